@@ -70,22 +70,22 @@ impl CloseReason {
 impl Connection {
     /// Starts to close the connection. If it is closing already, a stop of the broker only shortens
     /// the wait.
-    pub(super) fn start_closing(&mut self, cause: CloseReason) {
+    pub(super) fn start_closing(&mut self, reason: CloseReason) {
         let (now, limits) = (self.hub.clock.now(), &self.hub.limits);
-        let stops = matches!(cause, CloseReason::Shutdown);
-        let closing_ms = if stops { limits.stop_ms } else { limits.closing_timeout_ms };
+        let is_shutdown = matches!(reason, CloseReason::Shutdown);
+        let closing_ms = if is_shutdown { limits.stop_ms } else { limits.closing_timeout_ms };
         let deadline = now + closing_ms;
-        if let Some(ending) = &mut self.closing {
-            if stops {
-                ending.deadline = ending.deadline.min(deadline);
+        if let Some(closing) = &mut self.closing {
+            if is_shutdown {
+                closing.deadline = closing.deadline.min(deadline);
                 // A farewell confirms that every line is durable, so it still waits for the disk.
-                ending.waits_for_answers &= !ending.final_line.is_empty();
-                ending.is_shutdown = true;
+                closing.waits_for_answers &= !closing.final_line.is_empty();
+                closing.is_shutdown = true;
             }
             return;
         }
-        self.login.close_reason = cause.as_str();
-        match &cause {
+        self.login.close_reason = reason.as_str();
+        match &reason {
             CloseReason::Session(SessionEnd::Violation(error)) => {
                 self.audit(AuditEvent::Refused { why: &error.text });
             }
@@ -97,7 +97,7 @@ impl Connection {
             }
             _ => {}
         }
-        let end = match cause {
+        let outcome = match reason {
             CloseReason::Session(SessionEnd::Violation(error)) | CloseReason::Error(error) => {
                 Err(error)
             }
@@ -126,7 +126,7 @@ impl Connection {
             CloseReason::Session(end) => Ok(Some(end)),
             CloseReason::Shutdown => Ok(None),
         };
-        let last_words = match &end {
+        let final_line = match &outcome {
             Ok(end) => {
                 self.subscriptions.finish();
                 match end {
@@ -144,9 +144,9 @@ impl Connection {
         };
         self.input_buffer = Vec::new();
         self.closing = Some(Box::new(Closing {
-            waits_for_answers: matches!(end, Ok(Some(_))),
-            final_line: last_words,
-            is_shutdown: stops,
+            waits_for_answers: matches!(outcome, Ok(Some(_))),
+            final_line,
+            is_shutdown,
             is_lingering: false,
             deadline,
         }));
@@ -154,8 +154,8 @@ impl Connection {
 
     /// The final line for a client or peer that ended its input in order.
     fn orderly_final_line(&mut self, end: &SessionEnd) -> Bytes {
-        if let Some(watching) = self.worker.as_mut().and_then(|worker| worker.watch_slot.take()) {
-            self.fill(watching, Bytes::from_static(b"+OK\r\n"));
+        if let Some(slot) = self.worker.as_mut().and_then(|worker| worker.watch_slot.take()) {
+            self.fill(slot, Bytes::from_static(b"+OK\r\n"));
         }
         match (self.session.mode(), end) {
             (SessionMode::Client, SessionEnd::Quit) => {
@@ -181,8 +181,8 @@ impl Connection {
 
     /// Extends the closing deadline after a write, so that a slow reader is not cut off.
     pub(super) fn extend_closing_deadline(&mut self) {
-        if let Some(ending) = self.closing.as_mut().filter(|ending| !ending.is_shutdown) {
-            ending.deadline = self.hub.clock.now() + self.hub.limits.closing_timeout_ms;
+        if let Some(closing) = self.closing.as_mut().filter(|closing| !closing.is_shutdown) {
+            closing.deadline = self.hub.clock.now() + self.hub.limits.closing_timeout_ms;
         }
     }
 
@@ -197,26 +197,26 @@ impl Connection {
 
     /// Continues to close the connection, once all output is written.
     pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> IoStatus {
-        let Some(ending) = &self.closing else {
+        let Some(closing) = &self.closing else {
             return IoStatus::Idle;
         };
-        if ending.is_lingering {
+        if closing.is_lingering {
             return IoStatus::Idle;
         }
         // The farewell confirms a peer's lines, so it waits until each is durable or lost.
-        if ending.waits_for_answers
+        if closing.waits_for_answers
             && (!self.answers.is_empty() || self.subscriptions.is_waiting_for_disk())
         {
             return IoStatus::Idle;
         }
         // Released before the close, so that a client that reconnects can acquire them.
         self.release_cursors();
-        let Some(ending) = &mut self.closing else { return IoStatus::Idle };
+        let Some(closing) = &mut self.closing else { return IoStatus::Idle };
         if self.has_dropped_line && self.session.mode() != SessionMode::Client {
-            ending.final_line = Bytes::new();
+            closing.final_line = Bytes::new();
         }
-        if !ending.final_line.is_empty() {
-            self.outbound.push(mem::take(&mut ending.final_line));
+        if !closing.final_line.is_empty() {
+            self.outbound.push(mem::take(&mut closing.final_line));
             return IoStatus::Progress;
         }
         match Pin::new(&mut self.stream).poll_shutdown(cx) {
@@ -228,9 +228,9 @@ impl Connection {
             }
             Poll::Ready(Err(_)) => return IoStatus::Closed,
         }
-        ending.is_lingering = true;
-        if !ending.is_shutdown {
-            ending.deadline = self.hub.clock.now() + self.hub.limits.linger_ms;
+        closing.is_lingering = true;
+        if !closing.is_shutdown {
+            closing.deadline = self.hub.clock.now() + self.hub.limits.linger_ms;
         }
         IoStatus::Progress
     }

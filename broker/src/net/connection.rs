@@ -54,7 +54,7 @@ pub(super) struct Connection {
     pub(super) login: Box<LoginState>,
     /// Input that is not processed yet: a partial line, or more if `has_backlog`.
     pub(super) input_buffer: Vec<u8>,
-    /// `input_buffer` may hold whole lines: too much was unanswered to go on.
+    /// `input_buffer` may hold whole lines, because too many answers were pending.
     pub(super) has_backlog: bool,
     /// The time of the last read, or of the last poll in which reading was paused.
     pub(super) read_at: Moment,
@@ -125,11 +125,11 @@ pub(super) enum IoStatus {
 impl Connection {
     pub(super) fn new(
         hub: Arc<Hub>,
-        AdmittedConnection { conn: id, mailbox, usage: held }: AdmittedConnection,
+        AdmittedConnection { conn: id, mailbox, usage }: AdmittedConnection,
         stream: SocketStream,
         remote: RemoteInfo,
     ) -> Self {
-        let (identity, login) = LoginState::begin(&hub, remote, held);
+        let (identity, login) = LoginState::begin(&hub, remote, usage);
         Self {
             read_at: hub.clock.now(),
             login,
@@ -204,12 +204,12 @@ impl Connection {
     /// Handles the mailbox, then input, output and deadlines. Returns after a bounded number of
     /// reads and writes, so that other tasks run.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        for turn in 1..=IO_ROUNDS_MAX {
+        for round in 1..=IO_ROUNDS_MAX {
             self.process_mailbox(cx.waker());
             self.store_durable_positions(cx.waker());
             let input = self.poll_input(cx);
             if input == IoStatus::Progress
-                && turn < IO_ROUNDS_MAX
+                && round < IO_ROUNDS_MAX
                 && self.awaits_only_confirmations()
             {
                 // One confirmation of several reads costs as much as one of a single read.
@@ -249,25 +249,25 @@ impl Connection {
 
     /// Reports buffered bytes and subscriptions to the quotas. Fails if a quota is exceeded.
     fn update_usage(&mut self) -> Result<(), ProtocolError> {
-        let Some(held) = &mut self.login.usage else { return Ok(()) };
+        let Some(usage) = &mut self.login.usage else { return Ok(()) };
         let staged = self.worker.as_ref().map_or(0, |worker| worker.staged_links.bytes());
-        let parked = self.input_buffer.len() + self.answer_bytes + self.task_buffer.len() + staged;
-        held.set(Quantity::Subscriptions, self.subscriptions.len() as u64)?;
+        let buffered =
+            self.input_buffer.len() + self.answer_bytes + self.task_buffer.len() + staged;
+        usage.set(Quantity::Subscriptions, self.subscriptions.len() as u64)?;
         if self.closing.is_some() {
             return Ok(());
         }
-        held.set(Quantity::BufferedBytes, parked as u64)
+        usage.set(Quantity::BufferedBytes, buffered as u64)
     }
 
     /// Handles messages of groups and of the broker. `waker` is woken by the next message.
     pub(super) fn process_mailbox(&mut self, waker: &Waker) {
-        let MailboxBatch { messages: parcels, renew_requested: renewing, close_requested: closing } =
-            self.mailbox.drain(waker);
-        if renewing {
+        let MailboxBatch { messages, renew_requested, close_requested } = self.mailbox.drain(waker);
+        if renew_requested {
             self.renew_identity();
         }
-        for parcel in parcels {
-            match parcel {
+        for message in messages {
+            match message {
                 ConnMessage::Answer { slot, line } => self.fill(slot, line),
                 ConnMessage::Progress { slot, line } => self.answers.progress(slot, line),
                 ConnMessage::Stored { slot, result } => self.handle_stored(slot, result),
@@ -275,7 +275,7 @@ impl Connection {
                 ConnMessage::End(error) => self.start_closing(CloseReason::Error(error)),
             }
         }
-        if closing {
+        if close_requested {
             self.start_closing(CloseReason::Shutdown);
         }
     }
@@ -298,9 +298,9 @@ impl Connection {
     /// Fills a slot with its answer.
     pub(super) fn fill(&mut self, slot: Slot, lines: Bytes) {
         if let Some(worker) = &mut self.worker {
-            worker.pending_slot.take_if(|asked| *asked == slot);
-            worker.watch_slot.take_if(|watching| *watching == slot);
-            worker.wait_slots.retain(|waiting| *waiting != slot);
+            worker.pending_slot.take_if(|pending| *pending == slot);
+            worker.watch_slot.take_if(|watched| *watched == slot);
+            worker.wait_slots.retain(|waited| *waited != slot);
         }
         self.answer_bytes += lines.len();
         self.answers.fill(slot, lines);
@@ -316,7 +316,7 @@ impl Connection {
             return IoStatus::Idle;
         }
         // If so, written output does not allow more input.
-        let only_listens = self.answers.is_empty() && !self.has_backlog && self.closing.is_none();
+        let only_events = self.answers.is_empty() && !self.has_backlog && self.closing.is_none();
         let refilled = self.outbound.is_empty() && self.refill_outbound(cx.waker());
         if self.outbound.is_empty() {
             // TLS may still hold encrypted bytes.
@@ -336,7 +336,7 @@ impl Connection {
                 // Nearly every delivery ends here: all output is written, and new output wakes the
                 // task.
                 let is_done =
-                    only_listens && self.outbound.is_empty() && !self.refill_outbound(cx.waker());
+                    only_events && self.outbound.is_empty() && !self.refill_outbound(cx.waker());
                 if is_done { IoStatus::Idle } else { IoStatus::Progress }
             }
             Poll::Ready(Err(error)) => self.handle_write_error(&error),
@@ -351,9 +351,9 @@ impl Connection {
     /// Handles a failed write. If the remote end has closed, its remaining input is still read to
     /// the end; any other error closes the connection.
     fn handle_write_error(&mut self, error: &io::Error) -> IoStatus {
-        let closed =
+        let is_remote_closed =
             matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe);
-        if !closed || self.closing.is_some() {
+        if !is_remote_closed || self.closing.is_some() {
             return IoStatus::Closed;
         }
         self.is_write_closed = true;
@@ -394,9 +394,9 @@ impl Connection {
             }
             // The event became durable after the drain, so no wake-up will come: drain again.
         }
-        let joined = self.worker.as_ref().and_then(|worker| worker.join_slot);
-        let may_leave = joined.is_none_or(|slot| self.answers.is_drained(slot));
-        let tasks = if may_leave { std::mem::take(&mut self.task_buffer) } else { BytesMut::new() };
+        let join_slot = self.worker.as_ref().and_then(|worker| worker.join_slot);
+        let may_send = join_slot.is_none_or(|slot| self.answers.is_drained(slot));
+        let tasks = if may_send { std::mem::take(&mut self.task_buffer) } else { BytesMut::new() };
         if lines.is_empty() {
             lines = tasks;
         } else {
@@ -410,20 +410,21 @@ impl Connection {
 
     /// Returns whether the event is not durable yet. If so, `waker` is woken when it is.
     pub(super) fn wait_durable(&mut self, topic: &Topic, seq: Seq, waker: &Waker) -> bool {
-        let place = self.durable_waiter.filter(|(id, _)| *id == topic.id()).map(|(_, place)| place);
-        let place = topic.wait_durable(seq, place, waker);
-        self.durable_waiter = place.map(|place| (topic.id(), place));
-        place.is_some()
+        let waiter =
+            self.durable_waiter.filter(|(id, _)| *id == topic.id()).map(|(_, waiter)| waiter);
+        let waiter = topic.wait_durable(seq, waiter, waker);
+        self.durable_waiter = waiter.map(|waiter| (topic.id(), waiter));
+        waiter.is_some()
     }
 
     /// Whether no more may be read: too many answers are pending, or a login or rate limit pauses
     /// the connection.
     pub(super) fn is_congested(&self) -> bool {
-        let (waiting, max) = (self.answers.len(), self.hub.limits.unanswered_max);
+        let (pending, max) = (self.answers.len(), self.hub.limits.unanswered_max);
         // A paused connection resumes only when at most half of the answers remain, so that it does
         // not resume for a single line.
-        let crowded = if self.has_backlog { waiting > max / 2 } else { waiting >= max };
-        crowded
+        let too_many = if self.has_backlog { pending > max / 2 } else { pending >= max };
+        too_many
             || self.answer_bytes >= self.hub.limits.answer_bytes_max
             || self.worker.as_ref().is_some_and(|worker| worker.pending_slot.is_some())
             || self.login.is_rejection_delayed()
@@ -433,7 +434,7 @@ impl Connection {
 
     /// Until when a rate limit pauses reading. The limit is that of the source or of the principal.
     fn paused_until(&self) -> Option<Moment> {
-        self.login.usage.as_ref().and_then(|held| held.paused_until())
+        self.login.usage.as_ref().and_then(|usage| usage.paused_until())
     }
 
     /// Whether reading must pause even after confirmations were merged.
@@ -522,16 +523,16 @@ impl Connection {
 
     /// `None` while reading is paused, because the rest of the line may already be in the socket.
     fn partial_line_deadline(&self) -> Option<Moment> {
-        let owed = self.session.is_mid_line() && !self.has_backlog && self.closing.is_none();
-        (owed && !self.is_congested() && !self.is_backpressured(None))
+        let is_partial = self.session.is_mid_line() && !self.has_backlog && self.closing.is_none();
+        (is_partial && !self.is_congested() && !self.is_backpressured(None))
             .then(|| self.read_at + self.hub.limits.partial_line_timeout_ms)
     }
 
     fn stall_deadline(&self) -> Option<Moment> {
         let since = self.outbound.stalled_since()?;
         let pins = self.outbound.pins_topic_memory() || self.subscriptions.is_waiting_for_disk();
-        let matters = pins || self.exceeds_task_buffer();
-        matters.then(|| since + self.hub.limits.stalled_ms)
+        let is_relevant = pins || self.exceeds_task_buffer();
+        is_relevant.then(|| since + self.hub.limits.stalled_ms)
     }
 }
 
@@ -541,9 +542,9 @@ fn durability_lookup<'a>(
     lost: &'a Cell<bool>,
 ) -> impl Fn(u64, Seq) -> (Durability, Seq) + 'a {
     |topic, seq| {
-        let (fate, end) = topics.fate(topic, seq);
-        lost.set(lost.get() || matches!(fate, Durability::Lost(_)));
-        (fate, end)
+        let (durability, end) = topics.fate(topic, seq);
+        lost.set(lost.get() || matches!(durability, Durability::Lost(_)));
+        (durability, end)
     }
 }
 

@@ -73,21 +73,21 @@ impl Connection {
         let (topic, next) = (Arc::clone(reader.topic()), reader.cursor());
         let slot = self.answers.reserve();
         self.subscriptions.add(reader, SubscriptionKind::Command(slot));
-        let usage = self.cursors.get_or_insert_default();
-        usage.acquired.push(id.clone());
+        let cursors = self.cursors.get_or_insert_default();
+        cursors.acquired.push(id.clone());
         if stored.is_some() {
             self.fill(slot, OK);
             return Ok(());
         }
-        let coming = Some(self.hub.cursors.add_pending(&id));
+        let pending_cursor = Some(self.hub.cursors.add_pending(&id));
         let CursorId { topic: name, cursor } = id;
         let record =
             CatalogRecord::Cursor { topic: name, cursor, next, unix_ms: self.hub.clock.unix_ms() };
         let last = Seq(next.0 - 1);
-        usage.pending_stores.push_back(PendingStore {
+        cursors.pending_stores.push_back(PendingStore {
             slot,
             record,
-            pending_cursor: coming,
+            pending_cursor,
             topic,
             last,
             waiter: None,
@@ -103,8 +103,8 @@ impl Connection {
         last: Seq,
         waker: &Waker,
     ) -> Result<(), ProtocolError> {
-        let usage = self.cursors.as_mut();
-        let id = usage.and_then(|usage| usage.acquired.iter().find(|id| id.topic == *name));
+        let cursors = self.cursors.as_mut();
+        let id = cursors.and_then(|cursors| cursors.acquired.iter().find(|id| id.topic == *name));
         let id = id.filter(|id| self.hub.cursors.is_used_by(id, self.id)).cloned();
         let topic = self.hub.topics.find(name.as_str());
         let (Some(CursorId { topic: name, cursor }), Some(topic)) = (id, topic) else {
@@ -136,17 +136,17 @@ impl Connection {
 
     /// Stores positions once their events are durable. `waker` is woken when more events are.
     pub(super) fn store_durable_positions(&mut self, waker: &Waker) {
-        let Some(usage) = &mut self.cursors else { return };
-        while let Some(first) = usage.pending_stores.front_mut() {
+        let Some(cursors) = &mut self.cursors else { return };
+        while let Some(first) = cursors.pending_stores.front_mut() {
             first.waiter = first.topic.wait_durable(first.last, first.waiter, waker);
             if first.waiter.is_some() {
                 return;
             }
-            let PendingStore { slot, record, pending_cursor: coming, .. } =
-                usage.pending_stores.pop_front().expect("the first one was just looked at");
+            let PendingStore { slot, record, pending_cursor, .. } =
+                cursors.pending_stores.pop_front().expect("the first one was just looked at");
             let mailbox = self.mailbox.clone();
             let done = move |result| {
-                drop(coming);
+                drop(pending_cursor);
                 mailbox.send(ConnMessage::Stored { slot, result });
             };
             self.hub.topics.catalog().write(record, done);
@@ -168,17 +168,17 @@ impl Connection {
 
     /// Releases the cursor on a topic whose subscription has ended.
     pub(super) fn release_cursor(&mut self, topic: &str) {
-        let Some(usage) = &mut self.cursors else { return };
-        if let Some(at) = usage.acquired.iter().position(|id| id.topic.as_str() == topic) {
-            let id = usage.acquired.swap_remove(at);
+        let Some(cursors) = &mut self.cursors else { return };
+        if let Some(index) = cursors.acquired.iter().position(|id| id.topic.as_str() == topic) {
+            let id = cursors.acquired.swap_remove(index);
             self.hub.cursors.release(&id, self.id, self.hub.clock.unix_ms());
         }
     }
 
     /// Releases all cursors when the connection ends.
     pub(super) fn release_cursors(&mut self) {
-        let held = self.cursors.as_mut().map(|usage| std::mem::take(&mut usage.acquired));
-        for id in held.unwrap_or_default() {
+        let acquired = self.cursors.as_mut().map(|cursors| std::mem::take(&mut cursors.acquired));
+        for id in acquired.unwrap_or_default() {
             self.hub.cursors.release(&id, self.id, self.hub.clock.unix_ms());
         }
     }

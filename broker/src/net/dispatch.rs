@@ -32,22 +32,22 @@ impl Connection {
     ///
     /// `PUB` is handled elsewhere, because publishes are collected into batches.
     pub(super) fn handle_command(&mut self, command: Command<'_>, waker: &Waker) {
-        let of_task = matches!(
+        let is_on_task = matches!(
             command,
             Command::Link { .. }
                 | Command::Ack { .. }
                 | Command::Nack { .. }
                 | Command::Touch { .. }
         );
-        if !of_task {
+        if !is_on_task {
             self.flush_task_commands();
         }
         let allowed = self.identity.check_command(&command).inspect_err(|error| {
             self.audit(AuditEvent::Denied { topic: command_topic(&command), why: &error.text });
         });
         let allowed = allowed.and_then(|()| {
-            let made = self.hub.check_creation(self.login.usage.as_deref(), &command);
-            made.inspect_err(|error| self.audit(AuditEvent::LimitReached { why: &error.text }))
+            let checked = self.hub.check_creation(self.login.usage.as_deref(), &command);
+            checked.inspect_err(|error| self.audit(AuditEvent::LimitReached { why: &error.text }))
         });
         if let Err(error) = allowed {
             // A `LINK` has no answer (`[A1]`).
@@ -77,8 +77,8 @@ impl Connection {
             }
             Command::Unsub { topic } => self.unsubscribe(&topic),
             Command::Join { group, credit } => {
-                let joined = self.join(&group, credit);
-                self.worker_mut().join_slot = Some(joined);
+                let slot = self.join(&group, credit);
+                self.worker_mut().join_slot = Some(slot);
             }
             Command::Link { task, url, redirect, prio } => {
                 // A priority also overtakes URLs of other jobs, so it needs its own permission.
@@ -90,25 +90,20 @@ impl Connection {
                 let link = StagedLink { url: url.into(), redirect, prio };
                 self.worker_mut().staged_links.stage(&hub.limits, task, link);
             }
-            Command::Ack { task, outcome, rest: hold } => self.submit_ack(task, outcome, hold),
-            Command::Nack { task, retry: back, rest: hold, reason } => {
+            Command::Ack { task, outcome, rest } => self.submit_ack(task, outcome, rest),
+            Command::Nack { task, retry, rest, reason } => {
                 // A NACK with again= may be rejected; the task then stays, and so do its links. If
                 // it is accepted, the links are evicted later.
-                if !matches!(back, RetryMode::OtherUrl { .. }) {
+                if !matches!(retry, RetryMode::OtherUrl { .. }) {
                     self.worker_mut().staged_links.discard(&task);
                 }
-                self.queue_task_command(TaskCommand::Nack {
-                    task,
-                    next_step: back,
-                    rest: hold,
-                    reason,
-                });
+                self.queue_task_command(TaskCommand::Nack { task, next_step: retry, rest, reason });
             }
-            Command::Touch { task, request_ended: over, rest: hold } => {
+            Command::Touch { task, request_ended, rest } => {
                 self.queue_task_command(TaskCommand::Touch {
                     task,
-                    request_over: over,
-                    rest: hold,
+                    request_over: request_ended,
+                    rest,
                 });
             }
             Command::Topic(manage) => topic_commands::handle_topic_command(
@@ -119,9 +114,9 @@ impl Connection {
             Command::Group(_) | Command::Job(_) | Command::Explain { .. } => {
                 // A URL added to a job counts as an event.
                 if matches!(&command, Command::Job(manage) if manage.action == "add")
-                    && let Some(held) = &mut self.login.usage
+                    && let Some(usage) = &mut self.login.usage
                 {
-                    held.count_published(1);
+                    usage.count_published(1);
                 }
                 self.submit_management(&command);
             }
@@ -154,8 +149,8 @@ impl Connection {
     }
 
     /// Queues the error of a failed command. A successful one has already queued its answer.
-    pub(super) fn push_if_error(&mut self, done: Result<(), ProtocolError>) {
-        if let Err(error) = done {
+    pub(super) fn push_if_error(&mut self, result: Result<(), ProtocolError>) {
+        if let Err(error) = result {
             self.push_error(&error);
         }
     }
@@ -186,27 +181,27 @@ impl Connection {
     }
 
     fn handle_hello(&mut self, hello: &Hello) {
-        let Ok(pass) = self.log_in(hello.token.as_ref()) else { return };
-        if let Err(error) = self.check_identity_change(&pass) {
+        let Ok(identity) = self.log_in(hello.token.as_ref()) else { return };
+        if let Err(error) = self.check_identity_change(&identity) {
             return self.push_error(&error);
         }
-        let way = match self.transport_for_via(hello.via.as_deref()) {
-            Ok(way) => way,
+        let transport = match self.transport_for_via(hello.via.as_deref()) {
+            Ok(transport) => transport,
             Err(error) => return self.push_error(&error),
         };
         let member = match self.resume_member(hello.resume) {
             Ok(member) => member,
             Err(error) => return self.push_error(&error),
         };
-        if let Err(error) = self.hub.assign_usage(&mut self.login.usage, &pass) {
+        if let Err(error) = self.hub.assign_usage(&mut self.login.usage, &identity) {
             return self.push_error(&error);
         }
-        let is_another = !pass.is_same_principal(&self.identity);
+        let is_other_principal = !identity.is_same_principal(&self.identity);
         self.hub.audit.identity_changed(self.id.0);
-        self.identity = pass;
-        self.identity.set_transport(way);
+        self.identity = identity;
+        self.identity.set_transport(transport);
         self.login.clear_deadline_if_permitted(&self.identity);
-        if is_another && !self.identity.is_anonymous() {
+        if is_other_principal && !self.identity.is_anonymous() {
             self.audit(AuditEvent::LoggedIn);
         }
         if let Some(name) = &hello.name {
@@ -227,22 +222,22 @@ impl Connection {
     /// old transport.
     fn transport_for_via(&self, via: Option<&str>) -> Result<Transport, ProtocolError> {
         let Some(via) = via else { return Ok(self.identity.transport()) };
-        let way = via.parse::<Transport>();
-        let way =
-            way.map_err(|text| ProtocolError::new(Code::BadArgument, format!("via={text}")))?;
-        if self.identity.transport() != way && self.identity.transport() != Transport::Line {
+        let transport = via.parse::<Transport>();
+        let transport = transport
+            .map_err(|text| ProtocolError::new(Code::BadArgument, format!("via={text}")))?;
+        if self.identity.transport() != transport && self.identity.transport() != Transport::Line {
             let text = format!(
                 "this connection already acts for clients of {}; use another connection",
                 self.identity.transport().as_str()
             );
             return Err(ProtocolError::new(Code::Denied, text));
         }
-        let works = self.worker.as_ref().is_some_and(|worker| worker.is_known_to_groups);
-        if self.identity.transport() != way && (works || self.subscriptions.len() > 0) {
+        let is_working = self.worker.as_ref().is_some_and(|worker| worker.is_known_to_groups);
+        if self.identity.transport() != transport && (is_working || self.subscriptions.len() > 0) {
             let text = "this connection already subscribes or works; send via= in its first HELLO";
             return Err(ProtocolError::new(Code::Conflict, text));
         }
-        Ok(way)
+        Ok(transport)
     }
 
     /// Resumes a member and ends its older connection.
@@ -278,9 +273,9 @@ impl Connection {
                 format!("this connection has {max} subscriptions, the maximum; end one with UNSUB");
             return Err(ProtocolError::new(Code::Limit, text));
         }
-        let Some(held) = &mut self.login.usage else { return Ok(()) };
+        let Some(usage) = &mut self.login.usage else { return Ok(()) };
         // The end of the poll corrects the count if the subscription fails.
-        held.set(Quantity::Subscriptions, self.subscriptions.len() as u64 + 1)
+        usage.set(Quantity::Subscriptions, self.subscriptions.len() as u64 + 1)
     }
 
     fn subscribe(
@@ -307,9 +302,9 @@ impl Connection {
         }
     }
 
-    fn submit_ack(&mut self, task: TaskId, outcome: Outcome, hold: KeyRest) {
+    fn submit_ack(&mut self, task: TaskId, outcome: Outcome, rest: KeyRest) {
         let (links, over_limit) = self.worker_mut().staged_links.take(&task);
-        self.queue_task_command(TaskCommand::Ack { task, outcome, rest: hold, links, over_limit });
+        self.queue_task_command(TaskCommand::Ack { task, outcome, rest, links, over_limit });
     }
 
     /// Identifies this connection to groups.
@@ -320,8 +315,8 @@ impl Connection {
 
     fn join(&mut self, group: &GroupName, credit: Option<u32>) -> Slot {
         let (caller, slot) = (self.caller(), self.answers.reserve());
-        if let Some(held) = &mut self.login.usage
-            && let Err(error) = held.set_credit(group, credit.unwrap_or(1))
+        if let Some(usage) = &mut self.login.usage
+            && let Err(error) = usage.set_credit(group, credit.unwrap_or(1))
         {
             self.fill_error(slot, &error);
             return slot;
@@ -334,24 +329,24 @@ impl Connection {
     }
 
     /// Collects commands on tasks, so that a group receives together what was read together.
-    fn queue_task_command(&mut self, request: TaskCommand) {
-        let requests = &self.worker_mut().pending_commands;
-        if requests.first().is_some_and(|(_, first)| first.task().group != request.task().group) {
+    fn queue_task_command(&mut self, command: TaskCommand) {
+        let commands = &self.worker_mut().pending_commands;
+        if commands.first().is_some_and(|(_, first)| first.task().group != command.task().group) {
             self.flush_task_commands();
         }
         let slot = self.answers.reserve();
         let worker = self.worker_mut();
         worker.is_known_to_groups = true;
-        worker.pending_commands.push((slot, request));
+        worker.pending_commands.push((slot, command));
     }
 
     /// Passes the collected commands to their group. It applies them now; its answers come later.
     pub(super) fn flush_task_commands(&mut self) {
         let Some(worker) = &mut self.worker else { return };
-        let requests = std::mem::take(&mut worker.pending_commands);
-        let Some((_, first)) = requests.first() else { return };
+        let commands = std::mem::take(&mut worker.pending_commands);
+        let Some((_, first)) = commands.first() else { return };
         let group = first.task().group.clone();
-        self.hub.clone().groups.submit(&self.caller(), &group, requests);
+        self.hub.clone().groups.submit(&self.caller(), &group, commands);
     }
 
     /// Notifies groups that the member is active: after a lease has expired, a member receives no
@@ -375,22 +370,22 @@ impl Connection {
     }
 
     fn submit_management(&mut self, command: &Command<'_>) {
-        let (waits, watches) = match command {
+        let (is_wait, is_watch) = match command {
             Command::Group(manage) => (false, manage.action == "watch"),
             Command::Job(manage) => (manage.action == "wait", manage.action == "watch"),
             _ => (false, false),
         };
-        if watches && self.worker_mut().watch_slot.is_some() {
+        if is_watch && self.worker_mut().watch_slot.is_some() {
             let text = "this connection already has a running watch; use another connection";
             return self.push_error(&ProtocolError::new(Code::Limit, text));
         }
         let (caller, slot) = (self.caller(), self.answers.reserve());
         // `wait` and `watch` may take forever, so the connection is read in the meantime.
         let worker = self.worker_mut();
-        worker.has_waited |= waits || watches;
-        if watches {
+        worker.has_waited |= is_wait || is_watch;
+        if is_watch {
             worker.watch_slot = Some(slot);
-        } else if waits {
+        } else if is_wait {
             worker.wait_slots.push(slot);
         } else {
             worker.pending_slot = Some(slot);

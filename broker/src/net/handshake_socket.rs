@@ -20,7 +20,8 @@ pub(super) struct HandshakeSocket {
 }
 
 impl HandshakeSocket {
-    /// Of which `bytes_max` are read before [`HandshakeSocket::finish_handshake`].
+    /// Wraps a socket. At most `bytes_max` bytes are read before
+    /// [`finish_handshake`](Self::finish_handshake).
     pub(super) fn new(socket: TcpStream, bytes_max: usize) -> Self {
         Self { socket, handshake_bytes_left: Some(bytes_max), sent_bytes: 0 }
     }

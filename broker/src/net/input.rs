@@ -34,8 +34,8 @@ struct PendingPublishes<'a> {
 impl Connection {
     /// Reads once and handles the lines.
     pub(super) fn poll_input(&mut self, cx: &mut Context<'_>) -> IoStatus {
-        if let Some(ending) = &self.closing {
-            return if ending.is_lingering { self.poll_discard(cx) } else { IoStatus::Idle };
+        if let Some(closing) = &self.closing {
+            return if closing.is_lingering { self.poll_discard(cx) } else { IoStatus::Idle };
         }
         if self.is_backpressured(Some(cx.waker())) || self.should_pause_reading() {
             // Sent answers, messages in the mailbox and groups that consume events wake the task.
@@ -43,37 +43,37 @@ impl Connection {
             self.read_at = self.hub.clock.now();
             return IoStatus::Idle;
         }
-        READ_BUFFER.with_borrow_mut(|scratch| self.poll_read(cx, scratch))
+        READ_BUFFER.with_borrow_mut(|buffer| self.poll_read(cx, buffer))
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>, scratch: &mut Vec<u8>) -> IoStatus {
-        let kept = self.input_buffer.len();
-        let mut filled = kept;
+        let leftover = self.input_buffer.len();
+        let mut filled = leftover;
         if self.has_backlog {
-            scratch.resize(scratch.len().max(kept), 0);
+            scratch.resize(scratch.len().max(leftover), 0);
         } else {
-            let end = kept + self.read_size(kept);
+            let end = leftover + self.read_size(leftover);
             scratch.resize(scratch.len().max(end), 0);
-            let mut buffer = ReadBuf::new(&mut scratch[kept..end]);
+            let mut buffer = ReadBuf::new(&mut scratch[leftover..end]);
             match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
                 Poll::Pending => return IoStatus::Idle,
                 // A reset drops the partial line.
                 Poll::Ready(Err(_)) => return IoStatus::Closed,
                 Poll::Ready(Ok(())) => filled += buffer.filled().len(),
             }
-            if self.is_write_closed && filled == kept {
+            if self.is_write_closed && filled == leftover {
                 // A write has already failed, and all input that arrived before is read.
                 return IoStatus::Closed;
             }
             self.read_at = self.hub.clock.now();
-            self.hub.stats.bytes_in.add((filled - kept) as u64);
+            self.hub.stats.bytes_in.add((filled - leftover) as u64);
         }
         scratch[..kept].copy_from_slice(&self.input_buffer);
-        let end_of_input = !self.has_backlog && filled == kept;
+        let end_of_input = !self.has_backlog && filled == leftover;
         let input = &scratch[..filled];
         let used = self.process_lines(input, end_of_input, cx.waker());
-        if let Some(held) = &mut self.login.usage {
-            held.charge((filled - kept) as u64, self.read_at);
+        if let Some(usage) = &mut self.login.usage {
+            usage.charge((filled - leftover) as u64, self.read_at);
         }
         if self.login.must_log_in()
             && !self.has_backlog
@@ -95,21 +95,21 @@ impl Connection {
     }
 
     /// How many bytes to read at once, if `kept` bytes are left from before.
-    fn read_size(&self, kept: usize) -> usize {
+    fn read_size(&self, leftover: usize) -> usize {
         let limits = &self.hub.limits;
         if self.login.must_log_in() {
-            return limits.anonymous_bytes_max.saturating_sub(kept).max(1);
+            return limits.anonymous_bytes_max.saturating_sub(leftover).max(1);
         }
         limits.read_bytes.max(1)
     }
 
     /// Discards input while the connection lingers, until the remote end closes.
     fn poll_discard(&mut self, cx: &mut Context<'_>) -> IoStatus {
-        let hurries = self.closing.as_ref().is_some_and(|ending| ending.is_shutdown);
+        let is_shutdown = self.closing.as_ref().is_some_and(|closing| closing.is_shutdown);
         let mut bytes = [0; 4096];
         let mut buffer = ReadBuf::new(&mut bytes);
         match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
-            Poll::Pending if hurries => IoStatus::Closed,
+            Poll::Pending if is_shutdown => IoStatus::Closed,
             Poll::Pending => IoStatus::Idle,
             Poll::Ready(Ok(())) if !buffer.filled().is_empty() => IoStatus::Progress,
             Poll::Ready(_) => IoStatus::Closed,
@@ -118,24 +118,24 @@ impl Connection {
 
     /// Handles the lines of `input` and returns how many bytes are consumed.
     fn process_lines(&mut self, input: &[u8], end_of_input: bool, waker: &Waker) -> usize {
-        let mut run = PendingPublishes::default();
+        let mut pending = PendingPublishes::default();
         let (mut used, mut lines) = (0, 0);
         // Attempts to parse a run of publishes at once: two, as the input may begin within a line.
-        let mut looks = if self.hub.logs_lines() { 0 } else { 2 };
+        let mut batch_attempts = if self.hub.logs_lines() { 0 } else { 2 };
         loop {
             self.has_backlog = self.is_congested();
             if self.has_backlog || self.closing.is_some() {
                 break;
             }
             let unread = &input[used..];
-            if looks > 0 {
+            if batch_attempts > 0 {
                 if let Some((consumed, publishes)) = self.session.publish_batch(unread) {
                     used += consumed;
                     lines += publishes.len() as u64;
-                    self.publish_batch(publishes, &mut run);
+                    self.publish_batch(publishes, &mut pending);
                     continue;
                 }
-                looks -= 1;
+                batch_attempts -= 1;
             }
             let (consumed, event) = self.session.next(unread);
             used += consumed;
@@ -143,7 +143,7 @@ impl Connection {
             lines += 1;
             let consumed = &unread[..consumed];
             self.log_line(consumed);
-            self.handle_event(event, consumed, &mut run, waker);
+            self.handle_event(event, consumed, &mut pending, waker);
         }
         if end_of_input && !self.has_backlog {
             let consumed = &input[used..];
@@ -152,10 +152,10 @@ impl Connection {
                     lines += 1;
                     self.log_line(consumed);
                 }
-                self.handle_event(event, consumed, &mut run, waker);
+                self.handle_event(event, consumed, &mut pending, waker);
             }
         }
-        self.flush_publishes(&mut run);
+        self.flush_publishes(&mut pending);
         self.flush_task_commands();
         self.hub.stats.lines.add(lines);
         used
@@ -167,24 +167,24 @@ impl Connection {
         &mut self,
         event: SessionEvent<'a>,
         consumed: &[u8],
-        run: &mut PendingPublishes<'a>,
+        pending: &mut PendingPublishes<'a>,
         waker: &Waker,
     ) {
         match event {
-            SessionEvent::Publish(payload) => self.publish_as_peer(payload, run),
+            SessionEvent::Publish(payload) => self.publish_as_peer(payload, pending),
             SessionEvent::Command(Command::Pub { topic, payload }) => {
                 self.become_client();
-                self.publish(topic, payload, run);
+                self.publish(topic, payload, pending);
             }
             SessionEvent::Command(command) => {
                 self.become_client();
                 // Commands reach topics and groups in the order of the lines.
-                self.flush_publishes(run);
+                self.flush_publishes(pending);
                 self.handle_command(command, waker);
             }
             SessionEvent::Refused { error, publish } => {
                 self.become_client();
-                self.flush_publishes(run);
+                self.flush_publishes(pending);
                 self.hub.stats.refused_lines.add(1);
                 if publish {
                     self.answers.publish_refused(&error);
@@ -194,9 +194,9 @@ impl Connection {
             }
             SessionEvent::Dropped(error) => self.report_dropped_line(&error, last_line(consumed)),
             SessionEvent::End(end) => {
-                self.flush_publishes(run);
-                let patient = !matches!(end, SessionEnd::Violation(_));
-                if patient && self.session.mode() == SessionMode::Client {
+                self.flush_publishes(pending);
+                let is_orderly = !matches!(end, SessionEnd::Violation(_));
+                if is_orderly && self.session.mode() == SessionMode::Client {
                     self.become_client();
                 }
                 self.start_closing(CloseReason::Session(end));
@@ -233,32 +233,32 @@ impl Connection {
     fn publish_batch<'a>(
         &mut self,
         mut publishes: PublishBatch<'a>,
-        run: &mut PendingPublishes<'a>,
+        pending: &mut PendingPublishes<'a>,
     ) {
         self.become_client();
-        let known =
-            run.topic.as_ref().is_some_and(|topic| topic.name().as_str() == publishes.topic);
-        if !known || publishes.may_contain(" id=") {
+        let is_same_topic =
+            pending.topic.as_ref().is_some_and(|topic| topic.name().as_str() == publishes.topic);
+        if !is_same_topic || publishes.may_contain(" id=") {
             // The first publish looks up the topic.
             let topic = publishes.topic;
-            let rest = if publishes.may_contain(" id=") { publishes.len() } else { 1 };
-            for payload in publishes.by_ref().take(rest) {
-                self.publish(topic, payload, run);
+            let single = if publishes.may_contain(" id=") { publishes.len() } else { 1 };
+            for payload in publishes.by_ref().take(single) {
+                self.publish(topic, payload, pending);
             }
         }
         let is_unlimited = self.hub.access.is_unlimited(&self.identity, publishes.topic);
-        if run.topic.is_some() && is_unlimited {
-            run.payloads.extend(publishes);
+        if pending.topic.is_some() && is_unlimited {
+            pending.payloads.extend(publishes);
         } else {
             let topic = publishes.topic;
             for payload in publishes {
-                self.publish(topic, payload, run);
+                self.publish(topic, payload, pending);
             }
         }
     }
 
     /// Adds a line of a peer to the run.
-    fn publish_as_peer<'a>(&mut self, payload: &'a str, run: &mut PendingPublishes<'a>) {
+    fn publish_as_peer<'a>(&mut self, payload: &'a str, pending: &mut PendingPublishes<'a>) {
         let Some(name) = self.hub.access.peer_topic(&self.identity).cloned() else {
             let text = "anonymous publishing is off; log in with HELLO token=<token>, or type HELP";
             return self.start_closing(CloseReason::Error(ProtocolError::new(
@@ -275,20 +275,20 @@ impl Connection {
         if self.identity.is_anonymous() {
             self.identity = self.hub.access.peer(self.identity.transport());
         }
-        self.publish(name.as_str(), payload, run);
+        self.publish(name.as_str(), payload, pending);
     }
 
     /// Adds a publish to the run.
-    fn publish<'a>(&mut self, name: &str, payload: &'a str, run: &mut PendingPublishes<'a>) {
+    fn publish<'a>(&mut self, name: &str, payload: &'a str, pending: &mut PendingPublishes<'a>) {
         if let Err(error) = self.hub.access.check_publish(&self.identity, name, payload) {
-            self.flush_publishes(run);
+            self.flush_publishes(pending);
             self.audit(AuditEvent::Denied { topic: Some(name), why: &error.text });
             return self.reject_publishes(&error, 1);
         }
-        if run.topic.as_ref().is_none_or(|topic| topic.name().as_str() != name) {
-            self.flush_publishes(run);
+        if pending.topic.as_ref().is_none_or(|topic| topic.name().as_str() != name) {
+            self.flush_publishes(pending);
             match self.topic_for_publish(name) {
-                Ok(topic) => run.topic = Some(topic),
+                Ok(topic) => pending.topic = Some(topic),
                 Err(error) => {
                     self.hub.stats.refused_lines.add(1);
                     self.answers.publish_refused(&error);
@@ -297,9 +297,9 @@ impl Connection {
             }
         }
         if let Some(id) = dedup_id(payload) {
-            run.ids.push((run.payloads.len(), id));
+            pending.ids.push((pending.payloads.len(), id));
         }
-        run.payloads.push(payload);
+        pending.payloads.push(payload);
     }
 
     /// Returns the topic of that name, without a lookup if it is that of the last publish.
@@ -311,22 +311,23 @@ impl Connection {
             _ => {
                 let name = TopicName::new(name)?;
                 self.hub.check_topic_creation(self.login.usage.as_deref(), &name)?;
-                let only_publishes = self.identity.transport().is_publish_only();
+                let is_publish_only = self.identity.transport().is_publish_only();
                 let topics = &self.hub.topics;
-                if only_publishes { topics.open_for_publisher(&name) } else { topics.open(&name) }
+                if is_publish_only { topics.open_for_publisher(&name) } else { topics.open(&name) }
             }
         }
     }
 
     /// Appends the run as one batch.
-    fn flush_publishes(&mut self, run: &mut PendingPublishes<'_>) {
-        let Some(topic) = run.topic.take() else {
+    fn flush_publishes(&mut self, pending: &mut PendingPublishes<'_>) {
+        let Some(topic) = pending.topic.take() else {
             return;
         };
         // Commands on tasks were read before these publishes.
         self.flush_task_commands();
-        let count = run.payloads.len();
-        let (payloads, ids) = (std::mem::take(&mut run.payloads), std::mem::take(&mut run.ids));
+        let count = pending.payloads.len();
+        let (payloads, ids) =
+            (std::mem::take(&mut pending.payloads), std::mem::take(&mut pending.ids));
         let appended = if ids.is_empty() {
             topic.append(self.id, payloads.iter().copied()).map(|numbers| {
                 if numbers.start < numbers.end {
@@ -344,8 +345,8 @@ impl Connection {
         match appended {
             Ok(()) => {
                 self.hub.stats.events.add(count as u64);
-                if let Some(held) = &mut self.login.usage {
-                    held.count_published(count as u64);
+                if let Some(usage) = &mut self.login.usage {
+                    usage.count_published(count as u64);
                 }
                 let name = topic.name().as_str();
                 self.hub.audit.record_published(name, count as u64, self.id.0, || self.initiator());
@@ -353,8 +354,8 @@ impl Connection {
             }
             Err(error) => self.reject_publishes(&error, count),
         }
-        run.payloads = payloads;
-        run.payloads.clear();
+        pending.payloads = payloads;
+        pending.payloads.clear();
     }
 
     /// Rejects publishes: a client receives an error for each, and those of a peer are logged.
@@ -375,8 +376,8 @@ impl Connection {
     /// Logs the last line of `consumed`. Control characters are escaped, so that it stays one line
     /// in every log.
     fn log_line(&self, consumed: &[u8]) {
-        let debugs = tracing::enabled!(target: "tidings::line", tracing::Level::DEBUG);
-        if !(self.hub.logs_lines() || debugs) {
+        let is_debug = tracing::enabled!(target: "tidings::line", tracing::Level::DEBUG);
+        if !(self.hub.logs_lines() || is_debug) {
             return;
         }
         let line: String = redact_tokens(&String::from_utf8_lossy(last_line(consumed)))

@@ -86,8 +86,8 @@ impl Accept for UnixListener {
 
     async fn accept(&self) -> io::Result<(UnixStream, PeerAddr)> {
         let (stream, _) = Self::accept(self).await?;
-        let who = stream.peer_cred()?;
-        let peer = PeerAddr::Unix { uid: who.uid(), gid: who.gid(), pid: who.pid() };
+        let process = stream.peer_cred()?;
+        let peer = PeerAddr::Unix { uid: process.uid(), gid: process.gid(), pid: process.pid() };
         Ok((stream, peer))
     }
 }
@@ -101,8 +101,8 @@ pub(crate) fn serve_lines(
 ) {
     let (connections, stopping) = (tasks.clone(), stop.clone());
     spawn_accept_loop(listener, stop, tasks, move |stream: TcpStream, peer| {
-        let entered = match admit_connection(&hub, peer, Transport::Line) {
-            Ok(entered) => entered,
+        let admitted = match admit_connection(&hub, peer, Transport::Line) {
+            Ok(admitted) => admitted,
             // Before the handshake no error line can be sent.
             Err(_) if hub.tls.is_some() => return,
             Err(error) => return reject(stream.into_std(), &error),
@@ -110,11 +110,11 @@ pub(crate) fn serve_lines(
         set_socket_options(&stream, hub.limits.unsent_bytes);
         if hub.tls.is_some() {
             let (hub, stopping) = (Arc::clone(&hub), stopping.clone());
-            connections.spawn(serve_tls(hub, entered, stream, peer, stopping));
+            connections.spawn(serve_tls(hub, admitted, stream, peer, stopping));
         } else {
             let remote = RemoteInfo { peer, certificate: None, is_encrypted: false };
             let stream = SocketStream::Plain(stream);
-            connections.spawn(Connection::new(Arc::clone(&hub), entered, stream, remote).run());
+            connections.spawn(Connection::new(Arc::clone(&hub), admitted, stream, remote).run());
         }
     });
 }
@@ -130,15 +130,15 @@ pub(crate) fn serve_unix(
 ) {
     let connections = tasks.clone();
     spawn_accept_loop(listener, stop, tasks, move |stream: UnixStream, peer| {
-        let entered = match admit_connection(&hub, peer, Transport::Line) {
-            Ok(entered) => entered,
+        let admitted = match admit_connection(&hub, peer, Transport::Line) {
+            Ok(admitted) => admitted,
             Err(error) => return reject(stream.into_std(), &error),
         };
         let (stream, remote) = (
             SocketStream::Unix(stream),
             RemoteInfo { peer, certificate: None, is_encrypted: false },
         );
-        connections.spawn(Connection::new(Arc::clone(&hub), entered, stream, remote).run());
+        connections.spawn(Connection::new(Arc::clone(&hub), admitted, stream, remote).run());
     });
 }
 
@@ -147,7 +147,7 @@ pub(super) fn spawn_accept_loop<L: Accept>(
     listener: L,
     stop: CancellationToken,
     tasks: &TaskTracker,
-    welcome: impl Fn(L::Stream, PeerAddr) + Send + 'static,
+    on_accept: impl Fn(L::Stream, PeerAddr) + Send + 'static,
 ) {
     tasks.spawn(async move {
         loop {
@@ -157,7 +157,7 @@ pub(super) fn spawn_accept_loop<L: Accept>(
                 accepted = listener.accept() => accepted,
             };
             match accepted {
-                Ok((stream, peer)) => welcome(stream, peer),
+                Ok((stream, peer)) => on_accept(stream, peer),
                 Err(error) if is_connection_error(&error) => {}
                 Err(error) => {
                     tracing::warn!(%error, "accept failed; it is retried in 100 ms");
@@ -198,32 +198,34 @@ pub(super) struct AdmittedConnection {
 pub(super) fn admit_connection(
     hub: &Hub,
     peer: PeerAddr,
-    way: Transport,
+    transport: Transport,
 ) -> Result<AdmittedConnection, ProtocolError> {
-    let entered =
-        hub.quotas.begin_connection(peer.network_ip(), hub.clock.now()).and_then(|held| {
+    let admitted =
+        hub.quotas.begin_connection(peer.network_ip(), hub.clock.now()).and_then(|usage| {
             let (conn, mailbox) = hub.registry.register().map_err(|_| {
                 let max = hub.limits.connections_max;
-                let text =
-                    format!("{max} connections are open, the maximum; try again later");
+                let text = format!("{max} connections are open, the maximum; try again later");
                 ProtocolError::new(Code::Limit, text)
             })?;
-            Ok(AdmittedConnection { conn, mailbox, usage: held })
+            Ok(AdmittedConnection { conn, mailbox, usage })
         });
-    match &entered {
+    match &admitted {
         Ok(AdmittedConnection { conn, .. }) => tracing::debug!(%conn, %peer, "connected"),
         Err(error) => {
             hub.stats.rejected_connections.add(1);
             let why = error.text.as_str();
             hub.audit.record(|| {
-                (AuditEvent::LimitReached { why }, Initiator::unidentified(0, peer, way.as_str()))
+                (
+                    AuditEvent::LimitReached { why },
+                    Initiator::unidentified(0, peer, transport.as_str()),
+                )
             });
             if let Some(held_back) = hub.stats.rejected_connections_log.allow(hub.clock.now()) {
                 tracing::warn!(%peer, error = error.text, held_back, "connection rejected");
             }
         }
     }
-    entered
+    admitted
 }
 
 /// Sends small events at once, and limits the unsent bytes in the kernel, because events for a slow
@@ -236,19 +238,19 @@ pub(super) fn set_socket_options(stream: &TcpStream, unsent_bytes: u32) {
 /// Accepts TLS and serves the connection.
 async fn serve_tls(
     hub: Arc<Hub>,
-    entered: AdmittedConnection,
+    admitted: AdmittedConnection,
     stream: TcpStream,
     peer: PeerAddr,
     stop: CancellationToken,
 ) {
-    let conn = entered.conn;
+    let conn = admitted.conn;
     let Some(config) = hub.tls.as_ref().map(Tls::line_config) else { return };
     // Boxed, so that an idle connection does not keep the memory of the handshake.
     match Box::pin(handshake(config, stream, &hub.limits, &stop)).await {
         Ok((stream, certificate)) => {
             let remote = RemoteInfo { peer, certificate, is_encrypted: true };
             tracing::debug!(%conn, peer = %remote, "encrypted");
-            Box::pin(Connection::new(hub, entered, stream, remote).run()).await;
+            Box::pin(Connection::new(hub, admitted, stream, remote).run()).await;
         }
         Err(error) => {
             tracing::debug!(%conn, %peer, %error, "no TLS: closed");

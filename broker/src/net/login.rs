@@ -16,15 +16,15 @@ use crate::topic::Topic;
 
 /// The identity of a client that has not sent a token: by certificate, by user of the machine, or
 /// anonymous.
-pub(super) fn identity_of(access: &Access, way: Transport, remote: &RemoteInfo) -> Identity {
-    let proof = match (&remote.certificate, remote.peer) {
+pub(super) fn identity_of(access: &Access, transport: Transport, remote: &RemoteInfo) -> Identity {
+    let credential = match (&remote.certificate, remote.peer) {
         (Some(name), _) => Some(Credential::Certificate(name.clone())),
         #[cfg(unix)]
         (None, PeerAddr::Unix { uid, .. }) => Some(Credential::UnixUser(uid)),
         (None, PeerAddr::Tcp(_)) => None,
     };
-    let known = proof.and_then(|proof| access.identify(way, &proof));
-    known.unwrap_or_else(|| access.anonymous(way))
+    let identity = credential.and_then(|credential| access.identify(transport, &credential));
+    identity.unwrap_or_else(|| access.anonymous(transport))
 }
 
 /// Checks that a token on this connection cannot be read on the network.
@@ -67,16 +67,17 @@ pub(super) struct LoginState {
 
 impl LoginState {
     /// The identity and login state of a new connection.
-    pub(super) fn begin(hub: &Hub, remote: RemoteInfo, held: Usage) -> (Identity, Box<Self>) {
-        let pass = identity_of(&hub.access, Transport::Line, &remote);
-        let must = pass.has_no_permissions() && hub.access.peer_topic(&pass).is_none();
-        let by = must.then(|| hub.clock.now() + hub.limits.login_timeout_ms);
+    pub(super) fn begin(hub: &Hub, remote: RemoteInfo, usage: Usage) -> (Identity, Box<Self>) {
+        let identity = identity_of(&hub.access, Transport::Line, &remote);
+        let must_log_in =
+            identity.has_no_permissions() && hub.access.peer_topic(&identity).is_none();
+        let login_deadline = must_log_in.then(|| hub.clock.now() + hub.limits.login_timeout_ms);
         (
-            pass,
+            identity,
             Box::new(Self {
                 remote,
-                usage: held,
-                login_deadline: by,
+                usage,
+                login_deadline,
                 delayed_rejection: None,
                 close_reason: "connection lost",
             }),
@@ -94,8 +95,8 @@ impl LoginState {
     }
 
     /// Clears the login deadline if the new identity has permissions.
-    pub(super) fn clear_deadline_if_permitted(&mut self, pass: &Identity) {
-        self.login_deadline.take_if(|_| !pass.has_no_permissions());
+    pub(super) fn clear_deadline_if_permitted(&mut self, identity: &Identity) {
+        self.login_deadline.take_if(|_| !identity.has_no_permissions());
     }
 
     /// The next deadline of the login.
@@ -116,20 +117,20 @@ impl Connection {
     /// already queued, or its slot is reserved.
     pub(super) fn log_in(&mut self, token: Option<&Token>) -> Result<Identity, ()> {
         let Some(token) = token else { return Ok(self.identity.clone()) };
-        let refuse = |connection: &mut Self, error: ProtocolError| {
+        let reject = |connection: &mut Self, error: ProtocolError| {
             connection.hub.stats.refused_lines.add(1);
             connection.audit(AuditEvent::LogInFailed { why: &error.text });
             connection.push_error(&error);
         };
         if let Err(error) = check_token_allowed(&self.login.remote) {
-            refuse(self, error);
+            reject(self, error);
             return Err(());
         }
         let (now, source) = (self.hub.clock.now(), self.login.remote.peer.ip().into());
         match self.hub.access.log_in(self.identity.transport(), token, Some(source), now) {
-            Ok(pass) => Ok(pass),
+            Ok(identity) => Ok(identity),
             Err(LoginError::TooManyFailures(wait_ms)) => {
-                refuse(self, too_many_tokens_error(wait_ms));
+                reject(self, too_many_tokens_error(wait_ms));
                 Err(())
             }
             Err(LoginError::InvalidToken(delay_ms)) => {
@@ -154,17 +155,17 @@ impl Connection {
     /// Whether the connection subscribes, works or waits. These were allowed by its current
     /// permissions, and they continue without another check.
     fn depends_on_permissions(&self) -> bool {
-        let works = self.worker.as_ref().is_some_and(|worker| {
-            let waits = !worker.wait_slots.is_empty() || worker.watch_slot.is_some();
-            worker.is_known_to_groups || waits || worker.pending_slot.is_some()
+        let is_working = self.worker.as_ref().is_some_and(|worker| {
+            let is_waiting = !worker.wait_slots.is_empty() || worker.watch_slot.is_some();
+            worker.is_known_to_groups || is_waiting || worker.pending_slot.is_some()
         });
-        works || self.subscriptions.len() > 0
+        is_working || self.subscriptions.len() > 0
     }
 
     /// Checks that the connection may change its principal. What it subscribes to or works on as
     /// the old principal would survive the revocation of that principal.
-    pub(super) fn check_identity_change(&self, pass: &Identity) -> Result<(), ProtocolError> {
-        if pass.is_same_principal(&self.identity) || !self.depends_on_permissions() {
+    pub(super) fn check_identity_change(&self, identity: &Identity) -> Result<(), ProtocolError> {
+        if identity.is_same_principal(&self.identity) || !self.depends_on_permissions() {
             return Ok(());
         }
         let text = format!(
@@ -177,28 +178,28 @@ impl Connection {
     /// Renews the identity after principals have changed. The connection ends if its principal is
     /// revoked, or if its permissions changed while it depends on them; the client then reconnects.
     pub(super) fn renew_identity(&mut self) {
-        let renewed = self.hub.access.renew(&self.identity).map(|pass| {
+        let renewed = self.hub.access.renew(&self.identity).map(|identity| {
             // A new principal may match the client's certificate or its user of the machine.
-            let is_nobody = pass.is_anonymous();
-            if is_nobody {
-                identity_of(&self.hub.access, pass.transport(), &self.login.remote)
+            let is_anonymous = identity.is_anonymous();
+            if is_anonymous {
+                identity_of(&self.hub.access, identity.transport(), &self.login.remote)
             } else {
-                pass
+                identity
             }
         });
-        let Some(pass) = renewed else {
+        let Some(identity) = renewed else {
             let text = format!("{} is revoked", self.identity.name());
             return self.start_closing(CloseReason::Error(ProtocolError::new(Code::Revoked, text)));
         };
-        if !pass.has_same_permissions(&self.identity) && self.depends_on_permissions() {
+        if !identity.has_same_permissions(&self.identity) && self.depends_on_permissions() {
             let text =
                 format!("the permissions of {} have changed; connect again", self.identity.name());
             return self.start_closing(CloseReason::Error(ProtocolError::new(Code::Revoked, text)));
         }
-        if let Err(error) = self.hub.assign_usage(&mut self.login.usage, &pass) {
+        if let Err(error) = self.hub.assign_usage(&mut self.login.usage, &identity) {
             return self.start_closing(CloseReason::Error(error));
         }
-        self.identity = pass;
+        self.identity = identity;
         self.login.clear_deadline_if_permitted(&self.identity);
     }
 }
@@ -210,7 +211,7 @@ mod tests {
     // PROTOCOL: S16
     #[test]
     fn an_unencrypted_token_is_rejected_unless_it_comes_over_loopback() {
-        for (address, is_encrypted, is_taken) in [
+        for (address, is_encrypted, is_accepted) in [
             ("127.0.0.1:7", false, true),
             ("[::1]:7", false, true),
             ("[::ffff:127.0.0.1]:7", false, true),
@@ -221,9 +222,14 @@ mod tests {
             ("203.0.113.1:7", true, true),
         ] {
             let peer = PeerAddr::Tcp(address.parse().unwrap());
-            let shown = check_token_allowed(&RemoteInfo { peer, certificate: None, is_encrypted });
-            assert_eq!(shown.is_ok(), is_taken, "{address}, encrypted {is_encrypted}: {shown:?}");
-            assert!(shown.is_ok() || shown.unwrap_err().code == Code::Denied);
+            let checked =
+                check_token_allowed(&RemoteInfo { peer, certificate: None, is_encrypted });
+            assert_eq!(
+                checked.is_ok(),
+                is_accepted,
+                "{address}, encrypted {is_encrypted}: {checked:?}"
+            );
+            assert!(checked.is_ok() || checked.unwrap_err().code == Code::Denied);
         }
     }
 }

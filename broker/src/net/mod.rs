@@ -130,7 +130,7 @@ impl Hub {
     fn maintain(&self) {
         self.topics.maintain();
         self.cursors.maintain(self.clock.now(), self.clock.unix_ms());
-        self.quotas.tick(&|made| self.exists(made), self.clock.now());
+        self.quotas.tick(&|created| self.exists(created), self.clock.now());
         self.audit.tick();
         if let Some(tls) = &self.tls {
             tls.reload_if_changed();
@@ -138,8 +138,8 @@ impl Hub {
     }
 
     /// Whether something that a client created still exists and counts towards its quota.
-    fn exists(&self, made: &Created) -> bool {
-        match made {
+    fn exists(&self, created: &Created) -> bool {
+        match created {
             Created::Topic(name) => self.topics.find(name.as_str()).is_some(),
             Created::Cursor(id) => self.cursors.exists(id),
             Created::Group(name) => self.groups.has(name),

@@ -16,10 +16,10 @@ use crate::topic::count_lines;
 /// Pieces that are passed to the kernel in one call.
 pub(super) const PIECES_MAX: usize = 64;
 
-/// Whole lines in the order in which they leave.
+/// Whole lines in the order in which they are written.
 ///
-/// Pieces of topics are shared memory; a stalled connection can give them back with
-/// [`release_topic_memory`](Self::release).
+/// Pieces with events are slices of a topic's memory. A stalled connection releases them with
+/// [`release_topic_memory`](Self::release_topic_memory).
 #[derive(Debug, Default)]
 pub(super) struct OutboundQueue {
     pieces: VecDeque<Piece>,
@@ -151,11 +151,11 @@ impl OutboundQueue {
             };
             let is_first = self.pieces.is_empty();
             let written = if is_first { std::mem::take(&mut self.written) } else { 0 };
-            let torn = rest_of_line(&piece.bytes, written);
-            let begun = count_lines(&piece.bytes[..written + torn.len()]);
-            rewind(subscription, Seq(first.0 + begun));
-            if !torn.is_empty() {
-                kept.push_front(Piece { bytes: Bytes::copy_from_slice(torn), origin: None });
+            let line_rest = rest_of_line(&piece.bytes, written);
+            let begun_lines = count_lines(&piece.bytes[..written + line_rest.len()]);
+            rewind(subscription, Seq(first.0 + begun_lines));
+            if !line_rest.is_empty() {
+                kept.push_front(Piece { bytes: Bytes::copy_from_slice(line_rest), origin: None });
             }
         }
         self.bytes = kept.iter().map(|piece| piece.bytes.len()).sum();

@@ -12,30 +12,32 @@ impl Hub {
     /// Counts the usage of a connection for the principal of `identity`.
     pub(super) fn assign_usage(
         &self,
-        held: &mut Usage,
-        pass: &Identity,
+        usage: &mut Usage,
+        identity: &Identity,
     ) -> Result<(), ProtocolError> {
-        self.quotas.assign_principal(held, pass.quota_name())
+        self.quotas.assign_principal(usage, identity.quota_name())
     }
 
     /// Checks that the quotas allow everything that a command would create.
     pub(super) fn check_creation(
         &self,
-        held: Option<&ConnectionUsage>,
+        usage: Option<&ConnectionUsage>,
         command: &Command<'_>,
     ) -> Result<(), ProtocolError> {
-        let Some(held) = held else { return Ok(()) };
-        created_by(command).iter().try_for_each(|new| held.create(new, &|made| self.exists(made)))
+        let Some(usage) = usage else { return Ok(()) };
+        created_by(command)
+            .iter()
+            .try_for_each(|new| usage.create(new, &|created| self.exists(created)))
     }
 
     /// Checks that the quotas allow the topic of a publish.
     pub(super) fn check_topic_creation(
         &self,
-        held: Option<&ConnectionUsage>,
+        usage: Option<&ConnectionUsage>,
         topic: &TopicName,
     ) -> Result<(), ProtocolError> {
-        let Some(held) = held else { return Ok(()) };
-        held.create(&Created::Topic(topic.clone()), &|made| self.exists(made))
+        let Some(usage) = usage else { return Ok(()) };
+        usage.create(&Created::Topic(topic.clone()), &|created| self.exists(created))
     }
 }
 

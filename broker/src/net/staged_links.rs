@@ -41,14 +41,14 @@ impl StagedLinks {
     /// Keeps a link until its task is answered, or counts it if a limit is reached.
     pub(super) fn stage(&mut self, limits: &Limits, task: TaskId, link: StagedLink) {
         let bytes = LINK_BYTES + link.url.len();
-        let has_room = self.evict_until_fits(limits, &task, bytes);
-        let children = self.task_links(task);
-        if !has_room || children.links.len() >= limits.staged_links_max {
-            children.refused += 1;
+        let fits = self.evict_until_fits(limits, &task, bytes);
+        let task_links = self.task_links(task);
+        if !fits || task_links.links.len() >= limits.staged_links_max {
+            task_links.refused += 1;
             return;
         }
-        children.bytes += bytes;
-        children.links.push(link);
+        task_links.bytes += bytes;
+        task_links.links.push(link);
         self.bytes += bytes;
     }
 
@@ -65,7 +65,9 @@ impl StagedLinks {
 
     /// Removes a task. Returns its links, and the number of links that were not kept.
     pub(super) fn take(&mut self, task: &TaskId) -> (Vec<StagedLink>, u64) {
-        self.remove(task).map(|children| (children.links, children.refused)).unwrap_or_default()
+        self.remove(task)
+            .map(|task_links| (task_links.links, task_links.refused))
+            .unwrap_or_default()
     }
 
     /// Drops the links of a task that is given back.
@@ -86,23 +88,23 @@ impl StagedLinks {
 
     /// Evicts the oldest other tasks until `task` and `bytes` more fit. Returns whether they do.
     fn evict_until_fits(&mut self, limits: &Limits, task: &TaskId, bytes: usize) -> bool {
-        let wanted = bytes + if self.tasks.contains_key(task) { 0 } else { TASK_BYTES };
-        while self.bytes + wanted > limits.staged_bytes_max {
+        let needed = bytes + if self.tasks.contains_key(task) { 0 } else { TASK_BYTES };
+        while self.bytes + needed > limits.staged_bytes_max {
             let mut others = self.eviction_order.values().filter(|other| *other != task);
             let Some(oldest) = others.next().cloned() else { return false };
-            let gone = self.remove(&oldest).expect("every place is that of a task");
-            if !gone.links.is_empty() {
-                self.task_links(oldest).refused = gone.refused + gone.links.len() as u64;
+            let evicted = self.remove(&oldest).expect("every place is that of a task");
+            if !evicted.links.is_empty() {
+                self.task_links(oldest).refused = evicted.refused + evicted.links.len() as u64;
             }
         }
         true
     }
 
     fn remove(&mut self, task: &TaskId) -> Option<TaskLinks> {
-        let children = self.tasks.remove(task)?;
-        self.eviction_order.remove(&children.eviction_number);
-        self.bytes -= TASK_BYTES + children.bytes;
-        Some(children)
+        let task_links = self.tasks.remove(task)?;
+        self.eviction_order.remove(&task_links.eviction_number);
+        self.bytes -= TASK_BYTES + task_links.bytes;
+        Some(task_links)
     }
 }
 

@@ -50,7 +50,7 @@ impl TlsSocket {
         ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
         let written = write(Pin::new(&mut self.stream), cx);
         let session = self.stream.get_mut().1;
-        let burst = match written {
+        let encrypt_bytes = match written {
             _ if session.wants_write() => tls::ENCRYPT_BYTES_MIN,
             Poll::Ready(Ok(bytes)) if bytes >= self.encrypt_bytes => {
                 (2 * self.encrypt_bytes).min(tls::ENCRYPT_BYTES_MAX)
@@ -58,9 +58,9 @@ impl TlsSocket {
             // A connection with little output needs no larger buffer.
             _ => self.encrypt_bytes,
         };
-        if burst != self.encrypt_bytes {
-            self.encrypt_bytes = burst;
-            session.set_buffer_limit(Some(burst));
+        if encrypt_bytes != self.encrypt_bytes {
+            self.encrypt_bytes = encrypt_bytes;
+            session.set_buffer_limit(Some(encrypt_bytes));
         }
         written
     }

@@ -65,8 +65,8 @@ impl Subscriptions {
     /// Ends the subscription whose `SUB` has this slot and returns the name of its topic.
     pub(super) fn remove_by_slot(&mut self, slot: Slot) -> Option<TopicName> {
         let kind = SubscriptionKind::Command(slot);
-        let at = self.list.iter().position(|subscription| subscription.kind == kind)?;
-        Some(self.list.remove(at).reader.topic().name().clone())
+        let index = self.list.iter().position(|subscription| subscription.kind == kind)?;
+        Some(self.list.remove(index).reader.topic().name().clone())
     }
 
     /// Ends the subscription of a peer, because the connection is a client.

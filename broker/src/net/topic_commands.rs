@@ -23,8 +23,8 @@ const REPORTED_PROBLEMS_MAX: usize = 20;
 
 /// Runs a `TOPIC` command and sends the answer to `reply`.
 pub(super) fn handle_topic_command(hub: &Hub, manage: &ManageCommand<'_>, reply: PendingReply) {
-    let refusal = reply.clone();
-    let done = match manage.action {
+    let error_reply = reply.clone();
+    let result = match manage.action {
         "ls" => list_topics(hub, manage, reply),
         "show" => show_topic(hub, manage, reply),
         "create" => create_topic(hub, manage, reply),
@@ -39,8 +39,8 @@ pub(super) fn handle_topic_command(hub: &Hub, manage: &ManageCommand<'_>, reply:
             Err(ProtocolError::new(Code::BadArgument, text))
         }
     };
-    if let Err(error) = done {
-        refusal.send(Err(error));
+    if let Err(error) = result {
+        error_reply.send(Err(error));
     }
 }
 
@@ -235,17 +235,17 @@ fn encode_file_report(file: &CheckedFile, lines: &mut BytesMut) {
     let name = file.path.file_name().unwrap_or_default().to_string_lossy();
     let lost = file.lost_events();
     let mut text = format!("{name} bytes={} events={} lost={lost}", file.bytes, file.events);
-    for (at, (Seq(from), Seq(to))) in file.lost.iter().take(REPORTED_RANGES_MAX).enumerate() {
-        let before = if at == 0 { " ranges=" } else { "," };
-        write!(text, "{before}{from}-{to}").expect("a String takes everything");
+    for (index, (Seq(from), Seq(to))) in file.lost.iter().take(REPORTED_RANGES_MAX).enumerate() {
+        let separator = if index == 0 { " ranges=" } else { "," };
+        write!(text, "{separator}{from}-{to}").expect("a String takes everything");
     }
     encode_more(&text, lines);
     for problem in file.problems.iter().take(REPORTED_PROBLEMS_MAX) {
         encode_more(&format!("{name} problem {problem}"), lines);
     }
-    let untold = file.problems.len().saturating_sub(REPORTED_PROBLEMS_MAX);
-    if untold > 0 {
-        encode_more(&format!("{name} problem and {untold} more"), lines);
+    let omitted = file.problems.len().saturating_sub(REPORTED_PROBLEMS_MAX);
+    if omitted > 0 {
+        encode_more(&format!("{name} problem and {omitted} more"), lines);
     }
 }
 

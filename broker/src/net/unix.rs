@@ -28,7 +28,7 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if fs::symlink_metadata(&self.path).is_ok_and(|found| file_id(&found) == self.id) {
+        if fs::symlink_metadata(&self.path).is_ok_and(|metadata| file_id(&metadata) == self.id) {
             // If this fails, the next start finds that the socket is stale.
             let _ = fs::remove_file(&self.path);
         }
@@ -64,12 +64,12 @@ fn path_too_long(path: &Path) -> io::Error {
 }
 
 fn remove_stale_socket(path: &Path) -> io::Result<()> {
-    let found = match fs::symlink_metadata(path) {
-        Ok(found) => found,
+    let metadata = match fs::symlink_metadata(path) {
+        Ok(metadata) => metadata,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
     };
-    if !found.file_type().is_socket() {
+    if !metadata.file_type().is_socket() {
         let text = "the path exists and is not a socket; remove it, or use another path";
         return Err(io::Error::new(ErrorKind::AlreadyExists, text));
     }
@@ -80,8 +80,8 @@ fn remove_stale_socket(path: &Path) -> io::Result<()> {
     }
 }
 
-fn file_id(found: &Metadata) -> (u64, u64) {
-    (found.dev(), found.ino())
+fn file_id(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
 }
 
 #[cfg(test)]
