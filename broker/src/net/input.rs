@@ -68,7 +68,7 @@ impl Connection {
             self.read_at = self.hub.clock.now();
             self.hub.stats.bytes_in.add((filled - leftover) as u64);
         }
-        scratch[..kept].copy_from_slice(&self.input_buffer);
+        scratch[..leftover].copy_from_slice(&self.input_buffer);
         let end_of_input = !self.has_backlog && filled == leftover;
         let input = &scratch[..filled];
         let used = self.process_lines(input, end_of_input, cx.waker());
@@ -229,7 +229,7 @@ impl Connection {
         }
     }
 
-    /// Adds several publishes to the run.
+    /// Adds several publishes to the pending publishes.
     fn publish_batch<'a>(
         &mut self,
         mut publishes: PublishBatch<'a>,
@@ -241,8 +241,8 @@ impl Connection {
         if !is_same_topic || publishes.may_contain(" id=") {
             // The first publish looks up the topic.
             let topic = publishes.topic;
-            let single = if publishes.may_contain(" id=") { publishes.len() } else { 1 };
-            for payload in publishes.by_ref().take(single) {
+            let one_by_one = if publishes.may_contain(" id=") { publishes.len() } else { 1 };
+            for payload in publishes.by_ref().take(one_by_one) {
                 self.publish(topic, payload, pending);
             }
         }
@@ -257,7 +257,7 @@ impl Connection {
         }
     }
 
-    /// Adds a line of a peer to the run.
+    /// Adds a line of a peer to the pending publishes.
     fn publish_as_peer<'a>(&mut self, payload: &'a str, pending: &mut PendingPublishes<'a>) {
         let Some(name) = self.hub.access.peer_topic(&self.identity).cloned() else {
             let text = "anonymous publishing is off; log in with HELLO token=<token>, or type HELP";
@@ -278,7 +278,7 @@ impl Connection {
         self.publish(name.as_str(), payload, pending);
     }
 
-    /// Adds a publish to the run.
+    /// Adds a publish to the pending publishes.
     fn publish<'a>(&mut self, name: &str, payload: &'a str, pending: &mut PendingPublishes<'a>) {
         if let Err(error) = self.hub.access.check_publish(&self.identity, name, payload) {
             self.flush_publishes(pending);
@@ -318,7 +318,7 @@ impl Connection {
         }
     }
 
-    /// Appends the run as one batch.
+    /// Appends the pending publishes as one batch.
     fn flush_publishes(&mut self, pending: &mut PendingPublishes<'_>) {
         let Some(topic) = pending.topic.take() else {
             return;
@@ -329,15 +329,15 @@ impl Connection {
         let (payloads, ids) =
             (std::mem::take(&mut pending.payloads), std::mem::take(&mut pending.ids));
         let appended = if ids.is_empty() {
-            topic.append(self.id, payloads.iter().copied()).map(|numbers| {
-                if numbers.start < numbers.end {
-                    let last = Seq(numbers.end.0 - 1);
-                    self.answers.publish_run(topic.id(), numbers.start, last);
+            topic.append(self.id, payloads.iter().copied()).map(|seqs| {
+                if seqs.start < seqs.end {
+                    let last = Seq(seqs.end.0 - 1);
+                    self.answers.publish_run(topic.id(), seqs.start, last);
                 }
             })
         } else {
-            topic.append_deduplicated(self.id, &payloads, &ids).map(|numbers| {
-                for seq in numbers {
+            topic.append_deduplicated(self.id, &payloads, &ids).map(|seqs| {
+                for seq in seqs {
                     self.answers.publish(topic.id(), seq);
                 }
             })

@@ -34,7 +34,7 @@ pub(super) fn handle_topic_command(hub: &Hub, manage: &ManageCommand<'_>, reply:
         "forget" => forget_cursor(hub, manage, reply),
         action => {
             let text = format!(
-                "TOPIC has no action {action}; use ls, show, create, set, delete, verify or forget"
+                "no action {action}; TOPIC has ls, show, create, set, delete, verify, forget"
             );
             Err(ProtocolError::new(Code::BadArgument, text))
         }

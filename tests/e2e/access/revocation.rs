@@ -153,7 +153,7 @@ fn an_unfinished_line_is_discarded_when_its_sender_is_revoked() {
     run_tidings(server.folder.path(), &["token", "revoke", "she"]).expect_code(0);
     for (half, mut wire) in halves.into_iter().zip(wires) {
         let said = wire.read_line();
-        assert!(said.starts_with("-ERR revoked she is not let in any more"), "{half}: {said}");
+        assert!(said.starts_with("-ERR revoked she is revoked"), "{half}: {said}");
         wire.send("et\nPUB secret x\n");
         wire.expect_closed();
     }

@@ -56,8 +56,8 @@ fn a_stale_socket_is_replaced_but_a_file_is_kept() {
         run_tidings(server.folder.path(), &words)
     };
     let said = start("file").expect_code(1).stderr();
-    assert!(said.contains("something that is no socket is there"), "{said}");
+    assert!(said.contains("the path exists and is not a socket"), "{said}");
     assert_eq!(fs::read_to_string(server.folder.path().join("file")).unwrap(), "precious");
     let said = start(&"x".repeat(120)).expect_code(1).stderr();
-    assert!(said.contains("that of a unix socket may have 107"), "{said}");
+    assert!(said.contains("the path of a unix socket may have at most 107"), "{said}");
 }

@@ -533,7 +533,7 @@ async fn a_stop_without_a_broker_does_not_wait_for_one() {
 #[tokio::test]
 async fn a_crawler_that_was_replaced_or_refused_ends_with_the_reason() {
     let (run, mut broker) = start().await;
-    broker.send("-ERR replaced the same member came back").await;
+    broker.send("-ERR replaced another connection has resumed this member").await;
     drop(broker);
     let error = run.running.await.unwrap().unwrap_err();
     assert!(matches!(error, CrawlError::Replaced { .. }), "{error}");
