@@ -499,9 +499,9 @@ impl Connection {
             self.handle_login_deadline();
         }
         if passed(self.paused_until())
-            && let Some(held) = &mut self.login.usage
+            && let Some(usage) = &mut self.login.usage
         {
-            held.resume(now);
+            usage.resume(now);
         }
         if passed(self.partial_line_deadline()) {
             self.start_closing(CloseReason::PartialLineTimeout);

@@ -143,7 +143,7 @@ impl Connection {
                 return;
             }
             let PendingStore { slot, record, pending_cursor, .. } =
-                cursors.pending_stores.pop_front().expect("the first one was just looked at");
+                cursors.pending_stores.pop_front().expect("the queue has a first entry");
             let mailbox = self.mailbox.clone();
             let done = move |result| {
                 drop(pending_cursor);
@@ -190,6 +190,7 @@ fn position_beyond_topic(id: &CursorId, error: ProtocolError) -> ProtocolError {
         return error;
     }
     let CursorId { topic, cursor } = id;
-    let text = format!("{}; TOPIC forget {topic} cursor={cursor} lets it begin anew", error.text);
+    let text =
+        format!("{}; reset the cursor with TOPIC forget {topic} cursor={cursor}", error.text);
     ProtocolError::new(Code::Conflict, text)
 }

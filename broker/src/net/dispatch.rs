@@ -58,7 +58,7 @@ impl Connection {
         }
         self.hub.audit.record_command(&command, self.id.0, || self.initiator());
         match command {
-            Command::Pub { .. } | Command::Quit => unreachable!("taken care of before"),
+            Command::Pub { .. } | Command::Quit => unreachable!("handled before"),
             Command::Hello(hello) => self.handle_hello(&hello),
             Command::Sub { topic, from, cursor, takeover } => {
                 let subscribed = match cursor {

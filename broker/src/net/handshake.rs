@@ -43,8 +43,8 @@ pub(super) async fn handshake(
     };
     match accepted {
         Ok(Ok(stream)) => {
-            let shown = stream.get_ref().1.peer_certificates();
-            let name = shown.and_then(<[_]>::first).and_then(tls::certificate_name);
+            let certificates = stream.get_ref().1.peer_certificates();
+            let name = certificates.and_then(<[_]>::first).and_then(tls::certificate_name);
             Ok((SocketStream::from_tls(stream), name))
         }
         Ok(Err((error, stream))) => {

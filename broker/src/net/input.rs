@@ -94,7 +94,7 @@ impl Connection {
         IoStatus::Progress
     }
 
-    /// How many bytes to read at once, if `kept` bytes are left from before.
+    /// How many bytes to read at once, if `leftover` bytes are unprocessed.
     fn read_size(&self, leftover: usize) -> usize {
         let limits = &self.hub.limits;
         if self.login.must_log_in() {

@@ -142,11 +142,11 @@ impl OutboundQueue {
     /// subscription and the first removed seq; the last call for a subscription counts. The rest of
     /// a partially written line is copied and stays, so no line is torn.
     pub(super) fn release_topic_memory(&mut self, mut rewind: impl FnMut(u32, Seq)) {
-        let mut kept = VecDeque::new();
+        let mut remaining = VecDeque::new();
         // Backwards, so that the last rewind of a subscription is to its first piece.
         while let Some(piece) = self.pieces.pop_back() {
             let Some((subscription, first)) = piece.origin else {
-                kept.push_front(piece);
+                remaining.push_front(piece);
                 continue;
             };
             let is_first = self.pieces.is_empty();
@@ -155,11 +155,12 @@ impl OutboundQueue {
             let begun_lines = count_lines(&piece.bytes[..written + line_rest.len()]);
             rewind(subscription, Seq(first.0 + begun_lines));
             if !line_rest.is_empty() {
-                kept.push_front(Piece { bytes: Bytes::copy_from_slice(line_rest), origin: None });
+                remaining
+                    .push_front(Piece { bytes: Bytes::copy_from_slice(line_rest), origin: None });
             }
         }
-        self.bytes = kept.iter().map(|piece| piece.bytes.len()).sum();
-        self.pieces = kept;
+        self.bytes = remaining.iter().map(|piece| piece.bytes.len()).sum();
+        self.pieces = remaining;
     }
 }
 

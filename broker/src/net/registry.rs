@@ -51,8 +51,8 @@ impl ConnectionRegistry {
     /// Assigns `member` to `conn`. Returns the mailbox of the connection that had it before.
     pub(super) fn claim_member(&self, member: MemberId, conn: ConnId) -> Option<Mailbox> {
         let state = &mut *self.state.lock();
-        let before = state.members.insert(member, conn).filter(|before| *before != conn)?;
-        state.connections.get(&before).cloned()
+        let previous = state.members.insert(member, conn).filter(|previous| *previous != conn)?;
+        state.connections.get(&previous).cloned()
     }
 
     /// Removes a member, unless another connection has claimed it.
@@ -116,12 +116,12 @@ mod tests {
         let (new, _) = registry.register().unwrap();
         let member = MemberId(7);
         assert!(registry.claim_member(member, old).is_none());
-        assert!(registry.claim_member(member, old).is_none(), "its own");
+        assert!(registry.claim_member(member, old).is_none(), "already its own");
         assert!(registry.claim_member(member, new).is_some());
         registry.release_member(member, old);
         assert!(
             registry.claim_member(member, old).is_some(),
-            "the late farewell of the old one is void"
+            "a late release by the old connection has no effect"
         );
     }
 }

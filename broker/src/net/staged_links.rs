@@ -92,7 +92,7 @@ impl StagedLinks {
         while self.bytes + needed > limits.staged_bytes_max {
             let mut others = self.eviction_order.values().filter(|other| *other != task);
             let Some(oldest) = others.next().cloned() else { return false };
-            let evicted = self.remove(&oldest).expect("every place is that of a task");
+            let evicted = self.remove(&oldest).expect("eviction_order contains only staged tasks");
             if !evicted.links.is_empty() {
                 self.task_links(oldest).refused = evicted.refused + evicted.links.len() as u64;
             }

@@ -237,7 +237,7 @@ fn encode_file_report(file: &CheckedFile, lines: &mut BytesMut) {
     let mut text = format!("{name} bytes={} events={} lost={lost}", file.bytes, file.events);
     for (index, (Seq(from), Seq(to))) in file.lost.iter().take(REPORTED_RANGES_MAX).enumerate() {
         let separator = if index == 0 { " ranges=" } else { "," };
-        write!(text, "{separator}{from}-{to}").expect("a String takes everything");
+        write!(text, "{separator}{from}-{to}").expect("writing to a String cannot fail");
     }
     encode_more(&text, lines);
     for problem in file.problems.iter().take(REPORTED_PROBLEMS_MAX) {

@@ -95,7 +95,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         drop(Std::bind(&path).unwrap());
-        assert!(path.exists(), "it stays behind");
+        assert!(path.exists(), "the file is left behind");
         let (listener, file) = listen(&path, 0o600).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(listen(&path, 0o600).unwrap_err().kind(), ErrorKind::AddrInUse);

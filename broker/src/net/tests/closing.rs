@@ -14,38 +14,38 @@ async fn a_rejected_connection_receives_the_error_even_while_it_sends() {
     second.write_all(b"HELLO echo=x\nPUB a b\n").unwrap();
     second.set_nonblocking(true).unwrap();
     let mut second = TcpStream::from_std(second).unwrap();
-    let mut heard = String::new();
-    let read = async { second.read_to_string(&mut heard).await.map(drop).unwrap() };
+    let mut received = String::new();
+    let read = async { second.read_to_string(&mut received).await.map(drop).unwrap() };
     assert!(completes_within(TEST_TIMEOUT, read).await);
-    assert!(heard.starts_with("-ERR limit ") && heard.lines().count() == 1, "{heard}");
+    assert!(received.starts_with("-ERR limit ") && received.lines().count() == 1, "{received}");
 }
 
 #[tokio::test]
 async fn received_lines_are_published_even_if_the_sender_closes_without_reading() {
     let broker = start_broker(Limits { read_bytes: 1_024, ..Limits::default() }).await;
-    let mut listener = TestConnection::connect_greeted(&broker).await;
-    let hasty = std::net::TcpStream::connect(broker.local_addr()).unwrap();
-    let mut hasty = {
+    let mut receiver = TestConnection::connect_greeted(&broker).await;
+    let sender = std::net::TcpStream::connect(broker.local_addr()).unwrap();
+    let mut sender = {
         // The greeting has arrived and stays unread.
-        hasty.set_nonblocking(true).unwrap();
-        let stream = TcpStream::from_std(hasty).unwrap();
+        sender.set_nonblocking(true).unwrap();
+        let stream = TcpStream::from_std(sender).unwrap();
         stream.readable().await.unwrap();
         stream.into_std().unwrap()
     };
     let lines: Vec<String> = (0..2_000).map(|n| format!("line {n}\n")).collect();
     let lines = lines.concat();
-    hasty.write_all(lines.as_bytes()).unwrap();
-    hasty.write_all(b"unfinished").unwrap();
+    sender.write_all(lines.as_bytes()).unwrap();
+    sender.write_all(b"unfinished").unwrap();
     // There is output for it, so a write detects that it is gone.
     broker.hub.topics.default_topic().append(ConnId::BROKER, ["something"]).unwrap();
-    drop(hasty);
-    listener.expect("something\r\n").await;
+    drop(sender);
+    receiver.expect("something\r\n").await;
     for n in 0..2_000 {
-        listener.expect(&format!("line {n}\r\n")).await;
+        receiver.expect(&format!("line {n}\r\n")).await;
     }
     let mut next = TestConnection::connect_greeted(&broker).await;
     next.send("next\n").await;
-    listener.expect("next\r\n").await;
+    receiver.expect("next\r\n").await;
 }
 
 // PROTOCOL: S15
@@ -92,7 +92,7 @@ async fn a_client_that_keeps_sending_receives_the_stop_error() {
     let broker = start_broker(Limits::default()).await;
     let client = TestConnection::connect_client(&broker).await;
     let TestConnection { mut read, mut write } = client;
-    let talking = tokio::spawn(async move {
+    let sending = tokio::spawn(async move {
         while write.write_all("PUB a x\n".repeat(1_000).as_bytes()).await.is_ok() {}
     });
     let reading = tokio::spawn(async move {
@@ -107,7 +107,7 @@ async fn a_client_that_keeps_sending_receives_the_stop_error() {
     }
     broker.stop().await;
     assert_eq!(reading.await.unwrap(), "-ERR closing the broker stops\r\n");
-    talking.await.unwrap();
+    sending.await.unwrap();
 }
 
 #[tokio::test]
@@ -132,10 +132,10 @@ async fn links_stay_with_a_task_whose_nack_is_rejected() {
     worker.request("JOB open j scope=any").await;
     worker.request("PUB new-url http://127.0.0.1:9/ job=j").await;
     worker.request("JOIN crawlers credit=1").await;
-    for again in 0.. {
+    for number in 0.. {
         let task = worker.next_line().await;
         let id = task.split(' ').nth(1).unwrap().to_owned();
-        worker.send(&format!("LINK {id} http://127.0.0.1:9/{again}\n")).await;
+        worker.send(&format!("LINK {id} http://127.0.0.1:9/{number}\n")).await;
         let nack = worker.request(&format!("NACK {id} again=http://127.0.0.1:9/robots.txt")).await;
         if nack.starts_with("-ERR limit ") {
             let ack = worker.request(&format!("ACK {id}")).await;
@@ -165,11 +165,11 @@ async fn links_are_dropped_on_nack_and_when_the_connection_ends() {
     worker.send(&format!("LINK {second} http://127.0.0.1:9/second\n")).await;
     // When the broker answers this, it has read the link.
     worker.request("PING").await;
-    let mut again = TestConnection::connect_client(&broker).await;
-    again.request(hello).await;
-    again.request("JOIN crawlers credit=1").await;
-    assert_eq!(id(again.next_line().await), second);
-    let ack = again.request(&format!("ACK {second}")).await;
+    let mut resumed = TestConnection::connect_client(&broker).await;
+    resumed.request(hello).await;
+    resumed.request("JOIN crawlers credit=1").await;
+    assert_eq!(id(resumed.next_line().await), second);
+    let ack = resumed.request(&format!("ACK {second}")).await;
     assert_eq!(ack, format!("+OK {second} new=0 known=0 refused=0\r\n"));
 }
 
@@ -216,7 +216,7 @@ async fn the_farewell_confirms_every_line_not_only_the_last() {
     peer.send("kept\n").await;
     other.request_until("TOPIC show new-url", " next=4 ").await;
     peer.write.shutdown().await.unwrap();
-    assert_eq!(peer.read_until_closed().await, "", "one of them was not kept");
+    assert_eq!(peer.read_until_closed().await, "", "one line was lost");
     let mut peer = TestConnection::connect_greeted(&broker).await;
     peer.send("another\n").await;
     peer.write.shutdown().await.unwrap();
@@ -257,7 +257,7 @@ async fn a_client_that_closes_its_side_first_receives_events_from_disk() {
     while !client.next_line().await.ends_with(" 2000\r\n") {}
     client.send("SUB t from=first\n").await;
     client.write.shutdown().await.unwrap();
-    let heard = client.read_until_closed().await;
-    assert_eq!(heard.lines().count(), 2_001);
+    let received = client.read_until_closed().await;
+    assert_eq!(received.lines().count(), 2_001);
     broker.stop().await;
 }

@@ -133,7 +133,11 @@ async fn a_cursor_belongs_to_one_connection_until_it_ends_or_is_taken_over() {
     assert_eq!(first.request("SUB a as=c").await, "+OK\r\n");
     assert_error(&second.request("SUB a as=c").await, "busy");
     assert_error(&second.request("TOPIC forget a cursor=c").await, "busy");
-    assert_eq!(second.request("SUB b as=c").await, "+OK\r\n", "another topic, another cursor");
+    assert_eq!(
+        second.request("SUB b as=c").await,
+        "+OK\r\n",
+        "cursors of different topics are independent"
+    );
     assert_eq!(first.request("SEEN a 1").await, "+OK\r\n");
     assert_eq!(second.request("SUB a as=c takeover=yes").await, "+OK\r\n");
     assert_error(&first.read_until_closed().await, "replaced");
@@ -141,7 +145,7 @@ async fn a_cursor_belongs_to_one_connection_until_it_ends_or_is_taken_over() {
     second.send("QUIT\n").await;
     assert_eq!(second.read_until_closed().await, "+OK\r\n");
     let mut third = TestConnection::connect_client(&broker).await;
-    assert_eq!(third.request("SUB a as=c").await, "+OK\r\n", "who sees the end finds it free");
+    assert_eq!(third.request("SUB a as=c").await, "+OK\r\n", "the cursor is free after the close");
     assert_eq!(third.request("SUB b as=c").await, "+OK\r\n");
 }
 
@@ -170,7 +174,7 @@ async fn a_cursor_over_the_limit_leaves_no_subscription() {
     assert_error(&client.request("UNSUB b").await, "unknown");
     assert_error(&client.request("SEEN b 1").await, "conflict");
     assert_eq!(client.request("PUB b x").await, "+OK 1 1\r\n");
-    assert_eq!(client.request("PING").await.split(' ').next(), Some("PONG"), "and no MSG");
+    assert_eq!(client.request("PING").await.split(' ').next(), Some("PONG"), "no MSG arrived");
     client.send("SUB b from=1\n").await;
     client.expect("+OK\r\nMSG b 1 x\r\n").await;
 }

@@ -11,22 +11,22 @@ use crate::{Broker, BrokerConfig};
 #[tokio::test]
 async fn job_wait_does_not_block_commands_and_answers_keep_their_order() {
     let broker = start_broker(Limits::default()).await;
-    let (mut waits, mut other) = (
+    let (mut waiter, mut other) = (
         TestConnection::connect_client(&broker).await,
         TestConnection::connect_client(&broker).await,
     );
     assert!(other.request("JOB open site").await.starts_with("+OK site "));
-    waits.send("JOB wait site\nPUB t x\nJOB wait site\nPING\n").await;
+    waiter.send("JOB wait site\nPUB t x\nJOB wait site\nPING\n").await;
     // Commands behind the wait take effect at once.
     other.send("SUB t from=first\n").await;
     other.expect("+OK\r\nMSG t 1 x\r\n").await;
     assert!(other.request("JOB close site").await.starts_with("+OK site "));
-    let told = waits.next_line().await;
-    assert!(told.starts_with("+OK site number=1 pass=1 result=done reason=empty "), "{told}");
-    waits.expect("+OK 1 1\r\n").await;
-    waits.expect(&told).await;
-    assert!(waits.next_line().await.starts_with("PONG "));
-    assert_eq!(other.request("JOB wait site").await, told, "the pass is over");
+    let result = waiter.next_line().await;
+    assert!(result.starts_with("+OK site number=1 pass=1 result=done reason=empty "), "{result}");
+    waiter.expect("+OK 1 1\r\n").await;
+    waiter.expect(&result).await;
+    assert!(waiter.next_line().await.starts_with("PONG "));
+    assert_eq!(other.request("JOB wait site").await, result, "the pass is over");
     assert_eq!(other.request("JOB delete site").await, "+OK site\r\n");
     assert!(other.request("JOB wait site").await.starts_with("-ERR unknown "));
 }
@@ -34,102 +34,102 @@ async fn job_wait_does_not_block_commands_and_answers_keep_their_order() {
 #[tokio::test]
 async fn a_client_may_disconnect_during_job_wait() {
     let broker = start_broker(Limits::default()).await;
-    let mut stays = TestConnection::connect_client(&broker).await;
-    let mut leaves = TestConnection::connect_client(&broker).await;
-    assert!(leaves.request("JOB open site").await.starts_with("+OK site "));
-    leaves.send("JOB wait site\nPUB t x\n").await;
-    stays.send("SUB t from=first\n").await;
-    stays.expect("+OK\r\nMSG t 1 x\r\n").await;
-    drop(leaves);
-    stays.request_until("STATS", "connections=1 ").await;
-    assert!(stays.request("JOB close site").await.starts_with("+OK site "));
+    let mut remaining = TestConnection::connect_client(&broker).await;
+    let mut leaving = TestConnection::connect_client(&broker).await;
+    assert!(leaving.request("JOB open site").await.starts_with("+OK site "));
+    leaving.send("JOB wait site\nPUB t x\n").await;
+    remaining.send("SUB t from=first\n").await;
+    remaining.expect("+OK\r\nMSG t 1 x\r\n").await;
+    drop(leaving);
+    remaining.request_until("STATS", "connections=1 ").await;
+    assert!(remaining.request("JOB close site").await.starts_with("+OK site "));
 }
 
 // PROTOCOL: G4
 #[tokio::test]
 async fn job_watch_reports_progress_and_the_end() {
     let broker = start_broker(Limits::default()).await;
-    let (mut watches, mut other) = (
+    let (mut watcher, mut other) = (
         TestConnection::connect_client(&broker).await,
         TestConnection::connect_client(&broker).await,
     );
     assert!(other.request("JOB open site").await.starts_with("+OK site "));
-    watches.send("JOB watch site every=100ms\nPING\nJOB watch site\n").await;
-    let line = watches.next_line().await;
+    watcher.send("JOB watch site every=100ms\nPING\nJOB watch site\n").await;
+    let line = watcher.next_line().await;
     assert!(line.starts_with("+ site number=1 pass=1 state=open pending=0 "), "{line}");
     assert!(line.ends_with(" found=0 rate=0.0\r\n"), "{line}");
     assert!(other.request("JOB add site url=http://a.test/").await.starts_with("+OK site new=1 "));
-    let line = watches.next_line().await;
+    let line = watcher.next_line().await;
     assert!(line.contains(" found=1 rate="), "{line}");
     let mut worker = TestConnection::connect_client(&broker).await;
     assert!(worker.request("JOIN crawlers").await.starts_with("+OK"));
     let task = worker.next_line().await.split(' ').nth(1).unwrap().to_owned();
     assert!(worker.request(&format!("ACK {task}")).await.starts_with("+OK"));
-    let mut line = watches.next_line().await;
+    let mut line = watcher.next_line().await;
     while !line.contains(" completed=1 ") {
-        line = watches.next_line().await;
+        line = watcher.next_line().await;
     }
     assert!(!line.ends_with(" rate=0.0\r\n"), "{line}");
     assert!(other.request("JOB close site").await.starts_with("+OK site "));
     while !line.starts_with("+OK ") {
-        line = watches.next_line().await;
+        line = watcher.next_line().await;
     }
     assert!(line.starts_with("+OK site number=1 pass=1 result=done completed=1 "), "{line}");
     // Later commands are answered after the watch, and a second watch is rejected.
-    assert!(watches.next_line().await.starts_with("PONG "));
-    assert!(watches.next_line().await.starts_with("-ERR limit "));
-    let again = watches.request("JOB watch site").await;
-    assert_eq!(again, line, "the pass is over");
+    assert!(watcher.next_line().await.starts_with("PONG "));
+    assert!(watcher.next_line().await.starts_with("-ERR limit "));
+    let repeated = watcher.request("JOB watch site").await;
+    assert_eq!(repeated, line, "the pass is over");
 }
 
 // PROTOCOL: G4
 #[tokio::test]
 async fn group_watch_ends_with_the_group_or_the_connection() {
     let broker = start_broker(Limits::default()).await;
-    let mut boss = TestConnection::connect_client(&broker).await;
-    assert!(boss.request("GROUP create team topics=work").await.starts_with("+OK team "));
-    let (mut stays, mut leaves) = (
+    let mut operator = TestConnection::connect_client(&broker).await;
+    assert!(operator.request("GROUP create team topics=work").await.starts_with("+OK team "));
+    let (mut remaining, mut leaving) = (
         TestConnection::connect_client(&broker).await,
         TestConnection::connect_client(&broker).await,
     );
-    for watcher in [&mut stays, &mut leaves] {
+    for watcher in [&mut remaining, &mut leaving] {
         watcher.send("GROUP watch team every=100ms\n").await;
         let line = watcher.next_line().await;
         assert!(line.starts_with("+ team paused=no members=0 "), "{line}");
     }
-    leaves.send("QUIT\n").await;
-    leaves.expect("+OK\r\n+OK\r\n").await;
-    assert_eq!(leaves.read_until_closed().await, "");
-    assert!(boss.request("GROUP pause team").await.starts_with("+OK team paused=yes "));
-    assert!(stays.next_line().await.starts_with("+ team paused=yes "));
-    assert_eq!(boss.request("GROUP delete team").await, "+OK team\r\n");
-    let mut line = stays.next_line().await;
+    leaving.send("QUIT\n").await;
+    leaving.expect("+OK\r\n+OK\r\n").await;
+    assert_eq!(leaving.read_until_closed().await, "");
+    assert!(operator.request("GROUP pause team").await.starts_with("+OK team paused=yes "));
+    assert!(remaining.next_line().await.starts_with("+ team paused=yes "));
+    assert_eq!(operator.request("GROUP delete team").await, "+OK team\r\n");
+    let mut line = remaining.next_line().await;
     while line.starts_with("+ ") {
-        line = stays.next_line().await;
+        line = remaining.next_line().await;
     }
     assert!(line.starts_with("-ERR unknown "), "{line}");
-    assert!(stays.request("PING").await.starts_with("PONG "));
+    assert!(remaining.request("PING").await.starts_with("PONG "));
     // The connection can watch again.
-    stays.send("GROUP watch crawlers\n").await;
-    assert!(stays.next_line().await.starts_with("+ crawlers "));
+    remaining.send("GROUP watch crawlers\n").await;
+    assert!(remaining.next_line().await.starts_with("+ crawlers "));
 }
 
 #[tokio::test]
 async fn a_group_without_members_can_be_deleted_and_releases_its_topics() {
     let broker = start_broker(Limits::default()).await;
-    let mut boss = TestConnection::connect_client(&broker).await;
-    assert!(boss.request("GROUP create team topics=work").await.starts_with("+OK team "));
-    assert!(boss.request("TOPIC delete work").await.starts_with("-ERR busy "));
+    let mut operator = TestConnection::connect_client(&broker).await;
+    assert!(operator.request("GROUP create team topics=work").await.starts_with("+OK team "));
+    assert!(operator.request("TOPIC delete work").await.starts_with("-ERR busy "));
     let mut member = TestConnection::connect_client(&broker).await;
     assert!(member.request("JOIN team").await.starts_with("+OK team "));
-    assert!(boss.request("GROUP delete team").await.starts_with("-ERR conflict "));
+    assert!(operator.request("GROUP delete team").await.starts_with("-ERR conflict "));
     drop(member);
-    boss.request_until("GROUP show team", " members=0 ").await;
-    assert_eq!(boss.request("GROUP delete team").await, "+OK team\r\n");
-    assert!(boss.request("GROUP show team").await.starts_with("-ERR unknown "));
-    boss.request_until("TOPIC delete work", "+OK work").await;
-    assert!(boss.request("GROUP create team").await.starts_with("+OK team paused=no "));
-    assert!(boss.request("GROUP delete crawlers").await.starts_with("-ERR conflict "));
+    operator.request_until("GROUP show team", " members=0 ").await;
+    assert_eq!(operator.request("GROUP delete team").await, "+OK team\r\n");
+    assert!(operator.request("GROUP show team").await.starts_with("-ERR unknown "));
+    operator.request_until("TOPIC delete work", "+OK work").await;
+    assert!(operator.request("GROUP create team").await.starts_with("+OK team paused=no "));
+    assert!(operator.request("GROUP delete crawlers").await.starts_with("-ERR conflict "));
 }
 
 #[tokio::test]

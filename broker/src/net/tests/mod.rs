@@ -75,16 +75,16 @@ impl TestConnection {
     async fn next_line(&mut self) -> String {
         let mut line = String::new();
         let read = async { self.read.read_line(&mut line).await.map(drop).unwrap() };
-        assert!(completes_within(TEST_TIMEOUT, read).await, "no line came");
+        assert!(completes_within(TEST_TIMEOUT, read).await, "no line arrived");
         line
     }
 
     #[track_caller]
     fn expect(&mut self, lines: &str) -> impl Future<Output = ()> {
-        let place = std::panic::Location::caller();
+        let location = std::panic::Location::caller();
         async move {
             for line in lines.split_inclusive('\n') {
-                assert_eq!(self.next_line().await, line, "expected at {place}");
+                assert_eq!(self.next_line().await, line, "expected at {location}");
             }
         }
     }
@@ -105,8 +105,8 @@ impl TestConnection {
 
     /// Repeats a command until its answer contains `part`.
     async fn request_until(&mut self, command: &str, part: &str) {
-        let asking = async { while !self.request(command).await.contains(part) {} };
-        assert!(completes_within(TEST_TIMEOUT, asking).await, "{command} never answered {part:?}");
+        let polling = async { while !self.request(command).await.contains(part) {} };
+        assert!(completes_within(TEST_TIMEOUT, polling).await, "{command} never answered {part:?}");
     }
 
     async fn request(&mut self, command: &str) -> String {
@@ -144,28 +144,28 @@ async fn peers_receive_the_lines_of_others_but_not_their_own() {
 #[tokio::test]
 async fn lines_may_arrive_in_any_fragments() {
     let broker = start_broker(Limits::default()).await;
-    let mut listener = TestConnection::connect_greeted(&broker).await;
-    let mut speaker = TestConnection::connect_greeted(&broker).await;
+    let mut receiver = TestConnection::connect_greeted(&broker).await;
+    let mut sender = TestConnection::connect_greeted(&broker).await;
     let text = "one\r\ntwo\n\nthr\u{e9}e\r\n";
     for byte in text.as_bytes() {
-        speaker.write.write_all(&[*byte]).await.unwrap();
+        sender.write.write_all(&[*byte]).await.unwrap();
         tokio::task::yield_now().await;
     }
-    listener.expect("one\r\ntwo\r\nthr\u{e9}e\r\n").await;
+    receiver.expect("one\r\ntwo\r\nthr\u{e9}e\r\n").await;
 }
 
 // PROTOCOL: L4, S10
 #[tokio::test]
 async fn end_of_input_is_confirmed_by_a_farewell() {
     let broker = start_broker(Limits::default()).await;
-    let mut listener = TestConnection::connect_greeted(&broker).await;
-    let mut speaker = TestConnection::connect_greeted(&broker).await;
-    speaker.send("first\nlast without an end").await;
-    speaker.write.shutdown().await.unwrap();
-    assert_eq!(speaker.read_until_closed().await, FAREWELL);
+    let mut receiver = TestConnection::connect_greeted(&broker).await;
+    let mut sender = TestConnection::connect_greeted(&broker).await;
+    sender.send("first\nlast without an end").await;
+    sender.write.shutdown().await.unwrap();
+    assert_eq!(sender.read_until_closed().await, FAREWELL);
     let stats = TestConnection::connect_client(&broker).await.request("STATS").await;
-    assert!(stats.contains(" lines=3 "), "two, and HELLO: {stats}");
-    listener.expect("first\r\nlast without an end\r\n").await;
+    assert!(stats.contains(" lines=3 "), "two lines and HELLO: {stats}");
+    receiver.expect("first\r\nlast without an end\r\n").await;
 
     let mut silent = TestConnection::connect_greeted(&broker).await;
     silent.write.shutdown().await.unwrap();
@@ -176,34 +176,34 @@ async fn end_of_input_is_confirmed_by_a_farewell() {
 #[tokio::test]
 async fn ctrl_d_closes_after_pending_output() {
     let broker = start_broker(Limits::default()).await;
-    let mut listener = TestConnection::connect_greeted(&broker).await;
-    let mut speaker = TestConnection::connect_greeted(&broker).await;
-    listener.send("from the other\n").await;
-    speaker.expect("from the other\r\n").await;
-    speaker.send("a\x04b\n\x04never\n").await;
+    let mut receiver = TestConnection::connect_greeted(&broker).await;
+    let mut sender = TestConnection::connect_greeted(&broker).await;
+    receiver.send("from the other\n").await;
+    sender.expect("from the other\r\n").await;
+    sender.send("a\x04b\n\x04never\n").await;
     // 0x04 is forbidden within a line; as the first byte of a line it ends the input.
-    assert_eq!(speaker.read_until_closed().await, "");
-    let mut speaker = TestConnection::connect_greeted(&broker).await;
-    speaker.send("a\n\x04never\n").await;
-    assert_eq!(speaker.read_until_closed().await, FAREWELL);
-    listener.expect("a\r\n").await;
-    listener.send("QUIT\n").await;
+    assert_eq!(sender.read_until_closed().await, "");
+    let mut sender = TestConnection::connect_greeted(&broker).await;
+    sender.send("a\n\x04never\n").await;
+    assert_eq!(sender.read_until_closed().await, FAREWELL);
+    receiver.expect("a\r\n").await;
+    receiver.send("QUIT\n").await;
 }
 
 // PROTOCOL: L4
 #[tokio::test]
 async fn a_reset_drops_the_partial_line_and_affects_no_other_connection() {
     let broker = start_broker(Limits::default()).await;
-    let mut listener = TestConnection::connect_greeted(&broker).await;
-    let mut speaker = TestConnection::connect_greeted(&broker).await;
-    speaker.send("whole\nunfinished").await;
-    listener.expect("whole\r\n").await;
-    let stream = speaker.read.into_inner().reunite(speaker.write).unwrap();
+    let mut receiver = TestConnection::connect_greeted(&broker).await;
+    let mut sender = TestConnection::connect_greeted(&broker).await;
+    sender.send("whole\nunfinished").await;
+    receiver.expect("whole\r\n").await;
+    let stream = sender.read.into_inner().reunite(sender.write).unwrap();
     stream.set_zero_linger().unwrap();
     drop(stream);
     let mut next = TestConnection::connect_greeted(&broker).await;
     next.send("next\n").await;
-    listener.expect("next\r\n").await;
+    receiver.expect("next\r\n").await;
 }
 
 // PROTOCOL: S2, S3, S7
@@ -235,10 +235,10 @@ async fn hello_returns_version_number_clock_echo_and_member_id() {
     assert_eq!((hello.id, hello.echo.as_deref()), (1, Some("abc")));
     assert_eq!(hello.version, env!("CARGO_PKG_VERSION"));
     assert_ne!(hello.resume.0, 0);
-    let again = client.request("HELLO").await;
-    assert!(again.contains(&hello.resume.to_string()), "it stays who it is");
-    let shown = client.request("HELLO token=secret").await;
-    assert!(shown.starts_with("+OK "), "where nobody needs to log in a token is as good as none");
+    let second = client.request("HELLO").await;
+    assert!(second.contains(&hello.resume.to_string()), "the member id is unchanged");
+    let with_token = client.request("HELLO token=secret").await;
+    assert!(with_token.starts_with("+OK "), "a broker without principals ignores a token");
 }
 
 // PROTOCOL: C5
@@ -333,8 +333,8 @@ async fn every_command_is_answered() {
         ("PING", "PONG clock="),
         ("QUIT", "+OK\r\n"),
     ] {
-        let got = client.request(command).await;
-        assert!(got.starts_with(answer), "{command} -> {got}");
+        let received = client.request(command).await;
+        assert!(received.starts_with(answer), "{command} -> {received}");
     }
     assert_eq!(client.read_until_closed().await, "");
 }
@@ -361,26 +361,26 @@ async fn a_task_goes_from_event_to_ack() {
 #[tokio::test]
 async fn input_of_another_protocol_closes_the_connection_without_an_answer() {
     let broker = start_broker(Limits::default()).await;
-    let mut listener = TestConnection::connect_client(&broker).await;
-    assert_eq!(listener.request("SUB new-url").await, "+OK\r\n");
+    let mut receiver = TestConnection::connect_client(&broker).await;
+    assert_eq!(receiver.request("SUB new-url").await, "+OK\r\n");
     for text in [
         "GET / HTTP/1.1\r\nHost: x\r\n\r\nPUB new-url x\r\n",
         "BREW /pot HTTP/1.0\r\n\r\n",
         "\x16\x03\x01\x02\x00",
         "a\x01b\r\nPUB new-url x\r\n",
     ] {
-        let mut stranger = TestConnection::connect_greeted(&broker).await;
-        stranger.send(text).await;
-        assert_eq!(stranger.read_until_closed().await, "", "{text:?}");
+        let mut connection = TestConnection::connect_greeted(&broker).await;
+        connection.send(text).await;
+        assert_eq!(connection.read_until_closed().await, "", "{text:?}");
     }
-    let mut stranger = TestConnection::connect_greeted(&broker).await;
+    let mut connection = TestConnection::connect_greeted(&broker).await;
     let endless = vec![b'x'; 70_000];
-    let _ = stranger.write.write_all(&endless).await;
-    assert_eq!(stranger.read_until_closed().await, "");
+    let _ = connection.write.write_all(&endless).await;
+    assert_eq!(connection.read_until_closed().await, "");
     let mut client = TestConnection::connect_client(&broker).await;
     client.send("Host: localhost\r\nPUB new-url x\r\n").await;
     assert!(client.read_until_closed().await.starts_with("-ERR header "));
-    assert_eq!(listener.request("PUB new-url 1").await, "+OK 1 1\r\n", "nothing was published");
+    assert_eq!(receiver.request("PUB new-url 1").await, "+OK 1 1\r\n", "nothing was published");
 }
 
 // PROTOCOL: S13, E3
@@ -392,7 +392,7 @@ async fn sixteen_unknown_commands_close_the_connection() {
     for _ in 0..15 {
         assert!(client.next_line().await.starts_with("-ERR unknown-command "));
     }
-    assert!(client.request("PING").await.starts_with("PONG"), "a command starts the count anew");
+    assert!(client.request("PING").await.starts_with("PONG"), "a command resets the count");
     client.send(&"what is this\n".repeat(20)).await;
     for _ in 0..15 {
         assert!(client.next_line().await.starts_with("-ERR unknown-command "));
@@ -406,7 +406,7 @@ async fn sixteen_unknown_commands_close_the_connection() {
 async fn a_partial_line_times_out() {
     let broker = start_broker(Limits { partial_line_timeout_ms: 100, ..Limits::default() }).await;
     let mut client = TestConnection::connect_client(&broker).await;
-    let mut listener = TestConnection::connect_greeted(&broker).await;
+    let mut receiver = TestConnection::connect_greeted(&broker).await;
     let mut peer = TestConnection::connect_greeted(&broker).await;
     peer.send("whole\nhal").await;
     client.send("PING\nPUB x ha").await;
@@ -415,10 +415,10 @@ async fn a_partial_line_times_out() {
     assert!(last.starts_with("-ERR timeout "), "{last}");
     assert_eq!(peer.read_until_closed().await, "");
     // A peer that sends nothing stays connected.
-    listener.expect("whole\r\n").await;
+    receiver.expect("whole\r\n").await;
     let mut other = TestConnection::connect_greeted(&broker).await;
     other.send("later\n").await;
-    listener.expect("later\r\n").await;
+    receiver.expect("later\r\n").await;
 }
 
 // PROTOCOL: S11, D1, D2, D5
@@ -437,9 +437,12 @@ async fn a_stalled_reader_delays_no_other_client_and_receives_lag() {
     for seq in 1..=total {
         publisher.send(&format!("PUB new-url {seq} {payload}\n")).await;
         if seq % 100 == 0 {
-            for heard in seq - 99..=seq {
+            for expected in seq - 99..=seq {
                 let line = fast.next_line().await;
-                assert!(line.starts_with(&format!("MSG new-url {heard} {heard} x")), "{line}");
+                assert!(
+                    line.starts_with(&format!("MSG new-url {expected} {expected} x")),
+                    "{line}"
+                );
             }
         }
     }
@@ -482,13 +485,13 @@ async fn a_publisher_that_never_reads_does_not_deadlock() {
     // Its answers are merged while they wait.
     let limits = Limits { unanswered_max: 8, answer_bytes_max: 1_000, ..Limits::default() };
     let broker = start_broker(limits).await;
-    let mut producer = TestConnection::connect_client(&broker).await;
+    let mut publisher = TestConnection::connect_client(&broker).await;
     let lines = "PUB a 0123456789\n".repeat(10_000);
     for _ in 0..200 {
-        let sent = async { producer.send(&lines).await };
+        let sent = async { publisher.send(&lines).await };
         assert!(completes_within(TEST_TIMEOUT, sent).await, "the broker stopped reading");
     }
-    while producer.next_line().await != "+OK 2000000 2000000\r\n" {}
+    while publisher.next_line().await != "+OK 2000000 2000000\r\n" {}
 }
 
 #[tokio::test]
@@ -497,28 +500,28 @@ async fn unread_answers_pause_reading_from_the_client() {
     let client = TestConnection::connect_client(&broker).await;
     let TestConnection { mut read, mut write } = client;
     // Commands are as long as their answers, so that few of them fill the sockets.
-    let question = format!("UNSUB {}\n", "x".repeat(64));
-    let (questions, mut asked) = (question.repeat(1_000), 0);
+    let command = format!("UNSUB {}\n", "x".repeat(64));
+    let (commands, mut sent_count) = (command.repeat(1_000), 0);
     // When the socket accepts no more for a while, the broker has stopped reading.
     while completes_within(Duration::from_millis(300), async {
-        write.write_all(questions.as_bytes()).await.unwrap();
+        write.write_all(commands.as_bytes()).await.unwrap();
     })
     .await
     {
-        asked += 1_000;
-        assert!(asked < 1_000_000, "answers pile up somewhere");
+        sent_count += 1_000;
+        assert!(sent_count < 1_000_000, "answers are buffered without a limit");
     }
     drop(write);
-    let mut answered = 0;
+    let mut answer_count = 0;
     let reading = async {
         let mut line = String::new();
         while read.read_line(&mut line).await.unwrap() > 0 {
-            answered += usize::from(line.starts_with("-ERR unknown "));
+            answer_count += usize::from(line.starts_with("-ERR unknown "));
             line.clear();
         }
     };
     assert!(completes_within(TEST_TIMEOUT, reading).await);
-    assert!(answered >= asked, "{answered} answers to at least {asked} questions");
+    assert!(answer_count >= sent_count, "{answer_count} answers to at least {sent_count} commands");
 }
 
 // PROTOCOL: E4
@@ -552,7 +555,7 @@ async fn a_stop_sends_pending_output_and_closes_all_connections() {
     let address = broker.local_addr();
     let (bound, clock) = (limits.stop_ms, crate::clock::Clock::new());
     broker.stop().await;
-    assert!(clock.now().0 < bound, "nobody had to be cut off");
+    assert!(clock.now().0 < bound, "a connection was cut off");
     let mut rest: Vec<String> =
         client.read_until_closed().await.lines().map(str::to_owned).collect();
     assert_eq!(rest.pop().as_deref(), Some("-ERR closing the broker stops"));

@@ -62,24 +62,24 @@ async fn unserved_connection(broker: &Broker) -> (Connection, TestConnection) {
 async fn a_publisher_to_several_topics_that_never_reads_does_not_deadlock() {
     let limits = Limits { unanswered_max: 64, ..Limits::default() };
     let broker = start_broker(limits).await;
-    let mut producer = stalled_client(&broker).await;
+    let mut publisher = stalled_client(&broker).await;
     let sent = async {
         for _ in 0..20 {
-            producer.send(&"PUB a 0123456789\nPUB b 0123456789\n".repeat(10_000)).await;
+            publisher.send(&"PUB a 0123456789\nPUB b 0123456789\n".repeat(10_000)).await;
         }
     };
     assert!(completes_within(TEST_TIMEOUT, sent).await, "the broker stopped reading");
-    producer.answers_up_to("+OK 200000 400000\r\n").await;
+    publisher.answers_up_to("+OK 200000 400000\r\n").await;
 }
 
 #[tokio::test]
 async fn a_publisher_that_never_reads_may_share_its_topic() {
     let limits = Limits { unanswered_max: 64, ..Limits::default() };
     let broker = start_broker(limits).await;
-    let mut producer = stalled_client(&broker).await;
+    let mut publisher = stalled_client(&broker).await;
     let mut other = TestConnection::connect_client(&broker).await;
     for _ in 0..1_000 {
-        let sent = async { producer.send("PUB a x\n").await };
+        let sent = async { publisher.send("PUB a x\n").await };
         assert!(completes_within(TEST_TIMEOUT, sent).await);
         other.request("PUB a y").await;
     }
@@ -90,11 +90,11 @@ async fn a_publisher_that_never_reads_may_share_its_topic() {
 async fn a_publisher_resumes_after_reading_its_errors() {
     let limits = Limits { unanswered_max: 64, ..Limits::default() };
     let broker = start_broker(limits).await;
-    let mut producer = stalled_client(&broker).await;
-    producer.send(&"PUB a x\nPUB .. x\n".repeat(1_000)).await;
-    let answers = producer.answers_up_to("+OK 1000 1999\r\n").await;
+    let mut publisher = stalled_client(&broker).await;
+    publisher.send(&"PUB a x\nPUB .. x\n".repeat(1_000)).await;
+    let answers = publisher.answers_up_to("+OK 1000 1999\r\n").await;
     assert_eq!(answers.len(), 1_999);
-    assert!(producer.next_line().await.starts_with("-ERR bad-name n=2000 "));
+    assert!(publisher.next_line().await.starts_with("-ERR bad-name n=2000 "));
 }
 
 // PROTOCOL: D3
@@ -155,8 +155,8 @@ async fn long_answers_to_a_client_that_does_not_read_are_bounded_and_sent_later(
     for _ in 0..1_000 {
         other.request("PING").await;
     }
-    let taken = broker.hub.stats.lines.value() - before - 1_000;
-    assert!(taken < 10, "{taken} answers are kept for somebody who does not read");
+    let processed = broker.hub.stats.lines.value() - before - 1_000;
+    assert!(processed < 10, "{processed} answers are buffered for a client that does not read");
     let answers = client.answers_up_to("+OK 1 1\r\n").await;
     assert_eq!(answers.iter().filter(|line| line.starts_with("+OK ")).count(), 1_001);
 }
@@ -217,7 +217,7 @@ async fn a_busy_subscription_does_not_starve_the_others() {
         }
         before += 1;
     }
-    assert!(before < 1_000, "{before} lines came before the other topic's turn");
+    assert!(before < 1_000, "{before} lines were sent before the other topic");
 }
 
 // PROTOCOL: L10
@@ -268,17 +268,17 @@ async fn a_raised_rate_limit_resumes_a_paused_client() {
         counts_loopback: true,
         ..QuotaConfig::default()
     };
-    let with = |quotas| BrokerConfig {
+    let config_with = |quotas| BrokerConfig {
         listen: "127.0.0.1:0".parse().unwrap(),
         quotas,
         ..BrokerConfig::default()
     };
-    let broker = Broker::start(with(rate(1))).await.unwrap();
+    let broker = Broker::start(config_with(rate(1))).await.unwrap();
     let mut client = TestConnection::connect_client(&broker).await;
     client.send(&"PUB a x\n".repeat(600)).await;
     while !client.next_line().await.ends_with(" 600\r\n") {}
     // At one event a second the client would be read again after ten minutes.
-    broker.hub.reload(&with(rate(u64::MAX)));
+    broker.hub.reload(&config_with(rate(u64::MAX)));
     assert_eq!(client.request("PUB a y").await, "+OK 601 601\r\n");
 }
 
@@ -300,7 +300,10 @@ async fn a_flood_of_seeds_reaches_its_job_without_loss() {
     while !client.next_line().await.ends_with(&format!(" {SEEDS}\r\n")) {
         bytes_max = bytes_max.max(topic.stats().bytes);
     }
-    assert!(bytes_max < 1 << 20, "{bytes_max} bytes are kept, as nobody waited");
+    assert!(
+        bytes_max < 1 << 20,
+        "{bytes_max} bytes are in the tail, so the publisher did not wait"
+    );
     loop {
         let shown = client.request("JOB show flood").await;
         if shown.contains(&format!(" found={SEEDS}\r")) {

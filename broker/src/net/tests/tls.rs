@@ -54,7 +54,7 @@ async fn connect_tls(broker: &Broker, connector: &TlsConnector) -> TlsClient {
 async fn next_line(read: &mut (impl AsyncBufReadExt + Unpin)) -> String {
     let mut line = String::new();
     let reading = async { read.read_line(&mut line).await.map(drop).unwrap() };
-    assert!(completes_within(TEST_TIMEOUT, reading).await, "no line came");
+    assert!(completes_within(TEST_TIMEOUT, reading).await, "no line arrived");
     line
 }
 
@@ -65,16 +65,19 @@ async fn a_handshake_that_stalls_counts_and_is_closed() {
     for sent in [&b""[..], b"\x16\x03\x01\x02\x00"] {
         let mut stalled = TcpStream::connect(broker.local_addr()).await.unwrap();
         stalled.write_all(sent).await.unwrap();
-        let mut heard = Vec::new();
-        let end = async { stalled.read_to_end(&mut heard).await.map(drop).unwrap() };
-        assert!(completes_within(TEST_TIMEOUT, end).await, "it was not closed");
-        assert_eq!(heard, b"");
+        let mut received = Vec::new();
+        let end = async { stalled.read_to_end(&mut received).await.map(drop).unwrap() };
+        assert!(completes_within(TEST_TIMEOUT, end).await, "the connection was not closed");
+        assert_eq!(received, b"");
     }
     let (mut read, _write) = connect_tls(&broker, &connector).await;
-    assert!(next_line(&mut read).await.starts_with("Connected."), "they have made room");
+    assert!(
+        next_line(&mut read).await.starts_with("Connected."),
+        "the stalled handshakes have ended"
+    );
     let mut refused = TcpStream::connect(broker.local_addr()).await.unwrap();
     let closed = async { refused.read_to_end(&mut Vec::new()).await.map(drop).unwrap_or_default() };
-    assert!(completes_within(TEST_TIMEOUT, closed).await, "there is room for one");
+    assert!(completes_within(TEST_TIMEOUT, closed).await, "the limit is one connection");
     broker.stop().await;
 }
 
@@ -87,13 +90,13 @@ async fn input_over_the_handshake_limit_closes_the_connection() {
     let mut hello = Vec::new();
     for part in 0..4 {
         hello.extend([0x16, 3, 1, 0x3a, 0x98]);
-        let begins: &[u8] = if part == 0 { &[1, 0, 0xfd, 0xe8] } else { &[0; 4] };
-        hello.extend(begins.iter().chain(&[0; 14_996]));
+        let start: &[u8] = if part == 0 { &[1, 0, 0xfd, 0xe8] } else { &[0; 4] };
+        hello.extend(start.iter().chain(&[0; 14_996]));
     }
     // The broker may close before everything is written.
     let _ = endless.write_all(&hello).await;
     let end = async { _ = endless.read_to_end(&mut Vec::new()).await };
-    assert!(completes_within(TEST_TIMEOUT, end).await, "it was not closed");
+    assert!(completes_within(TEST_TIMEOUT, end).await, "the connection was not closed");
     broker.stop().await;
 }
 
@@ -148,7 +151,7 @@ async fn a_client_that_reads_late_receives_everything_in_order() {
     write.shutdown().await.unwrap();
     let mut rest = String::new();
     let end = async { read.read_to_string(&mut rest).await.map(drop).unwrap() };
-    assert!(completes_within(TEST_TIMEOUT, end).await, "it was not closed");
+    assert!(completes_within(TEST_TIMEOUT, end).await, "the connection was not closed");
     broker.stop().await;
 }
 
@@ -157,7 +160,7 @@ async fn a_worker_that_reads_its_tasks_slowly_but_steadily_stays_connected() {
     const TASKS: [usize; 2] = [512 << 10, 1 << 10];
     let limits = Limits { task_bytes_max: 0, stalled_ms: 1_000, ..Limits::default() };
     let broker = start_broker(limits).await;
-    let (stream, mut far) = tls_pair().await;
+    let (stream, mut client) = tls_pair().await;
     let peer = super::super::stream::PeerAddr::Tcp(broker.local_addr());
     let remote = RemoteInfo { peer, certificate: None, is_encrypted: true };
     let entered =
@@ -166,24 +169,24 @@ async fn a_worker_that_reads_its_tasks_slowly_but_steadily_stays_connected() {
     let connection = Connection::new(broker.hub.clone(), entered, stream, remote);
     let connection = tokio::spawn(connection.run());
     tokio::time::pause();
-    let (mut got, mut bytes) = (0, vec![0; 16 << 10]);
+    let (mut received, mut bytes) = (0, vec![0; 16 << 10]);
     // The second waits until all of the first is written, and exceeds the limit.
     for tasks in TASKS {
         let mut lines = GroupLines::default();
         lines.task(|out| out.resize(tasks, b'x'));
         mailbox.send(ConnMessage::Lines(lines));
-        got += read_now(&mut far, &mut bytes).await;
+        received += read_now(&mut client, &mut bytes).await;
     }
-    while got < TASKS.iter().sum() {
+    while received < TASKS.iter().sum() {
         // More than the sockets hold, and less than TLS encrypts at once.
-        let round = got + (32 << 10);
-        while got < round.min(TASKS.iter().sum()) {
-            assert!(!connection.is_finished(), "it was ended after {got} bytes");
-            got += read_now(&mut far, &mut bytes).await;
+        let round = received + (32 << 10);
+        while received < round.min(TASKS.iter().sum()) {
+            assert!(!connection.is_finished(), "the connection ended after {received} bytes");
+            received += read_now(&mut client, &mut bytes).await;
         }
         tokio::time::advance(Duration::from_millis(600)).await;
     }
     tokio::time::resume();
-    drop(far);
+    drop(client);
     broker.stop().await;
 }

@@ -22,7 +22,7 @@ pub(in crate::net) async fn tls_pair() -> (SocketStream, TlsStream<TcpStream>) {
     let CertifiedKey { cert, signing_key } =
         generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(signing_key.serialize_der()).unwrap();
-    let server = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+    let server_config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_no_client_auth()
@@ -30,7 +30,7 @@ pub(in crate::net) async fn tls_pair() -> (SocketStream, TlsStream<TcpStream>) {
         .unwrap();
     let mut roots = RootCertStore::empty();
     roots.add(cert.der().clone()).unwrap();
-    let client = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+    let client_config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_root_certificates(roots)
@@ -39,15 +39,16 @@ pub(in crate::net) async fn tls_pair() -> (SocketStream, TlsStream<TcpStream>) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4 << 10).unwrap();
     let connecting = socket.connect(listener.local_addr().unwrap());
-    let (near, far) = tokio::join!(listener.accept(), connecting);
-    let (near, far) = (near.unwrap().0, far.unwrap());
-    socket2::SockRef::from(&near).set_send_buffer_size(4 << 10).unwrap();
+    let (server_end, client) = tokio::join!(listener.accept(), connecting);
+    let (server_end, client) = (server_end.unwrap().0, client.unwrap());
+    socket2::SockRef::from(&server_end).set_send_buffer_size(4 << 10).unwrap();
     let (acceptor, connector) =
-        (TlsAcceptor::from(Arc::new(server)), TlsConnector::from(Arc::new(client)));
+        (TlsAcceptor::from(Arc::new(server_config)), TlsConnector::from(Arc::new(client_config)));
     let name = ServerName::try_from("localhost").unwrap();
-    let shaking = HandshakeSocket::new(near, usize::MAX);
-    let (near, far) = tokio::join!(acceptor.accept(shaking), connector.connect(name, far));
-    (SocketStream::from_tls(near.unwrap()), far.unwrap())
+    let handshake_socket = HandshakeSocket::new(server_end, usize::MAX);
+    let (server_end, client) =
+        tokio::join!(acceptor.accept(handshake_socket), connector.connect(name, client));
+    (SocketStream::from_tls(server_end.unwrap()), client.unwrap())
 }
 
 /// Lets the runtime poll the kernel and run other tasks. With paused time the runtime never waits
@@ -59,9 +60,9 @@ pub(in crate::net) async fn drive_io() {
 }
 
 /// Reads what is available now and returns its length. Then other tasks run.
-pub(in crate::net) async fn read_now(far: &mut TlsStream<TcpStream>, bytes: &mut [u8]) -> usize {
+pub(in crate::net) async fn read_now(client: &mut TlsStream<TcpStream>, bytes: &mut [u8]) -> usize {
     let mut buffer = ReadBuf::new(bytes);
-    let read = poll_fn(|cx| Poll::Ready(Pin::new(&mut *far).poll_read(cx, &mut buffer)));
+    let read = poll_fn(|cx| Poll::Ready(Pin::new(&mut *client).poll_read(cx, &mut buffer)));
     let _ = read.await.is_ready();
     let read = buffer.filled().len();
     drive_io().await;
