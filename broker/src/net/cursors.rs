@@ -166,7 +166,7 @@ impl Connection {
         }
     }
 
-    /// Releases the cursor on a topic whose subscription has ended.
+    /// Releases the cursor on a topic after its subscription has ended.
     pub(super) fn release_cursor(&mut self, topic: &str) {
         let Some(cursors) = &mut self.cursors else { return };
         if let Some(index) = cursors.acquired.iter().position(|id| id.topic.as_str() == topic) {

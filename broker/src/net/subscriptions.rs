@@ -62,7 +62,7 @@ impl Subscriptions {
         self.list.len() < before
     }
 
-    /// Ends the subscription whose `SUB` has this slot and returns the name of its topic.
+    /// Ends the subscription of the `SUB` with this slot and returns the name of its topic.
     pub(super) fn remove_by_slot(&mut self, slot: Slot) -> Option<TopicName> {
         let kind = SubscriptionKind::Command(slot);
         let index = self.list.iter().position(|subscription| subscription.kind == kind)?;
