@@ -1,5 +1,4 @@
-//! From an announcement to the request for it, as the host sees it: how soon somebody looks who has
-//! nothing else to do.
+//! Time from an announcement to its request, as the host sees it, on an idle system.
 
 #![expect(
     clippy::disallowed_methods,
@@ -13,28 +12,28 @@ use crate::histogram::Histogram;
 use crate::origin::{Origin, RequestTarget};
 use crate::{Figure, ProgressFn};
 
-/// Longer than anybody takes that polls.
+/// A crawler that polls takes less time than this.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Shortest pause between the last answer and the next announcement: everybody is idle by then.
+/// Shortest pause between the last answer and the next announcement, after which the crawler is
+/// idle.
 const IDLE_MIN: Duration = Duration::from_millis(5);
 
-/// Golden section: its multiples, without what is before the point, are spread evenly however many
-/// there are.
+/// The fractional parts of its multiples are spread evenly over 0 to 1, for any number of them.
 const GOLDEN_RATIO: f64 = 0.618_034;
 
-/// Announcements of pages on different hosts, one after the other: the first page of each, of which
-/// nobody knows whether it may be fetched, and then the second.
+/// Announces pages of different hosts, one after the other: first one page of each host, when its
+/// robots.txt is unknown, and then a second page.
 #[derive(Debug, Clone, Copy)]
 pub struct Announce {
-    /// Announcements of each kind, at most one for each host of the origin.
+    /// Announcements of each kind; at most one per host of the origin.
     pub hosts: u32,
-    /// Time for either kind: who is slow makes fewer.
+    /// Time limit of each kind; a slow crawler receives fewer announcements.
     pub time_max: Duration,
 }
 
 impl Announce {
-    /// Measures it; `ring` announces a URL.
+    /// Measures the time; `announce` announces a URL.
     pub fn measure(
         &self,
         origin: &Origin,
@@ -42,7 +41,7 @@ impl Announce {
         watch: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Vec<Figure>> {
         let hosts = self.hosts.min(origin.site().hosts - 1);
-        // Somebody may still be starting.
+        // The crawler may still be starting.
         announce_and_wait(origin, hosts, 0, &mut ring)?;
         let mut reached = hosts;
         let mut of_page = |page, what: &str| {
@@ -58,7 +57,8 @@ impl Announce {
                 }
                 let took = announce_and_wait(origin, host, page, &mut ring)?;
                 times.record(took);
-                // Who looks at intervals is not always to be met right after a look.
+                // Crawlers that poll must not always meet the announcement at the same point of
+                // their interval.
                 thread::sleep(IDLE_MIN + took.mul_f64((f64::from(host) * GOLDEN_RATIO).fract()));
             }
             anyhow::Ok(times)
@@ -75,7 +75,8 @@ impl Announce {
     }
 }
 
-/// Announces a page, and waits until it was fetched; the time until the first request to its host.
+/// Announces a page and waits until it was fetched. Returns the time until the first request to its
+/// host.
 fn announce_and_wait(
     origin: &Origin,
     host: u32,

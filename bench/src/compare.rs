@@ -1,4 +1,5 @@
-//! Fan-out by two brokers in turns, one of which looks at tokens or encrypts: what that takes.
+//! Fan-out by two brokers in turns. One of them checks tokens or encrypts, and the comparison shows
+//! what that costs.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
@@ -11,25 +12,25 @@ use crate::figure::to_f64;
 use crate::load::{Load, LoadSize};
 use crate::{Figure, ProgressFn, Server, Target};
 
-/// Time in which a broker gets going again after the other one's turn.
+/// Warm-up of a broker after the turn of the other one.
 const WARM_UP: Duration = Duration::from_millis(200);
 
-/// A rate in bytes a second, asked for before each round.
+/// Measures a rate of encryption in bytes per second; called before each round.
 pub type EncryptionRate<'a> = dyn Fn() -> anyhow::Result<f64> + 'a;
 
-/// A broker and what it did in each of its turns.
+/// A broker, and the results of its turns.
 struct ComparedBroker<'a> {
     load: Load<'a>,
     server: &'a Server,
     runs: Vec<TurnResult>,
 }
 
-/// What a turn came to.
+/// The result of a turn.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct TurnResult {
     deliveries_per_second: f64,
     bytes_per_second: f64,
-    /// In a second of the broker's processor time.
+    /// Per second of the broker's processor time.
     bytes_per_cpu_second: f64,
     /// Processors that the broker kept busy.
     processors: f64,
@@ -37,9 +38,9 @@ struct TurnResult {
 }
 
 impl Fan {
-    /// Measures both, one after the other in every round, beginning with another one each time.
-    /// `guarded` is the one that lets in who has a token, or encrypts; with `encryption` it is
-    /// compared with what that alone allows.
+    /// Measures both in every round, and alternates which one begins. `guarded` is the broker that
+    /// requires tokens or encrypts. With `encryption`, it is also compared with what that rate
+    /// allows.
     pub fn compare(
         &self,
         plain: Target<'_>,
@@ -84,7 +85,7 @@ impl Fan {
 }
 
 impl ComparedBroker<'_> {
-    /// One turn, at whose end nothing of it is under way any more.
+    /// Runs one turn and waits until nothing of it is in flight.
     fn run_turn(&mut self, length: Duration, watch: &mut ProgressFn<'_>) -> anyhow::Result<()> {
         self.load.resume();
         self.load.run_until(Instant::now() + WARM_UP, watch)?;
@@ -106,7 +107,8 @@ impl ComparedBroker<'_> {
     }
 }
 
-/// Both, how they compare in each round, and what encryption alone would allow.
+/// The figures of both brokers, their ratio in each round, and the ratio to the limit of
+/// encryption.
 fn figures(plain: &[TurnResult], guarded: &[TurnResult], encryption: &[f64]) -> Vec<Figure> {
     let rounds = || plain.iter().zip(guarded);
     let of = |runs: &[TurnResult], value: fn(&TurnResult) -> f64| {
@@ -170,7 +172,7 @@ mod tests {
 
     #[test]
     fn the_encryption_limit_is_the_sum_of_both_times() {
-        // Each takes as long as the other, so both together allow half.
+        // Each takes as long as the other, so together they allow half the rate.
         let guarded = TurnResult { deliveries_per_second: 25.0, bytes_per_second: 0.75e6, ..RUN };
         let figures = figures(&[RUN], &[guarded], &[3e6]);
         let value = |key| figures.iter().find(|figure| figure.key == key).unwrap().median();

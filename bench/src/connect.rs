@@ -1,4 +1,4 @@
-//! Connect, subscribe, close.
+//! Cycles of connect, subscribe and close.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
@@ -15,23 +15,23 @@ use crate::server::CpuCost;
 use crate::wire::{ReadUntil, SetupStep};
 use crate::{Figure, ProgressFn, Target};
 
-/// Connections that are open at once, so that the broker need not wait for the generator.
+/// Connections that are open at once, so that the broker does not wait for the generator.
 const OPEN_CONNECTIONS: usize = 32;
 
-/// How often somebody is told how far it is, in cycles.
+/// Cycles between two progress reports.
 const PROGRESS_CYCLES: u64 = 4096;
 
-/// Cycles, for so long.
+/// Cycles, one after the other.
 #[derive(Debug, Clone, Copy)]
 pub struct Connect {
-    /// Length of a run.
+    /// Duration of a run.
     pub run: Duration,
-    /// Runs.
+    /// Number of runs.
     pub runs: usize,
 }
 
 impl Connect {
-    /// Measures it. An error, too, if a subscription is not answered.
+    /// Runs the measurement. A subscription without an answer is an error.
     pub fn measure(
         &self,
         target: Target<'_>,
@@ -60,8 +60,8 @@ impl Connect {
     }
 }
 
-/// A row of connections: one is opened and says everything, the oldest one hears its answer and is
-/// closed.
+/// A queue of open connections. Each step opens one and sends its subscription, and reads the
+/// answer of the oldest one and closes it.
 struct ConnectCycles {
     address: SocketAddr,
     subscription: SetupStep,
@@ -87,8 +87,8 @@ impl ConnectCycles {
         Ok(())
     }
 
-    /// Connects to a broker on this machine from an address of its own now and then: who closes
-    /// first keeps the port for a minute, and there are only 28,000 for one address.
+    /// Connects to a broker on this machine, from a new source address every 256 cycles. The side
+    /// that closes first keeps the port for a minute, and one address has only 28,000 ports.
     fn connect(&self) -> anyhow::Result<TcpStream> {
         let made = || -> std::io::Result<TcpStream> {
             if !self.address.ip().is_loopback() || !self.address.is_ipv4() {

@@ -1,4 +1,4 @@
-//! Fan-out and fan-in: deliveries a second.
+//! Fan-out and fan-in: deliveries per second.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
@@ -9,25 +9,25 @@ use crate::load::{Load, LoadCounters, LoadSize};
 use crate::server::CpuCost;
 use crate::{Figure, ProgressFn, Target};
 
-/// A load, and for how long.
+/// A load and its duration.
 #[derive(Debug, Clone, Copy)]
 pub struct Fan {
-    /// Connections that publish.
+    /// Number of publishers.
     pub publishers: usize,
-    /// Connections that subscribe.
+    /// Number of subscribers.
     pub subscribers: usize,
-    /// Most events between what is published and what the slowest subscriber has.
+    /// Most events that publishers are ahead of the slowest subscriber.
     pub window: u64,
-    /// Length of a run.
+    /// Duration of a run.
     pub run: Duration,
-    /// Runs, on the same connections.
+    /// Number of runs, on the same connections.
     pub runs: usize,
-    /// Time before the first one in which caches, buffers and the broker get going.
+    /// Time before the first run, in which caches and buffers fill.
     pub warm_up: Duration,
 }
 
 impl Fan {
-    /// Measures it. An error, too, if an event did not arrive.
+    /// Runs the measurement. A missing event is an error.
     pub fn measure(
         &self,
         target: Target<'_>,
@@ -51,7 +51,7 @@ impl Fan {
     }
 }
 
-/// Rates and costs of runs.
+/// Rates and costs of the runs.
 #[derive(Debug)]
 pub(crate) struct DeliveryRates {
     deliveries: Figure,
@@ -68,7 +68,7 @@ impl DeliveryRates {
         }
     }
 
-    /// Lets the load run for so long.
+    /// Runs the load for the time `length`.
     pub(crate) fn run(
         &mut self,
         load: &mut Load<'_>,
@@ -90,7 +90,7 @@ impl DeliveryRates {
         self.publishes.runs.push(per_second(after.published - before.published));
     }
 
-    /// Deliveries a second of each run.
+    /// Deliveries per second of each run.
     pub(crate) fn deliveries(&self) -> impl Iterator<Item = f64> {
         self.deliveries.runs.iter().copied()
     }

@@ -1,4 +1,4 @@
-//! What a subscriber costs that hears nothing, and how long one event takes to all of them.
+//! Memory of idle subscribers, and the time until one event has reached all of them.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
@@ -13,30 +13,31 @@ use crate::load::connect_subscribers;
 use crate::poller::{DiscardBuffer, Poller};
 use crate::{Figure, ProgressFn, Target, server};
 
-/// How long one event may take to everybody.
+/// Time limit for one event to reach all subscribers.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Pause in which a broker may tidy up after many connections before its memory is looked at.
+/// After many connections, the broker may free memory during this pause before it is measured.
 const SETTLE_TIME: Duration = Duration::from_millis(500);
 
-/// Many subscribers, and few events.
+/// Many subscribers and few events.
 #[derive(Debug, Clone, Copy)]
 pub struct Idle {
-    /// Connections that subscribe.
+    /// Number of subscribers.
     pub subscribers: usize,
-    /// Events, one after the other, each to all of them.
+    /// Number of events; each is published after all subscribers received the one before.
     pub events: usize,
 }
 
 impl Idle {
-    /// Measures it. An error, too, if an event did not arrive.
+    /// Runs the measurement. A missing event is an error.
     pub fn measure(
         &self,
         target: Target<'_>,
         watch: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Vec<Figure>> {
         connection::create_topic(&target)?;
-        // One of each first, so that what a broker needs once does not count for those who follow.
+        // One publisher and one subscriber come first, so that the memory that a broker allocates
+        // once does not count for the others.
         let mut publisher = connection::publisher(&target, 1)?;
         let _first = connection::subscriber(&target)?;
         let empty = target.server.map(server::Server::resident_bytes).transpose()?;

@@ -1,4 +1,4 @@
-//! From the last answer of a crawl to the news that it is done, at a subscriber.
+//! Time from the last response of a crawl to its `job-done` event at a subscriber.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark waits for what must not come")]
 
@@ -14,27 +14,27 @@ use crate::histogram::Histogram;
 use crate::origin::{Origin, RequestLog};
 use crate::{Figure, ProgressFn};
 
-/// Longer than a crawl of these takes.
+/// A crawl of this size takes less time.
 const JOB_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Pause between two looks whether all workers are there.
+/// Pause between two checks of the number of workers.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// After the news: a request that was under way would have come by then.
+/// Pause after `job-done`: a request in flight would arrive in this time.
 const LATE_REQUEST_WAIT: Duration = Duration::from_millis(20);
 
-/// Crawls of the same site, one job after the other, by workers of the group `crawlers` at a broker
-/// of Tidings.
+/// Crawls of the same site, one job after the other, by workers of the group `crawlers` of a
+/// Tidings broker.
 #[derive(Debug, Clone, Copy)]
 pub struct JobDone {
-    /// How many.
+    /// Number of jobs.
     pub jobs: u32,
-    /// Workers that have to be there.
+    /// Number of workers to wait for.
     pub workers: u32,
 }
 
 impl JobDone {
-    /// Measures it at the broker with this address.
+    /// Measures the time with the broker at this address.
     pub fn measure(
         &self,
         origin: &Origin,
@@ -82,12 +82,12 @@ impl JobDone {
     }
 }
 
-/// The end of the last answer so far.
+/// The end of the last response so far.
 fn last_end(record: &RequestLog) -> Option<Duration> {
     record.requests.iter().filter_map(|hit| hit.end).max()
 }
 
-/// A connection that says a line and hears one.
+/// A connection that sends one line and reads one line.
 struct LineClient(BufReader<TcpStream>);
 
 impl LineClient {
@@ -96,7 +96,7 @@ impl LineClient {
         socket.set_nodelay(true)?;
         socket.set_read_timeout(Some(JOB_TIMEOUT))?;
         let mut client = Self(BufReader::new(socket));
-        // What is said to people comes before the answer.
+        // The greeting for people comes before the answer.
         client.0.get_mut().write_all(b"HELLO name=bench\nPING\n")?;
         while !client.read_line()?.starts_with("PONG") {}
         Ok(client)

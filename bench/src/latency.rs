@@ -1,4 +1,4 @@
-//! Publish to delivery at a fixed rate.
+//! Time from publish to delivery, at a fixed rate.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
@@ -21,29 +21,29 @@ use crate::tls::SubscriberSocket;
 use crate::wire::StreamLayout;
 use crate::{Figure, ProgressFn, Target};
 
-/// How often somebody is told how far it is.
+/// Interval of progress reports.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
-/// How long the last events may take.
+/// Time limit for the last events of a run.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Events at a fixed rate.
 #[derive(Debug, Clone, Copy)]
 pub struct Latency {
-    /// Events a second.
+    /// Events per second.
     pub rate: u32,
-    /// Connections that subscribe.
+    /// Number of subscribers.
     pub subscribers: usize,
-    /// Length of a run.
+    /// Duration of a run.
     pub run: Duration,
-    /// Runs, on the same connections.
+    /// Number of runs, on the same connections.
     pub runs: usize,
-    /// Time before the first one.
+    /// Time before the first run.
     pub warm_up: Duration,
 }
 
 impl Latency {
-    /// Measures it. An error, too, if the broker cannot keep up or an event did not arrive.
+    /// Runs the measurement. It is an error if the broker cannot keep up or an event is missing.
     pub fn measure(
         &self,
         target: Target<'_>,
@@ -76,14 +76,14 @@ impl Latency {
     }
 }
 
-/// A subscriber, and how far it is.
+/// A subscriber, and what it has received.
 struct TimedSubscriber {
     socket: SubscriberSocket,
     bytes: u64,
     events: u64,
 }
 
-/// One publisher that keeps a pace, and its subscribers.
+/// One publisher with a fixed rate, and its subscribers.
 struct LatencyLoad<'a> {
     target: Target<'a>,
     stream: StreamLayout,
@@ -132,7 +132,7 @@ impl<'a> LatencyLoad<'a> {
         })
     }
 
-    /// Publishes at the pace for so long, and waits until everything has arrived.
+    /// Publishes at the rate for the time `length`, and waits until all events have arrived.
     fn run(&mut self, length: Duration, watch: &mut ProgressFn<'_>) -> anyhow::Result<()> {
         self.set_timer(self.interval)?;
         let begin = Instant::now();
@@ -144,7 +144,7 @@ impl<'a> LatencyLoad<'a> {
                 watch(&format!("{} events, {} deliveries", self.sent.len(), self.delivered))?;
                 shown = now;
             }
-            // Late events are published at once, so the rate holds.
+            // Events that are late are published at once, so the rate holds.
             let due = (now.min(begin + length) - begin).as_nanos() / self.interval.as_nanos();
             while u128::try_from(self.sent.len() - first)? < due {
                 self.publish()?;

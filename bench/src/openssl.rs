@@ -1,5 +1,5 @@
-//! What `openssl` does for a benchmark: a certificate for a broker of this machine, and the rate to
-//! compare with.
+//! Calls `openssl` for benchmarks: it creates a certificate for a local broker, and measures the
+//! rate of encryption to compare with.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use anyhow::{Context, ensure};
 
 use crate::server;
 
-/// Bytes of a record, which is what is encrypted at once.
+/// Bytes of a TLS record, which are encrypted at once.
 const RECORD_BYTES: &str = "16384";
 
-/// A certificate that is no authority: clients refuse one that is both.
+/// The certificate is not an authority: clients reject a server certificate that is one.
 const CONFIG: &str = "\
 [req]
 distinguished_name = name
@@ -25,16 +25,16 @@ basicConstraints = critical, CA:FALSE
 subjectAltName = DNS:localhost, IP:127.0.0.1
 ";
 
-/// The files of a certificate, and of its key.
+/// A certificate and its key, as files.
 #[derive(Debug)]
 pub struct Certificate {
     /// The certificate (PEM).
     pub cert: PathBuf,
-    /// Its key (PEM).
+    /// The key (PEM).
     pub key: PathBuf,
 }
 
-/// A new certificate for this machine in that directory, good for a day.
+/// Creates a certificate for this machine in that directory. It is valid for one day.
 pub fn create_certificate(directory: &Path) -> anyhow::Result<Certificate> {
     let settings = directory.join("openssl.cnf");
     fs::write(&settings, CONFIG).context("cannot write the settings of openssl")?;
@@ -47,7 +47,8 @@ pub fn create_certificate(directory: &Path) -> anyhow::Result<Certificate> {
     Ok(files)
 }
 
-/// Bytes that one processor encrypts in a second of its time with AES-256-GCM, record by record.
+/// Bytes per second of processor time that one processor encrypts with AES-256-GCM, record by
+/// record.
 pub fn aes_gcm_bytes_per_second(processor: Option<usize>) -> anyhow::Result<f64> {
     let mut command = Command::new("openssl");
     command.args(["speed", "-mr", "-seconds", "1", "-bytes", RECORD_BYTES, "-evp", "aes-256-gcm"]);
@@ -58,7 +59,7 @@ pub fn aes_gcm_bytes_per_second(processor: Option<usize>) -> anyhow::Result<f64>
     parse_rate(&said).with_context(|| format!("cannot understand what openssl says: {said}"))
 }
 
-/// The last field of its line for programs: `+F:25:AES-256-GCM:3444744274.75`.
+/// The last field of the machine-readable line: `+F:25:AES-256-GCM:3444744274.75`.
 fn parse_rate(said: &str) -> Option<f64> {
     let line = said.lines().find(|line| line.starts_with("+F:"))?;
     line.rsplit(':').next()?.trim().parse().ok().filter(|rate| *rate > 0.0)

@@ -1,4 +1,4 @@
-//! A program that is run to its end, and what that cost.
+//! A program that runs to its end, and its costs.
 
 #![expect(clippy::disallowed_methods, reason = "it takes the time of a program")]
 
@@ -12,31 +12,31 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::server::{CLOCK_TICK, stat_field_ticks, status_bytes};
 
-/// Pause between two looks at its memory. What it takes in the last one is not seen.
+/// Interval between two readings of its memory. A peak in the last interval is missed.
 const MEMORY_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Fields of `/proc/self/stat`: user and system time of this process, and of its children.
 const OWN_TIMES_FIELD: usize = 14;
 const CHILDREN_TIMES_FIELD: usize = 16;
 
-/// What a program cost.
+/// The costs of a program.
 #[derive(Debug, Clone, Copy)]
 pub struct ProgramRun {
-    /// How it ended.
+    /// Its exit status.
     pub status: ExitStatus,
     /// From its start to its end.
     pub took: Duration,
-    /// Processor time of it, of its children that it waited for, and of the kernel for them; to a
-    /// hundredth of a second.
+    /// Processor time of the program, of its children that it waited for, and of the kernel for
+    /// them; exact to a hundredth of a second.
     pub cpu: Duration,
-    /// Processor time of this process meanwhile: mostly that of what it serves the program with.
+    /// Processor time of this process meanwhile, mostly to serve the program.
     pub own_cpu: Duration,
-    /// The peak of its own memory.
+    /// Peak of its own memory.
     pub peak_bytes: u64,
 }
 
-/// Runs it, for `longest` at most, and ends it then. No other child of this process may be waited
-/// for meanwhile.
+/// Runs a program and kills it after `longest`. This process must not wait for any other child
+/// meanwhile.
 pub fn run(
     mut command: Command,
     longest: Duration,
@@ -65,25 +65,24 @@ pub fn run(
     Ok(ProgramRun { status, took, cpu, own_cpu, peak_bytes })
 }
 
-/// A program. It ends with this value.
+/// A child process. It is killed when this value is dropped.
 struct ChildGuard(Child);
 
 impl Drop for ChildGuard {
     fn drop(&mut self) {
-        // Usually it has ended.
+        // Usually it has ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Processor time of this process, without that of its children, or of all children that were
-/// waited for.
+/// Processor time of this process without its children, or of all children that were waited for.
 fn cpu_time(field: usize) -> anyhow::Result<Duration> {
     let stat = fs::read_to_string("/proc/self/stat").context("cannot read my own times")?;
     Ok(CLOCK_TICK * stat_field_ticks(&stat, field).context("cannot understand my own times")?)
 }
 
-/// The peak of the memory of a process, unless it has just ended.
+/// Peak memory of a process; `None` if it has just ended.
 fn peak_memory(process: u32) -> Option<u64> {
     status_bytes(&fs::read_to_string(format!("/proc/{process}/status")).ok()?, "VmHWM:")
 }

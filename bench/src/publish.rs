@@ -1,4 +1,4 @@
-//! Confirmed publishes a second, and the bare loop beside it.
+//! Confirmed publishes per second, and a bare loop beside them.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
@@ -15,31 +15,31 @@ use crate::server::CpuCost;
 use crate::wire::ConfirmationFormat;
 use crate::{Figure, ProgressFn, Target, disk};
 
-/// How often somebody is told how far it is.
+/// Interval of progress reports.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
-/// How long no confirmation may come while something is unconfirmed.
+/// Longest time without a confirmation while publishes are unconfirmed.
 const CONFIRMATION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A load of publishes that are confirmed, and for how long.
+/// A load of confirmed publishes and its duration.
 #[derive(Debug, Clone, Copy)]
 pub struct Publish<'a> {
-    /// Connections that publish.
+    /// Number of publishers.
     pub publishers: usize,
-    /// Most publishes that are unconfirmed, all connections together.
+    /// Most unconfirmed publishes, over all connections.
     pub window: u64,
-    /// Length of a run.
+    /// Duration of a run.
     pub run: Duration,
-    /// Runs, on the same connections.
+    /// Number of runs, on the same connections.
     pub runs: usize,
-    /// Time before the first one.
+    /// Time before the first run.
     pub warm_up: Duration,
-    /// Where the bare loop writes; none: there is no bare loop.
+    /// Directory of the bare loop; `None`: no bare loop.
     pub bare_loop: Option<&'a Path>,
 }
 
 impl Publish<'_> {
-    /// Measures it. An error, too, if a publish was refused or not confirmed.
+    /// Runs the measurement. It is an error if a publish is rejected or not confirmed.
     pub fn measure(
         &self,
         target: Target<'_>,
@@ -60,7 +60,7 @@ impl Publish<'_> {
             cost.add_run(costing, target.server, work, took)?;
             rate.runs.push(work / took.as_secs_f64());
             if let Some(dir) = self.bare_loop {
-                // Nothing else is under way then: both have the disk for themselves.
+                // Nothing else is in flight then, so that each has the disk to itself.
                 load.finish(watch)?;
                 watch("a bare loop writes and syncs the same bytes")?;
                 let piece = target.message().repeat(load.burst);
@@ -81,7 +81,7 @@ impl Publish<'_> {
     }
 }
 
-/// Publishes so many events and returns when all are confirmed.
+/// Publishes `events` events and returns when all are confirmed.
 pub(crate) fn publish_all(
     target: Target<'_>,
     events: u64,
@@ -96,7 +96,7 @@ pub(crate) fn publish_all(
     load.finish(watch)
 }
 
-/// The number of events next to this one that can be published in whole writes.
+/// Rounds `events` up to a number that whole writes can publish.
 pub(crate) fn round_up_to_writes(
     target: Target<'_>,
     events: u64,
@@ -114,7 +114,7 @@ struct PublishLoad<'a> {
     publishers: Vec<(PublisherSocket, PublishCounter)>,
     burst: usize,
     window_share: u64,
-    /// Most events that each publishes altogether.
+    /// Most events per publisher.
     events_max: u64,
     is_stopped: bool,
     read_buffer: Vec<u8>,
@@ -125,7 +125,7 @@ impl<'a> PublishLoad<'a> {
         connection::create_topic(&target)?;
         let confirmed =
             target.wire.confirmed_publish(target.topic, &vec![b'x'; target.payload_bytes])?;
-        // Every connection has its own share, and several writes under way.
+        // Each connection has its own share, which holds several writes.
         let share = (window / u64::try_from(publishers)?).max(1);
         let burst = connection::burst(target.payload_bytes, share, 1);
         let poller = Poller::new()?;
@@ -150,7 +150,7 @@ impl<'a> PublishLoad<'a> {
         })
     }
 
-    /// Publishes until then, or until everything is published.
+    /// Publishes until `end`, or until all events are published.
     fn run_until(&mut self, end: Instant, watch: &mut ProgressFn<'_>) -> anyhow::Result<()> {
         let mut shown = (Instant::now(), self.confirmed());
         loop {
@@ -168,7 +168,7 @@ impl<'a> PublishLoad<'a> {
         }
     }
 
-    /// Stops, and waits until everything is confirmed.
+    /// Stops publishing and waits until everything is confirmed.
     fn finish(&mut self, watch: &mut ProgressFn<'_>) -> anyhow::Result<()> {
         self.is_stopped = true;
         let mut last = (Instant::now(), self.confirmed());
@@ -230,15 +230,15 @@ impl<'a> PublishLoad<'a> {
     }
 }
 
-/// What one connection published, and what of it is confirmed.
+/// Published and confirmed events of one connection.
 #[derive(Debug)]
 pub(crate) struct PublishCounter {
     pub(crate) published: u64,
     pub(crate) confirmed: u64,
     format: ConfirmationFormat,
-    /// Line ends that came, for answers of several lines.
+    /// Newlines that arrived, for confirmations of several lines.
     lines_received: u64,
-    /// The beginning of a line of which the end has not come.
+    /// The beginning of an incomplete line.
     partial: Vec<u8>,
 }
 

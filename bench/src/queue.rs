@@ -1,9 +1,8 @@
 //! A queue of tasks: publish, release to a worker, acknowledge.
 //!
-//! A task is final when its acknowledgement was answered, and the window counts from its publish
-//! until then. In the end the ledger has to be even: every task that was published has come to one
-//! worker, once, and its acknowledgement took effect; and the broker is asked whether it thinks so,
-//! too.
+//! A task is final when the broker has answered its acknowledgement; until then it counts in the
+//! window of published tasks. The ledger must balance at the end: each published task went to one
+//! worker, once, and its acknowledgement took effect. The broker also reports how many tasks are not final.
 
 #![expect(clippy::disallowed_methods, reason = "a load generator reads the clock, and waits")]
 
@@ -26,36 +25,36 @@ use crate::wire::{BacklogQuery, WorkerEvent, WorkerPool};
 use crate::worker_connection::WorkerConnection;
 use crate::{Figure, ProgressFn, Target};
 
-/// How often somebody is told how far it is.
+/// Interval of progress reports.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
-/// How long nothing may happen while something is missing.
+/// Longest time without progress while tasks are missing.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Pause between two questions what the broker still has.
+/// Pause between two requests for the backlog.
 const BACKLOG_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A load of tasks, and for how long.
+/// The load of a queue and its duration.
 #[derive(Debug, Clone, Copy)]
 pub struct Queue {
-    /// Connections that work.
+    /// Number of workers.
     pub workers: usize,
-    /// Keys (hosts) that the tasks are for.
+    /// Keys (hosts) of the tasks.
     pub keys: u32,
-    /// Most tasks that are with a worker at once.
+    /// Most tasks that one worker holds at once.
     pub credit: u64,
     /// Most tasks that are published and not acknowledged.
     pub window: u64,
-    /// Length of a run.
+    /// Duration of a run.
     pub run: Duration,
-    /// Runs, on the same connections.
+    /// Number of runs, on the same connections.
     pub runs: usize,
-    /// Time before the first one in which caches, buffers and the broker get going.
+    /// Time before the first run, in which caches and buffers fill.
     pub warm_up: Duration,
 }
 
 impl Queue {
-    /// Measures it. An error, too, if a task was not acknowledged exactly once.
+    /// Runs the measurement. It is an error if a task is not acknowledged exactly once.
     pub fn measure(
         &self,
         target: Target<'_>,
@@ -81,18 +80,18 @@ impl Queue {
     }
 }
 
-/// One publisher, and workers who acknowledge at once.
+/// One publisher, and workers that acknowledge at once.
 struct QueueLoad<'a> {
     target: Target<'a>,
     poller: Poller,
     ready: Vec<usize>,
-    /// Reported under their indexes; the publisher under the one behind them.
+    /// The token of a worker is its index; that of the publisher is the number of workers.
     workers: Vec<WorkerConnection>,
-    /// Tasks that workers asked for, if they have to.
+    /// Tasks that workers have requested, if the broker needs requests.
     requested: u64,
     publisher: PublisherSocket,
     counter: PublishCounter,
-    /// Bytes of a publish, and where in it the payload begins.
+    /// Bytes of one publish, and the offset of the payload in it.
     message_bytes: usize,
     payload_at: usize,
     burst: u64,
@@ -114,8 +113,7 @@ impl<'a> QueueLoad<'a> {
         };
         open(target.address, tasks.create_steps).context("making the queue")?;
         let poller = Poller::new()?;
-        // They join before anything is published: nothing comes with the answers of their first
-        // steps.
+        // Workers join before anything is published, so only the answers arrive during their setup.
         let mut workers = Vec::with_capacity(queue.workers);
         for (token, (steps, worker)) in tasks.workers.into_iter().enumerate() {
             let socket = open(target.address, steps).context("a worker")?;
@@ -149,7 +147,7 @@ impl<'a> QueueLoad<'a> {
         })
     }
 
-    /// Publishes and works until then.
+    /// Publishes and acknowledges until `end`.
     fn run_until(&mut self, end: Instant, watch: &mut ProgressFn<'_>) -> anyhow::Result<()> {
         let mut shown = (Instant::now(), self.ledger.acked);
         loop {
@@ -167,8 +165,8 @@ impl<'a> QueueLoad<'a> {
         }
     }
 
-    /// Stops publishing, and waits until everything is confirmed, has come, is acknowledged, and
-    /// the broker has nothing left.
+    /// Stops publishing. Waits until every task is confirmed, received and acknowledged, and the
+    /// backlog of the broker is empty.
     fn finish(&mut self, watch: &mut ProgressFn<'_>) -> anyhow::Result<()> {
         self.is_stopped = true;
         let mut moved = (Instant::now(), self.ledger.acked);
@@ -201,8 +199,8 @@ impl<'a> QueueLoad<'a> {
         )
     }
 
-    /// Asks the broker until it has nothing left: an acknowledgement that is not answered may take
-    /// a moment.
+    /// Requests the backlog until it is empty: an acknowledgement without an answer may take effect
+    /// a moment later.
     fn wait_for_empty_backlog(&self, watch: &mut ProgressFn<'_>) -> anyhow::Result<()> {
         let steps = self.target.wire.handshake().into_iter().chain(self.backlog.setup.clone());
         let mut socket = connection::open(self.target.address, steps)?;
@@ -230,8 +228,7 @@ impl<'a> QueueLoad<'a> {
         }
     }
 
-    /// Publishes what fits into the window, asks for it, then waits for something to do, and does
-    /// it.
+    /// Publishes as the window allows, requests tasks, then waits for sockets and handles them.
     fn poll_once(&mut self, longest: Duration) -> anyhow::Result<()> {
         self.publish()?;
         for worker in &mut self.workers {
@@ -277,7 +274,7 @@ impl<'a> QueueLoad<'a> {
     }
 }
 
-/// Writes down what a worker heard.
+/// Records in the ledger what a worker received.
 fn record_event(ledger: &mut TaskLedger, heard: WorkerEvent<'_>) -> anyhow::Result<()> {
     match heard {
         WorkerEvent::Ignored => Ok(()),

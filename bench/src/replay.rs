@@ -15,29 +15,29 @@ use crate::server::CpuCost;
 use crate::wire::{ReplayEnd, ReplayRequest as Request};
 use crate::{Figure, ProgressFn, Target, connection, publish};
 
-/// How long no byte may come while something is missing.
+/// Longest time without a byte while events are missing.
 const READ_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Most unconfirmed publishes while the events are stored.
 const WINDOW: u64 = 10_000;
 
-/// Bytes that are looked at where they are not only counted, and at the beginning.
+/// Bytes per read where they are inspected.
 const READ_BYTES: usize = 256 * 1024;
 
-/// Bytes in which a notice would stand that the beginning is gone.
+/// Bytes at the beginning in which a broker reports that the first events are gone.
 const HEAD_BYTES: usize = 64;
 
-/// Stored events.
+/// A replay of stored events.
 #[derive(Debug, Clone, Copy)]
 pub struct Replay {
-    /// How many, at least: they are published in whole writes.
+    /// Number of events, at least: they are published in whole writes.
     pub events: u64,
-    /// How often they are read, each time by a new connection.
+    /// Number of replays, each on a new connection.
     pub runs: usize,
 }
 
 impl Replay {
-    /// Stores them and measures how fast they are read. An error, too, if not all of them came.
+    /// Stores the events and measures how fast they are read. A missing event is an error.
     pub fn measure(
         &self,
         target: Target<'_>,
@@ -73,7 +73,7 @@ impl Replay {
     }
 }
 
-/// Asks for everything and reads it.
+/// Requests all events and reads them.
 fn read_replay(mut socket: TcpStream, request: &Request) -> anyhow::Result<()> {
     socket.write_all(&request.request)?;
     let mut buffer = vec![0; READ_BYTES];
@@ -105,7 +105,7 @@ fn read_replay(mut socket: TcpStream, request: &Request) -> anyhow::Result<()> {
     }
 }
 
-/// Reads until so many bytes have come.
+/// Reads and discards bytes until there are `wanted` of them.
 fn discard_until(socket: &TcpStream, mut got: u64, wanted: u64) -> anyhow::Result<()> {
     let mut poller = crate::poller::Poller::new()?;
     poller.register_readable(socket, 0)?;
@@ -125,7 +125,7 @@ fn discard_until(socket: &TcpStream, mut got: u64, wanted: u64) -> anyhow::Resul
 #[derive(Debug, Default)]
 struct NatsCounter {
     messages: u64,
-    /// Bytes of the current payload that have not come.
+    /// Bytes of the current payload that have not arrived.
     payload_remaining: usize,
     /// The beginning of a header line.
     header: Vec<u8>,

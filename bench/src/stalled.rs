@@ -1,4 +1,4 @@
-//! What the others notice of a subscriber that stops reading, and what it gets when it reads again.
+//! The rate of other subscribers while one stops reading, and what that one receives later.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
@@ -10,45 +10,45 @@ use crate::figure::to_f64;
 use crate::load::{Load, LoadSize};
 use crate::{Figure, ProgressFn, Target, server};
 
-/// How long nothing may come before it is clear that nothing more will.
+/// After this time without a byte, no more are expected.
 const QUIET_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Pause after which a socket is looked at again.
+/// Pause before the next read of an empty socket.
 const READ_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Bytes that are read at once from the one that had stopped.
+/// Bytes per read of the stalled subscriber.
 const READ_BYTES: usize = 1 << 20;
 
-/// A load of which one subscriber stops reading.
+/// A load in which one subscriber stops reading.
 #[derive(Debug, Clone, Copy)]
 pub struct Stalled {
-    /// Connections that publish.
+    /// Number of publishers.
     pub publishers: usize,
-    /// Connections that subscribe, of which one stops.
+    /// Number of subscribers; one of them stops.
     pub subscribers: usize,
-    /// Most events between what is published and what the slowest of the others has.
+    /// Most events that publishers are ahead of the slowest active subscriber.
     pub window: u64,
-    /// How long it is measured before and after.
+    /// Duration of the measurement before the stop, and of that after it.
     pub run: Duration,
-    /// Time before.
+    /// Time before the first measurement.
     pub warm_up: Duration,
 }
 
-/// What became of the one that had stopped.
+/// What the stalled subscriber received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StalledOutcome {
-    /// It got everything.
+    /// It received everything.
     Complete,
-    /// It was told of all that is gone.
+    /// The broker reported all lost events.
     LossReported,
-    /// Events are missing, and nobody said so.
+    /// Events are missing, and the broker did not report them.
     LossUnreported,
     /// Its connection was closed.
     Disconnected,
 }
 
 impl StalledOutcome {
-    /// As it is written in results.
+    /// Its name in results.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Complete => "everything",
@@ -60,7 +60,7 @@ impl StalledOutcome {
 }
 
 impl Stalled {
-    /// Measures it.
+    /// Runs the measurement.
     pub fn measure(
         &self,
         target: Target<'_>,
@@ -73,7 +73,7 @@ impl Stalled {
         };
         let mut load = Load::connect(target, size, watch)?;
         load.run_until(Instant::now() + self.warm_up, watch)?;
-        // The rate of those that go on, also before.
+        // Only the rate of the subscribers that go on, also before the stop.
         let others = to_f64(u64::try_from(self.subscribers - 1)?);
         let share = others / (others + 1.0);
         let mut before = DeliveryRates::new();
@@ -116,13 +116,13 @@ impl Stalled {
     }
 }
 
-/// What the one that had stopped got.
+/// What the stalled subscriber received after it resumed.
 struct CatchUpResult {
     missed: f64,
     received: f64,
     reported_lost: f64,
     outcome: StalledOutcome,
-    /// Time until the last byte came.
+    /// Time until the last byte.
     took: Duration,
 }
 

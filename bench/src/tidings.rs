@@ -10,19 +10,19 @@ use crate::wire::{
     WorkerPool,
 };
 
-/// Tidings, with topics as safe as asked for; `None`: as the broker makes them.
+/// The protocol of Tidings, and how its topics are synced; without `sync`, the broker decides.
 #[derive(Debug, Clone)]
 pub struct Tidings {
-    /// Of the topics that are made.
+    /// `sync=` of the topics that are created.
     pub sync: Option<Sync>,
-    /// What every connection shows.
+    /// Token of every connection.
     pub token: Option<String>,
-    /// Whose certificates are taken; without it nothing is encrypted.
+    /// TLS settings; `None`: connections are plain.
     pub tls: Option<TlsClient>,
 }
 
 impl Tidings {
-    /// One that lets everybody in, and does not encrypt.
+    /// Without login and without TLS.
     pub const fn plain(sync: Option<Sync>) -> Self {
         Self { sync, token: None, tls: None }
     }
@@ -46,8 +46,8 @@ impl WireProtocol for Tidings {
 
     fn handshake(&self) -> Vec<SetupStep> {
         let token = self.token.as_ref().map_or_else(String::new, |token| format!(" token={token}"));
-        // What peers hear comes before the answer and may look like anything; a new topic has none
-        // of it.
+        // Events for peers may arrive before the answer, with any text. The new topic sends none to
+        // peers.
         let line = format!("HELLO name=bench{token}\r\nPING\r\n");
         vec![SetupStep::new(line, ReadUntil::Line("PONG"))]
     }
@@ -82,7 +82,7 @@ impl WireProtocol for Tidings {
     }
 
     fn queue_setup(&self, topic: &str, crew: WorkerPool) -> anyhow::Result<QueueSetup> {
-        // The group has the topic's name: nobody used it before, either.
+        // The group has the name of the topic, which is unused too.
         let create = format!("GROUP create {topic} topics={topic} key=host delay=0\r\n");
         let mut prepare = self.create_topic(topic);
         prepare.push(SetupStep::new(create, ReadUntil::Line("+OK")));
@@ -126,7 +126,7 @@ impl WireProtocol for Tidings {
             if line.starts_with(b"LAG ") {
                 caught.reported_lost += lag_events(line).unwrap_or(0);
             } else {
-                // Also the end of a line of which the beginning was read before.
+                // This also counts the rest of a line that began in an earlier read.
                 caught.events += 1;
             }
         }
@@ -134,7 +134,7 @@ impl WireProtocol for Tidings {
     }
 }
 
-/// A member of a group: tasks come as long as it has credit.
+/// A member of a group: it receives tasks while it has credit.
 struct GroupMember;
 
 impl QueueWorker for GroupMember {
@@ -160,7 +160,7 @@ impl QueueWorker for GroupMember {
     }
 }
 
-/// Events that a `LAG <topic> <from> <to>` names.
+/// Number of events in `LAG <topic> <from> <to>`.
 fn lag_events(line: &[u8]) -> Option<u64> {
     let mut words = str::from_utf8(line).ok()?.split_ascii_whitespace().skip(2);
     let (from, to) = (words.next()?.parse::<u64>().ok()?, words.next()?.parse::<u64>().ok()?);

@@ -1,4 +1,4 @@
-//! A worker's connection: reads lines, and writes what they are answered with.
+//! The connection of a worker: it reads lines and writes acknowledgements.
 
 use std::io::{self, ErrorKind, Read};
 use std::net::TcpStream;
@@ -9,17 +9,17 @@ use memchr::memchr_iter;
 use crate::connection;
 use crate::wire::{QueueWorker, WorkerEvent};
 
-/// Bytes that are read at once, and the longest line.
+/// Bytes per read, and the longest line.
 const READ_BYTES: usize = 256 * 1024;
 
-/// A worker that is connected.
+/// A worker with its connection.
 pub(crate) struct WorkerConnection {
     socket: TcpStream,
     worker: Box<dyn QueueWorker>,
-    /// What was read; the beginning of a line whose end has not come is kept.
+    /// Bytes that were read; an incomplete line stays.
     input: Vec<u8>,
     filled: usize,
-    /// What is to be written, and how much of it is.
+    /// Bytes to write, and how many of them are written.
     output: Vec<u8>,
     written: usize,
 }
@@ -35,17 +35,17 @@ impl WorkerConnection {
         &self.socket
     }
 
-    /// Asks for tasks that nobody has asked for, and returns for how many.
+    /// Requests tasks that no worker has requested, and returns how many.
     pub(crate) fn request_tasks(&mut self, unasked: u64) -> u64 {
         self.worker.request_tasks(unasked, &mut self.output)
     }
 
-    /// Whether everything is written that was to be said.
+    /// Whether all output is written.
     pub(crate) fn is_idle(&self) -> bool {
         self.output.is_empty()
     }
 
-    /// Writes what the socket takes of what is to be said.
+    /// Writes the output that the socket accepts.
     pub(crate) fn flush(&mut self) -> anyhow::Result<()> {
         let written = connection::write_available(&mut self.socket, &self.output[self.written..]);
         self.written += written.context("a worker")?;
@@ -56,7 +56,7 @@ impl WorkerConnection {
         Ok(())
     }
 
-    /// Reads everything that is there, and tells what the lines are.
+    /// Reads all bytes that have arrived, and passes what each line means to `handle`.
     pub(crate) fn read_available(
         &mut self,
         mut tell: impl FnMut(WorkerEvent<'_>) -> anyhow::Result<()>,
@@ -69,7 +69,7 @@ impl WorkerConnection {
                     self.filled += bytes;
                     self.handle_lines(&mut tell)?;
                     if bytes < room {
-                        // That was all; what comes now is reported anew.
+                        // The socket is empty; `epoll` reports later bytes.
                         return Ok(());
                     }
                 }

@@ -1,4 +1,4 @@
-//! HTTP/1.1, as much of it as crawlers need, on all connections in one thread.
+//! HTTP/1.1 as far as crawlers need it, for all connections in one thread.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Write};
@@ -16,13 +16,13 @@ use super::site::{CannedResponses, RequestTarget, Site, parse_head};
 use super::verdict::OriginRequest;
 use crate::poller::Poller;
 
-/// A longer head is nobody's who crawls this site.
+/// No crawler of this site sends a longer head.
 const HEAD_BYTES_MAX: usize = 8 * 1024;
 
-/// Connections accepted before the others have their turn.
+/// Connections that are accepted before the others have their turn.
 const ACCEPTS_MAX: usize = 256;
 
-/// How soon the end of the origin is noticed when nothing happens.
+/// Longest wait of an idle origin, after which it notices that it must stop.
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Serves a site until the origin stops.
@@ -42,47 +42,47 @@ pub(super) fn serve(site: Site, listener: TcpListener, shared: Arc<OriginState>)
     server.run()
 }
 
-/// All that the thread has.
+/// State of the thread.
 struct OriginServer {
     site: Site,
     responses: CannedResponses,
     listener: TcpListener,
     poller: Poller,
     state: Arc<OriginState>,
-    /// By the number of the socket.
+    /// By file descriptor.
     connections: Vec<Option<OriginConnection>>,
-    /// Answers that are held back, by when they are due: all for the same time, so the first due is
-    /// the first in.
+    /// Delayed responses as time, file descriptor and connection id. All have the same delay, so
+    /// they are in the order of their times.
     delayed: VecDeque<(Duration, usize, u64)>,
 }
 
 struct OriginConnection {
     socket: TcpStream,
     host: u32,
-    /// Tells it from a later one with the same socket's number.
+    /// Tells it from a later connection with the same file descriptor.
     id: u64,
     received: Vec<u8>,
     /// When the first bytes of the next request were read.
     start: Option<Duration>,
     pending: Option<PendingResponse>,
-    /// Whether more room in the socket is waited for.
+    /// Whether it waits until the socket is writable.
     is_write_blocked: bool,
 }
 
-/// The answer to a request.
+/// The response to a request.
 #[derive(Clone, Copy)]
 struct PendingResponse {
     target: RequestTarget,
-    /// The request's place in the record.
+    /// Index of the request in the log.
     log_index: usize,
     closes_connection: bool,
-    /// Bytes of it.
+    /// Bytes of the response that are sent.
     sent: usize,
-    /// Whether it is due.
+    /// Whether its delay is over.
     is_due: bool,
 }
 
-/// What becomes of a connection.
+/// What happens to a connection next.
 #[derive(PartialEq, Eq)]
 enum Disposition {
     Keep,
@@ -117,7 +117,8 @@ impl OriginServer {
             let (socket, peer) = match self.listener.accept() {
                 Ok(accepted) => accepted,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                // The client was faster in leaving, or there are no files left: it will try again.
+                // The client has already disconnected, or all file descriptors are in use: it
+                // will try again.
                 Err(_) => continue,
             };
             let Some(host) = self.prepare_socket(&socket).filter(|_| peer.ip().is_loopback())
@@ -146,7 +147,7 @@ impl OriginServer {
         Ok(())
     }
 
-    /// Prepares a connection; the number of the host that it is to, if it is one of ours.
+    /// Sets the options of a connection. Returns the number of its host, if this site has it.
     fn prepare_socket(&self, socket: &TcpStream) -> Option<u32> {
         socket.set_nonblocking(true).and_then(|()| socket.set_nodelay(true)).ok()?;
         let IpAddr::V4(host) = socket.local_addr().ok()?.ip() else { return None };
@@ -172,19 +173,19 @@ impl OriginServer {
         }
     }
 
-    /// Does something with a connection, and closes it if that was its end.
+    /// Runs `step` with a connection, and closes it if `step` ends it or fails.
     fn with_connection(
         &mut self,
         token: usize,
         what: impl FnOnce(&mut Self, &mut OriginConnection) -> io::Result<Disposition>,
     ) {
-        // It may have ended in this very round.
+        // It may have ended in the same round.
         let Some(mut connection) = self.connections.get_mut(token).and_then(Option::take) else {
             return;
         };
         match what(self, &mut connection) {
             Ok(Disposition::Keep) => self.connections[token] = Some(connection),
-            // Its errors are the client's business: what matters is in the record.
+            // Errors are part of the client's behavior: what matters is in the log.
             Ok(Disposition::Close) | Err(_) => {
                 if let Some(sending) = connection.pending {
                     self.state.lock_log().requests[sending.log_index].end = None;
@@ -214,7 +215,7 @@ impl OriginServer {
         self.respond(connection)
     }
 
-    /// Answers what was received, as far as answers are due and the socket has room.
+    /// Responds to the received requests, as far as responses are due and the socket is writable.
     fn respond(&mut self, connection: &mut OriginConnection) -> io::Result<Disposition> {
         loop {
             if connection.pending.is_none() && !self.parse_request(connection) {
@@ -230,7 +231,7 @@ impl OriginServer {
                 if rest.iter().all(|piece| piece.is_empty()) {
                     break;
                 }
-                // Before the last byte goes; earlier ones are overwritten.
+                // Read before the last byte is sent; later writes overwrite earlier values.
                 let now = self.state.now();
                 self.state.lock_log().requests[sending.log_index].end = Some(now);
                 match connection.socket.write_vectored(&rest) {
@@ -261,7 +262,7 @@ impl OriginServer {
         }
     }
 
-    /// Notes the next request, if one was received as a whole.
+    /// Logs the next request, if it was received completely.
     fn parse_request(&mut self, connection: &mut OriginConnection) -> bool {
         let Some(head) = parse_head(&connection.received, self.site.pages) else { return false };
         connection.received.drain(..head.bytes);
@@ -319,7 +320,7 @@ mod tests {
         BufReader::new(TcpStream::connect((Site::host_address(host), origin.port())).unwrap())
     }
 
-    /// The status and the body of the next answer.
+    /// The status and the body of the next response.
     fn read_response(connection: &mut BufReader<TcpStream>) -> (String, String) {
         let mut lines = Vec::new();
         while lines.last().is_none_or(|line| line != "\r\n") {
@@ -350,7 +351,7 @@ mod tests {
             "{page}"
         );
         assert_eq!(get(&mut connection, "/p/2").0, "HTTP/1.1 404 Not Found");
-        // Two at once, in two pieces, and the second is the last.
+        // Two requests arrive in two pieces, and the second one closes the connection.
         let requests = b"GET /p/0 HTTP/1.1\r\n\r\nGET /p/1 HTTP/1.1\r\nConnection: close\r\n\r\n";
         connection.get_mut().write_all(&requests[..30]).unwrap();
         assert!(read_response(&mut connection).1.contains("Page 0 of"));
@@ -394,7 +395,7 @@ mod tests {
         let origin = Origin::serve(site, (Ipv4Addr::UNSPECIFIED, 0).into()).unwrap();
         let mut slow = connect(&origin, 0);
         slow.get_mut().write_all(b"GET /p/0 HTTP/1.1\r\n\r\n").unwrap();
-        // Meanwhile somebody else takes all of it, which no socket holds.
+        // Meanwhile another client reads such a page completely. No socket buffer holds it.
         assert_eq!(get(&mut connect(&origin, 1), "/p/1").1.len(), 16 << 20);
         let patience = Duration::from_secs(20);
         let is_ended = |record: &RequestLog, ended| {

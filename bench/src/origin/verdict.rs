@@ -1,4 +1,4 @@
-//! What the record of an origin says about whoever asked.
+//! Verdict on a crawl, from the request log of the origin.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
@@ -11,12 +11,12 @@ use super::site::{RequestTarget, Site};
 pub struct OriginRequest {
     /// The number of the host.
     pub host: u32,
-    /// What for.
+    /// The requested path.
     pub target: RequestTarget,
-    /// When its first bytes were read, since the origin began.
+    /// When its first bytes were read, since the start of the origin.
     pub start: Duration,
-    /// When the last byte of the answer was about to be sent; `None`: not yet, or the client broke
-    /// off.
+    /// When the last byte of the response was about to be sent; `None`: not yet, or the client
+    /// disconnected.
     pub end: Option<Duration>,
 }
 
@@ -29,34 +29,34 @@ pub struct RequestLog {
     pub connections: u64,
 }
 
-/// How well a crawl was done, as the hosts saw it.
+/// The quality of a crawl, as the hosts saw it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// Pages that were asked for, each counted once.
+    /// Pages that were requested, each counted once.
     pub pages: u64,
-    /// Pages that nobody asked for.
+    /// Pages that were not requested.
     pub missing: u64,
-    /// Requests for pages that had been asked for before.
+    /// Requests for pages that had been requested before.
     pub repeated: u64,
-    /// Requests for what no page links to, robots.txt aside.
+    /// Requests for paths that no page links to, except robots.txt.
     pub unlinked: u64,
     /// Requests for pages before robots.txt of their host was answered.
     pub before_robots: u64,
-    /// Requests that came sooner than the delay after the end of the one before, robots.txt
-    /// included, or during it.
+    /// Requests that began during the request before, or sooner than the delay after its end;
+    /// robots.txt included.
     pub too_early: u64,
-    /// By how much the worst of them.
+    /// By how much the earliest of these came too early.
     pub early_by_max: Duration,
     /// Connections that were opened.
     pub connections: u64,
-    /// From the start of the first request to the end of the last answer.
+    /// From the start of the first request to the end of the last response.
     pub span: Duration,
 }
 
 impl RequestLog {
-    /// Judges a crawl of all of this site.
+    /// Judges a crawl of this whole site.
     ///
-    /// Times are taken so that a crawl is not judged to be worse than it was: see [`super`].
+    /// The verdict is never worse than the crawl: see [`super`].
     pub fn judge(&self, site: &Site) -> Verdict {
         let mut verdict = Verdict { connections: self.connections, ..Verdict::default() };
         let mut hosts: BTreeMap<u32, HostTimes> = BTreeMap::new();
@@ -69,8 +69,7 @@ impl RequestLog {
                 verdict.too_early += u64::from(!early.is_zero());
                 verdict.early_by_max = verdict.early_by_max.max(early);
             }
-            // The end of a request that the client broke off is not known; its start is never
-            // later.
+            // The end of a request is unknown if the client disconnected. Its start is never later.
             host.last_end = host.last_end.max(Some(hit.end.unwrap_or(hit.start)));
             match hit.target {
                 RequestTarget::Robots => host.robots_end = host.robots_end.or(hit.end),
@@ -93,17 +92,17 @@ impl RequestLog {
     }
 }
 
-/// What is known of a host while a record is read.
+/// State of a host while the log is read.
 #[derive(Debug, Default)]
 struct HostTimes {
-    /// The end of the last answer so far.
+    /// The end of the latest response so far.
     last_end: Option<Duration>,
-    /// The end of the first answer to robots.txt.
+    /// The end of the first response to robots.txt.
     robots_end: Option<Duration>,
 }
 
 impl Verdict {
-    /// Each page was asked for exactly once, and none too early.
+    /// Each page was requested exactly once, and none too early.
     pub fn is_clean(&self) -> bool {
         self.missing + self.repeated + self.before_robots + self.too_early == 0
     }
@@ -187,7 +186,7 @@ mod tests {
             hit(0, RequestTarget::Robots, 50, 60),
             hit(0, RequestTarget::Page(0), 160, 170),
             hit(0, RequestTarget::Other, 200, None),
-            // 100 ms after the start of the one before would be in time, as its end is not known.
+            // The end of the request before is unknown: 100 ms after its start would be in time.
             hit(0, RequestTarget::Other, 299, 300),
         ];
         let verdict = judge(&site(Some(100)), &hits);

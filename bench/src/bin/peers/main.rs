@@ -1,6 +1,6 @@
-//! Tidings beside its peers, on this machine, in one run: starts every server, lets the same
-//! generator work with each of them, and prints a table. `bench/peers.sh` installs what it needs
-//! and calls it.
+//! `peers`: compares Tidings with other programs on this machine. It starts every server, runs the
+//! same generator with each of them, and prints a table. `bench/peers.sh` installs the programs and
+//! calls it.
 
 mod crawl;
 mod protocols;
@@ -32,37 +32,37 @@ use crate::results::{Contestant, Results};
 use crate::servers::{ServerKind, ServerOptions, ServerPaths};
 use crate::workloads::{LoadKind, RunLengths, WORKLOADS, Workload};
 
-/// Bytes of an event everywhere.
+/// Bytes of all events.
 const PAYLOAD_BYTES: usize = 128;
 
-/// Tidings beside its peers.
+/// Compares Tidings with other programs.
 #[derive(Debug, Parser)]
 #[command(name = "peers")]
 enum Peers {
-    /// Compare everything and print a table in Markdown
+    /// Compare brokers and print a table in Markdown
     Compare(CompareArgs),
     /// Compare crawlers and print a table in Markdown
     Crawl(CrawlArgs),
-    /// The web that crawlers are compared on, for a crawler that is started by hand
+    /// Serve the site of a comparison, for a crawler that you start yourself
     Origin(OriginArgs),
-    /// One of the limits that brokers are compared with
+    /// Run one of the limits that brokers are compared with
     #[command(flatten)]
     Limit(Limit),
 }
 
 #[derive(Debug, Subcommand)]
 enum Limit {
-    /// Read up to 64 KiB, cut at the last line end, write to each
+    /// Read up to 64 KiB, cut at the last line end, write to each subscriber
     Relay(LimitArgs),
     /// The same, line by line
     Naive(LimitArgs),
-    /// Write the same buffer to each, for ever
+    /// Write the same buffer to each subscriber until it is killed
     Blast(BlastArgs),
 }
 
 #[derive(Debug, Args)]
 struct LimitArgs {
-    /// Where to listen
+    /// Address to listen on
     #[arg(long)]
     listen: SocketAddr,
 }
@@ -72,11 +72,11 @@ struct BlastArgs {
     #[command(flatten)]
     limit: LimitArgs,
 
-    /// Begin when so many have connected
+    /// Begin when this number of subscribers has connected
     #[arg(long)]
     subscribers: usize,
 
-    /// Length of a line, with its end
+    /// Bytes of a line, with its end
     #[arg(long)]
     line_bytes: usize,
 }
@@ -91,23 +91,23 @@ struct CompareArgs {
     #[arg(long, value_name = "FILE", default_value = "target/release/zmq_proxy")]
     zmq_proxy: PathBuf,
 
-    /// Rounds, in each of which every server works once
+    /// Number of rounds; each server runs once per round
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
 
-    /// One short round: whether everything works, no figures to be quoted
+    /// One short round, to test whether everything works; do not quote its figures
     #[arg(long)]
     quick: bool,
 
-    /// Only these works, such as fan-out-100,queue
+    /// Run only these works, such as fan-out-100,queue
     #[arg(long, value_name = "WORK,..", value_delimiter = ',')]
     only: Vec<String>,
 
-    /// Only these servers beside Tidings, such as nats,relay
+    /// Run only these servers beside Tidings, such as nats,relay
     #[arg(long, value_name = "SERVER,..", value_delimiter = ',')]
     servers: Vec<String>,
 
-    /// Processors of servers and generator
+    /// Processor of the servers and processor of the generator
     #[arg(
         long,
         value_name = "SERVER,CLIENT",
@@ -117,16 +117,15 @@ struct CompareArgs {
     )]
     pin: Vec<usize>,
 
-    /// When Tidings confirms, everywhere [default: as each work says]
+    /// `sync=` of all topics of Tidings [default: that of each work]
     #[arg(long, value_enum, value_name = "WHEN")]
     sync: Option<Sync>,
 
-    /// Where servers keep their data, on a disk [default: a directory under this one, removed
-    /// afterwards]
+    /// Data directory of the servers, on a disk [default: a temporary directory in the current one]
     #[arg(long, value_name = "DIR", env = "PEERS_DATA")]
     data: Option<PathBuf>,
 
-    /// Write all values into this file, too
+    /// Also write all values to this file, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -202,7 +201,7 @@ fn selected_workloads(only: &[String]) -> anyhow::Result<Vec<Workload>> {
     Ok(WORKLOADS.iter().filter(is_chosen).copied().collect())
 }
 
-/// Every round runs every server once, so that what changes on the machine changes for all of them.
+/// In each round every server runs once, so that a change on the machine affects all of them.
 fn run_rounds(args: &CompareArgs, work: &Workload, place: &ServerPaths) -> Results<ServerKind> {
     let mut results = Results::default();
     let rounds = if args.quick { 1 } else { args.rounds };
@@ -268,7 +267,7 @@ fn run(
     work.load.measure(target, kind, lengths, disk, &mut watch)
 }
 
-/// When, where and on what.
+/// Date, machine, and settings.
 fn heading(data: &Path, args: &CompareArgs) -> anyhow::Result<Vec<String>> {
     let disk = Disk::of(data)?;
     let sync_us = disk::sync_time(data)?.as_micros();
@@ -290,7 +289,7 @@ fn heading(data: &Path, args: &CompareArgs) -> anyhow::Result<Vec<String>> {
     ])
 }
 
-/// When, and on what machine.
+/// Date and machine.
 fn machine() -> anyhow::Result<String> {
     let now = Command::new("date").args(["-u", "+%Y-%m-%d %H:%M UTC"]).output()?;
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
@@ -352,13 +351,13 @@ impl DataDir {
 impl Drop for DataDir {
     fn drop(&mut self) {
         if self.is_temporary {
-            // What cannot be removed is found by its name.
+            // If this fails, the name of the directory shows where it came from.
             let _ = fs::remove_dir_all(&self.path);
         }
     }
 }
 
-/// Every connection is a file, for us and for the servers, which inherit the limit.
+/// Every connection is a file, in this process and in the servers, which inherit the limit.
 fn raise_limits() -> anyhow::Result<()> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
@@ -367,7 +366,7 @@ fn raise_limits() -> anyhow::Result<()> {
 
 fn show_progress(text: &str) {
     if io::stderr().is_terminal() {
-        // Nobody is told about a progress line that could not be drawn.
+        // A progress line is not worth an error.
         let _ = write!(io::stderr().lock(), "\r\x1b[K{text}");
     }
 }
@@ -378,6 +377,6 @@ fn clear_progress() {
 
 fn print_note(text: &str) {
     clear_progress();
-    // A closed standard error is nobody's problem.
+    // Standard error may be closed.
     let _ = writeln!(io::stderr().lock(), "{text}");
 }

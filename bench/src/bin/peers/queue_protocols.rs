@@ -1,4 +1,4 @@
-//! Queues of the peers: how their workers ask for tasks and acknowledge them.
+//! Queues of the peers: how their workers request and acknowledge tasks.
 
 use anyhow::{Context, bail, ensure};
 use tidings_bench::wire::{
@@ -8,7 +8,7 @@ use tidings_bench::wire::{
 
 use crate::protocols::{JetStream, STREAM, resp, to_u64};
 
-/// Words of a line, from its beginning.
+/// The word with this index in a line.
 fn word_at(line: &[u8], index: usize) -> Option<&[u8]> {
     line.split(|&byte| byte == b' ').nth(index)
 }
@@ -21,8 +21,8 @@ fn unexpected<T>(line: &[u8]) -> anyhow::Result<T> {
     bail!("the server tells a worker: {}", String::from_utf8_lossy(line))
 }
 
-/// A durable consumer of the stream that is pulled from, with an acknowledgement for each message.
-/// What is acknowledged stays in the stream, which spares the server the work of removing it.
+/// A durable pull consumer of the stream, with an acknowledgement per message. Acknowledged
+/// messages stay in the stream, so the server need not remove them.
 pub(crate) fn jetstream(topic: &str, crew: WorkerPool) -> QueueSetup {
     let unacked_max = to_u64(crew.workers) * crew.credit;
     let consumer = format!(
@@ -55,13 +55,13 @@ pub(crate) fn jetstream(topic: &str, crew: WorkerPool) -> QueueSetup {
     }
 }
 
-/// Asks for a batch each time that it has room for half of its credit.
+/// Requests a batch whenever half of its credit is free.
 struct JetStreamPuller {
     inbox: String,
     credit: u64,
-    /// Tasks that may be asked for.
+    /// Tasks that may be requested.
     free_credit: u64,
-    /// Where the acknowledgement of the message goes of which the payload is the next line.
+    /// Subject of the acknowledgement for the message with the payload in the next line.
     ack_subject: Option<Vec<u8>>,
 }
 
@@ -87,7 +87,7 @@ impl QueueWorker for JetStreamPuller {
         say: &mut Vec<u8>,
     ) -> anyhow::Result<WorkerEvent<'a>> {
         if let Some(ack) = self.ack_subject.take() {
-            // An empty message acknowledges, and is not answered.
+            // An empty message acknowledges. It has no answer.
             say.extend_from_slice(b"PUB ");
             say.extend_from_slice(&ack);
             say.extend_from_slice(b" 0\r\n\r\n");
@@ -110,8 +110,8 @@ impl QueueWorker for JetStreamPuller {
 /// The consumer group of all Redis runs.
 const GROUP: &str = "g";
 
-/// A consumer group of the stream, read and acknowledged in batches. What is acknowledged stays in
-/// the stream, as that of [`jetstream`] does.
+/// A consumer group of the stream, which reads and acknowledges in batches. Acknowledged entries
+/// stay in the stream, as with [`jetstream`].
 pub(crate) fn redis_streams(topic: &str, crew: WorkerPool) -> QueueSetup {
     let create =
         resp(&[b"XGROUP", b"CREATE", topic.as_bytes(), GROUP.as_bytes(), b"$", b"MKSTREAM"]);
@@ -131,34 +131,33 @@ pub(crate) fn redis_streams(topic: &str, crew: WorkerPool) -> QueueSetup {
     }
 }
 
-/// Reads as many entries as there are, and acknowledges them with one command before it reads
-/// again.
+/// Reads all entries that are there, and acknowledges them with one command before the next read.
 struct RedisConsumer {
     topic: String,
-    /// Waits until there is something, and takes as much as the credit allows.
+    /// Waits for an entry, and reads as many as the credit allows.
     read: Vec<u8>,
     is_reading: bool,
     next_line: ResponseLine,
-    /// Entries of this answer that have not come as a whole.
+    /// Entries of this answer that are still incomplete.
     entries: u64,
-    /// Identifiers of those that came, as words of a command.
+    /// Ids of the received entries, as words of a command.
     ids: Vec<u8>,
     ids_count: usize,
 }
 
-/// Which line of an answer comes next.
+/// The next line of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ResponseLine {
     /// The first one.
     Begin,
-    /// So many until the number of entries: one stream, a pair, the name of the stream.
+    /// This number of lines until the number of entries: one stream, a pair, the name of the
+    /// stream.
     Stream(u8),
-    /// This one of an entry: a pair, the identifier behind its length, a pair, the field, and its
-    /// value.
+    /// This line of an entry: a pair, the id after its length, a pair, the field, and its value.
     Entry(u8),
 }
 
-/// Lines of an entry that are looked at.
+/// Lines of an entry with content.
 const ID_LINE: u8 = 2;
 const PAYLOAD_LINE: u8 = 7;
 
@@ -189,7 +188,7 @@ impl RedisConsumer {
         }
     }
 
-    /// Says that everything of this answer is done.
+    /// Acknowledges all entries of this answer.
     fn acknowledge(&mut self, say: &mut Vec<u8>) {
         let (topic, words) = (&self.topic, self.ids_count + 3);
         let head = format!(
@@ -205,8 +204,7 @@ impl RedisConsumer {
 }
 
 impl QueueWorker for RedisConsumer {
-    /// A read that finds nothing is answered when there is something again, so nobody counts what
-    /// it asks for.
+    /// A read that finds nothing is answered when an entry arrives, so it counts as no request.
     fn request_tasks(&mut self, _: u64, say: &mut Vec<u8>) -> u64 {
         if !self.is_reading {
             say.extend_from_slice(&self.read);
@@ -260,10 +258,10 @@ impl QueueWorker for RedisConsumer {
     }
 }
 
-/// beanstalkd, whose tubes are queues and nothing else.
+/// beanstalkd: its tubes are queues and nothing else.
 pub(crate) struct Beanstalkd;
 
-/// How long a worker may keep a job, in seconds.
+/// Seconds that a worker may keep a job.
 const JOB_SECONDS: u64 = 60;
 
 impl WireProtocol for Beanstalkd {
@@ -271,8 +269,8 @@ impl WireProtocol for Beanstalkd {
         Vec::new()
     }
 
-    /// Who watches a tube may reserve its jobs, which is what [`BeanstalkReserver`] does; nothing comes
-    /// unasked.
+    /// A client that watches a tube may reserve its jobs, as [`BeanstalkReserver`] does. Without
+    /// `reserve`, it receives nothing.
     fn subscribe(&self, topic: &str) -> Vec<SetupStep> {
         vec![
             self.pipelined_subscribe(topic),
@@ -321,12 +319,12 @@ impl WireProtocol for Beanstalkd {
     }
 }
 
-/// Reserves one job after the other, many commands at once. A `reserve` without a job to come would
-/// keep those behind it waiting, so it asks only for what is there.
+/// Reserves jobs, with many commands in flight. A `reserve` without a job blocks the commands after
+/// it, so the worker reserves only jobs that are published.
 struct BeanstalkReserver {
-    /// Jobs that may be asked for.
+    /// Jobs that may be reserved.
     free_credit: u64,
-    /// The job of which the payload is the next line.
+    /// Id of the job with the payload in the next line.
     job: Option<Vec<u8>>,
 }
 
@@ -369,7 +367,7 @@ mod tests {
 
     const CREW: WorkerPool = WorkerPool { workers: 2, credit: 4 };
 
-    /// What the first worker says, and what it made of the lines.
+    /// Output of the first worker, and what it made of the lines.
     fn first_worker(tasks: QueueSetup, unasked: u64, lines: &str) -> (u64, String, Vec<String>) {
         let (_, mut worker) = tasks.workers.into_iter().next().unwrap();
         let mut said = Vec::new();

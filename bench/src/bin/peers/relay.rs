@@ -1,13 +1,13 @@
-//! The limits: programs that do the least that a broker has to do, or less.
+//! The limits: programs that do the least that a broker must do, or less.
 //!
 //! - `relay` reads up to 64 KiB from a publisher, cuts at the last line end, and writes that buffer
-//!   to every subscriber: the least work that a broker of lines can do.
+//!   to every subscriber: the least work for a broker of lines.
 //! - `naive` does so for each line by itself, as a simple script would.
-//! - `blast` reads nothing, and writes one buffer to every subscriber for ever: what generator and
-//!   kernel can take at most.
+//! - `blast` reads nothing and writes one buffer to every subscriber without end: the most that
+//!   generator and kernel can handle.
 //!
-//! In all of them a socket is written to until it has taken everything: the window of the generator
-//! is smaller than the buffers of the sockets.
+//! Each of them writes to a socket until it has accepted everything: the window of the generator is
+//! smaller than the socket buffers.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -17,25 +17,25 @@ use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::fd::OwnedFd;
 
-/// Bytes that are read at once.
+/// Bytes per read.
 const READ_BYTES: usize = 64 * 1024;
 
-/// Most sockets that are looked at after one wait.
+/// Most sockets per wait.
 const EVENTS_MAX: usize = 1024;
 
-/// The token of the socket that connections come from.
+/// Token of the listening socket.
 const LISTENER: u64 = u64::MAX;
 
-/// What is written with one call.
+/// The unit of one write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WriteUnit {
-    /// All whole lines of a read.
+    /// All complete lines of a read.
     Read,
     /// One line.
     Line,
 }
 
-/// Relays lines from those who publish to those who said `S`.
+/// Relays lines from publishers to the connections that sent `S`.
 pub(crate) fn relay(listener: &TcpListener, piece: WriteUnit) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let epoll = epoll::create(CreateFlags::CLOEXEC)?;
@@ -53,21 +53,21 @@ pub(crate) fn relay(listener: &TcpListener, piece: WriteUnit) -> io::Result<()> 
     }
 }
 
-/// A connection that is open.
+/// An open connection.
 struct Connection {
     socket: TcpStream,
-    /// `None`: it has not said yet what it is.
+    /// `None`: it has not sent its first line.
     is_publisher: Option<bool>,
-    /// What it sent; behind the last line end it waits for the rest.
+    /// Received bytes. An incomplete line stays at the beginning.
     buffer: Vec<u8>,
     filled: usize,
 }
 
-/// Everybody.
+/// All connections.
 struct RelayState {
     epoll: OwnedFd,
     connections: Vec<Option<Connection>>,
-    /// Indexes of those who listen.
+    /// Indexes of subscribers.
     subscribers: Vec<usize>,
 }
 
@@ -92,7 +92,7 @@ impl RelayState {
         }
     }
 
-    /// Something can be read, or the connection has ended.
+    /// Reads from a connection, or removes it if it has ended.
     fn handle_readable(&mut self, token: usize, piece: WriteUnit) {
         let Some(mut connection) = self.connections[token].take() else { return };
         match connection.read() {
@@ -119,7 +119,7 @@ impl RelayState {
                 }
             }
             Ok(_) => {
-                // The first line is `S` or `P`, alone, and is repeated.
+                // The first line is `S` or `P`, alone. It is echoed.
                 let is_publisher = connection.buffer[0] == b'P';
                 connection.is_publisher = Some(is_publisher);
                 connection.filled = 0;
@@ -128,7 +128,7 @@ impl RelayState {
                     self.subscribers.push(token);
                 }
                 let said = if is_publisher { b"P\n" } else { b"S\n" };
-                // A connection that is gone is noticed when it is read.
+                // A closed connection is noticed at the next read.
                 let _ = connection.socket.write_all(said);
             }
         }
@@ -138,7 +138,7 @@ impl RelayState {
     fn write(&self, bytes: &[u8]) {
         for &subscriber in &self.subscribers {
             if let Some(connection) = &self.connections[subscriber] {
-                // A connection that is gone is noticed when it is read.
+                // A closed connection is noticed at the next read.
                 let _ = (&connection.socket).write_all(bytes);
             }
         }
@@ -160,7 +160,7 @@ impl Connection {
     }
 }
 
-/// Writes the same buffer to everybody who connected, for ever.
+/// Writes the same buffer to each subscriber without end.
 pub(crate) fn blast(
     listener: &TcpListener,
     subscribers: usize,
@@ -170,7 +170,7 @@ pub(crate) fn blast(
     while sockets.len() < subscribers {
         let (mut socket, _) = listener.accept()?;
         let mut said = [0; 2];
-        // The first one only looks whether somebody listens.
+        // The first connection only tests whether this program listens.
         if socket.read_exact(&mut said).is_ok() {
             socket.write_all(&said)?;
             sockets.push(socket);
@@ -200,12 +200,12 @@ mod tests {
     use super::*;
     use crate::protocols::BareLines;
 
-    /// The generator counts to the byte, so a relay that loses or splits anything fails here.
+    /// The generator counts to the byte, so a relay that loses or splits anything fails.
     #[track_caller]
     fn assert_relays_everything(piece: WriteUnit) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
-        // It ends with the process.
+        // The thread ends with the process.
         thread::spawn(move || relay(&listener, piece));
         let target =
             Target { wire: &BareLines, address, topic: "t", payload_bytes: 128, server: None };

@@ -1,4 +1,4 @@
-//! What came out of all rounds, and the table of it.
+//! The results of all rounds, and their table.
 
 use std::collections::BTreeMap;
 
@@ -10,49 +10,49 @@ use crate::workloads::{
     Bound, Column, DELIVERIES, GENERATOR, Goal, GoalBase, Outcome, PEAK, Workload,
 };
 
-/// What is compared with its like.
+/// One of the programs that are compared.
 pub(crate) trait Contestant: Copy + Ord {
-    /// The one that the others are compared with.
+    /// The program that the others are compared with.
     const OURS: Self;
 
-    /// As it is called in tables.
+    /// Its name in tables.
     fn name(self) -> &'static str;
 
-    /// Whether somebody would use it instead of ours: limits are none of these.
+    /// Whether it is an alternative to ours; limits are not.
     fn is_peer(self) -> bool;
 
-    /// As it is called on the command line.
+    /// Its name on the command line.
     fn flag(self) -> String {
         self.name().replace(' ', "-").to_lowercase()
     }
 }
 
-/// One line of a table.
+/// One row of a table.
 pub(crate) struct Row<'a, K: Contestant> {
-    /// What is done.
+    /// The title.
     pub(crate) title: String,
-    /// In the order of their turns in a round.
+    /// Contestants in the order of their turns in a round.
     pub(crate) contestants: &'a [K],
-    /// What is shown of each of them.
+    /// Figures in the table, for each contestant.
     pub(crate) columns: &'a [Column],
-    /// What ours is to reach.
+    /// Goals of ours.
     pub(crate) goals: &'a [Goal<K>],
 }
 
-/// Below this part of what generator and kernel can take at all, the limit was not the limit.
+/// If relay reaches less than this part of blast, relay is not a limit.
 const RELAY_OF_BLAST: f64 = 0.8;
 
-/// Above this part of a processor the generator was what was measured.
+/// A generator that uses more than this part of a processor has measured itself.
 const GENERATOR_BUSY: f64 = 0.95;
 
 /// The rounds of one work.
 #[derive(Debug)]
 pub(crate) struct Results<K> {
-    /// For each contestant and figure one value a round; `None` in a round that failed.
+    /// One value per round for each contestant and figure; `None` in a round that failed.
     values: BTreeMap<(K, &'static str), Vec<Option<f64>>>,
-    /// What is no number, of the last round that had anything to say.
+    /// Results that are not numbers, of the last round that had one.
     remarks: BTreeMap<K, String>,
-    /// Why rounds failed, the last reason for each contestant.
+    /// Why rounds failed; the last reason of each contestant.
     failures: BTreeMap<K, String>,
     rounds: usize,
 }
@@ -69,12 +69,12 @@ impl<K> Default for Results<K> {
 }
 
 impl<K: Contestant> Results<K> {
-    /// A new round; what is added from now on belongs to it.
+    /// Begins a round. Results that are added from now on belong to it.
     pub(crate) fn begin_round(&mut self) {
         self.rounds += 1;
     }
 
-    /// What a contestant did in this round.
+    /// Adds the result of a contestant in this round.
     pub(crate) fn add(&mut self, kind: K, outcome: anyhow::Result<Outcome>) {
         match outcome {
             Ok(outcome) => {
@@ -100,7 +100,7 @@ impl<K: Contestant> Results<K> {
         median(&values)
     }
 
-    /// The median of the ratios of rounds, so that what disturbs a round disturbs both.
+    /// The median of the ratios of rounds, since a disturbance in a round affects both.
     fn ratio(&self, reach: &Goal<K>, contestants: &[K]) -> Option<f64> {
         let mine = self.rounds_of(K::OURS, reach.key);
         let peer = match reach.base {
@@ -136,7 +136,7 @@ impl<K: Contestant> Results<K> {
         format!("| {} | {mine} | {} | {} |", row.title, others.join(", "), reach.join("; "))
     }
 
-    /// `12.34 M (56 us)`: the figures of a server, those behind the first one in brackets.
+    /// `12.34 M (56 us)`: the figures of a contestant, all but the first one in brackets.
     fn format_columns(&self, kind: K, shown: &[Column]) -> Option<String> {
         let number = |shown: &Column| {
             let value = self.median(kind, shown.key)?;
@@ -150,7 +150,7 @@ impl<K: Contestant> Results<K> {
         Some(if rest.is_empty() { first } else { format!("{first} ({})", rest.join(", ")) })
     }
 
-    /// Whether a bound is kept, and by how much.
+    /// Whether a goal is met, and the ratio.
     fn format_goal(&self, reach: &Goal<K>, contestants: &[K]) -> String {
         let name = match reach.base {
             GoalBase::Server(kind) => kind.name(),
@@ -174,7 +174,7 @@ impl<K: Contestant> Results<K> {
         )
     }
 
-    /// In which rounds who failed, and why.
+    /// Per contestant with failures: the number of failed rounds, and why.
     pub(crate) fn failures(&self, work: &str) -> Vec<String> {
         let failed = |(kind, reason): (&K, &String)| {
             let of_it = self.values.iter().filter(|((k, _), _)| k == kind);
@@ -189,14 +189,14 @@ impl<K: Contestant> Results<K> {
         self.failures.iter().map(failed).collect()
     }
 
-    /// The peak of each one's memory.
+    /// Peak memory of each contestant.
     pub(crate) fn peaks(&self) -> impl Iterator<Item = (K, f64)> {
         self.values.iter().filter(|((_, key), _)| *key == PEAK).filter_map(|((kind, _), values)| {
             Some((*kind, values.iter().flatten().copied().max_by(f64::total_cmp)?))
         })
     }
 
-    /// All values.
+    /// All values, as JSON.
     pub(crate) fn to_json(&self) -> Value {
         let mut servers = Map::new();
         for ((kind, key), values) in &self.values {
@@ -211,7 +211,7 @@ impl<K: Contestant> Results<K> {
 }
 
 impl Results<ServerKind> {
-    /// What has to be known about the row.
+    /// Notes about the row.
     pub(crate) fn notes(&self, work: &Workload) -> Vec<String> {
         let mut notes = Vec::new();
         let relay = self.median(ServerKind::Relay, DELIVERIES);
@@ -236,7 +236,7 @@ impl Results<ServerKind> {
     }
 }
 
-/// A number with its thousands apart.
+/// Formats a number with commas between thousands.
 fn format_thousands(value: f64, digits: usize) -> String {
     let text = format!("{value:.digits$}");
     let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));

@@ -1,4 +1,4 @@
-//! The servers that are compared, and how each is started.
+//! The servers of the comparison, and how each of them starts.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use crate::protocols::{BareLines, JetStream, Mqtt, Nats, Redis, RedisStreams, Ti
 use crate::queue_protocols::Beanstalkd;
 use crate::results::Contestant;
 
-/// A server that takes part.
+/// A server of the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ServerKind {
     Tidings,
@@ -54,28 +54,28 @@ impl Contestant for ServerKind {
     }
 }
 
-/// Where everything is that servers need.
+/// Paths of everything that servers need.
 #[derive(Debug)]
 pub(crate) struct ServerPaths {
     /// The program `tidings`.
     pub(crate) tidings: PathBuf,
     /// The program `zmq_proxy`.
     pub(crate) zmq_proxy: PathBuf,
-    /// Every server gets a new directory in it.
+    /// Each server gets a new directory in it.
     pub(crate) data: PathBuf,
     /// The processor of the servers.
     pub(crate) processor: Option<usize>,
 }
 
-/// A server that runs, with how it is spoken to and a directory that ends with it.
+/// A running server, its protocol, and its directory, which is removed at the end.
 pub(crate) struct RunningServer {
-    // Dropped first: nobody may write into a directory that is being removed.
+    // Dropped first: the server must not write into a directory that is being removed.
     pub(crate) server: Server,
     pub(crate) wire: Box<dyn WireProtocol>,
     pub(crate) dir: ServerDir,
 }
 
-/// A directory for one server's life.
+/// The directory of one running server.
 #[derive(Debug)]
 pub(crate) struct ServerDir(PathBuf);
 
@@ -96,25 +96,25 @@ impl ServerDir {
 
 impl Drop for ServerDir {
     fn drop(&mut self) {
-        // The directory around it is removed in the end.
+        // The directory around it is removed at the end.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// What a server is used for, as far as its start depends on it.
+/// The settings on which the start of a server depends.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ServerOptions {
-    /// Of the topics of Tidings.
+    /// `sync=` of topics of Tidings.
     pub(crate) sync: Sync,
-    /// Connections that subscribe.
+    /// Number of subscribers.
     pub(crate) subscribers: usize,
-    /// Bytes of a payload.
+    /// Bytes per payload.
     pub(crate) payload_bytes: usize,
-    /// Subscribers are sockets of ZeroMQ.
+    /// Subscribers are ZeroMQ sockets.
     pub(crate) is_over_zmq: bool,
 }
 
-/// Starts a server anew.
+/// Starts a server with an empty directory.
 pub(crate) fn start(
     place: &ServerPaths,
     kind: ServerKind,
@@ -175,7 +175,7 @@ fn command(
         ServerKind::Redis | ServerKind::RedisStreams => {
             let mut command = Command::new("redis-server");
             command.args(["--bind", "127.0.0.1", "--port", &port, "--save", ""]);
-            // Only 127.0.0.1 counts as this machine otherwise, and the generator has many
+            // Otherwise only 127.0.0.1 counts as this machine, and the generator uses many
             // addresses.
             command.args(["--protected-mode", "no"]);
             command.args(["--maxclients", "11000", "--dir"]).arg(dir.path());
@@ -221,8 +221,8 @@ fn command(
     Ok(made)
 }
 
-/// Mosquitto keeps 1,000 messages for a client that is slow, and drops the rest: for events it must
-/// not.
+/// By default Mosquitto keeps 1,000 messages for a slow client and drops the rest. Events must not
+/// be dropped.
 fn mosquitto_config(dir: &ServerDir, port: &str) -> anyhow::Result<PathBuf> {
     let config = format!(
         "listener {port} 127.0.0.1\nallow_anonymous true\nuser root\npersistence false\n\
@@ -234,7 +234,7 @@ fn mosquitto_config(dir: &ServerDir, port: &str) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// What the programs say of themselves.
+/// The versions, as the programs print them.
 pub(crate) fn versions(place: &ServerPaths) -> Vec<String> {
     let asked: [(&Path, &str); 5] = [
         (&place.tidings, "--version"),

@@ -1,5 +1,6 @@
-//! The crawlers that are compared, each told as well as its authors would: as many requests at once
-//! as make it fast, robots.txt kept, nothing that has to do with the rest of the web.
+//! The crawlers of the comparison. Each has the settings that its authors would choose: enough
+//! concurrent requests to be fast, robots.txt obeyed, and everything off that these sites do not
+//! need.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -16,10 +17,10 @@ use tidings_bench::{Launch, ReadyWhen, Server};
 
 use crate::results::Contestant;
 
-/// Connections of wget2 without a delay: with more of them it is not faster.
+/// Connections of wget2 without a delay. More of them do not make it faster.
 const WGET2_THREADS: u32 = 10;
 
-/// A crawler that takes part.
+/// A crawler of the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Crawler {
     Tidings,
@@ -53,22 +54,22 @@ impl Contestant for Crawler {
     }
 }
 
-/// Where everything is that crawlers need.
+/// Paths of everything that crawlers need.
 #[derive(Debug)]
 pub(super) struct CrawlerPaths {
     /// The program `tidings`.
     pub(super) tidings: PathBuf,
     /// The program `spider-peer`.
     pub(super) spider: PathBuf,
-    /// Of an environment that has Scrapy and the others.
+    /// The Python of an environment with Scrapy and the others.
     pub(super) python: PathBuf,
-    /// The programs for it.
+    /// The directory of the Python scripts.
     pub(super) scripts: PathBuf,
-    /// A new directory of this run.
+    /// A new directory for this run.
     pub(super) dir: PathBuf,
 }
 
-/// Crawls all of an origin.
+/// Crawls all sites of an origin.
 pub(super) fn crawl(
     place: &CrawlerPaths,
     crawler: Crawler,
@@ -108,8 +109,7 @@ fn tidings(place: &CrawlerPaths, seeds: &[String], delay: Duration) -> Command {
     command
 }
 
-/// It parses a page only after it has it in a file, so it gets files; the fastest of its ways to do
-/// without them.
+/// wget2 parses only pages that are in files. Of its ways to keep none, this is the fastest.
 fn wget2(place: &CrawlerPaths, seeds: &Path, site: &Site) -> Command {
     let mut command = Command::new("wget2");
     command.args(["--no-config", "--quiet", "--recursive", "--level=0", "--delete-after"]);
@@ -144,7 +144,8 @@ fn last_line(file: &Path) -> String {
     text.lines().last().unwrap_or("(no message)").to_owned()
 }
 
-/// A crawler that waits for announcements, and how they are made. It ends with this value.
+/// A crawler that waits for announcements, and the channel for them. It is killed when this value
+/// is dropped.
 pub(super) struct AnnouncedCrawler {
     channel: AnnounceChannel,
     _helper: Option<HelperProcess>,
@@ -156,19 +157,19 @@ enum AnnounceChannel {
     Pipe(ChildStdin),
 }
 
-/// A process that is told what to do on its standard input.
+/// A process that receives URLs on its standard input. It is killed when this value is dropped.
 struct HelperProcess(Child);
 
 impl Drop for HelperProcess {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
 impl AnnouncedCrawler {
-    /// Starts it. It may need a moment until it hears.
+    /// Starts the crawler. It may need a moment until it receives announcements.
     pub(super) fn start(place: &CrawlerPaths, crawler: Crawler) -> anyhow::Result<Self> {
         let socket = |server: &Server| -> anyhow::Result<TcpStream> {
             let socket = TcpStream::connect(server.address())?;
@@ -226,14 +227,14 @@ impl AnnouncedCrawler {
     }
 }
 
-/// A broker with workers of its group `crawlers`. All end with this value.
+/// A broker with workers of its group `crawlers`. All are killed when this value is dropped.
 pub(super) struct WorkerFleet {
     broker: SocketAddr,
     _servers: Vec<Server>,
 }
 
 impl WorkerFleet {
-    /// Starts it. Workers may need a moment until they are there.
+    /// Starts the processes. Workers may need a moment to join.
     pub(super) fn start(place: &CrawlerPaths, workers: u32) -> anyhow::Result<Self> {
         let mut command = program(place);
         command.args(["broker", "--listen=127.0.0.1:0", "--data"]).arg(place.dir.join("data"));
@@ -250,7 +251,7 @@ impl WorkerFleet {
         Ok(Self { broker, _servers: servers })
     }
 
-    /// Where the broker listens.
+    /// The address of the broker.
     pub(super) fn broker(&self) -> SocketAddr {
         self.broker
     }
