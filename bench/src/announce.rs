@@ -1,9 +1,6 @@
 //! Time from an announcement to its request, as the host sees it, on an idle system.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "a benchmark reads the clock, and waits for others to be idle"
-)]
+#![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock and sleeps")]
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -37,12 +34,12 @@ impl Announce {
     pub fn measure(
         &self,
         origin: &Origin,
-        mut ring: impl FnMut(&str) -> anyhow::Result<()>,
-        watch: &mut ProgressFn<'_>,
+        mut announce: impl FnMut(&str) -> anyhow::Result<()>,
+        progress: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Vec<Figure>> {
         let hosts = self.hosts.min(origin.site().hosts - 1);
         // The crawler may still be starting.
-        announce_and_wait(origin, hosts, 0, &mut ring)?;
+        announce_and_wait(origin, hosts, 0, &mut announce)?;
         let mut reached = hosts;
         let mut of_page = |page, what: &str| {
             let mut times = Histogram::new();
@@ -53,9 +50,9 @@ impl Announce {
                     break;
                 }
                 if host % 100 == 0 {
-                    watch(&format!("{what}, {host} of {reached}"))?;
+                    progress(&format!("{what}, {host} of {reached}"))?;
                 }
-                let took = announce_and_wait(origin, host, page, &mut ring)?;
+                let took = announce_and_wait(origin, host, page, &mut announce)?;
                 times.record(took);
                 // Crawlers that poll must not always meet the announcement at the same point of
                 // their interval.
@@ -63,7 +60,7 @@ impl Announce {
             }
             anyhow::Ok(times)
         };
-        let unknown = of_page(0, "hosts that are not known")?;
+        let unknown = of_page(0, "unknown hosts")?;
         let known = of_page(1, "known hosts")?;
         let ms = |key, label, value: f64| Figure::new(key, label, 2).with_runs([value / 1000.0]);
         Ok(vec![
@@ -81,21 +78,27 @@ fn announce_and_wait(
     origin: &Origin,
     host: u32,
     page: u32,
-    ring: &mut impl FnMut(&str) -> anyhow::Result<()>,
+    announce: &mut impl FnMut(&str) -> anyhow::Result<()>,
 ) -> anyhow::Result<Duration> {
-    let known = origin.request_count();
+    let count_before = origin.request_count();
     let url = origin.url(host, page);
     let announced = origin.now();
-    ring(&url)?;
-    let start = origin.wait_for(REQUEST_TIMEOUT, |record| {
-        record.requests[known..].iter().find(|hit| hit.host == host).map(|hit| hit.start)
+    announce(&url)?;
+    let start = origin.wait_for(REQUEST_TIMEOUT, |log| {
+        log.requests[count_before..]
+            .iter()
+            .find(|request| request.host == host)
+            .map(|request| request.start)
     })?;
-    origin.wait_for(REQUEST_TIMEOUT, |record| {
-        let mut hits = record.requests[known..].iter();
-        hits.find(|hit| {
-            hit.host == host && hit.target == RequestTarget::Page(page) && hit.end.is_some()
-        })
-        .map(|_| ())
+    origin.wait_for(REQUEST_TIMEOUT, |log| {
+        let mut requests = log.requests[count_before..].iter();
+        requests
+            .find(|request| {
+                request.host == host
+                    && request.target == RequestTarget::Page(page)
+                    && request.end.is_some()
+            })
+            .map(|_| ())
     })?;
     Ok(start.saturating_sub(announced))
 }

@@ -46,24 +46,24 @@ impl Fan {
         plain: Target<'_>,
         guarded: Target<'_>,
         encryption: Option<&EncryptionRate<'_>>,
-        watch: &mut ProgressFn<'_>,
+        progress: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Vec<Figure>> {
-        let mut plain = self.connect_broker(plain, watch)?;
-        let mut guarded = self.connect_broker(guarded, watch)?;
-        for side in [&mut plain, &mut guarded] {
-            side.run_turn(self.warm_up, watch)?;
-            side.runs.clear();
+        let mut plain = self.connect_broker(plain, progress)?;
+        let mut guarded = self.connect_broker(guarded, progress)?;
+        for broker in [&mut plain, &mut guarded] {
+            broker.run_turn(self.warm_up, progress)?;
+            broker.runs.clear();
         }
         let mut rates = Vec::new();
         for round in 0..self.runs {
             if let Some(encryption) = encryption {
-                watch("openssl speed")?;
+                progress("openssl speed")?;
                 rates.push(encryption()?);
             }
-            let mut sides = [&mut plain, &mut guarded];
-            sides.rotate_left(round % 2);
-            for side in sides {
-                side.run_turn(self.run, watch)?;
+            let mut brokers = [&mut plain, &mut guarded];
+            brokers.rotate_left(round % 2);
+            for broker in brokers {
+                broker.run_turn(self.run, progress)?;
             }
         }
         Ok(figures(&plain.runs, &guarded.runs, &rates))
@@ -72,26 +72,30 @@ impl Fan {
     fn connect_broker<'a>(
         &self,
         target: Target<'a>,
-        watch: &mut ProgressFn<'_>,
+        progress: &mut ProgressFn<'_>,
     ) -> anyhow::Result<ComparedBroker<'a>> {
         let size = LoadSize {
             publishers: self.publishers,
             subscribers: self.subscribers,
             window: self.window,
         };
-        let server = target.server.context("what runs elsewhere cannot be compared")?;
-        Ok(ComparedBroker { load: Load::connect(target, size, watch)?, server, runs: Vec::new() })
+        let server = target.server.context("only brokers on this machine can be compared")?;
+        Ok(ComparedBroker {
+            load: Load::connect(target, size, progress)?,
+            server,
+            runs: Vec::new(),
+        })
     }
 }
 
 impl ComparedBroker<'_> {
     /// Runs one turn and waits until nothing of it is in flight.
-    fn run_turn(&mut self, length: Duration, watch: &mut ProgressFn<'_>) -> anyhow::Result<()> {
+    fn run_turn(&mut self, length: Duration, progress: &mut ProgressFn<'_>) -> anyhow::Result<()> {
         self.load.resume();
-        self.load.run_until(Instant::now() + WARM_UP, watch)?;
+        self.load.run_until(Instant::now() + WARM_UP, progress)?;
         let (before, began, cpu_before) =
             (self.load.counters(), Instant::now(), self.server.cpu_time()?);
-        self.load.run_until(began + length, watch)?;
+        self.load.run_until(began + length, progress)?;
         let (after, took, cpu) = (self.load.counters(), began.elapsed(), self.server.cpu_time()?);
         let (took, cpu) = (took.as_secs_f64(), cpu.saturating_sub(cpu_before).as_secs_f64());
         let deliveries = to_f64(after.delivered - before.delivered);
@@ -103,7 +107,7 @@ impl ComparedBroker<'_> {
             processors: cpu / took,
             cpu_us_per_1000: cpu * 1e9 / deliveries,
         });
-        self.load.finish(watch)
+        self.load.finish(progress)
     }
 }
 
@@ -119,20 +123,20 @@ fn figures(plain: &[TurnResult], guarded: &[TurnResult], encryption: &[f64]) -> 
     let work = |run: &TurnResult| run.cpu_us_per_1000;
     let mut figures = vec![
         figure("deliveries_per_second", "deliveries/s", 0, of(guarded, rate)),
-        figure("plain_deliveries_per_second", "without, deliveries/s", 0, of(plain, rate)),
-        Figure::new("of_plain", "of without", 3)
+        figure("plain_deliveries_per_second", "plain, deliveries/s", 0, of(plain, rate)),
+        Figure::new("of_plain", "ratio to plain", 3)
             .with_runs(rounds().map(|(plain, guarded)| rate(guarded) / rate(plain))),
         figure("broker_cpu_us_per_1000_deliveries", "broker us per 1,000", 1, of(guarded, work)),
         figure(
             "plain_broker_cpu_us_per_1000_deliveries",
-            "without, us per 1,000",
+            "plain, us per 1,000",
             1,
             of(plain, work),
         ),
-        Figure::new("of_plain_by_cpu", "of without, by CPU", 3)
+        Figure::new("of_plain_by_cpu", "ratio to plain, by CPU", 3)
             .with_runs(rounds().map(|(plain, guarded)| work(plain) / work(guarded))),
         figure("broker_cpus", "broker processors", 2, of(guarded, |run| run.processors)),
-        figure("plain_broker_cpus", "without, processors", 2, of(plain, |run| run.processors)),
+        figure("plain_broker_cpus", "plain, processors", 2, of(plain, |run| run.processors)),
     ];
     if encryption.is_empty() {
         return figures;
@@ -149,10 +153,10 @@ fn figures(plain: &[TurnResult], guarded: &[TurnResult], encryption: &[f64]) -> 
     let megabytes = |runs: &[TurnResult]| runs.iter().map(|run| mega(bytes(run))).collect();
     figures.extend([
         figure("mb_per_second", "MB/s", 0, megabytes(guarded)),
-        figure("plain_mb_per_second", "without, MB/s", 0, megabytes(plain)),
+        figure("plain_mb_per_second", "plain, MB/s", 0, megabytes(plain)),
         Figure::new("aes_mb_per_second", "AES-256-GCM, MB/s", 0)
             .with_runs(encryption.iter().map(|rate| mega(*rate))),
-        figure("of_limit", "of 1/(1/AES + 1/without)", 3, of_limit(bytes)),
+        figure("of_limit", "of 1/(1/AES + 1/plain)", 3, of_limit(bytes)),
         figure("of_limit_by_cpu", "the same, by CPU", 3, of_limit(by_cpu)),
     ]);
     figures

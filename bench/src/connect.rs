@@ -35,7 +35,7 @@ impl Connect {
     pub fn measure(
         &self,
         target: Target<'_>,
-        watch: &mut ProgressFn<'_>,
+        progress: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Vec<Figure>> {
         connection::create_topic(&target)?;
         let mut cycle = ConnectCycles::new(target);
@@ -43,15 +43,15 @@ impl Connect {
         let mut cost = CpuCost::per_thousand_cycles();
         for _ in 0..self.runs {
             let (before, began) = (cycle.completed, Instant::now());
-            let costing = CpuCost::snapshot(target.server)?;
+            let cpu_before = CpuCost::snapshot(target.server)?;
             while began.elapsed() < self.run {
                 cycle.advance()?;
                 if cycle.completed.is_multiple_of(PROGRESS_CYCLES) {
-                    watch(&format!("{} connections were opened and closed", cycle.completed))?;
+                    progress(&format!("{} connections opened and closed", cycle.completed))?;
                 }
             }
             let (cycles, took) = (to_f64(cycle.completed - before), began.elapsed());
-            cost.add_run(costing, target.server, cycles, took)?;
+            cost.add_run(cpu_before, target.server, cycles, took)?;
             rate.runs.push(cycles / took.as_secs_f64());
         }
         let mut figures = vec![rate];
@@ -80,7 +80,7 @@ impl ConnectCycles {
         run_step(&mut socket, &SetupStep::new(self.subscription.send.clone(), ReadUntil::Nothing))?;
         self.open.push_back(socket);
         if self.open.len() > OPEN_CONNECTIONS {
-            let mut oldest = self.open.pop_front().expect("it is longer than nothing");
+            let mut oldest = self.open.pop_front().expect("the queue is not empty");
             run_step(&mut oldest, &SetupStep::new([], self.subscription.until))?;
             self.completed += 1;
         }
@@ -90,7 +90,7 @@ impl ConnectCycles {
     /// Connects to a broker on this machine, from a new source address every 256 cycles. The side
     /// that closes first keeps the port for a minute, and one address has only 28,000 ports.
     fn connect(&self) -> anyhow::Result<TcpStream> {
-        let made = || -> std::io::Result<TcpStream> {
+        let open_socket = || -> std::io::Result<TcpStream> {
             if !self.address.ip().is_loopback() || !self.address.is_ipv4() {
                 return TcpStream::connect(self.address);
             }
@@ -100,7 +100,8 @@ impl ConnectCycles {
             connect(&socket, &self.address)?;
             Ok(socket.into())
         };
-        let socket = made().with_context(|| format!("cannot connect to {}", self.address))?;
+        let socket =
+            open_socket().with_context(|| format!("cannot connect to {}", self.address))?;
         socket.set_nodelay(true)?;
         Ok(socket)
     }

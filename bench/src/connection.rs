@@ -54,43 +54,46 @@ fn open_to_target(
 pub fn run_step(socket: &mut (impl Read + Write), step: &SetupStep) -> anyhow::Result<()> {
     socket.write_all(&step.send).context("the broker closed the connection")?;
     socket.flush()?;
-    let mut heard = Vec::new();
-    while !is_answered(&heard, step.until)? {
+    let mut received = Vec::new();
+    while !is_answered(&received, step.until)? {
         let mut buffer = [0; 4096];
         let bytes = match socket.read(&mut buffer) {
-            Ok(0) => bail!("the broker closed the connection{}", last_received(&heard)),
+            Ok(0) => bail!("the broker closed the connection{}", last_received(&received)),
             Ok(bytes) => bytes,
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                bail!("the broker does not answer{}", last_received(&heard))
+                bail!(
+                    "the broker did not answer within {ANSWER_TIMEOUT:?}{}",
+                    last_received(&received)
+                )
             }
-            Err(error) => return Err(error).context("no answer"),
+            Err(error) => return Err(error).context("cannot read an answer"),
         };
-        heard.extend_from_slice(&buffer[..bytes]);
+        received.extend_from_slice(&buffer[..bytes]);
     }
     Ok(())
 }
 
 /// The last bytes that were received, for an error message.
-fn last_received(heard: &[u8]) -> String {
-    let end = &heard[heard.len().saturating_sub(200)..];
+fn last_received(received: &[u8]) -> String {
+    let end = &received[received.len().saturating_sub(200)..];
     if end.is_empty() {
         return String::new();
     }
-    format!("; it last said {:?}", String::from_utf8_lossy(end))
+    format!("; the last bytes were {:?}", String::from_utf8_lossy(end))
 }
 
 /// Whether the answer is complete.
-fn is_answered(heard: &[u8], until: ReadUntil) -> anyhow::Result<bool> {
+fn is_answered(received: &[u8], until: ReadUntil) -> anyhow::Result<bool> {
     match until {
         ReadUntil::Nothing => Ok(true),
-        ReadUntil::Bytes(bytes) => Ok(heard.len() >= bytes),
+        ReadUntil::Bytes(bytes) => Ok(received.len() >= bytes),
         ReadUntil::Line(start) => {
-            for line in heard.split_inclusive(|&byte| byte == b'\n') {
+            for line in received.split_inclusive(|&byte| byte == b'\n') {
                 if !line.ends_with(b"\n") {
                     break;
                 }
                 if line.starts_with(b"-") {
-                    bail!("the broker refuses: {}", String::from_utf8_lossy(line).trim_end());
+                    bail!("the broker rejects: {}", String::from_utf8_lossy(line).trim_end());
                 }
                 if line.starts_with(start.as_bytes()) {
                     return Ok(true);
@@ -170,13 +173,13 @@ impl PublisherSocket {
 
     /// Starts the next write of the messages.
     pub(crate) fn start_write(&mut self) {
-        debug_assert!(self.is_idle(), "pieces are not mixed");
+        debug_assert!(self.is_idle(), "the last write is complete");
         self.written = 0;
     }
 
     /// The messages, to be changed before the next write. Their length must stay.
     pub(crate) fn messages_mut(&mut self) -> &mut [u8] {
-        debug_assert!(self.is_idle(), "what is under way does not change");
+        debug_assert!(self.is_idle(), "messages change only between writes");
         &mut self.messages
     }
 
@@ -205,7 +208,7 @@ impl PublisherSocket {
     pub(crate) fn read_available(
         &mut self,
         buffer: &mut [u8],
-        mut heard: impl FnMut(&[u8]) -> anyhow::Result<()>,
+        mut handle: impl FnMut(&[u8]) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         loop {
             if let Some(session) = &mut self.session {
@@ -217,14 +220,14 @@ impl PublisherSocket {
                 }
                 session.process_new_packets()?;
                 while let Ok(bytes @ 1..) = session.reader().read(buffer) {
-                    heard(&buffer[..bytes])?;
+                    handle(&buffer[..bytes])?;
                 }
                 continue;
             }
             match self.socket.read(buffer) {
                 Ok(0) => bail!("the broker closed a publisher's connection"),
                 Ok(bytes) => {
-                    heard(&buffer[..bytes])?;
+                    handle(&buffer[..bytes])?;
                     if bytes < buffer.len() {
                         // The socket is empty; `epoll` reports later bytes.
                         return Ok(());
@@ -262,7 +265,7 @@ mod tests {
         assert!(!is_answered(b"Connected.  (PID 1)\r\n+OK", until).unwrap());
         assert!(is_answered(b"Connected.  (PID 1)\r\n+OK\r\n", until).unwrap());
         let refused = is_answered(b"Connected.  (PID 1)\r\n-ERR limit no\r\n", until).unwrap_err();
-        assert_eq!(refused.to_string(), "the broker refuses: -ERR limit no");
+        assert_eq!(refused.to_string(), "the broker rejects: -ERR limit no");
         assert!(is_answered(b"abcd", ReadUntil::Bytes(4)).unwrap());
         assert!(!is_answered(b"abc", ReadUntil::Bytes(4)).unwrap());
     }

@@ -42,9 +42,9 @@ impl Disk {
         let device = fs::metadata(dir).with_context(|| dir.display().to_string())?.dev();
         let device = format!("{}:{}", major(device), minor(device));
         let mounts = fs::read_to_string("/proc/self/mountinfo")?;
-        let found = mounts.lines().rev().find_map(|line| parse_mount(line, &device));
+        let disk = mounts.lines().rev().find_map(|line| parse_mount(line, &device));
         let unknown = || "unknown".to_owned();
-        Ok(found.unwrap_or_else(|| Self {
+        Ok(disk.unwrap_or_else(|| Self {
             mount: unknown(),
             file_system: unknown(),
             source: unknown(),
@@ -75,7 +75,7 @@ pub fn check_not_in_memory(dir: &Path) -> anyhow::Result<()> {
     let kind = u64::try_from(kind).unwrap_or_default();
     ensure!(
         !MEMORY_FILE_SYSTEMS.contains(&kind),
-        "{} is in memory (tmpfs), so nothing there is ever synced; choose another --data",
+        "{} is in memory (tmpfs), where nothing is synced; choose a --data directory on a disk",
         dir.display()
     );
     Ok(())

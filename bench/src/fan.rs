@@ -31,21 +31,21 @@ impl Fan {
     pub fn measure(
         &self,
         target: Target<'_>,
-        watch: &mut ProgressFn<'_>,
+        progress: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Vec<Figure>> {
         let size = LoadSize {
             publishers: self.publishers,
             subscribers: self.subscribers,
             window: self.window,
         };
-        let mut load = Load::connect(target, size, watch)?;
-        load.run_until(Instant::now() + self.warm_up, watch)?;
+        let mut load = Load::connect(target, size, progress)?;
+        load.run_until(Instant::now() + self.warm_up, progress)?;
         let mut rates = DeliveryRates::new();
         for _ in 0..self.runs {
-            rates.run(&mut load, target, self.run, watch)?;
+            rates.run(&mut load, target, self.run, progress)?;
         }
         if self.publishers > 0 {
-            load.finish(watch)?;
+            load.finish(progress)?;
         }
         rates.figures(target)
     }
@@ -74,14 +74,19 @@ impl DeliveryRates {
         load: &mut Load<'_>,
         target: Target<'_>,
         length: Duration,
-        watch: &mut ProgressFn<'_>,
+        progress: &mut ProgressFn<'_>,
     ) -> anyhow::Result<()> {
         let (before, began) = (load.counters(), Instant::now());
-        let costing = CpuCost::snapshot(target.server)?;
-        load.run_until(began + length, watch)?;
+        let cpu_before = CpuCost::snapshot(target.server)?;
+        load.run_until(began + length, progress)?;
         let (after, took) = (load.counters(), began.elapsed());
         self.add(before, after, took);
-        self.cost.add_run(costing, target.server, to_f64(after.delivered - before.delivered), took)
+        self.cost.add_run(
+            cpu_before,
+            target.server,
+            to_f64(after.delivered - before.delivered),
+            took,
+        )
     }
 
     fn add(&mut self, before: LoadCounters, after: LoadCounters, took: Duration) {

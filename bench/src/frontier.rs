@@ -54,8 +54,8 @@ impl Frontier {
     pub fn measure(
         &self,
         target: Target<'_>,
-        again: Option<&RestartBroker<'_>>,
-        watch: &mut ProgressFn<'_>,
+        restart: Option<&RestartBroker<'_>>,
+        progress: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Vec<Figure>> {
         let job = target.topic;
         let steps = [
@@ -77,16 +77,16 @@ impl Frontier {
         worker.peek(&mut [0])?;
         let cpu = target.server.map(Server::cpu_time).transpose()?;
         let (took, links, releases) = thread::scope(|scope| {
-            let asks = second.try_clone()?;
-            let probe = scope.spawn(move || probe_release_times(asks));
+            let probe_socket = second.try_clone()?;
+            let probe = scope.spawn(move || probe_release_times(probe_socket));
             let mut run = FrontierLoad { frontier: *self, worker, new_urls: 0, links: 0 };
             let began = Instant::now();
-            let ended = run.fill(watch);
+            let result = run.fill(progress);
             let took = began.elapsed();
             // The thread of the second worker ends when its connection does.
             let _ = second.shutdown(Shutdown::Both);
             let releases = probe.join().expect("a probe does not panic");
-            anyhow::Ok(ended.map(|()| (took, run.links, releases))?)
+            anyhow::Ok(result.map(|()| (took, run.links, releases))?)
         })?;
         let ms = |part| releases.quantile(part) / 1000.0;
         let mut figures = vec![
@@ -103,13 +103,13 @@ impl Frontier {
                 .push(Figure::new("broker_us_per_link", "broker us per link", 2).with_runs([used]));
             figures.push(Figure::new("broker_mib", "broker MiB", 0).with_runs([mib]));
         }
-        if let (Some(server), Some(again)) = (target.server, again) {
-            watch("killed and started again")?;
+        if let (Some(server), Some(restart)) = (target.server, restart) {
+            progress("killing and restarting the broker")?;
             // This host is unused: the other hosts may be leased to a worker that is gone.
             connection::open(target.address, [step(format!("PUB new-url {UNUSED_HOST_URL}\n"))])?;
             server.kill()?;
             let began = Instant::now();
-            let server = again()?;
+            let server = restart()?;
             first_release(server.address())?;
             let took = began.elapsed().as_secs_f64();
             figures.push(Figure::new("restart_s", "restart to release, s", 2).with_runs([took]));
@@ -127,10 +127,10 @@ struct FrontierLoad {
 }
 
 impl FrontierLoad {
-    fn fill(&mut self, watch: &mut ProgressFn<'_>) -> anyhow::Result<()> {
+    fn fill(&mut self, progress: &mut ProgressFn<'_>) -> anyhow::Result<()> {
         let mut tasks = TaskIds::received_by(&self.worker)?;
         let began = Instant::now();
-        let (mut chance, mut shown) = (1_u64, began);
+        let (mut random_state, mut reported) = (1_u64, began);
         let mut answer = Vec::new();
         while self.new_urls < self.frontier.urls {
             let id = tasks.next().context("the broker closed the connection")?;
@@ -141,8 +141,9 @@ impl FrontierLoad {
                     self.new_urls
                 } else {
                     // Any known page will do, as long as the broker cannot predict it.
-                    chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                    (chance >> 20) % self.new_urls.max(1) + 1
+                    random_state =
+                        random_state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    (random_state >> 20) % self.new_urls.max(1) + 1
                 };
                 let host = page.wrapping_mul(7919) % self.frontier.hosts;
                 writeln!(
@@ -157,9 +158,9 @@ impl FrontierLoad {
             }
             self.links += self.frontier.links;
             self.worker.write_all(&answer)?;
-            if shown.elapsed() > PROGRESS_INTERVAL {
-                watch(&format!("{} of {} URLs", self.new_urls, self.frontier.urls))?;
-                shown = Instant::now();
+            if reported.elapsed() > PROGRESS_INTERVAL {
+                progress(&format!("{} of {} URLs", self.new_urls, self.frontier.urls))?;
+                reported = Instant::now();
             }
         }
         Ok(())

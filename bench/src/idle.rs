@@ -33,7 +33,7 @@ impl Idle {
     pub fn measure(
         &self,
         target: Target<'_>,
-        watch: &mut ProgressFn<'_>,
+        progress: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Vec<Figure>> {
         connection::create_topic(&target)?;
         // One publisher and one subscriber come first, so that the memory that a broker allocates
@@ -43,7 +43,7 @@ impl Idle {
         let empty = target.server.map(server::Server::resident_bytes).transpose()?;
 
         let mut poller = Poller::new()?;
-        let mut sockets = connect_subscribers(&target, &poller, self.subscribers, watch)?;
+        let mut sockets = connect_subscribers(&target, &poller, self.subscribers, progress)?;
         thread::sleep(SETTLE_TIME);
         let mut figures = Vec::new();
         if let (Some(server), Some(empty)) = (target.server, empty) {
@@ -60,10 +60,10 @@ impl Idle {
         let mut ready = Vec::new();
         let before = target.server.map(server::Server::cpu_time).transpose()?;
         for event in 1..=u64::try_from(self.events)? {
-            watch(&format!("event {event} of {} to all", self.events))?;
+            progress(&format!("event {event} of {} to all", self.events))?;
             let began = Instant::now();
             publish(&mut publisher)?;
-            let wanted = stream.bytes(event);
+            let expected = stream.bytes(event);
             let mut missing = sockets.len();
             while missing > 0 {
                 poller.wait(DELIVERY_TIMEOUT, &mut ready)?;
@@ -72,12 +72,14 @@ impl Idle {
                         continue;
                     };
                     ensure!(bytes > 0, "the broker closed a subscriber's connection");
-                    let had: u64 = received[token];
-                    received[token] = had + bytes;
-                    missing -= usize::from(had < wanted && received[token] >= wanted);
+                    let before_read: u64 = received[token];
+                    received[token] = before_read + bytes;
+                    missing -= usize::from(before_read < expected && received[token] >= expected);
                 }
                 if began.elapsed() > DELIVERY_TIMEOUT {
-                    bail!("{missing} subscribers did not get an event");
+                    bail!(
+                        "an event did not reach {missing} subscribers within {DELIVERY_TIMEOUT:?}"
+                    );
                 }
             }
             last.runs.push(began.elapsed().as_secs_f64() * 1e3);
@@ -96,6 +98,6 @@ impl Idle {
 
 fn publish(publisher: &mut PublisherSocket) -> anyhow::Result<()> {
     publisher.start_write();
-    ensure!(publisher.flush()?, "the broker does not take an event");
+    ensure!(publisher.flush()?, "the broker did not read an event; its socket is full");
     Ok(())
 }

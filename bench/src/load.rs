@@ -68,11 +68,11 @@ impl<'a> Load<'a> {
     pub(crate) fn connect(
         target: Target<'a>,
         size: LoadSize,
-        watch: &mut ProgressFn<'_>,
+        progress: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Self> {
         connection::create_topic(&target)?;
         let poller = Poller::new()?;
-        let subscribers = connect_subscribers(&target, &poller, size.subscribers, watch)?;
+        let subscribers = connect_subscribers(&target, &poller, size.subscribers, progress)?;
         let burst = connection::burst(target.payload_bytes, size.window, size.publishers);
         let mut publishers = Vec::with_capacity(size.publishers);
         for token in subscribers.len()..subscribers.len() + size.publishers {
@@ -102,20 +102,20 @@ impl<'a> Load<'a> {
     pub(crate) fn run_until(
         &mut self,
         end: Instant,
-        watch: &mut ProgressFn<'_>,
+        progress: &mut ProgressFn<'_>,
     ) -> anyhow::Result<()> {
-        let (mut shown, mut before) = (Instant::now(), self.counters());
+        let (mut reported, mut before) = (Instant::now(), self.counters());
         loop {
             let now = Instant::now();
             if now >= end {
                 return Ok(());
             }
-            if now >= shown + PROGRESS_INTERVAL {
+            if now >= reported + PROGRESS_INTERVAL {
                 let counters = self.counters();
                 let per_second = to_f64(counters.delivered - before.delivered)
-                    / now.duration_since(shown).as_secs_f64();
-                watch(&format!("{:.2} million deliveries/s", per_second / 1e6))?;
-                (shown, before) = (now, counters);
+                    / now.duration_since(reported).as_secs_f64();
+                progress(&format!("{:.2} million deliveries/s", per_second / 1e6))?;
+                (reported, before) = (now, counters);
             }
             self.poll_once((end - now).min(PROGRESS_INTERVAL))?;
         }
@@ -130,7 +130,7 @@ impl<'a> Load<'a> {
 
     /// Stops publishing and waits until every subscriber has received exactly the published bytes.
     /// More bytes mean a line that is not an event; fewer mean a loss.
-    pub(crate) fn finish(&mut self, watch: &mut ProgressFn<'_>) -> anyhow::Result<()> {
+    pub(crate) fn finish(&mut self, progress: &mut ProgressFn<'_>) -> anyhow::Result<()> {
         self.is_stopped = true;
         let mut last = (Instant::now(), 0);
         loop {
@@ -139,7 +139,7 @@ impl<'a> Load<'a> {
             if is_written && self.positions.active().all(exact) {
                 return Ok(());
             }
-            watch("waiting for what is under way")?;
+            progress("waiting for events in flight")?;
             let now: u64 = self.positions.active().sum();
             if now > last.1 {
                 last = (Instant::now(), now);
@@ -168,18 +168,18 @@ impl<'a> Load<'a> {
             .map(|bytes| self.published.saturating_sub(self.stream.events(bytes)))
             .sum();
         format!(
-            "not every subscriber received what was published ({} events): {short} have less, together \
-             {lost} events, and {over} have other bytes, such as a notice that something is gone; a \
-             smaller window may help",
+            "not every subscriber received the {} published events: {short} received less ({lost} events \
+             in total), and {over} received other bytes, such as a notice of lost events; try a \
+             smaller window",
             self.published
         )
     }
 
     /// Publishes as the window allows, then waits for sockets and handles them.
-    fn poll_once(&mut self, longest: Duration) -> anyhow::Result<()> {
+    fn poll_once(&mut self, timeout: Duration) -> anyhow::Result<()> {
         self.publish()?;
         let mut ready = std::mem::take(&mut self.ready);
-        self.poller.wait(longest, &mut ready)?;
+        self.poller.wait(timeout, &mut ready)?;
         for &token in &ready {
             if token < self.subscribers.len() {
                 self.receive(token)?;
@@ -232,9 +232,9 @@ impl<'a> Load<'a> {
 
     /// Handles a publisher that is writable or has received bytes.
     fn handle_publisher(&mut self, publisher: usize) -> anyhow::Result<()> {
-        let refusal = self.target.wire.rejection_marker();
+        let marker = self.target.wire.rejection_marker();
         self.publishers[publisher]
-            .read_available(&mut self.read_buffer, |heard| check_rejection(refusal, heard))?;
+            .read_available(&mut self.read_buffer, |received| check_rejection(marker, received))?;
         if !self.publishers[publisher].is_idle() {
             self.flush(publisher)?;
         }
@@ -283,12 +283,12 @@ pub(crate) fn connect_subscribers(
     target: &Target<'_>,
     poller: &Poller,
     count: usize,
-    watch: &mut ProgressFn<'_>,
+    progress: &mut ProgressFn<'_>,
 ) -> anyhow::Result<Vec<SubscriberSocket>> {
     let mut subscribers = Vec::with_capacity(count);
     for token in 0..count {
         if token.is_multiple_of(100) {
-            watch(&format!("connecting, {token} of {count}"))?;
+            progress(&format!("connecting, {token} of {count}"))?;
         }
         let subscriber = connection::subscriber(target)?;
         poller.register_readable(subscriber.socket(), token)?;
@@ -304,15 +304,15 @@ fn wait_for_subscriptions(target: &Target<'_>) {
 }
 
 /// An error if the broker rejected a message.
-pub(crate) fn check_rejection(refusal: &[u8], heard: &[u8]) -> anyhow::Result<()> {
-    if refusal.is_empty() {
+pub(crate) fn check_rejection(marker: &[u8], received: &[u8]) -> anyhow::Result<()> {
+    if marker.is_empty() {
         return Ok(());
     }
-    let at = memmem::find(heard, refusal);
+    let at = memmem::find(received, marker);
     ensure!(
         at.is_none(),
-        "the broker refuses: {}",
-        String::from_utf8_lossy(&heard[at.unwrap_or(0)..]).lines().next().unwrap_or_default()
+        "the broker rejects: {}",
+        String::from_utf8_lossy(&received[at.unwrap_or(0)..]).lines().next().unwrap_or_default()
     );
     Ok(())
 }
@@ -412,8 +412,8 @@ mod tests {
         });
         let mut load = Load::connect(target(address), SIZE, &mut |_| Ok(())).unwrap();
         load.run_until(in_20_ms(), &mut |_| Ok(())).unwrap();
-        let told = load.finish(&mut |_| Ok(())).unwrap_err().to_string();
-        assert!(told.contains("1 have other bytes"), "{told}");
+        let error = load.finish(&mut |_| Ok(())).unwrap_err().to_string();
+        assert!(error.contains("1 received other bytes"), "{error}");
         drop(load);
         broker.join().unwrap();
     }
@@ -425,8 +425,8 @@ mod tests {
             publisher
         });
         let mut load = Load::connect(target(address), SIZE, &mut |_| Ok(())).unwrap();
-        let told = load.run_until(Instant::now() + IDLE_TIMEOUT, &mut |_| Ok(())).unwrap_err();
-        assert!(told.to_string().contains("closed a subscriber's connection"), "{told}");
+        let error = load.run_until(Instant::now() + IDLE_TIMEOUT, &mut |_| Ok(())).unwrap_err();
+        assert!(error.to_string().contains("closed a subscriber's connection"), "{error}");
         drop(broker.join().unwrap());
     }
 }

@@ -37,7 +37,7 @@ pub struct Certificate {
 /// Creates a certificate for this machine in that directory. It is valid for one day.
 pub fn create_certificate(directory: &Path) -> anyhow::Result<Certificate> {
     let settings = directory.join("openssl.cnf");
-    fs::write(&settings, CONFIG).context("cannot write the settings of openssl")?;
+    fs::write(&settings, CONFIG).context("cannot write the configuration of openssl")?;
     let files = Certificate { cert: directory.join("bench.pem"), key: directory.join("bench.key") };
     let mut command = Command::new("openssl");
     command.args(["req", "-x509", "-nodes", "-days", "1", "-newkey", "ec"]);
@@ -52,23 +52,23 @@ pub fn create_certificate(directory: &Path) -> anyhow::Result<Certificate> {
 pub fn aes_gcm_bytes_per_second(processor: Option<usize>) -> anyhow::Result<f64> {
     let mut command = Command::new("openssl");
     command.args(["speed", "-mr", "-seconds", "1", "-bytes", RECORD_BYTES, "-evp", "aes-256-gcm"]);
-    let said = match processor {
+    let output = match processor {
         Some(processor) => server::run_pinned(processor, || run(&mut command))??,
         None => run(&mut command)?,
     };
-    parse_rate(&said).with_context(|| format!("cannot understand what openssl says: {said}"))
+    parse_rate(&output).with_context(|| format!("cannot parse the output of openssl: {output}"))
 }
 
 /// The last field of the machine-readable line: `+F:25:AES-256-GCM:3444744274.75`.
-fn parse_rate(said: &str) -> Option<f64> {
-    let line = said.lines().find(|line| line.starts_with("+F:"))?;
+fn parse_rate(output: &str) -> Option<f64> {
+    let line = output.lines().find(|line| line.starts_with("+F:"))?;
     line.rsplit(':').next()?.trim().parse().ok().filter(|rate| *rate > 0.0)
 }
 
 fn run(command: &mut Command) -> anyhow::Result<String> {
-    let ended = command.output().context("cannot run openssl, which this needs")?;
-    let said = String::from_utf8_lossy(&ended.stderr);
-    ensure!(ended.status.success(), "openssl failed: {said}");
+    let ended = command.output().context("cannot run openssl; install it")?;
+    let output = String::from_utf8_lossy(&ended.stderr);
+    ensure!(ended.status.success(), "openssl failed: {output}");
     Ok(String::from_utf8_lossy(&ended.stdout).into_owned())
 }
 
@@ -78,8 +78,8 @@ mod tests {
 
     #[test]
     fn the_rate_is_read_from_its_line() {
-        let said = "+DT:AES-256-GCM:1:16384\n+F:25:AES-256-GCM:3444744274.75\n";
-        assert_eq!(parse_rate(said), Some(3_444_744_274.75));
+        let output = "+DT:AES-256-GCM:1:16384\n+F:25:AES-256-GCM:3444744274.75\n";
+        assert_eq!(parse_rate(output), Some(3_444_744_274.75));
         assert_eq!(parse_rate("+F:25:AES-256-GCM:nan"), None);
         assert_eq!(parse_rate("Doing AES-256-GCM"), None);
     }

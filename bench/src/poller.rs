@@ -65,12 +65,12 @@ impl Poller {
         Ok(epoll::delete(&self.epoll, source)?)
     }
 
-    /// Waits until a source is ready, for `longest` at most, and puts the tokens into `ready`.
-    pub(crate) fn wait(&mut self, longest: Duration, ready: &mut Vec<usize>) -> io::Result<()> {
+    /// Waits until a source is ready, for `limit` at most, and puts the tokens into `ready`.
+    pub(crate) fn wait(&mut self, limit: Duration, ready: &mut Vec<usize>) -> io::Result<()> {
         ready.clear();
         // Whole milliseconds, so that the old system call suffices, which every kernel has.
-        let longest = Duration::from_millis(u64::try_from(longest.as_millis()).unwrap_or(u64::MAX));
-        let timeout = Timespec::try_from(longest.max(Duration::from_millis(1)));
+        let limit = Duration::from_millis(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX));
+        let timeout = Timespec::try_from(limit.max(Duration::from_millis(1)));
         let timeout = timeout.map_err(|_| io::Error::from(ErrorKind::InvalidInput))?;
         match epoll::wait(&self.epoll, spare_capacity(&mut self.events), Some(&timeout)) {
             Ok(_) => {}
@@ -79,7 +79,7 @@ impl Poller {
         }
         let token = |event: Event| {
             let data = event.data;
-            usize::try_from(data.u64()).expect("it was made from a usize")
+            usize::try_from(data.u64()).expect("tokens are made from usize")
         };
         ready.extend(self.events.drain(..).map(token));
         Ok(())

@@ -1,6 +1,6 @@
 //! A program that runs to its end, and its costs.
 
-#![expect(clippy::disallowed_methods, reason = "it takes the time of a program")]
+#![expect(clippy::disallowed_methods, reason = "a program has a time limit")]
 
 use std::fs;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -35,12 +35,12 @@ pub struct ProgramRun {
     pub peak_bytes: u64,
 }
 
-/// Runs a program and kills it after `longest`. This process must not wait for any other child
+/// Runs a program and kills it after `time_limit`. This process must not wait for any other child
 /// meanwhile.
 pub fn run(
     mut command: Command,
-    longest: Duration,
-    mut watch: impl FnMut(Duration) -> anyhow::Result<()>,
+    time_limit: Duration,
+    mut progress: impl FnMut(Duration) -> anyhow::Result<()>,
 ) -> anyhow::Result<ProgramRun> {
     let name = command.get_program().to_string_lossy().into_owned();
     command.stdin(Stdio::null());
@@ -53,10 +53,10 @@ pub fn run(
     let pause = Timespec::try_from(MEMORY_POLL_INTERVAL)?;
     while poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&pause))? == 0 {
         peak_bytes = peak_bytes.max(peak_memory(program.0.id()).unwrap_or(0));
-        if began.elapsed() > longest {
-            bail!("{name} was not done after {longest:?}");
+        if began.elapsed() > time_limit {
+            bail!("{name} did not end within {time_limit:?}");
         }
-        watch(began.elapsed())?;
+        progress(began.elapsed())?;
     }
     let took = began.elapsed();
     let status = program.0.wait()?;
@@ -78,8 +78,11 @@ impl Drop for ChildGuard {
 
 /// Processor time of this process without its children, or of all children that were waited for.
 fn cpu_time(field: usize) -> anyhow::Result<Duration> {
-    let stat = fs::read_to_string("/proc/self/stat").context("cannot read my own times")?;
-    Ok(CLOCK_TICK * stat_field_ticks(&stat, field).context("cannot understand my own times")?)
+    let stat = fs::read_to_string("/proc/self/stat")
+        .context("cannot read the processor times of the generator")?;
+    Ok(CLOCK_TICK
+        * stat_field_ticks(&stat, field)
+            .context("cannot parse the processor times of the generator")?)
 }
 
 /// Peak memory of a process; `None` if it has just ended.
@@ -96,10 +99,10 @@ mod tests {
         let busy = "head -c 300000000 /dev/zero | sha512sum > /dev/null; exit 3";
         let mut command = Command::new("sh");
         command.args(["-c", busy]);
-        let ran = run(command, Duration::from_mins(1), |_| Ok(())).unwrap();
-        assert_eq!(ran.status.code(), Some(3));
-        assert!(ran.cpu >= Duration::from_millis(50), "{ran:?}");
-        assert!(ran.peak_bytes > 100 << 10, "{ran:?}");
+        let result = run(command, Duration::from_mins(1), |_| Ok(())).unwrap();
+        assert_eq!(result.status.code(), Some(3));
+        assert!(result.cpu >= Duration::from_millis(50), "{result:?}");
+        assert!(result.peak_bytes > 100 << 10, "{result:?}");
     }
 
     #[test]
@@ -107,6 +110,6 @@ mod tests {
         let mut command = Command::new("sleep");
         command.arg("1000");
         let error = run(command, Duration::from_millis(200), |_| Ok(())).unwrap_err().to_string();
-        assert!(error.contains("sleep was not done"), "{error}");
+        assert!(error.contains("sleep did not end"), "{error}");
     }
 }

@@ -41,9 +41,9 @@ impl ReceivePositions {
     pub(crate) fn all_reached(&mut self, bytes: u64) -> bool {
         if bytes > self.target_bytes {
             self.target_bytes = bytes;
-            let behind = |(&received, &excluded): (&u64, &bool)| !excluded && received < bytes;
+            let is_behind = |(&received, &excluded): (&u64, &bool)| !excluded && received < bytes;
             self.behind =
-                self.received.iter().zip(&self.is_excluded).filter(|&each| behind(each)).count();
+                self.received.iter().zip(&self.is_excluded).filter(|&each| is_behind(each)).count();
         }
         self.behind == 0 || (bytes < self.target_bytes && self.slowest() >= bytes)
     }
@@ -84,29 +84,29 @@ mod tests {
     fn a_position_is_reached_by_the_slowest_subscriber() {
         let seed = fastrand::u64(..);
         let mut random = fastrand::Rng::with_seed(seed);
-        let mut gate = ReceivePositions::new(5);
+        let mut positions = ReceivePositions::new(5);
         let mut naive = [0_u64; 5];
         for _ in 0..10_000 {
             let (subscriber, bytes) = (random.usize(..5), random.u64(..100));
-            gate.add(subscriber, bytes);
+            positions.add(subscriber, bytes);
             naive[subscriber] += bytes;
             let slowest = naive.iter().min().copied().unwrap();
-            let asked = (slowest + random.u64(..100)).saturating_sub(50);
-            assert_eq!(gate.all_reached(asked), slowest >= asked, "seed {seed}");
+            let target = (slowest + random.u64(..100)).saturating_sub(50);
+            assert_eq!(positions.all_reached(target), slowest >= target, "seed {seed}");
         }
     }
 
     #[test]
     fn an_excluded_subscriber_is_ignored() {
-        let mut gate = ReceivePositions::new(2);
-        gate.add(0, 10);
-        assert!(!gate.all_reached(10));
-        gate.exclude(1);
-        assert!(gate.all_reached(10) && !gate.all_reached(11));
-        gate.add(1, 100);
-        assert!(!gate.all_reached(11));
-        gate.add(0, 1);
-        assert!(gate.all_reached(11));
+        let mut positions = ReceivePositions::new(2);
+        positions.add(0, 10);
+        assert!(!positions.all_reached(10));
+        positions.exclude(1);
+        assert!(positions.all_reached(10) && !positions.all_reached(11));
+        positions.add(1, 100);
+        assert!(!positions.all_reached(11));
+        positions.add(0, 1);
+        assert!(positions.all_reached(11));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A broker in a separate process: its start, its processor and its costs.
 
-#![expect(clippy::disallowed_methods, reason = "a broker that does not start is given up")]
+#![expect(clippy::disallowed_methods, reason = "the start of a broker has a time limit")]
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -78,20 +78,25 @@ impl Server {
         let mut output = BufReader::new(self.process.stdout.take().expect("it is piped"));
         let mut line = String::new();
         output.read_line(&mut line)?;
-        let address = line.trim_end().strip_prefix(before).context("the server did not start")?;
+        let address = line
+            .trim_end()
+            .strip_prefix(before)
+            .with_context(|| format!("the server printed {line:?}, not its address"))?;
         // The pipe stays open: a server that prints more must not fail.
         self.process.stdout = Some(output.into_inner());
-        address.parse().with_context(|| format!("{address} is no address"))
+        address
+            .parse()
+            .with_context(|| format!("{address}: expected an address such as 127.0.0.1:12345"))
     }
 
     fn wait_until_listening(&mut self, address: SocketAddr) -> anyhow::Result<SocketAddr> {
         let began = Instant::now();
         while TcpStream::connect(address).is_err() {
             if let Some(status) = self.process.try_wait()? {
-                bail!("the server ended at once ({status})");
+                bail!("the server exited during its start ({status})");
             }
             if began.elapsed() > START_TIMEOUT {
-                bail!("the server does not listen on {address}");
+                bail!("the server does not listen on {address} after {START_TIMEOUT:?}");
             }
             thread::sleep(START_POLL_INTERVAL);
         }
@@ -106,25 +111,26 @@ impl Server {
     /// Processor time so far, in the program and in the kernel.
     pub fn cpu_time(&self) -> anyhow::Result<Duration> {
         let stat = self.read_proc_file("stat")?;
-        let ticks = stat_cpu_ticks(&stat).context("cannot understand processor times")?;
+        let ticks =
+            stat_cpu_ticks(&stat).context("cannot parse the processor times of the server")?;
         Ok(CLOCK_TICK * ticks)
     }
 
     /// Resident memory in bytes.
     pub fn resident_bytes(&self) -> anyhow::Result<u64> {
         status_bytes(&self.read_proc_file("status")?, "VmRSS:")
-            .context("cannot understand its memory")
+            .context("cannot parse the memory of the server")
     }
 
     /// Peak resident memory in bytes.
     pub fn peak_bytes(&self) -> anyhow::Result<u64> {
         status_bytes(&self.read_proc_file("status")?, "VmHWM:")
-            .context("cannot understand its memory")
+            .context("cannot parse the memory of the server")
     }
 
     /// Kills it as a crash would. Its costs are unknown afterwards.
     pub fn kill(&self) -> anyhow::Result<()> {
-        let pid = Pid::from_raw(self.process.id().cast_signed()).context("it has no number")?;
+        let pid = Pid::from_raw(self.process.id().cast_signed()).context("the process id is 0")?;
         kill_process(pid, Signal::KILL)?;
         waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)?;
         Ok(())
@@ -132,7 +138,8 @@ impl Server {
 
     fn read_proc_file(&self, file: &str) -> anyhow::Result<String> {
         let path = format!("/proc/{}/{file}", self.process.id());
-        fs::read_to_string(&path).with_context(|| format!("the server has ended (no {path})"))
+        fs::read_to_string(&path)
+            .with_context(|| format!("cannot read {path}; the server has probably exited"))
     }
 }
 
@@ -147,7 +154,7 @@ impl Drop for Server {
 /// Pins this thread, and all processes and threads that it starts later, to a processor.
 pub fn pin_to_processor(processor: usize) -> anyhow::Result<()> {
     if processor >= CpuSet::MAX_CPU {
-        bail!("there is no processor {processor}");
+        bail!("processor {processor} does not exist");
     }
     let mut only = CpuSet::new();
     only.set(processor);
@@ -156,10 +163,10 @@ pub fn pin_to_processor(processor: usize) -> anyhow::Result<()> {
 
 /// Runs `run` on a processor. Processes that it starts stay there.
 pub(crate) fn run_pinned<T>(processor: usize, run: impl FnOnce() -> T) -> anyhow::Result<T> {
-    let before = sched_getaffinity(None).context("on which processors do I run?")?;
+    let before = sched_getaffinity(None).context("cannot read the processors of this thread")?;
     pin_to_processor(processor)?;
     let result = run();
-    sched_setaffinity(None, &before).context("cannot leave the server's processor")?;
+    sched_setaffinity(None, &before).context("cannot return to the processors of this thread")?;
     Ok(result)
 }
 
@@ -170,8 +177,10 @@ pub fn unused_address() -> anyhow::Result<SocketAddr> {
 
 /// Processor time of this thread so far.
 fn thread_cpu_time() -> anyhow::Result<Duration> {
-    let stat = fs::read_to_string("/proc/thread-self/stat").context("cannot read my own times")?;
-    Ok(CLOCK_TICK * stat_cpu_ticks(&stat).context("cannot understand my own times")?)
+    let stat = fs::read_to_string("/proc/thread-self/stat")
+        .context("cannot read the processor times of the generator")?;
+    Ok(CLOCK_TICK
+        * stat_cpu_ticks(&stat).context("cannot parse the processor times of the generator")?)
 }
 
 /// `utime` and `stime`, the 14th and 15th field.

@@ -41,9 +41,9 @@ impl TaskLedger {
     pub(crate) fn new(payload_bytes: usize, keys: u32) -> anyhow::Result<Self> {
         ensure!(
             payload_bytes >= TASK_BYTES_MIN,
-            "a task is a URL of at least {TASK_BYTES_MIN} bytes, and not {payload_bytes}"
+            "--size {payload_bytes}: a task is a URL of at least {TASK_BYTES_MIN} bytes"
         );
-        ensure!((1..=KEYS_MAX).contains(&keys), "{keys} keys; there are 1 to {KEYS_MAX}");
+        ensure!((1..=KEYS_MAX).contains(&keys), "{keys} keys: expected 1 to {KEYS_MAX}");
         Ok(Self {
             keys: keys.into(),
             template: template(payload_bytes),
@@ -73,14 +73,14 @@ impl TaskLedger {
     /// Records a task that a worker received. An error if it was never published, or received
     /// before.
     pub(crate) fn receive(&mut self, payload: &[u8]) -> anyhow::Result<()> {
-        let shown = || format!("no task of mine: {:?}", String::from_utf8_lossy(payload));
-        ensure!(payload.len() == self.template.len(), shown());
-        let task = read_digits(&payload[TASK_DIGITS]).with_context(shown)?;
-        let key = read_digits(&payload[KEY_DIGITS]).with_context(shown)?;
-        ensure!(task < self.published && key == mix(task) % self.keys, shown());
+        let message = || format!("unexpected task {:?}", String::from_utf8_lossy(payload));
+        ensure!(payload.len() == self.template.len(), message());
+        let task = read_digits(&payload[TASK_DIGITS]).with_context(message)?;
+        let key = read_digits(&payload[KEY_DIGITS]).with_context(message)?;
+        ensure!(task < self.published && key == mix(task) % self.keys, message());
         let word = &mut self.received_bits[usize::try_from(task / 64)?];
         let bit = 1 << (task % 64);
-        ensure!(*word & bit == 0, "task {task} came twice");
+        ensure!(*word & bit == 0, "task {task} was received twice");
         *word |= bit;
         self.received += 1;
         Ok(())
@@ -89,8 +89,8 @@ impl TaskLedger {
     /// Records acknowledgements. An error if there are more of them than tasks were received.
     pub(crate) fn ack(&mut self, tasks: u64) -> anyhow::Result<()> {
         self.acked += tasks;
-        let Self { acked, received: came, .. } = self;
-        ensure!(acked <= came, "{acked} tasks were acknowledged, and only {came} came");
+        let Self { acked, received, .. } = self;
+        ensure!(acked <= received, "{acked} tasks were acknowledged, but only {received} received");
         Ok(())
     }
 
@@ -164,14 +164,17 @@ mod tests {
     fn duplicate_and_unknown_tasks_are_errors() {
         let (mut ledger, payloads) = ledger_with_tasks(2);
         ledger.receive(&payloads[1]).unwrap();
-        assert_eq!(ledger.receive(&payloads[1]).unwrap_err().to_string(), "task 1 came twice");
+        assert_eq!(
+            ledger.receive(&payloads[1]).unwrap_err().to_string(),
+            "task 1 was received twice"
+        );
         let mut unknown = payloads[1].clone();
         unknown[TASK_DIGITS.end - 1] = b'2';
-        let mut elsewhere = payloads[0].clone();
-        elsewhere[KEY_DIGITS.start] = b'9';
-        for payload in [&unknown[..], &elsewhere, &payloads[0][..39], b""] {
+        let mut other_key = payloads[0].clone();
+        other_key[KEY_DIGITS.start] = b'9';
+        for payload in [&unknown[..], &other_key, &payloads[0][..39], b""] {
             assert!(
-                ledger.receive(payload).unwrap_err().to_string().starts_with("no task of mine")
+                ledger.receive(payload).unwrap_err().to_string().starts_with("unexpected task")
             );
         }
         assert!(!ledger.is_balanced());

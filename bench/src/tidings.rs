@@ -81,19 +81,19 @@ impl WireProtocol for Tidings {
         })
     }
 
-    fn queue_setup(&self, topic: &str, crew: WorkerPool) -> anyhow::Result<QueueSetup> {
+    fn queue_setup(&self, topic: &str, pool: WorkerPool) -> anyhow::Result<QueueSetup> {
         // The group has the name of the topic, which is unused too.
         let create = format!("GROUP create {topic} topics={topic} key=host delay=0\r\n");
         let mut prepare = self.create_topic(topic);
         prepare.push(SetupStep::new(create, ReadUntil::Line("+OK")));
         let worker = |_| {
-            let join = format!("JOIN {topic} credit={}\r\n", crew.credit);
+            let join = format!("JOIN {topic} credit={}\r\n", pool.credit);
             let worker: Box<dyn QueueWorker> = Box::new(GroupMember);
             (vec![SetupStep::new(join, ReadUntil::Line("+OK"))], worker)
         };
         Ok(QueueSetup {
             create_steps: prepare,
-            workers: (0..crew.workers).map(worker).collect(),
+            workers: (0..pool.workers).map(worker).collect(),
             backlog: BacklogQuery {
                 setup: Vec::new(),
                 request: format!("GROUP show {topic}\r\n").into_bytes(),
@@ -118,19 +118,19 @@ impl WireProtocol for Tidings {
     }
 
     fn count_catch_up(&self, stream: &[u8]) -> Option<CatchUp> {
-        let mut caught = CatchUp::default();
+        let mut catch_up = CatchUp::default();
         let mut start = 0;
         for end in memchr_iter(b'\n', stream) {
             let line = &stream[start..end];
             start = end + 1;
             if line.starts_with(b"LAG ") {
-                caught.reported_lost += lag_events(line).unwrap_or(0);
+                catch_up.reported_lost += lag_events(line).unwrap_or(0);
             } else {
                 // This also counts the rest of a line that began in an earlier read.
-                caught.events += 1;
+                catch_up.events += 1;
             }
         }
-        Some(caught)
+        Some(catch_up)
     }
 }
 
@@ -141,21 +141,21 @@ impl QueueWorker for GroupMember {
     fn handle_line<'a>(
         &mut self,
         line: &'a [u8],
-        say: &mut Vec<u8>,
+        output: &mut Vec<u8>,
     ) -> anyhow::Result<WorkerEvent<'a>> {
         if let Some(task) = line.strip_prefix(b"TASK ") {
             // `<id> <clock> <lease> <payload>`
             let mut words = task.splitn(4, |&byte| byte == b' ');
-            let id = words.next().context("a task without an id")?;
-            let payload = words.nth(2).context("a task without a payload")?;
-            say.extend_from_slice(b"ACK ");
-            say.extend_from_slice(id);
-            say.extend_from_slice(b" outcome=done\n");
+            let id = words.next().context("a TASK line without an id")?;
+            let payload = words.nth(2).context("a TASK line without a payload")?;
+            output.extend_from_slice(b"ACK ");
+            output.extend_from_slice(id);
+            output.extend_from_slice(b" outcome=done\n");
             Ok(WorkerEvent::Task(payload))
         } else if line.starts_with(b"+OK ") {
             Ok(WorkerEvent::Acked(1))
         } else {
-            bail!("the broker tells a worker: {}", String::from_utf8_lossy(line))
+            bail!("unexpected line for a worker: {}", String::from_utf8_lossy(line))
         }
     }
 }
@@ -190,8 +190,8 @@ mod tests {
     #[test]
     fn every_worker_joins_a_group_fed_by_the_topic() {
         let tasks = WIRE.queue_setup("t", WorkerPool { workers: 2, credit: 5 }).unwrap();
-        let said: Vec<_> = tasks.create_steps.iter().map(|step| &step.send[..]).collect();
-        assert_eq!(said, [b"GROUP create t topics=t key=host delay=0\r\n"]);
+        let sent: Vec<_> = tasks.create_steps.iter().map(|step| &step.send[..]).collect();
+        assert_eq!(sent, [b"GROUP create t topics=t key=host delay=0\r\n"]);
         assert_eq!(tasks.workers.len(), 2);
         for (joining, _) in &tasks.workers {
             assert_eq!(joining[0].send, b"JOIN t credit=5\r\n");
@@ -200,23 +200,25 @@ mod tests {
 
     #[test]
     fn a_task_is_acknowledged_by_its_id() {
-        let mut said = Vec::new();
+        let mut output = Vec::new();
         let task = b"TASK g:7.42.1 182900 60000 http://h1.test/1 a=b";
-        let heard = GroupMember.handle_line(task, &mut said).unwrap();
-        assert_eq!(heard, WorkerEvent::Task(b"http://h1.test/1 a=b"));
-        assert_eq!(said, b"ACK g:7.42.1 outcome=done\n");
+        let event = GroupMember.handle_line(task, &mut output).unwrap();
+        assert_eq!(event, WorkerEvent::Task(b"http://h1.test/1 a=b"));
+        assert_eq!(output, b"ACK g:7.42.1 outcome=done\n");
         let answer = b"+OK g:7.42.1 new=0 known=0 refused=0";
-        assert_eq!(GroupMember.handle_line(answer, &mut said).unwrap(), WorkerEvent::Acked(1));
-        let told =
-            GroupMember.handle_line(b"-ERR stale g:7.42.1 no", &mut said).unwrap_err().to_string();
-        assert_eq!(told, "the broker tells a worker: -ERR stale g:7.42.1 no");
-        assert!(GroupMember.handle_line(b"TASK g:7.42.1 1 2", &mut said).is_err(), "cut off");
+        assert_eq!(GroupMember.handle_line(answer, &mut output).unwrap(), WorkerEvent::Acked(1));
+        let error = GroupMember
+            .handle_line(b"-ERR stale g:7.42.1 no", &mut output)
+            .unwrap_err()
+            .to_string();
+        assert_eq!(error, "unexpected line for a worker: -ERR stale g:7.42.1 no");
+        assert!(GroupMember.handle_line(b"TASK g:7.42.1 1 2", &mut output).is_err(), "incomplete");
     }
 
     #[test]
     fn a_topic_is_created_only_for_a_sync_policy() {
         assert!(WIRE.create_topic("t").is_empty());
-        let made = Tidings::plain(Some(Sync::Always)).create_topic("t");
-        assert_eq!(made[0].send, b"TOPIC create t sync=always\r\n");
+        let steps = Tidings::plain(Some(Sync::Always)).create_topic("t");
+        assert_eq!(steps[0].send, b"TOPIC create t sync=always\r\n");
     }
 }

@@ -41,7 +41,7 @@ impl TlsClient {
         let certificate = CertificateDer::from_pem_file(certificate)
             .with_context(|| format!("cannot read {}", certificate.display()))?;
         let mut roots = RootCertStore::empty();
-        roots.add(certificate).context("a certificate that nobody can trust")?;
+        roots.add(certificate).context("the certificate cannot be trusted")?;
         let mut provider = aws_lc_rs::default_provider();
         provider.cipher_suites = vec![TLS13_AES_256_GCM_SHA384];
         let config = ClientConfig::builder_with_provider(Arc::new(provider))
@@ -197,7 +197,10 @@ impl RecordCounter {
         }
         self.remaining = usize::from(u16::from_be_bytes([self.header[3], self.header[4]]));
         if self.header[0] != APPLICATION_DATA || self.remaining <= RECORD_OVERHEAD_BYTES {
-            let text = format!("a record that holds no events: {:?}", self.header);
+            let text = format!(
+                "expected a record of application data, received the header {:?}",
+                self.header
+            );
             return Err(io::Error::new(ErrorKind::InvalidData, text));
         }
         Ok(true)

@@ -205,8 +205,8 @@ pub trait QueueWorker {
     /// tasks are not requested by any worker yet; returns how many of them this worker requests.
     /// The result is 0 for brokers that need no requests, or that accept requests for tasks to
     /// come.
-    fn request_tasks(&mut self, unasked: u64, say: &mut Vec<u8>) -> u64 {
-        let _ = (unasked, say);
+    fn request_tasks(&mut self, unrequested: u64, output: &mut Vec<u8>) -> u64 {
+        let _ = (unrequested, output);
         0
     }
 
@@ -215,7 +215,7 @@ pub trait QueueWorker {
     fn handle_line<'a>(
         &mut self,
         line: &'a [u8],
-        say: &mut Vec<u8>,
+        output: &mut Vec<u8>,
     ) -> anyhow::Result<WorkerEvent<'a>>;
 }
 
@@ -246,8 +246,8 @@ pub struct BacklogQuery {
 impl BacklogQuery {
     /// The sum of the numbers in an answer; `None` while it is incomplete.
     pub(crate) fn total(&self, answer: &[u8]) -> Option<u64> {
-        let number = |mark: &&str| {
-            let start = memmem::find(answer, mark.as_bytes())? + mark.len();
+        let number = |prefix: &&str| {
+            let start = memmem::find(answer, prefix.as_bytes())? + prefix.len();
             let digits = answer[start..].iter().take_while(|byte| byte.is_ascii_digit()).count();
             // More digits may follow the last one that has arrived.
             answer.get(start + digits)?;
@@ -317,13 +317,13 @@ pub trait WireProtocol {
     /// Confirmed publishes. An error if the broker has none.
     fn confirmed_publish(&self, topic: &str, payload: &[u8]) -> anyhow::Result<ConfirmedPublish> {
         let _ = (topic, payload);
-        bail!("it does not confirm publishes")
+        bail!("this broker does not confirm publishes")
     }
 
     /// A queue of the tasks that are published to the topic. An error if the broker has no queues.
-    fn queue_setup(&self, topic: &str, crew: WorkerPool) -> anyhow::Result<QueueSetup> {
-        let _ = (topic, crew);
-        bail!("it has no queue of tasks")
+    fn queue_setup(&self, topic: &str, pool: WorkerPool) -> anyhow::Result<QueueSetup> {
+        let _ = (topic, pool);
+        bail!("this broker has no task queues")
     }
 
     /// Steps that store events for [`WireProtocol::replay_request`], on a connection of their own;
@@ -341,7 +341,7 @@ pub trait WireProtocol {
         events: u64,
     ) -> anyhow::Result<ReplayRequest> {
         let _ = (topic, payload_bytes, events);
-        bail!("it stores nothing")
+        bail!("this broker stores no events")
     }
 
     /// Counts what a subscriber received after it had stopped reading. `None` if the protocol does

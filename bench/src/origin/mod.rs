@@ -9,7 +9,7 @@
 //! byte of the response is sent, so the client saw the end no earlier. A recorded pause between the
 //! two is therefore never shorter than the pause of the client.
 
-#![expect(clippy::disallowed_methods, reason = "it owns a thread, and notes when it is asked")]
+#![expect(clippy::disallowed_methods, reason = "the origin has a thread and timestamps")]
 
 mod server;
 mod site;
@@ -55,7 +55,7 @@ impl OriginState {
     }
 
     fn lock_log(&self) -> MutexGuard<'_, RequestLog> {
-        self.log.lock().expect("nobody panics with the record in hand")
+        self.log.lock().expect("no code panics while it holds the lock")
     }
 }
 
@@ -63,17 +63,17 @@ impl Origin {
     /// Serves a site. `listen` must cover all of 127.1.0.0/16, such as `0.0.0.0:0`. Connections
     /// from other machines are closed.
     pub fn serve(site: Site, listen: SocketAddr) -> anyhow::Result<Self> {
-        ensure!(site.hosts <= HOSTS_MAX, "there are only {HOSTS_MAX} hosts");
+        ensure!(site.hosts <= HOSTS_MAX, "{} hosts: expected at most {HOSTS_MAX}", site.hosts);
         let listener =
             TcpListener::bind(listen).with_context(|| format!("cannot listen on {listen}"))?;
         rustix::net::listen(&listener, ACCEPT_BACKLOG)?;
         let port = listener.local_addr()?.port();
         // The log does not grow even if a crawler requests everything twice.
         let expected = 2 * (site.total_pages() + u64::from(site.hosts));
-        let hits = Vec::with_capacity(usize::try_from(expected)?);
+        let requests = Vec::with_capacity(usize::try_from(expected)?);
         let shared = Arc::new(OriginState {
             began: Instant::now(),
-            log: Mutex::new(RequestLog { requests: hits, connections: 0 }),
+            log: Mutex::new(RequestLog { requests, connections: 0 }),
             changed: Condvar::new(),
             stopping: AtomicBool::new(false),
         });
@@ -123,21 +123,21 @@ impl Origin {
     /// `timeout` at most.
     pub fn wait_for<T>(
         &self,
-        patience: Duration,
-        mut look: impl FnMut(&RequestLog) -> Option<T>,
+        timeout: Duration,
+        mut find: impl FnMut(&RequestLog) -> Option<T>,
     ) -> anyhow::Result<T> {
-        let deadline = Instant::now() + patience;
-        let mut record = self.state.lock_log();
+        let deadline = Instant::now() + timeout;
+        let mut log = self.state.lock_log();
         loop {
-            if let Some(found) = look(&record) {
-                return Ok(found);
+            if let Some(value) = find(&log) {
+                return Ok(value);
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                bail!("the crawler did not come within {patience:?}");
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            if remaining.is_zero() {
+                bail!("the expected request did not arrive within {timeout:?}");
             }
-            let waited = self.state.changed.wait_timeout(record, left);
-            record = waited.expect("nobody panics with the record in hand").0;
+            let waited = self.state.changed.wait_timeout(log, remaining);
+            log = waited.expect("no code panics while it holds the lock").0;
         }
     }
 }

@@ -126,18 +126,18 @@ impl OriginServer {
                 continue;
             };
             self.poller.register_readable(&socket, token(&socket))?;
-            let mut record = self.state.lock_log();
-            record.connections += 1;
-            let number = record.connections;
-            drop(record);
-            let place = token(&socket);
-            if self.connections.len() <= place {
-                self.connections.resize_with(place + 1, || None);
+            let mut log = self.state.lock_log();
+            log.connections += 1;
+            let id = log.connections;
+            drop(log);
+            let index = token(&socket);
+            if self.connections.len() <= index {
+                self.connections.resize_with(index + 1, || None);
             }
-            self.connections[place] = Some(OriginConnection {
+            self.connections[index] = Some(OriginConnection {
                 socket,
                 host,
-                id: number,
+                id,
                 received: Vec::with_capacity(1024),
                 start: None,
                 pending: None,
@@ -164,8 +164,8 @@ impl OriginServer {
             let is_same = |connection: &OriginConnection| connection.id == number;
             if self.connections[token].as_ref().is_some_and(is_same) {
                 self.with_connection(token, |server, connection| {
-                    if let Some(sending) = &mut connection.pending {
-                        sending.is_due = true;
+                    if let Some(response) = &mut connection.pending {
+                        response.is_due = true;
                     }
                     server.respond(connection)
                 });
@@ -177,18 +177,18 @@ impl OriginServer {
     fn with_connection(
         &mut self,
         token: usize,
-        what: impl FnOnce(&mut Self, &mut OriginConnection) -> io::Result<Disposition>,
+        step: impl FnOnce(&mut Self, &mut OriginConnection) -> io::Result<Disposition>,
     ) {
         // It may have ended in the same round.
         let Some(mut connection) = self.connections.get_mut(token).and_then(Option::take) else {
             return;
         };
-        match what(self, &mut connection) {
+        match step(self, &mut connection) {
             Ok(Disposition::Keep) => self.connections[token] = Some(connection),
             // Errors are part of the client's behavior: what matters is in the log.
             Ok(Disposition::Close) | Err(_) => {
-                if let Some(sending) = connection.pending {
-                    self.state.lock_log().requests[sending.log_index].end = None;
+                if let Some(response) = connection.pending {
+                    self.state.lock_log().requests[response.log_index].end = None;
                     self.state.changed.notify_all();
                 }
             }
@@ -201,8 +201,8 @@ impl OriginServer {
                 return Ok(Disposition::Close);
             }
             connection.received.reserve(256);
-            let room = spare_capacity(&mut connection.received);
-            match recv(&connection.socket, room, RecvFlags::DONTWAIT) {
+            let free_space = spare_capacity(&mut connection.received);
+            match recv(&connection.socket, free_space, RecvFlags::DONTWAIT) {
                 Ok((_, 0)) => return Ok(Disposition::Close),
                 Ok(_) => {}
                 Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {
@@ -219,23 +219,24 @@ impl OriginServer {
     fn respond(&mut self, connection: &mut OriginConnection) -> io::Result<Disposition> {
         loop {
             if connection.pending.is_none() && !self.parse_request(connection) {
-                let is_endless = connection.received.len() >= HEAD_BYTES_MAX;
-                return Ok(if is_endless { Disposition::Close } else { Disposition::Keep });
+                let is_too_long = connection.received.len() >= HEAD_BYTES_MAX;
+                return Ok(if is_too_long { Disposition::Close } else { Disposition::Keep });
             }
-            let Some(sending) = &mut connection.pending else { return Ok(Disposition::Keep) };
-            if !sending.is_due {
+            let Some(response) = &mut connection.pending else { return Ok(Disposition::Keep) };
+            if !response.is_due {
                 return Ok(Disposition::Keep);
             }
             loop {
-                let rest = self.responses.remaining(connection.host, sending.target, sending.sent);
+                let rest =
+                    self.responses.remaining(connection.host, response.target, response.sent);
                 if rest.iter().all(|piece| piece.is_empty()) {
                     break;
                 }
                 // Read before the last byte is sent; later writes overwrite earlier values.
                 let now = self.state.now();
-                self.state.lock_log().requests[sending.log_index].end = Some(now);
+                self.state.lock_log().requests[response.log_index].end = Some(now);
                 match connection.socket.write_vectored(&rest) {
-                    Ok(count) => sending.sent += count,
+                    Ok(count) => response.sent += count,
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {
                         if !connection.is_write_blocked {
                             connection.is_write_blocked = true;
@@ -249,10 +250,10 @@ impl OriginServer {
                     Err(error) => return Err(error),
                 }
             }
-            let is_last = sending.closes_connection;
+            let closes_connection = response.closes_connection;
             connection.pending = None;
             self.state.changed.notify_all();
-            if is_last {
+            if closes_connection {
                 return Ok(Disposition::Close);
             }
             if connection.is_write_blocked {
@@ -267,25 +268,25 @@ impl OriginServer {
         let Some(head) = parse_head(&connection.received, self.site.pages) else { return false };
         connection.received.drain(..head.bytes);
         let start = connection.start.take().unwrap_or_else(|| self.state.now());
-        let mut record = self.state.lock_log();
-        let hit = record.requests.len();
-        record.requests.push(OriginRequest {
+        let mut log = self.state.lock_log();
+        let log_index = log.requests.len();
+        log.requests.push(OriginRequest {
             host: connection.host,
             target: head.target,
             start,
             end: None,
         });
-        drop(record);
+        drop(log);
         self.state.changed.notify_all();
         let is_due = self.site.response_delay.is_zero();
         if !is_due {
             let due = self.state.now() + self.site.response_delay;
             self.delayed.push_back((due, token(&connection.socket), connection.id));
         }
-        let asked = head.target;
+        let target = head.target;
         connection.pending = Some(PendingResponse {
-            target: asked,
-            log_index: hit,
+            target,
+            log_index,
             closes_connection: head.closes_connection,
             sent: 0,
             is_due,
@@ -295,7 +296,7 @@ impl OriginServer {
 }
 
 fn token(socket: &impl AsRawFd) -> usize {
-    usize::try_from(socket.as_raw_fd()).expect("an open file has a number")
+    usize::try_from(socket.as_raw_fd()).expect("file descriptors are not negative")
 }
 
 #[cfg(test)]
@@ -358,21 +359,23 @@ mod tests {
         connection.get_mut().write_all(&requests[30..]).unwrap();
         assert!(read_response(&mut connection).1.contains("Page 1 of"));
         assert_eq!(connection.read(&mut [0]).unwrap(), 0);
-        let record = origin.request_log();
-        let asked: Vec<_> = record.requests.iter().map(|hit| hit.target).collect();
+        let log = origin.request_log();
+        let targets: Vec<_> = log.requests.iter().map(|request| request.target).collect();
         let [first, second] = [RequestTarget::Page(0), RequestTarget::Page(1)];
-        assert_eq!(asked, [RequestTarget::Robots, second, RequestTarget::Other, first, second]);
+        assert_eq!(targets, [RequestTarget::Robots, second, RequestTarget::Other, first, second]);
         assert!(
-            record.requests.iter().all(|hit| hit.host == 2 && hit.end >= Some(hit.start)),
-            "{record:?}"
+            log.requests
+                .iter()
+                .all(|request| request.host == 2 && request.end >= Some(request.start)),
+            "{log:?}"
         );
-        assert_eq!(record.connections, 1);
+        assert_eq!(log.connections, 1);
     }
 
     #[test]
     fn delayed_responses_do_not_block_other_connections() {
-        let answer_after = Duration::from_millis(50);
-        let site = Site { response_delay: answer_after, ..SITE };
+        let response_delay = Duration::from_millis(50);
+        let site = Site { response_delay, ..SITE };
         let origin = Origin::serve(site, (Ipv4Addr::UNSPECIFIED, 0).into()).unwrap();
         let mut connections: Vec<_> = (0..3).map(|host| connect(&origin, host)).collect();
         for connection in &mut connections {
@@ -381,11 +384,11 @@ mod tests {
         for connection in &mut connections {
             assert_eq!(read_response(connection).0, "HTTP/1.1 200 OK");
         }
-        let hits = origin.request_log().requests;
-        let first_end = hits.iter().filter_map(|hit| hit.end).min().unwrap();
-        for hit in hits {
-            assert!(hit.end.unwrap() >= hit.start + answer_after, "{hit:?}");
-            assert!(hit.start < first_end, "{hit:?}");
+        let requests = origin.request_log().requests;
+        let first_end = requests.iter().filter_map(|request| request.end).min().unwrap();
+        for request in requests {
+            assert!(request.end.unwrap() >= request.start + response_delay, "{request:?}");
+            assert!(request.start < first_end, "{request:?}");
         }
     }
 
@@ -397,16 +400,15 @@ mod tests {
         slow.get_mut().write_all(b"GET /p/0 HTTP/1.1\r\n\r\n").unwrap();
         // Meanwhile another client reads such a page completely. No socket buffer holds it.
         assert_eq!(get(&mut connect(&origin, 1), "/p/1").1.len(), 16 << 20);
-        let patience = Duration::from_secs(20);
-        let is_ended = |record: &RequestLog, ended| {
-            record
-                .requests
+        let timeout = Duration::from_secs(20);
+        let is_ended = |log: &RequestLog, ended| {
+            log.requests
                 .iter()
-                .any(|hit| hit.host == 0 && hit.end.is_some() == ended)
+                .any(|request| request.host == 0 && request.end.is_some() == ended)
                 .then_some(())
         };
-        origin.wait_for(patience, |record| is_ended(record, true)).unwrap();
+        origin.wait_for(timeout, |log| is_ended(log, true)).unwrap();
         drop(slow);
-        origin.wait_for(patience, |record| is_ended(record, false)).unwrap();
+        origin.wait_for(timeout, |log| is_ended(log, false)).unwrap();
     }
 }

@@ -21,7 +21,8 @@ const LINKS_PER_NEW_PAGE: u32 = 5;
 const LABEL_BYTES: usize = "127.1.255.250".len();
 
 /// Text of all pages.
-const FILLER: &str = "Whoever waits at a door for a letter is better served by a bell than by looking every minute. ";
+const FILLER: &str =
+    "A crawler that waits for an event requests a page once, and not every minute. ";
 
 /// Many hosts on one port, each with a tree of pages below `/p/0`.
 #[derive(Debug, Clone, Copy)]
@@ -151,14 +152,14 @@ pub(super) fn parse_head(received: &[u8], pages: u32) -> Option<RequestHead> {
     let bytes = memmem::find(received, b"\r\n\r\n")? + 4;
     let mut lines = received[..bytes].split(|&byte| byte == b'\n');
     let mut words = lines.next()?.trim_ascii_end().split(|&byte| byte == b' ').skip(1);
-    let asked = RequestTarget::parse(words.next().unwrap_or_default(), pages);
+    let target = RequestTarget::parse(words.next().unwrap_or_default(), pages);
     let is_old = words.next() != Some(b"HTTP/1.1");
     let says_close = |line: &[u8]| {
         let Some((name, value)) = line.split_at_checked("connection:".len()) else { return false };
         name.eq_ignore_ascii_case(b"connection:")
             && value.trim_ascii().eq_ignore_ascii_case(b"close")
     };
-    Some(RequestHead { target: asked, closes_connection: is_old || lines.any(says_close), bytes })
+    Some(RequestHead { target, closes_connection: is_old || lines.any(says_close), bytes })
 }
 
 /// A response in two pieces, with the name of the host between them.
@@ -206,10 +207,10 @@ impl CannedResponses {
     pub(super) fn remaining(
         &self,
         host: u32,
-        asked: RequestTarget,
+        target: RequestTarget,
         sent: usize,
     ) -> [IoSlice<'_>; 3] {
-        let (answer, label) = match asked {
+        let (response, label) = match target {
             RequestTarget::Robots => (&self.robots, &[][..]),
             RequestTarget::Other => (&self.not_found, &[][..]),
             RequestTarget::Page(page) => (&self.pages[index(page)], {
@@ -218,7 +219,7 @@ impl CannedResponses {
             }),
         };
         let mut skipped = sent;
-        [&answer.before[..], label, &answer.after[..]].map(|piece| {
+        [&response.before[..], label, &response.after[..]].map(|piece| {
             let (_, rest) = piece.split_at(skipped.min(piece.len()));
             skipped -= piece.len() - rest.len();
             IoSlice::new(rest)
@@ -252,28 +253,28 @@ mod tests {
     fn every_page_is_reached_from_the_first_by_links_to_new_pages() {
         for pages in [1, 3, 10, 50, 500] {
             let site = site(pages);
-            let mut met = BTreeSet::from([0]);
+            let mut reached = BTreeSet::from([0]);
             for page in 0..pages {
-                assert!(met.contains(&page), "{page} of {pages}");
+                assert!(reached.contains(&page), "{page} of {pages}");
                 assert_eq!(site.links_of(page).count(), 30);
-                met.extend(site.links_of(page));
+                reached.extend(site.links_of(page));
             }
-            assert_eq!(met.len(), index(pages));
+            assert_eq!(reached.len(), index(pages));
         }
     }
 
     #[test]
     fn a_response_names_its_length_and_host() {
         let site = site(500);
-        let answers = CannedResponses::render(&site);
-        for (asked, bytes) in [
+        let responses = CannedResponses::render(&site);
+        for (target, bytes) in [
             (RequestTarget::Page(0), 10_200),
             (RequestTarget::Page(499), 10_200),
             (RequestTarget::Robots, 24),
         ] {
             let rest = |sent| {
-                answers
-                    .remaining(251, asked, sent)
+                responses
+                    .remaining(251, target, sent)
                     .iter()
                     .flat_map(|piece| piece.to_vec())
                     .collect::<Vec<_>>()
@@ -284,7 +285,7 @@ mod tests {
             assert_eq!(whole.len() - body, bytes, "{head}");
             assert!(head.contains(&format!("Content-Length: {bytes}\r\n")), "{head}");
             let named = memmem::find(&whole, b"of 127.1.1.2    </title>").is_some();
-            assert_eq!(named, asked != RequestTarget::Robots);
+            assert_eq!(named, target != RequestTarget::Robots);
             for sent in [0, 1, whole.len() / 2, whole.len()] {
                 assert_eq!(rest(sent), whole[sent..], "{sent}");
             }

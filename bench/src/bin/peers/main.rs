@@ -162,12 +162,12 @@ fn run_limit(limit: &Limit) -> anyhow::Result<()> {
 fn compare(args: &CompareArgs) -> anyhow::Result<()> {
     raise_limits()?;
     let works = selected_workloads(&args.only)?;
-    ensure!(args.pin.len() == 2, "--pin takes two processors, such as 0,1");
-    ensure!(args.tidings.is_file(), "there is no {}; build it first", args.tidings.display());
+    ensure!(args.pin.len() == 2, "--pin: expected two processors, such as 0,1");
+    ensure!(args.tidings.is_file(), "{} does not exist; build it first", args.tidings.display());
     let data = DataDir::new(args.data.as_deref())?;
     disk::check_not_in_memory(&data.path)?;
     let heading = heading(&data.path, args)?;
-    let place = ServerPaths {
+    let paths = ServerPaths {
         tidings: fs::canonicalize(&args.tidings)?,
         zmq_proxy: args.zmq_proxy.clone(),
         data: data.path.clone(),
@@ -177,12 +177,12 @@ fn compare(args: &CompareArgs) -> anyhow::Result<()> {
 
     let mut all: Vec<(Workload, Results<ServerKind>)> = Vec::new();
     for work in works {
-        let results = run_rounds(args, &work, &place);
+        let results = run_rounds(args, &work, &paths);
         all.push((work, results));
     }
     clear_progress();
     let mut output = io::stdout().lock();
-    for line in heading.into_iter().chain(versions(&place)).chain(table(&all)) {
+    for line in heading.into_iter().chain(versions(&paths)).chain(table(&all)) {
         writeln!(output, "{line}")?;
     }
     if let Some(file) = &args.json {
@@ -195,21 +195,25 @@ fn compare(args: &CompareArgs) -> anyhow::Result<()> {
 fn selected_workloads(only: &[String]) -> anyhow::Result<Vec<Workload>> {
     let known: Vec<_> = WORKLOADS.iter().map(|work| work.name).collect();
     for name in only {
-        ensure!(known.contains(&name.as_str()), "no work {name}; there are {}", known.join(", "));
+        ensure!(
+            known.contains(&name.as_str()),
+            "no work {name}; expected one of {}",
+            known.join(", ")
+        );
     }
     let is_chosen = |work: &&Workload| only.is_empty() || only.iter().any(|name| name == work.name);
     Ok(WORKLOADS.iter().filter(is_chosen).copied().collect())
 }
 
 /// In each round every server runs once, so that a change on the machine affects all of them.
-fn run_rounds(args: &CompareArgs, work: &Workload, place: &ServerPaths) -> Results<ServerKind> {
+fn run_rounds(args: &CompareArgs, work: &Workload, paths: &ServerPaths) -> Results<ServerKind> {
     let mut results = Results::default();
     let rounds = if args.quick { 1 } else { args.rounds };
     for round in 1..=rounds {
         results.begin_round();
         for &kind in work.servers.iter().filter(|kind| is_selected(args, **kind)) {
             let what = format!("{} {round}/{rounds}, {}", work.name, kind.name());
-            let outcome = run(args, work, place, kind, &what);
+            let outcome = run(args, work, paths, kind, &what);
             if let Err(error) = &outcome {
                 print_note(&format!("{what}: {error:#}"));
             }
@@ -226,7 +230,7 @@ fn is_selected(args: &CompareArgs, kind: ServerKind) -> bool {
 fn run(
     args: &CompareArgs,
     work: &Workload,
-    place: &ServerPaths,
+    paths: &ServerPaths,
     kind: ServerKind,
     what: &str,
 ) -> anyhow::Result<workloads::Outcome> {
@@ -245,13 +249,13 @@ fn run(
             replayed: 1_000_000,
         }
     };
-    let used = ServerOptions {
+    let options = ServerOptions {
         sync: args.sync.unwrap_or(work.sync),
         subscribers: work.load.subscribers(),
         payload_bytes: PAYLOAD_BYTES,
         is_over_zmq: matches!(work.load, LoadKind::ZmqFan { .. }),
     };
-    let running = servers::start(place, kind, used)?;
+    let running = servers::start(paths, kind, options)?;
     let target = Target {
         wire: running.wire.as_ref(),
         address: running.server.address(),
@@ -259,12 +263,12 @@ fn run(
         payload_bytes: PAYLOAD_BYTES,
         server: Some(&running.server),
     };
-    let mut watch = |text: &str| {
+    let mut progress = |text: &str| {
         show_progress(&format!("{what}: {text}"));
         Ok(())
     };
-    let disk = used.sync.is_durable().then(|| running.dir.path());
-    work.load.measure(target, kind, lengths, disk, &mut watch)
+    let disk = options.sync.is_durable().then(|| running.dir.path());
+    work.load.measure(target, kind, lengths, disk, &mut progress)
 }
 
 /// Date, machine, and settings.
@@ -304,25 +308,25 @@ fn machine() -> anyhow::Result<String> {
     ))
 }
 
-fn versions(place: &ServerPaths) -> [String; 2] {
-    [format!("Versions: {}.", servers::versions(place).join("; ")), String::new()]
+fn versions(paths: &ServerPaths) -> [String; 2] {
+    [format!("Versions: {}.", servers::versions(paths).join("; ")), String::new()]
 }
 
 fn table(all: &[(Workload, Results<ServerKind>)]) -> Vec<String> {
     let mut lines =
-        vec!["| work | Tidings | others | reach |".to_owned(), "|---|---|---|---|".to_owned()];
+        vec!["| work | Tidings | others | goal |".to_owned(), "|---|---|---|---|".to_owned()];
     lines.extend(all.iter().map(|(work, results)| results.row(&work.row())));
     let mut peaks: BTreeMap<ServerKind, f64> = BTreeMap::new();
     for (kind, peak) in all.iter().flat_map(|(_, results)| results.peaks()) {
         let highest = peaks.entry(kind).or_default();
         *highest = highest.max(peak);
     }
-    let mine = peaks.remove(&ServerKind::Tidings).unwrap_or_default();
+    let ours = peaks.remove(&ServerKind::Tidings).unwrap_or_default();
     let others: Vec<_> =
         peaks.iter().map(|(kind, peak)| format!("{} {peak:.0} MiB", kind.name())).collect();
-    let kept = if mine <= 128.0 { "yes" } else { "**no**" };
+    let is_met = if ours <= 128.0 { "yes" } else { "**no**" };
     lines.push(format!(
-        "| peak memory in all of the above | {mine:.0} MiB | {} | <= 128 MiB: {kept} |",
+        "| peak memory in all of the above | {ours:.0} MiB | {} | <= 128 MiB: {is_met} |",
         others.join(", ")
     ));
     let notes: Vec<_> = all.iter().flat_map(|(work, results)| results.notes(work)).collect();
@@ -341,8 +345,8 @@ struct DataDir {
 
 impl DataDir {
     fn new(named: Option<&Path>) -> anyhow::Result<Self> {
-        let ours = || PathBuf::from(format!("tidings-peers-{}", std::process::id()));
-        let path = named.map_or_else(ours, Path::to_owned);
+        let temporary = || PathBuf::from(format!("tidings-peers-{}", std::process::id()));
+        let path = named.map_or_else(temporary, Path::to_owned);
         fs::create_dir_all(&path).with_context(|| path.display().to_string())?;
         Ok(Self { path: fs::canonicalize(path)?, is_temporary: named.is_none() })
     }

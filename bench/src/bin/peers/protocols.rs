@@ -34,10 +34,10 @@ impl WireProtocol for Nats {
     }
 
     fn pipelined_subscribe(&self, topic: &str) -> SetupStep {
-        let said = format!(
+        let message = format!(
             "CONNECT {{\"verbose\":false,\"pedantic\":false}}\r\nSUB {topic} 1\r\nPING\r\n"
         );
-        SetupStep::new(said, ReadUntil::Line("PONG"))
+        SetupStep::new(message, ReadUntil::Line("PONG"))
     }
 
     fn publish(&self, topic: &str, payload: &[u8]) -> Vec<u8> {
@@ -64,8 +64,8 @@ pub(crate) struct JetStream;
 
 impl JetStream {
     pub(crate) fn request(subject: &str, body: &str) -> SetupStep {
-        let said = format!("PUB {subject} _INBOX.api {}\r\n{body}\r\n", body.len());
-        SetupStep::new(said, ReadUntil::Line("{\"type\":\"io.nats.jetstream.api"))
+        let message = format!("PUB {subject} _INBOX.api {}\r\n{body}\r\n", body.len());
+        SetupStep::new(message, ReadUntil::Line("{\"type\":\"io.nats.jetstream.api"))
     }
 }
 
@@ -113,8 +113,8 @@ impl WireProtocol for JetStream {
         })
     }
 
-    fn queue_setup(&self, topic: &str, crew: WorkerPool) -> anyhow::Result<QueueSetup> {
-        Ok(queue_protocols::jetstream(topic, crew))
+    fn queue_setup(&self, topic: &str, pool: WorkerPool) -> anyhow::Result<QueueSetup> {
+        Ok(queue_protocols::jetstream(topic, pool))
     }
 
     fn replay_request(&self, _: &str, _: usize, events: u64) -> anyhow::Result<ReplayRequest> {
@@ -209,8 +209,8 @@ impl WireProtocol for RedisStreams {
         })
     }
 
-    fn queue_setup(&self, topic: &str, crew: WorkerPool) -> anyhow::Result<QueueSetup> {
-        Ok(queue_protocols::redis_streams(topic, crew))
+    fn queue_setup(&self, topic: &str, pool: WorkerPool) -> anyhow::Result<QueueSetup> {
+        Ok(queue_protocols::redis_streams(topic, pool))
     }
 
     fn fill_steps(&self, topic: &str, payload: &[u8], events: u64) -> Option<Vec<SetupStep>> {
@@ -264,7 +264,7 @@ fn mqtt_packet(first: u8, rest: &[u8]) -> Vec<u8> {
 }
 
 fn mqtt_text(text: &str) -> Vec<u8> {
-    let length = u16::try_from(text.len()).expect("a topic of a benchmark is short");
+    let length = u16::try_from(text.len()).expect("topics of benchmarks are short");
     [&length.to_be_bytes()[..], text.as_bytes()].concat()
 }
 
@@ -293,8 +293,8 @@ impl WireProtocol for Mqtt {
     }
 
     fn pipelined_subscribe(&self, topic: &str) -> SetupStep {
-        let said = [Self::connect(), Self::subscribe_packet(topic)].concat();
-        SetupStep::new(said, ReadUntil::Bytes(CONNACK_BYTES + SUBACK_BYTES))
+        let message = [Self::connect(), Self::subscribe_packet(topic)].concat();
+        SetupStep::new(message, ReadUntil::Bytes(CONNACK_BYTES + SUBACK_BYTES))
     }
 
     fn publish(&self, topic: &str, payload: &[u8]) -> Vec<u8> {

@@ -40,14 +40,14 @@ pub(crate) fn relay(listener: &TcpListener, piece: WriteUnit) -> io::Result<()> 
     listener.set_nonblocking(true)?;
     let epoll = epoll::create(CreateFlags::CLOEXEC)?;
     epoll::add(&epoll, listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
-    let mut hub = RelayState { epoll, connections: Vec::new(), subscribers: Vec::new() };
+    let mut state = RelayState { epoll, connections: Vec::new(), subscribers: Vec::new() };
     let mut events = Vec::with_capacity(EVENTS_MAX);
     loop {
-        epoll::wait(&hub.epoll, spare_capacity(&mut events), None)?;
+        epoll::wait(&state.epoll, spare_capacity(&mut events), None)?;
         for event in events.drain(..) {
             match event.data.u64() {
-                LISTENER => hub.accept(listener)?,
-                token => hub.handle_readable(usize::try_from(token).expect("an index"), piece),
+                LISTENER => state.accept(listener)?,
+                token => state.handle_readable(usize::try_from(token).expect("an index"), piece),
             }
         }
     }
@@ -127,9 +127,9 @@ impl RelayState {
                     connection.buffer = vec![0; 16];
                     self.subscribers.push(token);
                 }
-                let said = if is_publisher { b"P\n" } else { b"S\n" };
+                let greeting = if is_publisher { b"P\n" } else { b"S\n" };
                 // A closed connection is noticed at the next read.
-                let _ = connection.socket.write_all(said);
+                let _ = connection.socket.write_all(greeting);
             }
         }
         self.connections[token] = Some(connection);
@@ -147,12 +147,12 @@ impl RelayState {
 
 impl Connection {
     fn read(&mut self) -> io::Result<usize> {
-        let room = match self.is_publisher {
+        let size = match self.is_publisher {
             Some(true) => READ_BYTES,
             _ => 16,
         };
-        if self.buffer.len() < room {
-            self.buffer.resize(room, 0);
+        if self.buffer.len() < size {
+            self.buffer.resize(size, 0);
         }
         let bytes = self.socket.read(&mut self.buffer[self.filled..])?;
         self.filled += bytes;
@@ -169,10 +169,10 @@ pub(crate) fn blast(
     let mut sockets = Vec::with_capacity(subscribers);
     while sockets.len() < subscribers {
         let (mut socket, _) = listener.accept()?;
-        let mut said = [0; 2];
+        let mut greeting = [0; 2];
         // The first connection only tests whether this program listens.
-        if socket.read_exact(&mut said).is_ok() {
-            socket.write_all(&said)?;
+        if socket.read_exact(&mut greeting).is_ok() {
+            socket.write_all(&greeting)?;
             sockets.push(socket);
         }
     }

@@ -83,7 +83,7 @@ impl<K: Contestant> Results<K> {
                     values.resize(self.rounds - 1, None);
                     values.push(figure.median());
                 }
-                self.remarks.extend(outcome.remark.map(|word| (kind, word)));
+                self.remarks.extend(outcome.remark.map(|remark| (kind, remark)));
             }
             Err(error) => {
                 self.failures.insert(kind, format!("{error:#}"));
@@ -101,23 +101,23 @@ impl<K: Contestant> Results<K> {
     }
 
     /// The median of the ratios of rounds, since a disturbance in a round affects both.
-    fn ratio(&self, reach: &Goal<K>, contestants: &[K]) -> Option<f64> {
-        let mine = self.rounds_of(K::OURS, reach.key);
-        let peer = match reach.base {
-            GoalBase::Absolute => return self.median(K::OURS, reach.key),
+    fn ratio(&self, goal: &Goal<K>, contestants: &[K]) -> Option<f64> {
+        let ours = self.rounds_of(K::OURS, goal.key);
+        let peer = match goal.base {
+            GoalBase::Absolute => return self.median(K::OURS, goal.key),
             GoalBase::Server(kind) => kind,
-            GoalBase::BestPeer => self.best_peer(reach, contestants)?,
+            GoalBase::BestPeer => self.best_peer(goal, contestants)?,
         };
-        let theirs = self.rounds_of(peer, reach.key);
+        let theirs = self.rounds_of(peer, goal.key);
         let paired =
-            mine.iter().zip(theirs).filter_map(|(mine, theirs)| Some((*mine)? / (*theirs)?));
+            ours.iter().zip(theirs).filter_map(|(ours, theirs)| Some((*ours)? / (*theirs)?));
         median(&paired.collect::<Vec<_>>())
     }
 
-    fn best_peer(&self, reach: &Goal<K>, contestants: &[K]) -> Option<K> {
+    fn best_peer(&self, goal: &Goal<K>, contestants: &[K]) -> Option<K> {
         let peers = contestants.iter().copied().filter(|kind| kind.is_peer());
-        let rated = peers.filter_map(|kind| Some((kind, self.median(kind, reach.key)?)));
-        let best = match reach.bound {
+        let rated = peers.filter_map(|kind| Some((kind, self.median(kind, goal.key)?)));
+        let best = match goal.bound {
             Bound::AtLeast(_) => rated.max_by(|a, b| a.1.total_cmp(&b.1)),
             Bound::AtMost(_) => rated.min_by(|a, b| a.1.total_cmp(&b.1)),
         };
@@ -128,12 +128,12 @@ impl<K: Contestant> Results<K> {
     pub(crate) fn row(&self, row: &Row<'_, K>) -> String {
         let cell =
             |kind: K| Some(format!("{} {}", kind.name(), self.format_columns(kind, row.columns)?));
-        let mine = self.format_columns(K::OURS, row.columns).unwrap_or_else(|| "-".to_owned());
+        let ours = self.format_columns(K::OURS, row.columns).unwrap_or_else(|| "-".to_owned());
         let others = row.contestants.iter().copied().filter(|kind| *kind != K::OURS);
         let others: Vec<_> = others.filter_map(cell).collect();
-        let reached = |reach| self.format_goal(reach, row.contestants);
-        let reach: Vec<_> = row.goals.iter().map(reached).collect();
-        format!("| {} | {mine} | {} | {} |", row.title, others.join(", "), reach.join("; "))
+        let format = |goal| self.format_goal(goal, row.contestants);
+        let goals: Vec<_> = row.goals.iter().map(format).collect();
+        format!("| {} | {ours} | {} | {} |", row.title, others.join(", "), goals.join("; "))
     }
 
     /// `12.34 M (56 us)`: the figures of a contestant, all but the first one in brackets.
@@ -151,24 +151,24 @@ impl<K: Contestant> Results<K> {
     }
 
     /// Whether a goal is met, and the ratio.
-    fn format_goal(&self, reach: &Goal<K>, contestants: &[K]) -> String {
-        let name = match reach.base {
+    fn format_goal(&self, goal: &Goal<K>, contestants: &[K]) -> String {
+        let name = match goal.base {
             GoalBase::Server(kind) => kind.name(),
             GoalBase::BestPeer => "the best peer",
             GoalBase::Absolute => "",
         };
-        let Some(ratio) = self.ratio(reach, contestants) else { return "not measured".to_owned() };
-        let (sign, bound, is_kept) = match reach.bound {
+        let Some(ratio) = self.ratio(goal, contestants) else { return "not measured".to_owned() };
+        let (sign, bound, is_kept) = match goal.bound {
             Bound::AtLeast(bound) => (">=", bound, ratio >= bound),
             Bound::AtMost(bound) => ("<=", bound, ratio <= bound),
         };
         let times = if name.is_empty() { "" } else { " x " };
-        let kept = if is_kept { "yes" } else { "**no**" };
+        let met = if is_kept { "yes" } else { "**no**" };
         let digits = if ratio >= 1000.0 { 0 } else { 2 };
-        let space = if reach.name.is_empty() { "" } else { " " };
+        let space = if goal.name.is_empty() { "" } else { " " };
         format!(
-            "{}{space}{sign} {}{times}{name}: {kept}, {}",
-            reach.name,
+            "{}{space}{sign} {}{times}{name}: {met}, {}",
+            goal.name,
             if bound >= 1000.0 { format_thousands(bound, 0) } else { bound.to_string() },
             format_thousands(ratio, digits)
         )
@@ -177,12 +177,12 @@ impl<K: Contestant> Results<K> {
     /// Per contestant with failures: the number of failed rounds, and why.
     pub(crate) fn failures(&self, work: &str) -> Vec<String> {
         let failed = |(kind, reason): (&K, &String)| {
-            let of_it = self.values.iter().filter(|((k, _), _)| k == kind);
-            let went_well = of_it.map(|(_, values)| values.iter().flatten().count()).max();
+            let values = self.values.iter().filter(|((k, _), _)| k == kind);
+            let successes = values.map(|(_, values)| values.iter().flatten().count()).max();
             format!(
                 "{work}: {} failed in {} of {} rounds: {reason}",
                 kind.name(),
-                self.rounds - went_well.unwrap_or(0),
+                self.rounds - successes.unwrap_or(0),
                 self.rounds
             )
         };
@@ -203,8 +203,8 @@ impl<K: Contestant> Results<K> {
             let server = servers.entry(kind.name()).or_insert_with(|| json!({}));
             server[*key] = json!(values);
         }
-        for (kind, word) in &self.remarks {
-            servers[kind.name()]["end"] = json!(word);
+        for (kind, remark) in &self.remarks {
+            servers[kind.name()]["end"] = json!(remark);
         }
         Value::Object(servers)
     }
@@ -261,23 +261,23 @@ mod tests {
         Outcome { figures: vec![Figure::new(DELIVERIES, "", 0).with_runs([value])], remark: None }
     }
 
-    fn reach(to: GoalBase<ServerKind>) -> Goal<ServerKind> {
-        Goal { name: "", key: DELIVERIES, base: to, bound: Bound::AtLeast(3.0) }
+    fn goal(base: GoalBase<ServerKind>) -> Goal<ServerKind> {
+        Goal { name: "", key: DELIVERIES, base, bound: Bound::AtLeast(3.0) }
     }
 
     #[test]
     fn ratios_are_taken_round_by_round() {
         let mut results = Results::default();
         // The second round was disturbed, for both.
-        for (mine, theirs) in [(8.0, 2.0), (4.0, 1.0), (9.0, 2.0)] {
+        for (ours, theirs) in [(8.0, 2.0), (4.0, 1.0), (9.0, 2.0)] {
             results.begin_round();
-            results.add(ServerKind::Tidings, Ok(rate(mine)));
+            results.add(ServerKind::Tidings, Ok(rate(ours)));
             results.add(ServerKind::Nats, Ok(rate(theirs)));
         }
         let servers = [ServerKind::Tidings, ServerKind::Nats];
-        let shown = results.format_goal(&reach(GoalBase::Server(ServerKind::Nats)), &servers);
+        let shown = results.format_goal(&goal(GoalBase::Server(ServerKind::Nats)), &servers);
         assert_eq!(shown, ">= 3 x NATS: yes, 4.00");
-        assert_eq!(results.best_peer(&reach(GoalBase::BestPeer), &servers), Some(ServerKind::Nats));
+        assert_eq!(results.best_peer(&goal(GoalBase::BestPeer), &servers), Some(ServerKind::Nats));
     }
 
     #[test]
@@ -289,10 +289,10 @@ mod tests {
         {
             results.add(kind, Ok(rate(value)));
         }
-        let at_most = Goal { bound: Bound::AtMost(1.0), ..reach(GoalBase::BestPeer) };
+        let at_most = Goal { bound: Bound::AtMost(1.0), ..goal(GoalBase::BestPeer) };
         let servers = [ServerKind::Nats, ServerKind::Redis, ServerKind::Relay];
         assert_eq!(results.best_peer(&at_most, &servers), Some(ServerKind::Redis));
-        assert_eq!(results.best_peer(&reach(GoalBase::BestPeer), &servers), Some(ServerKind::Nats));
+        assert_eq!(results.best_peer(&goal(GoalBase::BestPeer), &servers), Some(ServerKind::Nats));
     }
 
     #[test]
@@ -305,7 +305,7 @@ mod tests {
         results.add(ServerKind::Tidings, Ok(rate(2.0)));
         results.add(ServerKind::Nats, Ok(rate(1.0)));
         let servers = [ServerKind::Tidings, ServerKind::Nats];
-        let shown = results.format_goal(&reach(GoalBase::Server(ServerKind::Nats)), &servers);
+        let shown = results.format_goal(&goal(GoalBase::Server(ServerKind::Nats)), &servers);
         assert_eq!(shown, ">= 3 x NATS: **no**, 2.00");
     }
 

@@ -80,8 +80,8 @@ pub(crate) struct RunningServer {
 pub(crate) struct ServerDir(PathBuf);
 
 impl ServerDir {
-    fn new(place: &ServerPaths, kind: ServerKind) -> anyhow::Result<Self> {
-        let path = place.data.join(kind.flag());
+    fn new(paths: &ServerPaths, kind: ServerKind) -> anyhow::Result<Self> {
+        let path = paths.data.join(kind.flag());
         if path.exists() {
             fs::remove_dir_all(&path)?;
         }
@@ -116,51 +116,51 @@ pub(crate) struct ServerOptions {
 
 /// Starts a server with an empty directory.
 pub(crate) fn start(
-    place: &ServerPaths,
+    paths: &ServerPaths,
     kind: ServerKind,
-    used: ServerOptions,
+    options: ServerOptions,
 ) -> anyhow::Result<RunningServer> {
-    let dir = ServerDir::new(place, kind)?;
+    let dir = ServerDir::new(paths, kind)?;
     let address = unused_address()?;
-    let (mut command, wire) = command(place, kind, used, &dir, address)?;
-    let ready = if kind == ServerKind::Tidings && !used.is_over_zmq {
+    let (mut command, wire) = command(paths, kind, options, &dir, address)?;
+    let ready = if kind == ServerKind::Tidings && !options.is_over_zmq {
         ReadyWhen::PrintsAddress("listening on ")
     } else {
         command.stdout(File::create(dir.path().join("output"))?);
         ReadyWhen::AcceptsConnections(address)
     };
     command.stderr(File::create(dir.path().join("errors"))?);
-    let launch = Launch { command, ready, processor: place.processor };
+    let launch = Launch { command, ready, processor: paths.processor };
     let server = Server::start(launch).with_context(|| {
-        let said = fs::read_to_string(dir.path().join("errors")).unwrap_or_default();
-        format!("{}: {}", kind.name(), said.lines().last().unwrap_or("(no message)"))
+        let errors = fs::read_to_string(dir.path().join("errors")).unwrap_or_default();
+        format!("{}: {}", kind.name(), errors.lines().last().unwrap_or("(no message)"))
     })?;
     Ok(RunningServer { server, wire, dir })
 }
 
 fn command(
-    place: &ServerPaths,
+    paths: &ServerPaths,
     kind: ServerKind,
-    used: ServerOptions,
+    options: ServerOptions,
     dir: &ServerDir,
     address: SocketAddr,
 ) -> anyhow::Result<(Command, Box<dyn WireProtocol>)> {
     let port = address.port().to_string();
-    let made: (Command, Box<dyn WireProtocol>) = match kind {
-        ServerKind::Tidings if used.is_over_zmq => {
+    let command_and_wire: (Command, Box<dyn WireProtocol>) = match kind {
+        ServerKind::Tidings if options.is_over_zmq => {
             let publishers = unused_address()?;
-            let mut command = Command::new(&place.tidings);
-            command.args(["broker", "--sync", used.sync.as_str(), "--data"]).arg(dir.path());
+            let mut command = Command::new(&paths.tidings);
+            command.args(["broker", "--sync", options.sync.as_str(), "--data"]).arg(dir.path());
             command.args(["--listen", &publishers.to_string()]);
             command.arg(format!("--zmq-pub=tcp://{address}"));
             command.env_remove("TIDINGS_CONFIG");
             (command, Box::new(TidingsZmtp { publishers }))
         }
         ServerKind::Tidings => {
-            let mut command = Command::new(&place.tidings);
+            let mut command = Command::new(&paths.tidings);
             command.args(["broker", "--listen", "127.0.0.1:0", "--data"]).arg(dir.path());
             command.env_remove("TIDINGS_CONFIG");
-            (command, Box::new(Tidings::plain(Some(used.sync))))
+            (command, Box::new(Tidings::plain(Some(options.sync))))
         }
         ServerKind::Nats | ServerKind::JetStream => {
             let mut command = Command::new("nats-server");
@@ -188,7 +188,7 @@ fn command(
         }
         ServerKind::ZeroMq => {
             let publishers = unused_address()?;
-            let mut command = Command::new(&place.zmq_proxy);
+            let mut command = Command::new(&paths.zmq_proxy);
             command.args([publishers.port().to_string(), port]);
             (command, Box::new(Zmtp { publishers }))
         }
@@ -212,13 +212,13 @@ fn command(
             };
             command.args([limit, "--listen", &address.to_string()]);
             if kind == ServerKind::Blast {
-                command.arg(format!("--subscribers={}", used.subscribers));
-                command.arg(format!("--line-bytes={}", used.payload_bytes + 1));
+                command.arg(format!("--subscribers={}", options.subscribers));
+                command.arg(format!("--line-bytes={}", options.payload_bytes + 1));
             }
             (command, Box::new(BareLines))
         }
     };
-    Ok(made)
+    Ok(command_and_wire)
 }
 
 /// By default Mosquitto keeps 1,000 messages for a slow client and drops the rest. Events must not
@@ -235,9 +235,9 @@ fn mosquitto_config(dir: &ServerDir, port: &str) -> anyhow::Result<PathBuf> {
 }
 
 /// The versions, as the programs print them.
-pub(crate) fn versions(place: &ServerPaths) -> Vec<String> {
-    let asked: [(&Path, &str); 5] = [
-        (&place.tidings, "--version"),
+pub(crate) fn versions(paths: &ServerPaths) -> Vec<String> {
+    let commands: [(&Path, &str); 5] = [
+        (&paths.tidings, "--version"),
         (Path::new("nats-server"), "--version"),
         (Path::new("redis-server"), "--version"),
         (Path::new("mosquitto"), "-h"),
@@ -249,5 +249,5 @@ pub(crate) fn versions(place: &ServerPaths) -> Vec<String> {
         let words: Vec<_> = text.lines().next()?.split_whitespace().take(3).collect();
         Some(words.join(" "))
     };
-    asked.iter().filter_map(first_line).collect()
+    commands.iter().filter_map(first_line).collect()
 }

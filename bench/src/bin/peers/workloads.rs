@@ -355,43 +355,45 @@ impl LoadKind {
         kind: ServerKind,
         lengths: RunLengths,
         disk: Option<&Path>,
-        watch: &mut ProgressFn<'_>,
+        progress: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Outcome> {
         let RunLengths { run, warm_up, .. } = lengths;
         let figures = match self {
             Self::Fan { publishers, subscribers, window } => {
                 let publishers = if kind == Blast { 0 } else { publishers };
                 Fan { publishers, subscribers, window, run, runs: 1, warm_up }
-                    .measure(target, watch)?
+                    .measure(target, progress)?
             }
             Self::ZmqFan { subscribers, window } => {
                 Fan { publishers: 1, subscribers, window, run, runs: 1, warm_up }
-                    .measure(target, watch)?
+                    .measure(target, progress)?
             }
             Self::Latency { subscribers } => {
                 let run = run * 2;
-                Latency { rate: 1000, subscribers, run, runs: 1, warm_up }.measure(target, watch)?
+                Latency { rate: 1000, subscribers, run, runs: 1, warm_up }
+                    .measure(target, progress)?
             }
-            Self::Idle => {
-                Idle { subscribers: lengths.idle_subscribers, events: 5 }.measure(target, watch)?
-            }
+            Self::Idle => Idle { subscribers: lengths.idle_subscribers, events: 5 }
+                .measure(target, progress)?,
             Self::Publish { window } => {
                 let bare_loop = disk.filter(|_| kind == Tidings);
                 Publish { publishers: 1, window, run, runs: 1, warm_up, bare_loop }
-                    .measure(target, watch)?
+                    .measure(target, progress)?
             }
             Self::Queue { workers, keys } => {
                 let (credit, window) = (1000, 20_000);
                 Queue { workers, keys, credit, window, run, runs: 1, warm_up }
-                    .measure(target, watch)?
+                    .measure(target, progress)?
             }
-            Self::Replay => Replay { events: lengths.replayed, runs: 1 }.measure(target, watch)?,
-            Self::Connect => Connect { run, runs: 1 }.measure(target, watch)?,
+            Self::Replay => {
+                Replay { events: lengths.replayed, runs: 1 }.measure(target, progress)?
+            }
+            Self::Connect => Connect { run, runs: 1 }.measure(target, progress)?,
             Self::Stalled => {
                 let stalled =
                     Stalled { publishers: 1, subscribers: 10, window: 10_000, run, warm_up };
-                let (figures, end) = stalled.measure(target, watch)?;
-                return Ok(Outcome { figures, remark: Some(end.as_str().to_owned()) });
+                let (figures, outcome) = stalled.measure(target, progress)?;
+                return Ok(Outcome { figures, remark: Some(outcome.as_str().to_owned()) });
             }
         };
         Ok(Outcome { figures, remark: None })

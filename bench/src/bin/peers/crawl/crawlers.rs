@@ -71,70 +71,70 @@ pub(super) struct CrawlerPaths {
 
 /// Crawls all sites of an origin.
 pub(super) fn crawl(
-    place: &CrawlerPaths,
+    paths: &CrawlerPaths,
     crawler: Crawler,
     origin: &Origin,
-    longest: Duration,
-    watch: impl FnMut(Duration) -> anyhow::Result<()>,
+    time_limit: Duration,
+    progress: impl FnMut(Duration) -> anyhow::Result<()>,
 ) -> anyhow::Result<ProgramRun> {
     let seeds: Vec<_> = origin.seeds().collect();
-    let file = place.dir.join("seeds");
+    let file = paths.dir.join("seeds");
     fs::write(&file, seeds.join("\n") + "\n")?;
     let delay = origin.site().crawl_delay.unwrap_or_default();
     let mut command = match crawler {
-        Crawler::Tidings => tidings(place, &seeds, delay),
-        Crawler::Wget2 => wget2(place, &file, origin.site()),
+        Crawler::Tidings => tidings(paths, &seeds, delay),
+        Crawler::Wget2 => wget2(paths, &file, origin.site()),
         Crawler::Spider => {
-            let mut command = Command::new(&place.spider);
+            let mut command = Command::new(&paths.spider);
             command.arg(&file).arg(delay.as_millis().to_string());
             command
         }
-        Crawler::Aiohttp => script(place, "aiohttp_crawl.py", &file, delay),
-        Crawler::Crawlee => script(place, "crawlee_crawl.py", &file, delay),
-        Crawler::Scrapy => script(place, "scrapy_crawl.py", &file, delay),
-        Crawler::Rq | Crawler::ScrapyRedis => bail!("it does not crawl"),
+        Crawler::Aiohttp => script(paths, "aiohttp_crawl.py", &file, delay),
+        Crawler::Crawlee => script(paths, "crawlee_crawl.py", &file, delay),
+        Crawler::Scrapy => script(paths, "scrapy_crawl.py", &file, delay),
+        Crawler::Rq | Crawler::ScrapyRedis => bail!("this program does not crawl"),
     };
-    let errors = place.dir.join("errors");
-    command.current_dir(&place.dir).stdout(Stdio::null()).stderr(File::create(&errors)?);
-    let ran = program::run(command, longest, watch)?;
-    ensure!(ran.status.success(), "{}: {}", ran.status, last_line(&errors));
-    Ok(ran)
+    let errors = paths.dir.join("errors");
+    command.current_dir(&paths.dir).stdout(Stdio::null()).stderr(File::create(&errors)?);
+    let run = program::run(command, time_limit, progress)?;
+    ensure!(run.status.success(), "{}: {}", run.status, last_line(&errors));
+    Ok(run)
 }
 
 /// Queue, deduplication and records are on the disk, as always.
-fn tidings(place: &CrawlerPaths, seeds: &[String], delay: Duration) -> Command {
-    let mut command = program(place);
+fn tidings(paths: &CrawlerPaths, seeds: &[String], delay: Duration) -> Command {
+    let mut command = program(paths);
     command.args(["crawl", "--quiet", "--allow-private", "--data", "data"]);
     command.arg(format!("--delay={}ms", delay.as_millis())).args(seeds);
     command
 }
 
 /// wget2 parses only pages that are in files. Of its ways to keep none, this is the fastest.
-fn wget2(place: &CrawlerPaths, seeds: &Path, site: &Site) -> Command {
+fn wget2(paths: &CrawlerPaths, seeds: &Path, site: &Site) -> Command {
     let mut command = Command::new("wget2");
     command.args(["--no-config", "--quiet", "--recursive", "--level=0", "--delete-after"]);
     command.args(["--no-cookies", "--no-hsts", "--no-ocsp", "--tries=1"]);
     let threads = site.crawl_delay.map_or(WGET2_THREADS, |_| site.hosts);
     command.arg(format!("--max-threads={threads}"));
     command.args(site.crawl_delay.map(|delay| format!("--wait={}", delay.as_secs_f64())));
-    command.arg("--directory-prefix").arg(&place.dir).arg("--input-file").arg(seeds);
+    command.arg("--directory-prefix").arg(&paths.dir).arg("--input-file").arg(seeds);
     command
 }
 
-fn script(place: &CrawlerPaths, name: &str, seeds: &Path, delay: Duration) -> Command {
-    let mut command = python(place, name);
+fn script(paths: &CrawlerPaths, name: &str, seeds: &Path, delay: Duration) -> Command {
+    let mut command = python(paths, name);
     command.arg(seeds).arg(delay.as_secs_f64().to_string());
     command
 }
 
-fn python(place: &CrawlerPaths, script: &str) -> Command {
-    let mut command = Command::new(&place.python);
-    command.arg(place.scripts.join(script)).env("PYTHONDONTWRITEBYTECODE", "1");
+fn python(paths: &CrawlerPaths, script: &str) -> Command {
+    let mut command = Command::new(&paths.python);
+    command.arg(paths.scripts.join(script)).env("PYTHONDONTWRITEBYTECODE", "1");
     command
 }
 
-fn program(place: &CrawlerPaths) -> Command {
-    let mut command = Command::new(&place.tidings);
+fn program(paths: &CrawlerPaths) -> Command {
+    let mut command = Command::new(&paths.tidings);
     command.env_remove("TIDINGS_CONFIG");
     command
 }
@@ -170,7 +170,7 @@ impl Drop for HelperProcess {
 
 impl AnnouncedCrawler {
     /// Starts the crawler. It may need a moment until it receives announcements.
-    pub(super) fn start(place: &CrawlerPaths, crawler: Crawler) -> anyhow::Result<Self> {
+    pub(super) fn start(paths: &CrawlerPaths, crawler: Crawler) -> anyhow::Result<Self> {
         let socket = |server: &Server| -> anyhow::Result<TcpStream> {
             let socket = TcpStream::connect(server.address())?;
             socket.set_nodelay(true)?;
@@ -178,7 +178,7 @@ impl AnnouncedCrawler {
         };
         match crawler {
             Crawler::Tidings => {
-                let mut command = program(place);
+                let mut command = program(paths);
                 command.args([
                     "up",
                     "--quiet",
@@ -186,40 +186,40 @@ impl AnnouncedCrawler {
                     "--listen=127.0.0.1:0",
                     "--data",
                 ]);
-                command.arg(place.dir.join("data"));
-                let server = start(place, command, ReadyWhen::PrintsAddress("listening on "))?;
+                command.arg(paths.dir.join("data"));
+                let server = start(paths, command, ReadyWhen::PrintsAddress("listening on "))?;
                 let bell = AnnounceChannel::Socket(socket(&server)?, "PUB new-url ");
                 Ok(Self { channel: bell, _helper: None, _servers: vec![server] })
             }
             Crawler::ScrapyRedis => {
-                let redis = redis(place)?;
-                let mut command = python(place, "scrapy_redis_notify.py");
+                let redis = redis(paths)?;
+                let mut command = python(paths, "scrapy_redis_notify.py");
                 command.arg(redis.address().port().to_string());
-                let worker = start(place, command, ReadyWhen::AcceptsConnections(redis.address()))?;
+                let worker = start(paths, command, ReadyWhen::AcceptsConnections(redis.address()))?;
                 let bell = AnnounceChannel::Socket(socket(&redis)?, "LPUSH notified:start_urls ");
                 Ok(Self { channel: bell, _helper: None, _servers: vec![worker, redis] })
             }
             Crawler::Rq => {
-                let redis = redis(place)?;
+                let redis = redis(paths)?;
                 let port = redis.address().port().to_string();
-                let mut command = python(place, "rq_notify.py");
+                let mut command = python(paths, "rq_notify.py");
                 command.args(["work", &port]);
-                let worker = start(place, command, ReadyWhen::AcceptsConnections(redis.address()))?;
-                let mut command = python(place, "rq_notify.py");
-                command.args(["say", &port]).stdin(Stdio::piped());
+                let worker = start(paths, command, ReadyWhen::AcceptsConnections(redis.address()))?;
+                let mut command = python(paths, "rq_notify.py");
+                command.args(["announce", &port]).stdin(Stdio::piped());
                 let mut helper = HelperProcess(command.spawn()?);
                 let bell = AnnounceChannel::Pipe(helper.0.stdin.take().expect("it is piped"));
                 Ok(Self { channel: bell, _helper: Some(helper), _servers: vec![worker, redis] })
             }
-            _ => bail!("it does not wait for announcements"),
+            _ => bail!("this crawler does not wait for announcements"),
         }
     }
 
     /// Announces a URL.
     pub(super) fn announce(&mut self, url: &str) -> anyhow::Result<()> {
         match &mut self.channel {
-            AnnounceChannel::Socket(socket, before) => {
-                socket.write_all(format!("{before}{url}\r\n").as_bytes())?;
+            AnnounceChannel::Socket(socket, prefix) => {
+                socket.write_all(format!("{prefix}{url}\r\n").as_bytes())?;
             }
             AnnounceChannel::Pipe(pipe) => pipe.write_all(format!("{url}\n").as_bytes())?,
         }
@@ -235,16 +235,16 @@ pub(super) struct WorkerFleet {
 
 impl WorkerFleet {
     /// Starts the processes. Workers may need a moment to join.
-    pub(super) fn start(place: &CrawlerPaths, workers: u32) -> anyhow::Result<Self> {
-        let mut command = program(place);
-        command.args(["broker", "--listen=127.0.0.1:0", "--data"]).arg(place.dir.join("data"));
-        let server = start(place, command, ReadyWhen::PrintsAddress("listening on "))?;
+    pub(super) fn start(paths: &CrawlerPaths, workers: u32) -> anyhow::Result<Self> {
+        let mut command = program(paths);
+        command.args(["broker", "--listen=127.0.0.1:0", "--data"]).arg(paths.dir.join("data"));
+        let server = start(paths, command, ReadyWhen::PrintsAddress("listening on "))?;
         let broker = server.address();
         let worker = |number| {
-            let mut command = program(place);
+            let mut command = program(paths);
             command.args(["crawl", "--quiet", "--allow-private", "--broker", &broker.to_string()]);
-            command.arg("--data").arg(place.dir.join(format!("worker-{number}")));
-            start(place, command, ReadyWhen::AcceptsConnections(broker))
+            command.arg("--data").arg(paths.dir.join(format!("worker-{number}")));
+            start(paths, command, ReadyWhen::AcceptsConnections(broker))
         };
         let mut servers = (1..=workers).map(worker).collect::<anyhow::Result<Vec<_>>>()?;
         servers.push(server);
@@ -257,16 +257,16 @@ impl WorkerFleet {
     }
 }
 
-fn redis(place: &CrawlerPaths) -> anyhow::Result<Server> {
+fn redis(paths: &CrawlerPaths) -> anyhow::Result<Server> {
     let address = unused_address()?;
     let mut command = Command::new("redis-server");
     command.args(["--bind", "127.0.0.1", "--port", &address.port().to_string()]);
-    command.args(["--save", "", "--dir"]).arg(&place.dir);
-    start(place, command, ReadyWhen::AcceptsConnections(address))
+    command.args(["--save", "", "--dir"]).arg(&paths.dir);
+    start(paths, command, ReadyWhen::AcceptsConnections(address))
 }
 
-fn start(place: &CrawlerPaths, mut command: Command, ready: ReadyWhen) -> anyhow::Result<Server> {
-    let errors = place.dir.join("errors");
+fn start(paths: &CrawlerPaths, mut command: Command, ready: ReadyWhen) -> anyhow::Result<Server> {
+    let errors = paths.dir.join("errors");
     command.stdout(Stdio::null()).stderr(File::options().create(true).append(true).open(&errors)?);
     let launch = Launch { command, ready, processor: None };
     Server::start(launch).with_context(|| last_line(&errors))

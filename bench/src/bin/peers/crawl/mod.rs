@@ -120,7 +120,7 @@ pub(crate) fn origin(args: &OriginArgs) -> anyhow::Result<()> {
 pub(crate) fn compare(args: &CrawlArgs) -> anyhow::Result<()> {
     raise_limits()?;
     let works = selected_workloads(args)?;
-    ensure!(args.tidings.is_file(), "there is no {}; build it first", args.tidings.display());
+    ensure!(args.tidings.is_file(), "{} does not exist; build it first", args.tidings.display());
     let data = DataDir::new(args.data.as_deref())?;
     disk::check_not_in_memory(&data.path)?;
     let heading = heading(&data.path, args)?;
@@ -131,7 +131,7 @@ pub(crate) fn compare(args: &CrawlArgs) -> anyhow::Result<()> {
     }
     clear_progress();
     let mut output = io::stdout().lock();
-    let titles = ["| work | Tidings | others | reach |", "|---|---|---|---|"].map(str::to_owned);
+    let titles = ["| work | Tidings | others | goal |", "|---|---|---|---|"].map(str::to_owned);
     let rows = all.iter().map(|(work, results)| results.row(&work.row()));
     let failures = all.iter().flat_map(|(work, results)| results.failures(work.name));
     let failures = failures.map(|failure| format!("\n- {failure}"));
@@ -159,7 +159,7 @@ fn selected_workloads(args: &CrawlArgs) -> anyhow::Result<Vec<CrawlWorkload>> {
 
 fn unknown_workload(work: &str) -> String {
     let known: Vec<_> = WORKLOADS.iter().map(|work| work.name).collect();
-    format!("no work {work}; there are {}", known.join(", "))
+    format!("no work {work}; expected one of {}", known.join(", "))
 }
 
 /// In each round every crawler runs once, so that a change on the machine affects all of them.
@@ -177,13 +177,13 @@ fn run_rounds(
         results.begin_round();
         for crawler in work.crawlers.iter().copied().filter(takes_part) {
             let what = format!("{} {round}/{rounds}, {}", work.name, crawler.name());
-            let place = prepare_paths(args, data, crawler)?;
-            let outcome = work.measure(&place, crawler, &mut |text| {
+            let paths = prepare_paths(args, data, crawler)?;
+            let outcome = work.measure(&paths, crawler, &mut |text| {
                 show_progress(&format!("{what}: {text}"));
                 Ok(())
             });
             // The directory around it is removed at the end.
-            let _ = fs::remove_dir_all(&place.dir);
+            let _ = fs::remove_dir_all(&paths.dir);
             if let Err(error) = &outcome {
                 print_note(&format!("{what}: {error:#}"));
             }
@@ -239,14 +239,14 @@ fn heading(data: &Path, args: &CrawlArgs) -> anyhow::Result<Vec<String>> {
 fn versions(args: &CrawlArgs) -> Vec<String> {
     let packages = "from importlib.metadata import version\n\
                     print(', '.join(p + ' ' + version(p) for p in ['aiohttp', 'crawlee', 'scrapy', 'rq']))";
-    let asked: [(&Path, &[&str]); 3] = [
+    let commands: [(&Path, &[&str]); 3] = [
         (&args.tidings, &["--version"]),
         (Path::new("wget2"), &["--version"]),
         (&args.python, &["-c", packages]),
     ];
-    let first_line = |(program, words): &(&Path, &[&str])| {
-        let output = Command::new(program).args(*words).output().ok()?;
+    let first_line = |(program, arguments): &(&Path, &[&str])| {
+        let output = Command::new(program).args(*arguments).output().ok()?;
         Some(String::from_utf8_lossy(&output.stdout).lines().next()?.to_owned())
     };
-    asked.iter().filter_map(first_line).collect()
+    commands.iter().filter_map(first_line).collect()
 }

@@ -75,7 +75,7 @@ const fn polite(hosts: u32, pages: u32) -> CrawlTask {
 
 const POLITE: &[Column] = &[plain(SPAN, " s", 2), plain(CPU, " s CPU", 2), plain(PEAK, " MiB", 0)];
 
-const fn polite_reach(span_s: f64, peak_mib: f64) -> [Goal<Crawler>; 4] {
+const fn polite_goals(span_s: f64, peak_mib: f64) -> [Goal<Crawler>; 4] {
     [
         at_most(SPAN, span_s, GoalBase::Absolute),
         at_most(FAULTS, 0.0, GoalBase::Absolute).named("faults"),
@@ -107,7 +107,7 @@ pub(super) const WORKLOADS: &[CrawlWorkload] = &[
         task: polite(1000, 10),
         crawlers: &[Tidings, Aiohttp, Spider, Wget2, Scrapy],
         columns: POLITE,
-        goals: &polite_reach(11.0, 80.0),
+        goals: &polite_goals(11.0, 80.0),
     },
     CrawlWorkload {
         name: "polite-200",
@@ -115,7 +115,7 @@ pub(super) const WORKLOADS: &[CrawlWorkload] = &[
         task: polite(200, 50),
         crawlers: &[Tidings, Aiohttp, Spider, Wget2, Scrapy],
         columns: POLITE,
-        goals: &polite_reach(53.0, 80.0),
+        goals: &polite_goals(53.0, 80.0),
     },
     CrawlWorkload {
         name: "polite-10000",
@@ -207,21 +207,21 @@ impl CrawlWorkload {
     /// Runs the work once.
     pub(super) fn measure(
         &self,
-        place: &CrawlerPaths,
+        paths: &CrawlerPaths,
         crawler: Crawler,
-        watch: &mut ProgressFn<'_>,
+        progress: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Outcome> {
         // All addresses of this machine, which include those of the hosts.
         let origin = Origin::serve(self.task.site(), (Ipv4Addr::UNSPECIFIED, 0).into())?;
         let figures = match &self.task {
-            CrawlTask::Crawl(_) => return crawl(place, crawler, &origin, watch),
+            CrawlTask::Crawl(_) => return crawl(paths, crawler, &origin, progress),
             CrawlTask::Announced(announce) => {
-                let mut waiting = AnnouncedCrawler::start(place, crawler)?;
-                announce.measure(&origin, |url| waiting.announce(url), watch)?
+                let mut announced = AnnouncedCrawler::start(paths, crawler)?;
+                announce.measure(&origin, |url| announced.announce(url), progress)?
             }
             CrawlTask::Done(done) => {
-                let fleet = WorkerFleet::start(place, done.workers)?;
-                done.measure(&origin, fleet.broker(), watch)?
+                let fleet = WorkerFleet::start(paths, done.workers)?;
+                done.measure(&origin, fleet.broker(), progress)?
             }
         };
         Ok(Outcome { figures, remark: None })
@@ -240,31 +240,31 @@ impl CrawlTask {
 }
 
 fn crawl(
-    place: &CrawlerPaths,
+    paths: &CrawlerPaths,
     crawler: Crawler,
     origin: &Origin,
-    watch: &mut ProgressFn<'_>,
+    progress: &mut ProgressFn<'_>,
 ) -> anyhow::Result<Outcome> {
     let expected = origin.site().total_pages();
-    let ran = crawlers::crawl(place, crawler, origin, CRAWL_MAX, |since| {
-        watch(&format!(
+    let run = crawlers::crawl(paths, crawler, origin, CRAWL_MAX, |elapsed| {
+        progress(&format!(
             "{:.1} s, {} requests of {expected}",
-            since.as_secs_f64(),
+            elapsed.as_secs_f64(),
             origin.request_count()
         ))
     })?;
     let verdict = origin.request_log().judge(origin.site());
     let figure =
         |key, label, digits, value: f64| Figure::new(key, label, digits).with_runs([value]);
-    let (took, cpu) = (ran.took.as_secs_f64(), ran.cpu.as_secs_f64());
+    let (took, cpu) = (run.took.as_secs_f64(), run.cpu.as_secs_f64());
     let pages = to_f64(verdict.pages.max(1));
     let faults = verdict.missing + verdict.repeated + verdict.before_robots + verdict.too_early;
     let figures = vec![
         figure(PAGES, "pages/s", 0, pages / took),
         figure(CPU_PAGE, "CPU ms per page", 3, cpu * 1e3 / pages),
         figure(CPU, "CPU s", 2, cpu),
-        figure("origin_cpus", "origin processors", 2, ran.own_cpu.as_secs_f64() / took),
-        figure(PEAK, "peak MiB", 1, to_f64(ran.peak_bytes) / f64::from(1 << 20)),
+        figure("origin_cpus", "origin processors", 2, run.own_cpu.as_secs_f64() / took),
+        figure(PEAK, "peak MiB", 1, to_f64(run.peak_bytes) / f64::from(1 << 20)),
         figure("took_s", "start to end of the program, s", 2, took),
         figure(SPAN, "first request to last answer, s", 2, verdict.span.as_secs_f64()),
         figure(FAULTS, "faults", 0, to_f64(faults)),
