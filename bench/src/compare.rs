@@ -118,7 +118,7 @@ fn figures(plain: &[TurnResult], guarded: &[TurnResult], encryption: &[f64]) -> 
     let of = |runs: &[TurnResult], value: fn(&TurnResult) -> f64| {
         runs.iter().map(value).collect::<Vec<_>>()
     };
-    let figure = |key, label, digits, runs| Figure { key, label, decimals: digits, runs };
+    let figure = |key, label, decimals, runs| Figure { key, label, decimals, runs };
     let rate = |run: &TurnResult| run.deliveries_per_second;
     let work = |run: &TurnResult| run.cpu_us_per_1000;
     let mut figures = vec![

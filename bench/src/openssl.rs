@@ -36,12 +36,12 @@ pub struct Certificate {
 
 /// Creates a certificate for this machine in that directory. It is valid for one day.
 pub fn create_certificate(directory: &Path) -> anyhow::Result<Certificate> {
-    let settings = directory.join("openssl.cnf");
-    fs::write(&settings, CONFIG).context("cannot write the configuration of openssl")?;
+    let config = directory.join("openssl.cnf");
+    fs::write(&config, CONFIG).context("cannot write the configuration of openssl")?;
     let files = Certificate { cert: directory.join("bench.pem"), key: directory.join("bench.key") };
     let mut command = Command::new("openssl");
     command.args(["req", "-x509", "-nodes", "-days", "1", "-newkey", "ec"]);
-    command.args(["-pkeyopt", "ec_paramgen_curve:prime256v1", "-config"]).arg(settings);
+    command.args(["-pkeyopt", "ec_paramgen_curve:prime256v1", "-config"]).arg(config);
     command.arg("-out").arg(&files.cert).arg("-keyout").arg(&files.key);
     run(&mut command)?;
     Ok(files)
@@ -66,10 +66,10 @@ fn parse_rate(output: &str) -> Option<f64> {
 }
 
 fn run(command: &mut Command) -> anyhow::Result<String> {
-    let ended = command.output().context("cannot run openssl; install it")?;
-    let output = String::from_utf8_lossy(&ended.stderr);
-    ensure!(ended.status.success(), "openssl failed: {output}");
-    Ok(String::from_utf8_lossy(&ended.stdout).into_owned())
+    let output = command.output().context("cannot run openssl; install it")?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "openssl failed: {errors}");
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 #[cfg(test)]

@@ -48,10 +48,10 @@ pub fn run(
     let began = Instant::now();
     let child = command.spawn().with_context(|| format!("cannot start {name}"))?;
     let mut program = ChildGuard(child);
-    let ended = pidfd_open(Pid::from_child(&program.0), PidfdFlags::empty())?;
+    let exit = pidfd_open(Pid::from_child(&program.0), PidfdFlags::empty())?;
     let mut peak_bytes = 0_u64;
     let pause = Timespec::try_from(MEMORY_POLL_INTERVAL)?;
-    while poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&pause))? == 0 {
+    while poll(&mut [PollFd::new(&exit, PollFlags::IN)], Some(&pause))? == 0 {
         peak_bytes = peak_bytes.max(peak_memory(program.0.id()).unwrap_or(0));
         if began.elapsed() > time_limit {
             bail!("{name} did not end within {time_limit:?}");

@@ -1,4 +1,4 @@
-//! The window between publishers and the slowest subscriber.
+//! Progress of subscribers, which keeps publishers within their window.
 
 /// The number of bytes that each subscriber has received, and the number of subscribers that are
 /// below a target.

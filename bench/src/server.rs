@@ -68,19 +68,19 @@ impl Server {
         let unknown = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let mut server = Self { process, address: unknown };
         server.address = match ready {
-            ReadyWhen::PrintsAddress(before) => server.read_address(before)?,
+            ReadyWhen::PrintsAddress(prefix) => server.read_address(prefix)?,
             ReadyWhen::AcceptsConnections(address) => server.wait_until_listening(address)?,
         };
         Ok(server)
     }
 
-    fn read_address(&mut self, before: &str) -> anyhow::Result<SocketAddr> {
+    fn read_address(&mut self, prefix: &str) -> anyhow::Result<SocketAddr> {
         let mut output = BufReader::new(self.process.stdout.take().expect("it is piped"));
         let mut line = String::new();
         output.read_line(&mut line)?;
         let address = line
             .trim_end()
-            .strip_prefix(before)
+            .strip_prefix(prefix)
             .with_context(|| format!("the server printed {line:?}, not its address"))?;
         // The pipe stays open: a server that prints more must not fail.
         self.process.stdout = Some(output.into_inner());

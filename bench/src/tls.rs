@@ -67,10 +67,10 @@ pub(crate) enum BlockingStream {
 
 impl BlockingStream {
     /// With `tls`, the connection is encrypted.
-    pub(crate) fn new(socket: TcpStream, trust: Option<&TlsClient>) -> anyhow::Result<Self> {
-        match trust {
+    pub(crate) fn new(socket: TcpStream, tls: Option<&TlsClient>) -> anyhow::Result<Self> {
+        match tls {
             None => Ok(Self::Plain(socket)),
-            Some(trust) => trust.connect(socket),
+            Some(tls) => tls.connect(socket),
         }
     }
 
@@ -121,8 +121,8 @@ pub(crate) struct SubscriberSocket {
 impl SubscriberSocket {
     /// Must follow the last answer and precede the first event, so that no bytes are buffered in
     /// `stream`.
-    pub(crate) fn new(link: BlockingStream) -> io::Result<Self> {
-        let (socket, session) = link.into_parts();
+    pub(crate) fn new(stream: BlockingStream) -> io::Result<Self> {
+        let (socket, session) = stream.into_parts();
         socket.set_nonblocking(true)?;
         Ok(Self { socket, records: session.map(|_| RecordCounter::default()) })
     }

@@ -46,7 +46,7 @@ struct OriginState {
     began: Instant,
     log: Mutex<RequestLog>,
     changed: Condvar,
-    stopping: AtomicBool,
+    is_stopping: AtomicBool,
 }
 
 impl OriginState {
@@ -75,7 +75,7 @@ impl Origin {
             began: Instant::now(),
             log: Mutex::new(RequestLog { requests, connections: 0 }),
             changed: Condvar::new(),
-            stopping: AtomicBool::new(false),
+            is_stopping: AtomicBool::new(false),
         });
         let thread = thread::Builder::new().name("origin".to_owned()).spawn({
             let shared = Arc::clone(&shared);
@@ -144,7 +144,7 @@ impl Origin {
 
 impl Drop for Origin {
     fn drop(&mut self) {
-        self.state.stopping.store(true, Ordering::Release);
+        self.state.is_stopping.store(true, Ordering::Release);
         // If the thread failed, a caller that waited for requests has already seen a timeout.
         let _ = self.thread.take().map(JoinHandle::join);
     }

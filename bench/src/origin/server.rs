@@ -26,7 +26,7 @@ const ACCEPTS_MAX: usize = 256;
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Serves a site until the origin stops.
-pub(super) fn serve(site: Site, listener: TcpListener, shared: Arc<OriginState>) -> io::Result<()> {
+pub(super) fn serve(site: Site, listener: TcpListener, state: Arc<OriginState>) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let poller = Poller::new()?;
     poller.register_readable(&listener, token(&listener))?;
@@ -35,7 +35,7 @@ pub(super) fn serve(site: Site, listener: TcpListener, shared: Arc<OriginState>)
         responses: CannedResponses::render(&site),
         listener,
         poller,
-        state: shared,
+        state,
         connections: Vec::new(),
         delayed: VecDeque::new(),
     };
@@ -93,7 +93,7 @@ impl OriginServer {
     fn run(mut self) -> io::Result<()> {
         let listener = token(&self.listener);
         let mut ready = Vec::new();
-        while !self.state.stopping.load(Ordering::Acquire) {
+        while !self.state.is_stopping.load(Ordering::Acquire) {
             self.send_due_responses();
             let now = self.state.now();
             let due = self
@@ -156,12 +156,12 @@ impl OriginServer {
 
     fn send_due_responses(&mut self) {
         let now = self.state.now();
-        while let Some(&(due, token, number)) = self.delayed.front() {
+        while let Some(&(due, token, id)) = self.delayed.front() {
             if due > now {
                 return;
             }
             self.delayed.pop_front();
-            let is_same = |connection: &OriginConnection| connection.id == number;
+            let is_same = |connection: &OriginConnection| connection.id == id;
             if self.connections[token].as_ref().is_some_and(is_same) {
                 self.with_connection(token, |server, connection| {
                     if let Some(response) = &mut connection.pending {
@@ -185,7 +185,7 @@ impl OriginServer {
         };
         match step(self, &mut connection) {
             Ok(Disposition::Keep) => self.connections[token] = Some(connection),
-            // Errors are part of the client's behavior: what matters is in the log.
+            // Errors are caused by the client. What matters is in the log.
             Ok(Disposition::Close) | Err(_) => {
                 if let Some(response) = connection.pending {
                     self.state.lock_log().requests[response.log_index].end = None;

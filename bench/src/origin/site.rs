@@ -76,9 +76,9 @@ impl Site {
     }
 
     fn response_head(&self, status: &str, kind: &str, body_bytes: usize) -> String {
-        let stays = if self.sends_keep_alive { "Connection: keep-alive\r\n" } else { "" };
+        let keep_alive = if self.sends_keep_alive { "Connection: keep-alive\r\n" } else { "" };
         format!(
-            "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {body_bytes}\r\n{stays}\r\n"
+            "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {body_bytes}\r\n{keep_alive}\r\n"
         )
     }
 

@@ -201,8 +201,8 @@ fn selected_workloads(only: &[String]) -> anyhow::Result<Vec<Workload>> {
             known.join(", ")
         );
     }
-    let is_chosen = |work: &&Workload| only.is_empty() || only.iter().any(|name| name == work.name);
-    Ok(WORKLOADS.iter().filter(is_chosen).copied().collect())
+    let is_named = |work: &&Workload| only.is_empty() || only.iter().any(|name| name == work.name);
+    Ok(WORKLOADS.iter().filter(is_named).copied().collect())
 }
 
 /// In each round every server runs once, so that a change on the machine affects all of them.
@@ -344,11 +344,11 @@ struct DataDir {
 }
 
 impl DataDir {
-    fn new(named: Option<&Path>) -> anyhow::Result<Self> {
+    fn new(path: Option<&Path>) -> anyhow::Result<Self> {
         let temporary = || PathBuf::from(format!("tidings-peers-{}", std::process::id()));
-        let path = named.map_or_else(temporary, Path::to_owned);
-        fs::create_dir_all(&path).with_context(|| path.display().to_string())?;
-        Ok(Self { path: fs::canonicalize(path)?, is_temporary: named.is_none() })
+        let dir = path.map_or_else(temporary, Path::to_owned);
+        fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+        Ok(Self { path: fs::canonicalize(dir)?, is_temporary: path.is_none() })
     }
 }
 

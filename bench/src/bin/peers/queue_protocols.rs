@@ -29,22 +29,23 @@ pub(crate) fn jetstream(topic: &str, pool: WorkerPool) -> QueueSetup {
         "{{\"stream_name\":\"{STREAM}\",\"config\":{{\"durable_name\":\"w\",\"deliver_policy\":\"all\",\
          \"ack_policy\":\"explicit\",\"replay_policy\":\"instant\",\"max_ack_pending\":{unacked_max}}}}}"
     );
-    let mut prepare = JetStream.create_topic(topic);
+    let mut create_steps = JetStream.create_topic(topic);
     let create = format!("$JS.API.CONSUMER.DURABLE.CREATE.{STREAM}.w");
-    prepare.push(JetStream::request(&create, &consumer));
+    create_steps.push(JetStream::request(&create, &consumer));
     let worker = |worker| {
         let inbox = format!("w{worker}");
-        let joining = SetupStep::new(format!("SUB {inbox} 5\r\nPING\r\n"), ReadUntil::Line("PONG"));
+        let subscribe =
+            SetupStep::new(format!("SUB {inbox} 5\r\nPING\r\n"), ReadUntil::Line("PONG"));
         let puller: Box<dyn QueueWorker> = Box::new(JetStreamPuller {
             inbox,
             credit: pool.credit,
             free_credit: pool.credit,
             ack_subject: None,
         });
-        (vec![joining], puller)
+        (vec![subscribe], puller)
     };
     QueueSetup {
-        create_steps: prepare,
+        create_steps,
         workers: (0..pool.workers).map(worker).collect(),
         backlog: BacklogQuery {
             setup: vec![SetupStep::new("SUB _INBOX.api 9\r\nPING\r\n", ReadUntil::Line("PONG"))],
@@ -86,10 +87,10 @@ impl QueueWorker for JetStreamPuller {
         line: &'a [u8],
         output: &mut Vec<u8>,
     ) -> anyhow::Result<WorkerEvent<'a>> {
-        if let Some(ack) = self.ack_subject.take() {
+        if let Some(subject) = self.ack_subject.take() {
             // An empty message acknowledges. It has no answer.
             output.extend_from_slice(b"PUB ");
-            output.extend_from_slice(&ack);
+            output.extend_from_slice(&subject);
             output.extend_from_slice(b" 0\r\n\r\n");
             self.free_credit += 1;
             return Ok(WorkerEvent::UnconfirmedTask(line));
@@ -369,11 +370,11 @@ mod tests {
 
     /// Output of the first worker, and what it made of the lines.
     fn first_worker(
-        tasks: QueueSetup,
+        setup: QueueSetup,
         unrequested: u64,
         lines: &str,
     ) -> (u64, String, Vec<String>) {
-        let (_, mut worker) = tasks.workers.into_iter().next().unwrap();
+        let (_, mut worker) = setup.workers.into_iter().next().unwrap();
         let mut output = Vec::new();
         let requested = worker.request_tasks(unrequested, &mut output);
         let describe = |event: WorkerEvent<'_>| match event {

@@ -36,7 +36,7 @@ pub(crate) enum WriteUnit {
 }
 
 /// Relays lines from publishers to the connections that sent `S`.
-pub(crate) fn relay(listener: &TcpListener, piece: WriteUnit) -> io::Result<()> {
+pub(crate) fn relay(listener: &TcpListener, unit: WriteUnit) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let epoll = epoll::create(CreateFlags::CLOEXEC)?;
     epoll::add(&epoll, listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
@@ -47,7 +47,7 @@ pub(crate) fn relay(listener: &TcpListener, piece: WriteUnit) -> io::Result<()> 
         for event in events.drain(..) {
             match event.data.u64() {
                 LISTENER => state.accept(listener)?,
-                token => state.handle_readable(usize::try_from(token).expect("an index"), piece),
+                token => state.handle_readable(usize::try_from(token).expect("an index"), unit),
             }
         }
     }
@@ -93,7 +93,7 @@ impl RelayState {
     }
 
     /// Reads from a connection, or removes it if it has ended.
-    fn handle_readable(&mut self, token: usize, piece: WriteUnit) {
+    fn handle_readable(&mut self, token: usize, unit: WriteUnit) {
         let Some(mut connection) = self.connections[token].take() else { return };
         match connection.read() {
             Ok(0) | Err(_) => {
@@ -106,7 +106,7 @@ impl RelayState {
                 let end = memrchr(b'\n', &connection.buffer[..connection.filled]);
                 if let Some(end) = end {
                     let lines = &connection.buffer[..=end];
-                    match piece {
+                    match unit {
                         WriteUnit::Read => self.write(lines),
                         WriteUnit::Line => {
                             lines
@@ -202,11 +202,11 @@ mod tests {
 
     /// The generator counts to the byte, so a relay that loses or splits anything fails.
     #[track_caller]
-    fn assert_relays_everything(piece: WriteUnit) {
+    fn assert_relays_everything(unit: WriteUnit) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         // The thread ends with the process.
-        thread::spawn(move || relay(&listener, piece));
+        thread::spawn(move || relay(&listener, unit));
         let target =
             Target { wire: &BareLines, address, topic: "t", payload_bytes: 128, server: None };
         let run = Duration::from_millis(50);

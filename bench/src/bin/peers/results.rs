@@ -137,13 +137,13 @@ impl<K: Contestant> Results<K> {
     }
 
     /// `12.34 M (56 us)`: the figures of a contestant, all but the first one in brackets.
-    fn format_columns(&self, kind: K, shown: &[Column]) -> Option<String> {
-        let number = |shown: &Column| {
-            let value = self.median(kind, shown.key)?;
-            let value = if shown.millions { value / 1e6 } else { value };
-            Some(format!("{}{}", format_thousands(value, shown.digits), shown.unit))
+    fn format_columns(&self, kind: K, columns: &[Column]) -> Option<String> {
+        let number = |column: &Column| {
+            let value = self.median(kind, column.key)?;
+            let value = if column.is_in_millions { value / 1e6 } else { value };
+            Some(format!("{}{}", format_thousands(value, column.digits), column.unit))
         };
-        let mut numbers = shown.iter().filter_map(number);
+        let mut numbers = columns.iter().filter_map(number);
         let first = numbers.next()?;
         let mut rest: Vec<_> = numbers.collect();
         rest.extend(self.remarks.get(&kind).cloned());
@@ -158,16 +158,16 @@ impl<K: Contestant> Results<K> {
             GoalBase::Absolute => "",
         };
         let Some(ratio) = self.ratio(goal, contestants) else { return "not measured".to_owned() };
-        let (sign, bound, is_kept) = match goal.bound {
+        let (sign, bound, is_met) = match goal.bound {
             Bound::AtLeast(bound) => (">=", bound, ratio >= bound),
             Bound::AtMost(bound) => ("<=", bound, ratio <= bound),
         };
         let times = if name.is_empty() { "" } else { " x " };
-        let met = if is_kept { "yes" } else { "**no**" };
+        let verdict = if is_met { "yes" } else { "**no**" };
         let digits = if ratio >= 1000.0 { 0 } else { 2 };
         let space = if goal.name.is_empty() { "" } else { " " };
         format!(
-            "{}{space}{sign} {}{times}{name}: {met}, {}",
+            "{}{space}{sign} {}{times}{name}: {verdict}, {}",
             goal.name,
             if bound >= 1000.0 { format_thousands(bound, 0) } else { bound.to_string() },
             format_thousands(ratio, digits)

@@ -83,15 +83,15 @@ pub(crate) struct Column {
     pub(crate) unit: &'static str,
     pub(crate) digits: usize,
     /// Whether it is shown in millions.
-    pub(crate) millions: bool,
+    pub(crate) is_in_millions: bool,
 }
 
-const fn is_in_millions(key: &'static str) -> Column {
-    Column { key, unit: " M", digits: 2, millions: true }
+const fn millions(key: &'static str) -> Column {
+    Column { key, unit: " M", digits: 2, is_in_millions: true }
 }
 
 pub(crate) const fn plain(key: &'static str, unit: &'static str, digits: usize) -> Column {
-    Column { key, unit, digits, millions: false }
+    Column { key, unit, digits, is_in_millions: false }
 }
 
 /// A bound on the ratio of Tidings to others, or on its figure alone.
@@ -122,12 +122,12 @@ pub(crate) enum Bound {
     AtMost(f64),
 }
 
-pub(crate) const fn at_least<K: Copy>(key: &'static str, bound: f64, to: GoalBase<K>) -> Goal<K> {
-    Goal { name: "", key, base: to, bound: Bound::AtLeast(bound) }
+pub(crate) const fn at_least<K: Copy>(key: &'static str, bound: f64, base: GoalBase<K>) -> Goal<K> {
+    Goal { name: "", key, base, bound: Bound::AtLeast(bound) }
 }
 
-pub(crate) const fn at_most<K: Copy>(key: &'static str, bound: f64, to: GoalBase<K>) -> Goal<K> {
-    Goal { name: "", key, base: to, bound: Bound::AtMost(bound) }
+pub(crate) const fn at_most<K: Copy>(key: &'static str, bound: f64, base: GoalBase<K>) -> Goal<K> {
+    Goal { name: "", key, base, bound: Bound::AtMost(bound) }
 }
 
 impl<K: Copy> Goal<K> {
@@ -136,7 +136,7 @@ impl<K: Copy> Goal<K> {
     }
 }
 
-const FAN: &[Column] = &[is_in_millions(DELIVERIES), plain(CPU_DELIVERIES, " us", 0)];
+const FAN: &[Column] = &[millions(DELIVERIES), plain(CPU_DELIVERIES, " us", 0)];
 
 /// All works, in the order of the table.
 pub(crate) const WORKLOADS: &[Workload] = &[
@@ -171,7 +171,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         sync: Sync::Memory,
         servers: &[Tidings, ZeroMq],
         // The process that sends is not that of the broker.
-        columns: &[is_in_millions(DELIVERIES)],
+        columns: &[millions(DELIVERIES)],
         goals: &[at_least(DELIVERIES, 0.5, GoalBase::Server(ZeroMq))],
     },
     Workload {
@@ -255,8 +255,8 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         sync: Sync::Always,
         servers: &[Tidings, Nats, Redis, ZeroMq, Mosquitto],
         columns: &[
-            is_in_millions("others_before_per_second"),
-            is_in_millions("others_after_per_second"),
+            millions("others_before_per_second"),
+            millions("others_after_per_second"),
             plain("broker_grown_mib", " MiB more", 0),
         ],
         goals: &[at_least("others_kept", 0.98, GoalBase::Absolute).named("rate kept")],
@@ -277,7 +277,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         sync: Sync::Always,
         servers: &[Tidings, RedisStreams, JetStream],
         columns: &[
-            is_in_millions("confirmed_per_second"),
+            millions("confirmed_per_second"),
             plain("part_of_bare_loop", " of a bare loop", 2),
         ],
         goals: &[
@@ -301,7 +301,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         load: LoadKind::Replay,
         sync: Sync::Always,
         servers: &[Tidings, RedisStreams, JetStream],
-        columns: &[is_in_millions("replayed_per_second")],
+        columns: &[millions("replayed_per_second")],
         goals: &[at_least("replayed_per_second", 1e7, GoalBase::Absolute)],
     },
 ];

@@ -104,12 +104,12 @@ pub(crate) fn origin(args: &OriginArgs) -> anyhow::Result<()> {
     }
     print_note(&format!("{} hosts, the first at {}", site.hosts, origin.url(0, 0)));
     io::stdin().read_to_end(&mut Vec::new())?;
-    let record = origin.request_log();
-    let verdict = record.judge(&site);
+    let log = origin.request_log();
+    let verdict = log.judge(&site);
     writeln!(
         io::stdout(),
         "{} requests on {} connections in {:.3} s: {verdict}",
-        record.requests.len(),
+        log.requests.len(),
         verdict.connections,
         verdict.span.as_secs_f64()
     )?;
@@ -149,10 +149,10 @@ fn selected_workloads(args: &CrawlArgs) -> anyhow::Result<Vec<CrawlWorkload>> {
     for name in &args.only {
         ensure!(WORKLOADS.iter().any(|work| work.name == name), unknown_workload(name));
     }
-    let is_chosen = |work: &&CrawlWorkload| {
+    let is_named = |work: &&CrawlWorkload| {
         args.only.is_empty() || args.only.iter().any(|name| name == work.name)
     };
-    let chosen = WORKLOADS.iter().filter(is_chosen).copied();
+    let chosen = WORKLOADS.iter().filter(is_named).copied();
     let chosen = chosen.map(|work| if args.quick { work.quick() } else { work });
     Ok(chosen.map(|work| if args.terse { work.without_keep_alive() } else { work }).collect())
 }

@@ -65,12 +65,8 @@ const fn site(hosts: u32, pages: u32) -> Site {
 
 /// The same with 1 s between two requests to a host, and 50 ms per response.
 const fn polite(hosts: u32, pages: u32) -> CrawlTask {
-    let (answer_after, delay) = (Duration::from_millis(50), Some(Duration::from_secs(1)));
-    CrawlTask::Crawl(Site {
-        response_delay: answer_after,
-        crawl_delay: delay,
-        ..site(hosts, pages)
-    })
+    let (response_delay, crawl_delay) = (Duration::from_millis(50), Some(Duration::from_secs(1)));
+    CrawlTask::Crawl(Site { response_delay, crawl_delay, ..site(hosts, pages) })
 }
 
 const POLITE: &[Column] = &[plain(SPAN, " s", 2), plain(CPU, " s CPU", 2), plain(PEAK, " MiB", 0)];
