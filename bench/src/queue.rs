@@ -246,7 +246,7 @@ impl<'a> QueueLoad<'a> {
         for &token in &ready {
             match self.workers.get_mut(token) {
                 Some(worker) => {
-                    worker.read_available(|event| record_event(&mut self.ledger, event))?
+                    worker.read_available(|event| record_event(&mut self.ledger, event))?;
                 }
                 None => self.handle_publisher()?,
             }

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_topic_is_created_only_for_a_sync_policy() {
+    fn a_topic_is_created_only_if_sync_is_set() {
         assert!(WIRE.create_topic("t").is_empty());
         let steps = Tidings::plain(Some(Sync::Always)).create_topic("t");
         assert_eq!(steps[0].send, b"TOPIC create t sync=always\r\n");
