@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Publishes by HTTP, with wrk (a Debian package) on one processor and the broker on the other: one
-# event a request, and 1,000 a request; each answered when it is synced. Then Server-Sent Events
-# beside the line protocol, to 10,000 who listen. Prints one line for each.
+# Publishes by HTTP with wrk (a Debian package); the broker and wrk have one processor each. One event
+# per request, then 1,000 per request; each request is answered after the sync. Then compares 10,000
+# subscribers of the line protocol with as many of Server-Sent Events. Prints one line per work.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,7 +17,7 @@ taskset -c 0 "$program" broker --listen 127.0.0.1:0 --data "$folder/data" --thre
 broker=$!
 until url=$(sed -n 's/^HTTP at //p' "$folder/out") && [ -n "$url" ]; do sleep 0.05; done
 
-# $1 events a request, over $2 connections.
+# Publishes $1 events per request over $2 connections.
 publish() {
     cat >"$folder/body.lua" <<LUA
 wrk.method = "POST"
@@ -29,7 +29,7 @@ LUA
         tee "$folder/wrk" | sed -n 's/^Requests\/sec: *//p')
     ! grep -q 'Non-2xx' "$folder/wrk" || { cat "$folder/wrk" >&2; exit 1; }
     awk -v rate="$rate" -v events="$1" -v over="$2" 'BEGIN {
-        printf "%d of 128 bytes a request, %d connections: %.0f requests/s, %.0f events/s\n", events, over, rate, rate * events
+        printf "%d events of 128 bytes per request, %d connections: %.0f requests/s, %.0f events/s\n", events, over, rate, rate * events
     }'
 }
 

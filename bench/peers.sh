@@ -1,28 +1,28 @@
 #!/bin/sh
-# Tidings beside its peers, on this machine, in one run; prints a table in Markdown. As a broker
-# beside NATS, Redis, Mosquitto, ZeroMQ and beanstalkd, or as a crawler beside wget2, spider,
-# aiohttp, Crawlee, Scrapy and RQ.
+# Compares Tidings with other programs on this machine and prints a table in Markdown: as a broker
+# with NATS, Redis, Mosquitto, ZeroMQ and beanstalkd, or as a crawler with wget2, spider, aiohttp,
+# Crawlee, Scrapy and RQ.
 #
-#   bench/peers.sh everything of brokers, about half an hour bench/peers.sh --quick one short round:
-#   does everything work? No figures to be quoted. bench/peers.sh --only queue tasks: publish,
-#   release to a worker, acknowledge bench/peers.sh --only fan-out-100,latency --rounds 5 --json
-#   values.json
+#   bench/peers.sh                        all works of brokers, about half an hour
+#   bench/peers.sh --quick                one short round, to test whether everything works;
+#                                         do not quote its figures
+#   bench/peers.sh --only queue           tasks: publish, release to a worker, acknowledge
+#   bench/peers.sh --only fan-out-100,latency --rounds 5 --json values.json
 #
-#   bench/peers.sh crawl                  everything of crawlers, about half an hour
+#   bench/peers.sh crawl                  all works of crawlers, about half an hour
 #   bench/peers.sh crawl --quick          a tenth of it, once
 #   bench/peers.sh crawl --only flat,polite-1000 --rounds 3 --servers tidings,wget2
 #
-# Flags go to `peers compare` or `peers crawl` (see --help there). Needs two cores, a disk (no
-# tmpfs) under the current directory or in $PEERS_DATA, cargo, and Debian's packages, which it
-# installs if they are missing; for the crawlers also packages of PyPI and crates.io, which it puts
-# below target/. The services that come with the packages are not used: every server is started
-# anew, with its own directory, on a free port.
+# Flags go to `peers compare` or `peers crawl`; see --help there. The script needs two cores, cargo,
+# and a disk (not tmpfs) under the current directory or in $PEERS_DATA. It installs missing packages
+# of Debian, and for crawlers packages of PyPI and crates.io below target/. It does not use the
+# services of these packages: it starts every server itself, with an empty directory, on a free port.
 set -eu
 
 repository=$(cd "$(dirname "$0")/.." && pwd)
 target=${CARGO_TARGET_DIR:-$repository/target}
 
-# Debian installs servers into sbin, which is not in everybody's path.
+# Debian installs servers into sbin, which may be missing in PATH.
 PATH=$PATH:/usr/sbin:/sbin
 export PATH
 
@@ -47,17 +47,17 @@ fi
 
 if [ -n "$missing" ]; then
 	fail() {
-		echo "peers.sh: these are missing and cannot be installed here ($1):$missing" >&2
+		echo "peers.sh: cannot install these packages ($1):$missing" >&2
 		exit 1
 	}
-	command -v apt-get > /dev/null || fail "there is no apt-get; on Debian they are packages of these names"
+	command -v apt-get > /dev/null || fail "apt-get not found; install them yourself, the names are those of Debian"
 	as_root=
 	if [ "$(id -u)" != 0 ]; then
-		command -v sudo > /dev/null || fail "it takes root, and there is no sudo"
+		command -v sudo > /dev/null || fail "needs root, and sudo was not found"
 		as_root=sudo
 	fi
 	echo "peers.sh: installing$missing" >&2
-	# shellcheck disable=SC2086 # words on purpose
+	# shellcheck disable=SC2086 # split into words
 	{ $as_root apt-get update -qq && $as_root env DEBIAN_FRONTEND=noninteractive \
 		apt-get install -qq -y --no-install-recommends $missing; } >&2 || fail "apt-get failed"
 fi
@@ -73,7 +73,7 @@ else
 	cc -O2 -o "$target/release/zmq_proxy" "$repository/bench/zmq_proxy.c" -lzmq
 fi
 
-# Removed also after Ctrl-C.
+# The directory is removed after Ctrl-C, too.
 if [ -z "${PEERS_DATA:-}" ]; then
 	PEERS_DATA=$(mktemp -d "$PWD/tidings-peers.XXXXXX")
 	export PEERS_DATA

@@ -1,6 +1,6 @@
-"""A crawl with asyncio, aiohttp and selectolax: aiohttp_crawl.py SEEDS DELAY_SECONDS
+"""Crawls with asyncio, aiohttp and selectolax: aiohttp_crawl.py SEEDS DELAY_SECONDS
 
-One coroutine per host, one session for all, every link of the host once.
+One coroutine per host and one session for all of them. Each link to the host is fetched once.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ AGENT = "aiohttp-peer"
 async def crawl(session, seed, delay):
     root = urljoin(seed, "/")
     robots = RobotFileParser()
-    async with session.get(root + "robots.txt") as answer:
-        robots.parse((await answer.text()).splitlines())
+    async with session.get(root + "robots.txt") as response:
+        robots.parse((await response.text()).splitlines())
     waiting, seen = deque([seed]), {seed}
     while waiting:
         url = waiting.popleft()
@@ -28,8 +28,8 @@ async def crawl(session, seed, delay):
             continue
         if delay:
             await asyncio.sleep(delay)
-        async with session.get(url) as answer:
-            body = await answer.read()
+        async with session.get(url) as response:
+            body = await response.read()
         for node in LexborHTMLParser(body).css("a[href]"):
             link = urldefrag(urljoin(url, node.attributes["href"])).url
             if link.startswith(root) and link not in seen:
@@ -38,7 +38,7 @@ async def crawl(session, seed, delay):
 
 
 async def main(seeds, delay):
-    # No limit: there is one request per host at a time.
+    # No limit: each host has one request at a time.
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60)
     headers = {"User-Agent": AGENT}
     async with aiohttp.ClientSession(connector=connector, headers=headers) as session:

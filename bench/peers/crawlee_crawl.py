@@ -1,4 +1,4 @@
-"""A crawl with Crawlee, without a browser: crawlee_crawl.py SEEDS"""
+"""Crawls with Crawlee, without a browser: crawlee_crawl.py SEEDS"""
 
 import asyncio
 import logging

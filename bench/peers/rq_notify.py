@@ -1,6 +1,6 @@
-"""Pages fetched when somebody says so, with RQ: rq_notify.py work PORT, and rq_notify.py say PORT
+"""Fetches announced pages with RQ: rq_notify.py work PORT, and rq_notify.py announce PORT
 
-`say` makes a job of each line of standard input; `work` fetches them, in its own process, as SimpleWorker does.
+`announce` makes a job of each line of standard input. `work` fetches the pages in its own process (SimpleWorker).
 """
 
 import sys
@@ -11,8 +11,8 @@ from rq import Queue, SimpleWorker
 
 
 def fetch(url):
-    with urllib.request.urlopen(url) as answer:
-        answer.read()
+    with urllib.request.urlopen(url) as response:
+        response.read()
 
 
 def main(role, port):

@@ -1,4 +1,4 @@
-"""A crawl with Scrapy: scrapy_crawl.py SEEDS DELAY_SECONDS"""
+"""Crawls with Scrapy: scrapy_crawl.py SEEDS DELAY_SECONDS"""
 
 import sys
 
@@ -29,7 +29,7 @@ process = CrawlerProcess(
         "RANDOMIZE_DOWNLOAD_DELAY": False,
         "CONCURRENT_REQUESTS": max(len(SEEDS), 100),
         "CONCURRENT_REQUESTS_PER_DOMAIN": 1 if DELAY else 8,
-        # What its documentation advises for broad crawls.
+        # As its documentation recommends for broad crawls.
         "SCHEDULER_PRIORITY_QUEUE": "scrapy.pqueues.DownloaderAwarePriorityQueue",
         "COOKIES_ENABLED": False,
         "RETRY_ENABLED": False,

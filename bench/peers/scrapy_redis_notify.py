@@ -1,4 +1,4 @@
-"""Pages fetched when somebody pushes their URLs to Redis, with scrapy-redis: scrapy_redis_notify.py PORT"""
+"""Fetches pages whose URLs are pushed to Redis, with scrapy-redis: scrapy_redis_notify.py PORT"""
 
 import sys
 

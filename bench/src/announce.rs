@@ -1,10 +1,6 @@
-//! From an announcement to the request for it, as the host sees it: how soon somebody looks who has
-//! nothing else to do.
+//! Time from an announcement to its request, as the host sees it, on an idle system.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "a benchmark reads the clock, and waits for others to be idle"
-)]
+#![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock and sleeps")]
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,37 +9,37 @@ use crate::histogram::Histogram;
 use crate::origin::{Origin, RequestTarget};
 use crate::{Figure, ProgressFn};
 
-/// Longer than anybody takes that polls.
+/// A crawler that polls takes less time than this.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Shortest pause between the last answer and the next announcement: everybody is idle by then.
+/// Shortest pause between the last answer and the next announcement, after which the crawler is
+/// idle.
 const IDLE_MIN: Duration = Duration::from_millis(5);
 
-/// Golden section: its multiples, without what is before the point, are spread evenly however many
-/// there are.
+/// The fractional parts of its multiples are spread evenly over 0 to 1, for any number of them.
 const GOLDEN_RATIO: f64 = 0.618_034;
 
-/// Announcements of pages on different hosts, one after the other: the first page of each, of which
-/// nobody knows whether it may be fetched, and then the second.
+/// Announces pages of different hosts, one after the other: first one page of each host, when its
+/// robots.txt is unknown, and then a second page.
 #[derive(Debug, Clone, Copy)]
 pub struct Announce {
-    /// Announcements of each kind, at most one for each host of the origin.
+    /// Announcements of each kind; at most one per host of the origin.
     pub hosts: u32,
-    /// Time for either kind: who is slow makes fewer.
+    /// Time limit of each kind; a slow crawler receives fewer announcements.
     pub time_max: Duration,
 }
 
 impl Announce {
-    /// Measures it; `ring` announces a URL.
+    /// Measures the time; `announce` announces a URL.
     pub fn measure(
         &self,
         origin: &Origin,
-        mut ring: impl FnMut(&str) -> anyhow::Result<()>,
-        watch: &mut ProgressFn<'_>,
+        mut announce: impl FnMut(&str) -> anyhow::Result<()>,
+        progress: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Vec<Figure>> {
         let hosts = self.hosts.min(origin.site().hosts - 1);
-        // Somebody may still be starting.
-        announce_and_wait(origin, hosts, 0, &mut ring)?;
+        // The crawler may still be starting.
+        announce_and_wait(origin, hosts, 0, &mut announce)?;
         let mut reached = hosts;
         let mut of_page = |page, what: &str| {
             let mut times = Histogram::new();
@@ -54,16 +50,17 @@ impl Announce {
                     break;
                 }
                 if host % 100 == 0 {
-                    watch(&format!("{what}, {host} of {reached}"))?;
+                    progress(&format!("{what}, {host} of {reached}"))?;
                 }
-                let took = announce_and_wait(origin, host, page, &mut ring)?;
+                let took = announce_and_wait(origin, host, page, &mut announce)?;
                 times.record(took);
-                // Who looks at intervals is not always to be met right after a look.
+                // Crawlers that poll must not always meet the announcement at the same point of
+                // their interval.
                 thread::sleep(IDLE_MIN + took.mul_f64((f64::from(host) * GOLDEN_RATIO).fract()));
             }
             anyhow::Ok(times)
         };
-        let unknown = of_page(0, "hosts that are not known")?;
+        let unknown = of_page(0, "unknown hosts")?;
         let known = of_page(1, "known hosts")?;
         let ms = |key, label, value: f64| Figure::new(key, label, 2).with_runs([value / 1000.0]);
         Ok(vec![
@@ -75,26 +72,33 @@ impl Announce {
     }
 }
 
-/// Announces a page, and waits until it was fetched; the time until the first request to its host.
+/// Announces a page and waits until it was fetched. Returns the time until the first request to its
+/// host.
 fn announce_and_wait(
     origin: &Origin,
     host: u32,
     page: u32,
-    ring: &mut impl FnMut(&str) -> anyhow::Result<()>,
+    announce: &mut impl FnMut(&str) -> anyhow::Result<()>,
 ) -> anyhow::Result<Duration> {
-    let known = origin.request_count();
+    let count_before = origin.request_count();
     let url = origin.url(host, page);
     let announced = origin.now();
-    ring(&url)?;
-    let start = origin.wait_for(REQUEST_TIMEOUT, |record| {
-        record.requests[known..].iter().find(|hit| hit.host == host).map(|hit| hit.start)
+    announce(&url)?;
+    let start = origin.wait_for(REQUEST_TIMEOUT, |log| {
+        log.requests[count_before..]
+            .iter()
+            .find(|request| request.host == host)
+            .map(|request| request.start)
     })?;
-    origin.wait_for(REQUEST_TIMEOUT, |record| {
-        let mut hits = record.requests[known..].iter();
-        hits.find(|hit| {
-            hit.host == host && hit.target == RequestTarget::Page(page) && hit.end.is_some()
-        })
-        .map(|_| ())
+    origin.wait_for(REQUEST_TIMEOUT, |log| {
+        let mut requests = log.requests[count_before..].iter();
+        requests
+            .find(|request| {
+                request.host == host
+                    && request.target == RequestTarget::Page(page)
+                    && request.end.is_some()
+            })
+            .map(|_| ())
     })?;
     Ok(start.saturating_sub(announced))
 }

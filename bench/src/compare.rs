@@ -1,4 +1,5 @@
-//! Fan-out by two brokers in turns, one of which looks at tokens or encrypts: what that takes.
+//! Fan-out by two brokers in turns. One of them checks tokens or encrypts, and the comparison shows
+//! what that costs.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
@@ -11,25 +12,25 @@ use crate::figure::to_f64;
 use crate::load::{Load, LoadSize};
 use crate::{Figure, ProgressFn, Server, Target};
 
-/// Time in which a broker gets going again after the other one's turn.
+/// Warm-up of a broker after the turn of the other one.
 const WARM_UP: Duration = Duration::from_millis(200);
 
-/// A rate in bytes a second, asked for before each round.
+/// Measures a rate of encryption in bytes per second; called before each round.
 pub type EncryptionRate<'a> = dyn Fn() -> anyhow::Result<f64> + 'a;
 
-/// A broker and what it did in each of its turns.
+/// A broker, and the results of its turns.
 struct ComparedBroker<'a> {
     load: Load<'a>,
     server: &'a Server,
     runs: Vec<TurnResult>,
 }
 
-/// What a turn came to.
+/// The result of a turn.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct TurnResult {
     deliveries_per_second: f64,
     bytes_per_second: f64,
-    /// In a second of the broker's processor time.
+    /// Per second of the broker's processor time.
     bytes_per_cpu_second: f64,
     /// Processors that the broker kept busy.
     processors: f64,
@@ -37,32 +38,32 @@ struct TurnResult {
 }
 
 impl Fan {
-    /// Measures both, one after the other in every round, beginning with another one each time.
-    /// `guarded` is the one that lets in who has a token, or encrypts; with `encryption` it is
-    /// compared with what that alone allows.
+    /// Measures both in every round, and alternates which one begins. `guarded` is the broker that
+    /// requires tokens or encrypts. With `encryption`, it is also compared with what that rate
+    /// allows.
     pub fn compare(
         &self,
         plain: Target<'_>,
         guarded: Target<'_>,
         encryption: Option<&EncryptionRate<'_>>,
-        watch: &mut ProgressFn<'_>,
+        progress: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Vec<Figure>> {
-        let mut plain = self.connect_broker(plain, watch)?;
-        let mut guarded = self.connect_broker(guarded, watch)?;
-        for side in [&mut plain, &mut guarded] {
-            side.run_turn(self.warm_up, watch)?;
-            side.runs.clear();
+        let mut plain = self.connect_broker(plain, progress)?;
+        let mut guarded = self.connect_broker(guarded, progress)?;
+        for broker in [&mut plain, &mut guarded] {
+            broker.run_turn(self.warm_up, progress)?;
+            broker.runs.clear();
         }
         let mut rates = Vec::new();
         for round in 0..self.runs {
             if let Some(encryption) = encryption {
-                watch("openssl speed")?;
+                progress("openssl speed")?;
                 rates.push(encryption()?);
             }
-            let mut sides = [&mut plain, &mut guarded];
-            sides.rotate_left(round % 2);
-            for side in sides {
-                side.run_turn(self.run, watch)?;
+            let mut brokers = [&mut plain, &mut guarded];
+            brokers.rotate_left(round % 2);
+            for broker in brokers {
+                broker.run_turn(self.run, progress)?;
             }
         }
         Ok(figures(&plain.runs, &guarded.runs, &rates))
@@ -71,26 +72,30 @@ impl Fan {
     fn connect_broker<'a>(
         &self,
         target: Target<'a>,
-        watch: &mut ProgressFn<'_>,
+        progress: &mut ProgressFn<'_>,
     ) -> anyhow::Result<ComparedBroker<'a>> {
         let size = LoadSize {
             publishers: self.publishers,
             subscribers: self.subscribers,
             window: self.window,
         };
-        let server = target.server.context("what runs elsewhere cannot be compared")?;
-        Ok(ComparedBroker { load: Load::connect(target, size, watch)?, server, runs: Vec::new() })
+        let server = target.server.context("only brokers on this machine can be compared")?;
+        Ok(ComparedBroker {
+            load: Load::connect(target, size, progress)?,
+            server,
+            runs: Vec::new(),
+        })
     }
 }
 
 impl ComparedBroker<'_> {
-    /// One turn, at whose end nothing of it is under way any more.
-    fn run_turn(&mut self, length: Duration, watch: &mut ProgressFn<'_>) -> anyhow::Result<()> {
+    /// Runs one turn and waits until nothing of it is in flight.
+    fn run_turn(&mut self, length: Duration, progress: &mut ProgressFn<'_>) -> anyhow::Result<()> {
         self.load.resume();
-        self.load.run_until(Instant::now() + WARM_UP, watch)?;
+        self.load.run_until(Instant::now() + WARM_UP, progress)?;
         let (before, began, cpu_before) =
             (self.load.counters(), Instant::now(), self.server.cpu_time()?);
-        self.load.run_until(began + length, watch)?;
+        self.load.run_until(began + length, progress)?;
         let (after, took, cpu) = (self.load.counters(), began.elapsed(), self.server.cpu_time()?);
         let (took, cpu) = (took.as_secs_f64(), cpu.saturating_sub(cpu_before).as_secs_f64());
         let deliveries = to_f64(after.delivered - before.delivered);
@@ -102,35 +107,36 @@ impl ComparedBroker<'_> {
             processors: cpu / took,
             cpu_us_per_1000: cpu * 1e9 / deliveries,
         });
-        self.load.finish(watch)
+        self.load.finish(progress)
     }
 }
 
-/// Both, how they compare in each round, and what encryption alone would allow.
+/// The figures of both brokers, their ratio in each round, and the ratio to the limit of
+/// encryption.
 fn figures(plain: &[TurnResult], guarded: &[TurnResult], encryption: &[f64]) -> Vec<Figure> {
     let rounds = || plain.iter().zip(guarded);
     let of = |runs: &[TurnResult], value: fn(&TurnResult) -> f64| {
         runs.iter().map(value).collect::<Vec<_>>()
     };
-    let figure = |key, label, digits, runs| Figure { key, label, decimals: digits, runs };
+    let figure = |key, label, decimals, runs| Figure { key, label, decimals, runs };
     let rate = |run: &TurnResult| run.deliveries_per_second;
     let work = |run: &TurnResult| run.cpu_us_per_1000;
     let mut figures = vec![
         figure("deliveries_per_second", "deliveries/s", 0, of(guarded, rate)),
-        figure("plain_deliveries_per_second", "without, deliveries/s", 0, of(plain, rate)),
-        Figure::new("of_plain", "of without", 3)
+        figure("plain_deliveries_per_second", "plain, deliveries/s", 0, of(plain, rate)),
+        Figure::new("of_plain", "ratio to plain", 3)
             .with_runs(rounds().map(|(plain, guarded)| rate(guarded) / rate(plain))),
         figure("broker_cpu_us_per_1000_deliveries", "broker us per 1,000", 1, of(guarded, work)),
         figure(
             "plain_broker_cpu_us_per_1000_deliveries",
-            "without, us per 1,000",
+            "plain, us per 1,000",
             1,
             of(plain, work),
         ),
-        Figure::new("of_plain_by_cpu", "of without, by CPU", 3)
+        Figure::new("of_plain_by_cpu", "ratio to plain, by CPU", 3)
             .with_runs(rounds().map(|(plain, guarded)| work(plain) / work(guarded))),
         figure("broker_cpus", "broker processors", 2, of(guarded, |run| run.processors)),
-        figure("plain_broker_cpus", "without, processors", 2, of(plain, |run| run.processors)),
+        figure("plain_broker_cpus", "plain, processors", 2, of(plain, |run| run.processors)),
     ];
     if encryption.is_empty() {
         return figures;
@@ -147,10 +153,10 @@ fn figures(plain: &[TurnResult], guarded: &[TurnResult], encryption: &[f64]) -> 
     let megabytes = |runs: &[TurnResult]| runs.iter().map(|run| mega(bytes(run))).collect();
     figures.extend([
         figure("mb_per_second", "MB/s", 0, megabytes(guarded)),
-        figure("plain_mb_per_second", "without, MB/s", 0, megabytes(plain)),
+        figure("plain_mb_per_second", "plain, MB/s", 0, megabytes(plain)),
         Figure::new("aes_mb_per_second", "AES-256-GCM, MB/s", 0)
             .with_runs(encryption.iter().map(|rate| mega(*rate))),
-        figure("of_limit", "of 1/(1/AES + 1/without)", 3, of_limit(bytes)),
+        figure("of_limit", "of 1/(1/AES + 1/plain)", 3, of_limit(bytes)),
         figure("of_limit_by_cpu", "the same, by CPU", 3, of_limit(by_cpu)),
     ]);
     figures
@@ -170,7 +176,7 @@ mod tests {
 
     #[test]
     fn the_encryption_limit_is_the_sum_of_both_times() {
-        // Each takes as long as the other, so both together allow half.
+        // Each takes as long as the other, so together they allow half the rate.
         let guarded = TurnResult { deliveries_per_second: 25.0, bytes_per_second: 0.75e6, ..RUN };
         let figures = figures(&[RUN], &[guarded], &[3e6]);
         let value = |key| figures.iter().find(|figure| figure.key == key).unwrap().median();

@@ -1,4 +1,4 @@
-//! Connect, subscribe, close.
+//! Cycles of connect, subscribe and close.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
@@ -15,27 +15,27 @@ use crate::server::CpuCost;
 use crate::wire::{ReadUntil, SetupStep};
 use crate::{Figure, ProgressFn, Target};
 
-/// Connections that are open at once, so that the broker need not wait for the generator.
+/// Connections that are open at once, so that the broker does not wait for the generator.
 const OPEN_CONNECTIONS: usize = 32;
 
-/// How often somebody is told how far it is, in cycles.
+/// Cycles between two progress reports.
 const PROGRESS_CYCLES: u64 = 4096;
 
-/// Cycles, for so long.
+/// Cycles, one after the other.
 #[derive(Debug, Clone, Copy)]
 pub struct Connect {
-    /// Length of a run.
+    /// Duration of a run.
     pub run: Duration,
-    /// Runs.
+    /// Number of runs.
     pub runs: usize,
 }
 
 impl Connect {
-    /// Measures it. An error, too, if a subscription is not answered.
+    /// Runs the measurement. A subscription without an answer is an error.
     pub fn measure(
         &self,
         target: Target<'_>,
-        watch: &mut ProgressFn<'_>,
+        progress: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Vec<Figure>> {
         connection::create_topic(&target)?;
         let mut cycle = ConnectCycles::new(target);
@@ -43,15 +43,15 @@ impl Connect {
         let mut cost = CpuCost::per_thousand_cycles();
         for _ in 0..self.runs {
             let (before, began) = (cycle.completed, Instant::now());
-            let costing = CpuCost::snapshot(target.server)?;
+            let cpu_before = CpuCost::snapshot(target.server)?;
             while began.elapsed() < self.run {
                 cycle.advance()?;
                 if cycle.completed.is_multiple_of(PROGRESS_CYCLES) {
-                    watch(&format!("{} connections were opened and closed", cycle.completed))?;
+                    progress(&format!("{} connections opened and closed", cycle.completed))?;
                 }
             }
             let (cycles, took) = (to_f64(cycle.completed - before), began.elapsed());
-            cost.add_run(costing, target.server, cycles, took)?;
+            cost.add_run(cpu_before, target.server, cycles, took)?;
             rate.runs.push(cycles / took.as_secs_f64());
         }
         let mut figures = vec![rate];
@@ -60,8 +60,8 @@ impl Connect {
     }
 }
 
-/// A row of connections: one is opened and says everything, the oldest one hears its answer and is
-/// closed.
+/// A queue of open connections. Each step opens one and sends its subscription, and reads the
+/// answer of the oldest one and closes it.
 struct ConnectCycles {
     address: SocketAddr,
     subscription: SetupStep,
@@ -80,17 +80,17 @@ impl ConnectCycles {
         run_step(&mut socket, &SetupStep::new(self.subscription.send.clone(), ReadUntil::Nothing))?;
         self.open.push_back(socket);
         if self.open.len() > OPEN_CONNECTIONS {
-            let mut oldest = self.open.pop_front().expect("it is longer than nothing");
+            let mut oldest = self.open.pop_front().expect("the queue is not empty");
             run_step(&mut oldest, &SetupStep::new([], self.subscription.until))?;
             self.completed += 1;
         }
         Ok(())
     }
 
-    /// Connects to a broker on this machine from an address of its own now and then: who closes
-    /// first keeps the port for a minute, and there are only 28,000 for one address.
+    /// Connects to a broker on this machine, from a new source address every 256 cycles. The side
+    /// that closes first keeps the port for a minute, and one address has only 28,000 ports.
     fn connect(&self) -> anyhow::Result<TcpStream> {
-        let made = || -> std::io::Result<TcpStream> {
+        let open_socket = || -> std::io::Result<TcpStream> {
             if !self.address.ip().is_loopback() || !self.address.is_ipv4() {
                 return TcpStream::connect(self.address);
             }
@@ -100,7 +100,8 @@ impl ConnectCycles {
             connect(&socket, &self.address)?;
             Ok(socket.into())
         };
-        let socket = made().with_context(|| format!("cannot connect to {}", self.address))?;
+        let socket =
+            open_socket().with_context(|| format!("cannot connect to {}", self.address))?;
         socket.set_nodelay(true)?;
         Ok(socket)
     }

@@ -1,4 +1,4 @@
-//! Connections: how they begin, and how pieces are written to them.
+//! Connections: their setup, and repeated writes of the same messages.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,10 +14,10 @@ use crate::wire::{ReadUntil, SetupStep};
 /// Bytes that a publisher writes at once.
 const WRITE_BYTES: usize = 64 * 1024;
 
-/// How long an answer may take at the beginning.
+/// Time limit for each answer during the setup.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Connects and takes the steps, each of which waits for its answer. The socket blocks.
+/// Connects and runs the steps one by one, each up to its answer. The socket blocks.
 pub fn open(
     address: SocketAddr,
     steps: impl IntoIterator<Item = SetupStep>,
@@ -37,7 +37,7 @@ fn connect(address: SocketAddr) -> anyhow::Result<TcpStream> {
     Ok(socket)
 }
 
-/// The same as [`open`], encrypted if the broker is spoken to so.
+/// Like [`open`], with TLS if the protocol has it.
 fn open_to_target(
     target: &Target<'_>,
     address: SocketAddr,
@@ -50,47 +50,50 @@ fn open_to_target(
     Ok(link)
 }
 
-/// Says what the step says and waits for its answer.
+/// Sends the bytes of a step and reads its answer.
 pub fn run_step(socket: &mut (impl Read + Write), step: &SetupStep) -> anyhow::Result<()> {
     socket.write_all(&step.send).context("the broker closed the connection")?;
     socket.flush()?;
-    let mut heard = Vec::new();
-    while !is_answered(&heard, step.until)? {
+    let mut received = Vec::new();
+    while !is_answered(&received, step.until)? {
         let mut buffer = [0; 4096];
         let bytes = match socket.read(&mut buffer) {
-            Ok(0) => bail!("the broker closed the connection{}", last_received(&heard)),
+            Ok(0) => bail!("the broker closed the connection{}", last_received(&received)),
             Ok(bytes) => bytes,
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                bail!("the broker does not answer{}", last_received(&heard))
+                bail!(
+                    "the broker did not answer within {ANSWER_TIMEOUT:?}{}",
+                    last_received(&received)
+                )
             }
-            Err(error) => return Err(error).context("no answer"),
+            Err(error) => return Err(error).context("cannot read an answer"),
         };
-        heard.extend_from_slice(&buffer[..bytes]);
+        received.extend_from_slice(&buffer[..bytes]);
     }
     Ok(())
 }
 
-/// The end of what was heard, for a message.
-fn last_received(heard: &[u8]) -> String {
-    let end = &heard[heard.len().saturating_sub(200)..];
+/// The last bytes that were received, for an error message.
+fn last_received(received: &[u8]) -> String {
+    let end = &received[received.len().saturating_sub(200)..];
     if end.is_empty() {
         return String::new();
     }
-    format!("; it last said {:?}", String::from_utf8_lossy(end))
+    format!("; the last bytes were {:?}", String::from_utf8_lossy(end))
 }
 
 /// Whether the answer is complete.
-fn is_answered(heard: &[u8], until: ReadUntil) -> anyhow::Result<bool> {
+fn is_answered(received: &[u8], until: ReadUntil) -> anyhow::Result<bool> {
     match until {
         ReadUntil::Nothing => Ok(true),
-        ReadUntil::Bytes(bytes) => Ok(heard.len() >= bytes),
+        ReadUntil::Bytes(bytes) => Ok(received.len() >= bytes),
         ReadUntil::Line(start) => {
-            for line in heard.split_inclusive(|&byte| byte == b'\n') {
+            for line in received.split_inclusive(|&byte| byte == b'\n') {
                 if !line.ends_with(b"\n") {
                     break;
                 }
                 if line.starts_with(b"-") {
-                    bail!("the broker refuses: {}", String::from_utf8_lossy(line).trim_end());
+                    bail!("the broker rejects: {}", String::from_utf8_lossy(line).trim_end());
                 }
                 if line.starts_with(start.as_bytes()) {
                     return Ok(true);
@@ -101,7 +104,7 @@ fn is_answered(heard: &[u8], until: ReadUntil) -> anyhow::Result<bool> {
     }
 }
 
-/// Makes the topic, if its broker wants that.
+/// Creates the topic, if the broker needs that.
 pub fn create_topic(target: &Target<'_>) -> anyhow::Result<()> {
     let steps = target.wire.create_topic(target.topic);
     if !steps.is_empty() {
@@ -118,7 +121,7 @@ pub(crate) fn subscriber(target: &Target<'_>) -> anyhow::Result<SubscriberSocket
     Ok(SubscriberSocket::new(link)?)
 }
 
-/// Connects a publisher, which writes so many messages at once. Its socket does not block.
+/// Connects a publisher, which writes `burst` messages at once. Its socket does not block.
 pub(crate) fn publisher(target: &Target<'_>, burst: usize) -> anyhow::Result<PublisherSocket> {
     let steps = target.wire.handshake().into_iter().chain(target.wire.publisher_setup());
     let address = target.wire.publisher_address(target.address);
@@ -129,26 +132,26 @@ pub(crate) fn publisher(target: &Target<'_>, burst: usize) -> anyhow::Result<Pub
     Ok(outlet)
 }
 
-/// Writes that a window has room for at least, so that something is under way while the next one is
-/// made.
+/// A window holds at least this number of writes, so that one is in flight while the next is
+/// prepared.
 const WRITES_PER_WINDOW: u64 = 4;
 
-/// Messages in one write: 64 KiB of them, as far as the window has room for several writes, and for
-/// one of each of the publishers who share it. A little less than 64 KiB, because protocols differ
-/// in length, and the number of messages is to be the same for all.
+/// Messages per write: about 64 KiB, but the window must hold several writes, and one of each
+/// publisher that shares it. The size is a little below 64 KiB, because messages differ in length
+/// between protocols and their number must be the same for all.
 pub(crate) fn burst(payload_bytes: usize, window: u64, publishers: usize) -> usize {
     let writes = u64::try_from(publishers).unwrap_or(u64::MAX).max(WRITES_PER_WINDOW);
     let fitting = usize::try_from(window / writes).unwrap_or(usize::MAX);
     (WRITE_BYTES / (payload_bytes + 20)).min(fitting).max(1)
 }
 
-/// A socket to which the same piece is written again and again.
+/// A socket that writes the same messages again and again.
 pub(crate) struct PublisherSocket {
     socket: TcpStream,
     messages: Vec<u8>,
-    /// Bytes of the piece that are written; all of them: nothing is under way.
+    /// Bytes of `messages` that are written; all of them: the publisher is idle.
     written: usize,
-    /// What encrypts, if something does; what it has taken counts as written.
+    /// The TLS session. Bytes that it has accepted count as written.
     session: Option<Box<ClientConnection>>,
 }
 
@@ -162,25 +165,25 @@ impl PublisherSocket {
         &self.socket
     }
 
-    /// Whether the last piece is written.
+    /// Whether the last write is complete.
     pub(crate) fn is_idle(&self) -> bool {
         let is_sent = self.session.as_ref().is_none_or(|session| !session.wants_write());
         self.written == self.messages.len() && is_sent
     }
 
-    /// Begins the piece anew.
+    /// Starts the next write of the messages.
     pub(crate) fn start_write(&mut self) {
-        debug_assert!(self.is_idle(), "pieces are not mixed");
+        debug_assert!(self.is_idle(), "the last write is complete");
         self.written = 0;
     }
 
-    /// The piece, to be changed before it is begun anew. Its length stays.
+    /// The messages, to be changed before the next write. Their length must stay.
     pub(crate) fn messages_mut(&mut self) -> &mut [u8] {
-        debug_assert!(self.is_idle(), "what is under way does not change");
+        debug_assert!(self.is_idle(), "messages change only between writes");
         &mut self.messages
     }
 
-    /// Writes what the socket takes; whether that was all.
+    /// Writes what the socket accepts. Returns whether the write is complete.
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
         let Some(session) = &mut self.session else {
             self.written += write_available(&mut self.socket, &self.messages[self.written..])?;
@@ -201,11 +204,11 @@ impl PublisherSocket {
         }
     }
 
-    /// Reads everything that is there, and shows it.
+    /// Reads all bytes that have arrived and passes them to `handle`.
     pub(crate) fn read_available(
         &mut self,
         buffer: &mut [u8],
-        mut heard: impl FnMut(&[u8]) -> anyhow::Result<()>,
+        mut handle: impl FnMut(&[u8]) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         loop {
             if let Some(session) = &mut self.session {
@@ -217,16 +220,16 @@ impl PublisherSocket {
                 }
                 session.process_new_packets()?;
                 while let Ok(bytes @ 1..) = session.reader().read(buffer) {
-                    heard(&buffer[..bytes])?;
+                    handle(&buffer[..bytes])?;
                 }
                 continue;
             }
             match self.socket.read(buffer) {
                 Ok(0) => bail!("the broker closed a publisher's connection"),
                 Ok(bytes) => {
-                    heard(&buffer[..bytes])?;
+                    handle(&buffer[..bytes])?;
                     if bytes < buffer.len() {
-                        // That was all; what comes now is reported anew.
+                        // The socket is empty; `epoll` reports later bytes.
                         return Ok(());
                     }
                 }
@@ -238,7 +241,7 @@ impl PublisherSocket {
     }
 }
 
-/// Writes what the socket takes of this, and says how much that was.
+/// Writes what the socket accepts, and returns the number of bytes.
 pub(crate) fn write_available(socket: &mut TcpStream, bytes: &[u8]) -> io::Result<usize> {
     let mut written = 0;
     while written < bytes.len() {
@@ -262,7 +265,7 @@ mod tests {
         assert!(!is_answered(b"Connected.  (PID 1)\r\n+OK", until).unwrap());
         assert!(is_answered(b"Connected.  (PID 1)\r\n+OK\r\n", until).unwrap());
         let refused = is_answered(b"Connected.  (PID 1)\r\n-ERR limit no\r\n", until).unwrap_err();
-        assert_eq!(refused.to_string(), "the broker refuses: -ERR limit no");
+        assert_eq!(refused.to_string(), "the broker rejects: -ERR limit no");
         assert!(is_answered(b"abcd", ReadUntil::Bytes(4)).unwrap());
         assert!(!is_answered(b"abc", ReadUntil::Bytes(4)).unwrap());
     }

@@ -1,4 +1,4 @@
-//! The disk under a directory: what it is, and how long it takes to be sure.
+//! The disk under a directory: its device and file system, and the time that it takes to sync.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
@@ -13,38 +13,38 @@ use rustix::fs::{major, minor, statfs};
 
 use crate::figure::{median, to_f64};
 
-/// Size of the write that a disk is judged by.
+/// Bytes per write when the disk is timed.
 const SYNC_BYTES: usize = 64 * 1024;
 
-/// Writes by which it is judged.
+/// Number of timed writes.
 const SYNC_COUNT: usize = 200;
 
-/// Bytes of the file that a bare loop writes round and round.
+/// Size of the file that the bare loop overwrites again and again.
 const FILE_BYTES: u64 = 64 << 20;
 
-/// File systems in memory: `tmpfs` and `ramfs`.
+/// Magic numbers of the file systems in memory: `tmpfs` and `ramfs`.
 const MEMORY_FILE_SYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// What a directory lies on.
+/// The file system that holds a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Disk {
-    /// Where it is mounted.
+    /// Mount point.
     pub mount: String,
-    /// Its file system.
+    /// Type of the file system.
     pub file_system: String,
-    /// The device, or what stands for one.
+    /// The device, or the name that stands for one.
     pub source: String,
 }
 
 impl Disk {
-    /// The disk under a directory.
+    /// Finds the disk under a directory.
     pub fn of(dir: &Path) -> anyhow::Result<Self> {
         let device = fs::metadata(dir).with_context(|| dir.display().to_string())?.dev();
         let device = format!("{}:{}", major(device), minor(device));
         let mounts = fs::read_to_string("/proc/self/mountinfo")?;
-        let found = mounts.lines().rev().find_map(|line| parse_mount(line, &device));
+        let disk = mounts.lines().rev().find_map(|line| parse_mount(line, &device));
         let unknown = || "unknown".to_owned();
-        Ok(found.unwrap_or_else(|| Self {
+        Ok(disk.unwrap_or_else(|| Self {
             mount: unknown(),
             file_system: unknown(),
             source: unknown(),
@@ -52,7 +52,7 @@ impl Disk {
     }
 }
 
-/// A line of `mountinfo`, if it is of this device.
+/// Parses a line of `mountinfo`; `None` for another device.
 fn parse_mount(line: &str, device: &str) -> Option<Disk> {
     let (mount, kind) = line.split_once(" - ")?;
     let mut mount = mount.split(' ').skip(2);
@@ -69,19 +69,19 @@ fn parse_mount(line: &str, device: &str) -> Option<Disk> {
     })
 }
 
-/// An error if the directory is in memory: what is measured there says nothing about a disk.
+/// An error if the directory is in memory: figures from there say nothing about a disk.
 pub fn check_not_in_memory(dir: &Path) -> anyhow::Result<()> {
     let kind = statfs(dir).with_context(|| dir.display().to_string())?.f_type;
     let kind = u64::try_from(kind).unwrap_or_default();
     ensure!(
         !MEMORY_FILE_SYSTEMS.contains(&kind),
-        "{} is in memory (tmpfs), so nothing there is ever synced; choose another --data",
+        "{} is in memory (tmpfs), where nothing is synced; choose a --data directory on a disk",
         dir.display()
     );
     Ok(())
 }
 
-/// How long one `fdatasync` takes after 64 KiB were written, the median of many.
+/// Median time of `fdatasync` after a write of 64 KiB.
 pub fn sync_time(dir: &Path) -> anyhow::Result<Duration> {
     let mut file = PreallocatedFile::create(dir)?;
     let piece = vec![b'x'; SYNC_BYTES];
@@ -94,7 +94,7 @@ pub fn sync_time(dir: &Path) -> anyhow::Result<Duration> {
     Ok(Duration::from_secs_f64(median(&times).unwrap_or_default()))
 }
 
-/// A loop that does nothing but write these bytes and sync them, for so long: how often a second.
+/// Writes and syncs these bytes in a loop, for the time `length`. Returns writes per second.
 pub fn bare_loop(dir: &Path, piece: &[u8], length: Duration) -> anyhow::Result<f64> {
     let mut file = PreallocatedFile::create(dir)?;
     let (mut syncs, began) = (0, Instant::now());
@@ -105,15 +105,15 @@ pub fn bare_loop(dir: &Path, piece: &[u8], length: Duration) -> anyhow::Result<f
     Ok(to_f64(syncs) / began.elapsed().as_secs_f64())
 }
 
-/// A file that is written round and round, in blocks that it already has: the least that a disk can
-/// be asked for, because neither the length nor the blocks of the file change.
+/// A preallocated file that is overwritten from its beginning again and again. Neither its length
+/// nor its blocks change, so a sync costs as little as the disk allows.
 struct PreallocatedFile<'a> {
     file: File,
     dir: &'a Path,
     offset: u64,
 }
 
-/// The name of the file while it is used.
+/// Name of the file, which exists while it is used.
 const FILE_NAME: &str = "bench-sync.tmp";
 
 impl<'a> PreallocatedFile<'a> {
@@ -144,7 +144,7 @@ impl<'a> PreallocatedFile<'a> {
 
 impl Drop for PreallocatedFile<'_> {
     fn drop(&mut self) {
-        // Whoever removes the directory removes what is left.
+        // If this fails, the file is removed with its directory.
         let _ = fs::remove_file(self.dir.join(FILE_NAME));
     }
 }

@@ -1,4 +1,4 @@
-//! Fan-out and fan-in: deliveries a second.
+//! Fan-out and fan-in: deliveries per second.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
@@ -9,49 +9,49 @@ use crate::load::{Load, LoadCounters, LoadSize};
 use crate::server::CpuCost;
 use crate::{Figure, ProgressFn, Target};
 
-/// A load, and for how long.
+/// A load and its duration.
 #[derive(Debug, Clone, Copy)]
 pub struct Fan {
-    /// Connections that publish.
+    /// Number of publishers.
     pub publishers: usize,
-    /// Connections that subscribe.
+    /// Number of subscribers.
     pub subscribers: usize,
-    /// Most events between what is published and what the slowest subscriber has.
+    /// Most events that publishers are ahead of the slowest subscriber.
     pub window: u64,
-    /// Length of a run.
+    /// Duration of a run.
     pub run: Duration,
-    /// Runs, on the same connections.
+    /// Number of runs, on the same connections.
     pub runs: usize,
-    /// Time before the first one in which caches, buffers and the broker get going.
+    /// Time before the first run, in which caches and buffers fill.
     pub warm_up: Duration,
 }
 
 impl Fan {
-    /// Measures it. An error, too, if an event did not arrive.
+    /// Runs the measurement. A missing event is an error.
     pub fn measure(
         &self,
         target: Target<'_>,
-        watch: &mut ProgressFn<'_>,
+        progress: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Vec<Figure>> {
         let size = LoadSize {
             publishers: self.publishers,
             subscribers: self.subscribers,
             window: self.window,
         };
-        let mut load = Load::connect(target, size, watch)?;
-        load.run_until(Instant::now() + self.warm_up, watch)?;
+        let mut load = Load::connect(target, size, progress)?;
+        load.run_until(Instant::now() + self.warm_up, progress)?;
         let mut rates = DeliveryRates::new();
         for _ in 0..self.runs {
-            rates.run(&mut load, target, self.run, watch)?;
+            rates.run(&mut load, target, self.run, progress)?;
         }
         if self.publishers > 0 {
-            load.finish(watch)?;
+            load.finish(progress)?;
         }
         rates.figures(target)
     }
 }
 
-/// Rates and costs of runs.
+/// Rates and costs of the runs.
 #[derive(Debug)]
 pub(crate) struct DeliveryRates {
     deliveries: Figure,
@@ -68,20 +68,25 @@ impl DeliveryRates {
         }
     }
 
-    /// Lets the load run for so long.
+    /// Runs the load for the time `length`.
     pub(crate) fn run(
         &mut self,
         load: &mut Load<'_>,
         target: Target<'_>,
         length: Duration,
-        watch: &mut ProgressFn<'_>,
+        progress: &mut ProgressFn<'_>,
     ) -> anyhow::Result<()> {
         let (before, began) = (load.counters(), Instant::now());
-        let costing = CpuCost::snapshot(target.server)?;
-        load.run_until(began + length, watch)?;
+        let cpu_before = CpuCost::snapshot(target.server)?;
+        load.run_until(began + length, progress)?;
         let (after, took) = (load.counters(), began.elapsed());
         self.add(before, after, took);
-        self.cost.add_run(costing, target.server, to_f64(after.delivered - before.delivered), took)
+        self.cost.add_run(
+            cpu_before,
+            target.server,
+            to_f64(after.delivered - before.delivered),
+            took,
+        )
     }
 
     fn add(&mut self, before: LoadCounters, after: LoadCounters, took: Duration) {
@@ -90,7 +95,7 @@ impl DeliveryRates {
         self.publishes.runs.push(per_second(after.published - before.published));
     }
 
-    /// Deliveries a second of each run.
+    /// Deliveries per second of each run.
     pub(crate) fn deliveries(&self) -> impl Iterator<Item = f64> {
         self.deliveries.runs.iter().copied()
     }

@@ -1,44 +1,44 @@
-//! What comes out of a measurement.
+//! The result of a measurement.
 
-/// A figure, with one value of each run.
+/// A quantity, with one value per run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Figure {
-    /// Its name in JSON, with its unit.
+    /// Name in JSON, with the unit.
     pub key: &'static str,
-    /// Its name for people, with its unit.
+    /// Name in tables, with the unit.
     pub label: &'static str,
-    /// Digits behind the point that mean something.
+    /// Significant digits after the decimal point.
     pub decimals: usize,
-    /// One value of each run.
+    /// One value per run.
     pub runs: Vec<f64>,
 }
 
 impl Figure {
-    /// A figure without values yet.
+    /// A figure without values.
     pub const fn new(key: &'static str, label: &'static str, decimals: usize) -> Self {
         Self { key, label, decimals, runs: Vec::new() }
     }
 
-    /// With these values.
+    /// Adds the values of runs.
     #[must_use]
     pub fn with_runs(mut self, runs: impl IntoIterator<Item = f64>) -> Self {
         self.runs.extend(runs);
         self
     }
 
-    /// The middle one of the runs.
+    /// The median of the runs.
     pub fn median(&self) -> Option<f64> {
         median(&self.runs)
     }
 
-    /// From where to where the runs went.
+    /// The lowest and the highest run.
     pub fn range(&self) -> Option<(f64, f64)> {
         let sorted = sorted(&self.runs);
         Some((*sorted.first()?, *sorted.last()?))
     }
 }
 
-/// The middle one; of an even number the lower of the two.
+/// The median; of an even number of values, the lower one of the two in the middle.
 pub fn median(runs: &[f64]) -> Option<f64> {
     sorted(runs).get(runs.len().saturating_sub(1) / 2).copied()
 }
@@ -49,7 +49,7 @@ fn sorted(runs: &[f64]) -> Vec<f64> {
     runs
 }
 
-/// A count as a number to calculate with.
+/// Converts a count to a number for calculations.
 #[expect(clippy::cast_precision_loss, reason = "counts of a benchmark, shown with few digits")]
 pub fn to_f64(count: u64) -> f64 {
     count as f64

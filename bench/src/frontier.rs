@@ -1,5 +1,6 @@
-//! Many waiting URLs: how fast links become them, what they cost in memory, how long a worker waits
-//! meanwhile for a task that it asks for, and how soon a broker that was killed releases again.
+//! A large frontier of waiting URLs: links per second that enter it, memory per link, the time in
+//! which a worker receives a task meanwhile, and the time from a kill of the broker to the next
+//! released task.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
@@ -15,50 +16,50 @@ use crate::histogram::Histogram;
 use crate::wire::{ReadUntil, SetupStep};
 use crate::{Figure, ProgressFn, Server, Target, connection};
 
-/// Of so many links of a page one is new.
+/// One link in this many is new.
 const LINKS_PER_NEW_URL: u64 = 5;
 
-/// Tasks that the worker holds at once: while the broker takes the links of one page, those of the
-/// next are written.
+/// Tasks that the worker holds at once. It writes the links of one page while the broker reads
+/// those of the page before.
 const CREDIT: u32 = 2;
 
-/// How often somebody is told how far it is.
+/// Interval of progress reports.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Time from one answer of the second worker to its next question.
+/// Pause of the second worker between an acknowledgement and its next request for a task.
 const PROBE_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A URL on a host of its own.
+/// A URL on an otherwise unused host.
 const UNUSED_HOST_URL: &str = "http://untouched.example/";
 
-/// A crawl that finds more than it fetches.
+/// A crawl that finds more URLs than it fetches.
 #[derive(Debug, Clone, Copy)]
 pub struct Frontier {
-    /// URLs that wait at the end.
+    /// Waiting URLs at the end.
     pub urls: u64,
-    /// Hosts that they are on.
+    /// Hosts of these URLs.
     pub hosts: u64,
-    /// Links of a page, of which four in five lead to what is known already.
+    /// Links per page; four in five lead to known URLs.
     pub links: u64,
-    /// Links a second, on average; `None`: as many as the broker takes.
+    /// Average links per second; `None`: as fast as the broker reads them.
     pub rate: Option<u64>,
 }
 
-/// Starts the broker again on what it has on disk.
+/// Starts the broker again with the data on its disk.
 pub type RestartBroker<'a> = dyn Fn() -> anyhow::Result<Server> + 'a;
 
 impl Frontier {
-    /// Measures it. With `again`, which is for a broker of one's own, it is killed at the end and
-    /// started again.
+    /// Runs the measurement. With `restart`, which needs a broker of its own, the broker is killed
+    /// at the end and started again.
     pub fn measure(
         &self,
         target: Target<'_>,
-        again: Option<&RestartBroker<'_>>,
-        watch: &mut ProgressFn<'_>,
+        restart: Option<&RestartBroker<'_>>,
+        progress: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Vec<Figure>> {
         let job = target.topic;
         let steps = [
-            // A few hosts are to be enough.
+            // The delay is off, so that a few hosts suffice.
             step("GROUP set crawlers delay=0\n".to_owned()),
             step(format!("JOB open {job} scope=any\n")),
             step(format!("JOIN crawlers credit={CREDIT}\n")),
@@ -71,21 +72,21 @@ impl Frontier {
         }
         let mut publisher = connection::open(target.address, [])?;
         writeln!(publisher, "PUB new-url http://seed.example/ job={job}")?;
-        // The seed is for the first worker. The second one answers without links, and would end the
-        // crawl with it.
+        // The seed must go to the first worker. The second one acknowledges without links, which
+        // would end the crawl.
         worker.peek(&mut [0])?;
         let cpu = target.server.map(Server::cpu_time).transpose()?;
         let (took, links, releases) = thread::scope(|scope| {
-            let asks = second.try_clone()?;
-            let probe = scope.spawn(move || probe_release_times(asks));
+            let probe_socket = second.try_clone()?;
+            let probe = scope.spawn(move || probe_release_times(probe_socket));
             let mut run = FrontierLoad { frontier: *self, worker, new_urls: 0, links: 0 };
             let began = Instant::now();
-            let ended = run.fill(watch);
+            let result = run.fill(progress);
             let took = began.elapsed();
-            // The second worker ends with its connection.
+            // The thread of the second worker ends when its connection does.
             let _ = second.shutdown(Shutdown::Both);
             let releases = probe.join().expect("a probe does not panic");
-            anyhow::Ok(ended.map(|()| (took, run.links, releases))?)
+            anyhow::Ok(result.map(|()| (took, run.links, releases))?)
         })?;
         let ms = |part| releases.quantile(part) / 1000.0;
         let mut figures = vec![
@@ -102,13 +103,13 @@ impl Frontier {
                 .push(Figure::new("broker_us_per_link", "broker us per link", 2).with_runs([used]));
             figures.push(Figure::new("broker_mib", "broker MiB", 0).with_runs([mib]));
         }
-        if let (Some(server), Some(again)) = (target.server, again) {
-            watch("killed and started again")?;
-            // A host that nobody has asked: the others may be with a worker that is gone.
+        if let (Some(server), Some(restart)) = (target.server, restart) {
+            progress("killing and restarting the broker")?;
+            // This host is unused: the other hosts may be leased to a worker that is gone.
             connection::open(target.address, [step(format!("PUB new-url {UNUSED_HOST_URL}\n"))])?;
             server.kill()?;
             let began = Instant::now();
-            let server = again()?;
+            let server = restart()?;
             first_release(server.address())?;
             let took = began.elapsed().as_secs_f64();
             figures.push(Figure::new("restart_s", "restart to release, s", 2).with_runs([took]));
@@ -117,7 +118,7 @@ impl Frontier {
     }
 }
 
-/// Fills the frontier, as the worker whose pages have so many links.
+/// Fills the frontier, as the worker that finds all these links.
 struct FrontierLoad {
     frontier: Frontier,
     worker: TcpStream,
@@ -126,10 +127,10 @@ struct FrontierLoad {
 }
 
 impl FrontierLoad {
-    fn fill(&mut self, watch: &mut ProgressFn<'_>) -> anyhow::Result<()> {
+    fn fill(&mut self, progress: &mut ProgressFn<'_>) -> anyhow::Result<()> {
         let mut tasks = TaskIds::received_by(&self.worker)?;
         let began = Instant::now();
-        let (mut chance, mut shown) = (1_u64, began);
+        let (mut random_state, mut reported) = (1_u64, began);
         let mut answer = Vec::new();
         while self.new_urls < self.frontier.urls {
             let id = tasks.next().context("the broker closed the connection")?;
@@ -139,9 +140,10 @@ impl FrontierLoad {
                     self.new_urls += 1;
                     self.new_urls
                 } else {
-                    // Any will do, as long as the broker cannot foresee it.
-                    chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                    (chance >> 20) % self.new_urls.max(1) + 1
+                    // Any known page will do, as long as the broker cannot predict it.
+                    random_state =
+                        random_state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    (random_state >> 20) % self.new_urls.max(1) + 1
                 };
                 let host = page.wrapping_mul(7919) % self.frontier.hosts;
                 writeln!(
@@ -156,16 +158,16 @@ impl FrontierLoad {
             }
             self.links += self.frontier.links;
             self.worker.write_all(&answer)?;
-            if shown.elapsed() > PROGRESS_INTERVAL {
-                watch(&format!("{} of {} URLs", self.new_urls, self.frontier.urls))?;
-                shown = Instant::now();
+            if reported.elapsed() > PROGRESS_INTERVAL {
+                progress(&format!("{} of {} URLs", self.new_urls, self.frontier.urls))?;
+                reported = Instant::now();
             }
         }
         Ok(())
     }
 }
 
-/// The ids of the tasks that come to a worker.
+/// The ids of the tasks that a worker receives.
 struct TaskIds(Lines<BufReader<TcpStream>>);
 
 impl TaskIds {
@@ -184,8 +186,8 @@ impl Iterator for TaskIds {
     }
 }
 
-/// A worker that asks for a task from time to time, and how long each took to come, until its
-/// connection ends.
+/// A worker that requests a task at intervals until its connection ends. Returns how long each task
+/// took to arrive.
 fn probe_release_times(mut worker: TcpStream) -> Histogram {
     let mut times = Histogram::default();
     let Ok(mut tasks) = TaskIds::received_by(&worker) else { return times };
@@ -197,7 +199,7 @@ fn probe_release_times(mut worker: TcpStream) -> Histogram {
         }
         let Some(id) = tasks.next() else { return times };
         times.record(began.elapsed());
-        // In this order, so that nothing takes its place.
+        // The credit is 0 before the acknowledgement, so that no other task takes its place.
         let answer = format!("JOIN crawlers credit=0\nACK {id} outcome=done\n");
         if worker.write_all(answer.as_bytes()).is_err() {
             return times;
@@ -205,7 +207,7 @@ fn probe_release_times(mut worker: TcpStream) -> Histogram {
     }
 }
 
-/// Waits for a task of a broker that has just been started.
+/// Waits for the first task of a broker that was just started.
 fn first_release(address: SocketAddr) -> anyhow::Result<()> {
     let mut worker = TcpStream::connect(address)?;
     writeln!(worker, "JOIN crawlers credit=1")?;

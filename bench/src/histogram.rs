@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-/// Values below this have a bucket of their own; every power of two above has half as many.
+/// Values below this have a bucket each; every power of two above has half as many buckets.
 const EXACT_BUCKETS: usize = 128;
 const BUCKETS_PER_POWER: usize = EXACT_BUCKETS / 2;
 
-/// Counts of times in microseconds.
+/// Counts of times, in microseconds.
 #[derive(Debug)]
 pub(crate) struct Histogram {
     buckets: Vec<u64>,
@@ -30,7 +30,7 @@ impl Histogram {
         self.count += 1;
     }
 
-    /// The time that this part of all, 0 to 1, does not exceed, in microseconds.
+    /// The time in microseconds that this part of all times, 0 to 1, does not exceed.
     #[expect(clippy::cast_precision_loss, reason = "a quantile of a benchmark")]
     pub(crate) fn quantile(&self, part: f64) -> f64 {
         let wanted = self.count as f64 * part;

@@ -1,4 +1,4 @@
-//! What a subscriber costs that hears nothing, and how long one event takes to all of them.
+//! Memory of idle subscribers, and the time until one event has reached all of them.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
@@ -13,36 +13,37 @@ use crate::load::connect_subscribers;
 use crate::poller::{DiscardBuffer, Poller};
 use crate::{Figure, ProgressFn, Target, server};
 
-/// How long one event may take to everybody.
+/// Time limit for one event to reach all subscribers.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Pause in which a broker may tidy up after many connections before its memory is looked at.
+/// After many connections, the broker may free memory during this pause before it is measured.
 const SETTLE_TIME: Duration = Duration::from_millis(500);
 
-/// Many subscribers, and few events.
+/// Many subscribers and few events.
 #[derive(Debug, Clone, Copy)]
 pub struct Idle {
-    /// Connections that subscribe.
+    /// Number of subscribers.
     pub subscribers: usize,
-    /// Events, one after the other, each to all of them.
+    /// Number of events; each is published after all subscribers received the one before.
     pub events: usize,
 }
 
 impl Idle {
-    /// Measures it. An error, too, if an event did not arrive.
+    /// Runs the measurement. A missing event is an error.
     pub fn measure(
         &self,
         target: Target<'_>,
-        watch: &mut ProgressFn<'_>,
+        progress: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Vec<Figure>> {
         connection::create_topic(&target)?;
-        // One of each first, so that what a broker needs once does not count for those who follow.
+        // One publisher and one subscriber come first, so that the memory that a broker allocates
+        // once does not count for the others.
         let mut publisher = connection::publisher(&target, 1)?;
         let _first = connection::subscriber(&target)?;
         let empty = target.server.map(server::Server::resident_bytes).transpose()?;
 
         let mut poller = Poller::new()?;
-        let mut sockets = connect_subscribers(&target, &poller, self.subscribers, watch)?;
+        let mut sockets = connect_subscribers(&target, &poller, self.subscribers, progress)?;
         thread::sleep(SETTLE_TIME);
         let mut figures = Vec::new();
         if let (Some(server), Some(empty)) = (target.server, empty) {
@@ -59,10 +60,10 @@ impl Idle {
         let mut ready = Vec::new();
         let before = target.server.map(server::Server::cpu_time).transpose()?;
         for event in 1..=u64::try_from(self.events)? {
-            watch(&format!("event {event} of {} to all", self.events))?;
+            progress(&format!("event {event} of {} to all", self.events))?;
             let began = Instant::now();
             publish(&mut publisher)?;
-            let wanted = stream.bytes(event);
+            let expected = stream.bytes(event);
             let mut missing = sockets.len();
             while missing > 0 {
                 poller.wait(DELIVERY_TIMEOUT, &mut ready)?;
@@ -71,12 +72,14 @@ impl Idle {
                         continue;
                     };
                     ensure!(bytes > 0, "the broker closed a subscriber's connection");
-                    let had: u64 = received[token];
-                    received[token] = had + bytes;
-                    missing -= usize::from(had < wanted && received[token] >= wanted);
+                    let before_read: u64 = received[token];
+                    received[token] = before_read + bytes;
+                    missing -= usize::from(before_read < expected && received[token] >= expected);
                 }
                 if began.elapsed() > DELIVERY_TIMEOUT {
-                    bail!("{missing} subscribers did not get an event");
+                    bail!(
+                        "an event did not reach {missing} subscribers within {DELIVERY_TIMEOUT:?}"
+                    );
                 }
             }
             last.runs.push(began.elapsed().as_secs_f64() * 1e3);
@@ -95,6 +98,6 @@ impl Idle {
 
 fn publish(publisher: &mut PublisherSocket) -> anyhow::Result<()> {
     publisher.start_write();
-    ensure!(publisher.flush()?, "the broker does not take an event");
+    ensure!(publisher.flush()?, "the broker did not read an event; its socket is full");
     Ok(())
 }

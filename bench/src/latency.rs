@@ -1,4 +1,4 @@
-//! Publish to delivery at a fixed rate.
+//! Time from publish to delivery, at a fixed rate.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
@@ -21,36 +21,36 @@ use crate::tls::SubscriberSocket;
 use crate::wire::StreamLayout;
 use crate::{Figure, ProgressFn, Target};
 
-/// How often somebody is told how far it is.
+/// Interval of progress reports.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
-/// How long the last events may take.
+/// Time limit for the last events of a run.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Events at a fixed rate.
 #[derive(Debug, Clone, Copy)]
 pub struct Latency {
-    /// Events a second.
+    /// Events per second.
     pub rate: u32,
-    /// Connections that subscribe.
+    /// Number of subscribers.
     pub subscribers: usize,
-    /// Length of a run.
+    /// Duration of a run.
     pub run: Duration,
-    /// Runs, on the same connections.
+    /// Number of runs, on the same connections.
     pub runs: usize,
-    /// Time before the first one.
+    /// Time before the first run.
     pub warm_up: Duration,
 }
 
 impl Latency {
-    /// Measures it. An error, too, if the broker cannot keep up or an event did not arrive.
+    /// Runs the measurement. It is an error if the broker cannot keep up or an event is missing.
     pub fn measure(
         &self,
         target: Target<'_>,
-        watch: &mut ProgressFn<'_>,
+        progress: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Vec<Figure>> {
-        let mut pace = LatencyLoad::connect(target, self, watch)?;
-        pace.run(self.warm_up, watch)?;
+        let mut load = LatencyLoad::connect(target, self, progress)?;
+        load.run(self.warm_up, progress)?;
         let name = |key, label| Figure::new(key, label, 0);
         let mut figures = [
             (0.5, name("p50_us", "p50 us")),
@@ -60,14 +60,14 @@ impl Latency {
         ];
         let mut cost = CpuCost::per_delivery();
         for _ in 0..self.runs {
-            pace.latencies = Histogram::new();
-            let (before, began) = (pace.delivered, Instant::now());
-            let costing = CpuCost::snapshot(target.server)?;
-            pace.run(self.run, watch)?;
-            let deliveries = to_f64(pace.delivered - before);
-            cost.add_run(costing, target.server, deliveries, began.elapsed())?;
+            load.latencies = Histogram::new();
+            let (before, began) = (load.delivered, Instant::now());
+            let cpu_before = CpuCost::snapshot(target.server)?;
+            load.run(self.run, progress)?;
+            let deliveries = to_f64(load.delivered - before);
+            cost.add_run(cpu_before, target.server, deliveries, began.elapsed())?;
             for (part, figure) in &mut figures {
-                figure.runs.push(pace.latencies.quantile(*part));
+                figure.runs.push(load.latencies.quantile(*part));
             }
         }
         let mut figures: Vec<_> = figures.into_iter().map(|(_, figure)| figure).collect();
@@ -76,14 +76,14 @@ impl Latency {
     }
 }
 
-/// A subscriber, and how far it is.
+/// A subscriber, and what it has received.
 struct TimedSubscriber {
     socket: SubscriberSocket,
     bytes: u64,
     events: u64,
 }
 
-/// One publisher that keeps a pace, and its subscribers.
+/// One publisher with a fixed rate, and its subscribers.
 struct LatencyLoad<'a> {
     target: Target<'a>,
     stream: StreamLayout,
@@ -103,12 +103,12 @@ impl<'a> LatencyLoad<'a> {
     fn connect(
         target: Target<'a>,
         latency: &Latency,
-        watch: &mut ProgressFn<'_>,
+        progress: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Self> {
-        ensure!(latency.rate > 0, "a rate of nothing");
+        ensure!(latency.rate > 0, "a rate of 0: expected at least 1 event per second");
         connection::create_topic(&target)?;
         let poller = Poller::new()?;
-        let sockets = connect_subscribers(&target, &poller, latency.subscribers, watch)?;
+        let sockets = connect_subscribers(&target, &poller, latency.subscribers, progress)?;
         let publisher = connection::publisher(&target, 1)?;
         poller.register_edge_triggered(publisher.socket(), latency.subscribers)?;
         let timer = timerfd_create(
@@ -116,7 +116,7 @@ impl<'a> LatencyLoad<'a> {
             TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
         )?;
         poller.register_readable(&timer, latency.subscribers + 1)?;
-        let reader = |inlet| TimedSubscriber { socket: inlet, bytes: 0, events: 0 };
+        let subscriber = |socket| TimedSubscriber { socket, bytes: 0, events: 0 };
         Ok(Self {
             stream: target.stream_layout(),
             target,
@@ -124,7 +124,7 @@ impl<'a> LatencyLoad<'a> {
             poller,
             timer,
             discard: DiscardBuffer::new(),
-            subscribers: sockets.into_iter().map(reader).collect(),
+            subscribers: sockets.into_iter().map(subscriber).collect(),
             publisher,
             sent: Vec::new(),
             delivered: 0,
@@ -132,19 +132,19 @@ impl<'a> LatencyLoad<'a> {
         })
     }
 
-    /// Publishes at the pace for so long, and waits until everything has arrived.
-    fn run(&mut self, length: Duration, watch: &mut ProgressFn<'_>) -> anyhow::Result<()> {
+    /// Publishes at the rate for the time `length`, and waits until all events have arrived.
+    fn run(&mut self, length: Duration, progress: &mut ProgressFn<'_>) -> anyhow::Result<()> {
         self.set_timer(self.interval)?;
         let begin = Instant::now();
         let first = self.sent.len();
-        let (mut shown, mut ready) = (begin, Vec::new());
+        let (mut reported, mut ready) = (begin, Vec::new());
         loop {
             let now = Instant::now();
-            if now >= shown + PROGRESS_INTERVAL {
-                watch(&format!("{} events, {} deliveries", self.sent.len(), self.delivered))?;
-                shown = now;
+            if now >= reported + PROGRESS_INTERVAL {
+                progress(&format!("{} events, {} deliveries", self.sent.len(), self.delivered))?;
+                reported = now;
             }
-            // Late events are published at once, so the rate holds.
+            // Events that are late are published at once, so the rate holds.
             let due = (now.min(begin + length) - begin).as_nanos() / self.interval.as_nanos();
             while u128::try_from(self.sent.len() - first)? < due {
                 self.publish()?;
@@ -154,7 +154,10 @@ impl<'a> LatencyLoad<'a> {
                 return self.set_timer(Duration::ZERO);
             }
             if now >= begin + length + DELIVERY_TIMEOUT {
-                bail!("{} deliveries did not arrive", expected - self.delivered);
+                bail!(
+                    "{} deliveries did not arrive within {DELIVERY_TIMEOUT:?}",
+                    expected - self.delivered
+                );
             }
             self.poller.wait(PROGRESS_INTERVAL, &mut ready)?;
             for &token in &ready {
@@ -164,7 +167,8 @@ impl<'a> LatencyLoad<'a> {
     }
 
     fn set_timer(&self, interval: Duration) -> anyhow::Result<()> {
-        let interval = Timespec::try_from(interval).context("a pace")?;
+        let interval =
+            Timespec::try_from(interval).context("the interval of the rate is out of range")?;
         let every = Itimerspec { it_interval: interval, it_value: interval };
         timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &every)?;
         Ok(())
@@ -173,33 +177,37 @@ impl<'a> LatencyLoad<'a> {
     fn publish(&mut self) -> anyhow::Result<()> {
         self.sent.push(Instant::now());
         self.publisher.start_write();
-        ensure!(self.publisher.flush()?, "the broker does not take events at this rate");
+        ensure!(
+            self.publisher.flush()?,
+            "the broker does not read events at this rate; use a smaller --rate"
+        );
         Ok(())
     }
 
     fn handle_ready(&mut self, token: usize) -> anyhow::Result<()> {
         let mut buffer = [0; 4096];
-        if let Some(reader) = self.subscribers.get_mut(token) {
-            let Some(bytes) = reader.socket.count_available(&mut self.discard)? else {
+        if let Some(subscriber) = self.subscribers.get_mut(token) {
+            let Some(bytes) = subscriber.socket.count_available(&mut self.discard)? else {
                 return Ok(());
             };
             ensure!(bytes > 0, "the broker closed a subscriber's connection");
             let now = Instant::now();
-            reader.bytes += bytes;
-            let events = self.stream.events(reader.bytes);
-            for event in reader.events..events {
+            subscriber.bytes += bytes;
+            let events = self.stream.events(subscriber.bytes);
+            for event in subscriber.events..events {
                 let sent = self.sent.get(usize::try_from(event)?);
-                let sent = sent.context("more arrived than was published")?;
+                let sent = sent.context("received more events than were published")?;
                 self.latencies.record(now - *sent);
             }
-            self.delivered += events - reader.events;
-            reader.events = events;
+            self.delivered += events - subscriber.events;
+            subscriber.events = events;
         } else if token == self.subscribers.len() {
-            let refusal = self.target.wire.rejection_marker();
-            self.publisher.read_available(&mut buffer, |heard| check_rejection(refusal, heard))?;
+            let marker = self.target.wire.rejection_marker();
+            self.publisher
+                .read_available(&mut buffer, |received| check_rejection(marker, received))?;
         } else if let Err(error) = rustix::io::read(&self.timer, &mut buffer[..8]) {
             // Two ticks were reported and read as one.
-            ensure!(error == rustix::io::Errno::AGAIN, "the timer: {error}");
+            ensure!(error == rustix::io::Errno::AGAIN, "cannot read the timer: {error}");
         }
         Ok(())
     }

@@ -1,38 +1,36 @@
-//! A load generator for brokers of every kind: connections that write pre-encoded messages in large
-//! pieces, and connections that only count the bytes they are sent, so that what is measured is the
-//! broker.
+//! A load generator for message brokers. Publishers write pre-encoded messages in large pieces, and
+//! subscribers only count the bytes that they receive, so that the broker is what is measured.
 //!
-//! Every event of a run has the same payload. So the number of bytes that a subscriber has received
-//! says which event it has come to, without a look at a single one, and at the end the sum shows to
-//! the byte whether anything is missing. What is special about a broker's protocol is a [`WireProtocol`];
-//! everything else is the same for all of them: the same generator, the same sizes of writes, the
-//! same window.
+//! Every event of a run has the same payload. The number of received bytes therefore says which
+//! event a subscriber has reached, without any parsing, and the sum at the end shows to the byte
+//! whether something is missing. A [`WireProtocol`] holds what is special about one broker.
+//! Everything else is the same for all of them: the generator, the sizes of writes and the window.
 //!
-//! A queue of tasks is the exception ([`queue`]): its workers read every line, because each task is
-//! answered.
+//! A queue of tasks is the exception ([`queue`]): its workers read every line, because they
+//! acknowledge each task.
 //!
-//! One thread does everything. It waits on `epoll`, and discards what it only counts inside the
-//! kernel (`recv` with `MSG_TRUNC`), which costs a fifth of copying it out.
+//! One thread does everything. It waits on `epoll`, and discards the bytes that it only counts
+//! inside the kernel (`recv` with `MSG_TRUNC`), at a fifth of the cost of copying them out.
 //!
 //! | module | measures |
 //! |---|---|
-//! | [`fan`] | deliveries a second, from any number of publishers to any number of subscribers |
-//! | [`compare`] | the same from a broker that lets in who has a token, or encrypts, beside one that does neither |
-//! | [`latency`] | publish to delivery at a fixed rate |
-//! | [`idle`] | what a subscriber costs that hears nothing, and one event to all of them |
-//! | [`publish`] | confirmed publishes a second, beside a bare loop that writes and syncs |
+//! | [`fan`] | deliveries per second, from any number of publishers to any number of subscribers |
+//! | [`compare`] | the same with tokens or encryption, beside a broker without them |
+//! | [`latency`] | publish to delivery, at a fixed rate |
+//! | [`idle`] | memory of a subscriber that receives nothing, and one event to all of them |
+//! | [`publish`] | confirmed publishes per second, beside a bare loop that writes and syncs |
 //! | [`replay`] | stored events to one subscriber |
-//! | [`queue`] | tasks a second: published, released to workers, acknowledged, each of them once |
-//! | [`frontier`] | links a second that become waiting URLs, what those cost, and a restart with them |
+//! | [`queue`] | tasks per second: published, released to workers, acknowledged exactly once |
+//! | [`frontier`] | links per second that become waiting URLs, their memory, and a restart with them |
 //! | [`announce`] | announcement to request, as a crawled host sees it |
-//! | [`job_done`] | last page of a crawl to the news that it is done |
+//! | [`job_done`] | last page of a crawl to its `job-done` event |
 //! | [`connect`] | connect, subscribe, close |
-//! | [`stalled`] | what the others notice of a subscriber that stops reading |
+//! | [`stalled`] | the rate of other subscribers while one stops reading |
 //!
 //! Crawlers are measured from the other side: [`origin`] is the web that they crawl, and
-//! [`program`] runs one to its end and says what it cost.
+//! [`program`] runs one to its end and measures its cost.
 //!
-//! Linux only: it asks `/proc` what the broker costs.
+//! Linux only: it reads the costs of the broker from `/proc`.
 
 pub mod announce;
 pub mod compare;
@@ -72,18 +70,18 @@ pub use crate::tidings::Tidings;
 pub use crate::tls::TlsClient;
 pub use crate::wire::WireProtocol;
 
-/// What a load is generated for.
+/// The broker and topic that a load is generated for.
 #[derive(Clone, Copy)]
 pub struct Target<'a> {
-    /// How the broker is spoken to.
+    /// The protocol of the broker.
     pub wire: &'a dyn WireProtocol,
-    /// Where it listens.
+    /// Address that the broker listens on.
     pub address: SocketAddr,
-    /// A topic that nobody used before: its events are numbered from 1.
+    /// A topic that is unused so far: its events are numbered from 1.
     pub topic: &'a str,
-    /// Bytes of a payload.
+    /// Bytes per payload.
     pub payload_bytes: usize,
-    /// The broker's process, if it is known: what it costs is measured, too.
+    /// The process of the broker; if it is known, its costs are measured too.
     pub server: Option<&'a Server>,
 }
 
@@ -93,11 +91,11 @@ impl Target<'_> {
         self.wire.publish(self.topic, &vec![b'x'; self.payload_bytes])
     }
 
-    /// How the bytes of a subscriber add up.
+    /// How the received bytes of a subscriber add up to events.
     fn stream_layout(&self) -> wire::StreamLayout {
         self.wire.stream_layout(self.topic, self.payload_bytes)
     }
 }
 
-/// Is told several times a second how far a measurement is, and ends it with an error.
+/// Receives the progress of a measurement several times per second. An error ends the measurement.
 pub type ProgressFn<'a> = dyn FnMut(&str) -> anyhow::Result<()> + 'a;

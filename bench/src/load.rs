@@ -1,4 +1,4 @@
-//! Publishers that go as fast as the window allows, and subscribers that only count.
+//! Publishers that write as fast as the window allows, and subscribers that only count bytes.
 
 #![expect(clippy::disallowed_methods, reason = "a load generator reads the clock")]
 
@@ -17,34 +17,34 @@ use crate::tls::SubscriberSocket;
 use crate::wire::StreamLayout;
 use crate::{ProgressFn, Target};
 
-/// How often somebody is told how far it is.
+/// Interval of progress reports.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
-/// How long no byte may come while something is missing. Some brokers wait 10 s for one subscriber
-/// before they go on with the others.
+/// Longest time without a received byte while events are missing. Some brokers wait 10 s for one
+/// subscriber before they serve the others.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How many there are of everything.
+/// Numbers of connections, and the window.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LoadSize {
     pub(crate) publishers: usize,
     pub(crate) subscribers: usize,
-    /// Most events between what is published and what the slowest subscriber has.
+    /// Most events that publishers are ahead of the slowest subscriber.
     pub(crate) window: u64,
 }
 
-/// How far a load is.
+/// Progress of a load.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct LoadCounters {
-    /// Events that were written, or begun to.
+    /// Events that were written completely or in part.
     pub(crate) published: u64,
-    /// Events that arrived, all subscribers together that read.
+    /// Events that arrived, over all active subscribers.
     pub(crate) delivered: u64,
-    /// Their bytes, before they were encrypted.
+    /// Bytes of these, before encryption.
     pub(crate) delivered_bytes: u64,
 }
 
-/// A load that runs in turns.
+/// A load that can pause and resume.
 pub(crate) struct Load<'a> {
     target: Target<'a>,
     stream: StreamLayout,
@@ -54,7 +54,7 @@ pub(crate) struct Load<'a> {
     discard: DiscardBuffer,
     subscribers: Vec<SubscriberSocket>,
     publishers: Vec<PublisherSocket>,
-    /// Publishers that have nothing under way, in the order of their turns.
+    /// Publishers without a write in flight, in the order of their turns.
     idle_publishers: VecDeque<usize>,
     positions: ReceivePositions,
     burst: usize,
@@ -64,15 +64,15 @@ pub(crate) struct Load<'a> {
 }
 
 impl<'a> Load<'a> {
-    /// Connects everybody.
+    /// Connects all subscribers and publishers.
     pub(crate) fn connect(
         target: Target<'a>,
         size: LoadSize,
-        watch: &mut ProgressFn<'_>,
+        progress: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Self> {
         connection::create_topic(&target)?;
         let poller = Poller::new()?;
-        let subscribers = connect_subscribers(&target, &poller, size.subscribers, watch)?;
+        let subscribers = connect_subscribers(&target, &poller, size.subscribers, progress)?;
         let burst = connection::burst(target.payload_bytes, size.window, size.publishers);
         let mut publishers = Vec::with_capacity(size.publishers);
         for token in subscribers.len()..subscribers.len() + size.publishers {
@@ -98,39 +98,39 @@ impl<'a> Load<'a> {
         })
     }
 
-    /// Publishes until then.
+    /// Publishes until `end`.
     pub(crate) fn run_until(
         &mut self,
         end: Instant,
-        watch: &mut ProgressFn<'_>,
+        progress: &mut ProgressFn<'_>,
     ) -> anyhow::Result<()> {
-        let (mut shown, mut before) = (Instant::now(), self.counters());
+        let (mut reported, mut before) = (Instant::now(), self.counters());
         loop {
             let now = Instant::now();
             if now >= end {
                 return Ok(());
             }
-            if now >= shown + PROGRESS_INTERVAL {
+            if now >= reported + PROGRESS_INTERVAL {
                 let counters = self.counters();
                 let per_second = to_f64(counters.delivered - before.delivered)
-                    / now.duration_since(shown).as_secs_f64();
-                watch(&format!("{:.2} million deliveries/s", per_second / 1e6))?;
-                (shown, before) = (now, counters);
+                    / now.duration_since(reported).as_secs_f64();
+                progress(&format!("{:.2} million deliveries/s", per_second / 1e6))?;
+                (reported, before) = (now, counters);
             }
             self.poll_once((end - now).min(PROGRESS_INTERVAL))?;
         }
     }
 
-    /// How far it is.
+    /// Progress so far.
     pub(crate) fn counters(&self) -> LoadCounters {
         let delivered = self.positions.active().map(|bytes| self.stream.events(bytes)).sum();
         let delivered_bytes = self.positions.active().sum();
         LoadCounters { published: self.published, delivered, delivered_bytes }
     }
 
-    /// Stops publishing, and waits until every subscriber has received exactly what was published,
-    /// to the byte. More than that is a line that is no event; less is a loss.
-    pub(crate) fn finish(&mut self, watch: &mut ProgressFn<'_>) -> anyhow::Result<()> {
+    /// Stops publishing and waits until every subscriber has received exactly the published bytes.
+    /// More bytes mean a line that is not an event; fewer mean a loss.
+    pub(crate) fn finish(&mut self, progress: &mut ProgressFn<'_>) -> anyhow::Result<()> {
         self.is_stopped = true;
         let mut last = (Instant::now(), 0);
         loop {
@@ -139,7 +139,7 @@ impl<'a> Load<'a> {
             if is_written && self.positions.active().all(exact) {
                 return Ok(());
             }
-            watch("waiting for what is under way")?;
+            progress("waiting for events in flight")?;
             let now: u64 = self.positions.active().sum();
             if now > last.1 {
                 last = (Instant::now(), now);
@@ -153,7 +153,7 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// Publishes again, after it was [finished](Self::finish).
+    /// Publishes again after [`Self::finish`].
     pub(crate) fn resume(&mut self) {
         self.is_stopped = false;
     }
@@ -168,18 +168,18 @@ impl<'a> Load<'a> {
             .map(|bytes| self.published.saturating_sub(self.stream.events(bytes)))
             .sum();
         format!(
-            "not every subscriber received what was published ({} events): {short} have less, together \
-             {lost} events, and {over} have other bytes, such as a notice that something is gone; a \
-             smaller window may help",
+            "not every subscriber received the {} published events: {short} received less ({lost} events \
+             in total), and {over} received other bytes, such as a notice of lost events; try a \
+             smaller window",
             self.published
         )
     }
 
-    /// Publishes what fits into the window, then waits for something to do, and does it.
-    fn poll_once(&mut self, longest: Duration) -> anyhow::Result<()> {
+    /// Publishes as the window allows, then waits for sockets and handles them.
+    fn poll_once(&mut self, timeout: Duration) -> anyhow::Result<()> {
         self.publish()?;
         let mut ready = std::mem::take(&mut self.ready);
-        self.poller.wait(longest, &mut ready)?;
+        self.poller.wait(timeout, &mut ready)?;
         for &token in &ready {
             if token < self.subscribers.len() {
                 self.receive(token)?;
@@ -230,36 +230,36 @@ impl<'a> Load<'a> {
         Ok(())
     }
 
-    /// A publisher can write again, or was told something.
+    /// Handles a publisher that is writable or has received bytes.
     fn handle_publisher(&mut self, publisher: usize) -> anyhow::Result<()> {
-        let refusal = self.target.wire.rejection_marker();
+        let marker = self.target.wire.rejection_marker();
         self.publishers[publisher]
-            .read_available(&mut self.read_buffer, |heard| check_rejection(refusal, heard))?;
+            .read_available(&mut self.read_buffer, |received| check_rejection(marker, received))?;
         if !self.publishers[publisher].is_idle() {
             self.flush(publisher)?;
         }
         Ok(())
     }
 
-    /// Reads no more from this subscriber, and waits for it no more.
+    /// Stops reading from this subscriber, and does not wait for it any more.
     pub(crate) fn stall(&mut self, subscriber: usize) -> anyhow::Result<()> {
         self.poller.deregister(self.subscribers[subscriber].socket())?;
         self.positions.exclude(subscriber);
         Ok(())
     }
 
-    /// Bytes that this subscriber has, and those of everything that was published.
+    /// Bytes that this subscriber received, and bytes of all published events.
     pub(crate) fn received_and_published(&self, subscriber: usize) -> (u64, u64) {
         (self.positions.received(subscriber), self.stream.bytes(self.published))
     }
 
-    /// Whole events among so many bytes.
+    /// Complete events in `bytes`.
     pub(crate) fn events(&self, bytes: u64) -> u64 {
         self.stream.events(bytes)
     }
 
-    /// Reads what is there for a subscriber that has stalled; `None` when there is nothing, 0 at
-    /// the end.
+    /// Reads from a subscriber that is stalled; `None` if no bytes have arrived, 0 at the end of
+    /// the stream.
     pub(crate) fn read_stalled(
         &mut self,
         subscriber: usize,
@@ -271,24 +271,24 @@ impl<'a> Load<'a> {
                 Ok(Some(bytes))
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
-            // Cut off with a reset: what was under way is lost, too.
+            // A reset loses the bytes in flight, too.
             Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(Some(0)),
             Err(error) => Err(error),
         }
     }
 }
 
-/// Connects subscribers, which are reported under their index.
+/// Connects subscribers; the token of each is its index.
 pub(crate) fn connect_subscribers(
     target: &Target<'_>,
     poller: &Poller,
     count: usize,
-    watch: &mut ProgressFn<'_>,
+    progress: &mut ProgressFn<'_>,
 ) -> anyhow::Result<Vec<SubscriberSocket>> {
     let mut subscribers = Vec::with_capacity(count);
     for token in 0..count {
         if token.is_multiple_of(100) {
-            watch(&format!("connecting, {token} of {count}"))?;
+            progress(&format!("connecting, {token} of {count}"))?;
         }
         let subscriber = connection::subscriber(target)?;
         poller.register_readable(subscriber.socket(), token)?;
@@ -298,21 +298,21 @@ pub(crate) fn connect_subscribers(
     Ok(subscribers)
 }
 
-/// Waits for subscriptions that are not answered.
+/// Waits until subscriptions without an answer take effect.
 fn wait_for_subscriptions(target: &Target<'_>) {
     std::thread::sleep(target.wire.subscribe_delay());
 }
 
-/// An error if the broker refused something.
-pub(crate) fn check_rejection(refusal: &[u8], heard: &[u8]) -> anyhow::Result<()> {
-    if refusal.is_empty() {
+/// An error if the broker rejected a message.
+pub(crate) fn check_rejection(marker: &[u8], received: &[u8]) -> anyhow::Result<()> {
+    if marker.is_empty() {
         return Ok(());
     }
-    let at = memmem::find(heard, refusal);
+    let at = memmem::find(received, marker);
     ensure!(
         at.is_none(),
-        "the broker refuses: {}",
-        String::from_utf8_lossy(&heard[at.unwrap_or(0)..]).lines().next().unwrap_or_default()
+        "the broker rejects: {}",
+        String::from_utf8_lossy(&received[at.unwrap_or(0)..]).lines().next().unwrap_or_default()
     );
     Ok(())
 }
@@ -326,7 +326,7 @@ mod tests {
     use super::*;
     use crate::wire::{ReadUntil, SetupStep, WireProtocol};
 
-    /// Bare lines, and nothing else.
+    /// Bare lines.
     struct TestProtocol;
 
     impl WireProtocol for TestProtocol {
@@ -353,7 +353,7 @@ mod tests {
 
     const SIZE: LoadSize = LoadSize { publishers: 1, subscribers: 1, window: 100 };
 
-    /// A broker for one subscriber and one publisher, which does this with the two connections.
+    /// A broker for one subscriber and one publisher; `run` serves the two connections.
     fn broker<T: Send + 'static>(
         run: impl FnOnce(TcpStream, TcpStream) -> T + Send + 'static,
     ) -> (SocketAddr, JoinHandle<T>) {
@@ -392,7 +392,7 @@ mod tests {
     #[test]
     fn every_published_event_is_delivered() {
         let (address, broker) = broker(|mut subscriber, mut publisher| {
-            // Ends with an error when the generator closes everything.
+            // The copy fails when the generator closes the connections.
             let _ = io::copy(&mut publisher, &mut subscriber);
         });
         let mut load = Load::connect(target(address), SIZE, &mut |_| Ok(())).unwrap();
@@ -412,8 +412,8 @@ mod tests {
         });
         let mut load = Load::connect(target(address), SIZE, &mut |_| Ok(())).unwrap();
         load.run_until(in_20_ms(), &mut |_| Ok(())).unwrap();
-        let told = load.finish(&mut |_| Ok(())).unwrap_err().to_string();
-        assert!(told.contains("1 have other bytes"), "{told}");
+        let error = load.finish(&mut |_| Ok(())).unwrap_err().to_string();
+        assert!(error.contains("1 received other bytes"), "{error}");
         drop(load);
         broker.join().unwrap();
     }
@@ -425,8 +425,8 @@ mod tests {
             publisher
         });
         let mut load = Load::connect(target(address), SIZE, &mut |_| Ok(())).unwrap();
-        let told = load.run_until(Instant::now() + IDLE_TIMEOUT, &mut |_| Ok(())).unwrap_err();
-        assert!(told.to_string().contains("closed a subscriber's connection"), "{told}");
+        let error = load.run_until(Instant::now() + IDLE_TIMEOUT, &mut |_| Ok(())).unwrap_err();
+        assert!(error.to_string().contains("closed a subscriber's connection"), "{error}");
         drop(broker.join().unwrap());
     }
 }

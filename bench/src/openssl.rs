@@ -1,5 +1,5 @@
-//! What `openssl` does for a benchmark: a certificate for a broker of this machine, and the rate to
-//! compare with.
+//! Calls `openssl` for benchmarks: it creates a certificate for a local broker, and measures the
+//! rate of encryption to compare with.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use anyhow::{Context, ensure};
 
 use crate::server;
 
-/// Bytes of a record, which is what is encrypted at once.
+/// Bytes of a TLS record, which are encrypted at once.
 const RECORD_BYTES: &str = "16384";
 
-/// A certificate that is no authority: clients refuse one that is both.
+/// The certificate is not an authority: clients reject a server certificate that is one.
 const CONFIG: &str = "\
 [req]
 distinguished_name = name
@@ -25,50 +25,51 @@ basicConstraints = critical, CA:FALSE
 subjectAltName = DNS:localhost, IP:127.0.0.1
 ";
 
-/// The files of a certificate, and of its key.
+/// A certificate and its key, as files.
 #[derive(Debug)]
 pub struct Certificate {
     /// The certificate (PEM).
     pub cert: PathBuf,
-    /// Its key (PEM).
+    /// The key (PEM).
     pub key: PathBuf,
 }
 
-/// A new certificate for this machine in that directory, good for a day.
+/// Creates a certificate for this machine in that directory. It is valid for one day.
 pub fn create_certificate(directory: &Path) -> anyhow::Result<Certificate> {
-    let settings = directory.join("openssl.cnf");
-    fs::write(&settings, CONFIG).context("cannot write the settings of openssl")?;
+    let config = directory.join("openssl.cnf");
+    fs::write(&config, CONFIG).context("cannot write the configuration of openssl")?;
     let files = Certificate { cert: directory.join("bench.pem"), key: directory.join("bench.key") };
     let mut command = Command::new("openssl");
     command.args(["req", "-x509", "-nodes", "-days", "1", "-newkey", "ec"]);
-    command.args(["-pkeyopt", "ec_paramgen_curve:prime256v1", "-config"]).arg(settings);
+    command.args(["-pkeyopt", "ec_paramgen_curve:prime256v1", "-config"]).arg(config);
     command.arg("-out").arg(&files.cert).arg("-keyout").arg(&files.key);
     run(&mut command)?;
     Ok(files)
 }
 
-/// Bytes that one processor encrypts in a second of its time with AES-256-GCM, record by record.
+/// Bytes per second of processor time that one processor encrypts with AES-256-GCM, record by
+/// record.
 pub fn aes_gcm_bytes_per_second(processor: Option<usize>) -> anyhow::Result<f64> {
     let mut command = Command::new("openssl");
     command.args(["speed", "-mr", "-seconds", "1", "-bytes", RECORD_BYTES, "-evp", "aes-256-gcm"]);
-    let said = match processor {
+    let output = match processor {
         Some(processor) => server::run_pinned(processor, || run(&mut command))??,
         None => run(&mut command)?,
     };
-    parse_rate(&said).with_context(|| format!("cannot understand what openssl says: {said}"))
+    parse_rate(&output).with_context(|| format!("cannot parse the output of openssl: {output}"))
 }
 
-/// The last field of its line for programs: `+F:25:AES-256-GCM:3444744274.75`.
-fn parse_rate(said: &str) -> Option<f64> {
-    let line = said.lines().find(|line| line.starts_with("+F:"))?;
+/// The last field of the machine-readable line: `+F:25:AES-256-GCM:3444744274.75`.
+fn parse_rate(output: &str) -> Option<f64> {
+    let line = output.lines().find(|line| line.starts_with("+F:"))?;
     line.rsplit(':').next()?.trim().parse().ok().filter(|rate| *rate > 0.0)
 }
 
 fn run(command: &mut Command) -> anyhow::Result<String> {
-    let ended = command.output().context("cannot run openssl, which this needs")?;
-    let said = String::from_utf8_lossy(&ended.stderr);
-    ensure!(ended.status.success(), "openssl failed: {said}");
-    Ok(String::from_utf8_lossy(&ended.stdout).into_owned())
+    let output = command.output().context("cannot run openssl; install it")?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "openssl failed: {errors}");
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 #[cfg(test)]
@@ -77,8 +78,8 @@ mod tests {
 
     #[test]
     fn the_rate_is_read_from_its_line() {
-        let said = "+DT:AES-256-GCM:1:16384\n+F:25:AES-256-GCM:3444744274.75\n";
-        assert_eq!(parse_rate(said), Some(3_444_744_274.75));
+        let output = "+DT:AES-256-GCM:1:16384\n+F:25:AES-256-GCM:3444744274.75\n";
+        assert_eq!(parse_rate(output), Some(3_444_744_274.75));
         assert_eq!(parse_rate("+F:25:AES-256-GCM:nan"), None);
         assert_eq!(parse_rate("Doing AES-256-GCM"), None);
     }

@@ -1,4 +1,4 @@
-//! `epoll`, and reading without looking.
+//! `epoll`, and reads that discard their bytes.
 
 use std::io::{self, ErrorKind};
 use std::net::TcpStream;
@@ -10,10 +10,10 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{RecvFlags, recv};
 
-/// Most sockets that are looked at after one wait.
+/// Most sockets per wait.
 const EVENTS_MAX: usize = 1024;
 
-/// Most bytes that are discarded at once: more than a socket's buffer holds.
+/// Most bytes per discarding read: more than the buffer of a socket holds.
 const DISCARD_BYTES: usize = 16 << 20;
 
 /// Waits for sockets.
@@ -28,12 +28,12 @@ impl Poller {
         Ok(Self { epoll, events: Vec::with_capacity(EVENTS_MAX) })
     }
 
-    /// Reports `token` as long as something can be read from it.
+    /// Reports `token` as long as the source is readable.
     pub(crate) fn register_readable(&self, source: impl AsFd, token: usize) -> io::Result<()> {
         self.register(source, token, EventFlags::IN)
     }
 
-    /// Reports `token` each time that more can be read from it, or that it can be written to again.
+    /// Reports `token` each time that the source becomes readable or writable.
     pub(crate) fn register_edge_triggered(
         &self,
         source: impl AsFd,
@@ -46,8 +46,7 @@ impl Poller {
         Ok(epoll::add(&self.epoll, source, event_data(token), flags)?)
     }
 
-    /// Reports this one, which was reported when it could be read, when it can be written to
-    /// instead.
+    /// From now on, reports a readable source when it is writable instead.
     pub(crate) fn switch_to_writable(&self, source: impl AsFd, token: usize) -> io::Result<()> {
         self.modify(source, token, EventFlags::OUT)
     }
@@ -61,17 +60,17 @@ impl Poller {
         Ok(epoll::modify(&self.epoll, source, event_data(token), flags)?)
     }
 
-    /// Reports this one no more.
+    /// Removes the source.
     pub(crate) fn deregister(&self, source: impl AsFd) -> io::Result<()> {
         Ok(epoll::delete(&self.epoll, source)?)
     }
 
-    /// Waits until something is ready, at most so long, and puts it into `ready`.
-    pub(crate) fn wait(&mut self, longest: Duration, ready: &mut Vec<usize>) -> io::Result<()> {
+    /// Waits until a source is ready, for `limit` at most, and puts the tokens into `ready`.
+    pub(crate) fn wait(&mut self, limit: Duration, ready: &mut Vec<usize>) -> io::Result<()> {
         ready.clear();
-        // Whole milliseconds, so that the old system call serves that every kernel has.
-        let longest = Duration::from_millis(u64::try_from(longest.as_millis()).unwrap_or(u64::MAX));
-        let timeout = Timespec::try_from(longest.max(Duration::from_millis(1)));
+        // Whole milliseconds, so that the old system call suffices, which every kernel has.
+        let limit = Duration::from_millis(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX));
+        let timeout = Timespec::try_from(limit.max(Duration::from_millis(1)));
         let timeout = timeout.map_err(|_| io::Error::from(ErrorKind::InvalidInput))?;
         match epoll::wait(&self.epoll, spare_capacity(&mut self.events), Some(&timeout)) {
             Ok(_) => {}
@@ -80,7 +79,7 @@ impl Poller {
         }
         let token = |event: Event| {
             let data = event.data;
-            usize::try_from(data.u64()).expect("it was made from a usize")
+            usize::try_from(data.u64()).expect("tokens are made from usize")
         };
         ready.extend(self.events.drain(..).map(token));
         Ok(())
@@ -91,21 +90,21 @@ fn event_data(token: usize) -> EventData {
     EventData::new_u64(u64::try_from(token).expect("a usize has at most 64 bits"))
 }
 
-/// Takes bytes from sockets and throws them away, without copying them out of the kernel.
+/// Reads bytes from sockets and discards them, without a copy out of the kernel.
 pub(crate) struct DiscardBuffer(Vec<u8>);
 
 impl DiscardBuffer {
-    /// The memory is never touched, so it is only addresses.
+    /// The memory is never touched, so it only takes address space.
     pub(crate) fn new() -> Self {
         Self(vec![0; DISCARD_BYTES])
     }
 
-    /// Bytes that were there; `None` if there were none, `Some(0)` at the end of the stream.
+    /// Number of discarded bytes; `None` if none had arrived, `Some(0)` at the end of the stream.
     pub(crate) fn discard_available(&mut self, socket: &TcpStream) -> io::Result<Option<u64>> {
         self.discard_up_to(socket, DISCARD_BYTES)
     }
 
-    /// The same, and no more than so many.
+    /// The same, for at most `bytes` bytes.
     pub(crate) fn discard_up_to(
         &mut self,
         socket: &TcpStream,

@@ -1,4 +1,4 @@
-//! Confirmed publishes a second, and the bare loop beside it.
+//! Confirmed publishes per second, and a bare loop beside them.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
@@ -15,88 +15,88 @@ use crate::server::CpuCost;
 use crate::wire::ConfirmationFormat;
 use crate::{Figure, ProgressFn, Target, disk};
 
-/// How often somebody is told how far it is.
+/// Interval of progress reports.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
-/// How long no confirmation may come while something is unconfirmed.
+/// Longest time without a confirmation while publishes are unconfirmed.
 const CONFIRMATION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A load of publishes that are confirmed, and for how long.
+/// A load of confirmed publishes and its duration.
 #[derive(Debug, Clone, Copy)]
 pub struct Publish<'a> {
-    /// Connections that publish.
+    /// Number of publishers.
     pub publishers: usize,
-    /// Most publishes that are unconfirmed, all connections together.
+    /// Most unconfirmed publishes, over all connections.
     pub window: u64,
-    /// Length of a run.
+    /// Duration of a run.
     pub run: Duration,
-    /// Runs, on the same connections.
+    /// Number of runs, on the same connections.
     pub runs: usize,
-    /// Time before the first one.
+    /// Time before the first run.
     pub warm_up: Duration,
-    /// Where the bare loop writes; none: there is no bare loop.
+    /// Directory of the bare loop; `None`: no bare loop.
     pub bare_loop: Option<&'a Path>,
 }
 
 impl Publish<'_> {
-    /// Measures it. An error, too, if a publish was refused or not confirmed.
+    /// Runs the measurement. It is an error if a publish is rejected or not confirmed.
     pub fn measure(
         &self,
         target: Target<'_>,
-        watch: &mut ProgressFn<'_>,
+        progress: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Vec<Figure>> {
         let mut load = PublishLoad::connect(target, self.publishers, self.window)?;
-        load.run_until(Instant::now() + self.warm_up, watch)?;
+        load.run_until(Instant::now() + self.warm_up, progress)?;
         let mut rate = Figure::new("confirmed_per_second", "confirmed publishes/s", 0);
         let mut cost = CpuCost::per_thousand_publishes();
         let key = "bare_loop_per_second";
         let mut bare = Figure::new(key, "bare loop, events/s", 0);
-        let mut part = Figure::new("part_of_bare_loop", "part of the bare loop", 2);
+        let mut ratio = Figure::new("part_of_bare_loop", "part of the bare loop", 2);
         for _ in 0..self.runs {
             let (before, began) = (load.confirmed(), Instant::now());
-            let costing = CpuCost::snapshot(target.server)?;
-            load.run_until(began + self.run, watch)?;
+            let cpu_before = CpuCost::snapshot(target.server)?;
+            load.run_until(began + self.run, progress)?;
             let (work, took) = (to_f64(load.confirmed() - before), began.elapsed());
-            cost.add_run(costing, target.server, work, took)?;
+            cost.add_run(cpu_before, target.server, work, took)?;
             rate.runs.push(work / took.as_secs_f64());
             if let Some(dir) = self.bare_loop {
-                // Nothing else is under way then: both have the disk for themselves.
-                load.finish(watch)?;
-                watch("a bare loop writes and syncs the same bytes")?;
+                // Nothing else is in flight then, so that each has the disk to itself.
+                load.finish(progress)?;
+                progress("running the bare loop")?;
                 let piece = target.message().repeat(load.burst);
                 let syncs = disk::bare_loop(dir, &piece, self.run)?;
                 let per_second = syncs * to_f64(u64::try_from(load.burst)?);
                 bare.runs.push(per_second);
-                part.runs.push(work / took.as_secs_f64() / per_second);
+                ratio.runs.push(work / took.as_secs_f64() / per_second);
                 load.is_stopped = false;
             }
         }
-        load.finish(watch)?;
+        load.finish(progress)?;
         let mut figures = vec![rate];
         if self.bare_loop.is_some() {
-            figures.extend([bare, part]);
+            figures.extend([bare, ratio]);
         }
         figures.extend(cost.figures(target.server)?);
         Ok(figures)
     }
 }
 
-/// Publishes so many events and returns when all are confirmed.
+/// Publishes `events` events and returns when all are confirmed.
 pub(crate) fn publish_all(
     target: Target<'_>,
     events: u64,
     window: u64,
-    watch: &mut ProgressFn<'_>,
+    progress: &mut ProgressFn<'_>,
 ) -> anyhow::Result<()> {
     let mut load = PublishLoad::connect(target, 1, window)?;
     let burst = u64::try_from(load.burst)?;
-    ensure!(events.is_multiple_of(burst), "publish a multiple of {burst} events");
+    ensure!(events.is_multiple_of(burst), "{events} events: expected a multiple of {burst}");
     load.events_max = events;
-    load.run_until(Instant::now() + Duration::from_hours(1), watch)?;
-    load.finish(watch)
+    load.run_until(Instant::now() + Duration::from_hours(1), progress)?;
+    load.finish(progress)
 }
 
-/// The number of events next to this one that can be published in whole writes.
+/// Rounds `events` up to a number that whole writes can publish.
 pub(crate) fn round_up_to_writes(
     target: Target<'_>,
     events: u64,
@@ -114,7 +114,7 @@ struct PublishLoad<'a> {
     publishers: Vec<(PublisherSocket, PublishCounter)>,
     burst: usize,
     window_share: u64,
-    /// Most events that each publishes altogether.
+    /// Most events per publisher.
     events_max: u64,
     is_stopped: bool,
     read_buffer: Vec<u8>,
@@ -125,23 +125,23 @@ impl<'a> PublishLoad<'a> {
         connection::create_topic(&target)?;
         let confirmed =
             target.wire.confirmed_publish(target.topic, &vec![b'x'; target.payload_bytes])?;
-        // Every connection has its own share, and several writes under way.
+        // Each connection has its own share, which holds several writes.
         let share = (window / u64::try_from(publishers)?).max(1);
         let burst = connection::burst(target.payload_bytes, share, 1);
         let poller = Poller::new()?;
         let connect = |token| {
             let steps = target.wire.handshake().into_iter().chain(confirmed.setup.clone());
             let socket = connection::open(target.address, steps)?;
-            let outlet = PublisherSocket::new(socket, confirmed.message.repeat(burst))?;
-            poller.register_edge_triggered(outlet.socket(), token)?;
-            anyhow::Ok((outlet, PublishCounter::new(confirmed.confirmations)))
+            let socket = PublisherSocket::new(socket, confirmed.message.repeat(burst))?;
+            poller.register_edge_triggered(socket.socket(), token)?;
+            anyhow::Ok((socket, PublishCounter::new(confirmed.confirmations)))
         };
-        let publishers_made = (0..publishers).map(connect).collect::<Result<_, _>>()?;
+        let connections = (0..publishers).map(connect).collect::<Result<_, _>>()?;
         Ok(Self {
             target,
             poller,
             ready: Vec::new(),
-            publishers: publishers_made,
+            publishers: connections,
             burst,
             window_share: share,
             events_max: u64::MAX,
@@ -150,58 +150,64 @@ impl<'a> PublishLoad<'a> {
         })
     }
 
-    /// Publishes until then, or until everything is published.
-    fn run_until(&mut self, end: Instant, watch: &mut ProgressFn<'_>) -> anyhow::Result<()> {
-        let mut shown = (Instant::now(), self.confirmed());
+    /// Publishes until `end`, or until all events are published.
+    fn run_until(&mut self, end: Instant, progress: &mut ProgressFn<'_>) -> anyhow::Result<()> {
+        let mut reported = (Instant::now(), self.confirmed());
         loop {
             let now = Instant::now();
             if now >= end || self.published() >= self.events_max {
                 return Ok(());
             }
-            if now >= shown.0 + PROGRESS_INTERVAL {
+            if now >= reported.0 + PROGRESS_INTERVAL {
                 let count = self.confirmed();
-                let per_second = to_f64(count - shown.1) / (now - shown.0).as_secs_f64();
-                watch(&format!("{:.0} thousand confirmed publishes/s", per_second / 1e3))?;
-                shown = (now, count);
+                let per_second = to_f64(count - reported.1) / (now - reported.0).as_secs_f64();
+                progress(&format!("{:.0} thousand confirmed publishes/s", per_second / 1e3))?;
+                reported = (now, count);
             }
             self.poll_once((end - now).min(PROGRESS_INTERVAL))?;
         }
     }
 
-    /// Stops, and waits until everything is confirmed.
-    fn finish(&mut self, watch: &mut ProgressFn<'_>) -> anyhow::Result<()> {
+    /// Stops publishing and waits until everything is confirmed.
+    fn finish(&mut self, progress: &mut ProgressFn<'_>) -> anyhow::Result<()> {
         self.is_stopped = true;
         let mut last = (Instant::now(), self.confirmed());
-        while self.publishers.iter().any(|(outlet, _)| !outlet.is_idle())
+        while self.publishers.iter().any(|(socket, _)| !socket.is_idle())
             || self.confirmed() < self.published()
         {
-            watch("waiting for confirmations")?;
+            progress("waiting for confirmations")?;
             if self.confirmed() > last.1 {
                 last = (Instant::now(), self.confirmed());
             }
             if last.0.elapsed() > CONFIRMATION_TIMEOUT {
-                bail!("{} publishes are not confirmed", self.published() - self.confirmed());
+                bail!(
+                    "{} publishes were not confirmed within {CONFIRMATION_TIMEOUT:?}",
+                    self.published() - self.confirmed()
+                );
             }
             self.poll_once(PROGRESS_INTERVAL)?;
         }
-        ensure!(self.confirmed() == self.published(), "more was confirmed than was published");
+        ensure!(
+            self.confirmed() == self.published(),
+            "the broker confirmed more events than were published"
+        );
         Ok(())
     }
 
-    fn poll_once(&mut self, longest: Duration) -> anyhow::Result<()> {
+    fn poll_once(&mut self, timeout: Duration) -> anyhow::Result<()> {
         if !self.is_stopped {
             (0..self.publishers.len()).try_for_each(|publisher| self.publish(publisher))?;
         }
         let mut ready = std::mem::take(&mut self.ready);
-        self.poller.wait(longest, &mut ready)?;
+        self.poller.wait(timeout, &mut ready)?;
         for &publisher in &ready {
-            let refusal = self.target.wire.rejection_marker();
-            let (outlet, account) = &mut self.publishers[publisher];
-            outlet.read_available(&mut self.read_buffer, |heard| {
-                check_rejection(refusal, heard)?;
-                account.count_confirmations(heard)
+            let marker = self.target.wire.rejection_marker();
+            let (socket, counter) = &mut self.publishers[publisher];
+            socket.read_available(&mut self.read_buffer, |received| {
+                check_rejection(marker, received)?;
+                counter.count_confirmations(received)
             })?;
-            outlet.flush()?;
+            socket.flush()?;
         }
         self.ready = ready;
         Ok(())
@@ -209,36 +215,36 @@ impl<'a> PublishLoad<'a> {
 
     fn publish(&mut self, publisher: usize) -> anyhow::Result<()> {
         let burst = u64::try_from(self.burst)?;
-        let (outlet, account) = &mut self.publishers[publisher];
-        while outlet.is_idle()
-            && account.published + burst
-                <= self.events_max.min(account.confirmed + self.window_share)
+        let (socket, counter) = &mut self.publishers[publisher];
+        while socket.is_idle()
+            && counter.published + burst
+                <= self.events_max.min(counter.confirmed + self.window_share)
         {
-            account.published += burst;
-            outlet.start_write();
-            outlet.flush()?;
+            counter.published += burst;
+            socket.start_write();
+            socket.flush()?;
         }
         Ok(())
     }
 
     fn confirmed(&self) -> u64 {
-        self.publishers.iter().map(|(_, account)| account.confirmed).sum()
+        self.publishers.iter().map(|(_, counter)| counter.confirmed).sum()
     }
 
     fn published(&self) -> u64 {
-        self.publishers.iter().map(|(_, account)| account.published).sum()
+        self.publishers.iter().map(|(_, counter)| counter.published).sum()
     }
 }
 
-/// What one connection published, and what of it is confirmed.
+/// Published and confirmed events of one connection.
 #[derive(Debug)]
 pub(crate) struct PublishCounter {
     pub(crate) published: u64,
     pub(crate) confirmed: u64,
     format: ConfirmationFormat,
-    /// Line ends that came, for answers of several lines.
+    /// Newlines that arrived, for confirmations of several lines.
     lines_received: u64,
-    /// The beginning of a line of which the end has not come.
+    /// The beginning of an incomplete line.
     partial: Vec<u8>,
 }
 
@@ -247,20 +253,22 @@ impl PublishCounter {
         Self { published: 0, confirmed: 0, format, lines_received: 0, partial: Vec::new() }
     }
 
-    pub(crate) fn count_confirmations(&mut self, heard: &[u8]) -> anyhow::Result<()> {
+    pub(crate) fn count_confirmations(&mut self, received: &[u8]) -> anyhow::Result<()> {
         match self.format {
             ConfirmationFormat::Lines(lines) => {
-                let ends = memchr::memchr_iter(b'\n', heard).count();
+                let ends = memchr::memchr_iter(b'\n', received).count();
                 self.lines_received += u64::try_from(ends)?;
                 self.confirmed = self.lines_received / lines;
             }
             ConfirmationFormat::Cumulative => {
-                self.partial.extend_from_slice(heard);
+                self.partial.extend_from_slice(received);
                 if let Some(end) = memchr::memrchr(b'\n', &self.partial) {
                     let start = memchr::memrchr(b'\n', &self.partial[..end]).map_or(0, |at| at + 1);
                     let line = str::from_utf8(&self.partial[start..end])?;
                     let count = line.split_ascii_whitespace().last().map(str::parse);
-                    let Some(Ok(count)) = count else { bail!("no confirmation: {line:?}") };
+                    let Some(Ok(count)) = count else {
+                        bail!("expected a confirmation, received {line:?}")
+                    };
                     self.confirmed = count;
                     self.partial.drain(..=end);
                 }
@@ -278,20 +286,20 @@ mod tests {
     fn cumulative_confirmations_count_in_any_split() {
         let answers = b"+OK 40 1\r\n+OK 47 8\r\n+OK 1047 1008\r\n";
         for split in 0..answers.len() {
-            let mut account = PublishCounter::new(ConfirmationFormat::Cumulative);
-            account.count_confirmations(&answers[..split]).unwrap();
-            assert!([0, 1, 8].contains(&account.confirmed), "a whole line at {split}");
-            account.count_confirmations(&answers[split..]).unwrap();
-            assert_eq!(account.confirmed, 1008);
+            let mut counter = PublishCounter::new(ConfirmationFormat::Cumulative);
+            counter.count_confirmations(&answers[..split]).unwrap();
+            assert!([0, 1, 8].contains(&counter.confirmed), "a whole line at {split}");
+            counter.count_confirmations(&answers[split..]).unwrap();
+            assert_eq!(counter.confirmed, 1008);
         }
     }
 
     #[test]
     fn confirmations_of_several_lines_count_once_complete() {
-        let mut account = PublishCounter::new(ConfirmationFormat::Lines(2));
-        account.count_confirmations(b"$3\r\n1-1\r\n$3\r\n").unwrap();
-        assert_eq!(account.confirmed, 1);
-        account.count_confirmations(b"1-2\r\n").unwrap();
-        assert_eq!(account.confirmed, 2);
+        let mut counter = PublishCounter::new(ConfirmationFormat::Lines(2));
+        counter.count_confirmations(b"$3\r\n1-1\r\n$3\r\n").unwrap();
+        assert_eq!(counter.confirmed, 1);
+        counter.count_confirmations(b"1-2\r\n").unwrap();
+        assert_eq!(counter.confirmed, 2);
     }
 }

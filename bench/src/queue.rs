@@ -1,11 +1,10 @@
 //! A queue of tasks: publish, release to a worker, acknowledge.
 //!
-//! A task is final when its acknowledgement was answered, and the window counts from its publish
-//! until then. In the end the ledger has to be even: every task that was published has come to one
-//! worker, once, and its acknowledgement took effect; and the broker is asked whether it thinks so,
-//! too.
+//! A task is final when the broker has answered its acknowledgement; until then it counts in the
+//! window of published tasks. The ledger must balance at the end: each published task went to one
+//! worker, once, and its acknowledgement took effect. The broker also reports how many tasks are not final.
 
-#![expect(clippy::disallowed_methods, reason = "a load generator reads the clock, and waits")]
+#![expect(clippy::disallowed_methods, reason = "a load generator reads the clock and sleeps")]
 
 use std::io::{Read, Write};
 use std::thread;
@@ -26,54 +25,54 @@ use crate::wire::{BacklogQuery, WorkerEvent, WorkerPool};
 use crate::worker_connection::WorkerConnection;
 use crate::{Figure, ProgressFn, Target};
 
-/// How often somebody is told how far it is.
+/// Interval of progress reports.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
-/// How long nothing may happen while something is missing.
+/// Longest time without progress while tasks are missing.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Pause between two questions what the broker still has.
+/// Pause between two requests for the backlog.
 const BACKLOG_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A load of tasks, and for how long.
+/// The load of a queue and its duration.
 #[derive(Debug, Clone, Copy)]
 pub struct Queue {
-    /// Connections that work.
+    /// Number of workers.
     pub workers: usize,
-    /// Keys (hosts) that the tasks are for.
+    /// Keys (hosts) of the tasks.
     pub keys: u32,
-    /// Most tasks that are with a worker at once.
+    /// Most tasks that one worker holds at once.
     pub credit: u64,
     /// Most tasks that are published and not acknowledged.
     pub window: u64,
-    /// Length of a run.
+    /// Duration of a run.
     pub run: Duration,
-    /// Runs, on the same connections.
+    /// Number of runs, on the same connections.
     pub runs: usize,
-    /// Time before the first one in which caches, buffers and the broker get going.
+    /// Time before the first run, in which caches and buffers fill.
     pub warm_up: Duration,
 }
 
 impl Queue {
-    /// Measures it. An error, too, if a task was not acknowledged exactly once.
+    /// Runs the measurement. It is an error if a task is not acknowledged exactly once.
     pub fn measure(
         &self,
         target: Target<'_>,
-        watch: &mut ProgressFn<'_>,
+        progress: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Vec<Figure>> {
         let mut load = QueueLoad::connect(target, self)?;
-        load.run_until(Instant::now() + self.warm_up, watch)?;
+        load.run_until(Instant::now() + self.warm_up, progress)?;
         let mut rate = Figure::new("tasks_per_second", "tasks/s", 0);
         let mut cost = CpuCost::per_task();
         for _ in 0..self.runs {
             let (before, began) = (load.ledger.acked, Instant::now());
-            let costing = CpuCost::snapshot(target.server)?;
-            load.run_until(began + self.run, watch)?;
+            let cpu_before = CpuCost::snapshot(target.server)?;
+            load.run_until(began + self.run, progress)?;
             let (tasks, took) = (to_f64(load.ledger.acked - before), began.elapsed());
-            cost.add_run(costing, target.server, tasks, took)?;
+            cost.add_run(cpu_before, target.server, tasks, took)?;
             rate.runs.push(tasks / took.as_secs_f64());
         }
-        load.finish(watch)?;
+        load.finish(progress)?;
         let all = Figure::new("tasks_acked_once", "all acked exactly once", 0);
         let mut figures = vec![rate, all.with_runs([to_f64(load.ledger.acked)])];
         figures.extend(cost.figures(target.server)?);
@@ -81,18 +80,18 @@ impl Queue {
     }
 }
 
-/// One publisher, and workers who acknowledge at once.
+/// One publisher, and workers that acknowledge at once.
 struct QueueLoad<'a> {
     target: Target<'a>,
     poller: Poller,
     ready: Vec<usize>,
-    /// Reported under their indexes; the publisher under the one behind them.
+    /// The token of a worker is its index; that of the publisher is the number of workers.
     workers: Vec<WorkerConnection>,
-    /// Tasks that workers asked for, if they have to.
+    /// Tasks that workers have requested, if the broker needs requests.
     requested: u64,
     publisher: PublisherSocket,
     counter: PublishCounter,
-    /// Bytes of a publish, and where in it the payload begins.
+    /// Bytes of one publish, and the offset of the payload in it.
     message_bytes: usize,
     payload_at: usize,
     burst: u64,
@@ -105,19 +104,21 @@ struct QueueLoad<'a> {
 
 impl<'a> QueueLoad<'a> {
     fn connect(target: Target<'a>, queue: &Queue) -> anyhow::Result<Self> {
-        ensure!(queue.workers > 0 && queue.credit > 0, "nobody works");
+        ensure!(
+            queue.workers > 0 && queue.credit > 0,
+            "a queue needs at least one worker and a credit of at least 1"
+        );
         let ledger = TaskLedger::new(target.payload_bytes, queue.keys)?;
-        let crew = WorkerPool { workers: queue.workers, credit: queue.credit };
-        let tasks = target.wire.queue_setup(target.topic, crew)?;
+        let pool = WorkerPool { workers: queue.workers, credit: queue.credit };
+        let setup = target.wire.queue_setup(target.topic, pool)?;
         let open = |address, steps| {
             connection::open(address, target.wire.handshake().into_iter().chain(steps))
         };
-        open(target.address, tasks.create_steps).context("making the queue")?;
+        open(target.address, setup.create_steps).context("cannot create the queue")?;
         let poller = Poller::new()?;
-        // They join before anything is published: nothing comes with the answers of their first
-        // steps.
+        // Workers join before anything is published, so only the answers arrive during their setup.
         let mut workers = Vec::with_capacity(queue.workers);
-        for (token, (steps, worker)) in tasks.workers.into_iter().enumerate() {
+        for (token, (steps, worker)) in setup.workers.into_iter().enumerate() {
             let socket = open(target.address, steps).context("a worker")?;
             let worker = WorkerConnection::new(socket, worker)?;
             poller.register_edge_triggered(worker.socket(), token)?;
@@ -139,50 +140,50 @@ impl<'a> QueueLoad<'a> {
             publisher,
             counter: PublishCounter::new(confirmed.confirmations),
             message_bytes: confirmed.message.len(),
-            payload_at: payload_at.context("a publish without its payload")?,
+            payload_at: payload_at.context("a publish does not contain its payload")?,
             burst: u64::try_from(burst)?,
             window: queue.window,
             ledger,
-            backlog: tasks.backlog,
+            backlog: setup.backlog,
             is_stopped: false,
             read_buffer: vec![0; 64 * 1024],
         })
     }
 
-    /// Publishes and works until then.
-    fn run_until(&mut self, end: Instant, watch: &mut ProgressFn<'_>) -> anyhow::Result<()> {
-        let mut shown = (Instant::now(), self.ledger.acked);
+    /// Publishes and acknowledges until `end`.
+    fn run_until(&mut self, end: Instant, progress: &mut ProgressFn<'_>) -> anyhow::Result<()> {
+        let mut reported = (Instant::now(), self.ledger.acked);
         loop {
             let now = Instant::now();
             if now >= end {
                 return Ok(());
             }
-            if now >= shown.0 + PROGRESS_INTERVAL {
+            if now >= reported.0 + PROGRESS_INTERVAL {
                 let acked = self.ledger.acked;
-                let per_second = to_f64(acked - shown.1) / (now - shown.0).as_secs_f64();
-                watch(&format!("{:.0} thousand tasks/s", per_second / 1e3))?;
-                shown = (now, acked);
+                let per_second = to_f64(acked - reported.1) / (now - reported.0).as_secs_f64();
+                progress(&format!("{:.0} thousand tasks/s", per_second / 1e3))?;
+                reported = (now, acked);
             }
             self.poll_once((end - now).min(PROGRESS_INTERVAL))?;
         }
     }
 
-    /// Stops publishing, and waits until everything is confirmed, has come, is acknowledged, and
-    /// the broker has nothing left.
-    fn finish(&mut self, watch: &mut ProgressFn<'_>) -> anyhow::Result<()> {
+    /// Stops publishing. Waits until every task is confirmed, received and acknowledged, and the
+    /// backlog of the broker is empty.
+    fn finish(&mut self, progress: &mut ProgressFn<'_>) -> anyhow::Result<()> {
         self.is_stopped = true;
-        let mut moved = (Instant::now(), self.ledger.acked);
+        let mut last_progress = (Instant::now(), self.ledger.acked);
         while !self.is_finished() {
-            watch("waiting for the last tasks")?;
-            if self.ledger.acked > moved.1 {
-                moved = (Instant::now(), self.ledger.acked);
+            progress("waiting for the last tasks")?;
+            if self.ledger.acked > last_progress.1 {
+                last_progress = (Instant::now(), self.ledger.acked);
             }
-            if moved.0.elapsed() > IDLE_TIMEOUT {
+            if last_progress.0.elapsed() > IDLE_TIMEOUT {
                 bail!("{}", self.imbalance_message());
             }
             self.poll_once(PROGRESS_INTERVAL)?;
         }
-        self.wait_for_empty_backlog(watch)
+        self.wait_for_empty_backlog(progress)
     }
 
     fn is_finished(&self) -> bool {
@@ -193,57 +194,59 @@ impl<'a> QueueLoad<'a> {
     }
 
     fn imbalance_message(&self) -> String {
-        let TaskLedger { published, received: came, acked, .. } = self.ledger;
+        let TaskLedger { published, received, acked, .. } = self.ledger;
         format!(
-            "not every task was done: {published} were published, {} confirmed, {came} came to workers, \
-             {acked} are acknowledged",
+            "not every task was completed: {published} published, {} confirmed, {received} received by workers, \
+             {acked} acknowledged",
             self.counter.confirmed
         )
     }
 
-    /// Asks the broker until it has nothing left: an acknowledgement that is not answered may take
-    /// a moment.
-    fn wait_for_empty_backlog(&self, watch: &mut ProgressFn<'_>) -> anyhow::Result<()> {
+    /// Requests the backlog until it is empty: an acknowledgement without an answer may take effect
+    /// a moment later.
+    fn wait_for_empty_backlog(&self, progress: &mut ProgressFn<'_>) -> anyhow::Result<()> {
         let steps = self.target.wire.handshake().into_iter().chain(self.backlog.setup.clone());
         let mut socket = connection::open(self.target.address, steps)?;
         let began = Instant::now();
         loop {
-            watch("asking what is left")?;
+            progress("requesting the backlog")?;
             socket.write_all(&self.backlog.request)?;
             let (mut answer, mut filled) = (vec![0; 64 * 1024], 0);
-            let left = loop {
-                let bytes = socket.read(&mut answer[filled..]).context("asking what is left")?;
-                ensure!(bytes > 0, "the broker does not say what is left");
+            let remaining = loop {
+                let bytes = socket.read(&mut answer[filled..]).context("requesting the backlog")?;
+                ensure!(
+                    bytes > 0,
+                    "the broker closed the connection instead of reporting its backlog"
+                );
                 filled += bytes;
-                if let Some(left) = self.backlog.total(&answer[..filled]) {
-                    break left;
+                if let Some(remaining) = self.backlog.total(&answer[..filled]) {
+                    break remaining;
                 }
             };
-            if left == 0 {
+            if remaining == 0 {
                 return Ok(());
             }
             ensure!(
                 began.elapsed() < IDLE_TIMEOUT,
-                "the broker says that {left} tasks are not final"
+                "the broker reports {remaining} tasks that are not final"
             );
             thread::sleep(BACKLOG_POLL_INTERVAL);
         }
     }
 
-    /// Publishes what fits into the window, asks for it, then waits for something to do, and does
-    /// it.
-    fn poll_once(&mut self, longest: Duration) -> anyhow::Result<()> {
+    /// Publishes as the window allows, requests tasks, then waits for sockets and handles them.
+    fn poll_once(&mut self, timeout: Duration) -> anyhow::Result<()> {
         self.publish()?;
         for worker in &mut self.workers {
             self.requested += worker.request_tasks(self.ledger.published - self.requested);
             worker.flush()?;
         }
         let mut ready = std::mem::take(&mut self.ready);
-        self.poller.wait(longest, &mut ready)?;
+        self.poller.wait(timeout, &mut ready)?;
         for &token in &ready {
             match self.workers.get_mut(token) {
                 Some(worker) => {
-                    worker.read_available(|heard| record_event(&mut self.ledger, heard))?
+                    worker.read_available(|event| record_event(&mut self.ledger, event))?;
                 }
                 None => self.handle_publisher()?,
             }
@@ -267,19 +270,19 @@ impl<'a> QueueLoad<'a> {
     }
 
     fn handle_publisher(&mut self) -> anyhow::Result<()> {
-        let refusal = self.target.wire.rejection_marker();
-        self.publisher.read_available(&mut self.read_buffer, |heard| {
-            check_rejection(refusal, heard)?;
-            self.counter.count_confirmations(heard)
+        let marker = self.target.wire.rejection_marker();
+        self.publisher.read_available(&mut self.read_buffer, |received| {
+            check_rejection(marker, received)?;
+            self.counter.count_confirmations(received)
         })?;
         self.publisher.flush().context("the publisher")?;
         Ok(())
     }
 }
 
-/// Writes down what a worker heard.
-fn record_event(ledger: &mut TaskLedger, heard: WorkerEvent<'_>) -> anyhow::Result<()> {
-    match heard {
+/// Records in the ledger what a worker received.
+fn record_event(ledger: &mut TaskLedger, event: WorkerEvent<'_>) -> anyhow::Result<()> {
+    match event {
         WorkerEvent::Ignored => Ok(()),
         WorkerEvent::Task(payload) => ledger.receive(payload),
         WorkerEvent::UnconfirmedTask(payload) => {

@@ -1,18 +1,19 @@
-//! The window: how far publishers may be ahead of the slowest subscriber.
+//! Progress of subscribers, which keeps publishers within their window.
 
-/// Knows how many bytes every subscriber has, and for which of them somebody waits.
+/// The number of bytes that each subscriber has received, and the number of subscribers that are
+/// below a target.
 ///
-/// Asking whether everybody has come so far is O(1) after the first time: it counts once who is
-/// behind, and then only those who pass the mark.
+/// A check of the same target is O(1) after the first time: the first check counts the subscribers
+/// below it, and later only those that pass it are subtracted.
 #[derive(Debug)]
 pub(crate) struct ReceivePositions {
     /// Bytes that each subscriber has received.
     received: Vec<u64>,
-    /// Who has stopped reading, and is waited for no more.
+    /// Subscribers that have stopped reading and do not count.
     is_excluded: Vec<bool>,
-    /// The mark that somebody waits for everybody to pass.
+    /// Number of bytes that all subscribers are to reach.
     target_bytes: u64,
-    /// Subscribers below the mark.
+    /// Subscribers below the target.
     behind: usize,
 }
 
@@ -26,7 +27,7 @@ impl ReceivePositions {
         }
     }
 
-    /// Counts what a subscriber has received.
+    /// Adds bytes that a subscriber received.
     pub(crate) fn add(&mut self, subscriber: usize, bytes: u64) {
         let before = self.received[subscriber];
         let now = before + bytes;
@@ -36,31 +37,31 @@ impl ReceivePositions {
         }
     }
 
-    /// Whether everybody has so many bytes.
+    /// Whether all subscribers have received this number of bytes.
     pub(crate) fn all_reached(&mut self, bytes: u64) -> bool {
         if bytes > self.target_bytes {
             self.target_bytes = bytes;
-            let behind = |(&received, &excluded): (&u64, &bool)| !excluded && received < bytes;
+            let is_behind = |(&received, &excluded): (&u64, &bool)| !excluded && received < bytes;
             self.behind =
-                self.received.iter().zip(&self.is_excluded).filter(|&each| behind(each)).count();
+                self.received.iter().zip(&self.is_excluded).filter(|&each| is_behind(each)).count();
         }
         self.behind == 0 || (bytes < self.target_bytes && self.slowest() >= bytes)
     }
 
-    /// Waits for this subscriber no more.
+    /// Ignores this subscriber from now on.
     pub(crate) fn exclude(&mut self, subscriber: usize) {
         self.is_excluded[subscriber] = true;
-        // Counted anew by the next question.
+        // The next check counts again.
         self.target_bytes = 0;
         self.behind = 0;
     }
 
-    /// Bytes of the slowest one that is waited for.
+    /// Bytes of the slowest active subscriber.
     fn slowest(&self) -> u64 {
         self.active().min().unwrap_or(u64::MAX)
     }
 
-    /// What each one has that is waited for.
+    /// Bytes of each active subscriber.
     pub(crate) fn active(&self) -> impl Iterator<Item = u64> {
         self.received
             .iter()
@@ -69,7 +70,7 @@ impl ReceivePositions {
             .map(|(&received, _)| received)
     }
 
-    /// What this one has.
+    /// Bytes of one subscriber.
     pub(crate) fn received(&self, subscriber: usize) -> u64 {
         self.received[subscriber]
     }
@@ -83,29 +84,29 @@ mod tests {
     fn a_position_is_reached_by_the_slowest_subscriber() {
         let seed = fastrand::u64(..);
         let mut random = fastrand::Rng::with_seed(seed);
-        let mut gate = ReceivePositions::new(5);
+        let mut positions = ReceivePositions::new(5);
         let mut naive = [0_u64; 5];
         for _ in 0..10_000 {
             let (subscriber, bytes) = (random.usize(..5), random.u64(..100));
-            gate.add(subscriber, bytes);
+            positions.add(subscriber, bytes);
             naive[subscriber] += bytes;
             let slowest = naive.iter().min().copied().unwrap();
-            let asked = (slowest + random.u64(..100)).saturating_sub(50);
-            assert_eq!(gate.all_reached(asked), slowest >= asked, "seed {seed}");
+            let target = (slowest + random.u64(..100)).saturating_sub(50);
+            assert_eq!(positions.all_reached(target), slowest >= target, "seed {seed}");
         }
     }
 
     #[test]
     fn an_excluded_subscriber_is_ignored() {
-        let mut gate = ReceivePositions::new(2);
-        gate.add(0, 10);
-        assert!(!gate.all_reached(10));
-        gate.exclude(1);
-        assert!(gate.all_reached(10) && !gate.all_reached(11));
-        gate.add(1, 100);
-        assert!(!gate.all_reached(11));
-        gate.add(0, 1);
-        assert!(gate.all_reached(11));
+        let mut positions = ReceivePositions::new(2);
+        positions.add(0, 10);
+        assert!(!positions.all_reached(10));
+        positions.exclude(1);
+        assert!(positions.all_reached(10) && !positions.all_reached(11));
+        positions.add(1, 100);
+        assert!(!positions.all_reached(11));
+        positions.add(0, 1);
+        assert!(positions.all_reached(11));
     }
 
     #[test]

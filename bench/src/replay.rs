@@ -15,56 +15,56 @@ use crate::server::CpuCost;
 use crate::wire::{ReplayEnd, ReplayRequest as Request};
 use crate::{Figure, ProgressFn, Target, connection, publish};
 
-/// How long no byte may come while something is missing.
+/// Longest time without a byte while events are missing.
 const READ_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Most unconfirmed publishes while the events are stored.
 const WINDOW: u64 = 10_000;
 
-/// Bytes that are looked at where they are not only counted, and at the beginning.
+/// Bytes per read where they are inspected.
 const READ_BYTES: usize = 256 * 1024;
 
-/// Bytes in which a notice would stand that the beginning is gone.
+/// Bytes at the beginning in which a broker reports that the first events are gone.
 const HEAD_BYTES: usize = 64;
 
-/// Stored events.
+/// A replay of stored events.
 #[derive(Debug, Clone, Copy)]
 pub struct Replay {
-    /// How many, at least: they are published in whole writes.
+    /// Number of events, at least: they are published in whole writes.
     pub events: u64,
-    /// How often they are read, each time by a new connection.
+    /// Number of replays, each on a new connection.
     pub runs: usize,
 }
 
 impl Replay {
-    /// Stores them and measures how fast they are read. An error, too, if not all of them came.
+    /// Stores the events and measures how fast they are read. A missing event is an error.
     pub fn measure(
         &self,
         target: Target<'_>,
-        watch: &mut ProgressFn<'_>,
+        progress: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Vec<Figure>> {
         let events = publish::round_up_to_writes(target, self.events, WINDOW)?;
-        watch("storing")?;
+        progress("storing")?;
         let payload = vec![b'x'; target.payload_bytes];
         if let Some(steps) = target.wire.fill_steps(target.topic, &payload, events) {
             connection::create_topic(&target)?;
             connection::open(target.address, target.wire.handshake().into_iter().chain(steps))?;
         } else {
-            publish::publish_all(target, events, WINDOW, watch)?;
+            publish::publish_all(target, events, WINDOW, progress)?;
         }
         let mut rate = Figure::new("replayed_per_second", "replayed/s", 0);
         let mut cost = CpuCost::per_thousand_deliveries();
         for run in 1..=self.runs {
-            watch(&format!("reading, {run} of {}", self.runs))?;
+            progress(&format!("reading, {run} of {}", self.runs))?;
             let request = target.wire.replay_request(target.topic, target.payload_bytes, events)?;
             let steps = target.wire.handshake().into_iter().chain(request.setup.clone());
             let socket = connection::open(target.address, steps)?;
             socket.set_read_timeout(Some(READ_TIMEOUT))?;
-            let costing = CpuCost::snapshot(target.server)?;
+            let cpu_before = CpuCost::snapshot(target.server)?;
             let began = Instant::now();
             read_replay(socket, &request)?;
             let took = began.elapsed();
-            cost.add_run(costing, target.server, to_f64(events), took)?;
+            cost.add_run(cpu_before, target.server, to_f64(events), took)?;
             rate.runs.push(to_f64(events) / took.as_secs_f64());
         }
         let mut figures = vec![rate];
@@ -73,7 +73,7 @@ impl Replay {
     }
 }
 
-/// Asks for everything and reads it.
+/// Requests all events and reads them.
 fn read_replay(mut socket: TcpStream, request: &Request) -> anyhow::Result<()> {
     socket.write_all(&request.request)?;
     let mut buffer = vec![0; READ_BYTES];
@@ -81,22 +81,22 @@ fn read_replay(mut socket: TcpStream, request: &Request) -> anyhow::Result<()> {
         ReplayEnd::Bytes(bytes) => {
             let mut head = 0;
             while head < HEAD_BYTES.min(usize::try_from(bytes)?) {
-                let more = socket.read(&mut buffer[head..]).context("nothing came")?;
+                let more = socket.read(&mut buffer[head..]).context("no event arrived")?;
                 ensure!(more > 0, "the broker closed the connection");
                 head += more;
             }
             let lines = String::from_utf8_lossy(&buffer[..head.min(300)]);
             if let Some(line) = lines.lines().find(|line| line.starts_with(['-', 'L', 'G'])) {
-                bail!("the broker did not keep everything: {line}");
+                bail!("the broker did not store all events: {line}");
             }
             discard_until(&socket, u64::try_from(head)?, bytes)
         }
         ReplayEnd::NatsMessages(messages) => {
             let mut counter = NatsCounter::default();
             while counter.messages < messages {
-                let bytes = socket
-                    .read(&mut buffer)
-                    .with_context(|| format!("{} of {messages} events came", counter.messages))?;
+                let bytes = socket.read(&mut buffer).with_context(|| {
+                    format!("received {} of {messages} events", counter.messages)
+                })?;
                 ensure!(bytes > 0, "the broker closed the connection");
                 counter.count(&buffer[..bytes])?;
             }
@@ -105,19 +105,22 @@ fn read_replay(mut socket: TcpStream, request: &Request) -> anyhow::Result<()> {
     }
 }
 
-/// Reads until so many bytes have come.
-fn discard_until(socket: &TcpStream, mut got: u64, wanted: u64) -> anyhow::Result<()> {
+/// Reads and discards bytes until there are `expected` of them.
+fn discard_until(socket: &TcpStream, mut received: u64, expected: u64) -> anyhow::Result<()> {
     let mut poller = crate::poller::Poller::new()?;
     poller.register_readable(socket, 0)?;
     let (mut discard, mut ready) = (DiscardBuffer::new(), Vec::new());
-    while got < wanted {
+    while received < expected {
         poller.wait(READ_TIMEOUT, &mut ready)?;
-        ensure!(!ready.is_empty(), "only {got} of {wanted} bytes came");
+        ensure!(!ready.is_empty(), "received only {received} of {expected} bytes");
         let bytes = discard.discard_available(socket)?;
-        ensure!(bytes != Some(0), "the broker closed the connection after {got} bytes");
-        got += bytes.unwrap_or(0);
+        ensure!(bytes != Some(0), "the broker closed the connection after {received} bytes");
+        received += bytes.unwrap_or(0);
     }
-    ensure!(got == wanted, "{got} bytes came, and not {wanted}: something is missing in between");
+    ensure!(
+        received == expected,
+        "received {received} bytes instead of {expected}: events are missing"
+    );
     Ok(())
 }
 
@@ -125,7 +128,7 @@ fn discard_until(socket: &TcpStream, mut got: u64, wanted: u64) -> anyhow::Resul
 #[derive(Debug, Default)]
 struct NatsCounter {
     messages: u64,
-    /// Bytes of the current payload that have not come.
+    /// Bytes of the current payload that have not arrived.
     payload_remaining: usize,
     /// The beginning of a header line.
     header: Vec<u8>,
@@ -146,11 +149,13 @@ impl NatsCounter {
             let line = str::from_utf8(&self.header)?.trim_end();
             if line.starts_with("MSG ") {
                 let length = line.rsplit(' ').next().map(str::parse::<usize>);
-                let Some(Ok(length)) = length else { bail!("no message: {line:?}") };
+                let Some(Ok(length)) = length else {
+                    bail!("expected a MSG line, received {line:?}")
+                };
                 self.payload_remaining = length + "\r\n".len();
                 self.messages += 1;
             } else if line.starts_with('-') {
-                bail!("the broker refuses: {line}");
+                bail!("the broker rejects: {line}");
             }
             self.header.clear();
         }

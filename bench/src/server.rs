@@ -1,6 +1,6 @@
-//! A broker in a process of its own: started, kept on a processor, and asked what it costs.
+//! A broker in a separate process: its start, its processor and its costs.
 
-#![expect(clippy::disallowed_methods, reason = "a broker that does not start is given up")]
+#![expect(clippy::disallowed_methods, reason = "the start of a broker has a time limit")]
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -15,36 +15,36 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use crate::Figure;
 use crate::figure::to_f64;
 
-/// How long it may take to start.
+/// Time limit for the start.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Pause between two looks whether it listens.
+/// Pause between two attempts to connect to a starting server.
 const START_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Unit of the times in `/proc/PID/stat`: Linux gives hundredths of a second to every program.
+/// Unit of the times in `/proc/PID/stat`: Linux reports hundredths of a second to all programs.
 pub(crate) const CLOCK_TICK: Duration = Duration::from_millis(10);
 
-/// How a server is started.
+/// The start of a server.
 #[derive(Debug)]
 pub struct Launch {
     /// Program and arguments.
     pub command: Command,
-    /// How it is known that it listens.
+    /// The sign that it listens.
     pub ready: ReadyWhen,
-    /// The processor that it is kept on.
+    /// The processor that it is pinned to.
     pub processor: Option<usize>,
 }
 
-/// How it is known that a server listens.
+/// The sign that a server listens.
 #[derive(Debug, Clone, Copy)]
 pub enum ReadyWhen {
-    /// It prints a line with this before its address.
+    /// It prints a line with this text and its address.
     PrintsAddress(&'static str),
-    /// This can be connected to.
+    /// This address accepts connections.
     AcceptsConnections(SocketAddr),
 }
 
-/// A running server. It ends with this value.
+/// A running server. It is killed when this value is dropped.
 #[derive(Debug)]
 pub struct Server {
     process: Child,
@@ -68,63 +68,69 @@ impl Server {
         let unknown = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let mut server = Self { process, address: unknown };
         server.address = match ready {
-            ReadyWhen::PrintsAddress(before) => server.read_address(before)?,
+            ReadyWhen::PrintsAddress(prefix) => server.read_address(prefix)?,
             ReadyWhen::AcceptsConnections(address) => server.wait_until_listening(address)?,
         };
         Ok(server)
     }
 
-    fn read_address(&mut self, before: &str) -> anyhow::Result<SocketAddr> {
+    fn read_address(&mut self, prefix: &str) -> anyhow::Result<SocketAddr> {
         let mut output = BufReader::new(self.process.stdout.take().expect("it is piped"));
         let mut line = String::new();
         output.read_line(&mut line)?;
-        let address = line.trim_end().strip_prefix(before).context("the server did not start")?;
-        // Kept open: a server that prints more must not fail for it.
+        let address = line
+            .trim_end()
+            .strip_prefix(prefix)
+            .with_context(|| format!("the server printed {line:?}, not its address"))?;
+        // The pipe stays open: a server that prints more must not fail.
         self.process.stdout = Some(output.into_inner());
-        address.parse().with_context(|| format!("{address} is no address"))
+        address
+            .parse()
+            .with_context(|| format!("{address}: expected an address such as 127.0.0.1:12345"))
     }
 
     fn wait_until_listening(&mut self, address: SocketAddr) -> anyhow::Result<SocketAddr> {
         let began = Instant::now();
         while TcpStream::connect(address).is_err() {
             if let Some(status) = self.process.try_wait()? {
-                bail!("the server ended at once ({status})");
+                bail!("the server exited during its start ({status})");
             }
             if began.elapsed() > START_TIMEOUT {
-                bail!("the server does not listen on {address}");
+                bail!("the server does not listen on {address} after {START_TIMEOUT:?}");
             }
             thread::sleep(START_POLL_INTERVAL);
         }
         Ok(address)
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Processor time so far, of the program and of the kernel for it.
+    /// Processor time so far, in the program and in the kernel.
     pub fn cpu_time(&self) -> anyhow::Result<Duration> {
         let stat = self.read_proc_file("stat")?;
-        let ticks = stat_cpu_ticks(&stat).context("cannot understand processor times")?;
+        let ticks =
+            stat_cpu_ticks(&stat).context("cannot parse the processor times of the server")?;
         Ok(CLOCK_TICK * ticks)
     }
 
-    /// Bytes of its memory now.
+    /// Resident memory in bytes.
     pub fn resident_bytes(&self) -> anyhow::Result<u64> {
         status_bytes(&self.read_proc_file("status")?, "VmRSS:")
-            .context("cannot understand its memory")
+            .context("cannot parse the memory of the server")
     }
 
-    /// Bytes of its memory at most so far.
+    /// Peak resident memory in bytes.
     pub fn peak_bytes(&self) -> anyhow::Result<u64> {
         status_bytes(&self.read_proc_file("status")?, "VmHWM:")
-            .context("cannot understand its memory")
+            .context("cannot parse the memory of the server")
     }
 
-    /// Ends it as a crash would. What it costs cannot be asked any more.
+    /// Kills it as a crash would. Its costs are unknown afterwards.
     pub fn kill(&self) -> anyhow::Result<()> {
-        let pid = Pid::from_raw(self.process.id().cast_signed()).context("it has no number")?;
+        let pid = Pid::from_raw(self.process.id().cast_signed()).context("the process id is 0")?;
         kill_process(pid, Signal::KILL)?;
         waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)?;
         Ok(())
@@ -132,46 +138,49 @@ impl Server {
 
     fn read_proc_file(&self, file: &str) -> anyhow::Result<String> {
         let path = format!("/proc/{}/{file}", self.process.id());
-        fs::read_to_string(&path).with_context(|| format!("the server has ended (no {path})"))
+        fs::read_to_string(&path)
+            .with_context(|| format!("cannot read {path}; the server has probably exited"))
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself, and a benchmark's server has nothing to save.
+        // It may have ended already. The server of a benchmark has nothing to save.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// Keeps this thread, and what it starts from now on, on a processor.
+/// Pins this thread, and all processes and threads that it starts later, to a processor.
 pub fn pin_to_processor(processor: usize) -> anyhow::Result<()> {
     if processor >= CpuSet::MAX_CPU {
-        bail!("there is no processor {processor}");
+        bail!("processor {processor} does not exist");
     }
     let mut only = CpuSet::new();
     only.set(processor);
     sched_setaffinity(None, &only).with_context(|| format!("cannot run on processor {processor}"))
 }
 
-/// Does something on a processor; what it starts stays there.
+/// Runs `run` on a processor. Processes that it starts stay there.
 pub(crate) fn run_pinned<T>(processor: usize, run: impl FnOnce() -> T) -> anyhow::Result<T> {
-    let before = sched_getaffinity(None).context("on which processors do I run?")?;
+    let before = sched_getaffinity(None).context("cannot read the processors of this thread")?;
     pin_to_processor(processor)?;
     let result = run();
-    sched_setaffinity(None, &before).context("cannot leave the server's processor")?;
+    sched_setaffinity(None, &before).context("cannot return to the processors of this thread")?;
     Ok(result)
 }
 
-/// A port of this machine that nobody uses.
+/// An address of this machine with an unused port.
 pub fn unused_address() -> anyhow::Result<SocketAddr> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }
 
 /// Processor time of this thread so far.
 fn thread_cpu_time() -> anyhow::Result<Duration> {
-    let stat = fs::read_to_string("/proc/thread-self/stat").context("cannot read my own times")?;
-    Ok(CLOCK_TICK * stat_cpu_ticks(&stat).context("cannot understand my own times")?)
+    let stat = fs::read_to_string("/proc/thread-self/stat")
+        .context("cannot read the processor times of the generator")?;
+    Ok(CLOCK_TICK
+        * stat_cpu_ticks(&stat).context("cannot parse the processor times of the generator")?)
 }
 
 /// `utime` and `stime`, the 14th and 15th field.
@@ -179,29 +188,29 @@ fn stat_cpu_ticks(stat: &str) -> Option<u32> {
     stat_field_ticks(stat, 14)
 }
 
-/// The times in the field with this number (from 1) and the next one; the second, a name, may hold
-/// anything.
+/// The sum of the field with this number (from 1) and the next one. The second field is the process
+/// name and may contain anything.
 pub(crate) fn stat_field_ticks(stat: &str, field: usize) -> Option<u32> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_ascii_whitespace().skip(field - 3);
     Some(fields.next()?.parse::<u32>().ok()? + fields.next()?.parse::<u32>().ok()?)
 }
 
-/// A size in a `status` file, which are in KiB.
+/// A size in a `status` file, where sizes are in KiB.
 pub(crate) fn status_bytes(status: &str, name: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     Some(line.split_ascii_whitespace().next()?.parse::<u64>().ok()? * 1024)
 }
 
-/// What runs cost a server, if it is known, and the generator: a generator that keeps its processor
-/// busy is what was measured.
+/// Costs of the runs: of the server, if its process is known, and of the generator. A generator
+/// that keeps its processor busy has measured itself.
 #[derive(Debug)]
 pub(crate) struct CpuCost {
-    /// Processor time for some unit of work.
+    /// Processor time per unit of work.
     work: Figure,
-    /// Microseconds to the figure's unit.
+    /// Factor from microseconds per unit of work to the unit of the figure.
     scale: f64,
-    /// Processors that it kept busy.
+    /// Processors that the server kept busy.
     processors: Figure,
     /// Processors that the generator kept busy.
     generator: Figure,
@@ -244,13 +253,13 @@ impl CpuCost {
         Self { work, scale, processors, generator }
     }
 
-    /// Before a run.
+    /// Reads the processor times before a run.
     pub(crate) fn snapshot(server: Option<&Server>) -> anyhow::Result<CpuSnapshot> {
         let server = server.map(Server::cpu_time).transpose()?;
         Ok(CpuSnapshot { server, generator: thread_cpu_time()? })
     }
 
-    /// Adds a run that did so much work.
+    /// Adds a run that did `work` units of work.
     pub(crate) fn add_run(
         &mut self,
         before: CpuSnapshot,
@@ -268,14 +277,14 @@ impl CpuCost {
         Ok(())
     }
 
-    /// The figures, and the peak of the memory.
+    /// The figures, and the peak memory.
     pub(crate) fn figures(self, server: Option<&Server>) -> anyhow::Result<Vec<Figure>> {
         let Some(server) = server else { return Ok(vec![self.generator]) };
         Ok(vec![self.work, self.processors, self.generator, peak_memory(server)?])
     }
 }
 
-/// The peak of the memory so far.
+/// Peak memory so far.
 pub(crate) fn peak_memory(server: &Server) -> anyhow::Result<Figure> {
     let mebibytes = to_f64(server.peak_bytes()?) / (1024.0 * 1024.0);
     Ok(Figure::new("broker_peak_mib", "broker peak MiB", 1).with_runs([mebibytes]))

@@ -1,22 +1,22 @@
-//! Tidings, with subscribers that listen to Server-Sent Events.
+//! Tidings with subscribers over Server-Sent Events.
 
 use std::net::SocketAddr;
 
 use crate::Tidings;
 use crate::wire::{ReadUntil, SetupStep, StreamLayout, Sync, WireProtocol};
 
-/// Subscribers are where HTTP is, publishers where lines are.
+/// Subscribers use HTTP; publishers use the line protocol.
 #[derive(Debug, Clone, Copy)]
 pub struct Sse {
-    /// As for subscribers by lines.
+    /// `sync=` of the topics that are created, as in [`Tidings`].
     pub sync: Option<Sync>,
-    /// Where the broker speaks the line protocol.
+    /// Address of the line protocol.
     pub line_address: SocketAddr,
 }
 
 impl Sse {
-    /// As HTTP/1.0 has it: the response goes to the end of the connection, not in chunks, so that
-    /// its bytes are those of the events.
+    /// HTTP/1.0, so that the response is not chunked: it lasts until the connection ends, and its
+    /// bytes are those of the events.
     fn request(topic: &str) -> SetupStep {
         let head = format!("GET /topics/{topic}/events HTTP/1.0\r\nHost: localhost\r\n\r\n");
         SetupStep::new(head, ReadUntil::Line("retry: "))
@@ -62,7 +62,7 @@ impl WireProtocol for Sse {
     fn stream_layout(&self, _topic: &str, payload_bytes: usize) -> StreamLayout {
         let bytes = "id: \ndata: \n\n".len() + payload_bytes;
         let event_bytes = u64::try_from(bytes).expect("a length");
-        // A comment now and then says that the stream is there.
+        // A comment at intervals keeps the stream alive.
         StreamLayout {
             keepalive_bytes: ":\n\n".len() as u64,
             ..StreamLayout::numbered(event_bytes)

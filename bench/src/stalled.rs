@@ -1,4 +1,4 @@
-//! What the others notice of a subscriber that stops reading, and what it gets when it reads again.
+//! The rate of other subscribers while one stops reading, and what that one receives later.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
@@ -10,86 +10,86 @@ use crate::figure::to_f64;
 use crate::load::{Load, LoadSize};
 use crate::{Figure, ProgressFn, Target, server};
 
-/// How long nothing may come before it is clear that nothing more will.
+/// After this time without a byte, no more are expected.
 const QUIET_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Pause after which a socket is looked at again.
+/// Pause before the next read of an empty socket.
 const READ_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Bytes that are read at once from the one that had stopped.
+/// Bytes per read of the stalled subscriber.
 const READ_BYTES: usize = 1 << 20;
 
-/// A load of which one subscriber stops reading.
+/// A load in which one subscriber stops reading.
 #[derive(Debug, Clone, Copy)]
 pub struct Stalled {
-    /// Connections that publish.
+    /// Number of publishers.
     pub publishers: usize,
-    /// Connections that subscribe, of which one stops.
+    /// Number of subscribers; one of them stops.
     pub subscribers: usize,
-    /// Most events between what is published and what the slowest of the others has.
+    /// Most events that publishers are ahead of the slowest active subscriber.
     pub window: u64,
-    /// How long it is measured before and after.
+    /// Duration of the measurement before the stop, and of that after it.
     pub run: Duration,
-    /// Time before.
+    /// Time before the first measurement.
     pub warm_up: Duration,
 }
 
-/// What became of the one that had stopped.
+/// What the stalled subscriber received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StalledOutcome {
-    /// It got everything.
+    /// It received everything.
     Complete,
-    /// It was told of all that is gone.
+    /// The broker reported all lost events.
     LossReported,
-    /// Events are missing, and nobody said so.
+    /// Events are missing, and the broker did not report them.
     LossUnreported,
     /// Its connection was closed.
     Disconnected,
 }
 
 impl StalledOutcome {
-    /// As it is written in results.
+    /// Its name in results.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Complete => "everything",
-            Self::LossReported => "told what is gone",
-            Self::LossUnreported => "lost without a word",
-            Self::Disconnected => "cut off",
+            Self::LossReported => "loss reported",
+            Self::LossUnreported => "loss not reported",
+            Self::Disconnected => "disconnected",
         }
     }
 }
 
 impl Stalled {
-    /// Measures it.
+    /// Runs the measurement.
     pub fn measure(
         &self,
         target: Target<'_>,
-        watch: &mut ProgressFn<'_>,
+        progress: &mut ProgressFn<'_>,
     ) -> anyhow::Result<(Vec<Figure>, StalledOutcome)> {
         let size = LoadSize {
             publishers: self.publishers,
             subscribers: self.subscribers,
             window: self.window,
         };
-        let mut load = Load::connect(target, size, watch)?;
-        load.run_until(Instant::now() + self.warm_up, watch)?;
-        // The rate of those that go on, also before.
+        let mut load = Load::connect(target, size, progress)?;
+        load.run_until(Instant::now() + self.warm_up, progress)?;
+        // Only the rate of the subscribers that go on, also before the stop.
         let others = to_f64(u64::try_from(self.subscribers - 1)?);
         let share = others / (others + 1.0);
         let mut before = DeliveryRates::new();
-        before.run(&mut load, target, self.run, watch)?;
+        before.run(&mut load, target, self.run, progress)?;
         let before: Vec<_> = before.deliveries().map(|rate| rate * share).collect();
         let memory_before = target.server.map(server::Server::resident_bytes).transpose()?;
 
         load.stall(0)?;
         let mut after = DeliveryRates::new();
-        after.run(&mut load, target, self.run, watch)?;
+        after.run(&mut load, target, self.run, progress)?;
         let after: Vec<_> = after.deliveries().collect();
         let memory_after = target.server.map(server::Server::resident_bytes).transpose()?;
-        load.finish(watch)?;
+        load.finish(progress)?;
 
-        watch("the one that had stopped reads again")?;
-        let caught = catch_up(&mut load, target, watch)?;
+        progress("the stalled subscriber reads again")?;
+        let caught_up = catch_up(&mut load, target, progress)?;
         let kept = after.iter().zip(&before).map(|(after, before)| after / before);
         let mut figures = vec![
             Figure::new("others_before_per_second", "others before, deliv./s", 0)
@@ -98,12 +98,13 @@ impl Stalled {
                 .with_runs(after.clone()),
             Figure::new("others_kept", "part of the rate kept", 3).with_runs(kept),
             Figure::new("stalled_missed_events", "stalled: missed so far", 0)
-                .with_runs([caught.missed]),
-            Figure::new("stalled_got_events", "stalled: got later", 0).with_runs([caught.received]),
-            Figure::new("stalled_told_events", "stalled: told gone", 0)
-                .with_runs([caught.reported_lost]),
+                .with_runs([caught_up.missed]),
+            Figure::new("stalled_got_events", "stalled: received later", 0)
+                .with_runs([caught_up.received]),
+            Figure::new("stalled_told_events", "stalled: reported lost", 0)
+                .with_runs([caught_up.reported_lost]),
             Figure::new("stalled_seconds", "stalled: seconds", 1)
-                .with_runs([caught.took.as_secs_f64()]),
+                .with_runs([caught_up.took.as_secs_f64()]),
         ];
         if let (Some(server), Some(before), Some(after)) =
             (target.server, memory_before, memory_after)
@@ -112,29 +113,29 @@ impl Stalled {
             figures.push(Figure::new("broker_grown_mib", "broker grown MiB", 1).with_runs([grown]));
             figures.push(server::peak_memory(server)?);
         }
-        Ok((figures, caught.outcome))
+        Ok((figures, caught_up.outcome))
     }
 }
 
-/// What the one that had stopped got.
+/// What the stalled subscriber received after it resumed.
 struct CatchUpResult {
     missed: f64,
     received: f64,
     reported_lost: f64,
     outcome: StalledOutcome,
-    /// Time until the last byte came.
+    /// Time until the last byte.
     took: Duration,
 }
 
 fn catch_up(
     load: &mut Load<'_>,
     target: Target<'_>,
-    watch: &mut ProgressFn<'_>,
+    progress: &mut ProgressFn<'_>,
 ) -> anyhow::Result<CatchUpResult> {
-    let (had, all) = load.received_and_published(0);
-    let missed = load.events(all) - load.events(had);
+    let (received_before, all) = load.received_and_published(0);
+    let missed = load.events(all) - load.events(received_before);
     let mut buffer = vec![0; READ_BYTES];
-    let (mut got, mut told, mut partial) = (0, 0, Vec::new());
+    let (mut received, mut reported_lost, mut partial) = (0, 0, Vec::new());
     let began = Instant::now();
     let mut last = began;
     let is_closed = loop {
@@ -144,14 +145,14 @@ fn catch_up(
                 last = Instant::now();
                 partial.extend_from_slice(&buffer[..bytes]);
                 let whole = memchr::memrchr(b'\n', &partial).map_or(0, |at| at + 1);
-                let Some(caught) = target.wire.count_catch_up(&partial[..whole]) else {
+                let Some(counts) = target.wire.count_catch_up(&partial[..whole]) else {
                     partial.clear();
                     continue;
                 };
                 partial.drain(..whole);
-                got += caught.events;
-                told += caught.reported_lost;
-                if got + told >= missed {
+                received += counts.events;
+                reported_lost += counts.reported_lost;
+                if received + reported_lost >= missed {
                     break false;
                 }
             }
@@ -159,15 +160,15 @@ fn catch_up(
                 break false;
             }
             None => {
-                watch("the one that had stopped reads again")?;
+                progress("the stalled subscriber reads again")?;
                 thread::sleep(READ_RETRY_INTERVAL);
             }
         }
     };
     if target.wire.count_catch_up(b"").is_none() {
-        got = load.events(load.received_and_published(0).0) - load.events(had);
+        received = load.events(load.received_and_published(0).0) - load.events(received_before);
     }
-    let end = match (is_closed, got + told >= missed, told) {
+    let outcome = match (is_closed, received + reported_lost >= missed, reported_lost) {
         (true, ..) => StalledOutcome::Disconnected,
         (false, true, 0) => StalledOutcome::Complete,
         (false, true, _) => StalledOutcome::LossReported,
@@ -175,9 +176,9 @@ fn catch_up(
     };
     Ok(CatchUpResult {
         missed: to_f64(missed),
-        received: to_f64(got),
-        reported_lost: to_f64(told),
-        outcome: end,
+        received: to_f64(received),
+        reported_lost: to_f64(reported_lost),
+        outcome,
         took: last.saturating_duration_since(began),
     })
 }

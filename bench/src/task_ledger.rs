@@ -1,49 +1,49 @@
-//! Tasks: URLs of the same length that carry their number, and the ledger of what became of each.
+//! Tasks, which are numbered URLs of the same length, and a ledger of their state.
 
 use std::ops::Range;
 
 use anyhow::{Context, ensure};
 
-/// Bytes of a task's payload at least: `http://h0000042.test/000000000007`.
+/// Shortest payload of a task: `http://h0000042.test/000000000007`.
 pub const TASK_BYTES_MIN: usize = TASK_DIGITS.end;
 
 /// Most keys.
 pub const KEYS_MAX: u32 = 10_000_000;
 
-/// Where the host has its number in a payload, and where the task has its own.
+/// The digits of the host in a payload, and those of the task.
 const KEY_DIGITS: Range<usize> = 8..15;
 const TASK_DIGITS: Range<usize> = 21..33;
 
-/// A payload without its numbers; behind them it is filled up.
+/// A payload with zeros as its numbers, padded to its length.
 fn template(bytes: usize) -> Vec<u8> {
     let mut payload = b"http://h0000000.test/000000000000".to_vec();
     payload.resize(bytes, b'x');
     payload
 }
 
-/// Everything that is known about the tasks of a load, numbered from 0.
+/// The state of all tasks of a load, numbered from 0.
 pub(crate) struct TaskLedger {
     keys: u64,
-    /// What every payload is but for its numbers.
+    /// A payload; only its numbers change.
     template: Vec<u8>,
-    /// Tasks that were written, or begun to.
+    /// Tasks that were written completely or in part.
     pub(crate) published: u64,
-    /// Tasks that came to a worker.
+    /// Tasks that a worker received.
     pub(crate) received: u64,
     /// Acknowledgements that took effect.
     pub(crate) acked: u64,
-    /// A bit for each task that came.
+    /// One bit per task that was received.
     received_bits: Vec<u64>,
 }
 
 impl TaskLedger {
-    /// Tasks of so many bytes for so many keys.
+    /// A ledger for tasks of `payload_bytes` each over `keys` keys.
     pub(crate) fn new(payload_bytes: usize, keys: u32) -> anyhow::Result<Self> {
         ensure!(
             payload_bytes >= TASK_BYTES_MIN,
-            "a task is a URL of at least {TASK_BYTES_MIN} bytes, and not {payload_bytes}"
+            "--size {payload_bytes}: a task is a URL of at least {TASK_BYTES_MIN} bytes"
         );
-        ensure!((1..=KEYS_MAX).contains(&keys), "{keys} keys; there are 1 to {KEYS_MAX}");
+        ensure!((1..=KEYS_MAX).contains(&keys), "{keys} keys: expected 1 to {KEYS_MAX}");
         Ok(Self {
             keys: keys.into(),
             template: template(payload_bytes),
@@ -54,7 +54,7 @@ impl TaskLedger {
         })
     }
 
-    /// A payload of which the numbers are to be written.
+    /// A payload in which the numbers are still to be written.
     pub(crate) fn template(&self) -> &[u8] {
         &self.template
     }
@@ -70,31 +70,31 @@ impl TaskLedger {
         }
     }
 
-    /// Notes a task that came to a worker. An error if it was never published, or came before.
+    /// Records a task that a worker received. An error if it was never published, or received
+    /// before.
     pub(crate) fn receive(&mut self, payload: &[u8]) -> anyhow::Result<()> {
-        let shown = || format!("no task of mine: {:?}", String::from_utf8_lossy(payload));
-        ensure!(payload.len() == self.template.len(), shown());
-        let task = read_digits(&payload[TASK_DIGITS]).with_context(shown)?;
-        let key = read_digits(&payload[KEY_DIGITS]).with_context(shown)?;
-        ensure!(task < self.published && key == mix(task) % self.keys, shown());
+        let message = || format!("unexpected task {:?}", String::from_utf8_lossy(payload));
+        ensure!(payload.len() == self.template.len(), message());
+        let task = read_digits(&payload[TASK_DIGITS]).with_context(message)?;
+        let key = read_digits(&payload[KEY_DIGITS]).with_context(message)?;
+        ensure!(task < self.published && key == mix(task) % self.keys, message());
         let word = &mut self.received_bits[usize::try_from(task / 64)?];
         let bit = 1 << (task % 64);
-        ensure!(*word & bit == 0, "task {task} came twice");
+        ensure!(*word & bit == 0, "task {task} was received twice");
         *word |= bit;
         self.received += 1;
         Ok(())
     }
 
-    /// Notes that acknowledgements took effect. An error if there were not so many.
+    /// Records acknowledgements. An error if there are more of them than tasks were received.
     pub(crate) fn ack(&mut self, tasks: u64) -> anyhow::Result<()> {
         self.acked += tasks;
-        let Self { acked, received: came, .. } = self;
-        ensure!(acked <= came, "{acked} tasks were acknowledged, and only {came} came");
+        let Self { acked, received, .. } = self;
+        ensure!(acked <= received, "{acked} tasks were acknowledged, but only {received} received");
         Ok(())
     }
 
-    /// Whether every task that was published came and was acknowledged: once, because neither can
-    /// be more.
+    /// Whether every published task was received and acknowledged. Neither can happen twice.
     pub(crate) fn is_balanced(&self) -> bool {
         self.received == self.published && self.acked == self.published
     }
@@ -113,8 +113,8 @@ fn read_digits(digits: &[u8]) -> Option<u64> {
     })
 }
 
-/// A number that looks like chance and is the same in every run (the last step of `splitmix64`), so
-/// that keys come as they do in life: some soon again.
+/// A hash of the number (the last step of `splitmix64`). Keys come in a random order that is the
+/// same in every run, and some of them repeat soon, as in practice.
 const fn mix(task: u64) -> u64 {
     let mut mixed = task.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -126,7 +126,7 @@ const fn mix(task: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// A ledger of so many tasks, and their payloads.
+    /// A ledger of `tasks` tasks, and their payloads.
     fn ledger_with_tasks(tasks: usize) -> (TaskLedger, Vec<Vec<u8>>) {
         let mut ledger = TaskLedger::new(40, 10_000).unwrap();
         let mut publish = |_| {
@@ -164,14 +164,17 @@ mod tests {
     fn duplicate_and_unknown_tasks_are_errors() {
         let (mut ledger, payloads) = ledger_with_tasks(2);
         ledger.receive(&payloads[1]).unwrap();
-        assert_eq!(ledger.receive(&payloads[1]).unwrap_err().to_string(), "task 1 came twice");
+        assert_eq!(
+            ledger.receive(&payloads[1]).unwrap_err().to_string(),
+            "task 1 was received twice"
+        );
         let mut unknown = payloads[1].clone();
         unknown[TASK_DIGITS.end - 1] = b'2';
-        let mut elsewhere = payloads[0].clone();
-        elsewhere[KEY_DIGITS.start] = b'9';
-        for payload in [&unknown[..], &elsewhere, &payloads[0][..39], b""] {
+        let mut other_key = payloads[0].clone();
+        other_key[KEY_DIGITS.start] = b'9';
+        for payload in [&unknown[..], &other_key, &payloads[0][..39], b""] {
             assert!(
-                ledger.receive(payload).unwrap_err().to_string().starts_with("no task of mine")
+                ledger.receive(payload).unwrap_err().to_string().starts_with("unexpected task")
             );
         }
         assert!(!ledger.is_balanced());

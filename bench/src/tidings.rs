@@ -10,19 +10,19 @@ use crate::wire::{
     WorkerPool,
 };
 
-/// Tidings, with topics as safe as asked for; `None`: as the broker makes them.
+/// The protocol of Tidings, and how its topics are synced; without `sync`, the broker decides.
 #[derive(Debug, Clone)]
 pub struct Tidings {
-    /// Of the topics that are made.
+    /// `sync=` of the topics that are created.
     pub sync: Option<Sync>,
-    /// What every connection shows.
+    /// Token of every connection.
     pub token: Option<String>,
-    /// Whose certificates are taken; without it nothing is encrypted.
+    /// TLS settings; `None`: connections are plain.
     pub tls: Option<TlsClient>,
 }
 
 impl Tidings {
-    /// One that lets everybody in, and does not encrypt.
+    /// Without login and without TLS.
     pub const fn plain(sync: Option<Sync>) -> Self {
         Self { sync, token: None, tls: None }
     }
@@ -46,8 +46,8 @@ impl WireProtocol for Tidings {
 
     fn handshake(&self) -> Vec<SetupStep> {
         let token = self.token.as_ref().map_or_else(String::new, |token| format!(" token={token}"));
-        // What peers hear comes before the answer and may look like anything; a new topic has none
-        // of it.
+        // Events for peers may arrive before the answer, with any text. The new topic sends none to
+        // peers.
         let line = format!("HELLO name=bench{token}\r\nPING\r\n");
         vec![SetupStep::new(line, ReadUntil::Line("PONG"))]
     }
@@ -81,19 +81,19 @@ impl WireProtocol for Tidings {
         })
     }
 
-    fn queue_setup(&self, topic: &str, crew: WorkerPool) -> anyhow::Result<QueueSetup> {
-        // The group has the topic's name: nobody used it before, either.
+    fn queue_setup(&self, topic: &str, pool: WorkerPool) -> anyhow::Result<QueueSetup> {
+        // The group has the name of the topic, which is unused too.
         let create = format!("GROUP create {topic} topics={topic} key=host delay=0\r\n");
         let mut prepare = self.create_topic(topic);
         prepare.push(SetupStep::new(create, ReadUntil::Line("+OK")));
         let worker = |_| {
-            let join = format!("JOIN {topic} credit={}\r\n", crew.credit);
+            let join = format!("JOIN {topic} credit={}\r\n", pool.credit);
             let worker: Box<dyn QueueWorker> = Box::new(GroupMember);
             (vec![SetupStep::new(join, ReadUntil::Line("+OK"))], worker)
         };
         Ok(QueueSetup {
             create_steps: prepare,
-            workers: (0..crew.workers).map(worker).collect(),
+            workers: (0..pool.workers).map(worker).collect(),
             backlog: BacklogQuery {
                 setup: Vec::new(),
                 request: format!("GROUP show {topic}\r\n").into_bytes(),
@@ -118,49 +118,49 @@ impl WireProtocol for Tidings {
     }
 
     fn count_catch_up(&self, stream: &[u8]) -> Option<CatchUp> {
-        let mut caught = CatchUp::default();
+        let mut catch_up = CatchUp::default();
         let mut start = 0;
         for end in memchr_iter(b'\n', stream) {
             let line = &stream[start..end];
             start = end + 1;
             if line.starts_with(b"LAG ") {
-                caught.reported_lost += lag_events(line).unwrap_or(0);
+                catch_up.reported_lost += lag_events(line).unwrap_or(0);
             } else {
-                // Also the end of a line of which the beginning was read before.
-                caught.events += 1;
+                // This also counts the rest of a line that began in an earlier read.
+                catch_up.events += 1;
             }
         }
-        Some(caught)
+        Some(catch_up)
     }
 }
 
-/// A member of a group: tasks come as long as it has credit.
+/// A member of a group: it receives tasks while it has credit.
 struct GroupMember;
 
 impl QueueWorker for GroupMember {
     fn handle_line<'a>(
         &mut self,
         line: &'a [u8],
-        say: &mut Vec<u8>,
+        output: &mut Vec<u8>,
     ) -> anyhow::Result<WorkerEvent<'a>> {
         if let Some(task) = line.strip_prefix(b"TASK ") {
             // `<id> <clock> <lease> <payload>`
             let mut words = task.splitn(4, |&byte| byte == b' ');
-            let id = words.next().context("a task without an id")?;
-            let payload = words.nth(2).context("a task without a payload")?;
-            say.extend_from_slice(b"ACK ");
-            say.extend_from_slice(id);
-            say.extend_from_slice(b" outcome=done\n");
+            let id = words.next().context("a TASK line without an id")?;
+            let payload = words.nth(2).context("a TASK line without a payload")?;
+            output.extend_from_slice(b"ACK ");
+            output.extend_from_slice(id);
+            output.extend_from_slice(b" outcome=done\n");
             Ok(WorkerEvent::Task(payload))
         } else if line.starts_with(b"+OK ") {
             Ok(WorkerEvent::Acked(1))
         } else {
-            bail!("the broker tells a worker: {}", String::from_utf8_lossy(line))
+            bail!("unexpected line for a worker: {}", String::from_utf8_lossy(line))
         }
     }
 }
 
-/// Events that a `LAG <topic> <from> <to>` names.
+/// Number of events in `LAG <topic> <from> <to>`.
 fn lag_events(line: &[u8]) -> Option<u64> {
     let mut words = str::from_utf8(line).ok()?.split_ascii_whitespace().skip(2);
     let (from, to) = (words.next()?.parse::<u64>().ok()?, words.next()?.parse::<u64>().ok()?);
@@ -189,34 +189,36 @@ mod tests {
 
     #[test]
     fn every_worker_joins_a_group_fed_by_the_topic() {
-        let tasks = WIRE.queue_setup("t", WorkerPool { workers: 2, credit: 5 }).unwrap();
-        let said: Vec<_> = tasks.create_steps.iter().map(|step| &step.send[..]).collect();
-        assert_eq!(said, [b"GROUP create t topics=t key=host delay=0\r\n"]);
-        assert_eq!(tasks.workers.len(), 2);
-        for (joining, _) in &tasks.workers {
+        let setup = WIRE.queue_setup("t", WorkerPool { workers: 2, credit: 5 }).unwrap();
+        let sent: Vec<_> = setup.create_steps.iter().map(|step| &step.send[..]).collect();
+        assert_eq!(sent, [b"GROUP create t topics=t key=host delay=0\r\n"]);
+        assert_eq!(setup.workers.len(), 2);
+        for (joining, _) in &setup.workers {
             assert_eq!(joining[0].send, b"JOIN t credit=5\r\n");
         }
     }
 
     #[test]
     fn a_task_is_acknowledged_by_its_id() {
-        let mut said = Vec::new();
+        let mut output = Vec::new();
         let task = b"TASK g:7.42.1 182900 60000 http://h1.test/1 a=b";
-        let heard = GroupMember.handle_line(task, &mut said).unwrap();
-        assert_eq!(heard, WorkerEvent::Task(b"http://h1.test/1 a=b"));
-        assert_eq!(said, b"ACK g:7.42.1 outcome=done\n");
+        let event = GroupMember.handle_line(task, &mut output).unwrap();
+        assert_eq!(event, WorkerEvent::Task(b"http://h1.test/1 a=b"));
+        assert_eq!(output, b"ACK g:7.42.1 outcome=done\n");
         let answer = b"+OK g:7.42.1 new=0 known=0 refused=0";
-        assert_eq!(GroupMember.handle_line(answer, &mut said).unwrap(), WorkerEvent::Acked(1));
-        let told =
-            GroupMember.handle_line(b"-ERR stale g:7.42.1 no", &mut said).unwrap_err().to_string();
-        assert_eq!(told, "the broker tells a worker: -ERR stale g:7.42.1 no");
-        assert!(GroupMember.handle_line(b"TASK g:7.42.1 1 2", &mut said).is_err(), "cut off");
+        assert_eq!(GroupMember.handle_line(answer, &mut output).unwrap(), WorkerEvent::Acked(1));
+        let error = GroupMember
+            .handle_line(b"-ERR stale g:7.42.1 no", &mut output)
+            .unwrap_err()
+            .to_string();
+        assert_eq!(error, "unexpected line for a worker: -ERR stale g:7.42.1 no");
+        assert!(GroupMember.handle_line(b"TASK g:7.42.1 1 2", &mut output).is_err(), "incomplete");
     }
 
     #[test]
-    fn a_topic_is_created_only_for_a_sync_policy() {
+    fn a_topic_is_created_only_if_sync_is_set() {
         assert!(WIRE.create_topic("t").is_empty());
-        let made = Tidings::plain(Some(Sync::Always)).create_topic("t");
-        assert_eq!(made[0].send, b"TOPIC create t sync=always\r\n");
+        let steps = Tidings::plain(Some(Sync::Always)).create_topic("t");
+        assert_eq!(steps[0].send, b"TOPIC create t sync=always\r\n");
     }
 }

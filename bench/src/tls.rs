@@ -1,6 +1,6 @@
-//! Encrypted connections of the generator. What subscribers are sent is not decrypted: the lengths
-//! of its records say how many bytes there are in them. So a subscriber costs the generator two
-//! calls a record, and the broker is what is measured.
+//! TLS connections of the generator. Subscribers do not decrypt: the record headers give the number
+//! of bytes in each record. A subscriber thus costs the generator two calls per record, and the
+//! broker is what is measured.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -21,28 +21,27 @@ use crate::poller::DiscardBuffer;
 /// Type, version and length (RFC 8446, 5.1).
 const RECORD_HEADER_BYTES: usize = 5;
 
-/// Type of the records that hold everything after the handshake.
+/// Record type of everything after the handshake.
 const APPLICATION_DATA: u8 = 23;
 
-/// What a record has besides the bytes in it: one for the true type, and the tag of AES-GCM.
+/// Bytes of a record in addition to its content: one for the inner type, and the tag of AES-GCM.
 const RECORD_OVERHEAD_BYTES: usize = 1 + 16;
 
-/// Records of one subscriber that are counted before others have their turn.
+/// Records that are counted for one subscriber before the next one's turn.
 const RECORDS_PER_TURN: usize = 64;
 
-/// Whose certificates are taken.
+/// The TLS settings of the generator, with the certificates that it trusts.
 #[derive(Debug, Clone)]
 pub struct TlsClient(Arc<ClientConfig>);
 
 impl TlsClient {
-    /// The certificate in this file (PEM), and no other. What is spoken is TLS 1.3 with
-    /// AES-256-GCM, which is what clients and servers agree on that are told nothing, and so that
-    /// there is one rate of encryption to compare with.
+    /// Trusts only the certificate in this PEM file. The cipher is AES-256-GCM in TLS 1.3, which
+    /// clients and servers choose by default. One cipher means one rate to compare with.
     pub fn trusting_only(certificate: &Path) -> anyhow::Result<Self> {
         let certificate = CertificateDer::from_pem_file(certificate)
             .with_context(|| format!("cannot read {}", certificate.display()))?;
         let mut roots = RootCertStore::empty();
-        roots.add(certificate).context("a certificate that nobody can trust")?;
+        roots.add(certificate).context("the certificate cannot be trusted")?;
         let mut provider = aws_lc_rs::default_provider();
         provider.cipher_suites = vec![TLS13_AES_256_GCM_SHA384];
         let config = ClientConfig::builder_with_provider(Arc::new(provider))
@@ -59,7 +58,7 @@ impl TlsClient {
     }
 }
 
-/// A connection in its beginning, on which there are questions and answers. Its socket blocks.
+/// A connection during its setup, which sends commands and reads answers. The socket blocks.
 #[derive(Debug)]
 pub(crate) enum BlockingStream {
     Plain(TcpStream),
@@ -67,15 +66,15 @@ pub(crate) enum BlockingStream {
 }
 
 impl BlockingStream {
-    /// Encrypted if there is somebody to be trusted.
-    pub(crate) fn new(socket: TcpStream, trust: Option<&TlsClient>) -> anyhow::Result<Self> {
-        match trust {
+    /// With `tls`, the connection is encrypted.
+    pub(crate) fn new(socket: TcpStream, tls: Option<&TlsClient>) -> anyhow::Result<Self> {
+        match tls {
             None => Ok(Self::Plain(socket)),
-            Some(trust) => trust.connect(socket),
+            Some(tls) => tls.connect(socket),
         }
     }
 
-    /// The socket, and what encrypts on it.
+    /// The socket, and its TLS session.
     pub(crate) fn into_parts(self) -> (TcpStream, Option<Box<ClientConnection>>) {
         match self {
             Self::Plain(socket) => (socket, None),
@@ -112,7 +111,7 @@ impl Write for BlockingStream {
     }
 }
 
-/// The subscriber's end of a connection that is told nothing any more. Its socket does not block.
+/// The connection of a subscriber after its setup: it only receives. The socket does not block.
 #[derive(Debug)]
 pub(crate) struct SubscriberSocket {
     socket: TcpStream,
@@ -120,9 +119,10 @@ pub(crate) struct SubscriberSocket {
 }
 
 impl SubscriberSocket {
-    /// After the last answer, before the first event: nothing is under way.
-    pub(crate) fn new(link: BlockingStream) -> io::Result<Self> {
-        let (socket, session) = link.into_parts();
+    /// Must follow the last answer and precede the first event, so that no bytes are buffered in
+    /// `stream`.
+    pub(crate) fn new(stream: BlockingStream) -> io::Result<Self> {
+        let (socket, session) = stream.into_parts();
         socket.set_nonblocking(true)?;
         Ok(Self { socket, records: session.map(|_| RecordCounter::default()) })
     }
@@ -131,8 +131,8 @@ impl SubscriberSocket {
         &self.socket
     }
 
-    /// Bytes that were there, before they were encrypted; `None` if there were none, `Some(0)` at
-    /// the end of the stream.
+    /// Counts and discards the bytes that have arrived, before encryption; `None` if there were
+    /// none, `Some(0)` at the end of the stream.
     pub(crate) fn count_available(
         &mut self,
         discard: &mut DiscardBuffer,
@@ -144,13 +144,13 @@ impl SubscriberSocket {
     }
 }
 
-/// How far the records of a connection were read.
+/// Position in a stream of TLS records.
 #[derive(Debug, Default)]
 struct RecordCounter {
     header: [u8; RECORD_HEADER_BYTES],
-    /// Bytes of the header that are there.
+    /// Bytes of the header that have arrived.
     filled: usize,
-    /// Bytes of the record behind it that are still to come.
+    /// Bytes of the current record that are still to come.
     remaining: usize,
 }
 
@@ -180,7 +180,8 @@ impl RecordCounter {
         Ok(bytes)
     }
 
-    /// Whether the header of a record is there now. At the end of the stream `bytes` are some.
+    /// Whether the header of a record is complete now. At the end of the stream, `bytes` becomes
+    /// `Some`.
     fn read_header(&mut self, socket: &TcpStream, bytes: &mut Option<u64>) -> io::Result<bool> {
         if self.filled == RECORD_HEADER_BYTES {
             self.filled = 0;
@@ -196,7 +197,10 @@ impl RecordCounter {
         }
         self.remaining = usize::from(u16::from_be_bytes([self.header[3], self.header[4]]));
         if self.header[0] != APPLICATION_DATA || self.remaining <= RECORD_OVERHEAD_BYTES {
-            let text = format!("a record that holds no events: {:?}", self.header);
+            let text = format!(
+                "expected a record of application data, received the header {:?}",
+                self.header
+            );
             return Err(io::Error::new(ErrorKind::InvalidData, text));
         }
         Ok(true)
@@ -215,7 +219,7 @@ mod tests {
             .concat()
     }
 
-    /// What is counted of these pieces, each of which is looked at alone.
+    /// Sends these pieces one by one, and returns what was counted after each.
     fn counted(pieces: &[&[u8]]) -> io::Result<Vec<Option<u64>>> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -226,7 +230,7 @@ mod tests {
         for piece in pieces {
             sender.write_all(piece).unwrap();
             let mut there = vec![0; piece.len()];
-            // It is there as soon as it was seen.
+            // Waits until the whole piece has arrived.
             while receiver.peek(&mut there).unwrap() < piece.len() {}
             counted.push(records.count_available(&receiver, &mut discard)?);
         }

@@ -1,4 +1,4 @@
-//! What the generator has to know about a broker's protocol.
+//! The interface between the generator and the protocol of a broker.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,17 +8,17 @@ use memchr::memmem;
 
 use crate::tls::TlsClient;
 
-/// Something to say at the beginning of a connection, and what to wait for then.
+/// A message at the beginning of a connection, and the end of its answer.
 #[derive(Debug, Clone)]
 pub struct SetupStep {
-    /// What is written.
+    /// Bytes to write.
     pub send: Vec<u8>,
-    /// What is read before anything else is done.
+    /// Read up to here before the next step.
     pub until: ReadUntil,
 }
 
 impl SetupStep {
-    /// Says `send` and waits until `until`.
+    /// Writes `send` and reads until `until`.
     pub fn new(send: impl Into<Vec<u8>>, until: ReadUntil) -> Self {
         Self { send: send.into(), until }
     }
@@ -27,40 +27,42 @@ impl SetupStep {
 /// The end of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadUntil {
-    /// There is none.
+    /// No answer.
     Nothing,
-    /// So many bytes have come.
+    /// This number of bytes has arrived.
     Bytes(usize),
-    /// A whole line has come that begins with this. A line that begins with `-` is a refusal.
+    /// A complete line that starts with this text has arrived. A line that starts with `-` is a
+    /// rejection.
     Line(&'static str),
 }
 
-/// How the bytes of a subscriber's stream add up to events.
+/// Converts the bytes of a subscriber's stream to events and back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamLayout {
     /// Bytes of an event, without the digits of its number.
     pub event_bytes: u64,
-    /// Whether an event carries its number in decimal digits, counted from 1.
+    /// Whether an event contains its number in decimal digits, counted from 1.
     pub is_numbered: bool,
-    /// Bytes of a message that the broker sends now and then between events; 0: it sends none.
+    /// Bytes of the keepalive message that the broker sends between events at times; 0: it sends
+    /// none.
     pub keepalive_bytes: u64,
 }
 
-/// Most stray messages of a connection while a load runs.
+/// Most keepalive messages per connection during a load.
 const KEEPALIVES_MAX: u64 = 2;
 
 impl StreamLayout {
-    /// Every event has the same length.
+    /// All events have the same length.
     pub const fn fixed(event_bytes: u64) -> Self {
         Self { event_bytes, is_numbered: false, keepalive_bytes: 0 }
     }
 
-    /// Every event has the same length but for its number.
+    /// All events have the same length, except for the digits of their numbers.
     pub const fn numbered(event_bytes: u64) -> Self {
         Self { event_bytes, is_numbered: true, keepalive_bytes: 0 }
     }
 
-    /// Whole events among the first `bytes` of the stream.
+    /// Complete events in the first `bytes` of the stream.
     pub fn events(self, mut bytes: u64) -> u64 {
         if !self.is_numbered {
             return bytes / self.event_bytes;
@@ -78,7 +80,7 @@ impl StreamLayout {
         }
     }
 
-    /// Bytes of the first `events` of the stream.
+    /// Bytes of the first `events` events.
     pub fn bytes(self, events: u64) -> u64 {
         if !self.is_numbered {
             return events * self.event_bytes;
@@ -94,12 +96,12 @@ impl StreamLayout {
         bytes
     }
 
-    /// Bytes of so many events and as many stray messages as there may be.
+    /// Bytes of `events` events and the most keepalives that may come.
     pub(crate) fn bytes_max(self, events: u64) -> u64 {
         self.bytes(events) + KEEPALIVES_MAX * self.keepalive_bytes
     }
 
-    /// Whether `bytes` are exactly so many events, and nothing else but stray messages.
+    /// Whether `bytes` are exactly `events` events, and otherwise only keepalives.
     pub fn is_complete(self, bytes: u64, events: u64) -> bool {
         let expected = self.bytes(events);
         let Some(over) = bytes.checked_sub(expected) else { return false };
@@ -110,59 +112,60 @@ impl StreamLayout {
     }
 }
 
-/// How a publish that is to be confirmed is said, and how the confirmations are counted.
+/// The messages of a confirmed publish, and the format of its confirmations.
 #[derive(Debug, Clone)]
 pub struct ConfirmedPublish {
-    /// Said once on a publisher's connection.
+    /// Sent once on the connection of a publisher.
     pub setup: Vec<SetupStep>,
     /// One event.
     pub message: Vec<u8>,
-    /// What comes back.
+    /// Format of the confirmations.
     pub confirmations: ConfirmationFormat,
 }
 
-/// The form of confirmations.
+/// The format of confirmations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConfirmationFormat {
-    /// Lines whose last word is the number of publishes that are confirmed by then.
+    /// Each line ends with the number of publishes that are confirmed by then.
     Cumulative,
-    /// So many lines for every publish.
+    /// Each publish is confirmed by this number of lines.
     Lines(u64),
 }
 
-/// How stored events are asked for.
+/// A request for stored events.
 #[derive(Debug, Clone)]
 pub struct ReplayRequest {
-    /// Said before the clock starts.
+    /// Sent before the clock starts.
     pub setup: Vec<SetupStep>,
-    /// Asks for everything.
+    /// Requests all events.
     pub request: Vec<u8>,
-    /// When everything is there.
+    /// The end of the replay.
     pub end: ReplayEnd,
 }
 
-/// How the end of a replay is known.
+/// The end of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplayEnd {
-    /// So many bytes have come.
+    /// This number of bytes has arrived.
     Bytes(u64),
-    /// So many `MSG` messages of the NATS protocol have come, whose header lines vary in length.
+    /// This number of `MSG` messages of the NATS protocol has arrived. Their header lines vary in
+    /// length.
     NatsMessages(u64),
 }
 
-/// When an event is safe, as the user of a topic wants it.
+/// When an event counts as safe, in terms of a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Sync {
-    /// Confirmed after the disk has it.
+    /// Confirmed after it is on the disk.
     Always,
-    /// Confirmed when written; synced now and then.
+    /// Confirmed when it is written; synced at intervals.
     Interval,
-    /// Never on disk.
+    /// Never on the disk.
     Memory,
 }
 
 impl Sync {
-    /// As it is written in flags and commands.
+    /// Its name in flags and commands.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Always => "always",
@@ -177,76 +180,76 @@ impl Sync {
     }
 }
 
-/// The workers of a queue, as far as a broker is told of them.
+/// Number and credit of the workers of a queue.
 #[derive(Debug, Clone, Copy)]
 pub struct WorkerPool {
-    /// Connections that work.
+    /// Number of workers.
     pub workers: usize,
-    /// Most tasks that are with each of them at once.
+    /// Most tasks that each worker holds at once.
     pub credit: u64,
 }
 
-/// How a queue of tasks is made and worked on; it is fed with [`ConfirmedPublish`] publishes.
+/// The setup of a queue and its workers. Tasks are [`ConfirmedPublish`]es.
 pub struct QueueSetup {
-    /// Makes topic and queue before anybody uses them; said on a connection of its own after
-    /// [`WireProtocol::opening`].
+    /// Create topic and queue, on a connection of their own after [`WireProtocol::handshake`].
     pub create_steps: Vec<SetupStep>,
-    /// How each worker's connection begins, after [`WireProtocol::opening`], and how it goes on.
+    /// For each worker, the steps after [`WireProtocol::handshake`], and the protocol that follows.
     pub workers: Vec<(Vec<SetupStep>, Box<dyn QueueWorker>)>,
-    /// How the broker is asked what it still has.
+    /// Requests the number of tasks that are not final.
     pub backlog: BacklogQuery,
 }
 
-/// A worker's side of a conversation in lines, of which a task's payload is always one.
+/// The protocol of a worker, in lines. The payload of a task is always one line.
 pub trait QueueWorker {
-    /// Says what has to be said to be sent more tasks, if anything. Nobody has asked yet for
-    /// `unasked` of the tasks that are published; returns for how many of them this one has. A
-    /// broker that needs no asking, or may be asked for what there is not: 0.
-    fn request_tasks(&mut self, unasked: u64, say: &mut Vec<u8>) -> u64 {
-        let _ = (unasked, say);
+    /// Appends a request for more tasks to `output`, if one is due. `unrequested` of the published
+    /// tasks are not requested by any worker yet; returns how many of them this worker requests.
+    /// The result is 0 for brokers that need no requests, or that accept requests for tasks to
+    /// come.
+    fn request_tasks(&mut self, unrequested: u64, output: &mut Vec<u8>) -> u64 {
+        let _ = (unrequested, output);
         0
     }
 
-    /// Takes a line that the broker said, without its end, and says what acknowledges the task that
-    /// it ends. An error if it is none that may come.
+    /// Handles a line from the broker, without its end, and appends the acknowledgement of a task
+    /// that it completes to `output`. An unexpected line is an error.
     fn handle_line<'a>(
         &mut self,
         line: &'a [u8],
-        say: &mut Vec<u8>,
+        output: &mut Vec<u8>,
     ) -> anyhow::Result<WorkerEvent<'a>>;
 }
 
-/// What a line was for the count.
+/// The meaning of a line for the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerEvent<'a> {
-    /// A part of something, or nothing to be counted.
+    /// A part of a message, or nothing to count.
     Ignored,
     /// The payload of a task.
     Task(&'a [u8]),
-    /// The payload of a task, and its broker does not answer acknowledgements.
+    /// The payload of a task, from a broker that does not answer acknowledgements.
     UnconfirmedTask(&'a [u8]),
-    /// So many acknowledgements took effect.
+    /// This number of acknowledgements took effect.
     Acked(u64),
 }
 
-/// How a broker is asked for the tasks that are not final.
+/// A request for the number of tasks that are not final.
 #[derive(Debug, Clone)]
 pub struct BacklogQuery {
-    /// Said on a connection of its own after [`WireProtocol::opening`].
+    /// Sent once on a connection of its own after [`WireProtocol::handshake`].
     pub setup: Vec<SetupStep>,
-    /// The question.
+    /// The request.
     pub request: Vec<u8>,
-    /// What stands in the answer before each of the numbers that are to be added.
+    /// The text before each number in the answer that is to be added.
     pub count_prefixes: &'static [&'static str],
 }
 
 impl BacklogQuery {
-    /// The sum in an answer; `None` until all of it is there.
+    /// The sum of the numbers in an answer; `None` while it is incomplete.
     pub(crate) fn total(&self, answer: &[u8]) -> Option<u64> {
-        let number = |mark: &&str| {
-            let start = memmem::find(answer, mark.as_bytes())? + mark.len();
+        let number = |prefix: &&str| {
+            let start = memmem::find(answer, prefix.as_bytes())? + prefix.len();
             let digits = answer[start..].iter().take_while(|byte| byte.is_ascii_digit()).count();
-            // Behind the last digit that has come there may be one that has not.
+            // More digits may follow the last one that has arrived.
             answer.get(start + digits)?;
             str::from_utf8(&answer[start..start + digits]).ok()?.parse::<u64>().ok()
         };
@@ -254,49 +257,48 @@ impl BacklogQuery {
     }
 }
 
-/// What became of the stream of a subscriber that had stopped reading.
+/// What a subscriber received after it had stopped reading for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CatchUp {
-    /// Events that came.
+    /// Events that arrived.
     pub events: u64,
-    /// Events of which the broker said that they are gone.
+    /// Events that the broker reported as lost.
     pub reported_lost: u64,
 }
 
-/// A broker's protocol, as far as a load generator speaks it.
+/// The protocol of a broker, as far as a load generator needs it.
 pub trait WireProtocol {
-    /// Makes the topic before anybody uses it; said on a connection of its own after
-    /// [`WireProtocol::opening`].
+    /// Creates the topic, on a connection of its own after [`WireProtocol::handshake`].
     fn create_topic(&self, topic: &str) -> Vec<SetupStep> {
         let _ = topic;
         Vec::new()
     }
 
-    /// Whose certificates are taken; without it nothing is encrypted.
+    /// TLS settings; `None`: connections are plain.
     fn tls(&self) -> Option<&TlsClient> {
         None
     }
 
-    /// What every connection begins with.
+    /// The first steps of every connection.
     fn handshake(&self) -> Vec<SetupStep>;
 
-    /// What a publisher's connection says after [`WireProtocol::opening`].
+    /// Steps of a publisher after [`WireProtocol::handshake`].
     fn publisher_setup(&self) -> Vec<SetupStep> {
         Vec::new()
     }
 
-    /// Where publishers connect, if subscribers connect to this address.
+    /// Address for publishers, given the address for subscribers.
     fn publisher_address(&self, subscribers: SocketAddr) -> SocketAddr {
         subscribers
     }
 
-    /// Subscribes, after [`WireProtocol::opening`].
+    /// Steps of a subscriber after [`WireProtocol::handshake`].
     fn subscribe(&self, topic: &str) -> Vec<SetupStep>;
 
-    /// Everything that a new connection has to say to be subscribed, in one write.
+    /// Handshake and subscription of a new connection in one write.
     fn pipelined_subscribe(&self, topic: &str) -> SetupStep;
 
-    /// How long a subscription takes effect that is not answered.
+    /// Time until a subscription without an answer takes effect.
     fn subscribe_delay(&self) -> Duration {
         Duration::ZERO
     }
@@ -304,33 +306,34 @@ pub trait WireProtocol {
     /// One publish, in the densest form that the protocol has.
     fn publish(&self, topic: &str, payload: &[u8]) -> Vec<u8>;
 
-    /// How delivered bytes add up.
+    /// Layout of the delivered bytes.
     fn stream_layout(&self, topic: &str, payload_bytes: usize) -> StreamLayout;
 
-    /// What a refusal of a publish contains; empty: there is none.
+    /// Text that marks the rejection of a publish; empty: the protocol has none.
     fn rejection_marker(&self) -> &'static [u8] {
         b""
     }
 
-    /// Confirmed publishes, if the broker has them.
+    /// Confirmed publishes. An error if the broker has none.
     fn confirmed_publish(&self, topic: &str, payload: &[u8]) -> anyhow::Result<ConfirmedPublish> {
         let _ = (topic, payload);
-        bail!("it does not confirm publishes")
+        bail!("this broker does not confirm publishes")
     }
 
-    /// A queue of the tasks that are published to the topic, if the broker has such a thing.
-    fn queue_setup(&self, topic: &str, crew: WorkerPool) -> anyhow::Result<QueueSetup> {
-        let _ = (topic, crew);
-        bail!("it has no queue of tasks")
+    /// A queue of the tasks that are published to the topic. An error if the broker has no queues.
+    fn queue_setup(&self, topic: &str, pool: WorkerPool) -> anyhow::Result<QueueSetup> {
+        let _ = (topic, pool);
+        bail!("this broker has no task queues")
     }
 
-    /// Stores events for [`WireProtocol::replay_request`] on a connection of its own; none: they are published.
+    /// Steps that store events for [`WireProtocol::replay_request`], on a connection of their own;
+    /// `None`: the events are published.
     fn fill_steps(&self, topic: &str, payload: &[u8], events: u64) -> Option<Vec<SetupStep>> {
         let _ = (topic, payload, events);
         None
     }
 
-    /// How all of so many stored events are asked for.
+    /// A request for `events` stored events. An error if the broker stores none.
     fn replay_request(
         &self,
         topic: &str,
@@ -338,11 +341,11 @@ pub trait WireProtocol {
         events: u64,
     ) -> anyhow::Result<ReplayRequest> {
         let _ = (topic, payload_bytes, events);
-        bail!("it stores nothing")
+        bail!("this broker stores no events")
     }
 
-    /// Reads what a subscriber was sent that had stopped reading; `None` if the protocol has no
-    /// notice of what is gone, so that counting bytes says everything.
+    /// Counts what a subscriber received after it had stopped reading. `None` if the protocol does
+    /// not report lost events, so that the number of bytes says everything.
     fn count_catch_up(&self, stream: &[u8]) -> Option<CatchUp> {
         let _ = stream;
         None

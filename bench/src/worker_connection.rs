@@ -1,4 +1,4 @@
-//! A worker's connection: reads lines, and writes what they are answered with.
+//! The connection of a worker: it reads lines and writes acknowledgements.
 
 use std::io::{self, ErrorKind, Read};
 use std::net::TcpStream;
@@ -9,17 +9,17 @@ use memchr::memchr_iter;
 use crate::connection;
 use crate::wire::{QueueWorker, WorkerEvent};
 
-/// Bytes that are read at once, and the longest line.
+/// Bytes per read, and the longest line.
 const READ_BYTES: usize = 256 * 1024;
 
-/// A worker that is connected.
+/// A worker with its connection.
 pub(crate) struct WorkerConnection {
     socket: TcpStream,
     worker: Box<dyn QueueWorker>,
-    /// What was read; the beginning of a line whose end has not come is kept.
+    /// Bytes that were read; an incomplete line stays.
     input: Vec<u8>,
     filled: usize,
-    /// What is to be written, and how much of it is.
+    /// Bytes to write, and how many of them are written.
     output: Vec<u8>,
     written: usize,
 }
@@ -27,25 +27,25 @@ pub(crate) struct WorkerConnection {
 impl WorkerConnection {
     pub(crate) fn new(socket: TcpStream, worker: Box<dyn QueueWorker>) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        let heard = vec![0; READ_BYTES];
-        Ok(Self { socket, worker, input: heard, filled: 0, output: Vec::new(), written: 0 })
+        let input = vec![0; READ_BYTES];
+        Ok(Self { socket, worker, input, filled: 0, output: Vec::new(), written: 0 })
     }
 
     pub(crate) fn socket(&self) -> &TcpStream {
         &self.socket
     }
 
-    /// Asks for tasks that nobody has asked for, and returns for how many.
-    pub(crate) fn request_tasks(&mut self, unasked: u64) -> u64 {
-        self.worker.request_tasks(unasked, &mut self.output)
+    /// Requests tasks that no worker has requested, and returns how many.
+    pub(crate) fn request_tasks(&mut self, unrequested: u64) -> u64 {
+        self.worker.request_tasks(unrequested, &mut self.output)
     }
 
-    /// Whether everything is written that was to be said.
+    /// Whether all output is written.
     pub(crate) fn is_idle(&self) -> bool {
         self.output.is_empty()
     }
 
-    /// Writes what the socket takes of what is to be said.
+    /// Writes the output that the socket accepts.
     pub(crate) fn flush(&mut self) -> anyhow::Result<()> {
         let written = connection::write_available(&mut self.socket, &self.output[self.written..]);
         self.written += written.context("a worker")?;
@@ -56,20 +56,20 @@ impl WorkerConnection {
         Ok(())
     }
 
-    /// Reads everything that is there, and tells what the lines are.
+    /// Reads all bytes that have arrived, and passes what each line means to `handle`.
     pub(crate) fn read_available(
         &mut self,
-        mut tell: impl FnMut(WorkerEvent<'_>) -> anyhow::Result<()>,
+        mut handle: impl FnMut(WorkerEvent<'_>) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         loop {
-            let room = self.input.len() - self.filled;
+            let free_bytes = self.input.len() - self.filled;
             match self.socket.read(&mut self.input[self.filled..]) {
                 Ok(0) => bail!("the broker closed a worker's connection"),
                 Ok(bytes) => {
                     self.filled += bytes;
-                    self.handle_lines(&mut tell)?;
-                    if bytes < room {
-                        // That was all; what comes now is reported anew.
+                    self.handle_lines(&mut handle)?;
+                    if bytes < free_bytes {
+                        // The socket is empty; `epoll` reports later bytes.
                         return Ok(());
                     }
                 }
@@ -82,18 +82,21 @@ impl WorkerConnection {
 
     fn handle_lines(
         &mut self,
-        tell: &mut impl FnMut(WorkerEvent<'_>) -> anyhow::Result<()>,
+        handle: &mut impl FnMut(WorkerEvent<'_>) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let mut start = 0;
         for end in memchr_iter(b'\n', &self.input[..self.filled]) {
             let line = &self.input[start..end];
             let line = line.strip_suffix(b"\r").unwrap_or(line);
-            tell(self.worker.handle_line(line, &mut self.output)?)?;
+            handle(self.worker.handle_line(line, &mut self.output)?)?;
             start = end + 1;
         }
         self.input.copy_within(start..self.filled, 0);
         self.filled -= start;
-        ensure!(self.filled < self.input.len(), "the broker sends a worker a line without an end");
+        ensure!(
+            self.filled < self.input.len(),
+            "the broker sent a worker a line of more than {READ_BYTES} bytes"
+        );
         Ok(())
     }
 }
@@ -111,10 +114,10 @@ mod tests {
         fn handle_line<'a>(
             &mut self,
             line: &'a [u8],
-            say: &mut Vec<u8>,
+            output: &mut Vec<u8>,
         ) -> anyhow::Result<WorkerEvent<'a>> {
-            say.extend_from_slice(line);
-            say.push(b'\n');
+            output.extend_from_slice(line);
+            output.push(b'\n');
             Ok(WorkerEvent::Task(line))
         }
     }
@@ -134,12 +137,12 @@ mod tests {
             for piece in [&stream[..split], &stream[split..]] {
                 worker.input[worker.filled..][..piece.len()].copy_from_slice(piece);
                 worker.filled += piece.len();
-                let mut tell = |heard: WorkerEvent<'_>| {
-                    let WorkerEvent::Task(line) = heard else { bail!("{heard:?}") };
+                let mut handle = |event: WorkerEvent<'_>| {
+                    let WorkerEvent::Task(line) = event else { bail!("{event:?}") };
                     lines.push(line.to_vec());
                     Ok(())
                 };
-                worker.handle_lines(&mut tell).unwrap();
+                worker.handle_lines(&mut handle).unwrap();
                 worker.flush().unwrap();
             }
             assert_eq!(lines, [&b"one"[..], b"", b"two", b"three"], "split at {split}");
@@ -155,12 +158,12 @@ mod tests {
         let (mut worker, _broker) = connected_worker();
         worker.input.fill(b'x');
         worker.filled = worker.input.len();
-        let told = worker.handle_lines(&mut |_| Ok(())).unwrap_err().to_string();
-        assert!(told.contains("without an end"), "{told}");
+        let error = worker.handle_lines(&mut |_| Ok(())).unwrap_err().to_string();
+        assert!(error.contains("a line of more than"), "{error}");
         let (mut worker, broker) = connected_worker();
         drop(broker);
         worker.socket.set_nonblocking(false).unwrap();
-        let told = worker.read_available(|_| Ok(())).unwrap_err().to_string();
-        assert!(told.contains("closed a worker's connection"), "{told}");
+        let error = worker.read_available(|_| Ok(())).unwrap_err().to_string();
+        assert!(error.contains("closed a worker's connection"), "{error}");
     }
 }

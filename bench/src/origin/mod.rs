@@ -1,16 +1,15 @@
-//! A web server that takes as little of the machine as it can, and remembers every request: what
-//! crawlers are measured with and judged by. One thread, answers made beforehand, and nothing
-//! allocated for a request.
+//! A web server that uses little of the machine and records every request, to measure and judge
+//! crawlers. It has one thread and prepared responses, and allocates nothing per request.
 //!
-//! Its hosts are addresses of 127.1.0.0/16 on one port, so that thousands of them need neither
-//! names nor root.
+//! Its hosts are addresses of 127.1.0.0/16 on one port, so thousands of them need neither names nor
+//! root.
 //!
-//! Times are taken so that the record can only be milder than what the client did. The start of a
-//! request is read after its first bytes were received, so the client began no later. The end is
-//! read before the last byte of the answer is sent, so the client saw the end no earlier. A pause
-//! between the two is therefore never shorter here than the one that the client kept.
+//! The recorded times can only be milder than what the client did. The start of a request is read
+//! after its first bytes arrived, so the client began no later. The end is read before the last
+//! byte of the response is sent, so the client saw the end no earlier. A recorded pause between the
+//! two is therefore never shorter than the pause of the client.
 
-#![expect(clippy::disallowed_methods, reason = "it owns a thread, and notes when it is asked")]
+#![expect(clippy::disallowed_methods, reason = "the origin has a thread and timestamps")]
 
 mod server;
 mod site;
@@ -28,11 +27,12 @@ use anyhow::{Context, bail, ensure};
 pub use self::site::{HOSTS_MAX, RequestTarget, Site};
 pub use self::verdict::{OriginRequest, RequestLog, Verdict};
 
-/// Connections that wait to be accepted: all hosts may be called at the same moment, and who finds
-/// no place tries again a second later. The kernel takes what `net.core.somaxconn` allows.
+/// Connections that wait to be accepted. A crawler may connect to all hosts at the same moment, and
+/// a connection that does not fit is tried again a second later. The kernel limits this to
+/// `net.core.somaxconn`.
 const ACCEPT_BACKLOG: i32 = 16_384;
 
-/// A running origin; it stops when dropped.
+/// A running origin. It stops when dropped.
 #[derive(Debug)]
 pub struct Origin {
     state: Arc<OriginState>,
@@ -46,7 +46,7 @@ struct OriginState {
     began: Instant,
     log: Mutex<RequestLog>,
     changed: Condvar,
-    stopping: AtomicBool,
+    is_stopping: AtomicBool,
 }
 
 impl OriginState {
@@ -55,27 +55,27 @@ impl OriginState {
     }
 
     fn lock_log(&self) -> MutexGuard<'_, RequestLog> {
-        self.log.lock().expect("nobody panics with the record in hand")
+        self.log.lock().expect("no code panics while it holds the lock")
     }
 }
 
 impl Origin {
-    /// Serves a site. `listen` has to cover all of 127.1.0.0/16, such as `0.0.0.0:0`; whoever asks
-    /// from another machine is not answered.
+    /// Serves a site. `listen` must cover all of 127.1.0.0/16, such as `0.0.0.0:0`. Connections
+    /// from other machines are closed.
     pub fn serve(site: Site, listen: SocketAddr) -> anyhow::Result<Self> {
-        ensure!(site.hosts <= HOSTS_MAX, "there are only {HOSTS_MAX} hosts");
+        ensure!(site.hosts <= HOSTS_MAX, "{} hosts: expected at most {HOSTS_MAX}", site.hosts);
         let listener =
             TcpListener::bind(listen).with_context(|| format!("cannot listen on {listen}"))?;
         rustix::net::listen(&listener, ACCEPT_BACKLOG)?;
         let port = listener.local_addr()?.port();
-        // A crawler that asks for some things twice leaves it without another allocation, too.
+        // The log does not grow even if a crawler requests everything twice.
         let expected = 2 * (site.total_pages() + u64::from(site.hosts));
-        let hits = Vec::with_capacity(usize::try_from(expected)?);
+        let requests = Vec::with_capacity(usize::try_from(expected)?);
         let shared = Arc::new(OriginState {
             began: Instant::now(),
-            log: Mutex::new(RequestLog { requests: hits, connections: 0 }),
+            log: Mutex::new(RequestLog { requests, connections: 0 }),
             changed: Condvar::new(),
-            stopping: AtomicBool::new(false),
+            is_stopping: AtomicBool::new(false),
         });
         let thread = thread::Builder::new().name("origin".to_owned()).spawn({
             let shared = Arc::clone(&shared);
@@ -89,7 +89,7 @@ impl Origin {
         &self.site
     }
 
-    /// Where it listens.
+    /// The port that it listens on.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -104,48 +104,48 @@ impl Origin {
         (0..self.site.hosts).map(|host| self.url(host, 0))
     }
 
-    /// How long it has been running, which is what the times of the record count from.
+    /// The time since the start, on the clock of the request log.
     pub fn now(&self) -> Duration {
         self.state.now()
     }
 
-    /// What was asked so far.
+    /// A copy of the request log.
     pub fn request_log(&self) -> RequestLog {
         self.state.lock_log().clone()
     }
 
-    /// How much was asked so far.
+    /// Number of requests so far.
     pub fn request_count(&self) -> usize {
         self.state.lock_log().requests.len()
     }
 
-    /// Looks at the record after each request and each answer until there is what is looked for,
-    /// for `patience` at most.
+    /// Applies `find` to the log after each request and each response until it returns `Some`, for
+    /// `timeout` at most.
     pub fn wait_for<T>(
         &self,
-        patience: Duration,
-        mut look: impl FnMut(&RequestLog) -> Option<T>,
+        timeout: Duration,
+        mut find: impl FnMut(&RequestLog) -> Option<T>,
     ) -> anyhow::Result<T> {
-        let deadline = Instant::now() + patience;
-        let mut record = self.state.lock_log();
+        let deadline = Instant::now() + timeout;
+        let mut log = self.state.lock_log();
         loop {
-            if let Some(found) = look(&record) {
-                return Ok(found);
+            if let Some(value) = find(&log) {
+                return Ok(value);
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                bail!("the crawler did not come within {patience:?}");
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            if remaining.is_zero() {
+                bail!("the expected request did not arrive within {timeout:?}");
             }
-            let waited = self.state.changed.wait_timeout(record, left);
-            record = waited.expect("nobody panics with the record in hand").0;
+            let waited = self.state.changed.wait_timeout(log, remaining);
+            log = waited.expect("no code panics while it holds the lock").0;
         }
     }
 }
 
 impl Drop for Origin {
     fn drop(&mut self) {
-        self.state.stopping.store(true, Ordering::Release);
-        // Whoever waited for requests has found that none came.
+        self.state.is_stopping.store(true, Ordering::Release);
+        // If the thread failed, a caller that waited for requests has already seen a timeout.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }

@@ -1,4 +1,4 @@
-//! HTTP/1.1, as much of it as crawlers need, on all connections in one thread.
+//! HTTP/1.1 as far as crawlers need it, for all connections in one thread.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Write};
@@ -16,17 +16,17 @@ use super::site::{CannedResponses, RequestTarget, Site, parse_head};
 use super::verdict::OriginRequest;
 use crate::poller::Poller;
 
-/// A longer head is nobody's who crawls this site.
+/// No crawler of this site sends a longer head.
 const HEAD_BYTES_MAX: usize = 8 * 1024;
 
-/// Connections accepted before the others have their turn.
+/// Connections that are accepted before the others have their turn.
 const ACCEPTS_MAX: usize = 256;
 
-/// How soon the end of the origin is noticed when nothing happens.
+/// Longest wait of an idle origin, after which it notices that it must stop.
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Serves a site until the origin stops.
-pub(super) fn serve(site: Site, listener: TcpListener, shared: Arc<OriginState>) -> io::Result<()> {
+pub(super) fn serve(site: Site, listener: TcpListener, state: Arc<OriginState>) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let poller = Poller::new()?;
     poller.register_readable(&listener, token(&listener))?;
@@ -35,54 +35,54 @@ pub(super) fn serve(site: Site, listener: TcpListener, shared: Arc<OriginState>)
         responses: CannedResponses::render(&site),
         listener,
         poller,
-        state: shared,
+        state,
         connections: Vec::new(),
         delayed: VecDeque::new(),
     };
     server.run()
 }
 
-/// All that the thread has.
+/// State of the thread.
 struct OriginServer {
     site: Site,
     responses: CannedResponses,
     listener: TcpListener,
     poller: Poller,
     state: Arc<OriginState>,
-    /// By the number of the socket.
+    /// By file descriptor.
     connections: Vec<Option<OriginConnection>>,
-    /// Answers that are held back, by when they are due: all for the same time, so the first due is
-    /// the first in.
+    /// Delayed responses as time, file descriptor and connection id. All have the same delay, so
+    /// they are in the order of their times.
     delayed: VecDeque<(Duration, usize, u64)>,
 }
 
 struct OriginConnection {
     socket: TcpStream,
     host: u32,
-    /// Tells it from a later one with the same socket's number.
+    /// Tells it from a later connection with the same file descriptor.
     id: u64,
     received: Vec<u8>,
     /// When the first bytes of the next request were read.
     start: Option<Duration>,
     pending: Option<PendingResponse>,
-    /// Whether more room in the socket is waited for.
+    /// Whether it waits until the socket is writable.
     is_write_blocked: bool,
 }
 
-/// The answer to a request.
+/// The response to a request.
 #[derive(Clone, Copy)]
 struct PendingResponse {
     target: RequestTarget,
-    /// The request's place in the record.
+    /// Index of the request in the log.
     log_index: usize,
     closes_connection: bool,
-    /// Bytes of it.
+    /// Bytes of the response that are sent.
     sent: usize,
-    /// Whether it is due.
+    /// Whether its delay is over.
     is_due: bool,
 }
 
-/// What becomes of a connection.
+/// What happens to a connection next.
 #[derive(PartialEq, Eq)]
 enum Disposition {
     Keep,
@@ -93,7 +93,7 @@ impl OriginServer {
     fn run(mut self) -> io::Result<()> {
         let listener = token(&self.listener);
         let mut ready = Vec::new();
-        while !self.state.stopping.load(Ordering::Acquire) {
+        while !self.state.is_stopping.load(Ordering::Acquire) {
             self.send_due_responses();
             let now = self.state.now();
             let due = self
@@ -117,7 +117,8 @@ impl OriginServer {
             let (socket, peer) = match self.listener.accept() {
                 Ok(accepted) => accepted,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                // The client was faster in leaving, or there are no files left: it will try again.
+                // The client has already disconnected, or all file descriptors are in use: it
+                // will try again.
                 Err(_) => continue,
             };
             let Some(host) = self.prepare_socket(&socket).filter(|_| peer.ip().is_loopback())
@@ -125,18 +126,18 @@ impl OriginServer {
                 continue;
             };
             self.poller.register_readable(&socket, token(&socket))?;
-            let mut record = self.state.lock_log();
-            record.connections += 1;
-            let number = record.connections;
-            drop(record);
-            let place = token(&socket);
-            if self.connections.len() <= place {
-                self.connections.resize_with(place + 1, || None);
+            let mut log = self.state.lock_log();
+            log.connections += 1;
+            let id = log.connections;
+            drop(log);
+            let index = token(&socket);
+            if self.connections.len() <= index {
+                self.connections.resize_with(index + 1, || None);
             }
-            self.connections[place] = Some(OriginConnection {
+            self.connections[index] = Some(OriginConnection {
                 socket,
                 host,
-                id: number,
+                id,
                 received: Vec::with_capacity(1024),
                 start: None,
                 pending: None,
@@ -146,7 +147,7 @@ impl OriginServer {
         Ok(())
     }
 
-    /// Prepares a connection; the number of the host that it is to, if it is one of ours.
+    /// Sets the options of a connection. Returns the number of its host, if this site has it.
     fn prepare_socket(&self, socket: &TcpStream) -> Option<u32> {
         socket.set_nonblocking(true).and_then(|()| socket.set_nodelay(true)).ok()?;
         let IpAddr::V4(host) = socket.local_addr().ok()?.ip() else { return None };
@@ -155,16 +156,16 @@ impl OriginServer {
 
     fn send_due_responses(&mut self) {
         let now = self.state.now();
-        while let Some(&(due, token, number)) = self.delayed.front() {
+        while let Some(&(due, token, id)) = self.delayed.front() {
             if due > now {
                 return;
             }
             self.delayed.pop_front();
-            let is_same = |connection: &OriginConnection| connection.id == number;
+            let is_same = |connection: &OriginConnection| connection.id == id;
             if self.connections[token].as_ref().is_some_and(is_same) {
                 self.with_connection(token, |server, connection| {
-                    if let Some(sending) = &mut connection.pending {
-                        sending.is_due = true;
+                    if let Some(response) = &mut connection.pending {
+                        response.is_due = true;
                     }
                     server.respond(connection)
                 });
@@ -172,22 +173,22 @@ impl OriginServer {
         }
     }
 
-    /// Does something with a connection, and closes it if that was its end.
+    /// Runs `step` with a connection, and closes it if `step` ends it or fails.
     fn with_connection(
         &mut self,
         token: usize,
-        what: impl FnOnce(&mut Self, &mut OriginConnection) -> io::Result<Disposition>,
+        step: impl FnOnce(&mut Self, &mut OriginConnection) -> io::Result<Disposition>,
     ) {
-        // It may have ended in this very round.
+        // It may have ended in the same round.
         let Some(mut connection) = self.connections.get_mut(token).and_then(Option::take) else {
             return;
         };
-        match what(self, &mut connection) {
+        match step(self, &mut connection) {
             Ok(Disposition::Keep) => self.connections[token] = Some(connection),
-            // Its errors are the client's business: what matters is in the record.
+            // Errors are caused by the client. What matters is in the log.
             Ok(Disposition::Close) | Err(_) => {
-                if let Some(sending) = connection.pending {
-                    self.state.lock_log().requests[sending.log_index].end = None;
+                if let Some(response) = connection.pending {
+                    self.state.lock_log().requests[response.log_index].end = None;
                     self.state.changed.notify_all();
                 }
             }
@@ -200,8 +201,8 @@ impl OriginServer {
                 return Ok(Disposition::Close);
             }
             connection.received.reserve(256);
-            let room = spare_capacity(&mut connection.received);
-            match recv(&connection.socket, room, RecvFlags::DONTWAIT) {
+            let free_space = spare_capacity(&mut connection.received);
+            match recv(&connection.socket, free_space, RecvFlags::DONTWAIT) {
                 Ok((_, 0)) => return Ok(Disposition::Close),
                 Ok(_) => {}
                 Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {
@@ -214,27 +215,28 @@ impl OriginServer {
         self.respond(connection)
     }
 
-    /// Answers what was received, as far as answers are due and the socket has room.
+    /// Responds to the received requests, as far as responses are due and the socket is writable.
     fn respond(&mut self, connection: &mut OriginConnection) -> io::Result<Disposition> {
         loop {
             if connection.pending.is_none() && !self.parse_request(connection) {
-                let is_endless = connection.received.len() >= HEAD_BYTES_MAX;
-                return Ok(if is_endless { Disposition::Close } else { Disposition::Keep });
+                let is_too_long = connection.received.len() >= HEAD_BYTES_MAX;
+                return Ok(if is_too_long { Disposition::Close } else { Disposition::Keep });
             }
-            let Some(sending) = &mut connection.pending else { return Ok(Disposition::Keep) };
-            if !sending.is_due {
+            let Some(response) = &mut connection.pending else { return Ok(Disposition::Keep) };
+            if !response.is_due {
                 return Ok(Disposition::Keep);
             }
             loop {
-                let rest = self.responses.remaining(connection.host, sending.target, sending.sent);
+                let rest =
+                    self.responses.remaining(connection.host, response.target, response.sent);
                 if rest.iter().all(|piece| piece.is_empty()) {
                     break;
                 }
-                // Before the last byte goes; earlier ones are overwritten.
+                // Read before the last byte is sent; later writes overwrite earlier values.
                 let now = self.state.now();
-                self.state.lock_log().requests[sending.log_index].end = Some(now);
+                self.state.lock_log().requests[response.log_index].end = Some(now);
                 match connection.socket.write_vectored(&rest) {
-                    Ok(count) => sending.sent += count,
+                    Ok(count) => response.sent += count,
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {
                         if !connection.is_write_blocked {
                             connection.is_write_blocked = true;
@@ -248,10 +250,10 @@ impl OriginServer {
                     Err(error) => return Err(error),
                 }
             }
-            let is_last = sending.closes_connection;
+            let closes_connection = response.closes_connection;
             connection.pending = None;
             self.state.changed.notify_all();
-            if is_last {
+            if closes_connection {
                 return Ok(Disposition::Close);
             }
             if connection.is_write_blocked {
@@ -261,30 +263,30 @@ impl OriginServer {
         }
     }
 
-    /// Notes the next request, if one was received as a whole.
+    /// Logs the next request, if it was received completely.
     fn parse_request(&mut self, connection: &mut OriginConnection) -> bool {
         let Some(head) = parse_head(&connection.received, self.site.pages) else { return false };
         connection.received.drain(..head.bytes);
         let start = connection.start.take().unwrap_or_else(|| self.state.now());
-        let mut record = self.state.lock_log();
-        let hit = record.requests.len();
-        record.requests.push(OriginRequest {
+        let mut log = self.state.lock_log();
+        let log_index = log.requests.len();
+        log.requests.push(OriginRequest {
             host: connection.host,
             target: head.target,
             start,
             end: None,
         });
-        drop(record);
+        drop(log);
         self.state.changed.notify_all();
         let is_due = self.site.response_delay.is_zero();
         if !is_due {
             let due = self.state.now() + self.site.response_delay;
             self.delayed.push_back((due, token(&connection.socket), connection.id));
         }
-        let asked = head.target;
+        let target = head.target;
         connection.pending = Some(PendingResponse {
-            target: asked,
-            log_index: hit,
+            target,
+            log_index,
             closes_connection: head.closes_connection,
             sent: 0,
             is_due,
@@ -294,7 +296,7 @@ impl OriginServer {
 }
 
 fn token(socket: &impl AsRawFd) -> usize {
-    usize::try_from(socket.as_raw_fd()).expect("an open file has a number")
+    usize::try_from(socket.as_raw_fd()).expect("file descriptors are not negative")
 }
 
 #[cfg(test)]
@@ -319,7 +321,7 @@ mod tests {
         BufReader::new(TcpStream::connect((Site::host_address(host), origin.port())).unwrap())
     }
 
-    /// The status and the body of the next answer.
+    /// The status and the body of the next response.
     fn read_response(connection: &mut BufReader<TcpStream>) -> (String, String) {
         let mut lines = Vec::new();
         while lines.last().is_none_or(|line| line != "\r\n") {
@@ -350,28 +352,30 @@ mod tests {
             "{page}"
         );
         assert_eq!(get(&mut connection, "/p/2").0, "HTTP/1.1 404 Not Found");
-        // Two at once, in two pieces, and the second is the last.
+        // Two requests arrive in two pieces, and the second one closes the connection.
         let requests = b"GET /p/0 HTTP/1.1\r\n\r\nGET /p/1 HTTP/1.1\r\nConnection: close\r\n\r\n";
         connection.get_mut().write_all(&requests[..30]).unwrap();
         assert!(read_response(&mut connection).1.contains("Page 0 of"));
         connection.get_mut().write_all(&requests[30..]).unwrap();
         assert!(read_response(&mut connection).1.contains("Page 1 of"));
         assert_eq!(connection.read(&mut [0]).unwrap(), 0);
-        let record = origin.request_log();
-        let asked: Vec<_> = record.requests.iter().map(|hit| hit.target).collect();
+        let log = origin.request_log();
+        let targets: Vec<_> = log.requests.iter().map(|request| request.target).collect();
         let [first, second] = [RequestTarget::Page(0), RequestTarget::Page(1)];
-        assert_eq!(asked, [RequestTarget::Robots, second, RequestTarget::Other, first, second]);
+        assert_eq!(targets, [RequestTarget::Robots, second, RequestTarget::Other, first, second]);
         assert!(
-            record.requests.iter().all(|hit| hit.host == 2 && hit.end >= Some(hit.start)),
-            "{record:?}"
+            log.requests
+                .iter()
+                .all(|request| request.host == 2 && request.end >= Some(request.start)),
+            "{log:?}"
         );
-        assert_eq!(record.connections, 1);
+        assert_eq!(log.connections, 1);
     }
 
     #[test]
     fn delayed_responses_do_not_block_other_connections() {
-        let answer_after = Duration::from_millis(50);
-        let site = Site { response_delay: answer_after, ..SITE };
+        let response_delay = Duration::from_millis(50);
+        let site = Site { response_delay, ..SITE };
         let origin = Origin::serve(site, (Ipv4Addr::UNSPECIFIED, 0).into()).unwrap();
         let mut connections: Vec<_> = (0..3).map(|host| connect(&origin, host)).collect();
         for connection in &mut connections {
@@ -380,11 +384,11 @@ mod tests {
         for connection in &mut connections {
             assert_eq!(read_response(connection).0, "HTTP/1.1 200 OK");
         }
-        let hits = origin.request_log().requests;
-        let first_end = hits.iter().filter_map(|hit| hit.end).min().unwrap();
-        for hit in hits {
-            assert!(hit.end.unwrap() >= hit.start + answer_after, "{hit:?}");
-            assert!(hit.start < first_end, "{hit:?}");
+        let requests = origin.request_log().requests;
+        let first_end = requests.iter().filter_map(|request| request.end).min().unwrap();
+        for request in requests {
+            assert!(request.end.unwrap() >= request.start + response_delay, "{request:?}");
+            assert!(request.start < first_end, "{request:?}");
         }
     }
 
@@ -394,18 +398,17 @@ mod tests {
         let origin = Origin::serve(site, (Ipv4Addr::UNSPECIFIED, 0).into()).unwrap();
         let mut slow = connect(&origin, 0);
         slow.get_mut().write_all(b"GET /p/0 HTTP/1.1\r\n\r\n").unwrap();
-        // Meanwhile somebody else takes all of it, which no socket holds.
+        // Meanwhile another client reads such a page completely. No socket buffer holds it.
         assert_eq!(get(&mut connect(&origin, 1), "/p/1").1.len(), 16 << 20);
-        let patience = Duration::from_secs(20);
-        let is_ended = |record: &RequestLog, ended| {
-            record
-                .requests
+        let timeout = Duration::from_secs(20);
+        let is_ended = |log: &RequestLog, ended| {
+            log.requests
                 .iter()
-                .any(|hit| hit.host == 0 && hit.end.is_some() == ended)
+                .any(|request| request.host == 0 && request.end.is_some() == ended)
                 .then_some(())
         };
-        origin.wait_for(patience, |record| is_ended(record, true)).unwrap();
+        origin.wait_for(timeout, |log| is_ended(log, true)).unwrap();
         drop(slow);
-        origin.wait_for(patience, |record| is_ended(record, false)).unwrap();
+        origin.wait_for(timeout, |log| is_ended(log, false)).unwrap();
     }
 }

@@ -1,5 +1,5 @@
-//! What is served: hosts that all have the same pages but for their names, made before the first
-//! request.
+//! The content of the origin: all hosts have the same pages except for their names, rendered before
+//! the first request.
 
 use std::fmt::Write;
 use std::io::IoSlice;
@@ -9,38 +9,39 @@ use std::time::Duration;
 
 use memchr::memmem;
 
-/// Hosts of 127.1.0.0/16 that can be told apart, without the addresses that end in 0 or 255, which
-/// some take for those of a network.
+/// Number of hosts in 127.1.0.0/16 without the addresses that end in 0 or 255, which some programs
+/// take for those of a network.
 pub const HOSTS_MAX: u32 = 256 * HOSTS_PER_SUBNET;
 const HOSTS_PER_SUBNET: u32 = 250;
 
-/// Of so many links of a page one leads to a page that was not met yet.
+/// One link in this many leads to a new page.
 const LINKS_PER_NEW_PAGE: u32 = 5;
 
-/// Bytes of a host's name in a page, so that pages of all hosts are of the same length.
+/// Bytes of a host name in a page, so that pages of all hosts have the same length.
 const LABEL_BYTES: usize = "127.1.255.250".len();
 
-/// What all pages consist of, but for their links.
-const FILLER: &str = "Whoever waits at a door for a letter is better served by a bell than by looking every minute. ";
+/// Text of all pages.
+const FILLER: &str =
+    "A crawler that waits for an event requests a page once, and not every minute. ";
 
 /// Many hosts on one port, each with a tree of pages below `/p/0`.
 #[derive(Debug, Clone, Copy)]
 pub struct Site {
-    /// Hosts, at most [`HOSTS_MAX`].
+    /// Number of hosts, at most [`HOSTS_MAX`].
     pub hosts: u32,
-    /// Pages of each host, `/p/0` and on.
+    /// Pages per host, from `/p/0` on.
     pub pages: u32,
-    /// Bytes of a page, without the head of the answer; more if its links do not fit.
+    /// Bytes of a page without the head of the response; more if its links do not fit.
     pub page_bytes: usize,
-    /// Links of a page. Four in five lead to pages with lower numbers.
+    /// Links per page. Four in five lead to pages with lower numbers.
     pub links: u32,
-    /// How long each answer is held back, also that for robots.txt.
+    /// Delay of each response, also of robots.txt.
     pub response_delay: Duration,
-    /// The pause that is expected between the end of an answer and the next request to its host,
-    /// and named in robots.txt as `Crawl-delay`; `None`: requests may overlap.
+    /// The pause that must follow a response before the next request to its host; robots.txt names
+    /// it as `Crawl-delay`. `None`: requests may overlap.
     pub crawl_delay: Option<Duration>,
-    /// Answers say `Connection: keep-alive`, as those of most servers do. HTTP/1.1 does not need
-    /// it, but there are clients that open a connection for each request otherwise.
+    /// Responses have `Connection: keep-alive`, as those of most servers do. HTTP/1.1 does not need
+    /// it, but some clients open a connection for each request without it.
     pub sends_keep_alive: bool,
 }
 
@@ -51,34 +52,33 @@ impl Site {
         Ipv4Addr::new(127, 1, part(number / HOSTS_PER_SUBNET), part(number % HOSTS_PER_SUBNET + 1))
     }
 
-    /// The number of a host of [`Site::host`]; `None`: it is not one of this site.
+    /// The number of the host with this address; `None`: the site does not have it.
     pub(super) fn host_number(&self, host: Ipv4Addr) -> Option<u32> {
         let [127, 1, high, low @ 1..=250] = host.octets() else { return None };
         let number = u32::from(high) * HOSTS_PER_SUBNET + u32::from(low) - 1;
         (number < self.hosts).then_some(number)
     }
 
-    /// All pages of all hosts.
+    /// Number of pages of all hosts.
     pub fn total_pages(&self) -> u64 {
         u64::from(self.hosts) * u64::from(self.pages)
     }
 
-    /// The pages that a page links to: first those that no page before it links to.
+    /// The pages that a page links to. Pages without a link so far come first.
     fn links_of(&self, page: u32) -> impl Iterator<Item = u32> {
         let new = self.links.div_ceil(LINKS_PER_NEW_PAGE);
         let (pages, links) = (self.pages, self.links);
         (0..links).map(move |link| match page * new + link + 1 {
             child if link < new && child < pages => child,
-            // Spread over what was met before; of two neighbours one has other links than the
-            // other.
+            // Spread over the pages before, so that neighbouring pages have different links.
             _ => (page * 31 + link * 17) % (page + 1),
         })
     }
 
     fn response_head(&self, status: &str, kind: &str, body_bytes: usize) -> String {
-        let stays = if self.sends_keep_alive { "Connection: keep-alive\r\n" } else { "" };
+        let keep_alive = if self.sends_keep_alive { "Connection: keep-alive\r\n" } else { "" };
         format!(
-            "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {body_bytes}\r\n{stays}\r\n"
+            "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {body_bytes}\r\n{keep_alive}\r\n"
         )
     }
 
@@ -87,7 +87,7 @@ impl Site {
         format!("User-agent: *\n{}Disallow:\n", delay.unwrap_or_default())
     }
 
-    /// A page, and where in it the name of its host belongs.
+    /// A page, and the range in it for the name of its host.
     fn page(&self, page: u32) -> (String, Range<usize>) {
         let mut html = format!(
             "<!doctype html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"><title>Page {page} of "
@@ -112,19 +112,19 @@ impl Site {
     }
 }
 
-/// What a request is for.
+/// The requested path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestTarget {
     /// `/robots.txt`.
     Robots,
     /// A page of the site.
     Page(u32),
-    /// Anything else: there is no such thing.
+    /// Any other path; the response is 404.
     Other,
 }
 
 impl RequestTarget {
-    /// Of a path with its query.
+    /// Parses a path with its query.
     fn parse(path: &[u8], pages: u32) -> Self {
         if path == b"/robots.txt" {
             return Self::Robots;
@@ -137,45 +137,45 @@ impl RequestTarget {
     }
 }
 
-/// A request's head, as much of it as matters.
+/// The parts of a request's head that matter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RequestHead {
     pub(super) target: RequestTarget,
-    /// The client wants no further answer on this connection.
+    /// The client accepts no further response on this connection.
     pub(super) closes_connection: bool,
-    /// With the empty line.
+    /// Length, with the empty line.
     pub(super) bytes: usize,
 }
 
-/// The first head in what was received, once it is complete.
+/// The first head in the received bytes; `None` while it is incomplete.
 pub(super) fn parse_head(received: &[u8], pages: u32) -> Option<RequestHead> {
     let bytes = memmem::find(received, b"\r\n\r\n")? + 4;
     let mut lines = received[..bytes].split(|&byte| byte == b'\n');
     let mut words = lines.next()?.trim_ascii_end().split(|&byte| byte == b' ').skip(1);
-    let asked = RequestTarget::parse(words.next().unwrap_or_default(), pages);
+    let target = RequestTarget::parse(words.next().unwrap_or_default(), pages);
     let is_old = words.next() != Some(b"HTTP/1.1");
     let says_close = |line: &[u8]| {
         let Some((name, value)) = line.split_at_checked("connection:".len()) else { return false };
         name.eq_ignore_ascii_case(b"connection:")
             && value.trim_ascii().eq_ignore_ascii_case(b"close")
     };
-    Some(RequestHead { target: asked, closes_connection: is_old || lines.any(says_close), bytes })
+    Some(RequestHead { target, closes_connection: is_old || lines.any(says_close), bytes })
 }
 
-/// An answer in two pieces, with the name of the host between them.
+/// A response in two pieces, with the name of the host between them.
 #[derive(Debug)]
 struct CannedResponse {
     before: Vec<u8>,
     after: Vec<u8>,
 }
 
-/// All answers, as they go to the sockets.
+/// All responses, as bytes for the sockets.
 #[derive(Debug)]
 pub(super) struct CannedResponses {
     robots: CannedResponse,
     pages: Vec<CannedResponse>,
     not_found: CannedResponse,
-    /// The name of each host.
+    /// The names of all hosts, in [`LABEL_BYTES`] each.
     labels: Vec<u8>,
 }
 
@@ -203,14 +203,14 @@ impl CannedResponses {
         }
     }
 
-    /// What is left to send of an answer of which so many bytes were sent; nothing at its end.
+    /// The part of a response after the first `sent` bytes; empty at its end.
     pub(super) fn remaining(
         &self,
         host: u32,
-        asked: RequestTarget,
+        target: RequestTarget,
         sent: usize,
     ) -> [IoSlice<'_>; 3] {
-        let (answer, label) = match asked {
+        let (response, label) = match target {
             RequestTarget::Robots => (&self.robots, &[][..]),
             RequestTarget::Other => (&self.not_found, &[][..]),
             RequestTarget::Page(page) => (&self.pages[index(page)], {
@@ -219,7 +219,7 @@ impl CannedResponses {
             }),
         };
         let mut skipped = sent;
-        [&answer.before[..], label, &answer.after[..]].map(|piece| {
+        [&response.before[..], label, &response.after[..]].map(|piece| {
             let (_, rest) = piece.split_at(skipped.min(piece.len()));
             skipped -= piece.len() - rest.len();
             IoSlice::new(rest)
@@ -253,28 +253,28 @@ mod tests {
     fn every_page_is_reached_from_the_first_by_links_to_new_pages() {
         for pages in [1, 3, 10, 50, 500] {
             let site = site(pages);
-            let mut met = BTreeSet::from([0]);
+            let mut reached = BTreeSet::from([0]);
             for page in 0..pages {
-                assert!(met.contains(&page), "{page} of {pages}");
+                assert!(reached.contains(&page), "{page} of {pages}");
                 assert_eq!(site.links_of(page).count(), 30);
-                met.extend(site.links_of(page));
+                reached.extend(site.links_of(page));
             }
-            assert_eq!(met.len(), index(pages));
+            assert_eq!(reached.len(), index(pages));
         }
     }
 
     #[test]
     fn a_response_names_its_length_and_host() {
         let site = site(500);
-        let answers = CannedResponses::render(&site);
-        for (asked, bytes) in [
+        let responses = CannedResponses::render(&site);
+        for (target, bytes) in [
             (RequestTarget::Page(0), 10_200),
             (RequestTarget::Page(499), 10_200),
             (RequestTarget::Robots, 24),
         ] {
             let rest = |sent| {
-                answers
-                    .remaining(251, asked, sent)
+                responses
+                    .remaining(251, target, sent)
                     .iter()
                     .flat_map(|piece| piece.to_vec())
                     .collect::<Vec<_>>()
@@ -285,7 +285,7 @@ mod tests {
             assert_eq!(whole.len() - body, bytes, "{head}");
             assert!(head.contains(&format!("Content-Length: {bytes}\r\n")), "{head}");
             let named = memmem::find(&whole, b"of 127.1.1.2    </title>").is_some();
-            assert_eq!(named, asked != RequestTarget::Robots);
+            assert_eq!(named, target != RequestTarget::Robots);
             for sent in [0, 1, whole.len() / 2, whole.len()] {
                 assert_eq!(rest(sent), whole[sent..], "{sent}");
             }

@@ -1,4 +1,4 @@
-//! What the record of an origin says about whoever asked.
+//! Verdict on a crawl, from the request log of the origin.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
@@ -11,12 +11,12 @@ use super::site::{RequestTarget, Site};
 pub struct OriginRequest {
     /// The number of the host.
     pub host: u32,
-    /// What for.
+    /// The requested path.
     pub target: RequestTarget,
-    /// When its first bytes were read, since the origin began.
+    /// When its first bytes were read, since the start of the origin.
     pub start: Duration,
-    /// When the last byte of the answer was about to be sent; `None`: not yet, or the client broke
-    /// off.
+    /// When the last byte of the response was about to be sent; `None`: not yet, or the client
+    /// disconnected.
     pub end: Option<Duration>,
 }
 
@@ -29,81 +29,81 @@ pub struct RequestLog {
     pub connections: u64,
 }
 
-/// How well a crawl was done, as the hosts saw it.
+/// The quality of a crawl, as the hosts saw it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// Pages that were asked for, each counted once.
+    /// Pages that were requested, each counted once.
     pub pages: u64,
-    /// Pages that nobody asked for.
+    /// Pages that were not requested.
     pub missing: u64,
-    /// Requests for pages that had been asked for before.
+    /// Requests for pages that had been requested before.
     pub repeated: u64,
-    /// Requests for what no page links to, robots.txt aside.
+    /// Requests for paths that no page links to, except robots.txt.
     pub unlinked: u64,
     /// Requests for pages before robots.txt of their host was answered.
     pub before_robots: u64,
-    /// Requests that came sooner than the delay after the end of the one before, robots.txt
-    /// included, or during it.
+    /// Requests that began during the request before, or sooner than the delay after its end;
+    /// robots.txt included.
     pub too_early: u64,
-    /// By how much the worst of them.
+    /// By how much the earliest of these came too early.
     pub early_by_max: Duration,
     /// Connections that were opened.
     pub connections: u64,
-    /// From the start of the first request to the end of the last answer.
+    /// From the start of the first request to the end of the last response.
     pub span: Duration,
 }
 
 impl RequestLog {
-    /// Judges a crawl of all of this site.
+    /// Judges a crawl of this whole site.
     ///
-    /// Times are taken so that a crawl is not judged to be worse than it was: see [`super`].
+    /// The verdict is never worse than the crawl: see [`super`].
     pub fn judge(&self, site: &Site) -> Verdict {
         let mut verdict = Verdict { connections: self.connections, ..Verdict::default() };
         let mut hosts: BTreeMap<u32, HostTimes> = BTreeMap::new();
-        let mut met =
+        let mut requested =
             vec![false; usize::try_from(site.total_pages()).expect("pages fit into memory")];
-        for hit in &self.requests {
-            let host = hosts.entry(hit.host).or_default();
+        for request in &self.requests {
+            let host = hosts.entry(request.host).or_default();
             if let (Some(delay), Some(before)) = (site.crawl_delay, host.last_end) {
-                let early = (before + delay).saturating_sub(hit.start);
+                let early = (before + delay).saturating_sub(request.start);
                 verdict.too_early += u64::from(!early.is_zero());
                 verdict.early_by_max = verdict.early_by_max.max(early);
             }
-            // The end of a request that the client broke off is not known; its start is never
-            // later.
-            host.last_end = host.last_end.max(Some(hit.end.unwrap_or(hit.start)));
-            match hit.target {
-                RequestTarget::Robots => host.robots_end = host.robots_end.or(hit.end),
+            // The end of a request is unknown if the client disconnected. Its start is never later.
+            host.last_end = host.last_end.max(Some(request.end.unwrap_or(request.start)));
+            match request.target {
+                RequestTarget::Robots => host.robots_end = host.robots_end.or(request.end),
                 RequestTarget::Other => verdict.unlinked += 1,
                 RequestTarget::Page(page) => {
                     verdict.before_robots +=
-                        u64::from(host.robots_end.is_none_or(|end| hit.start < end));
-                    let number = u64::from(hit.host) * u64::from(site.pages) + u64::from(page);
-                    let met = &mut met[usize::try_from(number).expect("below the number of pages")];
-                    *(if *met { &mut verdict.repeated } else { &mut verdict.pages }) += 1;
-                    *met = true;
+                        u64::from(host.robots_end.is_none_or(|end| request.start < end));
+                    let number = u64::from(request.host) * u64::from(site.pages) + u64::from(page);
+                    let requested =
+                        &mut requested[usize::try_from(number).expect("below the number of pages")];
+                    *(if *requested { &mut verdict.repeated } else { &mut verdict.pages }) += 1;
+                    *requested = true;
                 }
             }
         }
         verdict.missing = site.total_pages() - verdict.pages;
-        let first = self.requests.first().map_or(Duration::ZERO, |hit| hit.start);
+        let first = self.requests.first().map_or(Duration::ZERO, |request| request.start);
         let last = hosts.values().filter_map(|host| host.last_end).max();
         verdict.span = last.map_or(Duration::ZERO, |last| last.saturating_sub(first));
         verdict
     }
 }
 
-/// What is known of a host while a record is read.
+/// State of a host while the log is read.
 #[derive(Debug, Default)]
 struct HostTimes {
-    /// The end of the last answer so far.
+    /// The end of the latest response so far.
     last_end: Option<Duration>,
-    /// The end of the first answer to robots.txt.
+    /// The end of the first response to robots.txt.
     robots_end: Option<Duration>,
 }
 
 impl Verdict {
-    /// Each page was asked for exactly once, and none too early.
+    /// Each page was requested exactly once, and none too early.
     pub fn is_clean(&self) -> bool {
         self.missing + self.repeated + self.before_robots + self.too_early == 0
     }
@@ -118,8 +118,8 @@ impl Display for Verdict {
             }
         };
         fault(self.missing, "missing");
-        fault(self.repeated, "twice");
-        fault(self.unlinked, "that no page links to");
+        fault(self.repeated, "repeated");
+        fault(self.unlinked, "not linked");
         fault(self.before_robots, "before robots.txt");
         fault(self.too_early, "too early");
         if self.too_early > 0 {
@@ -149,31 +149,31 @@ mod tests {
         }
     }
 
-    fn hit(
+    fn request(
         host: u32,
-        asked: RequestTarget,
+        target: RequestTarget,
         start: u64,
         end: impl Into<Option<u64>>,
     ) -> OriginRequest {
         let end = end.into().map(Duration::from_millis);
-        OriginRequest { host, target: asked, start: Duration::from_millis(start), end }
+        OriginRequest { host, target, start: Duration::from_millis(start), end }
     }
 
-    fn judge(site: &Site, hits: &[OriginRequest]) -> Verdict {
-        RequestLog { requests: hits.to_vec(), connections: 1 }.judge(site)
+    fn judge(site: &Site, requests: &[OriginRequest]) -> Verdict {
+        RequestLog { requests: requests.to_vec(), connections: 1 }.judge(site)
     }
 
     #[test]
     fn a_polite_crawl_is_clean() {
-        let hits = [
-            hit(0, RequestTarget::Robots, 5, 10),
-            hit(1, RequestTarget::Robots, 6, 11),
-            hit(0, RequestTarget::Page(0), 110, 115),
-            hit(1, RequestTarget::Page(0), 111, 116),
-            hit(0, RequestTarget::Page(1), 215, 220),
-            hit(1, RequestTarget::Page(1), 300, 310),
+        let requests = [
+            request(0, RequestTarget::Robots, 5, 10),
+            request(1, RequestTarget::Robots, 6, 11),
+            request(0, RequestTarget::Page(0), 110, 115),
+            request(1, RequestTarget::Page(0), 111, 116),
+            request(0, RequestTarget::Page(1), 215, 220),
+            request(1, RequestTarget::Page(1), 300, 310),
         ];
-        let verdict = judge(&site(Some(100)), &hits);
+        let verdict = judge(&site(Some(100)), &requests);
         let span = Duration::from_millis(305);
         assert_eq!(verdict, Verdict { pages: 4, connections: 1, span, ..Verdict::default() });
         assert!(verdict.is_clean());
@@ -182,16 +182,16 @@ mod tests {
 
     #[test]
     fn each_kind_of_fault_is_counted() {
-        let hits = [
-            hit(0, RequestTarget::Page(0), 0, 40),
-            hit(0, RequestTarget::Robots, 50, 60),
-            hit(0, RequestTarget::Page(0), 160, 170),
-            hit(0, RequestTarget::Other, 200, None),
-            // 100 ms after the start of the one before would be in time, as its end is not known.
-            hit(0, RequestTarget::Other, 299, 300),
+        let requests = [
+            request(0, RequestTarget::Page(0), 0, 40),
+            request(0, RequestTarget::Robots, 50, 60),
+            request(0, RequestTarget::Page(0), 160, 170),
+            request(0, RequestTarget::Other, 200, None),
+            // The end of the request before is unknown: 100 ms after its start would be in time.
+            request(0, RequestTarget::Other, 299, 300),
         ];
-        let verdict = judge(&site(Some(100)), &hits);
-        let earliest = Duration::from_millis(90);
+        let verdict = judge(&site(Some(100)), &requests);
+        let early_by_max = Duration::from_millis(90);
         let span = Duration::from_millis(300);
         let faults = Verdict {
             pages: 1,
@@ -200,24 +200,24 @@ mod tests {
             unlinked: 2,
             before_robots: 1,
             too_early: 3,
-            early_by_max: earliest,
+            early_by_max,
             connections: 1,
             span,
         };
         assert_eq!(verdict, faults);
         assert!(!verdict.is_clean());
-        let text = "3 missing, 1 twice, 2 that no page links to, 1 before robots.txt, 3 too early, by up to 0.090 s";
+        let text = "3 missing, 1 repeated, 2 not linked, 1 before robots.txt, 3 too early, by up to 0.090 s";
         assert_eq!(verdict.to_string(), text);
     }
 
     #[test]
     fn overlapping_requests_count_from_the_last_end() {
-        let hits = [
-            hit(0, RequestTarget::Robots, 0, 500),
-            hit(0, RequestTarget::Other, 100, 110),
-            hit(0, RequestTarget::Other, 550, 560),
+        let requests = [
+            request(0, RequestTarget::Robots, 0, 500),
+            request(0, RequestTarget::Other, 100, 110),
+            request(0, RequestTarget::Other, 550, 560),
         ];
-        assert_eq!(judge(&site(Some(100)), &hits).too_early, 2);
-        assert_eq!(judge(&site(None), &hits).too_early, 0);
+        assert_eq!(judge(&site(Some(100)), &requests).too_early, 2);
+        assert_eq!(judge(&site(None), &requests).too_early, 0);
     }
 }

@@ -142,7 +142,7 @@ fn a_stalled_subscriber_misses_nothing_silently() {
     let measured = run_bench(&[&few, &MEMORY_SYNC[..]].concat());
     expect_figures(&measured, &["others_kept", "stalled_missed_events", "broker_grown_mib"]);
     let end = measured["stalled_end"].as_str().unwrap();
-    assert!(["everything", "told what is gone"].contains(&end), "{measured}");
+    assert!(["everything", "loss reported"].contains(&end), "{measured}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Crawls the sites of a file of seeds with `spider`, side by side: `spider-peer SEEDS DELAY_MS`.
+//! Crawls all sites of a seed file concurrently with `spider`: `spider-peer SEEDS DELAY_MS`.
 
 use std::{env, fs};
 
@@ -11,12 +11,12 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 
 #[tokio::main]
 async fn main() {
-    let mut words = env::args().skip(1);
-    let (Some(seeds), Some(delay)) = (words.next(), words.next()) else {
+    let mut arguments = env::args().skip(1);
+    let (Some(seeds), Some(delay)) = (arguments.next(), arguments.next()) else {
         panic!("usage: spider-peer SEEDS DELAY_MS");
     };
-    let seeds = fs::read_to_string(seeds).expect("the file of seeds");
-    let delay: u64 = delay.parse().expect("a number of milliseconds");
+    let seeds = fs::read_to_string(seeds).expect("SEEDS: cannot read the file");
+    let delay: u64 = delay.parse().expect("DELAY_MS: expected milliseconds, such as 1000");
     let mut sites = JoinSet::new();
     for seed in seeds.lines() {
         let mut site = Website::new(seed);

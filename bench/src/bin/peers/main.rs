@@ -1,6 +1,6 @@
-//! Tidings beside its peers, on this machine, in one run: starts every server, lets the same
-//! generator work with each of them, and prints a table. `bench/peers.sh` installs what it needs
-//! and calls it.
+//! `peers`: compares Tidings with other programs on this machine. It starts every server, runs the
+//! same generator with each of them, and prints a table. `bench/peers.sh` installs the programs and
+//! calls it.
 
 mod crawl;
 mod protocols;
@@ -32,37 +32,37 @@ use crate::results::{Contestant, Results};
 use crate::servers::{ServerKind, ServerOptions, ServerPaths};
 use crate::workloads::{LoadKind, RunLengths, WORKLOADS, Workload};
 
-/// Bytes of an event everywhere.
+/// Bytes of all events.
 const PAYLOAD_BYTES: usize = 128;
 
-/// Tidings beside its peers.
+/// Compares Tidings with other programs.
 #[derive(Debug, Parser)]
 #[command(name = "peers")]
 enum Peers {
-    /// Compare everything and print a table in Markdown
+    /// Compare brokers and print a table in Markdown
     Compare(CompareArgs),
     /// Compare crawlers and print a table in Markdown
     Crawl(CrawlArgs),
-    /// The web that crawlers are compared on, for a crawler that is started by hand
+    /// Serve the site of a comparison, for a crawler that you start yourself
     Origin(OriginArgs),
-    /// One of the limits that brokers are compared with
+    /// Run one of the limits that brokers are compared with
     #[command(flatten)]
     Limit(Limit),
 }
 
 #[derive(Debug, Subcommand)]
 enum Limit {
-    /// Read up to 64 KiB, cut at the last line end, write to each
+    /// Read up to 64 KiB, cut at the last line end, write to each subscriber
     Relay(LimitArgs),
     /// The same, line by line
     Naive(LimitArgs),
-    /// Write the same buffer to each, for ever
+    /// Write the same buffer to each subscriber until it is killed
     Blast(BlastArgs),
 }
 
 #[derive(Debug, Args)]
 struct LimitArgs {
-    /// Where to listen
+    /// Address to listen on
     #[arg(long)]
     listen: SocketAddr,
 }
@@ -72,11 +72,11 @@ struct BlastArgs {
     #[command(flatten)]
     limit: LimitArgs,
 
-    /// Begin when so many have connected
+    /// Begin when this number of subscribers has connected
     #[arg(long)]
     subscribers: usize,
 
-    /// Length of a line, with its end
+    /// Bytes of a line, with its end
     #[arg(long)]
     line_bytes: usize,
 }
@@ -91,23 +91,23 @@ struct CompareArgs {
     #[arg(long, value_name = "FILE", default_value = "target/release/zmq_proxy")]
     zmq_proxy: PathBuf,
 
-    /// Rounds, in each of which every server works once
+    /// Number of rounds; each server runs once per round
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
 
-    /// One short round: whether everything works, no figures to be quoted
+    /// One short round, to test whether everything works; do not quote its figures
     #[arg(long)]
     quick: bool,
 
-    /// Only these works, such as fan-out-100,queue
+    /// Run only these works, such as fan-out-100,queue
     #[arg(long, value_name = "WORK,..", value_delimiter = ',')]
     only: Vec<String>,
 
-    /// Only these servers beside Tidings, such as nats,relay
+    /// Run only these servers beside Tidings, such as nats,relay
     #[arg(long, value_name = "SERVER,..", value_delimiter = ',')]
     servers: Vec<String>,
 
-    /// Processors of servers and generator
+    /// Processor of the servers and processor of the generator
     #[arg(
         long,
         value_name = "SERVER,CLIENT",
@@ -117,16 +117,15 @@ struct CompareArgs {
     )]
     pin: Vec<usize>,
 
-    /// When Tidings confirms, everywhere [default: as each work says]
+    /// `sync=` of all topics of Tidings [default: that of each work]
     #[arg(long, value_enum, value_name = "WHEN")]
     sync: Option<Sync>,
 
-    /// Where servers keep their data, on a disk [default: a directory under this one, removed
-    /// afterwards]
+    /// Data directory of the servers, on a disk [default: a temporary directory in the current one]
     #[arg(long, value_name = "DIR", env = "PEERS_DATA")]
     data: Option<PathBuf>,
 
-    /// Write all values into this file, too
+    /// Also write all values to this file, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -163,12 +162,12 @@ fn run_limit(limit: &Limit) -> anyhow::Result<()> {
 fn compare(args: &CompareArgs) -> anyhow::Result<()> {
     raise_limits()?;
     let works = selected_workloads(&args.only)?;
-    ensure!(args.pin.len() == 2, "--pin takes two processors, such as 0,1");
-    ensure!(args.tidings.is_file(), "there is no {}; build it first", args.tidings.display());
+    ensure!(args.pin.len() == 2, "--pin: expected two processors, such as 0,1");
+    ensure!(args.tidings.is_file(), "{} does not exist; build it first", args.tidings.display());
     let data = DataDir::new(args.data.as_deref())?;
     disk::check_not_in_memory(&data.path)?;
     let heading = heading(&data.path, args)?;
-    let place = ServerPaths {
+    let paths = ServerPaths {
         tidings: fs::canonicalize(&args.tidings)?,
         zmq_proxy: args.zmq_proxy.clone(),
         data: data.path.clone(),
@@ -178,12 +177,12 @@ fn compare(args: &CompareArgs) -> anyhow::Result<()> {
 
     let mut all: Vec<(Workload, Results<ServerKind>)> = Vec::new();
     for work in works {
-        let results = run_rounds(args, &work, &place);
+        let results = run_rounds(args, &work, &paths);
         all.push((work, results));
     }
     clear_progress();
     let mut output = io::stdout().lock();
-    for line in heading.into_iter().chain(versions(&place)).chain(table(&all)) {
+    for line in heading.into_iter().chain(versions(&paths)).chain(table(&all)) {
         writeln!(output, "{line}")?;
     }
     if let Some(file) = &args.json {
@@ -196,21 +195,25 @@ fn compare(args: &CompareArgs) -> anyhow::Result<()> {
 fn selected_workloads(only: &[String]) -> anyhow::Result<Vec<Workload>> {
     let known: Vec<_> = WORKLOADS.iter().map(|work| work.name).collect();
     for name in only {
-        ensure!(known.contains(&name.as_str()), "no work {name}; there are {}", known.join(", "));
+        ensure!(
+            known.contains(&name.as_str()),
+            "no work {name}; expected one of {}",
+            known.join(", ")
+        );
     }
-    let is_chosen = |work: &&Workload| only.is_empty() || only.iter().any(|name| name == work.name);
-    Ok(WORKLOADS.iter().filter(is_chosen).copied().collect())
+    let is_named = |work: &&Workload| only.is_empty() || only.iter().any(|name| name == work.name);
+    Ok(WORKLOADS.iter().filter(is_named).copied().collect())
 }
 
-/// Every round runs every server once, so that what changes on the machine changes for all of them.
-fn run_rounds(args: &CompareArgs, work: &Workload, place: &ServerPaths) -> Results<ServerKind> {
+/// In each round every server runs once, so that a change on the machine affects all of them.
+fn run_rounds(args: &CompareArgs, work: &Workload, paths: &ServerPaths) -> Results<ServerKind> {
     let mut results = Results::default();
     let rounds = if args.quick { 1 } else { args.rounds };
     for round in 1..=rounds {
         results.begin_round();
         for &kind in work.servers.iter().filter(|kind| is_selected(args, **kind)) {
             let what = format!("{} {round}/{rounds}, {}", work.name, kind.name());
-            let outcome = run(args, work, place, kind, &what);
+            let outcome = run(args, work, paths, kind, &what);
             if let Err(error) = &outcome {
                 print_note(&format!("{what}: {error:#}"));
             }
@@ -227,7 +230,7 @@ fn is_selected(args: &CompareArgs, kind: ServerKind) -> bool {
 fn run(
     args: &CompareArgs,
     work: &Workload,
-    place: &ServerPaths,
+    paths: &ServerPaths,
     kind: ServerKind,
     what: &str,
 ) -> anyhow::Result<workloads::Outcome> {
@@ -246,13 +249,13 @@ fn run(
             replayed: 1_000_000,
         }
     };
-    let used = ServerOptions {
+    let options = ServerOptions {
         sync: args.sync.unwrap_or(work.sync),
         subscribers: work.load.subscribers(),
         payload_bytes: PAYLOAD_BYTES,
         is_over_zmq: matches!(work.load, LoadKind::ZmqFan { .. }),
     };
-    let running = servers::start(place, kind, used)?;
+    let running = servers::start(paths, kind, options)?;
     let target = Target {
         wire: running.wire.as_ref(),
         address: running.server.address(),
@@ -260,15 +263,15 @@ fn run(
         payload_bytes: PAYLOAD_BYTES,
         server: Some(&running.server),
     };
-    let mut watch = |text: &str| {
+    let mut progress = |text: &str| {
         show_progress(&format!("{what}: {text}"));
         Ok(())
     };
-    let disk = used.sync.is_durable().then(|| running.dir.path());
-    work.load.measure(target, kind, lengths, disk, &mut watch)
+    let disk = options.sync.is_durable().then(|| running.dir.path());
+    work.load.measure(target, kind, lengths, disk, &mut progress)
 }
 
-/// When, where and on what.
+/// Date, machine, and settings.
 fn heading(data: &Path, args: &CompareArgs) -> anyhow::Result<Vec<String>> {
     let disk = Disk::of(data)?;
     let sync_us = disk::sync_time(data)?.as_micros();
@@ -290,7 +293,7 @@ fn heading(data: &Path, args: &CompareArgs) -> anyhow::Result<Vec<String>> {
     ])
 }
 
-/// When, and on what machine.
+/// Date and machine.
 fn machine() -> anyhow::Result<String> {
     let now = Command::new("date").args(["-u", "+%Y-%m-%d %H:%M UTC"]).output()?;
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
@@ -305,25 +308,25 @@ fn machine() -> anyhow::Result<String> {
     ))
 }
 
-fn versions(place: &ServerPaths) -> [String; 2] {
-    [format!("Versions: {}.", servers::versions(place).join("; ")), String::new()]
+fn versions(paths: &ServerPaths) -> [String; 2] {
+    [format!("Versions: {}.", servers::versions(paths).join("; ")), String::new()]
 }
 
 fn table(all: &[(Workload, Results<ServerKind>)]) -> Vec<String> {
     let mut lines =
-        vec!["| work | Tidings | others | reach |".to_owned(), "|---|---|---|---|".to_owned()];
+        vec!["| work | Tidings | others | goal |".to_owned(), "|---|---|---|---|".to_owned()];
     lines.extend(all.iter().map(|(work, results)| results.row(&work.row())));
     let mut peaks: BTreeMap<ServerKind, f64> = BTreeMap::new();
     for (kind, peak) in all.iter().flat_map(|(_, results)| results.peaks()) {
         let highest = peaks.entry(kind).or_default();
         *highest = highest.max(peak);
     }
-    let mine = peaks.remove(&ServerKind::Tidings).unwrap_or_default();
+    let ours = peaks.remove(&ServerKind::Tidings).unwrap_or_default();
     let others: Vec<_> =
         peaks.iter().map(|(kind, peak)| format!("{} {peak:.0} MiB", kind.name())).collect();
-    let kept = if mine <= 128.0 { "yes" } else { "**no**" };
+    let is_met = if ours <= 128.0 { "yes" } else { "**no**" };
     lines.push(format!(
-        "| peak memory in all of the above | {mine:.0} MiB | {} | <= 128 MiB: {kept} |",
+        "| peak memory in all of the above | {ours:.0} MiB | {} | <= 128 MiB: {is_met} |",
         others.join(", ")
     ));
     let notes: Vec<_> = all.iter().flat_map(|(work, results)| results.notes(work)).collect();
@@ -341,24 +344,24 @@ struct DataDir {
 }
 
 impl DataDir {
-    fn new(named: Option<&Path>) -> anyhow::Result<Self> {
-        let ours = || PathBuf::from(format!("tidings-peers-{}", std::process::id()));
-        let path = named.map_or_else(ours, Path::to_owned);
-        fs::create_dir_all(&path).with_context(|| path.display().to_string())?;
-        Ok(Self { path: fs::canonicalize(path)?, is_temporary: named.is_none() })
+    fn new(path: Option<&Path>) -> anyhow::Result<Self> {
+        let temporary = || PathBuf::from(format!("tidings-peers-{}", std::process::id()));
+        let dir = path.map_or_else(temporary, Path::to_owned);
+        fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+        Ok(Self { path: fs::canonicalize(dir)?, is_temporary: path.is_none() })
     }
 }
 
 impl Drop for DataDir {
     fn drop(&mut self) {
         if self.is_temporary {
-            // What cannot be removed is found by its name.
+            // If this fails, the name of the directory shows where it came from.
             let _ = fs::remove_dir_all(&self.path);
         }
     }
 }
 
-/// Every connection is a file, for us and for the servers, which inherit the limit.
+/// Every connection is a file, in this process and in the servers, which inherit the limit.
 fn raise_limits() -> anyhow::Result<()> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
@@ -367,7 +370,7 @@ fn raise_limits() -> anyhow::Result<()> {
 
 fn show_progress(text: &str) {
     if io::stderr().is_terminal() {
-        // Nobody is told about a progress line that could not be drawn.
+        // A progress line is not worth an error.
         let _ = write!(io::stderr().lock(), "\r\x1b[K{text}");
     }
 }
@@ -378,6 +381,6 @@ fn clear_progress() {
 
 fn print_note(text: &str) {
     clear_progress();
-    // A closed standard error is nobody's problem.
+    // Standard error may be closed.
     let _ = writeln!(io::stderr().lock(), "{text}");
 }

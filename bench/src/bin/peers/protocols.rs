@@ -1,4 +1,4 @@
-//! The protocols of the peers, each in the densest form that it has.
+//! The protocols of the peers, each in its densest form.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,10 +15,10 @@ pub(crate) fn to_u64(bytes: usize) -> u64 {
     u64::try_from(bytes).expect("a length")
 }
 
-/// The text protocol of NATS, and `JetStream` on top of it.
+/// The text protocol of NATS, on which `JetStream` is built.
 pub(crate) struct Nats;
 
-/// What a client begins with; the answer to the `PING` says that it is accepted.
+/// The first lines of a client. The answer to `PING` means that it is accepted.
 const NATS_HANDSHAKE: &str = "CONNECT {\"verbose\":false,\"pedantic\":false}\r\nPING\r\n";
 
 /// The stream of all `JetStream` runs.
@@ -34,10 +34,10 @@ impl WireProtocol for Nats {
     }
 
     fn pipelined_subscribe(&self, topic: &str) -> SetupStep {
-        let said = format!(
+        let message = format!(
             "CONNECT {{\"verbose\":false,\"pedantic\":false}}\r\nSUB {topic} 1\r\nPING\r\n"
         );
-        SetupStep::new(said, ReadUntil::Line("PONG"))
+        SetupStep::new(message, ReadUntil::Line("PONG"))
     }
 
     fn publish(&self, topic: &str, payload: &[u8]) -> Vec<u8> {
@@ -47,7 +47,7 @@ impl WireProtocol for Nats {
 
     fn stream_layout(&self, topic: &str, payload_bytes: usize) -> StreamLayout {
         let bytes = format!("MSG {topic} 1 {payload_bytes}\r\n\r\n").len() + payload_bytes;
-        // The server asks once, some seconds after the connection began, how long an answer takes.
+        // The server measures the round-trip time once, some seconds after the connection began.
         StreamLayout {
             keepalive_bytes: to_u64("PING\r\n".len()),
             ..StreamLayout::fixed(to_u64(bytes))
@@ -59,13 +59,13 @@ impl WireProtocol for Nats {
     }
 }
 
-/// `JetStream` with one stream in files, confirmed one by one.
+/// `JetStream` with one stream in files, with a confirmation per event.
 pub(crate) struct JetStream;
 
 impl JetStream {
     pub(crate) fn request(subject: &str, body: &str) -> SetupStep {
-        let said = format!("PUB {subject} _INBOX.api {}\r\n{body}\r\n", body.len());
-        SetupStep::new(said, ReadUntil::Line("{\"type\":\"io.nats.jetstream.api"))
+        let message = format!("PUB {subject} _INBOX.api {}\r\n{body}\r\n", body.len());
+        SetupStep::new(message, ReadUntil::Line("{\"type\":\"io.nats.jetstream.api"))
     }
 }
 
@@ -113,8 +113,8 @@ impl WireProtocol for JetStream {
         })
     }
 
-    fn queue_setup(&self, topic: &str, crew: WorkerPool) -> anyhow::Result<QueueSetup> {
-        Ok(queue_protocols::jetstream(topic, crew))
+    fn queue_setup(&self, topic: &str, pool: WorkerPool) -> anyhow::Result<QueueSetup> {
+        Ok(queue_protocols::jetstream(topic, pool))
     }
 
     fn replay_request(&self, _: &str, _: usize, events: u64) -> anyhow::Result<ReplayRequest> {
@@ -135,7 +135,7 @@ impl WireProtocol for JetStream {
 /// Pub/sub of Redis.
 pub(crate) struct Redis;
 
-/// A command as Redis reads it fastest.
+/// A command in the form that Redis parses fastest.
 pub(crate) fn resp(words: &[&[u8]]) -> Vec<u8> {
     let mut out = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {
@@ -176,7 +176,7 @@ impl WireProtocol for Redis {
 /// Streams of Redis.
 pub(crate) struct RedisStreams;
 
-/// Entries of one answer when a stream is read.
+/// Entries per answer when a stream is read.
 const READ_COUNT: u64 = 10_000;
 
 impl WireProtocol for RedisStreams {
@@ -209,8 +209,8 @@ impl WireProtocol for RedisStreams {
         })
     }
 
-    fn queue_setup(&self, topic: &str, crew: WorkerPool) -> anyhow::Result<QueueSetup> {
-        Ok(queue_protocols::redis_streams(topic, crew))
+    fn queue_setup(&self, topic: &str, pool: WorkerPool) -> anyhow::Result<QueueSetup> {
+        Ok(queue_protocols::redis_streams(topic, pool))
     }
 
     fn fill_steps(&self, topic: &str, payload: &[u8], events: u64) -> Option<Vec<SetupStep>> {
@@ -246,10 +246,10 @@ impl WireProtocol for RedisStreams {
     }
 }
 
-/// MQTT 3.1.1 at its lowest quality of service, 0.
+/// MQTT 3.1.1 at quality of service 0.
 pub(crate) struct Mqtt;
 
-/// A packet: its first byte, the length of the rest, the rest.
+/// A packet: first byte, length of the rest, rest.
 fn mqtt_packet(first: u8, rest: &[u8]) -> Vec<u8> {
     let (mut out, mut left) = (vec![first], rest.len());
     loop {
@@ -264,12 +264,12 @@ fn mqtt_packet(first: u8, rest: &[u8]) -> Vec<u8> {
 }
 
 fn mqtt_text(text: &str) -> Vec<u8> {
-    let length = u16::try_from(text.len()).expect("a topic of a benchmark is short");
+    let length = u16::try_from(text.len()).expect("topics of benchmarks are short");
     [&length.to_be_bytes()[..], text.as_bytes()].concat()
 }
 
 impl Mqtt {
-    /// A clean session, no keep-alive, no name.
+    /// A clean session without keep-alive and without a name.
     fn connect() -> Vec<u8> {
         mqtt_packet(0x10, &[&mqtt_text("MQTT")[..], &[4, 2, 0, 0], &mqtt_text("")].concat())
     }
@@ -279,7 +279,7 @@ impl Mqtt {
     }
 }
 
-/// Bytes of `CONNACK_BYTES` and `SUBACK_BYTES`.
+/// Bytes of `CONNACK` and `SUBACK`.
 const CONNACK_BYTES: usize = 4;
 const SUBACK_BYTES: usize = 5;
 
@@ -293,8 +293,8 @@ impl WireProtocol for Mqtt {
     }
 
     fn pipelined_subscribe(&self, topic: &str) -> SetupStep {
-        let said = [Self::connect(), Self::subscribe_packet(topic)].concat();
-        SetupStep::new(said, ReadUntil::Bytes(CONNACK_BYTES + SUBACK_BYTES))
+        let message = [Self::connect(), Self::subscribe_packet(topic)].concat();
+        SetupStep::new(message, ReadUntil::Bytes(CONNACK_BYTES + SUBACK_BYTES))
     }
 
     fn publish(&self, topic: &str, payload: &[u8]) -> Vec<u8> {
@@ -306,13 +306,13 @@ impl WireProtocol for Mqtt {
     }
 }
 
-/// ZMTP 3.0 without security, to a proxy of XSUB and XPUB, which listens on two ports: publishers
-/// on one, subscribers on the other.
+/// ZMTP 3.0 without security, to a proxy of XSUB and XPUB that listens on two ports: one for
+/// publishers and one for subscribers.
 pub(crate) struct Zmtp {
     pub(crate) publishers: SocketAddr,
 }
 
-/// Bytes of a greeting, and of the `READY_BYTES` of a socket whose type has four letters.
+/// Bytes of a greeting, and of a `READY` with a socket type of four letters.
 const GREETING_BYTES: usize = 64;
 const READY_BYTES: usize = 28;
 
@@ -379,12 +379,12 @@ impl WireProtocol for Zmtp {
     }
 }
 
-/// Tidings with subscribers over ZMTP: publishers speak in lines, to another port.
+/// Tidings with subscribers over ZMTP. Publishers use the line protocol on another port.
 pub(crate) struct TidingsZmtp {
     pub(crate) publishers: SocketAddr,
 }
 
-/// A `READY_BYTES` of PUB is one letter shorter than one of XPUB.
+/// The `READY` of PUB is one letter shorter than that of XPUB.
 const READY_PUB_BYTES: usize = READY_BYTES - 1;
 
 impl WireProtocol for TidingsZmtp {
@@ -437,10 +437,10 @@ impl WireProtocol for TidingsZmtp {
     }
 }
 
-/// How publishers speak to Tidings.
+/// The protocol of publishers to Tidings.
 const LINES: Tidings = Tidings::plain(None);
 
-/// Bare lines, for programs that know nothing else: who says `S` listens, everybody else is heard.
+/// Bare lines, for the limits. A connection that sends `S` subscribes; all others publish.
 pub(crate) struct BareLines;
 
 impl WireProtocol for BareLines {

@@ -1,4 +1,4 @@
-//! Queues of the peers: how their workers ask for tasks and acknowledge them.
+//! Queues of the peers: how their workers request and acknowledge tasks.
 
 use anyhow::{Context, bail, ensure};
 use tidings_bench::wire::{
@@ -8,7 +8,7 @@ use tidings_bench::wire::{
 
 use crate::protocols::{JetStream, STREAM, resp, to_u64};
 
-/// Words of a line, from its beginning.
+/// The word with this index in a line.
 fn word_at(line: &[u8], index: usize) -> Option<&[u8]> {
     line.split(|&byte| byte == b' ').nth(index)
 }
@@ -18,34 +18,35 @@ fn parse_number(digits: &[u8]) -> Option<u64> {
 }
 
 fn unexpected<T>(line: &[u8]) -> anyhow::Result<T> {
-    bail!("the server tells a worker: {}", String::from_utf8_lossy(line))
+    bail!("unexpected line for a worker: {}", String::from_utf8_lossy(line))
 }
 
-/// A durable consumer of the stream that is pulled from, with an acknowledgement for each message.
-/// What is acknowledged stays in the stream, which spares the server the work of removing it.
-pub(crate) fn jetstream(topic: &str, crew: WorkerPool) -> QueueSetup {
-    let unacked_max = to_u64(crew.workers) * crew.credit;
+/// A durable pull consumer of the stream, with an acknowledgement per message. Acknowledged
+/// messages stay in the stream, so the server need not remove them.
+pub(crate) fn jetstream(topic: &str, pool: WorkerPool) -> QueueSetup {
+    let unacked_max = to_u64(pool.workers) * pool.credit;
     let consumer = format!(
         "{{\"stream_name\":\"{STREAM}\",\"config\":{{\"durable_name\":\"w\",\"deliver_policy\":\"all\",\
          \"ack_policy\":\"explicit\",\"replay_policy\":\"instant\",\"max_ack_pending\":{unacked_max}}}}}"
     );
-    let mut prepare = JetStream.create_topic(topic);
+    let mut create_steps = JetStream.create_topic(topic);
     let create = format!("$JS.API.CONSUMER.DURABLE.CREATE.{STREAM}.w");
-    prepare.push(JetStream::request(&create, &consumer));
+    create_steps.push(JetStream::request(&create, &consumer));
     let worker = |worker| {
         let inbox = format!("w{worker}");
-        let joining = SetupStep::new(format!("SUB {inbox} 5\r\nPING\r\n"), ReadUntil::Line("PONG"));
+        let subscribe =
+            SetupStep::new(format!("SUB {inbox} 5\r\nPING\r\n"), ReadUntil::Line("PONG"));
         let puller: Box<dyn QueueWorker> = Box::new(JetStreamPuller {
             inbox,
-            credit: crew.credit,
-            free_credit: crew.credit,
+            credit: pool.credit,
+            free_credit: pool.credit,
             ack_subject: None,
         });
-        (vec![joining], puller)
+        (vec![subscribe], puller)
     };
     QueueSetup {
-        create_steps: prepare,
-        workers: (0..crew.workers).map(worker).collect(),
+        create_steps,
+        workers: (0..pool.workers).map(worker).collect(),
         backlog: BacklogQuery {
             setup: vec![SetupStep::new("SUB _INBOX.api 9\r\nPING\r\n", ReadUntil::Line("PONG"))],
             request: format!("PUB $JS.API.CONSUMER.INFO.{STREAM}.w _INBOX.api 0\r\n\r\n")
@@ -55,19 +56,19 @@ pub(crate) fn jetstream(topic: &str, crew: WorkerPool) -> QueueSetup {
     }
 }
 
-/// Asks for a batch each time that it has room for half of its credit.
+/// Requests a batch whenever half of its credit is free.
 struct JetStreamPuller {
     inbox: String,
     credit: u64,
-    /// Tasks that may be asked for.
+    /// Tasks that may be requested.
     free_credit: u64,
-    /// Where the acknowledgement of the message goes of which the payload is the next line.
+    /// Subject of the acknowledgement for the message with the payload in the next line.
     ack_subject: Option<Vec<u8>>,
 }
 
 impl QueueWorker for JetStreamPuller {
-    fn request_tasks(&mut self, unasked: u64, say: &mut Vec<u8>) -> u64 {
-        let batch = self.free_credit.min(unasked);
+    fn request_tasks(&mut self, unrequested: u64, output: &mut Vec<u8>) -> u64 {
+        let batch = self.free_credit.min(unrequested);
         if batch == 0 || self.free_credit < self.credit.div_ceil(2) {
             return 0;
         }
@@ -77,29 +78,29 @@ impl QueueWorker for JetStreamPuller {
             "PUB $JS.API.CONSUMER.MSG.NEXT.{STREAM}.w {inbox} {}\r\n{body}\r\n",
             body.len()
         );
-        say.extend_from_slice(request.as_bytes());
+        output.extend_from_slice(request.as_bytes());
         batch
     }
 
     fn handle_line<'a>(
         &mut self,
         line: &'a [u8],
-        say: &mut Vec<u8>,
+        output: &mut Vec<u8>,
     ) -> anyhow::Result<WorkerEvent<'a>> {
-        if let Some(ack) = self.ack_subject.take() {
-            // An empty message acknowledges, and is not answered.
-            say.extend_from_slice(b"PUB ");
-            say.extend_from_slice(&ack);
-            say.extend_from_slice(b" 0\r\n\r\n");
+        if let Some(subject) = self.ack_subject.take() {
+            // An empty message acknowledges. It has no answer.
+            output.extend_from_slice(b"PUB ");
+            output.extend_from_slice(&subject);
+            output.extend_from_slice(b" 0\r\n\r\n");
             self.free_credit += 1;
             return Ok(WorkerEvent::UnconfirmedTask(line));
         }
         if line.starts_with(b"MSG ") {
             // `MSG <subject> <subscription> <reply> <bytes>`
-            ensure!(word_at(line, 4).is_some(), "a message that cannot be acknowledged");
+            ensure!(word_at(line, 4).is_some(), "a message without a reply subject");
             self.ack_subject = word_at(line, 3).map(<[u8]>::to_vec);
         } else if line == b"PING" {
-            say.extend_from_slice(b"PONG\r\n");
+            output.extend_from_slice(b"PONG\r\n");
         } else {
             return unexpected(line);
         }
@@ -110,19 +111,19 @@ impl QueueWorker for JetStreamPuller {
 /// The consumer group of all Redis runs.
 const GROUP: &str = "g";
 
-/// A consumer group of the stream, read and acknowledged in batches. What is acknowledged stays in
-/// the stream, as that of [`jetstream`] does.
-pub(crate) fn redis_streams(topic: &str, crew: WorkerPool) -> QueueSetup {
+/// A consumer group of the stream, which reads and acknowledges in batches. Acknowledged entries
+/// stay in the stream, as with [`jetstream`].
+pub(crate) fn redis_streams(topic: &str, pool: WorkerPool) -> QueueSetup {
     let create =
         resp(&[b"XGROUP", b"CREATE", topic.as_bytes(), GROUP.as_bytes(), b"$", b"MKSTREAM"]);
     let worker = |worker: usize| {
         let consumer: Box<dyn QueueWorker> =
-            Box::new(RedisConsumer::new(topic, worker, crew.credit));
+            Box::new(RedisConsumer::new(topic, worker, pool.credit));
         (Vec::new(), consumer)
     };
     QueueSetup {
         create_steps: vec![SetupStep::new(create, ReadUntil::Line("+OK"))],
-        workers: (0..crew.workers).map(worker).collect(),
+        workers: (0..pool.workers).map(worker).collect(),
         backlog: BacklogQuery {
             setup: Vec::new(),
             request: resp(&[b"XPENDING", topic.as_bytes(), GROUP.as_bytes()]),
@@ -131,34 +132,33 @@ pub(crate) fn redis_streams(topic: &str, crew: WorkerPool) -> QueueSetup {
     }
 }
 
-/// Reads as many entries as there are, and acknowledges them with one command before it reads
-/// again.
+/// Reads all entries that are there, and acknowledges them with one command before the next read.
 struct RedisConsumer {
     topic: String,
-    /// Waits until there is something, and takes as much as the credit allows.
+    /// Waits for an entry, and reads as many as the credit allows.
     read: Vec<u8>,
     is_reading: bool,
     next_line: ResponseLine,
-    /// Entries of this answer that have not come as a whole.
+    /// Entries of this answer that are still incomplete.
     entries: u64,
-    /// Identifiers of those that came, as words of a command.
+    /// Ids of the received entries, as words of a command.
     ids: Vec<u8>,
     ids_count: usize,
 }
 
-/// Which line of an answer comes next.
+/// The next line of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ResponseLine {
     /// The first one.
     Begin,
-    /// So many until the number of entries: one stream, a pair, the name of the stream.
+    /// This number of lines until the number of entries: one stream, a pair, the name of the
+    /// stream.
     Stream(u8),
-    /// This one of an entry: a pair, the identifier behind its length, a pair, the field, and its
-    /// value.
+    /// This line of an entry: a pair, the id after its length, a pair, the field, and its value.
     Entry(u8),
 }
 
-/// Lines of an entry that are looked at.
+/// Lines of an entry with content.
 const ID_LINE: u8 = 2;
 const PAYLOAD_LINE: u8 = 7;
 
@@ -189,27 +189,26 @@ impl RedisConsumer {
         }
     }
 
-    /// Says that everything of this answer is done.
-    fn acknowledge(&mut self, say: &mut Vec<u8>) {
+    /// Acknowledges all entries of this answer.
+    fn acknowledge(&mut self, output: &mut Vec<u8>) {
         let (topic, words) = (&self.topic, self.ids_count + 3);
         let head = format!(
             "*{words}\r\n$4\r\nXACK\r\n${}\r\n{topic}\r\n${}\r\n{GROUP}\r\n",
             topic.len(),
             GROUP.len()
         );
-        say.extend_from_slice(head.as_bytes());
-        say.append(&mut self.ids);
+        output.extend_from_slice(head.as_bytes());
+        output.append(&mut self.ids);
         self.ids_count = 0;
         self.is_reading = false;
     }
 }
 
 impl QueueWorker for RedisConsumer {
-    /// A read that finds nothing is answered when there is something again, so nobody counts what
-    /// it asks for.
-    fn request_tasks(&mut self, _: u64, say: &mut Vec<u8>) -> u64 {
+    /// A read that finds nothing is answered when an entry arrives, so it counts as no request.
+    fn request_tasks(&mut self, _: u64, output: &mut Vec<u8>) -> u64 {
         if !self.is_reading {
-            say.extend_from_slice(&self.read);
+            output.extend_from_slice(&self.read);
             self.is_reading = true;
         }
         0
@@ -218,13 +217,13 @@ impl QueueWorker for RedisConsumer {
     fn handle_line<'a>(
         &mut self,
         line: &'a [u8],
-        say: &mut Vec<u8>,
+        output: &mut Vec<u8>,
     ) -> anyhow::Result<WorkerEvent<'a>> {
         match self.next_line {
             ResponseLine::Begin => match line.split_first() {
                 Some((b':', acked)) => {
                     return Ok(WorkerEvent::Acked(
-                        parse_number(acked).context("no number of entries")?,
+                        parse_number(acked).context("XACK did not return a number")?,
                     ));
                 }
                 Some((b'*', b"1")) => self.next_line = ResponseLine::Stream(3),
@@ -233,7 +232,7 @@ impl QueueWorker for RedisConsumer {
             ResponseLine::Stream(0) => {
                 let count =
                     line.strip_prefix(b"*").and_then(parse_number).filter(|&count| count > 0);
-                self.entries = count.context("a stream without entries")?;
+                self.entries = count.context("the answer to XREADGROUP has no entries")?;
                 self.next_line = ResponseLine::Entry(0);
             }
             ResponseLine::Stream(lines) => self.next_line = ResponseLine::Stream(lines - 1),
@@ -242,7 +241,7 @@ impl QueueWorker for RedisConsumer {
                 self.next_line =
                     if self.entries > 0 { ResponseLine::Entry(0) } else { ResponseLine::Begin };
                 if self.entries == 0 {
-                    self.acknowledge(say);
+                    self.acknowledge(output);
                 }
                 return Ok(WorkerEvent::Task(line));
             }
@@ -260,10 +259,10 @@ impl QueueWorker for RedisConsumer {
     }
 }
 
-/// beanstalkd, whose tubes are queues and nothing else.
+/// beanstalkd: its tubes are queues and nothing else.
 pub(crate) struct Beanstalkd;
 
-/// How long a worker may keep a job, in seconds.
+/// Seconds that a worker may keep a job.
 const JOB_SECONDS: u64 = 60;
 
 impl WireProtocol for Beanstalkd {
@@ -271,8 +270,8 @@ impl WireProtocol for Beanstalkd {
         Vec::new()
     }
 
-    /// Who watches a tube may reserve its jobs, which is what [`BeanstalkReserver`] does; nothing comes
-    /// unasked.
+    /// A client that watches a tube may reserve its jobs, as [`BeanstalkReserver`] does. Without
+    /// `reserve`, it receives nothing.
     fn subscribe(&self, topic: &str) -> Vec<SetupStep> {
         vec![
             self.pipelined_subscribe(topic),
@@ -303,15 +302,15 @@ impl WireProtocol for Beanstalkd {
         })
     }
 
-    fn queue_setup(&self, topic: &str, crew: WorkerPool) -> anyhow::Result<QueueSetup> {
+    fn queue_setup(&self, topic: &str, pool: WorkerPool) -> anyhow::Result<QueueSetup> {
         let worker = |_| {
             let reserver: Box<dyn QueueWorker> =
-                Box::new(BeanstalkReserver { free_credit: crew.credit, job: None });
+                Box::new(BeanstalkReserver { free_credit: pool.credit, job: None });
             (self.subscribe(topic), reserver)
         };
         Ok(QueueSetup {
             create_steps: Vec::new(),
-            workers: (0..crew.workers).map(worker).collect(),
+            workers: (0..pool.workers).map(worker).collect(),
             backlog: BacklogQuery {
                 setup: Vec::new(),
                 request: format!("stats-tube {topic}\r\n").into_bytes(),
@@ -321,21 +320,21 @@ impl WireProtocol for Beanstalkd {
     }
 }
 
-/// Reserves one job after the other, many commands at once. A `reserve` without a job to come would
-/// keep those behind it waiting, so it asks only for what is there.
+/// Reserves jobs, with many commands in flight. A `reserve` without a job blocks the commands after
+/// it, so the worker reserves only jobs that are published.
 struct BeanstalkReserver {
-    /// Jobs that may be asked for.
+    /// Jobs that may be reserved.
     free_credit: u64,
-    /// The job of which the payload is the next line.
+    /// Id of the job with the payload in the next line.
     job: Option<Vec<u8>>,
 }
 
 impl QueueWorker for BeanstalkReserver {
-    fn request_tasks(&mut self, unasked: u64, say: &mut Vec<u8>) -> u64 {
-        let jobs = self.free_credit.min(unasked);
+    fn request_tasks(&mut self, unrequested: u64, output: &mut Vec<u8>) -> u64 {
+        let jobs = self.free_credit.min(unrequested);
         self.free_credit -= jobs;
         for _ in 0..jobs {
-            say.extend_from_slice(b"reserve\r\n");
+            output.extend_from_slice(b"reserve\r\n");
         }
         jobs
     }
@@ -343,12 +342,12 @@ impl QueueWorker for BeanstalkReserver {
     fn handle_line<'a>(
         &mut self,
         line: &'a [u8],
-        say: &mut Vec<u8>,
+        output: &mut Vec<u8>,
     ) -> anyhow::Result<WorkerEvent<'a>> {
         if let Some(job) = self.job.take() {
-            say.extend_from_slice(b"delete ");
-            say.extend_from_slice(&job);
-            say.extend_from_slice(b"\r\n");
+            output.extend_from_slice(b"delete ");
+            output.extend_from_slice(&job);
+            output.extend_from_slice(b"\r\n");
             self.free_credit += 1;
             return Ok(WorkerEvent::Task(line));
         }
@@ -369,12 +368,16 @@ mod tests {
 
     const CREW: WorkerPool = WorkerPool { workers: 2, credit: 4 };
 
-    /// What the first worker says, and what it made of the lines.
-    fn first_worker(tasks: QueueSetup, unasked: u64, lines: &str) -> (u64, String, Vec<String>) {
-        let (_, mut worker) = tasks.workers.into_iter().next().unwrap();
-        let mut said = Vec::new();
-        let asked = worker.request_tasks(unasked, &mut said);
-        let shown = |heard: WorkerEvent<'_>| match heard {
+    /// Output of the first worker, and what it made of the lines.
+    fn first_worker(
+        setup: QueueSetup,
+        unrequested: u64,
+        lines: &str,
+    ) -> (u64, String, Vec<String>) {
+        let (_, mut worker) = setup.workers.into_iter().next().unwrap();
+        let mut output = Vec::new();
+        let requested = worker.request_tasks(unrequested, &mut output);
+        let describe = |event: WorkerEvent<'_>| match event {
             WorkerEvent::Ignored => None,
             WorkerEvent::Task(payload) => Some(String::from_utf8_lossy(payload).into_owned()),
             WorkerEvent::UnconfirmedTask(payload) => {
@@ -382,18 +385,19 @@ mod tests {
             }
             WorkerEvent::Acked(count) => Some(format!("acked {count}")),
         };
-        let hear = |line: &str| shown(worker.handle_line(line.as_bytes(), &mut said).unwrap());
-        let heard = lines.lines().filter_map(hear).collect();
-        (asked, String::from_utf8(said).unwrap(), heard)
+        let handle =
+            |line: &str| describe(worker.handle_line(line.as_bytes(), &mut output).unwrap());
+        let events = lines.lines().filter_map(handle).collect();
+        (requested, String::from_utf8(output).unwrap(), events)
     }
 
     #[test]
     fn jetstream_is_pulled_in_batches_and_acknowledged_by_an_empty_message() {
         let lines = "MSG t 5 $JS.ACK.BENCH.w.1.7.9.1.0 3\r\nabc\r\nPING\r\n";
-        let (asked, said, heard) = first_worker(jetstream("t", CREW), 100, lines);
-        assert_eq!((asked, heard), (4, vec!["abc, acked".to_owned()]));
+        let (requested, output, events) = first_worker(jetstream("t", CREW), 100, lines);
+        assert_eq!((requested, events), (4, vec!["abc, acked".to_owned()]));
         assert_eq!(
-            said,
+            output,
             "PUB $JS.API.CONSUMER.MSG.NEXT.BENCH.w w0 1\r\n4\r\n\
              PUB $JS.ACK.BENCH.w.1.7.9.1.0 0\r\n\r\nPONG\r\n"
         );
@@ -421,8 +425,8 @@ mod tests {
         };
         let (one, two) = (entry("1-0", "abc"), entry("2-0", ":de"));
         let lines = format!("*1\r\n*2\r\n$1\r\nt\r\n*2\r\n{one}{two}:2\r\n");
-        let (asked, said, heard) = first_worker(redis_streams("t", CREW), 100, &lines);
-        assert_eq!((asked, heard), (0, ["abc", ":de", "acked 2"].map(str::to_owned).to_vec()));
+        let (requested, output, events) = first_worker(redis_streams("t", CREW), 100, &lines);
+        assert_eq!((requested, events), (0, ["abc", ":de", "acked 2"].map(str::to_owned).to_vec()));
         let read: [&[u8]; 11] = [
             b"XREADGROUP",
             b"GROUP",
@@ -437,32 +441,32 @@ mod tests {
             b">",
         ];
         let ack = resp(&[b"XACK", b"t", b"g", b"1-0", b"2-0"]);
-        assert_eq!(said.as_bytes(), [resp(&read), ack].concat());
+        assert_eq!(output.as_bytes(), [resp(&read), ack].concat());
     }
 
     #[test]
     fn redis_is_read_again_after_an_acknowledgement() {
         let mut consumer = RedisConsumer::new("t", 0, 4);
-        let mut said = Vec::new();
-        consumer.request_tasks(0, &mut said);
-        let once = said.len();
-        consumer.request_tasks(0, &mut said);
-        assert_eq!(said.len(), once, "it is waiting for an answer");
-        consumer.acknowledge(&mut said);
-        said.clear();
-        consumer.request_tasks(0, &mut said);
-        assert_eq!(said.len(), once);
+        let mut output = Vec::new();
+        consumer.request_tasks(0, &mut output);
+        let length = output.len();
+        consumer.request_tasks(0, &mut output);
+        assert_eq!(output.len(), length, "it is waiting for an answer");
+        consumer.acknowledge(&mut output);
+        output.clear();
+        consumer.request_tasks(0, &mut output);
+        assert_eq!(output.len(), length);
     }
 
     #[test]
     fn beanstalkd_jobs_are_reserved_up_to_the_published_ones() {
         let tasks = Beanstalkd.queue_setup("t", CREW).unwrap();
         let lines = "RESERVED 17 3\r\nabc\r\nDELETED\r\n";
-        let (asked, said, heard) = first_worker(tasks, 3, lines);
-        assert_eq!((asked, heard), (3, ["abc", "acked 1"].map(str::to_owned).to_vec()));
-        assert_eq!(said, "reserve\r\nreserve\r\nreserve\r\ndelete 17\r\n");
-        let (asked, ..) = first_worker(Beanstalkd.queue_setup("t", CREW).unwrap(), 100, "");
-        assert_eq!(asked, 4, "its credit");
+        let (requested, output, events) = first_worker(tasks, 3, lines);
+        assert_eq!((requested, events), (3, ["abc", "acked 1"].map(str::to_owned).to_vec()));
+        assert_eq!(output, "reserve\r\nreserve\r\nreserve\r\ndelete 17\r\n");
+        let (requested, ..) = first_worker(Beanstalkd.queue_setup("t", CREW).unwrap(), 100, "");
+        assert_eq!(requested, 4, "its credit");
     }
 
     #[test]
@@ -473,8 +477,8 @@ mod tests {
             Beanstalkd.queue_setup("t", CREW).unwrap().workers,
         ];
         for (_, mut worker) in workers.into_iter().flatten() {
-            let told = worker.handle_line(b"-ERR no", &mut Vec::new()).unwrap_err().to_string();
-            assert_eq!(told, "the server tells a worker: -ERR no");
+            let error = worker.handle_line(b"-ERR no", &mut Vec::new()).unwrap_err().to_string();
+            assert_eq!(error, "unexpected line for a worker: -ERR no");
         }
     }
 

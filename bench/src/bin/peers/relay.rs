@@ -1,13 +1,13 @@
-//! The limits: programs that do the least that a broker has to do, or less.
+//! The limits: programs that do the least that a broker must do, or less.
 //!
 //! - `relay` reads up to 64 KiB from a publisher, cuts at the last line end, and writes that buffer
-//!   to every subscriber: the least work that a broker of lines can do.
+//!   to every subscriber: the least work for a broker of lines.
 //! - `naive` does so for each line by itself, as a simple script would.
-//! - `blast` reads nothing, and writes one buffer to every subscriber for ever: what generator and
-//!   kernel can take at most.
+//! - `blast` reads nothing and writes one buffer to every subscriber without end: the most that
+//!   generator and kernel can handle.
 //!
-//! In all of them a socket is written to until it has taken everything: the window of the generator
-//! is smaller than the buffers of the sockets.
+//! Each of them writes to a socket until it has accepted everything: the window of the generator is
+//! smaller than the socket buffers.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -17,57 +17,57 @@ use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::fd::OwnedFd;
 
-/// Bytes that are read at once.
+/// Bytes per read.
 const READ_BYTES: usize = 64 * 1024;
 
-/// Most sockets that are looked at after one wait.
+/// Most sockets per wait.
 const EVENTS_MAX: usize = 1024;
 
-/// The token of the socket that connections come from.
+/// Token of the listening socket.
 const LISTENER: u64 = u64::MAX;
 
-/// What is written with one call.
+/// The unit of one write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WriteUnit {
-    /// All whole lines of a read.
+    /// All complete lines of a read.
     Read,
     /// One line.
     Line,
 }
 
-/// Relays lines from those who publish to those who said `S`.
-pub(crate) fn relay(listener: &TcpListener, piece: WriteUnit) -> io::Result<()> {
+/// Relays lines from publishers to the connections that sent `S`.
+pub(crate) fn relay(listener: &TcpListener, unit: WriteUnit) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let epoll = epoll::create(CreateFlags::CLOEXEC)?;
     epoll::add(&epoll, listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
-    let mut hub = RelayState { epoll, connections: Vec::new(), subscribers: Vec::new() };
+    let mut state = RelayState { epoll, connections: Vec::new(), subscribers: Vec::new() };
     let mut events = Vec::with_capacity(EVENTS_MAX);
     loop {
-        epoll::wait(&hub.epoll, spare_capacity(&mut events), None)?;
+        epoll::wait(&state.epoll, spare_capacity(&mut events), None)?;
         for event in events.drain(..) {
             match event.data.u64() {
-                LISTENER => hub.accept(listener)?,
-                token => hub.handle_readable(usize::try_from(token).expect("an index"), piece),
+                LISTENER => state.accept(listener)?,
+                token => state.handle_readable(usize::try_from(token).expect("an index"), unit),
             }
         }
     }
 }
 
-/// A connection that is open.
+/// An open connection.
 struct Connection {
     socket: TcpStream,
-    /// `None`: it has not said yet what it is.
+    /// `None`: it has not sent its first line.
     is_publisher: Option<bool>,
-    /// What it sent; behind the last line end it waits for the rest.
+    /// Received bytes. An incomplete line stays at the beginning.
     buffer: Vec<u8>,
     filled: usize,
 }
 
-/// Everybody.
+/// All connections.
 struct RelayState {
     epoll: OwnedFd,
     connections: Vec<Option<Connection>>,
-    /// Indexes of those who listen.
+    /// Indexes of subscribers.
     subscribers: Vec<usize>,
 }
 
@@ -92,8 +92,8 @@ impl RelayState {
         }
     }
 
-    /// Something can be read, or the connection has ended.
-    fn handle_readable(&mut self, token: usize, piece: WriteUnit) {
+    /// Reads from a connection, or removes it if it has ended.
+    fn handle_readable(&mut self, token: usize, unit: WriteUnit) {
         let Some(mut connection) = self.connections[token].take() else { return };
         match connection.read() {
             Ok(0) | Err(_) => {
@@ -106,7 +106,7 @@ impl RelayState {
                 let end = memrchr(b'\n', &connection.buffer[..connection.filled]);
                 if let Some(end) = end {
                     let lines = &connection.buffer[..=end];
-                    match piece {
+                    match unit {
                         WriteUnit::Read => self.write(lines),
                         WriteUnit::Line => {
                             lines
@@ -119,7 +119,7 @@ impl RelayState {
                 }
             }
             Ok(_) => {
-                // The first line is `S` or `P`, alone, and is repeated.
+                // The first line is `S` or `P`, alone. It is echoed.
                 let is_publisher = connection.buffer[0] == b'P';
                 connection.is_publisher = Some(is_publisher);
                 connection.filled = 0;
@@ -127,9 +127,9 @@ impl RelayState {
                     connection.buffer = vec![0; 16];
                     self.subscribers.push(token);
                 }
-                let said = if is_publisher { b"P\n" } else { b"S\n" };
-                // A connection that is gone is noticed when it is read.
-                let _ = connection.socket.write_all(said);
+                let greeting = if is_publisher { b"P\n" } else { b"S\n" };
+                // A closed connection is noticed at the next read.
+                let _ = connection.socket.write_all(greeting);
             }
         }
         self.connections[token] = Some(connection);
@@ -138,7 +138,7 @@ impl RelayState {
     fn write(&self, bytes: &[u8]) {
         for &subscriber in &self.subscribers {
             if let Some(connection) = &self.connections[subscriber] {
-                // A connection that is gone is noticed when it is read.
+                // A closed connection is noticed at the next read.
                 let _ = (&connection.socket).write_all(bytes);
             }
         }
@@ -147,12 +147,12 @@ impl RelayState {
 
 impl Connection {
     fn read(&mut self) -> io::Result<usize> {
-        let room = match self.is_publisher {
+        let size = match self.is_publisher {
             Some(true) => READ_BYTES,
             _ => 16,
         };
-        if self.buffer.len() < room {
-            self.buffer.resize(room, 0);
+        if self.buffer.len() < size {
+            self.buffer.resize(size, 0);
         }
         let bytes = self.socket.read(&mut self.buffer[self.filled..])?;
         self.filled += bytes;
@@ -160,7 +160,7 @@ impl Connection {
     }
 }
 
-/// Writes the same buffer to everybody who connected, for ever.
+/// Writes the same buffer to each subscriber without end.
 pub(crate) fn blast(
     listener: &TcpListener,
     subscribers: usize,
@@ -169,10 +169,10 @@ pub(crate) fn blast(
     let mut sockets = Vec::with_capacity(subscribers);
     while sockets.len() < subscribers {
         let (mut socket, _) = listener.accept()?;
-        let mut said = [0; 2];
-        // The first one only looks whether somebody listens.
-        if socket.read_exact(&mut said).is_ok() {
-            socket.write_all(&said)?;
+        let mut greeting = [0; 2];
+        // The first connection only tests whether this program listens.
+        if socket.read_exact(&mut greeting).is_ok() {
+            socket.write_all(&greeting)?;
             sockets.push(socket);
         }
     }
@@ -200,13 +200,13 @@ mod tests {
     use super::*;
     use crate::protocols::BareLines;
 
-    /// The generator counts to the byte, so a relay that loses or splits anything fails here.
+    /// The generator counts to the byte, so a relay that loses or splits anything fails.
     #[track_caller]
-    fn assert_relays_everything(piece: WriteUnit) {
+    fn assert_relays_everything(unit: WriteUnit) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
-        // It ends with the process.
-        thread::spawn(move || relay(&listener, piece));
+        // The thread ends with the process.
+        thread::spawn(move || relay(&listener, unit));
         let target =
             Target { wire: &BareLines, address, topic: "t", payload_bytes: 128, server: None };
         let run = Duration::from_millis(50);

@@ -1,4 +1,4 @@
-//! What came out of all rounds, and the table of it.
+//! The results of all rounds, and their table.
 
 use std::collections::BTreeMap;
 
@@ -10,49 +10,49 @@ use crate::workloads::{
     Bound, Column, DELIVERIES, GENERATOR, Goal, GoalBase, Outcome, PEAK, Workload,
 };
 
-/// What is compared with its like.
+/// One of the programs that are compared.
 pub(crate) trait Contestant: Copy + Ord {
-    /// The one that the others are compared with.
+    /// The program that the others are compared with.
     const OURS: Self;
 
-    /// As it is called in tables.
+    /// Its name in tables.
     fn name(self) -> &'static str;
 
-    /// Whether somebody would use it instead of ours: limits are none of these.
+    /// Whether it is an alternative to ours; limits are not.
     fn is_peer(self) -> bool;
 
-    /// As it is called on the command line.
+    /// Its name on the command line.
     fn flag(self) -> String {
         self.name().replace(' ', "-").to_lowercase()
     }
 }
 
-/// One line of a table.
+/// One row of a table.
 pub(crate) struct Row<'a, K: Contestant> {
-    /// What is done.
+    /// The title.
     pub(crate) title: String,
-    /// In the order of their turns in a round.
+    /// Contestants in the order of their turns in a round.
     pub(crate) contestants: &'a [K],
-    /// What is shown of each of them.
+    /// Figures in the table, for each contestant.
     pub(crate) columns: &'a [Column],
-    /// What ours is to reach.
+    /// Goals of ours.
     pub(crate) goals: &'a [Goal<K>],
 }
 
-/// Below this part of what generator and kernel can take at all, the limit was not the limit.
+/// If relay reaches less than this part of blast, relay is not a limit.
 const RELAY_OF_BLAST: f64 = 0.8;
 
-/// Above this part of a processor the generator was what was measured.
+/// A generator that uses more than this part of a processor has measured itself.
 const GENERATOR_BUSY: f64 = 0.95;
 
 /// The rounds of one work.
 #[derive(Debug)]
 pub(crate) struct Results<K> {
-    /// For each contestant and figure one value a round; `None` in a round that failed.
+    /// One value per round for each contestant and figure; `None` in a round that failed.
     values: BTreeMap<(K, &'static str), Vec<Option<f64>>>,
-    /// What is no number, of the last round that had anything to say.
+    /// Results that are not numbers, of the last round that had one.
     remarks: BTreeMap<K, String>,
-    /// Why rounds failed, the last reason for each contestant.
+    /// Why rounds failed; the last reason of each contestant.
     failures: BTreeMap<K, String>,
     rounds: usize,
 }
@@ -69,12 +69,12 @@ impl<K> Default for Results<K> {
 }
 
 impl<K: Contestant> Results<K> {
-    /// A new round; what is added from now on belongs to it.
+    /// Begins a round. Results that are added from now on belong to it.
     pub(crate) fn begin_round(&mut self) {
         self.rounds += 1;
     }
 
-    /// What a contestant did in this round.
+    /// Adds the result of a contestant in this round.
     pub(crate) fn add(&mut self, kind: K, outcome: anyhow::Result<Outcome>) {
         match outcome {
             Ok(outcome) => {
@@ -83,7 +83,7 @@ impl<K: Contestant> Results<K> {
                     values.resize(self.rounds - 1, None);
                     values.push(figure.median());
                 }
-                self.remarks.extend(outcome.remark.map(|word| (kind, word)));
+                self.remarks.extend(outcome.remark.map(|remark| (kind, remark)));
             }
             Err(error) => {
                 self.failures.insert(kind, format!("{error:#}"));
@@ -100,24 +100,24 @@ impl<K: Contestant> Results<K> {
         median(&values)
     }
 
-    /// The median of the ratios of rounds, so that what disturbs a round disturbs both.
-    fn ratio(&self, reach: &Goal<K>, contestants: &[K]) -> Option<f64> {
-        let mine = self.rounds_of(K::OURS, reach.key);
-        let peer = match reach.base {
-            GoalBase::Absolute => return self.median(K::OURS, reach.key),
+    /// The median of the ratios of rounds, since a disturbance in a round affects both.
+    fn ratio(&self, goal: &Goal<K>, contestants: &[K]) -> Option<f64> {
+        let ours = self.rounds_of(K::OURS, goal.key);
+        let peer = match goal.base {
+            GoalBase::Absolute => return self.median(K::OURS, goal.key),
             GoalBase::Server(kind) => kind,
-            GoalBase::BestPeer => self.best_peer(reach, contestants)?,
+            GoalBase::BestPeer => self.best_peer(goal, contestants)?,
         };
-        let theirs = self.rounds_of(peer, reach.key);
+        let theirs = self.rounds_of(peer, goal.key);
         let paired =
-            mine.iter().zip(theirs).filter_map(|(mine, theirs)| Some((*mine)? / (*theirs)?));
+            ours.iter().zip(theirs).filter_map(|(ours, theirs)| Some((*ours)? / (*theirs)?));
         median(&paired.collect::<Vec<_>>())
     }
 
-    fn best_peer(&self, reach: &Goal<K>, contestants: &[K]) -> Option<K> {
+    fn best_peer(&self, goal: &Goal<K>, contestants: &[K]) -> Option<K> {
         let peers = contestants.iter().copied().filter(|kind| kind.is_peer());
-        let rated = peers.filter_map(|kind| Some((kind, self.median(kind, reach.key)?)));
-        let best = match reach.bound {
+        let rated = peers.filter_map(|kind| Some((kind, self.median(kind, goal.key)?)));
+        let best = match goal.bound {
             Bound::AtLeast(_) => rated.max_by(|a, b| a.1.total_cmp(&b.1)),
             Bound::AtMost(_) => rated.min_by(|a, b| a.1.total_cmp(&b.1)),
         };
@@ -128,90 +128,90 @@ impl<K: Contestant> Results<K> {
     pub(crate) fn row(&self, row: &Row<'_, K>) -> String {
         let cell =
             |kind: K| Some(format!("{} {}", kind.name(), self.format_columns(kind, row.columns)?));
-        let mine = self.format_columns(K::OURS, row.columns).unwrap_or_else(|| "-".to_owned());
+        let ours = self.format_columns(K::OURS, row.columns).unwrap_or_else(|| "-".to_owned());
         let others = row.contestants.iter().copied().filter(|kind| *kind != K::OURS);
         let others: Vec<_> = others.filter_map(cell).collect();
-        let reached = |reach| self.format_goal(reach, row.contestants);
-        let reach: Vec<_> = row.goals.iter().map(reached).collect();
-        format!("| {} | {mine} | {} | {} |", row.title, others.join(", "), reach.join("; "))
+        let format = |goal| self.format_goal(goal, row.contestants);
+        let goals: Vec<_> = row.goals.iter().map(format).collect();
+        format!("| {} | {ours} | {} | {} |", row.title, others.join(", "), goals.join("; "))
     }
 
-    /// `12.34 M (56 us)`: the figures of a server, those behind the first one in brackets.
-    fn format_columns(&self, kind: K, shown: &[Column]) -> Option<String> {
-        let number = |shown: &Column| {
-            let value = self.median(kind, shown.key)?;
-            let value = if shown.millions { value / 1e6 } else { value };
-            Some(format!("{}{}", format_thousands(value, shown.digits), shown.unit))
+    /// `12.34 M (56 us)`: the figures of a contestant, all but the first one in brackets.
+    fn format_columns(&self, kind: K, columns: &[Column]) -> Option<String> {
+        let number = |column: &Column| {
+            let value = self.median(kind, column.key)?;
+            let value = if column.is_in_millions { value / 1e6 } else { value };
+            Some(format!("{}{}", format_thousands(value, column.digits), column.unit))
         };
-        let mut numbers = shown.iter().filter_map(number);
+        let mut numbers = columns.iter().filter_map(number);
         let first = numbers.next()?;
         let mut rest: Vec<_> = numbers.collect();
         rest.extend(self.remarks.get(&kind).cloned());
         Some(if rest.is_empty() { first } else { format!("{first} ({})", rest.join(", ")) })
     }
 
-    /// Whether a bound is kept, and by how much.
-    fn format_goal(&self, reach: &Goal<K>, contestants: &[K]) -> String {
-        let name = match reach.base {
+    /// Whether a goal is met, and the ratio.
+    fn format_goal(&self, goal: &Goal<K>, contestants: &[K]) -> String {
+        let name = match goal.base {
             GoalBase::Server(kind) => kind.name(),
             GoalBase::BestPeer => "the best peer",
             GoalBase::Absolute => "",
         };
-        let Some(ratio) = self.ratio(reach, contestants) else { return "not measured".to_owned() };
-        let (sign, bound, is_kept) = match reach.bound {
+        let Some(ratio) = self.ratio(goal, contestants) else { return "not measured".to_owned() };
+        let (sign, bound, is_met) = match goal.bound {
             Bound::AtLeast(bound) => (">=", bound, ratio >= bound),
             Bound::AtMost(bound) => ("<=", bound, ratio <= bound),
         };
         let times = if name.is_empty() { "" } else { " x " };
-        let kept = if is_kept { "yes" } else { "**no**" };
+        let verdict = if is_met { "yes" } else { "**no**" };
         let digits = if ratio >= 1000.0 { 0 } else { 2 };
-        let space = if reach.name.is_empty() { "" } else { " " };
+        let space = if goal.name.is_empty() { "" } else { " " };
         format!(
-            "{}{space}{sign} {}{times}{name}: {kept}, {}",
-            reach.name,
+            "{}{space}{sign} {}{times}{name}: {verdict}, {}",
+            goal.name,
             if bound >= 1000.0 { format_thousands(bound, 0) } else { bound.to_string() },
             format_thousands(ratio, digits)
         )
     }
 
-    /// In which rounds who failed, and why.
+    /// Per contestant with failures: the number of failed rounds, and why.
     pub(crate) fn failures(&self, work: &str) -> Vec<String> {
         let failed = |(kind, reason): (&K, &String)| {
-            let of_it = self.values.iter().filter(|((k, _), _)| k == kind);
-            let went_well = of_it.map(|(_, values)| values.iter().flatten().count()).max();
+            let values = self.values.iter().filter(|((k, _), _)| k == kind);
+            let successes = values.map(|(_, values)| values.iter().flatten().count()).max();
             format!(
                 "{work}: {} failed in {} of {} rounds: {reason}",
                 kind.name(),
-                self.rounds - went_well.unwrap_or(0),
+                self.rounds - successes.unwrap_or(0),
                 self.rounds
             )
         };
         self.failures.iter().map(failed).collect()
     }
 
-    /// The peak of each one's memory.
+    /// Peak memory of each contestant.
     pub(crate) fn peaks(&self) -> impl Iterator<Item = (K, f64)> {
         self.values.iter().filter(|((_, key), _)| *key == PEAK).filter_map(|((kind, _), values)| {
             Some((*kind, values.iter().flatten().copied().max_by(f64::total_cmp)?))
         })
     }
 
-    /// All values.
+    /// All values, as JSON.
     pub(crate) fn to_json(&self) -> Value {
         let mut servers = Map::new();
         for ((kind, key), values) in &self.values {
             let server = servers.entry(kind.name()).or_insert_with(|| json!({}));
             server[*key] = json!(values);
         }
-        for (kind, word) in &self.remarks {
-            servers[kind.name()]["end"] = json!(word);
+        for (kind, remark) in &self.remarks {
+            servers[kind.name()]["end"] = json!(remark);
         }
         Value::Object(servers)
     }
 }
 
 impl Results<ServerKind> {
-    /// What has to be known about the row.
+    /// Notes about the row.
     pub(crate) fn notes(&self, work: &Workload) -> Vec<String> {
         let mut notes = Vec::new();
         let relay = self.median(ServerKind::Relay, DELIVERIES);
@@ -236,7 +236,7 @@ impl Results<ServerKind> {
     }
 }
 
-/// A number with its thousands apart.
+/// Formats a number with commas between thousands.
 fn format_thousands(value: f64, digits: usize) -> String {
     let text = format!("{value:.digits$}");
     let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
@@ -261,23 +261,23 @@ mod tests {
         Outcome { figures: vec![Figure::new(DELIVERIES, "", 0).with_runs([value])], remark: None }
     }
 
-    fn reach(to: GoalBase<ServerKind>) -> Goal<ServerKind> {
-        Goal { name: "", key: DELIVERIES, base: to, bound: Bound::AtLeast(3.0) }
+    fn goal(base: GoalBase<ServerKind>) -> Goal<ServerKind> {
+        Goal { name: "", key: DELIVERIES, base, bound: Bound::AtLeast(3.0) }
     }
 
     #[test]
     fn ratios_are_taken_round_by_round() {
         let mut results = Results::default();
         // The second round was disturbed, for both.
-        for (mine, theirs) in [(8.0, 2.0), (4.0, 1.0), (9.0, 2.0)] {
+        for (ours, theirs) in [(8.0, 2.0), (4.0, 1.0), (9.0, 2.0)] {
             results.begin_round();
-            results.add(ServerKind::Tidings, Ok(rate(mine)));
+            results.add(ServerKind::Tidings, Ok(rate(ours)));
             results.add(ServerKind::Nats, Ok(rate(theirs)));
         }
         let servers = [ServerKind::Tidings, ServerKind::Nats];
-        let shown = results.format_goal(&reach(GoalBase::Server(ServerKind::Nats)), &servers);
+        let shown = results.format_goal(&goal(GoalBase::Server(ServerKind::Nats)), &servers);
         assert_eq!(shown, ">= 3 x NATS: yes, 4.00");
-        assert_eq!(results.best_peer(&reach(GoalBase::BestPeer), &servers), Some(ServerKind::Nats));
+        assert_eq!(results.best_peer(&goal(GoalBase::BestPeer), &servers), Some(ServerKind::Nats));
     }
 
     #[test]
@@ -289,10 +289,10 @@ mod tests {
         {
             results.add(kind, Ok(rate(value)));
         }
-        let at_most = Goal { bound: Bound::AtMost(1.0), ..reach(GoalBase::BestPeer) };
+        let at_most = Goal { bound: Bound::AtMost(1.0), ..goal(GoalBase::BestPeer) };
         let servers = [ServerKind::Nats, ServerKind::Redis, ServerKind::Relay];
         assert_eq!(results.best_peer(&at_most, &servers), Some(ServerKind::Redis));
-        assert_eq!(results.best_peer(&reach(GoalBase::BestPeer), &servers), Some(ServerKind::Nats));
+        assert_eq!(results.best_peer(&goal(GoalBase::BestPeer), &servers), Some(ServerKind::Nats));
     }
 
     #[test]
@@ -305,7 +305,7 @@ mod tests {
         results.add(ServerKind::Tidings, Ok(rate(2.0)));
         results.add(ServerKind::Nats, Ok(rate(1.0)));
         let servers = [ServerKind::Tidings, ServerKind::Nats];
-        let shown = results.format_goal(&reach(GoalBase::Server(ServerKind::Nats)), &servers);
+        let shown = results.format_goal(&goal(GoalBase::Server(ServerKind::Nats)), &servers);
         assert_eq!(shown, ">= 3 x NATS: **no**, 2.00");
     }
 

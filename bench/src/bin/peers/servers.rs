@@ -1,4 +1,4 @@
-//! The servers that are compared, and how each is started.
+//! The servers of the comparison, and how each of them starts.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use crate::protocols::{BareLines, JetStream, Mqtt, Nats, Redis, RedisStreams, Ti
 use crate::queue_protocols::Beanstalkd;
 use crate::results::Contestant;
 
-/// A server that takes part.
+/// A server of the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ServerKind {
     Tidings,
@@ -54,34 +54,34 @@ impl Contestant for ServerKind {
     }
 }
 
-/// Where everything is that servers need.
+/// Paths of everything that servers need.
 #[derive(Debug)]
 pub(crate) struct ServerPaths {
     /// The program `tidings`.
     pub(crate) tidings: PathBuf,
     /// The program `zmq_proxy`.
     pub(crate) zmq_proxy: PathBuf,
-    /// Every server gets a new directory in it.
+    /// Each server gets a new directory in it.
     pub(crate) data: PathBuf,
     /// The processor of the servers.
     pub(crate) processor: Option<usize>,
 }
 
-/// A server that runs, with how it is spoken to and a directory that ends with it.
+/// A running server, its protocol, and its directory, which is removed at the end.
 pub(crate) struct RunningServer {
-    // Dropped first: nobody may write into a directory that is being removed.
+    // Dropped first: the server must not write into a directory that is being removed.
     pub(crate) server: Server,
     pub(crate) wire: Box<dyn WireProtocol>,
     pub(crate) dir: ServerDir,
 }
 
-/// A directory for one server's life.
+/// The directory of one running server.
 #[derive(Debug)]
 pub(crate) struct ServerDir(PathBuf);
 
 impl ServerDir {
-    fn new(place: &ServerPaths, kind: ServerKind) -> anyhow::Result<Self> {
-        let path = place.data.join(kind.flag());
+    fn new(paths: &ServerPaths, kind: ServerKind) -> anyhow::Result<Self> {
+        let path = paths.data.join(kind.flag());
         if path.exists() {
             fs::remove_dir_all(&path)?;
         }
@@ -96,71 +96,71 @@ impl ServerDir {
 
 impl Drop for ServerDir {
     fn drop(&mut self) {
-        // The directory around it is removed in the end.
+        // The directory around it is removed at the end.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// What a server is used for, as far as its start depends on it.
+/// The settings on which the start of a server depends.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ServerOptions {
-    /// Of the topics of Tidings.
+    /// `sync=` of topics of Tidings.
     pub(crate) sync: Sync,
-    /// Connections that subscribe.
+    /// Number of subscribers.
     pub(crate) subscribers: usize,
-    /// Bytes of a payload.
+    /// Bytes per payload.
     pub(crate) payload_bytes: usize,
-    /// Subscribers are sockets of ZeroMQ.
+    /// Subscribers are ZeroMQ sockets.
     pub(crate) is_over_zmq: bool,
 }
 
-/// Starts a server anew.
+/// Starts a server with an empty directory.
 pub(crate) fn start(
-    place: &ServerPaths,
+    paths: &ServerPaths,
     kind: ServerKind,
-    used: ServerOptions,
+    options: ServerOptions,
 ) -> anyhow::Result<RunningServer> {
-    let dir = ServerDir::new(place, kind)?;
+    let dir = ServerDir::new(paths, kind)?;
     let address = unused_address()?;
-    let (mut command, wire) = command(place, kind, used, &dir, address)?;
-    let ready = if kind == ServerKind::Tidings && !used.is_over_zmq {
+    let (mut command, wire) = command(paths, kind, options, &dir, address)?;
+    let ready = if kind == ServerKind::Tidings && !options.is_over_zmq {
         ReadyWhen::PrintsAddress("listening on ")
     } else {
         command.stdout(File::create(dir.path().join("output"))?);
         ReadyWhen::AcceptsConnections(address)
     };
     command.stderr(File::create(dir.path().join("errors"))?);
-    let launch = Launch { command, ready, processor: place.processor };
+    let launch = Launch { command, ready, processor: paths.processor };
     let server = Server::start(launch).with_context(|| {
-        let said = fs::read_to_string(dir.path().join("errors")).unwrap_or_default();
-        format!("{}: {}", kind.name(), said.lines().last().unwrap_or("(no message)"))
+        let errors = fs::read_to_string(dir.path().join("errors")).unwrap_or_default();
+        format!("{}: {}", kind.name(), errors.lines().last().unwrap_or("(no message)"))
     })?;
     Ok(RunningServer { server, wire, dir })
 }
 
 fn command(
-    place: &ServerPaths,
+    paths: &ServerPaths,
     kind: ServerKind,
-    used: ServerOptions,
+    options: ServerOptions,
     dir: &ServerDir,
     address: SocketAddr,
 ) -> anyhow::Result<(Command, Box<dyn WireProtocol>)> {
     let port = address.port().to_string();
-    let made: (Command, Box<dyn WireProtocol>) = match kind {
-        ServerKind::Tidings if used.is_over_zmq => {
+    let command_and_wire: (Command, Box<dyn WireProtocol>) = match kind {
+        ServerKind::Tidings if options.is_over_zmq => {
             let publishers = unused_address()?;
-            let mut command = Command::new(&place.tidings);
-            command.args(["broker", "--sync", used.sync.as_str(), "--data"]).arg(dir.path());
+            let mut command = Command::new(&paths.tidings);
+            command.args(["broker", "--sync", options.sync.as_str(), "--data"]).arg(dir.path());
             command.args(["--listen", &publishers.to_string()]);
             command.arg(format!("--zmq-pub=tcp://{address}"));
             command.env_remove("TIDINGS_CONFIG");
             (command, Box::new(TidingsZmtp { publishers }))
         }
         ServerKind::Tidings => {
-            let mut command = Command::new(&place.tidings);
+            let mut command = Command::new(&paths.tidings);
             command.args(["broker", "--listen", "127.0.0.1:0", "--data"]).arg(dir.path());
             command.env_remove("TIDINGS_CONFIG");
-            (command, Box::new(Tidings::plain(Some(used.sync))))
+            (command, Box::new(Tidings::plain(Some(options.sync))))
         }
         ServerKind::Nats | ServerKind::JetStream => {
             let mut command = Command::new("nats-server");
@@ -175,7 +175,7 @@ fn command(
         ServerKind::Redis | ServerKind::RedisStreams => {
             let mut command = Command::new("redis-server");
             command.args(["--bind", "127.0.0.1", "--port", &port, "--save", ""]);
-            // Only 127.0.0.1 counts as this machine otherwise, and the generator has many
+            // Otherwise only 127.0.0.1 counts as this machine, and the generator uses many
             // addresses.
             command.args(["--protected-mode", "no"]);
             command.args(["--maxclients", "11000", "--dir"]).arg(dir.path());
@@ -188,7 +188,7 @@ fn command(
         }
         ServerKind::ZeroMq => {
             let publishers = unused_address()?;
-            let mut command = Command::new(&place.zmq_proxy);
+            let mut command = Command::new(&paths.zmq_proxy);
             command.args([publishers.port().to_string(), port]);
             (command, Box::new(Zmtp { publishers }))
         }
@@ -212,17 +212,17 @@ fn command(
             };
             command.args([limit, "--listen", &address.to_string()]);
             if kind == ServerKind::Blast {
-                command.arg(format!("--subscribers={}", used.subscribers));
-                command.arg(format!("--line-bytes={}", used.payload_bytes + 1));
+                command.arg(format!("--subscribers={}", options.subscribers));
+                command.arg(format!("--line-bytes={}", options.payload_bytes + 1));
             }
             (command, Box::new(BareLines))
         }
     };
-    Ok(made)
+    Ok(command_and_wire)
 }
 
-/// Mosquitto keeps 1,000 messages for a client that is slow, and drops the rest: for events it must
-/// not.
+/// By default Mosquitto keeps 1,000 messages for a slow client and drops the rest. Events must not
+/// be dropped.
 fn mosquitto_config(dir: &ServerDir, port: &str) -> anyhow::Result<PathBuf> {
     let config = format!(
         "listener {port} 127.0.0.1\nallow_anonymous true\nuser root\npersistence false\n\
@@ -234,10 +234,10 @@ fn mosquitto_config(dir: &ServerDir, port: &str) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// What the programs say of themselves.
-pub(crate) fn versions(place: &ServerPaths) -> Vec<String> {
-    let asked: [(&Path, &str); 5] = [
-        (&place.tidings, "--version"),
+/// The versions, as the programs print them.
+pub(crate) fn versions(paths: &ServerPaths) -> Vec<String> {
+    let commands: [(&Path, &str); 5] = [
+        (&paths.tidings, "--version"),
         (Path::new("nats-server"), "--version"),
         (Path::new("redis-server"), "--version"),
         (Path::new("mosquitto"), "-h"),
@@ -249,5 +249,5 @@ pub(crate) fn versions(place: &ServerPaths) -> Vec<String> {
         let words: Vec<_> = text.lines().next()?.split_whitespace().take(3).collect();
         Some(words.join(" "))
     };
-    asked.iter().filter_map(first_line).collect()
+    commands.iter().filter_map(first_line).collect()
 }

@@ -1,4 +1,4 @@
-//! What is compared: the work, who does it, and what Tidings is to reach.
+//! The works of the comparison: the load, the servers that run it, and the goals of Tidings.
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,32 +20,32 @@ use crate::servers::ServerKind::{
     Tidings, ZeroMq,
 };
 
-/// Names of figures, as the measurements give them.
+/// Keys of figures, as the measurements name them.
 pub(crate) const DELIVERIES: &str = "deliveries_per_second";
 const TASKS: &str = "tasks_per_second";
 const CPU_DELIVERIES: &str = "broker_cpu_us_per_1000_deliveries";
 pub(crate) const GENERATOR: &str = "generator_cpus";
 pub(crate) const PEAK: &str = "broker_peak_mib";
 
-/// One line of the comparison.
+/// One row of the comparison.
 #[derive(Clone, Copy)]
 pub(crate) struct Workload {
     /// Its name for `--only`.
     pub(crate) name: &'static str,
-    /// What is done.
+    /// Its title in the table.
     pub(crate) title: &'static str,
     pub(crate) load: LoadKind,
-    /// When events of Tidings are confirmed.
+    /// `sync=` of topics of Tidings.
     pub(crate) sync: Sync,
-    /// In the order of their turns in a round.
+    /// Servers in the order of their turns in a round.
     pub(crate) servers: &'static [ServerKind],
-    /// What is shown of each server.
+    /// Figures in the table, for each server.
     pub(crate) columns: &'static [Column],
-    /// What Tidings is to reach.
+    /// Goals of Tidings.
     pub(crate) goals: &'static [Goal<ServerKind>],
 }
 
-/// The kind of a work, without the lengths, which are the same for all.
+/// The kind of load. The durations are the same for all.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum LoadKind {
     Fan {
@@ -53,8 +53,8 @@ pub(crate) enum LoadKind {
         subscribers: usize,
         window: u64,
     },
-    /// Over sockets of ZeroMQ, those of Tidings, too: one publisher, who speaks to Tidings in
-    /// lines.
+    /// ZeroMQ subscribers, also of Tidings. One publisher, which uses the line protocol with
+    /// Tidings.
     ZmqFan {
         subscribers: usize,
         window: u64,
@@ -79,55 +79,55 @@ pub(crate) enum LoadKind {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Column {
     pub(crate) key: &'static str,
-    /// Behind the number.
+    /// Text after the number.
     pub(crate) unit: &'static str,
     pub(crate) digits: usize,
     /// Whether it is shown in millions.
-    pub(crate) millions: bool,
+    pub(crate) is_in_millions: bool,
 }
 
-const fn is_in_millions(key: &'static str) -> Column {
-    Column { key, unit: " M", digits: 2, millions: true }
+const fn millions(key: &'static str) -> Column {
+    Column { key, unit: " M", digits: 2, is_in_millions: true }
 }
 
 pub(crate) const fn plain(key: &'static str, unit: &'static str, digits: usize) -> Column {
-    Column { key, unit, digits, millions: false }
+    Column { key, unit, digits, is_in_millions: false }
 }
 
 /// A bound on the ratio of Tidings to others, or on its figure alone.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Goal<K> {
-    /// Its name where a work has several figures; else empty.
+    /// Its name if a work has several goals; else empty.
     pub(crate) name: &'static str,
     pub(crate) key: &'static str,
     pub(crate) base: GoalBase<K>,
     pub(crate) bound: Bound,
 }
 
-/// What the figure is divided by.
+/// The divisor of the figure.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum GoalBase<K> {
-    /// The same figure of that server.
+    /// The same figure of this server.
     Server(K),
-    /// The same figure of the best of those that can be bought: all but the limits.
+    /// The same figure of the best peer; the limits do not count.
     BestPeer,
-    /// Nothing.
+    /// None: the figure counts alone.
     Absolute,
 }
 
-/// What it has to be.
+/// The bound.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Bound {
     AtLeast(f64),
     AtMost(f64),
 }
 
-pub(crate) const fn at_least<K: Copy>(key: &'static str, bound: f64, to: GoalBase<K>) -> Goal<K> {
-    Goal { name: "", key, base: to, bound: Bound::AtLeast(bound) }
+pub(crate) const fn at_least<K: Copy>(key: &'static str, bound: f64, base: GoalBase<K>) -> Goal<K> {
+    Goal { name: "", key, base, bound: Bound::AtLeast(bound) }
 }
 
-pub(crate) const fn at_most<K: Copy>(key: &'static str, bound: f64, to: GoalBase<K>) -> Goal<K> {
-    Goal { name: "", key, base: to, bound: Bound::AtMost(bound) }
+pub(crate) const fn at_most<K: Copy>(key: &'static str, bound: f64, base: GoalBase<K>) -> Goal<K> {
+    Goal { name: "", key, base, bound: Bound::AtMost(bound) }
 }
 
 impl<K: Copy> Goal<K> {
@@ -136,9 +136,9 @@ impl<K: Copy> Goal<K> {
     }
 }
 
-const FAN: &[Column] = &[is_in_millions(DELIVERIES), plain(CPU_DELIVERIES, " us", 0)];
+const FAN: &[Column] = &[millions(DELIVERIES), plain(CPU_DELIVERIES, " us", 0)];
 
-/// Everything, in the order of the table.
+/// All works, in the order of the table.
 pub(crate) const WORKLOADS: &[Workload] = &[
     Workload {
         name: "fan-out-100",
@@ -170,8 +170,8 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         load: LoadKind::ZmqFan { subscribers: 100, window: 10_000 },
         sync: Sync::Memory,
         servers: &[Tidings, ZeroMq],
-        // The broker is not the process that sends.
-        columns: &[is_in_millions(DELIVERIES)],
+        // The process that sends is not that of the broker.
+        columns: &[millions(DELIVERIES)],
         goals: &[at_least(DELIVERIES, 0.5, GoalBase::Server(ZeroMq))],
     },
     Workload {
@@ -255,8 +255,8 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         sync: Sync::Always,
         servers: &[Tidings, Nats, Redis, ZeroMq, Mosquitto],
         columns: &[
-            is_in_millions("others_before_per_second"),
-            is_in_millions("others_after_per_second"),
+            millions("others_before_per_second"),
+            millions("others_after_per_second"),
             plain("broker_grown_mib", " MiB more", 0),
         ],
         goals: &[at_least("others_kept", 0.98, GoalBase::Absolute).named("rate kept")],
@@ -277,7 +277,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         sync: Sync::Always,
         servers: &[Tidings, RedisStreams, JetStream],
         columns: &[
-            is_in_millions("confirmed_per_second"),
+            millions("confirmed_per_second"),
             plain("part_of_bare_loop", " of a bare loop", 2),
         ],
         goals: &[
@@ -301,12 +301,12 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         load: LoadKind::Replay,
         sync: Sync::Always,
         servers: &[Tidings, RedisStreams, JetStream],
-        columns: &[is_in_millions("replayed_per_second")],
+        columns: &[millions("replayed_per_second")],
         goals: &[at_least("replayed_per_second", 1e7, GoalBase::Absolute)],
     },
 ];
 
-/// How long and how much.
+/// Durations and amounts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RunLengths {
     pub(crate) run: Duration,
@@ -315,16 +315,16 @@ pub(crate) struct RunLengths {
     pub(crate) replayed: u64,
 }
 
-/// What a measurement gave.
+/// The result of a measurement.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) figures: Vec<Figure>,
-    /// What is no number.
+    /// A result that is not a number.
     pub(crate) remark: Option<String>,
 }
 
 impl Workload {
-    /// Its line of the table.
+    /// Its row of the table.
     pub(crate) fn row(&self) -> Row<'static, ServerKind> {
         let sync = if self.sync == Sync::Memory { ", in memory" } else { "" };
         Row {
@@ -337,7 +337,7 @@ impl Workload {
 }
 
 impl LoadKind {
-    /// Connections that subscribe.
+    /// Number of subscribers.
     pub(crate) const fn subscribers(self) -> usize {
         match self {
             Self::Fan { subscribers, .. }
@@ -347,51 +347,53 @@ impl LoadKind {
         }
     }
 
-    /// Does it once; the bare loop beside Tidings only, and where that is on disk: once a round is
-    /// enough.
+    /// Runs the load once. The bare loop runs beside Tidings only, if that is on disk: once per
+    /// round is enough.
     pub(crate) fn measure(
         self,
         target: Target<'_>,
         kind: ServerKind,
         lengths: RunLengths,
         disk: Option<&Path>,
-        watch: &mut ProgressFn<'_>,
+        progress: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Outcome> {
         let RunLengths { run, warm_up, .. } = lengths;
         let figures = match self {
             Self::Fan { publishers, subscribers, window } => {
                 let publishers = if kind == Blast { 0 } else { publishers };
                 Fan { publishers, subscribers, window, run, runs: 1, warm_up }
-                    .measure(target, watch)?
+                    .measure(target, progress)?
             }
             Self::ZmqFan { subscribers, window } => {
                 Fan { publishers: 1, subscribers, window, run, runs: 1, warm_up }
-                    .measure(target, watch)?
+                    .measure(target, progress)?
             }
             Self::Latency { subscribers } => {
                 let run = run * 2;
-                Latency { rate: 1000, subscribers, run, runs: 1, warm_up }.measure(target, watch)?
+                Latency { rate: 1000, subscribers, run, runs: 1, warm_up }
+                    .measure(target, progress)?
             }
-            Self::Idle => {
-                Idle { subscribers: lengths.idle_subscribers, events: 5 }.measure(target, watch)?
-            }
+            Self::Idle => Idle { subscribers: lengths.idle_subscribers, events: 5 }
+                .measure(target, progress)?,
             Self::Publish { window } => {
                 let bare_loop = disk.filter(|_| kind == Tidings);
                 Publish { publishers: 1, window, run, runs: 1, warm_up, bare_loop }
-                    .measure(target, watch)?
+                    .measure(target, progress)?
             }
             Self::Queue { workers, keys } => {
                 let (credit, window) = (1000, 20_000);
                 Queue { workers, keys, credit, window, run, runs: 1, warm_up }
-                    .measure(target, watch)?
+                    .measure(target, progress)?
             }
-            Self::Replay => Replay { events: lengths.replayed, runs: 1 }.measure(target, watch)?,
-            Self::Connect => Connect { run, runs: 1 }.measure(target, watch)?,
+            Self::Replay => {
+                Replay { events: lengths.replayed, runs: 1 }.measure(target, progress)?
+            }
+            Self::Connect => Connect { run, runs: 1 }.measure(target, progress)?,
             Self::Stalled => {
                 let stalled =
                     Stalled { publishers: 1, subscribers: 10, window: 10_000, run, warm_up };
-                let (figures, end) = stalled.measure(target, watch)?;
-                return Ok(Outcome { figures, remark: Some(end.as_str().to_owned()) });
+                let (figures, outcome) = stalled.measure(target, progress)?;
+                return Ok(Outcome { figures, remark: Some(outcome.as_str().to_owned()) });
             }
         };
         Ok(Outcome { figures, remark: None })

@@ -1,5 +1,6 @@
-//! The crawlers that are compared, each told as well as its authors would: as many requests at once
-//! as make it fast, robots.txt kept, nothing that has to do with the rest of the web.
+//! The crawlers of the comparison. Each has the settings that its authors would choose: enough
+//! concurrent requests to be fast, robots.txt obeyed, and everything off that these sites do not
+//! need.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -16,10 +17,10 @@ use tidings_bench::{Launch, ReadyWhen, Server};
 
 use crate::results::Contestant;
 
-/// Connections of wget2 without a delay: with more of them it is not faster.
+/// Connections of wget2 without a delay. More of them do not make it faster.
 const WGET2_THREADS: u32 = 10;
 
-/// A crawler that takes part.
+/// A crawler of the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Crawler {
     Tidings,
@@ -53,88 +54,87 @@ impl Contestant for Crawler {
     }
 }
 
-/// Where everything is that crawlers need.
+/// Paths of everything that crawlers need.
 #[derive(Debug)]
 pub(super) struct CrawlerPaths {
     /// The program `tidings`.
     pub(super) tidings: PathBuf,
     /// The program `spider-peer`.
     pub(super) spider: PathBuf,
-    /// Of an environment that has Scrapy and the others.
+    /// The Python of an environment with Scrapy and the others.
     pub(super) python: PathBuf,
-    /// The programs for it.
+    /// The directory of the Python scripts.
     pub(super) scripts: PathBuf,
-    /// A new directory of this run.
+    /// A new directory for this run.
     pub(super) dir: PathBuf,
 }
 
-/// Crawls all of an origin.
+/// Crawls all sites of an origin.
 pub(super) fn crawl(
-    place: &CrawlerPaths,
+    paths: &CrawlerPaths,
     crawler: Crawler,
     origin: &Origin,
-    longest: Duration,
-    watch: impl FnMut(Duration) -> anyhow::Result<()>,
+    time_limit: Duration,
+    progress: impl FnMut(Duration) -> anyhow::Result<()>,
 ) -> anyhow::Result<ProgramRun> {
     let seeds: Vec<_> = origin.seeds().collect();
-    let file = place.dir.join("seeds");
+    let file = paths.dir.join("seeds");
     fs::write(&file, seeds.join("\n") + "\n")?;
     let delay = origin.site().crawl_delay.unwrap_or_default();
     let mut command = match crawler {
-        Crawler::Tidings => tidings(place, &seeds, delay),
-        Crawler::Wget2 => wget2(place, &file, origin.site()),
+        Crawler::Tidings => tidings(paths, &seeds, delay),
+        Crawler::Wget2 => wget2(paths, &file, origin.site()),
         Crawler::Spider => {
-            let mut command = Command::new(&place.spider);
+            let mut command = Command::new(&paths.spider);
             command.arg(&file).arg(delay.as_millis().to_string());
             command
         }
-        Crawler::Aiohttp => script(place, "aiohttp_crawl.py", &file, delay),
-        Crawler::Crawlee => script(place, "crawlee_crawl.py", &file, delay),
-        Crawler::Scrapy => script(place, "scrapy_crawl.py", &file, delay),
-        Crawler::Rq | Crawler::ScrapyRedis => bail!("it does not crawl"),
+        Crawler::Aiohttp => script(paths, "aiohttp_crawl.py", &file, delay),
+        Crawler::Crawlee => script(paths, "crawlee_crawl.py", &file, delay),
+        Crawler::Scrapy => script(paths, "scrapy_crawl.py", &file, delay),
+        Crawler::Rq | Crawler::ScrapyRedis => bail!("this program does not crawl"),
     };
-    let errors = place.dir.join("errors");
-    command.current_dir(&place.dir).stdout(Stdio::null()).stderr(File::create(&errors)?);
-    let ran = program::run(command, longest, watch)?;
-    ensure!(ran.status.success(), "{}: {}", ran.status, last_line(&errors));
-    Ok(ran)
+    let errors = paths.dir.join("errors");
+    command.current_dir(&paths.dir).stdout(Stdio::null()).stderr(File::create(&errors)?);
+    let run = program::run(command, time_limit, progress)?;
+    ensure!(run.status.success(), "{}: {}", run.status, last_line(&errors));
+    Ok(run)
 }
 
 /// Queue, deduplication and records are on the disk, as always.
-fn tidings(place: &CrawlerPaths, seeds: &[String], delay: Duration) -> Command {
-    let mut command = program(place);
+fn tidings(paths: &CrawlerPaths, seeds: &[String], delay: Duration) -> Command {
+    let mut command = program(paths);
     command.args(["crawl", "--quiet", "--allow-private", "--data", "data"]);
     command.arg(format!("--delay={}ms", delay.as_millis())).args(seeds);
     command
 }
 
-/// It parses a page only after it has it in a file, so it gets files; the fastest of its ways to do
-/// without them.
-fn wget2(place: &CrawlerPaths, seeds: &Path, site: &Site) -> Command {
+/// wget2 parses only pages that are in files. Of its ways to keep none, this is the fastest.
+fn wget2(paths: &CrawlerPaths, seeds: &Path, site: &Site) -> Command {
     let mut command = Command::new("wget2");
     command.args(["--no-config", "--quiet", "--recursive", "--level=0", "--delete-after"]);
     command.args(["--no-cookies", "--no-hsts", "--no-ocsp", "--tries=1"]);
     let threads = site.crawl_delay.map_or(WGET2_THREADS, |_| site.hosts);
     command.arg(format!("--max-threads={threads}"));
     command.args(site.crawl_delay.map(|delay| format!("--wait={}", delay.as_secs_f64())));
-    command.arg("--directory-prefix").arg(&place.dir).arg("--input-file").arg(seeds);
+    command.arg("--directory-prefix").arg(&paths.dir).arg("--input-file").arg(seeds);
     command
 }
 
-fn script(place: &CrawlerPaths, name: &str, seeds: &Path, delay: Duration) -> Command {
-    let mut command = python(place, name);
+fn script(paths: &CrawlerPaths, name: &str, seeds: &Path, delay: Duration) -> Command {
+    let mut command = python(paths, name);
     command.arg(seeds).arg(delay.as_secs_f64().to_string());
     command
 }
 
-fn python(place: &CrawlerPaths, script: &str) -> Command {
-    let mut command = Command::new(&place.python);
-    command.arg(place.scripts.join(script)).env("PYTHONDONTWRITEBYTECODE", "1");
+fn python(paths: &CrawlerPaths, script: &str) -> Command {
+    let mut command = Command::new(&paths.python);
+    command.arg(paths.scripts.join(script)).env("PYTHONDONTWRITEBYTECODE", "1");
     command
 }
 
-fn program(place: &CrawlerPaths) -> Command {
-    let mut command = Command::new(&place.tidings);
+fn program(paths: &CrawlerPaths) -> Command {
+    let mut command = Command::new(&paths.tidings);
     command.env_remove("TIDINGS_CONFIG");
     command
 }
@@ -144,7 +144,8 @@ fn last_line(file: &Path) -> String {
     text.lines().last().unwrap_or("(no message)").to_owned()
 }
 
-/// A crawler that waits for announcements, and how they are made. It ends with this value.
+/// A crawler that waits for announcements, and the channel for them. It is killed when this value
+/// is dropped.
 pub(super) struct AnnouncedCrawler {
     channel: AnnounceChannel,
     _helper: Option<HelperProcess>,
@@ -156,20 +157,20 @@ enum AnnounceChannel {
     Pipe(ChildStdin),
 }
 
-/// A process that is told what to do on its standard input.
+/// A process that receives URLs on its standard input. It is killed when this value is dropped.
 struct HelperProcess(Child);
 
 impl Drop for HelperProcess {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
 impl AnnouncedCrawler {
-    /// Starts it. It may need a moment until it hears.
-    pub(super) fn start(place: &CrawlerPaths, crawler: Crawler) -> anyhow::Result<Self> {
+    /// Starts the crawler. It may need a moment until it receives announcements.
+    pub(super) fn start(paths: &CrawlerPaths, crawler: Crawler) -> anyhow::Result<Self> {
         let socket = |server: &Server| -> anyhow::Result<TcpStream> {
             let socket = TcpStream::connect(server.address())?;
             socket.set_nodelay(true)?;
@@ -177,7 +178,7 @@ impl AnnouncedCrawler {
         };
         match crawler {
             Crawler::Tidings => {
-                let mut command = program(place);
+                let mut command = program(paths);
                 command.args([
                     "up",
                     "--quiet",
@@ -185,40 +186,40 @@ impl AnnouncedCrawler {
                     "--listen=127.0.0.1:0",
                     "--data",
                 ]);
-                command.arg(place.dir.join("data"));
-                let server = start(place, command, ReadyWhen::PrintsAddress("listening on "))?;
+                command.arg(paths.dir.join("data"));
+                let server = start(paths, command, ReadyWhen::PrintsAddress("listening on "))?;
                 let bell = AnnounceChannel::Socket(socket(&server)?, "PUB new-url ");
                 Ok(Self { channel: bell, _helper: None, _servers: vec![server] })
             }
             Crawler::ScrapyRedis => {
-                let redis = redis(place)?;
-                let mut command = python(place, "scrapy_redis_notify.py");
+                let redis = redis(paths)?;
+                let mut command = python(paths, "scrapy_redis_notify.py");
                 command.arg(redis.address().port().to_string());
-                let worker = start(place, command, ReadyWhen::AcceptsConnections(redis.address()))?;
+                let worker = start(paths, command, ReadyWhen::AcceptsConnections(redis.address()))?;
                 let bell = AnnounceChannel::Socket(socket(&redis)?, "LPUSH notified:start_urls ");
                 Ok(Self { channel: bell, _helper: None, _servers: vec![worker, redis] })
             }
             Crawler::Rq => {
-                let redis = redis(place)?;
+                let redis = redis(paths)?;
                 let port = redis.address().port().to_string();
-                let mut command = python(place, "rq_notify.py");
+                let mut command = python(paths, "rq_notify.py");
                 command.args(["work", &port]);
-                let worker = start(place, command, ReadyWhen::AcceptsConnections(redis.address()))?;
-                let mut command = python(place, "rq_notify.py");
-                command.args(["say", &port]).stdin(Stdio::piped());
+                let worker = start(paths, command, ReadyWhen::AcceptsConnections(redis.address()))?;
+                let mut command = python(paths, "rq_notify.py");
+                command.args(["announce", &port]).stdin(Stdio::piped());
                 let mut helper = HelperProcess(command.spawn()?);
                 let bell = AnnounceChannel::Pipe(helper.0.stdin.take().expect("it is piped"));
                 Ok(Self { channel: bell, _helper: Some(helper), _servers: vec![worker, redis] })
             }
-            _ => bail!("it does not wait for announcements"),
+            _ => bail!("this crawler does not wait for announcements"),
         }
     }
 
     /// Announces a URL.
     pub(super) fn announce(&mut self, url: &str) -> anyhow::Result<()> {
         match &mut self.channel {
-            AnnounceChannel::Socket(socket, before) => {
-                socket.write_all(format!("{before}{url}\r\n").as_bytes())?;
+            AnnounceChannel::Socket(socket, prefix) => {
+                socket.write_all(format!("{prefix}{url}\r\n").as_bytes())?;
             }
             AnnounceChannel::Pipe(pipe) => pipe.write_all(format!("{url}\n").as_bytes())?,
         }
@@ -226,46 +227,46 @@ impl AnnouncedCrawler {
     }
 }
 
-/// A broker with workers of its group `crawlers`. All end with this value.
+/// A broker with workers of its group `crawlers`. All are killed when this value is dropped.
 pub(super) struct WorkerFleet {
     broker: SocketAddr,
     _servers: Vec<Server>,
 }
 
 impl WorkerFleet {
-    /// Starts it. Workers may need a moment until they are there.
-    pub(super) fn start(place: &CrawlerPaths, workers: u32) -> anyhow::Result<Self> {
-        let mut command = program(place);
-        command.args(["broker", "--listen=127.0.0.1:0", "--data"]).arg(place.dir.join("data"));
-        let server = start(place, command, ReadyWhen::PrintsAddress("listening on "))?;
+    /// Starts the processes. Workers may need a moment to join.
+    pub(super) fn start(paths: &CrawlerPaths, workers: u32) -> anyhow::Result<Self> {
+        let mut command = program(paths);
+        command.args(["broker", "--listen=127.0.0.1:0", "--data"]).arg(paths.dir.join("data"));
+        let server = start(paths, command, ReadyWhen::PrintsAddress("listening on "))?;
         let broker = server.address();
         let worker = |number| {
-            let mut command = program(place);
+            let mut command = program(paths);
             command.args(["crawl", "--quiet", "--allow-private", "--broker", &broker.to_string()]);
-            command.arg("--data").arg(place.dir.join(format!("worker-{number}")));
-            start(place, command, ReadyWhen::AcceptsConnections(broker))
+            command.arg("--data").arg(paths.dir.join(format!("worker-{number}")));
+            start(paths, command, ReadyWhen::AcceptsConnections(broker))
         };
         let mut servers = (1..=workers).map(worker).collect::<anyhow::Result<Vec<_>>>()?;
         servers.push(server);
         Ok(Self { broker, _servers: servers })
     }
 
-    /// Where the broker listens.
+    /// The address of the broker.
     pub(super) fn broker(&self) -> SocketAddr {
         self.broker
     }
 }
 
-fn redis(place: &CrawlerPaths) -> anyhow::Result<Server> {
+fn redis(paths: &CrawlerPaths) -> anyhow::Result<Server> {
     let address = unused_address()?;
     let mut command = Command::new("redis-server");
     command.args(["--bind", "127.0.0.1", "--port", &address.port().to_string()]);
-    command.args(["--save", "", "--dir"]).arg(&place.dir);
-    start(place, command, ReadyWhen::AcceptsConnections(address))
+    command.args(["--save", "", "--dir"]).arg(&paths.dir);
+    start(paths, command, ReadyWhen::AcceptsConnections(address))
 }
 
-fn start(place: &CrawlerPaths, mut command: Command, ready: ReadyWhen) -> anyhow::Result<Server> {
-    let errors = place.dir.join("errors");
+fn start(paths: &CrawlerPaths, mut command: Command, ready: ReadyWhen) -> anyhow::Result<Server> {
+    let errors = paths.dir.join("errors");
     command.stdout(Stdio::null()).stderr(File::options().create(true).append(true).open(&errors)?);
     let launch = Launch { command, ready, processor: None };
     Server::start(launch).with_context(|| last_line(&errors))

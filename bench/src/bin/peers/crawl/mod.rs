@@ -1,5 +1,5 @@
-//! `peers crawl`: Tidings beside other crawlers, on this machine, in one run, on the same origin.
-//! `peers origin`: that origin alone, for crawlers that are started by hand.
+//! `peers crawl`: compares Tidings with other crawlers on this machine, with the same origin.
+//! `peers origin`: the origin alone, for a crawler that is started by hand.
 
 mod crawlers;
 mod workloads;
@@ -31,48 +31,47 @@ pub(crate) struct CrawlArgs {
     #[arg(long, value_name = "FILE", default_value = "target/release/spider-peer")]
     spider: PathBuf,
 
-    /// The Python of an environment that has Scrapy, aiohttp, Crawlee and RQ
+    /// The Python of an environment with Scrapy, aiohttp, Crawlee and RQ
     #[arg(long, value_name = "FILE", default_value = "python3")]
     python: PathBuf,
 
-    /// Where the programs for it are
+    /// Directory of the Python scripts
     #[arg(long, value_name = "DIR", default_value = "bench/peers")]
     scripts: PathBuf,
 
-    /// Rounds, in each of which every crawler works once
+    /// Number of rounds; each crawler runs once per round
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
 
-    /// One round of a tenth: whether everything works, no figures to be quoted
+    /// One round of a tenth, to test whether everything works; do not quote its figures
     #[arg(long)]
     quick: bool,
 
-    /// The origin does not say `Connection: keep-alive`, which HTTP/1.1 does not need, but some
-    /// crawlers do
+    /// Send no `Connection: keep-alive`: HTTP/1.1 does not need it, but some crawlers do
     #[arg(long)]
     terse: bool,
 
-    /// Only these works, such as flat,polite-1000
+    /// Run only these works, such as flat,polite-1000
     #[arg(long, value_name = "WORK,..", value_delimiter = ',')]
     only: Vec<String>,
 
-    /// Only these crawlers, such as tidings,wget2
+    /// Run only these crawlers, such as tidings,wget2
     #[arg(long, value_name = "CRAWLER,..", value_delimiter = ',')]
     servers: Vec<String>,
 
-    /// Where crawlers keep their data, on a disk [default: a directory under this one, removed
-    /// afterwards]
+    /// Data directory of the crawlers, on a disk [default: a temporary directory in the current
+    /// one]
     #[arg(long, value_name = "DIR", env = "PEERS_DATA")]
     data: Option<PathBuf>,
 
-    /// Write all values into this file, too
+    /// Also write all values to this file, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct OriginArgs {
-    /// Where to listen, on every address of 127.1.0.0/16
+    /// Address to listen on; it must cover 127.1.0.0/16
     #[arg(long, default_value = "0.0.0.0:8080")]
     listen: SocketAddr,
 
@@ -80,20 +79,20 @@ pub(crate) struct OriginArgs {
     #[arg(long, default_value = "flat")]
     work: String,
 
-    /// Another number of hosts
+    /// Number of hosts [default: that of the work]
     #[arg(long, value_name = "N")]
     hosts: Option<u32>,
 
-    /// Another number of pages of each host
+    /// Pages per host [default: that of the work]
     #[arg(long, value_name = "N")]
     pages: Option<u32>,
 
-    /// Write the URL of the first page of each host into this file
+    /// Write the URL of the first page of each host to this file
     #[arg(long, value_name = "FILE")]
     seeds: Option<PathBuf>,
 }
 
-/// Serves until standard input ends, and says then what it saw.
+/// Serves until standard input ends, and then prints the verdict.
 pub(crate) fn origin(args: &OriginArgs) -> anyhow::Result<()> {
     raise_limits()?;
     let site = workloads::site_of(&args.work).with_context(|| unknown_workload(&args.work))?;
@@ -105,23 +104,23 @@ pub(crate) fn origin(args: &OriginArgs) -> anyhow::Result<()> {
     }
     print_note(&format!("{} hosts, the first at {}", site.hosts, origin.url(0, 0)));
     io::stdin().read_to_end(&mut Vec::new())?;
-    let record = origin.request_log();
-    let verdict = record.judge(&site);
+    let log = origin.request_log();
+    let verdict = log.judge(&site);
     writeln!(
         io::stdout(),
         "{} requests on {} connections in {:.3} s: {verdict}",
-        record.requests.len(),
+        log.requests.len(),
         verdict.connections,
         verdict.span.as_secs_f64()
     )?;
     Ok(())
 }
 
-/// Compares, and prints a table in Markdown.
+/// Runs the comparison and prints a table in Markdown.
 pub(crate) fn compare(args: &CrawlArgs) -> anyhow::Result<()> {
     raise_limits()?;
     let works = selected_workloads(args)?;
-    ensure!(args.tidings.is_file(), "there is no {}; build it first", args.tidings.display());
+    ensure!(args.tidings.is_file(), "{} does not exist; build it first", args.tidings.display());
     let data = DataDir::new(args.data.as_deref())?;
     disk::check_not_in_memory(&data.path)?;
     let heading = heading(&data.path, args)?;
@@ -132,7 +131,7 @@ pub(crate) fn compare(args: &CrawlArgs) -> anyhow::Result<()> {
     }
     clear_progress();
     let mut output = io::stdout().lock();
-    let titles = ["| work | Tidings | others | reach |", "|---|---|---|---|"].map(str::to_owned);
+    let titles = ["| work | Tidings | others | goal |", "|---|---|---|---|"].map(str::to_owned);
     let rows = all.iter().map(|(work, results)| results.row(&work.row()));
     let failures = all.iter().flat_map(|(work, results)| results.failures(work.name));
     let failures = failures.map(|failure| format!("\n- {failure}"));
@@ -150,21 +149,20 @@ fn selected_workloads(args: &CrawlArgs) -> anyhow::Result<Vec<CrawlWorkload>> {
     for name in &args.only {
         ensure!(WORKLOADS.iter().any(|work| work.name == name), unknown_workload(name));
     }
-    let is_chosen = |work: &&CrawlWorkload| {
+    let is_named = |work: &&CrawlWorkload| {
         args.only.is_empty() || args.only.iter().any(|name| name == work.name)
     };
-    let chosen = WORKLOADS.iter().filter(is_chosen).copied();
+    let chosen = WORKLOADS.iter().filter(is_named).copied();
     let chosen = chosen.map(|work| if args.quick { work.quick() } else { work });
     Ok(chosen.map(|work| if args.terse { work.without_keep_alive() } else { work }).collect())
 }
 
 fn unknown_workload(work: &str) -> String {
     let known: Vec<_> = WORKLOADS.iter().map(|work| work.name).collect();
-    format!("no work {work}; there are {}", known.join(", "))
+    format!("no work {work}; expected one of {}", known.join(", "))
 }
 
-/// Every round runs every crawler once, so that what changes on the machine changes for all of
-/// them.
+/// In each round every crawler runs once, so that a change on the machine affects all of them.
 fn run_rounds(
     args: &CrawlArgs,
     work: &CrawlWorkload,
@@ -179,13 +177,13 @@ fn run_rounds(
         results.begin_round();
         for crawler in work.crawlers.iter().copied().filter(takes_part) {
             let what = format!("{} {round}/{rounds}, {}", work.name, crawler.name());
-            let place = prepare_paths(args, data, crawler)?;
-            let outcome = work.measure(&place, crawler, &mut |text| {
+            let paths = prepare_paths(args, data, crawler)?;
+            let outcome = work.measure(&paths, crawler, &mut |text| {
                 show_progress(&format!("{what}: {text}"));
                 Ok(())
             });
-            // The directory around it is removed in the end.
-            let _ = fs::remove_dir_all(&place.dir);
+            // The directory around it is removed at the end.
+            let _ = fs::remove_dir_all(&paths.dir);
             if let Err(error) = &outcome {
                 print_note(&format!("{what}: {error:#}"));
             }
@@ -201,7 +199,8 @@ fn prepare_paths(args: &CrawlArgs, data: &Path, crawler: Crawler) -> anyhow::Res
         fs::remove_dir_all(&dir)?;
     }
     fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
-    // Programs run in that directory. A Python that is a link belongs to where the link is.
+    // Programs run in that directory. The path of Python is not resolved if it is a link, because
+    // its environment is where the link is.
     let absolute = |path: &Path| std::path::absolute(path);
     let python = if args.python.components().count() > 1 {
         absolute(&args.python)?
@@ -217,7 +216,7 @@ fn prepare_paths(args: &CrawlArgs, data: &Path, crawler: Crawler) -> anyhow::Res
     })
 }
 
-/// When, where and on what.
+/// Date, machine, and settings.
 fn heading(data: &Path, args: &CrawlArgs) -> anyhow::Result<Vec<String>> {
     let disk = Disk::of(data)?;
     let runs = if args.quick {
@@ -236,18 +235,18 @@ fn heading(data: &Path, args: &CrawlArgs) -> anyhow::Result<Vec<String>> {
     ])
 }
 
-/// What the programs say of themselves.
+/// The versions, as the programs print them.
 fn versions(args: &CrawlArgs) -> Vec<String> {
     let packages = "from importlib.metadata import version\n\
                     print(', '.join(p + ' ' + version(p) for p in ['aiohttp', 'crawlee', 'scrapy', 'rq']))";
-    let asked: [(&Path, &[&str]); 3] = [
+    let commands: [(&Path, &[&str]); 3] = [
         (&args.tidings, &["--version"]),
         (Path::new("wget2"), &["--version"]),
         (&args.python, &["-c", packages]),
     ];
-    let first_line = |(program, words): &(&Path, &[&str])| {
-        let output = Command::new(program).args(*words).output().ok()?;
+    let first_line = |(program, arguments): &(&Path, &[&str])| {
+        let output = Command::new(program).args(*arguments).output().ok()?;
         Some(String::from_utf8_lossy(&output.stdout).lines().next()?.to_owned())
     };
-    asked.iter().filter_map(first_line).collect()
+    commands.iter().filter_map(first_line).collect()
 }

@@ -1,4 +1,4 @@
-//! What crawlers are compared in, and what Tidings is to reach.
+//! The works of the comparison of crawlers, and the goals of Tidings.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::crawlers::{self, AnnouncedCrawler, CrawlerPaths, WorkerFleet};
 use crate::results::Row;
 use crate::workloads::{Column, Goal, GoalBase, Outcome, at_least, at_most, plain};
 
-/// Longer than anybody takes that is worth to be compared.
+/// Time limit of a crawl; slower crawlers are not worth comparing.
 const CRAWL_MAX: Duration = Duration::from_mins(3);
 
 const PAGES: &str = "pages_per_second";
@@ -26,31 +26,31 @@ const PEAK: &str = "peak_mib";
 const SPAN: &str = "span_s";
 const FAULTS: &str = "faults";
 
-/// One line of the comparison.
+/// One row of the comparison.
 #[derive(Clone, Copy)]
 pub(super) struct CrawlWorkload {
     /// Its name for `--only`.
     pub(super) name: &'static str,
     title: &'static str,
     task: CrawlTask,
-    /// In the order of their turns in a round.
+    /// Crawlers in the order of their turns in a round.
     pub(super) crawlers: &'static [Crawler],
     columns: &'static [Column],
     goals: &'static [Goal<Crawler>],
 }
 
-/// What is done.
+/// The work.
 #[derive(Debug, Clone, Copy)]
 enum CrawlTask {
-    /// A crawl of all of this.
+    /// A crawl of this whole site.
     Crawl(Site),
     /// Single pages, as they are announced.
     Announced(Announce),
-    /// Crawls, until the news that they are done.
+    /// Crawls, until their `job-done` event.
     Done(JobDone),
 }
 
-/// 10.2 KB a page, 30 links.
+/// Pages of 10.2 KB with 30 links.
 const fn site(hosts: u32, pages: u32) -> Site {
     Site {
         hosts,
@@ -63,19 +63,15 @@ const fn site(hosts: u32, pages: u32) -> Site {
     }
 }
 
-/// The same with a second between two requests to a host, and 50 ms for each.
+/// The same with 1 s between two requests to a host, and 50 ms per response.
 const fn polite(hosts: u32, pages: u32) -> CrawlTask {
-    let (answer_after, delay) = (Duration::from_millis(50), Some(Duration::from_secs(1)));
-    CrawlTask::Crawl(Site {
-        response_delay: answer_after,
-        crawl_delay: delay,
-        ..site(hosts, pages)
-    })
+    let (response_delay, crawl_delay) = (Duration::from_millis(50), Some(Duration::from_secs(1)));
+    CrawlTask::Crawl(Site { response_delay, crawl_delay, ..site(hosts, pages) })
 }
 
 const POLITE: &[Column] = &[plain(SPAN, " s", 2), plain(CPU, " s CPU", 2), plain(PEAK, " MiB", 0)];
 
-const fn polite_reach(span_s: f64, peak_mib: f64) -> [Goal<Crawler>; 4] {
+const fn polite_goals(span_s: f64, peak_mib: f64) -> [Goal<Crawler>; 4] {
     [
         at_most(SPAN, span_s, GoalBase::Absolute),
         at_most(FAULTS, 0.0, GoalBase::Absolute).named("faults"),
@@ -84,7 +80,7 @@ const fn polite_reach(span_s: f64, peak_mib: f64) -> [Goal<Crawler>; 4] {
     ]
 }
 
-/// Everything, in the order of the table.
+/// All works, in the order of the table.
 pub(super) const WORKLOADS: &[CrawlWorkload] = &[
     CrawlWorkload {
         name: "flat",
@@ -107,7 +103,7 @@ pub(super) const WORKLOADS: &[CrawlWorkload] = &[
         task: polite(1000, 10),
         crawlers: &[Tidings, Aiohttp, Spider, Wget2, Scrapy],
         columns: POLITE,
-        goals: &polite_reach(11.0, 80.0),
+        goals: &polite_goals(11.0, 80.0),
     },
     CrawlWorkload {
         name: "polite-200",
@@ -115,7 +111,7 @@ pub(super) const WORKLOADS: &[CrawlWorkload] = &[
         task: polite(200, 50),
         crawlers: &[Tidings, Aiohttp, Spider, Wget2, Scrapy],
         columns: POLITE,
-        goals: &polite_reach(53.0, 80.0),
+        goals: &polite_goals(53.0, 80.0),
     },
     CrawlWorkload {
         name: "polite-10000",
@@ -161,13 +157,13 @@ pub(super) const WORKLOADS: &[CrawlWorkload] = &[
     },
 ];
 
-/// The site of a work.
+/// The site of the work with this name.
 pub(super) fn site_of(name: &str) -> Option<Site> {
     WORKLOADS.iter().find(|work| work.name == name).map(|work| work.task.site())
 }
 
 impl CrawlWorkload {
-    /// Its line of the table.
+    /// Its row of the table.
     pub(super) fn row(&self) -> Row<'static, Crawler> {
         Row {
             title: self.title.to_owned(),
@@ -177,7 +173,7 @@ impl CrawlWorkload {
         }
     }
 
-    /// The same by an origin that does not say that connections stay.
+    /// The same work, with an origin that sends no `Connection: keep-alive`.
     #[must_use]
     pub(super) fn without_keep_alive(mut self) -> Self {
         if let CrawlTask::Crawl(site) = &mut self.task {
@@ -186,7 +182,7 @@ impl CrawlWorkload {
         self
     }
 
-    /// A tenth of it: whether it works.
+    /// A tenth of the work, to test whether it runs.
     #[must_use]
     pub(super) fn quick(mut self) -> Self {
         match &mut self.task {
@@ -204,24 +200,24 @@ impl CrawlWorkload {
         self
     }
 
-    /// Does it once.
+    /// Runs the work once.
     pub(super) fn measure(
         &self,
-        place: &CrawlerPaths,
+        paths: &CrawlerPaths,
         crawler: Crawler,
-        watch: &mut ProgressFn<'_>,
+        progress: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Outcome> {
-        // Every address of this machine, of which those of the hosts are some.
+        // All addresses of this machine, which include those of the hosts.
         let origin = Origin::serve(self.task.site(), (Ipv4Addr::UNSPECIFIED, 0).into())?;
         let figures = match &self.task {
-            CrawlTask::Crawl(_) => return crawl(place, crawler, &origin, watch),
+            CrawlTask::Crawl(_) => return crawl(paths, crawler, &origin, progress),
             CrawlTask::Announced(announce) => {
-                let mut waiting = AnnouncedCrawler::start(place, crawler)?;
-                announce.measure(&origin, |url| waiting.announce(url), watch)?
+                let mut announced = AnnouncedCrawler::start(paths, crawler)?;
+                announce.measure(&origin, |url| announced.announce(url), progress)?
             }
             CrawlTask::Done(done) => {
-                let fleet = WorkerFleet::start(place, done.workers)?;
-                done.measure(&origin, fleet.broker(), watch)?
+                let fleet = WorkerFleet::start(paths, done.workers)?;
+                done.measure(&origin, fleet.broker(), progress)?
             }
         };
         Ok(Outcome { figures, remark: None })
@@ -232,7 +228,7 @@ impl CrawlTask {
     fn site(&self) -> Site {
         match self {
             Self::Crawl(site) => *site,
-            // One more, for who is still starting.
+            // One more host, for a crawler that is still starting.
             Self::Announced(announce) => site(announce.hosts + 1, 2),
             Self::Done(_) => Site { response_delay: Duration::from_millis(5), ..site(8, 20) },
         }
@@ -240,31 +236,31 @@ impl CrawlTask {
 }
 
 fn crawl(
-    place: &CrawlerPaths,
+    paths: &CrawlerPaths,
     crawler: Crawler,
     origin: &Origin,
-    watch: &mut ProgressFn<'_>,
+    progress: &mut ProgressFn<'_>,
 ) -> anyhow::Result<Outcome> {
     let expected = origin.site().total_pages();
-    let ran = crawlers::crawl(place, crawler, origin, CRAWL_MAX, |since| {
-        watch(&format!(
+    let run = crawlers::crawl(paths, crawler, origin, CRAWL_MAX, |elapsed| {
+        progress(&format!(
             "{:.1} s, {} requests of {expected}",
-            since.as_secs_f64(),
+            elapsed.as_secs_f64(),
             origin.request_count()
         ))
     })?;
     let verdict = origin.request_log().judge(origin.site());
     let figure =
         |key, label, digits, value: f64| Figure::new(key, label, digits).with_runs([value]);
-    let (took, cpu) = (ran.took.as_secs_f64(), ran.cpu.as_secs_f64());
+    let (took, cpu) = (run.took.as_secs_f64(), run.cpu.as_secs_f64());
     let pages = to_f64(verdict.pages.max(1));
     let faults = verdict.missing + verdict.repeated + verdict.before_robots + verdict.too_early;
     let figures = vec![
         figure(PAGES, "pages/s", 0, pages / took),
         figure(CPU_PAGE, "CPU ms per page", 3, cpu * 1e3 / pages),
         figure(CPU, "CPU s", 2, cpu),
-        figure("origin_cpus", "origin processors", 2, ran.own_cpu.as_secs_f64() / took),
-        figure(PEAK, "peak MiB", 1, to_f64(ran.peak_bytes) / f64::from(1 << 20)),
+        figure("origin_cpus", "origin processors", 2, run.own_cpu.as_secs_f64() / took),
+        figure(PEAK, "peak MiB", 1, to_f64(run.peak_bytes) / f64::from(1 << 20)),
         figure("took_s", "start to end of the program, s", 2, took),
         figure(SPAN, "first request to last answer, s", 2, verdict.span.as_secs_f64()),
         figure(FAULTS, "faults", 0, to_f64(faults)),
