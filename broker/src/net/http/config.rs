@@ -39,7 +39,8 @@ pub struct HttpConfig {
     pub head_timeout_ms: u64,
     /// Milliseconds without a byte of a body. Default 10,000; then the request is rejected (408).
     pub body_idle_timeout_ms: u64,
-    /// Milliseconds that a whole body may take. Default 120,000; then the request is rejected (408).
+    /// Milliseconds that a whole body may take. Default 120,000; then the request is rejected
+    /// (408).
     pub body_timeout_ms: u64,
     /// The same for a body of a webhook or embedded handler. Default 10,000.
     pub unverified_body_timeout_ms: u64,

@@ -12,8 +12,8 @@ const HEADERS_MAX: usize = 100;
 const INITIAL_BYTES: usize = 512;
 
 /// Reads the first head. Reading stops at its end, at bytes that cannot be a head, or at the end of
-/// input. The last read may include bytes that follow the head. Returns `None` if the head is longer
-/// than `bytes_max`; it never takes more memory than that.
+/// input. The last read may include bytes that follow the head. Returns `None` if the head is
+/// longer than `bytes_max`; it never takes more memory than that.
 pub(super) async fn read_first_head(
     stream: &mut (impl AsyncRead + Unpin),
     bytes_max: usize,

@@ -29,8 +29,8 @@ const RESPONDING: u8 = 1;
 const UNFLUSHED: u8 = 2;
 
 /// Whether a connection has a response to send. A client may shut down its sending side after a
-/// complete request (`nc -N`). The end of input is reported to hyper only after the response, because
-/// hyper would drop the request otherwise. Only the task of the connection uses this.
+/// complete request (`nc -N`). The end of input is reported to hyper only after the response,
+/// because hyper would drop the request otherwise. Only the task of the connection uses this.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ResponseState(Arc<AtomicU8>);
 
