@@ -11,8 +11,8 @@
 //! valid ones. Both may come through the same proxy and have the same source then.
 //!
 //! Requests to a hub are not signed. A request about a subscription that was confirmed before has
-//! the class of that subscription ([`RequestClass::Resource`]). Valid requests for new subscriptions
-//! show nothing about their senders, so all of one source share a rate.
+//! the class of that subscription ([`RequestClass::Resource`]). Valid requests for new
+//! subscriptions show nothing about their senders, so all of one source share a rate.
 
 use std::fmt;
 use std::net::IpAddr;
