@@ -47,7 +47,7 @@ pub(super) struct ConnectedClient {
     identity: Mutex<Identity>,
     /// The sender of an earlier request was verified without a token, for example by a signature.
     is_verified: AtomicBool,
-    /// The connection's part of a quota.
+    /// What the connection uses of its client's quota.
     usage: Mutex<Usage>,
 }
 

@@ -44,7 +44,7 @@ impl ErrorResponse {
 
 impl RequestCounts {
     /// Counts a request that exceeds a rate limit, and returns its response (429). `subject` names
-    /// what there was too much of; the client may try again after `wait_ms`.
+    /// the limited thing in the plural; the client may try again after `wait_ms`.
     pub(super) fn too_many_requests(&self, wait_ms: u64, subject: &str) -> ErrorResponse {
         self.limited.add(1);
         let seconds = u32::try_from(wait_ms.div_ceil(1_000)).unwrap_or(u32::MAX);
