@@ -20,7 +20,7 @@ pub(crate) struct Stats {
     pub(crate) rejected_connections: Counter,
     /// Webhooks, including repeated ones.
     pub(crate) webhooks: RequestCounts,
-    /// Requests that receivers answer.
+    /// Requests that embedded handlers answer.
     pub(crate) receiver_requests: RequestCounts,
     /// Limits log lines about dropped lines of peers, which receive no answer.
     pub(crate) dropped_lines_log: LogRateLimit,

@@ -346,10 +346,8 @@ fn rejected_hub_notices_are_audited() {
     let file = server.folder.path().join("audit.log");
     let http = HttpClient::new(&server);
     assert_eq!(http.get("/websub/GUESSED").status, 404);
-    let told = wait_for_record(
-        &file,
-        &[("what", "refused"), ("why", "notice: nobody was told that path")],
-    );
+    let told =
+        wait_for_record(&file, &[("what", "refused"), ("why", "notice: this path was not issued")]);
     assert_eq!((&told["way"], &told["who"]), (&"http".into(), &"strangers".into()), "{told}");
     assert!(told["from"].as_str().unwrap().starts_with("127.0.0.1:"), "{told}");
     let ping = ["--header", "Via: 1.1 proxy", "--data", "hub.mode=publish&hub.url=x"];

@@ -88,7 +88,7 @@ fn a_body_in_flight_is_rejected_when_its_sender_is_revoked() {
             assert_eq!(wire.read_to_end(), [""; 0], "{line}");
         }
     }
-    let why = "what a request rests on was changed or taken away";
+    let why = "the permissions of a running request were changed or revoked";
     wait_for_record(
         &folder.join("audit.log"),
         &[("what", "revoked"), ("way", "http"), ("why", why)],

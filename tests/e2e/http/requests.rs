@@ -120,13 +120,18 @@ fn a_parsed_body_uses_little_more_memory_than_its_bytes() {
             "invalid type: sequence",
         ),
         ("/topics/x", longest_json_fields(attributes.0, attributes.1), 400, "of a payload"),
-        ("/jobs", job("0"), 400, "urls: it is a list of words"),
-        ("/jobs", job("{\"\":0}"), 400, "urls: it is a list of words"),
-        ("/jobs", job("\"\""), 400, "urls: it is a list of words"),
+        ("/jobs", job("0"), 400, "urls: expected a list of words"),
+        ("/jobs", job("{\"\":0}"), 400, "urls: expected a list of words"),
+        ("/jobs", job("\"\""), 400, "urls: expected a list of words"),
         ("/jobs", job("\"http://a.example/\""), 400, "urls: at most 10000 in one request"),
-        ("/jobs", longest_json_list("{\"job\":\"a\",\"x\":[", "{\"\":0}", "]}"), 400, "no field"),
-        ("/jobs", longest_json_lists(), 400, "no field"),
-        ("/jobs", longest_json_fields("{\"job\":\"a\",", "}"), 400, "no field"),
+        (
+            "/jobs",
+            longest_json_list("{\"job\":\"a\",\"x\":[", "{\"\":0}", "]}"),
+            400,
+            "unknown field",
+        ),
+        ("/jobs", longest_json_lists(), 400, "unknown field"),
+        ("/jobs", longest_json_fields("{\"job\":\"a\",", "}"), 400, "unknown field"),
     ] {
         let answer = http.send_json("POST", path, &body);
         assert_eq!(answer.status, status, "{}", answer.body);

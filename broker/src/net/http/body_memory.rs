@@ -1,8 +1,8 @@
-//! The room that bodies share while they are received.
+//! The memory budget of request bodies that are being received.
 //!
-//! Whoever finds none waits. Where nobody knows yet who sends, that would let a few who send slowly
-//! stop everybody: there those give way that have been at it longest. A sender that matters has
-//! sent all of it in a moment, from wherever it comes, and behind whichever proxy.
+//! A body waits until memory is free. Bodies of unverified senders can also be evicted, or else a
+//! few slow senders could block all others. The oldest body is evicted first: a real sender sends
+//! its whole body within a moment, even through a proxy.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -13,31 +13,31 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-/// It is given out in pieces of so many bytes.
+/// Bytes that one permit of the semaphore stands for.
 const PERMIT_BYTES: usize = 1 << 10;
 
-/// So long a body is left in peace.
+/// The age that a body must have before it can be evicted.
 const EVICTION_GRACE: Duration = Duration::from_secs(1);
 
-/// Room for so many bytes.
+/// A memory budget for bodies.
 #[derive(Debug)]
 pub(super) struct BodyMemory {
     permits: Semaphore,
-    /// So many it has in all.
+    /// All permits of the semaphore, free or taken.
     permits_max: usize,
-    /// Who has some that can be taken back; `None` where all may keep theirs.
+    /// The bodies that can be evicted; `None` if bodies are never evicted.
     evictable: Option<Mutex<EvictableBodies>>,
 }
 
-/// Bodies that are being received. In the order in which they found room at first.
+/// Bodies that are being received, in the order in which they got their first permit.
 #[derive(Debug, Default)]
 struct EvictableBodies {
     bodies: BTreeMap<u64, EvictableBody>,
     next_number: u64,
-    /// Pieces that are waited for, those that are free included: whoever is first in the queue is
-    /// given these at once, and has them when there are as many as it wants.
+    /// Permits that bodies wait for. They include free ones: the semaphore reserves free permits
+    /// for the first in its queue, which gets them when there are enough.
     permits_wanted: usize,
-    /// Pieces that somebody has.
+    /// Permits that bodies have.
     permits_taken: usize,
 }
 
@@ -45,84 +45,87 @@ struct EvictableBodies {
 struct EvictableBody {
     since: Instant,
     permits: usize,
-    /// Told when it has to give way.
+    /// Cancelled when the body must release its memory.
     evicted: CancellationToken,
 }
 
-/// Pieces that a body has.
+/// The permits of a body; dropping it releases them.
 #[derive(Debug)]
 pub(super) struct MemoryPermit<'a> {
     memory: &'a BodyMemory,
     permit: SemaphorePermit<'a>,
 }
 
-/// The part of one body.
+/// The memory of a body that is being received.
 #[derive(Debug)]
 pub(super) struct BodyReservation<'a> {
     memory: &'a BodyMemory,
     permit: Option<MemoryPermit<'a>>,
-    /// In [`EvictableBodies`], from the first piece on.
+    /// Its key in [`EvictableBodies`], from its first permit on.
     number: Option<u64>,
     evicted: CancellationToken,
 }
 
 impl BodyMemory {
-    /// Whoever has a part of it has it for as long as they want.
+    /// A budget in which a body keeps its memory as long as it needs it.
     pub(super) fn new(bytes_max: usize) -> Self {
         let permits_max = bytes_max.div_ceil(PERMIT_BYTES);
         Self { permits: Semaphore::new(permits_max), permits_max, evictable: None }
     }
 
-    /// Who has been there for longest gives way if others find none.
+    /// A budget in which the oldest bodies are evicted if another body needs memory.
     pub(super) fn with_eviction(bytes_max: usize) -> Self {
         Self { evictable: Some(Mutex::default()), ..Self::new(bytes_max) }
     }
 
-    /// For a body of which nothing has come yet. When it has to give way `evicted` is cancelled; what
-    /// it has is to be dropped then.
-    pub(super) fn reservation(&self, end: CancellationToken) -> BodyReservation<'_> {
-        BodyReservation { memory: self, permit: None, number: None, evicted: end }
+    /// An empty reservation, for a new body. When `evicted` is cancelled, the caller must drop it.
+    pub(super) fn reservation(&self, evicted: CancellationToken) -> BodyReservation<'_> {
+        BodyReservation { memory: self, permit: None, number: None, evicted }
     }
 
-    async fn acquire(&self, pieces: u32) -> MemoryPermit<'_> {
-        let taken = |permit| MemoryPermit { memory: self, permit };
-        let Some(lent) = &self.evictable else {
-            return taken(self.permits.acquire_many(pieces).await.expect("it is never closed"));
+    /// Waits for permits, and evicts bodies where that is allowed.
+    async fn acquire(&self, permits: u32) -> MemoryPermit<'_> {
+        let with_memory = |permit| MemoryPermit { memory: self, permit };
+        let Some(evictable) = &self.evictable else {
+            let permit = self.permits.acquire_many(permits).await;
+            return with_memory(permit.expect("the semaphore is never closed"));
         };
         {
-            let lent = &mut *lent.lock();
-            if let Ok(permit) = self.permits.try_acquire_many(pieces) {
-                lent.permits_taken += pieces as usize;
-                return taken(permit);
+            let evictable = &mut *evictable.lock();
+            if let Ok(permit) = self.permits.try_acquire_many(permits) {
+                evictable.permits_taken += permits as usize;
+                return with_memory(permit);
             }
         }
-        let wish = WaitingPermits::new(lent, pieces as usize);
-        let mut taking = pin!(self.permits.acquire_many(pieces));
+        let waiting = WaitingPermits::new(evictable, permits as usize);
+        let mut acquire = pin!(self.permits.acquire_many(permits));
         loop {
-            let again_at = self.evict_oldest(&mut lent.lock(), Instant::now());
+            let retry_at = self.evict_oldest(&mut evictable.lock(), Instant::now());
             tokio::select! {
                 biased;
-                permit = &mut taking => {
-                    wish.acquired();
-                    return taken(permit.expect("it is never closed"));
+                permit = &mut acquire => {
+                    waiting.acquired();
+                    return with_memory(permit.expect("the semaphore is never closed"));
                 }
-                () = sleep_until(again_at) => {}
+                () = sleep_until(retry_at) => {}
             }
         }
     }
 
-    /// Has as many give way as is wanted, the oldest first. Returns when to look again.
-    fn evict_oldest(&self, lent: &mut EvictableBodies, now: Instant) -> Instant {
-        let ending = lent.bodies.values().filter(|body| body.evicted.is_cancelled());
-        let ending: usize = ending.map(|body| body.permits).sum();
-        let mut free = self.permits_max - lent.permits_taken + ending;
-        for body in lent.bodies.values().filter(|body| !body.evicted.is_cancelled()) {
-            if free >= lent.permits_wanted {
+    /// Evicts the oldest bodies until their permits suffice for all that wait. Returns when to try
+    /// again.
+    fn evict_oldest(&self, evictable: &mut EvictableBodies, now: Instant) -> Instant {
+        // Evicted bodies still have their permits until they are dropped.
+        let evicted = evictable.bodies.values().filter(|body| body.evicted.is_cancelled());
+        let evicted: usize = evicted.map(|body| body.permits).sum();
+        let mut free = self.permits_max - evictable.permits_taken + evicted;
+        for body in evictable.bodies.values().filter(|body| !body.evicted.is_cancelled()) {
+            if free >= evictable.permits_wanted {
                 break;
             }
-            let until = body.since + EVICTION_GRACE;
-            if until > now {
-                return until;
+            let evictable_at = body.since + EVICTION_GRACE;
+            if evictable_at > now {
+                return evictable_at;
             }
             body.evicted.cancel();
             free += body.permits;
@@ -131,7 +134,7 @@ impl BodyMemory {
     }
 }
 
-/// Pieces that somebody waits for, as long as they do.
+/// Counts permits as wanted while a body waits for them.
 struct WaitingPermits<'a> {
     evictable: &'a Mutex<EvictableBodies>,
     permits: usize,
@@ -143,12 +146,12 @@ impl<'a> WaitingPermits<'a> {
         Self { evictable, permits }
     }
 
-    /// At once, so that nobody sees them as both or neither.
+    /// Counts the permits as taken instead of wanted, in one step under the lock.
     fn acquired(mut self) {
-        let lent = &mut *self.evictable.lock();
-        let pieces = std::mem::take(&mut self.permits);
-        lent.permits_wanted -= pieces;
-        lent.permits_taken += pieces;
+        let evictable = &mut *self.evictable.lock();
+        let permits = std::mem::take(&mut self.permits);
+        evictable.permits_wanted -= permits;
+        evictable.permits_taken += permits;
     }
 }
 
@@ -163,43 +166,44 @@ impl Drop for WaitingPermits<'_> {
 impl MemoryPermit<'_> {
     fn merge(&mut self, mut other: Self) {
         let all = other.permit.num_permits();
-        self.permit.merge(other.permit.split(all).expect("it has so many"));
+        self.permit.merge(other.permit.split(all).expect("a permit can be split at its own size"));
     }
 }
 
 impl Drop for MemoryPermit<'_> {
     fn drop(&mut self) {
-        if let Some(lent) = &self.memory.evictable {
-            lent.lock().permits_taken -= self.permit.num_permits();
+        if let Some(evictable) = &self.memory.evictable {
+            evictable.lock().permits_taken -= self.permit.num_permits();
         }
     }
 }
 
 impl<'a> BodyReservation<'a> {
-    /// Waits until there is room for so many bytes of it in all.
+    /// Waits until the body has memory for `bytes` bytes in total.
     pub(super) async fn grow_to(&mut self, bytes: usize) {
-        let held = self.permit.as_ref().map_or(0, |pieces| pieces.permit.num_permits());
+        let held = self.permit.as_ref().map_or(0, |held| held.permit.num_permits());
         let more = bytes.div_ceil(PERMIT_BYTES).saturating_sub(held);
         if more == 0 {
             return;
         }
-        let taken = self.memory.acquire(u32::try_from(more).expect("a body is shorter")).await;
+        let more_permits = u32::try_from(more).expect("a body is shorter than 4 TiB");
+        let added = self.memory.acquire(more_permits).await;
         match &mut self.permit {
-            Some(held) => held.merge(taken),
-            none => *none = Some(taken),
+            Some(permit) => permit.merge(added),
+            none => *none = Some(added),
         }
-        let Some(lent) = &self.memory.evictable else { return };
-        let EvictableBodies { bodies, next_number: next, .. } = &mut *lent.lock();
+        let Some(evictable) = &self.memory.evictable else { return };
+        let EvictableBodies { bodies, next_number, .. } = &mut *evictable.lock();
         let number = *self.number.get_or_insert_with(|| {
-            *next += 1;
-            *next
+            *next_number += 1;
+            *next_number
         });
         let new =
             || EvictableBody { since: Instant::now(), permits: 0, evicted: self.evicted.clone() };
         bodies.entry(number).or_insert_with(new).permits = held + more;
     }
 
-    /// The body is whole: what it has is its own until that is dropped.
+    /// The body is complete. It keeps its memory until the permit is dropped, and is not evicted.
     pub(super) fn into_permit(mut self) -> Option<MemoryPermit<'a>> {
         self.permit.take()
     }
@@ -207,10 +211,10 @@ impl<'a> BodyReservation<'a> {
 
 impl Drop for BodyReservation<'_> {
     fn drop(&mut self) {
-        // First, so that nobody has to give way for what is free already.
+        // The permits come first, so that no other body is evicted for permits that are free.
         self.permit = None;
-        if let (Some(lent), Some(number)) = (&self.memory.evictable, self.number) {
-            lent.lock().bodies.remove(&number);
+        if let (Some(evictable), Some(number)) = (&self.memory.evictable, self.number) {
+            evictable.lock().bodies.remove(&number);
         }
     }
 }
@@ -219,94 +223,98 @@ impl Drop for BodyReservation<'_> {
 mod tests {
     use super::*;
 
-    /// A body of so many bytes that came so many ms ago.
+    /// A body of `bytes` bytes that was received `age_ms` ago, and its eviction signal.
     async fn body(
-        room: &BodyMemory,
+        memory: &BodyMemory,
         bytes: usize,
-        ms_ago: u64,
+        age_ms: u64,
     ) -> (BodyReservation<'_>, CancellationToken) {
-        let end = CancellationToken::new();
-        let mut part = room.reservation(end.clone());
-        part.grow_to(bytes).await;
-        tokio::time::sleep(Duration::from_millis(ms_ago)).await;
-        (part, end)
+        let evicted = CancellationToken::new();
+        let mut reservation = memory.reservation(evicted.clone());
+        reservation.grow_to(bytes).await;
+        tokio::time::sleep(Duration::from_millis(age_ms)).await;
+        (reservation, evicted)
     }
 
-    /// Whether it finds room within that time, while those who are told to give way do.
+    /// Whether the body gets memory within `limit`, while evicted bodies of `others` are dropped.
     async fn grows_within<'a>(
-        part: &mut BodyReservation<'a>,
+        reservation: &mut BodyReservation<'a>,
         bytes: usize,
-        within: Duration,
+        limit: Duration,
         others: &mut Vec<(BodyReservation<'a>, CancellationToken)>,
     ) -> bool {
-        let mut growing = pin!(part.grow_to(bytes));
-        let until = Instant::now() + within;
-        while Instant::now() < until {
+        let mut grow = pin!(reservation.grow_to(bytes));
+        let deadline = Instant::now() + limit;
+        while Instant::now() < deadline {
             let step = Duration::from_millis(10);
-            if tokio::time::timeout(step, &mut growing).await.is_ok() {
+            if tokio::time::timeout(step, &mut grow).await.is_ok() {
                 return true;
             }
-            others.retain(|(_, end)| !end.is_cancelled());
+            others.retain(|(_, evicted)| !evicted.is_cancelled());
         }
         false
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_oldest_bodies_are_evicted_and_no_more_than_needed() {
-        let room = BodyMemory::with_eviction(4 << 10);
+        let memory = BodyMemory::with_eviction(4 << 10);
         let mut others = Vec::new();
         for ms in [500, 500, 500, 1_500] {
-            others.push(body(&room, 1 << 10, ms).await);
+            others.push(body(&memory, 1 << 10, ms).await);
         }
-        let mut new = room.reservation(CancellationToken::new());
+        let mut new = memory.reservation(CancellationToken::new());
         assert!(grows_within(&mut new, 2 << 10, Duration::from_millis(50), &mut others).await);
         assert_eq!(others.len(), 2);
         drop(others);
-        assert_eq!(room.evictable.as_ref().unwrap().lock().bodies.len(), 1);
-        assert_eq!(room.evictable.as_ref().unwrap().lock().permits_wanted, 0);
+        assert_eq!(memory.evictable.as_ref().unwrap().lock().bodies.len(), 1);
+        assert_eq!(memory.evictable.as_ref().unwrap().lock().permits_wanted, 0);
         drop(new);
-        assert_eq!(room.permits.available_permits(), 4);
+        assert_eq!(memory.permits.available_permits(), 4);
     }
 
     #[tokio::test(start_paused = true)]
     async fn free_memory_is_used_before_a_body_is_evicted() {
-        let room = BodyMemory::with_eviction(4 << 10);
+        let memory = BodyMemory::with_eviction(4 << 10);
         let mut others = Vec::new();
         for ms in [0, 0, 100] {
-            others.push(body(&room, 1 << 10, ms).await);
+            others.push(body(&memory, 1 << 10, ms).await);
         }
-        let mut new = room.reservation(CancellationToken::new());
+        let mut new = memory.reservation(CancellationToken::new());
         assert!(grows_within(&mut new, 2 << 10, EVICTION_GRACE, &mut others).await);
-        assert_eq!(others.len(), 2, "one piece was free, and two were wanted");
+        assert_eq!(others.len(), 2, "one permit was free, and two were needed");
         drop((others, new));
-        let lent = room.evictable.as_ref().unwrap().lock();
+        let evictable = memory.evictable.as_ref().unwrap().lock();
         assert_eq!(
-            (lent.permits_wanted, lent.permits_taken, room.permits.available_permits()),
+            (evictable.permits_wanted, evictable.permits_taken, memory.permits.available_permits()),
             (0, 0, 4)
         );
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_body_is_not_evicted_within_the_grace_period() {
-        let room = BodyMemory::with_eviction(2 << 10);
-        let mut others = vec![body(&room, 2 << 10, 0).await];
-        let mut new = room.reservation(CancellationToken::new());
+        let memory = BodyMemory::with_eviction(2 << 10);
+        let mut others = vec![body(&memory, 2 << 10, 0).await];
+        let mut new = memory.reservation(CancellationToken::new());
         assert!(!grows_within(&mut new, 1, EVICTION_GRACE * 9 / 10, &mut others).await);
-        assert_eq!(room.evictable.as_ref().unwrap().lock().permits_wanted, 0, "it waits no more");
+        assert_eq!(
+            memory.evictable.as_ref().unwrap().lock().permits_wanted,
+            0,
+            "the body no longer waits"
+        );
         assert!(grows_within(&mut new, 1, Duration::from_millis(200), &mut others).await);
         assert!(others.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
     async fn complete_bodies_and_trusted_bodies_are_not_evicted() {
-        let (strangers, trusted) = (BodyMemory::with_eviction(2 << 10), BodyMemory::new(2 << 10));
-        let (part, whole) = body(&strangers, 2 << 10, 5_000).await;
-        let _kept = part.into_permit();
-        let (_part, unfinished) = body(&trusted, 2 << 10, 5_000).await;
-        for room in [&strangers, &trusted] {
-            let mut new = room.reservation(CancellationToken::new());
+        let (unverified, trusted) = (BodyMemory::with_eviction(2 << 10), BodyMemory::new(2 << 10));
+        let (reservation, complete) = body(&unverified, 2 << 10, 5_000).await;
+        let _permit = reservation.into_permit();
+        let (_reservation, incomplete) = body(&trusted, 2 << 10, 5_000).await;
+        for memory in [&unverified, &trusted] {
+            let mut new = memory.reservation(CancellationToken::new());
             assert!(!grows_within(&mut new, 1, EVICTION_GRACE * 3, &mut Vec::new()).await);
         }
-        assert!(!whole.is_cancelled() && !unfinished.is_cancelled());
+        assert!(!complete.is_cancelled() && !incomplete.is_cancelled());
     }
 }

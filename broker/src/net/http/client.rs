@@ -1,5 +1,5 @@
-//! One connection of HTTP, as groups and topics see it: a connection like any other, that asks one
-//! thing at a time.
+//! The client of an HTTP connection: its identity, its quota usage, and commands that it runs. For
+//! topics and groups it is a connection like any other.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -24,43 +24,42 @@ use crate::net::listener::AdmittedConnection;
 use crate::net::stream::RemoteInfo;
 use crate::quota::{Quantity, Usage};
 
-/// An answer: its lines, and the text of the last.
+/// The reply to a command: the texts of its `+` lines, and the text of its `+OK` line.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct CommandReply {
     pub(super) lines: Vec<String>,
     pub(super) ok: String,
 }
 
-/// The connection behind a request.
+/// The client of an HTTP connection. Its requests are handled one at a time.
 #[derive(Debug)]
 pub(super) struct ConnectedClient {
     hub: Arc<Hub>,
-    /// Its number, which events that it publishes have as their origin.
+    /// Number of the connection, which is the origin of the events that it publishes.
     pub(super) conn: ConnId,
     mailbox: Mailbox,
-    /// Who is at the other end.
     pub(super) remote: RemoteInfo,
-    /// How long an answer is waited for.
+    /// Time limit for the reply to a command.
     command_timeout: Duration,
-    /// How much was asked so far.
+    /// Slot of the next command.
     next_slot: AtomicU64,
-    /// Of whoever sent the request that is being answered: there is one at a time.
+    /// Identity of the client in the current request.
     identity: Mutex<Identity>,
-    /// A request was from whom it should be without a token: it was signed, say.
+    /// The sender of an earlier request was verified without a token, for example by a signature.
     is_verified: AtomicBool,
-    /// What the connection has of what one may have.
+    /// What the connection uses of its client's quota.
     usage: Mutex<Usage>,
 }
 
 impl ConnectedClient {
     pub(super) fn new(
         hub: Arc<Hub>,
-        AdmittedConnection { conn, mailbox, usage: held }: AdmittedConnection,
+        AdmittedConnection { conn, mailbox, usage }: AdmittedConnection,
         remote: RemoteInfo,
         command_timeout: Duration,
     ) -> Self {
         let identity = Mutex::new(login::identity_of(&hub.access, Transport::Http, &remote));
-        let (next_slot, usage) = (AtomicU64::new(0), Mutex::new(held));
+        let (next_slot, usage) = (AtomicU64::new(0), Mutex::new(usage));
         let is_verified = AtomicBool::new(false);
         Self {
             hub,
@@ -75,76 +74,75 @@ impl ConnectedClient {
         }
     }
 
-    /// The request that comes now is of somebody who has that pass. Refused with [`Code::Limit`] if
-    /// they have too much already.
-    pub(super) fn set_identity(&self, pass: Identity) -> Result<(), ProtocolError> {
-        self.hub.assign_usage(&mut self.usage.lock(), &pass)?;
-        let is_other = {
+    /// Sets the identity of the client for the request that begins. Fails with [`Code::Limit`] if
+    /// its principal has reached a quota.
+    pub(super) fn set_identity(&self, identity: Identity) -> Result<(), ProtocolError> {
+        self.hub.assign_usage(&mut self.usage.lock(), &identity)?;
+        let has_changed = {
             let current = &mut *self.identity.lock();
-            let is_other = current.name() != pass.name();
-            *current = pass;
-            is_other
+            let has_changed = current.name() != identity.name();
+            *current = identity;
+            has_changed
         };
-        if is_other {
+        if has_changed {
             self.hub.audit.identity_changed(self.conn.0);
-            let is_stranger = self.identity.lock().is_anonymous();
-            if !is_stranger {
+            let is_anonymous = self.identity.lock().is_anonymous();
+            if !is_anonymous {
                 self.audit(AuditEvent::LoggedIn);
             }
         }
         Ok(())
     }
 
-    /// What came by it was found to be from whom it should be. So is what comes next, most likely:
-    /// who signs, or the proxy in front of them.
+    /// Notes that the sender of a request was verified. Later requests on the connection are
+    /// probably from the same sender, or from others behind the same proxy.
     pub(super) fn mark_verified(&self) {
         self.is_verified.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it is of somebody who has shown nothing that gives anything.
+    /// Whether the client has no permissions, and none of its requests was verified.
     pub(super) fn is_untrusted(&self) -> bool {
         !self.is_verified.load(Ordering::Relaxed) && self.identity.lock().has_no_permissions()
     }
 
-    /// Whoever sent the request may publish on that topic, which comes into being if it is new, and
-    /// is not too fast.
+    /// Checks the client's rate limit, and its quota of topics if publishing creates the topic.
     pub(super) fn check_publish_quota(&self, topic: &TopicName) -> Result<(), ErrorResponse> {
         self.check_rate()?;
         Ok(self.hub.check_topic_creation(self.usage.lock().as_deref(), topic)?)
     }
 
-    /// Whoever sent the request is not too fast.
+    /// Checks the client's rate limit.
     pub(super) fn check_rate(&self) -> Result<(), ErrorResponse> {
-        let held = self.usage.lock();
-        let wait_ms = held.as_deref().map_or(0, |held| held.wait_ms(self.hub.clock.now()));
+        let usage = self.usage.lock();
+        let wait_ms = usage.as_deref().map_or(0, |usage| usage.wait_ms(self.hub.clock.now()));
         if wait_ms == 0 {
             return Ok(());
         }
         let seconds = u32::try_from(wait_ms.div_ceil(1_000)).unwrap_or(u32::MAX);
-        let text = format!("faster than one may go on; try again in {seconds} s");
+        let text = format!("rate limit exceeded; try again in {seconds} s");
         Err(ErrorResponse::from(ProtocolError::new(Code::Limit, text)).with_retry_after(seconds))
     }
 
-    /// So many events came, in so many bytes; they count, whatever becomes of them.
+    /// Counts received events and bytes against the quota, even if the request fails later.
     pub(super) fn count_published(&self, events: usize, bytes: usize) {
-        if let Some(held) = self.usage.lock().as_deref_mut() {
-            held.count_published(events as u64);
-            held.charge(bytes as u64, self.hub.clock.now());
+        if let Some(usage) = self.usage.lock().as_deref_mut() {
+            usage.count_published(events as u64);
+            usage.charge(bytes as u64, self.hub.clock.now());
         }
     }
 
-    /// The connection hears something more, until what is returned is dropped.
+    /// Counts a subscription against the quota until the guard is dropped.
     pub(super) fn begin_subscription(self: &Arc<Self>) -> Result<SubscriptionGuard, ProtocolError> {
-        if let Some(held) = self.usage.lock().as_deref_mut() {
-            held.add(Quantity::Subscriptions)?;
+        if let Some(usage) = self.usage.lock().as_deref_mut() {
+            usage.add(Quantity::Subscriptions)?;
         }
         Ok(SubscriptionGuard(Arc::clone(self)))
     }
 
-    /// Notes what whoever sent the request does, if that is kept.
-    pub(super) fn audit(&self, what: AuditEvent<'_>) {
+    /// Records an event of this client in the audit log, unless the broker itself is the client.
+    pub(super) fn audit(&self, event: AuditEvent<'_>) {
         if !self.identity.lock().is_internal() {
-            self.hub.audit.record(|| (what, self.initiator()));
+            self.hub.audit.record(|| (event, self.initiator()));
         }
     }
 
@@ -152,56 +150,56 @@ impl ConnectedClient {
         Initiator::identified(self.conn.0, &self.remote, &self.identity.lock())
     }
 
-    /// What may not be done is noted.
+    /// Records an error of a permission check in the audit log, and returns the result.
     fn audit_denial<T>(
         &self,
         topic: Option<&str>,
-        judged: Result<T, ProtocolError>,
+        result: Result<T, ProtocolError>,
     ) -> Result<T, ProtocolError> {
-        if let Err(error) = &judged {
+        if let Err(error) = &result {
             self.audit(AuditEvent::Denied { topic, why: &error.text });
         }
-        judged
+        result
     }
 
-    /// Whether an event may be published.
+    /// Whether the identity may publish this event.
     pub(super) fn check_publish(
         &self,
-        pass: &Identity,
+        identity: &Identity,
         topic: &str,
         payload: &str,
     ) -> Result<(), ProtocolError> {
-        self.audit_denial(Some(topic), self.hub.access.check_publish(pass, topic, payload))
+        self.audit_denial(Some(topic), self.hub.access.check_publish(identity, topic, payload))
     }
 
-    /// The pass of whoever sent the request, as it is now: a body may have taken its time.
+    /// The client's identity with its present permissions, which may have changed since the request
+    /// began.
     pub(super) fn current_identity(&self) -> Identity {
-        let pass = self.identity.lock().clone();
-        let renewed = self.hub.access.renew(&pass);
-        renewed.unwrap_or_else(|| self.hub.access.anonymous(pass.transport()))
+        let identity = self.identity.lock().clone();
+        let renewed = self.hub.access.renew(&identity);
+        renewed.unwrap_or_else(|| self.hub.access.anonymous(identity.transport()))
     }
 
-    /// Whether whoever sent the request may do that.
-    pub(super) fn check_action(&self, deed: Action<'_>) -> Result<(), ProtocolError> {
-        let topic = match deed {
+    /// Whether the client may do `action`.
+    pub(super) fn check_action(&self, action: Action<'_>) -> Result<(), ProtocolError> {
+        let topic = match action {
             Action::Publish(topic) | Action::Subscribe(topic) | Action::ViewTopic(topic) => {
                 Some(topic)
             }
             _ => None,
         };
-        self.audit_denial(topic, self.current_identity().check_action(deed))
+        self.audit_denial(topic, self.current_identity().check_action(action))
     }
 
-    /// Asks what a command of the line protocol asks, and waits for the answer, but not for ever:
-    /// what was decided and meets a disk that takes nothing is answered when that takes it.
-    /// [`Code::Idle`] says so.
+    /// Runs a command of the line protocol and returns its reply. Fails with [`Code::Idle`] after
+    /// the time limit: while the disk accepts no writes, the reply to a change is held back.
     pub(super) async fn run(&self, command: &Command<'_>) -> Result<CommandReply, ProtocolError> {
         let slot = self.start_command(command)?;
         self.with_command_timeout(self.wait_for_reply(slot, &mut Vec::new())).await
     }
 
-    /// The same for what may take as long as it likes, such as a job. Whoever does not wait for the
-    /// end of it must say so ([`stop_waiting`](Self::give_up)).
+    /// Runs a command that may take any time, such as waiting for a job. A caller that drops the
+    /// future early must call [`stop_waiting`](Self::stop_waiting).
     pub(super) async fn run_without_timeout(
         &self,
         command: &Command<'_>,
@@ -210,89 +208,93 @@ impl ConnectedClient {
         self.wait_for_reply(slot, &mut Vec::new()).await
     }
 
-    /// An answer, if it comes soon. One that comes later finds nobody, and is dropped.
+    /// The reply, or an error after the time limit. A later reply is dropped.
     async fn with_command_timeout(
         &self,
-        answer: impl Future<Output = Result<CommandReply, ProtocolError>>,
+        reply: impl Future<Output = Result<CommandReply, ProtocolError>>,
     ) -> Result<CommandReply, ProtocolError> {
-        with_timeout(self.command_timeout, answer).await.unwrap_or_else(|| {
-            let text = "there is no answer yet: the disk takes nothing at the moment, or takes it slowly. It is not \
-                        known whether this is kept; to ask again is safe, and does nothing twice";
+        with_timeout(self.command_timeout, reply).await.unwrap_or_else(|| {
+            let text = "no reply yet: the disk is slow or accepts no writes at the moment. The \
+                        change may still be stored; repeating the request is safe and applies it \
+                        only once";
             Err(ProtocolError::new(Code::Idle, text))
         })
     }
 
-    /// Asks several things at once. The answers are in the order of the questions, and end with the
-    /// first that does not come.
+    /// Starts all commands and then waits for their replies. The results are in the order of the
+    /// commands and end with the first that has timed out.
     pub(super) async fn run_all(
         &self,
         commands: &[Command<'_>],
     ) -> Vec<Result<CommandReply, ProtocolError>> {
         let slots: Vec<_> = commands.iter().map(|command| self.start_command(command)).collect();
-        let mut answers = Vec::with_capacity(slots.len());
+        let mut replies = Vec::with_capacity(slots.len());
         let mut early = Vec::new();
         for slot in slots {
-            let answer = match slot {
+            let reply = match slot {
                 Ok(slot) => self.with_command_timeout(self.wait_for_reply(slot, &mut early)).await,
                 Err(error) => Err(error),
             };
-            let is_late = answer.as_ref().is_err_and(|error| error.code == Code::Idle);
-            answers.push(answer);
-            if is_late {
+            let has_timed_out = reply.as_ref().is_err_and(|error| error.code == Code::Idle);
+            replies.push(reply);
+            if has_timed_out {
                 break;
             }
         }
-        answers
+        replies
     }
 
-    /// Waits until whoever sent the request may not do that any more.
-    pub(super) async fn revoked(&self, deed: Action<'_>) {
-        self.wait_until_denied(|pass| pass.check_action(deed)).await;
+    /// Waits until the client may no longer do `action`.
+    pub(super) async fn revoked(&self, action: Action<'_>) {
+        self.wait_until_denied(|identity| identity.check_action(action)).await;
     }
 
-    async fn wait_until_denied(&self, may: impl Fn(&Identity) -> Result<(), ProtocolError>) {
+    async fn wait_until_denied(&self, check: impl Fn(&Identity) -> Result<(), ProtocolError>) {
         let mut changes = self.hub.access.changes();
-        let pass = self.current_identity();
-        let is_allowed = || self.hub.access.renew(&pass).is_some_and(|pass| may(&pass).is_ok());
+        let identity = self.current_identity();
+        let renew = || self.hub.access.renew(&identity);
+        let is_allowed = || renew().is_some_and(|identity| check(&identity).is_ok());
         while is_allowed() {
             if changes.changed().await.is_err() {
                 return;
             }
         }
         self.audit(AuditEvent::Revoked {
-            why: "what a request rests on was changed or taken away",
+            why: "the permissions of a running request were changed or revoked",
         });
     }
 
-    /// What comes of receiving a body for something that whoever sends it may do; refused at once
-    /// if it may not, and as soon as it may not any more: a body takes its time.
+    /// Receives a body for a request that must pass `check`. Fails at once if the client may not
+    /// send it, and as soon as the permission is revoked, because a body can take long.
     pub(super) async fn receive_while_allowed<T>(
         &self,
-        may: impl Fn(&Identity) -> Result<(), ProtocolError>,
+        check: impl Fn(&Identity) -> Result<(), ProtocolError>,
         body: impl Future<Output = T>,
     ) -> Result<T, ProtocolError> {
-        self.audit_denial(None, may(&self.current_identity()))?;
+        self.audit_denial(None, check(&self.current_identity()))?;
         tokio::select! {
             biased;
-            // What is there already is judged as it is.
+            // A body that is complete already is accepted.
             received = body => return Ok(received),
-            () = self.wait_until_denied(&may) => {}
+            () = self.wait_until_denied(&check) => {}
         }
-        may(&self.current_identity())?;
-        // It may again, just now.
-        Err(ProtocolError::new(Code::Unauthenticated, "what you may do has changed meanwhile"))
+        check(&self.current_identity())?;
+        // The permission was revoked and granted again.
+        let text = "your permissions changed during the request; send it again";
+        Err(ProtocolError::new(Code::Unauthenticated, text))
     }
 
-    /// Whether whoever sent the request may do all of these.
+    /// Whether the client may run all of these commands.
     pub(super) fn check_commands(&self, commands: &[Command<'_>]) -> Result<(), ProtocolError> {
-        let pass = self.current_identity();
-        self.audit_denial(None, commands.iter().try_for_each(|command| pass.check_command(command)))
+        let identity = self.current_identity();
+        let result = commands.iter().try_for_each(|command| identity.check_command(command));
+        self.audit_denial(None, result)
     }
 
     fn start_command(&self, command: &Command<'_>) -> Result<Slot, ProtocolError> {
         self.audit_denial(None, self.current_identity().check_command(command))?;
-        let made = self.hub.check_creation(self.usage.lock().as_deref(), command);
-        made.inspect_err(|error| self.audit(AuditEvent::LimitReached { why: &error.text }))?;
+        let result = self.hub.check_creation(self.usage.lock().as_deref(), command);
+        result.inspect_err(|error| self.audit(AuditEvent::LimitReached { why: &error.text }))?;
         if !self.identity.lock().is_internal() {
             self.hub.audit.record_command(command, self.conn.0, || self.initiator());
         }
@@ -304,7 +306,7 @@ impl ConnectedClient {
         }
         debug_assert!(
             matches!(command.verb(), Verb::Group | Verb::Job | Verb::Explain),
-            "nothing else is asked"
+            "HTTP requests run no other commands"
         );
         let member = self.hub.new_member_id(self.conn);
         let caller = Caller { member, conn: self.conn, mailbox: self.mailbox.clone() };
@@ -312,7 +314,7 @@ impl ConnectedClient {
         Ok(slot)
     }
 
-    /// The answer of a slot; answers of others are put into `early`, and looked for there first.
+    /// The reply for `slot`. Replies for other slots are put into `early`, which is searched first.
     async fn wait_for_reply(
         &self,
         slot: Slot,
@@ -320,17 +322,18 @@ impl ConnectedClient {
     ) -> Result<CommandReply, ProtocolError> {
         poll_fn(|cx| {
             let taken = self.mailbox.drain(cx.waker());
-            for parcel in taken.messages {
-                match parcel {
+            for message in taken.messages {
+                match message {
                     ConnMessage::Answer { slot, line } => early.push((slot, line)),
                     ConnMessage::Lines(lines) => early.extend(lines.into_parts().0),
-                    // Nothing is watched, stored or claimed here.
+                    // An HTTP client watches no jobs, stores no cursors, and has nothing that
+                    // another connection may claim.
                     ConnMessage::Progress { .. }
                     | ConnMessage::Stored { .. }
                     | ConnMessage::End(_) => {}
                 }
             }
-            if let Some(at) = early.iter().position(|(of, _)| *of == slot) {
+            if let Some(at) = early.iter().position(|(other, _)| *other == slot) {
                 return Poll::Ready(parse_reply(&early.swap_remove(at).1));
             }
             if taken.close_requested {
@@ -341,20 +344,20 @@ impl ConnectedClient {
         .await
     }
 
-    /// What was waited for is not waited for any more.
+    /// Tells the groups that nothing waits for a reply any more.
     pub(super) fn stop_waiting(&self) {
         self.hub.groups.connection_ended(self.conn);
     }
 }
 
-/// A stream of events, for as long as somebody hears it.
+/// Counts one subscription against the client's quota until it is dropped.
 #[derive(Debug)]
 pub(super) struct SubscriptionGuard(Arc<ConnectedClient>);
 
 impl Drop for SubscriptionGuard {
     fn drop(&mut self) {
-        if let Some(held) = self.0.usage.lock().as_deref_mut() {
-            held.remove(Quantity::Subscriptions);
+        if let Some(usage) = self.0.usage.lock().as_deref_mut() {
+            usage.remove(Quantity::Subscriptions);
         }
     }
 }
@@ -369,19 +372,19 @@ impl Drop for ConnectedClient {
     }
 }
 
-/// Reads the lines of an answer.
+/// Parses the lines of a reply.
 fn parse_reply(lines: &[u8]) -> Result<CommandReply, ProtocolError> {
-    let mut answer = CommandReply::default();
+    let mut reply = CommandReply::default();
     let text = String::from_utf8_lossy(lines);
     for line in text.split_terminator("\r\n") {
         match Line::parse(line) {
-            Ok(Line::More(text)) => answer.lines.push(text.to_owned()),
-            Ok(Line::Ok(text)) => text.clone_into(&mut answer.ok),
+            Ok(Line::More(text)) => reply.lines.push(text.to_owned()),
+            Ok(Line::Ok(text)) => text.clone_into(&mut reply.ok),
             Ok(Line::Err { code, text, .. }) => return Err(error_from_wire(code, text)),
-            _ => return Err(ProtocolError::new(Code::Internal, "an answer that is none")),
+            _ => return Err(ProtocolError::new(Code::Internal, "a reply has an unexpected line")),
         }
     }
-    Ok(answer)
+    Ok(reply)
 }
 
 #[cfg(test)]
@@ -390,9 +393,9 @@ mod tests {
 
     #[test]
     fn a_reply_is_its_lines_or_an_error() {
-        let answer = parse_reply(b"+ a x=1\r\n+ b\r\n+OK listed=2\r\n").unwrap();
-        assert_eq!(answer.lines, ["a x=1", "b"]);
-        assert_eq!(answer.ok, "listed=2");
+        let reply = parse_reply(b"+ a x=1\r\n+ b\r\n+OK listed=2\r\n").unwrap();
+        assert_eq!(reply.lines, ["a x=1", "b"]);
+        assert_eq!(reply.ok, "listed=2");
         let error = parse_reply(b"-ERR unknown no job x\r\n").unwrap_err();
         assert_eq!(error, ProtocolError::new(Code::NotFound, "no job x"));
         assert_eq!(parse_reply(b"MSG a 1 x\r\n").unwrap_err().code, Code::Internal);

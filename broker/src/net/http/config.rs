@@ -1,4 +1,4 @@
-//! What the HTTP listener is told, and its limits.
+//! Settings and limits of the HTTP listener.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -6,63 +6,63 @@ use std::sync::Arc;
 use super::embedded_handlers::EmbeddedHandler;
 use super::hooks::Hook;
 
-/// The port of HTTP.
+/// The default port of HTTP.
 pub const HTTP_PORT: u16 = 12346;
 
-/// The HTTP listener: where it is, who may mean it, and the limits of those who do.
+/// Settings of the HTTP listener: its address, its host names, and the limits of requests.
 #[derive(Debug, Clone)]
 pub struct HttpConfig {
-    /// Where to listen. Port 0 takes a free one. Default `127.0.0.1:12346`.
+    /// Address to listen on. With port 0 the system chooses a free one. Default `127.0.0.1:12346`.
     pub listen: SocketAddr,
-    /// Names, besides addresses and `localhost`, under which it is meant: what the `Host` header of
-    /// a request says. A page whose name was made to lead here (DNS rebinding) has another one.
+    /// Names that a `Host` header may contain. Addresses and `localhost` are always allowed. A page
+    /// that points its own name at this machine (DNS rebinding) sends another name and is rejected.
     pub allowed_hosts: Vec<String>,
-    /// Bytes of a body. Default 4 MiB; a longer one is refused (413).
+    /// Bytes of a body. Default 4 MiB; a longer one is rejected (413).
     pub body_bytes_max: usize,
-    /// Bytes of all bodies that are being received. Default 64 MiB; whoever comes then waits, as
-    /// long as a body may take.
+    /// Bytes of all bodies that are being received. Default 64 MiB; further bodies wait, up to the
+    /// timeout of a body.
     pub bodies_bytes_max: usize,
-    /// Bytes of the bodies of webhooks and notices that are being received, before it is known from
-    /// whom. Default 16 MiB; if others find no room those are refused (408) that have been at it
-    /// longest, and for a second at least.
+    /// Bytes of the bodies of webhooks and embedded handlers that are being received; their senders
+    /// are not verified yet. Default 16 MiB. If a body needs memory and there is none, the oldest
+    /// bodies are rejected (408), but none that is younger than one second.
     pub unverified_bodies_bytes_max: usize,
-    /// Bytes of pages of events that are on their way to who asked for them. Default 64 MiB;
-    /// whoever asks then waits.
+    /// Bytes of pages of events that are being sent. Default 64 MiB; further requests wait.
     pub pages_bytes_max: usize,
-    /// Bytes of the head of a request. Default 64 KiB, at least 8 KiB; a longer one is refused
+    /// Bytes of the head of a request. Default 64 KiB, at least 8 KiB; a longer one is rejected
     /// (431).
     pub head_bytes_max: usize,
-    /// The same where one has to log in. Default 5 KiB: it is held before anybody knows for whom.
+    /// Bytes of the first head of a connection if clients must log in. Default 5 KiB, because the
+    /// head is in memory before the client is identified.
     pub anonymous_head_bytes_max: usize,
-    /// Milliseconds that a head may take, and a connection may stay open between two requests.
-    /// Default 30,000; then it is closed.
+    /// Milliseconds that a head may take, and that a connection may stay open between two requests.
+    /// Default 30,000; then the connection is closed.
     pub head_timeout_ms: u64,
-    /// Milliseconds that a body may be silent. Default 10,000; then the request is refused (408).
+    /// Milliseconds without a byte of a body. Default 10,000; then the request is rejected (408).
     pub body_idle_timeout_ms: u64,
-    /// Milliseconds that a body may take in all. Default 120,000, as above.
+    /// Milliseconds that a whole body may take. Default 120,000; then the request is rejected
+    /// (408).
     pub body_timeout_ms: u64,
-    /// The same of a body of which it is not known yet from whom it is. Default 10,000.
+    /// The same for a body of a webhook or embedded handler. Default 10,000.
     pub unverified_body_timeout_ms: u64,
-    /// Milliseconds that a response may be taken no byte of. Default 30,000; then the connection is
-    /// closed. Who listens to events comes back, and goes on where it was.
+    /// Milliseconds in which a client reads nothing of a response. Default 30,000; then the
+    /// connection is closed. A client of an event stream connects again and resumes.
     pub write_timeout_ms: u64,
-    /// Milliseconds of silence after which a stream of events says that it is there. Default
-    /// 15,000.
+    /// Milliseconds without an event after which a stream sends a keep-alive. Default 15,000.
     pub keep_alive_interval_ms: u64,
-    /// Milliseconds that a request may wait for something to happen: `wait=`. Default 300,000.
+    /// The maximum of `wait=`, in milliseconds. Default 300,000.
     pub wait_ms_max: u64,
-    /// Milliseconds that a publish waits while its topic has no room in memory. Default 10,000;
-    /// then it is refused (503).
+    /// Milliseconds that a publish waits while its topic applies back-pressure. Default 10,000;
+    /// then it is rejected (503).
     pub backpressure_timeout_ms: u64,
-    /// Milliseconds that a request waits for what it asked of a topic or a group to be safe on the
-    /// disk. Default 10,000; then it is answered (503) that this is not known yet.
+    /// Milliseconds that a request waits until the change that it made to a topic or group is
+    /// durable. Default 10,000; then the response (503) is that the outcome is not known yet.
     pub command_timeout_ms: u64,
-    /// Webhooks that are received; their names differ.
+    /// Webhooks; their names are unique.
     pub hooks: Vec<Hook>,
-    /// Events a minute that all webhooks together may publish. Default 6,000: what a hundred hosts
-    /// are asked for politely meanwhile. At it they are refused (429).
+    /// Events per minute that all webhooks together may publish. Default 6,000, which is as much as
+    /// a polite crawler fetches from a hundred hosts. Webhooks beyond it are rejected (429).
     pub hook_events_per_minute: u32,
-    /// Who else answers requests; no path is that of two.
+    /// Handlers of other parts of the process. No path has two handlers.
     pub embedded_handlers: Vec<Arc<dyn EmbeddedHandler>>,
 }
 

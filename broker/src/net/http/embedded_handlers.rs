@@ -1,17 +1,18 @@
-//! Requests to which others in this process know the answer: hubs that notify, subscribers of a hub
-//! of ours. They are told no more than their paths; what a request may cost before somebody vouches
-//! for it is bounded here.
+//! Routes that other parts of the process handle: callbacks from hubs, and our own hub. The limits
+//! for requests of unverified senders are here; a handler only decides about requests.
 //!
 //! ```text
-//!  path ─▶ throttle of all ─▶ body, within its limits ─▶ whose it is ─▶ throttle of those ─▶ receiver ─▶ its answer, or 404
-//!  429, 404     429                 408, 413                                   429                                      429
+//!  path ─▶ rate limit of ─▶ body, with ─▶ classify ─▶ rate limit ─▶ handle ─▶ response, or 404
+//!          classification   its limits                of the class
+//!  404, 429     429          408, 413                      429        429
 //! ```
 //!
-//! A request counts when it is known what it is, so that who asks what can be meant is not held up
-//! by who asks anything: they may come through the same proxy, and are of one source then. What
-//! asks a hub is not signed; as far as somebody has shown that they want what they ask for again,
-//! that is known by what they ask about ([`RequestClass::Resource`]). Strangers who ask for something new in the
-//! right form can be told from each other by nothing, and share what there is for them.
+//! A request counts after its class is known, so that invalid requests do not use up the rate of
+//! valid ones. Both may come through the same proxy and have the same source then.
+//!
+//! Requests to a hub are not signed. A request about a subscription that was confirmed before has
+//! the class of that subscription ([`RequestClass::Resource`]). Valid requests for new
+//! subscriptions show nothing about their senders, so all of one source share a rate.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -34,106 +35,106 @@ use crate::clock::Moment;
 use crate::rate_limit::{Rate, RateLimiter, SOURCES_MAX, Source};
 use crate::stats::RequestCounts;
 
-/// Whose request it is, as far as can be told before anything is done.
+/// The class of a request, which is known before it is handled and decides its rate limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RequestClass {
-    /// Somebody who is known, and counts for nothing.
+    /// The sender is verified. No rate limit applies.
     Verified,
-    /// Whoever it is, it is about nothing but what has this number, which was shown to be meant: a
-    /// few times a minute.
+    /// The request concerns only the resource with this number, such as a confirmed subscription. A
+    /// few requests per minute are allowed.
     Resource(u64),
-    /// Anybody, who asks for something that there is to be had.
+    /// The request is valid, and its sender is not verified.
     Anonymous,
-    /// Anybody, for nothing.
+    /// The request is invalid, and its sender is not verified.
     Unwanted,
 }
 
-/// The answer to whose request it is.
+/// The result of [`EmbeddedHandler::classify`].
 pub type ClassifyFuture<'a> = Pin<Box<dyn Future<Output = RequestClass> + Send + 'a>>;
 
-/// What a receiver says of a request.
+/// What a handler decides about a request.
 #[derive(Debug)]
 pub enum HandlerReply {
-    /// It is from somebody who is known.
+    /// The sender is verified.
     Verified(Response<Bytes>),
-    /// Anybody may ask this.
+    /// Every client may send this request.
     Public(Response<Bytes>),
-    /// It is from somebody who has no business here, and who is told nothing. Why is for the log,
-    /// in our own words.
+    /// The client gets 404 without an explanation. The reason is for the logs.
     Rejected(&'static str),
 }
 
-/// The answer, when there is one.
+/// The result of [`EmbeddedHandler::handle`].
 pub type HandlerFuture<'a> = Pin<Box<dyn Future<Output = HandlerReply> + Send + 'a>>;
 
-/// A name and numbers under it, if they are known.
+/// The result of [`EmbeddedHandler::counters`]: a name, and named numbers under it.
 pub type CountersFuture<'a> =
     Pin<Box<dyn Future<Output = Option<(&'static str, Vec<(&'static str, u64)>)>> + Send + 'a>>;
 
-/// Answers requests.
+/// Handles requests to some paths.
 pub trait EmbeddedHandler: fmt::Debug + Send + Sync {
-    /// Of which paths: `/a/{name}`, with `{name}` for a segment.
+    /// The paths that it handles, such as `/a/{name}`, where `{name}` stands for a segment.
     fn paths(&self) -> &[&'static str];
 
-    /// Requests of one source that nobody vouches for: as many a minute, and as many at once, of
-    /// [`RequestClass::Anybody`] and of [`RequestClass::Nobody`] each.
+    /// Requests that one unverified source may send per minute, and also at once. It applies to
+    /// [`RequestClass::Anonymous`] and [`RequestClass::Unwanted`] separately.
     fn requests_per_minute(&self) -> u32 {
         60
     }
 
-    /// Whether somebody was told this path whom nobody else could have it from. Others are told
-    /// nothing, and their bodies are not waited for.
+    /// Whether the path is secret and was issued to one sender. A request for it counts as verified
+    /// until the handler rejects it.
     fn is_issued_path(&self, path: &str) -> bool {
         let _ = path;
         false
     }
 
-    /// Whether a path that is [known](Receiver::knows) to nobody is answered nevertheless.
+    /// Whether paths that were not [issued](Self::is_issued_path) are handled too. Otherwise
+    /// requests for them get 404 before their bodies are read.
     fn accepts_unissued_paths(&self) -> bool {
         true
     }
 
-    /// What they are: `paths` of `OpenAPI`, in JSON. `openapi.json` is served with it, and its
-    /// components can be referred to.
+    /// The `paths` object of `OpenAPI` for these paths, in JSON. It becomes part of the served
+    /// `openapi.json`, so it may refer to the components there.
     fn openapi_paths(&self) -> &'static str {
         "{}"
     }
 
-    /// What `GET /stats` says of it. `openapi.json` describes that.
+    /// Counters for `GET /stats`, if there are any; `openapi.json` describes them.
     fn counters(&self) -> CountersFuture<'_> {
         Box::pin(std::future::ready(None))
     }
 
-    /// Whose request this is, whose path is [known](Receiver::knows) to nobody. What is asked here
-    /// costs as little as it can: it is asked as often as anybody likes.
+    /// The class of a request for a path that was not [issued](Self::is_issued_path). It must be
+    /// cheap, because unverified clients can cause it as often as they like.
     fn classify<'a>(&'a self, request: &'a Request<Bytes>, peer: IpAddr) -> ClassifyFuture<'a> {
         let _ = (request, peer);
         Box::pin(std::future::ready(RequestClass::Anonymous))
     }
 
-    /// Answers one, whose body is whole. `peer` is the address of the connection.
+    /// Handles a request with its complete body. `peer` is the address of the connection.
     fn handle(&self, request: Request<Bytes>, peer: IpAddr) -> HandlerFuture<'_>;
 }
 
-/// Requests about one thing that was shown to be meant, from one source.
+/// Requests of one source about one resource.
 const RESOURCE_RATE: Rate = Rate { per_minute: 6, burst: 6 };
 
-/// Requests of one source that are looked at to tell whose they are, for each that it has by
-/// [`EmbeddedHandler::requests_per_minute`], and how many it has for this at least: a look costs some 0.15 ms, and
-/// most come from those who are told to wait after it.
+/// Classifications per minute of requests of one source, as a multiple of
+/// [`EmbeddedHandler::requests_per_minute`] or of `CLASSIFY_BASE_MIN`, whichever is larger. One
+/// classification costs about 0.15 ms, and most of these requests are rate limited afterwards.
 const CLASSIFY_FACTOR: u32 = 10;
 const CLASSIFY_BASE_MIN: u32 = 600;
 
-/// A receiver, and who asks it.
+/// A handler and its rate limits.
 #[derive(Debug)]
 struct HandlerRoute {
     handler: Arc<dyn EmbeddedHandler>,
-    /// By source, and whether somebody stands between: who asks from a proxy's machine is not who
-    /// asks through it.
+    /// By source, by whether a proxy forwarded the request, and by class. Clients on the machine of
+    /// a proxy count separately from clients behind the proxy.
     request_limiter: Mutex<RateLimiter<(Source, bool, RequestClass)>>,
-    /// Of those who are not known.
+    /// The rate for unverified requests.
     request_rate: Rate,
-    /// The same sources, whoever asks.
+    /// By source, and by whether a proxy forwarded the request.
     classify_limiter: Mutex<RateLimiter<(Source, bool)>>,
     classify_rate: Rate,
 }
@@ -151,33 +152,33 @@ impl HandlerRoute {
         }
     }
 
-    /// Counts a request. Refused with the ms after which it may be asked again.
+    /// Counts a request. Beyond the rate limit it returns the milliseconds to wait.
     fn count_request(
         &self,
         (source, is_forwarded): (Source, bool),
-        asker: RequestClass,
+        class: RequestClass,
         now: Moment,
     ) -> Result<(), u64> {
-        let rate = match asker {
+        let rate = match class {
             RequestClass::Verified => return Ok(()),
             RequestClass::Resource(_) => RESOURCE_RATE,
             RequestClass::Anonymous | RequestClass::Unwanted => self.request_rate,
         };
-        self.request_limiter.lock().take((source, is_forwarded, asker), rate, now)
+        self.request_limiter.lock().take((source, is_forwarded, class), rate, now)
     }
 }
 
-/// With the paths of all receivers.
+/// Adds the paths of all handlers.
 pub(super) fn add_routes(mut router: Router, http: &Arc<HttpState>) -> Router {
-    for receiver in &http.config.embedded_handlers {
-        let received = Arc::new(HandlerRoute::new(Arc::clone(receiver)));
-        for path in receiver.paths() {
-            let (http, received) = (Arc::clone(http), Arc::clone(&received));
-            let answer = move |Extension(client): Extension<Arc<ConnectedClient>>,
-                               request: Request| async move {
-                handle_request(&http, &received, &client, request).await
+    for handler in &http.config.embedded_handlers {
+        let route = Arc::new(HandlerRoute::new(Arc::clone(handler)));
+        for path in handler.paths() {
+            let (http, route) = (Arc::clone(http), Arc::clone(&route));
+            let service = move |Extension(client): Extension<Arc<ConnectedClient>>,
+                                request: Request| async move {
+                handle_request(&http, &route, &client, request).await
             };
-            router = router.route(path, any(answer));
+            router = router.route(path, any(service));
         }
     }
     router
@@ -185,73 +186,73 @@ pub(super) fn add_routes(mut router: Router, http: &Arc<HttpState>) -> Router {
 
 async fn handle_request(
     http: &HttpState,
-    place: &HandlerRoute,
+    route: &HandlerRoute,
     client: &ConnectedClient,
     request: Request,
 ) -> Result<Response<Body>, ErrorResponse> {
-    let (receiver, peer) = (&place.handler, client.remote.peer.ip());
+    let (handler, peer) = (&route.handler, client.remote.peer.ip());
     let source = (Source::from(peer), is_forwarded(request.headers()));
-    let (now, visits) = (http.hub.clock.now(), &http.hub.stats.receiver_requests);
+    let (now, counts) = (http.hub.clock.now(), &http.hub.stats.receiver_requests);
     let limited = |wait_ms| {
         client.audit(AuditEvent::LimitReached { why: "too many notices from this address" });
-        visits.too_many_requests(wait_ms, "requests from this address")
+        counts.too_many_requests(wait_ms, "requests from this address")
     };
-    let count = |asker| place.count_request(source, asker, now).map_err(limited);
-    let is_known = receiver.is_issued_path(request.uri().path());
-    if !is_known && !receiver.accepts_unissued_paths() {
+    let count = |class| route.count_request(source, class, now).map_err(limited);
+    let is_issued = handler.is_issued_path(request.uri().path());
+    if !is_issued && !handler.accepts_unissued_paths() {
         count(RequestClass::Unwanted)?;
-        return Err(reject(visits, now, client, "nobody was told that path"));
+        return Err(reject(counts, now, client, "this path was not issued"));
     }
-    if !is_known {
-        place.classify_limiter.lock().take(source, place.classify_rate, now).map_err(limited)?;
+    if !is_issued {
+        route.classify_limiter.lock().take(source, route.classify_rate, now).map_err(limited)?;
     }
     let (head, body) = request.into_parts();
     let body = http.unverified_bodies.receive_untyped(body).await?;
     let request = Request::from_parts(head, body.bytes.clone());
-    let asker =
-        if is_known { RequestClass::Verified } else { receiver.classify(&request, peer).await };
-    count(asker)?;
-    match receiver.handle(request, peer).await {
+    let class =
+        if is_issued { RequestClass::Verified } else { handler.classify(&request, peer).await };
+    count(class)?;
+    match handler.handle(request, peer).await {
         HandlerReply::Verified(response) => {
             client.mark_verified();
             match response.status() {
-                StatusCode::TOO_MANY_REQUESTS => visits.limited.add(1),
-                status if status.is_success() => visits.accepted.add(1),
+                StatusCode::TOO_MANY_REQUESTS => counts.limited.add(1),
+                status if status.is_success() => counts.accepted.add(1),
                 _ => {}
             }
             Ok(response.map(Body::from))
         }
         HandlerReply::Public(response) => Ok(response.map(Body::from)),
         HandlerReply::Rejected(reason) => {
-            if asker == RequestClass::Verified {
-                // Who has the path, and is not who it was told to.
+            if class == RequestClass::Verified {
+                // The client knows the path, but it is not the sender that the path was issued to.
                 count(RequestClass::Unwanted)?;
             }
-            Err(reject(visits, now, client, reason))
+            Err(reject(counts, now, client, reason))
         }
     }
 }
 
-/// Whether a proxy says that it asks for somebody else.
+/// Whether the headers show that a proxy forwarded the request.
 pub fn is_forwarded(headers: &HeaderMap) -> bool {
     ["forwarded", "x-forwarded-for", "x-real-ip", "via"]
         .iter()
         .any(|name| headers.contains_key(*name))
 }
 
-/// What everybody hears who has no business here.
+/// Records a rejected request, and returns the response, which explains nothing.
 fn reject(
-    visits: &RequestCounts,
+    counts: &RequestCounts,
     now: Moment,
     client: &ConnectedClient,
     reason: &str,
 ) -> ErrorResponse {
     client.audit(AuditEvent::Refused { why: &format!("notice: {reason}") });
-    if let Some(held_back) = visits.count_refused(now) {
+    if let Some(held_back) = counts.count_refused(now) {
         let peer = client.remote.peer.ip();
-        tracing::warn!(%peer, reason, held_back, "a notice was refused");
+        tracing::warn!(%peer, reason, held_back, "rejected a notice");
     }
-    ErrorResponse::new(StatusCode::NOT_FOUND, "unknown", "there is nothing here")
+    ErrorResponse::new(StatusCode::NOT_FOUND, "unknown", "not found")
 }
 
 #[cfg(test)]
@@ -268,7 +269,7 @@ mod tests {
     use crate::net::stream::{PeerAddr, RemoteInfo};
     use crate::{Broker, BrokerConfig};
 
-    /// A receiver that knows nobody, and how often it was asked whose a request is.
+    /// Verifies no sender, and counts how often it classifies a request.
     #[derive(Debug, Default)]
     struct CountingHandler(AtomicU32);
 
@@ -303,24 +304,24 @@ mod tests {
         );
         let remote =
             RemoteInfo { peer: PeerAddr::Tcp(listen), certificate: None, is_encrypted: false };
-        let entered = admit_connection(&broker.hub, remote.peer, Transport::Http).unwrap();
+        let admitted = admit_connection(&broker.hub, remote.peer, Transport::Http).unwrap();
         let client =
-            ConnectedClient::new(Arc::clone(&broker.hub), entered, remote, Duration::from_secs(1));
-        let looking = Arc::new(CountingHandler::default());
-        let place = HandlerRoute::new(Arc::clone(&looking) as Arc<dyn EmbeddedHandler>);
+            ConnectedClient::new(Arc::clone(&broker.hub), admitted, remote, Duration::from_secs(1));
+        let handler = Arc::new(CountingHandler::default());
+        let route = HandlerRoute::new(Arc::clone(&handler) as Arc<dyn EmbeddedHandler>);
         tokio::time::pause();
-        let mut taken = 0;
+        let mut accepted = 0;
         for _ in 0..CLASSIFY_FACTOR * CLASSIFY_BASE_MIN + 100 {
-            let answer = handle_request(&http, &place, &client, Request::default()).await;
-            taken += u32::from(answer.is_ok());
+            let response = handle_request(&http, &route, &client, Request::default()).await;
+            accepted += u32::from(response.is_ok());
         }
         assert_eq!(
-            (taken, looking.0.load(Ordering::Relaxed)),
+            (accepted, handler.0.load(Ordering::Relaxed)),
             (1, CLASSIFY_FACTOR * CLASSIFY_BASE_MIN)
         );
-        let mut from_elsewhere = Request::default();
-        from_elsewhere.headers_mut().insert("via", "1.1 proxy".parse().unwrap());
-        assert!(handle_request(&http, &place, &client, from_elsewhere).await.is_ok());
+        let mut forwarded = Request::default();
+        forwarded.headers_mut().insert("via", "1.1 proxy".parse().unwrap());
+        assert!(handle_request(&http, &route, &client, forwarded).await.is_ok());
         tokio::time::resume();
         drop(client);
         broker.stop().await;

@@ -1,4 +1,4 @@
-//! Refusals: a status, and what is in the body for programs and for people.
+//! Error responses: a status, a code for programs and a message for people.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -8,14 +8,15 @@ use tidings_protocol::{Code, ProtocolError};
 use super::json_objects::JsonResponse;
 use crate::stats::RequestCounts;
 
-/// A refused request: `{"code": .., "message": ..}`. Nothing has changed, unless the code says so.
+/// The response to a rejected request, with the body `{"code": .., "message": ..}`. The request has
+/// changed nothing, unless the code says otherwise.
 #[derive(Debug)]
 pub(super) struct ErrorResponse {
     status: StatusCode,
-    /// A word of the line protocol, or one of those that only HTTP has.
+    /// A code of the line protocol, or one that only HTTP has.
     code: &'static str,
     message: String,
-    /// Seconds after which it may be worth another try.
+    /// Seconds after which the client may try again.
     retry_after_s: Option<u32>,
 }
 
@@ -24,17 +25,17 @@ impl ErrorResponse {
         Self { status, code, message: message.into(), retry_after_s: None }
     }
 
-    /// What is said to people.
+    /// The text for people.
     pub(super) fn message(&self) -> &str {
         &self.message
     }
 
-    /// The request is not as it should be (400).
+    /// The request is invalid (400).
     pub(super) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, Code::BadArgument.as_str(), message)
     }
 
-    /// The same request may be taken after so many seconds.
+    /// Adds `Retry-After`: the same request may succeed after `seconds`.
     pub(super) fn with_retry_after(mut self, seconds: u32) -> Self {
         self.retry_after_s = Some(seconds);
         self
@@ -42,18 +43,19 @@ impl ErrorResponse {
 }
 
 impl RequestCounts {
-    /// One that is too many, of `what`; it may be taken after so many ms.
-    pub(super) fn too_many_requests(&self, wait_ms: u64, what: &str) -> ErrorResponse {
+    /// Counts a request that exceeds a rate limit, and returns its response (429). `subject` names
+    /// the limited thing in the plural; the client may try again after `wait_ms`.
+    pub(super) fn too_many_requests(&self, wait_ms: u64, subject: &str) -> ErrorResponse {
         self.limited.add(1);
         let seconds = u32::try_from(wait_ms.div_ceil(1_000)).unwrap_or(u32::MAX);
-        let message = format!("too many {what}; try again in {seconds} s");
-        let refusal =
+        let message = format!("too many {subject}; try again in {seconds} s");
+        let response =
             ErrorResponse::new(StatusCode::TOO_MANY_REQUESTS, Code::Limit.as_str(), message);
-        refusal.with_retry_after(seconds)
+        response.with_retry_after(seconds)
     }
 }
 
-/// The status of each code of the line protocol.
+/// The HTTP status of a code of the line protocol.
 fn status_of(code: Code) -> StatusCode {
     match code {
         Code::NotFound => StatusCode::NOT_FOUND,
@@ -86,7 +88,7 @@ impl IntoResponse for ErrorResponse {
         let body = json!({ "code": self.code, "message": self.message });
         let mut response = (self.status, JsonResponse(body)).into_response();
         if matches!(self.status, StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT) {
-            // The rest of the body is not waited for.
+            // The connection cannot be reused, because the rest of the body stays unread.
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         if self.status == StatusCode::UNAUTHORIZED {

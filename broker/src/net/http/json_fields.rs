@@ -1,4 +1,5 @@
-//! Objects in bodies: each field of a known name and type, and as the word of a command.
+//! JSON objects in bodies: checks the name and type of each field and converts the fields to
+//! settings of a command.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,16 +12,16 @@ use tidings_protocol::LINE_BYTES_MAX;
 use super::error::ErrorResponse;
 use super::request_input::check_word;
 
-/// Fields of an object that are held. More than any object has that is taken, so that one of them
-/// at least is unknown where there are more.
+/// Fields of an object that are kept. No valid object has as many, so an object with more fields is
+/// rejected for an unknown one.
 const FIELDS_MAX: usize = 64;
 
-/// Texts that are held of all lists of an object. More than a line can have, and more than there
-/// can be seeds.
+/// Strings that are kept of all lists of an object together. It is more than a line can contain,
+/// and more than the limit of seeds.
 const STRINGS_MAX: usize = LINE_BYTES_MAX / 2;
 
-/// An object of a body, of which no field is given twice. It takes no more memory than one that is
-/// as it has to be, whatever the body is made of.
+/// A JSON object without repeated fields. No body makes it take more memory than the largest valid
+/// object.
 #[derive(Debug, Default)]
 pub(super) struct JsonFields(pub(super) BTreeMap<String, JsonField>);
 
@@ -31,20 +32,20 @@ pub(super) enum JsonField {
     Number(Number),
     Bool(bool),
     List(StringList),
-    /// Something that no field is.
+    /// A value of a type that no field has.
     Other,
 }
 
-/// A list of texts.
+/// A list of strings.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct StringList {
     strings: Vec<String>,
-    /// There were more, which are not held.
+    /// The list had more strings, which were dropped.
     is_truncated: bool,
 }
 
 impl<'de> Deserialize<'de> for JsonFields {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct FieldsVisitor;
 
         impl<'de> Visitor<'de> for FieldsVisitor {
@@ -55,15 +56,15 @@ impl<'de> Deserialize<'de> for JsonFields {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<JsonFields, A::Error> {
-                let (mut fields, mut texts_max) = (BTreeMap::new(), STRINGS_MAX);
+                let (mut fields, mut strings_left) = (BTreeMap::new(), STRINGS_MAX);
                 while let Some(name) = map.next_key::<String>()? {
                     if fields.contains_key(&name) {
-                        return Err(A::Error::custom(format!("{name:.40?} is given twice")));
+                        return Err(A::Error::custom(format!("field {name:.40?} appears twice")));
                     }
                     if fields.len() < FIELDS_MAX {
                         fields.insert(
                             name,
-                            map.next_value_seed(FieldSeed { strings_left: &mut texts_max })?,
+                            map.next_value_seed(FieldSeed { strings_left: &mut strings_left })?,
                         );
                     } else {
                         map.next_value::<IgnoredAny>()?;
@@ -73,12 +74,12 @@ impl<'de> Deserialize<'de> for JsonFields {
             }
         }
 
-        from.deserialize_map(FieldsVisitor)
+        deserializer.deserialize_map(FieldsVisitor)
     }
 }
 
-/// Reads the value of a field, of which not more than so many texts are held: there are fewer for
-/// the next one then.
+/// Reads the value of a field. It keeps at most `strings_left` strings and lowers that number, so
+/// that all fields of an object share one limit.
 struct FieldSeed<'a> {
     strings_left: &'a mut usize,
 }
@@ -86,8 +87,8 @@ struct FieldSeed<'a> {
 impl<'de> DeserializeSeed<'de> for FieldSeed<'_> {
     type Value = JsonField;
 
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<JsonField, D::Error> {
-        from.deserialize_any(self)
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<JsonField, D::Error> {
+        deserializer.deserialize_any(self)
     }
 }
 
@@ -102,8 +103,8 @@ impl<'de> Visitor<'de> for FieldSeed<'_> {
         Ok(JsonField::Other)
     }
 
-    fn visit_bool<E>(self, truth: bool) -> Result<JsonField, E> {
-        Ok(JsonField::Bool(truth))
+    fn visit_bool<E>(self, value: bool) -> Result<JsonField, E> {
+        Ok(JsonField::Bool(value))
     }
 
     fn visit_u64<E>(self, number: u64) -> Result<JsonField, E> {
@@ -132,103 +133,106 @@ impl<'de> Visitor<'de> for FieldSeed<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<JsonField, A::Error> {
-        let mut texts = StringList::default();
+        let mut list = StringList::default();
         while let Some(value) =
             values.next_element_seed(FieldSeed { strings_left: &mut *self.strings_left })?
         {
             let JsonField::Text(text) = value else {
-                drop(texts);
+                drop(list);
                 while values.next_element::<IgnoredAny>()?.is_some() {}
                 return Ok(JsonField::Other);
             };
             if *self.strings_left > 0 {
                 *self.strings_left -= 1;
-                texts.strings.push(text);
+                list.strings.push(text);
             } else {
-                texts.is_truncated = true;
+                list.is_truncated = true;
             }
         }
-        Ok(JsonField::List(texts))
+        Ok(JsonField::List(list))
     }
 }
 
-/// What the value of a field is.
+/// The type that a field must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FieldType {
-    /// A text of one word.
+    /// A string of one word.
     Text,
     /// A whole number.
     Number,
     /// True or false.
     Bool,
-    /// Texts, none of them with a comma.
+    /// Strings without commas.
     List,
 }
 
-/// Names and types of the fields that there may be.
+/// Names and types of the fields that an object may have.
 pub(super) type ObjectSchema = [(&'static str, FieldType)];
 
-/// The fields of an object as settings of a command. Refused unless each is known and of its type.
+/// The fields of an object as settings of a command. Fails unless each field is in the schema and
+/// has its type.
 pub(super) fn to_settings(
     object: &BTreeMap<String, JsonField>,
-    known: &ObjectSchema,
+    schema: &ObjectSchema,
 ) -> Result<Vec<(&'static str, String)>, ErrorResponse> {
-    object.iter().map(|(name, value)| to_setting(name, value, known)).collect()
+    object.iter().map(|(name, value)| to_setting(name, value, schema)).collect()
 }
 
 fn to_setting(
     name: &str,
     value: &JsonField,
-    known: &ObjectSchema,
+    schema: &ObjectSchema,
 ) -> Result<(&'static str, String), ErrorResponse> {
-    let Some((name, kind)) = known.iter().find(|(known, _)| *known == name) else {
-        let known: Vec<_> = known.iter().map(|(name, _)| *name).collect();
+    let Some((name, field_type)) = schema.iter().find(|(known, _)| *known == name) else {
+        let known: Vec<_> = schema.iter().map(|(name, _)| *name).collect();
         let known = known.join(", ");
-        return Err(ErrorResponse::bad_request(format!("no field {name:.40?}; there are {known}")));
+        let message = format!("unknown field {name:.40?}; expected one of {known}");
+        return Err(ErrorResponse::bad_request(message));
     };
-    let text = match (kind, value) {
+    let text = match (field_type, value) {
         (FieldType::Text, JsonField::Text(text)) => Some(text.clone()),
         (FieldType::Number, JsonField::Number(number)) => whole_number(number),
-        (FieldType::Bool, JsonField::Bool(truth)) => {
-            Some(if *truth { "yes" } else { "no" }.to_owned())
+        (FieldType::Bool, JsonField::Bool(value)) => {
+            Some(if *value { "yes" } else { "no" }.to_owned())
         }
-        (FieldType::List, JsonField::List(texts)) => comma_list(texts),
+        (FieldType::List, JsonField::List(list)) => comma_list(list),
         _ => None,
     };
-    let wanted = || {
-        let kind = match kind {
-            FieldType::Text => "a text of one word, not empty",
+    let type_error = || {
+        let expected = match field_type {
+            FieldType::Text => "a string of one word, not empty",
             FieldType::Number => "a whole number",
             FieldType::Bool => "true or false",
-            FieldType::List => "a list of words, none of them with a comma",
+            FieldType::List => "a list of words without commas",
         };
-        ErrorResponse::bad_request(format!("{name}: it is {kind}"))
+        ErrorResponse::bad_request(format!("{name}: expected {expected}"))
     };
-    let text = text.filter(|text| check_word(text).is_ok()).ok_or_else(wanted)?;
+    let text = text.filter(|text| check_word(text).is_ok()).ok_or_else(type_error)?;
     Ok((name, text))
 }
 
-fn comma_list(texts: &StringList) -> Option<String> {
-    let fits = !texts.is_truncated && texts.strings.iter().all(|text| !text.contains(','));
-    fits.then(|| texts.strings.join(","))
+fn comma_list(list: &StringList) -> Option<String> {
+    let is_valid = !list.is_truncated && list.strings.iter().all(|text| !text.contains(','));
+    is_valid.then(|| list.strings.join(","))
 }
 
-/// A whole number in digits; JSON may also write it with a fraction of nothing.
+/// A whole number in digits. In JSON it may also have a fraction of zero, as in `94.0`.
 fn whole_number(value: &Number) -> Option<String> {
-    const EXACT: f64 = 9_007_199_254_740_992.0;
+    /// 2^53: up to it, every whole number is exact.
+    const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
     let exact = value.as_u64().map(|n| n.to_string());
     let exact = exact.or_else(|| value.as_i64().map(|n| n.to_string()));
-    let float = value.as_f64().filter(|n| n.fract() == 0.0 && n.abs() <= EXACT);
+    let float = value.as_f64().filter(|n| n.fract() == 0.0 && n.abs() <= EXACT_MAX);
     exact.or_else(|| float.map(|n| format!("{n:.0}")))
 }
 
-/// The same, borrowed.
+/// The settings as pairs of borrowed strings.
 pub(super) fn as_pairs<'a>(settings: &'a [(&'static str, String)]) -> Vec<(&'a str, &'a str)> {
     settings.iter().map(|(key, value)| (*key, value.as_str())).collect()
 }
 
-/// The texts of a field that is a list of words, if it is there; it is taken out. Refused if they
-/// are more than `max`.
+/// Removes a field that is a list of words, and returns the words if the field exists. Fails if
+/// there are more than `max` words.
 pub(super) fn take_words(
     object: &mut BTreeMap<String, JsonField>,
     name: &str,
@@ -236,17 +240,15 @@ pub(super) fn take_words(
 ) -> Result<Option<Vec<String>>, ErrorResponse> {
     match object.remove(name) {
         None => Ok(None),
-        Some(JsonField::List(texts))
-            if texts.strings.iter().all(|text| check_word(text).is_ok()) =>
-        {
-            if texts.is_truncated || texts.strings.len() > max {
+        Some(JsonField::List(list)) if list.strings.iter().all(|text| check_word(text).is_ok()) => {
+            if list.is_truncated || list.strings.len() > max {
                 return Err(ErrorResponse::bad_request(format!(
                     "{name}: at most {max} in one request"
                 )));
             }
-            Ok(Some(texts.strings))
+            Ok(Some(list.strings))
         }
-        Some(_) => Err(ErrorResponse::bad_request(format!("{name}: it is a list of words"))),
+        Some(_) => Err(ErrorResponse::bad_request(format!("{name}: expected a list of words"))),
     }
 }
 
@@ -283,7 +285,7 @@ mod tests {
     // PROTOCOL: H9
     #[test]
     fn unknown_fields_and_wrong_types_are_rejected() {
-        for (value, wanted) in [
+        for (value, expected) in [
             (json!({ "t": "5s" }), "t=5s"),
             (json!({ "n": -7 }), "n=-7"),
             (json!({ "n": 94.0 }), "n=94"),
@@ -292,7 +294,7 @@ mod tests {
             (json!({ "l": ["a", "b"] }), "l=a,b"),
             (json!({}), ""),
         ] {
-            assert_eq!(settings_text(&value).as_deref(), Some(wanted));
+            assert_eq!(settings_text(&value).as_deref(), Some(expected));
         }
         for value in [
             json!({ "t": 5 }),
@@ -328,15 +330,14 @@ mod tests {
             assert_eq!(value(format!("[\"a\",{values}]")), JsonField::Other);
             assert_eq!(value(format!("{{\"a\":[{values}]}}")), JsonField::Other);
         }
-        let JsonField::List(texts) =
-            value(format!("[{}]", vec!["\"\""; STRINGS_MAX + 1].join(",")))
+        let JsonField::List(list) = value(format!("[{}]", vec!["\"\""; STRINGS_MAX + 1].join(",")))
         else {
-            panic!("they are texts");
+            panic!("a list of strings is a list");
         };
-        assert_eq!((texts.strings.len(), texts.is_truncated), (STRINGS_MAX, true));
+        assert_eq!((list.strings.len(), list.is_truncated), (STRINGS_MAX, true));
     }
 
-    /// As many texts as a list has room for.
+    /// A list of as many strings as are kept.
     fn longest_list() -> String {
         format!("[{}]", vec!["\"a\""; STRINGS_MAX].join(","))
     }
@@ -346,13 +347,13 @@ mod tests {
         let lists: Vec<_> = (0..10).map(|at| format!("\"{at}\":{}", longest_list())).collect();
         let object =
             serde_json::from_str::<JsonFields>(&format!("{{{}}}", lists.join(","))).unwrap().0;
-        let held = |field: &JsonField| match field {
-            JsonField::List(texts) => (texts.strings.len(), texts.is_truncated),
+        let kept = |field: &JsonField| match field {
+            JsonField::List(list) => (list.strings.len(), list.is_truncated),
             other => panic!("{other:?}"),
         };
-        let all: Vec<_> = object.values().map(held).collect();
+        let all: Vec<_> = object.values().map(kept).collect();
         assert_eq!(all, [&[(STRINGS_MAX, false)][..], &[(0, true); 9]].concat());
-        // Also of those that are within another.
+        // Lists within a list share it too.
         let mut left = STRINGS_MAX;
         let nested = format!("[{}, {}]", longest_list().trim_matches(['[', ']']), longest_list());
         let mut reader = serde_json::Deserializer::from_str(&nested);

@@ -1,17 +1,20 @@
-//! HTTP: the same topics, groups and jobs as over lines, for programs that speak nothing else.
+//! HTTP: access to the same topics, groups and jobs as by the line protocol.
 //!
 //! ```text
-//!  listener ──▶ hyper, one task a connection ──▶ guard ──▶ router ──▶ handler
-//!                 publish: body ─▶ topic ─▶ safe ─▶ 200        (publish, idempotency)
-//!                 read, stream: a cursor on a topic            (read, events, following, transcripts)
-//!                 manage: a command of the line protocol ─▶ its answer as an object
-//!                                                               (client, manage, jobs, objects)
-//!                 hook: a signed body ─▶ URLs ─▶ topic ─▶ safe ─▶ 200   (hooks, throttle)
+//!  listener ──▶ hyper, one task per connection ──▶ origin_check ──▶ router ──▶ handler
+//!
+//!  publish       body ─▶ topic ─▶ durable ─▶ 200                   publish, idempotency
+//!  read, stream  cursor on a topic ─▶ events                       long_poll, sse, topic_cursor,
+//!                                                                  sse_buffers
+//!  manage        command of the line protocol ─▶ reply as JSON     client, manage, jobs,
+//!                                                                  json_fields, json_objects
+//!  webhook       signed body ─▶ URLs ─▶ topic ─▶ durable ─▶ 200    hooks
+//!  other paths   request ─▶ handler in this process ─▶ response    embedded_handlers
 //! ```
 //!
-//! No handler has a way of its own past what the line protocol does: it asks the same, is refused
-//! the same, and access is asked about in the same place.
-#![expect(clippy::disallowed_methods, reason = "requests wait for a time that they say")]
+//! A handler may do only what the line protocol allows. It runs the same commands and gets the same
+//! errors, and the same code checks permissions.
+#![expect(clippy::disallowed_methods, reason = "requests have timeouts")]
 
 mod body_memory;
 mod client;
@@ -66,22 +69,23 @@ use super::stream::{PeerAddr, RemoteInfo};
 use crate::access::Transport;
 use crate::net::listener::AdmittedConnection;
 
-/// What all requests share.
+/// State that all requests share.
 #[derive(Debug)]
 struct HttpState {
     hub: Arc<Hub>,
     config: Arc<HttpConfig>,
     bodies: BodyReceiver,
-    /// Those of webhooks, whether there are such or not, which come before it is known from whom.
+    /// Receives bodies of webhooks and embedded handlers. Their senders are verified afterwards.
     unverified_bodies: BodyReceiver,
-    /// Room for pages of events that are on their way, in pieces.
+    /// Memory for pages of events that are being sent, in permits of
+    /// [`long_poll::PAGE_PERMIT_BYTES`].
     page_memory: Arc<Semaphore>,
     idempotency_keys: IdempotencyKeys,
     sse_buffers: SseBuffers,
     hooks: Hooks,
-    /// What can be asked, in `OpenAPI`.
+    /// The body of `GET /openapi.json`.
     openapi_document: Bytes,
-    /// Ends what has no end of its own.
+    /// Ends connections and event streams when the broker stops.
     stop: CancellationToken,
 }
 
@@ -107,38 +111,36 @@ impl HttpState {
     }
 }
 
-/// What answers by HTTP, to be told of other settings while it does.
+/// Handle to the running HTTP server, to reload its settings.
 #[derive(Debug)]
 pub(crate) struct HttpServer(Arc<HttpState>);
 
 impl HttpServer {
-    /// What counts for all requests that come from here on.
+    /// Replaces the webhooks and their rate limit for all later requests.
     pub(crate) fn reload(&self, config: &HttpConfig) {
         self.0.hooks.replace(config.hooks.clone(), config.hook_events_per_minute);
     }
 }
 
-/// Asks what a command of the line protocol asks, as one more connection, and waits for an answer,
-/// but not for ever ([`Code::Idle`]).
+/// Runs a command of the line protocol on a connection of its own. Fails with [`Code::Idle`]
+/// after `command_timeout`.
 pub(crate) async fn run_command(
     hub: &Arc<Hub>,
     command: &Command<'_>,
-    patience: Duration,
+    command_timeout: Duration,
 ) -> Result<(), ProtocolError> {
-    let (conn, mailbox) = hub
-        .registry
-        .register()
-        .map_err(|_| ProtocolError::new(Code::Limit, "there are as many connections as may be"))?;
-    let entered = AdmittedConnection { conn, mailbox, usage: None };
+    let (conn, mailbox) = hub.registry.register().map_err(|_| {
+        ProtocolError::new(Code::Limit, "the limit of connections is reached; try again later")
+    })?;
+    let admitted = AdmittedConnection { conn, mailbox, usage: None };
     let peer = PeerAddr::Tcp((Ipv4Addr::LOCALHOST, 0).into());
     let remote = RemoteInfo { peer, certificate: None, is_encrypted: false };
-    let client = ConnectedClient::new(Arc::clone(hub), entered, remote, patience);
+    let client = ConnectedClient::new(Arc::clone(hub), admitted, remote, command_timeout);
     client.set_identity(hub.access.internal(Transport::Http))?;
     client.run(command).await.map(drop)
 }
 
-/// Everything that can be asked. `openapi.json` describes it; what receivers answer they describe
-/// themselves.
+/// All routes. `openapi.json` describes those of the broker; embedded handlers describe their own.
 fn router(http: &Arc<HttpState>) -> Router {
     let router = Router::new()
         .route("/", get(system::index))
@@ -186,16 +188,16 @@ fn router(http: &Arc<HttpState>) -> Router {
 }
 
 async fn not_found(uri: Uri) -> ErrorResponse {
-    let message = format!("there is nothing at {}; /openapi.json says what there is", uri.path());
+    let message = format!("no route {}; /openapi.json lists all routes", uri.path());
     ErrorResponse::new(StatusCode::NOT_FOUND, "unknown", message)
 }
 
 async fn method_not_allowed(method: Method, uri: Uri) -> ErrorResponse {
-    let message = format!("{method} is not for {}; /openapi.json says what is", uri.path());
+    let message = format!("{} does not accept {method}; see /openapi.json", uri.path());
     ErrorResponse::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", message)
 }
 
-/// What `future` came to, if it did within `bound`.
-async fn with_timeout<T>(bound: Duration, future: impl Future<Output = T>) -> Option<T> {
-    tokio::time::timeout(bound, future).await.ok()
+/// The output of `future`, or `None` if it takes longer than `limit`.
+async fn with_timeout<T>(limit: Duration, future: impl Future<Output = T>) -> Option<T> {
+    tokio::time::timeout(limit, future).await.ok()
 }

@@ -1,12 +1,13 @@
-//! Who may talk to this port at all. A browser sends requests on behalf of any page that it shows,
-//! so a page of somebody else must not be able to publish here, or to read.
+//! Protection against pages of other sites: checks of `Host` and `Origin`, and security headers.
+//! A browser sends requests on behalf of any page that it shows, and such a page must neither
+//! publish here nor read.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 
 use super::error::ErrorResponse;
 
-/// What browsers are told with every answer: it is no page, and holds nothing that a page may load,
-/// or that is kept. Whatever is a page one day says more.
+/// Default headers of each response. For a browser the response is then not a page: it loads
+/// nothing, no page can embed it, and it is not cached.
 const SECURITY_HEADERS: [(HeaderName, HeaderValue); 4] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -17,21 +18,23 @@ const SECURITY_HEADERS: [(HeaderName, HeaderValue); 4] = [
     (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
 ];
 
-/// Says [`SECURITY_HEADERS`] where an answer says nothing else.
-pub(super) fn add_security_headers(answer: &mut HeaderMap) {
+const OTHER_SITE: &str = "pages of other sites may not send requests to this broker";
+
+/// Adds those of [`SECURITY_HEADERS`] that a response does not set itself.
+pub(super) fn add_security_headers(headers: &mut HeaderMap) {
     for (name, value) in SECURITY_HEADERS {
-        answer.entry(name).or_insert(value);
+        headers.entry(name).or_insert(value);
     }
 }
 
-/// Refuses what a page of somebody else has sent, and what does not mean this host.
+/// Rejects requests from pages of other sites, and requests for an unknown host.
 ///
-/// - The host of the request is an address, `localhost`, or one of `hosts`. A page can have its own
-///   name lead to this machine, and is then of the same origin as we are; but its name it cannot
-///   hide.
-/// - If a browser says for which origin it asks, that is this one.
+/// - The host of the request must be an address, `localhost`, or one of `allowed_hosts`. A page can
+///   point its own name at this machine (DNS rebinding) and has the same origin then, but it cannot
+///   hide the name.
+/// - If a browser sends the origin of the request, it must be this one.
 pub(super) fn check_host_and_origin(
-    hosts: &[String],
+    allowed_hosts: &[String],
     headers: &HeaderMap,
     uri: &Uri,
 ) -> Result<(), ErrorResponse> {
@@ -41,33 +44,33 @@ pub(super) fn check_host_and_origin(
         None => headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default(),
     };
     if host.is_empty() || headers.get_all(header::HOST).iter().count() > 1 {
-        return Err(ErrorResponse::bad_request("the request says no Host, or several"));
+        return Err(ErrorResponse::bad_request("a request must have exactly one Host header"));
     }
     let name = without_port(host).to_ascii_lowercase();
     let is_ours = is_address_or_localhost(&name)
-        || hosts.iter().any(|known| known.eq_ignore_ascii_case(&name));
+        || allowed_hosts.iter().any(|known| known.eq_ignore_ascii_case(&name));
     if !is_ours {
-        let message = format!(
-            "this is not known as {name}; if it should be, start the broker with --http-host {name}"
-        );
+        let message =
+            format!("unknown host {name}; to allow it, start the broker with --http-host {name}");
         return Err(denied(message));
     }
     let Some(origin) = headers.get(header::ORIGIN) else {
-        // Browsers of today say so where they leave out the origin.
+        // Current browsers send this header where they leave out the origin.
         let site = headers.get("sec-fetch-site").and_then(|site| site.to_str().ok());
         return match site {
             None | Some("same-origin" | "none") => Ok(()),
-            Some(_) => Err(denied("pages of other sites may not ask here".into())),
+            Some(_) => Err(denied(OTHER_SITE.into())),
         };
     };
     let is_same = origin.to_str().is_ok_and(|origin| {
-        let of = origin.split_once("://").map_or("", |(_, of)| of);
-        of.eq_ignore_ascii_case(host)
+        let origin_host = origin.split_once("://").map_or("", |(_, host)| host);
+        origin_host.eq_ignore_ascii_case(host)
     });
-    if is_same { Ok(()) } else { Err(denied("pages of other sites may not ask here".into())) }
+    if is_same { Ok(()) } else { Err(denied(OTHER_SITE.into())) }
 }
 
-/// An address, or the name that leads nowhere else.
+/// Whether the name is an IP address, `localhost`, or a name under it. No site can own such a name,
+/// so DNS rebinding is not possible with it.
 fn is_address_or_localhost(name: &str) -> bool {
     let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
     name == "localhost"
@@ -132,7 +135,7 @@ mod tests {
         let host = ("host", "localhost:12346");
         assert!(is_allowed(&[host, ("origin", "http://localhost:12346")]));
         assert!(is_allowed(&[host, ("sec-fetch-site", "same-origin")]));
-        assert!(is_allowed(&[host, ("sec-fetch-site", "none")]), "typed by a person");
+        assert!(is_allowed(&[host, ("sec-fetch-site", "none")]), "a URL that a person has typed");
         for origin in ["http://evil.example", "http://localhost:8000", "null", "localhost:12346"] {
             assert!(!is_allowed(&[host, ("origin", origin)]), "{origin}");
         }

@@ -1,19 +1,19 @@
-//! The first head on a connection of HTTP, which is anybody's: hyper's buffers come once there is
-//! one.
+//! Reads the first request head of an HTTP connection into little memory. The connection is given
+//! to hyper, with its larger buffers, only after that.
 
 use std::io;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-/// Fields that hyper reads of a head.
+/// The limit of header fields in hyper.
 const HEADERS_MAX: usize = 100;
 
-/// Bytes of memory for a head to begin with; doubled as it grows.
+/// Bytes of memory for a head at the beginning; doubled when it is full.
 const INITIAL_BYTES: usize = 512;
 
-/// Reads the first head, or as much of one as shows that it is none. Perhaps with a part of what
-/// follows; less if that is all that comes. `None`: it is longer than `bytes_max` bytes, and no
-/// more memory than that was taken for it.
+/// Reads the first head. Reading stops at its end, at bytes that cannot be a head, or at the end of
+/// input. The last read may include bytes that follow the head. Returns `None` if the head is
+/// longer than `bytes_max`; it never takes more memory than that.
 pub(super) async fn read_first_head(
     stream: &mut (impl AsyncRead + Unpin),
     bytes_max: usize,
@@ -33,10 +33,10 @@ pub(super) async fn read_first_head(
     Ok(Some(bytes))
 }
 
-/// Whether a head may begin so, and is not over yet.
+/// Whether the bytes are the beginning of a head, but not all of it.
 fn is_partial_head(bytes: &[u8]) -> bool {
-    let mut fields = [httparse::EMPTY_HEADER; HEADERS_MAX];
-    httparse::Request::new(&mut fields).parse(bytes) == Ok(httparse::Status::Partial)
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    httparse::Request::new(&mut headers).parse(bytes) == Ok(httparse::Status::Partial)
 }
 
 #[cfg(test)]
@@ -45,7 +45,7 @@ mod tests {
 
     #[tokio::test]
     async fn reading_stops_at_the_end_of_the_head() {
-        for (pieces, wanted) in [
+        for (pieces, read) in [
             (&["GET / HT", "TP/1.1\r\nHost: a\r\n", "\r\n", "more"][..], 3),
             (&["GET / HTTP/1.1\n", "\n", "more"], 2),
             (&["POST / HTTP/1.1\r\n\r\nbody", "more"], 1),
@@ -59,21 +59,21 @@ mod tests {
                 stream = Box::new(piece.as_bytes().chain(stream));
             }
             let head = read_first_head(&mut stream, 1 << 10).await.unwrap().unwrap();
-            assert_eq!(head, pieces[..wanted].concat().as_bytes());
+            assert_eq!(head, pieces[..read].concat().as_bytes());
         }
     }
 
     #[tokio::test]
     async fn a_head_takes_no_more_memory_than_its_limit() {
-        let begun = [&b"GET / HTTP/1.1\r\nx: "[..], &[b'y'; 6_000]].concat();
+        let unfinished = [&b"GET / HTTP/1.1\r\nx: "[..], &[b'y'; 6_000]].concat();
         let head = |bytes_max| {
-            let mut stream = io::Cursor::new(begun.clone());
+            let mut stream = io::Cursor::new(unfinished.clone());
             async move { read_first_head(&mut stream, bytes_max).await.unwrap() }
         };
         assert_eq!(head(6_000).await, None);
-        assert_eq!(head(begun.len()).await, None, "it was not the whole head");
+        assert_eq!(head(unfinished.len()).await, None, "the head has no end yet");
         let head = head(6 << 10).await.unwrap();
-        assert_eq!(head, begun);
+        assert_eq!(head, unfinished);
         assert!(head.capacity() <= 6 << 10, "{}", head.capacity());
     }
 }

@@ -1,5 +1,5 @@
-//! What a request says: names in its path, parameters, bodies. Everything has a limit before it is
-//! read, and what is not known is refused.
+//! The input of a request: names in its path, parameters and bodies. All input has limits, and
+//! unknown parameters are rejected.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use super::body_memory::{BodyMemory, BodyReservation, MemoryPermit};
 use super::config::HttpConfig;
 use super::error::ErrorResponse;
 
-/// Characters of what is said of a body that is not JSON as it should be.
+/// Characters of an error message about invalid JSON.
 const ERROR_CHARS_MAX: usize = 300;
 
-/// The name in a path.
+/// The name in the path of a request, as an extractor.
 pub(super) struct PathName<T>(pub(super) T);
 
 impl<S: Send + Sync, T: FromStr<Err = ProtocolError>> FromRequestParts<S> for PathName<T> {
@@ -35,32 +35,32 @@ impl<S: Send + Sync, T: FromStr<Err = ProtocolError>> FromRequestParts<S> for Pa
         let utf8 =
             || ErrorResponse::new(StatusCode::BAD_REQUEST, "utf8", "the path is not valid UTF-8");
         let params = params.map_err(|_| utf8())?;
-        let (_, name) = params.iter().next().expect("the route has a name in it");
+        let (_, name) = params.iter().next().expect("the route has one parameter");
         Ok(Self(name.parse()?))
     }
 }
 
-/// The parameters behind the `?`.
+/// The query parameters of a request.
 pub(super) struct QueryParams(Vec<(String, String)>);
 
 impl QueryParams {
-    /// All of them; refused unless each is `known` and given once, with a value that can stand in a
-    /// line.
+    /// Parses all parameters. Fails unless each is `known`, appears once, and has a value of one
+    /// word.
     pub(super) fn parse(uri: &Uri, known: &[&str]) -> Result<Self, ErrorResponse> {
         let mut params: Vec<(String, String)> = Vec::new();
         for (key, value) in form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()) {
             if !known.contains(&&*key) {
-                let there_are = match known {
-                    [] => "there are none here".to_owned(),
-                    known => format!("there are {}", known.join(", ")),
+                let expected = match known {
+                    [] => "there are no parameters here".to_owned(),
+                    known => format!("expected one of {}", known.join(", ")),
                 };
                 return Err(ErrorResponse::bad_request(format!(
-                    "no parameter {}; {there_are}",
+                    "unknown parameter {}; {expected}",
                     excerpt(&key)
                 )));
             }
-            if params.iter().any(|(given, _)| *given == key) {
-                return Err(ErrorResponse::bad_request(format!("{key} is given twice")));
+            if params.iter().any(|(earlier, _)| *earlier == key) {
+                return Err(ErrorResponse::bad_request(format!("parameter {key} appears twice")));
             }
             params.push((key.into_owned(), check_word(&value)?.to_owned()));
         }
@@ -68,15 +68,15 @@ impl QueryParams {
     }
 
     pub(super) fn get(&self, key: &str) -> Option<&str> {
-        self.0.iter().find(|(given, _)| given == key).map(|(_, value)| value.as_str())
+        self.0.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
     }
 
-    /// As the settings of a command.
+    /// The parameters as settings of a command.
     pub(super) fn settings(&self) -> Vec<(&str, &str)> {
         self.0.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
     }
 
-    /// How long to wait, at most so many ms: `wait=`.
+    /// The value of `wait=`, at most `max_ms`.
     pub(super) fn wait(&self, default_ms: u64, max_ms: u64) -> Result<Duration, ErrorResponse> {
         let Some(wait) = self.get("wait") else { return Ok(Duration::from_millis(default_ms)) };
         let wait_ms = parse_ms(wait)
@@ -84,7 +84,7 @@ impl QueryParams {
         Ok(Duration::from_millis(wait_ms.min(max_ms)))
     }
 
-    /// A number in that range.
+    /// The value of `key` as a number from 1 to `max`.
     pub(super) fn number(
         &self,
         key: &str,
@@ -95,12 +95,12 @@ impl QueryParams {
         let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
         let number = text.parse().ok().filter(|number| is_plain && (1..=max).contains(number));
         number.ok_or_else(|| {
-            ErrorResponse::bad_request(format!("{key}={text}: it is a number from 1 to {max}"))
+            ErrorResponse::bad_request(format!("{key}={text}: expected a number from 1 to {max}"))
         })
     }
 }
 
-/// A text that is to be one word of a line.
+/// Checks that a text is one word of a line.
 pub(super) fn check_word(text: &str) -> Result<&str, ErrorResponse> {
     let is_word = |c: char| !c.is_whitespace() && !c.is_control();
     if !text.is_empty() && text.chars().all(is_word) {
@@ -108,40 +108,40 @@ pub(super) fn check_word(text: &str) -> Result<&str, ErrorResponse> {
     }
     let text = excerpt(text);
     Err(ErrorResponse::bad_request(format!(
-        "{text} has to be one word, not empty, without control characters"
+        "{text}: expected one word, not empty, without control characters"
     )))
 }
 
-/// Somebody's text in an error: short, and on one line.
+/// The first characters of a client's text for an error message, quoted on one line.
 fn excerpt(text: &str) -> String {
-    let short: String = text.chars().take(40).collect();
-    format!("{short:?}")
+    let start: String = text.chars().take(40).collect();
+    format!("{start:?}")
 }
 
-/// The room for bodies, and how they are received.
+/// Receives bodies, with a memory budget and timeouts.
 #[derive(Debug)]
 pub(super) struct BodyReceiver {
     config: Arc<HttpConfig>,
     memory: BodyMemory,
-    /// What one may take in all.
+    /// Time limit of a whole body.
     timeout: Duration,
 }
 
-/// A body, and its part of the room.
+/// A complete body, and its memory.
 pub(super) struct ReceivedBody<'a> {
     pub(super) bytes: Bytes,
     _memory: Option<MemoryPermit<'a>>,
 }
 
 impl BodyReceiver {
-    /// Those of who may send them.
+    /// For bodies of clients that may send them.
     pub(super) fn new(config: Arc<HttpConfig>) -> Self {
         let memory = BodyMemory::new(config.bodies_bytes_max.max(config.body_bytes_max));
         let timeout = Duration::from_millis(config.body_timeout_ms);
         Self { config, memory, timeout }
     }
 
-    /// Those that come before it is known from whom.
+    /// For bodies of senders that are verified only afterwards; slow bodies can be evicted.
     pub(super) fn unverified(config: Arc<HttpConfig>) -> Self {
         let memory = BodyMemory::with_eviction(
             config.unverified_bodies_bytes_max.max(config.body_bytes_max),
@@ -150,9 +150,9 @@ impl BodyReceiver {
         Self { config, memory, timeout }
     }
 
-    /// Receives a body whole. Refused if it is too long or too slow, if its content is of a type
-    /// that is not among `types`, or not [as it is read](allow_form). Without a type it is what is
-    /// expected.
+    /// Receives a complete body. Fails if it is too long or too slow, if its `Content-Type` is not
+    /// one of `types`, or if its [encoding](check_encoding) is not supported. A body without a
+    /// `Content-Type` is accepted.
     pub(super) async fn receive(
         &self,
         headers: &HeaderMap,
@@ -164,7 +164,7 @@ impl BodyReceiver {
         self.receive_untyped(body).await
     }
 
-    /// The same, whatever it is.
+    /// Receives a complete body of any type and encoding.
     pub(super) async fn receive_untyped(
         &self,
         body: Body,
@@ -173,43 +173,44 @@ impl BodyReceiver {
         if body.size_hint().exact().is_some_and(|bytes| bytes > max as u64) {
             return Err(body_too_long(max));
         }
-        let end = CancellationToken::new();
-        let part = self.memory.reservation(end.clone());
-        let whole = super::with_timeout(self.timeout, self.collect(part, body, max));
-        let whole = end.run_until_cancelled(whole).await.flatten();
-        whole.unwrap_or_else(|| Err(body_timed_out()))
+        let evicted = CancellationToken::new();
+        let reservation = self.memory.reservation(evicted.clone());
+        let received = super::with_timeout(self.timeout, self.collect(reservation, body, max));
+        let received = evicted.run_until_cancelled(received).await.flatten();
+        received.unwrap_or_else(|| Err(body_timed_out()))
     }
 
-    /// Takes room for what has come, and not for what was announced.
+    /// Collects the frames of a body. Memory is reserved for received bytes, not for the announced
+    /// length.
     async fn collect<'a>(
         &self,
-        mut part: BodyReservation<'a>,
+        mut reservation: BodyReservation<'a>,
         mut body: Body,
         max: usize,
     ) -> Result<ReceivedBody<'a>, ErrorResponse> {
-        let silence = Duration::from_millis(self.config.body_idle_timeout_ms);
-        let (mut first, mut whole, mut bytes) = (Bytes::new(), BytesMut::new(), 0);
+        let idle_timeout = Duration::from_millis(self.config.body_idle_timeout_ms);
+        let (mut first, mut joined, mut bytes) = (Bytes::new(), BytesMut::new(), 0);
         loop {
             let frame =
-                super::with_timeout(silence, body.frame()).await.ok_or_else(body_timed_out)?;
+                super::with_timeout(idle_timeout, body.frame()).await.ok_or_else(body_timed_out)?;
             let Some(frame) = frame else { break };
-            let cut_off = |_| ErrorResponse::bad_request("the body was cut off");
+            let cut_off = |_| ErrorResponse::bad_request("the body is incomplete");
             let Ok(data) = frame.map_err(cut_off)?.into_data() else { continue };
             bytes += data.len();
             if bytes > max {
                 return Err(body_too_long(max));
             }
-            part.grow_to(bytes).await;
-            // Nearly all of them come in one piece.
-            if first.is_empty() && whole.is_empty() {
+            reservation.grow_to(bytes).await;
+            // Nearly all bodies have one frame, which is not copied.
+            if first.is_empty() && joined.is_empty() {
                 first = data;
             } else {
-                whole.extend_from_slice(&std::mem::take(&mut first));
-                whole.extend_from_slice(&data);
+                joined.extend_from_slice(&std::mem::take(&mut first));
+                joined.extend_from_slice(&data);
             }
         }
-        let bytes = if whole.is_empty() { first } else { whole.freeze() };
-        Ok(ReceivedBody { bytes, _memory: part.into_permit() })
+        let bytes = if joined.is_empty() { first } else { joined.freeze() };
+        Ok(ReceivedBody { bytes, _memory: reservation.into_permit() })
     }
 
     /// Receives a JSON object.
@@ -223,37 +224,37 @@ impl BodyReceiver {
     }
 }
 
-/// Reads JSON; what is read of it is nested no deeper than its reader allows (128).
+/// Parses JSON. Nesting has the limit of `serde_json`, which is 128.
 pub(super) fn parse_json<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, ErrorResponse> {
     serde_json::from_slice(bytes).map_err(|error| {
-        // It may name what somebody else has called a field.
+        // The error may contain the name of a field, which can be long.
         let text: String = error.to_string().chars().take(ERROR_CHARS_MAX).collect();
         ErrorResponse::bad_request(format!("the body: {text}"))
     })
 }
 
-/// The type of the content, without its parameters and in lower case; none if none is said.
+/// The `Content-Type` without its parameters and in lower case, if there is one.
 pub(super) fn content_type(headers: &HeaderMap) -> Option<String> {
     let value = headers.get(header::CONTENT_TYPE)?.to_str().unwrap_or("?");
     Some(value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase())
 }
 
 fn check_content_type(headers: &HeaderMap, types: &[&str]) -> Result<(), ErrorResponse> {
-    let Some(given) = content_type(headers) else { return Ok(()) };
-    if types.contains(&given.as_str()) {
+    let Some(actual) = content_type(headers) else { return Ok(()) };
+    if types.contains(&actual.as_str()) {
         return Ok(());
     }
     let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
     let message = format!(
         "Content-Type {} is not supported here; send {}",
-        excerpt(&given),
+        excerpt(&actual),
         types.join(" or ")
     );
     Err(ErrorResponse::new(status, "unsupported-type", message))
 }
 
-/// Bodies are read as UTF-8, and as they come: one that says that it is something else would be
-/// taken for what it is not, and is refused.
+/// Checks that a body is neither compressed nor in a charset other than UTF-8, because the broker
+/// converts no bodies.
 pub(super) fn check_encoding(headers: &HeaderMap) -> Result<(), ErrorResponse> {
     let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
     let codings = headers.get_all(header::CONTENT_ENCODING).iter();
@@ -261,25 +262,24 @@ pub(super) fn check_encoding(headers: &HeaderMap) -> Result<(), ErrorResponse> {
     let mut codings = codings.map(str::trim).filter(|coding| !coding.is_empty());
     if let Some(coding) = codings.find(|coding| !coding.eq_ignore_ascii_case("identity")) {
         let message = format!(
-            "Content-Encoding {} is not supported; send the body without it",
+            "Content-Encoding {} is not supported; send the body uncompressed",
             excerpt(coding)
         );
         return Err(ErrorResponse::new(status, "unsupported-type", message));
     }
-    let Some(kind) = headers.get(header::CONTENT_TYPE) else { return Ok(()) };
-    let params = kind.to_str().unwrap_or_default().split(';').skip(1);
+    let Some(content_type) = headers.get(header::CONTENT_TYPE) else { return Ok(()) };
+    let params = content_type.to_str().unwrap_or_default().split(';').skip(1);
     let mut params = params.filter_map(|param| param.split_once('='));
     let Some((_, charset)) = params.find(|(name, _)| name.trim().eq_ignore_ascii_case("charset"))
     else {
         return Ok(());
     };
     let charset = charset.trim().trim_matches('"');
-    // Every text of ASCII is one of UTF-8; and this is how some spell that.
+    // ASCII is a subset of UTF-8; `utf8` is a common misspelling.
     if ["utf-8", "us-ascii", "utf8"].iter().any(|known| known.eq_ignore_ascii_case(charset)) {
         return Ok(());
     }
-    let message =
-        format!("a body in the charset {} is not taken; send it as UTF-8", excerpt(charset));
+    let message = format!("charset {} is not supported; send the body as UTF-8", excerpt(charset));
     Err(ErrorResponse::new(status, "unsupported-type", message))
 }
 
@@ -290,7 +290,7 @@ fn body_too_long(max: usize) -> ErrorResponse {
 
 fn body_timed_out() -> ErrorResponse {
     let message =
-        "the body was not received in time: it came too slowly, or others had all the room";
+        "the body was not received in time; send it faster, or later if the broker is busy";
     ErrorResponse::new(StatusCode::REQUEST_TIMEOUT, Code::Idle.as_str(), message)
 }
 
@@ -332,28 +332,31 @@ mod tests {
             }
             check_encoding(&map).is_ok()
         };
-        for kind in [
+        for content_type in [
             "text/plain",
             "text/plain; charset=utf-8",
             "text/plain;x=y ; Charset=\"UTF-8\"",
             "application/json; charset=US-ASCII",
         ] {
-            assert!(allowed(&[("content-type", kind)]), "{kind}");
-            assert!(allowed(&[("content-type", kind), ("content-encoding", "Identity")]), "{kind}");
+            assert!(allowed(&[("content-type", content_type)]), "{content_type}");
+            assert!(
+                allowed(&[("content-type", content_type), ("content-encoding", "Identity")]),
+                "{content_type}"
+            );
             for coding in ["gzip", "identity, br", "\u{e9}"] {
-                let headers = [("content-type", kind), ("content-encoding", coding)];
+                let headers = [("content-type", content_type), ("content-encoding", coding)];
                 assert!(!allowed(&headers), "{headers:?}");
             }
         }
         assert!(!allowed(&[("content-encoding", "identity"), ("content-encoding", "deflate")]));
-        for kind in
+        for content_type in
             ["text/plain; charset=iso-8859-1", "a/b;charset=utf-16", "a/b; x=y; charset=\"\""]
         {
-            assert!(!allowed(&[("content-type", kind)]), "{kind}");
+            assert!(!allowed(&[("content-type", content_type)]), "{content_type}");
         }
     }
 
-    /// A body that comes byte by byte.
+    /// A body that arrives byte by byte.
     struct SlowBody {
         bytes_left: u32,
         interval: Duration,
@@ -378,26 +381,26 @@ mod tests {
         }
     }
 
-    /// What becomes of a body of so many bytes, with so many ms before each, where 100 ms of
-    /// silence are allowed, and 1,000 ms in all.
-    async fn receive_slowly(bytes: u32, each_ms: u64) -> Result<usize, ErrorResponse> {
+    /// Receives a body of `bytes` bytes with `interval_ms` before each byte. The idle timeout is
+    /// 100 ms, and the total timeout 1,000 ms.
+    async fn receive_slowly(bytes: u32, interval_ms: u64) -> Result<usize, ErrorResponse> {
         let config = HttpConfig {
             body_idle_timeout_ms: 100,
             body_timeout_ms: 1_000,
             ..HttpConfig::default()
         };
         let bodies = BodyReceiver::new(Arc::new(config));
-        let each = Duration::from_millis(each_ms);
-        let body =
-            Body::new(SlowBody { bytes_left: bytes, interval: each, timer: Box::pin(sleep(each)) });
+        let interval = Duration::from_millis(interval_ms);
+        let timer = Box::pin(sleep(interval));
+        let body = Body::new(SlowBody { bytes_left: bytes, interval, timer });
         bodies.receive(&HeaderMap::new(), body, &[]).await.map(|received| received.bytes.len())
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_body_has_an_idle_timeout_and_a_total_timeout() {
         assert_eq!(receive_slowly(9, 90).await.unwrap(), 9);
-        assert!(receive_slowly(1, 101).await.is_err(), "silent for too long");
-        assert!(receive_slowly(12, 90).await.is_err(), "never silent, and without an end");
+        assert!(receive_slowly(1, 101).await.is_err(), "idle for too long");
+        assert!(receive_slowly(12, 90).await.is_err(), "never idle, but too long in total");
     }
 
     #[tokio::test(start_paused = true)]
@@ -410,24 +413,21 @@ mod tests {
             ..HttpConfig::default()
         };
         let bodies = BodyReceiver::unverified(Arc::new(config));
-        let received = async |left, each_ms| {
-            let each = Duration::from_millis(each_ms);
-            let body = Body::new(SlowBody {
-                bytes_left: left,
-                interval: each,
-                timer: Box::pin(sleep(each)),
-            });
+        let is_received = async |bytes_left, interval_ms| {
+            let interval = Duration::from_millis(interval_ms);
+            let timer = Box::pin(sleep(interval));
+            let body = Body::new(SlowBody { bytes_left, interval, timer });
             bodies.receive_untyped(body).await.is_ok()
         };
         let late = async {
             sleep(Duration::from_secs(2)).await;
-            received(1, 0).await
+            is_received(1, 0).await
         };
-        let slow = || received(50, 90);
+        let slow = || is_received(50, 90);
         let (first, second, third, fourth, last) =
             tokio::join!(slow(), slow(), slow(), slow(), late);
         let slow = [first, second, third, fourth];
-        assert_eq!(slow.iter().filter(|received| !**received).count(), 1);
+        assert_eq!(slow.iter().filter(|is_received| !**is_received).count(), 1);
         assert!(last);
     }
 

@@ -1,5 +1,5 @@
-//! Connections of HTTP/1.1: taken, given to hyper, and watched for those that take nothing.
-#![expect(clippy::disallowed_methods, reason = "gives up who takes nothing for too long")]
+//! The HTTP/1.1 server: accepts connections, reads the first head, and lets hyper serve requests.
+#![expect(clippy::disallowed_methods, reason = "timeouts of connections")]
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -35,14 +35,14 @@ use crate::net::stream::{PeerAddr, RemoteInfo, SocketStream};
 use crate::net::{Hub, login, spawn_accept_loop};
 use crate::tls::Tls;
 
-/// What a first head is answered that is too long, as hyper answers later ones.
+/// The response to a first head that is too long. Hyper sends the same for later heads.
 const HEAD_TOO_LONG: &[u8] = b"HTTP/1.1 431 Request Header Fields Too Large\r\n\
     connection: close\r\ncontent-length: 0\r\n\r\n";
 
-/// Bytes that hyper holds for a connection in each direction, at least.
+/// The minimum that hyper accepts for the buffer of a connection, in each direction.
 const BUFFER_BYTES_MIN: usize = 8 << 10;
 
-/// Accepts connections until the first of the two, and has them end with the second.
+/// Accepts connections until `listening` is cancelled, and ends them when `stop` is.
 pub(crate) fn serve(
     listener: TcpListener,
     config: HttpConfig,
@@ -51,32 +51,32 @@ pub(crate) fn serve(
     tasks: &TaskTracker,
 ) -> HttpServer {
     let http = Arc::new(HttpState::new(hub, config, stop));
-    let serving = HttpServer(Arc::clone(&http));
+    let server = HttpServer(Arc::clone(&http));
     let router = router(&http);
     let connections = tasks.clone();
     spawn_accept_loop(listener, listening, tasks, move |stream, peer| {
-        // There is nobody yet to whom it could be said in words.
-        let Ok(entered) = admit_connection(&http.hub, peer, Transport::Http) else { return };
+        // At a limit the connection is closed without a response, before any request.
+        let Ok(admitted) = admit_connection(&http.hub, peer, Transport::Http) else { return };
         connections.spawn(serve_connection(
             Arc::clone(&http),
             router.clone(),
-            entered,
+            admitted,
             stream,
             peer,
         ));
     });
-    serving
+    server
 }
 
-/// Serves a connection until its end. What it takes until its first request is here is held small.
+/// Serves a connection until its end. It takes little memory until its first head is complete.
 async fn serve_connection(
     http: Arc<HttpState>,
     router: Router,
-    entered: AdmittedConnection,
+    admitted: AdmittedConnection,
     stream: TcpStream,
     peer: PeerAddr,
 ) {
-    let conn = entered.conn;
+    let conn = admitted.conn;
     let config = &http.config;
     set_socket_options(&stream, http.hub.limits.unsent_bytes);
     let (mut stream, certificate) = match http.hub.tls.as_ref().map(Tls::http_config) {
@@ -86,27 +86,27 @@ async fn serve_connection(
             Err(error) => {
                 tracing::debug!(%conn, %peer, %error, "no TLS: closed");
                 let why = format!("no TLS: {error}");
-                let party = || Initiator::unidentified(conn.0, peer, Transport::Http.as_str());
-                http.hub.audit.record(|| (AuditEvent::Refused { why: &why }, party()));
+                let initiator = || Initiator::unidentified(conn.0, peer, Transport::Http.as_str());
+                http.hub.audit.record(|| (AuditEvent::Refused { why: &why }, initiator()));
                 return http.hub.registry.unregister(conn);
             }
         },
     };
-    let answer_patience = Duration::from_millis(config.command_timeout_ms);
+    let command_timeout = Duration::from_millis(config.command_timeout_ms);
     let is_encrypted = matches!(stream, SocketStream::Tls(_));
     let remote = RemoteInfo { peer, certificate, is_encrypted };
     let client =
-        Arc::new(ConnectedClient::new(Arc::clone(&http.hub), entered, remote, answer_patience));
+        Arc::new(ConnectedClient::new(Arc::clone(&http.hub), admitted, remote, command_timeout));
     client.audit(AuditEvent::Connected);
-    // Until then it is anybody's memory.
+    // A client that is not identified yet may take only little memory.
     let head_bytes_max = if http.hub.access.is_open() {
         config.head_bytes_max
     } else {
         config.anonymous_head_bytes_max
     };
-    let patience = Duration::from_millis(first_head_timeout_ms(&http, &client));
+    let limit = Duration::from_millis(first_head_timeout_ms(&http, &client));
     let head = tokio::select! {
-        head = tokio::time::timeout(patience, read_first_head(&mut stream, head_bytes_max)) => head,
+        head = tokio::time::timeout(limit, read_first_head(&mut stream, head_bytes_max)) => head,
         () = http.stop.cancelled() => return,
     };
     match head {
@@ -118,23 +118,24 @@ async fn serve_connection(
     }
 }
 
-/// How many ms the first head may take. Who may do something without a token may connect ahead, and
-/// ask later.
+/// The time limit of the first head, in milliseconds. It is shorter for a client without
+/// permissions. A client that needs no token may connect early and send its request later.
 fn first_head_timeout_ms(http: &HttpState, client: &ConnectedClient) -> u64 {
-    let most = if client.is_untrusted() { http.hub.limits.login_timeout_ms } else { u64::MAX };
-    http.config.head_timeout_ms.min(most)
+    let untrusted_max =
+        if client.is_untrusted() { http.hub.limits.login_timeout_ms } else { u64::MAX };
+    http.config.head_timeout_ms.min(untrusted_max)
 }
 
-/// Answers a head that is too long. Who does not take the answer does without.
+/// Responds to a head that is too long and closes the connection.
 async fn reject_long_head(http: &HttpState, stream: SocketStream) {
-    let patience = Duration::from_millis(http.config.write_timeout_ms);
-    let mut stream = WriteTimeoutStream::new(Vec::new(), stream, patience, http.stop.clone());
+    let write_timeout = Duration::from_millis(http.config.write_timeout_ms);
+    let mut stream = WriteTimeoutStream::new(Vec::new(), stream, write_timeout, http.stop.clone());
     if stream.write_all(HEAD_TOO_LONG).await.is_ok() {
         let _ = stream.shutdown().await;
     }
 }
 
-/// Answers requests, of the first of which `head` was read already.
+/// Serves the requests of a connection. `head` is the head of the first, which was read already.
 async fn serve_requests(
     http: Arc<HttpState>,
     router: Router,
@@ -144,14 +145,14 @@ async fn serve_requests(
     head_bytes_max: usize,
 ) {
     let config = &http.config;
-    let patience = Duration::from_millis(config.write_timeout_ms);
-    let stream = WriteTimeoutStream::new(head, stream, patience, http.stop.clone());
-    let debt = stream.response_state();
+    let write_timeout = Duration::from_millis(config.write_timeout_ms);
+    let stream = WriteTimeoutStream::new(head, stream, write_timeout, http.stop.clone());
+    let state = stream.response_state();
     let service = service_fn(|request: Request<Incoming>| {
-        debt.request_received();
+        state.request_received();
         let response = respond(&http, &router, &client, request);
-        let debt = debt.clone();
-        async move { Ok::<_, Infallible>(track_response(&debt, response.await)) }
+        let state = state.clone();
+        async move { Ok::<_, Infallible>(track_response(&state, response.await)) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -159,7 +160,7 @@ async fn serve_requests(
         .max_buf_size(head_bytes_max.max(BUFFER_BYTES_MIN))
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
-    // Who cannot be understood was answered by hyper; everything else is the network's.
+    // Errors need no handling: hyper responds to invalid requests, and the rest are network errors.
     tokio::select! {
         biased;
         _ = connection.as_mut() => return,
@@ -168,18 +169,18 @@ async fn serve_requests(
     let _ = connection.await;
 }
 
-/// The answer, which the client is sent even after it has ended its sending side, unless it is a
-/// stream of events.
-fn track_response(debt: &ResponseState, response: Response) -> Response {
-    let kind = response.headers().get(header::CONTENT_TYPE);
-    if kind.is_some_and(|kind| kind.as_bytes() == b"text/event-stream") {
-        debt.exempt_stream();
+/// Makes sure that the response is sent even if the client has shut down its sending side. A stream
+/// of events is the exception, because it would not end.
+fn track_response(state: &ResponseState, response: Response) -> Response {
+    let content_type = response.headers().get(header::CONTENT_TYPE);
+    if content_type.is_some_and(|value| value.as_bytes() == b"text/event-stream") {
+        state.exempt_stream();
         return response;
     }
-    response.map(|body| debt.track_body(body))
+    response.map(|body| state.track_body(body))
 }
 
-/// The answer, with what is said with every one.
+/// Handles a request and adds the headers that all responses have.
 async fn respond(
     http: &HttpState,
     router: &Router,
@@ -188,8 +189,8 @@ async fn respond(
 ) -> Response {
     let mut response = route_request(http, router, client, request).await;
     origin_check::add_security_headers(response.headers_mut());
-    // Who shows nothing, nor signs what it sends, has one answer: what a connection takes between
-    // two requests is for those who are known.
+    // An untrusted client gets one response per connection, so that it cannot occupy memory between
+    // requests.
     if client.is_untrusted() {
         let close = HeaderValue::from_static("close");
         response.headers_mut().insert(header::CONNECTION, close);
@@ -204,27 +205,27 @@ async fn route_request(
     mut request: Request<Incoming>,
 ) -> Response {
     http.hub.stats.lines.add(1);
-    if let Err(refusal) = origin_check::check_host_and_origin(
+    if let Err(error) = origin_check::check_host_and_origin(
         &http.config.allowed_hosts,
         request.headers(),
         request.uri(),
     ) {
         http.hub.stats.refused_lines.add(1);
-        client.audit(AuditEvent::Refused { why: refusal.message() });
-        return refusal.into_response();
+        client.audit(AuditEvent::Refused { why: error.message() });
+        return error.into_response();
     }
     match identify(http, request.headers(), &client.remote).await {
-        Ok(pass) => {
-            if let Err(error) = client.set_identity(pass) {
+        Ok(identity) => {
+            if let Err(error) = client.set_identity(identity) {
                 http.hub.stats.refused_lines.add(1);
                 client.audit(AuditEvent::LimitReached { why: &error.text });
                 return ErrorResponse::from(error).into_response();
             }
         }
-        Err(refusal) => {
+        Err(error) => {
             http.hub.stats.refused_lines.add(1);
-            client.audit(AuditEvent::LogInFailed { why: refusal.message() });
-            return refusal.into_response();
+            client.audit(AuditEvent::LogInFailed { why: error.message() });
+            return error.into_response();
         }
     }
     request.extensions_mut().insert(Arc::clone(client));
@@ -236,17 +237,17 @@ async fn route_request(
     response
 }
 
-/// The pass of whoever sends a request with these headers. What is no token of ours is for somebody
-/// else, such as a webhook.
+/// The identity of the client that sent these headers. `Authorization` without a token of ours is
+/// ignored here, because it may be the signature of a webhook.
 async fn identify(
     http: &HttpState,
     headers: &HeaderMap,
     remote: &RemoteInfo,
 ) -> Result<Identity, ErrorResponse> {
     let access = &http.hub.access;
-    let given = headers.get(header::AUTHORIZATION).and_then(|given| given.to_str().ok());
-    let bearer = given.and_then(|given| given.split_once(' '));
-    let token = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    let value = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let credentials = value.and_then(|value| value.split_once(' '));
+    let token = credentials.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
     let token = token.and_then(|(_, token)| Token::new(token.trim()).ok());
     let Some(token) = token.filter(is_token) else {
         return Ok(login::identity_of(access, Transport::Http, remote));
@@ -254,7 +255,7 @@ async fn identify(
     login::check_token_allowed(remote)?;
     let (source, now) = (remote.peer.ip().into(), http.hub.clock.now());
     match access.log_in(Transport::Http, &token, Some(source), now) {
-        Ok(pass) => Ok(pass),
+        Ok(identity) => Ok(identity),
         Err(LoginError::TooManyFailures(wait_ms)) => {
             let seconds = u32::try_from(wait_ms.div_ceil(1_000)).unwrap_or(u32::MAX);
             Err(ErrorResponse::from(login::too_many_tokens_error(wait_ms))
@@ -281,7 +282,7 @@ mod tests {
     use crate::access::{AccessConfig, Credential, PermissionSet, Principal};
     use crate::{Broker, BrokerConfig, Limits};
 
-    /// Longer than anything here takes, but for what never ends.
+    /// Longer than any of these tests takes, so that a test which hangs fails.
     const TEST_TIMEOUT: Duration = Duration::from_mins(1);
 
     #[tokio::test]
@@ -290,17 +291,19 @@ mod tests {
         let http = HttpConfig { listen, head_timeout_ms: 50, ..HttpConfig::default() };
         let config = BrokerConfig { listen, http: Some(http), ..BrokerConfig::default() };
         let broker = Broker::start(config).await.unwrap();
-        for (sent, answered) in [
+        for (request, status_line) in [
             ("", ""),
             ("GET /health HTTP/1.1\r\nHost: local", ""),
             ("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", "HTTP/1.1 200 OK"),
         ] {
             let mut stream = TcpStream::connect(broker.http_addr().unwrap()).await.unwrap();
-            stream.write_all(sent.as_bytes()).await.unwrap();
-            let mut heard = String::new();
-            let end = tokio::time::timeout(TEST_TIMEOUT, stream.read_to_string(&mut heard)).await;
-            end.expect("it is closed").unwrap();
-            assert_eq!(heard.lines().next().unwrap_or_default(), answered, "{sent:?}: {heard}");
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let mut response = String::new();
+            let end =
+                tokio::time::timeout(TEST_TIMEOUT, stream.read_to_string(&mut response)).await;
+            end.expect("the broker closes the connection").unwrap();
+            let first_line = response.lines().next().unwrap_or_default();
+            assert_eq!(first_line, status_line, "{request:?}: {response}");
         }
         broker.stop().await;
     }
@@ -313,13 +316,13 @@ mod tests {
         let config = BrokerConfig { listen, http, access, ..BrokerConfig::default() };
         let broker = Broker::start(config).await.unwrap();
         let mut stream = TcpStream::connect(broker.http_addr().unwrap()).await.unwrap();
-        let ask = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
-        stream.write_all(ask.repeat(2).as_bytes()).await.unwrap();
-        let mut heard = String::new();
-        let end = tokio::time::timeout(TEST_TIMEOUT, stream.read_to_string(&mut heard)).await;
-        end.expect("it is closed").unwrap();
-        assert_eq!(heard.matches("HTTP/1.1 200 OK").count(), 1, "{heard}");
-        assert!(heard.contains("connection: close"), "{heard}");
+        let request = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        stream.write_all(request.repeat(2).as_bytes()).await.unwrap();
+        let mut response = String::new();
+        let end = tokio::time::timeout(TEST_TIMEOUT, stream.read_to_string(&mut response)).await;
+        end.expect("the broker closes the connection").unwrap();
+        assert_eq!(response.matches("HTTP/1.1 200 OK").count(), 1, "{response}");
+        assert!(response.contains("connection: close"), "{response}");
         broker.stop().await;
     }
 
@@ -333,26 +336,25 @@ mod tests {
         let broker = Broker::start(config).await.unwrap();
         let mut stream = TcpStream::connect(broker.http_addr().unwrap()).await.unwrap();
         stream.write_all(b"GET /health HTTP/1.1\r\nHost: local").await.unwrap();
-        let mut heard = Vec::new();
-        let end = tokio::time::timeout(TEST_TIMEOUT, stream.read_to_end(&mut heard)).await;
-        end.expect("it is closed").unwrap();
-        assert!(heard.is_empty());
+        let mut response = Vec::new();
+        let end = tokio::time::timeout(TEST_TIMEOUT, stream.read_to_end(&mut response)).await;
+        end.expect("the broker closes the connection").unwrap();
+        assert!(response.is_empty());
         broker.stop().await;
     }
 
     #[tokio::test]
     async fn a_client_with_permissions_has_the_full_head_timeout() {
-        let known =
+        let principal =
             Principal::new("she", Credential::Certificate("she".into()), PermissionSet::all());
-        for (strangers, certificate, is_late) in [
+        for (anonymous, certificate, has_login_timeout) in [
             (PermissionSet::default(), None, true),
             (PermissionSet::default(), Some("he"), true),
             (PermissionSet::default(), Some("she"), false),
             (PermissionSet::all(), None, false),
         ] {
-            let principals = Some(vec![known.clone()]);
-            let access =
-                AccessConfig { principals, anonymous: strangers, ..AccessConfig::default() };
+            let principals = Some(vec![principal.clone()]);
+            let access = AccessConfig { principals, anonymous, ..AccessConfig::default() };
             let listen = "127.0.0.1:0".parse().unwrap();
             let config = BrokerConfig { listen, access, ..BrokerConfig::default() };
             let broker = Broker::start(config).await.unwrap();
@@ -362,26 +364,29 @@ mod tests {
             let certificate = certificate.map(Box::from);
             let remote =
                 RemoteInfo { peer: PeerAddr::Tcp(listen), certificate, is_encrypted: true };
-            let entered = admit_connection(hub, remote.peer, Transport::Http).unwrap();
-            let client = ConnectedClient::new(Arc::clone(hub), entered, remote, TEST_TIMEOUT);
-            let wanted =
-                if is_late { hub.limits.login_timeout_ms } else { http.config.head_timeout_ms };
-            assert_eq!(first_head_timeout_ms(&http, &client), wanted, "{}", client.remote);
+            let admitted = admit_connection(hub, remote.peer, Transport::Http).unwrap();
+            let client = ConnectedClient::new(Arc::clone(hub), admitted, remote, TEST_TIMEOUT);
+            let expected = if has_login_timeout {
+                hub.limits.login_timeout_ms
+            } else {
+                http.config.head_timeout_ms
+            };
+            assert_eq!(first_head_timeout_ms(&http, &client), expected, "{}", client.remote);
             drop(client);
             broker.stop().await;
         }
     }
 
-    const SECRET: &str = "hush, and let nobody hear it";
+    const SECRET: &str = "the secret of the forge";
 
-    /// `POST /hooks/forge` with a secret.
+    /// The webhook `POST /hooks/forge`.
     fn forge_hook() -> Hook {
         let recipe = r#"{"name":"forge","secret-env":"","signature":"gitlab",
             "url":{"pointer":"/u"},"prefixes":["https://a.example/"]}"#;
         recipe.parse::<Recipe>().unwrap().with_secret(SECRET).unwrap()
     }
 
-    /// Knows who posts to it, and nobody else.
+    /// Accepts POST as a verified request and rejects all others.
     #[derive(Debug)]
     struct CallbackHandler;
 
@@ -391,8 +396,8 @@ mod tests {
         }
 
         fn handle(&self, request: Request<Bytes>, _peer: IpAddr) -> HandlerFuture<'_> {
-            let is_known = request.method() == Method::POST;
-            let reply = if is_known {
+            let is_verified = request.method() == Method::POST;
+            let reply = if is_verified {
                 HandlerReply::Verified(Response::default())
             } else {
                 HandlerReply::Rejected("")
@@ -405,14 +410,9 @@ mod tests {
     async fn signed_webhooks_keep_their_connection_open() {
         let listen = "127.0.0.1:0".parse().unwrap();
         let access = AccessConfig { principals: Some(Vec::new()), ..AccessConfig::default() };
-        let (hooks, receivers) =
+        let (hooks, embedded_handlers) =
             (vec![forge_hook()], vec![Arc::new(CallbackHandler) as Arc<dyn EmbeddedHandler>]);
-        let http = Some(HttpConfig {
-            listen,
-            hooks,
-            embedded_handlers: receivers,
-            ..HttpConfig::default()
-        });
+        let http = Some(HttpConfig { listen, hooks, embedded_handlers, ..HttpConfig::default() });
         let config = BrokerConfig { listen, http, access, ..BrokerConfig::default() };
         let broker = Broker::start(config).await.unwrap();
         let hook = |secret: &str| {
@@ -422,19 +422,22 @@ mod tests {
         };
         let callback = |method| format!("{method} /callback HTTP/1.1\r\nHost: localhost\r\n\r\n");
         let last = "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-        for (known, unknown) in [
-            (hook(SECRET), hook("hush, and let anybody hear it")),
-            (callback("POST"), callback("GET")),
-        ] {
-            for (asked, answers) in [(known.repeat(2) + last, 3), (unknown.repeat(2) + last, 1)] {
+        for (verified, rejected) in
+            [(hook(SECRET), hook("another, wrong secret")), (callback("POST"), callback("GET"))]
+        {
+            for (requests, responses) in
+                [(verified.repeat(2) + last, 3), (rejected.repeat(2) + last, 1)]
+            {
                 let mut stream = TcpStream::connect(broker.http_addr().unwrap()).await.unwrap();
-                stream.write_all(asked.as_bytes()).await.unwrap();
-                let mut heard = String::new();
+                stream.write_all(requests.as_bytes()).await.unwrap();
+                let mut output = String::new();
                 let end =
-                    tokio::time::timeout(TEST_TIMEOUT, stream.read_to_string(&mut heard)).await;
-                end.expect("it is closed").unwrap();
-                assert_eq!(heard.matches("HTTP/1.1 ").count(), answers, "{asked}{heard}");
-                assert_eq!(heard.contains("HTTP/1.1 404"), answers == 1, "{heard}");
+                    tokio::time::timeout(TEST_TIMEOUT, stream.read_to_string(&mut output)).await;
+                end.expect("the broker closes the connection").unwrap();
+                let count = output.matches("HTTP/1.1 ").count();
+                assert_eq!(count, responses, "{requests}{output}");
+                let has_404 = output.contains("HTTP/1.1 404");
+                assert_eq!(has_404, responses == 1, "{output}");
             }
         }
         broker.stop().await;

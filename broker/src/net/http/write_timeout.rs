@@ -1,5 +1,5 @@
-//! A connection of HTTP that is watched for taking nothing.
-#![expect(clippy::disallowed_methods, reason = "gives up who takes nothing for too long")]
+//! The socket of an HTTP connection, with a timeout for writes and a close that loses no response.
+#![expect(clippy::disallowed_methods, reason = "write timeouts")]
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -17,21 +17,20 @@ use tokio_util::sync::CancellationToken;
 
 use crate::net::stream::SocketStream;
 
-/// How long the rest of what somebody sends is read after the last answer, and how much of it.
+/// Limits for reading the rest of a client's input after the last response.
 const LINGER_TIMEOUT: Duration = Duration::from_millis(500);
 const LINGER_BYTES_MAX: usize = 8 << 20;
 
-/// No request is being answered.
+/// The connection waits for a request.
 const IDLE: u8 = 0;
-/// A request was received, and its answer is not complete.
+/// A request was received, and its response is not complete.
 const RESPONDING: u8 = 1;
-/// The answer is complete; a part of it may not be in the socket yet.
+/// The response is complete, but a part of it may not be in the socket yet.
 const UNFLUSHED: u8 = 2;
 
-/// Whether a connection owes its client an answer. A client may end its sending side after a
-/// complete request (`nc -N`): the answer is sent first, and only then the end of input is reported
-/// to hyper, which would otherwise drop the request. Everything here runs in the task of the
-/// connection.
+/// Whether a connection has a response to send. A client may shut down its sending side after a
+/// complete request (`nc -N`). The end of input is reported to hyper only after the response,
+/// because hyper would drop the request otherwise. Only the task of the connection uses this.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ResponseState(Arc<AtomicU8>);
 
@@ -41,12 +40,12 @@ impl ResponseState {
         self.0.store(RESPONDING, Ordering::Relaxed);
     }
 
-    /// The answer is a stream without an end: it ends with the client's input.
+    /// The response is a stream without an end. It ends with the client's input.
     pub(super) fn exempt_stream(&self) {
         self.0.store(IDLE, Ordering::Relaxed);
     }
 
-    /// The answer's body, with the end of which the answer is complete.
+    /// Wraps the body of a response; the response is complete when the body is dropped.
     pub(super) fn track_body(&self, body: Body) -> Body {
         Body::new(TrackedBody { body, state: self.clone() })
     }
@@ -55,14 +54,14 @@ impl ResponseState {
         self.0.load(Ordering::Relaxed) != IDLE
     }
 
-    /// All that hyper had is in the socket. Returns whether that was the end of an answer.
+    /// All output of hyper is in the socket. Returns whether that completes a response.
     fn mark_flushed(&self) -> bool {
-        let sent = self.0.compare_exchange(UNFLUSHED, IDLE, Ordering::Relaxed, Ordering::Relaxed);
-        sent.is_ok()
+        let end = self.0.compare_exchange(UNFLUSHED, IDLE, Ordering::Relaxed, Ordering::Relaxed);
+        end.is_ok()
     }
 }
 
-/// The body of an answer that is owed.
+/// The body of a response that [`ResponseState`] waits for.
 struct TrackedBody {
     body: Body,
     state: ResponseState,
@@ -94,32 +93,35 @@ impl HttpBody for TrackedBody {
     }
 }
 
-/// A stream that fails when nothing that is written to it is taken for too long, and that is closed
-/// so that what was said last arrives: to close over something that was not read would be a reset,
-/// which may overtake it. So what is still coming is read for a moment, unless the broker stops.
+/// A stream with a write timeout: writes fail with `TimedOut` if the client reads nothing for
+/// `write_timeout`.
+///
+/// Its shutdown lingers: it reads the rest of the client's input for a moment, unless the broker
+/// stops. To close a socket with unread input sends a reset, which may destroy the last response on
+/// its way.
 pub(super) struct WriteTimeoutStream {
-    /// What was read of it before.
+    /// Bytes that were read from the stream before; they are read first.
     read_ahead: Bytes,
     stream: SocketStream,
     write_timeout: Duration,
-    /// Set while it takes nothing, and while the rest is read.
+    /// Runs while a write makes no progress, and while the shutdown lingers.
     timer: Option<Pin<Box<Sleep>>>,
     stop: CancellationToken,
-    /// What may still be read, once nothing is written any more.
+    /// Bytes that the shutdown may still read; `None` before it lingers.
     linger_bytes_left: Option<usize>,
     response_state: ResponseState,
 }
 
 impl WriteTimeoutStream {
-    /// Of which `head` was read already.
+    /// `read_ahead` was read from the stream already.
     pub(super) fn new(
-        head: Vec<u8>,
+        read_ahead: Vec<u8>,
         stream: SocketStream,
         write_timeout: Duration,
         stop: CancellationToken,
     ) -> Self {
         Self {
-            read_ahead: head.into(),
+            read_ahead: read_ahead.into(),
             stream,
             write_timeout,
             timer: None,
@@ -129,12 +131,12 @@ impl WriteTimeoutStream {
         }
     }
 
-    /// Whether an answer is owed on this connection, for those that answer.
+    /// The state of the response on this connection, for the code that sends it.
     pub(super) fn response_state(&self) -> ResponseState {
         self.response_state.clone()
     }
 
-    /// Reads what still comes, up to its end or for a moment.
+    /// Discards input until its end or until a limit.
     fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let until = Instant::now() + LINGER_TIMEOUT;
         let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until)));
@@ -155,7 +157,7 @@ impl WriteTimeoutStream {
         Poll::Ready(())
     }
 
-    /// What a write came to, unless nothing was taken for too long.
+    /// Passes on the result of a write, or fails if no byte was sent for `write_timeout`.
     fn check_timeout<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -165,7 +167,7 @@ impl WriteTimeoutStream {
             self.timer = None;
             return poll;
         }
-        // Within TLS a part of what waits may have gone.
+        // TLS may have sent a part of its buffer although this write is pending.
         if self.stream.has_sent() {
             self.timer = None;
         }
@@ -192,7 +194,7 @@ impl AsyncRead for WriteTimeoutStream {
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
         if buf.filled().len() == before && self.response_state.is_pending() {
-            // The flush of the answer wakes the task, so that it reads again.
+            // The flush of the response wakes the task, which reads again.
             return Poll::Pending;
         }
         Poll::Ready(Ok(()))
@@ -223,7 +225,7 @@ impl AsyncWrite for WriteTimeoutStream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Within TLS what was written waits here.
+        // TLS buffers what was written, so a client that reads nothing blocks the flush.
         let poll = Pin::new(&mut self.stream).poll_flush(cx);
         if poll.is_ready() && self.response_state.mark_flushed() {
             cx.waker().wake_by_ref();
@@ -252,67 +254,71 @@ mod tests {
     use super::*;
     use crate::net::tests::tls_pair::{drive_io, read_now, tls_pair};
 
-    /// Of the connection, on a clock that stands still but for `advance`.
+    /// The write timeout of the tests; the clock is paused and only `advance` moves it.
     const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
-    /// One that is watched, and its other end.
+    /// A stream with the timeout, and the client's end of it.
     async fn timeout_stream() -> (WriteTimeoutStream, TlsStream<TcpStream>) {
-        let (stream, far) = tls_pair().await;
-        (WriteTimeoutStream::new(Vec::new(), stream, WRITE_TIMEOUT, CancellationToken::new()), far)
+        let (stream, client) = tls_pair().await;
+        (
+            WriteTimeoutStream::new(Vec::new(), stream, WRITE_TIMEOUT, CancellationToken::new()),
+            client,
+        )
     }
 
-    /// Writes until nothing more is taken, neither by the socket nor within TLS.
-    async fn fill(watched: &mut WriteTimeoutStream) {
-        let (mut in_vain, bytes) = (0, vec![b'x'; 32 << 10]);
-        while in_vain < 10 {
-            let before = watched.stream.sent_bytes();
-            let poll = poll_fn(|cx| Poll::Ready(Pin::new(&mut *watched).poll_write(cx, &bytes)));
-            let wrote = poll.await.is_ready();
+    /// Writes until the socket and the buffer of TLS are full.
+    async fn fill(stream: &mut WriteTimeoutStream) {
+        let (mut stalled_writes, bytes) = (0, vec![b'x'; 32 << 10]);
+        while stalled_writes < 10 {
+            let before = stream.stream.sent_bytes();
+            let poll = poll_fn(|cx| Poll::Ready(Pin::new(&mut *stream).poll_write(cx, &bytes)));
+            let has_written = poll.await.is_ready();
             drive_io().await;
-            in_vain = if wrote || watched.stream.sent_bytes() > before { 0 } else { in_vain + 1 };
+            let has_progress = has_written || stream.stream.sent_bytes() > before;
+            stalled_writes = if has_progress { 0 } else { stalled_writes + 1 };
         }
     }
 
     #[tokio::test]
     async fn a_client_that_reads_nothing_times_out_even_if_all_was_written() {
         for is_end in [false, true] {
-            let (mut watched, far) = timeout_stream().await;
-            fill(&mut watched).await;
-            // What is left waits within TLS, and nothing more is to be written.
-            watched.timer = None;
+            let (mut stream, client) = timeout_stream().await;
+            fill(&mut stream).await;
+            // The rest waits in the buffer of TLS; there is nothing more to write.
+            stream.timer = None;
             tokio::time::pause();
             let ending =
-                async { if is_end { watched.shutdown().await } else { watched.flush().await } };
-            let given_up = tokio::time::timeout(2 * WRITE_TIMEOUT, ending).await;
+                async { if is_end { stream.shutdown().await } else { stream.flush().await } };
+            let result = tokio::time::timeout(2 * WRITE_TIMEOUT, ending).await;
             tokio::time::resume();
-            let error = given_up.expect("it is watched").unwrap_err();
+            let error = result.expect("the write timeout ends the wait").unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::TimedOut, "end: {is_end}");
-            drop(far);
+            drop(client);
         }
     }
 
     #[tokio::test]
     async fn a_client_that_reads_slowly_does_not_time_out() {
-        let (mut watched, mut far) = timeout_stream().await;
-        fill(&mut watched).await;
-        watched.timer = None;
+        let (mut stream, mut client) = timeout_stream().await;
+        fill(&mut stream).await;
+        stream.timer = None;
         tokio::time::pause();
         let (mut rounds, mut bytes) = (0, [0; 512]);
         loop {
-            let before = watched.stream.sent_bytes();
-            let flushed = poll_fn(|cx| Poll::Ready(Pin::new(&mut watched).poll_flush(cx))).await;
+            let before = stream.stream.sent_bytes();
+            let flushed = poll_fn(|cx| Poll::Ready(Pin::new(&mut stream).poll_flush(cx))).await;
             if let Poll::Ready(flushed) = flushed {
-                flushed.expect("it takes a little all the time");
+                flushed.expect("no timeout while the client reads");
                 break;
             }
-            if watched.stream.sent_bytes() > before {
+            if stream.stream.sent_bytes() > before {
                 rounds += 1;
                 tokio::time::advance(WRITE_TIMEOUT * 3 / 5).await;
             }
-            read_now(&mut far, &mut bytes).await;
+            read_now(&mut client, &mut bytes).await;
         }
-        assert!(rounds >= 4, "it took {rounds} rounds: nobody has waited");
+        assert!(rounds >= 4, "only {rounds} rounds: the client was not slow enough");
         tokio::time::resume();
-        drop(far);
+        drop(client);
     }
 }
