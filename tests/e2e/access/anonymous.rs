@@ -1,4 +1,4 @@
-//! Costs and limits of clients that have not logged in or whose permissions were revoked.
+//! Costs and limits of clients before login, and of clients after a revocation.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpStream};

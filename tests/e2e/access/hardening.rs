@@ -171,7 +171,7 @@ fn root_drops_its_privileges() {
         let ended = run_tidings(folder.path(), &[&["broker", "--listen", "0"], wrong].concat());
         assert_eq!(ended.code, Some(2), "{ended:?}");
     }
-    // The user `nobody` must be able to search this folder to reach the data directory in it.
+    // The new user must be able to search this folder to reach the data directory in it.
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     // A port that only root can bind.
     let (port, free) = (600..1000)

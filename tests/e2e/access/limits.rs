@@ -98,7 +98,7 @@ fn a_fast_publisher_is_slowed_down_without_loss() {
     assert_eq!(http.get("/topics").status, 200, "reading is still allowed");
 }
 
-/// A request whose body the broker waits for.
+/// A request without its body, for which the broker waits.
 struct PendingRequest {
     stream: TcpStream,
     body: String,

@@ -159,7 +159,7 @@ fn tls_scanners_find_no_weakness() {
     for (version, line) in [("version=\"1.2\"", spoken[0]), ("version=\"1.3\"", spoken[1])] {
         assert!(line.contains(version), "{spoken:#?}");
     }
-    // Besides `weak` and `medium` there are `strong` and, for ciphers of TLS 1.3 only,
+    // Next to `weak` and `medium` there are `strong` and, for ciphers of TLS 1.3 only,
     // `acceptable`.
     let of = |strength| lines("<cipher ", strength).len();
     let (all, good) = (of(""), of("strength=\"strong\"") + of("strength=\"acceptable\""));
@@ -330,7 +330,7 @@ fn a_certificate_file_without_the_issuer_causes_a_warning() {
     server
         .process
         .wait_for_line_with("lacks the certificate of \"authority\", which issued \"alone\"");
-    // A client whose trusted authority is the issuer needs nothing more.
+    // A client that trusts the issuer itself needs nothing more.
     run_at(&server, &["topic", "ls", "--ca", &authority.certificate_file()]).expect_code(0);
 }
 

@@ -76,7 +76,7 @@ fn a_token_grants_its_permissions_and_anonymous_clients_have_none() {
     );
     let response = alice.request("PUB new-url http://a.example/ every=1h");
     assert!(response.starts_with("-ERR denied n=3 alice may not use every="), "{response}");
-    // A person who types a line without login.
+    // A line typed without login.
     let mut typed =
         Process::start(Command::new("nc").args(["127.0.0.1", &server.address.port().to_string()]));
     typed.write("http://b.example/\n");
