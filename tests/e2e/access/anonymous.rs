@@ -131,8 +131,8 @@ fn a_connection_uses_little_memory_before_login() {
         let stats = || {
             let socket = server.data_dir().join("broker.sock");
             let mut nc = Command::new("sh");
-            let ask = format!("printf 'STATS\\nQUIT\\n' | nc -NU {}", socket.display());
-            let output = nc.args(["-c", &ask]).output().unwrap();
+            let script = format!("printf 'STATS\\nQUIT\\n' | nc -NU {}", socket.display());
+            let output = nc.args(["-c", &script]).output().unwrap();
             String::from_utf8(output.stdout).unwrap()
         };
         let is_read = |count: usize| {

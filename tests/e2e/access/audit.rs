@@ -126,10 +126,10 @@ fn connections_logins_publishes_and_refusals_are_audited() {
     wait_for_record(&file, &[("what", "failed-login"), ("way", "http")]);
 
     // A subscriber is notified when its permission is revoked.
-    let mut talk = LineConnection::connect(server.address);
-    talk.read_line();
-    assert!(talk.request(&format!("HELLO token={token}")).starts_with("+OK"));
-    assert_eq!(talk.request("SUB news"), "+OK");
+    let mut connection = LineConnection::connect(server.address);
+    connection.read_line();
+    assert!(connection.request(&format!("HELLO token={token}")).starts_with("+OK"));
+    assert_eq!(connection.request("SUB news"), "+OK");
     let folder = server.folder.path();
     run_tidings(folder, &["token", "create", "bob", "--allow", "all"]).expect_code(0);
     wait_for_record(&file, &[("what", "principal"), ("name", "bob"), ("change", "created")]);
@@ -176,9 +176,9 @@ fn audit_records_of_one_source_are_limited() {
     let server = Server::start(&["broker", "--audit", "audit.log"]);
     let file = server.folder.path().join("audit.log");
     for _ in 0..CONNECTIONS {
-        let mut talk = LineConnection::connect(server.address);
-        talk.send("GET / HTTP/1.1\n");
-        talk.read_to_end();
+        let mut connection = LineConnection::connect(server.address);
+        connection.send("GET / HTTP/1.1\n");
+        connection.read_to_end();
     }
     let Server { process, folder: _folder, .. } = server;
     process.signal_and_finish("TERM").expect_code(0);
@@ -200,27 +200,27 @@ fn audit_records_of_one_principal_are_limited() {
     let token = run_tidings(folder.path(), &words).expect_code(0).stdout().remove(0);
     let server = Server::start_in(folder, &["broker", "--audit", "audit.log"], |_| ());
     let file = server.folder.path().join("audit.log");
-    let mut talk = LineConnection::connect(server.address);
-    talk.read_line();
+    let mut connection = LineConnection::connect(server.address);
+    connection.read_line();
     let hello = format!("HELLO token={token}");
-    assert!(talk.request(&hello).starts_with("+OK"));
+    assert!(connection.request(&hello).starts_with("+OK"));
     for line in ["JOB frobnicate x", "JOB pause no-such-job", &hello] {
         let lines = format!("{line}\n").repeat(50);
         for _ in 0..CONNECTIONS / 50 {
-            talk.send(&lines);
+            connection.send(&lines);
             for _ in 0..50 {
-                talk.read_line();
+                connection.read_line();
             }
         }
     }
-    drop(talk);
+    drop(connection);
     // Each topic of each connection is one record within a second.
     let publishes: Vec<_> = (0..TOPICS).map(|n| format!("PUB topic-{n} x\n")).collect();
     let publishes = publishes.concat();
     for _ in 0..CONNECTIONS / TOPICS {
-        let mut talk = LineConnection::connect(server.address);
-        talk.send(format!("{hello}\n{publishes}QUIT\n"));
-        talk.read_to_end();
+        let mut connection = LineConnection::connect(server.address);
+        connection.send(format!("{hello}\n{publishes}QUIT\n"));
+        connection.read_to_end();
     }
     let Server { process, folder: _folder, .. } = server;
     process.signal_and_finish("TERM").expect_code(0);
@@ -259,12 +259,12 @@ fn a_stalled_audit_reader_does_not_block_the_broker() {
     for host in 1..=PUBLISHERS {
         // The records of one address are limited, so each connection uses another address.
         let source = Ipv4Addr::new(127, 0, 1, host);
-        let mut talk = LineConnection::from_stream(connect_tcp_from(server.address, source));
+        let mut connection = LineConnection::from_stream(connect_tcp_from(server.address, source));
         for n in 0..TOPICS {
-            talk.send(format!("PUB topic-{n} x\n"));
+            connection.send(format!("PUB topic-{n} x\n"));
         }
-        talk.send("QUIT\n");
-        talk.read_to_end();
+        connection.send("QUIT\n");
+        connection.read_to_end();
     }
     assert!(client.request("PUB topic-0 y").starts_with("+OK"), "the broker still works");
     // When a reader comes back, a record counts the lost ones.
@@ -283,16 +283,16 @@ fn administrative_changes_are_audited() {
     let token = run_tidings(folder.path(), &words).expect_code(0).stdout().remove(0);
     let server = Server::start_in(folder, &["broker", "--audit", "audit.log"], |_| ());
     let file = server.folder.path().join("audit.log");
-    let mut talk = LineConnection::connect(server.address);
-    talk.read_line();
-    assert!(talk.request(&format!("HELLO token={token}")).starts_with("+OK"));
+    let mut connection = LineConnection::connect(server.address);
+    connection.read_line();
+    assert!(connection.request(&format!("HELLO token={token}")).starts_with("+OK"));
     for (line, change, name) in [
         ("TOPIC create news", "TOPIC create", "news"),
         ("GROUP create workers topics=news", "GROUP create", "workers"),
         ("JOB open docs", "JOB open", "docs"),
         ("TOPIC delete no-such-topic", "TOPIC delete", "no-such-topic"),
     ] {
-        talk.request(line);
+        connection.request(line);
         let audited =
             wait_for_record(&file, &[("what", "changed"), ("change", change), ("name", name)]);
         assert_eq!(
@@ -310,12 +310,18 @@ fn administrative_changes_are_audited() {
     // Added URLs are summed, as events are.
     for n in 0..3 {
         assert!(
-            talk.request(&format!("JOB add more url=http://a.example/{n}")).starts_with("-ERR")
+            connection
+                .request(&format!("JOB add more url=http://a.example/{n}"))
+                .starts_with("-ERR")
         );
     }
-    talk.request("JOB open more");
+    connection.request("JOB open more");
     for n in 0..3 {
-        assert!(talk.request(&format!("JOB add more url=http://a.example/{n}")).starts_with("+OK"));
+        assert!(
+            connection
+                .request(&format!("JOB add more url=http://a.example/{n}"))
+                .starts_with("+OK")
+        );
     }
     let seeds = r#"{"urls":["http://b.example/1","http://b.example/2"]}"#;
     let json = "Content-Type: application/json";
@@ -335,7 +341,7 @@ fn administrative_changes_are_audited() {
     }
     // Reading commands are not audited, and a denied command is.
     for line in ["TOPIC ls", "GROUP show workers", "JOB ls"] {
-        assert!(talk.request(line).starts_with('+'), "{line}");
+        assert!(connection.request(line).starts_with('+'), "{line}");
     }
     assert!(
         LineConnection::connect_client(server.address)

@@ -94,9 +94,9 @@ fn create_token(folder: &TempDir) -> String {
 /// events.
 fn with_active_client<T>(server: &Server, token: &str, work: impl FnOnce() -> T) -> T {
     let log_in = || {
-        let mut talk = LineConnection::connect_with_number(server.address).0;
-        assert!(talk.request(&format!("HELLO token={token}")).starts_with("+OK"));
-        talk
+        let mut connection = LineConnection::connect_with_number(server.address).0;
+        assert!(connection.request(&format!("HELLO token={token}")).starts_with("+OK"));
+        connection
     };
     let (mut listener, mut publisher, is_done) = (log_in(), log_in(), AtomicBool::new(false));
     assert_eq!(listener.request("SUB good"), "+OK");
@@ -286,8 +286,8 @@ fn cpu_ticks(process: &Process, work: impl FnOnce()) -> u64 {
 /// A client that publishes to its own subscription receives the event and the confirmation in any
 /// order.
 #[track_caller]
-fn publish_and_receive(talk: &mut LineConnection, text: &str) {
-    let mut lines = [talk.request(&format!("PUB good {text}")), talk.read_line()];
+fn publish_and_receive(connection: &mut LineConnection, text: &str) {
+    let mut lines = [connection.request(&format!("PUB good {text}")), connection.read_line()];
     lines.sort_unstable();
     assert!(lines[0].starts_with("+OK "), "{lines:?}");
     assert!(lines[1].starts_with("MSG good ") && lines[1].ends_with(text), "{lines:?}");

@@ -212,8 +212,9 @@ fn root_drops_its_privileges() {
 /// The version of Landlock in this kernel, if it has Landlock.
 fn landlock_version() -> Option<i64> {
     // landlock_create_ruleset(NULL, 0, LANDLOCK_CREATE_RULESET_VERSION)
-    let ask = "import ctypes; print(ctypes.CDLL(None).syscall(444, None, ctypes.c_size_t(0), 1))";
-    let output = Command::new("python3").args(["-c", ask]).output().unwrap();
+    let script =
+        "import ctypes; print(ctypes.CDLL(None).syscall(444, None, ctypes.c_size_t(0), 1))";
+    let output = Command::new("python3").args(["-c", script]).output().unwrap();
     let version = String::from_utf8(output.stdout).unwrap().trim().parse::<i64>().unwrap();
     (version > 0).then_some(version)
 }
@@ -242,8 +243,8 @@ fn landlock_confines_the_broker_to_its_files() {
     if landlock_version().is_some() {
         for when in ["require", "auto"] {
             let server = start(when);
-            let mut talk = LineConnection::connect_client(server.address);
-            let answer = talk.request("PUB t x");
+            let mut connection = LineConnection::connect_client(server.address);
+            let answer = connection.request("PUB t x");
             assert!(answer.starts_with("-ERR"), "{when}: {answer}");
             assert_eq!(written(), 0, "{when}");
         }

@@ -469,9 +469,9 @@ fn payloads_are_escaped_on_a_terminal_and_verbatim_in_a_pipe() {
     let server = Server::start_broker();
     let marks = UNSAFE_TEXTS.iter().filter(|mark| !mark.contains(char::is_control)).copied();
     let events: Vec<_> = marks.chain(["\t"]).map(|mark| format!("a{mark}b")).collect();
-    let mut talk = LineConnection::connect_client(server.address);
+    let mut connection = LineConnection::connect_client(server.address);
     for event in &events {
-        assert!(talk.request(&format!("PUB inject {event}")).starts_with("+OK"), "{event:?}");
+        assert!(connection.request(&format!("PUB inject {event}")).starts_with("+OK"), "{event:?}");
     }
     let count = events.len().to_string();
     let received = |more_flags: &[&str]| {

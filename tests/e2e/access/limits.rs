@@ -26,10 +26,10 @@ fn broker_in(folder: TempDir, limits: &[&str]) -> Server {
 
 #[track_caller]
 fn connect(server: &Server) -> LineConnection {
-    let mut talk = LineConnection::connect(server.address);
-    let greeting = talk.read_line();
+    let mut connection = LineConnection::connect(server.address);
+    let greeting = connection.read_line();
     assert!(greeting.starts_with("Connected."), "{greeting}");
-    talk
+    connection
 }
 
 fn start_nc(server: &Server) -> Process {
@@ -48,8 +48,8 @@ fn connections_of_one_address_are_limited() {
     assert!(http.try_request("GET", "/health", &[]).is_err(), "HTTP connections count, too");
     drop(first);
     wait_until("a free connection", || {
-        let mut talk = LineConnection::connect(server.address);
-        talk.read_line().starts_with("Connected.").then_some(())
+        let mut connection = LineConnection::connect(server.address);
+        connection.read_line().starts_with("Connected.").then_some(())
     });
     drop(second);
 }
@@ -195,9 +195,9 @@ fn limits_of_a_principal_cover_all_its_connections() {
     limits.push("principal.connections=3");
     let server = broker_in(folder, &limits);
     let log_in = |token: &str| {
-        let mut talk = connect(&server);
-        let hello = talk.request(&format!("HELLO token={token}"));
-        (talk, hello)
+        let mut connection = connect(&server);
+        let hello = connection.request(&format!("HELLO token={token}"));
+        (connection, hello)
     };
     let (mut one, hello) = log_in(&alice_token);
     assert!(hello.starts_with("+OK"), "{hello}");
@@ -211,12 +211,12 @@ fn limits_of_a_principal_cover_all_its_connections() {
         ("credit", ["JOIN g1 credit=1", "JOIN g2 credit=1"], ["JOIN g1 credit=2", "JOIN crawlers"]),
     ] {
         // One connection uses what the other one is then denied.
-        for (talk, line) in [&mut one, &mut two].into_iter().zip(allowed) {
-            let response = talk.request(line);
+        for (connection, line) in [&mut one, &mut two].into_iter().zip(allowed) {
+            let response = connection.request(line);
             assert!(response.starts_with("+OK"), "{kind}: {line}: {response}");
         }
-        for (talk, line) in [&mut two, &mut one].into_iter().zip(rejected) {
-            let response = talk.request(line);
+        for (connection, line) in [&mut two, &mut one].into_iter().zip(rejected) {
+            let response = connection.request(line);
             assert!(
                 response.starts_with("-ERR limit ")
                     && response.contains("alice has reached its limit of 2 "),
@@ -241,8 +241,8 @@ fn limits_of_a_principal_cover_all_its_connections() {
     assert_eq!((got.status, got.json()["code"].as_str()), (429, Some("limit")), "{}", got.body);
     // The connection that curl closed counts until the broker notices.
     let _three = wait_until("a third connection", || {
-        let (talk, hello) = log_in(&alice_token);
-        hello.starts_with("+OK").then_some(talk)
+        let (connection, hello) = log_in(&alice_token);
+        hello.starts_with("+OK").then_some(connection)
     });
     let (mut four, hello) = log_in(&alice_token);
     assert!(hello.starts_with("-ERR limit alice has reached its limit of 3 "), "{hello}");
@@ -262,17 +262,17 @@ fn durable_cursors_are_limited_by_principal_and_address() {
     let (alice_token, bob_token) = (token("alice"), token("bob"));
     let server = broker_in(folder, &["principal.cursors=20", "source.cursors=30"]);
     let log_in = |token: &str| {
-        let mut talk = connect(&server);
-        let hello = talk.request(&format!("HELLO token={token}"));
+        let mut connection = connect(&server);
+        let hello = connection.request(&format!("HELLO token={token}"));
         assert!(hello.starts_with("+OK"), "{hello}");
-        talk
+        connection
     };
     // All cursors at once, each released before it is stored.
-    let make = |talk: &mut LineConnection, cursor_prefix: &str, many: usize| {
+    let make = |connection: &mut LineConnection, cursor_prefix: &str, many: usize| {
         let lines = (0..many).map(|at| format!("SUB x as={cursor_prefix}-{at}\nUNSUB x\n"));
-        talk.send(lines.collect::<String>());
+        connection.send(lines.collect::<String>());
         (0..many)
-            .map(|_| [talk.read_line(), talk.read_line()])
+            .map(|_| [connection.read_line(), connection.read_line()])
             .map(|[response, _]| response)
             .collect::<Vec<_>>()
     };

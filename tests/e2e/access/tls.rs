@@ -246,7 +246,7 @@ fn a_client_certificate_names_the_client() {
     let (server, authority) = broker(&["--client-ca", &clients.certificate_file()]);
     let (url, ca) = (https_url(&server), authority.certificate_file());
     let health = format!("{url}/health");
-    let ask = |identity: Option<(&CertificateAuthority, &str)>| {
+    let connect_as = |identity: Option<(&CertificateAuthority, &str)>| {
         let files =
             identity.map(|(of, name)| (of.signed_file(name, "pem"), of.signed_file(name, "key")));
         let mut words = vec!["--cacert", &ca, &health];
@@ -258,7 +258,7 @@ fn a_client_certificate_names_the_client() {
         (curl(&words), run_at(&server, &flags))
     };
     for identity in [None, Some((&clients, "alice"))] {
-        let ((code, output), listed) = ask(identity);
+        let ((code, output), listed) = connect_as(identity);
         assert_eq!((code, output.as_str()), (Some(0), r#"{"status":"ok"}"#));
         listed.expect_code(0);
     }
@@ -266,7 +266,7 @@ fn a_client_certificate_names_the_client() {
         (line.contains("encrypted") && line.ends_with("(alice)")).then_some(())
     });
     for identity in [(&others, "mallory"), (&clients, "late")] {
-        let ((code, output), listed) = ask(Some(identity));
+        let ((code, output), listed) = connect_as(Some(identity));
         assert_ne!(code, Some(0), "{output}");
         let output = listed.expect_code(1).stderr();
         assert!(output.contains("the broker rejected the client certificate (--cert)"), "{output}");

@@ -43,11 +43,11 @@ pub(crate) fn broker<const N: usize>(
 /// A connection that has logged in.
 #[track_caller]
 pub(crate) fn logged_in(server: &Server, token: &str) -> LineConnection {
-    let mut talk = LineConnection::connect(server.address);
-    assert!(talk.read_line().starts_with("Connected."));
-    let hello = talk.request(&format!("HELLO token={token}"));
+    let mut connection = LineConnection::connect(server.address);
+    assert!(connection.read_line().starts_with("Connected."));
+    let hello = connection.request(&format!("HELLO token={token}"));
     assert!(hello.starts_with("+OK tidings"), "{hello}");
-    talk
+    connection
 }
 
 // PROTOCOL: S16, S17
@@ -148,10 +148,12 @@ fn permission_changes_apply_to_open_connections() {
         carol.request("PUB other y").starts_with("-ERR denied ").then_some(())
     });
     assert!(carol.request("PUB new-url z").starts_with("+OK "));
-    let mut talk = LineConnection::connect(server.address);
-    talk.read_line();
+    let mut connection = LineConnection::connect(server.address);
+    connection.read_line();
     assert!(
-        talk.request(&format!("HELLO token={alice_token}")).starts_with("-ERR unauthenticated ")
+        connection
+            .request(&format!("HELLO token={alice_token}"))
+            .starts_with("-ERR unauthenticated ")
     );
     // An invalid or missing file grants nothing.
     fs::write(server.data_dir().join("access.toml"), "nonsense").unwrap();
@@ -285,20 +287,20 @@ fn wrong_tokens_get_the_same_answer_and_are_limited() {
     let (server, [token]) = broker([("alice", &["all"])], &[]);
     let mut answers = Vec::new();
     for round in 0..10 {
-        let mut talk = LineConnection::connect(server.address);
-        talk.read_line();
+        let mut connection = LineConnection::connect(server.address);
+        connection.read_line();
         let wrong = match round % 3 {
             0 => "x".to_owned(),
             1 => token.to_lowercase(),
             _ => token[..token.len() - 1].to_owned(),
         };
-        answers.push(talk.request(&format!("HELLO token={wrong}")));
+        answers.push(connection.request(&format!("HELLO token={wrong}")));
     }
     answers.dedup();
     assert_eq!(answers, ["-ERR unauthenticated no principal has this token"]);
-    let mut talk = LineConnection::connect(server.address);
-    talk.read_line();
-    let response = talk.request("HELLO token=x");
+    let mut connection = LineConnection::connect(server.address);
+    connection.read_line();
+    let response = connection.request("HELLO token=x");
     assert!(response.starts_with("-ERR limit too many wrong tokens from there"), "{response}");
     // Wrong tokens of others do not lock out a principal.
     assert_eq!(logged_in(&server, &token).request("SUB new-url"), "+OK");
@@ -327,13 +329,13 @@ fn every_wrong_token_is_rejected_with_the_same_answer() {
         };
         let [.., high, low] = round.to_be_bytes();
         let from = Ipv4Addr::new(127, 2, high, low);
-        let mut talk = LineConnection::from_stream(connect_tcp_from(server.address, from));
-        talk.read_line();
+        let mut connection = LineConnection::from_stream(connect_tcp_from(server.address, from));
+        connection.read_line();
         let began = Instant::now();
-        let response = talk.request(&format!("HELLO token={wrong}"));
+        let response = connection.request(&format!("HELLO token={wrong}"));
         times[kind].push(began.elapsed());
         assert_eq!(response, "-ERR unauthenticated no principal has this token", "{wrong}");
-        assert!(talk.request("STATS").starts_with("-ERR unauthenticated "), "{wrong}");
+        assert!(connection.request("STATS").starts_with("-ERR unauthenticated "), "{wrong}");
     }
     let kinds = ["unknown", "all but the last letter", "half of the token", "short"];
     for (kind, mut times) in kinds.into_iter().zip(times) {
@@ -378,12 +380,14 @@ fn commands_send_tokens_and_internal_clients_need_none() {
     server.process.wait_for_line_with(&origin.url(0, "/typed"));
     typed.finish();
     // A token in a wrong place.
-    let mut talk = LineConnection::connect(server.address);
-    talk.read_line();
+    let mut connection = LineConnection::connect(server.address);
+    connection.read_line();
     assert!(
-        talk.request(&format!("HELLO token={producer} name={producer} echo=x")).starts_with("+OK")
+        connection
+            .request(&format!("HELLO token={producer} name={producer} echo=x"))
+            .starts_with("+OK")
     );
-    assert!(talk.request(&format!("SUB {producer}")).starts_with("-ERR"));
+    assert!(connection.request(&format!("SUB {producer}")).starts_with("-ERR"));
     // No output and no file contains a token.
     let Server { process, folder, .. } = server;
     let ended = process.signal_and_finish("TERM").expect_code(0);

@@ -8,7 +8,7 @@ use crate::support::process::Server;
 
 /// A worker and its one task.
 struct Worker {
-    talk: LineConnection,
+    connection: LineConnection,
     /// `<group>:<run>.<entry>.<attempt>`
     task: String,
     /// The id for `HELLO resume=`.
@@ -17,13 +17,13 @@ struct Worker {
 
 #[track_caller]
 fn join_worker(server: &Server, token: &str, group: &str) -> Worker {
-    let mut talk = LineConnection::connect(server.address);
-    assert!(talk.read_line().starts_with("Connected."));
-    let hello = talk.request(&format!("HELLO token={token}"));
+    let mut connection = LineConnection::connect(server.address);
+    assert!(connection.read_line().starts_with("Connected."));
+    let hello = connection.request(&format!("HELLO token={token}"));
     let member = value(&hello, "resume").to_owned();
-    assert!(talk.request(&format!("JOIN {group}")).starts_with("+OK"));
-    let task = talk.read_line().split(' ').nth(1).unwrap().to_owned();
-    Worker { talk, task, member }
+    assert!(connection.request(&format!("JOIN {group}")).starts_with("+OK"));
+    let task = connection.read_line().split(' ').nth(1).unwrap().to_owned();
+    Worker { connection, task, member }
 }
 
 /// The task id with its three numbers raised by `by`.
@@ -108,7 +108,7 @@ fn a_worker_cannot_answer_for_a_task_of_another_member() {
             ("TOUCH", ""),
             ("TOUCH", " over=yes pace=0"),
         ] {
-            let response = fixture.one.talk.request(&format!("{verb} {task}{options}"));
+            let response = fixture.one.connection.request(&format!("{verb} {task}{options}"));
             assert_eq!(response, format!("-ERR stale {task}"), "{verb}{options}");
             tried += 1;
         }
@@ -118,7 +118,7 @@ fn a_worker_cannot_answer_for_a_task_of_another_member() {
     let outsider_task = fixture.outsider.task.clone();
     for task in [&outsider_task, &task_id_with_offset(&outsider_task, [0, 7, 0])] {
         for verb in ["ACK", "NACK", "TOUCH"] {
-            let response = fixture.one.talk.request(&format!("{verb} {task}"));
+            let response = fixture.one.connection.request(&format!("{verb} {task}"));
             assert!(
                 response.starts_with("-ERR denied crawler may not work for hands"),
                 "{response}"
@@ -129,7 +129,7 @@ fn a_worker_cannot_answer_for_a_task_of_another_member() {
     // The tasks still belong to their members, which can answer for them.
     for worker in [&mut fixture.one, &mut fixture.other, &mut fixture.outsider] {
         let task = worker.task.clone();
-        let response = worker.talk.request(&format!("TOUCH {task}"));
+        let response = worker.connection.request(&format!("TOUCH {task}"));
         assert_eq!(response, format!("+OK {task} lease=3600000"));
     }
 }
@@ -139,17 +139,17 @@ fn a_worker_cannot_answer_for_a_task_of_another_member() {
 fn a_worker_can_resume_only_its_own_membership() {
     let mut fixture = WorkerFixture::start();
     // The listed id of a member is only the beginning of its resume id, and resumes nothing.
-    let listed = fixture.one.talk.request_lines("GROUP tasks crawlers state=processing");
+    let listed = fixture.one.connection.request_lines("GROUP tasks crawlers state=processing");
     let other = listed.iter().find(|line| line.contains("http://other.example/")).unwrap();
     let seen = value(other, "member").to_owned();
     assert!(fixture.other.member.starts_with(&seen) && seen.len() == 8, "{seen}");
     assert!(!listed.concat().contains(&fixture.other.member));
     for guess in [format!("{seen}{:024}", 0), "0".repeat(32)] {
-        let mut talk = logged_in(&fixture.server, &fixture.crawler_token);
-        assert!(talk.request(&format!("HELLO resume={guess}")).starts_with("+OK"));
-        let response = talk.request("JOIN crawlers credit=0");
+        let mut connection = logged_in(&fixture.server, &fixture.crawler_token);
+        assert!(connection.request(&format!("HELLO resume={guess}")).starts_with("+OK"));
+        let response = connection.request("JOIN crawlers credit=0");
         assert!(response.starts_with("+OK crawlers credit=0 held=0 "), "{response}");
-        let response = talk.request(&format!("ACK {}", fixture.other.task));
+        let response = connection.request(&format!("ACK {}", fixture.other.task));
         assert!(response.starts_with("-ERR stale "), "{response}");
     }
     // A client without permission cannot become a member, even with the resume id of a worker.
@@ -169,8 +169,11 @@ fn links_stay_in_the_job_and_scope_of_their_task() {
     let mut fixture = WorkerFixture::start();
     let (own, others) = (fixture.one.task.clone(), fixture.other.task.clone());
     // Links that are staged for a task of another member have no effect.
-    fixture.one.talk.send(format!("LINK {others} http://other.example/planted\n"));
-    fixture.one.talk.send(format!("LINK {} http://one.example/planted\n", fixture.outsider.task));
+    fixture.one.connection.send(format!("LINK {others} http://other.example/planted\n"));
+    fixture
+        .one
+        .connection
+        .send(format!("LINK {} http://one.example/planted\n", fixture.outsider.task));
     for (url, options) in [
         ("http://one.example/child", ""),
         ("http://one.example/urgent", " prio=1000"),
@@ -186,11 +189,11 @@ fn links_stay_in_the_job_and_scope_of_their_task() {
         ("http://evil.example/1", " kind=redirect"),
         ("http://evil.example/2", " kind=redirect"),
     ] {
-        fixture.one.talk.send(format!("LINK {own} {url}{options}\n"));
+        fixture.one.connection.send(format!("LINK {own} {url}{options}\n"));
     }
-    let response = fixture.one.talk.request(&format!("ACK {own}"));
+    let response = fixture.one.connection.request(&format!("ACK {own}"));
     assert_eq!(response, format!("+OK {own} new=3 known=0 refused=8"));
-    let response = fixture.other.talk.request(&format!("ACK {others}"));
+    let response = fixture.other.connection.request(&format!("ACK {others}"));
     assert_eq!(response, format!("+OK {others} new=0 known=0 refused=0"));
     let tasks = fixture.list_tasks();
     let waiting: Vec<_> = tasks.iter().filter(|line| line.contains("http://")).collect();
@@ -211,19 +214,24 @@ fn a_page_outside_of_a_job_adds_no_links() {
         broker([("op", &["all"][..]), ("crawler", &["group:crawlers"])], &[]);
     let mut operator = logged_in(&server, &all);
     assert!(operator.request("PUB new-url http://one.example/").starts_with("+OK"));
-    let Worker { mut talk, task, .. } = join_worker(&server, &token, "crawlers");
-    talk.send(format!("LINK {task} http://one.example/child\nLINK {task} http://evil.example/\n"));
-    assert_eq!(talk.request(&format!("ACK {task}")), format!("+OK {task} new=0 known=0 refused=2"));
+    let Worker { mut connection, task, .. } = join_worker(&server, &token, "crawlers");
+    connection
+        .send(format!("LINK {task} http://one.example/child\nLINK {task} http://evil.example/\n"));
+    assert_eq!(
+        connection.request(&format!("ACK {task}")),
+        format!("+OK {task} new=0 known=0 refused=2")
+    );
 }
 
 #[test]
 fn a_worker_can_lengthen_a_delay_and_never_shorten_it() {
     let mut fixture = WorkerFixture::start();
     let own = fixture.one.task.clone();
-    let response = fixture.one.talk.request(&format!("TOUCH {own} over=yes pace=0 not-before=0"));
+    let response =
+        fixture.one.connection.request(&format!("TOUCH {own} over=yes pace=0 not-before=0"));
     assert!(response.starts_with("+OK"), "{response}");
-    fixture.one.talk.send(format!("LINK {own} http://one.example/child\n"));
-    let response = fixture.one.talk.request(&format!("ACK {own} pace=0 not-before=0"));
+    fixture.one.connection.send(format!("LINK {own} http://one.example/child\n"));
+    let response = fixture.one.connection.request(&format!("ACK {own} pace=0 not-before=0"));
     assert!(response.starts_with("+OK"), "{response}");
     let mut free_in_ms = |host: &str| {
         let response = fixture.operator.request_lines("GROUP keys crawlers");
@@ -234,8 +242,8 @@ fn a_worker_can_lengthen_a_delay_and_never_shorten_it() {
     assert!(free_in_ms("one.example") > 1_800_000);
     // A longer delay has a limit: one day.
     let task = fixture.other.task.clone();
-    fixture.other.talk.send(format!("LINK {task} http://other.example/child\n"));
-    let response = fixture.other.talk.request(&format!("ACK {task} not-before=365d"));
+    fixture.other.connection.send(format!("LINK {task} http://other.example/child\n"));
+    let response = fixture.other.connection.request(&format!("ACK {task} not-before=365d"));
     assert!(response.starts_with("+OK"), "{response}");
     let rest_ms = free_in_ms("other.example");
     assert!((80_000_000..=86_400_001).contains(&rest_ms), "{rest_ms}");
@@ -288,7 +296,7 @@ fn a_worker_has_access_only_to_its_group() {
         "EXPLAIN one.example",
         "STATS",
     ] {
-        let response = fixture.one.talk.request(line);
+        let response = fixture.one.connection.request(line);
         assert!(response.starts_with("-ERR denied "), "{line}: {response}");
     }
     let http = HttpClient::new(&fixture.server);
@@ -318,7 +326,7 @@ fn a_worker_has_access_only_to_its_group() {
     assert_eq!(fixture.list_tasks(), before);
     // It may read its own group.
     for line in ["GROUP show crawlers", "GROUP keys crawlers", "GROUP tasks crawlers state=dead"] {
-        let response = fixture.one.talk.request_lines(line);
+        let response = fixture.one.connection.request_lines(line);
         assert!(response.last().unwrap().starts_with("+OK"), "{line}: {response:?}");
     }
 }

@@ -62,12 +62,12 @@ pub(crate) fn watch_once(server: &Server, dir: &Path, flags: &[&str]) {
 fn read_events(server: &Server, topic: &str) -> Vec<String> {
     static ASKED: AtomicUsize = AtomicUsize::new(0);
     let end = format!("end-{}", ASKED.fetch_add(1, Ordering::Relaxed));
-    let mut talk = LineConnection::connect_client(server.address);
-    assert!(talk.request(&format!("PUB {topic} {end}")).starts_with("+OK"));
-    assert!(talk.request(&format!("SUB {topic} from=first")).starts_with("+OK"));
+    let mut connection = LineConnection::connect_client(server.address);
+    assert!(connection.request(&format!("PUB {topic} {end}")).starts_with("+OK"));
+    assert!(connection.request(&format!("SUB {topic} from=first")).starts_with("+OK"));
     let mut events = Vec::new();
     loop {
-        let line = talk.read_line();
+        let line = connection.read_line();
         let Some(rest) = line.strip_prefix(&format!("MSG {topic} ")) else { continue };
         match rest.split_once(' ').unwrap().1 {
             event if event == end => return events,

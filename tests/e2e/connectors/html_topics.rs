@@ -28,8 +28,8 @@ fn announced_pages(fixture: &FeedFixture) -> Vec<String> {
 
 fn wait_until_idle(fixture: &FeedFixture) {
     wait_until("all fetches", || {
-        let mut talk = LineConnection::connect_client(fixture.server.address);
-        (talk.request_lines("GROUP tasks crawlers").len() == 1).then_some(())
+        let mut connection = LineConnection::connect_client(fixture.server.address);
+        (connection.request_lines("GROUP tasks crawlers").len() == 1).then_some(())
     });
 }
 

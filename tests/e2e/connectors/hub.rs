@@ -119,20 +119,20 @@ fn invalid_hub_requests_are_rejected() {
     let site = HubSite::start(&[]);
     let good = site.feed_url("feed.xml");
     let callback = site.subscribers.callback_url("/ok");
-    let ask = |topic: &str, callback: &str| {
+    let request = |topic: &str, callback: &str| {
         let fields = [("hub.mode", "subscribe"), ("hub.topic", topic), ("hub.callback", callback)];
         site.post_form("/hub", &fields)
     };
-    let refused = ask("https://elsewhere.example/feed.xml", &callback);
+    let refused = request("https://elsewhere.example/feed.xml", &callback);
     assert_eq!((refused.status, refused.body.trim()), (404, "this hub has no such topic"));
-    assert_eq!(ask(&good, "ftp://reader.example/").status, 400);
-    assert_eq!(ask(&good, &format!("{PUBLIC_URL}hub")).status, 400);
+    assert_eq!(request(&good, "ftp://reader.example/").status, 400);
+    assert_eq!(request(&good, &format!("{PUBLIC_URL}hub")).status, 400);
     assert_eq!(
-        ask(&good, "http://reader.example/\r\nX: y").status,
+        request(&good, "http://reader.example/\r\nX: y").status,
         202,
         "the callback is one word"
     );
-    assert_eq!(ask(&format!("{good}\r\nX: y"), &callback).status, 400);
+    assert_eq!(request(&format!("{good}\r\nX: y"), &callback).status, 400);
     assert_eq!(site.request_subscription("toggle", "feed.xml", "/ok", &[]).status, 400);
     let secret = "s".repeat(200);
     assert_eq!(
@@ -166,8 +166,8 @@ fn hub_requests_are_rate_limited() {
 fn invalid_new_and_renewal_requests_have_separate_rate_limits() {
     let site = HubSite::start_with_fast_retries(8, &["--hub-rate", "3"]);
     // All requests come from one address, as through a proxy.
-    let until_too_many = |ask: &dyn Fn() -> u16| {
-        wait_until("the rate limit", || (ask() == 429).then_some(()));
+    let until_too_many = |send: &dyn Fn() -> u16| {
+        wait_until("the rate limit", || (send() == 429).then_some(()));
     };
     until_too_many(&|| site.post_form("/hub", &[("x", "y")]).status);
     until_too_many(&|| site.post_form("/hub/ping", &[]).status);

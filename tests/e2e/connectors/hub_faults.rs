@@ -63,9 +63,9 @@ fn hub_tasks_have_their_own_groups_and_hide_callbacks_and_secrets() {
     }
     let secret = [("hub.secret", "a secret of /ok")];
     assert_eq!(site.request_subscription("subscribe", "feed.xml", "/ok", &secret).status, 202);
-    let mut talk = LineConnection::connect_client(site.server.address);
-    assert_eq!(talk.request("SUB hub-verify from=first"), "+OK");
-    let event = talk.read_line();
+    let mut connection = LineConnection::connect_client(site.server.address);
+    assert_eq!(connection.request("SUB hub-verify from=first"), "+OK");
+    let event = connection.read_line();
     assert!(event.contains(" host=127.0.0.1 "), "{event}");
     assert!(!event.contains("/ok") && !event.contains("secret"), "{event}");
 }
@@ -200,15 +200,19 @@ fn every_hub_response_is_documented() {
     for (path, fields, status) in requests {
         wait_until("free space", || (site.post_form(path, fields).status == status).then_some(()));
         assert_eq!(site.post_form(path, &[("x", "y")]).status, 400, "{path}");
-        let ask = |arguments: &[&str]| site.http.request("POST", path, arguments).status;
-        assert_eq!(ask(&["--header", "Host: evil.example"]), 403, "{path}");
+        let request = |arguments: &[&str]| site.http.request("POST", path, arguments).status;
+        assert_eq!(request(&["--header", "Host: evil.example"]), 403, "{path}");
         let publish = ["--data", "hub.mode=publish&url=x", "--header", "Via: 1.1 proxy"];
-        assert_eq!(ask(&publish), 404, "{path}");
-        assert_eq!(ask(&["--header", "content-type: text/plain", "--data", "x"]), 415, "{path}");
-        assert_eq!(ask(&["--data", &"x".repeat(100_000)]), 413, "{path}");
+        assert_eq!(request(&publish), 404, "{path}");
+        assert_eq!(
+            request(&["--header", "content-type: text/plain", "--data", "x"]),
+            415,
+            "{path}"
+        );
+        assert_eq!(request(&["--data", &"x".repeat(100_000)]), 413, "{path}");
         let with_length = |length: &str| {
             let length = format!("content-length: {length}");
-            ask(&["--header", &length, "--header", "expect:", "--data", "x"])
+            request(&["--header", &length, "--header", "expect:", "--data", "x"])
         };
         assert_eq!((with_length("9"), with_length("99999999")), (408, 413), "{path}");
     }

@@ -71,11 +71,11 @@ impl SpoolFixture {
         let lines: Vec<_> = (first..self.published)
             .map(|n| format!("PUB post-ready http://a.example/{n} source=blog\n"))
             .collect();
-        let mut talk = LineConnection::connect_client(self.server.address);
-        talk.send(lines.concat());
+        let mut connection = LineConnection::connect_client(self.server.address);
+        connection.send(lines.concat());
         let mut confirmed = 0;
         while confirmed < count {
-            let line = talk.read_line();
+            let line = connection.read_line();
             confirmed =
                 line.rsplit(' ').next().unwrap().parse().unwrap_or_else(|_| panic!("{line}"));
         }

@@ -101,8 +101,8 @@ fn delivered_items_are_announced_once_and_polling_is_the_fallback() {
 
     // No fetch that a delivery brought forward is still waiting.
     wait_until("all fetches", || {
-        let mut talk = LineConnection::connect_client(fixture.server.address);
-        (talk.request_lines("GROUP tasks crawlers").len() == 1).then_some(())
+        let mut connection = LineConnection::connect_client(fixture.server.address);
+        (connection.request_lines("GROUP tasks crawlers").len() == 1).then_some(())
     });
     // The hub becomes silent: polling finds an item that it did not deliver, and the feed is polled
     // more often from then on.
@@ -290,9 +290,11 @@ fn an_rsscloud_registration_ends_silently_with_the_watch() {
 /// Publishes the event of a crawler that has found a hub, for a watched feed.
 #[track_caller]
 fn publish_found_hub(server: &Server, feed: &str, hub: &str) {
-    let mut talk = LineConnection::connect_client(server.address);
-    assert!(talk.request(&format!("PUB new-url {feed} every=1h feed=10m-1d")).starts_with("+OK"));
-    assert!(talk.request(&format!("PUB hub-found {feed} hub={hub}")).starts_with("+OK"));
+    let mut connection = LineConnection::connect_client(server.address);
+    assert!(
+        connection.request(&format!("PUB new-url {feed} every=1h feed=10m-1d")).starts_with("+OK")
+    );
+    assert!(connection.request(&format!("PUB hub-found {feed} hub={hub}")).starts_with("+OK"));
 }
 
 /// An address for `--http`, and the URL for `--public-url`.
@@ -353,10 +355,10 @@ fn a_delivery_on_a_full_disk_is_accepted_at_the_retry() {
     };
     let deliver = |item| deliver_all(&[item]);
     assert_eq!(deliver("before").status, 204);
-    let mut talk = LineConnection::connect_client(server.address);
+    let mut connection = LineConnection::connect_client(server.address);
     disk.fill_except(0);
     wait_until("a full disk", || {
-        let answer = talk.request(&format!("PUB log {}", "x".repeat(50_000)));
+        let answer = connection.request(&format!("PUB log {}", "x".repeat(50_000)));
         answer.starts_with("-ERR full").then_some(())
     });
     let got = wait_until("a rejected delivery", || {
@@ -445,10 +447,10 @@ fn a_hub_at_a_private_address_is_not_contacted() {
     let hub = CallbackServer::start();
     let flags = ["broker", "--http", &listen, "--public-url", &public];
     let server = Server::start(&flags);
-    let mut talk = LineConnection::connect_client(server.address);
-    talk.request("PUB new-url http://blog.example/f every=1h feed=10m-1d");
+    let mut connection = LineConnection::connect_client(server.address);
+    connection.request("PUB new-url http://blog.example/f every=1h feed=10m-1d");
     let found = format!("PUB hub-found http://blog.example/f hub={}", hub.url("202", "hub"));
-    assert!(talk.request(&found).starts_with("+OK"));
+    assert!(connection.request(&found).starts_with("+OK"));
     server.process.wait_for_line_with("private");
     assert!(hub.requests_so_far().is_empty());
 }

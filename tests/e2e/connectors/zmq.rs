@@ -89,16 +89,18 @@ fn one_publisher_creates_at_most_half_of_the_topics() {
         pusher.write(message(&[&format!("made-up-{n}"), "x"]));
     }
     pusher.write(message(&["new-url", "last"]));
-    let mut talk = LineConnection::connect_client(zmq.server.address);
-    wait_until("the last one", || (next_seq(&mut talk, "new-url") == 2).then_some(()));
+    let mut connection = LineConnection::connect_client(zmq.server.address);
+    wait_until("the last one", || (next_seq(&mut connection, "new-url") == 2).then_some(()));
     let made_up =
-        talk.request_lines("TOPIC ls").iter().filter(|it| it.contains("made-up-")).count();
+        connection.request_lines("TOPIC ls").iter().filter(|it| it.contains("made-up-")).count();
     assert_eq!(made_up, TOPICS_MAX / 2 - 3, "three topics always exist");
     let line = zmq.server.process.wait_for_line_with("messages dropped: ");
     assert!(line.contains("a client that can only publish"), "{line}");
-    assert!(talk.request("PUB post-ready x").starts_with("+OK"));
+    assert!(connection.request("PUB post-ready x").starts_with("+OK"));
     pusher.write(message(&["post-ready", "x"]));
-    wait_until("an existing topic", || (next_seq(&mut talk, "post-ready") == 3).then_some(()));
+    wait_until("an existing topic", || {
+        (next_seq(&mut connection, "post-ready") == 3).then_some(())
+    });
 }
 
 // PROTOCOL: C9
@@ -125,10 +127,10 @@ fn pushed_privileged_attributes_need_a_grant() {
         });
         let expected = ["http://127.0.0.1:9/ every=1h", "last"];
         assert_eq!(log, expected[usize::from(!taken)..]);
-        let mut talk = LineConnection::connect_client(zmq.server.address);
-        let topics = talk.request_lines("TOPIC ls").join("\n");
+        let mut connection = LineConnection::connect_client(zmq.server.address);
+        let topics = connection.request_lines("TOPIC ls").join("\n");
         assert!(!topics.contains("hub"), "{topics}");
-        assert_eq!(next_seq(&mut talk, "job-done"), 1);
+        assert_eq!(next_seq(&mut connection, "job-done"), 1);
     }
 }
 
@@ -138,11 +140,11 @@ fn messages_pushed_on_a_full_disk_are_published_later() {
     let disk = SmallDisk::mount(24);
     let server = disk.start_broker_with(&["--zmq-pull=tcp://127.0.0.1:0"]);
     let pull = printed_endpoint(&server.process, "ZeroMQ publishers at ");
-    let mut talk = LineConnection::connect_client(server.address);
-    assert!(talk.request("PUB log before").starts_with("+OK"));
+    let mut connection = LineConnection::connect_client(server.address);
+    assert!(connection.request("PUB log before").starts_with("+OK"));
     disk.fill_except(0);
     wait_until("a full disk", || {
-        let answer = talk.request(&format!("PUB log {}", "x".repeat(50_000)));
+        let answer = connection.request(&format!("PUB log {}", "x".repeat(50_000)));
         answer.starts_with("-ERR full").then_some(())
     });
     let mut pusher = start_peer(&["push", &pull]);
@@ -156,7 +158,7 @@ fn messages_pushed_on_a_full_disk_are_published_later() {
         log.into_iter().map(|(_, payload)| payload).filter(|it| it.starts_with("pushed-")).count()
     };
     wait_until("the line port to take events", || {
-        talk.request("PUB log x").starts_with("+OK").then_some(())
+        connection.request("PUB log x").starts_with("+OK").then_some(())
     });
     wait_until("all pushed messages", || (arrived() >= 100).then_some(()));
     pusher.write(message(&["log", "pushed-afterwards"]));
@@ -168,8 +170,8 @@ fn messages_pushed_on_a_full_disk_are_published_later() {
 fn invalid_messages_are_dropped_and_others_are_published() {
     const BURST: usize = 100;
     let zmq = ZmqServer::start(&[]);
-    let mut talk = LineConnection::connect_client(zmq.server.address);
-    assert!(talk.request("TOPIC create log").starts_with("+OK"));
+    let mut connection = LineConnection::connect_client(zmq.server.address);
+    assert!(connection.request("TOPIC create log").starts_with("+OK"));
     let mut pusher = start_peer(&["push", &zmq.pull_endpoint]);
     let long = "y".repeat(61_441);
     let wrong: [&[&str]; 12] = [
@@ -190,13 +192,13 @@ fn invalid_messages_are_dropped_and_others_are_published() {
         pusher.write(message(frames));
         pusher.write(message(&["log", &format!("m{number}")]));
     }
-    wait_until("all events", || (next_seq(&mut talk, "log") == 13).then_some(()));
+    wait_until("all events", || (next_seq(&mut connection, "log") == 13).then_some(()));
     let received = ReceivedEvents::read_all(zmq.server.address, "log", "end");
     let payloads: Vec<_> = received.events.into_iter().map(|(_, payload)| payload).collect();
     let mut expected: Vec<_> = (1..=wrong.len()).map(|number| format!("m{number}")).collect();
     expected.push("end".to_owned());
     assert_eq!(payloads, expected);
-    let topics = talk.request_lines("TOPIC ls").join("\n");
+    let topics = connection.request_lines("TOPIC ls").join("\n");
     assert!(!topics.contains("evil"), "{topics}");
     // All dropped messages of a burst are counted, even if only valid ones follow.
     let dropped = |line: &str| {
@@ -214,7 +216,7 @@ fn invalid_messages_are_dropped_and_others_are_published() {
     pusher.write(message(&["log", "behind the burst"]));
     pusher.close_stdin();
     pusher.finish().expect_code(0);
-    wait_until("the burst", || (next_seq(&mut talk, "log") == 15).then_some(()));
+    wait_until("the burst", || (next_seq(&mut connection, "log") == 15).then_some(()));
     let stderr = zmq.server.process.signal_and_finish("TERM").expect_code(0).stderr();
     assert_eq!(stderr.lines().filter_map(dropped).sum::<usize>(), wrong.len() + BURST, "{stderr}");
     let total = format!("13 published, {} dropped, 0 not confirmed", wrong.len() + BURST);
@@ -298,12 +300,12 @@ fn every_loss_shows_in_the_seqs_and_the_replay_is_complete() {
     }
     pusher.close_stdin();
     pusher.finish().expect_code(0);
-    let mut talk = LineConnection::connect_client(zmq.server.address);
-    wait_until("all events", || (next_seq(&mut talk, "t") > count).then_some(()));
-    let kept_up = ReceivedRuns::wait_for_end(&subscriber, "t", &mut talk);
+    let mut connection = LineConnection::connect_client(zmq.server.address);
+    wait_until("all events", || (next_seq(&mut connection, "t") > count).then_some(()));
+    let kept_up = ReceivedRuns::wait_for_end(&subscriber, "t", &mut connection);
     assert_eq!(kept_up.lost_count(count), 0, "{:?}", kept_up.runs);
     stalling.close_stdin();
-    let counted = ReceivedRuns::wait_for_end(&stalling, "t", &mut talk);
+    let counted = ReceivedRuns::wait_for_end(&stalling, "t", &mut connection);
     let lost = counted.lost_count(count);
     eprintln!(
         "{count} messages: the stalling subscriber lost {lost} of them, in {} gaps",

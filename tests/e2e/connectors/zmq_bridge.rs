@@ -34,12 +34,12 @@ fn start_publisher(at: &str) -> (Process, String) {
 fn send_until_received(
     publisher: &mut Process,
     frames: &[&str],
-    talk: &mut LineConnection,
+    connection: &mut LineConnection,
     event: &str,
 ) {
     wait_until(event, || {
         publisher.write(message(frames));
-        let lines = talk.request_lines("PING");
+        let lines = connection.request_lines("PING");
         lines.iter().any(|line| line.contains(event)).then_some(())
     });
 }
@@ -54,13 +54,13 @@ fn the_payload_is_taken_from_the_requested_frame() {
         &["--connect", &at, "--topic", "second", "--frame", "1", "--subscribe", "rain"],
     );
     for (topic, expected) in [("last", "21 degrees"), ("second", "tomorrow")] {
-        let mut talk = LineConnection::connect_client(server.address);
-        assert_eq!(talk.request(&format!("SUB {topic}")), "+OK");
+        let mut connection = LineConnection::connect_client(server.address);
+        assert_eq!(connection.request(&format!("SUB {topic}")), "+OK");
         wait_until(topic, || {
             publisher.write(message(&["sun", "today", "a\nline"]));
             publisher.write(message(&["rain", "tomorrow", "21 degrees"]));
-            talk.send("PING\n");
-            let line = talk.read_line();
+            connection.send("PING\n");
+            let line = connection.read_line();
             assert!(!line.contains("today"), "{line}");
             line.ends_with(expected).then_some(())
         });
@@ -110,17 +110,17 @@ fn the_bridge_reconnects_to_either_side() {
     let server = Server::start_broker();
     let (mut old, at) = start_publisher("tcp://127.0.0.1:*");
     let bridge = start_bridge(&server, &["--connect", &at, "--topic", "t"]);
-    let mut talk = LineConnection::connect_client(server.address);
-    assert_eq!(talk.request("SUB t"), "+OK");
-    send_until_received(&mut old, &["x", "before"], &mut talk, "before");
+    let mut connection = LineConnection::connect_client(server.address);
+    assert_eq!(connection.request("SUB t"), "+OK");
+    send_until_received(&mut old, &["x", "before"], &mut connection, "before");
     old.close_stdin();
     old.finish().expect_code(0);
     let (mut new, _) = start_publisher(&at);
-    send_until_received(&mut new, &["x", "after"], &mut talk, "after");
+    send_until_received(&mut new, &["x", "after"], &mut connection, "after");
     let server = server.restart_at_same_address("KILL", &["broker"]);
-    let mut talk = LineConnection::connect_client(server.address);
-    assert_eq!(talk.request("SUB t"), "+OK");
-    send_until_received(&mut new, &["x", "again"], &mut talk, "again");
+    let mut connection = LineConnection::connect_client(server.address);
+    assert_eq!(connection.request("SUB t"), "+OK");
+    send_until_received(&mut new, &["x", "again"], &mut connection, "again");
     bridge.signal_and_finish("TERM").expect_code(0);
 }
 
@@ -129,9 +129,9 @@ fn a_bridge_stopped_without_its_broker_reports_unconfirmed_messages() {
     let server = Server::start_broker();
     let (mut publisher, at) = start_publisher("tcp://127.0.0.1:*");
     let bridge = start_bridge(&server, &["--connect", &at, "--topic", "t"]);
-    let mut talk = LineConnection::connect_client(server.address);
-    assert_eq!(talk.request("SUB t"), "+OK");
-    send_until_received(&mut publisher, &["x", "before"], &mut talk, "before");
+    let mut connection = LineConnection::connect_client(server.address);
+    assert_eq!(connection.request("SUB t"), "+OK");
+    send_until_received(&mut publisher, &["x", "before"], &mut connection, "before");
     server.process.signal("KILL");
     wait_until("the bridge to notice it", || {
         publisher.write(message(&["x", "after"]));

@@ -87,7 +87,7 @@ fn endless_frames_and_subscriptions_lose_no_event() {
     let zmq = ZmqServer::start(&[]);
     let subscriber = start_peer(&["sub", &zmq.pub_endpoint, "t", "hello"]);
     zmq.wait_for_subscription(&subscriber);
-    let mut talk = LineConnection::connect_client(zmq.server.address);
+    let mut connection = LineConnection::connect_client(zmq.server.address);
     // First long frames that each announce another one; then messages of one frame that each
     // subscribe.
     for (number, (endpoint, kind, flags, first)) in (1..)
@@ -95,7 +95,10 @@ fn endless_frames_and_subscriptions_lose_no_event() {
         .zip([(&zmq.pull_endpoint, "PUSH", 3, b'm'), (&zmq.pub_endpoint, "SUB", 2, 1)])
     {
         let child = zmq.bridge_process_id();
-        assert_eq!(talk.request(&format!("PUB t m{number}")), format!("+OK {number} {number}"));
+        assert_eq!(
+            connection.request(&format!("PUB t m{number}")),
+            format!("+OK {number} {number}")
+        );
         flood(endpoint, kind, flags, first);
         // The address space of the process is limited: it ends, or holds less than that.
         let next = wait_until("a process", || child_process_of(zmq.server.process.id()));
@@ -104,7 +107,10 @@ fn endless_frames_and_subscriptions_lose_no_event() {
             if next == child { "the process lives" } else { "the process was replaced" }
         );
         let number = number + 1;
-        assert_eq!(talk.request(&format!("PUB t m{number}")), format!("+OK {number} {number}"));
+        assert_eq!(
+            connection.request(&format!("PUB t m{number}")),
+            format!("+OK {number} {number}")
+        );
         for number in 1..=number {
             subscriber.wait_for_line(&format!("event {number}"), |line| {
                 (frames(line)?[..] == ["t", &number.to_string(), &format!("m{number}")])
@@ -148,7 +154,7 @@ fn an_oversized_frame_restarts_the_process_without_loss() {
     let zmq = ZmqServer::start(&[]);
     let subscriber = start_peer(&["sub", &zmq.pub_endpoint, "t", "hello"]);
     zmq.wait_for_subscription(&subscriber);
-    let mut talk = LineConnection::connect_client(zmq.server.address);
+    let mut connection = LineConnection::connect_client(zmq.server.address);
     let mut number = 0;
     for endpoint in [&zmq.pub_endpoint, &zmq.pull_endpoint] {
         let child = zmq.bridge_process_id();
@@ -156,13 +162,19 @@ fn an_oversized_frame_restarts_the_process_without_loss() {
         // The broker continues: events of this time are sent by the next process.
         wait_until("the end of the process", || {
             number += 1;
-            assert_eq!(talk.request(&format!("PUB t m{number}")), format!("+OK {number} {number}"));
+            assert_eq!(
+                connection.request(&format!("PUB t m{number}")),
+                format!("+OK {number} {number}")
+            );
             (child_process_of(zmq.server.process.id()) != Some(child)).then_some(())
         });
         zmq.server.process.wait_for_line_with("the ZeroMQ process has ended (");
         wait_for_replacement(&zmq, child);
         number += 1;
-        assert_eq!(talk.request(&format!("PUB t m{number}")), format!("+OK {number} {number}"));
+        assert_eq!(
+            connection.request(&format!("PUB t m{number}")),
+            format!("+OK {number} {number}")
+        );
     }
     let last = number;
     // Some may arrive twice, with the same seq.
@@ -197,9 +209,12 @@ fn a_killed_process_resumes_at_its_cursors() {
     let zmq = ZmqServer::start(&[]);
     let subscriber = start_peer(&["sub", &zmq.pub_endpoint, "t", "hello"]);
     zmq.wait_for_subscription(&subscriber);
-    let mut talk = LineConnection::connect_client(zmq.server.address);
+    let mut connection = LineConnection::connect_client(zmq.server.address);
     for number in 1..=30_u64 {
-        assert_eq!(talk.request(&format!("PUB t m{number}")), format!("+OK {number} {number}"));
+        assert_eq!(
+            connection.request(&format!("PUB t m{number}")),
+            format!("+OK {number} {number}")
+        );
         if number % 10 == 5 {
             let child = zmq.bridge_process_id();
             send_signal(child, "KILL");
@@ -213,7 +228,7 @@ fn a_killed_process_resumes_at_its_cursors() {
     }
     let name = fs::read_to_string(format!("/proc/{}/comm", zmq.bridge_process_id())).unwrap();
     assert_eq!(name, "tidings\n", "the process name");
-    let cursors = talk.request_lines("TOPIC show t").join("\n");
+    let cursors = connection.request_lines("TOPIC show t").join("\n");
     assert!(cursors.contains("+ cursor zmq-pub "), "{cursors}");
 }
 
@@ -261,8 +276,8 @@ fn stalled_subscribers_delay_no_other_and_use_little_memory() {
         }
         wait_for_progress(&subscriber, number);
     }
-    let mut talk = LineConnection::connect_client(zmq.server.address);
-    let counted = ReceivedRuns::wait_for_end(&subscriber, "t", &mut talk);
+    let mut connection = LineConnection::connect_client(zmq.server.address);
+    let counted = ReceivedRuns::wait_for_end(&subscriber, "t", &mut connection);
     assert_eq!(counted.lost_count(EVENTS), 0, "{:?}", counted.runs);
     let peak = memory_bytes(zmq.bridge_process_id(), "VmHWM:");
     eprintln!("peak of {} MiB with {} MiB sent", peak >> 20, (EVENTS * 4_000) >> 20);
@@ -289,8 +304,8 @@ fn publishers_wait_while_the_broker_is_stopped() {
     zmq.server.process.signal("CONT");
     flood.wait_for_line_with("sent");
     assert!(peak < MEMORY_MAX / 2, "{peak} bytes");
-    let mut talk = LineConnection::connect_client(zmq.server.address);
-    wait_until("all events", || (next_seq(&mut talk, "flood") == EVENTS + 1).then_some(()));
+    let mut connection = LineConnection::connect_client(zmq.server.address);
+    wait_until("all events", || (next_seq(&mut connection, "flood") == EVENTS + 1).then_some(()));
 }
 
 #[test]
@@ -298,14 +313,14 @@ fn subscribers_reconnect_to_a_restarted_broker() {
     let zmq = ZmqServer::start(&["--zmq-topics=t,hello"]);
     let subscriber = start_peer(&["sub", &zmq.pub_endpoint, "t", "hello"]);
     zmq.wait_for_subscription(&subscriber);
-    let mut talk = LineConnection::connect_client(zmq.server.address);
-    assert_eq!(talk.request("PUB t m1"), "+OK 1 1");
+    let mut connection = LineConnection::connect_client(zmq.server.address);
+    assert_eq!(connection.request("PUB t m1"), "+OK 1 1");
     subscriber.wait_for_line_with("m1");
     let flag = format!("--zmq-pub={}", zmq.pub_endpoint);
     let server = zmq.server.restart("TERM", &["broker", &flag]);
-    let mut talk = LineConnection::connect_client(server.address);
+    let mut connection = LineConnection::connect_client(server.address);
     wait_until("a message from the new broker", || {
-        assert!(talk.request("PUB t later").starts_with("+OK"));
+        assert!(connection.request("PUB t later").starts_with("+OK"));
         subscriber.has_printed("later").then_some(())
     });
 }

@@ -267,14 +267,14 @@ impl ResumingSubscriber {
     }
 
     fn subscribe(&self, address: SocketAddr) -> Option<LineConnection> {
-        let mut talk = LineConnection::try_connect_client(address)?;
-        talk.send(format!("SUB {} from={}\n", self.topic, self.next));
-        let answer = talk.try_read_line()?;
+        let mut connection = LineConnection::try_connect_client(address)?;
+        connection.send(format!("SUB {} from={}\n", self.topic, self.next));
+        let answer = connection.try_read_line()?;
         if answer.starts_with("-ERR closing") {
             return None;
         }
         assert!(answer.starts_with("+OK"), "{} from={}: {answer}", self.topic, self.next);
-        Some(talk)
+        Some(connection)
     }
 
     fn receive(&mut self, line: &str, observer: &Observer) {
@@ -285,8 +285,9 @@ impl ResumingSubscriber {
 
     /// Receives until the broker is gone.
     fn run(&mut self, address: SocketAddr, observer: &Observer) {
-        let Some(mut talk) = self.subscribe(address) else { return };
-        while let Some(line) = talk.try_read_line().filter(|line| !line.starts_with("-ERR closing"))
+        let Some(mut connection) = self.subscribe(address) else { return };
+        while let Some(line) =
+            connection.try_read_line().filter(|line| !line.starts_with("-ERR closing"))
         {
             self.receive(&line, observer);
         }
@@ -294,9 +295,9 @@ impl ResumingSubscriber {
 
     /// Receives up to this event.
     fn catch_up(&mut self, address: SocketAddr, observer: &Observer, end: &str) {
-        let mut talk = self.subscribe(address).expect("a broker");
+        let mut connection = self.subscribe(address).expect("a broker");
         loop {
-            let line = talk.read_line();
+            let line = connection.read_line();
             self.receive(&line, observer);
             if line.ends_with(&format!(" {end}")) {
                 return;
@@ -322,9 +323,9 @@ impl CursorReader {
 
     /// Reads until the broker is gone.
     fn run(&mut self, address: SocketAddr, observer: &Observer) {
-        let Some(mut talk) = LineConnection::try_connect_client(address) else { return };
-        talk.send(format!("SUB {} as=reader from=first\n", self.topic));
-        match talk.try_read_line() {
+        let Some(mut connection) = LineConnection::try_connect_client(address) else { return };
+        connection.send(format!("SUB {} as=reader from=first\n", self.topic));
+        match connection.try_read_line() {
             Some(answer) if answer.starts_with("+OK") => {}
             Some(answer) if !answer.starts_with("-ERR closing") => panic!("as=reader: {answer}"),
             _ => return,
@@ -333,7 +334,8 @@ impl CursorReader {
         self.cursor_range = Some((least, most));
         let mut next = None;
         let mut unanswered = VecDeque::new();
-        while let Some(line) = talk.try_read_line().filter(|line| !line.starts_with("-ERR closing"))
+        while let Some(line) =
+            connection.try_read_line().filter(|line| !line.starts_with("-ERR closing"))
         {
             if line == "+OK" {
                 let next_seq = unanswered.pop_front().expect("a SEEN without an answer");
@@ -349,7 +351,7 @@ impl CursorReader {
             let after = delivery.expect_next_seq(next.unwrap_or_else(|| delivery.first_seq()));
             next = Some(after);
             if matches!(delivery, Delivery::Event(..)) && self.rng.u8(..8) == 0 {
-                talk.send(format!("SEEN {} {}\n", self.topic, after - 1));
+                connection.send(format!("SEEN {} {}\n", self.topic, after - 1));
                 unanswered.push_back(after);
                 most = after;
                 self.cursor_range = self.cursor_range.map(|(least, _)| (least, most));

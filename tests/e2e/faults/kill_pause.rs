@@ -137,7 +137,7 @@ impl FaultyCrawl {
     }
 
     #[track_caller]
-    fn ask(&mut self, command: &str) -> Vec<String> {
+    fn request(&mut self, command: &str) -> Vec<String> {
         let address = self.server().address;
         self.client
             .get_or_insert_with(|| LineConnection::connect_client(address))
@@ -158,7 +158,7 @@ impl FaultyCrawl {
 
     fn is_done(&mut self) -> bool {
         let show = format!("JOB show job-{}", self.jobs);
-        self.jobs == 0 || self.ask(&show)[0].contains(" state=done ")
+        self.jobs == 0 || self.request(&show)[0].contains(" state=done ")
     }
 
     #[track_caller]
@@ -170,7 +170,7 @@ impl FaultyCrawl {
             format!("PUB new-url {seed} job={job}"),
             format!("JOB close {job}"),
         ] {
-            let answer = self.ask(&command);
+            let answer = self.request(&command);
             assert!(answer[0].starts_with("+OK"), "{command}: {answer:?}");
         }
     }
@@ -272,7 +272,7 @@ impl FaultyCrawl {
     fn has_no_pending_request(&mut self) -> bool {
         let stopped = Instant::now();
         while stopped.elapsed() < LEASE / 4 {
-            let mut tasks = self.ask("GROUP tasks crawlers state=processing limit=1000");
+            let mut tasks = self.request("GROUP tasks crawlers state=processing limit=1000");
             tasks.pop();
             let may_come = |task: &String| {
                 let lease_left = Duration::from_millis(value(task, "lease-ms").parse().unwrap());
@@ -296,7 +296,7 @@ impl FaultyCrawl {
     fn finish(mut self) {
         let began = Instant::now();
         let wait = format!("JOB wait job-{}", self.jobs);
-        let answer = self.ask(&wait);
+        let answer = self.request(&wait);
         assert!(answer[0].starts_with("+OK"), "{answer:?}");
         let record = self.origin.request_log();
         eprintln!(
@@ -314,7 +314,7 @@ impl FaultyCrawl {
 
         let mut client = LineConnection::connect_client(self.server().address);
         // Another connection publishes it as the last event of the topic.
-        let answer = self.ask("PUB job-done no-more");
+        let answer = self.request("PUB job-done no-more");
         assert!(answer[0].starts_with("+OK"), "{answer:?}");
         assert_eq!(client.request("SUB job-done from=first"), "+OK");
         let done: Vec<_> = std::iter::from_fn(|| {

@@ -172,7 +172,7 @@ impl TaskLedger {
 
 /// A worker that sends no requests.
 struct TestMember {
-    talk: LineConnection,
+    connection: LineConnection,
     /// The id for `HELLO resume=`.
     resume_token: String,
     /// The moment from which its hosts may be released again, if it does not come back.
@@ -191,13 +191,13 @@ impl TestMember {
         ledger: &mut TaskLedger,
         lease: Option<Duration>,
     ) -> Self {
-        let mut talk = LineConnection::connect_client(server.address);
-        let resume = value(&talk.request("HELLO"), "resume").to_owned();
+        let mut connection = LineConnection::connect_client(server.address);
+        let resume = value(&connection.request("HELLO"), "resume").to_owned();
         let lost = lease.map(|lease| Instant::now() + lease + ledger.delay);
-        let answer = talk.request(&format!("JOIN crawlers credit={credit}"));
+        let answer = connection.request(&format!("JOIN crawlers credit={credit}"));
         assert!(answer.starts_with(&format!("+OK crawlers credit={credit} held=0 ")), "{answer}");
         let mut member =
-            Self { talk, resume_token: resume, hosts_free_at: lost, tasks: BTreeMap::new() };
+            Self { connection, resume_token: resume, hosts_free_at: lost, tasks: BTreeMap::new() };
         member.receive_until(credit, ledger);
         member
     }
@@ -206,7 +206,7 @@ impl TestMember {
     #[track_caller]
     fn receive_until(&mut self, count: usize, ledger: &mut TaskLedger) {
         while self.tasks.len() < count {
-            let line = self.talk.read_line();
+            let line = self.connection.read_line();
             self.receive(&line, ledger);
         }
     }
@@ -231,9 +231,9 @@ impl TestMember {
                 ledger.record_answer(url_number(&payload));
                 lines.extend(["ACK ", &id, "\n"]);
             }
-            self.talk.send(lines);
+            self.connection.send(lines);
             while unanswered > 0 {
-                let line = self.talk.read_line();
+                let line = self.connection.read_line();
                 if line.starts_with("TASK ") {
                     self.receive(&line, ledger);
                 } else {
@@ -247,14 +247,14 @@ impl TestMember {
     /// Reconnects, receives exactly the tasks that it holds, and answers them.
     #[track_caller]
     fn resume_and_answer(mut self, server: &Server, ledger: &mut TaskLedger) {
-        self.talk = LineConnection::connect_client(server.address);
-        let hello = self.talk.request(&format!("HELLO resume={}", self.resume_token));
+        self.connection = LineConnection::connect_client(server.address);
+        let hello = self.connection.request(&format!("HELLO resume={}", self.resume_token));
         assert_eq!(value(&hello, "resume"), self.resume_token);
         let held = self.tasks.len();
-        let joined = self.talk.request("JOIN crawlers credit=0");
+        let joined = self.connection.request("JOIN crawlers credit=0");
         assert!(joined.starts_with(&format!("+OK crawlers credit=0 held={held} ")), "{joined}");
         let received: BTreeMap<_, _> =
-            (0..held).map(|_| parse_task(&self.talk.read_line())).collect();
+            (0..held).map(|_| parse_task(&self.connection.read_line())).collect();
         assert!(received == self.tasks, "it received other tasks than it holds");
         self.answer(held, ledger);
     }

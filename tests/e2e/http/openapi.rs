@@ -269,7 +269,7 @@ fn responses_behind_tokens(
     let is_open = |path: &str| {
         ["/", "/openapi.json", "/health", "/ready"].contains(&path) || path.starts_with("/hooks/")
     };
-    let ask = |method: &str, path: &str, token: Option<&str>| {
+    let request = |method: &str, path: &str, token: Option<&str>| {
         let header = token.map(|token| format!("Authorization: Bearer {token}"));
         let words: Vec<_> = header.iter().flat_map(|header| ["--header", header]).collect();
         http.request(method, path, &words).status
@@ -277,21 +277,21 @@ fn responses_behind_tokens(
     let mut failures = 0;
     for (method, path) in &all {
         if is_open(path) {
-            assert_eq!(ask(method, path, Some(UNKNOWN_TOKEN)), 401, "{method} {path}");
+            assert_eq!(request(method, path, Some(UNKNOWN_TOKEN)), 401, "{method} {path}");
             failures += 1;
         } else {
-            assert_eq!(ask(method, path, None), 401, "{method} {path}");
-            assert_eq!(ask(method, path, Some(&hub_token)), 403, "{method} {path}");
+            assert_eq!(request(method, path, None), 401, "{method} {path}");
+            assert_eq!(request(method, path, Some(&hub_token)), 403, "{method} {path}");
         }
     }
     thread::scope(|scope| {
         // Each of them is answered later than the one before.
         for _ in failures..10 {
-            scope.spawn(|| ask("GET", "/health", Some(UNKNOWN_TOKEN)));
+            scope.spawn(|| request("GET", "/health", Some(UNKNOWN_TOKEN)));
         }
     });
     for (method, path) in &all {
-        assert_eq!(ask(method, path, Some(UNKNOWN_TOKEN)), 429, "{method} {path}");
+        assert_eq!(request(method, path, Some(UNKNOWN_TOKEN)), 429, "{method} {path}");
     }
     http.exchanges()
 }
@@ -487,8 +487,8 @@ fn cover_jobs(http: &HttpClient, server: &Server) {
     assert_eq!(http.get("/jobs").json()["jobs"][0]["state"], "done");
     assert_eq!(http.request("DELETE", "/jobs/j", &[]).status, 204);
     assert_eq!(http.request("DELETE", "/jobs/j", &[]).status, 404);
-    let mut talk = LineConnection::connect_client(server.address);
-    talk.request("JOB open k");
+    let mut connection = LineConnection::connect_client(server.address);
+    connection.request("JOB open k");
     assert_eq!(http.request("DELETE", "/jobs/k", &[]).status, 409);
 }
 

@@ -527,17 +527,20 @@ fn probe_signature_explains_a_mismatch() {
     }
 
     write_config(folder.path(), "");
-    let ask = |header: &str, words: &[&str], body: &str| {
+    let probe_signature = |header: &str, words: &[&str], body: &str| {
         let words = [&["probe", "signature", header, "--key-file", "secret"], words].concat();
         let mut probe = Process::start(&mut tidings_command(folder.path(), words));
         probe.write(body);
         probe.finish().expect_code(0).stdout().join("\n")
     };
-    assert_eq!(ask(&format!("sha256={good}"), &[], body), "valid: 12 bytes of body");
-    let output = ask(&format!("sha256={}", hmac("sha256", HOOK_SECRET, "x")), &[], "x\n");
+    assert_eq!(probe_signature(&format!("sha256={good}"), &[], body), "valid: 12 bytes of body");
+    let output =
+        probe_signature(&format!("sha256={}", hmac("sha256", HOOK_SECRET, "x")), &[], "x\n");
     assert!(output.contains("the signature fits the body without its line end"), "{output}");
     let signed = hmac("sha256", HOOK_SECRET, "v0:1:x");
     let words = ["--scheme", "slack", "--with-header", "X-Slack-Request-Timestamp: 1"];
-    assert_eq!(ask(&format!("v0={signed}"), &words, "x"), "valid: 1 bytes of body");
-    assert!(ask("v1=00", &[], "x").starts_with("not valid: the header has no signature"));
+    assert_eq!(probe_signature(&format!("v0={signed}"), &words, "x"), "valid: 1 bytes of body");
+    assert!(
+        probe_signature("v1=00", &[], "x").starts_with("not valid: the header has no signature")
+    );
 }
