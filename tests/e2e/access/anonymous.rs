@@ -100,7 +100,7 @@ fn input_before_login_is_limited() {
 
 #[test]
 fn a_connection_uses_little_memory_before_login() {
-    const FIRST: usize = 150;
+    const WARM_UP_CONNECTIONS: usize = 150;
     const CONNECTIONS: usize = 400;
     // The longest input that the broker buffers for each connection.
     let unfinished = "x".repeat(2_047);
@@ -143,11 +143,11 @@ fn a_connection_uses_little_memory_before_login() {
             });
         };
         // The first connections pay for what the broker allocates once.
-        let first = open(FIRST);
-        is_read(FIRST);
+        let first = open(WARM_UP_CONNECTIONS);
+        is_read(WARM_UP_CONNECTIONS);
         let before = server.process.resident_memory_bytes();
         let more = open(CONNECTIONS);
-        is_read(FIRST + CONNECTIONS);
+        is_read(WARM_UP_CONNECTIONS + CONNECTIONS);
         let each = (server.process.resident_memory_bytes() - before) / CONNECTIONS as u64;
         eprintln!("{input}: {each} bytes for each connection");
         assert!(each <= bytes_max, "{input}: {each} bytes for each connection");

@@ -333,11 +333,11 @@ fn with_few_descriptors_the_broker_does_not_spin_and_accepts_later() {
     });
     let mut old = LineConnection::connect_client(server.address);
     assert_eq!(old.request("SUB good"), "+OK");
-    let crowd: Vec<_> = (0..200).map(|number| connect(server.address, number)).collect();
+    let idle: Vec<_> = (0..200).map(|number| connect(server.address, number)).collect();
     let used = cpu_ticks(&server.process, || thread::sleep(Duration::from_secs(2)));
     assert!(used < 50, "an idle broker used {used} hundredths of a second in two seconds");
     publish_and_receive(&mut old, "meanwhile");
-    drop(crowd);
+    drop(idle);
     wait_until("a free descriptor", || {
         let mut late = start_nc(server.address, &["-N"]);
         late.write("PING\n");

@@ -392,7 +392,7 @@ fn an_idle_tls_subscriber_uses_little_memory() {
         kept = []\n\
         for count in sys.stdin:\n\
         \x20   kept += [subscriber() for _ in range(int(count))]\n\
-        \x20   print('there are', len(kept), flush=True)\n";
+        \x20   print('subscribers:', len(kept), flush=True)\n";
     let port = server.address.port().to_string();
     let mut python = Process::start(Command::new("python3").args([
         "-c",
@@ -402,10 +402,10 @@ fn an_idle_tls_subscriber_uses_little_memory() {
     ]));
     // The first connections pay for what is allocated once.
     python.write("100\n");
-    python.wait_for_line_with("there are 100");
+    python.wait_for_line_with("subscribers: 100");
     let before = server.process.resident_memory_bytes();
     python.write(format!("{SUBSCRIBERS}\n"));
-    python.wait_for_line_with("there are 500");
+    python.wait_for_line_with("subscribers: 500");
     let each = server.process.resident_memory_bytes().saturating_sub(before) / SUBSCRIBERS;
     assert!(each <= 24 << 10, "{each} bytes");
 }

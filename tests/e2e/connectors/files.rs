@@ -60,8 +60,8 @@ pub(crate) fn watch_once(server: &Server, dir: &Path, flags: &[&str]) {
 /// All events of a topic.
 #[track_caller]
 fn read_events(server: &Server, topic: &str) -> Vec<String> {
-    static ASKED: AtomicUsize = AtomicUsize::new(0);
-    let end = format!("end-{}", ASKED.fetch_add(1, Ordering::Relaxed));
+    static READ_COUNT: AtomicUsize = AtomicUsize::new(0);
+    let end = format!("end-{}", READ_COUNT.fetch_add(1, Ordering::Relaxed));
     let mut connection = LineConnection::connect_client(server.address);
     assert!(connection.request(&format!("PUB {topic} {end}")).starts_with("+OK"));
     assert!(connection.request(&format!("SUB {topic} from=first")).starts_with("+OK"));

@@ -455,7 +455,7 @@ fn thousands_of_subscribers_are_notified() {
 fn a_hub_requires_a_public_url_and_http() {
     let folder = TempDir::new().unwrap();
     let hub = ["broker", "--listen", "0", "--hub", "https://blog.example/"];
-    for (more, said) in [
+    for (more, flag) in [
         (&[][..], "--public-url"),
         (&["--public-url", PUBLIC_URL, "--http", "off"][..], "--http off"),
         (&["--public-url", PUBLIC_URL, "--hub-lease", "31d"][..], "--hub-lease-max"),
@@ -463,7 +463,7 @@ fn a_hub_requires_a_public_url_and_http() {
         (&["--public-url", PUBLIC_URL, "--hub-publishers", "10/8"][..], "--hub-publishers"),
     ] {
         let stderr = run_tidings(folder.path(), &[&hub[..], more].concat()).expect_code(2).stderr();
-        assert!(stderr.contains(said), "{stderr}");
+        assert!(stderr.contains(flag), "{stderr}");
     }
     let config = format!("hub = ['https://blog.example/']\npublic-url = '{PUBLIC_URL}'\n");
     fs::write(folder.path().join("tidings.toml"), config).unwrap();

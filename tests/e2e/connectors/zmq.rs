@@ -327,9 +327,9 @@ fn a_port_in_use_prevents_the_start() {
     for flag in ["--zmq-pub", "--zmq-pull"] {
         let words = ["up", "--listen", "127.0.0.1:0", flag, &zmq.pub_endpoint];
         let ended = run_tidings(folder.path(), &words).expect_code(1);
-        let said = format!("tidings: ZeroMQ: cannot listen on {}: ", zmq.pub_endpoint);
+        let expected_error = format!("tidings: ZeroMQ: cannot listen on {}: ", zmq.pub_endpoint);
         let stderr = ended.stderr();
-        assert!(stderr.lines().any(|line| line.starts_with(&said)), "{stderr}");
+        assert!(stderr.lines().any(|line| line.starts_with(&expected_error)), "{stderr}");
         assert!(ended.stdout().is_empty(), "{:?}", ended.stdout());
     }
 }

@@ -126,7 +126,7 @@ fn kill_while_starting(folder: TempDir, took: Duration, rng: &mut Rng) -> TempDi
         let words = ["broker", "--listen", "127.0.0.1:0"];
         let process = Process::start(&mut tidings_command(folder.path(), words));
         sleep_up_to(took.mul_f32(1.2), rng);
-        kill_without_panic(process);
+        kill_and_expect_no_panic(process);
     }
     folder
 }
@@ -143,7 +143,7 @@ fn kill_under_load(server: Server, confirmations: &Receiver<()>, rng: &mut Rng) 
         server.process.signal("TERM");
         sleep_up_to(Duration::from_millis(30), rng);
     }
-    kill_without_panic(server.process);
+    kill_and_expect_no_panic(server.process);
     server.folder
 }
 
@@ -154,7 +154,7 @@ fn sleep_up_to(most: Duration, rng: &mut Rng) {
 
 /// Kills the process and checks that it has not panicked.
 #[track_caller]
-fn kill_without_panic(process: Process) {
+fn kill_and_expect_no_panic(process: Process) {
     let stderr = process.signal_and_finish("KILL").stderr();
     for word in ["panicked", "damaged"] {
         assert!(!stderr.contains(word), "{stderr}");

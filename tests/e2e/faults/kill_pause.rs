@@ -202,7 +202,7 @@ impl FaultyCrawl {
         self.counts.killed_workers += 1;
         let address = self.server().address;
         let Worker { process, data } = self.workers.remove(at);
-        kill_without_panic(process);
+        kill_and_expect_no_panic(process);
         self.workers.insert(at, Worker { process: start_crawler(address, data.path()), data });
     }
 
@@ -329,14 +329,14 @@ impl FaultyCrawl {
             assert!(line.contains(&counts), "{done:#?}");
         }
         for worker in self.workers {
-            kill_without_panic(worker.process);
+            kill_and_expect_no_panic(worker.process);
         }
     }
 }
 
 /// Kills the process and checks that it has not panicked.
 #[track_caller]
-fn kill_without_panic(process: Process) {
+fn kill_and_expect_no_panic(process: Process) {
     let stderr = process.signal_and_finish("KILL").stderr();
     assert!(!stderr.contains("panicked"), "{stderr}");
 }

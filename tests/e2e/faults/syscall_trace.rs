@@ -116,15 +116,15 @@ fn unescape(arguments: &str) -> String {
 // PROTOCOL: A5, R1
 #[test]
 fn confirmed_events_were_synced_before() {
-    const EACH: usize = 150;
+    const EVENTS_PER_CONNECTION: usize = 150;
     let topics = ["a", "b", "c"];
     let traced = TracedBroker::run(|server| {
         let mut rng = Rng::with_seed(7);
         let mut pipelines: Vec<_> =
             (0..3).map(|_| PipelinedPublisher::connect(server.address).unwrap()).collect();
         let mut sent_count = 0;
-        while sent_count < EACH {
-            let burst = rng.usize(1..30).min(EACH - sent_count);
+        while sent_count < EVENTS_PER_CONNECTION {
+            let burst = rng.usize(1..30).min(EVENTS_PER_CONNECTION - sent_count);
             for (at, pipeline) in pipelines.iter_mut().enumerate() {
                 let events = (sent_count..sent_count + burst).map(|n| {
                     let topic = rng.choice(topics).unwrap().to_owned();
@@ -158,11 +158,11 @@ fn confirmed_events_were_synced_before() {
         for (topic, payload) in &published[..last] {
             traced.expect_synced(&format!("/topics/{topic}/"), payload, response);
         }
-        confirmed += usize::from(last == EACH) * last;
+        confirmed += usize::from(last == EVENTS_PER_CONNECTION) * last;
     }
     assert_eq!(
         confirmed,
-        3 * EACH,
+        3 * EVENTS_PER_CONNECTION,
         "the last response on each connection confirms all its publishes"
     );
 }

@@ -1,4 +1,4 @@
-//! The OpenAPI description is true: the tests produce every documented status and no other, and
+//! The `OpenAPI` description is true: the tests produce every documented status and no other, and
 //! schemathesis, which generates requests from it, finds no failure.
 
 use std::collections::BTreeSet;

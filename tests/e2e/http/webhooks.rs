@@ -51,7 +51,7 @@ fn every_signature_scheme_is_accepted() {
                prefixes = ['https://own.example/']\n\
                [hook.signature]\nheader = 'X-Own'\nprefix = 'mac '\nencoding = 'base64'\n\
                signs = 'own:{timestamp}:{body}'\ntimestamp = 'X-Own-Time'\ntolerance = '1m'\n";
-    // The grants of the hook count, not those of HTTP.
+    // Attributes that the configuration of a hook sets need no grant for HTTP.
     let hooked = WebhookBroker::start(&["broker", "--grant", "http="], &config);
     let (time, json) = (unix_seconds(), "application/json");
 

@@ -87,19 +87,19 @@ fn check_lines(
 ) -> BTreeSet<String> {
     let lines: Vec<_> = rows.iter().map(|row| row.line.clone()).collect();
     let mut published = BTreeSet::new();
-    for (table_line, response) in rows.iter().zip(wire.request_all(&lines)) {
-        if table_line.verb == Verb::Link {
+    for (row, response) in rows.iter().zip(wire.request_all(&lines)) {
+        if row.verb == Verb::Link {
             // The broker does not answer `LINK`; the test checks its audit records instead.
-            assert!(response.is_empty(), "{}: {response:?}", table_line.line);
+            assert!(response.is_empty(), "{}: {response:?}", row.line);
             continue;
         }
-        assert_eq!(response.len(), 1, "{}: {response:?}", table_line.line);
-        let expected = expected(table_line);
+        assert_eq!(response.len(), 1, "{}: {response:?}", row.line);
+        let expected = expected(row);
         checker.check(expected, decision_of(&response), || {
-            format!("{label}: {:?} {response:?}", table_line.line)
+            format!("{label}: {:?} {response:?}", row.line)
         });
         if response[0].starts_with("+OK") && expected == Decision::Allowed {
-            published.extend(table_line.case.clone());
+            published.extend(row.case.clone());
         }
     }
     published
@@ -132,13 +132,10 @@ fn every_line_gets_the_decision_of_the_table() {
         let mut wire = fixture.connect_line(principal, 4);
         let label = format!("anonymous-{}", principal.index);
         for creating in [false, true] {
-            check_lines(
-                &mut wire,
-                &table_lines(&label, creating),
-                &checker,
-                &label,
-                |table_line| expected_decision(None, table_line.needs),
-            );
+            let rows = table_lines(&label, creating);
+            check_lines(&mut wire, &rows, &checker, &label, |row| {
+                expected_decision(None, row.needs)
+            });
         }
         let mut idle = fixture.connect_line(principal, 4);
         for wire in [&mut wire, &mut idle] {
@@ -154,13 +151,13 @@ fn every_line_gets_the_decision_of_the_table() {
             let label = format!("known-{}", principal.index);
             let rows = table_lines(&label, creating);
             let label = format!("{label} {:?}", principal.permissions);
-            record_published(check_lines(wire, &rows, &checker, &label, |table_line| {
-                expected_decision(Some(&principal.permissions), table_line.needs)
+            record_published(check_lines(wire, &rows, &checker, &label, |row| {
+                expected_decision(Some(&principal.permissions), row.needs)
             }));
         });
         if !creating {
             fixture.for_each_principal(&mut wires, |principal, _| {
-                check_over_zmq(&fixture, principal, &checker, &published)
+                check_over_zmq(&fixture, principal, &checker, &published);
             });
             fixture.check_published("known-", &published, &checker);
         }
@@ -191,8 +188,8 @@ fn every_line_gets_the_decision_of_the_table() {
             let permissions = &permission_sets[next(principal)];
             let rows = table_lines(&label, creating);
             let label = format!("{label} {permissions:?}, before {:?}", principal.permissions);
-            record_published(check_lines(idle, &rows, &checker, &label, |table_line| {
-                expected_decision(Some(permissions), table_line.needs)
+            record_published(check_lines(idle, &rows, &checker, &label, |row| {
+                expected_decision(Some(permissions), row.needs)
             }));
         });
         if !creating {
@@ -241,10 +238,10 @@ fn check_over_zmq(
         &rows,
         checker,
         &format!("{label} {:?}", principal.permissions),
-        |table_line| {
-            let is_allowed = zmq_allows(table_line.verb, &table_line.line);
+        |row| {
+            let is_allowed = zmq_allows(row.verb, &row.line);
             if is_allowed {
-                expected_decision(Some(&principal.permissions), table_line.needs)
+                expected_decision(Some(&principal.permissions), row.needs)
             } else {
                 Decision::Denied
             }
@@ -341,13 +338,9 @@ fn certificates_and_unix_users_follow_the_same_table() {
             files.each_ref().map(String::as_str),
         )));
         let label = format!("by certificate {permissions:?}");
-        check_lines(
-            &mut wire,
-            &table_lines("certificate", false),
-            &checker,
-            &label,
-            |table_line| expected_decision(Some(permissions), table_line.needs),
-        );
+        check_lines(&mut wire, &table_lines("certificate", false), &checker, &label, |row| {
+            expected_decision(Some(permissions), row.needs)
+        });
     }
     // The user that runs the broker may do everything.
     let mut wire = read_greeting(PipelinedConnection::new(connect_unix(

@@ -1,4 +1,4 @@
-//! The permission table, checked over HTTP. It covers exactly the operations of the OpenAPI
+//! The permission table, checked over HTTP. It covers exactly the operations of the `OpenAPI`
 //! description.
 
 use std::collections::BTreeSet;
