@@ -54,7 +54,7 @@ pub(crate) fn wait_for_record(file: &Path, fields: &[(&str, &str)]) -> Value {
     wait_until(&format!("{fields:?}"), || read_records(file).into_iter().find(is_so))
 }
 
-/// A broker with an audit log and the principal `she`, and the token of `she`.
+/// A broker with an audit log and the principal `alice`, and her token.
 #[track_caller]
 fn broker(flags: &[&str]) -> (Server, String) {
     let folder = TempDir::new().unwrap();

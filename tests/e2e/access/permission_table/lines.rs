@@ -306,7 +306,7 @@ fn certificates_and_unix_users_follow_the_same_table() {
         authority.sign(&format!("client-{at}"));
         writeln!(
             access,
-            "[[principal]]\nname = \"c-{at}\"\ncertificate = \"she-{at}\"\nallow = {allow:?}\ndeny = {deny:?}"
+            "[[principal]]\nname = \"c-{at}\"\ncertificate = \"client-{at}\"\nallow = {allow:?}\ndeny = {deny:?}"
         )
         .unwrap();
     }
