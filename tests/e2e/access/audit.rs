@@ -1,4 +1,4 @@
-//! Who did what (`--audit`), as nc and curl cause it and as the file has it.
+//! The audit log (`--audit`), with nc and curl as clients.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -19,12 +19,12 @@ use crate::support::pipelined_connection::connect_tcp_from;
 use crate::support::process::{Process, Server, run_tidings};
 use crate::support::wait::wait_until;
 
-/// Connections of one source, and topics and connections of which each pair is a record.
+/// Connections of one source. Each pair of a topic and a connection is one record.
 const CONNECTIONS: usize = 1_000;
 const TOPICS: usize = 100;
 const PUBLISHERS: u8 = 150;
 
-/// All records, each of which is a line of JSON with nothing in it that a terminal would act on.
+/// All records. Each is one line of JSON without characters that act on a terminal.
 #[track_caller]
 fn read_records(file: &Path) -> Vec<Value> {
     let text = fs::read_to_string(file).unwrap();
@@ -38,11 +38,11 @@ fn read_records(file: &Path) -> Vec<Value> {
         );
         record
     };
-    // Other characters may be taken for an end of the line.
+    // `lines` would also accept `\r\n`.
     whole.split_terminator('\n').map(record).collect()
 }
 
-/// Waits for a record of which these fields are so.
+/// Waits for a record with these fields.
 #[track_caller]
 pub(crate) fn wait_for_record(file: &Path, fields: &[(&str, &str)]) -> Value {
     let is_so = |record: &Value| {
@@ -54,11 +54,11 @@ pub(crate) fn wait_for_record(file: &Path, fields: &[(&str, &str)]) -> Value {
     wait_until(&format!("{fields:?}"), || read_records(file).into_iter().find(is_so))
 }
 
-/// A broker that knows her by the token that is returned, and keeps records.
+/// A broker with an audit log and the principal `alice`, and her token.
 #[track_caller]
 fn broker(flags: &[&str]) -> (Server, String) {
     let folder = TempDir::new().unwrap();
-    let words = ["token", "create", "she", "--allow", "pub:news", "--allow", "sub:news"];
+    let words = ["token", "create", "alice", "--allow", "pub:news", "--allow", "sub:news"];
     let token = run_tidings(folder.path(), &words).expect_code(0).stdout().remove(0);
     let flags = [&["broker", "--audit", "audit.log"], flags].concat();
     (Server::start_in(folder, &flags, |_| ()), token)
@@ -70,21 +70,21 @@ fn connections_logins_publishes_and_refusals_are_audited() {
     let file = server.folder.path().join("audit.log");
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     wait_for_record(&file, &[("what", "started")]);
-    let mut she = start_nc(server.address, &[]);
-    she.write(format!(
+    let mut alice = start_nc(server.address, &[]);
+    alice.write(format!(
         "HELLO token={token}\nPUB news one\nPUB news two\nPUB other x\nSUB other\nQUIT\n"
     ));
-    she.finish().expect_code(0);
-    let came = wait_for_record(
+    alice.finish().expect_code(0);
+    let connected = wait_for_record(
         &file,
         &[("what", "connected"), ("who", "strangers"), ("way", "line"), ("conn", "1")],
     );
-    assert!(came["from"].as_str().unwrap().starts_with("127.0.0.1:"), "{came}");
+    assert!(connected["from"].as_str().unwrap().starts_with("127.0.0.1:"), "{connected}");
     for expected in [
-        &[("what", "logged-in"), ("who", "she"), ("conn", "1")][..],
-        &[("what", "denied"), ("who", "she"), ("topic", "other")],
-        &[("what", "published"), ("who", "she"), ("topic", "news"), ("events", "2")],
-        &[("what", "left"), ("who", "she"), ("conn", "1"), ("why", "left")],
+        &[("what", "logged-in"), ("who", "alice"), ("conn", "1")][..],
+        &[("what", "denied"), ("who", "alice"), ("topic", "other")],
+        &[("what", "published"), ("who", "alice"), ("topic", "news"), ("events", "2")],
+        &[("what", "left"), ("who", "alice"), ("conn", "1"), ("why", "left")],
     ] {
         wait_for_record(&file, expected);
     }
@@ -101,10 +101,10 @@ fn connections_logins_publishes_and_refusals_are_audited() {
     let with = ["--header", &bearer, "--data", "three"];
     assert_eq!(http.request("POST", "/topics/news", &with).status, 200);
     for expected in [
-        &[("what", "logged-in"), ("who", "she"), ("way", "http")][..],
+        &[("what", "logged-in"), ("who", "alice"), ("way", "http")][..],
         &[
             ("what", "published"),
-            ("who", "she"),
+            ("who", "alice"),
             ("way", "http"),
             ("topic", "news"),
             ("events", "1"),
@@ -115,7 +115,7 @@ fn connections_logins_publishes_and_refusals_are_audited() {
     assert_eq!(http.request("POST", "/topics/other", &with).status, 403);
     wait_for_record(
         &file,
-        &[("what", "denied"), ("who", "she"), ("way", "http"), ("topic", "other")],
+        &[("what", "denied"), ("who", "alice"), ("way", "http"), ("topic", "other")],
     );
     assert_eq!(http.request("GET", "/topics", &[]).status, 401);
     wait_for_record(&file, &[("what", "denied"), ("who", "strangers"), ("way", "http")]);
@@ -125,21 +125,21 @@ fn connections_logins_publishes_and_refusals_are_audited() {
     assert_eq!(http.request("GET", "/topics", &["--header", wrong]).status, 401);
     wait_for_record(&file, &[("what", "failed-login"), ("way", "http")]);
 
-    // Somebody who hears is told that it may not any more.
-    let mut talk = LineConnection::connect(server.address);
-    talk.read_line();
-    assert!(talk.request(&format!("HELLO token={token}")).starts_with("+OK"));
-    assert_eq!(talk.request("SUB news"), "+OK");
+    // A subscriber is notified when its permission is revoked.
+    let mut connection = LineConnection::connect(server.address);
+    connection.read_line();
+    assert!(connection.request(&format!("HELLO token={token}")).starts_with("+OK"));
+    assert_eq!(connection.request("SUB news"), "+OK");
     let folder = server.folder.path();
-    run_tidings(folder, &["token", "create", "he", "--allow", "all"]).expect_code(0);
-    wait_for_record(&file, &[("what", "principal"), ("name", "he"), ("change", "created")]);
-    run_tidings(folder, &["token", "set", "he", "--allow", "sub:x"]).expect_code(0);
-    wait_for_record(&file, &[("what", "principal"), ("name", "he"), ("change", "changed")]);
-    run_tidings(folder, &["token", "revoke", "she"]).expect_code(0);
-    wait_for_record(&file, &[("what", "principal"), ("name", "she"), ("change", "revoked")]);
-    wait_for_record(&file, &[("what", "revoked"), ("who", "she")]);
+    run_tidings(folder, &["token", "create", "bob", "--allow", "all"]).expect_code(0);
+    wait_for_record(&file, &[("what", "principal"), ("name", "bob"), ("change", "created")]);
+    run_tidings(folder, &["token", "set", "bob", "--allow", "sub:x"]).expect_code(0);
+    wait_for_record(&file, &[("what", "principal"), ("name", "bob"), ("change", "changed")]);
+    run_tidings(folder, &["token", "revoke", "alice"]).expect_code(0);
+    wait_for_record(&file, &[("what", "principal"), ("name", "alice"), ("change", "revoked")]);
+    wait_for_record(&file, &[("what", "revoked"), ("who", "alice")]);
 
-    // Whoever rotates the file moves it away, and says so.
+    // Log rotation moves the file away and sends SIGHUP.
     fs::rename(&file, file.with_extension("1")).unwrap();
     server.process.signal("HUP");
     wait_until("the new file", || file.exists().then_some(()));
@@ -162,13 +162,13 @@ fn unix_users_are_audited_by_uid() {
         Process::start(Command::new("nc").arg("-NU").arg(server.folder.path().join("unix.sock")));
     typed.write("PUB news hello\n");
     typed.finish().expect_code(0);
-    // Beside the log, on standard error.
-    let told = server.process.wait_for_line("a record", |line| {
+    // The record is on standard error, next to the log.
+    let audited = server.process.wait_for_line("a record", |line| {
         let record: Value = serde_json::from_str(line).ok()?;
         (record["what"] == "published").then_some(record)
     });
-    assert!(told["from"].as_str().unwrap().starts_with("unix:uid="), "{told}");
-    assert_eq!((told["way"].as_str(), told["topic"].as_str()), (Some("unix"), Some("news")));
+    assert!(audited["from"].as_str().unwrap().starts_with("unix:uid="), "{audited}");
+    assert_eq!((audited["way"].as_str(), audited["topic"].as_str()), (Some("unix"), Some("news")));
 }
 
 #[test]
@@ -176,65 +176,70 @@ fn audit_records_of_one_source_are_limited() {
     let server = Server::start(&["broker", "--audit", "audit.log"]);
     let file = server.folder.path().join("audit.log");
     for _ in 0..CONNECTIONS {
-        let mut talk = LineConnection::connect(server.address);
-        talk.send("GET / HTTP/1.1\n");
-        talk.read_to_end();
+        let mut connection = LineConnection::connect(server.address);
+        connection.send("GET / HTTP/1.1\n");
+        connection.read_to_end();
     }
     let Server { process, folder: _folder, .. } = server;
     process.signal_and_finish("TERM").expect_code(0);
     let records = read_records(&file);
-    // Each comes, is refused, and leaves. One that is slow may be allowed more in its time.
-    let told = records.iter().filter(|record| record["way"] == "line").count();
-    assert!(told < CONNECTIONS, "{told}");
+    // Each connection causes three records: connected, refused, left. A slow test may be allowed
+    // more of them in its time.
+    let audited = records.iter().filter(|record| record["way"] == "line").count();
+    assert!(audited < CONNECTIONS, "{audited}");
     let held_back = records.iter().filter(|record| record["what"] == "held-back");
     let held_back: u64 = held_back.map(|record| record["count"].as_u64().unwrap()).sum();
-    assert_eq!(told + usize::try_from(held_back).unwrap(), 3 * CONNECTIONS, "{records:?}");
+    assert_eq!(audited + usize::try_from(held_back).unwrap(), 3 * CONNECTIONS, "{records:?}");
 }
 
 #[test]
 fn audit_records_of_one_principal_are_limited() {
     let folder = TempDir::new().unwrap();
     let rights = ["job:*", "sub:*", "pub:*"].iter().flat_map(|right| ["--allow", right]);
-    let words: Vec<_> = ["token", "create", "she"].into_iter().chain(rights).collect();
+    let words: Vec<_> = ["token", "create", "alice"].into_iter().chain(rights).collect();
     let token = run_tidings(folder.path(), &words).expect_code(0).stdout().remove(0);
     let server = Server::start_in(folder, &["broker", "--audit", "audit.log"], |_| ());
     let file = server.folder.path().join("audit.log");
-    let mut talk = LineConnection::connect(server.address);
-    talk.read_line();
+    let mut connection = LineConnection::connect(server.address);
+    connection.read_line();
     let hello = format!("HELLO token={token}");
-    assert!(talk.request(&hello).starts_with("+OK"));
+    assert!(connection.request(&hello).starts_with("+OK"));
     for line in ["JOB frobnicate x", "JOB pause no-such-job", &hello] {
         let lines = format!("{line}\n").repeat(50);
         for _ in 0..CONNECTIONS / 50 {
-            talk.send(&lines);
+            connection.send(&lines);
             for _ in 0..50 {
-                talk.read_line();
+                connection.read_line();
             }
         }
     }
-    drop(talk);
-    // Each topic of each connection is a record, within a second.
+    drop(connection);
+    // Each topic of each connection is one record within a second.
     let publishes: Vec<_> = (0..TOPICS).map(|n| format!("PUB topic-{n} x\n")).collect();
     let publishes = publishes.concat();
     for _ in 0..CONNECTIONS / TOPICS {
-        let mut talk = LineConnection::connect(server.address);
-        talk.send(format!("{hello}\n{publishes}QUIT\n"));
-        talk.read_to_end();
+        let mut connection = LineConnection::connect(server.address);
+        connection.send(format!("{hello}\n{publishes}QUIT\n"));
+        connection.read_to_end();
     }
     let Server { process, folder: _folder, .. } = server;
     process.signal_and_finish("TERM").expect_code(0);
     let records = read_records(&file);
-    let told = |what: &str| records.iter().filter(|record| record["what"] == what).count();
-    // One that is slow may be allowed more in its time.
-    assert!((600..CONNECTIONS).contains(&told("changed")), "{}", told("changed"));
-    assert!((600..CONNECTIONS).contains(&told("published")), "{}", told("published"));
+    let audited = |what: &str| records.iter().filter(|record| record["what"] == what).count();
+    // A slow test may be allowed more records in its time.
+    assert!((600..CONNECTIONS).contains(&audited("changed")), "{}", audited("changed"));
+    assert!((600..CONNECTIONS).contains(&audited("published")), "{}", audited("published"));
     let held_back = records.iter().filter(|record| record["what"] == "held-back");
     let held_back: u64 = held_back.map(|record| record["count"].as_u64().unwrap()).sum();
-    let both = told("changed") + told("published") + usize::try_from(held_back).unwrap();
+    let both = audited("changed") + audited("published") + usize::try_from(held_back).unwrap();
     assert_eq!(both, 2 * CONNECTIONS, "{records:?}");
     let events: u64 = records.iter().filter_map(|record| record["events"].as_u64()).sum();
-    assert_eq!(usize::try_from(events).unwrap(), CONNECTIONS, "none is missing");
-    assert_eq!(told("logged-in"), 1 + CONNECTIONS / TOPICS, "she is the same still");
+    assert_eq!(usize::try_from(events).unwrap(), CONNECTIONS, "every event is counted");
+    assert_eq!(
+        audited("logged-in"),
+        1 + CONNECTIONS / TOPICS,
+        "the second login as the same principal is not audited"
+    );
     assert!(!fs::read_to_string(&file).unwrap().contains("frobnicate"));
 }
 
@@ -245,24 +250,24 @@ fn a_stalled_audit_reader_does_not_block_the_broker() {
     Process::start(Command::new("mkfifo").arg(&pipe)).finish().expect_code(0);
     let opened = File::options().read(true).write(true).open(&pipe).unwrap();
     let server = Server::start_in(folder, &["broker", "--audit", "pipe"], |_| ());
-    // More than fits into the pipe and what waits before it: each topic of each connection is a
+    // More records than the pipe and the queue before it hold: each topic of each connection is one
     // record.
     let mut client = LineConnection::connect_client(server.address);
     for n in 0..TOPICS {
         assert!(client.request(&format!("PUB topic-{n} x")).starts_with("+OK"));
     }
     for host in 1..=PUBLISHERS {
-        // From one address there is only so much that is told.
+        // The records of one address are limited, so each connection uses another address.
         let source = Ipv4Addr::new(127, 0, 1, host);
-        let mut talk = LineConnection::from_stream(connect_tcp_from(server.address, source));
+        let mut connection = LineConnection::from_stream(connect_tcp_from(server.address, source));
         for n in 0..TOPICS {
-            talk.send(format!("PUB topic-{n} x\n"));
+            connection.send(format!("PUB topic-{n} x\n"));
         }
-        talk.send("QUIT\n");
-        talk.read_to_end();
+        connection.send("QUIT\n");
+        connection.read_to_end();
     }
-    assert!(client.request("PUB topic-0 y").starts_with("+OK"), "it is as well as ever");
-    // When somebody reads, what was lost is said.
+    assert!(client.request("PUB topic-0 y").starts_with("+OK"), "the broker still works");
+    // When a reader comes back, a record counts the lost ones.
     let lost = BufReader::new(opened).lines().map(|line| line.unwrap()).find_map(|line| {
         let record: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("{line:?}"));
         (record["what"] == "lost").then(|| record["count"].as_u64().unwrap())
@@ -278,44 +283,54 @@ fn administrative_changes_are_audited() {
     let token = run_tidings(folder.path(), &words).expect_code(0).stdout().remove(0);
     let server = Server::start_in(folder, &["broker", "--audit", "audit.log"], |_| ());
     let file = server.folder.path().join("audit.log");
-    let mut talk = LineConnection::connect(server.address);
-    talk.read_line();
-    assert!(talk.request(&format!("HELLO token={token}")).starts_with("+OK"));
+    let mut connection = LineConnection::connect(server.address);
+    connection.read_line();
+    assert!(connection.request(&format!("HELLO token={token}")).starts_with("+OK"));
     for (line, change, name) in [
         ("TOPIC create news", "TOPIC create", "news"),
         ("GROUP create workers topics=news", "GROUP create", "workers"),
         ("JOB open docs", "JOB open", "docs"),
         ("TOPIC delete no-such-topic", "TOPIC delete", "no-such-topic"),
     ] {
-        talk.request(line);
-        let told =
+        connection.request(line);
+        let audited =
             wait_for_record(&file, &[("what", "changed"), ("change", change), ("name", name)]);
-        assert_eq!((&told["who"], &told["way"]), (&"boss".into(), &"line".into()), "{told}");
+        assert_eq!(
+            (&audited["who"], &audited["way"]),
+            (&"boss".into(), &"line".into()),
+            "{audited}"
+        );
     }
     let http = HttpClient::new(&server);
     let bearer = format!("Authorization: Bearer {token}");
     assert_eq!(http.request("POST", "/jobs/docs/cancel", &["-H", &bearer]).status, 200);
-    let told =
+    let audited =
         wait_for_record(&file, &[("what", "changed"), ("change", "JOB cancel"), ("name", "docs")]);
-    assert_eq!((&told["who"], &told["way"]), (&"boss".into(), &"http".into()), "{told}");
-    // What is added is summed, as events are.
+    assert_eq!((&audited["who"], &audited["way"]), (&"boss".into(), &"http".into()), "{audited}");
+    // Added URLs are summed, as events are.
     for n in 0..3 {
         assert!(
-            talk.request(&format!("JOB add more url=http://a.example/{n}")).starts_with("-ERR")
+            connection
+                .request(&format!("JOB add more url=http://a.example/{n}"))
+                .starts_with("-ERR")
         );
     }
-    talk.request("JOB open more");
+    connection.request("JOB open more");
     for n in 0..3 {
-        assert!(talk.request(&format!("JOB add more url=http://a.example/{n}")).starts_with("+OK"));
+        assert!(
+            connection
+                .request(&format!("JOB add more url=http://a.example/{n}"))
+                .starts_with("+OK")
+        );
     }
     let seeds = r#"{"urls":["http://b.example/1","http://b.example/2"]}"#;
     let json = "Content-Type: application/json";
     let add = ["-H", &bearer, "-H", json, "--data", seeds];
     assert_eq!(http.request("POST", "/jobs/more/urls", &add).status, 200);
-    for (way, count) in [("line", 6), ("http", 2)] {
-        wait_until(&format!("what was added by {way}"), || {
+    for (transport, count) in [("line", 6), ("http", 2)] {
+        wait_until(&format!("the URLs added over {transport}"), || {
             let added = read_records(&file).into_iter().filter(|record| {
-                record["what"] == "added" && record["name"] == "more" && record["way"] == way
+                record["what"] == "added" && record["name"] == "more" && record["way"] == transport
             });
             let events = added.map(|record| {
                 assert_eq!(record["who"], "boss", "{record}");
@@ -324,9 +339,9 @@ fn administrative_changes_are_audited() {
             (events.sum::<u64>() == count).then_some(())
         });
     }
-    // Who looks changes nothing, and who asks somebody else's business is denied.
+    // Reading commands are not audited, and a denied command is.
     for line in ["TOPIC ls", "GROUP show workers", "JOB ls"] {
-        assert!(talk.request(line).starts_with('+'), "{line}");
+        assert!(connection.request(line).starts_with('+'), "{line}");
     }
     assert!(
         LineConnection::connect_client(server.address)
@@ -346,13 +361,17 @@ fn rejected_hub_notices_are_audited() {
     let file = server.folder.path().join("audit.log");
     let http = HttpClient::new(&server);
     assert_eq!(http.get("/websub/GUESSED").status, 404);
-    let told =
+    let audited =
         wait_for_record(&file, &[("what", "refused"), ("why", "notice: this path was not issued")]);
-    assert_eq!((&told["way"], &told["who"]), (&"http".into(), &"strangers".into()), "{told}");
-    assert!(told["from"].as_str().unwrap().starts_with("127.0.0.1:"), "{told}");
+    assert_eq!(
+        (&audited["way"], &audited["who"]),
+        (&"http".into(), &"strangers".into()),
+        "{audited}"
+    );
+    assert!(audited["from"].as_str().unwrap().starts_with("127.0.0.1:"), "{audited}");
     let ping = ["--header", "Via: 1.1 proxy", "--data", "hub.mode=publish&hub.url=x"];
     assert_eq!(http.request("POST", "/hub", &ping).status, 404);
-    wait_until("too many of them", || {
+    wait_until("the rate limit of hub notices", || {
         (http.request("POST", "/hub", &ping).status == 429).then_some(())
     });
     let why = "notice: it says that something has changed, and may not";
@@ -364,8 +383,8 @@ fn rejected_hub_notices_are_audited() {
         &file,
         &[("what", "published"), ("who", "hook:h"), ("topic", "log"), ("events", "1")],
     );
-    // Of what one source causes so many records are kept.
-    wait_until("too many of those, too", || {
+    // The records of one source are limited.
+    wait_until("the rate limit of webhooks", || {
         (send_hook(&http, "application/json", &signed) == 429).then_some(())
     });
     let why = "webhook: too many requests from this address";

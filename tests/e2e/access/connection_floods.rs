@@ -1,8 +1,9 @@
-//! Connections that only take room: half-open in every way, a byte now and then, and come and gone.
-//! All of them end, memory and descriptors stay as they are, and who is good hardly notices; how
-//! much, is printed.
+//! Floods of connections: half-open ones in several states, slow ones, and short ones. All of them
+//! end, memory and descriptors do not grow, and another client is hardly delayed; its latency is
+//! printed.
 //!
-//! `TIDINGS_CROWD` is how many there are at once, `TIDINGS_CYCLES` how many come and go.
+//! `TIDINGS_CROWD` is the number of connections at once, `TIDINGS_CYCLES` the number of short
+//! connections.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -23,18 +24,18 @@ use crate::support::seed::number_from_env;
 use crate::support::tls::{CertificateAuthority, start_socat};
 use crate::support::wait::{WAIT_TIMEOUT, wait_until};
 
-/// Between two bytes of those who send one now and then.
+/// Time between two bytes of a slow connection.
 const DRIP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Between two events of who is good. They stay in the topic's tail, which is memory, too: 120
-/// bytes of each, or half a percent of a broker's in the minute or two that a million connections
-/// take.
+/// Time between two events of the active client. The events stay in memory, in the topic's tail:
+/// 120 bytes each, or half a percent of a broker's memory in the one or two minutes that a million
+/// connections take.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How much of the memory may be due to chance: a debug build, and few connections.
+/// Growth of memory that does not count, in a debug build with few connections.
 const MEMORY_NOISE_BYTES: u64 = if cfg!(debug_assertions) { 1 << 20 } else { 0 };
 
-/// What somebody begins and does not finish; the rest of it is nothing that ends it.
+/// The input with which the connections begin. They never complete it.
 const UNFINISHED_INPUTS: [&[u8]; 4] =
     [b"", b"HELLO tok", b"GET /health HTTP/1.1\r\nHost: localho", b"\x16\x03\x01\x02\x00\x01"];
 
@@ -42,14 +43,14 @@ fn count_from_env(name: &str, default: usize) -> usize {
     number_from_env(name).map_or(default, |number| number.try_into().unwrap())
 }
 
-/// As many open files as the system lets this process have.
+/// Raises the limit of open files to the hard limit of this process.
 fn raise_open_files() {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
 }
 
-/// Connects from an address of its own now and then: who closes first keeps the port for a minute,
-/// and there are only 28,000 for one address.
+/// Connects from an address that changes every 256 connections. The side that closes first keeps
+/// its port for a minute, and one address has only 28,000 ports.
 #[track_caller]
 fn connect(address: SocketAddr, number: usize) -> TcpStream {
     let [.., high, low] = (number / 256).to_be_bytes();
@@ -66,39 +67,40 @@ fn open_descriptors(server: &Server) -> usize {
     fs::read_dir(format!("/proc/{}/fd", server.process.id())).unwrap().count()
 }
 
-/// Whether memory at the end is within a hundredth of what it was at some moment before.
+/// Checks that memory grew by at most 1% between two moments.
 #[track_caller]
 fn expect_no_growth(before: u64, after: u64) {
     let (before_kib, after_kib) = (before >> 10, after >> 10);
     let is_flat = after <= before + before / 100 + MEMORY_NOISE_BYTES;
-    assert!(is_flat, "it grows: {before_kib} KiB, and {after_kib} KiB later");
+    assert!(is_flat, "memory grew from {before_kib} KiB to {after_kib} KiB");
 }
 
-/// Until the broker has no more of them than before.
+/// Waits until the broker has no more open files than before.
 #[track_caller]
 fn wait_for_descriptors(server: &Server, before: usize) {
-    wait_until("connections that are closed", || {
+    wait_until("the broker to close the connections", || {
         (open_descriptors(server) <= before).then_some(())
     });
 }
 
-/// A token of somebody who may do what the good one does.
+/// Creates the token of the active client.
 #[track_caller]
 fn create_token(folder: &TempDir) -> String {
     let words = ["token", "create", "good", "--allow", "pub:good", "--allow", "sub:good"];
     run_tidings(folder.path(), &words).expect_code(0).stdout()[0].clone()
 }
 
-/// Somebody good, who publishes and hears it, while `work` is done. Prints how long it took.
+/// Runs `work` while an active client publishes and receives events. Prints the latency of its
+/// events.
 fn with_active_client<T>(server: &Server, token: &str, work: impl FnOnce() -> T) -> T {
     let log_in = || {
-        let mut talk = LineConnection::connect_with_number(server.address).0;
-        assert!(talk.request(&format!("HELLO token={token}")).starts_with("+OK"));
-        talk
+        let mut connection = LineConnection::connect_with_number(server.address).0;
+        assert!(connection.request(&format!("HELLO token={token}")).starts_with("+OK"));
+        connection
     };
     let (mut listener, mut publisher, is_done) = (log_in(), log_in(), AtomicBool::new(false));
     assert_eq!(listener.request("SUB good"), "+OK");
-    // The files of the topic are open from here on.
+    // From here on the files of the topic are open.
     assert!(publisher.request("PUB good x").starts_with("+OK"));
     assert!(listener.read_line().starts_with("MSG good "));
     thread::scope(|scope| {
@@ -125,26 +127,27 @@ fn with_active_client<T>(server: &Server, token: &str, work: impl FnOnce() -> T)
     })
 }
 
-/// Begins so many connections to each of these and finishes none, half of which send a byte now and
-/// then. Returns how much memory the broker had meanwhile, when all of them are closed.
+/// Opens `count` connections to these addresses and completes none; half of them send a byte now
+/// and then. Waits until the broker has closed all of them. Returns how much memory it used while
+/// they were open.
 #[track_caller]
-fn hold_unfinished_connections(server: &Server, places: &[SocketAddr], count: usize) -> u64 {
+fn hold_unfinished_connections(server: &Server, addresses: &[SocketAddr], count: usize) -> u64 {
     let before = open_descriptors(server);
     let mut open: Vec<_> = (0..count)
         .map(|number| {
-            let mut stream = connect(places[number % places.len()], number);
+            let mut stream = connect(addresses[number % addresses.len()], number);
             stream
-                .write_all(UNFINISHED_INPUTS[number / places.len() % UNFINISHED_INPUTS.len()])
+                .write_all(UNFINISHED_INPUTS[number / addresses.len() % UNFINISHED_INPUTS.len()])
                 .unwrap();
             stream.set_nonblocking(true).unwrap();
             stream
         })
         .collect();
-    // What is no line, no request or no handshake was closed at once.
+    // Connections with input that begins no line, request or handshake were closed at once.
     let memory = server.process.resident_memory_bytes();
     let (deadline, mut dripped) = (Instant::now() + WAIT_TIMEOUT, Instant::now());
     while !open.is_empty() {
-        assert!(Instant::now() < deadline, "{} of {count} are still open", open.len());
+        assert!(Instant::now() < deadline, "{} of {count} connections are still open", open.len());
         thread::sleep(Duration::from_millis(100));
         open.retain_mut(is_open);
         if dripped.elapsed() >= DRIP_INTERVAL {
@@ -158,7 +161,7 @@ fn hold_unfinished_connections(server: &Server, places: &[SocketAddr], count: us
     memory
 }
 
-/// Whether the other side has not closed it, whatever it has said.
+/// Whether the broker has not closed the connection. Ignores what it sends.
 fn is_open(stream: &mut TcpStream) -> bool {
     loop {
         match stream.read(&mut [0; 4096]) {
@@ -178,15 +181,15 @@ fn half_open_connections_are_closed_and_leak_nothing() {
     let server = Server::start_in(folder, &["broker"], |_| ());
     let http = HttpClient::new(&server).authority().parse().unwrap();
     with_active_client(&server, &token, || {
-        // One round waits for the longest deadline, half a minute. What the allocator keeps of the
-        // first crowds it gives to the later ones.
+        // One round waits for the longest timeout, half a minute. The allocator reuses memory of
+        // the first rounds in the later ones.
         let rounds = if count > 1_000 { 10 } else { 1 };
         let memory: Vec<_> = (0..rounds)
             .map(|_| {
                 let memory = hold_unfinished_connections(&server, &[server.address, http], count);
                 let after = server.process.resident_memory_bytes() >> 10;
                 eprintln!(
-                    "memory with {count} half-open {} KiB, after them {after} KiB",
+                    "memory with {count} half-open connections: {} KiB; after them: {after} KiB",
                     memory >> 10
                 );
                 memory
@@ -209,24 +212,24 @@ fn unfinished_handshakes_are_closed_and_leak_nothing() {
     let server = Server::start_in(folder, &secure, |_| ());
     let http = HttpClient::new(&server).authority().trim_start_matches("https://").parse().unwrap();
     let memory = hold_unfinished_connections(&server, &[server.address, http], count);
-    eprintln!("memory with {count} half-done: {} KiB", memory >> 10);
+    eprintln!("memory with {count} unfinished handshakes: {} KiB", memory >> 10);
     let others = start_socat(server.address, &authority.certificate_file());
     others.wait_for_line_with("Connected.");
 }
 
-/// One that comes and goes; there are several ways.
+/// Opens a short connection, of one of several kinds, and closes it.
 #[track_caller]
 fn open_and_close(lines: SocketAddr, http: SocketAddr, number: usize) {
     let mut stream = connect(if number % 4 == 3 { http } else { lines }, number);
-    let say: &[u8] = match number % 4 {
+    let input: &[u8] = match number % 4 {
         0 => b"",
         1 => b"PING\nQUIT\n",
         2 => b"http://a.exam",
         _ => b"GET /health HTTP/1.0\r\nHost: localhost\r\n\r\n",
     };
-    stream.write_all(say).unwrap();
+    stream.write_all(input).unwrap();
     if number % 8 >= 4 {
-        // The broker has said something by then, so that this is a reset.
+        // The broker has sent something by then, so that closing now resets the connection.
         let _ = stream.peek(&mut [0]);
         return;
     }
@@ -249,7 +252,7 @@ fn short_connections_leak_nothing() {
             for part in 0..4 {
                 scope.spawn(move || {
                     let numbers = (first + part..first + count).step_by(4);
-                    // Each of the threads has some of each kind.
+                    // Each thread has connections of each kind.
                     numbers.for_each(|number| open_and_close(lines, http, number + number / 4));
                 });
             }
@@ -269,21 +272,22 @@ fn short_connections_leak_nothing() {
     });
     let kib: Vec<_> = memory.iter().map(|bytes| bytes >> 10).collect();
     let took = began.elapsed();
-    eprintln!("{count} came and went in {took:?}; memory after each fifth: {kib:?} KiB");
+    eprintln!("{count} short connections in {took:?}; memory after each fifth: {kib:?} KiB");
     expect_no_growth(memory[1], memory[4]);
 }
 
-/// Of the processor that `work` takes of the process, in hundredths of a second.
+/// CPU time that the process uses during `work`, in hundredths of a second.
 fn cpu_ticks(process: &Process, work: impl FnOnce()) -> u64 {
     let before = process.processor_ticks();
     work();
     process.processor_ticks() - before
 }
 
-/// Who publishes to itself hears it and that it is confirmed, in any order.
+/// A client that publishes to its own subscription receives the event and the confirmation in any
+/// order.
 #[track_caller]
-fn publish_and_receive(talk: &mut LineConnection, text: &str) {
-    let mut lines = [talk.request(&format!("PUB good {text}")), talk.read_line()];
+fn publish_and_receive(connection: &mut LineConnection, text: &str) {
+    let mut lines = [connection.request(&format!("PUB good {text}")), connection.read_line()];
     lines.sort_unstable();
     assert!(lines[0].starts_with("+OK "), "{lines:?}");
     assert!(lines[1].starts_with("MSG good ") && lines[1].ends_with(text), "{lines:?}");
@@ -304,11 +308,11 @@ fn without_free_descriptors_open_connections_work_and_new_ones_wait() {
         let ended = Process::start(Command::new("prlimit").args(words)).finish();
         ended.expect_code(0);
     };
-    // Nothing more can be opened, by anybody.
+    // From here on the broker cannot open a file.
     limit(open_descriptors(&server));
     let mut waiting: Vec<_> = (0..50).map(|number| connect(server.address, number)).collect();
     let used = cpu_ticks(&server.process, || thread::sleep(Duration::from_secs(2)));
-    assert!(used < 50, "{used} hundredths of a second in two seconds, for nothing");
+    assert!(used < 50, "an idle broker used {used} hundredths of a second in two seconds");
     publish_and_receive(&mut old, "meanwhile");
     limit(1_024);
     for stream in &mut waiting {
@@ -329,12 +333,12 @@ fn with_few_descriptors_the_broker_does_not_spin_and_accepts_later() {
     });
     let mut old = LineConnection::connect_client(server.address);
     assert_eq!(old.request("SUB good"), "+OK");
-    let crowd: Vec<_> = (0..200).map(|number| connect(server.address, number)).collect();
+    let idle: Vec<_> = (0..200).map(|number| connect(server.address, number)).collect();
     let used = cpu_ticks(&server.process, || thread::sleep(Duration::from_secs(2)));
-    assert!(used < 50, "{used} hundredths of a second in two seconds, for nothing");
+    assert!(used < 50, "an idle broker used {used} hundredths of a second in two seconds");
     publish_and_receive(&mut old, "meanwhile");
-    drop(crowd);
-    wait_until("room for somebody new", || {
+    drop(idle);
+    wait_until("a free descriptor", || {
         let mut late = start_nc(server.address, &["-N"]);
         late.write("PING\n");
         late.finish().stdout().iter().any(|line| line.starts_with("PONG")).then_some(())

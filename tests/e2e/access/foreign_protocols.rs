@@ -1,6 +1,6 @@
-//! Programs that speak something else, and pages that have browsers do so: whatever they say first
-//! to a listener is no event, and those that could be dangerous are closed. What people type goes
-//! on to work.
+//! Clients of other protocols, and browsers that a page directs at a listener. Their first bytes
+//! publish no event, and the broker closes dangerous connections. Lines that people type are still
+//! published.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -17,19 +17,19 @@ use crate::support::seed::seed_from_env;
 use crate::support::tls::{CertificateAuthority, start_s_client};
 use crate::support::wait::WAIT_TIMEOUT;
 
-/// Standard ones, one that nobody knows, and those that look like commands of the line protocol.
+/// Standard methods, an unknown one, and those that look like commands of the line protocol.
 const METHODS: [&str; 19] = [
     "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "BREW", "PUB",
     "SUB", "HELLO", "JOIN", "ACK", "TOPIC", "JOB", "PING", "QUIT",
 ];
 
-/// What a page could have a browser send behind its first line.
+/// Lines that a page could have a browser send behind its first line.
 const TRAILING_LINES: &str = "PUB new-url unheard\r\nunheard\r\nQUIT\r\n";
 
-/// So many connections of noise to each listener.
+/// At least this many binary inputs are sent to each listener; random bytes fill up the list.
 const RANDOM_INPUTS: usize = 60;
 
-/// HTTP in all its forms.
+/// HTTP requests in all forms.
 fn hostile_http() -> Vec<Vec<u8>> {
     let long = format!("/{}", "x".repeat(70 << 10));
     let targets = [
@@ -46,7 +46,7 @@ fn hostile_http() -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     for (at, method) in METHODS.iter().enumerate() {
         for (number, target) in targets.iter().enumerate() {
-            // Every method has met every head and version when all are through.
+            // The offsets combine every method with every head and version.
             let head = heads[(at + number) % heads.len()];
             let version = ["HTTP/1.1", "HTTP/1.0", "HTTP/2.0"][(at + number) % 3];
             let head = head
@@ -69,7 +69,7 @@ fn hostile_http() -> Vec<Vec<u8>> {
     all.into_iter().map(String::into_bytes).collect()
 }
 
-/// Others whose requests are text.
+/// Other text protocols.
 fn text_protocols() -> Vec<Vec<u8>> {
     let all = [
         "EHLO mail.example\r\nMAIL FROM:<a@b.example>\r\nDATA\r\n",
@@ -95,17 +95,17 @@ fn text_protocols() -> Vec<Vec<u8>> {
     all.map(|text| format!("{text}{TRAILING_LINES}").into_bytes()).into()
 }
 
-/// Others that are bytes.
+/// Binary protocols.
 fn binary_protocols() -> Vec<Vec<u8>> {
     let with_rest = |bytes: &[u8]| [bytes, b"\r\n", TRAILING_LINES.as_bytes()].concat();
     let mut all: Vec<_> = [
-        // TLS, also in the shape of SSL 2, and DTLS.
+        // TLS, TLS in the form of SSL 2, and DTLS.
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".as_slice(),
         b"\x16\x03\x03\x00\x05\n\n\n\n\n",
         b"\x80\x2e\x01\x03\x01\x00\x15\x00\x00\x00\x10",
         b"\x16\xfe\xfd\x00\x00",
-        // STUN; TURN, with a name that a page chose; over a stream as ICE frames it; data of a
-        // channel.
+        // STUN; TURN, with a user name that a page chose; STUN over TCP in the framing of ICE;
+        // channel data.
         b"\x00\x01\x00\x00\x21\x12\xa4\x42abcdefghijkl",
         b"\x00\x03\x00\x30\x21\x12\xa4\x42abcdefghijkl\x00\x06\x00\x1c\nPUB new-url unheard\nunheard\n",
         b"\x00\x1c\x00\x01\x00\x00\x21\x12\xa4\x42",
@@ -124,7 +124,7 @@ fn binary_protocols() -> Vec<Vec<u8>> {
         b"l\x00\x0b\x00",
         b"0032git-upload-pack /x\x00host=h\x00",
         b"\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c",
-        // Escapes that do something to a terminal, in each form, and nothing at all.
+        // Terminal escapes in each encoding, and NUL bytes.
         b"\x1b[2J\x1b[H",
         b"hello\x1b]0;title\x07",
         b"\xc2\x9b31mred",
@@ -142,7 +142,8 @@ fn binary_protocols() -> Vec<Vec<u8>> {
     let mut rng = Rng::with_seed(seed_from_env("HOSTILE_SEED"));
     while all.len() < RANDOM_INPUTS {
         let noise: Vec<_> = (0..rng.usize(1..4096)).map(|_| rng.u8(..)).collect();
-        // Ctrl-D means what it always does, and what chance makes a text is one.
+        // Input that begins with Ctrl-D ends the connection, and random bytes may form a valid text
+        // line: both are left out.
         let first =
             noise.split(|byte| *byte == b'\n').find(|line| !line.is_empty() && *line != b"\r");
         let is_binary = |line: &&[u8]| {
@@ -156,25 +157,24 @@ fn binary_protocols() -> Vec<Vec<u8>> {
     all
 }
 
-/// All that came back until the other side closed. It may reset the connection over what it did not
-/// read.
+/// Reads until the other side closes. It may reset the connection because of unread input.
 #[track_caller]
-fn read_until_closed(mut stream: TcpStream, said: &[u8]) -> Vec<u8> {
-    let mut heard = Vec::new();
+fn read_until_closed(mut stream: TcpStream, sent: &[u8]) -> Vec<u8> {
+    let mut received = Vec::new();
     stream.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
-    match stream.read_to_end(&mut heard) {
+    match stream.read_to_end(&mut received) {
         Ok(_) => {}
         Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
-        Err(error) => panic!("{error}, after {:?}: not closed", excerpt(said)),
+        Err(error) => panic!("{error}, after {:?}: not closed", excerpt(sent)),
     }
-    heard
+    received
 }
 
 fn excerpt(bytes: &[u8]) -> String {
     bytes[..bytes.len().min(60)].escape_ascii().to_string()
 }
 
-/// Says it, and ends nothing: to close is the other side's part.
+/// Sends the bytes and leaves the connection open: the broker must close it.
 #[track_caller]
 fn send_and_read(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).unwrap();
@@ -182,7 +182,7 @@ fn send_and_read(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     read_until_closed(stream, bytes)
 }
 
-/// Says it, and no more.
+/// Sends the bytes and shuts down the sending side.
 #[track_caller]
 fn send_shut_down_and_read(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).unwrap();
@@ -191,7 +191,7 @@ fn send_shut_down_and_read(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     read_until_closed(stream, bytes)
 }
 
-/// Somebody with netcat who hears everything, from before all others came.
+/// A netcat that subscribes before the hostile clients connect.
 #[track_caller]
 fn subscriber(server: &Server) -> Process {
     let mut nc = start_nc(server.address, &[]);
@@ -200,13 +200,13 @@ fn subscriber(server: &Server) -> Process {
     nc
 }
 
-/// Nothing was published while that one listened, on no topic.
+/// Checks that no event was published on any topic since the subscriber began.
 #[track_caller]
 fn expect_no_events(server: &Server, subscriber: Process) {
     let mut client = LineConnection::connect_client(server.address);
     let topics = client.request_lines("TOPIC ls");
     assert!(topics.iter().all(|line| !line.contains("unheard")), "{topics:?}");
-    assert_eq!(client.request("PUB new-url the marker"), "+OK 1 1", "the first event of all");
+    assert_eq!(client.request("PUB new-url the marker"), "+OK 1 1", "this is the first event");
     subscriber.wait_for_line_with("MSG new-url 1 the marker");
     let stdout = subscriber.signal_and_finish("TERM").stdout();
     let words: Vec<_> = stdout.iter().map(|line| line.trim_end()).collect();
@@ -220,14 +220,14 @@ fn other_protocols_on_the_line_port_are_closed_and_publish_nothing() {
     let server = Server::start_broker();
     let subscriber = subscriber(&server);
     for bytes in [hostile_http(), text_protocols(), binary_protocols()].concat() {
-        let heard = String::from_utf8(send_and_read(server.address, &bytes)).unwrap();
-        let greeted = heard.lines().all(|line| line.starts_with("Connected.  (PID "));
-        assert!(greeted, "{heard:?} to {:?}", excerpt(&bytes));
+        let received = String::from_utf8(send_and_read(server.address, &bytes)).unwrap();
+        let greeted = received.lines().all(|line| line.starts_with("Connected.  (PID "));
+        assert!(greeted, "{received:?} to {:?}", excerpt(&bytes));
     }
-    // SOCKS 4 begins with Ctrl-D, which is the end of all.
-    let heard =
+    // SOCKS 4 begins with Ctrl-D, which ends a connection.
+    let received =
         String::from_utf8(send_and_read(server.address, b"\x04\x01\x00\x50unheard\n")).unwrap();
-    assert!(heard.ends_with(&format!("{FAREWELL}\r\n")), "{heard}");
+    assert!(received.ends_with(&format!("{FAREWELL}\r\n")), "{received}");
     let hello = Process::start(Command::new("openssl").args([
         "s_client",
         "-connect",
@@ -235,8 +235,7 @@ fn other_protocols_on_the_line_port_are_closed_and_publish_nothing() {
     ]))
     .finish();
     assert_ne!(hello.code, Some(0));
-    // One that says half of something says nothing: its end is not the end of a line with a control
-    // character.
+    // An unfinished line with a control character publishes nothing at its end.
     for bytes in [b"\x16".as_slice(), b"AMQP\x00", b"0\x0c", b"hello\x1b"] {
         send_and_read(server.address, bytes);
     }
@@ -249,9 +248,9 @@ fn other_protocols_on_the_http_port_publish_nothing() {
     let address = HttpClient::new(&server).authority().parse().unwrap();
     let subscriber = subscriber(&server);
     for bytes in hostile_http() {
-        let heard = send_shut_down_and_read(address, &bytes);
-        let text = String::from_utf8_lossy(&heard);
-        // A page of somebody else sees nothing but a refusal.
+        let received = send_shut_down_and_read(address, &bytes);
+        let text = String::from_utf8_lossy(&received);
+        // A page of another site can read nothing but a rejection.
         assert!(!text.contains("evil.example/"), "{text}");
         for status in text.lines().filter(|line| line.starts_with("HTTP/")) {
             let is_fine = bytes.starts_with(b"GET / ")
@@ -266,8 +265,8 @@ fn other_protocols_on_the_http_port_publish_nothing() {
         }
     }
     for bytes in [text_protocols(), binary_protocols()].concat() {
-        let heard = send_and_read(address, &bytes);
-        let text = String::from_utf8_lossy(&heard);
+        let received = send_and_read(address, &bytes);
+        let text = String::from_utf8_lossy(&received);
         assert!(
             text.is_empty() || text.starts_with("HTTP/1.1 4") || text.starts_with("HTTP/1.0 4"),
             "{text} to {:?}",
@@ -321,16 +320,19 @@ fn other_protocols_on_tls_ports_are_closed() {
     subscriber.wait_for_line_with("+OK");
     for bytes in [hostile_http(), text_protocols(), binary_protocols()].concat() {
         for address in [server.address, http] {
-            let heard = send_shut_down_and_read(address, &bytes);
-            assert!(!heard.starts_with(b"Connected") && !heard.starts_with(b"HTTP"), "{heard:?}");
+            let received = send_shut_down_and_read(address, &bytes);
+            assert!(
+                !received.starts_with(b"Connected") && !received.starts_with(b"HTTP"),
+                "{received:?}"
+            );
         }
     }
-    // Who does encrypt is told as little.
+    // A client that does encrypt gets the same answer.
     for line in ["GET / HTTP/1.1\r\n", "PUB / HTTP/1.1\r\n", "EHLO x\r\n", "\0\n", "*1\r\n"] {
         let mut client = within();
         client.write(format!("{line}{TRAILING_LINES}"));
-        let said = client.finish().stdout();
-        assert_eq!(said.len(), 1, "{said:?}");
+        let output = client.finish().stdout();
+        assert_eq!(output.len(), 1, "{output:?}");
     }
     let mut marker = Process::start(Command::new("nc").arg("-NU").arg(unix));
     marker.write("PUB new-url the marker\n");
@@ -363,11 +365,11 @@ fn lines_of_people_and_scripts_are_published() {
     let script = format!(
         "exec 3<>/dev/tcp/127.0.0.1/{port}; echo from bash >&3; read -u 3 line; echo \"$line\""
     );
-    let said =
+    let output =
         Process::start(Command::new("bash").args(["-c", &script])).finish().expect_code(0).stdout();
-    assert!(said[0].starts_with("Connected."), "{said:?}");
+    assert!(output[0].starts_with("Connected."), "{output:?}");
     assert_eq!(listener.read_line(), "from bash");
-    // What comes after the first line is whatever it is.
+    // After the first line a peer may send any text.
     let mut peer = LineConnection::connect_peer(server.address);
     peer.send("hello\nGET / HTTP/1.1\nEHLO x\n");
     assert_eq!([(); 3].map(|()| listener.read_line()), ["hello", "GET / HTTP/1.1", "EHLO x"]);

@@ -1,5 +1,6 @@
-//! What a process gives up: its environment, descriptors and signals to programs that it runs, the
-//! rights of root, all files but its own; and that it ends in time.
+//! Hardening: programs that `--exec` runs inherit no secrets, descriptors or signal settings; the
+//! process drops the privileges of root; Landlock confines it to its own files; and it stops in
+//! time.
 
 use std::fs;
 use std::net::TcpStream;
@@ -35,7 +36,7 @@ fn programs_inherit_no_secrets_descriptors_or_signal_settings() {
         script,
     ];
     let program = tidings_command(server.folder.path(), words);
-    // Descriptors and signals as a careless parent leaves them.
+    // Descriptors and ignored signals that a careless parent leaves open.
     let mut bash = Command::new("bash");
     bash.args(["-c", "exec 9</etc/passwd; trap '' INT TERM; exec \"$@\"", "bash"])
         .arg(program.get_program())
@@ -63,12 +64,12 @@ fn programs_inherit_no_secrets_descriptors_or_signal_settings() {
     let variables = out.iter().filter_map(|line| line.split_once('=')).map(|(name, _)| name);
     let mut variables: Vec<_> = variables.filter(|name| !name.starts_with("EVENT_")).collect();
     variables.sort_unstable();
-    // The shell's own are among them.
+    // The shell adds some variables itself.
     let shell = ["OLDPWD", "PWD", "SHLVL", "_"];
     variables.retain(|name| !shell.contains(name));
     let expected = ["HOME", "LANG", "LC_TIME", "MINE", "PATH", "TIDINGS_BROKER", "TZ"];
     assert_eq!(variables, expected, "{out:#?}");
-    // The last one is the directory that is being listed.
+    // Descriptor 3 is the directory that `ls` reads.
     assert!(out.contains(&"fds 0 1 2 3".to_owned()), "{out:#?}");
     let signals = |name: &str| {
         let found = out.iter().find_map(|line| line.strip_prefix(name));
@@ -80,7 +81,7 @@ fn programs_inherit_no_secrets_descriptors_or_signal_settings() {
     assert_eq!(signals("SigIgn:") & (bit(2) | bit(13) | bit(15)), 0, "{out:#?}");
     let group = out.iter().find_map(|line| line.strip_prefix("group ")).unwrap();
     let (program, group) = group.split_once(' ').unwrap();
-    assert_eq!(program, group, "a process group of its own");
+    assert_eq!(program, group, "the program has its own process group");
 }
 
 #[test]
@@ -97,10 +98,10 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o777
 }
 
-/// All files and directories below.
+/// All files and directories below a directory.
 fn paths_below(dir: &Path) -> Vec<std::path::PathBuf> {
     let mut found = Vec::new();
-    // Some are there for a moment only.
+    // Some files exist only for a moment.
     for entry in fs::read_dir(dir).into_iter().flatten() {
         let path = entry.unwrap().path();
         if path.is_dir() {
@@ -115,7 +116,7 @@ fn paths_below(dir: &Path) -> Vec<std::path::PathBuf> {
 fn data_files_are_private_and_output_files_follow_the_umask() {
     let folder = TempDir::new().unwrap();
     let data = folder.path().join("tidings-data");
-    // Somebody has let others in.
+    // The operator has made the directory readable for others.
     fs::create_dir(&data).unwrap();
     fs::set_permissions(&data, fs::Permissions::from_mode(0o755)).unwrap();
     let words = ["up", "--jsonl", "pages.jsonl", "--sqlite"];
@@ -140,8 +141,8 @@ fn data_files_are_private_and_output_files_follow_the_umask() {
         assert_eq!(mode & 0o077, 0, "{}: {mode:o}", path.display());
     }
     let shared = server.folder.path().join("pages.jsonl");
-    // As its user's umask has it, once it is there.
-    wait_until("the file for others", || {
+    // The umask of the user decides the mode of an output file.
+    wait_until("the output file", || {
         let mode = fs::metadata(&shared).ok()?.permissions().mode();
         (mode & 0o777 == 0o640).then_some(())
     });
@@ -170,9 +171,9 @@ fn root_drops_its_privileges() {
         let ended = run_tidings(folder.path(), &[&["broker", "--listen", "0"], wrong].concat());
         assert_eq!(ended.code, Some(2), "{ended:?}");
     }
-    // Others may look into it, or the data directory in it could not be reached.
+    // The new user must be able to search this folder to reach the data directory in it.
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    // One of those that only root can have.
+    // A port that only root can bind.
     let (port, free) = (600..1000)
         .find_map(|port| Some((port, std::net::TcpListener::bind(("127.0.0.1", port)).ok()?)))
         .unwrap();
@@ -208,12 +209,13 @@ fn root_drops_its_privileges() {
     }
 }
 
-/// What the kernel says of Landlock: its version, if it has it.
+/// The version of Landlock in this kernel, if it has Landlock.
 fn landlock_version() -> Option<i64> {
     // landlock_create_ruleset(NULL, 0, LANDLOCK_CREATE_RULESET_VERSION)
-    let ask = "import ctypes; print(ctypes.CDLL(None).syscall(444, None, ctypes.c_size_t(0), 1))";
-    let said = Command::new("python3").args(["-c", ask]).output().unwrap();
-    let version = String::from_utf8(said.stdout).unwrap().trim().parse::<i64>().unwrap();
+    let script =
+        "import ctypes; print(ctypes.CDLL(None).syscall(444, None, ctypes.c_size_t(0), 1))";
+    let output = Command::new("python3").args(["-c", script]).output().unwrap();
+    let version = String::from_utf8(output.stdout).unwrap().trim().parse::<i64>().unwrap();
     (version > 0).then_some(version)
 }
 
@@ -224,8 +226,8 @@ fn landlock_confines_the_broker_to_its_files() {
     let start = |when: &str| {
         let folder = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let server = Server::start_in(folder, &["broker", "--landlock", when], |command| {
-            // What is temporary is not out of reach, and all of this may be below where that
-            // usually is.
+            // Landlock permits the temporary directory, and the folders of this test may be below
+            // the usual one.
             command.env("TMPDIR", temporary.path());
         });
         assert!(
@@ -233,7 +235,7 @@ fn landlock_confines_the_broker_to_its_files() {
                 .request("PUB other x")
                 .starts_with("+OK")
         );
-        // A way out of the data directory.
+        // A symbolic link that leads out of the data directory.
         symlink(outside.path(), server.data_dir().join("topics/t")).unwrap();
         server
     };
@@ -241,8 +243,8 @@ fn landlock_confines_the_broker_to_its_files() {
     if landlock_version().is_some() {
         for when in ["require", "auto"] {
             let server = start(when);
-            let mut talk = LineConnection::connect_client(server.address);
-            let answer = talk.request("PUB t x");
+            let mut connection = LineConnection::connect_client(server.address);
+            let answer = connection.request("PUB t x");
             assert!(answer.starts_with("-ERR"), "{when}: {answer}");
             assert_eq!(written(), 0, "{when}");
         }
@@ -255,10 +257,10 @@ fn landlock_confines_the_broker_to_its_files() {
     }
     let server = start("off");
     assert!(LineConnection::connect_client(server.address).request("PUB t x").starts_with("+OK"));
-    assert!(written() > 0, "it is a way out");
+    assert!(written() > 0, "without Landlock the link leads outside");
 }
 
-/// The other branch on a kernel that has it: strace answers for the kernel.
+/// The other case on a kernel with Landlock: strace fails the system call.
 #[test]
 fn a_kernel_without_landlock_is_an_error_if_it_is_required() {
     let folder = TempDir::new().unwrap();
@@ -271,7 +273,7 @@ fn a_kernel_without_landlock_is_an_error_if_it_is_required() {
         strace
             .args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=landlock_create_ruleset"])
             .args(["-e", "inject=landlock_create_ruleset:error=ENOSYS"])
-            // What strace follows would outlive it.
+            // A process that strace follows would outlive it.
             .args(["setpriv", "--pdeathsig", "KILL"])
             .arg(broker.get_program())
             .args(broker.get_args())
@@ -327,11 +329,11 @@ fn a_stop_does_not_wait_for_stalled_readers() {
         let server = Server::start(&[subcommand, "--stop-timeout", time, "--log", "info"]);
         let mut reader = LineConnection::connect_client(server.address);
         assert!(reader.request("SUB t").starts_with("+OK"));
-        let mut deaf = LineConnection::connect_client(server.address);
-        assert!(deaf.request("SUB t").starts_with("+OK"));
+        let mut stalled = LineConnection::connect_client(server.address);
+        assert!(stalled.request("SUB t").starts_with("+OK"));
         let mut publisher = LineConnection::connect_client(server.address);
         let payload = "x".repeat(60_000);
-        // More than sockets hold.
+        // More than the socket buffers hold.
         for _ in 0..200 {
             assert!(publisher.request(&format!("PUB t {payload}")).starts_with("+OK"));
             assert!(reader.read_line().ends_with(&payload));

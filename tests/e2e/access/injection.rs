@@ -1,6 +1,6 @@
-//! Names, links, titles, ids, attributes, headers and files full of what ends a line or acts on a
-//! terminal, by every way in: nothing of it is another event, another attribute or another record
-//! of the log, and nothing reaches a terminal raw.
+//! Injection: names, links, titles, ids, attributes, headers and files full of line ends,
+//! separators and terminal escapes, over every transport. None of it becomes another event,
+//! attribute or log record, and none reaches a terminal unescaped.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -21,7 +21,7 @@ use crate::support::process::{Process, ProcessOutput, Server, run_at, tidings_co
 use crate::support::wait::{WAIT_TIMEOUT, wait_until};
 use crate::support::zmq::{message, printed_endpoint, start_peer};
 
-/// What ends lines and words for one program or another, and what terminals act on.
+/// Characters that end lines or words for some program, and sequences that act on a terminal.
 const UNSAFE_TEXTS: [&str; 24] = [
     "\n",
     "\r",
@@ -49,7 +49,7 @@ const UNSAFE_TEXTS: [&str; 24] = [
     "\u{a0}",
 ];
 
-/// What would be seen if one of them ended something.
+/// What would appear if one of them ended a line or a word.
 const FORGED_ATTRIBUTE: &str = "forged=1";
 const FORGED_RECORD: &str = "1999-01-01T00:00:00.000000Z ERROR forged";
 
@@ -59,22 +59,23 @@ const SECRET: &str = "a secret of a CMS and of a broker";
 const HOOK: &str = "[[hook]]\nname = 'cms'\nsecret-file = 'secret'\nsignature = 'github'\nurl = { pointer = '/url' }\n\
     prefixes = ['http://blog.example/']\ntopic = 'hooked'\n";
 
-/// A value in which each part is for somebody: an attribute, a record of a log, one of JSON.
+/// A value with a forged attribute, a forged log record and a forged JSON record, separated by the
+/// mark.
 fn hostile_value(mark: &str) -> String {
     format!("v{mark}{FORGED_ATTRIBUTE}{mark}{FORGED_RECORD}{mark}{{\"level\":\"ERROR\"}}{mark}")
 }
 
-/// One word of it.
+/// One word of such a value.
 fn hostile_word(mark: &str) -> String {
     format!("v{mark}{FORGED_ATTRIBUTE}{mark}v")
 }
 
-/// Whether it may stand within a line, where others are what they are everywhere.
+/// Whether a line may contain the mark. A line end and a tab have a meaning of their own there.
 fn fits_in_a_line(mark: &str) -> bool {
     !mark.contains(['\n', '\t'])
 }
 
-/// Percent-encoded, all of it.
+/// Percent-encodes every byte.
 fn percent_encoded(text: &str) -> String {
     text.bytes().fold(String::new(), |mut all, byte| {
         write!(all, "%{byte:02X}").unwrap();
@@ -82,12 +83,12 @@ fn percent_encoded(text: &str) -> String {
     })
 }
 
-/// A server to which all ways lead, with all logs.
+/// A server with all transports and all logs.
 struct Target {
     server: Server,
     http: HttpClient,
     pull_endpoint: String,
-    /// Events that were taken on `inject`.
+    /// Number of events that the broker accepted on `inject`.
     published: usize,
 }
 
@@ -121,7 +122,7 @@ impl Target {
         Self { http, server, pull_endpoint, published: 0 }
     }
 
-    /// A request of these bytes.
+    /// Sends these bytes as a request.
     #[track_caller]
     fn send_raw(&self, bytes: &str) -> String {
         let address: SocketAddr = self.http.authority().parse().unwrap();
@@ -129,12 +130,12 @@ impl Target {
         stream.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
         let _ = stream.write_all(bytes.as_bytes());
         let _ = stream.shutdown(Shutdown::Write);
-        let mut heard = Vec::new();
-        let _ = stream.read_to_end(&mut heard);
-        String::from_utf8_lossy(&heard).into_owned()
+        let mut received = Vec::new();
+        let _ = stream.read_to_end(&mut received);
+        String::from_utf8_lossy(&received).into_owned()
     }
 
-    /// An event that may be taken, as one.
+    /// Posts an event, which the broker accepts as one event or rejects.
     #[track_caller]
     fn post_event(&mut self, kind: &str, body: &str) {
         let got = self.http.send_body("POST", "/topics/inject", kind, &[], body);
@@ -148,7 +149,7 @@ impl Target {
         }
     }
 
-    /// Every verb and field of a line, and a line as a peer has it.
+    /// Uses the mark in every verb and field of a line, and in a line of a peer.
     #[track_caller]
     fn inject_by_line(&mut self, mark: &str) {
         if !fits_in_a_line(mark) {
@@ -201,7 +202,7 @@ impl Target {
             json!({"target": "http://a.example/", "attributes": {"id": word}}),
         ];
         for event in events {
-            // A TAB is what it is in a line.
+            // In an event that is one text, a tab separates words as in a line.
             if event.is_object() || mark != "\t" {
                 self.post_event(json, &json!({"events": [event]}).to_string());
             }
@@ -283,7 +284,7 @@ impl Target {
         );
     }
 
-    /// A file of such a name.
+    /// Creates files with such names.
     #[track_caller]
     fn inject_by_files(&self) -> ProcessOutput {
         let dir = TempDir::new().unwrap();
@@ -307,7 +308,7 @@ impl Target {
     fn inject_by_zmq(&mut self) {
         let mut pusher = start_peer(&["push", &self.pull_endpoint]);
         for mark in UNSAFE_TEXTS {
-            // A character of a message is a byte there.
+            // A character of a message is one byte there.
             let bytes = |text: &str| text.bytes().map(char::from).collect::<String>();
             pusher.write(message(&[
                 "zmq",
@@ -327,7 +328,7 @@ impl Target {
         assert_eq!(events.len(), within, "{events:#?}");
     }
 
-    /// A feed of items of which everything is like that.
+    /// Serves a feed in which every field of every item contains a mark.
     #[track_caller]
     fn inject_by_feed(&self) {
         let text = |mark: &str| {
@@ -347,7 +348,7 @@ impl Target {
                 "<item><title>{text}</title><link>/item/{at}?{text}</link><guid>{text}</guid><author>{text}</author></item>"
             )
         };
-        // XML has no NUL, also not as a number.
+        // XML has no NUL, not even as a character reference.
         let marks = UNSAFE_TEXTS.iter().filter(|mark| !mark.contains('\0'));
         let items: String = marks.clone().enumerate().map(item).collect();
         let feed = format!(
@@ -369,7 +370,7 @@ impl Target {
         assert_eq!(items.len(), marks.count(), "{items:#?}");
     }
 
-    /// All events of all topics are what they should be.
+    /// Checks the events of all topics.
     #[track_caller]
     fn check_events(&self) {
         assert_eq!(self.http.events("inject").len(), self.published);
@@ -399,7 +400,7 @@ impl Target {
     }
 }
 
-/// Each line is a record of its own, and none does anything.
+/// Checks that each line is one record and contains no control characters.
 #[track_caller]
 fn check_log(finished: &ProcessOutput, is_json: bool) {
     let mut records = 0;
@@ -417,8 +418,8 @@ fn check_log(finished: &ProcessOutput, is_json: bool) {
             assert!(!line.starts_with("1999"), "{line:?}");
             records += usize::from(!is_json);
         } else {
-            // The program's own lines for a person. One of them quotes a rejected line behind its
-            // own words.
+            // Lines of the program that are meant for people. One of them quotes a rejected line
+            // after its own words.
             assert!(line.starts_with("not a URL: ") || !line.contains("forged"), "{line:?}");
         }
     }
@@ -468,30 +469,31 @@ fn payloads_are_escaped_on_a_terminal_and_verbatim_in_a_pipe() {
     let server = Server::start_broker();
     let marks = UNSAFE_TEXTS.iter().filter(|mark| !mark.contains(char::is_control)).copied();
     let events: Vec<_> = marks.chain(["\t"]).map(|mark| format!("a{mark}b")).collect();
-    let mut talk = LineConnection::connect_client(server.address);
+    let mut connection = LineConnection::connect_client(server.address);
     for event in &events {
-        assert!(talk.request(&format!("PUB inject {event}")).starts_with("+OK"), "{event:?}");
+        assert!(connection.request(&format!("PUB inject {event}")).starts_with("+OK"), "{event:?}");
     }
     let count = events.len().to_string();
-    let heard = |further: &[&str]| {
+    let received = |more_flags: &[&str]| {
         let all = ["sub", "inject", "--from", "first", "--count", &count];
-        run_at(&server, &[&all[..], further].concat()).expect_code(0).stdout()
+        run_at(&server, &[&all[..], more_flags].concat()).expect_code(0).stdout()
     };
-    assert_eq!(heard(&[]), events);
-    let json = heard(&["--json"]);
+    assert_eq!(received(&[]), events);
+    let json = received(&["--json"]);
     for (line, event) in json.iter().zip(&events) {
         assert_eq!(serde_json::from_str::<Value>(line).unwrap()["payload"], **event);
     }
     assert!(json.concat().contains('\u{202e}'));
-    // The same on a terminal, which `script` makes.
-    for (further, is_json) in [
+    // The same on a terminal, which `script` provides.
+    for (more_flags, is_json) in [
         ("--from first", false),
         ("--from first --json", true),
         ("--group seen", false),
         ("--group seen-as-json --json", true),
     ] {
         let (tidings, broker) = (env!("CARGO_BIN_EXE_tidings"), server.address);
-        let command = format!("{tidings} sub inject --count {count} --broker {broker} {further}");
+        let command =
+            format!("{tidings} sub inject --count {count} --broker {broker} {more_flags}");
         let mut script = Command::new("script");
         script.args(["--quiet", "--return", "--command", &command, "/dev/null"]);
         let seen = Process::start(&mut script).finish().expect_code(0).stdout();
@@ -500,10 +502,10 @@ fn payloads_are_escaped_on_a_terminal_and_verbatim_in_a_pipe() {
             !shown.contains(|c| is_invisible(c) && !matches!(c, '\r' | '\n' | '\t')),
             "{shown:?}"
         );
-        let told = if is_json { "\\u202e" } else { "\\u{202e}" };
-        assert!(shown.contains(told) && shown.contains("a\u{a0}b"), "{further:?}: {shown:?}");
+        let escaped = if is_json { "\\u202e" } else { "\\u{202e}" };
+        assert!(shown.contains(escaped) && shown.contains("a\u{a0}b"), "{more_flags:?}: {shown:?}");
         if is_json {
-            // Of a group they come in any order, with notes before them.
+            // A group delivers in any order, and prints notes before the events.
             let objects = seen.iter().filter(|line| line.starts_with('{'));
             let payload = |line: &String| {
                 let event: Value = serde_json::from_str(line).unwrap();
@@ -517,7 +519,7 @@ fn payloads_are_escaped_on_a_terminal_and_verbatim_in_a_pipe() {
 
 #[test]
 fn error_messages_of_a_broker_are_escaped() {
-    // Whoever answers is a broker that says anything.
+    // A server that plays a broker with a hostile answer.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let answering = std::thread::spawn(move || {
@@ -533,7 +535,7 @@ fn error_messages_of_a_broker_are_escaped() {
         tidings_command(folder.path(), ["topic", "ls", "--broker", &address.to_string()]);
     let finished = Process::start(&mut command).finish();
     assert_ne!(finished.code, Some(0));
-    let said = finished.stderr();
-    assert!(!said.is_empty() && !said.contains(is_invisible_except_newline), "{said:?}");
+    let output = finished.stderr();
+    assert!(!output.is_empty() && !output.contains(is_invisible_except_newline), "{output:?}");
     answering.join().unwrap();
 }

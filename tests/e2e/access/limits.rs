@@ -1,4 +1,4 @@
-//! What one address and one principal may have, as netcat, curl and commands find it.
+//! Limits of an address and of a principal, with netcat, curl and commands as clients.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use crate::support::line_connection::LineConnection;
 use crate::support::process::{Process, Server, run_tidings};
 use crate::support::wait::wait_until;
 
-/// A broker that counts who comes from this machine as others.
+/// A broker that applies the limits to loopback addresses, too.
 #[track_caller]
 fn broker(limits: &[&str]) -> Server {
     broker_in(TempDir::new().unwrap(), limits)
@@ -26,10 +26,10 @@ fn broker_in(folder: TempDir, limits: &[&str]) -> Server {
 
 #[track_caller]
 fn connect(server: &Server) -> LineConnection {
-    let mut talk = LineConnection::connect(server.address);
-    let greeting = talk.read_line();
+    let mut connection = LineConnection::connect(server.address);
+    let greeting = connection.read_line();
     assert!(greeting.starts_with("Connected."), "{greeting}");
-    talk
+    connection
 }
 
 fn start_nc(server: &Server) -> Process {
@@ -43,13 +43,13 @@ fn connections_of_one_address_are_limited() {
     let (first, second) = (connect(&server), connect(&server));
     let third = start_nc(&server);
     third.wait_for_line_with("-ERR limit the address 127.0.0.1 has reached its limit of 2 ");
-    assert_eq!(third.finish().stdout().len(), 1, "it is told that, and closed");
+    assert_eq!(third.finish().stdout().len(), 1, "one error line, then the end");
     let http = HttpClient::new(&server);
-    assert!(http.try_request("GET", "/health", &[]).is_err(), "HTTP is counted with lines");
+    assert!(http.try_request("GET", "/health", &[]).is_err(), "HTTP connections count, too");
     drop(first);
-    wait_until("there is room", || {
-        let mut talk = LineConnection::connect(server.address);
-        talk.read_line().starts_with("Connected.").then_some(())
+    wait_until("a free connection", || {
+        let mut connection = LineConnection::connect(server.address);
+        connection.read_line().starts_with("Connected.").then_some(())
     });
     drop(second);
 }
@@ -57,36 +57,37 @@ fn connections_of_one_address_are_limited() {
 #[test]
 fn new_connections_are_rate_limited() {
     let server = broker(&["source.connects=8"]);
-    // The first was the look whether it is there.
-    let said: Vec<_> =
+    // The first connection was the one that checked whether the broker listens.
+    let responses: Vec<_> =
         (0..4).map(|_| LineConnection::connect(server.address).read_line()).collect();
-    let refused = said.iter().filter(|line| {
+    let refused = responses.iter().filter(|line| {
         line.starts_with(
             "-ERR limit the address 127.0.0.1 has more than 8 new connections a minute",
         )
     });
-    assert!((2..=4).contains(&refused.count()), "{said:?}");
+    assert!((2..=4).contains(&refused.count()), "{responses:?}");
 }
 
 // PROTOCOL: S19
 #[test]
 fn a_fast_publisher_is_slowed_down_without_loss() {
     let server = broker(&["source.events=500", "source.connects=none"]);
-    let mut hears = connect(&server);
-    assert_eq!(hears.request("SUB new-url"), "+OK");
+    let mut subscriber = connect(&server);
+    assert_eq!(subscriber.request("SUB new-url"), "+OK");
     let mut sender = start_nc(&server);
-    // Three seconds' worth: one ahead, and two that have to be waited for.
+    // Events of three seconds at the rate limit: one second is in the burst, and two must be waited
+    // for.
     for batch in 0..15 {
         for at in 0..100 {
             sender.write(format!("PUB new-url {batch} {at}\n"));
         }
     }
     for at in 0..1_500 {
-        let line = hears.read_line();
+        let line = subscriber.read_line();
         assert!(line.ends_with(&format!(" {} {}", at / 100, at % 100)), "{at}: {line}");
     }
     let http = HttpClient::new(&server);
-    wait_until("what comes at once is taken at once", || {
+    wait_until("a burst to be accepted at once", || {
         let got = http.post_lines("/topics/new-url", &"x\n".repeat(2_000));
         (got.status == 200).then_some(())
     });
@@ -94,10 +95,10 @@ fn a_fast_publisher_is_slowed_down_without_loss() {
     assert_eq!((got.status, got.json()["code"].as_str()), (429, Some("limit")));
     let seconds: u64 = got.header("retry-after").unwrap().parse().unwrap();
     assert!((1..=4).contains(&seconds), "{seconds}");
-    assert_eq!(http.get("/topics").status, 200, "it may still look");
+    assert_eq!(http.get("/topics").status, 200, "reading is still allowed");
 }
 
-/// A request of which the broker awaits the body.
+/// A request without its body, for which the broker waits.
 struct PendingRequest {
     stream: TcpStream,
     body: String,
@@ -114,17 +115,17 @@ impl PendingRequest {
              Content-Length: {bytes}\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n"
         );
         stream.write_all(head.as_bytes()).unwrap();
-        let mut said = [0; 25];
-        stream.read_exact(&mut said).unwrap();
-        assert_eq!(&said, b"HTTP/1.1 100 Continue\r\n\r\n");
+        let mut response = [0; 25];
+        stream.read_exact(&mut response).unwrap();
+        assert_eq!(&response, b"HTTP/1.1 100 Continue\r\n\r\n");
         Self { stream, body }
     }
 
     fn send_body(&mut self) -> String {
         self.stream.write_all(self.body.as_bytes()).unwrap();
-        let mut said = String::new();
-        self.stream.read_to_string(&mut said).unwrap();
-        said
+        let mut response = String::new();
+        self.stream.read_to_string(&mut response).unwrap();
+        response
     }
 }
 
@@ -137,13 +138,13 @@ fn added_urls_count_as_events_and_rejected_bodies_as_bytes() {
         let urls: Vec<_> = (first..first + 400).map(|n| format!("http://a.example/{n}")).collect();
         serde_json::json!({ "urls": urls }).to_string()
     };
-    // A body may take its time, and what comes beside it meanwhile counts.
+    // A body may arrive late, and requests that arrive meanwhile use the same limit.
     let events = serde_json::json!({ "events": ["http://a.example/"] }).to_string();
-    let late = [("/jobs/docs/urls", seeds(400)), ("/topics/late", events)];
-    let late = late.map(|(path, body)| PendingRequest::start(&http, path, body));
+    let pending = [("/jobs/docs/urls", seeds(400)), ("/topics/late", events)];
+    let pending = pending.map(|(path, body)| PendingRequest::start(&http, path, body));
     assert_eq!(http.send_json("POST", "/jobs/docs/urls", &seeds(0)).status, 200);
-    for mut late in late {
-        let answer = late.send_body();
+    for mut pending in pending {
+        let answer = pending.send_body();
         assert!(answer.starts_with("HTTP/1.1 429 "), "{answer}");
     }
     for (path, body) in
@@ -152,25 +153,25 @@ fn added_urls_count_as_events_and_rejected_bodies_as_bytes() {
         let got = http.send_json("POST", path, &body);
         assert_eq!((got.status, got.json()["code"].as_str()), (429, Some("limit")), "{}", got.body);
     }
-    assert_eq!(http.get("/jobs/other").status, 404, "none was opened");
+    assert_eq!(http.get("/jobs/other").status, 404, "the rejected job does not exist");
     let until_it_may_go_on = || {
-        wait_until("it may go on", || {
+        wait_until("the rate limit to recover", || {
             (http.post_lines("/topics/new-url", "http://a.example/").status == 200).then_some(())
         });
     };
-    // So do those that a job begins with. The event before may have taken what there was, for 10
-    // ms.
+    // The seeds of a new job count as well. The event before may have used the tokens of the next
+    // 10 ms.
     let opened = seeds(800).replacen('{', r#"{"job": "seeded", "#, 1);
-    wait_until("the job is opened", || {
+    wait_until("the job to be opened", || {
         until_it_may_go_on();
         (http.send_json("POST", "/jobs", &opened).status == 200).then_some(())
     });
     assert_eq!(http.post_lines("/topics/new-url", "http://a.example/").status, 429);
     until_it_may_go_on();
-    // What is refused was read all the same.
-    // The event before may have taken what there was, as above.
+    // A rejected body counts, because the broker has read it. The event before may have used the
+    // tokens, as above.
     let control = format!("\u{7}{}", "x".repeat(60_000));
-    wait_until("a body is refused for its content", || {
+    wait_until("a body to be rejected for its content", || {
         (http.post_lines("/topics/new-url", &control).status == 400).then_some(())
     });
     let got = http.post_lines("/topics/new-url", "http://a.example/");
@@ -187,62 +188,68 @@ fn limits_of_a_principal_cover_all_its_connections() {
         let words: Vec<_> = words.into_iter().chain(rights).collect();
         run_tidings(folder.path(), &words).expect_code(0).stdout()[0].clone()
     };
-    let (hers, his) = (token("she"), token("he"));
+    let (alice_token, bob_token) = (token("alice"), token("bob"));
     let kinds = ["topics", "subscriptions", "groups", "jobs", "credit"];
     let limits = kinds.map(|kind| format!("principal.{kind}=2"));
     let mut limits: Vec<_> = limits.iter().map(String::as_str).collect();
     limits.push("principal.connections=3");
     let server = broker_in(folder, &limits);
     let log_in = |token: &str| {
-        let mut talk = connect(&server);
-        let hello = talk.request(&format!("HELLO token={token}"));
-        (talk, hello)
+        let mut connection = connect(&server);
+        let hello = connection.request(&format!("HELLO token={token}"));
+        (connection, hello)
     };
-    let (mut one, hello) = log_in(&hers);
+    let (mut one, hello) = log_in(&alice_token);
     assert!(hello.starts_with("+OK"), "{hello}");
-    let (mut two, _) = log_in(&hers);
-    let (mut he, _) = log_in(&his);
-    for (kind, right, wrong) in [
+    let (mut two, _) = log_in(&alice_token);
+    let (mut bob, _) = log_in(&bob_token);
+    for (kind, allowed, rejected) in [
         ("topics", ["PUB t1 x", "TOPIC create t2"], ["PUB t3 x", "SUB t3"]),
         ("subscriptions", ["SUB new-url", "SUB t1"], ["SUB t2", "SUB dead-letter"]),
         ("groups", ["GROUP create g1", "GROUP create g2"], ["GROUP create g3", "GROUP create g4"]),
         ("jobs", ["JOB open j1", "JOB open j2"], ["JOB open j3", "JOB open j4 group=g1"]),
         ("credit", ["JOIN g1 credit=1", "JOIN g2 credit=1"], ["JOIN g1 credit=2", "JOIN crawlers"]),
     ] {
-        // One connection has what the other does not get.
-        for (talk, line) in [&mut one, &mut two].into_iter().zip(right) {
-            let said = talk.request(line);
-            assert!(said.starts_with("+OK"), "{kind}: {line}: {said}");
+        // One connection uses what the other one is then denied.
+        for (connection, line) in [&mut one, &mut two].into_iter().zip(allowed) {
+            let response = connection.request(line);
+            assert!(response.starts_with("+OK"), "{kind}: {line}: {response}");
         }
-        for (talk, line) in [&mut two, &mut one].into_iter().zip(wrong) {
-            let said = talk.request(line);
+        for (connection, line) in [&mut two, &mut one].into_iter().zip(rejected) {
+            let response = connection.request(line);
             assert!(
-                said.starts_with("-ERR limit ") && said.contains("she has reached its limit of 2 "),
-                "{line}: {said}"
+                response.starts_with("-ERR limit ")
+                    && response.contains("alice has reached its limit of 2 "),
+                "{line}: {response}"
             );
         }
-        // Somebody else has an account of its own.
-        let said = he.request(wrong[0]);
-        assert!(said.starts_with("+OK"), "{kind}: {}: {said}", wrong[0]);
+        // Another principal has its own limits.
+        let response = bob.request(rejected[0]);
+        assert!(response.starts_with("+OK"), "{kind}: {}: {response}", rejected[0]);
     }
-    // What is gone counts no more.
+    // What has ended no longer counts.
     assert!(one.request("JOB cancel j1").starts_with("+OK"));
-    wait_until("it is done", || two.request("JOB open j6").starts_with("+OK").then_some(()));
+    wait_until("the job to be done", || {
+        two.request("JOB open j6").starts_with("+OK").then_some(())
+    });
     assert_eq!(one.request("UNSUB new-url"), "+OK");
     assert_eq!(two.request("SUB dead-letter"), "+OK");
     let http = HttpClient::new(&server);
-    let bearer = format!("Authorization: Bearer {hers}");
+    let bearer = format!("Authorization: Bearer {alice_token}");
     let json = "Content-Type: application/json";
     let got = http.request("POST", "/jobs", &["-H", &bearer, "-H", json, "-d", r#"{"job":"j5"}"#]);
     assert_eq!((got.status, got.json()["code"].as_str()), (429, Some("limit")), "{}", got.body);
-    // The connection that curl has closed counts until the broker sees that.
-    let _three = wait_until("room for a third", || {
-        let (talk, hello) = log_in(&hers);
-        hello.starts_with("+OK").then_some(talk)
+    // The connection that curl closed counts until the broker notices.
+    let _three = wait_until("a third connection", || {
+        let (connection, hello) = log_in(&alice_token);
+        hello.starts_with("+OK").then_some(connection)
     });
-    let (mut four, hello) = log_in(&hers);
-    assert!(hello.starts_with("-ERR limit she has reached its limit of 3 "), "{hello}");
-    assert!(four.request("SUB new-url").starts_with("-ERR unauthenticated "), "it is nobody still");
+    let (mut four, hello) = log_in(&alice_token);
+    assert!(hello.starts_with("-ERR limit alice has reached its limit of 3 "), "{hello}");
+    assert!(
+        four.request("SUB new-url").starts_with("-ERR unauthenticated "),
+        "the connection is still anonymous"
+    );
 }
 
 #[test]
@@ -252,48 +259,53 @@ fn durable_cursors_are_limited_by_principal_and_address() {
         let words = ["token", "create", name, "--allow", "sub:x", "--allow", "admin"];
         run_tidings(folder.path(), &words).expect_code(0).stdout()[0].clone()
     };
-    let (hers, his) = (token("she"), token("he"));
+    let (alice_token, bob_token) = (token("alice"), token("bob"));
     let server = broker_in(folder, &["principal.cursors=20", "source.cursors=30"]);
     let log_in = |token: &str| {
-        let mut talk = connect(&server);
-        let hello = talk.request(&format!("HELLO token={token}"));
+        let mut connection = connect(&server);
+        let hello = connection.request(&format!("HELLO token={token}"));
         assert!(hello.starts_with("+OK"), "{hello}");
-        talk
+        connection
     };
-    // All at once, and given back before they are stored.
-    let make = |talk: &mut LineConnection, who: &str, many: usize| {
-        let lines = (0..many).map(|at| format!("SUB x as={who}-{at}\nUNSUB x\n"));
-        talk.send(lines.collect::<String>());
+    // All cursors at once, each released before it is stored.
+    let make = |connection: &mut LineConnection, cursor_prefix: &str, many: usize| {
+        let lines = (0..many).map(|at| format!("SUB x as={cursor_prefix}-{at}\nUNSUB x\n"));
+        connection.send(lines.collect::<String>());
         (0..many)
-            .map(|_| [talk.read_line(), talk.read_line()])
-            .map(|[said, _]| said)
+            .map(|_| [connection.read_line(), connection.read_line()])
+            .map(|[response, _]| response)
             .collect::<Vec<_>>()
     };
-    let made_of = |said: &[String]| said.iter().filter(|line| line.starts_with("+OK")).count();
-    let mut she = log_in(&hers);
-    let said = make(&mut she, "she", 200);
-    assert_eq!(made_of(&said), 20, "{said:?}");
+    let count_created =
+        |responses: &[String]| responses.iter().filter(|line| line.starts_with("+OK")).count();
+    let mut alice = log_in(&alice_token);
+    let responses = make(&mut alice, "alice", 200);
+    assert_eq!(count_created(&responses), 20, "{responses:?}");
     assert!(
-        said[20].starts_with("-ERR limit she has reached its limit of 20 durable cursors"),
+        responses[20].starts_with("-ERR limit alice has reached its limit of 20 durable cursors"),
         "{}",
-        said[20]
+        responses[20]
     );
-    drop(she);
-    let mut she = log_in(&hers);
-    assert_eq!(made_of(&make(&mut she, "again", 5)), 0, "whoever comes back has them still");
-    assert!(she.request("SUB x as=she-3").starts_with("+OK"), "it is there");
-    // Somebody else has an account of their own, and the address they share one.
-    let said = make(&mut log_in(&his), "he", 15);
-    assert_eq!(made_of(&said), 10, "{said:?}");
+    drop(alice);
+    let mut alice = log_in(&alice_token);
+    assert_eq!(count_created(&make(&mut alice, "again", 5)), 0, "a reconnect does not free them");
+    assert!(alice.request("SUB x as=alice-3").starts_with("+OK"), "the cursor exists");
+    // Another principal has its own limit, but shares the limit of the address.
+    let responses = make(&mut log_in(&bob_token), "bob", 15);
+    assert_eq!(count_created(&responses), 10, "{responses:?}");
     assert!(
-        said[10]
+        responses[10]
             .starts_with("-ERR limit the address 127.0.0.1 has reached its limit of 30 durable"),
         "{}",
-        said[10]
+        responses[10]
     );
-    assert_eq!(she.request("UNSUB x"), "+OK");
-    assert!(she.request("TOPIC forget x cursor=she-0").starts_with("+OK"));
-    assert_eq!(made_of(&make(&mut she, "again", 5)), 1, "what is forgotten counts no more");
+    assert_eq!(alice.request("UNSUB x"), "+OK");
+    assert!(alice.request("TOPIC forget x cursor=alice-0").starts_with("+OK"));
+    assert_eq!(
+        count_created(&make(&mut alice, "again", 5)),
+        1,
+        "a deleted cursor no longer counts"
+    );
 }
 
 #[test]
@@ -303,12 +315,12 @@ fn parked_links_are_limited() {
     for at in 0..2_000 {
         worker.send(format!("LINK crawlers:1.{at}.1 http://a.example/{}\n", "x".repeat(100)));
     }
-    let said = worker.read_line();
+    let response = worker.read_line();
     assert!(
-        said.starts_with(
+        response.starts_with(
             "-ERR limit the address 127.0.0.1 has reached its limit of 65536 bytes waiting"
         ),
-        "{said}"
+        "{response}"
     );
     worker.expect_closed();
     connect(&server);
@@ -317,8 +329,8 @@ fn parked_links_are_limited() {
 #[test]
 fn an_invalid_limit_is_a_usage_error() {
     let folder = TempDir::new().unwrap();
-    for wrong in ["source.connections", "all.jobs=3", "source.friends=3", "source.events=0"] {
-        let ended = run_tidings(folder.path(), &["broker", "--limit", wrong]).expect_code(2);
+    for invalid in ["source.connections", "all.jobs=3", "source.friends=3", "source.events=0"] {
+        let ended = run_tidings(folder.path(), &["broker", "--limit", invalid]).expect_code(2);
         assert!(ended.stderr().contains("--limit"), "{ended:?}");
     }
 }

@@ -1,12 +1,12 @@
-//! A broker has as many connections as the system gives it file descriptors, and says so to one
-//! more.
+//! The limit of open files: the broker raises its soft limit, and rejects a connection beyond the
+//! hard one with a message.
 
 use std::process::Command;
 
 use crate::support::line_connection::LineConnection;
 use crate::support::process::Server;
 
-/// A broker that was started with `ulimit` of these words.
+/// A broker under a shell's `ulimit` with these arguments.
 fn broker_with_ulimit(ulimit: &str) -> Server {
     Server::start_with(&["broker"], |command| {
         let mut limited = Command::new("sh");

@@ -1,6 +1,5 @@
-//! What is on its way when the right to it is taken away: bodies that are still being sent, streams
-//! and long polls that are being heard, and lines of which the end is missing. Nothing of it is
-//! done after that, and whoever sends or hears it is told, without anything further from them.
+//! Revocation while something is in flight: request bodies, streams, long polls and unfinished
+//! lines. The broker discards them, and answers without waiting for further input.
 
 use std::net::Ipv4Addr;
 
@@ -12,11 +11,10 @@ use crate::support::pipelined_connection::{PipelinedConnection, connect_tcp_from
 use crate::support::process::run_tidings;
 use crate::support::wait::wait_until;
 
-/// Rights with which each of these requests is allowed.
+/// Permissions that allow each of these requests.
 const PERMISSIONS: &[&str] = &["pub:*", "sub:*", "job:*", "admin", "monitor"];
 
-/// Sends a request, with a body that does not end; as soon as that is wanted, if it is one that has
-/// any.
+/// Sends a request. If it has a body, sends the beginning of the body once the broker asks for it.
 #[track_caller]
 fn start_request(
     http: &HttpClient,
@@ -39,10 +37,10 @@ fn start_request(
     wire
 }
 
-/// Waits until so many connections are there, and everything that they sent was read.
+/// Waits until the broker has this many connections and has read their input.
 #[track_caller]
 fn wait_for_connections(operator: &mut LineConnection, connections: u32) {
-    wait_until("all of them to be there", || {
+    wait_until("all connections", || {
         let stats = operator.request_lines("STATS");
         stats[0].starts_with(&format!("+ connections={connections} ")).then_some(())
     });
@@ -56,10 +54,10 @@ fn list_topics(http: &HttpClient, token: &str) -> String {
 #[test]
 fn a_body_in_flight_is_rejected_when_its_sender_is_revoked() {
     let flags = ["--audit", "audit.log"];
-    let (server, [all, hers, his]) =
-        broker([("op", &["all"]), ("she", PERMISSIONS), ("he", PERMISSIONS)], &flags);
+    let (server, [operator_token, alice_token, bob_token]) =
+        broker([("op", &["all"]), ("alice", PERMISSIONS), ("bob", PERMISSIONS)], &flags);
     let http = HttpClient::new(&server);
-    let mut operator = logged_in(&server, &all);
+    let mut operator = logged_in(&server, &operator_token);
     assert!(operator.request("JOB open old").starts_with("+OK"));
     let requests = [
         ("POST /topics/secret", "text/plain", "http://a.example/1\nhttp://a.example/2\n"),
@@ -73,17 +71,17 @@ fn a_body_in_flight_is_rejected_when_its_sender_is_revoked() {
         requests
             .map(|(line, kind, body)| (line, start_request(&http, token, line, Some((kind, body)))))
     };
-    let (she, he) = (send(&hers), send(&his));
+    let (alice_requests, bob_requests) = (send(&alice_token), send(&bob_token));
     wait_for_connections(&mut operator, 13);
     let folder = server.folder.path();
-    run_tidings(folder, &["token", "revoke", "she"]).expect_code(0);
-    // Whoever may do less by now may be let in.
-    run_tidings(folder, &["token", "set", "he", "--allow", "sub:news"]).expect_code(0);
-    for (status, wires) in [(401, she), (403, he)] {
+    run_tidings(folder, &["token", "revoke", "alice"]).expect_code(0);
+    // The permissions that are left would allow other requests.
+    run_tidings(folder, &["token", "set", "bob", "--allow", "sub:news"]).expect_code(0);
+    for (status, wires) in [(401, alice_requests), (403, bob_requests)] {
         for (line, mut wire) in wires {
             let (got, body) = wire.read_response().unwrap_or_else(|| panic!("{line}: closed"));
             assert_eq!(got, status, "{line}: {body}");
-            // What would have made it whole comes too late.
+            // The rest of the body comes too late.
             wire.send("2\r\n]}\r\n0\r\n\r\n");
             assert_eq!(wire.read_to_end(), [""; 0], "{line}");
         }
@@ -93,27 +91,30 @@ fn a_body_in_flight_is_rejected_when_its_sender_is_revoked() {
         &folder.join("audit.log"),
         &[("what", "revoked"), ("way", "http"), ("why", why)],
     );
-    let topics = list_topics(&http, &all);
+    let topics = list_topics(&http, &operator_token);
     assert!(!topics.contains("secret"), "{topics}");
-    for ask in ["GROUP ls", "JOB ls", "GROUP tasks crawlers"] {
-        let said = operator.request_lines(ask).join("\n");
-        assert!(!said.contains("secret") && !said.contains("a.example"), "{ask}: {said}");
+    for command in ["GROUP ls", "JOB ls", "GROUP tasks crawlers"] {
+        let response = operator.request_lines(command).join("\n");
+        assert!(
+            !response.contains("secret") && !response.contains("a.example"),
+            "{command}: {response}"
+        );
     }
 }
 
 #[test]
 fn http_streams_end_when_their_permission_is_revoked() {
-    let (server, [all, hers, his]) =
-        broker([("op", &["all"]), ("she", &["sub:news"]), ("he", &["sub:news"])], &[]);
+    let (server, [operator_token, alice_token, bob_token]) =
+        broker([("op", &["all"]), ("alice", &["sub:news"]), ("bob", &["sub:news"])], &[]);
     let http = HttpClient::new(&server);
-    let mut operator = logged_in(&server, &all);
-    let hear = |token: &str| {
+    let mut operator = logged_in(&server, &operator_token);
+    let subscribe = |token: &str| {
         ["/topics/news?wait=5m", "/topics/news/events", "/topics/news/events?host=a.example"]
             .map(|path| (path, start_request(&http, token, &format!("GET {path}"), None)))
     };
-    let (she, he) = (hear(&hers), hear(&his));
+    let (alice_requests, bob_requests) = (subscribe(&alice_token), subscribe(&bob_token));
     let mut streams = Vec::new();
-    for (path, mut wire) in she.into_iter().chain(he) {
+    for (path, mut wire) in alice_requests.into_iter().chain(bob_requests) {
         if path.contains("/events") {
             assert_eq!(wire.read_head().map(|(status, _)| status), Some(200), "{path}");
         }
@@ -121,16 +122,19 @@ fn http_streams_end_when_their_permission_is_revoked() {
     }
     wait_for_connections(&mut operator, 7);
     let folder = server.folder.path();
-    run_tidings(folder, &["token", "revoke", "she"]).expect_code(0);
-    run_tidings(folder, &["token", "set", "he", "--allow", "sub:other"]).expect_code(0);
-    // They end by themselves: nothing has been published yet.
+    run_tidings(folder, &["token", "revoke", "alice"]).expect_code(0);
+    run_tidings(folder, &["token", "set", "bob", "--allow", "sub:other"]).expect_code(0);
+    // The streams end although no event was published.
     for (path, mut wire) in streams {
         if path.contains("/events") {
-            // Up to the end of the body; the connection may be used for something else.
-            let heard: Vec<_> =
+            // Reads to the end of the body, because the connection may be reused.
+            let received: Vec<_> =
                 std::iter::from_fn(|| wire.read_line().filter(|line| line != "0")).collect();
-            let is_silent = heard.iter().all(|line| !line.starts_with("data:"));
-            assert!(is_silent && heard.contains(&"retry: 1000".to_owned()), "{path}: {heard:?}");
+            let is_silent = received.iter().all(|line| !line.starts_with("data:"));
+            assert!(
+                is_silent && received.contains(&"retry: 1000".to_owned()),
+                "{path}: {received:?}"
+            );
         } else {
             let (status, body) = wire.read_response().unwrap();
             assert_eq!(status, 401, "{path}: {body}");
@@ -141,23 +145,24 @@ fn http_streams_end_when_their_permission_is_revoked() {
 
 #[test]
 fn an_unfinished_line_is_discarded_when_its_sender_is_revoked() {
-    let (server, [all, hers]) = broker([("op", &["all"]), ("she", PERMISSIONS)], &[]);
-    let mut operator = logged_in(&server, &all);
-    let halves = ["PUB secret http://a.example/", "TOPIC create secr", "JOB open secret", "HELL"];
-    let wires = halves.map(|half| {
-        let mut wire = logged_in(&server, &hers);
-        wire.send(half);
+    let (server, [operator_token, alice_token]) =
+        broker([("op", &["all"]), ("alice", PERMISSIONS)], &[]);
+    let mut operator = logged_in(&server, &operator_token);
+    let inputs = ["PUB secret http://a.example/", "TOPIC create secr", "JOB open secret", "HELL"];
+    let wires = inputs.map(|input| {
+        let mut wire = logged_in(&server, &alice_token);
+        wire.send(input);
         wire
     });
     wait_for_connections(&mut operator, 5);
-    run_tidings(server.folder.path(), &["token", "revoke", "she"]).expect_code(0);
-    for (half, mut wire) in halves.into_iter().zip(wires) {
-        let said = wire.read_line();
-        assert!(said.starts_with("-ERR revoked she is revoked"), "{half}: {said}");
+    run_tidings(server.folder.path(), &["token", "revoke", "alice"]).expect_code(0);
+    for (input, mut wire) in inputs.into_iter().zip(wires) {
+        let response = wire.read_line();
+        assert!(response.starts_with("-ERR revoked alice is revoked"), "{input}: {response}");
         wire.send("et\nPUB secret x\n");
         wire.expect_closed();
     }
-    let told =
+    let listing =
         [operator.request_lines("TOPIC ls"), operator.request_lines("JOB ls")].concat().join("\n");
-    assert!(!told.contains("secr"), "{told}");
+    assert!(!listing.contains("secr"), "{listing}");
 }

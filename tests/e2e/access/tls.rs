@@ -1,4 +1,4 @@
-//! Encrypted listeners, as foreign programs find them.
+//! TLS listeners, with other programs as clients.
 
 use std::fs;
 use std::process::Command;
@@ -25,7 +25,7 @@ fn broker(flags: &[&str]) -> (Server, CertificateAuthority) {
     (server, authority)
 }
 
-/// Where HTTP is.
+/// The URL of HTTP.
 #[track_caller]
 fn https_url(server: &Server) -> String {
     server.process.wait_for_line("address of HTTP", |line| {
@@ -34,7 +34,7 @@ fn https_url(server: &Server) -> String {
     })
 }
 
-/// `curl` to its end, which is silent but for what it got and what went wrong.
+/// Runs `curl`. Returns its exit code and all that it printed.
 #[track_caller]
 fn curl(words: &[&str]) -> (Option<i32>, String) {
     let ended = Process::start(Command::new("curl").arg("-sS").args(words)).finish();
@@ -53,7 +53,7 @@ fn the_line_protocol_works_over_tls() {
     listener.wait_for_line_with("http://a.example/");
     listener.write("http://b.example/\n");
     typed.wait_for_line_with("http://b.example/");
-    // The end of what comes is not the end of what goes, as it is for nc -N.
+    // Closing one direction leaves the other one open, as with nc -N.
     listener.close_stdin();
     listener.wait_for_line_with(FAREWELL);
     listener.finish().expect_code(0);
@@ -65,9 +65,9 @@ fn the_line_protocol_works_over_tls() {
         \x20   print(secure.version(), secure.makefile().read())\n";
     let port = server.address.port().to_string();
     let python = Process::start(Command::new("python3").args(["-c", python, &port, &ca])).finish();
-    let said = python.expect_code(0).stdout();
-    assert!(said[0].starts_with("TLSv1.3 Connected."), "{said:?}");
-    assert!(said.iter().any(|line| line == "+OK 3 1"), "{said:?}");
+    let output = python.expect_code(0).stdout();
+    assert!(output[0].starts_with("TLSv1.3 Connected."), "{output:?}");
+    assert!(output.iter().any(|line| line == "+OK 3 1"), "{output:?}");
     typed.wait_for_line_with("http://c.example/");
 }
 
@@ -78,13 +78,14 @@ fn https_uses_the_same_certificate() {
     let health = format!("{url}/health");
     assert_eq!(curl(&["--cacert", &ca, &health]), (Some(0), r#"{"status":"ok"}"#.to_owned()));
     let topic = format!("{url}/topics/news/events");
-    let (code, said) = curl(&["--cacert", &ca, "-d", "{\"payload\":\"a\"}", &topic]);
-    assert_eq!(code, Some(0), "{said}");
-    // 60: the certificate is not trusted; 1 and 52: what is not encrypted gets no answer.
+    let (code, output) = curl(&["--cacert", &ca, "-d", "{\"payload\":\"a\"}", &topic]);
+    assert_eq!(code, Some(0), "{output}");
+    // curl's exit codes: 60 means that the certificate is not trusted; 1, 52 and 56 that a request
+    // without TLS gets no answer.
     assert_eq!(curl(&[&health]).0, Some(60));
     let plain = health.replace("https:", "http:");
-    let (code, said) = curl(&[&plain]);
-    assert!(matches!(code, Some(1 | 52 | 56)), "{code:?} {said}");
+    let (code, output) = curl(&[&plain]);
+    assert!(matches!(code, Some(1 | 52 | 56)), "{code:?} {output}");
 }
 
 #[test]
@@ -103,31 +104,35 @@ fn only_secure_tls_versions_are_accepted() {
             client.write("QUIT\n");
             client.finish().expect_code(0);
         } else {
-            let said = client.finish().expect_code(1);
-            assert_eq!(said.stdout(), [""; 0], "{version}");
-            assert!(said.stderr().contains("alert"), "{version}: {}", said.stderr());
+            let output = client.finish().expect_code(1);
+            assert_eq!(output.stdout(), [""; 0], "{version}");
+            assert!(output.stderr().contains("alert"), "{version}: {}", output.stderr());
         }
     }
-    // One who does not know that this is encrypted hears nothing that is meant for people.
+    // A client without TLS receives no text.
     let mut plain = start_nc(server.address, &[]);
     plain.write("http://a.example/\n");
-    let said = plain.finish();
-    assert!(!said.stdout().iter().any(|line| line.contains("Connected")), "{:?}", said.stdout());
+    let output = plain.finish();
+    assert!(
+        !output.stdout().iter().any(|line| line.contains("Connected")),
+        "{:?}",
+        output.stdout()
+    );
     server.process.wait_for_line_with("no TLS: closed");
-    // A browser offers what it speaks, which lines are not.
+    // A browser offers its protocols (ALPN), and the line protocol is none of them.
     let url = format!("https://localhost:{}/", server.address.port());
-    let (code, said) = curl(&["--cacert", &ca, &url]);
-    assert_eq!(code, Some(35), "{said}");
+    let (code, output) = curl(&["--cacert", &ca, &url]);
+    assert_eq!(code, Some(35), "{output}");
     let stats = Process::start(&mut tidings_command(
         server.folder.path(),
         ["topic", "ls", "--json", "--broker", &server.address_text(), "--ca", &ca],
     ));
-    let said = stats.finish().expect_code(0).stdout().join("\n");
-    assert!(!said.contains("a.example"), "{said}");
+    let output = stats.finish().expect_code(0).stdout().join("\n");
+    assert!(!output.contains("a.example"), "{output}");
     assert!(!others.has_printed("a.example"));
 }
 
-/// Judged by programs that others judge servers by.
+/// testssl and sslscan judge the listeners.
 #[test]
 fn tls_scanners_find_no_weakness() {
     let (server, authority) = broker(&[]);
@@ -143,7 +148,7 @@ fn tls_scanners_find_no_weakness() {
     let mut sslscan = Command::new("sslscan");
     sslscan.args(["--no-colour", "--xml=-", &server.address_text()]);
     let (testssl, sslscan) = (Process::start(&mut testssl), Process::start(&mut sslscan));
-    // By lines: what is enabled, and with how many bits.
+    // The line port: enabled protocols, and strength of the ciphers.
     let scan = sslscan.finish().expect_code(0).stdout();
     let lines = |tag, part| -> Vec<&String> {
         let is_it = |line: &&String| line.trim_start().starts_with(tag) && line.contains(part);
@@ -154,16 +159,16 @@ fn tls_scanners_find_no_weakness() {
     for (version, line) in [("version=\"1.2\"", spoken[0]), ("version=\"1.3\"", spoken[1])] {
         assert!(line.contains(version), "{spoken:#?}");
     }
-    // Next to `weak` and `medium` there are `strong` and, for what is TLS 1.3's alone,
+    // Next to `weak` and `medium` there are `strong` and, for ciphers of TLS 1.3 only,
     // `acceptable`.
     let of = |strength| lines("<cipher ", strength).len();
     let (all, good) = (of(""), of("strength=\"strong\"") + of("strength=\"acceptable\""));
     assert!(all >= 6 && all == good, "{scan:#?}");
-    // By HTTP: everything that has a name by now.
+    // HTTP: all vulnerabilities that have a name.
     testssl.finish();
     let found = fs::read_to_string(folder.join("found.json")).unwrap();
     let found: Vec<serde_json::Value> = serde_json::from_str(&found).unwrap();
-    // What it says of itself is not about us.
+    // These entries are about the scanner itself.
     let ours = found
         .iter()
         .filter(|it| !["engine_problem", "scanTime"].contains(&it["id"].as_str().unwrap()));
@@ -173,21 +178,21 @@ fn tls_scanners_find_no_weakness() {
         .filter(|it| !["OK", "INFO"].contains(&it["severity"].as_str().unwrap()))
         .collect();
     assert!(bad.is_empty(), "{bad:#?}");
-    let says = |id: &str, text: &str| {
+    let expect_finding = |id: &str, text: &str| {
         let it =
             ours.iter().find(|it| it["id"] == id).unwrap_or_else(|| panic!("no {id}: {ours:#?}"));
         assert!(it["finding"].as_str().unwrap().contains(text), "{it}");
     };
     for version in ["SSLv2", "SSLv3", "TLS1", "TLS1_1"] {
-        says(version, "not offered");
+        expect_finding(version, "not offered");
     }
     for (id, text) in
         [("TLS1_2", "offered"), ("TLS1_3", "offered"), ("cipherlist_STRONG", "offered")]
     {
-        says(id, text);
+        expect_finding(id, text);
     }
     for id in ["heartbleed", "ROBOT", "secure_client_renego", "BREACH", "LUCKY13", "RC4", "DROWN"] {
-        says(id, "");
+        expect_finding(id, "");
     }
 }
 
@@ -200,8 +205,8 @@ fn a_certificate_is_replaced_while_connections_are_open() {
     let shown = || {
         let mut client = start_s_client(server.address, &ca, &["-no_ign_eof"]);
         client.close_stdin();
-        let said = client.finish().stdout();
-        said.into_iter().find(|line| line.contains(" s:")).unwrap()
+        let output = client.finish().stdout();
+        output.into_iter().find(|line| line.contains(" s:")).unwrap()
     };
     assert!(shown().contains("CN = broker"), "{}", shown());
     let replace = |to: &str| {
@@ -213,7 +218,7 @@ fn a_certificate_is_replaced_while_connections_are_open() {
     authority.sign("second");
     replace("second");
     wait_until("the second certificate", || shown().contains("CN = second").then_some(()));
-    // What is no key changes nothing, and is said once.
+    // A file that contains no key changes nothing, and is reported once.
     fs::write(authority.signed_file("broker", "key"), "garbage").unwrap();
     server.process.wait_for_line_with("the old certificate stays");
     assert!(shown().contains("CN = second"));
@@ -241,9 +246,9 @@ fn a_client_certificate_names_the_client() {
     let (server, authority) = broker(&["--client-ca", &clients.certificate_file()]);
     let (url, ca) = (https_url(&server), authority.certificate_file());
     let health = format!("{url}/health");
-    let ask = |who: Option<(&CertificateAuthority, &str)>| {
+    let connect_as = |identity: Option<(&CertificateAuthority, &str)>| {
         let files =
-            who.map(|(of, name)| (of.signed_file(name, "pem"), of.signed_file(name, "key")));
+            identity.map(|(of, name)| (of.signed_file(name, "pem"), of.signed_file(name, "key")));
         let mut words = vec!["--cacert", &ca, &health];
         let mut flags = vec!["topic", "ls", "--ca", &ca];
         if let Some((cert, key)) = &files {
@@ -252,20 +257,20 @@ fn a_client_certificate_names_the_client() {
         }
         (curl(&words), run_at(&server, &flags))
     };
-    for who in [None, Some((&clients, "alice"))] {
-        let ((code, said), listed) = ask(who);
-        assert_eq!((code, said.as_str()), (Some(0), r#"{"status":"ok"}"#));
+    for identity in [None, Some((&clients, "alice"))] {
+        let ((code, output), listed) = connect_as(identity);
+        assert_eq!((code, output.as_str()), (Some(0), r#"{"status":"ok"}"#));
         listed.expect_code(0);
     }
     server.process.wait_for_line("alice's name", |line| {
         (line.contains("encrypted") && line.ends_with("(alice)")).then_some(())
     });
-    for who in [(&others, "mallory"), (&clients, "late")] {
-        let ((code, said), listed) = ask(Some(who));
-        assert_ne!(code, Some(0), "{said}");
-        let said = listed.expect_code(1).stderr();
-        assert!(said.contains("the broker rejected the client certificate (--cert)"), "{said}");
-        assert!(!server.process.has_printed(&format!("({})", who.1)));
+    for identity in [(&others, "mallory"), (&clients, "late")] {
+        let ((code, output), listed) = connect_as(Some(identity));
+        assert_ne!(code, Some(0), "{output}");
+        let output = listed.expect_code(1).stderr();
+        assert!(output.contains("the broker rejected the client certificate (--cert)"), "{output}");
+        assert!(!server.process.has_printed(&format!("({})", identity.1)));
     }
 }
 
@@ -279,31 +284,36 @@ fn a_revoked_client_certificate_is_rejected() {
     let (server, authority) =
         broker(&["--client-ca", &clients.certificate_file(), "--client-crl", &list]);
     let ca = authority.certificate_file();
-    let comes_in = |name: &str| {
+    let is_accepted = |name: &str| {
         let (cert, key) = (clients.signed_file(name, "pem"), clients.signed_file(name, "key"));
         let words = ["topic", "ls", "--ca", &ca, "--cert", &cert, "--key", &key];
-        let said = run_at(&server, &words);
-        let refused = said.stderr().contains("the broker rejected the client certificate (--cert)");
-        assert_eq!(said.code != Some(0), refused, "{name}: {said:?}");
+        let output = run_at(&server, &words);
+        let refused =
+            output.stderr().contains("the broker rejected the client certificate (--cert)");
+        assert_eq!(output.code != Some(0), refused, "{name}: {output:?}");
         !refused
     };
-    let comes_in_by_http = |name: &str| {
+    let is_accepted_by_http = |name: &str| {
         let (cert, key) = (clients.signed_file(name, "pem"), clients.signed_file(name, "key"));
         let health = format!("{}/health", https_url(&server));
         curl(&["--cacert", &ca, "--cert", &cert, "--key", &key, &health]).0 == Some(0)
     };
-    assert!(comes_in("alice") && !comes_in("bob"));
-    assert!(comes_in_by_http("alice") && !comes_in_by_http("bob"));
-    // Who shows none is asked for something else.
+    assert!(is_accepted("alice") && !is_accepted("bob"));
+    assert!(is_accepted_by_http("alice") && !is_accepted_by_http("bob"));
+    // A client without a certificate is not affected.
     run_at(&server, &["topic", "ls", "--ca", &ca]).expect_code(0);
     clients.write_revocation_list(&["alice", "bob"], true);
-    wait_until("alice's end", || (!comes_in("alice")).then_some(()));
-    assert!(!comes_in_by_http("alice"));
+    wait_until("the revocation of alice", || (!is_accepted("alice")).then_some(()));
+    assert!(!is_accepted_by_http("alice"));
     clients.write_revocation_list(&[], true);
-    wait_until("both are back", || (comes_in("alice") && comes_in("bob")).then_some(()));
-    // What was good yesterday may leave out what was revoked since.
+    wait_until("both certificates to be accepted again", || {
+        (is_accepted("alice") && is_accepted("bob")).then_some(())
+    });
+    // An expired list may lack newer revocations.
     clients.write_revocation_list(&[], false);
-    wait_until("nobody is let in by an old list", || (!comes_in("alice")).then_some(()));
+    wait_until("an expired list to reject all certificates", || {
+        (!is_accepted("alice")).then_some(())
+    });
 }
 
 #[test]
@@ -320,7 +330,7 @@ fn a_certificate_file_without_the_issuer_causes_a_warning() {
     server
         .process
         .wait_for_line_with("lacks the certificate of \"authority\", which issued \"alone\"");
-    // A client whose authority is the issuer needs nothing more.
+    // A client that trusts the issuer itself needs nothing more.
     run_at(&server, &["topic", "ls", "--ca", &authority.certificate_file()]).expect_code(0);
 }
 
@@ -334,16 +344,16 @@ fn wrong_tls_files_prevent_the_start() {
         let words = ["broker", "--listen", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", key];
         run_tidings(folder.path(), &words).expect_code(1).stderr()
     };
-    let said = start("one.pem", "other.key");
+    let output = start("one.pem", "other.key");
     assert!(
-        said.contains("the key in other.key does not belong to the certificate in one.pem"),
-        "{said}"
+        output.contains("the key in other.key does not belong to the certificate in one.pem"),
+        "{output}"
     );
-    let said = start("none.pem", "one.key");
-    assert!(said.contains("cannot read none.pem: "), "{said}");
-    let said =
+    let output = start("none.pem", "one.key");
+    assert!(output.contains("cannot read none.pem: "), "{output}");
+    let output =
         run_tidings(folder.path(), &["broker", "--tls-cert", "one.pem"]).expect_code(2).stderr();
-    assert!(said.contains("--tls-key"), "{said}");
+    assert!(output.contains("--tls-key"), "{output}");
 }
 
 #[test]
@@ -357,11 +367,11 @@ fn local_clients_reach_a_broker_with_tls() {
     let ca = authority.certificate_file();
     let listed = run_at(&server, &["topic", "ls", "--ca", &ca]).expect_code(0);
     assert!(listed.stdout().iter().any(|line| line.starts_with("t ")), "{:?}", listed.stdout());
-    // Nothing of it is there for those who come over the network without.
+    // A client without TLS gets no response over the network.
     let mut plain = LineConnection::connect(server.address);
     plain.send("HELLO echo=p\n");
-    let said = run_at(&server, &["topic", "ls"]).expect_code(1).stderr();
-    assert!(said.contains("it speaks TLS: --tls"), "{said}");
+    let output = run_at(&server, &["topic", "ls"]).expect_code(1).stderr();
+    assert!(output.contains("it speaks TLS: --tls"), "{output}");
     server.process.signal_and_finish("TERM").expect_code(0);
     assert!(!socket.exists());
 }
@@ -382,7 +392,7 @@ fn an_idle_tls_subscriber_uses_little_memory() {
         kept = []\n\
         for count in sys.stdin:\n\
         \x20   kept += [subscriber() for _ in range(int(count))]\n\
-        \x20   print('there are', len(kept), flush=True)\n";
+        \x20   print('subscribers:', len(kept), flush=True)\n";
     let port = server.address.port().to_string();
     let mut python = Process::start(Command::new("python3").args([
         "-c",
@@ -390,12 +400,12 @@ fn an_idle_tls_subscriber_uses_little_memory() {
         &port,
         &authority.certificate_file(),
     ]));
-    // What is made once is there with the first ones.
+    // The first connections pay for what is allocated once.
     python.write("100\n");
-    python.wait_for_line_with("there are 100");
+    python.wait_for_line_with("subscribers: 100");
     let before = server.process.resident_memory_bytes();
     python.write(format!("{SUBSCRIBERS}\n"));
-    python.wait_for_line_with("there are 500");
+    python.wait_for_line_with("subscribers: 500");
     let each = server.process.resident_memory_bytes().saturating_sub(before) / SUBSCRIBERS;
     assert!(each <= 24 << 10, "{each} bytes");
 }

@@ -1,4 +1,4 @@
-//! Our client against servers that it must not trust, and at work for one that it trusts.
+//! The client over TLS: with servers that it must not trust, and with one that it trusts.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::support::tls::{
     CertificateAuthority, make_expired, make_for_other_host, start_s_server,
 };
 
-/// What `tidings topic ls` says of a server.
+/// The error of `tidings topic ls` with this server.
 #[track_caller]
 fn connection_error(folder: &Path, address: &str, flags: &[&str]) -> String {
     let words = ["topic", "ls", "--broker", address];
@@ -46,9 +46,9 @@ fn an_untrusted_server_receives_nothing_and_the_error_names_the_reason() {
     ] {
         let (cert, key) = with(name);
         let (server, address) = start_s_server(&["-cert", &cert, "-key", &key]);
-        let said = connection_error(folder.path(), &address.to_string(), &["--ca", ca]);
-        assert!(said.contains(reason), "{name}: {said}");
-        assert!(said.contains(&format!("no secure connection to {address}: ")), "{said}");
+        let output = connection_error(folder.path(), &address.to_string(), &["--ca", ca]);
+        assert!(output.contains(reason), "{name}: {output}");
+        assert!(output.contains(&format!("no secure connection to {address}: ")), "{output}");
         assert!(!server.has_printed("HELLO"));
     }
 }
@@ -63,20 +63,20 @@ fn a_server_with_a_revoked_certificate_receives_nothing() {
         (authority.signed_file("server", "pem"), authority.signed_file("server", "key"));
     let (server, address) = start_s_server(&["-cert", &cert, "-key", &key]);
     let ca = authority.certificate_file();
-    let says = |list: &str, reason: &str| {
-        let said =
+    let expect_error = |list: &str, reason: &str| {
+        let output =
             connection_error(folder.path(), &address.to_string(), &["--ca", &ca, "--crl", list]);
-        assert!(said.contains(reason), "{said}");
+        assert!(output.contains(reason), "{output}");
     };
-    says(
+    expect_error(
         &authority.write_revocation_list(&["server"], true),
         "the certificate was revoked (--crl)",
     );
-    says(&authority.write_revocation_list(&[], false), "the list of --crl is out of date");
-    says(&others.write_revocation_list(&[], true), "--crl has no list of its authority");
-    says(&ca, "contains no list of revoked certificates in PEM");
+    expect_error(&authority.write_revocation_list(&[], false), "the list of --crl is out of date");
+    expect_error(&others.write_revocation_list(&[], true), "--crl has no list of its authority");
+    expect_error(&ca, "contains no list of revoked certificates in PEM");
     assert!(!server.has_printed("HELLO"));
-    // It is the list that keeps us away.
+    // Without the revocation the same options work.
     let words = ["broker", "--tls-cert", &cert, "--tls-key", &key];
     let broker = Server::start(&words);
     let list = authority.write_revocation_list(&[], true);
@@ -95,21 +95,24 @@ fn a_server_with_another_protocol_is_reported() {
     );
     let old = ["-cert", &cert, "-key", &key, "-tls1_1", "-cipher", "ALL:@SECLEVEL=0"];
     let (_server, address) = start_s_server(&old);
-    let said = connection_error(folder.path(), &address.to_string(), &["--ca", &ca]);
-    assert!(said.contains("supports neither TLS 1.2 nor TLS 1.3"), "{said}");
+    let output = connection_error(folder.path(), &address.to_string(), &["--ca", &ca]);
+    assert!(output.contains("supports neither TLS 1.2 nor TLS 1.3"), "{output}");
     let plain = Server::start_broker();
-    let said = connection_error(folder.path(), &plain.address_text(), &["--ca", &ca]);
-    assert!(said.contains("does not speak TLS; if it is the broker, leave --tls out"), "{said}");
-    // It takes connections and says nothing.
+    let output = connection_error(folder.path(), &plain.address_text(), &["--ca", &ca]);
+    assert!(
+        output.contains("does not speak TLS; if it is the broker, leave --tls out"),
+        "{output}"
+    );
+    // A listener that accepts connections and sends nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let said =
+    let output =
         connection_error(folder.path(), &silent.local_addr().unwrap().to_string(), &["--ca", &ca]);
-    assert!(said.contains("answered at") && said.contains("within 5000 ms"), "{said}");
-    let said = connection_error(folder.path(), &plain.address_text(), &["--ca", "none.pem"]);
-    assert!(said.contains("cannot read none.pem: "), "{said}");
-    let said =
+    assert!(output.contains("answered at") && output.contains("within 5000 ms"), "{output}");
+    let output = connection_error(folder.path(), &plain.address_text(), &["--ca", "none.pem"]);
+    assert!(output.contains("cannot read none.pem: "), "{output}");
+    let output =
         connection_error(folder.path(), &plain.address_text(), &["--ca", &ca, "--cert", &cert]);
-    assert!(said.contains("contains no private key in PEM (--cert-key)"), "{said}");
+    assert!(output.contains("contains no private key in PEM (--cert-key)"), "{output}");
 }
 
 #[test]
@@ -122,12 +125,12 @@ fn a_node_with_tls_serves_its_own_crawler_and_others() {
     let flags = ["up", "--tls-cert", "broker.pem", "--tls-key", "broker.key", "--allow-private"];
     let node = Server::start_in(folder, &flags, |_| ());
     node.process.wait_for_line_with("broker.sock");
-    // On the same data directory no flag says where the broker is.
+    // On the same data directory, commands find the broker without flags.
     let crawl = ["crawl", &site.seed_urls()[0], "--depth", "1", "--json"];
     let job = run_tidings(node.folder.path(), &crawl).expect_code(0);
     assert!(job.stderr().contains("unix:"), "{}", job.stderr());
     assert!(site.request_count() > 1);
-    // Elsewhere they do, for all that talks to it.
+    // Elsewhere, all commands need the address and the authority.
     let elsewhere = TempDir::new().unwrap();
     let secure = ["--broker", &node.address_text(), "--ca", &ca];
     let start = |words: &[&str]| {
@@ -135,11 +138,11 @@ fn a_node_with_tls_serves_its_own_crawler_and_others() {
     };
     let crawler = start(&["crawl", "--allow-private", "--data", "."]);
     crawler.wait_for_line_with("fetching for");
-    let said = start(&["pub", "t", "within"]);
-    said.finish().expect_code(0);
-    let heard = start(&["sub", "t", "--from", "first", "--count", "1"]);
-    heard.wait_for_line_with("within");
-    heard.finish().expect_code(0);
+    let output = start(&["pub", "t", "within"]);
+    output.finish().expect_code(0);
+    let subscriber = start(&["sub", "t", "--from", "first", "--count", "1"]);
+    subscriber.wait_for_line_with("within");
+    subscriber.finish().expect_code(0);
     crawler.signal_and_finish("TERM").expect_code(0);
     node.process.signal_and_finish("TERM").expect_code(0);
 }

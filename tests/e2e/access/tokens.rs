@@ -1,4 +1,4 @@
-//! Who may come in, and what each may do, as netcat, curl and commands find it.
+//! Login and permissions, with netcat, curl and commands as clients.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -16,17 +16,17 @@ use crate::support::process::{Process, Server, run_tidings, tidings_command};
 use crate::support::seed::{number_from_env, seed_from_env};
 use crate::support::wait::wait_until;
 
-/// Makes somebody known in the data directory below `folder`, and returns the token.
+/// Creates a principal in the data directory below `folder`, and returns its token.
 #[track_caller]
 pub(crate) fn create_token(folder: &Path, name: &str, rights: &[&str]) -> String {
     let rights = rights.iter().flat_map(|right| ["--allow", right]);
     let words: Vec<_> = ["token", "create", name].into_iter().chain(rights).collect();
-    let said = run_tidings(folder, &words).expect_code(0).stdout();
-    assert!(said.len() == 1 && said[0].starts_with("tdg_"), "{said:?}");
-    said[0].clone()
+    let output = run_tidings(folder, &words).expect_code(0).stdout();
+    assert!(output.len() == 1 && output[0].starts_with("tdg_"), "{output:?}");
+    output[0].clone()
 }
 
-/// A broker that knows somebody, and the tokens of those.
+/// A broker with these principals, and their tokens.
 #[track_caller]
 pub(crate) fn broker<const N: usize>(
     known: [(&str, &[&str]); N],
@@ -43,53 +43,56 @@ pub(crate) fn broker<const N: usize>(
 /// A connection that has logged in.
 #[track_caller]
 pub(crate) fn logged_in(server: &Server, token: &str) -> LineConnection {
-    let mut talk = LineConnection::connect(server.address);
-    assert!(talk.read_line().starts_with("Connected."));
-    let hello = talk.request(&format!("HELLO token={token}"));
+    let mut connection = LineConnection::connect(server.address);
+    assert!(connection.read_line().starts_with("Connected."));
+    let hello = connection.request(&format!("HELLO token={token}"));
     assert!(hello.starts_with("+OK tidings"), "{hello}");
-    talk
+    connection
 }
 
 // PROTOCOL: S16, S17
 #[test]
 fn a_token_grants_its_permissions_and_anonymous_clients_have_none() {
     let rights: &[&str] = &["pub:new-url", "sub:news-*"];
-    let (server, [token]) = broker([("she", rights)], &[]);
-    let mut stranger = LineConnection::connect(server.address);
-    assert!(stranger.read_line().starts_with("Connected."));
+    let (server, [token]) = broker([("alice", rights)], &[]);
+    let mut anonymous = LineConnection::connect(server.address);
+    assert!(anonymous.read_line().starts_with("Connected."));
     for line in ["SUB new-url", "PUB new-url x", "STATS", "JOIN crawlers", "TOPIC ls", "JOB ls"] {
-        let said = stranger.request(line);
-        assert!(said.starts_with("-ERR unauthenticated "), "{line}: {said}");
+        let response = anonymous.request(line);
+        assert!(response.starts_with("-ERR unauthenticated "), "{line}: {response}");
     }
-    assert!(stranger.request("PING").starts_with("PONG"));
-    let mut she = logged_in(&server, &token);
-    assert_eq!(she.request("PUB new-url http://a.example/"), "+OK 1 1");
-    assert_eq!(she.request("SUB news-today"), "+OK");
+    assert!(anonymous.request("PING").starts_with("PONG"));
+    let mut alice = logged_in(&server, &token);
+    assert_eq!(alice.request("PUB new-url http://a.example/"), "+OK 1 1");
+    assert_eq!(alice.request("SUB news-today"), "+OK");
     for line in ["SUB new-url", "SUB news", "STATS", "TOPIC delete new-url", "JOB open x"] {
-        let said = she.request(line);
-        assert!(said.starts_with("-ERR denied she may not "), "{line}: {said}");
+        let response = alice.request(line);
+        assert!(response.starts_with("-ERR denied alice may not "), "{line}: {response}");
     }
-    let said = she.request("PUB news-today x");
-    assert!(said.starts_with("-ERR denied n=2 she may not publish on news-today"), "{said}");
-    let said = she.request("PUB new-url http://a.example/ every=1h");
-    assert!(said.starts_with("-ERR denied n=3 she may not use every="), "{said}");
-    // What a person types who does not know.
-    let mut typist =
+    let response = alice.request("PUB news-today x");
+    assert!(
+        response.starts_with("-ERR denied n=2 alice may not publish on news-today"),
+        "{response}"
+    );
+    let response = alice.request("PUB new-url http://a.example/ every=1h");
+    assert!(response.starts_with("-ERR denied n=3 alice may not use every="), "{response}");
+    // A line typed without login.
+    let mut typed =
         Process::start(Command::new("nc").args(["127.0.0.1", &server.address.port().to_string()]));
-    typist.write("http://b.example/\n");
-    typist.wait_for_line_with("-ERR unauthenticated");
-    typist.finish();
+    typed.write("http://b.example/\n");
+    typed.wait_for_line_with("-ERR unauthenticated");
+    typed.finish();
     let mut again = logged_in(&server, &token);
     assert_eq!(
         again.request("PUB new-url http://c.example/"),
         "+OK 2 1",
-        "what was typed is nowhere"
+        "the anonymous line was not published"
     );
 }
 
 #[test]
 fn http_requires_the_same_tokens() {
-    let (server, [token]) = broker([("she", &["pub:new-url", "sub:new-url"])], &[]);
+    let (server, [token]) = broker([("alice", &["pub:new-url", "sub:new-url"])], &[]);
     let http = HttpClient::new(&server);
     let bearer = format!("Authorization: Bearer {token}");
     let got = http.send_json("POST", "/topics/new-url", "http://a.example/");
@@ -115,45 +118,49 @@ fn http_requires_the_same_tokens() {
 // PROTOCOL: S18
 #[test]
 fn permission_changes_apply_to_open_connections() {
-    let (server, [hers, his, its]) =
-        broker([("she", &["sub:*"]), ("he", &["sub:*"]), ("it", &["pub:*", "sub:*"])], &[]);
+    let (server, [alice_token, bob_token, carol_token]) =
+        broker([("alice", &["sub:*"]), ("bob", &["sub:*"]), ("carol", &["pub:*", "sub:*"])], &[]);
     let folder = server.folder.path();
-    let mut she = logged_in(&server, &hers);
-    assert_eq!(she.request("SUB new-url"), "+OK");
-    let mut he = logged_in(&server, &his);
-    assert_eq!(he.request("SUB new-url"), "+OK");
-    let mut it = logged_in(&server, &its);
-    assert_eq!(it.request("PUB other x"), "+OK 1 1");
+    let mut alice = logged_in(&server, &alice_token);
+    assert_eq!(alice.request("SUB new-url"), "+OK");
+    let mut bob = logged_in(&server, &bob_token);
+    assert_eq!(bob.request("SUB new-url"), "+OK");
+    let mut carol = logged_in(&server, &carol_token);
+    assert_eq!(carol.request("PUB other x"), "+OK 1 1");
     let http = HttpClient::new(&server);
-    let stream =
-        http.stream("/topics/new-url/events", &["-H", &format!("Authorization: Bearer {hers}")]);
+    let stream = http
+        .stream("/topics/new-url/events", &["-H", &format!("Authorization: Bearer {alice_token}")]);
     stream.wait_for_line_with("retry:");
-    run_tidings(folder, &["token", "revoke", "she"]).expect_code(0);
-    let said = she.read_line();
-    assert!(said.starts_with("-ERR revoked she is revoked"), "{said}");
-    she.expect_closed();
+    run_tidings(folder, &["token", "revoke", "alice"]).expect_code(0);
+    let response = alice.read_line();
+    assert!(response.starts_with("-ERR revoked alice is revoked"), "{response}");
+    alice.expect_closed();
     stream.finish();
-    run_tidings(folder, &["token", "set", "he", "--allow", "sub:news"]).expect_code(0);
-    let said = he.read_line();
-    assert!(said.starts_with("-ERR revoked the permissions of he have changed"), "{said}");
-    let mut he = logged_in(&server, &his);
-    assert!(he.request("SUB new-url").starts_with("-ERR denied "));
-    assert_eq!(he.request("SUB news"), "+OK");
-    // Whoever holds nothing goes on with what it may now.
-    run_tidings(folder, &["token", "set", "it", "--allow", "pub:new-url"]).expect_code(0);
-    wait_until("it may not", || {
-        it.request("PUB other y").starts_with("-ERR denied ").then_some(())
+    run_tidings(folder, &["token", "set", "bob", "--allow", "sub:news"]).expect_code(0);
+    let response = bob.read_line();
+    assert!(response.starts_with("-ERR revoked the permissions of bob have changed"), "{response}");
+    let mut bob = logged_in(&server, &bob_token);
+    assert!(bob.request("SUB new-url").starts_with("-ERR denied "));
+    assert_eq!(bob.request("SUB news"), "+OK");
+    // A connection without subscription or membership stays open with its new permissions.
+    run_tidings(folder, &["token", "set", "carol", "--allow", "pub:new-url"]).expect_code(0);
+    wait_until("the change of its permissions", || {
+        carol.request("PUB other y").starts_with("-ERR denied ").then_some(())
     });
-    assert!(it.request("PUB new-url z").starts_with("+OK "));
-    let mut talk = LineConnection::connect(server.address);
-    talk.read_line();
-    assert!(talk.request(&format!("HELLO token={hers}")).starts_with("-ERR unauthenticated "));
-    // A file with a mistake, or none, opens no door.
+    assert!(carol.request("PUB new-url z").starts_with("+OK "));
+    let mut connection = LineConnection::connect(server.address);
+    connection.read_line();
+    assert!(
+        connection
+            .request(&format!("HELLO token={alice_token}"))
+            .starts_with("-ERR unauthenticated ")
+    );
+    // An invalid or missing file grants nothing.
     fs::write(server.data_dir().join("access.toml"), "nonsense").unwrap();
     server.process.wait_for_line_with("the permissions stay as they are");
     fs::remove_file(server.data_dir().join("access.toml")).unwrap();
     server.process.wait_for_line_with("stay as they are until it is back");
-    assert!(he.request("SUB new-url").starts_with("-ERR denied "));
+    assert!(bob.request("SUB new-url").starts_with("-ERR denied "));
     assert!(
         LineConnection::connect_client(server.address)
             .request("STATS")
@@ -165,73 +172,83 @@ fn permission_changes_apply_to_open_connections() {
 #[test]
 fn a_cursor_belongs_to_its_topic_and_not_to_the_principal_that_created_it() {
     let known: [(&str, &[&str]); 3] =
-        [("she", &["pub:news", "sub:news"]), ("he", &["sub:news"]), ("it", &["sub:other"])];
-    let (server, [hers, his, its]) = broker(known, &[]);
-    let mut she = logged_in(&server, &hers);
-    assert_eq!(she.request("PUB news one"), "+OK 1 1");
-    assert_eq!(she.request("SUB news as=reader from=first"), "+OK");
-    assert_eq!(she.read_line(), "MSG news 1 one");
-    let mut he = logged_in(&server, &his);
-    assert!(he.request("SUB news as=reader").starts_with("-ERR busy "));
-    assert_eq!(he.request("SUB news as=reader takeover=yes"), "+OK");
-    assert_eq!(he.read_line(), "MSG news 1 one");
-    assert_eq!(he.request("SEEN news 1"), "+OK");
-    assert!(she.read_line().starts_with("-ERR replaced "));
-    let mut it = logged_in(&server, &its);
-    assert!(it.request("SUB news as=reader takeover=yes").starts_with("-ERR denied "));
+        [("alice", &["pub:news", "sub:news"]), ("bob", &["sub:news"]), ("carol", &["sub:other"])];
+    let (server, [alice_token, bob_token, carol_token]) = broker(known, &[]);
+    let mut alice = logged_in(&server, &alice_token);
+    assert_eq!(alice.request("PUB news one"), "+OK 1 1");
+    assert_eq!(alice.request("SUB news as=reader from=first"), "+OK");
+    assert_eq!(alice.read_line(), "MSG news 1 one");
+    let mut bob = logged_in(&server, &bob_token);
+    assert!(bob.request("SUB news as=reader").starts_with("-ERR busy "));
+    assert_eq!(bob.request("SUB news as=reader takeover=yes"), "+OK");
+    assert_eq!(bob.read_line(), "MSG news 1 one");
+    assert_eq!(bob.request("SEEN news 1"), "+OK");
+    assert!(alice.read_line().starts_with("-ERR replaced "));
+    let mut carol = logged_in(&server, &carol_token);
+    assert!(carol.request("SUB news as=reader takeover=yes").starts_with("-ERR denied "));
 }
 
 #[test]
 fn a_connection_in_use_cannot_change_its_principal() {
-    let (server, [hers, his]) =
-        broker([("she", &["sub:*", "group:*", "job:*", "admin"]), ("he", &["sub:news"])], &[]);
-    let other = format!("HELLO token={his}");
-    for (ask, answer) in
+    let (server, [alice_token, bob_token]) =
+        broker([("alice", &["sub:*", "group:*", "job:*", "admin"]), ("bob", &["sub:news"])], &[]);
+    let other = format!("HELLO token={bob_token}");
+    for (command, answer) in
         [("SUB secret", "+OK"), ("JOIN workers credit=1", "+OK"), ("SUB secret as=cursor", "+OK")]
     {
-        let mut she = logged_in(&server, &hers);
-        if ask.starts_with("JOIN") {
-            assert!(she.request("GROUP create workers topics=secret").starts_with("+OK"));
+        let mut alice = logged_in(&server, &alice_token);
+        if command.starts_with("JOIN") {
+            assert!(alice.request("GROUP create workers topics=secret").starts_with("+OK"));
         }
-        let said = she.request(ask);
-        assert!(said.starts_with(answer), "{ask}: {said}");
-        let said = she.request(&other);
+        let response = alice.request(command);
+        assert!(response.starts_with(answer), "{command}: {response}");
+        let response = alice.request(&other);
         assert!(
-            said.starts_with("-ERR conflict this connection already subscribes or works as she"),
-            "{ask}: {said}"
+            response
+                .starts_with("-ERR conflict this connection already subscribes or works as alice"),
+            "{command}: {response}"
         );
-        // As herself she may say it again.
-        assert!(she.request(&format!("HELLO token={hers}")).starts_with("+OK"), "{ask}");
+        // It may log in again as the same principal.
+        assert!(
+            alice.request(&format!("HELLO token={alice_token}")).starts_with("+OK"),
+            "{command}"
+        );
     }
-    // Who waits for an answer has asked, and who has had it has not any more.
-    let mut she = logged_in(&server, &hers);
-    let mut boss = logged_in(&server, &hers);
-    assert!(boss.request("JOB open docs").starts_with("+OK"));
-    she.send(format!("JOB wait docs\n{other}\n"));
-    assert!(boss.request("JOB cancel docs").starts_with("+OK"));
-    let said = [she.read_line(), she.read_line()];
-    assert!(said[0].starts_with("+OK docs ") && said[0].contains(" result=cancelled "), "{said:?}");
+    // A pending `JOB wait` counts as use of the connection; an answered one does not.
+    let mut alice = logged_in(&server, &alice_token);
+    let mut operator = logged_in(&server, &alice_token);
+    assert!(operator.request("JOB open docs").starts_with("+OK"));
+    alice.send(format!("JOB wait docs\n{other}\n"));
+    assert!(operator.request("JOB cancel docs").starts_with("+OK"));
+    let response = [alice.read_line(), alice.read_line()];
     assert!(
-        said[1].starts_with("-ERR conflict this connection already subscribes or works"),
-        "{said:?}"
+        response[0].starts_with("+OK docs ") && response[0].contains(" result=cancelled "),
+        "{response:?}"
     );
-    assert!(she.request("JOB wait no-such-job").starts_with("-ERR unknown "));
-    assert!(she.request(&other).starts_with("+OK"));
-    let mut she = logged_in(&server, &hers);
-    assert!(she.request(&other).starts_with("+OK"), "before there is anything, he may come");
-    assert!(she.request("SUB secret").starts_with("-ERR denied "));
+    assert!(
+        response[1].starts_with("-ERR conflict this connection already subscribes or works"),
+        "{response:?}"
+    );
+    assert!(alice.request("JOB wait no-such-job").starts_with("-ERR unknown "));
+    assert!(alice.request(&other).starts_with("+OK"));
+    let mut alice = logged_in(&server, &alice_token);
+    assert!(
+        alice.request(&other).starts_with("+OK"),
+        "an unused connection may change its principal"
+    );
+    assert!(alice.request("SUB secret").starts_with("-ERR denied "));
 }
 
 #[test]
 fn require_login_without_principals_prevents_the_start() {
     let folder = TempDir::new().unwrap();
     let flags = ["broker", "--listen", "127.0.0.1:0", "--require-login"];
-    let said = run_tidings(folder.path(), &flags).expect_code(2).stderr();
+    let output = run_tidings(folder.path(), &flags).expect_code(2).stderr();
     assert!(
-        said.contains("access.toml does not exist") && said.contains("tidings token create"),
-        "{said}"
+        output.contains("access.toml does not exist") && output.contains("tidings token create"),
+        "{output}"
     );
-    create_token(folder.path(), "she", &["all"]);
+    create_token(folder.path(), "alice", &["all"]);
     let server = Server::start_in(folder, &["broker", "--require-login"], |_| ());
     assert!(
         LineConnection::connect_client(server.address)
@@ -241,10 +258,10 @@ fn require_login_without_principals_prevents_the_start() {
     let Server { process, folder, .. } = server;
     process.signal_and_finish("TERM").expect_code(0);
     let list = folder.path().join("tidings-data/access.toml");
-    for nobody in ["", "principal = []\n"] {
-        fs::write(&list, nobody).unwrap();
-        let said = run_tidings(folder.path(), &flags).expect_code(2).stderr();
-        assert!(said.contains("access.toml lists no principal"), "{said}");
+    for no_principals in ["", "principal = []\n"] {
+        fs::write(&list, no_principals).unwrap();
+        let output = run_tidings(folder.path(), &flags).expect_code(2).stderr();
+        assert!(output.contains("access.toml lists no principal"), "{output}");
     }
     fs::remove_file(&list).unwrap();
     run_tidings(folder.path(), &flags).expect_code(2);
@@ -253,7 +270,7 @@ fn require_login_without_principals_prevents_the_start() {
 #[test]
 fn require_login_and_insecure_conflict() {
     let folder = TempDir::new().unwrap();
-    create_token(folder.path(), "she", &["all"]);
+    create_token(folder.path(), "alice", &["all"]);
     fs::write(folder.path().join("both.toml"), "require-login = true\ninsecure = true\n").unwrap();
     fs::write(folder.path().join("one.toml"), "require-login = true\n").unwrap();
     for words in [
@@ -261,41 +278,44 @@ fn require_login_and_insecure_conflict() {
         &["broker", "--config", "one.toml", "--insecure"],
         &["config", "check", "broker", "--config", "both.toml"],
     ] {
-        let said = run_tidings(folder.path(), words).expect_code(2).stderr();
-        assert!(said.contains("`require-login` and `insecure` are both set"), "{said}");
+        let output = run_tidings(folder.path(), words).expect_code(2).stderr();
+        assert!(output.contains("`require-login` and `insecure` are both set"), "{output}");
     }
 }
 
 #[test]
 fn wrong_tokens_get_the_same_answer_and_are_limited() {
-    let (server, [token]) = broker([("she", &["all"])], &[]);
+    let (server, [token]) = broker([("alice", &["all"])], &[]);
     let mut answers = Vec::new();
     for round in 0..10 {
-        let mut talk = LineConnection::connect(server.address);
-        talk.read_line();
+        let mut connection = LineConnection::connect(server.address);
+        connection.read_line();
         let wrong = match round % 3 {
             0 => "x".to_owned(),
             1 => token.to_lowercase(),
             _ => token[..token.len() - 1].to_owned(),
         };
-        answers.push(talk.request(&format!("HELLO token={wrong}")));
+        answers.push(connection.request(&format!("HELLO token={wrong}")));
     }
     answers.dedup();
     assert_eq!(answers, ["-ERR unauthenticated no principal has this token"]);
-    let mut talk = LineConnection::connect(server.address);
-    talk.read_line();
-    let said = talk.request("HELLO token=x");
-    assert!(said.starts_with("-ERR limit too many wrong tokens from this address"), "{said}");
-    // Nobody is kept out by what others try.
+    let mut connection = LineConnection::connect(server.address);
+    connection.read_line();
+    let response = connection.request("HELLO token=x");
+    assert!(
+        response.starts_with("-ERR limit too many wrong tokens from this address"),
+        "{response}"
+    );
+    // Wrong tokens of others do not lock out a principal.
     assert_eq!(logged_in(&server, &token).request("SUB new-url"), "+OK");
 }
 
-/// `TIDINGS_WRONG_TOKENS` is how many. Nobody can tell from the time, whatever is right of one: how
-/// long each kind takes is printed.
+/// `TIDINGS_WRONG_TOKENS` is their number. The time of an answer must not depend on how much of a
+/// token is right: the times of each kind are printed.
 #[test]
 fn every_wrong_token_is_rejected_with_the_same_answer() {
     let count = number_from_env("TIDINGS_WRONG_TOKENS").unwrap_or(40);
-    let (server, [token]) = broker([("she", &["all"])], &[]);
+    let (server, [token]) = broker([("alice", &["all"])], &[]);
     let mut rng = fastrand::Rng::with_seed(seed_from_env("TIDINGS_WRONG_TOKENS_SEED"));
     let mut times = [const { Vec::new() }; 4];
     for round in 0..count {
@@ -303,7 +323,7 @@ fn every_wrong_token_is_rejected_with_the_same_answer() {
         let mut any = |length: usize| (0..length).map(|_| rng.alphanumeric()).collect::<String>();
         let wrong = match kind {
             0 => format!("tdg_{}", any(43)),
-            // All but the last letter of it are right.
+            // All but the last letter are right.
             1 => {
                 let (right, last) = token.split_at(token.len() - 1);
                 format!("{right}{}", if last == "A" { "E" } else { "A" })
@@ -313,20 +333,23 @@ fn every_wrong_token_is_rejected_with_the_same_answer() {
         };
         let [.., high, low] = round.to_be_bytes();
         let from = Ipv4Addr::new(127, 2, high, low);
-        let mut talk = LineConnection::from_stream(connect_tcp_from(server.address, from));
-        talk.read_line();
+        let mut connection = LineConnection::from_stream(connect_tcp_from(server.address, from));
+        connection.read_line();
         let began = Instant::now();
-        let said = talk.request(&format!("HELLO token={wrong}"));
+        let response = connection.request(&format!("HELLO token={wrong}"));
         times[kind].push(began.elapsed());
-        assert_eq!(said, "-ERR unauthenticated no principal has this token", "{wrong}");
-        assert!(talk.request("STATS").starts_with("-ERR unauthenticated "), "{wrong}");
+        assert_eq!(response, "-ERR unauthenticated no principal has this token", "{wrong}");
+        assert!(connection.request("STATS").starts_with("-ERR unauthenticated "), "{wrong}");
     }
-    let kinds = ["unknown", "all but the last letter", "half of it", "short"];
+    let kinds = ["unknown", "all but the last letter", "half of the token", "short"];
     for (kind, mut times) in kinds.into_iter().zip(times) {
         times.sort_unstable();
         let at = |quarter: usize| times[(times.len() - 1) * quarter / 4];
         let (low, median, high) = (at(1), at(2), at(3));
-        eprintln!("{kind}: {} in {median:?}, half of them in {low:?} to {high:?}", times.len());
+        eprintln!(
+            "{kind}: {} tokens, median {median:?}, quartiles {low:?} to {high:?}",
+            times.len()
+        );
     }
     assert_eq!(logged_in(&server, &token).request("SUB new-url"), "+OK");
 }
@@ -343,31 +366,33 @@ fn commands_send_tokens_and_internal_clients_need_none() {
     let at = server.address.to_string();
     let folder = server.folder.path();
     let publish = ["pub", "new-url", &origin.url(0, "/"), "--broker", &at];
-    let said = run_tidings(folder, &publish).expect_code(1).stderr();
-    assert!(said.contains("log in with --token-file"), "{said}");
+    let output = run_tidings(folder, &publish).expect_code(1).stderr();
+    assert!(output.contains("log in with --token-file"), "{output}");
     fs::write(folder.join("producer.token"), format!("{producer}\n")).unwrap();
     run_tidings(folder, &[&publish[..], &["--token-file", "producer.token"]].concat())
         .expect_code(0);
     server.process.wait_for_line_with(&origin.url(0, "/"));
     let listen = ["sub", "new-url", "--from", "first", "--count", "1", "--broker", &at];
     let mut command = tidings_command(folder, listen);
-    let heard = Process::start(command.env("TIDINGS_TOKEN", &reader)).finish().expect_code(0);
-    assert!(heard.stdout()[0].contains(&origin.url(0, "/")), "{:?}", heard.stdout());
-    // The person on this machine.
+    let received = Process::start(command.env("TIDINGS_TOKEN", &reader)).finish().expect_code(0);
+    assert!(received.stdout()[0].contains(&origin.url(0, "/")), "{:?}", received.stdout());
+    // A person on this machine.
     let socket = server.data_dir().join("broker.sock");
     let mut typed = Process::start(Command::new("nc").arg("-NU").arg(&socket));
     typed.wait_for_line_with("Connected.");
     typed.write(format!("{}\n", origin.url(0, "/typed")));
     server.process.wait_for_line_with(&origin.url(0, "/typed"));
     typed.finish();
-    // Where none belongs.
-    let mut talk = LineConnection::connect(server.address);
-    talk.read_line();
+    // A token in a wrong place.
+    let mut connection = LineConnection::connect(server.address);
+    connection.read_line();
     assert!(
-        talk.request(&format!("HELLO token={producer} name={producer} echo=x")).starts_with("+OK")
+        connection
+            .request(&format!("HELLO token={producer} name={producer} echo=x"))
+            .starts_with("+OK")
     );
-    assert!(talk.request(&format!("SUB {producer}")).starts_with("-ERR"));
-    // Tokens are nowhere to be read.
+    assert!(connection.request(&format!("SUB {producer}")).starts_with("-ERR"));
+    // No output and no file contains a token.
     let Server { process, folder, .. } = server;
     let ended = process.signal_and_finish("TERM").expect_code(0);
     let mut all = ended.stdout().join("\n") + &ended.stderr();
@@ -392,40 +417,40 @@ fn listening_on_the_network_requires_tokens_and_tls() {
         ["broker", "--listen", "0.0.0.0:0", "--http", "off"],
         ["up", "--listen", "127.0.0.1:0", "--http", "[::]:0"],
     ] {
-        let said = run_tidings(folder.path(), &words).expect_code(2).stderr();
+        let output = run_tidings(folder.path(), &words).expect_code(2).stderr();
         assert!(
-            said.contains("tidings token create NAME") && said.contains("--tls-cert FILE"),
-            "{said}"
+            output.contains("tidings token create NAME") && output.contains("--tls-cert FILE"),
+            "{output}"
         );
-        assert!(said.contains("--insecure"), "{said}");
+        assert!(output.contains("--insecure"), "{output}");
     }
     let words = ["broker", "--listen", "127.0.0.1:0", "--http", "off", "--zmq-pull", "tcp://*:0"];
-    let said = run_tidings(folder.path(), &words).expect_code(2).stderr();
-    assert!(said.contains("--zmq-pull tcp://0.0.0.0:0 is open to other machines"), "{said}");
+    let output = run_tidings(folder.path(), &words).expect_code(2).stderr();
+    assert!(output.contains("--zmq-pull tcp://0.0.0.0:0 is open to other machines"), "{output}");
     let server = Server::start(&["broker", "--insecure", "--http", "0.0.0.0:0"]);
     server.process.wait_for_line_with("(--insecure)");
-    create_token(folder.path(), "she", &["all"]);
+    create_token(folder.path(), "alice", &["all"]);
     let words = ["broker", "--listen", "0.0.0.0:0", "--http", "off"];
-    let said = run_tidings(folder.path(), &words).expect_code(2).stderr();
-    assert!(said.contains("tokens would be sent unencrypted"), "{said}");
+    let output = run_tidings(folder.path(), &words).expect_code(2).stderr();
+    assert!(output.contains("tokens would be sent unencrypted"), "{output}");
 }
 
 // PROTOCOL: S3
 #[test]
 fn peers_can_use_only_the_notifier_topic() {
-    let (server, [token]) = broker([("she", &["sub:*"])], &["--notifier", "guestbook"]);
-    let mut she = logged_in(&server, &token);
-    assert_eq!(she.request("SUB guestbook"), "+OK");
-    assert_eq!(she.request("SUB new-url"), "+OK");
+    let (server, [token]) = broker([("alice", &["sub:*"])], &["--notifier", "guestbook"]);
+    let mut alice = logged_in(&server, &token);
+    assert_eq!(alice.request("SUB guestbook"), "+OK");
+    assert_eq!(alice.request("SUB new-url"), "+OK");
     let (mut one, _) = LineConnection::connect_with_number(server.address);
     let (mut other, _) = LineConnection::connect_with_number(server.address);
-    // Who is a peer cannot log in any more, and does not give away with what it tries to.
+    // A peer cannot log in any more, and the broker does not publish the token that it sends.
     one.send(format!("hello\nHELLO token={token}\nhttp://a.example/ every=1m\nPUB new-url x\n"));
     assert_eq!(other.read_line(), "hello");
     server.process.wait_for_line_with("the line contains a token");
     assert_eq!(other.read_line(), "PUB new-url x");
-    assert_eq!(she.read_line(), "MSG guestbook 1 hello");
-    assert_eq!(she.read_line(), "MSG guestbook 2 PUB new-url x");
+    assert_eq!(alice.read_line(), "MSG guestbook 1 hello");
+    assert_eq!(alice.read_line(), "MSG guestbook 2 PUB new-url x");
     let mut client = LineConnection::connect(server.address);
     client.read_line();
     assert!(client.request("PUB guestbook x").starts_with("-ERR unauthenticated "));
@@ -434,8 +459,8 @@ fn peers_can_use_only_the_notifier_topic() {
 #[test]
 fn principals_are_listed_and_invalid_token_commands_are_rejected() {
     let folder = TempDir::new().unwrap();
-    let said = run_tidings(folder.path(), &["token", "ls"]).expect_code(0).stderr();
-    assert!(said.contains("login is not required"), "{said}");
+    let output = run_tidings(folder.path(), &["token", "ls"]).expect_code(0).stderr();
+    assert!(output.contains("login is not required"), "{output}");
     create_token(folder.path(), "ci", &["pub:new-url", "url:https://a.example/blog/"]);
     run_tidings(
         folder.path(),
@@ -455,24 +480,24 @@ fn principals_are_listed_and_invalid_token_commands_are_rejected() {
         (vec!["token", "revoke", "x"], 1, "no principal x"),
         (vec!["token", "set", "x", "--allow", "all"], 1, "no principal x"),
     ] {
-        let said = run_tidings(folder.path(), &words).expect_code(code).stderr();
-        assert!(said.contains(text), "{words:?}: {said}");
+        let output = run_tidings(folder.path(), &words).expect_code(code).stderr();
+        assert!(output.contains(text), "{words:?}: {output}");
     }
     fs::write(folder.path().join("tidings-data/access.toml"), "[[principal]]\nname = 3\n").unwrap();
     let words = ["broker", "--listen", "127.0.0.1:0", "--http", "off"];
-    let said = run_tidings(folder.path(), &words).expect_code(2).stderr();
-    assert!(said.contains("access.toml:2:"), "{said}");
+    let output = run_tidings(folder.path(), &words).expect_code(2).stderr();
+    assert!(output.contains("access.toml:2:"), "{output}");
 }
 
 // PROTOCOL: H1
 #[test]
 fn a_rejected_http_request_creates_nothing() {
-    let known = [("op", &["all"][..]), ("she", &["admin", "job:*", "url:http://a.example/"])];
-    let (server, [all, hers]) = broker(known, &[]);
-    let words = ["token", "set", "she", "--allow", "all", "--deny", "monitor"];
+    let known = [("op", &["all"][..]), ("alice", &["admin", "job:*", "url:http://a.example/"])];
+    let (server, [all, alice_token]) = broker(known, &[]);
+    let words = ["token", "set", "alice", "--allow", "all", "--deny", "monitor"];
     let http = HttpClient::new(&server);
     let send = |method: &str, path: &str, body: &str| {
-        let bearer = format!("Authorization: Bearer {hers}");
+        let bearer = format!("Authorization: Bearer {alice_token}");
         http.send_body(method, path, "application/json", &[&bearer], body)
     };
     let urls = r#"{"job":"secret","urls":["http://a.example/1","http://b.example/2"]}"#;
@@ -483,9 +508,11 @@ fn a_rejected_http_request_creates_nothing() {
     let urls = r#"{"urls":["http://a.example/1","http://b.example/2"]}"#;
     let got = send("POST", "/jobs/old/urls", urls);
     assert_eq!(got.status, 403, "{}", got.body);
-    // Who may make it, and may not see what was made.
+    // Permitted to create it, and denied to read what was created.
     run_tidings(server.folder.path(), &words).expect_code(0);
-    wait_until("she may see nothing", || (send("GET", "/stats", "").status == 403).then_some(()));
+    wait_until("the change of the permissions of alice", || {
+        (send("GET", "/stats", "").status == 403).then_some(())
+    });
     for (method, path, body) in [
         ("PUT", "/topics/secret", "{}"),
         ("PUT", "/groups/secret", r#"{"key":"none"}"#),
@@ -494,9 +521,12 @@ fn a_rejected_http_request_creates_nothing() {
         let got = send(method, path, body);
         assert_eq!(got.status, 403, "{method} {path}: {}", got.body);
     }
-    for ask in ["TOPIC ls", "GROUP ls", "JOB ls", "GROUP tasks crawlers"] {
-        let said = operator.request_lines(ask).join("\n");
-        assert!(!said.contains("secret") && !said.contains("a.example"), "{ask}: {said}");
+    for command in ["TOPIC ls", "GROUP ls", "JOB ls", "GROUP tasks crawlers"] {
+        let response = operator.request_lines(command).join("\n");
+        assert!(
+            !response.contains("secret") && !response.contains("a.example"),
+            "{command}: {response}"
+        );
     }
     assert_eq!(send("POST", "/jobs", r#"{"job":"open","close":true}"#).status, 200);
 }

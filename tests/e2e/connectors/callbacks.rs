@@ -1,5 +1,4 @@
-//! Callbacks of jobs: what a server hears when a job is done, how often, and how it knows that it
-//! is true.
+//! Callbacks of jobs: their content, signature, retries and limits.
 
 use std::fs;
 use std::io::Write;
@@ -23,13 +22,13 @@ const SECRETS: &str = "whsec_YSBzZWNyZXQgb2YgdGhlIGJyb2tlciBhbmQgaXRzIGZyaWVuZHM
 
 const LOOPBACK: &str = "--allow-private=127.0.0.0/8,::1";
 
-/// Requests that there are at once.
+/// Callbacks that the broker sends at the same time.
 const MAX_CONCURRENT_REQUESTS: usize = 64;
 
-/// What makes a second attempt come at once, and the tasks of who was killed come back soon.
+/// A group with a short backoff and a short lease, so that retries come at once.
 const FAST_GROUP: &str = "GROUP create callbacks topics=job-done key=none lease=1s backoff=1ms";
 
-/// A broker that may ask loopback, with a quick group.
+/// A broker that may send callbacks to loopback addresses, with the fast group.
 #[track_caller]
 fn fast_broker(settings: &str) -> Server {
     let server = Server::start(&["broker", LOOPBACK]);
@@ -39,7 +38,7 @@ fn fast_broker(settings: &str) -> Server {
     server
 }
 
-/// A job without a seed: it is done at once.
+/// Opens and closes a job without seeds, so that it is done at once.
 #[track_caller]
 fn complete_job(server: &Server, name: &str, callback: &str) {
     let mut client = LineConnection::connect_client(server.address);
@@ -49,7 +48,7 @@ fn complete_job(server: &Server, name: &str, callback: &str) {
     }
 }
 
-/// The group, when it has come to that.
+/// Waits until the group shows this value.
 #[track_caller]
 fn wait_for_group(server: &Server, key: &str, value: u64) -> Value {
     wait_until(&format!("{key} to be {value}"), || {
@@ -68,10 +67,10 @@ fn dead_letter(server: &Server) -> Value {
     dead.remove(0)
 }
 
-/// What `openssl` makes of the secret, which is not in Base64, for what a request says.
+/// The signature that `openssl` computes with the decoded secret over a request.
 #[track_caller]
-fn expected_signature(secret: &str, told: &CallbackRequest) -> String {
-    let (id, time) = (told.header("webhook-id"), told.header("webhook-timestamp"));
+fn expected_signature(secret: &str, request: &CallbackRequest) -> String {
+    let (id, time) = (request.header("webhook-id"), request.header("webhook-timestamp"));
     let script = "openssl dgst -sha256 -hmac \"$0\" -binary | openssl base64 -A";
     let mut shell = Command::new("sh")
         .args(["-c", script, secret])
@@ -79,7 +78,7 @@ fn expected_signature(secret: &str, told: &CallbackRequest) -> String {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    write!(shell.stdin.take().unwrap(), "{id}.{time}.{}", told.body).unwrap();
+    write!(shell.stdin.take().unwrap(), "{id}.{time}.{}", request.body).unwrap();
     let output = shell.wait_with_output().unwrap();
     assert!(output.status.success());
     format!("v1,{}", String::from_utf8(output.stdout).unwrap())
@@ -94,7 +93,7 @@ fn each_pass_sends_one_callback_signed_with_all_secrets() {
     let words = ["up", LOOPBACK, "--callback-secret-file", "secrets"];
     let server = Server::start_in(folder, &words, |_| ());
     let http = HttpClient::new(&server);
-    // Nobody is told of others, before and after.
+    // A job without a callback causes no request.
     let silent = json!({ "job": "silent", "urls": [], "close": true }).to_string();
     assert_eq!(http.send_json("POST", "/jobs", &silent).status, 200);
     for pass in 1..=2 {
@@ -106,34 +105,35 @@ fn each_pass_sends_one_callback_signed_with_all_secrets() {
         receiver.first_requests(pass);
     }
     complete_job(&server, "last", &receiver.url("204", "last"));
-    let told = receiver.first_requests(3);
-    let paths: Vec<_> = told.iter().map(|told| &*told.path).collect();
+    let requests = receiver.first_requests(3);
+    let paths: Vec<_> = requests.iter().map(|request| &*request.path).collect();
     assert_eq!(paths, ["/204/docs", "/204/docs", "/204/last"]);
     wait_for_group(&server, "completed", 4);
 
     let events = run_nc(server.address, "HELLO\nSUB job-done from=first\n");
     let event = events.iter().find(|event| event.contains(" docs number=2 pass=2 "));
-    let (_, words) = event.and_then(|event| event.split_once(" docs ")).expect("it is done");
+    let (_, words) =
+        event.and_then(|event| event.split_once(" docs ")).expect("the event of the job");
     let mut expected = json!({ "type": "job-done", "job": "docs" });
     for (key, value) in words.split(' ').filter_map(|word| word.split_once('=')) {
         let is_number = value.bytes().all(|byte| byte.is_ascii_digit());
         expected[key] = if is_number { json!(value.parse::<u64>().unwrap()) } else { json!(value) };
     }
-    assert_eq!(told[1].json(), expected);
+    assert_eq!(requests[1].json(), expected);
     assert_eq!((&expected["pass"], &expected["completed"]), (&json!(2), &json!(1)), "{expected}");
-    assert_eq!(told[0].json()["pass"], 1);
-    assert_ne!(told[0].header("webhook-id"), told[1].header("webhook-id"));
+    assert_eq!(requests[0].json()["pass"], 1);
+    assert_ne!(requests[0].header("webhook-id"), requests[1].header("webhook-id"));
     let serial = expected["serial"].as_str().unwrap().replace('.', "-");
-    assert_eq!(told[1].header("webhook-id"), format!("crawlers-{serial}"));
-    assert_eq!(told[1].header("content-type"), "application/json");
-    assert!(told[1].header("user-agent").starts_with("tidings"), "{told:?}");
+    assert_eq!(requests[1].header("webhook-id"), format!("crawlers-{serial}"));
+    assert_eq!(requests[1].header("content-type"), "application/json");
+    assert!(requests[1].header("user-agent").starts_with("tidings"), "{requests:?}");
 
-    for told in &told {
+    for request in &requests {
         let secrets = ["a secret of the broker and its friends", "an older secret of the broker"];
-        let signatures = secrets.map(|secret| expected_signature(secret, told)).join(" ");
-        assert_eq!(told.header("webhook-signature"), signatures);
+        let signatures = secrets.map(|secret| expected_signature(secret, request)).join(" ");
+        assert_eq!(request.header("webhook-signature"), signatures);
         let signed = ["webhook-id", "webhook-timestamp"]
-            .map(|name| format!("--with-header={name}: {}", told.header(name)));
+            .map(|name| format!("--with-header={name}: {}", request.header(name)));
         let mut probe = Process::start(&mut tidings_command(
             server.folder.path(),
             [
@@ -148,7 +148,7 @@ fn each_pass_sends_one_callback_signed_with_all_secrets() {
                 &signatures,
             ],
         ));
-        probe.write(&told.body);
+        probe.write(&request.body);
         let printed = probe.finish().expect_code(0).stdout();
         assert!(printed[0].starts_with("valid: "), "{printed:?}");
     }
@@ -187,14 +187,14 @@ fn the_first_callback_creates_the_group_with_its_settings() {
 fn a_rejected_callback_is_retried_with_its_id_after_retry_after() {
     let (server, receiver) = (fast_broker(" max-attempts=5"), CallbackServer::start());
     complete_job(&server, "docs", &receiver.url("500,503:1,302,204", "docs"));
-    let told = receiver.first_requests(4);
+    let requests = receiver.first_requests(4);
     wait_for_group(&server, "completed", 1);
-    for again in &told[1..] {
-        assert_eq!(again.header("webhook-id"), told[0].header("webhook-id"));
-        assert_eq!((&again.body, &*again.path), (&told[0].body, "/500,503:1,302,204/docs"));
-        assert!(!again.has_header("webhook-signature"), "there is no secret");
+    for again in &requests[1..] {
+        assert_eq!(again.header("webhook-id"), requests[0].header("webhook-id"));
+        assert_eq!((&again.body, &*again.path), (&requests[0].body, "/500,503:1,302,204/docs"));
+        assert!(!again.has_header("webhook-signature"), "no secret is configured");
     }
-    assert!(told[2].received_at - told[1].received_at >= 1.0, "{told:?}");
+    assert!(requests[2].received_at - requests[1].received_at >= 1.0, "{requests:?}");
     assert_eq!(receiver.requests_so_far().len(), 4, "a redirect is not followed");
 }
 
@@ -210,8 +210,8 @@ fn a_callback_that_is_always_rejected_becomes_a_dead_letter() {
     );
     assert_eq!((&letter["reason"], &letter["last"]), (&json!("max-attempts"), &json!(elsewhere)));
     run_at(&server, &["dead", "retry", "--all", "--group", "callbacks"]).expect_code(0);
-    let told = receiver.first_requests(3);
-    assert_eq!(told[2].header("webhook-id"), told[0].header("webhook-id"));
+    let requests = receiver.first_requests(3);
+    assert_eq!(requests[2].header("webhook-id"), requests[0].header("webhook-id"));
     wait_for_group(&server, "completed", 1);
 }
 
@@ -233,12 +233,12 @@ fn a_callback_to_a_private_address_is_refused_and_logged() {
         .request(&format!("{FAST_GROUP} max-attempts=2"));
     assert!(answer.starts_with("+OK"), "{answer}");
     complete_job(&server, "docs", &receiver.url("204", "docs"));
-    let said = server.process.wait_for_line_with("callbacks to addresses that are not allowed");
-    assert!(said.contains("of job docs: 127.0.0.1: 127.0.0.1 is a loopback address"), "{said}");
+    let line = server.process.wait_for_line_with("callbacks to addresses that are not allowed");
+    assert!(line.contains("of job docs: 127.0.0.1: 127.0.0.1 is a loopback address"), "{line}");
     let last = "address:_127.0.0.1_is_a_loopback_address;_start_with_--allow-private_to_crawl_it";
     assert_eq!(dead_letter(&server)["last"], last);
     assert!(receiver.requests_so_far().is_empty());
-    // Until somebody allows it.
+    // The operator allows the address, and the callback is sent.
     let server = server.restart("INT", &["broker", LOOPBACK]);
     run_at(&server, &["dead", "retry", "--all", "--group", "callbacks"]).expect_code(0);
     receiver.first_requests(1);
@@ -255,9 +255,12 @@ fn a_server_that_hangs_does_not_delay_other_callbacks() {
     receiver.first_requests_to("hang", 1);
     complete_job(&server, "docs", &format!("http://localhost:{}/204/docs", receiver.port));
     receiver.first_requests_to("docs", 1);
-    // Otherwise it would have had to wait for them.
-    let told = receiver.requests_so_far();
-    assert!(told.iter().filter(|told| told.path == "/hang/hang").count() < MAX_CONCURRENT_REQUESTS);
+    // Otherwise it would have waited for the hanging ones.
+    let requests = receiver.requests_so_far();
+    assert!(
+        requests.iter().filter(|request| request.path == "/hang/hang").count()
+            < MAX_CONCURRENT_REQUESTS
+    );
     wait_for_group(&server, "completed", 1);
 }
 
@@ -270,8 +273,8 @@ fn a_callback_group_with_other_topics_is_left_alone_and_reported() {
     let answer = client.request("GROUP create callbacks topics=mine key=none");
     assert!(answer.starts_with("+OK"), "{answer}");
     complete_job(&server, "docs", &receiver.url("204", "docs"));
-    let said = server.process.wait_for_line_with("callbacks are not delivered");
-    let (_, remedy) = said.rsplit_once(": tidings ").expect("the message ends with a command");
+    let line = server.process.wait_for_line_with("callbacks are not delivered");
+    let (_, remedy) = line.rsplit_once(": tidings ").expect("the message ends with a command");
     let words: Vec<_> = remedy.trim_end().split(' ').collect();
     assert_eq!(words, ["group", "set", "callbacks", "topics=mine,job-done"]);
     assert!(client.request("GROUP show callbacks").contains(" members=0 "));
@@ -287,9 +290,9 @@ fn a_callback_in_flight_at_a_stop_is_sent_after_the_restart() {
         complete_job(&server, "docs", &receiver.url("hang,204", "docs"));
         receiver.first_requests(1);
         let server = server.restart(signal, &["broker", LOOPBACK]);
-        let told = receiver.first_requests(2);
-        assert_eq!(told[0].header("webhook-id"), told[1].header("webhook-id"), "{signal}");
-        // Broken off is not failed.
+        let requests = receiver.first_requests(2);
+        assert_eq!(requests[0].header("webhook-id"), requests[1].header("webhook-id"), "{signal}");
+        // An interrupted attempt does not count as failed.
         wait_for_group(&server, "completed", 1);
     }
 }
@@ -300,21 +303,21 @@ fn a_broker_killed_when_a_job_is_done_sends_its_callback_later() {
     let mut server = Server::start(&["broker", LOOPBACK]);
     for round in 1..=3 {
         let name = format!("job-{round}");
-        // The end is announced by whichever of the two comes to it.
+        // Either the killed broker or the next one announces the end of the job.
         complete_job(&server, &name, &receiver.url("204", &name));
         server = server.restart("KILL", &["broker", LOOPBACK]);
         receiver.first_requests_to(&name, 1);
-        wait_until("nothing to wait", || {
+        wait_until("an empty group", || {
             let shown =
                 LineConnection::connect_client(server.address).request("GROUP show callbacks");
             shown.contains(" waiting=0 processing=0 ").then_some(())
         });
     }
     for round in 1..=3 {
-        let told = receiver.first_requests_to(&format!("job-{round}"), 1);
+        let requests = receiver.first_requests_to(&format!("job-{round}"), 1);
         let ids: std::collections::BTreeSet<_> =
-            told.iter().map(|told| told.header("webhook-id")).collect();
-        assert_eq!(ids.len(), 1, "{told:?}");
+            requests.iter().map(|request| request.header("webhook-id")).collect();
+        assert_eq!(ids.len(), 1, "{requests:?}");
     }
 }
 
@@ -397,9 +400,9 @@ fn a_callback_host_with_an_invalid_xn_label_is_rejected() {
     let server = Server::start_broker();
     let mut client = LineConnection::connect_client(server.address);
     let answer = client.request("JOB open docs callback=https://x.xn--pokxncvks/done");
-    let said = "-ERR bad-argument callback=: the host x.xn--pokxncvks has an xn-- label";
-    assert!(answer.starts_with(said), "{answer}");
-    // Its pages are another matter.
+    let expected = "-ERR bad-argument callback=: the host x.xn--pokxncvks has an xn-- label";
+    assert!(answer.starts_with(expected), "{answer}");
+    // Pages of this host are allowed.
     assert!(client.request("PUB new-url https://x.xn--pokxncvks/page").starts_with("+OK"));
     assert!(
         client.request("JOB open docs callback=https://xn--bcher-kva.example/").starts_with("+OK")

@@ -1,5 +1,5 @@
-//! `tidings watch`: each complete file is announced once, whoever writes it and whatever befalls
-//! who watches; on a directory of a disk and on a tmpfs.
+//! `tidings watch` announces each complete file once, on a disk and on a tmpfs, also after kills
+//! and restarts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -25,16 +25,17 @@ use crate::support::seed::seed_from_env;
 use crate::support::small_disk::SmallDisk;
 use crate::support::wait::wait_until;
 
-/// Files of a burst: with four notices each, more than the kernel keeps for who does not listen.
+/// More files than the kernel queues events for: each causes four, and the queue has a limit while
+/// the program does not read.
 const BURST_FILES: usize = 10_000;
 
-/// A directory on the disk that the build is on, which no tmpfs is big enough for.
+/// A directory on the disk of the build, which is not a tmpfs.
 #[track_caller]
 pub(crate) fn disk_dir() -> TempDir {
     TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-/// Begins to watch with these words.
+/// Starts a watch with these arguments.
 #[track_caller]
 fn start_watch(server: &Server, words: &[&OsStr]) -> Process {
     let mut command = tidings_command(server.folder.path(), ["watch", "--data", "watched"]);
@@ -43,30 +44,30 @@ fn start_watch(server: &Server, words: &[&OsStr]) -> Process {
     watch
 }
 
-/// The same for one directory, with flags.
+/// Starts a watch of one directory.
 #[track_caller]
 pub(crate) fn watch_dir(server: &Server, dir: &Path, flags: &[&str]) -> Process {
     let flags = flags.iter().map(OsStr::new);
     start_watch(server, &[dir.as_os_str()].into_iter().chain(flags).collect::<Vec<_>>())
 }
 
-/// Announces what is new, and ends.
+/// Announces new files and ends.
 #[track_caller]
 pub(crate) fn watch_once(server: &Server, dir: &Path, flags: &[&str]) {
     watch_dir(server, dir, &[&["--once"], flags].concat()).finish().expect_code(0);
 }
 
-/// Everything that is on a topic.
+/// All events of a topic.
 #[track_caller]
 fn read_events(server: &Server, topic: &str) -> Vec<String> {
-    static ASKED: AtomicUsize = AtomicUsize::new(0);
-    let end = format!("end-{}", ASKED.fetch_add(1, Ordering::Relaxed));
-    let mut talk = LineConnection::connect_client(server.address);
-    assert!(talk.request(&format!("PUB {topic} {end}")).starts_with("+OK"));
-    assert!(talk.request(&format!("SUB {topic} from=first")).starts_with("+OK"));
+    static READ_COUNT: AtomicUsize = AtomicUsize::new(0);
+    let end = format!("end-{}", READ_COUNT.fetch_add(1, Ordering::Relaxed));
+    let mut connection = LineConnection::connect_client(server.address);
+    assert!(connection.request(&format!("PUB {topic} {end}")).starts_with("+OK"));
+    assert!(connection.request(&format!("SUB {topic} from=first")).starts_with("+OK"));
     let mut events = Vec::new();
     loop {
-        let line = talk.read_line();
+        let line = connection.read_line();
         let Some(rest) = line.strip_prefix(&format!("MSG {topic} ")) else { continue };
         match rest.split_once(' ').unwrap().1 {
             event if event == end => return events,
@@ -81,19 +82,19 @@ pub(crate) fn announced_events(server: &Server) -> Vec<String> {
     read_events(server, "file-ready")
 }
 
-/// The path that an event is about.
+/// The path in an event.
 pub(crate) fn event_path(event: &str) -> PathBuf {
     OsString::from_vec(decode(event.split(' ').next().unwrap())).into()
 }
 
-/// The paths of all announced files, in their order.
+/// The paths of all announced files, in order.
 #[track_caller]
 pub(crate) fn announced_files(server: &Server) -> Vec<PathBuf> {
     let events = announced_events(server);
     events.iter().filter(|event| event.contains(" size=")).map(|event| event_path(event)).collect()
 }
 
-/// Waits until this file has been announced so often.
+/// Waits until this file was announced this many times.
 #[track_caller]
 pub(crate) fn wait_until_announced(server: &Server, file: &Path, times: usize) {
     wait_until(&format!("{} to be announced", file.display()), || {
@@ -109,7 +110,7 @@ pub(crate) fn wait_for_event(server: &Server, beginning: &str) -> String {
     })
 }
 
-/// Writes aside and renames into place.
+/// Writes a temporary file and renames it.
 #[track_caller]
 pub(crate) fn write_and_rename(path: &Path, text: &str) {
     let aside = path.with_file_name(".aside");
@@ -117,12 +118,13 @@ pub(crate) fn write_and_rename(path: &Path, text: &str) {
     fs::rename(aside, path).unwrap();
 }
 
-/// Every way in which a file can come to be complete, in a directory of this kind.
+/// Creates files in all ways in which a file can become complete, and checks that each complete
+/// file is announced.
 #[track_caller]
 fn expect_only_complete_files(dir: &Path, flags: &[&str]) {
     let server = Server::start_broker();
     let watch = watch_dir(&server, dir, flags);
-    // Somebody has it open, and has written something.
+    // A file that is open and partly written.
     let mut open = File::create(dir.join("open")).unwrap();
     open.write_all(b"one").unwrap();
     let names: [&[u8]; 6] = [
@@ -141,22 +143,22 @@ fn expect_only_complete_files(dir: &Path, flags: &[&str]) {
     }
     std::os::unix::fs::symlink("/etc/hostname", dir.join("symlink")).unwrap();
     fs::create_dir(dir.join("directory")).unwrap();
-    fs::write(dir.join("directory/below"), "not asked for").unwrap();
+    fs::write(dir.join("directory/below"), "not recursive").unwrap();
     fs::write(dir.join("closed"), "closed").unwrap();
     wait_until_announced(&server, &dir.join("closed"), 1);
     for name in names {
         wait_until_announced(&server, &dir.join(OsStr::from_bytes(name)), 1);
     }
-    assert!(!announced_files(&server).contains(&dir.join("open")), "it is not closed");
+    assert!(!announced_files(&server).contains(&dir.join("open")), "the file is still open");
     open.write_all(b" and more").unwrap();
     drop(open);
-    wait_until(" the whole of it", || {
+    wait_until("the complete file", || {
         let events = announced_events(&server);
         events
             .into_iter()
             .find(|event| event_path(event) == dir.join("open") && value(event, "size") == "12")
     });
-    // Another one in its place, the same one written again, and no change at all.
+    // A replaced file, a rewritten one, and one that is opened but not changed.
     write_and_rename(&dir.join("plain"), "longer text");
     wait_until_announced(&server, &dir.join("plain"), 2);
     fs::write(dir.join("closed"), "closed again").unwrap();
@@ -225,9 +227,9 @@ fn changes_between_runs_are_announced_at_the_next_start() {
     assert_eq!(paths, ["replaced", "rewritten", "new"].map(file).into(), "{after:#?}");
     assert_eq!((after.len(), value(&after[3], "files")), (4, "3"));
     watch_once(&server, dir.path(), &["--batch-end"]);
-    assert_eq!(announced_events(&server).len(), before.len() + after.len(), "nothing is new");
+    assert_eq!(announced_events(&server).len(), before.len() + after.len(), "no new file");
 
-    // Another directory, of which only what comes is wanted, and only some of that.
+    // Another directory, with `--new-only` and patterns.
     let dir = disk_dir();
     let file = |name: &str| dir.path().join(name);
     fs::write(file("old.pdf"), "x").unwrap();
@@ -250,13 +252,13 @@ fn moved_and_recreated_directories_are_watched() {
     fs::create_dir(&root).unwrap();
     let _watch = watch_dir(&server, &root, &["--recursive"]);
     let file = |name: &str| root.join(name);
-    // All of it is made before anybody can have begun to watch it.
+    // The tree is complete before the watch can have begun to watch its directories.
     fs::create_dir_all(file("a/b/c")).unwrap();
     fs::write(file("a/b/c/first"), "1").unwrap();
     fs::create_dir(file(".git")).unwrap();
     fs::write(file(".git/object"), "1").unwrap();
     wait_until_announced(&server, &file("a/b/c/first"), 1);
-    // Elsewhere, and what happens there is of no interest; then back under another name.
+    // The directory moves out, where changes are ignored, and comes back under another name.
     let away = dir.path().join("away");
     fs::rename(file("a"), &away).unwrap();
     fs::write(away.join("b/c/second"), "2").unwrap();
@@ -271,7 +273,7 @@ fn moved_and_recreated_directories_are_watched() {
     fs::write(file("d/b/third"), "3").unwrap();
     wait_until_announced(&server, &file("d/b/third"), 1);
 
-    // The directory itself, which somebody is told of.
+    // The watched directory itself disappears and comes back, which events report.
     fs::rename(&root, &away).unwrap();
     let shown = root.to_str().unwrap();
     wait_for_event(&server, &format!("{shown} error=gone id="));
@@ -281,7 +283,7 @@ fn moved_and_recreated_directories_are_watched() {
     wait_until_announced(&server, &file("d/b/fourth"), 1);
     let announced = announced_events(&server);
     let errors = announced.iter().filter(|event| event.contains(" error=")).count();
-    assert_eq!(errors, 2, "once per change: {announced:#?}");
+    assert_eq!(errors, 2, "one event per change: {announced:#?}");
     assert!(!announced.iter().any(|event| event.contains("/.git/")), "{announced:#?}");
     let files: BTreeSet<_> = announced_files(&server).into_iter().collect();
     assert_eq!(files.len(), announced.len() - errors, "each once: {announced:#?}");
@@ -289,7 +291,7 @@ fn moved_and_recreated_directories_are_watched() {
 
 #[test]
 fn a_watch_ignores_its_own_state_and_the_data_directory() {
-    // Everything is here: the watcher's own state, and what the broker writes for it.
+    // The watched folder contains the watch's own state and the broker's data directory.
     let server = Server::start_broker();
     let dir = server.folder.path().to_owned();
     fs::write(dir.join("file"), "x").unwrap();
@@ -323,7 +325,7 @@ fn the_batch_end_follows_the_last_file() {
     }
 }
 
-/// Ways to make a file of which nobody is heard to close it after writing.
+/// Ways to create a file without an event for closing it after writing.
 #[test]
 fn files_without_a_close_event_are_announced_and_delay_no_batch_end() {
     let server = Server::start_broker();
@@ -331,7 +333,7 @@ fn files_without_a_close_event_are_announced_and_delay_no_batch_end() {
     let file = |name: &str| dir.path().join(name);
     fs::create_dir(file("aside")).unwrap();
     let _watch = watch_dir(&server, dir.path(), &["--batch-end=300ms"]);
-    // Without a name until it is written.
+    // A file without a name until it is written.
     let flags = OFlags::TMPFILE | OFlags::WRONLY;
     let unnamed = rustix::fs::open(dir.path(), flags, Mode::from_raw_mode(0o644)).unwrap();
     let unnamed = File::from(unnamed);
@@ -339,17 +341,17 @@ fn files_without_a_close_event_are_announced_and_delay_no_batch_end() {
     let link = format!("/proc/self/fd/{}", unnamed.as_raw_fd());
     linkat(CWD, link, CWD, file("unnamed"), AtFlags::SYMLINK_FOLLOW).unwrap();
     drop(unnamed);
-    // Under another name, which is gone before anybody can look.
+    // A file under another name, which is removed at once.
     fs::write(file("aside/linked"), "x").unwrap();
     fs::hard_link(file("aside/linked"), file("linked")).unwrap();
     fs::remove_file(file("aside/linked")).unwrap();
-    // Only opened for reading.
+    // A file that is only opened for reading.
     assert!(Command::new("flock").arg(file("lock")).arg("true").status().unwrap().success());
     for name in ["unnamed", "linked", "lock"] {
         wait_until_announced(&server, &file(name), 1);
     }
     wait_for_event(&server, &format!("{} batch=end files=3 ", dir.path().display()));
-    // Who writes on for long is waited for: this one is closed in the end.
+    // A file that is written slowly is waited for until it is closed.
     let slow = File::create(file("slow")).unwrap();
     write_and_rename(&file("quick"), "x");
     wait_until_announced(&server, &file("quick"), 1);
@@ -358,7 +360,7 @@ fn files_without_a_close_event_are_announced_and_delay_no_batch_end() {
     wait_for_event(&server, &format!("{} batch=end files=2 ", dir.path().display()));
 }
 
-/// More directories than the kernel keeps notices of: to look at one is a notice, too.
+/// More directories than the kernel's queue has events: scanning a directory causes an event, too.
 #[test]
 fn a_scan_of_many_directories_comes_to_an_end() {
     let server = Server::start_broker();
@@ -370,8 +372,8 @@ fn a_scan_of_many_directories_comes_to_an_end() {
     let first = dir.path().join("7/4907/first");
     write_and_rename(&first, "x");
     wait_until_announced(&server, &first, 1);
-    // Rests then: its processor time does not grow while nothing happens.
-    wait_until("it to rest", || {
+    // The watch comes to rest: its CPU time does not grow while nothing happens.
+    wait_until("the watch to come to rest", || {
         let before = watch.processor_ticks();
         thread::sleep(Duration::from_millis(300));
         (watch.processor_ticks() <= before + 2).then_some(())
@@ -390,7 +392,7 @@ fn all_files_are_announced_after_an_inotify_overflow() {
         write_and_rename(&dir.path().join(format!("{n}")), "x");
     }
     watch.signal("CONT");
-    wait_until("all to be announced", || {
+    wait_until("all files to be announced", || {
         (announced_files(&server).len() > BURST_FILES).then_some(())
     });
     let files = announced_files(&server);
@@ -415,12 +417,12 @@ fn a_watch_killed_repeatedly_announces_each_file_once() {
             }
         })
     };
-    // Each life ends after another part of its scan, its announcements and its confirmations.
+    // Each kill interrupts another part of the scan, the announcements and the confirmations.
     let mut known = 0;
     for _ in 0..12 {
         let watch = watch_dir(&server, dir.path(), &["--recursive", "--settle", "50ms"]);
         let more = (known + random.usize(0..BURST_FILES / 12)).min(BURST_FILES);
-        known = wait_until("some more to be announced", || {
+        known = wait_until("more files to be announced", || {
             let known = announced_files(&server).len();
             (known >= more).then_some(known)
         });
@@ -430,8 +432,8 @@ fn a_watch_killed_repeatedly_announces_each_file_once() {
     watch_once(&server, dir.path(), &["--recursive"]);
     let files = announced_files(&server);
     let distinct: BTreeSet<_> = files.iter().cloned().collect();
-    assert_eq!(distinct, (0..BURST_FILES).map(path_of).collect(), "none is missing");
-    assert_eq!(files.len(), BURST_FILES, "none is there twice");
+    assert_eq!(distinct, (0..BURST_FILES).map(path_of).collect(), "every file is announced");
+    assert_eq!(files.len(), BURST_FILES, "no file is announced twice");
 }
 
 #[test]
@@ -447,7 +449,9 @@ fn a_restart_of_the_broker_loses_no_file() {
         write_and_rename(&dir.path().join(format!("{n}")), "x");
     }
     watch.wait_for_line_with("reconnected");
-    wait_until("all to be announced", || (announced_files(&server).len() >= 100).then_some(()));
+    wait_until("all files to be announced", || {
+        (announced_files(&server).len() >= 100).then_some(())
+    });
     let files = announced_files(&server);
     assert_eq!(files.iter().collect::<BTreeSet<_>>().len(), files.len(), "each once");
 }
@@ -479,15 +483,15 @@ fn spooled_url_files_are_published_and_removed() {
     let server = Server::start_broker();
     let dir = disk_dir();
     let words = ["--topic", "links", "--spool"].map(OsStr::new);
-    let begin = || start_watch(&server, &[&words[..], &[dir.path().as_os_str()]].concat());
-    let watch = begin();
+    let start = || start_watch(&server, &[&words[..], &[dir.path().as_os_str()]].concat());
+    let watch = start();
     let odd = dir.path().join("odd");
     write_and_rename(
         &odd,
         "http://a.example/ prio=5\n\n# nothing\nsome text\r\nfor\u{7}ged\nhttp://b.example/",
     );
-    let kept = dir.path().join(".rejected-odd");
-    wait_until("the rest to be kept", || kept.exists().then_some(()));
+    let rejected_file = dir.path().join(".rejected-odd");
+    wait_until("the rejected line to be kept", || rejected_file.exists().then_some(()));
     let note = watch.wait_for_line_with("odd:5: ");
     assert!(note.contains("control byte 0x07"), "{note}");
     let events = read_events(&server, "links");
@@ -499,7 +503,8 @@ fn spooled_url_files_are_published_and_removed() {
     ];
     assert_eq!(events, expected);
 
-    // Killed in the middle: what is not removed is published again, and the broker knows it.
+    // After a kill in the middle, lines of files that still exist are published again, and the
+    // broker recognizes their ids.
     for n in 0..300 {
         let lines: Vec<_> = (0..10).map(|line| format!("http://c.example/{n}/{line}\n")).collect();
         write_and_rename(&dir.path().join(format!("{n}")), &lines.concat());
@@ -508,7 +513,7 @@ fn spooled_url_files_are_published_and_removed() {
         }
     }
     watch.finish();
-    let _watch = begin();
+    let _watch = start();
     wait_until("an empty directory", || {
         (fs::read_dir(dir.path()).unwrap().count() == 1).then_some(())
     });
@@ -522,42 +527,41 @@ fn a_rejected_line_is_set_aside_and_the_others_are_published_once() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let broker = listener.local_addr().unwrap().to_string();
     let dir = disk_dir();
-    let kept = [dir.path().join(".rejected-odd"), dir.path().join(".rejected-odd.2")];
-    // A broker that refuses what it does not like, and says what else it has heard.
-    let (heard, published) = mpsc::channel();
+    let rejected_files = [dir.path().join(".rejected-odd"), dir.path().join(".rejected-odd.2")];
+    // A server that plays a broker: it rejects some lines and passes the others to the test.
+    let (accepted, published) = mpsc::channel();
     thread::spawn(move || {
         let (stream, _) = listener.accept().unwrap();
         let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
-        let say = |text: String| (&stream).write_all(text.as_bytes()).unwrap();
-        say("Connected.  (PID 1)\r\n".to_owned());
+        let send = |text: String| (&stream).write_all(text.as_bytes()).unwrap();
+        send("Connected.  (PID 1)\r\n".to_owned());
         let hello = lines.next().unwrap().unwrap();
         let echo = hello.split(' ').find(|word| word.starts_with("echo=")).unwrap();
         let resume = "0".repeat(32);
-        say(format!("+OK tidings 0.1.0 id=1 clock=1 {echo} resume={resume}\r\n"));
+        send(format!("+OK tidings 0.1.0 id=1 clock=1 {echo} resume={resume}\r\n"));
         for (n, line) in (1..).zip(lines.map_while(Result::ok)) {
             if line.contains("never") {
-                say(format!("-ERR bad-argument n={n} no\r\n"));
+                send(format!("-ERR bad-argument n={n} no\r\n"));
             } else {
-                say(format!("+OK {n} {n}\r\n"));
-                heard.send(line).unwrap();
+                send(format!("+OK {n} {n}\r\n"));
+                accepted.send(line).unwrap();
             }
         }
     });
     let folder = TempDir::new().unwrap();
     let mut command = tidings_command(folder.path(), ["watch", "--settle", "10ms", "--spool"]);
     let watch = Process::start(command.arg(dir.path()).args(["--broker", &broker]));
-    for kept in kept {
+    for rejected_file in rejected_files {
         write_and_rename(&dir.path().join("odd"), "first text\nnever\nlast text\n");
         watch.wait_for_line_with("odd:2: ");
-        wait_until("the file to be kept", || kept.exists().then_some(()));
+        wait_until("the file to be kept", || rejected_file.exists().then_some(()));
         let published: Vec<_> = published.try_iter().collect();
         assert_eq!(published, ["PUB new-url first text", "PUB new-url last text"]);
     }
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
 }
 
-/// What docs/files-and-signals.md shows: a program of one machine runs when a file of another is
-/// ready.
+/// The example of docs/files-and-signals.md: a program copies each file that is announced.
 #[test]
 fn a_program_runs_for_every_file_name() {
     let server = Server::start_broker();

@@ -1,4 +1,4 @@
-//! `tidings watch` where directories cannot be read, are not there, or are never at rest.
+//! `tidings watch` with directories that are unreadable, missing, or keep changing.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -17,7 +17,7 @@ use crate::support::process::{Process, Server, tidings_command};
 use crate::support::small_disk::SmallDisk;
 use crate::support::wait::wait_until;
 
-/// Watches through another program, which starts it in its own way.
+/// Starts a watch through another program.
 #[track_caller]
 fn start_watch_with(server: &Server, starter: &[&str], dir: &Path) -> Process {
     let watch =
@@ -46,13 +46,13 @@ fn an_unreadable_directory_is_retried() {
         rustix::fs::mkdirat(&deep, &name, Mode::RWXU).unwrap();
         deep = rustix::fs::openat(&deep, &name, OFlags::DIRECTORY, Mode::empty()).unwrap();
     }
-    // Root may read everything, unless it cannot do without.
+    // Root can read everything, so setpriv drops that capability.
     let no_root = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"];
     let starter = if rustix::process::geteuid().is_root() { &no_root[..] } else { &["env"] };
     let watch = start_watch_with(&server, starter, dir.path());
     let shown = closed.to_str().unwrap();
     wait_for_event(&server, &format!("{shown} error=denied id="));
-    wait_until("the deep one", || {
+    wait_until("an event for the deep directory", || {
         announced_events(&server).into_iter().find(|event| event.contains(" error=unreadable id="))
     });
     set_mode(0o700);
@@ -63,7 +63,7 @@ fn an_unreadable_directory_is_retried() {
     watch.signal_and_finish("TERM").expect_code(0);
     let errors: Vec<_> =
         announced_events(&server).into_iter().filter(|event| event.contains(" error=")).collect();
-    assert_eq!(errors.len(), 3, "once per change: {errors:#?}");
+    assert_eq!(errors.len(), 3, "one event per change: {errors:#?}");
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn files_of_an_unmounted_disk_are_not_announced_again() {
     }
     disk.mount_at(folder.path());
     watch_once(&server, &dir, &[]);
-    // While nobody watches.
+    // The disk is unmounted while no watch runs.
     disk.unmount_at(folder.path());
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
     let watch = watch_dir(&server, &dir, &[]);
@@ -92,7 +92,7 @@ fn files_of_an_unmounted_disk_are_not_announced_again() {
     let ended = watch.signal_and_finish("TERM").expect_code(0);
     assert!(ended.stderr().contains("3 events announced"), "{}", ended.stderr());
 
-    // Below what is watched, by looking, as no notice comes of this.
+    // A mount below the watched directory causes no inotify event, so the watch must poll.
     let dir = disk.outside_path(real.path());
     disk.mount_at(&mounted);
     let watch = watch_dir(&server, &dir, &["--recursive", "--poll", "50ms"]);

@@ -1,4 +1,4 @@
-//! The hub of one's own site.
+//! The hub for the user's own site.
 
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
@@ -22,23 +22,29 @@ fn a_subscriber_is_verified_notified_and_unsubscribed() {
     site.write_feed("feed.xml", "<rss>1</rss>");
     site.subscribe("feed.xml", "/ok/a", &[("hub.secret", "secret of /ok/a")]);
     site.subscribe("feed.xml", "/ok/b", &[("hub.lease_seconds", "86400")]);
-    let asked = &subscribers.requests("GET", "/ok/a")[0]["query"];
-    assert_eq!((&asked["hub.mode"], &asked["hub.topic"]), (&json!("subscribe"), &json!(feed)));
-    assert_eq!(asked["hub.lease_seconds"], "864000");
-    assert_eq!(asked["hub.challenge"].as_str().unwrap().len(), 64);
-    let asked = &subscribers.requests("GET", "/ok/b")[0];
-    assert_eq!(asked["query"]["hub.lease_seconds"], "86400");
-    assert!(asked["agent"].as_str().unwrap().starts_with("tidings/"));
+    let verification = &subscribers.requests("GET", "/ok/a")[0]["query"];
+    assert_eq!(
+        (&verification["hub.mode"], &verification["hub.topic"]),
+        (&json!("subscribe"), &json!(feed))
+    );
+    assert_eq!(verification["hub.lease_seconds"], "864000");
+    assert_eq!(verification["hub.challenge"].as_str().unwrap().len(), 64);
+    let verification = &subscribers.requests("GET", "/ok/b")[0];
+    assert_eq!(verification["query"]["hub.lease_seconds"], "86400");
+    assert!(verification["agent"].as_str().unwrap().starts_with("tidings/"));
 
     site.publish_feed("feed.xml", "<rss>2</rss>");
-    let told = subscribers.wait_for_request("POST", "/ok/a", 1);
-    assert_eq!((&told["body"], &told["type"]), (&json!("<rss>2</rss>"), &json!("text/xml")));
-    assert_eq!(told["signed"], true);
+    let delivery = subscribers.wait_for_request("POST", "/ok/a", 1);
+    assert_eq!(
+        (&delivery["body"], &delivery["type"]),
+        (&json!("<rss>2</rss>"), &json!("text/xml"))
+    );
+    assert_eq!(delivery["signed"], true);
     let links = format!("<{PUBLIC_URL}hub>; rel=\"hub\", <{feed}>; rel=\"self\"");
-    assert_eq!(told["link"], links);
+    assert_eq!(delivery["link"], links);
     assert_eq!(subscribers.wait_for_request("POST", "/ok/b", 1)["signed"], Value::Null);
 
-    // A ping without a change is none.
+    // A ping without a change sends nothing.
     site.publish_feed("feed.xml", "<rss>2</rss>");
     site.wait_until_idle();
     site.publish_feed("feed.xml", "<rss>3</rss>");
@@ -46,9 +52,11 @@ fn a_subscriber_is_verified_notified_and_unsubscribed() {
     subscribers.wait_for_request("POST", "/ok/b", 2);
 
     assert_eq!(site.request_subscription("unsubscribe", "feed.xml", "/ok/a", &[]).status, 202);
-    let asked = subscribers.wait_for_request("GET", "/ok/a", 2);
-    assert_eq!(asked["query"]["hub.mode"], "unsubscribe");
-    wait_until("the end", || site.subscriptions("feed.xml", "/ok/a").is_empty().then_some(()));
+    let verification = subscribers.wait_for_request("GET", "/ok/a", 2);
+    assert_eq!(verification["query"]["hub.mode"], "unsubscribe");
+    wait_until("the end of the subscription", || {
+        site.subscriptions("feed.xml", "/ok/a").is_empty().then_some(())
+    });
     site.publish_feed("feed.xml", "<rss>4</rss>");
     subscribers.wait_for_request("POST", "/ok/b", 3);
     site.wait_until_idle();
@@ -67,12 +75,12 @@ fn a_failed_challenge_neither_subscribes_nor_unsubscribes() {
     for subscriber in ["/wrong", "/no", "/moved", "/huge", "/empty", "/late"] {
         assert!(site.subscriptions("feed.xml", subscriber).is_empty(), "{subscriber}");
     }
-    // All answers were final but for that which has not come.
-    wait_until("the others to be dealt with", || {
+    // All answers were final, except the one that is still pending.
+    wait_until("the other verifications to end", || {
         (site.group_status("hub-verify")["processing"] == 1).then_some(())
     });
     assert_eq!(site.group_status("hub-verify")["waiting"], 0);
-    // An end that the subscriber does not know of.
+    // An unsubscription that the subscriber does not confirm.
     let (topic, callback) = (site.feed_url("feed.xml"), site.subscribers.callback_url("/ok"));
     let database = Connection::open(site.server.data_dir().join("hub.db")).unwrap();
     let changed = database
@@ -90,7 +98,7 @@ fn a_failed_challenge_neither_subscribes_nor_unsubscribes() {
 fn unanswered_verifications_delay_no_delivery() {
     let site = HubSite::start_with_fast_retries(8, &[]);
     site.subscribe("feed.xml", "/ok", &[]);
-    // As many as are asked at once, on hosts of their own.
+    // As many verifications as run at the same time, each on its own host.
     let port = site.subscribers.port;
     for host in 0..100 {
         let callback = format!("http://127.0.1.{host}:{port}/late");
@@ -111,16 +119,20 @@ fn invalid_hub_requests_are_rejected() {
     let site = HubSite::start(&[]);
     let good = site.feed_url("feed.xml");
     let callback = site.subscribers.callback_url("/ok");
-    let ask = |topic: &str, callback: &str| {
+    let request = |topic: &str, callback: &str| {
         let fields = [("hub.mode", "subscribe"), ("hub.topic", topic), ("hub.callback", callback)];
         site.post_form("/hub", &fields)
     };
-    let refused = ask("https://elsewhere.example/feed.xml", &callback);
+    let refused = request("https://elsewhere.example/feed.xml", &callback);
     assert_eq!((refused.status, refused.body.trim()), (404, "this hub has no such topic"));
-    assert_eq!(ask(&good, "ftp://reader.example/").status, 400);
-    assert_eq!(ask(&good, &format!("{PUBLIC_URL}hub")).status, 400);
-    assert_eq!(ask(&good, "http://reader.example/\r\nX: y").status, 202, "it is one word then");
-    assert_eq!(ask(&format!("{good}\r\nX: y"), &callback).status, 400);
+    assert_eq!(request(&good, "ftp://reader.example/").status, 400);
+    assert_eq!(request(&good, &format!("{PUBLIC_URL}hub")).status, 400);
+    assert_eq!(
+        request(&good, "http://reader.example/\r\nX: y").status,
+        202,
+        "the callback is one word"
+    );
+    assert_eq!(request(&format!("{good}\r\nX: y"), &callback).status, 400);
     assert_eq!(site.request_subscription("toggle", "feed.xml", "/ok", &[]).status, 400);
     let secret = "s".repeat(200);
     assert_eq!(
@@ -143,7 +155,7 @@ fn hub_requests_are_rate_limited() {
         .map(|_| site.request_subscription("toggle", "feed.xml", "/ok", &[]).status)
         .collect();
     assert_eq!(statuses, [400, 400, 400, 429]);
-    // Publishers that may are not counted, and before they were known they were.
+    // Pings of permitted publishers do not count.
     let site = HubSite::start(&["--hub-rate", "3"]);
     for text in ["1", "2", "3", "4", "5"] {
         site.publish_feed("feed.xml", text);
@@ -153,22 +165,22 @@ fn hub_requests_are_rate_limited() {
 #[test]
 fn invalid_new_and_renewal_requests_have_separate_rate_limits() {
     let site = HubSite::start_with_fast_retries(8, &["--hub-rate", "3"]);
-    // All of them come from one address, as they do through a proxy.
-    let until_too_many = |ask: &dyn Fn() -> u16| {
-        wait_until("too many", || (ask() == 429).then_some(()));
+    // All requests come from one address, as through a proxy.
+    let until_too_many = |send: &dyn Fn() -> u16| {
+        wait_until("the rate limit", || (send() == 429).then_some(()));
     };
     until_too_many(&|| site.post_form("/hub", &[("x", "y")]).status);
     until_too_many(&|| site.post_form("/hub/ping", &[]).status);
-    let wish =
+    let subscribe =
         |subscriber| site.request_subscription("subscribe", "feed.xml", subscriber, &[]).status;
-    assert_eq!(wish("/ok"), 202);
+    assert_eq!(subscribe("/ok"), 202);
     wait_until("the subscription", || (site.hub_counts()["subscribers"] == 1).then_some(()));
-    until_too_many(&|| wish("/ok/other"));
-    // What was shown to be meant goes on, though not as often as somebody likes who has seen the
+    until_too_many(&|| subscribe("/ok/other"));
+    // Requests of a verified subscription are still accepted, up to a limit that protects a known
     // callback.
-    assert_eq!(wish("/ok"), 202);
+    assert_eq!(subscribe("/ok"), 202);
     assert_eq!(site.request_subscription("unsubscribe", "feed.xml", "/ok", &[]).status, 202);
-    until_too_many(&|| wish("/ok"));
+    until_too_many(&|| subscribe("/ok"));
 }
 
 // PROTOCOL: B4
@@ -181,12 +193,12 @@ fn only_publishers_can_ping() {
     for (path, field) in [("/hub", "hub.url"), ("/hub/ping", "url")] {
         let got = site.post_form(path, &[("hub.mode", "publish"), (field, &url)]);
         assert_eq!((got.status, got.json()["code"].as_str()), (404, Some("unknown")));
-        // Also what would be refused.
+        // The response is the same for an invalid request.
         assert_eq!(site.post_form(path, &[("hub.mode", "publish")]).body, got.body);
     }
     assert_eq!(site.http.get("/stats").json()["notices"]["refused"], 4);
 
-    // Whom a proxy speaks for is not the proxy, though it is here.
+    // A client behind a proxy on this machine does not have the rights of the machine.
     let site = HubSite::start_with_fast_retries(8, &[]);
     let proxied = format!(
         "location /tidings/hub {{ proxy_pass {}/hub; proxy_set_header Host blog.example;
@@ -203,8 +215,8 @@ fn only_publishers_can_ping() {
     let topic = site.feed_url("feed.xml");
     assert_eq!(outside(&format!("hub.mode=publish&hub.url={topic}")), "404");
     let callback = site.subscribers.callback_url("/ok");
-    let wish = format!("hub.mode=subscribe&hub.topic={topic}&hub.callback={callback}");
-    assert_eq!(outside(&wish), "202");
+    let subscribe = format!("hub.mode=subscribe&hub.topic={topic}&hub.callback={callback}");
+    assert_eq!(outside(&subscribe), "202");
     site.subscribers.wait_for_request("GET", "/ok", 1);
     for header in ["X-Real-IP: 192.0.2.1", "Forwarded: for=192.0.2.1", "Via: 1.1 proxy"] {
         let ping = format!("hub.mode=publish&hub.url={topic}");
@@ -232,10 +244,10 @@ fn a_subscription_ends_with_its_lease() {
     let site = HubSite::start_with_fast_retries(8, &["--hub-lease", "1s"]);
     site.subscribe("feed.xml", "/ok/a", &[]);
     site.subscribe("feed.xml", "/ok/b", &[("hub.lease_seconds", "3600")]);
-    let asked = &site.subscribers.requests("GET", "/ok/a")[0]["query"];
-    assert_eq!(asked["hub.lease_seconds"], "1");
+    let verification = &site.subscribers.requests("GET", "/ok/a")[0]["query"];
+    assert_eq!(verification["hub.lease_seconds"], "1");
     let (_, ends) = site.subscriptions("feed.xml", "/ok/a")[0];
-    wait_until("its end", || {
+    wait_until("the end of the lease", || {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
         (now.as_millis() > u128::from(ends.unsigned_abs())).then_some(())
     });
@@ -243,7 +255,7 @@ fn a_subscription_ends_with_its_lease() {
     site.subscribers.wait_for_request("POST", "/ok/b", 1);
     site.wait_until_idle();
     assert!(site.subscribers.received_bodies("/ok/a").is_empty());
-    // What has ended is forgotten when it is looked at next, as at a start.
+    // Ended subscriptions are deleted at the next sweep, for example at a start.
     let site = site.restart("TERM");
     wait_until("the sweep", || site.subscriptions("feed.xml", "/ok/a").is_empty().then_some(()));
     assert_eq!(site.subscriptions("feed.xml", "/ok/b").len(), 1);
@@ -258,14 +270,14 @@ fn a_retried_delivery_sends_the_newest_content() {
     assert_eq!(site.subscribers.wait_for_request("POST", "/twice", 3)["body"], "1");
     site.wait_until_idle();
     assert_eq!(site.subscribers.received_bodies("/twice").len(), 3);
-    // While nothing is released, a second content takes the place of the first; another topic's
+    // While the group is paused, newer content replaces the pending one; that of another topic
     // stays.
     site.subscribe("other.xml", "/twice", &[]);
     run_at(&site.server, &["group", "pause", "hub"]).expect_code(0);
     site.publish_feed("other.xml", "of the other");
     run_at(&site.server, &["group", "resume", "hub"]).expect_code(0);
     site.publish_feed("feed.xml", "3");
-    wait_until("both", || {
+    wait_until("both deliveries", || {
         let bodies = site.subscribers.received_bodies("/twice");
         let has = |text| bodies.iter().any(|body| body == text);
         (has("3") && has("of the other")).then_some(())
@@ -317,10 +329,14 @@ fn gone_and_failing_subscribers_are_dropped() {
     site.subscribers.wait_for_request("POST", "/dead", 3);
     site.wait_until_idle();
     assert!(site.subscriptions("feed.xml", "/gone").is_empty());
-    assert_eq!(site.subscriptions("feed.xml", "/dead").len(), 1, "it may come back");
+    assert_eq!(
+        site.subscriptions("feed.xml", "/dead").len(),
+        1,
+        "a failing subscriber stays at first"
+    );
     let dead = run_json_at(&site.server, &["dead", "ls", "--group", "hub"]);
     assert_eq!(dead[0]["last"], "status_500", "{dead:?}");
-    // An operator may send it again, and it is counted again.
+    // A retry by an operator counts, too.
     site.publish_feed("feed.xml", "2");
     site.server.process.wait_for_line_with("a subscriber of the hub is dropped");
     site.wait_until_idle();
@@ -353,18 +369,18 @@ fn rsscloud_registers_feeds_and_sends_their_urls() {
     assert_eq!((got.status, got.header("content-type")), (200, Some("text/xml")));
     assert!(got.body.contains("<notifyResult success=\"true\" msg=\""), "{}", got.body);
     site.subscribers.wait_for_request("GET", "/ok/named", 2);
-    let asked = site.subscribers.requests("GET", "/ok/named");
-    assert!(asked.iter().any(|request| request["query"]["url"] == feed));
-    assert_eq!(asked[0]["query"]["challenge"].as_str().unwrap().len(), 64);
+    let verifications = site.subscribers.requests("GET", "/ok/named");
+    assert!(verifications.iter().any(|request| request["query"]["url"] == feed));
+    assert_eq!(verifications[0]["query"]["challenge"].as_str().unwrap().len(), 64);
     assert!(got.body.contains("It is registered."), "{}", got.body);
     let got = register("/wrong", &[("domain", "127.0.0.1")]);
     assert_eq!(got.status, 400);
     assert!(got.body.contains("success=\"false\""), "{}", got.body);
     assert_eq!(site.subscribers.requests("GET", "/wrong").len(), 2);
-    // Who is asked, and does not answer before it is answered, is asked nevertheless.
+    // A callback that does not answer in time is verified later.
     let got = register("/late", &[("domain", "127.0.0.1")]);
     assert!(got.status == 200 && got.body.contains("is asked now"), "{}", got.body);
-    // Without a domain it is told at once, as a test.
+    // Without a domain the callback gets a notice at once, as a test.
     assert_eq!(register("/ok/peer", &[]).status, 200);
     assert_eq!(site.subscribers.received_bodies("/ok/peer").len(), 2);
 
@@ -377,11 +393,11 @@ fn rsscloud_registers_feeds_and_sends_their_urls() {
         &format!("url={feed}"),
     );
     assert_eq!((got.status, &got.json()["success"]), (200, &json!(true)));
-    let told = site.subscribers.wait_for_request("POST", "/ok/named", 1);
-    assert_eq!((&told["type"], &told["signed"]), (&json!(FORM_CONTENT_TYPE), &Value::Null));
+    let delivery = site.subscribers.wait_for_request("POST", "/ok/named", 1);
+    assert_eq!((&delivery["type"], &delivery["signed"]), (&json!(FORM_CONTENT_TYPE), &Value::Null));
     let encoded = feed.replace(':', "%3A").replace('/', "%2F");
-    assert_eq!(told["body"], format!("url={encoded}"));
-    assert_eq!(site.subscribers.wait_for_request("POST", "/ok/peer", 3)["body"], told["body"]);
+    assert_eq!(delivery["body"], format!("url={encoded}"));
+    assert_eq!(site.subscribers.wait_for_request("POST", "/ok/peer", 3)["body"], delivery["body"]);
     assert!(site.subscribers.received_bodies("/wrong").is_empty());
 
     let got = register("/ok", &[("url3", "https://elsewhere.example/feed.xml")]);
@@ -396,17 +412,17 @@ fn a_kill_during_a_distribution_loses_no_delivery() {
     let site = HubSite::start_with_fast_retries(8, &[]);
     site.subscribe_many("feed.xml", SUBSCRIBERS);
     site.publish_feed("feed.xml", "1");
-    wait_until("some to be told", || (site.notified_count("1") > SUBSCRIBERS / 8).then_some(()));
+    wait_until("some deliveries", || (site.notified_count("1") > SUBSCRIBERS / 8).then_some(()));
     let site = site.restart("KILL");
-    wait_until("everybody to be told", || (site.notified_count("1") == SUBSCRIBERS).then_some(()));
+    wait_until("all deliveries", || (site.notified_count("1") == SUBSCRIBERS).then_some(()));
     site.wait_until_idle();
     let counts: Vec<_> = (0..SUBSCRIBERS)
         .map(|number| site.subscribers.received_bodies(&format!("/ok/{number}")).len())
         .collect();
-    // Those that were under way when it was killed are told again: a host has eight at once.
+    // Deliveries in flight at the kill are repeated. One host has at most eight of them.
     let twice = counts.iter().filter(|count| **count > 1).count();
     assert!(counts.iter().all(|count| (1..=2).contains(count)), "{counts:?}");
-    assert!(twice <= 8, "{twice} were told twice");
+    assert!(twice <= 8, "{twice} subscribers received two deliveries");
 }
 
 #[test]
@@ -414,7 +430,7 @@ fn thousands_of_subscribers_are_notified() {
     let count = env::var("TIDINGS_HUB_SUBSCRIBERS").map_or(5_000, |count| count.parse().unwrap());
     let site = HubSite::start_with_fast_retries(8, &[]);
     site.subscribe("feed.xml", "/ok/0", &[]);
-    // As if they had done the same, which takes longer than being told does.
+    // Copies the subscription in the database, which is faster than subscribing.
     let sql = "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < CAST(?1 AS INTEGER) - 1)
         INSERT INTO subscriptions (topic, callback, kind, named, secret, until_unix_ms, delivered)
         SELECT topic, replace(callback, '/ok/0', '/ok/' || n), kind, named, secret, until_unix_ms, delivered
@@ -424,8 +440,8 @@ fn thousands_of_subscribers_are_notified() {
     assert_eq!(database.execute(sql, [count.to_string()]).unwrap(), count - 1);
     let began = Instant::now();
     site.publish_feed("feed.xml", "1");
-    wait_until("everybody to be told", || (site.notified_count("1") == count).then_some(()));
-    eprintln!("{count} subscribers were told within {:?}", began.elapsed());
+    wait_until("all deliveries", || (site.notified_count("1") == count).then_some(()));
+    eprintln!("{count} subscribers were notified within {:?}", began.elapsed());
     site.wait_until_idle();
     let mut posts = 0;
     site.subscribers.process.find_line(|line| -> Option<()> {
@@ -439,7 +455,7 @@ fn thousands_of_subscribers_are_notified() {
 fn a_hub_requires_a_public_url_and_http() {
     let folder = TempDir::new().unwrap();
     let hub = ["broker", "--listen", "0", "--hub", "https://blog.example/"];
-    for (more, said) in [
+    for (more, flag) in [
         (&[][..], "--public-url"),
         (&["--public-url", PUBLIC_URL, "--http", "off"][..], "--http off"),
         (&["--public-url", PUBLIC_URL, "--hub-lease", "31d"][..], "--hub-lease-max"),
@@ -447,14 +463,14 @@ fn a_hub_requires_a_public_url_and_http() {
         (&["--public-url", PUBLIC_URL, "--hub-publishers", "10/8"][..], "--hub-publishers"),
     ] {
         let stderr = run_tidings(folder.path(), &[&hub[..], more].concat()).expect_code(2).stderr();
-        assert!(stderr.contains(said), "{stderr}");
+        assert!(stderr.contains(flag), "{stderr}");
     }
     let config = format!("hub = ['https://blog.example/']\npublic-url = '{PUBLIC_URL}'\n");
     fs::write(folder.path().join("tidings.toml"), config).unwrap();
     let server = Server::start_in(folder, &["up", "--config", "tidings.toml"], |_| ());
     let http = HttpClient::new(&server);
     assert_eq!(http.get("/hub").status, 405);
-    // Without a hub there is nothing.
+    // Without a hub the path does not exist.
     let server = Server::start_broker();
     assert_eq!(HttpClient::new(&server).get("/hub").status, 404);
 }

@@ -1,5 +1,4 @@
-//! The hub of one's own site where something is not as it should be: its addresses, its disk, the
-//! room for subscribers, its end.
+//! The hub under faults: private addresses, a full disk, too many subscribers, and a stop.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -15,7 +14,7 @@ use crate::support::small_disk::SmallDisk;
 use crate::support::wait::wait_until;
 
 impl HubSite {
-    /// As if somebody had subscribed, and had been verified.
+    /// Inserts a verified subscription.
     fn insert_subscription(&self, feed: &str, subscriber: &str) {
         let database = Connection::open(self.server.data_dir().join("hub.db")).unwrap();
         let (topic, callback) = (self.feed_url(feed), self.subscribers.callback_url(subscriber));
@@ -26,7 +25,7 @@ impl HubSite {
         assert_eq!(database.execute(sql, [&topic, &callback]).unwrap(), 1);
     }
 
-    /// How many contents of a topic the hub has had.
+    /// How many contents of a topic the hub has distributed.
     fn content_version(&self, feed: &str) -> i64 {
         let sql = "SELECT version FROM topics WHERE url = ?1";
         self.database().query_row(sql, [self.feed_url(feed)], |row| row.get(0)).unwrap()
@@ -64,9 +63,9 @@ fn hub_tasks_have_their_own_groups_and_hide_callbacks_and_secrets() {
     }
     let secret = [("hub.secret", "a secret of /ok")];
     assert_eq!(site.request_subscription("subscribe", "feed.xml", "/ok", &secret).status, 202);
-    let mut talk = LineConnection::connect_client(site.server.address);
-    assert_eq!(talk.request("SUB hub-verify from=first"), "+OK");
-    let event = talk.read_line();
+    let mut connection = LineConnection::connect_client(site.server.address);
+    assert_eq!(connection.request("SUB hub-verify from=first"), "+OK");
+    let event = connection.read_line();
     assert!(event.contains(" host=127.0.0.1 "), "{event}");
     assert!(!event.contains("/ok") && !event.contains("secret"), "{event}");
 }
@@ -152,11 +151,12 @@ fn a_full_disk_rejects_hub_requests_and_keeps_accepted_ones() {
         let url = site.feed_url("feed.xml");
         site.post_form("/hub", &[("hub.mode", "publish"), ("hub.url", &url)])
     };
-    // First there is room for what the hub remembers, and none for events, then for neither.
+    // First the disk has space for the hub's database and none for events; then it has none for
+    // either.
     for left in [2 << 20, 0] {
         disk.fill_except(left);
-        wait_until("a refusal", || (ping().status == 503).then_some(()));
-        // However often it is refused, nothing of it is in the way later.
+        wait_until("a rejection", || (ping().status == 503).then_some(()));
+        // Rejected requests leave nothing behind, however many there are.
         for _ in 0..6 {
             let got = subscribe();
             assert_eq!((got.status, got.header("retry-after")), (503, Some("60")), "{}", got.body);
@@ -165,16 +165,16 @@ fn a_full_disk_rejects_hub_requests_and_keeps_accepted_ones() {
     }
     assert!(site.subscribers.requests("GET", "/ok").is_empty());
     disk.free_space();
-    wait_until("room again", || (subscribe().status == 202).then_some(()));
+    wait_until("free space", || (subscribe().status == 202).then_some(()));
     site.subscribers.wait_for_request("GET", "/ok", 1);
     wait_until("the subscription", || (site.hub_counts()["subscribers"] == 1).then_some(()));
     site.write_feed("feed.xml", "1");
     disk.fill_except(0);
-    // There may be room in the topic's file that was taken in advance; what is heard is done later
-    // then.
+    // The topic's file may have preallocated space; then the hub accepts the request and handles it
+    // later.
     assert!([202, 503].contains(&ping().status));
     disk.free_space();
-    wait_until("room again", || (ping().status == 202).then_some(()));
+    wait_until("free space", || (ping().status == 202).then_some(()));
     assert_eq!(site.subscribers.wait_for_request("POST", "/ok", 1)["body"], "1");
 }
 
@@ -187,38 +187,42 @@ fn every_hub_response_is_documented() {
     let callback = site.subscribers.callback_url("/ok");
     let subscribe = [("hub.mode", "subscribe"), ("hub.topic", &*feed), ("hub.callback", &callback)];
     let register = [("port", &*port), ("path", "/ok"), ("protocol", "http-post"), ("url1", &feed)];
-    let asked = [
+    let requests = [
         ("/hub", &subscribe[..], 202),
         ("/hub/rsscloud", &register[..], 200),
         ("/hub/ping", &[("url", &*feed)][..], 200),
     ];
     disk.fill_except(0);
-    for (path, fields, _) in asked {
-        wait_until("a refusal", || (site.post_form(path, fields).status == 503).then_some(()));
+    for (path, fields, _) in requests {
+        wait_until("a rejection", || (site.post_form(path, fields).status == 503).then_some(()));
     }
     disk.free_space();
-    for (path, fields, status) in asked {
-        wait_until("room", || (site.post_form(path, fields).status == status).then_some(()));
+    for (path, fields, status) in requests {
+        wait_until("free space", || (site.post_form(path, fields).status == status).then_some(()));
         assert_eq!(site.post_form(path, &[("x", "y")]).status, 400, "{path}");
-        let ask = |arguments: &[&str]| site.http.request("POST", path, arguments).status;
-        assert_eq!(ask(&["--header", "Host: evil.example"]), 403, "{path}");
+        let request = |arguments: &[&str]| site.http.request("POST", path, arguments).status;
+        assert_eq!(request(&["--header", "Host: evil.example"]), 403, "{path}");
         let publish = ["--data", "hub.mode=publish&url=x", "--header", "Via: 1.1 proxy"];
-        assert_eq!(ask(&publish), 404, "{path}");
-        assert_eq!(ask(&["--header", "content-type: text/plain", "--data", "x"]), 415, "{path}");
-        assert_eq!(ask(&["--data", &"x".repeat(100_000)]), 413, "{path}");
+        assert_eq!(request(&publish), 404, "{path}");
+        assert_eq!(
+            request(&["--header", "content-type: text/plain", "--data", "x"]),
+            415,
+            "{path}"
+        );
+        assert_eq!(request(&["--data", &"x".repeat(100_000)]), 413, "{path}");
         let with_length = |length: &str| {
             let length = format!("content-length: {length}");
-            ask(&["--header", &length, "--header", "expect:", "--data", "x"])
+            request(&["--header", &length, "--header", "expect:", "--data", "x"])
         };
         assert_eq!((with_length("9"), with_length("99999999")), (408, 413), "{path}");
     }
-    for (path, ..) in asked {
+    for (path, ..) in requests {
         let publish = ["--data", "hub.mode=publish&url=x", "--header", "Via: 1.1 proxy"];
-        wait_until("too many of them", || {
+        wait_until("the rate limit", || {
             (site.http.request("POST", path, &publish).status == 429).then_some(())
         });
     }
-    let wrong = openapi::responses_to_a_wrong_token(&asked.map(|(path, ..)| ("POST", path)));
+    let wrong = openapi::responses_to_a_wrong_token(&requests.map(|(path, ..)| ("POST", path)));
     openapi::expect_documented_below(&site.http, "/hub", wrong);
 }
 
@@ -228,7 +232,7 @@ fn subscriptions_accepted_during_a_stop_survive_the_restart() {
     let next = AtomicUsize::new(0);
     let mut accepted = Vec::new();
     thread::scope(|scope| {
-        let wish = || {
+        let subscribe = || {
             let mut accepted = Vec::new();
             let topic = site.feed_url("feed.xml");
             loop {
@@ -242,10 +246,12 @@ fn subscriptions_accepted_during_a_stop_survive_the_restart() {
                 }
             }
         };
-        let wishing: Vec<_> = (0..4).map(|_| scope.spawn(wish)).collect();
-        wait_until("some wishes", || (next.load(Ordering::Relaxed) > 40).then_some(()));
+        let handles: Vec<_> = (0..4).map(|_| scope.spawn(subscribe)).collect();
+        wait_until("some subscription requests", || {
+            (next.load(Ordering::Relaxed) > 40).then_some(())
+        });
         site.server.process.signal("TERM");
-        accepted.extend(wishing.into_iter().flat_map(|wishes| wishes.join().unwrap()));
+        accepted.extend(handles.into_iter().flat_map(|handle| handle.join().unwrap()));
     });
     let site = site.restart("TERM");
     site.wait_until_idle();

@@ -1,6 +1,5 @@
-//! A small blog and somebody who reads it: nginx with its pages and its feed, a broker that is its
-//! hub, curl that says that there is a new post, and another broker with a crawler that is in the
-//! midst of a pass over all of the site.
+//! A small blog and a reader. nginx serves the blog and its feed, one broker is its hub, and curl
+//! pings the hub. Another broker with a crawler reads the blog, while it crawls all of the site.
 
 use std::fs;
 use std::net::TcpListener;
@@ -13,13 +12,13 @@ use crate::support::process::{Process, Server, run_at, run_json_at, tidings_comm
 use crate::support::topic_history::ReceivedEvents;
 use crate::support::wait::wait_until;
 
-/// Pages of the archive; with the delay the pass takes some 20 seconds.
+/// Pages of the archive. With the delay the crawl takes about 20 seconds.
 const PAGES: usize = 80;
 const DELAY: &str = "250ms";
 
 struct Blog {
     nginx: Nginx,
-    /// `None`: it is dead.
+    /// `None` while it is down.
     hub: Option<Server>,
     hub_flags: Vec<String>,
 }
@@ -69,7 +68,7 @@ impl Blog {
         format!("{public}hub")
     }
 
-    /// Posts, the newest first, and the feed that has them.
+    /// Writes posts, the newest first, and their feed.
     fn write_posts(&self, posts: &[&str]) {
         let root = self.nginx.folder.path();
         let items = posts.iter().map(|post| {
@@ -82,12 +81,12 @@ impl Blog {
             "<rss version=\"2.0\" xmlns:atom=\"http://www.w3.org/2005/Atom\"><channel><title>Blog</title>\
              <atom:link rel=\"hub\" href=\"{hub}\"/>{items}</channel></rss>"
         );
-        // Whole at any moment, as a blog writes it.
+        // The feed is complete at any moment, as a blog writes it.
         fs::write(root.join("feed.new"), feed).unwrap();
         fs::rename(root.join("feed.new"), root.join("feed.rss")).unwrap();
     }
 
-    /// The one line that a blog's deploy script needs.
+    /// Pings the hub: the one line that the deploy script of a blog needs.
     fn ping_hub(&self) {
         let url = format!("hub.url={}", self.feed());
         let words =
@@ -97,7 +96,7 @@ impl Blog {
         assert_eq!(String::from_utf8_lossy(&output.stdout), "202");
     }
 
-    /// Paths that anybody has asked for, in their order.
+    /// Requested paths, in order.
     fn requested_paths(&self) -> Vec<String> {
         let log = fs::read_to_string(self.nginx.folder.path().join("seen.log"));
         log.unwrap_or_default().lines().map(str::to_owned).collect()
@@ -119,46 +118,47 @@ fn a_post_is_fetched_at_once_with_a_hub_and_soon_without_one() {
     let words = ["watch-feed", &blog.feed(), "--every", "2s", "--min", "2s", "--max", "10s"];
     run_at(&reader, &words).expect_code(0);
     let every = || Some(run_json_at(&reader, &["group", "schedules"]).first()?["every"].clone());
-    wait_until("the hub to tell", || (every()? == "10s").then_some(()));
+    wait_until("the hub's delivery", || (every()? == "10s").then_some(()));
     wait_until("the first post", || (blog.request_count("/posts/first.html") == 1).then_some(()));
 
-    // A pass over all of the site, and in the midst of it a new post.
+    // A new post appears in the middle of a crawl of the site.
     let words = ["crawl", &blog.nginx.url(), "--depth", "1", "--broker", &reader.address_text()];
     let crawl = Process::start(&mut tidings_command(reader.folder.path(), words));
     let archive = |seen: &[String]| seen.iter().filter(|it| it.starts_with("/archive/")).count();
-    wait_until("the pass", || (archive(&blog.requested_paths()) >= 5).then_some(()));
+    wait_until("the crawl", || (archive(&blog.requested_paths()) >= 5).then_some(()));
     blog.write_posts(&["second", "first"]);
     let before = archive(&blog.requested_paths());
     blog.ping_hub();
     wait_until("the new post", || (blog.request_count("/posts/second.html") == 1).then_some(()));
     let meanwhile = archive(&blog.requested_paths()) - before;
-    assert!(meanwhile < 15, "{meanwhile} pages of the pass came first");
-    assert!(before + meanwhile < PAGES, "the pass is over");
+    assert!(meanwhile < 15, "{meanwhile} pages of the crawl were fetched before the post");
+    assert!(before + meanwhile < PAGES, "the crawl is still running");
     crawl.finish().expect_code(0);
     for page in 0..PAGES {
         assert_eq!(blog.request_count(&format!("/archive/{page}.html")), 1, "{page}");
     }
 
-    // The hub dies, and a post is found without it; from then on its feed is looked at as before.
+    // The hub dies. Polling finds the next post, and from then on the feed is polled as often as
+    // before.
     let flags: Vec<String> = blog.hub_flags.clone();
     let flags: Vec<_> = flags.iter().map(String::as_str).collect();
     let Server { process, folder, .. } = blog.hub.take().unwrap();
     process.signal_and_finish("KILL");
-    wait_until("the hub's word", || (every()? == "10s").then_some(()));
+    wait_until("the long polling interval", || (every()? == "10s").then_some(()));
     blog.write_posts(&["third", "second", "first"]);
-    wait_until("what nobody has told", || {
+    wait_until("the post that no hub announced", || {
         (blog.request_count("/posts/third.html") == 1).then_some(())
     });
-    wait_until("looks as before", || (every()? != "10s").then_some(()));
+    wait_until("polling as before", || (every()? != "10s").then_some(()));
 
-    // It comes back, knows its subscriber, and tells again.
+    // The hub comes back, still has its subscriber, and notifies it again.
     blog.hub = Some(Server::start_in(folder, &flags, |_| ()));
     blog.write_posts(&["fourth", "third", "second", "first"]);
     blog.ping_hub();
     wait_until("the fourth post", || (blog.request_count("/posts/fourth.html") == 1).then_some(()));
-    wait_until("the hub to tell", || (every()? == "10s").then_some(()));
-    let heard = ReceivedEvents::read_all(reader.address, "post-ready", "end").events;
-    let mut items: Vec<_> = heard
+    wait_until("the hub's delivery", || (every()? == "10s").then_some(()));
+    let events = ReceivedEvents::read_all(reader.address, "post-ready", "end").events;
+    let mut items: Vec<_> = events
         .iter()
         .filter_map(|(_, payload)| payload.split(" item=").nth(1)?.split(' ').next())
         .collect();

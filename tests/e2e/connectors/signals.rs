@@ -1,5 +1,5 @@
-//! Programs that can do nothing but signals: one in Perl that was written for no broker, and pid
-//! files that lie.
+//! `tidings sub --signal`: it spools events and signals a program that knows no broker, here a
+//! crawler in Perl; and it does not trust a wrong pid file.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -17,7 +17,7 @@ use crate::support::process::{Process, Server, tidings_command};
 use crate::support::small_disk::SmallDisk;
 use crate::support::wait::wait_until;
 
-/// Somebody's crawler with its files, and who tells it.
+/// A crawler's files, and a broker with events for it.
 struct SpoolFixture {
     server: Server,
     folder: TempDir,
@@ -34,7 +34,7 @@ impl SpoolFixture {
         self.folder.path().join(name)
     }
 
-    /// Starts the Perl script.
+    /// Starts the Perl crawler.
     #[track_caller]
     fn start_crawler(&self) -> Process {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/support/crawler.pl");
@@ -47,7 +47,7 @@ impl SpoolFixture {
         crawler
     }
 
-    /// Starts who tells it.
+    /// Starts `tidings sub`.
     #[track_caller]
     fn start_sub(&self, flags: &[&str]) -> Process {
         let mut command =
@@ -71,26 +71,26 @@ impl SpoolFixture {
         let lines: Vec<_> = (first..self.published)
             .map(|n| format!("PUB post-ready http://a.example/{n} source=blog\n"))
             .collect();
-        let mut talk = LineConnection::connect_client(self.server.address);
-        talk.send(lines.concat());
+        let mut connection = LineConnection::connect_client(self.server.address);
+        connection.send(lines.concat());
         let mut confirmed = 0;
         while confirmed < count {
-            let line = talk.read_line();
+            let line = connection.read_line();
             confirmed =
                 line.rsplit(' ').next().unwrap().parse().unwrap_or_else(|_| panic!("{line}"));
         }
     }
 
-    /// Waits until it has heard of all that was published, each once and in its order.
+    /// Waits until the crawler has received all published events, each once and in order.
     #[track_caller]
     fn wait_until_all_received(&self) {
         let expected: Vec<_> =
             (0..self.published).map(|n| format!("http://a.example/{n}\n")).collect();
-        let heard = wait_until("all to be heard", || {
-            let heard = fs::read_to_string(self.path("log")).ok()?;
-            (heard.lines().count() >= self.published).then_some(heard)
+        let received = wait_until("all events", || {
+            let received = fs::read_to_string(self.path("log")).ok()?;
+            (received.lines().count() >= self.published).then_some(received)
         });
-        assert_eq!(heard, expected.concat());
+        assert_eq!(received, expected.concat());
     }
 
     fn spooled_count(&self) -> usize {
@@ -102,47 +102,48 @@ impl SpoolFixture {
 
 #[test]
 fn a_burst_reaches_a_signalled_program_and_is_spooled_while_it_is_down() {
-    let mut bell = SpoolFixture::new();
-    let sub = bell.start_sub(&["--from", "first", "--program", "crawler.pl"]);
-    bell.publish(3);
+    let mut fixture = SpoolFixture::new();
+    let sub = fixture.start_sub(&["--from", "first", "--program", "crawler.pl"]);
+    fixture.publish(3);
     let note = sub.wait_for_line_with("no signal sent: ");
     assert!(note.contains("bot.pid"), "{note}");
-    wait_until("what is held", || (bell.spooled_count() == 3).then_some(()));
-    let crawler = bell.start_crawler();
-    bell.wait_until_all_received();
-    bell.publish(2_000);
-    bell.publish(1);
-    bell.wait_until_all_received();
+    wait_until("the spooled events", || (fixture.spooled_count() == 3).then_some(()));
+    let crawler = fixture.start_crawler();
+    fixture.wait_until_all_received();
+    fixture.publish(2_000);
+    fixture.publish(1);
+    fixture.wait_until_all_received();
 
-    // It ends, and does not clean up behind itself.
+    // The crawler is killed and leaves its pid file behind.
     crawler.signal_and_finish("KILL");
-    bell.publish(20);
+    fixture.publish(20);
     sub.wait_for_line_with("is not running");
-    wait_until("what is held", || (bell.spooled_count() == 20).then_some(()));
-    // Nor does who tells it, and the broker.
+    wait_until("the spooled events", || (fixture.spooled_count() == 20).then_some(()));
+    // Then the subscriber and the broker are killed.
     sub.signal_and_finish("KILL");
-    bell.publish(5);
-    let SpoolFixture { server, folder, published } = bell;
-    let mut bell = SpoolFixture { server: server.restart("KILL", &["broker"]), folder, published };
-    let sub = bell.start_sub(&["--program", "crawler.pl"]);
-    let _crawler = bell.start_crawler();
-    bell.publish(5);
-    bell.wait_until_all_received();
-    wait_until("an empty directory", || (bell.spooled_count() == 0).then_some(()));
+    fixture.publish(5);
+    let SpoolFixture { server, folder, published } = fixture;
+    let mut fixture =
+        SpoolFixture { server: server.restart("KILL", &["broker"]), folder, published };
+    let sub = fixture.start_sub(&["--program", "crawler.pl"]);
+    let _crawler = fixture.start_crawler();
+    fixture.publish(5);
+    fixture.wait_until_all_received();
+    wait_until("an empty spool", || (fixture.spooled_count() == 0).then_some(()));
     sub.signal_and_finish("TERM").expect_code(0);
 }
 
 #[test]
 fn only_the_intended_process_is_signalled() {
-    let mut bell = SpoolFixture::new();
-    // Ended by the signal, if it came.
+    let mut fixture = SpoolFixture::new();
+    // The signal would end it.
     let sleep = Process::start(Command::new("sleep").arg("1000"));
-    let pid_file = bell.path("bot.pid");
+    let pid_file = fixture.path("bot.pid");
     fs::write(&pid_file, format!("{}\n", sleep.id())).unwrap();
-    let sub = bell.start_sub(&["--from", "first"]);
-    bell.publish(1);
+    let sub = fixture.start_sub(&["--from", "first"]);
+    fixture.publish(1);
     sub.wait_for_line_with("has no handler for the signal");
-    // A pid file that was there before: its number has come to be another's.
+    // A pid file that is older than the process: the pid was reused.
     let long_ago = SystemTime::now() - Duration::from_hours(1);
     File::options().write(true).open(&pid_file).unwrap().set_modified(long_ago).unwrap();
     sub.wait_for_line_with("is younger than the pid file");
@@ -152,8 +153,8 @@ fn only_the_intended_process_is_signalled() {
     sub.wait_for_line_with("does not contain a process id");
     sub.signal_and_finish("TERM").expect_code(0);
 
-    // With a handler, and another name.
-    let other = bell.path("other");
+    // A process with a handler, and another name.
+    let other = fixture.path("other");
     let script = format!(
         "trap 'echo rung >> {}' USR1; echo ready; while :; do sleep 0.01; done",
         other.display()
@@ -161,16 +162,16 @@ fn only_the_intended_process_is_signalled() {
     let shell = Process::start(Command::new("bash").args(["-c", &script]));
     shell.wait_for_line_with("ready");
     fs::write(&pid_file, format!("{}\n", shell.id())).unwrap();
-    let sub = bell.start_sub(&["--program", "crawler.pl"]);
+    let sub = fixture.start_sub(&["--program", "crawler.pl"]);
     sub.wait_for_line_with("bash");
     assert!(!other.exists(), "it was signalled");
-    assert_eq!(bell.spooled_count(), 1);
+    assert_eq!(fixture.spooled_count(), 1);
     sub.signal_and_finish("TERM").expect_code(0);
-    // By its own name it is.
-    let sub = bell.start_sub(&["--program", "bash"]);
+    // With its own name it is signalled.
+    let sub = fixture.start_sub(&["--program", "bash"]);
     wait_until("a signal", || other.exists().then_some(()));
     sub.signal_and_finish("TERM").expect_code(0);
-    // It has heard nothing all the time.
+    // The first process was never signalled.
     assert!(Path::new(&format!("/proc/{}/exe", sleep.id())).exists());
     let status = fs::read_to_string(format!("/proc/{}/status", sleep.id())).unwrap();
     assert!(status.contains("State:\tS"), "{status}");
@@ -178,37 +179,36 @@ fn only_the_intended_process_is_signalled() {
 
 #[test]
 fn events_beyond_spool_max_wait_at_the_broker() {
-    let mut bell = SpoolFixture::new();
-    let sub = bell.start_sub(&["--from", "first", "--spool-max", "10"]);
-    bell.publish(25);
-    wait_until("a full directory", || (bell.spooled_count() == 10).then_some(()));
-    let _crawler = bell.start_crawler();
-    bell.wait_until_all_received();
+    let mut fixture = SpoolFixture::new();
+    let sub = fixture.start_sub(&["--from", "first", "--spool-max", "10"]);
+    fixture.publish(25);
+    wait_until("a full spool", || (fixture.spooled_count() == 10).then_some(()));
+    let _crawler = fixture.start_crawler();
+    fixture.wait_until_all_received();
     sub.signal_and_finish("TERM").expect_code(0);
 }
 
 #[test]
 fn spooling_resumes_when_the_program_frees_disk_space() {
-    let mut bell = SpoolFixture::new();
+    let mut fixture = SpoolFixture::new();
     let disk = SmallDisk::mount(1);
     fs::create_dir(disk.disk_path().join("spool")).unwrap();
-    std::os::unix::fs::symlink(disk.disk_path().join("spool"), bell.path("spool")).unwrap();
-    let _crawler = bell.start_crawler();
-    // A page for each file, and for nothing else: those that fit come to be there before anybody is
-    // signalled.
+    std::os::unix::fs::symlink(disk.disk_path().join("spool"), fixture.path("spool")).unwrap();
+    let _crawler = fixture.start_crawler();
+    // The disk has space for some of the files. They are spooled before the first signal.
     disk.fill_except(16 << 10);
-    bell.publish(20);
-    let sub = bell.start_sub(&["--from", "first"]);
+    fixture.publish(20);
+    let sub = fixture.start_sub(&["--from", "first"]);
     sub.wait_for_line_with("cannot write event ");
-    bell.wait_until_all_received();
+    fixture.wait_until_all_received();
     sub.signal_and_finish("TERM").expect_code(0);
 }
 
-/// Whether somebody has seen what they were to see.
+/// Whether a connection has served its purpose.
 type Condition = Box<dyn Fn() -> bool + Send>;
 
-/// A broker that has these events after one another, each time from the first on, as it has not
-/// come to hear that anything was seen. With each connection it goes on when `is_over` says so.
+/// A server that plays a broker. It sends these events on each connection, always from the first,
+/// as if no cursor were stored, and accepts the next connection when the condition holds.
 fn broker_without_cursors(connections: Vec<(Vec<u64>, Condition)>) -> (SocketAddr, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -216,18 +216,18 @@ fn broker_without_cursors(connections: Vec<(Vec<u64>, Condition)>) -> (SocketAdd
         for (seqs, is_over) in connections {
             let (stream, _) = listener.accept().unwrap();
             let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
-            let say = |text: String| (&stream).write_all(text.as_bytes()).unwrap();
-            say("Connected.  (PID 1)\r\n".to_owned());
+            let send = |text: String| (&stream).write_all(text.as_bytes()).unwrap();
+            send("Connected.  (PID 1)\r\n".to_owned());
             let hello = lines.next().unwrap().unwrap();
             let echo = hello.split(' ').find(|word| word.starts_with("echo=")).unwrap();
             let resume = "0".repeat(32);
-            say(format!("+OK tidings 0.1.0 id=1 clock=1 {echo} resume={resume}\r\n"));
+            send(format!("+OK tidings 0.1.0 id=1 clock=1 {echo} resume={resume}\r\n"));
             assert!(lines.next().unwrap().unwrap().starts_with("SUB post-ready "));
-            say("+OK\r\n".to_owned());
+            send("+OK\r\n".to_owned());
             for seq in seqs {
-                say(format!("MSG post-ready {seq} http://a.example/{seq}\r\n"));
+                send(format!("MSG post-ready {seq} http://a.example/{seq}\r\n"));
             }
-            wait_until("what was sent", || is_over().then_some(()));
+            wait_until("the condition of the connection", || is_over().then_some(()));
         }
     });
     (address, thread)
@@ -251,7 +251,7 @@ fn redelivered_events_are_not_spooled_twice() {
     let words = ["--pid-file", "none", "--spool", "spool", "--broker", &address.to_string()];
     let _sub = Process::start(command.args(words));
     broker.join().unwrap();
-    assert!(!has(1)(), "it was taken");
+    assert!(!has(1)(), "the event was spooled again");
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn a_pid_file_blocks_a_second_crawler_unless_it_is_stale() {
     let server = Server::start_broker();
     let folder = TempDir::new().unwrap();
     let pid_file = folder.path().join("crawl.pid");
-    // Somebody who runs.
+    // The pid of a running process.
     fs::write(&pid_file, format!("{}\n", std::process::id())).unwrap();
     let words =
         ["crawl", "--broker", &server.address_text(), "--data", ".", "--pid-file", "crawl.pid"];
@@ -272,13 +272,13 @@ fn a_pid_file_blocks_a_second_crawler_unless_it_is_stale() {
     assert!(stderr.contains(&format!("already running (pid {pid})")), "{stderr}");
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
     first.signal_and_finish("KILL");
-    assert!(pid_file.exists(), "nobody has removed it");
+    assert!(pid_file.exists(), "a killed process leaves its pid file");
     let second = start();
     second.wait_for_line_with("fetching for");
     second.signal_and_finish("TERM").expect_code(0);
     assert!(!pid_file.exists());
 
-    // Also for a job.
+    // A job with a pid file.
     let origin = Origin::serve(Site { pages: 2, ..Site::default() });
     let url = origin.url(0, "/p/0");
     let words = ["crawl", &url, "--allow-private", "--data", "d", "--pid-file", "crawl.pid"];

@@ -1,5 +1,4 @@
-//! The hub of one's own site and a subscriber that nobody of us has written, and the subscriber and
-//! such a hub: Flask-WebSub.
+//! Interoperability with Flask-WebSub: it subscribes to our hub, and our subscriber uses its hub.
 
 use std::fs;
 use std::net::TcpListener;
@@ -17,14 +16,14 @@ use crate::support::process::{Process, Server, run_at};
 use crate::support::topic_history::ReceivedEvents;
 use crate::support::wait::wait_until;
 
-/// A running part of Flask-WebSub.
+/// A running program of Flask-WebSub, a subscriber or a hub.
 struct FlaskWebsub {
     process: Process,
     port: u16,
 }
 
 impl FlaskWebsub {
-    /// It believes in this certificate, if any.
+    /// Starts it. It trusts this certificate, if there is one.
     #[track_caller]
     fn start(words: &[&str], certificate: Option<&Path>) -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -38,17 +37,17 @@ impl FlaskWebsub {
         Self { process, port }
     }
 
-    /// All that it has said of such an event.
+    /// All its events of this kind.
     fn events(&self, event: &str) -> Vec<Value> {
-        let mut said = Vec::new();
+        let mut found = Vec::new();
         self.process.find_line(|line| -> Option<()> {
             let value: Value = serde_json::from_str(line).ok()?;
             if value["event"] == event {
-                said.push(value);
+                found.push(value);
             }
             None
         });
-        said
+        found
     }
 
     #[track_caller]
@@ -61,7 +60,7 @@ fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// A proxy in front of a hub, by TLS, and its certificate.
+/// A TLS proxy in front of a hub, and its certificate.
 struct TlsProxy {
     _nginx: Nginx,
     url: String,
@@ -110,8 +109,8 @@ fn flask_websub_subscribes_renews_and_unsubscribes() {
     assert_eq!(peer.nth_event("subscribe", 1)["topic"], topic);
     wait_until("the subscription", || (site.hub_counts()["subscribers"] == 1).then_some(()));
     site.publish_feed("feed.xml", &feed("<entry/>"));
-    let told = peer.nth_event("told", 1);
-    assert_eq!((&told["body"], &told["signed"]), (&json!(feed("<entry/>")), &json!(true)));
+    let delivery = peer.nth_event("told", 1);
+    assert_eq!((&delivery["body"], &delivery["signed"]), (&json!(feed("<entry/>")), &json!(true)));
     peer.process.write("renew\n");
     peer.nth_event("subscribe", 2);
     site.wait_until_idle();
@@ -119,7 +118,9 @@ fn flask_websub_subscribes_renews_and_unsubscribes() {
     assert_eq!(peer.nth_event("told", 2)["signed"], true);
     peer.process.write("unsubscribe\n");
     peer.nth_event("unsubscribe", 1);
-    wait_until("the end", || (site.hub_counts()["subscribers"] == 0).then_some(()));
+    wait_until("the end of the subscription", || {
+        (site.hub_counts()["subscribers"] == 0).then_some(())
+    });
     assert!(peer.events("denied").is_empty());
 }
 
@@ -142,7 +143,7 @@ fn a_feed_is_received_from_a_flask_websub_hub() {
     let (listen, public) = (format!("127.0.0.1:{port}"), format!("http://127.0.0.1:{port}/"));
     let server = ["up", "--quiet", "--allow-private", "--http", &listen, "--public-url", &public];
     let server = Server::start(&server);
-    // Nobody looks at it again by itself while this test lasts.
+    // With an hour between polls, only the hub can cause a fetch in this test.
     run_at(&server, &["watch-feed", &topic, "--every", "1h"]).expect_code(0);
     assert_eq!(hub.nth_event("subscribed", 1)["secret"], true);
     fs::write(nginx.folder.path().join("feed.rss"), feed(&(item("new") + &item("old")))).unwrap();
@@ -150,8 +151,8 @@ fn a_feed_is_received_from_a_flask_websub_hub() {
     let published = Command::new("curl").arg("--silent").args(form).arg(&at_hub).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&published.stdout), "Request received: publish\n");
     wait_until("the item", || {
-        let heard = ReceivedEvents::read_all(server.address, "post-ready", "end-of-items").events;
-        heard.iter().any(|(_, payload)| payload.contains(" item=new ")).then_some(())
+        let events = ReceivedEvents::read_all(server.address, "post-ready", "end-of-items").events;
+        events.iter().any(|(_, payload)| payload.contains(" item=new ")).then_some(())
     });
     let notices = &HttpClient::new(&server).get("/stats").json()["notices"];
     assert_eq!((&notices["refused"], hub.events("not taken").len()), (&json!(0), 0));
@@ -169,7 +170,7 @@ fn a_page_without_feed_is_received_from_a_flask_websub_hub() {
         )
     };
     fs::write(folder.path().join("page.html"), page("one")).unwrap();
-    // That hub reads headers alone, and there only whole URLs in one header.
+    // That hub reads only HTTP headers, and needs full URLs in a single one.
     let links = format!(
         "add_header Link '<{at_hub}>; rel=\"hub\", <http://$http_host/page.html>; rel=\"self\"';"
     );
@@ -182,9 +183,9 @@ fn a_page_without_feed_is_received_from_a_flask_websub_hub() {
     run_at(&server, &["watch-feed", &topic, "--every", "1h", "--new-only"]).expect_code(0);
     assert_eq!(hub.nth_event("subscribed", 1)["secret"], true);
     let announced = || {
-        let heard = ReceivedEvents::read_all(server.address, "post-ready", "end-of-items").events;
+        let events = ReceivedEvents::read_all(server.address, "post-ready", "end-of-items").events;
         let begin = format!("{topic} item=");
-        heard.iter().filter(|(_, payload)| payload.starts_with(&begin)).count()
+        events.iter().filter(|(_, payload)| payload.starts_with(&begin)).count()
     };
     assert_eq!(announced(), 0);
     for (text, count) in [("two", 1), ("three", 2)] {

@@ -1,5 +1,5 @@
-//! Events to and from sockets of libzmq: what is said in which frames, and what of it can be relied
-//! on. `TIDINGS_ZMQ_MESSAGES` is the number of messages of the longest test.
+//! Events over sockets of libzmq: their frames, topics and guarantees. `TIDINGS_ZMQ_MESSAGES` is
+//! the number of messages of the longest test.
 
 use std::{env, fs};
 
@@ -18,7 +18,7 @@ use crate::support::zmq::{
     start_peer, wait_for_progress,
 };
 
-/// Publishes these of a topic, and waits until all are confirmed.
+/// Publishes these events and waits until all are confirmed.
 #[track_caller]
 fn publish(server: &Server, topic: &str, payloads: impl Iterator<Item = String>) {
     let mut pipeline = PipelinedPublisher::connect(server.address).unwrap();
@@ -29,11 +29,11 @@ fn publish(server: &Server, topic: &str, payloads: impl Iterator<Item = String>)
         }
     }
     for outcome in pipeline.read_all_outcomes() {
-        outcome.result.expect("there is room");
+        outcome.result.expect("the disk has space");
     }
 }
 
-/// An event of which the payload says its number.
+/// A payload that contains its number.
 fn numbered_payload(number: u64) -> String {
     format!("m{number} {}", "x".repeat(100))
 }
@@ -46,20 +46,20 @@ fn messages_are_converted_to_events_and_back() {
     zmq.wait_for_subscription(&subscriber);
     let mut pusher = start_peer(&["push", &zmq.pull_endpoint]);
     pusher.write(message(&["log", "one \u{c3}\u{a4}"]));
-    pusher.write(message(&["other", "nobody asked for this"]));
+    pusher.write(message(&["other", "not subscribed"]));
     pusher.write(message(&["http://127.0.0.1:9/ source=python"]));
     pusher.write(message(&["log", "  two\t "]));
     pusher.close_stdin();
-    let heard = |topic: &str, number: &str, payload: &str| {
-        let wanted = vec![topic.to_owned(), number.to_owned(), payload.to_owned()];
-        subscriber.wait_for_line(payload, |line| (frames(line)? == wanted).then_some(()));
+    let expect_message = |topic: &str, number: &str, payload: &str| {
+        let expected = vec![topic.to_owned(), number.to_owned(), payload.to_owned()];
+        subscriber.wait_for_line(payload, |line| (frames(line)? == expected).then_some(()));
     };
-    heard("log", "1", "one ä");
-    heard("new-url", "1", "http://127.0.0.1:9/ source=python");
-    heard("log", "2", "  two\t ");
-    assert!(!subscriber.has_printed("nobody asked"));
+    expect_message("log", "1", "one ä");
+    expect_message("new-url", "1", "http://127.0.0.1:9/ source=python");
+    expect_message("log", "2", "  two\t ");
+    assert!(!subscriber.has_printed("not subscribed"));
     pusher.finish().expect_code(0);
-    // The same numbers as on the line port.
+    // The seqs are those of the line port.
     let log = ReceivedEvents::read_all(zmq.server.address, "log", "end").events;
     assert_eq!(log[1], (2, "  two\t ".to_owned()));
 }
@@ -67,16 +67,16 @@ fn messages_are_converted_to_events_and_back() {
 #[test]
 fn only_subscribed_topics_are_sent() {
     let zmq = ZmqServer::start(&[]);
-    // It does not filter what comes, as a SUB socket does.
+    // An XSUB socket does not filter messages itself, as SUB does.
     let subscriber = start_peer(&["xsub", &zmq.pub_endpoint, "lo", "hello"]);
     zmq.wait_for_subscription(&subscriber);
-    let witness = start_peer(&["xsub", &zmq.pub_endpoint, "", "hello"]);
-    zmq.wait_for_subscription(&witness);
-    publish(&zmq.server, "other", ["nobody asked for this".to_owned()].into_iter());
-    witness.wait_for_line_with("nobody asked for this");
+    let unfiltered = start_peer(&["xsub", &zmq.pub_endpoint, "", "hello"]);
+    zmq.wait_for_subscription(&unfiltered);
+    publish(&zmq.server, "other", ["not subscribed".to_owned()].into_iter());
+    unfiltered.wait_for_line_with("not subscribed");
     publish(&zmq.server, "log", ["behind that".to_owned()].into_iter());
     subscriber.wait_for_line_with("behind that");
-    assert!(!subscriber.has_printed("nobody asked"));
+    assert!(!subscriber.has_printed("not subscribed"));
 }
 
 // PROTOCOL: Z10
@@ -89,16 +89,18 @@ fn one_publisher_creates_at_most_half_of_the_topics() {
         pusher.write(message(&[&format!("made-up-{n}"), "x"]));
     }
     pusher.write(message(&["new-url", "last"]));
-    let mut talk = LineConnection::connect_client(zmq.server.address);
-    wait_until("the last one", || (next_seq(&mut talk, "new-url") == 2).then_some(()));
+    let mut connection = LineConnection::connect_client(zmq.server.address);
+    wait_until("the last one", || (next_seq(&mut connection, "new-url") == 2).then_some(()));
     let made_up =
-        talk.request_lines("TOPIC ls").iter().filter(|it| it.contains("made-up-")).count();
-    assert_eq!(made_up, TOPICS_MAX / 2 - 3, "three are always there");
+        connection.request_lines("TOPIC ls").iter().filter(|it| it.contains("made-up-")).count();
+    assert_eq!(made_up, TOPICS_MAX / 2 - 3, "three topics always exist");
     let line = zmq.server.process.wait_for_line_with("messages dropped: ");
     assert!(line.contains("a client that can only publish"), "{line}");
-    assert!(talk.request("PUB post-ready x").starts_with("+OK"));
+    assert!(connection.request("PUB post-ready x").starts_with("+OK"));
     pusher.write(message(&["post-ready", "x"]));
-    wait_until("a topic that is there", || (next_seq(&mut talk, "post-ready") == 3).then_some(()));
+    wait_until("an existing topic", || {
+        (next_seq(&mut connection, "post-ready") == 3).then_some(())
+    });
 }
 
 // PROTOCOL: C9
@@ -111,25 +113,24 @@ fn pushed_privileged_attributes_need_a_grant() {
         pusher.write(message(&["log", "http://127.0.0.1:9/ prio=5"]));
         pusher.write(message(&["log", "http://127.0.0.1:9/ job=theirs"]));
         pusher.write(message(&["log", "http://127.0.0.1:9/ pushed=1999999999999"]));
-        // Who tells of a feed is subscribed to, and what a hub tells goes to all of its
-        // subscribers.
+        // `hub-found` would subscribe at a hub, and `hub` would send to all of its subscribers.
         pusher.write(message(&["hub-found", "http://127.0.0.1:9/ hub=http://127.0.0.1:10/ id=1"]));
         pusher.write(message(&["hub", "http://127.0.0.1:9/ host=127.0.0.1 fetch=yes"]));
         pusher.write(message(&["hub-verify", "http://127.0.0.1:9/ host=127.0.0.1"]));
         pusher.write(message(&["job-done", "docs number=1"]));
         pusher.write(message(&["log", "last"]));
         pusher.close_stdin();
-        let log = wait_until("what was sent last", || {
+        let log = wait_until("the last message", || {
             let log = ReceivedEvents::read_all(zmq.server.address, "log", "end").events;
             let log = log.into_iter().map(|(_, payload)| payload).filter(|it| it != "end");
             Some(log.collect::<Vec<_>>()).filter(|log| log.contains(&"last".to_owned()))
         });
-        let wanted = ["http://127.0.0.1:9/ every=1h", "last"];
-        assert_eq!(log, wanted[usize::from(!taken)..]);
-        let mut talk = LineConnection::connect_client(zmq.server.address);
-        let topics = talk.request_lines("TOPIC ls").join("\n");
+        let expected = ["http://127.0.0.1:9/ every=1h", "last"];
+        assert_eq!(log, expected[usize::from(!taken)..]);
+        let mut connection = LineConnection::connect_client(zmq.server.address);
+        let topics = connection.request_lines("TOPIC ls").join("\n");
         assert!(!topics.contains("hub"), "{topics}");
-        assert_eq!(next_seq(&mut talk, "job-done"), 1);
+        assert_eq!(next_seq(&mut connection, "job-done"), 1);
     }
 }
 
@@ -139,11 +140,11 @@ fn messages_pushed_on_a_full_disk_are_published_later() {
     let disk = SmallDisk::mount(24);
     let server = disk.start_broker_with(&["--zmq-pull=tcp://127.0.0.1:0"]);
     let pull = printed_endpoint(&server.process, "ZeroMQ publishers at ");
-    let mut talk = LineConnection::connect_client(server.address);
-    assert!(talk.request("PUB log before").starts_with("+OK"));
+    let mut connection = LineConnection::connect_client(server.address);
+    assert!(connection.request("PUB log before").starts_with("+OK"));
     disk.fill_except(0);
     wait_until("a full disk", || {
-        let answer = talk.request(&format!("PUB log {}", "x".repeat(50_000)));
+        let answer = connection.request(&format!("PUB log {}", "x".repeat(50_000)));
         answer.starts_with("-ERR full").then_some(())
     });
     let mut pusher = start_peer(&["push", &pull]);
@@ -157,11 +158,11 @@ fn messages_pushed_on_a_full_disk_are_published_later() {
         log.into_iter().map(|(_, payload)| payload).filter(|it| it.starts_with("pushed-")).count()
     };
     wait_until("the line port to take events", || {
-        talk.request("PUB log x").starts_with("+OK").then_some(())
+        connection.request("PUB log x").starts_with("+OK").then_some(())
     });
-    wait_until("all that was pushed", || (arrived() >= 100).then_some(()));
+    wait_until("all pushed messages", || (arrived() >= 100).then_some(()));
     pusher.write(message(&["log", "pushed-afterwards"]));
-    wait_until("what is pushed afterwards", || (arrived() >= 101).then_some(()));
+    wait_until("a message pushed later", || (arrived() >= 101).then_some(()));
 }
 
 // PROTOCOL: Z6
@@ -169,8 +170,8 @@ fn messages_pushed_on_a_full_disk_are_published_later() {
 fn invalid_messages_are_dropped_and_others_are_published() {
     const BURST: usize = 100;
     let zmq = ZmqServer::start(&[]);
-    let mut talk = LineConnection::connect_client(zmq.server.address);
-    assert!(talk.request("TOPIC create log").starts_with("+OK"));
+    let mut connection = LineConnection::connect_client(zmq.server.address);
+    assert!(connection.request("TOPIC create log").starts_with("+OK"));
     let mut pusher = start_peer(&["push", &zmq.pull_endpoint]);
     let long = "y".repeat(61_441);
     let wrong: [&[&str]; 12] = [
@@ -191,15 +192,15 @@ fn invalid_messages_are_dropped_and_others_are_published() {
         pusher.write(message(frames));
         pusher.write(message(&["log", &format!("m{number}")]));
     }
-    wait_until("all events", || (next_seq(&mut talk, "log") == 13).then_some(()));
-    let heard = ReceivedEvents::read_all(zmq.server.address, "log", "end");
-    let payloads: Vec<_> = heard.events.into_iter().map(|(_, payload)| payload).collect();
+    wait_until("all events", || (next_seq(&mut connection, "log") == 13).then_some(()));
+    let received = ReceivedEvents::read_all(zmq.server.address, "log", "end");
+    let payloads: Vec<_> = received.events.into_iter().map(|(_, payload)| payload).collect();
     let mut expected: Vec<_> = (1..=wrong.len()).map(|number| format!("m{number}")).collect();
     expected.push("end".to_owned());
     assert_eq!(payloads, expected);
-    let topics = talk.request_lines("TOPIC ls").join("\n");
+    let topics = connection.request_lines("TOPIC ls").join("\n");
     assert!(!topics.contains("evil"), "{topics}");
-    // None of a burst is forgotten, though nothing behind it is wrong.
+    // All dropped messages of a burst are counted, even if only valid ones follow.
     let dropped = |line: &str| {
         let (_, rest) = line.split_once("messages dropped: ")?;
         rest.split_once(';')?.0.parse::<usize>().ok()
@@ -215,7 +216,7 @@ fn invalid_messages_are_dropped_and_others_are_published() {
     pusher.write(message(&["log", "behind the burst"]));
     pusher.close_stdin();
     pusher.finish().expect_code(0);
-    wait_until("the burst", || (next_seq(&mut talk, "log") == 15).then_some(()));
+    wait_until("the burst", || (next_seq(&mut connection, "log") == 15).then_some(()));
     let stderr = zmq.server.process.signal_and_finish("TERM").expect_code(0).stderr();
     assert_eq!(stderr.lines().filter_map(dropped).sum::<usize>(), wrong.len() + BURST, "{stderr}");
     let total = format!("13 published, {} dropped, 0 not confirmed", wrong.len() + BURST);
@@ -238,7 +239,7 @@ fn a_late_subscriber_replays_from_the_line_port() {
         let frames = frames(line)?;
         (frames[0] == "t").then(|| frames[1].parse::<u64>().unwrap())
     });
-    assert_eq!(first, 501, "PUB keeps nothing for those who come later");
+    assert_eq!(first, 501, "PUB keeps nothing for late subscribers");
     let mut replay = LineConnection::connect_client(zmq.server.address);
     replay.send("SUB t from=1\n");
     assert_eq!(replay.read_line(), "+OK");
@@ -254,7 +255,7 @@ fn topics_created_later_are_sent_from_their_first_event() {
     let zmq = ZmqServer::start(&["--zmq-topics=new*,hello"]);
     let subscriber = start_peer(&["sub", &zmq.pub_endpoint, "", "hello"]);
     zmq.wait_for_subscription(&subscriber);
-    publish(&zmq.server, "old-topic", ["nobody hears this".to_owned()].into_iter());
+    publish(&zmq.server, "old-topic", ["not in --zmq-topics".to_owned()].into_iter());
     publish(&zmq.server, "new-topic", (1..=3).map(numbered_payload));
     for number in ["1", "2", "3"] {
         subscriber.wait_for_line("an event", |line| {
@@ -262,7 +263,7 @@ fn topics_created_later_are_sent_from_their_first_event() {
             (frames[0] == "new-topic" && frames[1] == number).then_some(())
         });
     }
-    assert!(!subscriber.has_printed("nobody hears"));
+    assert!(!subscriber.has_printed("not in --zmq-topics"));
 }
 
 // PROTOCOL: Z2, Z3
@@ -275,12 +276,13 @@ fn every_loss_shows_in_the_seqs_and_the_replay_is_complete() {
     let subscriber = start_peer(&["count", &zmq.pub_endpoint, "end", "t", "hello"]);
     zmq.wait_for_subscription(&subscriber);
     let mut pipeline = PipelinedPublisher::connect(zmq.server.address).unwrap();
-    let mut dozer = start_peer(&["doze", &zmq.pub_endpoint, "end", "t", "hello"]);
-    zmq.wait_for_subscription(&dozer);
-    // More than can wait for who does not read, however few there are.
+    let mut stalling = start_peer(&["doze", &zmq.pub_endpoint, "end", "t", "hello"]);
+    zmq.wait_for_subscription(&stalling);
+    // Together, more than the buffers of a subscriber that does not read can hold, however few
+    // messages there are.
     let payload = |number: u64| format!("m{number} {}", "x".repeat(bytes));
-    // Half of them come from either side, and never more than a few before the reader has them:
-    // whoever keeps up with what comes loses nothing.
+    // Half of the messages come from each side, and only a few before the subscriber has them: a
+    // subscriber that keeps up loses nothing.
     let half = count / 2;
     for number in 1..=half {
         pipeline.send([("t".to_owned(), payload(number))]);
@@ -298,22 +300,22 @@ fn every_loss_shows_in_the_seqs_and_the_replay_is_complete() {
     }
     pusher.close_stdin();
     pusher.finish().expect_code(0);
-    let mut talk = LineConnection::connect_client(zmq.server.address);
-    wait_until("all events", || (next_seq(&mut talk, "t") > count).then_some(()));
-    let kept_up = ReceivedRuns::wait_for_end(&subscriber, "t", &mut talk);
+    let mut connection = LineConnection::connect_client(zmq.server.address);
+    wait_until("all events", || (next_seq(&mut connection, "t") > count).then_some(()));
+    let kept_up = ReceivedRuns::wait_for_end(&subscriber, "t", &mut connection);
     assert_eq!(kept_up.lost_count(count), 0, "{:?}", kept_up.runs);
-    dozer.close_stdin();
-    let counted = ReceivedRuns::wait_for_end(&dozer, "t", &mut talk);
+    stalling.close_stdin();
+    let counted = ReceivedRuns::wait_for_end(&stalling, "t", &mut connection);
     let lost = counted.lost_count(count);
     eprintln!(
-        "{count} messages: who dozed lost {lost} of them, in {} holes",
+        "{count} messages: the stalling subscriber lost {lost} of them, in {} gaps",
         counted.runs.len() - 1
     );
-    assert!(lost > 0, "who does not read loses something");
-    // What is not in a run is lost, and all of it is in the replay.
-    let heard = ReceivedEvents::read_all(zmq.server.address, "t", "last");
-    assert!(heard.gaps.is_empty() && heard.lags.is_empty());
-    for (number, text) in &heard.events[..usize::try_from(count).unwrap()] {
+    assert!(lost > 0, "a stalling subscriber loses messages");
+    // Seqs outside of the runs are lost, and the replay has all of them.
+    let received = ReceivedEvents::read_all(zmq.server.address, "t", "last");
+    assert!(received.gaps.is_empty() && received.lags.is_empty());
+    for (number, text) in &received.events[..usize::try_from(count).unwrap()] {
         assert_eq!(*text, payload(*number));
     }
 }
@@ -325,20 +327,20 @@ fn a_port_in_use_prevents_the_start() {
     for flag in ["--zmq-pub", "--zmq-pull"] {
         let words = ["up", "--listen", "127.0.0.1:0", flag, &zmq.pub_endpoint];
         let ended = run_tidings(folder.path(), &words).expect_code(1);
-        let said = format!("tidings: ZeroMQ: cannot listen on {}: ", zmq.pub_endpoint);
+        let expected_error = format!("tidings: ZeroMQ: cannot listen on {}: ", zmq.pub_endpoint);
         let stderr = ended.stderr();
-        assert!(stderr.lines().any(|line| line.starts_with(&said)), "{stderr}");
+        assert!(stderr.lines().any(|line| line.starts_with(&expected_error)), "{stderr}");
         assert!(ended.stdout().is_empty(), "{:?}", ended.stdout());
     }
 }
 
-/// Of the manual of libzmq.
+/// The example key of the manual of libzmq.
 const SECRET_KEY: &str = "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6";
 
 // PROTOCOL: Z9
 #[cfg(feature = "libzmq")]
 #[test]
-fn with_a_key_only_those_who_know_it_are_talked_to() {
+fn a_curve_key_excludes_peers_without_it() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("key");
     fs::write(&file, format!("{SECRET_KEY}\n")).unwrap();
@@ -346,15 +348,15 @@ fn with_a_key_only_those_who_know_it_are_talked_to() {
     let public = |command: &mut std::process::Command| {
         command.env("SERVER_KEY", "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7");
     };
-    let without = start_peer(&["sub", &zmq.publish, "", "hello"]);
-    let subscriber = peer_with(&["sub", &zmq.publish, "t", "hello"], public);
-    zmq.greet(&subscriber);
-    let mut stranger = start_peer(&["push", &zmq.pull]);
-    stranger.write(message(&["t", "of a stranger"]));
-    let mut pusher = peer_with(&["push", &zmq.pull], public);
-    pusher.write(message(&["t", "of a friend"]));
-    subscriber.line_with("of a friend");
-    assert!(!subscriber.has_printed("of a stranger") && !without.has_printed("hello"));
+    let without = start_peer(&["sub", &zmq.pub_endpoint, "", "hello"]);
+    let subscriber = start_peer_with(&["sub", &zmq.pub_endpoint, "t", "hello"], public);
+    zmq.wait_for_subscription(&subscriber);
+    let mut anonymous = start_peer(&["push", &zmq.pull_endpoint]);
+    anonymous.write(message(&["t", "without the key"]));
+    let mut pusher = start_peer_with(&["push", &zmq.pull_endpoint], public);
+    pusher.write(message(&["t", "with the key"]));
+    subscriber.wait_for_line_with("with the key");
+    assert!(!subscriber.has_printed("without the key") && !without.has_printed("hello"));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `tidings bridge zmq`: somebody else's PUB socket becomes a topic.
+//! `tidings bridge zmq`: a PUB socket of another program becomes a topic.
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -8,7 +8,7 @@ use crate::support::process::{Process, Server, run_tidings, tidings_command};
 use crate::support::wait::wait_until;
 use crate::support::zmq::{ZmqServer, message, start_peer};
 
-/// A bridge into this broker.
+/// Starts a bridge into this broker.
 #[track_caller]
 fn start_bridge(server: &Server, words: &[&str]) -> Process {
     let broker = server.address_text();
@@ -18,28 +18,28 @@ fn start_bridge(server: &Server, words: &[&str]) -> Process {
     bridge
 }
 
-/// A PUB socket of libzmq, and where it is.
+/// Starts a PUB socket of libzmq, and returns its address.
 #[track_caller]
 fn start_publisher(at: &str) -> (Process, String) {
     let publisher = start_peer(&["pub", at]);
     let at = publisher.wait_for_line("its address", |line| {
-        let said: Value = serde_json::from_str(line).ok()?;
-        Some(said[1].as_str()?.to_owned())
+        let printed: Value = serde_json::from_str(line).ok()?;
+        Some(printed[1].as_str()?.to_owned())
     });
     (publisher, at)
 }
 
-/// Has messages sent until one of them is an event.
+/// Sends the message until the topic has its event.
 #[track_caller]
 fn send_until_received(
     publisher: &mut Process,
     frames: &[&str],
-    talk: &mut LineConnection,
+    connection: &mut LineConnection,
     event: &str,
 ) {
     wait_until(event, || {
         publisher.write(message(frames));
-        let lines = talk.request_lines("PING");
+        let lines = connection.request_lines("PING");
         lines.iter().any(|line| line.contains(event)).then_some(())
     });
 }
@@ -54,13 +54,13 @@ fn the_payload_is_taken_from_the_requested_frame() {
         &["--connect", &at, "--topic", "second", "--frame", "1", "--subscribe", "rain"],
     );
     for (topic, expected) in [("last", "21 degrees"), ("second", "tomorrow")] {
-        let mut talk = LineConnection::connect_client(server.address);
-        assert_eq!(talk.request(&format!("SUB {topic}")), "+OK");
+        let mut connection = LineConnection::connect_client(server.address);
+        assert_eq!(connection.request(&format!("SUB {topic}")), "+OK");
         wait_until(topic, || {
             publisher.write(message(&["sun", "today", "a\nline"]));
             publisher.write(message(&["rain", "tomorrow", "21 degrees"]));
-            talk.send("PING\n");
-            let line = talk.read_line();
+            connection.send("PING\n");
+            let line = connection.read_line();
             assert!(!line.contains("today"), "{line}");
             line.ends_with(expected).then_some(())
         });
@@ -74,15 +74,16 @@ fn the_payload_is_taken_from_the_requested_frame() {
 #[test]
 fn an_unreachable_publisher_is_reported_once_with_the_reason() {
     let server = Server::start_broker();
-    // Nobody listens there while it is bound, and nobody else gets the port.
+    // A bound socket that does not listen: it refuses connections, and no other program gets the
+    // port.
     let bound = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     bound.bind(&"127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap().into()).unwrap();
     let refusing = bound.local_addr().unwrap().as_socket().unwrap();
     let refusing = format!("tcp://{refusing}");
     for (at, reason) in [(refusing.as_str(), "refused"), ("tcp://nosuch.invalid:5", "lookup")] {
         let bridge = start_bridge(&server, &["--connect", at, "--topic", "t"]);
-        let said = format!("cannot hear {at}: ");
-        let line = bridge.wait_for_line_with(&said);
+        let printed = format!("cannot hear {at}: ");
+        let line = bridge.wait_for_line_with(&printed);
         assert!(line.contains(reason), "{line}");
         let stderr = bridge.signal_and_finish("TERM").stderr();
         assert_eq!(stderr.lines().filter(|line| line.contains("WARN")).count(), 1, "{stderr}");
@@ -109,17 +110,17 @@ fn the_bridge_reconnects_to_either_side() {
     let server = Server::start_broker();
     let (mut old, at) = start_publisher("tcp://127.0.0.1:*");
     let bridge = start_bridge(&server, &["--connect", &at, "--topic", "t"]);
-    let mut talk = LineConnection::connect_client(server.address);
-    assert_eq!(talk.request("SUB t"), "+OK");
-    send_until_received(&mut old, &["x", "before"], &mut talk, "before");
+    let mut connection = LineConnection::connect_client(server.address);
+    assert_eq!(connection.request("SUB t"), "+OK");
+    send_until_received(&mut old, &["x", "before"], &mut connection, "before");
     old.close_stdin();
     old.finish().expect_code(0);
     let (mut new, _) = start_publisher(&at);
-    send_until_received(&mut new, &["x", "after"], &mut talk, "after");
+    send_until_received(&mut new, &["x", "after"], &mut connection, "after");
     let server = server.restart_at_same_address("KILL", &["broker"]);
-    let mut talk = LineConnection::connect_client(server.address);
-    assert_eq!(talk.request("SUB t"), "+OK");
-    send_until_received(&mut new, &["x", "again"], &mut talk, "again");
+    let mut connection = LineConnection::connect_client(server.address);
+    assert_eq!(connection.request("SUB t"), "+OK");
+    send_until_received(&mut new, &["x", "again"], &mut connection, "again");
     bridge.signal_and_finish("TERM").expect_code(0);
 }
 
@@ -128,11 +129,11 @@ fn a_bridge_stopped_without_its_broker_reports_unconfirmed_messages() {
     let server = Server::start_broker();
     let (mut publisher, at) = start_publisher("tcp://127.0.0.1:*");
     let bridge = start_bridge(&server, &["--connect", &at, "--topic", "t"]);
-    let mut talk = LineConnection::connect_client(server.address);
-    assert_eq!(talk.request("SUB t"), "+OK");
-    send_until_received(&mut publisher, &["x", "before"], &mut talk, "before");
+    let mut connection = LineConnection::connect_client(server.address);
+    assert_eq!(connection.request("SUB t"), "+OK");
+    send_until_received(&mut publisher, &["x", "before"], &mut connection, "before");
     server.process.signal("KILL");
-    wait_until("it to be noticed", || {
+    wait_until("the bridge to notice it", || {
         publisher.write(message(&["x", "after"]));
         bridge.has_printed("the broker could not be reached").then_some(())
     });
@@ -159,13 +160,13 @@ fn a_bridge_copies_a_topic_and_reports_missed_messages() {
         copy.send("PING\n");
         (copy.read_line() == "MSG copy 1 x").then_some(())
     });
-    // Somebody who is no Tidings may send what looks like one.
-    let (mut liar, at) = start_publisher("tcp://127.0.0.1:*");
+    // Another program may send frames that look like those of Tidings.
+    let (mut foreign, at) = start_publisher("tcp://127.0.0.1:*");
     let second = start_bridge(&here, &["--connect", &at, "--topic", "lies"]);
     let mut copy = LineConnection::connect_client(here.address);
     assert_eq!(copy.request("SUB lies"), "+OK");
-    send_until_received(&mut liar, &["t", "5", "five"], &mut copy, "five");
-    send_until_received(&mut liar, &["t", "9", "nine"], &mut copy, "nine");
+    send_until_received(&mut foreign, &["t", "5", "five"], &mut copy, "five");
+    send_until_received(&mut foreign, &["t", "9", "nine"], &mut copy, "nine");
     second.wait_for_line_with("messages missed: 3; last reason: t went from 5 to 9");
     let summary = second.signal_and_finish("TERM").expect_code(0).stdout().pop().unwrap();
     assert!(summary.contains(" 3 missed, "), "{summary}");

@@ -1,5 +1,5 @@
-//! Sockets of libzmq with peers that are slow, hostile or gone, and a process that is killed: the
-//! broker does not notice, and what was lost shows.
+//! `ZeroMQ` with slow, hostile and lost peers, and with a killed process: the broker is not
+//! affected, and losses are visible.
 
 use std::fs;
 use std::io::Write;
@@ -17,10 +17,10 @@ use crate::support::zmq::{
     start_peer, wait_for_progress,
 };
 
-/// All that the process can ever have.
+/// The limit of the process's address space.
 const ADDRESS_SPACE_BYTES_MAX: u64 = 2 << 30;
 
-/// What the process may have: it holds 64 MiB for subscribers, and has work to do.
+/// The most memory that the process may use: 64 MiB for subscribers, and its own work.
 const MEMORY_MAX: u64 = 256 << 20;
 
 #[track_caller]
@@ -29,7 +29,7 @@ fn send_signal(process: u32, name: &str) {
     assert!(sent.unwrap().success(), "kill -{name}");
 }
 
-/// Waits until another process has taken the place of this one.
+/// Waits until a new process has replaced this one.
 #[track_caller]
 fn wait_for_replacement(zmq: &ZmqServer, old: u32) -> u32 {
     wait_until("another process", || {
@@ -37,7 +37,7 @@ fn wait_for_replacement(zmq: &ZmqServer, old: u32) -> u32 {
     })
 }
 
-/// A greeting, on a connection that stays open.
+/// Connects and sends a greeting. The connection stays open.
 #[track_caller]
 fn connect_greeted(endpoint: &str) -> TcpStream {
     let address: SocketAddr = endpoint.strip_prefix("tcp://").unwrap().parse().unwrap();
@@ -50,7 +50,7 @@ fn connect_greeted(endpoint: &str) -> TcpStream {
     stream
 }
 
-/// A greeting, and a frame that claims to have 2^46 bytes.
+/// Connects and sends a frame header that announces 2^46 bytes.
 #[track_caller]
 fn send_oversized_frame_header(endpoint: &str) -> TcpStream {
     let mut stream = connect_greeted(endpoint);
@@ -58,9 +58,9 @@ fn send_oversized_frame_header(endpoint: &str) -> TcpStream {
     stream
 }
 
-/// Says that it is a socket of this kind, and then frames without end, each of which begins with
-/// this byte and is unlike the others; until the connection ends or more was sent than the other
-/// side may hold. `flags`: of each frame.
+/// Connects as a socket of this kind and sends frames without end. Each begins with the byte
+/// `first`, has `flags`, and differs from the others. Ends with the connection, or when more was
+/// sent than the address space of the other side can hold.
 #[track_caller]
 fn flood(endpoint: &str, kind: &str, flags: u8, first: u8) {
     const FRAME_BYTES: usize = 60_000;
@@ -87,24 +87,30 @@ fn endless_frames_and_subscriptions_lose_no_event() {
     let zmq = ZmqServer::start(&[]);
     let subscriber = start_peer(&["sub", &zmq.pub_endpoint, "t", "hello"]);
     zmq.wait_for_subscription(&subscriber);
-    let mut talk = LineConnection::connect_client(zmq.server.address);
-    // Long frames, of which each says that another one follows; and messages of one frame, each a
-    // subscription.
+    let mut connection = LineConnection::connect_client(zmq.server.address);
+    // First long frames that each announce another one; then messages of one frame that each
+    // subscribe.
     for (number, (endpoint, kind, flags, first)) in (1..)
         .step_by(2)
         .zip([(&zmq.pull_endpoint, "PUSH", 3, b'm'), (&zmq.pub_endpoint, "SUB", 2, 1)])
     {
         let child = zmq.bridge_process_id();
-        assert_eq!(talk.request(&format!("PUB t m{number}")), format!("+OK {number} {number}"));
+        assert_eq!(
+            connection.request(&format!("PUB t m{number}")),
+            format!("+OK {number} {number}")
+        );
         flood(endpoint, kind, flags, first);
-        // Its address space is bounded: it ends, or holds less than that.
+        // The address space of the process is limited: it ends, or holds less than that.
         let next = wait_until("a process", || child_process_of(zmq.server.process.id()));
         eprintln!(
             "a flood of {kind}: {}",
-            if next == child { "it lives" } else { "it was replaced" }
+            if next == child { "the process lives" } else { "the process was replaced" }
         );
         let number = number + 1;
-        assert_eq!(talk.request(&format!("PUB t m{number}")), format!("+OK {number} {number}"));
+        assert_eq!(
+            connection.request(&format!("PUB t m{number}")),
+            format!("+OK {number} {number}")
+        );
         for number in 1..=number {
             subscriber.wait_for_line(&format!("event {number}"), |line| {
                 (frames(line)?[..] == ["t", &number.to_string(), &format!("m{number}")])
@@ -112,7 +118,7 @@ fn endless_frames_and_subscriptions_lose_no_event() {
             });
         }
         let mut pusher = start_peer(&["push", &zmq.pull_endpoint]);
-        pusher.write(message(&["other", "still taken"]));
+        pusher.write(message(&["other", "still accepted"]));
         wait_until("an event", || {
             (LineConnection::connect_client(zmq.server.address)
                 .request_lines("TOPIC ls")
@@ -121,24 +127,25 @@ fn endless_frames_and_subscriptions_lose_no_event() {
             .then_some(())
         });
     }
-    assert!(zmq.server.process.resident_memory_bytes() < MEMORY_MAX, "the broker's own");
+    assert!(zmq.server.process.resident_memory_bytes() < MEMORY_MAX, "memory of the broker");
 }
 
 #[cfg(feature = "libzmq")]
 #[test]
-fn nine_bytes_cost_libzmq_a_connection() {
+fn an_oversized_frame_closes_a_libzmq_connection() {
     let zmq = ZmqServer::start(&[]);
-    let child = zmq.child();
-    let subscriber = start_peer(&["sub", &zmq.publish, "t", "hello"]);
-    zmq.greet(&subscriber);
-    for endpoint in [&zmq.publish, &zmq.pull] {
+    let child = zmq.bridge_process_id();
+    let subscriber = start_peer(&["sub", &zmq.pub_endpoint, "t", "hello"]);
+    zmq.wait_for_subscription(&subscriber);
+    for endpoint in [&zmq.pub_endpoint, &zmq.pull_endpoint] {
         let mut connection = send_oversized_frame_header(endpoint);
-        std::io::copy(&mut connection, &mut std::io::sink()).expect("it is closed");
+        std::io::copy(&mut connection, &mut std::io::sink())
+            .expect("the broker closes the connection");
     }
-    let mut pusher = start_peer(&["push", &zmq.pull]);
+    let mut pusher = start_peer(&["push", &zmq.pull_endpoint]);
     pusher.write(message(&["t", "still here"]));
-    subscriber.line_with("still here");
-    assert_eq!(zmq.child(), child);
+    subscriber.wait_for_line_with("still here");
+    assert_eq!(zmq.bridge_process_id(), child);
 }
 
 #[cfg(not(feature = "libzmq"))]
@@ -147,24 +154,30 @@ fn an_oversized_frame_restarts_the_process_without_loss() {
     let zmq = ZmqServer::start(&[]);
     let subscriber = start_peer(&["sub", &zmq.pub_endpoint, "t", "hello"]);
     zmq.wait_for_subscription(&subscriber);
-    let mut talk = LineConnection::connect_client(zmq.server.address);
+    let mut connection = LineConnection::connect_client(zmq.server.address);
     let mut number = 0;
     for endpoint in [&zmq.pub_endpoint, &zmq.pull_endpoint] {
         let child = zmq.bridge_process_id();
         let _connection = send_oversized_frame_header(endpoint);
-        // The broker goes on: what it takes now comes when the next process is there.
+        // The broker continues: events of this time are sent by the next process.
         wait_until("the end of the process", || {
             number += 1;
-            assert_eq!(talk.request(&format!("PUB t m{number}")), format!("+OK {number} {number}"));
+            assert_eq!(
+                connection.request(&format!("PUB t m{number}")),
+                format!("+OK {number} {number}")
+            );
             (child_process_of(zmq.server.process.id()) != Some(child)).then_some(())
         });
         zmq.server.process.wait_for_line_with("the ZeroMQ process has ended (");
         wait_for_replacement(&zmq, child);
         number += 1;
-        assert_eq!(talk.request(&format!("PUB t m{number}")), format!("+OK {number} {number}"));
+        assert_eq!(
+            connection.request(&format!("PUB t m{number}")),
+            format!("+OK {number} {number}")
+        );
     }
     let last = number;
-    // Some may come twice, under their own numbers.
+    // Some may arrive twice, with the same seq.
     for number in 1..=last {
         subscriber.wait_for_line(&format!("event {number}"), |line| {
             let frames = frames(line)?;
@@ -196,9 +209,12 @@ fn a_killed_process_resumes_at_its_cursors() {
     let zmq = ZmqServer::start(&[]);
     let subscriber = start_peer(&["sub", &zmq.pub_endpoint, "t", "hello"]);
     zmq.wait_for_subscription(&subscriber);
-    let mut talk = LineConnection::connect_client(zmq.server.address);
+    let mut connection = LineConnection::connect_client(zmq.server.address);
     for number in 1..=30_u64 {
-        assert_eq!(talk.request(&format!("PUB t m{number}")), format!("+OK {number} {number}"));
+        assert_eq!(
+            connection.request(&format!("PUB t m{number}")),
+            format!("+OK {number} {number}")
+        );
         if number % 10 == 5 {
             let child = zmq.bridge_process_id();
             send_signal(child, "KILL");
@@ -211,8 +227,8 @@ fn a_killed_process_resumes_at_its_cursors() {
         });
     }
     let name = fs::read_to_string(format!("/proc/{}/comm", zmq.bridge_process_id())).unwrap();
-    assert_eq!(name, "tidings\n", "what people see");
-    let cursors = talk.request_lines("TOPIC show t").join("\n");
+    assert_eq!(name, "tidings\n", "the process name");
+    let cursors = connection.request_lines("TOPIC show t").join("\n");
     assert!(cursors.contains("+ cursor zmq-pub "), "{cursors}");
 }
 
@@ -231,7 +247,9 @@ fn the_process_ends_with_its_broker_and_shares_no_socket() {
         .collect();
     assert!(shared.is_empty(), "{shared:?}");
     zmq.server.process.signal_and_finish("KILL");
-    wait_until("its end", || (!fs::exists(format!("/proc/{child}")).unwrap()).then_some(()));
+    wait_until("the end of the process", || {
+        (!fs::exists(format!("/proc/{child}")).unwrap()).then_some(())
+    });
 }
 
 #[test]
@@ -258,11 +276,11 @@ fn stalled_subscribers_delay_no_other_and_use_little_memory() {
         }
         wait_for_progress(&subscriber, number);
     }
-    let mut talk = LineConnection::connect_client(zmq.server.address);
-    let counted = ReceivedRuns::wait_for_end(&subscriber, "t", &mut talk);
+    let mut connection = LineConnection::connect_client(zmq.server.address);
+    let counted = ReceivedRuns::wait_for_end(&subscriber, "t", &mut connection);
     assert_eq!(counted.lost_count(EVENTS), 0, "{:?}", counted.runs);
     let peak = memory_bytes(zmq.bridge_process_id(), "VmHWM:");
-    eprintln!("at most {} MiB with {} MiB sent", peak >> 20, (EVENTS * 4_000) >> 20);
+    eprintln!("peak of {} MiB with {} MiB sent", peak >> 20, (EVENTS * 4_000) >> 20);
     assert!(peak < MEMORY_MAX, "{peak} bytes");
     if !cfg!(feature = "libzmq") {
         zmq.server.process.wait_for_line_with("ZeroMQ subscribers cut off: ");
@@ -286,8 +304,8 @@ fn publishers_wait_while_the_broker_is_stopped() {
     zmq.server.process.signal("CONT");
     flood.wait_for_line_with("sent");
     assert!(peak < MEMORY_MAX / 2, "{peak} bytes");
-    let mut talk = LineConnection::connect_client(zmq.server.address);
-    wait_until("all events", || (next_seq(&mut talk, "flood") == EVENTS + 1).then_some(()));
+    let mut connection = LineConnection::connect_client(zmq.server.address);
+    wait_until("all events", || (next_seq(&mut connection, "flood") == EVENTS + 1).then_some(()));
 }
 
 #[test]
@@ -295,14 +313,14 @@ fn subscribers_reconnect_to_a_restarted_broker() {
     let zmq = ZmqServer::start(&["--zmq-topics=t,hello"]);
     let subscriber = start_peer(&["sub", &zmq.pub_endpoint, "t", "hello"]);
     zmq.wait_for_subscription(&subscriber);
-    let mut talk = LineConnection::connect_client(zmq.server.address);
-    assert_eq!(talk.request("PUB t m1"), "+OK 1 1");
+    let mut connection = LineConnection::connect_client(zmq.server.address);
+    assert_eq!(connection.request("PUB t m1"), "+OK 1 1");
     subscriber.wait_for_line_with("m1");
     let flag = format!("--zmq-pub={}", zmq.pub_endpoint);
     let server = zmq.server.restart("TERM", &["broker", &flag]);
-    let mut talk = LineConnection::connect_client(server.address);
-    wait_until("a message of the new one", || {
-        assert!(talk.request("PUB t later").starts_with("+OK"));
+    let mut connection = LineConnection::connect_client(server.address);
+    wait_until("a message from the new broker", || {
+        assert!(connection.request("PUB t later").starts_with("+OK"));
         subscriber.has_printed("later").then_some(())
     });
 }

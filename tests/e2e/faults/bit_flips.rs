@@ -1,7 +1,7 @@
-//! One flipped bit anywhere in a data directory that has everything: it is always named.
+//! Flips bits anywhere in a data directory with all kinds of files: `verify` reports each.
 //!
-//! `TIDINGS_DAMAGE_FLIPS` and `TIDINGS_DAMAGE_SEED` choose how many bits are flipped one after the
-//! other, and which.
+//! `TIDINGS_DAMAGE_FLIPS` sets the number of flips, one after the other, and `TIDINGS_DAMAGE_SEED`
+//! chooses the bits.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::support::process::{Server, run_tidings};
 use crate::support::seed::{number_from_env, seed_from_env};
 use crate::support::wait::wait_until;
 
-/// A folder in which every kind of file is in the data directory, and nothing runs.
+/// A folder with a data directory that contains every kind of file. No program runs in it.
 #[track_caller]
 pub(crate) fn full_data_directory() -> TempDir {
     let origin = Origin::serve(Site { pages: 30, ..Site::default() });
@@ -69,11 +69,11 @@ pub(crate) fn full_data_directory() -> TempDir {
     fs::copy(&hub, data.join("hub.db")).unwrap();
     drop(of_hub);
 
-    let scene = FeedFixture::start(&HubLink::Header, &[]);
-    confirm_subscription(&scene, &scene.hub_request(0), "864000");
-    wait_until("the first items", || (scene.published_count("old") == 1).then_some(()));
-    let websub = scene.server.data_dir().join("websub.db");
-    let FeedFixture { server: Server { process, folder: of_feeds, .. }, .. } = scene;
+    let fixture = FeedFixture::start(&HubLink::Header, &[]);
+    confirm_subscription(&fixture, &fixture.hub_request(0), "864000");
+    wait_until("the first items", || (fixture.published_count("old") == 1).then_some(()));
+    let websub = fixture.server.data_dir().join("websub.db");
+    let FeedFixture { server: Server { process, folder: of_feeds, .. }, .. } = fixture;
     process.signal_and_finish("TERM").expect_code(0);
     fs::copy(&websub, data.join("websub.db")).unwrap();
     drop(of_feeds);
@@ -83,7 +83,7 @@ pub(crate) fn full_data_directory() -> TempDir {
     folder
 }
 
-/// Files in which a bit may be flipped: all but those that say nothing (locks), and the one that
+/// Files in which a bit may be flipped: all but lock files, which have no content, and the one that
 /// people edit.
 fn checked_files(data: &Path) -> Vec<PathBuf> {
     let all = snapshot(data).into_iter().filter_map(|(path, (_, bytes))| Some((path, bytes?)));
@@ -94,16 +94,16 @@ fn checked_files(data: &Path) -> Vec<PathBuf> {
     all.filter(|(path, bytes)| !bytes.is_empty() && says_something(path)).map(|it| it.0).collect()
 }
 
-/// What a database says: its version, its tables with their columns, and all rows. Numbers that
-/// were given to rows which are gone are not among it: they only make the next numbers higher.
+/// The content of a database: its version, its tables with their columns, and all rows. It leaves
+/// out the highest row ids ever used, which only make later ids higher.
 fn dump_database(path: &Path) -> rusqlite::Result<Vec<String>> {
     let uri = format!("file:{}?immutable=1", path.display());
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
     let connection = Connection::open_with_flags(uri, flags)?;
-    let mut said = Vec::new();
+    let mut lines = Vec::new();
     for pragma in ["user_version", "application_id"] {
         let number: i64 = connection.pragma_query_value(None, pragma, |row| row.get(0))?;
-        said.push(format!("{pragma} {number}"));
+        lines.push(format!("{pragma} {number}"));
     }
     let sql = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name <> 'sqlite_sequence' ORDER BY name";
     let names = connection
@@ -112,15 +112,15 @@ fn dump_database(path: &Path) -> rusqlite::Result<Vec<String>> {
         .collect::<rusqlite::Result<Vec<String>>>()?;
     for name in names {
         let mut statement = connection.prepare(&format!("SELECT * FROM \"{name}\" NOT INDEXED"))?;
-        said.push(format!("{name} {:?}", statement.column_names().collect::<Vec<_>>()));
+        lines.push(format!("{name} {:?}", statement.column_names().collect::<Vec<_>>()));
         let columns = statement.column_count();
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
             let values = (0..columns).map(|at| row.get::<_, Value>(at));
-            said.push(format!("{:?}", values.collect::<rusqlite::Result<Vec<_>>>()?));
+            lines.push(format!("{:?}", values.collect::<rusqlite::Result<Vec<_>>>()?));
         }
     }
-    Ok(said)
+    Ok(lines)
 }
 
 #[test]
@@ -131,8 +131,8 @@ fn a_flipped_bit_in_any_file_is_reported() {
     let mut random = fastrand::Rng::with_seed(seed);
     let folder = full_data_directory();
     let data = folder.path().join("tidings-data");
-    let whole = run_read_only(folder.path(), &VERIFY, 0);
-    assert!(whole.contains("access.toml: no damage found\n  it can be read; "), "{whole}");
+    let report = run_read_only(folder.path(), &VERIFY, 0);
+    assert!(report.contains("access.toml: no damage found\n  it can be read; "), "{report}");
 
     let files = checked_files(&data);
     for name in [
@@ -149,30 +149,30 @@ fn a_flipped_bit_in_any_file_is_reported() {
         let has = files.iter().any(|path| path.display().to_string().contains(name));
         assert!(has, "{name}: {files:#?}");
     }
-    let mut without_meaning = 0;
+    let mut unused_bytes = 0;
     for n in 0..flips {
         let path = &files[random.usize(..files.len())];
-        let whole = fs::read(path).unwrap();
-        let (at, bit) = (random.usize(..whole.len()), random.u8(..8));
-        let mut bytes = whole.clone();
+        let original = fs::read(path).unwrap();
+        let (at, bit) = (random.usize(..original.len()), random.u8(..8));
+        let mut bytes = original.clone();
         bytes[at] ^= 1 << bit;
         let is_database = path.extension().is_some_and(|it| it == "db");
         let before = is_database.then(|| dump_database(path).unwrap());
         fs::write(path, bytes).unwrap();
-        let what = format!("flip {n}: bit {bit} of byte {at} of {}", path.display());
+        let flip = format!("flip {n}: bit {bit} of byte {at} of {}", path.display());
         let verified = run_tidings(folder.path(), &VERIFY);
-        let said = verified.stdout().join("\n");
+        let output = verified.stdout().join("\n");
         if verified.code == Some(0) && is_database {
-            // A byte that is a part of nothing: every value is as it was.
-            assert!(dump_database(path).ok() == before, "{what}: {said}");
-            without_meaning += 1;
+            // An unused byte: every value is unchanged.
+            assert!(dump_database(path).ok() == before, "{flip}: {output}");
+            unused_bytes += 1;
         } else {
             let name = path.file_name().unwrap().to_str().unwrap();
-            assert!(verified.code == Some(1) && said.contains(name), "{what}: {said}");
+            assert!(verified.code == Some(1) && output.contains(name), "{flip}: {output}");
         }
-        fs::write(path, whole).unwrap();
+        fs::write(path, original).unwrap();
     }
-    eprintln!("{without_meaning} of {flips} flips were in bytes without a meaning");
+    eprintln!("{unused_bytes} of {flips} flips were in unused bytes");
 }
 
 #[test]
@@ -186,25 +186,25 @@ fn a_flipped_bit_in_a_database_value_is_reported() {
         ("websub.db", "subscription", "hub"),
     ] {
         let path = data.join(name);
-        let whole = fs::read(&path).unwrap();
-        let begins = |at: &usize| whole[*at..].starts_with(text.as_bytes());
-        let places: Vec<_> = (0..whole.len()).filter(begins).collect();
-        // It may also be in an index, or in a part of a page that is not used any more.
+        let original = fs::read(&path).unwrap();
+        let begins = |at: &usize| original[*at..].starts_with(text.as_bytes());
+        let places: Vec<_> = (0..original.len()).filter(begins).collect();
+        // The text may also be in an index, or in an unused part of a page.
         let named = places.iter().filter(|at| {
-            let mut bytes = whole.clone();
+            let mut bytes = original.clone();
             bytes[**at] ^= 0x01;
             fs::write(&path, bytes).unwrap();
-            let said = run_tidings(folder.path(), &VERIFY);
-            let said = said.stdout().join("\n");
-            said.contains(&format!("{name}: damaged"))
-                && said.contains(&format!(" of {table}: its values"))
+            let output = run_tidings(folder.path(), &VERIFY);
+            let output = output.stdout().join("\n");
+            output.contains(&format!("{name}: damaged"))
+                && output.contains(&format!(" of {table}: its values"))
         });
         assert!(named.count() > 0, "{name}: {places:?}");
-        fs::write(&path, whole).unwrap();
+        fs::write(&path, original).unwrap();
     }
 }
 
-/// Reading commands, in the folder of a data directory in which nothing runs.
+/// Read-only commands for a data directory in which no program runs.
 const READ_ONLY_COMMANDS: [&[&str]; 7] = [
     &VERIFY,
     &["verify", "--json", "--data", "tidings-data"],

@@ -1,6 +1,6 @@
-//! The time of day is set far forward and far back while a broker works, and while it is down:
-//! delays, leases and what is to come later go on as if nothing had happened. What is too soon the
-//! times of this side show; what would be late would be so by a month.
+//! The wall clock is set far forward and back while a broker runs and while it is down. Delays,
+//! leases and scheduled events are not affected. The test's own clock shows what comes too soon;
+//! what comes too late would be late by a month.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +18,7 @@ const DELAY: Duration = Duration::from_millis(300);
 const LEASE: Duration = Duration::from_secs(2);
 const SCHEDULED_DELAY: Duration = Duration::from_millis(1500);
 
-/// A broker that goes by a clock that can be set.
+/// A broker with a wall clock that can be set.
 #[track_caller]
 fn start_with_wall_clock() -> (WallClock, Server) {
     let folder = TempDir::new().unwrap();
@@ -27,15 +27,11 @@ fn start_with_wall_clock() -> (WallClock, Server) {
     let mut date = Command::new("date");
     clock.apply_to(date.arg("+%Y"));
     let year = Process::start(&mut date).finish().expect_code(0).stdout().swap_remove(0);
-    assert_ne!(
-        year,
-        first_output_line("date", &["+%Y"]),
-        "the clock of other processes can be set"
-    );
+    assert_ne!(year, first_output_line("date", &["+%Y"]), "other processes use the settable clock");
     clock.set_offset("+0");
     let server = Server::start_in(folder, &["broker"], |command| clock.apply_to(command));
     let loaded = fs::read_to_string(format!("/proc/{}/maps", server.process.id())).unwrap();
-    assert!(loaded.contains("libfaketime"), "the broker goes by that clock");
+    assert!(loaded.contains("libfaketime"), "the broker uses the settable clock");
     let (delay, lease) = (DELAY.as_millis(), LEASE.as_millis());
     let settings = format!("GROUP create crawlers delay={delay}ms lease={lease}ms");
     let answer = LineConnection::connect_client(server.address).request(&settings);
@@ -61,7 +57,8 @@ fn a_crawl_stays_polite_while_the_wall_clock_is_set() {
         origin.wait_for_hits(hits);
         clock.set_offset(offset);
     }
-    // What it held waits for its lease, which is not over by setting a clock, nor never.
+    // The tasks of the killed crawler wait for the end of their lease. A new wall clock must
+    // neither end nor extend it.
     first.signal_and_finish("KILL");
     clock.set_offset("+60d");
     let _second = start_crawler(server.address, data.path());
@@ -88,7 +85,7 @@ fn leases_and_delays_do_not_depend_on_the_wall_clock() {
     for (round, offset) in ["+30d", "-30d", "+0", "+365d", "-365d"].into_iter().enumerate() {
         let waits = ExpectedTasks::begin(&server, round);
         clock.set_offset(offset);
-        // Every other one is set while it is down, as far as it knows.
+        // In every other round the broker is down when the clock is set.
         if round % 2 == 1 {
             let Server { process, folder, .. } = server;
             process.signal_and_finish("KILL");
@@ -98,19 +95,19 @@ fn leases_and_delays_do_not_depend_on_the_wall_clock() {
     }
 }
 
-/// From when on each URL may be given to a worker. There is no other one in the group.
+/// The moment from which each URL may be released. The group has no others.
 #[derive(Default)]
 struct ExpectedTasks(BTreeMap<String, Instant>);
 
 impl ExpectedTasks {
-    /// One URL is held by a worker that is gone, one is on a host that was just asked, and one is
-    /// announced for later.
+    /// Publishes four URLs: one is leased to a lost worker, one is scheduled, one is fetched, and
+    /// one waits for the delay of that host.
     #[track_caller]
     fn begin(server: &Server, round: usize) -> Self {
         let mut waits = Self::default();
         let url = |name: &str| format!("http://{name}{round}.example/");
-        let (lost, later, asked, rests) =
-            (url("lost"), url("later"), url("asked"), url("asked") + "again");
+        let (lost, later, fetched, delayed) =
+            (url("lost"), url("later"), url("fetched"), url("fetched") + "again");
         let mut client = LineConnection::connect_client(server.address);
         let mut publish = |event: &str| {
             let answer = client.request(&format!("PUB new-url {event}"));
@@ -132,8 +129,8 @@ impl ExpectedTasks {
         waits.0.insert(later.clone(), Instant::now() + SCHEDULED_DELAY);
         publish(&format!("{later} after={}ms", SCHEDULED_DELAY.as_millis()));
 
-        waits.0.insert(asked.clone(), Instant::now());
-        publish(&asked);
+        waits.0.insert(fetched.clone(), Instant::now());
+        publish(&fetched);
         let mut worker = join();
         loop {
             let line = worker.read_line();
@@ -142,12 +139,12 @@ impl ExpectedTasks {
             }
             let (id, url) = parse_task(&line);
             waits.record_arrival(&url);
-            if url != asked {
+            if url != fetched {
                 worker.send(format!("ACK {id}\n"));
                 continue;
             }
-            publish(&rests);
-            waits.0.insert(rests, Instant::now() + DELAY);
+            publish(&delayed);
+            waits.0.insert(delayed, Instant::now() + DELAY);
             worker.send(format!("JOIN crawlers credit=0\nACK {id}\nQUIT\n"));
             assert_eq!(worker.read_to_end().last().map(String::as_str), Some("+OK"));
             return waits;
@@ -156,12 +153,12 @@ impl ExpectedTasks {
 
     #[track_caller]
     fn record_arrival(&mut self, url: &str) {
-        let since = self.0.remove(url).unwrap_or_else(|| panic!("{url} comes again"));
+        let since = self.0.remove(url).unwrap_or_else(|| panic!("{url} was released twice"));
         let early = since.saturating_duration_since(Instant::now());
-        assert!(early.is_zero(), "{url} comes {early:?} early");
+        assert!(early.is_zero(), "{url} was released {early:?} too early");
     }
 
-    /// All that is left comes.
+    /// Receives all remaining tasks.
     #[track_caller]
     fn finish(mut self, server: &Server) {
         let mut worker = LineConnection::connect_client(server.address);
@@ -174,7 +171,7 @@ impl ExpectedTasks {
                 worker.send(format!("ACK {id}\n"));
             }
         }
-        // Everything before it has been answered then.
+        // When the `QUIT` is answered, all acknowledgements were, too.
         worker.send("QUIT\n");
         assert_eq!(worker.read_to_end().last().map(String::as_str), Some("+OK"));
     }
@@ -184,6 +181,6 @@ impl ExpectedTasks {
 #[track_caller]
 fn parse_task(line: &str) -> (String, String) {
     let words: Vec<_> = line.split(' ').collect();
-    let ["TASK", id, _, _, url, ..] = words[..] else { panic!("no task: {line}") };
+    let ["TASK", id, _, _, url, ..] = words[..] else { panic!("not a task: {line}") };
     (id.to_owned(), url.to_owned())
 }

@@ -1,5 +1,5 @@
-//! Damage in a data directory: it is named, everything else goes on, and a damaged group is
-//! repaired.
+//! Damage in a data directory: commands report it, everything else works, and a damaged group can
+//! be repaired.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -21,24 +21,24 @@ const TASKS: usize = 20;
 pub(crate) const VERIFY: [&str; 3] = ["verify", "--data", "tidings-data"];
 const REPAIR: [&str; 5] = ["group", "repair", "thumbs", "--data", "tidings-data"];
 
-/// Everything below a directory: when it was changed, and what is in it.
+/// All files and directories, with their modification time and content.
 #[track_caller]
 pub(crate) fn snapshot(dir: &Path) -> BTreeMap<PathBuf, (SystemTime, Option<Vec<u8>>)> {
     let mut all = BTreeMap::new();
-    let mut places = vec![dir.to_owned()];
-    while let Some(path) = places.pop() {
+    let mut unseen = vec![dir.to_owned()];
+    while let Some(path) = unseen.pop() {
         let about = fs::metadata(&path).unwrap();
         let bytes = about.is_file().then(|| fs::read(&path).unwrap());
         if about.is_dir() {
-            places.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+            unseen.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
         }
         all.insert(path, (about.modified().unwrap(), bytes));
     }
     all
 }
 
-/// Runs a reading command, has it change nothing below the data directory, and returns what it
-/// printed.
+/// Runs a read-only command and checks that it changes nothing in the data directory. Returns its
+/// output.
 #[track_caller]
 pub(crate) fn run_read_only(folder: &Path, arguments: &[&str], code: i32) -> String {
     let data = folder.join("tidings-data");
@@ -53,8 +53,7 @@ pub(crate) fn run_read_only(folder: &Path, arguments: &[&str], code: i32) -> Str
     finished.stdout().join("\n")
 }
 
-/// Flips one bit where a file has this text, and returns the file: the only one in the directory
-/// that has it.
+/// Flips one bit of this text in the only file of the directory that contains it. Returns the file.
 #[track_caller]
 fn flip_text(dir: &Path, text: &str) -> PathBuf {
     let mut flipped = Vec::new();
@@ -75,8 +74,8 @@ fn flip_text(dir: &Path, text: &str) -> PathBuf {
     flipped.remove(0)
 }
 
-/// A folder whose data directory has a group `thumbs` with a damaged log, and one that is whole.
-/// Returns the damaged file as well.
+/// A data directory with two groups: the log of `thumbs` is damaged, `other` is intact. Returns the
+/// damaged file as well.
 #[track_caller]
 fn damaged_folder() -> (TempDir, PathBuf) {
     let server = Server::start_broker();
@@ -87,7 +86,7 @@ fn damaged_folder() -> (TempDir, PathBuf) {
     }
     for n in 1..=TASKS {
         assert_eq!(client.request(&format!("PUB file-ready /srv/{n}.png")), format!("+OK {n} {n}"));
-        // Each has a record of its own.
+        // Waiting for each one gives each its own record.
         wait_until("a task", || {
             let shown = client.request("GROUP show thumbs");
             (value(&shown, "waiting") == n.to_string()).then_some(())
@@ -100,7 +99,7 @@ fn damaged_folder() -> (TempDir, PathBuf) {
     (folder, file)
 }
 
-/// Takes this many tasks of a group.
+/// Joins a group and receives this many tasks.
 #[track_caller]
 fn take_tasks(server: &Server, group: &str, count: usize) {
     let mut worker = LineConnection::connect_client(server.address);
@@ -195,8 +194,8 @@ fn a_damaged_group_is_reported_repaired_and_serves_its_tasks_again() {
 fn a_damaged_group_that_is_set_aside_can_be_created_again() {
     let (folder, _) = damaged_folder();
     let set_aside = [&REPAIR[..], &["--set-aside"]].concat();
-    let said = run_tidings(folder.path(), &set_aside).expect_code(0).stdout();
-    assert_eq!(said[0], "thumbs: nothing was restored");
+    let output = run_tidings(folder.path(), &set_aside).expect_code(0).stdout();
+    assert_eq!(output[0], "thumbs: nothing was restored");
     run_read_only(folder.path(), &VERIFY, 0);
     let missing = run_tidings(folder.path(), &set_aside).expect_code(1).stderr();
     assert!(missing.contains("holds no group thumbs"), "{missing}");
@@ -239,14 +238,14 @@ fn a_damaged_database_is_reported_without_leaving_files() {
         assert!(whole.contains(&format!("{name}: no damage found")), "{whole}");
         let path = data.join(name);
         let bytes = fs::read(&path).unwrap();
-        // A leaf of a table or an index, and there the number of its cells.
+        // In a leaf of a table or an index: the number of its cells.
         let page_bytes = match u16::from_be_bytes([bytes[16], bytes[17]]) {
             1 => 1 << 16,
             size => usize::from(size),
         };
         let leaf =
             bytes.chunks(page_bytes).position(|page| matches!(page[0], 0x0a | 0x0d)).unwrap();
-        // In the header: what must be 64 in every database.
+        // In the header: a byte that is 64 in every database.
         for place in [21, leaf * page_bytes + 4] {
             let mut changed = bytes.clone();
             changed[place] ^= 0x01;
@@ -259,8 +258,7 @@ fn a_damaged_database_is_reported_without_leaving_files() {
     assert_eq!(page_database::query(&data, "select count(*) from pages").unwrap(), ["60"]);
 }
 
-/// What HTTP answers where a group is damaged: part of the test in `http_openapi`, which knows what
-/// has to be answered.
+/// HTTP responses with a damaged group. The test in `openapi` checks them against the description.
 pub(crate) fn responses_with_a_damaged_group(description: &Value) -> BTreeSet<HttpExchange> {
     let server = Server::start_broker();
     let http = HttpClient::new(&server);
@@ -280,7 +278,7 @@ pub(crate) fn responses_with_a_damaged_group(description: &Value) -> BTreeSet<Ht
     http.exchanges()
 }
 
-/// Flips a bit in the last byte of a file that is not zero.
+/// Flips a bit in the last byte that is not zero.
 #[track_caller]
 pub(crate) fn flip_last_byte(file: &Path) {
     let mut bytes = fs::read(file).unwrap();
@@ -298,8 +296,8 @@ fn newest_segment(dir: &Path) -> PathBuf {
 
 #[test]
 fn damage_at_the_end_of_a_log_is_reported_after_an_orderly_stop() {
-    // A stop that takes longer than its limit notes no ends, as a kill does. A busy machine may
-    // need more than the default.
+    // A stop that exceeds its timeout does not record the ends of the logs, as a kill does not. A
+    // busy machine may need more than the default.
     let server = Server::start(&["broker", "--stop-timeout", "30s"]);
     let mut client = LineConnection::connect_client(server.address);
     for command in ["TOPIC create t retain-age=20d", "GROUP create g topics=t key=none", "PUB t /1"]
@@ -329,8 +327,8 @@ fn damage_at_the_end_of_a_log_is_reported_after_an_orderly_stop() {
     }
     run_read_only(folder.path(), &VERIFY, 0);
 
-    // A start says so, and hides nothing from the next check. A group that has lost a record
-    // refuses work.
+    // A start reports it, and the next check still finds it. A group that has lost a record refuses
+    // work.
     for file in &files {
         flip_last_byte(file);
     }
@@ -344,16 +342,16 @@ fn damage_at_the_end_of_a_log_is_reported_after_an_orderly_stop() {
     let mut client = LineConnection::connect_client(server.address);
     assert_eq!(client.request("PUB t /2"), "+OK 2 1", "no number is lost or given again");
     assert!(client.request("JOIN g").starts_with("-ERR conflict "));
-    // Also if it is killed: the damage is known at the next start.
+    // After a kill the damage is still known.
     let Server { process, folder, .. } = server;
     process.signal_and_finish("KILL");
     let found = run_read_only(folder.path(), &VERIFY, 1);
     for part in ["t: 2 files, ", "group g: ", "the next start refuses work for this group"] {
         assert!(found.contains(part), "{part} in {found}");
     }
-    let kept =
+    let names =
         fs::read_dir(&data).unwrap().map(|it| it.unwrap().file_name().into_string().unwrap());
-    assert!(kept.into_iter().any(|name| name.starts_with("catalog.log.damaged-")));
+    assert!(names.into_iter().any(|name| name.starts_with("catalog.log.damaged-")));
 }
 
 #[test]
@@ -400,9 +398,9 @@ fn a_crawler_waits_until_its_damaged_group_is_repaired() {
     flip_text(&data.join("groups/crawlers"), "/p/1");
 
     let up = Server::start_in(folder, &["up", "--allow-private"], |_| ());
-    let said =
+    let output =
         up.process.wait_for_line_with("refused: conflict: the log of group crawlers is damaged");
-    assert!(said.contains("tidings group repair crawlers --data "), "{said}");
+    assert!(output.contains("tidings group repair crawlers --data "), "{output}");
     let mut client = LineConnection::connect_client(up.address);
     assert_eq!(client.request("PUB other one"), "+OK 1 1");
     assert!(client.request(&format!("PUB new-url {}", origin.url(0, "/p/5"))).starts_with("+OK"));
@@ -415,7 +413,7 @@ fn a_crawler_waits_until_its_damaged_group_is_repaired() {
     run_tidings(folder.path(), &["group", "repair", "crawlers", "--data", "tidings-data"])
         .expect_code(0);
     let up = Server::start_in(folder, &["up", "--allow-private"], |_| ());
-    // What was published meanwhile is fetched, and so is again what was done after the damage.
+    // The crawler fetches the new page, and again the pages that were done after the damage.
     wait_until("the page", || {
         let sql = "select count(*) from pages where url like '%/p/5' and outcome = 'done'";
         (page_database::query(&data, sql)? == ["1"]).then_some(())
@@ -470,7 +468,7 @@ fn a_topic_keeps_its_events_for_a_damaged_group_beyond_its_retention() {
         let answer = client.request(&format!("{command} retain-bytes=1m sync=interval"));
         assert!(answer.starts_with("+OK"), "{command}: {answer}");
     }
-    // From the next start on files are as small as this retention wants them.
+    // From the next start on, segments are small enough for this retention.
     let server = server.restart("TERM", &["broker"]);
     let mut client = LineConnection::connect_client(server.address);
     let filler = "x".repeat(1_000);
@@ -484,7 +482,7 @@ fn a_topic_keeps_its_events_for_a_damaged_group_beyond_its_retention() {
         let shown = client.request_lines(&format!("TOPIC show {topic}")).pop().unwrap();
         value(&shown, "log-bytes").parse::<usize>().unwrap()
     };
-    // Both are looked at in the same round.
+    // Retention handles both topics in the same round.
     let all_bytes = EVENTS * filler.len();
     wait_until("retention", || {
         let is_written = bytes(&mut client, "file-ready") > all_bytes;
@@ -508,13 +506,13 @@ fn an_interrupted_repair_is_reported_and_completed() {
         let (folder, _) = damaged_folder();
         let groups = folder.path().join("tidings-data/groups");
         run_tidings(folder.path(), &REPAIR).expect_code(0);
-        // As before its last step.
+        // Undoes the last step of the repair.
         fs::rename(groups.join("thumbs"), groups.join("~thumbs~repair")).unwrap();
         let found = run_read_only(folder.path(), &VERIFY, 1);
         assert!(found.contains("group thumbs: ") && found.contains("was cut short"), "{found}");
         if !by_start {
-            let said = run_tidings(folder.path(), &REPAIR).expect_code(0).stdout();
-            assert!(said[1].contains("an earlier repair was interrupted"), "{said:#?}");
+            let output = run_tidings(folder.path(), &REPAIR).expect_code(0).stdout();
+            assert!(output[1].contains("an earlier repair was interrupted"), "{output:#?}");
             run_read_only(folder.path(), &VERIFY, 0);
         }
         let server = Server::start_in(folder, &["broker"], |_| ());

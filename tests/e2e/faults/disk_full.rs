@@ -1,5 +1,5 @@
-//! A disk without room: publishes are refused, everything else goes on, and nothing has to be
-//! restarted when there is room again. The disk is a small tmpfs in a mount namespace of its own.
+//! A full disk: publishes are rejected, everything else works, and the broker recovers without a
+//! restart. The disk is a small tmpfs in its own mount namespace.
 
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -14,10 +14,10 @@ use crate::support::wait::wait_until;
 
 const TOPIC: &str = "new-url";
 
-/// Bytes of an event here: a disk of megabytes is full after thousands.
+/// The size of an event: a disk of some megabytes is full after thousands.
 const EVENT_BYTES: usize = 1_000;
 
-/// A producer, and what became of everything that it published.
+/// A publisher, and the outcome of all its events.
 struct Producer {
     pipeline: PipelinedPublisher,
     next_number: u64,
@@ -31,7 +31,8 @@ impl Producer {
         Self { pipeline, next_number: 0, refused: Vec::new(), history: Arc::clone(history) }
     }
 
-    /// Publishes some at once; returns whether any was refused, which can only be for want of room.
+    /// Publishes `count` events at once. Returns whether some were rejected, which may only be with
+    /// `full`.
     #[track_caller]
     fn publish(&mut self, count: u64) -> bool {
         let events: Vec<_> = (self.next_number..self.next_number + count)
@@ -58,7 +59,7 @@ impl Producer {
     }
 }
 
-/// Subscribes, and puts what it hears into the history until the broker is gone.
+/// Subscribes, and records deliveries in the history until the broker ends.
 fn start_listener(server: &Server, history: &Arc<Mutex<TopicHistory>>) -> thread::JoinHandle<()> {
     let mut client = LineConnection::connect_client(server.address);
     assert!(client.request(&format!("SUB {TOPIC} from=first")).starts_with("+OK"));
@@ -70,7 +71,7 @@ fn start_listener(server: &Server, history: &Arc<Mutex<TopicHistory>>) -> thread
     })
 }
 
-/// Hears everything from the first event to the last one that was confirmed.
+/// Receives all events from the first to the last confirmed one.
 #[track_caller]
 fn expect_readers_are_served(server: &Server, history: &Mutex<TopicHistory>) {
     let mut client = LineConnection::connect_client(server.address);
@@ -86,8 +87,8 @@ fn expect_readers_are_served(server: &Server, history: &Mutex<TopicHistory>) {
 
 #[track_caller]
 fn expect_no_farewell(server: &Server) {
-    let heard = run_nc(server.address, "not to be kept");
-    assert!(heard.iter().all(|line| line != FAREWELL), "{heard:?}");
+    let received = run_nc(server.address, "not to be kept");
+    assert!(received.iter().all(|line| line != FAREWELL), "{received:?}");
 }
 
 // PROTOCOL: A9, R4
@@ -100,14 +101,14 @@ fn a_full_disk_refuses_publishes_serves_readers_and_recovers_without_a_restart()
     let mut reader = LineConnection::connect_client(server.address);
     assert!(reader.request(&format!("SUB {TOPIC} as=reader")).starts_with("+OK"));
     let mut producer = Producer::connect(&server, &history);
-    assert!(!producer.publish(500), "there is room");
+    assert!(!producer.publish(500), "the disk has space");
 
-    // Room for some events beyond what the broker leaves free.
+    // Space for some events more than the reserve of the broker.
     disk.fill_except(6 << 20);
     producer.publish_until_refused();
     expect_no_farewell(&server);
     expect_readers_are_served(&server, &history);
-    // The reserve is for what must be written even now.
+    // The reserve is for records that must be written even now, such as a cursor.
     reader.send(format!("SEEN {TOPIC} 400\n"));
     while !reader.read_line().starts_with("+OK") {}
     let mut client = LineConnection::connect_client(server.address);
@@ -121,20 +122,23 @@ fn a_full_disk_refuses_publishes_serves_readers_and_recovers_without_a_restart()
     expect_readers_are_served(&server, &history);
 
     disk.free_space();
-    wait_until("room again", || (!producer.publish(1)).then_some(()));
-    assert!(!producer.publish(500), "there is room again");
-    let heard = run_nc(server.address, "nc-1");
-    assert_eq!(heard.last().unwrap(), FAREWELL);
+    wait_until("free space", || (!producer.publish(1)).then_some(()));
+    assert!(!producer.publish(500), "the disk has space again");
+    let received = run_nc(server.address, "nc-1");
+    assert_eq!(received.last().unwrap(), FAREWELL);
     history.lock().unwrap().record_confirmation("nc-1".to_owned(), None);
     server.process.signal_and_finish("KILL");
     listener.join().unwrap();
 
     let server = disk.start_broker();
-    let heard = ReceivedEvents::read_all(server.address, TOPIC, "end-1");
+    let received = ReceivedEvents::read_all(server.address, TOPIC, "end-1");
     let refused =
         |payload: &String| payload == "not to be kept" || producer.refused.contains(payload);
-    assert!(!heard.events.iter().any(|(_, payload)| refused(payload)), "refused, and kept");
-    history.lock().unwrap().check_contents(heard);
+    assert!(
+        !received.events.iter().any(|(_, payload)| refused(payload)),
+        "a rejected event was stored"
+    );
+    history.lock().unwrap().check_contents(received);
     let mut reader = LineConnection::connect_client(server.address);
     assert!(reader.request(&format!("SUB {TOPIC} as=reader")).starts_with("+OK"));
     assert!(reader.read_line().starts_with(&format!("MSG {TOPIC} 401 ")));
@@ -146,7 +150,7 @@ fn a_broker_starts_on_a_full_disk_and_serves_what_is_there() {
     let server = disk.start_broker();
     let history = Arc::new(Mutex::new(TopicHistory::new(TOPIC)));
     let mut producer = Producer::connect(&server, &history);
-    assert!(!producer.publish(500), "there is room");
+    assert!(!producer.publish(500), "the disk has space");
     server.process.signal_and_finish("KILL");
     disk.fill_except(0);
     let server = disk.start_broker();
@@ -154,7 +158,7 @@ fn a_broker_starts_on_a_full_disk_and_serves_what_is_there() {
     producer.pipeline = PipelinedPublisher::connect(server.address).unwrap();
     producer.publish_until_refused();
     disk.free_space();
-    wait_until("room again", || (!producer.publish(1)).then_some(()));
+    wait_until("free space", || (!producer.publish(1)).then_some(()));
     history.lock().unwrap().check_contents(ReceivedEvents::read_all(
         server.address,
         TOPIC,
@@ -167,10 +171,10 @@ fn a_broker_starts_on_a_full_disk_and_serves_what_is_there() {
 fn a_group_works_while_topics_are_full_and_resumes_after_a_full_disk() {
     let disk = SmallDisk::mount(48);
     let server = disk.start_broker();
-    let mut boss = LineConnection::connect_client(server.address);
-    assert!(boss.request("GROUP create crawlers delay=0").starts_with("+OK"));
+    let mut operator = LineConnection::connect_client(server.address);
+    assert!(operator.request("GROUP create crawlers delay=0").starts_with("+OK"));
     for page in 1..=3 {
-        assert!(boss.request(&format!("PUB new-url http://h{page}.test/")).starts_with("+OK"));
+        assert!(operator.request(&format!("PUB new-url http://h{page}.test/")).starts_with("+OK"));
     }
     let mut worker = LineConnection::connect_client(server.address);
     worker.send("JOIN crawlers credit=2\n");
@@ -183,11 +187,11 @@ fn a_group_works_while_topics_are_full_and_resumes_after_a_full_disk() {
     };
     let (first, second) = (task(), task());
 
-    // Topics leave 3 MiB of this disk to what must be written even now.
+    // Topics leave 3 MiB of this disk for other records.
     disk.fill_except(2 << 20);
     let refused = |answer: String| answer.starts_with("-ERR full").then_some(());
     let event = format!("PUB others {}", "x".repeat(10 * EVENT_BYTES));
-    wait_until("topics to be full", || refused(boss.request(&event)));
+    wait_until("full topics", || refused(operator.request(&event)));
     worker.send(format!("ACK {first}\n"));
     let mut third = String::new();
     for _ in 0..2 {
@@ -198,24 +202,25 @@ fn a_group_works_while_topics_are_full_and_resumes_after_a_full_disk() {
         }
     }
 
-    // Not a byte is left. What a worker says waits; what people ask is refused.
+    // Not a byte is left. Answers of workers wait; commands of clients are rejected.
     disk.fill_except(0);
-    // There may be room in the log's file that was taken in advance.
+    // The log's file may have preallocated space.
     let mut jobs = 0..;
-    wait_until("a standstill", || {
+    wait_until("a full group", || {
         let some: Vec<_> = jobs.by_ref().take(500).map(|n| format!("JOB open job-{n}\n")).collect();
-        // What was decided before it was known that there is no room is answered when there is.
+        // Commands that the group decided before the disk was full are answered when there is
+        // space.
         LineConnection::connect_client(server.address).send(some.concat());
-        refused(boss.request("GROUP show crawlers"))
+        refused(operator.request("GROUP show crawlers"))
     });
     worker.send(format!("ACK {second}\nACK {third}\n"));
-    assert!(boss.request("JOB open another").starts_with("-ERR full"));
+    assert!(operator.request("JOB open another").starts_with("-ERR full"));
     disk.free_space();
     for task in [&second, &third] {
         let answer = worker.read_line();
         assert!(answer.starts_with(&format!("+OK {task} ")), "{answer}");
     }
-    assert!(boss.request("GROUP show crawlers").contains(" completed=3 "));
+    assert!(operator.request("GROUP show crawlers").contains(" completed=3 "));
     server.process.signal_and_finish("KILL");
     let server = disk.start_broker();
     let shown = LineConnection::connect_client(server.address).request("GROUP show crawlers");

@@ -1,9 +1,9 @@
-//! Brokers that are killed at random moments, under load, while they recover and while they stop.
-//! Judged from outside: whatever was confirmed is there under its number and in its order, and no
-//! number ever names two events.
+//! Brokers that are killed at random moments: under load, during recovery and during a stop.
+//! Clients check that each confirmed event is stored under its seq and in order, and that no seq
+//! names two events.
 //!
-//! The moments are drawn from a seed, which is printed; what the broker is doing then is up to the
-//! machine. `TIDINGS_KILL_SEED` and `TIDINGS_KILL_CYCLES` choose others and more of them.
+//! A printed seed decides the moments; the state of the broker at that moment depends on the
+//! machine. `TIDINGS_KILL_SEED` sets the seed, and `TIDINGS_KILL_CYCLES` the number of kills.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -23,20 +23,19 @@ use crate::support::seed::{number_from_env, seed_from_env};
 use crate::support::topic_history::{Delivery, ReceivedEvents, TopicHistory};
 use crate::support::wait::WAIT_TIMEOUT;
 
-/// Lives of a broker on one directory: what it keeps grows with each, and all of it is read back in
-/// each.
+/// Kills of a broker on one directory. The stored events grow with each, and each start reads all
+/// of them.
 const LIVES_PER_DIRECTORY: u64 = 25;
 
-/// Topics that keep what they confirm whatever kills the process; peers of the notifier are heard
-/// on the first.
+/// Topics that keep their confirmed events after a kill. Peers use the first one.
 const DURABLE_TOPICS: [&str; 4] = [TOPICS[0], TOPICS[1], TOPICS[2], TOPICS[3]];
 
-/// A topic that keeps nothing, and may not give a number twice either.
+/// A topic that stores nothing. It must not reuse a seq, either.
 const MEMORY_TOPIC: &str = "memory";
 
 const TOPICS: [&str; 5] = ["new-url", "a", "b", "interval", MEMORY_TOPIC];
 
-/// Publishes of one connection without an answer.
+/// Unanswered publishes of one connection.
 const MAX_UNANSWERED: usize = 300;
 
 // PROTOCOL: N2, R2
@@ -62,10 +61,11 @@ fn kill_nine_loses_no_confirmed_event_and_reuses_no_seq() {
     }
 }
 
-/// So many lives on one directory; returns how many events were confirmed.
+/// Starts and kills a broker `lives` times on one directory. Returns how many events were
+/// confirmed.
 fn run_lives(lives: u64, rng: &mut Rng) -> usize {
     let (confirmed, confirmations) = channel();
-    let outside = Observer::new(confirmed);
+    let observer = Observer::new(confirmed);
     let mut publishers: Vec<_> = (0..3).map(|n| Publisher::new(n, rng.fork())).collect();
     let mut listeners: Vec<_> = DURABLE_TOPICS
         .iter()
@@ -90,82 +90,81 @@ fn run_lives(lives: u64, rng: &mut Rng) -> usize {
                 assert!(answer.starts_with("+OK"), "{answer}");
             }
         }
-        outside.check(server.address, &format!("end-{life}"));
+        observer.check(server.address, &format!("end-{life}"));
         folder = thread::scope(|scope| {
-            let (address, outside, peer) = (server.address, &outside, &mut peer);
+            let (address, observer, peer) = (server.address, &observer, &mut peer);
             for publisher in &mut publishers {
-                scope.spawn(move || publisher.run(address, outside));
+                scope.spawn(move || publisher.run(address, observer));
             }
             for listener in &mut listeners {
-                scope.spawn(move || listener.run(address, outside));
+                scope.spawn(move || listener.run(address, observer));
             }
             for reader in &mut readers {
-                scope.spawn(move || reader.run(address, outside));
+                scope.spawn(move || reader.run(address, observer));
             }
-            scope.spawn(move || peer.run(address, outside));
+            scope.spawn(move || peer.run(address, observer));
             kill_under_load(server, &confirmations, rng)
         });
     }
-    // Whoever comes back where they were hears all the rest, too.
+    // A subscriber that resumes receives all remaining events.
     let server = Server::start_in(folder, &["broker"], |_| ());
     let end = format!("end-{lives}");
-    outside.check(server.address, &end);
+    observer.check(server.address, &end);
     for listener in &mut listeners {
-        listener.catch_up(server.address, &outside, &end);
+        listener.catch_up(server.address, &observer, &end);
     }
-    outside.check(server.address, &format!("end-{}", lives + 1));
+    observer.check(server.address, &format!("end-{}", lives + 1));
     DURABLE_TOPICS
         .iter()
-        .map(|topic| outside.histories[topic].lock().unwrap().confirmed_count())
+        .map(|topic| observer.histories[topic].lock().unwrap().confirmed_count())
         .sum()
 }
 
-/// A broker that is killed before it listens, or just after: while it finds out what the last one
-/// left.
+/// Kills brokers before they listen or just after, during the recovery.
 fn kill_while_starting(folder: TempDir, took: Duration, rng: &mut Rng) -> TempDir {
     for _ in 0..=rng.u8(..3) {
         let words = ["broker", "--listen", "127.0.0.1:0"];
         let process = Process::start(&mut tidings_command(folder.path(), words));
         sleep_up_to(took.mul_f32(1.2), rng);
-        kill_without_panic(process);
+        kill_and_expect_no_panic(process);
     }
     folder
 }
 
-/// Kills the broker after some confirmations; now and then while it stops because it was told to.
+/// Kills the broker after some confirmations, sometimes during a stop.
 fn kill_under_load(server: Server, confirmations: &Receiver<()>, rng: &mut Rng) -> TempDir {
-    // What an earlier life confirmed says nothing about this one.
+    // Confirmations of an earlier life do not count.
     confirmations.try_iter().count();
     for _ in 0..rng.u32(..1500) {
-        confirmations.recv_timeout(WAIT_TIMEOUT).expect("confirmations come");
+        confirmations.recv_timeout(WAIT_TIMEOUT).expect("confirmations arrive");
     }
     sleep_up_to(Duration::from_millis(3), rng);
     if rng.u8(..6) == 0 {
         server.process.signal("TERM");
         sleep_up_to(Duration::from_millis(30), rng);
     }
-    kill_without_panic(server.process);
+    kill_and_expect_no_panic(server.process);
     server.folder
 }
 
-/// Waits for nothing: a moment is drawn.
+/// Sleeps for a random time up to `most`.
 fn sleep_up_to(most: Duration, rng: &mut Rng) {
     thread::sleep(most.mul_f32(rng.f32()));
 }
 
-/// Kills it. It has not failed by itself before.
+/// Kills the process and checks that it has not panicked.
 #[track_caller]
-fn kill_without_panic(process: Process) {
+fn kill_and_expect_no_panic(process: Process) {
     let stderr = process.signal_and_finish("KILL").stderr();
     for word in ["panicked", "damaged"] {
         assert!(!stderr.contains(word), "{stderr}");
     }
 }
 
-/// Everything that survives a broker, because it is not the broker's.
+/// What clients have published, received and been confirmed, over all lives of the broker.
 struct Observer {
     histories: BTreeMap<&'static str, Mutex<TopicHistory>>,
-    /// Told of every confirmation.
+    /// Receives a message for every confirmation.
     confirmed: Mutex<Sender<()>>,
 }
 
@@ -183,30 +182,30 @@ impl Observer {
 
     fn record_confirmation(&self, topic: &str, payload: String, seq: Option<u64>) {
         self.histories[topic].lock().unwrap().record_confirmation(payload, seq);
-        // Nobody counts any more: the test is failing.
+        // The receiver is gone only if the test is failing.
         let _ = self.confirmed.lock().unwrap().send(());
     }
 
-    /// Compares everything that the broker has with everything that anybody was told.
+    /// Compares the events of the broker with all confirmations and deliveries.
     #[track_caller]
     fn check(&self, address: SocketAddr, end: &str) {
         for topic in DURABLE_TOPICS {
-            let heard = ReceivedEvents::read_all(address, topic, end);
+            let received = ReceivedEvents::read_all(address, topic, end);
             let mut history = self.histories[topic].lock().unwrap();
             history.record_confirmation(end.to_owned(), None);
-            history.check_contents(heard);
+            history.check_contents(received);
         }
-        let heard = ReceivedEvents::read_all(address, MEMORY_TOPIC, end);
-        self.histories[MEMORY_TOPIC].lock().unwrap().check_seqs(heard.gaps, &heard.events);
+        let received = ReceivedEvents::read_all(address, MEMORY_TOPIC, end);
+        self.histories[MEMORY_TOPIC].lock().unwrap().check_seqs(received.gaps, &received.events);
     }
 }
 
-/// A producer with a window. One of them sends again what was not confirmed, with ids, so that
-/// nothing is twice there.
+/// A publisher with a window. The first one sends unconfirmed events again, with ids, so that none
+/// is stored twice.
 struct Publisher {
     name: String,
     next_number: u64,
-    /// What to send again in the next life.
+    /// Unconfirmed events, which it sends again in the next life.
     unconfirmed: Option<Vec<(String, String)>>,
     rng: Rng,
 }
@@ -217,7 +216,7 @@ impl Publisher {
     }
 
     fn next(&mut self) -> (String, String) {
-        let topic = self.rng.choice(TOPICS).expect("there are topics").to_owned();
+        let topic = self.rng.choice(TOPICS).expect("TOPICS is not empty").to_owned();
         self.next_number += 1;
         let (name, n) = (&self.name, self.next_number);
         let payload = match self.unconfirmed {
@@ -228,10 +227,10 @@ impl Publisher {
     }
 
     /// Publishes until the broker is gone.
-    fn run(&mut self, address: SocketAddr, outside: &Observer) {
+    fn run(&mut self, address: SocketAddr, observer: &Observer) {
         let Some(mut pipeline) = PipelinedPublisher::connect(address) else { return };
-        if let Some(again) = &mut self.unconfirmed {
-            pipeline.send(again.drain(..));
+        if let Some(unconfirmed) = &mut self.unconfirmed {
+            pipeline.send(unconfirmed.drain(..));
         }
         loop {
             let burst = self.rng.usize(1..40);
@@ -240,15 +239,15 @@ impl Publisher {
             let waiting_max = self.rng.usize(..MAX_UNANSWERED);
             while pipeline.pending_count() > waiting_max {
                 let Some(outcomes) = pipeline.read_outcomes() else {
-                    if let Some(again) = &mut self.unconfirmed {
-                        again.extend(pipeline.into_pending());
+                    if let Some(unconfirmed) = &mut self.unconfirmed {
+                        unconfirmed.extend(pipeline.into_pending());
                     }
                     return;
                 };
                 for outcome in outcomes {
-                    let seq = outcome.result.expect("there is room on the disk");
+                    let seq = outcome.result.expect("the disk has space");
                     if outcome.topic != MEMORY_TOPIC {
-                        outside.record_confirmation(&outcome.topic, outcome.payload, seq);
+                        observer.record_confirmation(&outcome.topic, outcome.payload, seq);
                     }
                 }
             }
@@ -256,7 +255,7 @@ impl Publisher {
     }
 }
 
-/// A subscriber that comes back where it was.
+/// A subscriber that resumes after its last event.
 struct ResumingSubscriber {
     topic: &'static str,
     next: u64,
@@ -268,37 +267,38 @@ impl ResumingSubscriber {
     }
 
     fn subscribe(&self, address: SocketAddr) -> Option<LineConnection> {
-        let mut talk = LineConnection::try_connect_client(address)?;
-        talk.send(format!("SUB {} from={}\n", self.topic, self.next));
-        let answer = talk.try_read_line()?;
+        let mut connection = LineConnection::try_connect_client(address)?;
+        connection.send(format!("SUB {} from={}\n", self.topic, self.next));
+        let answer = connection.try_read_line()?;
         if answer.starts_with("-ERR closing") {
             return None;
         }
         assert!(answer.starts_with("+OK"), "{} from={}: {answer}", self.topic, self.next);
-        Some(talk)
+        Some(connection)
     }
 
-    fn receive(&mut self, line: &str, outside: &Observer) {
+    fn receive(&mut self, line: &str, observer: &Observer) {
         let delivery = Delivery::parse(self.topic, line);
         self.next = delivery.expect_next_seq(self.next);
-        outside.record_delivery(self.topic, delivery);
+        observer.record_delivery(self.topic, delivery);
     }
 
-    /// Listens until the broker is gone.
-    fn run(&mut self, address: SocketAddr, outside: &Observer) {
-        let Some(mut talk) = self.subscribe(address) else { return };
-        while let Some(line) = talk.try_read_line().filter(|line| !line.starts_with("-ERR closing"))
+    /// Receives until the broker is gone.
+    fn run(&mut self, address: SocketAddr, observer: &Observer) {
+        let Some(mut connection) = self.subscribe(address) else { return };
+        while let Some(line) =
+            connection.try_read_line().filter(|line| !line.starts_with("-ERR closing"))
         {
-            self.receive(&line, outside);
+            self.receive(&line, observer);
         }
     }
 
-    /// Listens up to this event.
-    fn catch_up(&mut self, address: SocketAddr, outside: &Observer, end: &str) {
-        let mut talk = self.subscribe(address).expect("a broker");
+    /// Receives up to this event.
+    fn catch_up(&mut self, address: SocketAddr, observer: &Observer, end: &str) {
+        let mut connection = self.subscribe(address).expect("a broker");
         loop {
-            let line = talk.read_line();
-            self.receive(&line, outside);
+            let line = connection.read_line();
+            self.receive(&line, observer);
             if line.ends_with(&format!(" {end}")) {
                 return;
             }
@@ -306,12 +306,12 @@ impl ResumingSubscriber {
     }
 }
 
-/// A subscriber whose place the broker remembers: at what it said last, or where a `SEEN` without
-/// an answer moved it.
+/// A subscriber with a durable cursor. The cursor is at its last answered `SEEN`, or at a later
+/// unanswered one.
 struct CursorReader {
     topic: &'static str,
-    /// The broker is to remember a place between these, both included; none: it knows nothing of
-    /// this reader yet.
+    /// The stored cursor is between these seqs, both included. `None`: the cursor does not exist
+    /// yet.
     cursor_range: Option<(u64, u64)>,
     rng: Rng,
 }
@@ -322,10 +322,10 @@ impl CursorReader {
     }
 
     /// Reads until the broker is gone.
-    fn run(&mut self, address: SocketAddr, outside: &Observer) {
-        let Some(mut talk) = LineConnection::try_connect_client(address) else { return };
-        talk.send(format!("SUB {} as=reader from=first\n", self.topic));
-        match talk.try_read_line() {
+    fn run(&mut self, address: SocketAddr, observer: &Observer) {
+        let Some(mut connection) = LineConnection::try_connect_client(address) else { return };
+        connection.send(format!("SUB {} as=reader from=first\n", self.topic));
+        match connection.try_read_line() {
             Some(answer) if answer.starts_with("+OK") => {}
             Some(answer) if !answer.starts_with("-ERR closing") => panic!("as=reader: {answer}"),
             _ => return,
@@ -334,52 +334,53 @@ impl CursorReader {
         self.cursor_range = Some((least, most));
         let mut next = None;
         let mut unanswered = VecDeque::new();
-        while let Some(line) = talk.try_read_line().filter(|line| !line.starts_with("-ERR closing"))
+        while let Some(line) =
+            connection.try_read_line().filter(|line| !line.starts_with("-ERR closing"))
         {
             if line == "+OK" {
-                let place = unanswered.pop_front().expect("a SEEN without an answer");
-                self.cursor_range = Some((place, most));
+                let next_seq = unanswered.pop_front().expect("a SEEN without an answer");
+                self.cursor_range = Some((next_seq, most));
                 continue;
             }
             let delivery = Delivery::parse(self.topic, &line);
             if next.is_none() {
                 let begins = delivery.first_seq();
-                let places = least..=most;
-                assert!(places.contains(&begins), "{}: {begins}, not {places:?}", self.topic);
+                let range = least..=most;
+                assert!(range.contains(&begins), "{}: {begins}, not {range:?}", self.topic);
             }
             let after = delivery.expect_next_seq(next.unwrap_or_else(|| delivery.first_seq()));
             next = Some(after);
             if matches!(delivery, Delivery::Event(..)) && self.rng.u8(..8) == 0 {
-                talk.send(format!("SEEN {} {}\n", self.topic, after - 1));
+                connection.send(format!("SEEN {} {}\n", self.topic, after - 1));
                 unanswered.push_back(after);
                 most = after;
                 self.cursor_range = self.cursor_range.map(|(least, _)| (least, most));
             }
-            outside.record_delivery(self.topic, delivery);
+            observer.record_delivery(self.topic, delivery);
         }
     }
 }
 
-/// `nc -N`, again and again: who got the farewell was promised everything.
+/// Runs `nc -N` repeatedly. A farewell confirms all its lines.
 struct NetcatPeer {
     next_number: u64,
     rng: Rng,
 }
 
 impl NetcatPeer {
-    fn run(&mut self, address: SocketAddr, outside: &Observer) {
+    fn run(&mut self, address: SocketAddr, observer: &Observer) {
         loop {
             let lines: Vec<_> = (0..self.rng.u64(1..5)).map(|n| self.next_number + n).collect();
             self.next_number += lines.len() as u64;
             let lines: Vec<_> = lines.into_iter().map(|n| format!("nc-{n}")).collect();
             let mut nc = start_nc(address, &["-N"]);
             nc.write(lines.join("\n"));
-            let heard = nc.finish().stdout();
-            if heard.last().is_none_or(|line| line.trim_end() != FAREWELL) {
+            let received = nc.finish().stdout();
+            if received.last().is_none_or(|line| line.trim_end() != FAREWELL) {
                 return;
             }
             for line in lines {
-                outside.record_confirmation(DURABLE_TOPICS[0], line, None);
+                observer.record_confirmation(DURABLE_TOPICS[0], line, None);
             }
         }
     }

@@ -1,5 +1,5 @@
-//! Disks that fail: a sync that does, files that are damaged; and a data directory that is somebody
-//! else's.
+//! Failing disks: a failed sync and damaged files. Also the lock and the file modes of a data
+//! directory.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -18,12 +18,12 @@ use crate::support::topic_history::{Delivery, ReceivedEvents, TopicHistory};
 
 const TOPIC: &str = "new-url";
 
-/// Publishes one event, and waits what becomes of it: its number, or the code of the refusal.
+/// Publishes one event and returns its seq, or the code of the rejection.
 #[track_caller]
 fn publish_one(pipeline: &mut PipelinedPublisher, payload: &str) -> Result<u64, String> {
     pipeline.send([(TOPIC.to_owned(), payload.to_owned())]);
     let outcome = pipeline.read_all_outcomes().pop().expect("an answer");
-    outcome.result.map(|seq| seq.expect("the only publish is the last one"))
+    outcome.result.map(|seq| seq.expect("the answer to a single publish has its seq"))
 }
 
 // PROTOCOL: A9, R5
@@ -32,14 +32,15 @@ fn a_failed_sync_is_final_until_a_restart() {
     for signal in ["TERM", "KILL"] {
         let server = Server::start_with(&["broker"], |command| {
             let folder = command.get_current_dir().unwrap().to_owned();
-            // Counted for each thread: some syncs of the start and of the first events work.
+            // strace counts for each thread: some syncs of the start and of the first events
+            // succeed.
             trace_command(command, &folder, &["-e", "inject=fdatasync:error=EIO:when=9+"]);
         });
         let history = Mutex::new(TopicHistory::new(TOPIC));
         let mut listener = LineConnection::connect_client(server.address);
         assert!(listener.request(&format!("SUB {TOPIC} from=first")).starts_with("+OK"));
         let mut pipeline = PipelinedPublisher::connect(server.address).unwrap();
-        let mut said = 0;
+        let mut count = 0;
         thread::scope(|scope| {
             scope.spawn(|| {
                 while let Some(line) = listener.try_read_line() {
@@ -47,31 +48,32 @@ fn a_failed_sync_is_final_until_a_restart() {
                         continue;
                     }
                     let delivery = Delivery::parse(TOPIC, &line);
-                    // What was not synced may be there after all, so nobody is led past it.
+                    // Unsynced events may be on the disk after all, so no reader may be led past
+                    // them.
                     assert!(matches!(delivery, Delivery::Event(..)), "{delivery:?}");
                     history.lock().unwrap().record_delivery(delivery);
                 }
             });
             let code = loop {
-                let payload = format!("p-{said}");
+                let payload = format!("p-{count}");
                 match publish_one(&mut pipeline, &payload) {
                     Ok(seq) => history.lock().unwrap().record_confirmation(payload, Some(seq)),
                     Err(code) => break code,
                 }
-                said += 1;
-                assert!(said < 1_000, "no sync has failed");
+                count += 1;
+                assert!(count < 1_000, "no sync failed");
             };
             assert_eq!(code, "sync-failed");
-            assert!(said > 0, "some syncs worked");
-            // Never again, however often: not as if nothing had happened.
-            for n in said..said + 20 {
+            assert!(count > 0, "some syncs succeeded");
+            // It stays final: later publishes do not succeed, either.
+            for n in count..count + 20 {
                 assert_eq!(
                     publish_one(&mut pipeline, &format!("p-{n}")),
                     Err("sync-failed".to_owned())
                 );
             }
-            let heard = run_nc(server.address, "no promise");
-            assert!(heard.iter().all(|line| line != FAREWELL), "{heard:?}");
+            let received = run_nc(server.address, "no promise");
+            assert!(received.iter().all(|line| line != FAREWELL), "{received:?}");
             server.process.wait_for_line_with("writing to the disk failed");
             let mut client = LineConnection::connect_client(server.address);
             let shown = client.request_lines(&format!("TOPIC show {TOPIC}")).pop().unwrap();
@@ -83,7 +85,7 @@ fn a_failed_sync_is_final_until_a_restart() {
 
         let server = Server::start_in(folder, &["broker"], |_| ());
         let mut pipeline = PipelinedPublisher::connect(server.address).unwrap();
-        let payload = format!("p-{}", said + 1_000);
+        let payload = format!("p-{}", count + 1_000);
         let seq = publish_one(&mut pipeline, &payload).expect("the disk works again");
         let mut history = history.into_inner().unwrap();
         history.record_confirmation(payload, Some(seq));
@@ -92,10 +94,10 @@ fn a_failed_sync_is_final_until_a_restart() {
     }
 }
 
-/// A topic with several segments, of which the second is to be damaged.
+/// A topic with several segments. The second one will be damaged.
 struct SegmentedTopic {
     folder: TempDir,
-    /// Payloads by number, from 1.
+    /// Payloads by seq, from 1.
     payloads: Vec<String>,
     segment: PathBuf,
 }
@@ -115,7 +117,7 @@ impl SegmentedTopic {
         for some in payloads.chunks(100) {
             pipeline.send(some.iter().map(|payload| (STORED_TOPIC.to_owned(), payload.clone())));
             for outcome in pipeline.read_all_outcomes() {
-                outcome.result.expect("there is room");
+                outcome.result.expect("the disk has space");
             }
         }
         let dir = server.data_dir().join("topics").join(STORED_TOPIC);
@@ -127,37 +129,34 @@ impl SegmentedTopic {
         Self { folder: server.folder, payloads, segment: segments[1].clone() }
     }
 
-    /// Starts a broker on it, and checks that what it serves is right, what it does not serve is
-    /// named, and what is published goes on behind. `verify` names the file.
+    /// Starts a broker and checks that its events are right, the lost ones are reported, and a new
+    /// event gets the next seq. `verify` must name the file.
     #[track_caller]
     fn expect_damage_reported(self) {
         let server = Server::start_in(self.folder, &["broker"], |_| ());
-        let heard = ReceivedEvents::read_all(server.address, STORED_TOPIC, "end-1");
-        assert!(!heard.lags.is_empty(), "something was damaged, and nothing is missing");
-        assert!(heard.gaps.is_empty(), "all of these were confirmed: {:?}", heard.gaps);
-        let lost: u64 = heard.lags.iter().map(|range| range.end() - range.start() + 1).sum();
+        let received = ReceivedEvents::read_all(server.address, STORED_TOPIC, "end-1");
+        assert!(!received.lags.is_empty(), "the damage lost no event");
+        assert!(received.gaps.is_empty(), "gaps among confirmed events: {:?}", received.gaps);
+        let lost: u64 = received.lags.iter().map(|range| range.end() - range.start() + 1).sum();
         let stored = self.payloads.len() as u64;
-        assert!(
-            lost < stored / 2,
-            "{lost} of {stored} are lost with a part of one of several files"
-        );
-        for (seq, payload) in &heard.events {
+        assert!(lost < stored / 2, "damage in one of several files lost {lost} of {stored} events");
+        for (seq, payload) in &received.events {
             let expected = self.payloads.get(usize::try_from(*seq).unwrap() - 1);
             let expected = expected.map_or("end-1", |payload| payload);
             assert!(payload == expected, "{seq} is {payload:.20}, not {expected:.20}");
         }
-        assert_eq!(heard.events.last().map(|(seq, _)| *seq), Some(stored + 1));
+        assert_eq!(received.events.last().map(|(seq, _)| *seq), Some(stored + 1));
 
         let name = self.segment.file_name().unwrap().to_str().unwrap();
         server.process.wait_for_line_with(name);
         let verify = ["topic", "verify", STORED_TOPIC, "--broker", &server.address_text()];
         let verified = run_tidings(server.folder.path(), &verify).expect_code(1);
-        let said = [verified.stdout().join("\n"), verified.stderr()].concat();
-        assert!(said.contains(name), "{said}");
+        let output = [verified.stdout().join("\n"), verified.stderr()].concat();
+        assert!(output.contains(name), "{output}");
     }
 }
 
-/// Turns one bit of a file around.
+/// Flips one bit of a file.
 #[track_caller]
 fn flip_bit(path: &Path, at: u64) {
     let file = File::options().read(true).write(true).open(path).unwrap();
@@ -202,7 +201,7 @@ fn a_data_directory_in_use_is_rejected_with_the_pid() {
             assert!(stderr.contains(part), "{part} in {stderr}");
         }
     }
-    // It ends with its process, however that ends.
+    // The lock ends with its process, even if that is killed.
     let server = server.restart("KILL", &["broker"]);
     assert!(
         LineConnection::connect_client(server.address).request("PUB a x").starts_with("+OK 1 ")
@@ -212,7 +211,7 @@ fn a_data_directory_in_use_is_rejected_with_the_pid() {
 #[test]
 fn data_files_are_private_to_their_owner() {
     let server = Server::start_with(&["broker"], |command| {
-        // A generous mask must not matter.
+        // The modes must not depend on the umask.
         let mut shell = std::process::Command::new("sh");
         shell.args(["-c", "umask 0; exec \"$@\"", "sh"]);
         shell.arg(command.get_program()).args(command.get_args());

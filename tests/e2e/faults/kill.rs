@@ -1,6 +1,6 @@
-//! Crawlers that are killed, stopped or cut off in the middle of a job. The origin judges: no host
-//! has two requests at once nor one inside its delay, whoever sends them; the job is done, once,
-//! and every page is stored.
+//! Crawlers that are killed, stopped or disconnected in the middle of a job. The origin checks that
+//! no host has two requests at once and none within its delay, from any crawler. The job is done
+//! once, and every page is stored.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::support::process::{Process, Server, start_crawler, tidings_command};
 
 const DELAY: Duration = Duration::from_millis(100);
 
-/// How often the broker is killed in one job.
+/// Kills of the broker in one job.
 const BROKER_KILLS: usize = 5;
 
 const SITE: Site = Site {
@@ -26,12 +26,12 @@ const SITE: Site = Site {
     links_across_hosts: false,
 };
 
-/// A broker whose group keeps the delay, with this lease; a job on all hosts of a site; and who
-/// watches it.
+/// A broker with a group that keeps the delay, with this lease; a job on all hosts of a site; and a
+/// command that watches the job.
 struct WatchedCrawl {
     origin: Origin,
     server: Server,
-    /// Where the crawlers of this broker store.
+    /// The data directories of the crawlers.
     data: [TempDir; 2],
     site: Site,
     watcher: Process,
@@ -60,13 +60,13 @@ impl WatchedCrawl {
         Self { origin, server, data: [(); 2].map(|()| TempDir::new().unwrap()), site, watcher }
     }
 
-    /// A crawler for this broker, with one of the two data directories.
+    /// Starts a crawler with one of the two data directories.
     #[track_caller]
     fn start_crawler(&self, data: usize) -> Process {
         start_crawler(self.server.address, self.data[data].path())
     }
 
-    /// Waits for the end of the job and judges it.
+    /// Waits for the end of the job and checks it.
     #[track_caller]
     fn finish(self) {
         let watched = self.watcher.finish().expect_code(0);
@@ -90,12 +90,12 @@ impl WatchedCrawl {
         assert!(client.request("SUB job-done from=first").starts_with("+OK"));
         let mut done = client.read_line();
         while done.starts_with("GAP ") {
-            // Of a broker that was killed in the middle of a write.
+            // A broker killed in the middle of a write leaves a gap.
             done = client.read_line();
         }
         assert!(done.contains(&format!(" completed={pages} ")), "{done}");
-        // Another connection publishes, because a subscriber may hear of an event before it is
-        // confirmed.
+        // Another connection publishes, because a subscriber may receive an event before its
+        // confirmation.
         let answer =
             LineConnection::connect_client(self.server.address).request("PUB job-done no more");
         let seq: u64 = done.split(' ').nth(2).unwrap().parse().unwrap();
@@ -103,14 +103,14 @@ impl WatchedCrawl {
     }
 }
 
-/// The pages stored there; none where no crawler ran.
+/// The stored pages. There are none if no crawler ran.
 fn stored_urls(data: &Path) -> Vec<String> {
     page_database::query(data, "select url from pages where outcome = 'done'").unwrap_or_default()
 }
 
 #[test]
 fn kill_the_crawler_and_start_another() {
-    // As short as a lease can sensibly be here: the hosts of lost tasks wait for its end.
+    // As short a lease as is reasonable here: the hosts of lost tasks wait for its end.
     let crawl = WatchedCrawl::start("3s");
     let first = crawl.start_crawler(0);
     crawl.origin.wait_for_hits(80);
@@ -143,8 +143,8 @@ fn kill_the_broker_again_and_again() {
 
 #[test]
 fn a_stopped_crawler_returns_its_tasks() {
-    // A lease that the test would not survive: what another crawler gets was handed back, not
-    // waited for.
+    // The lease is longer than the test: the other crawler gets the tasks only because they were
+    // returned.
     let crawl = WatchedCrawl::start("10m");
     let first = crawl.start_crawler(0);
     crawl.origin.wait_for_hits(80);
@@ -155,9 +155,9 @@ fn a_stopped_crawler_returns_its_tasks() {
 
 #[test]
 fn a_crawler_stalled_for_longer_than_its_lease_does_no_harm() {
-    // Every host answers so late that the crawler can be stopped when all are asked and none has
-    // answered: nobody can do anything about a crawler that is stopped between its last look at the
-    // clock and the request itself.
+    // Every host answers so late that the crawler can be stopped when all requests are sent and
+    // none is answered. Politeness cannot be guaranteed for a crawler that is stopped between its
+    // last check of the clock and the request itself.
     let hosts = usize::from(SITE.hosts);
     let crawl =
         WatchedCrawl::start_on("2s", Site { response_delay: Duration::from_secs(1), ..SITE });
@@ -165,9 +165,9 @@ fn a_crawler_stalled_for_longer_than_its_lease_does_no_harm() {
     crawl.origin.wait_for_hits(2 * hosts);
     first.signal("STOP");
     let _second = crawl.start_crawler(1);
-    // The second one gets the hosts of the first after their leases, asks for robots.txt and for
-    // the first pages; then the first wakes up, with its old tasks and with what it was sent
-    // meanwhile.
+    // The second crawler gets the hosts of the first when the leases end, and fetches robots.txt
+    // and the first pages. Then the first one resumes, with its old tasks and with those that the
+    // broker sent it meanwhile.
     crawl.origin.wait_for_hits(4 * hosts);
     first.signal("CONT");
     crawl.finish();

@@ -1,10 +1,9 @@
-//! Workers and a broker that are killed and stood still at random, over and over, while jobs are
-//! crawled with a short lease. The origin judges: no host has two requests at once nor one inside
-//! its delay, whoever sends them; every page is fetched, and every job is announced once, with all
-//! of its pages.
+//! Workers and a broker that are killed and paused at random, while jobs run with a short lease.
+//! The origin checks that no host has two requests at once and none within its delay, from any
+//! worker. Every page is fetched, and every job is announced once, with all of its pages.
 //!
-//! What happens is drawn from a seed, which is printed; what it meets is up to the machine.
-//! `TIDINGS_FAULTS_SEED` and `TIDINGS_FAULTS` choose others and more of them.
+//! A printed seed decides the faults; what they interrupt depends on the machine.
+//! `TIDINGS_FAULTS_SEED` sets the seed, and `TIDINGS_FAULTS` the number of faults.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,8 +19,7 @@ use crate::support::wait::wait_until;
 
 const DELAY: Duration = Duration::from_millis(100);
 
-/// Short, and all the same far longer than an answer takes: also what a request may take that was
-/// begun.
+/// Short, but far longer than a response takes. A request that has begun may take as long.
 const LEASE: Duration = Duration::from_secs(2);
 
 const WORKERS: usize = 3;
@@ -58,18 +56,18 @@ fn thirty_kills_and_pauses_break_no_promise() {
     }
 }
 
-/// A broker, its workers, and what they crawl.
+/// A broker, its workers, and the site that they crawl.
 struct FaultyCrawl {
     rng: Rng,
     origin: Origin,
-    /// None only while it is being started.
+    /// `None` only during a start.
     server: Option<Server>,
     workers: Vec<Worker>,
-    /// Jobs so far, of which the last one goes on.
+    /// The number of jobs so far. The last one is open.
     jobs: u32,
-    /// Asks about it, as long as this broker lives.
+    /// A client for commands, for the lifetime of this broker.
     client: Option<LineConnection>,
-    /// What is to come next, last one first.
+    /// The next faults, the last one first.
     next_faults: Vec<Fault>,
     counts: FaultCounts,
 }
@@ -98,7 +96,7 @@ struct FaultCounts {
     killed_brokers: u64,
     paused_workers: u64,
     paused_brokers: u64,
-    /// Pauses of workers that had to be short.
+    /// Pauses of workers that were ended at once.
     aborted_pauses: u64,
 }
 
@@ -113,7 +111,7 @@ impl FaultyCrawl {
     fn start(rng: Rng) -> Self {
         let server = Server::start_broker();
         let (delay, lease) = (DELAY.as_millis(), LEASE.as_millis());
-        // Whatever is killed or cut off is neither the page's fault nor a reason to wait for long.
+        // A task that a kill interrupts must not fail, and must not wait long.
         let patient = "max-attempts=100 max-losses=100 backoff=100ms";
         let settings = format!("GROUP create crawlers delay={delay}ms lease={lease}ms {patient}");
         let answer = LineConnection::connect_client(server.address).request(&settings);
@@ -135,18 +133,18 @@ impl FaultyCrawl {
     }
 
     fn server(&self) -> &Server {
-        self.server.as_ref().expect("it is not being started")
+        self.server.as_ref().expect("the broker runs")
     }
 
     #[track_caller]
-    fn ask(&mut self, command: &str) -> Vec<String> {
+    fn request(&mut self, command: &str) -> Vec<String> {
         let address = self.server().address;
         self.client
             .get_or_insert_with(|| LineConnection::connect_client(address))
             .request_lines(command)
     }
 
-    /// Has some requests be made. There is always a job that is not done.
+    /// Waits for some requests. Opens a job when none is open.
     #[track_caller]
     fn wait_for_requests(&mut self) {
         let goal = self.origin.request_count() + self.rng.usize(1..60);
@@ -160,7 +158,7 @@ impl FaultyCrawl {
 
     fn is_done(&mut self) -> bool {
         let show = format!("JOB show job-{}", self.jobs);
-        self.jobs == 0 || self.ask(&show)[0].contains(" state=done ")
+        self.jobs == 0 || self.request(&show)[0].contains(" state=done ")
     }
 
     #[track_caller]
@@ -172,12 +170,12 @@ impl FaultyCrawl {
             format!("PUB new-url {seed} job={job}"),
             format!("JOB close {job}"),
         ] {
-            let answer = self.ask(&command);
+            let answer = self.request(&command);
             assert!(answer[0].starts_with("+OK"), "{command}: {answer:?}");
         }
     }
 
-    /// One thing that goes wrong; now and then another one meanwhile.
+    /// Injects a fault; sometimes another one happens during it.
     #[track_caller]
     fn inject_fault(&mut self) {
         let at = self.rng.usize(..WORKERS);
@@ -189,22 +187,22 @@ impl FaultyCrawl {
         }
     }
 
-    /// Each of them, in any order, before one comes again.
+    /// Draws each kind of fault once, in random order, before any is repeated.
     fn next_fault(&mut self) -> Fault {
         if self.next_faults.is_empty() {
             self.next_faults = Fault::ALL.to_vec();
             self.rng.shuffle(&mut self.next_faults);
         }
-        self.next_faults.pop().expect("it was filled")
+        self.next_faults.pop().expect("next_faults was filled")
     }
 
-    /// Kills a worker, and starts it anew where it stored.
+    /// Kills a worker and starts another one with its data directory.
     #[track_caller]
     fn kill_worker(&mut self, at: usize) {
         self.counts.killed_workers += 1;
         let address = self.server().address;
         let Worker { process, data } = self.workers.remove(at);
-        kill_without_panic(process);
+        kill_and_expect_no_panic(process);
         self.workers.insert(at, Worker { process: start_crawler(address, data.path()), data });
     }
 
@@ -212,12 +210,12 @@ impl FaultyCrawl {
     fn kill_broker(&mut self) {
         self.counts.killed_brokers += 1;
         self.client = None;
-        let server = self.server.take().expect("it is not being started");
+        let server = self.server.take().expect("the broker runs");
         self.server = Some(server.restart_at_same_address("KILL", &["broker"]));
     }
 
-    /// Has a worker stand still for longer than its leases. In the end it finds tasks that are
-    /// somebody else's, in its hands and on their way to it.
+    /// Pauses a worker for longer than its leases. When it resumes, its tasks belong to others, and
+    /// so do those that were sent to it meanwhile.
     #[track_caller]
     fn pause_worker(&mut self, at: usize) {
         self.workers[at].process.signal("STOP");
@@ -239,7 +237,8 @@ impl FaultyCrawl {
         self.workers[at].process.signal("CONT");
     }
 
-    /// The same with the broker; a worker may be killed meanwhile, and begins without it.
+    /// Pauses the broker for longer than a lease. A worker may be killed meanwhile, and starts
+    /// without a broker.
     #[track_caller]
     fn pause_broker(&mut self, at: usize) {
         self.counts.paused_brokers += 1;
@@ -255,34 +254,34 @@ impl FaultyCrawl {
         self.server().process.signal("CONT");
     }
 
-    /// A time, in two parts.
+    /// A time longer than a lease, in two random parts.
     fn split_pause(&mut self) -> (Duration, Duration) {
         let (leases, part) = (1.0 + self.rng.f64() / 4.0, self.rng.f64());
         (LEASE.mul_f64(leases * part), LEASE.mul_f64(leases * (1.0 - part)))
     }
 
-    /// Whether no request can come any more that was permitted before now, at least not of a worker
-    /// that stands still.
+    /// Whether every request that was permitted before now has been sent, at least by the workers
+    /// that are not paused.
     ///
-    /// Nobody can do anything about a worker that stops between its last look at the clock and the
-    /// request itself: it makes the request when it goes on, however late. So a worker stands still
-    /// for long only where every task that somebody held when it was stopped has had its request,
-    /// which takes no longer than a moment of those that work. What the worker is sent from then on
-    /// it finds to be old.
+    /// No broker can prevent the request of a worker that is paused between its last check of the
+    /// clock and the request itself: it sends the request when it resumes, however late. So a
+    /// worker is paused for long only if every leased task has had its request, for which the other
+    /// workers need only a moment. The tasks that it receives from then on are stale when it
+    /// resumes.
     #[track_caller]
     fn has_no_pending_request(&mut self) -> bool {
         let stopped = Instant::now();
         while stopped.elapsed() < LEASE / 4 {
-            let mut tasks = self.ask("GROUP tasks crawlers state=processing limit=1000");
+            let mut tasks = self.request("GROUP tasks crawlers state=processing limit=1000");
             tasks.pop();
             let may_come = |task: &String| {
                 let lease_left = Duration::from_millis(value(task, "lease-ms").parse().unwrap());
                 let held = LEASE.saturating_sub(lease_left);
                 let host = value(task, "key").parse().unwrap();
-                // The request before its own was longer ago by a delay.
-                let asked =
+                // An earlier request of this host was at least a delay before the lease.
+                let was_requested =
                     self.origin.last_request_age(host).is_some_and(|ago| ago < held + DELAY / 2);
-                held + DELAY / 2 > stopped.elapsed() && !asked
+                held + DELAY / 2 > stopped.elapsed() && !was_requested
             };
             if !tasks.iter().any(may_come) {
                 return true;
@@ -292,12 +291,12 @@ impl FaultyCrawl {
         false
     }
 
-    /// Waits for the end of the last job and judges everything.
+    /// Waits for the end of the last job and checks everything.
     #[track_caller]
     fn finish(mut self) {
         let began = Instant::now();
         let wait = format!("JOB wait job-{}", self.jobs);
-        let answer = self.ask(&wait);
+        let answer = self.request(&wait);
         assert!(answer[0].starts_with("+OK"), "{answer:?}");
         let record = self.origin.request_log();
         eprintln!(
@@ -314,8 +313,8 @@ impl FaultyCrawl {
         assert!(record.page_requests().count() >= pages * usize::try_from(self.jobs).unwrap());
 
         let mut client = LineConnection::connect_client(self.server().address);
-        // Of another connection: it is the last event on the topic.
-        let answer = self.ask("PUB job-done no-more");
+        // Another connection publishes it as the last event of the topic.
+        let answer = self.request("PUB job-done no-more");
         assert!(answer[0].starts_with("+OK"), "{answer:?}");
         assert_eq!(client.request("SUB job-done from=first"), "+OK");
         let done: Vec<_> = std::iter::from_fn(|| {
@@ -330,14 +329,14 @@ impl FaultyCrawl {
             assert!(line.contains(&counts), "{done:#?}");
         }
         for worker in self.workers {
-            kill_without_panic(worker.process);
+            kill_and_expect_no_panic(worker.process);
         }
     }
 }
 
-/// Kills it. It has not failed by itself before.
+/// Kills the process and checks that it has not panicked.
 #[track_caller]
-fn kill_without_panic(process: Process) {
+fn kill_and_expect_no_panic(process: Process) {
     let stderr = process.signal_and_finish("KILL").stderr();
     assert!(!stderr.contains("panicked"), "{stderr}");
 }

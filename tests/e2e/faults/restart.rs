@@ -1,5 +1,5 @@
-//! A broker that ends and comes back: what was published is there, what was done is not done again,
-//! and the time of day may have been set in between.
+//! Restarts of a broker: published events are kept, completed tasks are not repeated, and the wall
+//! clock may change in between.
 
 use std::process::Command;
 use std::sync::Mutex;
@@ -25,8 +25,8 @@ fn waiting_events_are_fetched_once_after_a_restart() {
 
     let up = broker.restart("TERM", &["up", "--allow-private"]);
     page_database::wait_for_rows(&data, "select url from pages where outcome = 'done'", 1);
-    // Two events that end in order: when the second page is there, a second fetch of the first
-    // would be, too.
+    // The two events complete in order: when the second page is stored, a repeated fetch of the
+    // first would show.
     let up = up.restart("TERM", &["up", "--allow-private"]);
     run_nc(up.address, origin.url(0, "/p/1"));
     page_database::wait_for_rows(&data, "select url from pages where outcome = 'done'", 2);
@@ -38,12 +38,12 @@ fn waiting_events_are_fetched_once_after_a_restart() {
 fn waiting_urls_are_fetched_after_a_kill() {
     const PAGES: usize = 20;
     let origin = Origin::serve(Site { pages: 20, ..Site::default() });
-    // Nearly all of them wait for their host.
+    // Nearly all of them wait for the delay of their host.
     let up = Server::start_up(&["--allow-private", "--delay", "5s"]);
     let urls: Vec<_> = (0..PAGES).map(|n| origin.url(0, &format!("/p/{n}"))).collect();
     assert_eq!(run_nc(up.address, urls.join("\n")).last().unwrap(), FAREWELL);
     origin.wait_for_hits(1);
-    // The delay of before is remembered, unless it is given again.
+    // The group keeps its old delay unless the flag is given.
     let up = up.restart("KILL", &["up", "--allow-private", "--delay", "0"]);
     page_database::wait_for_rows(
         &up.data_dir(),
@@ -61,26 +61,27 @@ fn a_clean_restart_leaves_no_gap_and_a_subscriber_resumes() {
         let first = 1 + life * 100;
         pipeline.send((0..99).map(|n| ("t".to_owned(), format!("p-{}", first + n))));
         for outcome in pipeline.read_all_outcomes() {
-            history.record_confirmation(outcome.payload, outcome.result.expect("there is room"));
+            history
+                .record_confirmation(outcome.payload, outcome.result.expect("the disk has space"));
         }
-        // Where a subscriber of an earlier life was.
+        // A subscriber of an earlier life resumes here.
         let mut client = LineConnection::connect_client(server.address);
         assert!(client.request(&format!("SUB t from={first}")).starts_with("+OK"));
         assert_eq!(client.read_line(), format!("MSG t {first} p-{first}"));
-        let heard = ReceivedEvents::read_all(server.address, "t", &format!("end-{life}"));
-        assert!(heard.gaps.is_empty(), "{:?}", heard.gaps);
-        assert_eq!(heard.events.len(), usize::try_from(first).unwrap() + 99);
-        history.check_contents(heard);
+        let received = ReceivedEvents::read_all(server.address, "t", &format!("end-{life}"));
+        assert!(received.gaps.is_empty(), "{:?}", received.gaps);
+        assert_eq!(received.events.len(), usize::try_from(first).unwrap() + 99);
+        history.check_contents(received);
         server = server.restart("TERM", &["broker"]);
     }
 }
 
-/// A time so many hours from now, as `from=` takes it.
+/// The time this many hours from now, in the form of `from=`.
 fn timestamp(hours: i64) -> String {
     first_output_line("date", &["-u", "-d", &format!("{hours} hours"), "+%Y-%m-%dT%H:%M:%SZ"])
 }
 
-/// The number of the first event that `SUB t from=<time>` brings; the last one is `end`.
+/// The seq of the first event that `SUB t from=<time>` delivers. Publishes `end` as the last event.
 #[track_caller]
 fn first_seq_since(server: &Server, hours: i64, end: &str) -> u64 {
     let mut client = LineConnection::connect_client(server.address);
@@ -99,7 +100,7 @@ fn first_seq_since(server: &Server, hours: i64, end: &str) -> u64 {
 fn a_wall_clock_set_between_runs_loses_nothing_and_keeps_times_ordered() {
     let history = Mutex::new(TopicHistory::new("t"));
     let mut server: Option<Server> = None;
-    // Hours by which the clock is off, in one life after the other; retention is thirty days.
+    // Offsets of the wall clock in hours, one for each life. Retention is thirty days.
     for (life, hours) in (0..).zip([0, -240, 120, -24, 0]) {
         let arguments = ["broker"];
         let set = |command: &mut Command| shift_clock(command, &format!("{hours:+}h"));
@@ -113,21 +114,20 @@ fn a_wall_clock_set_between_runs_loses_nothing_and_keeps_times_ordered() {
         let mut pipeline = PipelinedPublisher::connect(started.address).unwrap();
         pipeline.send((0..10).map(|n| ("t".to_owned(), format!("p-{}", life * 10 + n))));
         for outcome in pipeline.read_all_outcomes() {
-            let seq = outcome.result.expect("there is room");
+            let seq = outcome.result.expect("the disk has space");
             history.lock().unwrap().record_confirmation(outcome.payload, seq);
         }
-        // Everything is there, whatever time it is.
-        let heard = ReceivedEvents::read_all(started.address, "t", &format!("end-{life}"));
-        let next = heard.events.len() as u64 + 1;
-        history.lock().unwrap().check_contents(heard);
-        // What is newer than everything is only what comes, and what is older than everything is
-        // all.
+        // The clock does not affect which events are kept.
+        let received = ReceivedEvents::read_all(started.address, "t", &format!("end-{life}"));
+        let next = received.events.len() as u64 + 1;
+        history.lock().unwrap().check_contents(received);
+        // A time after all events selects only new events; a time before them selects all.
         assert_eq!(first_seq_since(&started, 24 * 365, &format!("past-{life}")), next);
         assert_eq!(first_seq_since(&started, -24 * 365, &format!("whole-{life}")), 1);
         server = Some(started);
     }
-    // The third life was ahead: its 13 events, and what came later, are not older than a time
-    // behind the first two lives.
+    // The clock of the third life was ahead. Its 13 events and the later ones are therefore not
+    // older than a time behind the first two lives.
     let server = server.expect("a broker");
     assert_eq!(first_seq_since(&server, 24, "behind-0"), 2 * 13 + 1);
 }
@@ -162,12 +162,12 @@ fn times_of_day_follow_the_wall_clock() {
     done(&mut worker, &["http://daily.test/"]);
     clock.set_offset("+4h");
     done(&mut worker, &["http://daily.test/", "http://later.test/"]);
-    // What waits for three hours waits for three hours.
+    // A wait of three hours does not depend on the wall clock.
     let waits = client.request_lines("EXPLAIN http://span.test/");
     assert!(waits[0].contains(" delayed due-in=") && waits.len() == 2, "{waits:?}");
     let Server { process, folder, .. } = server;
     process.signal_and_finish("KILL");
-    // The time of day has passed while no broker ran.
+    // The time of day passed while no broker ran.
     clock.set_offset("+28h");
     let server = Server::start_in(folder, &["broker"], |command| clock.apply_to(command));
     let mut worker = LineConnection::connect_client(server.address);
@@ -189,7 +189,8 @@ fn a_wall_clock_set_while_running_does_not_affect_events() {
         let mut pipeline = PipelinedPublisher::connect(server.address).unwrap();
         pipeline.send((0..10).map(|n| ("t".to_owned(), format!("p-{}", at * 10 + n))));
         for outcome in pipeline.read_all_outcomes() {
-            history.record_confirmation(outcome.payload, outcome.result.expect("there is room"));
+            history
+                .record_confirmation(outcome.payload, outcome.result.expect("the disk has space"));
         }
         history.check_contents(ReceivedEvents::read_all(server.address, "t", &format!("end-{at}")));
         assert_eq!(first_seq_since(&server, -1, &format!("whole-{at}")), 1);

@@ -1,8 +1,8 @@
-//! A broker that is killed with a great many URLs waiting and ten thousand with workers. When it is
-//! back nothing is lost, whoever held a task has it, and no host is given out while it may be asked
-//! by somebody, nor inside its delay.
+//! A broker is killed with a large queue and ten thousand leased tasks. After the restart nothing
+//! is lost, members keep their tasks, and no host is released while a member may still send its
+//! request or within its delay.
 //!
-//! `TIDINGS_RESTART_URLS` chooses how many wait.
+//! `TIDINGS_RESTART_URLS` sets the number of waiting URLs.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,22 +13,20 @@ use crate::support::process::Server;
 use crate::support::seed::number_from_env;
 use crate::support::wait::wait_until;
 
-/// What waits at first, unless told otherwise: a million would keep a debug build busy for a minute
-/// and a half.
+/// The default number of waiting URLs. A million would take a debug build a minute and a half.
 const URLS: u64 = 100_000;
 
 const HOSTS: u64 = 20_000;
 
-/// Tasks that are with members when the broker is killed, of those who come back and of one who
-/// does not.
+/// Leased tasks at the kill: of two members that come back, and of one that does not.
 const LEASED_TASKS: [usize; 3] = [5_000, 4_000, 1_000];
 
-/// Hosts that rest when the broker is killed.
+/// Hosts within their delay at the kill.
 const DELAYED_HOSTS: usize = 1_000;
 
 const DELAY: Duration = Duration::from_secs(10);
 
-/// Of the tasks of the member that does not come back. The others' outlast the test.
+/// The lease of the member that does not come back. The leases of the others outlast the test.
 const SHORT_LEASE: Duration = Duration::from_secs(15);
 
 // PROTOCOL: T13
@@ -48,7 +46,7 @@ fn a_restart_with_a_large_queue_loses_nothing_and_keeps_delays() {
         .iter()
         .map(|credit| TestMember::join(&server, *credit, &mut ledger, None))
         .collect();
-    // Hosts that rest, in place of which others are given out.
+    // Their hosts are within their delay now, and other hosts are released instead.
     members[0].answer(DELAYED_HOSTS, &mut ledger);
     members[0].receive_until(LEASED_TASKS[0], &mut ledger);
     client.request(&format!("GROUP set crawlers lease={}s", SHORT_LEASE.as_secs()));
@@ -63,13 +61,13 @@ fn a_restart_with_a_large_queue_loses_nothing_and_keeps_delays() {
     eprintln!("killed, and back after {:?}: {shown}", killed.elapsed());
     expect_counts(&shown, urls);
 
-    // One who takes whatever is free, before anybody comes back: the other hosts first, then those
-    // that rested.
+    // A member that takes every free task before the others come back: first the other hosts, then
+    // those whose delay is over.
     let mut taker = TestMember::join(&server, LEASED_TASKS.iter().sum(), &mut ledger, None);
     for member in members.drain(..2) {
         member.resume_and_answer(&server, &mut ledger);
     }
-    // Every URL is there, once; those of the member that is gone come again.
+    // Every URL is released once more, including those of the lost member.
     client.request("GROUP set crawlers delay=0");
     ledger.clear_delays();
     while ledger.answered < urls {
@@ -82,8 +80,8 @@ fn a_restart_with_a_large_queue_loses_nothing_and_keeps_delays() {
     eprintln!("all {urls} were answered after {:?}", began.elapsed());
 }
 
-/// Checks the counts of a group that has just started: nothing is lost but leases, should the start
-/// have taken longer.
+/// Checks the counts of the group after the start. Only leases may be lost, if the start took
+/// longer than they last.
 #[track_caller]
 fn expect_counts(shown: &str, urls: u64) {
     let count = |key| value(shown, key).parse::<u64>().unwrap();
@@ -93,7 +91,7 @@ fn expect_counts(shown: &str, urls: u64) {
     assert_eq!(counts, [waiting, held, DELAYED_HOSTS as u64], "{shown}");
 }
 
-/// Publishes all of them, on hosts that take turns.
+/// Publishes the URLs, with the hosts in turn.
 #[track_caller]
 fn publish(server: &Server, urls: u64) {
     let mut pipeline = PipelinedPublisher::connect(server.address).unwrap();
@@ -107,7 +105,7 @@ fn publish(server: &Server, urls: u64) {
 
 #[track_caller]
 fn wait_until_waiting(client: &mut LineConnection, urls: u64) {
-    wait_until(&format!("{urls} entries that wait"), || {
+    wait_until(&format!("{urls} waiting entries"), || {
         client.request("GROUP show crawlers").contains(&format!(" waiting={urls} ")).then_some(())
     });
 }
@@ -116,11 +114,12 @@ fn url(number: u64) -> String {
     format!("http://h{}.example/{number}", number % HOSTS)
 }
 
-/// What the members were given and answered, all of them together.
+/// The tasks that all members have received and answered.
 struct TaskLedger {
-    /// How long a host rests after an answer.
+    /// The delay of a host after an answer.
     delay: Duration,
-    /// From when on each host may be given out; `None` while it is with a member that answers.
+    /// The moment from which each host may be released again. `None` while a member that answers
+    /// holds a task of it.
     free_at: Vec<Option<Instant>>,
     /// By number of the URL.
     is_answered: Vec<bool>,
@@ -137,7 +136,7 @@ impl TaskLedger {
         }
     }
 
-    /// From now on no host rests, also those that do.
+    /// Ends all delays, the running ones, too.
     fn clear_delays(&mut self) {
         for free in self.free_at.iter_mut().flatten() {
             *free -= self.delay;
@@ -150,17 +149,20 @@ impl TaskLedger {
         &mut self.free_at[number % hosts]
     }
 
-    /// Somebody was given this URL, whose host may be given out again from then on.
+    /// Records that a member received this URL. The host may be released again at `free_at`.
     #[track_caller]
-    fn record_task(&mut self, number: usize, again: Option<Instant>) {
-        assert!(!self.is_answered[number], "{number} was answered before");
+    fn record_task(&mut self, number: usize, free_at: Option<Instant>) {
+        assert!(!self.is_answered[number], "URL {number} was answered before");
         let now = Instant::now();
         let free = self.host_free_at(number);
-        assert!(free.is_some_and(|free| free <= now), "{number}: too soon, {free:?} at {now:?}");
-        *free = again;
+        assert!(
+            free.is_some_and(|free| free <= now),
+            "URL {number} was released too early: {free:?} at {now:?}"
+        );
+        *free = free_at;
     }
 
-    /// An answer is about to be sent.
+    /// Records an answer that is about to be sent.
     fn record_answer(&mut self, number: usize) {
         self.is_answered[number] = true;
         self.answered += 1;
@@ -168,20 +170,20 @@ impl TaskLedger {
     }
 }
 
-/// A worker that makes no requests.
+/// A worker that sends no requests.
 struct TestMember {
-    talk: LineConnection,
-    /// By which the broker knows it again.
+    connection: LineConnection,
+    /// The id for `HELLO resume=`.
     resume_token: String,
-    /// From when on its hosts may be given out again, if it answers nothing.
+    /// The moment from which its hosts may be released again, if it does not come back.
     hosts_free_at: Option<Instant>,
-    /// Tasks by their ids, with their payloads.
+    /// Payloads by task id.
     tasks: BTreeMap<String, String>,
 }
 
 impl TestMember {
-    /// Joins, and takes so many tasks. `lease` is what a lost one's host has to wait for; none: it
-    /// is not lost.
+    /// Joins and receives `credit` tasks. `lease` is set for the member that will be lost: its
+    /// hosts wait for that time.
     #[track_caller]
     fn join(
         server: &Server,
@@ -189,22 +191,22 @@ impl TestMember {
         ledger: &mut TaskLedger,
         lease: Option<Duration>,
     ) -> Self {
-        let mut talk = LineConnection::connect_client(server.address);
-        let resume = value(&talk.request("HELLO"), "resume").to_owned();
+        let mut connection = LineConnection::connect_client(server.address);
+        let resume = value(&connection.request("HELLO"), "resume").to_owned();
         let lost = lease.map(|lease| Instant::now() + lease + ledger.delay);
-        let answer = talk.request(&format!("JOIN crawlers credit={credit}"));
+        let answer = connection.request(&format!("JOIN crawlers credit={credit}"));
         assert!(answer.starts_with(&format!("+OK crawlers credit={credit} held=0 ")), "{answer}");
         let mut member =
-            Self { talk, resume_token: resume, hosts_free_at: lost, tasks: BTreeMap::new() };
+            Self { connection, resume_token: resume, hosts_free_at: lost, tasks: BTreeMap::new() };
         member.receive_until(credit, ledger);
         member
     }
 
-    /// Takes what comes, until it holds so many tasks.
+    /// Receives until it holds `count` tasks.
     #[track_caller]
     fn receive_until(&mut self, count: usize, ledger: &mut TaskLedger) {
         while self.tasks.len() < count {
-            let line = self.talk.read_line();
+            let line = self.connection.read_line();
             self.receive(&line, ledger);
         }
     }
@@ -213,25 +215,25 @@ impl TestMember {
     fn receive(&mut self, line: &str, ledger: &mut TaskLedger) {
         let (id, payload) = parse_task(line);
         ledger.record_task(url_number(&payload), self.hosts_free_at);
-        assert!(self.tasks.insert(id, payload).is_none(), "twice: {line}");
+        assert!(self.tasks.insert(id, payload).is_none(), "released twice: {line}");
     }
 
-    /// Answers so many of its tasks, and takes what comes meanwhile.
+    /// Answers `count` of its tasks, and receives others meanwhile.
     #[track_caller]
     fn answer(&mut self, mut count: usize, ledger: &mut TaskLedger) {
         while count > 0 {
-            // So few that neither side has to wait for the other one to read.
+            // So few that neither side blocks on a full socket.
             let mut unanswered = count.min(500);
             count -= unanswered;
             let mut lines = String::new();
             for _ in 0..unanswered {
-                let (id, payload) = self.tasks.pop_first().expect("it holds as many");
+                let (id, payload) = self.tasks.pop_first().expect("it holds enough tasks");
                 ledger.record_answer(url_number(&payload));
                 lines.extend(["ACK ", &id, "\n"]);
             }
-            self.talk.send(lines);
+            self.connection.send(lines);
             while unanswered > 0 {
-                let line = self.talk.read_line();
+                let line = self.connection.read_line();
                 if line.starts_with("TASK ") {
                     self.receive(&line, ledger);
                 } else {
@@ -242,17 +244,18 @@ impl TestMember {
         }
     }
 
-    /// Connects again, is given what it holds and nothing else, and answers all of it.
+    /// Reconnects, receives exactly the tasks that it holds, and answers them.
     #[track_caller]
     fn resume_and_answer(mut self, server: &Server, ledger: &mut TaskLedger) {
-        self.talk = LineConnection::connect_client(server.address);
-        let hello = self.talk.request(&format!("HELLO resume={}", self.resume_token));
+        self.connection = LineConnection::connect_client(server.address);
+        let hello = self.connection.request(&format!("HELLO resume={}", self.resume_token));
         assert_eq!(value(&hello, "resume"), self.resume_token);
         let held = self.tasks.len();
-        let joined = self.talk.request("JOIN crawlers credit=0");
+        let joined = self.connection.request("JOIN crawlers credit=0");
         assert!(joined.starts_with(&format!("+OK crawlers credit=0 held={held} ")), "{joined}");
-        let again: BTreeMap<_, _> = (0..held).map(|_| parse_task(&self.talk.read_line())).collect();
-        assert!(again == self.tasks, "it is given other tasks than it holds");
+        let received: BTreeMap<_, _> =
+            (0..held).map(|_| parse_task(&self.connection.read_line())).collect();
+        assert!(received == self.tasks, "it received other tasks than it holds");
         self.answer(held, ledger);
     }
 }
@@ -261,7 +264,7 @@ impl TestMember {
 #[track_caller]
 fn parse_task(line: &str) -> (String, String) {
     let words: Vec<_> = line.splitn(5, ' ').collect();
-    let ["TASK", id, _, _, payload] = words[..] else { panic!("no task: {line}") };
+    let ["TASK", id, _, _, payload] = words[..] else { panic!("not a task: {line}") };
     (id.to_owned(), payload.to_owned())
 }
 

@@ -1,5 +1,5 @@
-//! A page in a browser that listens, and publishes what it heard: an `EventSource` in Chromium,
-//! with nginx before the broker, as it would be on a site.
+//! An `EventSource` in Chromium, with nginx as a proxy in front of the broker. The page publishes
+//! each event that it receives.
 
 use std::fs;
 use std::process::Command;
@@ -14,11 +14,11 @@ use crate::support::wait::wait_until;
 
 const LISTENING_PAGE: &str = r"<!doctype html><title>Listens</title><script>
 const source = new EventSource('/topics/log/events?from=first');
-const say = text => fetch('/topics/heard', { method: 'POST', body: text });
-source.onmessage = event => say(event.lastEventId + ' ' + event.data);
+const publish = text => fetch('/topics/received', { method: 'POST', body: text });
+source.onmessage = event => publish(event.lastEventId + ' ' + event.data);
 </script>";
 
-/// A page of another site, which tries to publish, and to listen.
+/// A page of another site that tries to publish and to read.
 const CROSS_SITE_PAGE: &str = r"<!doctype html><title>Strange</title><script>
 const at = 'http://BROKER/topics/log';
 fetch(at, { method: 'POST', mode: 'no-cors', body: 'forged by fetch' });
@@ -29,7 +29,7 @@ source.onerror = () => fetch('/refused');
 <form method=post enctype=text/plain action='http://BROKER/topics/log' target=frame><input name=forged value=form></form>
 <iframe name=frame></iframe><script>document.forms[0].submit()</script>";
 
-/// Chromium with a profile of its own, at a page.
+/// Starts Chromium with its own profile at a page.
 #[track_caller]
 fn start_chromium(url: &str, profile: &TempDir) -> Process {
     let mut command = Command::new("chromium");
@@ -51,7 +51,7 @@ fn start_chromium(url: &str, profile: &TempDir) -> Process {
 }
 
 fn received_by_page(http: &HttpClient) -> Vec<Value> {
-    let page = http.get("/topics/heard?from=first&wait=0").json();
+    let page = http.get("/topics/received?from=first&wait=0").json();
     page["events"].as_array().unwrap().iter().map(|event| event["payload"].clone()).collect()
 }
 
@@ -61,7 +61,7 @@ fn an_event_source_receives_each_event_once_across_reconnects() {
     let http = HttpClient::new(&server);
     let (folder, profile) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     fs::write(folder.path().join("index.html"), LISTENING_PAGE).unwrap();
-    // A stream that is silent for two seconds is broken off here, and the browser comes back.
+    // nginx closes a stream that is silent for two seconds, and the browser reconnects.
     let proxy = format!(
         "root {}; location /topics/ {{
             proxy_pass http://{}; proxy_set_header Host $http_host; proxy_http_version 1.1;
@@ -72,7 +72,7 @@ fn an_event_source_receives_each_event_once_across_reconnects() {
     );
     let nginx = Nginx::start(
         folder,
-        "log_format who '$http_last_event_id'; access_log access.log who;",
+        "log_format last_id '$http_last_event_id'; access_log access.log last_id;",
         &proxy,
     );
     let _browser = start_chromium(&nginx.url(), &profile);
@@ -81,14 +81,16 @@ fn an_event_source_receives_each_event_once_across_reconnects() {
         let log = fs::read_to_string(&log).unwrap_or_default();
         log.lines().any(|line| line == last).then_some(())
     };
-    let mut wanted = Vec::new();
+    let mut expected = Vec::new();
     for n in 1..=3 {
         http.post_lines("/topics/log", &format!("http://a.example/{n}"));
-        wanted.push(json!(format!("{n} http://a.example/{n}")));
-        wait_until("the browser to hear it", || (received_by_page(&http).len() >= n).then_some(()));
-        wait_until("a break", || came_back_behind(&n.to_string()));
+        expected.push(json!(format!("{n} http://a.example/{n}")));
+        wait_until("the browser to receive it", || {
+            (received_by_page(&http).len() >= n).then_some(())
+        });
+        wait_until("a reconnect", || came_back_behind(&n.to_string()));
     }
-    assert_eq!(received_by_page(&http), wanted);
+    assert_eq!(received_by_page(&http), expected);
 }
 
 #[test]
@@ -102,7 +104,7 @@ fn a_page_of_another_site_can_neither_publish_nor_read() {
     let site = format!("root {};", folder.path().display());
     let nginx = Nginx::start(folder, "access_log access.log;", &site);
     let before = rejected_requests(&http);
-    // Another origin: here the other name of the same machine.
+    // Another origin: a second name of the same machine.
     let url =
         format!("http://localhost:{}/", nginx.port).replace("localhost", "stranger.localhost");
     let _browser = start_chromium(&url, &profile);

@@ -1,5 +1,5 @@
-//! What HTTP answers on disks that are full, slow or broken: part of the test in `http_openapi`,
-//! which knows what has to be answered.
+//! HTTP responses with full, slow and failing disks. The test in `openapi` runs these functions and
+//! checks the responses against the description.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::support::small_disk::SmallDisk;
 use crate::support::strace::trace_command;
 use crate::support::wait::wait_until;
 
-/// What is answered when nothing can be kept any more.
+/// Responses when the disk is full.
 pub(crate) fn responses_on_a_full_disk(description: &Value) -> BTreeSet<HttpExchange> {
     let disk = SmallDisk::mount(24);
     let (_folder, config) = hook_config();
@@ -26,26 +26,27 @@ pub(crate) fn responses_on_a_full_disk(description: &Value) -> BTreeSet<HttpExch
     });
     assert_eq!(refused.status, 507, "{}", refused.body);
     assert_eq!(http.get("/ready").status, 503);
-    // What is as short may still have had room.
+    // A shorter write may still fit.
     disk.fill_except(0);
     let mut n = 0;
-    let hook = wait_until("a webhook that cannot be kept", || {
+    let hook = wait_until("a rejected webhook", || {
         n += 1;
         let body = format!(r#"{{"url":"http://a.example/{n}"}}"#);
         let hook = send_hook(&http, "application/json", &body);
         (hook != 200).then_some(hook)
     });
     assert_eq!(hook, 507);
-    let put = wait_until("a settings that cannot be kept", || {
+    let put = wait_until("a rejected change of settings", || {
         let answer = http.send_json("PUT", "/topics/log", r#"{"retain-age":"1h"}"#);
         (answer.status != 200).then_some(answer)
     });
     assert_eq!(put.status, 507, "{}", put.body);
     assert_eq!(http.request("DELETE", "/topics/log", &[]).status, 507);
 
-    // What meets the full disk is decided, and written when there is room; it is not known when.
+    // The group has decided the requests that meet the full disk, and writes them when there is
+    // space. Until then their outcome is unknown.
     let mut seeds = 0;
-    let (unanswered, last) = wait_until("a group without room", || {
+    let (unanswered, last) = wait_until("a full group", || {
         let urls: Vec<_> = (seeds..seeds + 500).map(long_url).collect();
         seeds += 500;
         let body = json!({ "urls": urls }).to_string();
@@ -58,25 +59,25 @@ pub(crate) fn responses_on_a_full_disk(description: &Value) -> BTreeSet<HttpExch
     assert_eq!(http.get("/jobs/j?wait=1ms").status, 507);
 
     disk.free_space();
-    let again = wait_until("room again", || {
+    let response = wait_until("free space", || {
         let answer = http.send_json("POST", "/jobs/j/urls", &last);
         (answer.status != 507).then_some(answer)
     });
-    assert_eq!(again.status, 200, "{}", again.body);
+    assert_eq!(response.status, 200, "{}", response.body);
     let tasks = http.get("/groups/crawlers/tasks?job=j&limit=1").json();
-    assert_eq!(tasks["matched"], seeds, "each once");
+    assert_eq!(tasks["matched"], seeds, "each URL once");
     http.exchanges()
 }
 
-/// A URL that fills a disk.
+/// A long URL, which fills the disk.
 fn long_url(n: u64) -> String {
     format!("http://h{n}.example/{}", "x".repeat(2_000))
 }
 
-/// Asks the group, and everything in it, whatever the description says may be answered so.
+/// Sends every request that the group handles, and expects this status.
 #[track_caller]
 pub(crate) fn expect_on_group_routes(http: &HttpClient, description: &Value, status: u16) {
-    let mut asked = 0;
+    let mut count = 0;
     for (path, methods) in description["paths"].as_object().unwrap() {
         if !["/groups/{group}", "/jobs", "/explain"].iter().any(|it| path.starts_with(it)) {
             continue;
@@ -84,7 +85,7 @@ pub(crate) fn expect_on_group_routes(http: &HttpClient, description: &Value, sta
         let query = if path == "/explain" { "?what=http://a.example/" } else { "" };
         let filled = path.replace("{group}", "crawlers").replace("{job}", "j") + query;
         for (method, operation) in methods.as_object().unwrap() {
-            // A damaged group is shown.
+            // A damaged group can be shown.
             if (status, method.as_str(), path.as_str()) == (409, "get", "/groups/{group}") {
                 continue;
             }
@@ -101,17 +102,17 @@ pub(crate) fn expect_on_group_routes(http: &HttpClient, description: &Value, sta
                 http.send_json(&method, &filled, body)
             };
             assert_eq!(answer.status, status, "{method} {path}: {}", answer.body);
-            asked += 1;
+            count += 1;
         }
     }
-    assert!(asked > 15, "{asked}");
+    assert!(count > 15, "{count}");
 }
 
-/// What is answered when writing fails, and it is not known what is on the disk.
+/// Responses when a sync fails and the content of the disk is unknown.
 pub(crate) fn responses_with_failing_syncs(description: &Value) -> BTreeSet<HttpExchange> {
     let server = Server::start_with(&["broker"], |command| {
         let folder = command.get_current_dir().unwrap().to_owned();
-        // Those of the start do not.
+        // The syncs of the start succeed.
         trace_command(command, &folder, &["-e", "inject=fdatasync:error=EIO:when=9+"]);
     });
     let http = HttpClient::new(&server);
@@ -131,12 +132,12 @@ pub(crate) fn responses_with_failing_syncs(description: &Value) -> BTreeSet<Http
     http.exchanges()
 }
 
-/// What is answered when more is published than can be kept.
+/// Responses when events arrive faster than the disk stores them.
 pub(crate) fn responses_with_slow_syncs() -> BTreeSet<HttpExchange> {
     let (_folder, config) = hook_config();
     let server = Server::start_with(&["broker", "--config", &config], |command| {
         let folder = command.get_current_dir().unwrap().to_owned();
-        // Longer than a publish waits, in microseconds. Those of the start are as fast as ever.
+        // In microseconds, longer than a publish waits. The syncs of the start are not delayed.
         trace_command(command, &folder, &["-e", "inject=fdatasync:delay_enter=15000000:when=9+"]);
     });
     let http = HttpClient::new(&server);
@@ -145,9 +146,9 @@ pub(crate) fn responses_with_slow_syncs() -> BTreeSet<HttpExchange> {
     let body = format!("@{}", file.display());
     let large = ["--header", "content-type: text/plain", "--data-binary", &body];
     let mut pressing = Vec::new();
-    // Longer than a publish waits for room, and shorter than a sync takes.
+    // Longer than a publish waits for memory, and shorter than a sync takes.
     let mut held_up = |path: &str, what: &[&str]| {
-        wait_until("more than may be ahead of the disk", || {
+        wait_until("more events than may wait for the disk", || {
             pressing.extend((0..4).map(|_| http.stream("/topics/log", &large)));
             let soon = [&["--max-time", "12"], what].concat();
             http.try_request("POST", path, &soon).ok().filter(|answer| answer.status != 200)
@@ -166,7 +167,7 @@ pub(crate) fn responses_with_slow_syncs() -> BTreeSet<HttpExchange> {
     let key = ["--header", "Idempotency-Key: late", "--data-binary", "late"];
     let mut before = Vec::new();
     let briefly = [["--max-time", "2"].as_slice(), &key].concat();
-    let underway = wait_until("the same request while it is being done", || {
+    let underway = wait_until("the same request while it is processed", || {
         let request = [&["--request", "POST"], key.as_slice()].concat();
         before.push(http.stream("/topics/log", &request));
         let answer = http.try_request("POST", "/topics/log", &briefly).ok()?;

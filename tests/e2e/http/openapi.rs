@@ -1,5 +1,5 @@
-//! The description of HTTP is true: every status that it documents is produced here, none is
-//! produced that it does not, and schemathesis, which makes requests of it, finds no failure.
+//! The `OpenAPI` description is true: the tests produce every documented status and no other, and
+//! schemathesis, which generates requests from it, finds no failure.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -19,15 +19,15 @@ use crate::support::line_connection::LineConnection;
 use crate::support::process::{Process, Server};
 use crate::support::wait::{WAIT_TIMEOUT, wait_until};
 
-/// A token that nobody has.
+/// A token of no principal.
 const UNKNOWN_TOKEN: &str = "tdg_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 
-/// What the sender of the webhook shows.
+/// The header by which the webhook recognizes its sender.
 pub(crate) const HOOK_SECRET_HEADER: &str = "X-Token: a secret of a form";
 
 const METHODS: [&str; 4] = ["get", "post", "put", "delete"];
 
-/// Method, path and status of everything that is documented.
+/// Method, path and status of all documented responses.
 fn documented_responses(description: &Value) -> BTreeSet<(String, String, u16)> {
     let mut all = BTreeSet::new();
     for (path, methods) in description["paths"].as_object().unwrap() {
@@ -41,7 +41,7 @@ fn documented_responses(description: &Value) -> BTreeSet<(String, String, u16)> 
     all
 }
 
-/// The path of the description that a path in a request is one of.
+/// The path of the description that matches the path of a request.
 fn path_template(description: &Value, path: &str) -> Option<String> {
     let words: Vec<_> = path.split('/').collect();
     let fits = |template: &&String| {
@@ -49,7 +49,7 @@ fn path_template(description: &Value, path: &str) -> Option<String> {
         parts.len() == words.len()
             && parts.iter().zip(&words).all(|(part, word)| part.starts_with('{') || part == word)
     };
-    // A name that is written out goes before one that may be anything.
+    // A literal segment has precedence over a parameter.
     let all = description["paths"].as_object().unwrap().keys();
     all.filter(fits).min_by_key(|template| template.matches('{').count()).cloned()
 }
@@ -61,7 +61,7 @@ fn exactly_the_documented_statuses_are_produced() {
     let server = Server::start(&["broker", "--config", &config]);
     let http = HttpClient::new(&server);
     let description = http.get("/openapi.json").json();
-    let wanted = documented_responses(&description);
+    let expected = documented_responses(&description);
 
     cover_common_responses(&http, &description);
     cover_hooks(&http);
@@ -70,10 +70,10 @@ fn exactly_the_documented_statuses_are_produced() {
     cover_jobs(&http, &server);
     cover_limits(&http);
     let mut answers = http.exchanges();
-    // Most of this is waiting for disks that are slow on purpose.
+    // Most of the time passes in waiting for slow disks.
     thread::scope(|scope| {
         let others = [
-            scope.spawn(|| responses_behind_tokens(&wanted, &config)),
+            scope.spawn(|| responses_behind_tokens(&expected, &config)),
             scope.spawn(|| http_disk::responses_on_a_full_disk(&description)),
             scope.spawn(|| http_disk::responses_with_failing_syncs(&description)),
             scope.spawn(|| damage::responses_with_a_damaged_group(&description)),
@@ -84,19 +84,18 @@ fn exactly_the_documented_statuses_are_produced() {
         }
     });
 
-    expect_documented(&description, &wanted, answers);
+    expect_documented(&description, &expected, answers);
 }
 
-/// What is answered to these methods and paths, with a token that is wrong, by a broker that has a
-/// hub and is told by others, and knows somebody: also where no token is needed nobody comes in
-/// with that.
+/// Responses to these requests with a wrong token, from a broker with a hub, WebSub and a
+/// principal. A wrong token is rejected even where no token is needed.
 #[track_caller]
-pub(crate) fn responses_to_a_wrong_token(asked: &[(&str, &str)]) -> BTreeSet<HttpExchange> {
+pub(crate) fn responses_to_a_wrong_token(requests: &[(&str, &str)]) -> BTreeSet<HttpExchange> {
     let flags = ["--public-url", "http://127.0.0.1/", "--hub", "http://blog.example/"];
-    let (server, _) = broker([("she", &["hub"])], &flags);
+    let (server, _) = broker([("alice", &["hub"])], &flags);
     let http = HttpClient::new(&server);
     let wrong = format!("Authorization: Bearer {UNKNOWN_TOKEN}");
-    for (method, path) in asked {
+    for (method, path) in requests {
         assert_eq!(
             http.request(method, path, &["--header", &wrong]).status,
             401,
@@ -106,8 +105,8 @@ pub(crate) fn responses_to_a_wrong_token(asked: &[(&str, &str)]) -> BTreeSet<Htt
     http.exchanges()
 }
 
-/// Has the answers of a broker to what begins so, and those of `others`, be all that it documents
-/// of that, and as it says.
+/// Checks that the responses below a prefix, with those of `others`, are exactly the documented
+/// ones and match their schemas.
 #[track_caller]
 pub(crate) fn expect_documented_below(
     http: &HttpClient,
@@ -115,18 +114,18 @@ pub(crate) fn expect_documented_below(
     others: BTreeSet<HttpExchange>,
 ) {
     let description = http.get("/openapi.json").json();
-    let wanted = documented_responses(&description)
+    let expected = documented_responses(&description)
         .into_iter()
         .filter(|(_, path, _)| path.starts_with(prefix));
     let answers = http.exchanges().into_iter().chain(others);
     let answers = answers.filter(|answer| answer.path.starts_with(prefix));
-    expect_documented(&description, &wanted.collect(), answers.collect());
+    expect_documented(&description, &expected.collect(), answers.collect());
 }
 
 #[track_caller]
 fn expect_documented(
     description: &Value,
-    wanted: &BTreeSet<(String, String, u16)>,
+    expected: &BTreeSet<(String, String, u16)>,
     answers: BTreeSet<HttpExchange>,
 ) {
     let answers: Vec<_> = answers
@@ -138,9 +137,10 @@ fn expect_documented(
         .collect();
     let key = |answer: &HttpExchange| (answer.method.clone(), answer.path.clone(), answer.status);
     let seen: BTreeSet<_> = answers.iter().map(key).collect();
-    let missing: Vec<_> = wanted.difference(&seen).collect();
-    let unknown: Vec<_> = seen.difference(wanted).filter(|(_, _, status)| *status != 405).collect();
-    assert!(!wanted.is_empty());
+    let missing: Vec<_> = expected.difference(&seen).collect();
+    let unknown: Vec<_> =
+        seen.difference(expected).filter(|(_, _, status)| *status != 405).collect();
+    assert!(!expected.is_empty());
     assert!(
         missing.is_empty() && unknown.is_empty(),
         "not produced: {missing:?}; not documented: {unknown:?}"
@@ -148,7 +148,7 @@ fn expect_documented(
     expect_schemas(description, answers.iter().filter(|answer| answer.status != 405));
 }
 
-/// Has every answer judged by the schema that the description has for its status.
+/// Checks every response against the schema of its status.
 #[track_caller]
 fn expect_schemas<'a>(description: &Value, answers: impl Iterator<Item = &'a HttpExchange>) {
     let python = concat!(env!("CARGO_MANIFEST_DIR"), "/target/venv/bin/python");
@@ -174,7 +174,7 @@ fn expect_schemas<'a>(description: &Value, answers: impl Iterator<Item = &'a Htt
 fn every_schema_is_closed_or_a_typed_map() {
     let server = Server::start_broker();
     let description = HttpClient::new(&server).get("/openapi.json").json();
-    // What OpenAPI has below these is its own, and for anybody to extend.
+    // The schema of OpenAPI itself is open to extensions.
     let openapi = "/paths//openapi.json/";
     let (mut open, mut objects) = (Vec::new(), 0);
     let mut places = vec![(String::new(), &description)];
@@ -192,10 +192,13 @@ fn every_schema_is_closed_or_a_typed_map() {
         let items = value.as_array().into_iter().flatten().enumerate();
         places.extend(items.map(|(at, value)| (format!("{place}/{at}"), value)));
     }
-    assert!(open.is_empty() && objects > 30, "{objects} schemas, open are {open:?}");
+    assert!(
+        open.is_empty() && objects > 30,
+        "{objects} schemas, of which these are open: {open:?}"
+    );
 }
 
-/// What is the same for everything that can be asked.
+/// Requests that have the same response at every path.
 fn cover_common_responses(http: &HttpClient, description: &Value) {
     let mut with_body = Vec::new();
     for (path, methods) in description["paths"].as_object().unwrap() {
@@ -229,7 +232,7 @@ fn cover_common_responses(http: &HttpClient, description: &Value) {
         }
     }
     thread::scope(|scope| {
-        // Each takes as long as a body may be silent.
+        // Each takes as long as the timeout of a body.
         for (method, path) in &with_body {
             scope.spawn(move || send_unfinished_body(http, method, path));
         }
@@ -237,19 +240,19 @@ fn cover_common_responses(http: &HttpClient, description: &Value) {
     for path in ["/", "/health", "/ready", "/stats", "/topics", "/groups", "/openapi.json"] {
         assert_eq!(http.get(path).status, 200, "{path}");
     }
-    // The default group is not there before somebody needs it.
+    // The default group does not exist before it is needed.
     assert_eq!(http.get("/jobs?group=none").status, 404);
     assert_eq!(http.get("/jobs?group=no,such").status, 400);
     assert_eq!(http.get("/jobs").status, 200);
 }
 
-/// What is answered to everything that is documented where one has to log in: without a token, with
-/// one that is good for nothing of it, with wrong ones, and when there were too many of these.
+/// Responses to every documented request where login is required: without a token, with a token
+/// without permissions, with wrong tokens, and after too many wrong tokens.
 fn responses_behind_tokens(
-    wanted: &BTreeSet<(String, String, u16)>,
+    expected: &BTreeSet<(String, String, u16)>,
     config: &str,
 ) -> BTreeSet<HttpExchange> {
-    let (server, [hers]) = broker([("she", &["hub"])], &["--config", config]);
+    let (server, [hub_token]) = broker([("alice", &["hub"])], &["--config", config]);
     let http = HttpClient::new(&server);
     let named = [
         ("{topic}", "t"),
@@ -262,11 +265,11 @@ fn responses_behind_tokens(
         named.iter().fold(template.to_owned(), |path, (name, real)| path.replace(name, real))
     };
     let all: BTreeSet<_> =
-        wanted.iter().map(|(method, template, _)| (method.clone(), path(template))).collect();
+        expected.iter().map(|(method, template, _)| (method.clone(), path(template))).collect();
     let is_open = |path: &str| {
         ["/", "/openapi.json", "/health", "/ready"].contains(&path) || path.starts_with("/hooks/")
     };
-    let ask = |method: &str, path: &str, token: Option<&str>| {
+    let request = |method: &str, path: &str, token: Option<&str>| {
         let header = token.map(|token| format!("Authorization: Bearer {token}"));
         let words: Vec<_> = header.iter().flat_map(|header| ["--header", header]).collect();
         http.request(method, path, &words).status
@@ -274,26 +277,26 @@ fn responses_behind_tokens(
     let mut failures = 0;
     for (method, path) in &all {
         if is_open(path) {
-            assert_eq!(ask(method, path, Some(UNKNOWN_TOKEN)), 401, "{method} {path}");
+            assert_eq!(request(method, path, Some(UNKNOWN_TOKEN)), 401, "{method} {path}");
             failures += 1;
         } else {
-            assert_eq!(ask(method, path, None), 401, "{method} {path}");
-            assert_eq!(ask(method, path, Some(&hers)), 403, "{method} {path}");
+            assert_eq!(request(method, path, None), 401, "{method} {path}");
+            assert_eq!(request(method, path, Some(&hub_token)), 403, "{method} {path}");
         }
     }
     thread::scope(|scope| {
         // Each of them is answered later than the one before.
         for _ in failures..10 {
-            scope.spawn(|| ask("GET", "/health", Some(UNKNOWN_TOKEN)));
+            scope.spawn(|| request("GET", "/health", Some(UNKNOWN_TOKEN)));
         }
     });
     for (method, path) in &all {
-        assert_eq!(ask(method, path, Some(UNKNOWN_TOKEN)), 429, "{method} {path}");
+        assert_eq!(request(method, path, Some(UNKNOWN_TOKEN)), 429, "{method} {path}");
     }
     http.exchanges()
 }
 
-/// The configuration of a webhook, of which the sender is known by a token.
+/// The configuration of a webhook that recognizes its sender by a token.
 pub(crate) fn hook_config() -> (TempDir, String) {
     let folder = TempDir::new().unwrap();
     let [secret, config] = ["secret", "hooks.toml"].map(|name| folder.path().join(name));
@@ -315,7 +318,7 @@ pub(crate) fn hook_config() -> (TempDir, String) {
     (folder, config.to_str().unwrap().to_owned())
 }
 
-/// What its sender sends.
+/// Sends a webhook as its sender does.
 #[track_caller]
 pub(crate) fn send_hook(http: &HttpClient, kind: &str, body: &str) -> u16 {
     let kind = format!("content-type: {kind}");
@@ -338,7 +341,7 @@ fn cover_hooks(http: &HttpClient) {
     assert!(flood.into_iter().any(|status| status == 429));
 }
 
-/// What can be wrong with any body.
+/// Errors that every operation with a body has.
 fn cover_bodies(http: &HttpClient, method: &str, path: &str) {
     let json = "content-type: application/json";
     for wrong in [
@@ -354,13 +357,13 @@ fn cover_bodies(http: &HttpClient, method: &str, path: &str) {
     let long =
         [json.as_slice(), &["--header", "content-length: 4194305", "--data-binary", "x"]].concat();
     assert_eq!(http.request(method, path, &long).status, 413, "{method} {path}");
-    // Announced, and then not sent.
+    // Announced in the head, and never sent.
     let silent =
         [json.as_slice(), &["--header", "content-length: 9", "--data-binary", "{"]].concat();
     assert_eq!(http.request(method, path, &silent).status, 408, "{method} {path}");
 }
 
-/// A body that was announced, and then not sent.
+/// Announces a body and does not send it.
 fn send_unfinished_body(http: &HttpClient, method: &str, path: &str) {
     let json = ["--header", "content-type: application/json", "--header", "expect:"];
     let length = ["--header", "content-length: 9", "--data-binary", "{"];
@@ -418,7 +421,7 @@ fn cover_groups(http: &HttpClient, server: &Server) {
         assert_eq!(done.status, 200, "{action}: {}", done.body);
         done.json()
     };
-    // Whether it is paused, and how many wait, and are dead.
+    // Whether the group is paused, and how many entries wait and are dead.
     let state = || {
         let group = http.get("/groups/g").json();
         let dead = http.get("/groups/g/dead").json()["matched"].clone();
@@ -428,7 +431,7 @@ fn cover_groups(http: &HttpClient, server: &Server) {
     act("pause");
     assert_eq!(state(), json!([true, 0, 1]));
     assert_eq!(act("dead/retry")["retried"], 1);
-    assert_eq!(state(), json!([true, 1, 0]), "nothing is handed out while it is paused");
+    assert_eq!(state(), json!([true, 1, 0]), "a paused group releases nothing");
     act("resume");
     assert_eq!(state()[0], false);
     let id = worker.read_line().split(' ').nth(1).unwrap().to_owned();
@@ -484,12 +487,12 @@ fn cover_jobs(http: &HttpClient, server: &Server) {
     assert_eq!(http.get("/jobs").json()["jobs"][0]["state"], "done");
     assert_eq!(http.request("DELETE", "/jobs/j", &[]).status, 204);
     assert_eq!(http.request("DELETE", "/jobs/j", &[]).status, 404);
-    let mut talk = LineConnection::connect_client(server.address);
-    talk.request("JOB open k");
+    let mut connection = LineConnection::connect_client(server.address);
+    connection.request("JOB open k");
     assert_eq!(http.request("DELETE", "/jobs/k", &[]).status, 409);
 }
 
-/// As many topics, and groups, as there may be.
+/// Creates as many topics as the limit allows; a group needs a topic, too.
 fn cover_limits(http: &HttpClient) {
     let stream = TcpStream::connect(http.authority()).unwrap();
     create_until_limited(stream, "topics", "{}");
@@ -498,7 +501,7 @@ fn cover_limits(http: &HttpClient) {
     assert_eq!(http.send_json("PUT", "/groups/more", r#"{"topics":["more"]}"#).status, 429);
 }
 
-/// Makes them until there may be no more, over one connection.
+/// Creates more of them over one connection until the broker reports the limit.
 fn create_until_limited(mut stream: TcpStream, what: &str, body: &str) {
     use std::io::{BufRead, BufReader};
     let mut answers = BufReader::new(stream.try_clone().unwrap());
@@ -525,15 +528,15 @@ fn create_until_limited(mut stream: TcpStream, what: &str, body: &str) {
         }
         assert_eq!(status, 200);
     }
-    panic!("there is no end to {what}");
+    panic!("no limit on {what}");
 }
 
 fn env_or(name: &str, default: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| default.to_owned())
 }
 
-/// Has the broker be one that is used: what the examples of the description name is there. As long
-/// as somebody is a member of the group it is not deleted, and neither is its topic.
+/// Prepares what the examples of the description name. The returned member prevents the deletion of
+/// the group and its topic.
 #[track_caller]
 fn prepare_broker(http: &HttpClient, server: &Server) -> LineConnection {
     let mut worker = LineConnection::connect_client(server.address);
@@ -573,7 +576,7 @@ fn schemathesis_finds_no_failure() {
         .args(["--config-file", &config, "run", &format!("{}/openapi.json", http.base_url)])
         .args(["--exclude-path", "/topics/{topic}/events", "--max-examples"])
         .arg(examples)
-        // The same every time, but for `.ci/long`.
+        // The seed is fixed, except in `.ci/long`.
         .args(["--seed", &env_or("TIDINGS_SCHEMATHESIS_SEED", "20261122")])
         .args(["--phases", "examples,coverage,fuzzing", "--generation-database", "none"])
         .args(["--suppress-health-check", "all", "--request-timeout", "20", "--no-color"])

@@ -1,4 +1,4 @@
-//! HTTP as its users have it: curl on one side, netcat on the other, and the broker between them.
+//! HTTP with curl on one side and netcat on the other.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -34,7 +34,7 @@ fn events_posted_by_curl_reach_netcat_and_survive_a_restart() {
     let events =
         json!([{ "seq": 1, "payload": "some text" }, { "seq": 2, "payload": "/srv/a a=2 b=1" }]);
     assert_eq!(page["events"], events);
-    // What the kill may have left empty is told, and then what comes is waited for.
+    // The kill may have left a gap. The first request reports it, the second waits for new events.
     let next = page["next"].as_u64().unwrap();
     let missed = http.get(&format!("/topics/log?from={next}&wait=100ms")).json();
     let next = missed["next"].as_u64().unwrap();
@@ -61,27 +61,26 @@ fn a_half_closed_client_receives_its_responses() {
     let answers =
         |lines: &[String]| lines.iter().filter(|line| line.contains("HTTP/1.1 200")).count();
     for round in 1..=50 {
-        let heard = run_nc(address, post("one"));
-        assert_eq!(answers(&heard), 1, "round {round}: {heard:?}");
+        let received = run_nc(address, post("one"));
+        assert_eq!(answers(&received), 1, "round {round}: {received:?}");
     }
     for round in 1..=20 {
-        let heard = run_nc(address, post("two").repeat(3));
-        assert_eq!(answers(&heard), 3, "pipelined, round {round}: {heard:?}");
+        let received = run_nc(address, post("two").repeat(3));
+        assert_eq!(answers(&received), 3, "pipelined, round {round}: {received:?}");
     }
-    // Longer than a socket takes at once, and slower than it is asked for.
+    // A response longer than a socket buffer, for a client that reads slowly.
     http.post_lines("/topics/large", &format!("{}\n", "x".repeat(3_000)).repeat(300));
     let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    let heard = run_nc(address, get("/topics/large?from=first")).concat();
-    assert_eq!(heard.matches("\"seq\":").count(), 300);
-    let heard = run_nc(address, get("/topics/empty?wait=50ms"));
-    assert_eq!(answers(&heard), 1, "a request that waits: {heard:?}");
+    let received = run_nc(address, get("/topics/large?from=first")).concat();
+    assert_eq!(received.matches("\"seq\":").count(), 300);
+    let received = run_nc(address, get("/topics/empty?wait=50ms"));
+    assert_eq!(answers(&received), 1, "a request that waits: {received:?}");
     // A stream has no end of its own, so it ends with its client.
     run_nc(address, get("/topics/log/events"));
     assert_eq!(http.events("log").len(), 110);
 }
 
-/// JSON of 4 MiB, the most that a body has by default: the same value again and again, or as many
-/// fields.
+/// JSON of 4 MiB, the default limit of a body: the same value repeated.
 fn longest_json_list(before: &str, value: &str, after: &str) -> String {
     let values = ((4 << 20) - before.len() - after.len()) / (value.len() + 1);
     format!("{before}{}{after}", vec![value; values].join(","))
@@ -92,7 +91,7 @@ fn longest_json_fields(before: &str, after: &str) -> String {
     format!("{before}{}{after}", fields.join(","))
 }
 
-/// Fields that are lists of 32,768 texts.
+/// Fields that are lists of 32,768 strings.
 fn longest_json_lists() -> String {
     let list = vec!["\"a\""; 32_768].join(",");
     let lists: Vec<_> = (0..31).map(|at| format!(",\"x{at}\":[{list}]")).collect();
@@ -107,7 +106,7 @@ fn a_parsed_body_uses_little_more_memory_than_its_bytes() {
     let events = |event| longest_json_list("{\"events\":[", event, "]}");
     let job = |value| longest_json_list("{\"job\":\"a\",\"urls\":[", value, "]}");
     let attributes = ("{\"events\":[{\"target\":\"/a\",\"attributes\":{", "}}]}");
-    for (path, body, status, said) in [
+    for (path, body, status, message) in [
         ("/topics/x", events("{\"data\":\"\"}"), 400, "unknown field `data`"),
         ("/topics/x", events("\"\""), 413, "more than 100000 events"),
         ("/topics/x", events("\"a\""), 413, "more than 100000 events"),
@@ -135,11 +134,11 @@ fn a_parsed_body_uses_little_more_memory_than_its_bytes() {
     ] {
         let answer = http.send_json("POST", path, &body);
         assert_eq!(answer.status, status, "{}", answer.body);
-        assert!(answer.body.contains(said), "{said}: {}", answer.body);
-        // The body itself, twice while the room for it grows, and what of it may be kept; and what
-        // was freed of one before by another thread, whose memory the allocator keeps apart.
+        assert!(answer.body.contains(message), "{message}: {}", answer.body);
+        // The body itself, twice while its buffer grows, and what the parser keeps of it. Memory
+        // that another thread has freed may count as well, because the allocator keeps it apart.
         let grown = (server.process.peak_memory_bytes() - before) >> 20;
-        assert!(grown < 24, "{said}: {grown} MiB more");
+        assert!(grown < 24, "{message}: {grown} MiB more");
     }
     assert_eq!(http.get("/topics/x/state").status, 404, "nothing was published");
 }
@@ -208,23 +207,23 @@ fn an_invalid_event_rejects_the_whole_body() {
 fn a_repeated_request_is_processed_once() {
     let server = Server::start_broker();
     let http = HttpClient::new(&server);
-    let again = |http: &HttpClient, body: &str| {
+    let repeat = |http: &HttpClient, body: &str| {
         let header = ["--header", "Idempotency-Key: order-7", "--data-binary", body];
         let answer = http.request("POST", "/topics/orders", &header);
         (answer.status, answer.json()["seqs"].clone())
     };
     let body = "/orders/7\njust text";
-    assert_eq!(again(&http, body), (200, json!([1, 2])));
-    assert_eq!(again(&http, body), (200, json!([1, 2])));
-    assert_eq!(again(&http, "/orders/8").0, 422);
+    assert_eq!(repeat(&http, body), (200, json!([1, 2])));
+    assert_eq!(repeat(&http, body), (200, json!([1, 2])));
+    assert_eq!(repeat(&http, "/orders/8").0, 422);
     let page = http.get("/topics/orders?from=first").json();
     assert_eq!(page["events"][0]["payload"], "/orders/7 id=order-7-1");
     assert_eq!(page["next"], 3);
 
-    // Over a restart it is the ids that know, for what can carry one.
+    // After a restart, events with an id are recognized by it.
     let server = server.restart("TERM", &["broker"]);
     let http = HttpClient::new(&server);
-    let (status, seqs) = again(&http, body);
+    let (status, seqs) = repeat(&http, body);
     assert_eq!((status, &seqs[0]), (200, &json!(1)));
 }
 
@@ -252,11 +251,11 @@ fn a_stream_resumes_after_the_last_event_id() {
         http.stream(prefix, &[]).wait_for_stdout_lines(3)[1..3],
         ["id: 3", "data: http://a.example/posts/3"]
     );
-    // Somebody else's numbers are not taken for ours.
+    // A seq beyond the end of the topic is rejected.
     let answer = http.request("GET", "/topics/log/events", &["--header", "Last-Event-ID: 99"]);
     assert_eq!((answer.status, &answer.json()["code"]), (409, &json!("conflict")));
 
-    // A stop of the broker ends streams, so that their readers come back.
+    // A stop of the broker ends streams, so that clients reconnect.
     let began = std::time::Instant::now();
     server.process.signal_and_finish("TERM").expect_code(0);
     stream.finish();
@@ -337,7 +336,7 @@ fn cross_site_requests_are_rejected() {
     let own = format!("Origin: {}", http.base_url);
     let arguments = [&["--header", own.as_str()], simple.as_slice()].concat();
     let answer = http.request("POST", "/topics/new-url", &arguments);
-    assert_eq!(answer.json()["seqs"], json!([1]), "nothing came before it");
+    assert_eq!(answer.json()["seqs"], json!([1]), "no event was published before it");
     assert_eq!(answer.header("access-control-allow-origin"), None);
 
     let named = Server::start(&["broker", "--http-host", "tidings.example"]);
@@ -374,15 +373,15 @@ fn a_privileged_attribute_needs_a_grant() {
     );
 }
 
-/// Bytes that are not HTTP, or too much of it, or too little.
+/// Requests that are not HTTP, too large, or incomplete.
 #[test]
 fn malformed_requests_are_rejected_and_closed() {
     let server = Server::start_broker();
     let http = HttpClient::new(&server);
-    let say = |bytes: &[u8]| {
+    let send = |bytes: &[u8]| {
         let mut stream = TcpStream::connect(http.authority()).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(50))).unwrap();
-        // It may be closed before all of it was sent.
+        // The broker may close the connection before all is sent.
         let _ = stream.write_all(bytes);
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
@@ -407,7 +406,7 @@ fn malformed_requests_are_rejected_and_closed() {
         (b"POST /topics/a HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\nzzz", &["400"]),
         (b"POST /topics/a HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\nzzz\r\n", &["400"]),
     ] {
-        let answer = say(bytes);
+        let answer = send(bytes);
         let status = answer.split(' ').nth(1).unwrap_or_default();
         assert!(statuses.contains(&status), "{:?}: {answer}", String::from_utf8_lossy(&bytes[..bytes.len().min(60)]));
     }
@@ -416,7 +415,7 @@ fn malformed_requests_are_rejected_and_closed() {
     assert!(names.iter().all(|next| **next == json!(1)), "nothing was published: {topics}");
 }
 
-/// A refusal arrives also where nobody waits for it before everything is said.
+/// The error arrives even if the client sends the whole body before it reads.
 #[test]
 fn an_oversized_request_receives_its_error() {
     let server = Server::start_broker();
@@ -435,7 +434,7 @@ fn an_oversized_request_receives_its_error() {
     }
 }
 
-/// Whoever only reads makes no topic; it hears the first event of one that comes into being.
+/// A reader creates no topic. It receives the first event when the topic is created.
 // PROTOCOL: H4
 #[test]
 fn readers_can_wait_for_a_topic_that_does_not_exist() {
@@ -452,13 +451,13 @@ fn readers_can_wait_for_a_topic_that_does_not_exist() {
     page.wait_for_line_with(r#""payload":"the first""#);
 }
 
-/// Whoever does not read what it asked for is let go, and comes back where it was.
+/// The broker closes a stream that its client does not read. The client can resume it.
 #[test]
 fn a_stalled_stream_uses_little_memory_and_is_closed() {
     let server = Server::start_broker();
     let http = HttpClient::new(&server);
     http.send_json("PUT", "/topics/log", "{}");
-    let mut deaf: Vec<TcpStream> = (0..50)
+    let mut stalled: Vec<TcpStream> = (0..50)
         .map(|_| {
             let mut stream = TcpStream::connect(http.authority()).unwrap();
             stream
@@ -476,13 +475,13 @@ fn a_stalled_stream_uses_little_memory_and_is_closed() {
         assert_eq!(http.post_lines("/topics/log", &body).status, 200);
     }
     let after = server.process.resident_memory_bytes();
-    // 120 MB were published; each of the 50 may hold some 100 kB, and the topic its tail.
+    // 120 MB were published. Each of the 50 streams may hold some 100 kB, and the topic its tail.
     assert!(after.saturating_sub(before) < 90_000_000, "{before} before, {after} after");
-    // They are closed after some 30 s.
+    // The broker closes them after about 30 s.
     wait_until("the end of all streams", || {
         (http.get("/topics/log/state").json()["readers"] == 0).then_some(())
     });
-    for stream in &mut deaf {
+    for stream in &mut stalled {
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         let mut bytes = Vec::new();
         let _ = stream.read_to_end(&mut bytes);

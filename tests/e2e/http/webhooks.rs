@@ -1,4 +1,4 @@
-//! Webhooks: sent by curl and signed by openssl, in the forms in which forges and CMSs send theirs.
+//! Webhooks in the formats of forges and CMSs, sent by curl and signed by openssl.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -20,7 +20,7 @@ use crate::support::webhook_broker::{
     HOOK_SECRET, WebhookBroker, github_hook, hmac_base64, unix_seconds, write_config,
 };
 
-/// A place in the configuration, and in which order requests are made and their events are.
+/// Requests in the order of the hooks in the configuration; their events have the same order.
 // PROTOCOL: W4
 #[test]
 fn every_signature_scheme_is_accepted() {
@@ -51,7 +51,7 @@ fn every_signature_scheme_is_accepted() {
                prefixes = ['https://own.example/']\n\
                [hook.signature]\nheader = 'X-Own'\nprefix = 'mac '\nencoding = 'base64'\n\
                signs = 'own:{timestamp}:{body}'\ntimestamp = 'X-Own-Time'\ntolerance = '1m'\n";
-    // What a recipe says counts, whatever may come by HTTP otherwise.
+    // Attributes that the configuration of a hook sets need no grant for HTTP.
     let hooked = WebhookBroker::start(&["broker", "--grant", "http="], &config);
     let (time, json) = (unix_seconds(), "application/json");
 
@@ -142,7 +142,7 @@ fn unsigned_requests_get_the_same_answer_and_are_counted() {
         ("none", vec![format!("{sha256}{good}")]),
         ("forge%0aGUESSED%1b[31m", vec![format!("{sha256}{good}")]),
         ("far", vec![format!("{sha256}{good}")]),
-        // Who says so may be anybody.
+        // Any client can send this header.
         ("far", vec![format!("{sha256}{good}"), "X-Forwarded-For: 192.0.2.1".to_owned()]),
         ("forge", vec![]),
         ("forge", vec![format!("{sha256}{other}")]),
@@ -162,7 +162,7 @@ fn unsigned_requests_get_the_same_answer_and_are_counted() {
         answers.push(hooked.post("forge", kind, &[], "{ no json"));
         answers.push(hooked.post("none", kind, &[], "{ no json"));
     }
-    // The body is another one than that which was signed.
+    // A body other than the signed one.
     let signature = format!("{sha256}{good}");
     answers.push(hooked.post("forge", "application/json", &[&signature], &format!("{body}\n")));
     for answer in &answers {
@@ -175,11 +175,11 @@ fn unsigned_requests_get_the_same_answer_and_are_counted() {
     assert_eq!(hooked.http.events("new-url"), [""; 0]);
     hooked.post_signed("forge", body).seqs();
     hooked.post_signed("near", body).seqs();
-    let said = hooked.server.process.signal_and_finish("TERM").expect_code(0);
-    let said = format!("{}{}", said.stdout().join("\n"), said.stderr());
-    assert!(said.contains("a webhook was refused"), "{said}");
+    let output = hooked.server.process.signal_and_finish("TERM").expect_code(0);
+    let output = format!("{}{}", output.stdout().join("\n"), output.stderr());
+    assert!(output.contains("a webhook was refused"), "{output}");
     for hidden in ["GUESSED", "\u{1b}[31m", HOOK_SECRET, &good] {
-        assert!(!said.contains(hidden), "{said}");
+        assert!(!output.contains(hidden), "{output}");
     }
 }
 
@@ -215,7 +215,7 @@ fn only_urls_below_the_allowed_prefixes_are_published() {
         assert!(message.starts_with("URL 2 of the request"), "{message}");
         assert!(!message.contains("evil"), "{message}");
     }
-    // Only the last one was taken, and what stood in it is part of a URL.
+    // Only the last request was accepted, and its attribute is part of the URL.
     let events = hooked.http.events("posts");
     assert_eq!(events.len(), 2, "{events:?}");
     assert!(events[1].starts_with("https://blog.example/posts/%20every=1s id="), "{events:?}");
@@ -236,12 +236,16 @@ fn a_repeated_webhook_gets_the_same_answer_and_is_published_once() {
         }
     });
     let other = r#"{"urls":["https://blog.example/posts/1"]}"#;
-    assert_ne!(hooked.post_signed("blog", other).seqs()[0], seqs[0], "another request");
+    assert_ne!(
+        hooked.post_signed("blog", other).seqs()[0],
+        seqs[0],
+        "another body gets other seqs"
+    );
     let hooked =
         WebhookBroker::new(hooked.server.restart("KILL", &["broker", "--config", "hooks.toml"]));
     assert_eq!(hooked.post_signed("blog", body).seqs(), seqs, "after a crash");
     let once = hooked.post_signed("again", other).seqs();
-    assert_ne!(hooked.post_signed("again", other).seqs(), once, "it says so");
+    assert_ne!(hooked.post_signed("again", other).seqs(), once, "`repeats = true` publishes again");
     let events = hooked.http.events("new-url");
     assert_eq!(events.len(), 5, "{events:#?}");
 }
@@ -276,7 +280,7 @@ fn webhooks_are_rate_limited_by_source_and_hook() {
     assert_eq!((limited.status, &limited.json()["code"]), (429, &json!("limit")), "{limited:?}");
     let seconds: u64 = limited.header("retry-after").unwrap().parse().unwrap();
     assert!((1..=60).contains(&seconds), "{limited:?}");
-    // Of that, who is not the sender learns nothing.
+    // An unsigned request learns nothing of the limit.
     assert_eq!(hooked.post("slow", "text/plain", &[], "x").status, 404);
     hooked.post_signed("fast", body).seqs();
     let signature = format!("X-Hub-Signature-256: sha256={}", hmac("sha256", HOOK_SECRET, body));
@@ -284,25 +288,25 @@ fn webhooks_are_rate_limited_by_source_and_hook() {
     let arguments = [&from_elsewhere[..], &["Content-Type: application/json", "--data", body]];
     hooked.http.request("POST", "/hooks/slow", &arguments.concat()).seqs();
     assert_eq!(hooked.hook_counts(), json!({ "taken": 5, "refused": 1, "limited": 1 }));
-    // Whoever cannot sign is one flood, whether there are such hooks or not.
+    // Unsigned requests share one limit, whether the hook exists or not.
     let name = |n: u32| if n.is_multiple_of(2) { "fast".to_owned() } else { format!("none-{n}") };
     let answers = (0..1_000).map(|n| hooked.post(&name(n), "text/plain", &[], "").status);
-    let let_in = answers.take_while(|status| *status == 404).count();
-    assert!((59..1_000).contains(&let_in), "{let_in}");
+    let accepted = answers.take_while(|status| *status == 404).count();
+    assert!((59..1_000).contains(&accepted), "{accepted}");
     for hook in ["fast", "slow", "none"] {
-        // One a second is let in.
+        // The limit allows one request a second.
         let mut statuses = (0..100).map(|_| hooked.post(hook, "text/plain", &[], "").status);
         assert!(statuses.any(|status| status == 429), "{hook}");
     }
-    // Who signs may come through the same proxy.
+    // Signed requests through the same proxy are accepted.
     for n in 0..5 {
         let body = format!(r#"{{"urls":["https://blog.example/posts/flood-{n}"]}}"#);
         hooked.post_signed("fast", &body).seqs();
     }
 }
 
-/// Sends a body of 4 MiB, all but its end at once, counts it in `begun`, and goes on byte by byte;
-/// again and again until `stop`.
+/// Sends a body of 4 MiB: all but its end at once, then byte by byte. Repeats this until `stop`,
+/// and counts the large writes in `begun`.
 fn send_slowly(address: &str, hook: &str, begun: &AtomicUsize, stop: &AtomicBool) {
     const BYTES: usize = 4 << 20;
     while !stop.load(Ordering::Relaxed) {
@@ -313,7 +317,7 @@ fn send_slowly(address: &str, hook: &str, begun: &AtomicUsize, stop: &AtomicBool
         let body = vec![b'x'; BYTES - 1_000];
         let is_taken = stream.write_all(head.as_bytes()).and(stream.write_all(&body)).is_ok();
         begun.fetch_add(usize::from(is_taken), Ordering::Relaxed);
-        // A byte whenever nothing is answered for so long.
+        // Sends a byte when no response has arrived in this time.
         stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
         while is_taken && !stop.load(Ordering::Relaxed) {
             let answer = stream.read(&mut [0]);
@@ -335,8 +339,8 @@ fn slow_senders_do_not_block_signed_webhooks() {
             for _ in 0..6 {
                 scope.spawn(|| send_slowly(address, hook, &begun, &stop));
             }
-            // There is room for four.
-            wait_until("bodies that fill the room", || {
+            // The buffer holds four such bodies.
+            wait_until("bodies that fill the buffer", || {
                 (begun.load(Ordering::Relaxed) >= 4).then_some(())
             });
             let signed = (0..20).map(|n| {
@@ -362,7 +366,11 @@ fn all_webhooks_share_one_limit_that_spares_other_publishers() {
     let seqs = hooked.post_signed("one", &body(0)).seqs();
     let limited = hooked.post_signed("two", &body(100));
     assert_eq!((limited.status, &limited.json()["code"]), (429, &json!("limit")), "{limited:?}");
-    assert_eq!(hooked.post_signed("one", &body(0)).seqs(), seqs, "what is known costs nothing");
+    assert_eq!(
+        hooked.post_signed("one", &body(0)).seqs(),
+        seqs,
+        "a repeated webhook costs nothing"
+    );
     let posted = hooked.http.post_lines("/topics/new-url", "http://a.example/");
     assert_eq!(posted.seqs(), json!([101]));
 }
@@ -413,8 +421,8 @@ fn invalid_bodies_get_clear_errors() {
         hooked.post("blog", "application/json; charset=utf-16", &[&signature], fine),
     ];
     assert_eq!(unsupported.map(|answer| answer.status), [415, 415]);
-    let stranger = hooked.post("blog", "application/json", &["Content-Encoding: gzip"], fine);
-    assert_eq!(stranger.status, 404, "who has not signed is told nothing");
+    let unsigned = hooked.post("blog", "application/json", &["Content-Encoding: gzip"], fine);
+    assert_eq!(unsigned.status, 404, "unsigned requests get no details");
     assert_eq!(hooked.http.get("/hooks/blog").status, 405);
     assert_eq!(hooked.http.events("new-url"), [""; 0]);
     hooked.post_signed("blog", fine).seqs();
@@ -427,8 +435,8 @@ fn a_webhook_makes_the_crawler_fetch_a_page() {
         github_hook("blog", "").replace("https://blog.example/posts/", &origin.url(0, "/"));
     let hooked = WebhookBroker::start(&["up", "--allow-private"], &config);
     hooked.post_signed("blog", &json!({ "urls": [origin.url(0, "/new")] }).to_string()).seqs();
-    let asked = |path: &str| origin.request_log().0.iter().any(|hit| hit.path == path);
-    wait_until("the page", || asked("/new").then_some(()));
+    let was_fetched = |path: &str| origin.request_log().0.iter().any(|hit| hit.path == path);
+    wait_until("the page", || was_fetched("/new").then_some(()));
 }
 
 #[test]
@@ -461,7 +469,7 @@ fn hook_configuration_errors_prevent_the_start() {
     let ended =
         run_tidings(folder.path(), &[&words[..], &["--http", "off"]].concat()).expect_code(2);
     assert!(ended.stderr().contains("[[hook]] needs HTTP, which is off"), "{}", ended.stderr());
-    // Who only asks a broker needs no secret.
+    // A client of a broker needs no secret.
     let server = Server::start_broker();
     write_config(server.folder.path(), &github_hook("blog", "").replace("SECRETS", "nowhere"));
     run_nc(server.address, "http://a.example/\n");
@@ -485,7 +493,7 @@ fn the_documented_example_is_valid() {
     let headers = [&*format!("X-Shop-Signature: mac={signature}"), &format!("X-Shop-Time: {time}")];
     hooked.post("shop", "application/json", &headers, body).seqs();
     assert_eq!(hooked.http.events("shop-changes").len(), 1);
-    assert_eq!(hooked.post_signed("blog", body).status, 404, "of other addresses");
+    assert_eq!(hooked.post_signed("blog", body).status, 404, "URLs outside of the prefixes");
 }
 
 #[test]
@@ -519,17 +527,20 @@ fn probe_signature_explains_a_mismatch() {
     }
 
     write_config(folder.path(), "");
-    let ask = |header: &str, words: &[&str], body: &str| {
+    let probe_signature = |header: &str, words: &[&str], body: &str| {
         let words = [&["probe", "signature", header, "--key-file", "secret"], words].concat();
         let mut probe = Process::start(&mut tidings_command(folder.path(), words));
         probe.write(body);
         probe.finish().expect_code(0).stdout().join("\n")
     };
-    assert_eq!(ask(&format!("sha256={good}"), &[], body), "valid: 12 bytes of body");
-    let said = ask(&format!("sha256={}", hmac("sha256", HOOK_SECRET, "x")), &[], "x\n");
-    assert!(said.contains("the signature fits the body without its line end"), "{said}");
+    assert_eq!(probe_signature(&format!("sha256={good}"), &[], body), "valid: 12 bytes of body");
+    let output =
+        probe_signature(&format!("sha256={}", hmac("sha256", HOOK_SECRET, "x")), &[], "x\n");
+    assert!(output.contains("the signature fits the body without its line end"), "{output}");
     let signed = hmac("sha256", HOOK_SECRET, "v0:1:x");
     let words = ["--scheme", "slack", "--with-header", "X-Slack-Request-Timestamp: 1"];
-    assert_eq!(ask(&format!("v0={signed}"), &words, "x"), "valid: 1 bytes of body");
-    assert!(ask("v1=00", &[], "x").starts_with("not valid: the header has no signature"));
+    assert_eq!(probe_signature(&format!("v0={signed}"), &words, "x"), "valid: 1 bytes of body");
+    assert!(
+        probe_signature("v1=00", &[], "x").starts_with("not valid: the header has no signature")
+    );
 }

@@ -6,7 +6,7 @@ pub(crate) mod table;
 
 use tidings_protocol::{Command, Verb};
 
-use self::table::{Given, Row, rows, zmq_allows};
+use self::table::{Grants, Row, rows, zmq_allows};
 use super::*;
 
 fn parse_permissions(words: &[impl AsRef<str>]) -> Vec<Permission> {
@@ -45,9 +45,9 @@ fn check_line(access: &Access, pass: &Identity, line: &str) -> Result<(), Protoc
 #[expect(clippy::print_stdout, reason = "prints the number of cases")]
 fn every_verb_with_every_permission_on_every_transport_before_and_after_login() {
     let (mut cases, now) = (0, Moment(0));
-    for given in Given::all() {
+    for grants in Grants::all() {
         let rights =
-            PermissionSet::new(parse_permissions(&given.allow), parse_permissions(&given.deny));
+            PermissionSet::new(parse_permissions(&grants.allow), parse_permissions(&grants.deny));
         let principals =
             || vec![known("x", "else", PermissionSet::all()), known("she", "hers", rights.clone())];
         let access = broker(Some(principals()));
@@ -59,17 +59,17 @@ fn every_verb_with_every_permission_on_every_transport_before_and_after_login() 
                 let is_available = way != Transport::Zmq || zmq_allows(verb, line);
                 let mut check = |pass: &Identity, is_enough: bool, when: &str| {
                     let result = check_line(&access, pass, line);
-                    let case = format!("{line} by {way:?} with {given:?}, {when}: {result:?}");
+                    let case = format!("{line} by {way:?} with {grants:?}, {when}: {result:?}");
                     assert_eq!(result.is_ok(), is_available && is_enough, "{case}");
                     cases += 1;
                 };
                 check(&before, needs.is_empty(), "before login");
-                check(&after, given.is_enough(needs), "after login");
+                check(&after, grants.satisfies(needs), "after login");
             }
             access.replace_principals(Vec::new());
-            assert!(access.renew(&after).is_none(), "{given:?} by {way:?}: revoked");
+            assert!(access.renew(&after).is_none(), "{grants:?} by {way:?}: revoked");
             access.replace_principals(principals());
-            assert!(access.renew(&after).is_some(), "{given:?} by {way:?}: a principal again");
+            assert!(access.renew(&after).is_some(), "{grants:?} by {way:?}: a principal again");
         }
     }
     println!("{cases} cases");

@@ -1,6 +1,6 @@
-//! The permissions that each line of a client needs, as the documentation lists them, and which
-//! principals therefore may send it. The table does not know how the decision is made. The unit
-//! test of the module checks the decision against it, and `tests/e2e` checks the program over
+//! The permissions that each line of a client needs, as the documentation lists them, and the
+//! principals that may therefore send it. The table does not know how the decision is made. The
+//! unit test of the module checks the decision against it, and `tests/e2e` checks the program over
 //! sockets.
 
 use tidings_protocol::Verb;
@@ -71,7 +71,7 @@ pub(crate) const fn rows(verb: Verb) -> &'static [Row] {
         Verb::Ack => &[Row("ACK docs-1:1.2.3", "group:docs-1")],
         Verb::Nack => &[Row("NACK docs-1:1.2.3 after=1s", "group:docs-1")],
         Verb::Touch => &[Row("TOUCH docs-1:1.2.3 over=yes", "group:docs-1")],
-        Verb::Group => OF_GROUPS,
+        Verb::Group => GROUP_ROWS,
         Verb::Job => &[
             Row("JOB ls", "monitor|admin"),
             Row("JOB show docs-1", "job:docs-1|monitor|admin"),
@@ -110,7 +110,7 @@ pub(crate) const fn rows(verb: Verb) -> &'static [Row] {
     }
 }
 
-const OF_GROUPS: &[Row] = &[
+const GROUP_ROWS: &[Row] = &[
     Row("GROUP ls", "monitor|admin"),
     Row("GROUP show docs-1", "group:docs-1|monitor|admin"),
     Row("GROUP watch docs-1", "group:docs-1|monitor|admin"),
@@ -141,25 +141,25 @@ pub(crate) fn all_permissions() -> Vec<String> {
 
 /// What a principal is allowed, and what it is denied.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Given {
+pub(crate) struct Grants {
     pub(crate) allow: Vec<String>,
     pub(crate) deny: Vec<String>,
 }
 
-impl Given {
+impl Grants {
     /// Each permission alone, together with others that a row may need, and denied to a principal
     /// that is allowed everything.
     pub(crate) fn all() -> Vec<Self> {
         let with = |besides: &'static str| {
             let words = || besides.split_whitespace().map(str::to_owned);
-            all_permissions().into_iter().map(move |right| Self {
-                allow: words().chain([right]).collect(),
+            all_permissions().into_iter().map(move |permission| Self {
+                allow: words().chain([permission]).collect(),
                 deny: Vec::new(),
             })
         };
         let without = all_permissions()
             .into_iter()
-            .map(|right| Self { allow: vec!["all".to_owned()], deny: vec![right] });
+            .map(|permission| Self { allow: vec!["all".to_owned()], deny: vec![permission] });
         ["", "pub:*", "sub:*", "admin", "job:docs-1"]
             .into_iter()
             .flat_map(with)
@@ -168,27 +168,28 @@ impl Given {
     }
 
     /// Whether it satisfies what a row needs.
-    pub(crate) fn is_enough(&self, needs: &str) -> bool {
+    pub(crate) fn satisfies(&self, needs: &str) -> bool {
         needs.split_whitespace().all(|need| {
             if let Some(target) = need.strip_prefix("url=") {
-                return self.allows_target(target);
+                return self.allows_url(target);
             }
-            let any =
-                |is: fn(&str, &str) -> bool, right: &str| need.split('|').any(|one| is(right, one));
+            let any = |is: fn(&str, &str) -> bool, permission: &str| {
+                need.split('|').any(|one| is(permission, one))
+            };
             // A principal that is denied `admin` may still read.
-            let counts = |right: &str| right != "admin" || need == "admin";
-            self.allow.iter().any(|right| any(grants, right))
-                && !self.deny.iter().any(|right| counts(right) && any(denies, right))
+            let counts = |permission: &str| permission != "admin" || need == "admin";
+            self.allow.iter().any(|permission| any(grants, permission))
+                && !self.deny.iter().any(|permission| counts(permission) && any(denies, permission))
         })
     }
 
-    /// Whether a URL may be published: it is below an allowed prefix, if any is named, and below no
+    /// Whether a URL may be published: it is below an allowed prefix, if there is one, and below no
     /// denied one.
-    fn allows_target(&self, target: &str) -> bool {
-        let prefixes = |rights: &[String]| -> Vec<String> {
-            rights
+    fn allows_url(&self, target: &str) -> bool {
+        let prefixes = |permissions: &[String]| -> Vec<String> {
+            permissions
                 .iter()
-                .filter_map(|right| right.strip_prefix("url:"))
+                .filter_map(|permission| permission.strip_prefix("url:"))
                 .map(str::to_owned)
                 .collect()
         };
@@ -202,18 +203,19 @@ impl Given {
 }
 
 /// Whether a permission covers the needed one.
-fn grants(right: &str, need: &str) -> bool {
-    right == "all" || right == need || matches_name(right, need)
+fn grants(permission: &str, need: &str) -> bool {
+    permission == "all" || permission == need || matches_name(permission, need)
 }
 
 /// Whether denying a permission takes away the needed one, or a part of it.
-fn denies(right: &str, need: &str) -> bool {
-    grants(right, need) || need == "job:*" && right.starts_with("job:")
+fn denies(permission: &str, need: &str) -> bool {
+    grants(permission, need) || need == "job:*" && permission.starts_with("job:")
 }
 
 /// Whether the pattern of a permission matches a name.
-fn matches_name(right: &str, need: &str) -> bool {
-    let (Some((kind, pattern)), Some((of, name))) = (right.split_once(':'), need.split_once(':'))
+fn matches_name(permission: &str, need: &str) -> bool {
+    let (Some((kind, pattern)), Some((of, name))) =
+        (permission.split_once(':'), need.split_once(':'))
     else {
         return false;
     };

@@ -1,4 +1,4 @@
-//! The line protocol.
+//! The permission table, checked over the line protocol.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tidings_protocol::Verb;
 
-use super::table::{Given, Row, rows, zmq_allows};
+use super::table::{Grants, Row, rows, zmq_allows};
 use super::{Decision, DecisionChecker, Fixture, TestPrincipal, read_greeting};
 use crate::support::pipelined_connection::{
     PipelinedConnection, ResponseLines, connect_tcp_from, connect_tls, connect_unix,
@@ -18,45 +18,47 @@ use crate::support::pipelined_connection::{
 use crate::support::process::Server;
 use crate::support::tls::CertificateAuthority;
 
-/// Of each connection: which one goes through the table, which one is idle until rights have
-/// changed.
+/// Two connections of each principal: the first sends the table, the second idles until the
+/// permissions change.
 type ConnectionPair = Option<(PipelinedConnection, PipelinedConnection)>;
 
-/// A row as it is sent.
+/// A row of the table as it is sent.
 #[derive(Debug, Clone)]
 struct TableLine {
     verb: Verb,
     line: String,
     needs: &'static str,
-    /// The name of the case, for what is published.
+    /// The name of the case, which a published event carries.
     case: Option<String>,
 }
 
-/// Whether something is made or deleted: then something else may wait for it.
+/// Whether the line creates or deletes something, which changes what later lines find.
 fn creates_or_deletes(line: &str) -> bool {
     ["GROUP create", "GROUP delete", "JOB open", "JOB delete", "TOPIC delete"]
         .iter()
         .any(|start| line.starts_with(start))
 }
 
-/// All rows but that after which nothing is heard, those that make something or the others.
-fn table_lines(who: &str, making: bool) -> Vec<TableLine> {
+/// All rows except `QUIT`: with `creating` those that create or delete something, without it the
+/// others.
+fn table_lines(label: &str, creating: bool) -> Vec<TableLine> {
     let rows = Verb::ALL.iter().flat_map(|verb| rows(*verb).iter().map(|row| (*verb, row)));
     let rows = rows
-        .filter(|(verb, Row(line, _))| *verb != Verb::Quit && creates_or_deletes(line) == making);
-    let asked = rows.enumerate().map(|(at, (verb, Row(line, needs)))| {
-        let case = (verb == Verb::Pub).then(|| format!("{who}-{at}"));
+        .filter(|(verb, Row(line, _))| *verb != Verb::Quit && creates_or_deletes(line) == creating);
+    let lines = rows.enumerate().map(|(at, (verb, Row(line, needs)))| {
+        let case = (verb == Verb::Pub).then(|| format!("{label}-{at}"));
         let line = match &case {
             Some(case) => format!("{line} case={case}"),
             None => (*line).to_owned(),
         };
         TableLine { verb, line, needs, case }
     });
-    asked.collect()
+    lines.collect()
 }
 
-fn decision_of(heard: &ResponseLines) -> Decision {
-    let refused = |code: &str| heard.iter().any(|line| line.starts_with(&format!("-ERR {code} ")));
+fn decision_of(response: &ResponseLines) -> Decision {
+    let refused =
+        |code: &str| response.iter().any(|line| line.starts_with(&format!("-ERR {code} ")));
     match (refused("denied"), refused("unauthenticated")) {
         (true, _) => Decision::Denied,
         (_, true) => Decision::Unauthenticated,
@@ -64,38 +66,40 @@ fn decision_of(heard: &ResponseLines) -> Decision {
     }
 }
 
-/// What is right for somebody, or for a stranger.
-fn expected_decision(given: Option<&Given>, needs: &str) -> Decision {
-    match given {
+/// The expected decision for a principal, or for an anonymous client.
+fn expected_decision(permissions: Option<&Grants>, needs: &str) -> Decision {
+    match permissions {
         None if needs.is_empty() => Decision::Allowed,
         None => Decision::Unauthenticated,
-        Some(given) if given.is_enough(needs) => Decision::Allowed,
+        Some(permissions) if permissions.satisfies(needs) => Decision::Allowed,
         Some(_) => Decision::Denied,
     }
 }
 
-/// Asks them, and has each judged. Returns the cases that were published.
+/// Sends the lines and checks each response. Returns the cases that were published.
 #[track_caller]
 fn check_lines(
     wire: &mut PipelinedConnection,
-    asked: &[TableLine],
-    judge: &DecisionChecker,
-    who: &str,
-    wanted: impl Fn(&TableLine) -> Decision,
+    rows: &[TableLine],
+    checker: &DecisionChecker,
+    label: &str,
+    expected: impl Fn(&TableLine) -> Decision,
 ) -> BTreeSet<String> {
-    let lines: Vec<_> = asked.iter().map(|asked| asked.line.clone()).collect();
+    let lines: Vec<_> = rows.iter().map(|row| row.line.clone()).collect();
     let mut published = BTreeSet::new();
-    for (asked, heard) in asked.iter().zip(wire.request_all(&lines)) {
-        if asked.verb == Verb::Link {
-            // What is not answered tells nobody anything; audit records do.
-            assert!(heard.is_empty(), "{}: {heard:?}", asked.line);
+    for (row, response) in rows.iter().zip(wire.request_all(&lines)) {
+        if row.verb == Verb::Link {
+            // The broker does not answer `LINK`; the test checks its audit records instead.
+            assert!(response.is_empty(), "{}: {response:?}", row.line);
             continue;
         }
-        assert_eq!(heard.len(), 1, "{}: {heard:?}", asked.line);
-        let wanted = wanted(asked);
-        judge.check(wanted, decision_of(&heard), || format!("{who}: {:?} {heard:?}", asked.line));
-        if heard[0].starts_with("+OK") && wanted == Decision::Allowed {
-            published.extend(asked.case.clone());
+        assert_eq!(response.len(), 1, "{}: {response:?}", row.line);
+        let expected = expected(row);
+        checker.check(expected, decision_of(&response), || {
+            format!("{label}: {:?} {response:?}", row.line)
+        });
+        if response[0].starts_with("+OK") && expected == Decision::Allowed {
+            published.extend(row.case.clone());
         }
     }
     published
@@ -103,159 +107,167 @@ fn check_lines(
 
 #[track_caller]
 fn log_in(wire: &mut PipelinedConnection, words: &str) {
-    let heard = wire.request_all(&[format!("HELLO {words}")]);
-    assert!(heard[0].len() == 1 && heard[0][0].starts_with("+OK tidings "), "{heard:?}");
+    let response = wire.request_all(&[format!("HELLO {words}")]);
+    assert!(response[0].len() == 1 && response[0][0].starts_with("+OK tidings "), "{response:?}");
 }
 
 #[test]
 fn every_line_gets_the_decision_of_the_table() {
-    let mut scene = Fixture::start(&["--audit", "audit.log"]);
-    let (judge, published) = (DecisionChecker::default(), Mutex::new(BTreeSet::new()));
-    let count = scene.principals.len();
-    let note = |cases: BTreeSet<String>| published.lock().unwrap().extend(cases);
-    // First, as there is only so much audit at once.
+    let mut fixture = Fixture::start(&["--audit", "audit.log"]);
+    let (checker, published) = (DecisionChecker::default(), Mutex::new(BTreeSet::new()));
+    let count = fixture.principals.len();
+    let record_published = |cases: BTreeSet<String>| published.lock().unwrap().extend(cases);
+    // This comes first, because the broker limits the rate of audit records.
     let mut nothing = vec![(); count];
-    scene.for_each_principal(&mut nothing, |known, ()| {
-        let mut wire = scene.connect_line(known, 5);
+    fixture.for_each_principal(&mut nothing, |principal, ()| {
+        let mut wire = fixture.connect_line(principal, 5);
         let Row(link, _) = rows(Verb::Link)[0];
-        let login = format!("HELLO token={}", known.token);
-        let heard = wire.request_all(&[link.to_owned(), login, link.to_owned()]);
-        assert!(heard[0].is_empty() && heard[2].is_empty(), "{heard:?}");
+        let login = format!("HELLO token={}", principal.token);
+        let response = wire.request_all(&[link.to_owned(), login, link.to_owned()]);
+        assert!(response[0].is_empty() && response[2].is_empty(), "{response:?}");
     });
 
     let mut wires: Vec<ConnectionPair> = (0..count).map(|_| None).collect();
-    scene.for_each_principal(&mut wires, |known, two| {
-        let mut wire = scene.connect_line(known, 4);
-        let who = format!("stranger-{}", known.index);
-        for making in [false, true] {
-            check_lines(&mut wire, &table_lines(&who, making), &judge, &who, |asked| {
-                expected_decision(None, asked.needs)
+    fixture.for_each_principal(&mut wires, |principal, pair| {
+        let mut wire = fixture.connect_line(principal, 4);
+        let label = format!("anonymous-{}", principal.index);
+        for creating in [false, true] {
+            let rows = table_lines(&label, creating);
+            check_lines(&mut wire, &rows, &checker, &label, |row| {
+                expected_decision(None, row.needs)
             });
         }
-        let mut idle = scene.connect_line(known, 4);
+        let mut idle = fixture.connect_line(principal, 4);
         for wire in [&mut wire, &mut idle] {
-            log_in(wire, &format!("token={}", known.token));
+            log_in(wire, &format!("token={}", principal.token));
         }
-        *two = Some((wire, idle));
+        *pair = Some((wire, idle));
     });
-    scene.expect_nothing_created();
+    fixture.expect_nothing_created();
 
-    for making in [false, true] {
-        scene.for_each_principal(&mut wires, |known, two| {
-            let (wire, _) = two.as_mut().unwrap();
-            let who = format!("known-{}", known.index);
-            let rows = table_lines(&who, making);
-            let who = format!("{who} {:?}", known.permissions);
-            note(check_lines(wire, &rows, &judge, &who, |asked| {
-                expected_decision(Some(&known.permissions), asked.needs)
+    for creating in [false, true] {
+        fixture.for_each_principal(&mut wires, |principal, pair| {
+            let (wire, _) = pair.as_mut().unwrap();
+            let label = format!("known-{}", principal.index);
+            let rows = table_lines(&label, creating);
+            let label = format!("{label} {:?}", principal.permissions);
+            record_published(check_lines(wire, &rows, &checker, &label, |row| {
+                expected_decision(Some(&principal.permissions), row.needs)
             }));
         });
-        if !making {
-            scene.for_each_principal(&mut wires, |known, _| {
-                check_over_zmq(&scene, known, &judge, &published)
+        if !creating {
+            fixture.for_each_principal(&mut wires, |principal, _| {
+                check_over_zmq(&fixture, principal, &checker, &published);
             });
-            scene.check_published("known-", &published, &judge);
+            fixture.check_published("known-", &published, &checker);
         }
     }
-    // Whoever leaves is let go of.
-    scene.for_each_principal(&mut wires, |known, two| {
-        let (wire, _) = two.as_mut().unwrap();
+    // `QUIT` is allowed for all principals.
+    fixture.for_each_principal(&mut wires, |principal, pair| {
+        let (wire, _) = pair.as_mut().unwrap();
         wire.send("QUIT\n");
         let rest = wire.read_to_end();
-        let heard: Vec<_> = rest
+        let response: Vec<_> = rest
             .into_iter()
             .filter(|line| line.starts_with("+OK") || line.starts_with('-'))
             .collect();
-        assert_eq!(heard, ["+OK"], "{}", known.name);
+        assert_eq!(response, ["+OK"], "{}", principal.name);
     });
 
-    delete_created(&scene);
+    delete_created(&fixture);
     published.lock().unwrap().clear();
-    // Everybody has what the next one had.
-    let next = |known: &TestPrincipal| (known.index + 1) % count;
-    let rights: Vec<_> = scene.principals.iter().map(|known| known.permissions.clone()).collect();
-    scene.replace_permissions(|known| Some(rights[next(known)].clone()));
-    for making in [false, true] {
-        scene.for_each_principal(&mut wires, |known, two| {
-            let (_, idle) = two.as_mut().unwrap();
-            let who = format!("changed-{}", known.index);
-            let given = &rights[next(known)];
-            let rows = table_lines(&who, making);
-            let who = format!("{who} {given:?}, before {:?}", known.permissions);
-            note(check_lines(idle, &rows, &judge, &who, |asked| {
-                expected_decision(Some(given), asked.needs)
+    // Every principal gets the permissions of the next one.
+    let next = |principal: &TestPrincipal| (principal.index + 1) % count;
+    let permission_sets: Vec<_> =
+        fixture.principals.iter().map(|principal| principal.permissions.clone()).collect();
+    fixture.replace_permissions(|principal| Some(permission_sets[next(principal)].clone()));
+    for creating in [false, true] {
+        fixture.for_each_principal(&mut wires, |principal, pair| {
+            let (_, idle) = pair.as_mut().unwrap();
+            let label = format!("changed-{}", principal.index);
+            let permissions = &permission_sets[next(principal)];
+            let rows = table_lines(&label, creating);
+            let label = format!("{label} {permissions:?}, before {:?}", principal.permissions);
+            record_published(check_lines(idle, &rows, &checker, &label, |row| {
+                expected_decision(Some(permissions), row.needs)
             }));
         });
-        if !making {
-            scene.check_published("changed-", &published, &judge);
+        if !creating {
+            fixture.check_published("changed-", &published, &checker);
         }
     }
 
     published.lock().unwrap().clear();
-    scene.replace_permissions(|_| None);
+    fixture.replace_permissions(|_| None);
     let rows = [table_lines("revoked", false), table_lines("revoked", true)].concat();
-    scene.for_each_principal(&mut wires, |known, two| {
-        let (_, idle) = two.as_mut().unwrap();
-        let TableLine { line, .. } = &rows[known.index % rows.len()];
+    fixture.for_each_principal(&mut wires, |principal, pair| {
+        let (_, idle) = pair.as_mut().unwrap();
+        let TableLine { line, .. } = &rows[principal.index % rows.len()];
         idle.send(format!("{line}\n"));
-        let heard: Vec<_> = idle
+        let response: Vec<_> = idle
             .read_to_end()
             .into_iter()
             .filter(|line| line.starts_with(['+', '-', 'P']))
             .collect();
-        let is_over = heard.len() == 1 && heard[0].starts_with("-ERR revoked ");
-        let verdict = if is_over { Decision::Denied } else { Decision::Allowed };
-        judge.check(Decision::Denied, verdict, || format!("revoked: {line:?} {heard:?}"));
+        let is_over = response.len() == 1 && response[0].starts_with("-ERR revoked ");
+        let decision = if is_over { Decision::Denied } else { Decision::Allowed };
+        checker.check(Decision::Denied, decision, || format!("revoked: {line:?} {response:?}"));
     });
-    scene.check_published("revoked", &published, &judge);
+    fixture.check_published("revoked", &published, &checker);
 
-    let audit = scene.server.folder.path().join("audit.log");
-    let known = scene.principals;
-    scene.server.process.signal_and_finish("TERM").expect_code(0);
-    check_link_audit(&fs::read_to_string(audit).unwrap(), &known, &judge);
-    judge.finish(30_000);
+    let audit = fixture.server.folder.path().join("audit.log");
+    let principals = fixture.principals;
+    fixture.server.process.signal_and_finish("TERM").expect_code(0);
+    check_link_audit(&fs::read_to_string(audit).unwrap(), &principals, &checker);
+    checker.finish(30_000);
 }
 
-/// Somebody who speaks for those who come by `ZeroMQ` does no more than they may.
+/// A principal that speaks for `ZeroMQ` has at most the permissions of `ZeroMQ`.
 fn check_over_zmq(
-    scene: &Fixture,
-    known: &TestPrincipal,
-    judge: &DecisionChecker,
+    fixture: &Fixture,
+    principal: &TestPrincipal,
+    checker: &DecisionChecker,
     published: &Mutex<BTreeSet<String>>,
 ) {
-    let mut wire = scene.connect_line(known, 6);
-    log_in(&mut wire, &format!("token={} via=zmq", known.token));
-    let who = format!("known-zmq-{}", known.index);
-    let rows: Vec<_> = table_lines(&who, false);
-    let cases =
-        check_lines(&mut wire, &rows, judge, &format!("{who} {:?}", known.permissions), |asked| {
-            let is_taken = zmq_allows(asked.verb, &asked.line);
-            if is_taken {
-                expected_decision(Some(&known.permissions), asked.needs)
+    let mut wire = fixture.connect_line(principal, 6);
+    log_in(&mut wire, &format!("token={} via=zmq", principal.token));
+    let label = format!("known-zmq-{}", principal.index);
+    let rows: Vec<_> = table_lines(&label, false);
+    let cases = check_lines(
+        &mut wire,
+        &rows,
+        checker,
+        &format!("{label} {:?}", principal.permissions),
+        |row| {
+            let is_allowed = zmq_allows(row.verb, &row.line);
+            if is_allowed {
+                expected_decision(Some(&principal.permissions), row.needs)
             } else {
                 Decision::Denied
             }
-        });
+        },
+    );
     published.lock().unwrap().extend(cases);
 }
 
-/// What whoever might has made, so that nobody waits for it.
-fn delete_created(scene: &Fixture) {
+/// Deletes what the principals created, so that no later line waits for it.
+fn delete_created(fixture: &Fixture) {
     let mut wire = read_greeting(PipelinedConnection::new(connect_tcp_from(
-        scene.server.address,
+        fixture.server.address,
         Ipv4Addr::LOCALHOST,
     )));
-    log_in(&mut wire, &format!("token={}", scene.admin_token));
+    log_in(&mut wire, &format!("token={}", fixture.admin_token));
     let lines =
         ["GROUP delete docs-1", "JOB cancel docs-1", "JOB delete docs-1"].map(str::to_owned);
-    for (line, heard) in lines.iter().zip(wire.request_all(&lines)) {
-        let is_gone = heard[0].starts_with("+OK") || heard[0].starts_with("-ERR unknown ");
-        assert!(is_gone, "{line}: {heard:?}");
+    for (line, response) in lines.iter().zip(wire.request_all(&lines)) {
+        let is_gone = response[0].starts_with("+OK") || response[0].starts_with("-ERR unknown ");
+        assert!(is_gone, "{line}: {response:?}");
     }
 }
 
-/// Those who may not work for the group had their `LINK` refused, first as strangers.
-fn check_link_audit(audit: &str, known: &[TestPrincipal], judge: &DecisionChecker) {
+/// The broker denied `LINK` to the principals without permission for the group: first as anonymous
+/// clients, then under their names.
+fn check_link_audit(audit: &str, principals: &[TestPrincipal], checker: &DecisionChecker) {
     let mut denied: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for line in audit.lines() {
         let record: Value = serde_json::from_str(line).unwrap();
@@ -267,16 +279,17 @@ fn check_link_audit(audit: &str, known: &[TestPrincipal], judge: &DecisionChecke
         }
     }
     let Row(link, needs) = rows(Verb::Link)[0];
-    for known in known {
-        let denied = denied.get(&known.source_address(5).to_string()).cloned().unwrap_or_default();
-        for (who, given, is_right) in [
+    for principal in principals {
+        let denied =
+            denied.get(&principal.source_address(5).to_string()).cloned().unwrap_or_default();
+        for (label, permissions, refusal) in [
             ("strangers", None, Decision::Unauthenticated),
-            (known.name.as_str(), Some(&known.permissions), Decision::Denied),
+            (principal.name.as_str(), Some(&principal.permissions), Decision::Denied),
         ] {
-            let heard =
-                if denied.iter().any(|name| name == who) { is_right } else { Decision::Allowed };
-            judge.check(expected_decision(given, needs), heard, || {
-                format!("{who} {given:?}: {link}")
+            let response =
+                if denied.iter().any(|name| name == label) { refusal } else { Decision::Allowed };
+            checker.check(expected_decision(permissions, needs), response, || {
+                format!("{label} {permissions:?}: {link}")
             });
         }
     }
@@ -287,13 +300,13 @@ fn certificates_and_unix_users_follow_the_same_table() {
     let folder = TempDir::new().unwrap();
     let authority = CertificateAuthority::new(folder.path(), "authority");
     authority.sign("broker");
-    let everybody: Vec<_> = Given::all().into_iter().step_by(7).collect();
+    let grants: Vec<_> = Grants::all().into_iter().step_by(7).collect();
     let mut access = String::new();
-    for (at, Given { allow, deny }) in everybody.iter().enumerate() {
-        authority.sign(&format!("she-{at}"));
+    for (at, Grants { allow, deny }) in grants.iter().enumerate() {
+        authority.sign(&format!("client-{at}"));
         writeln!(
             access,
-            "[[principal]]\nname = \"c-{at}\"\ncertificate = \"she-{at}\"\nallow = {allow:?}\ndeny = {deny:?}"
+            "[[principal]]\nname = \"c-{at}\"\ncertificate = \"client-{at}\"\nallow = {allow:?}\ndeny = {deny:?}"
         )
         .unwrap();
     }
@@ -312,29 +325,29 @@ fn certificates_and_unix_users_follow_the_same_table() {
         "the.sock",
     ];
     let server = Server::start_in(folder, &flags, |_| ());
-    let judge = DecisionChecker::default();
-    for (at, given) in everybody.iter().enumerate() {
+    let checker = DecisionChecker::default();
+    for (at, permissions) in grants.iter().enumerate() {
         let files = [
             authority.certificate_file(),
-            authority.signed_file(&format!("she-{at}"), "pem"),
-            authority.signed_file(&format!("she-{at}"), "key"),
+            authority.signed_file(&format!("client-{at}"), "pem"),
+            authority.signed_file(&format!("client-{at}"), "key"),
         ];
         let stream = connect_tcp_from(server.address, Ipv4Addr::LOCALHOST);
         let mut wire = read_greeting(PipelinedConnection::new(connect_tls(
             stream,
             files.each_ref().map(String::as_str),
         )));
-        let who = format!("by certificate {given:?}");
-        check_lines(&mut wire, &table_lines("certificate", false), &judge, &who, |asked| {
-            expected_decision(Some(given), asked.needs)
+        let label = format!("by certificate {permissions:?}");
+        check_lines(&mut wire, &table_lines("certificate", false), &checker, &label, |row| {
+            expected_decision(Some(permissions), row.needs)
         });
     }
-    // The broker's own user may do everything.
+    // The user that runs the broker may do everything.
     let mut wire = read_greeting(PipelinedConnection::new(connect_unix(
         &server.folder.path().join("the.sock"),
     )));
-    check_lines(&mut wire, &table_lines("unix", false), &judge, "the broker's user", |_| {
+    check_lines(&mut wire, &table_lines("unix", false), &checker, "the broker's user", |_| {
         Decision::Allowed
     });
-    judge.finish(1_500);
+    checker.finish(1_500);
 }

@@ -1,7 +1,6 @@
-//! The table of who may do what, held against the program: every line and every request, by
-//! everybody with every right, over real connections, before somebody logs in, after that, when
-//! rights were changed and when they were taken away. What counts is what is answered, and what was
-//! published nevertheless.
+//! The permission table, checked against the program over real connections. Every principal sends
+//! every line and every request: before login, after login, after a change of its permissions, and
+//! after its revocation. The test checks the responses and the published events.
 
 mod lines;
 mod routes;
@@ -17,27 +16,27 @@ use std::{fs, thread};
 use tempfile::TempDir;
 use tidings_broker::access::{TokenHash, new_token};
 
-use self::table::Given;
+use self::table::Grants;
 use crate::access::tokens::create_token;
 use crate::support::http_client::HttpClient;
 use crate::support::pipelined_connection::{PipelinedConnection, connect_tcp_from};
 use crate::support::process::Server;
 
-/// Wrong answers that are told; one mistake makes hundreds.
+/// At most this many mismatches are shown, because one mistake causes hundreds.
 const MAX_SHOWN_ERRORS: usize = 20;
 
-/// What an answer says of rights.
+/// What a response says about permissions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Decision {
-    /// It may be done, whatever comes of it.
+    /// The action is permitted, whether it succeeds or not.
     Allowed,
-    /// Whoever asks is known, and may not.
+    /// The client is logged in and lacks a permission.
     Denied,
-    /// Whoever asks has to log in first.
+    /// The client must log in first.
     Unauthenticated,
 }
 
-/// Counts answers, and keeps those that are wrong.
+/// Counts decisions and keeps the wrong ones.
 #[derive(Default)]
 struct DecisionChecker {
     cases: AtomicUsize,
@@ -45,11 +44,11 @@ struct DecisionChecker {
 }
 
 impl DecisionChecker {
-    /// `said` is what was asked, and by whom.
-    fn check(&self, wanted: Decision, heard: Decision, said: impl FnOnce() -> String) {
+    /// `label` describes the request and the client.
+    fn check(&self, expected: Decision, actual: Decision, label: impl FnOnce() -> String) {
         self.cases.fetch_add(1, Ordering::Relaxed);
-        if wanted != heard {
-            let text = format!("{}: {heard:?}, and {wanted:?} is right", said());
+        if expected != actual {
+            let text = format!("{}: {actual:?}, expected {expected:?}", label());
             self.mismatches.lock().unwrap().push(text);
         }
     }
@@ -57,51 +56,51 @@ impl DecisionChecker {
     #[track_caller]
     fn finish(self, cases_min: usize) {
         let (cases, wrong) = (self.cases.into_inner(), self.mismatches.into_inner().unwrap());
-        eprintln!("{cases} answers");
+        eprintln!("{cases} responses");
         let shown = wrong.iter().take(MAX_SHOWN_ERRORS).cloned().collect::<Vec<_>>().join("\n");
-        assert!(wrong.is_empty(), "{} of {cases} are wrong:\n{shown}", wrong.len());
+        assert!(wrong.is_empty(), "{} of {cases} decisions are wrong:\n{shown}", wrong.len());
         assert!(cases >= cases_min, "{cases}");
     }
 }
 
-/// Somebody whom the broker knows.
+/// A principal that the broker knows by its token.
 struct TestPrincipal {
     /// Counts from 0.
     index: usize,
     name: String,
     token: String,
-    permissions: Given,
+    permissions: Grants,
 }
 
 impl TestPrincipal {
-    /// An address that only this one comes from, of several networks.
+    /// An address that only this principal uses, in one of several networks.
     fn source_address(&self, network: u8) -> Ipv4Addr {
         let [.., high, low] = (self.index + 1).to_be_bytes();
         Ipv4Addr::new(127, network, high, low)
     }
 
-    fn config_entry(&self, given: &Given) -> String {
+    fn config_entry(&self, permissions: &Grants) -> String {
         let hash = TokenHash::of(&tidings_protocol::Token::new(&self.token).unwrap());
         let Self { name, .. } = self;
-        let Given { allow, deny } = given;
+        let Grants { allow, deny } = permissions;
         format!(
             "[[principal]]\nname = {name:?}\ntoken = \"{hash}\"\nallow = {allow:?}\ndeny = {deny:?}\n"
         )
     }
 }
 
-/// A broker that knows somebody with every combination of rights, and somebody who may do
+/// A broker with a principal for each combination of permissions, and one principal that may do
 /// everything.
 struct Fixture {
     server: Server,
     http: HttpClient,
     principals: Vec<TestPrincipal>,
-    /// The token of whoever may do everything.
+    /// The token of the principal that may do everything.
     admin_token: String,
-    /// What `access.toml` begins with: that one.
+    /// The entry of that principal, with which `access.toml` begins.
     admin_entry: String,
-    /// How many others were added, so that each version of the file has another number of
-    /// principals.
+    /// Principals that were added as a filler, so that each version of the file has another number
+    /// of principals.
     filler_count: usize,
 }
 
@@ -111,42 +110,45 @@ impl Fixture {
         let admin = create_token(folder.path(), "op", &["all"]);
         let file = folder.path().join("tidings-data/access.toml");
         let admin_entry = fs::read_to_string(&file).unwrap();
-        let known = |(index, given)| TestPrincipal {
+        let principal = |(index, permissions)| TestPrincipal {
             index,
-            name: format!("she-{index}"),
+            name: format!("principal-{index}"),
             token: new_token().secret().to_owned(),
-            permissions: given,
+            permissions,
         };
-        let principals: Vec<_> = Given::all().into_iter().enumerate().map(known).collect();
-        let entries = principals.iter().map(|known| known.config_entry(&known.permissions));
+        let principals: Vec<_> = Grants::all().into_iter().enumerate().map(principal).collect();
+        let entries =
+            principals.iter().map(|principal| principal.config_entry(&principal.permissions));
         fs::write(&file, admin_entry.clone() + &entries.collect::<String>()).unwrap();
         let server = Server::start_in(folder, &[&["broker"], flags].concat(), |command| {
-            // It tells when it has taken over who is known.
+            // The broker logs when it has loaded the principals.
             command.env("TIDINGS_LOG", "tidings::principals=info");
         });
         let http = HttpClient::new(&server);
         Self { server, http, principals, admin_token: admin, admin_entry, filler_count: 0 }
     }
 
-    /// Everybody is given what `given` says, or is not known any more. It is so for all connections
-    /// from here on.
-    fn replace_permissions(&mut self, given: impl Fn(&TestPrincipal) -> Option<Given>) {
-        let entry = |known: &TestPrincipal| given(known).map(|given| known.config_entry(&given));
+    /// Gives each principal the permissions that `permissions` returns, or removes it from the
+    /// file. Returns when the change applies to all connections.
+    fn replace_permissions(&mut self, permissions: impl Fn(&TestPrincipal) -> Option<Grants>) {
+        let entry = |principal: &TestPrincipal| {
+            permissions(principal).map(|permissions| principal.config_entry(&permissions))
+        };
         let entries: Vec<_> = self.principals.iter().filter_map(entry).collect();
         let file = self.server.data_dir().join("access.toml");
-        // When the second version is read the first has been taken over.
+        // The broker reads the second version only after it has applied the first.
         for _ in 0..2 {
             self.filler_count += 1;
             let others = (0..self.filler_count).map(|n| {
-                let rights = Given::default();
+                let permissions = Grants::default();
                 let token = new_token().secret().to_owned();
                 TestPrincipal {
                     index: n,
                     name: format!("other-{n}"),
                     token,
-                    permissions: rights.clone(),
+                    permissions: permissions.clone(),
                 }
-                .config_entry(&rights)
+                .config_entry(&permissions)
             });
             let text = self.admin_entry.clone() + &entries.concat() + &others.collect::<String>();
             let fresh = file.with_extension("new");
@@ -157,7 +159,7 @@ impl Fixture {
         }
     }
 
-    /// Does it for everybody, for some at a time.
+    /// Runs `work` for each principal, on 16 threads.
     fn for_each_principal<T: Send>(
         &self,
         state: &mut [T],
@@ -167,14 +169,14 @@ impl Fixture {
         let work_on = || {
             loop {
                 let next = queue.lock().unwrap().next();
-                let Some((known, state)) = next else { return };
-                work(known, state);
+                let Some((principal, state)) = next else { return };
+                work(principal, state);
             }
         };
         thread::scope(|scope| (0..16).for_each(|_| drop(scope.spawn(work_on))));
     }
 
-    /// What whoever may do everything gets.
+    /// A response to the principal that may do everything.
     #[track_caller]
     fn get(&self, path: &str) -> serde_json::Value {
         let bearer = format!("Authorization: Bearer {}", self.admin_token);
@@ -183,8 +185,8 @@ impl Fixture {
         got.json()
     }
 
-    /// The cases among what was published to any topic, of those that begin so.
-    fn published_cases(&self, start: &str) -> BTreeSet<String> {
+    /// The cases with this prefix in the events of all topics.
+    fn published_cases(&self, prefix: &str) -> BTreeSet<String> {
         let mut cases = BTreeSet::new();
         for topic in self.get("/topics")["topics"].as_array().unwrap() {
             let (topic, mut next) = (topic["topic"].as_str().unwrap(), 1);
@@ -193,7 +195,7 @@ impl Fixture {
                 let events = page["events"].as_array().unwrap();
                 let case = |event: &serde_json::Value| {
                     let case = event["payload"].as_str()?.split_once(" case=")?.1.to_owned();
-                    case.starts_with(start).then_some(case)
+                    case.starts_with(prefix).then_some(case)
                 };
                 cases.extend(events.iter().filter_map(case));
                 if events.is_empty() {
@@ -205,23 +207,23 @@ impl Fixture {
         cases
     }
 
-    /// Of the cases that begin so, those that were allowed were published, and no others.
+    /// Checks that the allowed cases with this prefix were published, and no others.
     fn check_published(
         &self,
-        start: &str,
+        prefix: &str,
         allowed: &Mutex<BTreeSet<String>>,
-        judge: &DecisionChecker,
+        checker: &DecisionChecker,
     ) {
-        let (published, allowed) = (self.published_cases(start), allowed.lock().unwrap());
-        judge.cases.fetch_add(published.len(), Ordering::Relaxed);
-        let mut wrong = judge.mismatches.lock().unwrap();
-        let beyond = published.difference(&allowed);
-        wrong.extend(beyond.map(|case| format!("{case}: it was published, and it may not be")));
+        let (published, allowed) = (self.published_cases(prefix), allowed.lock().unwrap());
+        checker.cases.fetch_add(published.len(), Ordering::Relaxed);
+        let mut wrong = checker.mismatches.lock().unwrap();
+        let unexpected = published.difference(&allowed);
+        wrong.extend(unexpected.map(|case| format!("{case}: published without permission")));
         let missing = allowed.difference(&published);
-        wrong.extend(missing.map(|case| format!("{case}: it was to be published, and is nowhere")));
+        wrong.extend(missing.map(|case| format!("{case}: allowed and not published")));
     }
 
-    /// Nothing of what the rows name was made by anybody.
+    /// Checks that no client has created what the rows name.
     #[track_caller]
     fn expect_nothing_created(&self) {
         for path in ["/topics", "/groups", "/jobs"] {
@@ -230,20 +232,20 @@ impl Fixture {
         }
     }
 
-    fn connect_line(&self, known: &TestPrincipal, network: u8) -> PipelinedConnection {
+    fn connect_line(&self, principal: &TestPrincipal, network: u8) -> PipelinedConnection {
         read_greeting(PipelinedConnection::new(connect_tcp_from(
             self.server.address,
-            known.source_address(network),
+            principal.source_address(network),
         )))
     }
 
-    fn connect_http(&self, known: &TestPrincipal, network: u8) -> PipelinedConnection {
+    fn connect_http(&self, principal: &TestPrincipal, network: u8) -> PipelinedConnection {
         let address = self.http.authority().parse().unwrap();
-        PipelinedConnection::new(connect_tcp_from(address, known.source_address(network)))
+        PipelinedConnection::new(connect_tcp_from(address, principal.source_address(network)))
     }
 }
 
-/// Has read the greeting.
+/// Reads the greeting.
 #[track_caller]
 fn read_greeting(mut wire: PipelinedConnection) -> PipelinedConnection {
     assert!(wire.read_line().is_some_and(|line| line.starts_with("Connected.")));

@@ -1,16 +1,17 @@
-//! HTTP: everything that its description has, and nothing that it has not.
+//! The permission table, checked over HTTP. It covers exactly the operations of the `OpenAPI`
+//! description.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
 use tidings_protocol::Verb;
 
-use super::table::{Given, Row, rows};
+use super::table::{Grants, Row, rows};
 use super::{Decision, DecisionChecker, Fixture, TestPrincipal};
 use crate::support::pipelined_connection::PipelinedConnection;
 
-/// A method, a path as the description has it, a query, a body, and the rights that it takes, as
-/// those of a line.
+/// A method, a path of the description, a query, a body, and the permissions that the request
+/// needs, in the notation of `Row`.
 struct Route(&'static str, &'static str, &'static str, &'static str, &'static str);
 
 const READ: &str = "monitor|admin";
@@ -19,7 +20,8 @@ const READ_JOB: &str = "job:docs-1|monitor|admin";
 const JOB: &str = "job:docs-1";
 const ADMIN: &str = "admin";
 
-/// All but `POST /topics/{topic}`, of which there is one for each line that publishes.
+/// All routes except `POST /topics/{topic}`, for which there is one request for each row that
+/// publishes.
 const ROUTES: &[Route] = &[
     Route("GET", "/", "", "", ""),
     Route("GET", "/openapi.json", "", "", ""),
@@ -30,7 +32,7 @@ const ROUTES: &[Route] = &[
     Route("GET", "/topics/{topic}", "?from=first&limit=1&wait=0s", "", "sub:docs-1"),
     Route("GET", "/topics/{topic}/events", "?from=first", "", "sub:docs-1"),
     Route("GET", "/topics/{topic}/state", "", "", "sub:docs-1|monitor|admin"),
-    // What was made is told, as to whoever asks for it.
+    // The response shows what was created, so reading must be permitted, too.
     Route("PUT", "/topics/{topic}", "", "{}", "admin sub:docs-1|monitor|admin"),
     Route("PUT", "/topics/{topic}", "", r#"{"sync":"memory"}"#, "admin sub:docs-1|monitor|admin"),
     Route("DELETE", "/topics/{topic}", "", "", ADMIN),
@@ -63,7 +65,7 @@ const ROUTES: &[Route] = &[
         r#"{"job":"docs-1","urls":["http://a.example/1"],"close":true}"#,
         "job:docs-1 url=http://a.example/1",
     ),
-    // What is said of a job that is closed at once is the end of what was asked.
+    // The response about a job that is closed at once needs no permission of its own.
     Route("POST", "/jobs", "", r#"{"job":"docs-1","close":true}"#, JOB),
     Route("GET", "/jobs/{job}", "", "", READ_JOB),
     Route("GET", "/jobs/{job}", "?wait=1ms", "", READ_JOB),
@@ -87,7 +89,8 @@ const ROUTES: &[Route] = &[
     Route("POST", "/jobs/{job}/pause", "", "", JOB),
     Route("POST", "/jobs/{job}/resume", "", "", JOB),
     Route("GET", "/explain", "?what=a.example", "", READ),
-    // Who may use these is known by what they send, and nobody is here.
+    // These routes recognize their clients by the content of the request, and no request here has
+    // it.
     Route("POST", "/hooks/{name}", "", "{}", ""),
     Route("POST", "/hub", "", "", ""),
     Route("POST", "/hub/rsscloud", "", "", ""),
@@ -98,45 +101,45 @@ const ROUTES: &[Route] = &[
 
 const PUBLISH: (&str, &str) = ("POST", "/topics/{topic}");
 
-/// A request as it is sent.
+/// A request of the table as it is sent.
 #[derive(Debug, Clone)]
 struct TableRequest {
     method: &'static str,
     path: String,
     body: String,
     needs: &'static str,
-    /// The name of the case, for what is published.
+    /// The name of the case, which a published event carries.
     case: Option<String>,
 }
 
-/// All of those, those that make or delete something or the others.
-fn table_requests(who: &str, making: bool) -> Vec<TableRequest> {
+/// All requests: with `creating` those that create or delete something, without it the others.
+fn table_requests(label: &str, creating: bool) -> Vec<TableRequest> {
     let mut all = Vec::new();
     for Route(method, template, query, body, needs) in ROUTES {
         let path = ["{topic}", "{group}", "{job}", "{name}", "{token}"]
             .iter()
             .fold((*template).to_owned(), |path, part| path.replace(part, "docs-1"));
-        let asked = TableRequest {
+        let request = TableRequest {
             method,
             path: path + query,
             body: (*body).to_owned(),
             needs,
             case: None,
         };
-        let makes =
+        let creates =
             matches!(*method, "PUT" | "DELETE") || (*method, *template) == ("POST", "/jobs");
-        if makes == making {
-            if *method == "GET" && !asked.path.contains("/events") {
-                all.push(TableRequest { method: "HEAD", ..asked.clone() });
+        if creates == creating {
+            if *method == "GET" && !request.path.contains("/events") {
+                all.push(TableRequest { method: "HEAD", ..request.clone() });
             }
-            all.push(asked);
+            all.push(request);
         }
     }
-    let publishing = rows(Verb::Pub).iter().enumerate().filter(|_| !making);
+    let publishing = rows(Verb::Pub).iter().enumerate().filter(|_| !creating);
     all.extend(publishing.flat_map(|(at, Row(line, needs))| {
         let (topic, payload) = line.strip_prefix("PUB ").unwrap().split_once(' ').unwrap();
-        let asked = |form: &str, body: String| {
-            let case = format!("{who}-{at}-{form}");
+        let request = |form: &str, body: String| {
+            let case = format!("{label}-{at}-{form}");
             let body = body.replace("CASE", &case);
             TableRequest {
                 method: PUBLISH.0,
@@ -147,14 +150,14 @@ fn table_requests(who: &str, making: bool) -> Vec<TableRequest> {
             }
         };
         [
-            asked("lines", format!("{payload} case=CASE\n")),
-            asked("json", format!("{{\"events\":[\"{payload} case=CASE\"]}}")),
+            request("lines", format!("{payload} case=CASE\n")),
+            request("json", format!("{{\"events\":[\"{payload} case=CASE\"]}}")),
         ]
     }));
     all
 }
 
-/// A connection, and how to open another one.
+/// A connection that is opened again when the broker has closed it.
 struct RequestSender<'a> {
     fixture: &'a Fixture,
     principal: &'a TestPrincipal,
@@ -167,10 +170,10 @@ impl<'a> RequestSender<'a> {
         Self { fixture, principal, network, wire: fixture.connect_http(principal, network) }
     }
 
-    /// The status of the answer.
+    /// Sends the request and returns the status of the response.
     #[track_caller]
-    fn send(&mut self, asked: &TableRequest, token: Option<&str>) -> u16 {
-        let TableRequest { method, path, body, .. } = asked;
+    fn send(&mut self, request: &TableRequest, token: Option<&str>) -> u16 {
+        let TableRequest { method, path, body, .. } = request;
         let kind = if body.starts_with('{') { "application/json" } else { "text/plain" };
         let login = token.map(|token| format!("Authorization: Bearer {token}\r\n"));
         let headers = format!("Content-Type: {kind}\r\n{}", login.unwrap_or_default());
@@ -178,7 +181,8 @@ impl<'a> RequestSender<'a> {
             "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n{headers}\r\n{body}",
             body.len()
         );
-        // A stream of events does not end, and whoever was refused may be let go of.
+        // An event stream does not end, and the broker may have closed the connection after a
+        // rejection.
         for _ in 0..2 {
             self.wire.send(&head);
             let is_bare = *method == "HEAD" || path.contains("/events");
@@ -194,32 +198,32 @@ impl<'a> RequestSender<'a> {
                 return status;
             }
         }
-        panic!("closed without an answer: {asked:?}");
+        panic!("closed without an answer: {request:?}");
     }
 
-    /// Asks them all, and has each judged. Returns the cases that were published.
+    /// Sends the requests and checks each response. Returns the cases that were published.
     #[track_caller]
     fn check_requests(
         &mut self,
         all: &[TableRequest],
-        login: Option<(&str, &Given)>,
-        judge: &DecisionChecker,
-        who: &str,
+        login: Option<(&str, &Grants)>,
+        checker: &DecisionChecker,
+        label: &str,
     ) -> BTreeSet<String> {
         let mut published = BTreeSet::new();
-        for asked in all {
-            let status = self.send(asked, login.map(|(token, _)| token));
-            let wanted = match login {
-                Some((_, given)) if given.is_enough(asked.needs) => Decision::Allowed,
-                None if asked.needs.is_empty() => Decision::Allowed,
+        for request in all {
+            let status = self.send(request, login.map(|(token, _)| token));
+            let expected = match login {
+                Some((_, permissions)) if permissions.satisfies(request.needs) => Decision::Allowed,
+                None if request.needs.is_empty() => Decision::Allowed,
                 Some(_) => Decision::Denied,
                 None => Decision::Unauthenticated,
             };
-            judge.check(wanted, decision_of(status), || {
-                format!("{who}: {} {} {:?} {status}", asked.method, asked.path, asked.body)
+            checker.check(expected, decision_of(status), || {
+                format!("{label}: {} {} {:?} {status}", request.method, request.path, request.body)
             });
-            if status == 200 && wanted == Decision::Allowed {
-                published.extend(asked.case.clone());
+            if status == 200 && expected == Decision::Allowed {
+                published.extend(request.case.clone());
             }
         }
         published
@@ -234,11 +238,10 @@ fn decision_of(status: u16) -> Decision {
     }
 }
 
-/// Every path of the description, with each of its methods, has a row, and every row is one of
-/// those.
+/// Checks that the table and the description have the same paths and methods.
 #[track_caller]
-fn expect_every_route_in_table(scene: &Fixture) {
-    let description = scene.http.get("/openapi.json").json();
+fn expect_every_route_in_table(fixture: &Fixture) {
+    let description = fixture.http.get("/openapi.json").json();
     let mut served = BTreeSet::new();
     for (path, methods) in description["paths"].as_object().unwrap() {
         let methods = methods.as_object().unwrap().keys().filter(|key| *key != "parameters");
@@ -253,83 +256,76 @@ fn expect_every_route_in_table(scene: &Fixture) {
 #[test]
 fn every_request_gets_the_decision_of_the_table() {
     let public = ["--public-url", "http://localhost/", "--hub", "http://localhost/blog/"];
-    let mut scene = Fixture::start(&public);
-    expect_every_route_in_table(&scene);
-    let (judge, published) = (DecisionChecker::default(), Mutex::new(BTreeSet::new()));
-    let note = |cases: BTreeSet<String>| published.lock().unwrap().extend(cases);
-    let count = scene.principals.len();
+    let mut fixture = Fixture::start(&public);
+    expect_every_route_in_table(&fixture);
+    let (checker, published) = (DecisionChecker::default(), Mutex::new(BTreeSet::new()));
+    let record_published = |cases: BTreeSet<String>| published.lock().unwrap().extend(cases);
+    let count = fixture.principals.len();
     let mut nothing = vec![(); count];
-    scene.for_each_principal(&mut nothing, |known, ()| {
-        // For a stranger it is always the same, but for who is on the same connection next.
-        if known.index % 8 == 0 {
-            let who = format!("stranger-{}", known.index);
-            let all = [table_requests(&who, false), table_requests(&who, true)].concat();
-            RequestSender::new(&scene, known, 7).check_requests(&all, None, &judge, &who);
+    fixture.for_each_principal(&mut nothing, |principal, ()| {
+        // All anonymous clients get the same decisions, so one in eight is enough.
+        if principal.index % 8 == 0 {
+            let label = format!("anonymous-{}", principal.index);
+            let all = [table_requests(&label, false), table_requests(&label, true)].concat();
+            RequestSender::new(&fixture, principal, 7).check_requests(&all, None, &checker, &label);
         }
     });
-    scene.expect_nothing_created();
+    fixture.expect_nothing_created();
     let mut wires: Vec<Option<PipelinedConnection>> = (0..count).map(|_| None).collect();
-    for making in [false, true] {
-        scene.for_each_principal(&mut wires, |known, wire| {
-            let mut asker = RequestSender::new(&scene, known, 7);
-            let who = format!("known-{}", known.index);
-            let login = Some((known.token.as_str(), &known.permissions));
-            let rows = table_requests(&who, making);
-            note(asker.check_requests(
+    for creating in [false, true] {
+        fixture.for_each_principal(&mut wires, |principal, wire| {
+            let mut sender = RequestSender::new(&fixture, principal, 7);
+            let label = format!("known-{}", principal.index);
+            let login = Some((principal.token.as_str(), &principal.permissions));
+            let rows = table_requests(&label, creating);
+            record_published(sender.check_requests(
                 &rows,
                 login,
-                &judge,
-                &format!("{who} {:?}", known.permissions),
+                &checker,
+                &format!("{label} {:?}", principal.permissions),
             ));
-            *wire = Some(asker.wire);
+            *wire = Some(sender.wire);
         });
-        if !making {
-            scene.check_published("known-", &published, &judge);
+        if !creating {
+            fixture.check_published("known-", &published, &checker);
         }
     }
 
     published.lock().unwrap().clear();
-    let rights: Vec<_> = scene.principals.iter().map(|known| known.permissions.clone()).collect();
-    let next = |known: &TestPrincipal| (known.index + 1) % count;
-    scene.replace_permissions(|known| Some(rights[next(known)].clone()));
+    let permission_sets: Vec<_> =
+        fixture.principals.iter().map(|principal| principal.permissions.clone()).collect();
+    let next = |principal: &TestPrincipal| (principal.index + 1) % count;
+    fixture.replace_permissions(|principal| Some(permission_sets[next(principal)].clone()));
     // On the same connections.
-    scene.for_each_principal(&mut wires, |known, wire| {
-        let mut asker = RequestSender {
-            fixture: &scene,
-            principal: known,
-            network: 7,
-            wire: wire.take().unwrap(),
-        };
-        let who = format!("changed-{}", known.index);
-        let given = &rights[next(known)];
-        let login = Some((known.token.as_str(), given));
-        note(asker.check_requests(
-            &table_requests(&who, false),
+    fixture.for_each_principal(&mut wires, |principal, wire| {
+        let mut sender =
+            RequestSender { fixture: &fixture, principal, network: 7, wire: wire.take().unwrap() };
+        let label = format!("changed-{}", principal.index);
+        let permissions = &permission_sets[next(principal)];
+        let login = Some((principal.token.as_str(), permissions));
+        record_published(sender.check_requests(
+            &table_requests(&label, false),
             login,
-            &judge,
-            &format!("{who} {given:?}"),
+            &checker,
+            &format!("{label} {permissions:?}"),
         ));
-        *wire = Some(asker.wire);
+        *wire = Some(sender.wire);
     });
-    scene.check_published("changed-", &published, &judge);
+    fixture.check_published("changed-", &published, &checker);
 
-    scene.replace_permissions(|_| None);
+    fixture.replace_permissions(|_| None);
     let rows = [table_requests("revoked", false), table_requests("revoked", true)].concat();
-    scene.for_each_principal(&mut wires, |known, wire| {
-        let mut asker = RequestSender {
-            fixture: &scene,
-            principal: known,
-            network: 7,
-            wire: wire.take().unwrap(),
-        };
-        // Of more from one address each takes longer.
-        let row = &rows[known.index % rows.len()];
-        let status = asker.send(row, Some(&known.token));
-        judge.check(Decision::Unauthenticated, decision_of(status), || {
+    fixture.for_each_principal(&mut wires, |principal, wire| {
+        let mut sender =
+            RequestSender { fixture: &fixture, principal, network: 7, wire: wire.take().unwrap() };
+        // One request is enough, because the broker delays more failed logins from one address.
+        let row = &rows[principal.index % rows.len()];
+        let status = sender.send(row, Some(&principal.token));
+        checker.check(Decision::Unauthenticated, decision_of(status), || {
             format!("revoked: {} {} {status}", row.method, row.path)
         });
     });
     published.lock().unwrap().clear();
-    scene.check_published("revoked", &published, &judge);
-    judge.finish(20_000);
+    fixture.check_published("revoked", &published, &checker);
+    checker.finish(20_000);
 }
