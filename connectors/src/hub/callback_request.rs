@@ -1,4 +1,4 @@
-//! The requests that are made to subscribers: pure, but for the chance in a challenge.
+//! The requests that the hub sends to callbacks. Pure, except for the random challenge.
 
 use aws_lc_rs::{hmac, rand};
 use bytes::Bytes;
@@ -12,20 +12,20 @@ use super::hub_request::{SubscriberProtocol, SubscriptionRequest};
 use super::store::{DueDelivery, TopicContent};
 use crate::outgoing::OutgoingResponse;
 
-/// Bytes of chance in a challenge, which nobody guesses.
+/// Random bytes of a challenge.
 const CHALLENGE_BYTES: usize = 32;
 
-/// Bytes of a `Content-Type`; a longer one says nothing.
+/// Limit of a `Content-Type`. A longer one is discarded.
 const CONTENT_TYPE_BYTES_MAX: usize = 256;
 
 const SIGNATURE_HEADER: HeaderName = HeaderName::from_static("x-hub-signature");
 
-/// How somebody shows that it wants what was asked in its name.
+/// How the callback confirms a request.
 #[derive(Debug)]
 pub(super) enum Challenge {
-    /// It is asked this, and answers with the text and nothing else.
+    /// It gets a GET of this URL, and must respond with the text and nothing else.
     Echo { url: CanonicalUrl<'static>, text: String },
-    /// It is told of the topic, and takes that.
+    /// It gets a notification for the topic, and must accept it.
     Notification,
 }
 
@@ -48,11 +48,11 @@ impl Challenge {
         }
         match append_query(&wish.callback, &query) {
             Some(url) => Self::Echo { url, text },
-            None => unreachable!("the two are short enough to be one URL"),
+            None => unreachable!("the limits of both keep the URL valid"),
         }
     }
 
-    /// Whether the answer shows it.
+    /// Whether the response confirms the request.
     pub(super) fn is_passed_by(&self, answered: &OutgoingResponse) -> bool {
         let is_right = match self {
             Self::Echo { text, .. } => answered.is_complete && answered.body == text.as_bytes(),
@@ -62,20 +62,19 @@ impl Challenge {
     }
 }
 
-/// What is asked of whom the hub does not take, though it was wished and meant, if its protocol has
-/// a word for that.
+/// The URL of the denial for a verified subscriber that exceeds a limit. Only WebSub has denials.
 pub(super) fn denial_url(wish: &SubscriptionRequest) -> Option<CanonicalUrl<'static>> {
     let query = [
         ("hub.mode", "denied"),
         ("hub.topic", wish.topic.verbatim_url.as_str()),
-        ("hub.reason", "there is no room for more subscribers"),
+        ("hub.reason", "the hub has too many subscribers"),
     ];
     (wish.protocol == SubscriberProtocol::WebSub)
         .then(|| append_query(&wish.callback, &query))
         .flatten()
 }
 
-/// A URL with more in its query, of which what is there stays.
+/// Appends to the query of a URL.
 fn append_query(url: &CanonicalUrl<'_>, query: &[(&str, &str)]) -> Option<CanonicalUrl<'static>> {
     let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
     let path = url.path_and_query();
@@ -94,18 +93,18 @@ fn random_challenge() -> String {
     HEXLOWER.encode(&bytes)
 }
 
-/// What a content is, if that is said.
+/// The type of a content, if the server sent one.
 pub(super) fn content_type(headers: &HeaderMap) -> Option<Vec<u8>> {
     let value = headers.get(CONTENT_TYPE)?.as_bytes();
     (value.len() <= CONTENT_TYPE_BYTES_MAX).then(|| value.to_vec())
 }
 
-/// Whether a subscriber is sent the content, and not only told that there is one.
+/// Whether a subscriber gets the content. The others get only the URL of the topic.
 pub(super) fn sends_content(kind: SubscriberProtocol) -> bool {
     kind == SubscriberProtocol::WebSub
 }
 
-/// The headers of a content that is sent to a subscriber.
+/// The headers of a delivery of content.
 pub(super) fn content_headers(
     due: &DueDelivery,
     content: &TopicContent,
@@ -129,7 +128,7 @@ pub(super) fn content_headers(
     headers
 }
 
-/// How rssCloud says that a topic has changed.
+/// The form by which rssCloud reports a change.
 pub(super) fn rsscloud_notification(named: &str) -> (HeaderMap, Bytes) {
     let form = form_urlencoded::Serializer::new(String::new()).append_pair("url", named).finish();
     let form_type = HeaderValue::from_static("application/x-www-form-urlencoded");
@@ -160,7 +159,7 @@ mod tests {
         }
     }
 
-    /// What is asked, with the challenge as `C`.
+    /// The URL of the challenge, with `C` for its text.
     #[track_caller]
     fn challenge_url(wish: &SubscriptionRequest) -> String {
         match Challenge::for_request(wish) {
@@ -202,7 +201,7 @@ mod tests {
     fn only_websub_has_a_denial() {
         let denied =
             denial_url(&request(SubscriberProtocol::WebSub, Some(60), "https://r.example/cb?id=1"));
-        let reason = "there+is+no+room+for+more+subscribers";
+        let reason = "the+hub+has+too+many+subscribers";
         let topic = "https%3A%2F%2FBlog.example%2Fa%3Fb%26c";
         assert_eq!(
             denied.unwrap().as_str(),

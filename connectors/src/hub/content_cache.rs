@@ -1,16 +1,15 @@
-//! The contents that were needed last: each once in memory for all who are being sent it. Pure.
+//! The most recently used contents, each once in memory for all deliveries that send it. Pure.
 
 use super::store::TopicContent;
 
-/// Topics whose content is kept.
+/// Limit of cached topics.
 const CACHED_TOPICS_MAX: usize = 8;
 
-/// The newest contents of some topics, by the numbers of these. The one that was needed last is
-/// last.
+/// The newest content of some topics, by topic id, in the order of their last use.
 #[derive(Debug)]
 pub(super) struct ContentCache {
     entries: Vec<(i64, TopicContent)>,
-    /// Of all bodies together, but for that of the last one, which is there however long it is.
+    /// Limit of all bodies together. The last content is kept even if it alone exceeds the limit.
     bytes_max: usize,
 }
 
@@ -19,7 +18,7 @@ impl ContentCache {
         Self { entries: Vec::new(), bytes_max }
     }
 
-    /// That of a topic, if it is of this version or a later one.
+    /// Returns the content of a topic, if it has at least this version.
     pub(super) fn get(&mut self, topic: i64, version: i64) -> Option<TopicContent> {
         let is_it =
             |(of, content): &(i64, TopicContent)| *of == topic && content.version >= version;
@@ -30,7 +29,7 @@ impl ContentCache {
         Some(content)
     }
 
-    /// In place of an older one. Those that nobody has needed for longest go.
+    /// Replaces the content of a topic, and evicts the least recently used ones.
     pub(super) fn insert(&mut self, topic: i64, content: TopicContent) {
         self.entries.retain(|(of, _)| *of != topic);
         self.entries.push((topic, content));

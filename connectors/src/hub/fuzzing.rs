@@ -1,4 +1,4 @@
-//! Forms of strangers.
+//! The fuzz target for forms, which come from anonymous clients.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -7,8 +7,8 @@ use tidings_broker::access::is_below;
 
 use super::hub_request::{HubRequest, HubRules, SubscriptionRequest};
 
-/// What is asked for in the first byte, and a form. What comes of it is one's own topic, and a
-/// callback that can stand in a header.
+/// The first byte selects the parser, the rest is a form. An accepted form names only topics of the
+/// hub, and a callback that is valid in a header.
 pub(crate) fn form(bytes: &[u8]) {
     let Some((kind, body)) = bytes.split_first() else { return };
     let url = |text: &str| text.parse().expect("it is a URL");
@@ -21,7 +21,7 @@ pub(crate) fn form(bytes: &[u8]) {
     };
     let is_own = |topic: &_| rules.topic_prefixes.iter().any(|prefix| is_below(topic, prefix));
     let check = |wish: &SubscriptionRequest| {
-        assert!(is_own(&wish.topic.url), "{} is somebody else's", wish.topic.url);
+        assert!(is_own(&wish.topic.url), "{} is not a topic of the hub", wish.topic.url);
         assert!(!is_below(&wish.callback, &rules.hub_url), "{} is the hub itself", wish.callback);
         for text in
             [wish.topic.verbatim_url.as_str(), wish.topic.url.as_str(), wish.callback.as_str()]

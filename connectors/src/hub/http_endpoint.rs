@@ -1,4 +1,4 @@
-//! What is answered to those who ask the hub.
+//! Handles the HTTP requests to the hub.
 
 use std::net::IpAddr;
 
@@ -16,41 +16,42 @@ use super::{DELIVERY_QUEUE, Hub, HubQueue, VERIFICATION_QUEUE, host_of, now_unix
 
 const FORM_CONTENT_TYPE: &str = "application/x-www-form-urlencoded";
 
-/// Seconds after which it may be otherwise.
+/// Value of `Retry-After` with 503, in seconds.
 const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("60");
 
-/// What is said while nobody knows more.
-const VERIFICATION_STARTED: &str = "It is heard; who registers is asked now whether it wants that.";
+/// Message of rssCloud when the verification has not ended yet.
+const VERIFICATION_STARTED: &str = "The verification has started.";
 
 /// The paths of the hub, below the public URL.
 pub const PATHS: [&str; 3] = ["/hub", "/hub/rsscloud", "/hub/ping"];
 
-/// What they are, as `paths` of `OpenAPI` in JSON.
+/// Their description: the `paths` of an `OpenAPI` document, as JSON.
 pub const OPENAPI_PATHS: &str = include_str!("openapi.json");
 
-/// What is said of a request, and what it counts for.
+/// A response, and the rate limit that its request counts for.
 #[derive(Debug)]
 pub enum HubResponse {
-    /// It is a publisher's.
+    /// From a publisher; not limited.
     Trusted(Response<Bytes>),
-    /// Anybody may ask this.
+    /// From any other client.
     Public(Response<Bytes>),
-    /// It is nobody's business. Why is for the log.
+    /// Rejected. The reason is for the log, and the client does not get it.
     Rejected(&'static str),
 }
 
-/// In which form an answer is understood.
+/// The format of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ResponseFormat {
-    /// Of WebSub: a status, and a text for people.
+    /// WebSub: a status, and a text for people.
     WebSub,
-    /// Of rssCloud: a document that says whether it is so, with this name.
+    /// rssCloud: a document with this root element, which states the result.
     RssCloud { name: &'static str, is_json: bool },
 }
 
 impl Hub {
-    /// Whose request it is. A wish is nobody's, as it is not signed, but for one about a
-    /// subscription that there is: whoever sends it names a callback that has shown to want it.
+    /// Classifies a request before it is handled. A subscription request is not signed, so it
+    /// shares the limit of its source. One about an existing subscription has a limit of its own,
+    /// because its callback was verified before.
     pub async fn classify(&self, request: &Request<Bytes>, peer: IpAddr) -> RequestClass {
         let (path, headers, body) = (request.uri().path(), request.headers(), request.body());
         let is_sound = request.method() == Method::POST && is_form(headers);
@@ -72,13 +73,13 @@ impl Hub {
             },
         };
         let Ok(wishes) = wishes else { return RequestClass::Unwanted };
-        // A disk that cannot be read says so to who wishes.
+        // A read error is reported when the request is handled.
         let subscribed =
             self.with_store(move |store| store.existing_subscription(&wishes)).await.ok().flatten();
         subscribed.map_or(RequestClass::Anonymous, |id| RequestClass::Resource(id.unsigned_abs()))
     }
 
-    /// Answers a request for one of [`PATHS`], whose body is whole.
+    /// Handles a request to one of [`PATHS`]. Its body must be complete.
     pub async fn handle(&self, request: Request<Bytes>, peer: IpAddr) -> HubResponse {
         let path = request.uri().path();
         let is_json = request.headers().get_all(ACCEPT).iter().any(accepts_json);
@@ -88,24 +89,26 @@ impl Hub {
             _ => ResponseFormat::WebSub,
         };
         if request.method() != Method::POST {
-            let text = "this is a hub of WebSub and rssCloud: ask with POST";
+            let text = "this is a hub for WebSub and rssCloud; send a POST request";
             let mut response = dialect.rejection(HubRejection { status: 405, text });
             response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
             return HubResponse::Public(response);
         }
         if !is_form(request.headers()) {
-            let text = "the body has to be a form: application/x-www-form-urlencoded";
+            let text = "the body must be a form: application/x-www-form-urlencoded";
             return HubResponse::Public(dialect.rejection(HubRejection { status: 415, text }));
         }
         if request.body().len() > FORM_BYTES_MAX {
-            let text = "the form is too long";
+            let text = "the form is longer than 64 KiB";
             return HubResponse::Public(dialect.rejection(HubRejection { status: 413, text }));
         }
         let (rules, body, headers) = (&self.config.rules, request.body(), request.headers());
         let direct = direct_peer(headers, peer);
         let is_ping = path == "/hub/ping" || hub_request::is_publish(body);
         if is_ping && !direct.is_some_and(|peer| self.is_publisher(peer)) {
-            return HubResponse::Rejected("it says that something has changed, and may not");
+            return HubResponse::Rejected(
+                "a ping from an address outside --hub-publishers, or through a proxy",
+            );
         }
         let done = match path {
             "/hub/ping" => match rules.parse_ping(body) {
@@ -131,7 +134,7 @@ impl Hub {
         self.config.publisher_networks.iter().any(|net| net.contains(peer))
     }
 
-    /// Sees to it that topics are looked at.
+    /// Publishes an event for each topic, to fetch it.
     async fn enqueue_fetches(
         &self,
         topics: Vec<CanonicalUrl<'static>>,
@@ -146,17 +149,18 @@ impl Hub {
             })
             .collect();
         self.publish(&DELIVERY_QUEUE, &events).await?;
-        Ok("It is heard, and looked at now.")
+        Ok("The topics will be fetched.")
     }
 
-    /// Sees to it that whoever wishes something is asked whether that is so.
+    /// Stores a request of WebSub, and starts its verification.
     async fn subscribe(&self, wish: SubscriptionRequest) -> Result<&'static str, HubRejection> {
         let noted = self.store_requests(vec![wish]).await?;
         self.enqueue_verifications(&noted).await?;
         Ok(VERIFICATION_STARTED)
     }
 
-    /// The same of rssCloud, where the answer says whether it is so, if that is known soon.
+    /// Stores a registration of rssCloud, starts its verifications, and waits for a moment: the
+    /// response states the outcome if it is known by then.
     async fn register(
         &self,
         wishes: Vec<SubscriptionRequest>,
@@ -167,15 +171,15 @@ impl Hub {
         self.enqueue_verifications(&noted).await?;
         let Some(outcomes) = outcomes else { return Ok(VERIFICATION_STARTED) };
         match outcomes.all_granted().await {
-            Some(true) => Ok("It is registered."),
+            Some(true) => Ok("The subscription is registered."),
             Some(false) => {
-                Err(hub_request::bad_request("the callback did not take what it was asked"))
+                Err(hub_request::bad_request("the callback did not confirm the subscription"))
             }
             None => Ok(VERIFICATION_STARTED),
         }
     }
 
-    /// Keeps wishes: their numbers, and the hosts that are to be asked.
+    /// Stores requests. Returns the id and the callback's host of each that needs verification.
     async fn store_requests(
         &self,
         wishes: Vec<SubscriptionRequest>,
@@ -186,8 +190,11 @@ impl Hub {
             .with_store(move |store| store.insert_requests(&wishes, &bounds, now_unix_ms()))
             .await;
         let heard = heard.map_err(|error| {
-            tracing::error!(%error, "hub.db");
-            HubRejection { status: 503, text: "nothing can be stored at the moment" }
+            tracing::error!(%error, "cannot access hub.db");
+            HubRejection {
+                status: 503,
+                text: "the hub cannot store requests at the moment; retry later",
+            }
         })?;
         let mut noted = Vec::new();
         for (heard, host) in heard.into_iter().zip(hosts) {
@@ -195,13 +202,13 @@ impl Hub {
                 RequestOutcome::Pending(id) => noted.push((id, host)),
                 RequestOutcome::NotSubscribed => {}
                 RequestOutcome::Full => {
-                    self.logs.rejected_subscribers.lock().add(
-                        1,
-                        "it has as many as it takes, or too many who were not verified yet",
-                    );
+                    self.logs
+                        .rejected_subscribers
+                        .lock()
+                        .add(1, "too many subscriptions or pending requests");
                     return Err(HubRejection {
                         status: 503,
-                        text: "there is no room for more at the moment",
+                        text: "too many subscriptions or pending requests; retry later",
                     });
                 }
             }
@@ -219,13 +226,13 @@ impl Hub {
         let events: Vec<_> = noted.iter().map(event).collect();
         let published = self.publish(&VERIFICATION_QUEUE, &events).await;
         if published.is_err() {
-            // Whoever is told that it was not heard wishes it again: what nobody asks about would
-            // only stand in its way.
+            // The client gets an error and will send the request again. A request without an event
+            // would only use up its limit.
             let ids: Vec<RowId> = noted.iter().map(|(id, _)| *id).collect();
             let forgotten = self
                 .with_store(move |store| ids.iter().try_for_each(|id| store.remove_request(*id)));
             if let Err(error) = forgotten.await {
-                tracing::error!(%error, "hub.db");
+                tracing::error!(%error, "cannot access hub.db");
             }
         }
         published
@@ -233,8 +240,11 @@ impl Hub {
 
     async fn publish(&self, work: &HubQueue, events: &[String]) -> Result<(), HubRejection> {
         self.publisher.publish(&work.topic(), events).await.map_err(|error| {
-            tracing::error!(%error, "an event of the hub could not be published");
-            HubRejection { status: 503, text: "nothing can be stored at the moment" }
+            tracing::error!(%error, "the hub cannot publish an event");
+            HubRejection {
+                status: 503,
+                text: "the hub cannot store requests at the moment; retry later",
+            }
         })
     }
 }
@@ -250,7 +260,7 @@ impl ResponseFormat {
     }
 
     fn rejection(self, HubRejection { status, text }: HubRejection) -> Response<Bytes> {
-        let status = StatusCode::from_u16(status).expect("it is one of HTTP");
+        let status = StatusCode::from_u16(status).expect("a rejection has a valid status");
         let mut response = match self {
             Self::WebSub => text_response(status, "text/plain", format!("{text}\n")),
             Self::RssCloud { .. } => self.rsscloud_document(status, false, text),
@@ -261,10 +271,10 @@ impl ResponseFormat {
         response
     }
 
-    /// The text has nothing in it that XML or JSON would have to escape.
+    /// `text` must not contain anything that XML or JSON escapes.
     fn rsscloud_document(self, status: StatusCode, success: bool, text: &str) -> Response<Bytes> {
         let Self::RssCloud { name, is_json } = self else {
-            unreachable!("others have no documents")
+            unreachable!("only rssCloud has documents")
         };
         if is_json {
             let json = format!("{{\"success\":{success},\"msg\":\"{text}\"}}\n");
@@ -283,7 +293,7 @@ fn text_response(status: StatusCode, content_type: &'static str, text: String) -
     response
 }
 
-/// Who asks, if nobody stands between.
+/// The address of the client, unless a proxy is in between.
 fn direct_peer(headers: &HeaderMap, peer: IpAddr) -> Option<IpAddr> {
     Some(peer.to_canonical()).filter(|_| !is_forwarded(headers))
 }

@@ -1,7 +1,7 @@
-//! rssCloud, of the cloud's side: what a form registers; pure.
+//! Parses the forms of rssCloud, as the cloud. Pure.
 //!
-//! As aggregators of today speak it: by POST, without XML-RPC and SOAP. `notifyProcedure` and
-//! `registerProcedure` mean something only there.
+//! It supports what aggregators use today: `POST`, without XML-RPC and SOAP. Only these need
+//! `notifyProcedure` and `registerProcedure`, which are ignored.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -12,22 +12,23 @@ use super::hub_request::{
     FormFields, HubRejection, HubRules, SubscriberProtocol, SubscriptionRequest, bad_request,
 };
 
-/// Registrations are for so long, by convention; subscribers come again every 24 hours.
+/// The lease of a registration, by convention. Subscribers renew every 24 hours.
 const RSSCLOUD_LEASE: Duration = Duration::from_hours(25);
 
-/// Feeds of one registration: each is a request to whom it names, who may know nothing of it.
+/// Limit of feeds in one registration. Each causes a request to a host that has not agreed to it
+/// yet.
 const FEEDS_MAX: usize = 10;
 
 impl HubRules {
-    /// What somebody registers for, one wish for each feed. Without a `domain` it is called back at
-    /// `peer`, if that is it.
+    /// Parses a registration into one subscription request for each feed. Without a `domain` the
+    /// callback is at `peer`, if the client is connected directly.
     pub(super) fn parse_registration(
         &self,
         body: &[u8],
         peer: Option<IpAddr>,
     ) -> Result<Vec<SubscriptionRequest>, HubRejection> {
         let form = FormFields::parse(body)?;
-        let domain = form.single("domain", "domain is there twice")?;
+        let domain = form.single("domain", "domain is repeated")?;
         let (host, kind) = match (domain.filter(|domain| !domain.is_empty()), peer) {
             (Some(domain), _) => (domain.to_owned(), SubscriberProtocol::RssCloud),
             (None, Some(IpAddr::V6(peer))) => {
@@ -35,25 +36,26 @@ impl HubRules {
             }
             (None, Some(IpAddr::V4(peer))) => (peer.to_string(), SubscriberProtocol::RssCloudPeer),
             (None, None) => {
-                return Err(bad_request("domain is missing, and nobody knows who asks"));
+                return Err(bad_request("domain is missing, and the request came through a proxy"));
             }
         };
         let port =
-            form.single("port", "port is there twice")?.ok_or(bad_request("port is missing"))?;
-        let port: u16 = port.parse().map_err(|_| bad_request("port is no number of a port"))?;
-        let scheme = match form.single("protocol", "protocol is there twice")? {
+            form.single("port", "port is repeated")?.ok_or(bad_request("port is missing"))?;
+        let port: u16 =
+            port.parse().map_err(|_| bad_request("port must be a number of at most 65535"))?;
+        let scheme = match form.single("protocol", "protocol is repeated")? {
             Some("https-post") => "https",
-            // Those who know no https-post say so by the port.
+            // Subscribers that do not know https-post request TLS by the port.
             Some("http-post") | None if port == 443 => "https",
             Some("http-post") | None => "http",
-            Some(_) => return Err(bad_request("protocol is http-post or https-post here")),
+            Some(_) => return Err(bad_request("protocol must be http-post or https-post")),
         };
         let path =
-            form.single("path", "path is there twice")?.ok_or(bad_request("path is missing"))?;
+            form.single("path", "path is repeated")?.ok_or(bad_request("path is missing"))?;
         let slash = if path.starts_with('/') { "" } else { "/" };
         let callback = self.parse_callback(&format!("{scheme}://{host}:{port}{slash}{path}"))?;
         if !has_host_and_port(&callback, &host, port) {
-            return Err(bad_request("domain is the name of a host, or its address"));
+            return Err(bad_request("domain must be a host name or an address"));
         }
         let mut wishes: Vec<SubscriptionRequest> = Vec::new();
         for (_, url) in form.fields().filter(|(name, _)| is_feed_field(name)) {
@@ -62,7 +64,7 @@ impl HubRules {
                 continue;
             }
             if wishes.len() == FEEDS_MAX {
-                return Err(bad_request("these are too many feeds for one request"));
+                return Err(bad_request("the request names more than 10 feeds"));
             }
             wishes.push(SubscriptionRequest {
                 topic,
@@ -73,13 +75,13 @@ impl HubRules {
             });
         }
         if wishes.is_empty() {
-            Err(bad_request("no feed is named: url1, url2, .."))
+            Err(bad_request("the request names no feed: url1, url2, .."))
         } else {
             Ok(wishes)
         }
     }
 
-    /// Which feed somebody says has changed.
+    /// Parses a ping: the feed that has changed.
     pub(super) fn parse_ping(
         &self,
         body: &[u8],
@@ -89,14 +91,14 @@ impl HubRules {
     }
 }
 
-/// The parts of the form must not make another URL together than one at that host and port.
+/// Whether the callback is at that host and port. A field must not change another part of the URL.
 fn has_host_and_port(callback: &CanonicalUrl<'_>, host: &str, port: u16) -> bool {
     callback.port() == port
         && !host.bytes().any(|byte| b"/\\?#@%".contains(&byte))
         && (host.starts_with('[') || !host.contains(':'))
 }
 
-/// `url1`, `url2` and so on; some say `url`.
+/// `url1`, `url2` and so on; some subscribers send `url`.
 fn is_feed_field(name: &str) -> bool {
     name.strip_prefix("url").is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
 }

@@ -1,4 +1,4 @@
-//! What the events of the hub ask for, done.
+//! Handles the tasks of the hub: verify a subscriber, fetch a topic, deliver content.
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -21,30 +21,31 @@ use super::{DELIVERY_QUEUE, Hub, host_of, now_unix_ms};
 use crate::outgoing::OutgoingResponse;
 use crate::worker::{TaskEnd, TaskHandler, WorkerTask};
 
-/// Bytes of a topic's content, and of all that are kept in memory.
+/// Limit of a topic's content, and of all contents in the cache.
 pub(super) const CONTENT_BYTES_MAX: usize = 4 << 20;
 
-/// Redirects of a topic, one after the other.
+/// Limit of the redirects of one fetch.
 const REDIRECTS_MAX: u32 = 5;
 
-/// Subscribers that are told together.
+/// Deliveries that are published in one batch.
 const RECIPIENT_BATCH: u32 = 1000;
 
-/// When something of a topic or subscription that is being worked on is tried again.
+/// Wait before a task is retried because another task with its target is running.
 const BUSY_RETRY_MS: u64 = 500;
-/// When what could not be read or written is.
+/// Wait before a task is retried after an error of the store or the broker.
 const ERROR_RETRY_MS: u64 = 10_000;
 
-/// Characters of an event that is not the hub's, for the log.
+/// Limit of the characters of an invalid event in the log.
 const LOGGED_CHARS_MAX: usize = 200;
 
-/// Does it.
+/// Runs one group's tasks.
 pub(super) struct HubTaskHandler {
     pub(super) hub: Arc<Hub>,
     pub(super) stop: CancellationToken,
 }
 
-/// What could not be read, written or published, which is none of the subscriber's doing.
+/// An error of the store or the broker. The task is retried uncounted, because the subscriber did
+/// not cause it.
 enum HubError {
     Store(rusqlite::Error),
     Broker(ClientError),
@@ -56,7 +57,7 @@ impl From<rusqlite::Error> for HubError {
     }
 }
 
-/// Nobody else works on it meanwhile.
+/// Permission to work on a target. No other task with this target runs before it is dropped.
 struct TargetPermit<'a> {
     hub: &'a Hub,
     target: String,
@@ -85,7 +86,7 @@ impl TaskHandler for HubTaskHandler {
     }
 
     fn disconnected(&self, error: &ClientError) {
-        tracing::warn!(%error, "the hub connects again");
+        tracing::warn!(%error, "the hub has lost its connection to the broker; it reconnects");
     }
 }
 
@@ -116,7 +117,7 @@ impl Hub {
         };
         done.unwrap_or_else(|trouble| {
             match trouble {
-                HubError::Store(error) => tracing::error!(%error, "hub.db"),
+                HubError::Store(error) => tracing::error!(%error, "cannot access hub.db"),
                 HubError::Broker(error) => tracing::error!(%error, "the hub cannot publish"),
             }
             TaskEnd::Nack(
@@ -132,7 +133,7 @@ impl Hub {
         is_free.then(|| TargetPermit { hub: self, target: target.to_owned() })
     }
 
-    /// Asks whoever is to be told, or not any more, whether it wants that. What it says is final.
+    /// Verifies a subscription request. The answer of the callback is final.
     async fn verify(&self, id: RowId, is_last: bool) -> Result<TaskEnd, HubError> {
         let Some(wish) = self.with_store(move |store| store.pending_request(id)).await? else {
             return Ok(TaskEnd::done());
@@ -178,12 +179,7 @@ impl Hub {
                 self.with_store(move |store| store.remove_request(id)).await?;
                 self.verification_waiters.resolve(id, false);
                 let status = answered.status.as_u16();
-                tracing::info!(
-                    topic,
-                    host,
-                    status,
-                    "a subscriber of the hub does not want what it was asked"
-                );
+                tracing::info!(topic, host, status, "a subscriber of the hub declined a request");
                 Ok(TaskEnd::done())
             }
             Err(failure) if failure.is_transient() && !is_last => {
@@ -198,16 +194,16 @@ impl Hub {
         }
     }
 
-    /// Who meant it has no place nevertheless, and is told so, once.
+    /// Notifies a verified subscriber that it exceeds a limit, once.
     async fn deny(&self, wish: &SubscriptionRequest) {
-        self.logs.rejected_subscribers.lock().add(1, "--hub-subscribers is less than it was");
+        self.logs.rejected_subscribers.lock().add(1, "--hub-subscribers was lowered");
         if let Some(url) = callback_request::denial_url(wish) {
-            // Whoever does not hear it finds out when nothing comes.
+            // A subscriber that misses the denial gets no content.
             let _ = self.send(Method::GET, &url, HeaderMap::new(), Bytes::new(), 0).await;
         }
     }
 
-    /// Looks at a topic, and has all its subscribers told if it has changed.
+    /// Fetches a topic. If it has changed, publishes a delivery for each subscriber.
     async fn fetch(&self, url: &CanonicalUrl<'_>) -> Result<TaskEnd, HubError> {
         let topic = url.to_string();
         let asked = topic.clone();
@@ -236,21 +232,21 @@ impl Hub {
         let body = answered.body;
         let stored =
             self.with_store(move |store| store.put_content(&topic, content_type.as_deref(), &body));
-        // Also where nothing has changed: somebody may have missed it for good.
+        // Also if nothing has changed: all attempts of an earlier delivery may have failed.
         if let Some(stored) = stored.await? {
             self.enqueue_deliveries(stored).await?;
         }
         Ok(TaskEnd::done())
     }
 
-    /// Asks the site itself for a topic, and says why what it answers is no content, if it is none.
-    /// Its redirects are followed while they stay below the prefixes: nothing else may be asked
-    /// this way, nor be distributed.
+    /// Fetches the content of a topic from the operator's own site. The second value is the reason
+    /// if the response is not content. Redirects are followed only below the prefixes, because
+    /// nothing else may be fetched this way or distributed.
     async fn fetch_content(
         &self,
         topic: &CanonicalUrl<'_>,
     ) -> Result<(OutgoingResponse, Option<Cow<'static, str>>), Failure> {
-        // What is new must not be what some cache still has.
+        // A cache in between may have an old version.
         let mut headers = HeaderMap::new();
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         let mut at = topic.clone().into_owned();
@@ -268,14 +264,14 @@ impl Hub {
                 return Ok((answered, Some(why_not.into())));
             }
             if redirects == REDIRECTS_MAX {
-                return Ok((answered, Some("it redirects too often".into())));
+                return Ok((answered, Some("it has more than 5 redirects".into())));
             }
             (at, redirects) = (next, redirects + 1);
         }
     }
 
-    /// Has all who miss a content told. Where that was broken off it is done again, and events that
-    /// are there already are dropped by their ids.
+    /// Publishes a delivery for each subscriber that misses a content. After an interruption it
+    /// starts again; the ids of events prevent duplicates.
     async fn enqueue_deliveries(&self, stored: StoredVersion) -> Result<(), HubError> {
         let (mut after, mut count) = (0, 0);
         loop {
@@ -310,7 +306,7 @@ impl Hub {
         Ok(())
     }
 
-    /// Sends a subscriber the newest that it misses, until it misses nothing.
+    /// Delivers the newest content to a subscriber, until no newer one exists.
     async fn deliver(&self, id: RowId, is_last: bool) -> Result<TaskEnd, HubError> {
         loop {
             if let Some(end) = self.deliver_once(id, is_last).await? {
@@ -319,8 +315,8 @@ impl Hub {
         }
     }
 
-    /// `None`: it was taken. By then something newer may be there, of which nobody else tells this
-    /// subscriber.
+    /// `None`: delivered. Newer content may exist by then, for which this subscriber has no other
+    /// delivery.
     async fn deliver_once(&self, id: RowId, is_last: bool) -> Result<Option<TaskEnd>, HubError> {
         let Some(due) = self.with_store(move |store| store.due_delivery(id, now_unix_ms())).await?
         else {
@@ -362,7 +358,7 @@ impl Hub {
             tracing::warn!(
                 host,
                 topic = due.verbatim_url,
-                "a subscriber of the hub is dropped, as nothing has reached it for so long"
+                "a subscriber of the hub is dropped after too many failed deliveries"
             );
             return Ok(Some(TaskEnd::Ack(Outcome::Failed, KeyRest::default())));
         }
@@ -374,7 +370,7 @@ impl Hub {
         Ok(Some(end))
     }
 
-    /// The newest content of a topic.
+    /// Returns the newest content of a topic.
     async fn load_content(&self, due: &DueDelivery) -> Result<Option<TopicContent>, HubError> {
         let number = due.topic_id;
         let kept = self.content_cache.lock().get(number, due.version);
@@ -388,7 +384,7 @@ impl Hub {
         Ok(content)
     }
 
-    /// Tells somebody that a topic has changed, as rssCloud does it.
+    /// Notifies a callback of a change, by rssCloud.
     async fn notify_rsscloud(
         &self,
         callback: &CanonicalUrl<'_>,
@@ -409,14 +405,15 @@ impl Hub {
         self.subscriber_client.send(method, url, headers, body, body_max).await
     }
 
-    /// An event that is none of the hub's.
+    /// Rejects an event that the hub did not publish.
     fn invalid_event(&self, what: &str) -> TaskEnd {
         let event: String = what.chars().take(LOGGED_CHARS_MAX).collect();
-        self.logs.invalid_events.lock().add(1, format_args!("it is {event:?}"));
+        self.logs.invalid_events.lock().add(1, format_args!("the event {event:?}"));
         TaskEnd::Ack(Outcome::Failed, KeyRest::default())
     }
 
-    /// A request that was not made, since it must not be, or that will never do.
+    /// Logs a request that was not sent, because its address is not allowed, or that can never
+    /// succeed.
     fn log_unreachable(&self, failure: &Failure, host: &str) {
         self.logs.unreachable_subscribers.lock().add(1, format_args!("{host}: {failure}"));
     }
@@ -426,17 +423,17 @@ fn content_error(answered: &OutgoingResponse) -> Option<&'static str> {
     let codings = answered.headers.get_all(CONTENT_ENCODING).iter();
     let mut codings = codings.map(HeaderValue::as_bytes);
     if codings.any(|coding| !coding.eq_ignore_ascii_case(b"identity")) {
-        Some("it comes compressed, though that was not asked for")
+        Some("its Content-Encoding was not requested")
     } else if !answered.is_complete {
         Some("it is longer than 4 MiB")
     } else if answered.status != StatusCode::OK {
-        Some("its status")
+        Some("its status is not 200")
     } else {
         None
     }
 }
 
-/// It goes back for what was answered, for as long as that says.
+/// Retries after a response, no earlier than it permits.
 fn retry_for_response(answered: &OutgoingResponse) -> TaskEnd {
     let after_ms = answered.retry_after().and_then(|wait| u64::try_from(wait.as_millis()).ok());
     let reason = format!("status_{}", answered.status.as_u16());

@@ -1,4 +1,4 @@
-//! Wishes of whom somebody waits to hear what has become of them.
+//! HTTP requests that wait for the outcome of their verifications.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,18 +9,18 @@ use tokio::time::timeout;
 
 use super::store::RowId;
 
-/// For how long somebody waits at most, for all of its wishes: who is asked meanwhile may be able
-/// to do only one thing at a time, and answers when it has been answered.
+/// Time limit for all verifications of one HTTP request. A subscriber that handles one request at a
+/// time cannot answer the challenge before it has this response.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Wishes that somebody waits for: as long as it does its form is in memory.
+/// Limit of the verifications that are waited for. Each keeps a form in memory.
 const WAITERS_MAX: usize = 64;
 
-/// By their numbers, where it is said.
+/// The senders of outcomes, by the id of the subscription request.
 #[derive(Debug, Default)]
 pub(super) struct VerificationWaiters(Mutex<HashMap<RowId, oneshot::Sender<bool>>>);
 
-/// The wishes of one who waits, who need not do so to the end.
+/// The outcomes that one HTTP request waits for. Dropping it cancels the wait.
 #[derive(Debug)]
 pub(super) struct PendingOutcomes<'a> {
     waiters: &'a VerificationWaiters,
@@ -29,8 +29,8 @@ pub(super) struct PendingOutcomes<'a> {
 }
 
 impl VerificationWaiters {
-    /// Begins to wait for all of these, none of which is being asked yet. `None`: too many others
-    /// wait.
+    /// Starts to wait for these requests. Their verification must not have started yet. `None`:
+    /// over the limit.
     pub(super) fn wait_for(&self, ids: Vec<RowId>) -> Option<PendingOutcomes<'_>> {
         let mut awaited = self.0.lock();
         if awaited.len() + ids.len() > WAITERS_MAX {
@@ -45,22 +45,22 @@ impl VerificationWaiters {
         Some(PendingOutcomes { waiters: self, ids, receivers })
     }
 
-    /// What has become of a wish.
+    /// Reports the outcome of one request.
     pub(super) fn resolve(&self, id: RowId, is_granted: bool) {
         if let Some(sender) = self.0.lock().remove(&id) {
-            // Whoever waited may be gone.
+            // The receiver may have been dropped.
             let _ = sender.send(is_granted);
         }
     }
 
-    /// Nobody hears anything any more.
+    /// Ends all waits without an outcome.
     pub(super) fn cancel_all(&self) {
         self.0.lock().clear();
     }
 }
 
 impl PendingOutcomes<'_> {
-    /// Whether all of them were granted. `None`: nobody knows that yet.
+    /// Whether all requests were granted. `None`: the time limit or the hub ended the wait.
     pub(super) async fn all_granted(mut self) -> Option<bool> {
         let receivers = std::mem::take(&mut self.receivers);
         let all = async {

@@ -1,4 +1,4 @@
-//! Where ZeroMQ sockets are: `tcp://HOST:PORT`, and no other transport.
+//! Addresses of ZeroMQ sockets: `tcp://HOST:PORT`. Other transports are not supported.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -6,8 +6,8 @@ use std::str::FromStr;
 
 const SCHEME: &str = "tcp://";
 
-/// Where to listen: `tcp://127.0.0.1:12347`, `tcp://[::1]:12347`, or `tcp://*:12347` for all
-/// addresses of version 4. Port 0 takes a free one.
+/// Address of a listening socket: `tcp://127.0.0.1:12347`, `tcp://[::1]:12347`, or `tcp://*:12347`
+/// for all IPv4 addresses. Port 0 selects a free port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BindEndpoint(pub SocketAddr);
 
@@ -16,7 +16,7 @@ impl FromStr for BindEndpoint {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
-            "write tcp://ADDRESS:PORT, such as tcp://127.0.0.1:12347 or tcp://*:12347".to_owned()
+            "expected tcp://ADDRESS:PORT, such as tcp://127.0.0.1:12347 or tcp://*:12347".to_owned()
         };
         let place = text.strip_prefix(SCHEME).ok_or_else(wrong)?;
         if let Some(port) = place.strip_prefix("*:") {
@@ -33,12 +33,12 @@ impl fmt::Display for BindEndpoint {
     }
 }
 
-/// Where somebody else listens: `tcp://HOST:PORT`. The host is looked up when connecting.
+/// Address of a foreign socket: `tcp://HOST:PORT`. The host is resolved for each connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectEndpoint(String);
 
 impl ConnectEndpoint {
-    /// As a socket wants it.
+    /// The address in the form that the libraries take.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -69,7 +69,7 @@ impl FromStr for ConnectEndpoint {
             {
                 Ok(Self(text.to_owned()))
             }
-            _ => Err("write tcp://HOST:PORT, such as tcp://127.0.0.1:5556".to_owned()),
+            _ => Err("expected tcp://HOST:PORT, such as tcp://127.0.0.1:5556".to_owned()),
         }
     }
 }

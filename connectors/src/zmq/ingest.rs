@@ -1,4 +1,4 @@
-//! Messages from outside to the broker.
+//! Publishes the messages of a PULL or SUB socket.
 
 #![expect(clippy::disallowed_methods, reason = "connections are counted every second")]
 
@@ -17,22 +17,22 @@ use super::socket::{Frames, ZmqPuller, ZmqSubscriber};
 use super::{BridgeConfig, BridgeReport, ZmqConfig, ZmqRunError, ZmqStartError};
 use crate::rate_limited_log::RateLimitedLog;
 
-/// Messages between two looks at whether it is to stop.
+/// Limit of the messages between two checks of `stop`.
 const MESSAGE_BATCH: usize = 64;
 
-/// How long a stop may take, for the last answers of the broker. The process has a little more.
+/// Time limit for the broker's last answers at a stop. The stop of the process has a longer one.
 const FINISH_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Where messages come from, and what they mean.
+/// A socket, and how its messages become events.
 pub(crate) enum MessageSource {
-    /// From anybody who pushes.
+    /// Messages from any PUSH socket.
     Pull(ZmqPuller),
-    /// From somebody else's PUB socket.
+    /// Messages from a foreign PUB socket.
     Bridge { subscriber: Box<ZmqSubscriber>, bridge: BridgeConfig, seqs: SeqTracker },
 }
 
 impl MessageSource {
-    /// Waits until the other side is there; `None` if it is to stop before.
+    /// Connects to a foreign PUB socket, once it is reachable; `None`: stopped before.
     pub(crate) async fn connect_bridge(
         bridge: BridgeConfig,
         stop: &CancellationToken,
@@ -48,8 +48,7 @@ impl MessageSource {
         Ok(Some(Self::Bridge { subscriber: Box::new(subscriber), bridge, seqs: SeqTracker::new() }))
     }
 
-    /// The label that the broker shows. It also tells that what comes is from people whom nobody
-    /// knows.
+    /// The label that the broker shows.
     fn client_name(&self) -> &'static str {
         match self {
             Self::Pull(_) => "zmq-pull",
@@ -65,7 +64,7 @@ impl MessageSource {
         }
     }
 
-    /// The event in a message. The one place that decides what is taken from outside.
+    /// Converts a message to an event. Every message from outside passes this check.
     fn parse_event(&mut self, frames: &Frames) -> Result<ZmqEvent, FrameError> {
         match self {
             Self::Pull(_) => frames::parse_event(frames),
@@ -89,8 +88,8 @@ impl MessageSource {
     }
 }
 
-/// Publishes what comes, as fast as the broker confirms it, until `stop`; then waits a moment for
-/// what is on its way.
+/// Publishes messages until `stop`, no faster than the broker confirms them. Then waits for the
+/// confirmations of messages in flight, up to a time limit.
 pub(crate) async fn run(
     config: &ZmqConfig,
     mut source: MessageSource,
@@ -104,7 +103,7 @@ pub(crate) async fn run(
         let message = tokio::select! {
             biased;
             () = stop.cancelled() => break,
-            // A connection that is slow to come is not begun anew every second.
+            // The tick must not restart an attempt to connect that takes longer than a second.
             _ = tick.tick(), if inlet.is_connected() => {
                 source.tick()?;
                 inlet.flush_logs();
@@ -127,7 +126,7 @@ pub(crate) async fn run(
                 Err(reason) => inlet.dropped.add(1, reason),
             }
             left -= 1;
-            // What is there already is taken without asking everybody else each time.
+            // Takes messages that have arrived already, without polling the other branches.
             message = tokio::select! {
                 biased;
                 message = source.receive(), if left > 0 && inlet.has_capacity() => Some(message),
@@ -162,13 +161,14 @@ pub(crate) async fn run(
     }))
 }
 
-/// The numbers of another broker's messages, where they have any: whether some were missed.
+/// Finds missed and repeated messages by the seqs that another Tidings sends.
 #[derive(Debug)]
 pub(crate) struct SeqTracker {
     last_seqs: HashMap<TopicName, Seq>,
-    /// Numbers that never came. Some may have been empty (`GAP`).
+    /// Skipped seqs. Some of them may have had no event (`GAP`).
     missed: RateLimitedLog,
-    /// Messages with a number that was there before, as after a restart of the other side.
+    /// Messages with a seq that was not higher than the one before, as after a restart of the other
+    /// process.
     repeated: u64,
 }
 
@@ -193,7 +193,8 @@ impl SeqTracker {
                 }
                 *last = seq;
             }
-            // Whoever makes up topics does not make this larger.
+            // At the limit no topic is added, so that a peer which invents topics cannot use up
+            // memory.
             None if is_full => {}
             None => {
                 self.last_seqs.insert(topic, seq);

@@ -1,4 +1,4 @@
-//! The process: its sockets, and who serves them.
+//! Runs the ZeroMQ process: opens the sockets, and serves them.
 
 use tokio_util::sync::CancellationToken;
 
@@ -7,12 +7,12 @@ use super::socket::{ZmqPublisher, ZmqPuller};
 use super::topic_forwarder::TopicForwarder;
 use super::{BoundAddresses, BridgeReport, ZmqConfig, ZmqRunError};
 
-/// Opens the sockets, says where they are, and serves them until `stop` or until it cannot go on.
+/// Opens the sockets, reports their addresses to `ready`, and serves them until `stop` or an error.
 ///
-/// Returns what a bridge has done. Has to run on a runtime of one thread.
+/// Returns the counts of the bridge, if there is one. Must run on a runtime with one thread.
 ///
 /// # Panics
-/// If the configuration asks for nothing.
+/// If the configuration has no socket.
 pub async fn run(
     config: ZmqConfig,
     ready: impl FnOnce(&BoundAddresses),
@@ -32,7 +32,7 @@ pub async fn run(
     bound.pull = puller.as_ref().map(ZmqPuller::address);
     assert!(
         publisher.is_some() || puller.is_some() || config.bridge.is_some(),
-        "it is to do something"
+        "the configuration must have a socket"
     );
     ready(&bound);
     let outlet = async {

@@ -1,9 +1,8 @@
-//! Topics of the broker to the PUB socket: from a durable cursor on each, which follows a little
-//! behind.
+//! Sends topics of the broker to the PUB socket, from a durable cursor on each topic.
 //!
-//! What was handed to the socket may still be in its queues, and is lost with the process. So a
-//! cursor moves to where the socket was a second or two ago, and what came after that is sent again
-//! by the next process, under the same numbers.
+//! An event that was handed to the socket may still be in its queues, and is lost with the process.
+//! So the durable cursor moves only to where the socket was a second or two ago. The next process
+//! sends the events after it again, with the same seqs.
 
 #![expect(clippy::disallowed_methods, reason = "topics are listed every second")]
 
@@ -23,37 +22,36 @@ use super::socket::ZmqPublisher;
 use super::{TopicPattern, ZmqConfig, ZmqRunError};
 use crate::rate_limited_log::RateLimitedLog;
 
-/// The durable cursors, and the label that the broker shows.
+/// The name of the durable cursors, and the label that the broker shows.
 const CURSOR_NAME: &str = "zmq-pub";
 
-/// Events between two turns of the socket.
+/// Events between two flushes of the socket's queues.
 const EVENT_BATCH: u32 = 64;
 
-/// How long a stop may take: for what is in the socket's queues, and for the last answers.
+/// Time limit of a stop, for the socket's queues and the broker's last answers.
 const STOP_TIMEOUT: std::time::Duration = std::time::Duration::from_millis(200);
 
-/// Follows all topics.
+/// Forwards all selected topics.
 pub(crate) struct TopicForwarder<'a> {
     client: Client,
     patterns: &'a [TopicPattern],
     cursor: CursorName,
     topics: HashMap<TopicName, TopicProgress>,
-    /// Questions to the broker, in whose order it answers.
+    /// Commands without an answer, in the order in which the broker answers.
     pending: VecDeque<(ForwarderCommand, PendingAnswer)>,
-    /// Topics without a cursor are not heard from their beginning, but from what comes: nobody was
-    /// here before.
+    /// Whether a topic without a cursor is read from its head instead of its first event. True
+    /// while the existing topics are subscribed for the first time.
     starts_at_head: bool,
     is_listing: bool,
     refused_log: RateLimitedLog,
     lost_events_log: RateLimitedLog,
 }
 
-/// A topic.
+/// How far a topic has been sent.
 struct TopicProgress {
-    /// Its name, which all of its messages share.
+    /// The name of the topic as a frame, which all of its messages share.
     topic_frame: Bytes,
-    /// The last number that was handed to the socket; what it was at the last tick, and what the
-    /// cursor was moved to.
+    /// The last seq that was handed to the socket.
     sent: Option<Seq>,
     sent_at_tick: Option<Seq>,
     cursor_seq: Option<Seq>,
@@ -67,7 +65,7 @@ enum ForwarderCommand {
 }
 
 impl<'a> TopicForwarder<'a> {
-    /// Sends events until `stop`, or until the broker is gone.
+    /// Forwards events until `stop` or an error.
     pub(crate) async fn run(
         config: &'a ZmqConfig,
         mut socket: ZmqPublisher,
@@ -85,22 +83,23 @@ impl<'a> TopicForwarder<'a> {
         let mut outlet = Self {
             client,
             patterns: &config.topics,
-            cursor: CURSOR_NAME.parse().expect("it is the name of a cursor"),
+            cursor: CURSOR_NAME.parse().expect("the constant is a valid name"),
             topics: HashMap::new(),
             pending: VecDeque::new(),
             starts_at_head: false,
             is_listing: false,
-            refused_log: RateLimitedLog::new("the broker refused something"),
-            lost_events_log: RateLimitedLog::new("events that were gone before they could be sent"),
+            refused_log: RateLimitedLog::new("the broker rejected a command"),
+            lost_events_log: RateLimitedLog::new("events that expired before they were sent"),
         };
         outlet.subscribe_existing().await?;
         outlet.forward(&mut deliveries, &mut socket, stop).await?;
-        // What cannot be had in time comes again when the next process begins.
+        // The next process sends the events again if their cursor is not moved in time.
         let _ = timeout(STOP_TIMEOUT, outlet.finish(deliveries, &mut socket)).await;
         Ok(())
     }
 
-    /// Subscribes to what there is. If one of the topics has a cursor, those without one are new.
+    /// Subscribes to the existing topics. If one of them has a cursor, topics without one are new,
+    /// and are sent from their first event.
     async fn subscribe_existing(&mut self) -> Result<(), ClientError> {
         let names = self
             .selected_topics(&self.client.request(&topic_command("ls", None, Vec::new())).await?);
@@ -112,7 +111,7 @@ impl<'a> TopicForwarder<'a> {
                     self.starts_at_head = false;
                     break;
                 }
-                // It was deleted meanwhile.
+                // The topic was deleted since.
                 Ok(_) | Err(ClientError::Refused(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -124,7 +123,7 @@ impl<'a> TopicForwarder<'a> {
         Ok(())
     }
 
-    /// The topics of a list that are to be sent.
+    /// The topics of a list that match the patterns.
     fn selected_topics(&self, list: &CommandAnswer) -> Vec<TopicName> {
         let wanted = |name: &str| {
             self.patterns.is_empty() || self.patterns.iter().any(|pattern| pattern.matches(name))
@@ -168,7 +167,7 @@ impl<'a> TopicForwarder<'a> {
         }
     }
 
-    /// Hands an event to the socket.
+    /// Processes a delivery. An event goes to the socket.
     async fn deliver(
         &mut self,
         delivery: Delivery,
@@ -186,10 +185,10 @@ impl<'a> TopicForwarder<'a> {
                     socket.send(message).await?;
                 }
             }
-            // Who misses the number asks the broker, and is told the same.
+            // A subscriber that misses the seq can read the topic, and gets the same `LAG`.
             Delivery::Lag { topic, from, to } => {
                 self.skip_to(&topic, to);
-                self.lost_events_log.add(to.0 - from.0 + 1, "the topic keeps less");
+                self.lost_events_log.add(to.0 - from.0 + 1, "the topic has not kept them");
             }
             Delivery::Gap { topic, to, .. } => self.skip_to(&topic, to),
             Delivery::Notice(error) => self.refused_log.add(1, error),
@@ -204,8 +203,7 @@ impl<'a> TopicForwarder<'a> {
         }
     }
 
-    /// Asks for topics that have come, and moves cursors to where the socket was at the tick
-    /// before.
+    /// Requests the list of topics, and moves cursors to where the socket was at the previous tick.
     async fn tick(&mut self) -> Result<(), ClientError> {
         if !self.is_listing {
             self.is_listing = true;
@@ -216,7 +214,7 @@ impl<'a> TopicForwarder<'a> {
             .await
     }
 
-    /// Moves cursors behind what `which` says of each topic.
+    /// Moves each cursor past the seq that `which` returns.
     async fn move_cursors(
         &mut self,
         which: impl Fn(&mut TopicProgress) -> Option<Seq>,
@@ -244,7 +242,7 @@ impl<'a> TopicForwarder<'a> {
         Ok(())
     }
 
-    /// Hears a topic, from its cursor on; a process before this one may not have gone yet.
+    /// Subscribes from the cursor of the topic. Takes the cursor over from an earlier process.
     async fn subscribe(&mut self, topic: TopicName) -> Result<(), ClientError> {
         let frame = Bytes::copy_from_slice(topic.as_str().as_bytes());
         let followed =
@@ -273,8 +271,8 @@ impl<'a> TopicForwarder<'a> {
             }
             (ForwarderCommand::ForgetCursor(topic), Ok(_)) => return self.subscribe(topic).await,
             (ForwarderCommand::Subscribe(_) | ForwarderCommand::Seen, Ok(_)) => return Ok(()),
-            // The cursor is beyond the end: the topic has lost what it had, and its numbers begin
-            // anew.
+            // The cursor is beyond the head: the topic has lost its events, and its seqs start at 1
+            // again.
             (ForwarderCommand::Subscribe(topic), Err(ClientError::Refused(error)))
                 if error.code == Code::Conflict =>
             {
@@ -284,7 +282,7 @@ impl<'a> TopicForwarder<'a> {
                 self.pending.push_back((ForwarderCommand::ForgetCursor(topic), answering));
                 return Ok(());
             }
-            // It is tried again when topics are listed next.
+            // Retried after the next list of topics.
             (
                 ForwarderCommand::Subscribe(topic) | ForwarderCommand::ForgetCursor(topic),
                 Err(error),
@@ -307,9 +305,9 @@ impl<'a> TopicForwarder<'a> {
         }
     }
 
-    /// Waits until the socket has sent everything, and moves the cursors behind it.
+    /// Waits until the socket has sent all messages, and moves the cursors.
     async fn finish(&mut self, deliveries: Deliveries, socket: &mut ZmqPublisher) {
-        // Nothing more is taken, so nothing may stand in the way of the last answers.
+        // No more deliveries are read, so they cannot block the last answers.
         drop(deliveries);
         let has_left = socket.drain().await;
         let moved = self.move_cursors(|it| if has_left { it.sent } else { it.sent_at_tick }).await;
@@ -321,7 +319,7 @@ impl<'a> TopicForwarder<'a> {
     }
 }
 
-/// The next answer, for ever if there is none. Cancel-safe.
+/// The next answer; pending forever if there is none. Cancel-safe.
 async fn next_answer(
     asked: &mut VecDeque<(ForwarderCommand, PendingAnswer)>,
 ) -> (ForwarderCommand, Result<CommandAnswer, ClientError>) {
@@ -339,7 +337,7 @@ fn topic_command<'a>(
     Command::Topic(ManageCommand { action, name, settings })
 }
 
-/// Whether a line of `TOPIC show` is about the cursor of this name.
+/// Whether a line of `TOPIC show` describes the cursor of this name.
 fn is_cursor_line(line: &str, name: &str) -> bool {
     let mut words = line.split(' ');
     words.next() == Some("cursor") && words.next() == Some(name)

@@ -1,4 +1,4 @@
-//! What is wished of the hub, until it is known whether that is meant.
+//! Subscription requests that wait for their verification: the table `wishes`.
 
 use std::time::Duration;
 
@@ -10,37 +10,36 @@ use super::{
 };
 use crate::hub::hub_request::{HubTopic, SubscriptionRequest};
 
-/// Wishes of one host, and for one subscription, whose verification is to come: whoever wishes in
-/// somebody else's name has so many, and all others theirs.
+/// Limits of pending requests for one host and for one subscription. A client that sends requests
+/// in the name of another uses up only the limit of that host.
 pub(super) const REQUESTS_PER_HOST_MAX: u64 = 100;
 pub(super) const REQUESTS_PER_SUBSCRIPTION_MAX: u64 = 3;
 
-/// What became of a wish that was heard.
+/// Outcome of storing a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::hub) enum RequestOutcome {
-    /// It is to be verified.
+    /// Stored; it needs verification.
     Pending(RowId),
-    /// There is nothing to end.
+    /// A request to unsubscribe without a subscription.
     NotSubscribed,
-    /// There is no room for it.
+    /// Over a limit.
     Full,
 }
 
-/// What became of one that was shown to be meant.
+/// Outcome of a verified request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::hub) enum GrantOutcome {
-    /// What was wished.
+    /// The subscription was created, renewed or ended.
     Applied,
-    /// It was not wished any more, or something later was.
+    /// The request was removed, or a later one was verified first.
     Superseded,
-    /// There are as many subscriptions as there may be: more than there were to be when it was
-    /// heard.
+    /// Over the limit of subscriptions, which was lowered since the request was stored.
     Full,
 }
 
 impl HubStore {
-    /// Notes what is wished, safe from a loss of power; all of it, or nothing where there is no
-    /// room for all ([`RequestOutcome::Full`]).
+    /// Stores requests durably: all of them, or none if one exceeds a limit
+    /// ([`RequestOutcome::Full`]).
     pub(in crate::hub) fn insert_requests(
         &self,
         wishes: &[SubscriptionRequest],
@@ -66,7 +65,7 @@ impl HubStore {
         })
     }
 
-    /// The first of the subscriptions that these wishes are about, if they are there, all of them.
+    /// The first of the subscriptions that these requests are about, if all of them exist.
     pub(in crate::hub) fn existing_subscription(
         &self,
         wishes: &[SubscriptionRequest],
@@ -85,7 +84,7 @@ impl HubStore {
         Ok(first)
     }
 
-    /// A wish that is still to be verified.
+    /// Returns a request that is not verified yet.
     pub(in crate::hub) fn pending_request(
         &self,
         id: RowId,
@@ -94,8 +93,8 @@ impl HubStore {
         self.0.lock().prepare_cached(sql)?.query_row([id], read_request).optional()
     }
 
-    /// It has shown that it wants this: so it is, from now on, if there is room. Whatever was
-    /// wished before that for the same is void.
+    /// Applies a verified request, unless it exceeds the limit of subscriptions. Earlier requests
+    /// for the same subscription become void.
     pub(in crate::hub) fn grant(
         &self,
         id: RowId,
@@ -126,7 +125,7 @@ impl HubStore {
                     SELECT id, ?2, ?3, ?4, ?5, ?6, version FROM topics WHERE url = ?1
                     ON CONFLICT DO UPDATE SET named = excluded.named, secret = excluded.secret,
                         until_unix_ms = excluded.until_unix_ms,
-                        -- Whoever begins anew is not told what was before.
+                        -- After an expired lease it does not get earlier content.
                         delivered = iif(until_unix_ms <= ?7, excluded.delivered, delivered)",
                     params![
                         url,
@@ -153,7 +152,7 @@ impl HubStore {
         })
     }
 
-    /// It does not want it, or nobody knows.
+    /// Removes a request that was declined or not answered.
     pub(in crate::hub) fn remove_request(&self, id: RowId) -> StoreResult<()> {
         self.write(false, |transaction| {
             transaction.execute("DELETE FROM wishes WHERE id = ?1", [id]).map(drop)
@@ -161,9 +160,9 @@ impl HubStore {
     }
 }
 
-/// What there is of a subscription that somebody wishes for.
+/// The rows of one subscription.
 struct SubscriptionState {
-    /// Wishes for it whose verification is to come.
+    /// Its requests that wait for their verification.
     pending_requests: u64,
     is_subscribed: bool,
 }
@@ -186,8 +185,8 @@ fn subscription_state(
     })
 }
 
-/// Whether there may be a subscription of this wish: it is there, or there are not too many. What
-/// was promised when it was heard is not enough, as there may be fewer now.
+/// Whether a subscription for this request may exist: it exists already, or the limit permits one
+/// more. This is checked again here because the limit may have been lowered since.
 fn has_free_subscription(
     transaction: &Transaction<'_>,
     wish: &SubscriptionRequest,
@@ -206,7 +205,8 @@ impl SubscriptionState {
         self.is_subscribed || self.pending_requests > 0
     }
 
-    /// Whether one more wish may wait. Who has a subscription can always renew and end it.
+    /// Whether one more request may be stored. A subscriber can always renew and end its
+    /// subscription.
     fn admits(
         &self,
         transaction: &Transaction<'_>,
@@ -225,13 +225,13 @@ impl SubscriptionState {
             Ok([row.get(0)?, row.get(1)?, row.get(2)?])
         })?;
         let [wishes, subscriptions, of_host] = counts.map(i64::unsigned_abs);
-        // Each of those who wait may be one more.
+        // Each pending request may become a subscription.
         let has_place = wish.lease.is_none() || subscriptions + wishes < bounds.subscriptions_max;
         Ok(wishes < bounds.pending_requests_max && has_place && of_host < REQUESTS_PER_HOST_MAX)
     }
 }
 
-/// The first that was noted of these; all of them are taken back.
+/// The id of the first stored request, from which on all are deleted again.
 fn first_inserted(heard: &[RequestOutcome]) -> RowId {
     let noted = heard.iter().find_map(|heard| match heard {
         RequestOutcome::Pending(id) => Some(*id),

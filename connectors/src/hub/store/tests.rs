@@ -1,4 +1,4 @@
-//! On real files, as they are after each step.
+//! Tests on real files, with the state after each step.
 
 use tempfile::TempDir;
 use tidings_subscriber::database;
@@ -100,7 +100,7 @@ fn a_version_1_file_is_migrated_and_changed_rows_get_digests() {
     store.mark_delivered(id, stored.version).unwrap();
     insert_pending(&store, &request(2, Some(10)));
     drop(store);
-    // `own` and one topic are as they were.
+    // `own` and one topic have not changed, so they have no digests.
     let checked = database::check(&path, Some(&SCHEMA)).unwrap();
     assert_eq!((checked.problems.len(), checked.notes.len()), (0, 2), "{checked:?}");
     drop(HubStore::open(&path).unwrap());
@@ -158,7 +158,7 @@ fn a_renewal_replaces_the_lease_and_the_secret() {
     assert_eq!(grant(&store, insert_pending(&store, &renewed), 5_000), GrantOutcome::Applied);
     put_body(&store, "one");
     assert_eq!(store.due_delivery(id, 24_999).unwrap().unwrap().secret, None);
-    assert!(store.due_delivery(id, 25_000).unwrap().is_none(), "its lease is over");
+    assert!(store.due_delivery(id, 25_000).unwrap().is_none(), "the lease has expired");
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn subscriptions_and_pending_requests_are_limited() {
         subscribe(&store, callback);
     }
     assert_eq!(hear(&request(4, Some(1))), [RequestOutcome::Full]);
-    // Who has a subscription renews and ends it, but not without end.
+    // A subscriber can renew and end its subscription, up to a limit.
     for _ in 0..REQUESTS_PER_SUBSCRIPTION_MAX {
         insert_pending(&store, &request(1, Some(1)));
     }
@@ -191,7 +191,7 @@ fn a_lowered_limit_applies_to_pending_requests() {
     );
     let fewer = HubLimits { subscriptions_max: 1, ..LIMITS };
     assert_eq!(store.grant(second, &fewer, 0).unwrap(), GrantOutcome::Full);
-    assert_eq!(store.pending_request(second).unwrap(), None, "it is not asked again");
+    assert_eq!(store.pending_request(second).unwrap(), None, "it is not verified again");
     assert_eq!(store.grant(renewal, &fewer, 0).unwrap(), GrantOutcome::Applied);
     assert_eq!(
         store.counts().unwrap(),
@@ -204,7 +204,7 @@ fn a_lowered_limit_applies_to_pending_requests() {
     assert_eq!(
         store.grant(third, &fewer, 0).unwrap(),
         GrantOutcome::Applied,
-        "there is a place again"
+        "one subscription has ended"
     );
 }
 
@@ -242,15 +242,15 @@ fn a_delivery_is_in_flight_once_and_missed_content_is_sent_again() {
     store.mark_in_flight(&[id], first, 0).unwrap();
     assert_eq!(recipients(first, 1), []);
     let second = put_body(&store, "two");
-    assert_eq!(recipients(second, 1), [], "what is on its way is the newest when it gets there");
-    // It comes to nothing.
+    assert_eq!(recipients(second, 1), [], "the delivery in flight sends the newest content");
+    // The delivery fails.
     store.record_failure(id, false, &LIMITS, 0).unwrap();
-    assert_eq!(recipients(second, 1), [], "it is tried again");
+    assert_eq!(recipients(second, 1), [], "it is retried");
     store.record_failure(id, true, &LIMITS, 0).unwrap();
     assert_eq!(recipients(second, 1), [(id, 1)]);
     store.mark_in_flight(&[id], second, 0).unwrap();
-    assert_eq!(recipients(second, IN_FLIGHT_MS_MAX), [(id, 2)], "it was lost with its group, say");
-    // Noted late: it has arrived by then.
+    assert_eq!(recipients(second, IN_FLIGHT_MS_MAX), [(id, 2)], "it counts as lost");
+    // Recorded late: the delivery has succeeded by then.
     store.mark_delivered(id, second.version).unwrap();
     store.mark_in_flight(&[id], second, 0).unwrap();
     let third = put_body(&store, "three");
@@ -288,7 +288,7 @@ fn content_is_distributed_once_and_kept_until_all_subscribers_have_it() {
     store.mark_delivered(second, 1).unwrap();
     assert!(!has_body(&store));
     assert_eq!(put_body(&store, "two").version, 2);
-    assert_eq!(put_body(&store, "one").version, 3, "what comes back is news, too");
+    assert_eq!(put_body(&store, "one").version, 3, "earlier content is a change, too");
 }
 
 #[test]
@@ -308,16 +308,16 @@ fn a_subscriber_is_dropped_after_repeated_failures() {
     let failed = |is_last, now| store.record_failure(id, is_last, &LIMITS, now).unwrap();
     assert!(!failed(false, 0) && !failed(true, 0));
     store.mark_delivered(id, 0).unwrap();
-    assert!(!failed(true, 0), "it has been well meanwhile");
+    assert!(!failed(true, 0), "a delivery has succeeded in between");
     assert!(!failed(false, 0));
     assert!(failed(true, 0), "the second in a row");
     let id = subscribe(&store, 1);
     let many = HubLimits { failed_deliveries_max: 100, ..LIMITS };
     let failed = |is_last, now| store.record_failure(id, is_last, &many, now).unwrap();
     assert!(!failed(true, 0) && !failed(false, 200_000));
-    assert!(!failed(true, 200_000), "two are no habit, however far apart");
+    assert!(!failed(true, 200_000), "two failures are too few, however far apart");
     assert!(!failed(false, 200_000));
-    assert!(failed(true, 200_000), "nothing has reached it for so long");
+    assert!(failed(true, 200_000), "three failures without a success for too long");
 }
 
 #[test]
@@ -334,7 +334,7 @@ fn expired_rows_are_removed() {
     assert!(store.pending_request(wished).unwrap().is_none());
     assert!(store.put_content(TOPIC, None, b"two").unwrap().is_none(), "the topic is gone");
     let id = subscribe(&store, 1);
-    assert!(id > gone, "ids are never given twice");
+    assert!(id > gone, "ids are never reused");
 }
 
 #[test]
@@ -347,7 +347,7 @@ fn only_the_owner_can_read_the_files() {
         assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{file:?}");
         files += 1;
     }
-    assert_eq!(files, 3, "the database, its log, and the index of that");
+    assert_eq!(files, 3, "the database, its write-ahead log, and the index of that");
 }
 
 #[test]
@@ -357,7 +357,7 @@ fn a_subscription_after_an_expired_lease_skips_earlier_content() {
     put_body(&store, "one");
     let renewed = insert_pending(&store, &request(1, Some(100)));
     assert_eq!(grant(&store, renewed, 9_999), GrantOutcome::Applied);
-    assert!(store.due_delivery(id, 9_999).unwrap().is_some(), "in time, nothing is lost");
+    assert!(store.due_delivery(id, 9_999).unwrap().is_some(), "a renewal in time loses nothing");
     let late = insert_pending(&store, &request(1, Some(100)));
     assert_eq!(grant(&store, late, 200_000), GrantOutcome::Applied);
     assert!(store.due_delivery(id, 200_000).unwrap().is_none());

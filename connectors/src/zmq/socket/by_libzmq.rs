@@ -1,8 +1,8 @@
-//! Sockets of libzmq: a thread of its own waits for what comes, as the library blocks.
+//! Sockets of libzmq. Receiving blocks, so it runs on a thread of its own.
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "what blocks is on a thread of its own, and is timed"
+    reason = "blocking calls run on threads of their own, with a time limit"
 )]
 
 use std::net::SocketAddr;
@@ -19,13 +19,13 @@ use crate::zmq::endpoint::Bind;
 use crate::zmq::limits::{CONNECTIONS_MAX, FRAME_BYTES_MAX, HIGH_WATER_MARK, RECEIVED_MAX};
 use crate::zmq::{Connect, StartError};
 
-/// How long a stop waits for what is in queues: a part of what it may take.
+/// How long a stop waits for the socket's queues. It must be less than the time limit of the stop.
 const LINGER: Duration = Duration::from_millis(100);
 
-/// A PUB socket that listens. It drops what is over a subscriber's high-water mark, and holds back
-/// nobody.
+/// A PUB socket that listens. It drops messages above a subscriber's high-water mark, and never
+/// waits.
 pub(crate) struct Publisher {
-    /// `None`: it is closed.
+    /// `None`: closed.
     socket: Option<Socket>,
     address: SocketAddr,
 }
@@ -61,11 +61,12 @@ impl Publisher {
         Ok(())
     }
 
-    /// Closes it, and waits until all has left, or for as long as it lingers; whether all has left.
+    /// Closes the socket, and waits until its queues are empty, up to a limit. Returns whether they
+    /// are.
     pub(crate) async fn drain(&mut self) -> bool {
         let Some(socket) = self.socket.take() else { return true };
         let linger = i32::try_from(LINGER.as_millis()).expect("a small number");
-        // The library's context is the socket's own, and its end is what waits.
+        // The socket owns its context, and dropping that waits.
         let closing = spawn_blocking(move || {
             let began = Instant::now();
             let lingers = socket.set_linger(linger).is_ok();
@@ -104,7 +105,7 @@ impl Puller {
     }
 }
 
-/// A SUB socket that connects, and connects again.
+/// A SUB socket that connects, and reconnects.
 pub(crate) struct Subscriber {
     messages: mpsc::Receiver<Frames>,
 }
@@ -134,8 +135,8 @@ impl Subscriber {
     pub(crate) fn tend(&mut self) {}
 }
 
-/// Messages of a socket, a few of them at a time: who is not taken from stops receiving, and its
-/// peers stop sending.
+/// Receives messages on a thread. The channel is short: when it is full, the socket stops
+/// receiving, and its peers stop sending.
 fn received(socket: Socket) -> Result<mpsc::Receiver<Frames>, StartError> {
     let (sender, messages) = mpsc::channel(RECEIVED_MAX);
     let receive = move || {
@@ -183,7 +184,7 @@ fn bounded(kind: SocketType) -> Result<Socket, zmq::Error> {
     let context = Context::new();
     let socket = context.socket(kind)?;
     socket.set_sndhwm(HIGH_WATER_MARK)?;
-    // What was received waits in senders, not here.
+    // Messages wait in the channel and at their senders, not here.
     socket.set_rcvhwm(i32::try_from(RECEIVED_MAX).expect("a small number"))?;
     socket.set_maxmsgsize(FRAME_BYTES_MAX)?;
     socket.set_linger(0)?;
