@@ -121,11 +121,11 @@ impl<'a> FormFields<'a> {
     pub(super) fn single(
         &self,
         name: &str,
-        twice: &'static str,
+        repeated: &'static str,
     ) -> Result<Option<&str>, HubRejection> {
         let mut all = self.0.iter().filter(|(key, _)| key == name);
         let first = all.next().map(|(_, value)| value.as_ref());
-        if all.next().is_some() { Err(bad_request(twice)) } else { Ok(first) }
+        if all.next().is_some() { Err(bad_request(repeated)) } else { Ok(first) }
     }
 }
 
@@ -147,11 +147,11 @@ impl HubRules {
             Some("subscribe") => self.parse_subscribe(&form).map(HubRequest::Subscription),
             Some("unsubscribe") => {
                 let (topic, callback) = self.parse_topic_and_callback(&form)?;
-                let (kind, lease, secret) = (SubscriberProtocol::WebSub, None, None);
+                let (protocol, lease, secret) = (SubscriberProtocol::WebSub, None, None);
                 Ok(HubRequest::Subscription(SubscriptionRequest {
                     topic,
                     callback,
-                    protocol: kind,
+                    protocol,
                     lease,
                     secret,
                 }))
@@ -225,8 +225,8 @@ impl HubRules {
     }
 
     /// The lease for a request, within the limits.
-    pub(super) fn clamp_lease(&self, asked: Option<Duration>) -> Duration {
-        asked.unwrap_or(self.default_lease).clamp(self.lease_min, self.lease_max)
+    pub(super) fn clamp_lease(&self, requested: Option<Duration>) -> Duration {
+        requested.unwrap_or(self.default_lease).clamp(self.lease_min, self.lease_max)
     }
 
     fn parse_subscribe(&self, form: &FormFields<'_>) -> Result<SubscriptionRequest, HubRejection> {
@@ -237,8 +237,8 @@ impl HubRules {
         if secret.is_some_and(|secret| secret.len() > SECRET_BYTES_MAX) {
             return Err(bad_request("hub.secret is longer than 199 bytes"));
         }
-        let asked = form.single("hub.lease_seconds", "hub.lease_seconds is repeated")?;
-        let asked = match asked.filter(|asked| !asked.is_empty()) {
+        let requested = form.single("hub.lease_seconds", "hub.lease_seconds is repeated")?;
+        let requested = match requested.filter(|requested| !requested.is_empty()) {
             None => None,
             Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
                 // A number that does not fit in a u64 exceeds the limit, too.
@@ -246,7 +246,7 @@ impl HubRules {
             }
             Some(_) => return Err(bad_request("hub.lease_seconds must be a number")),
         };
-        let (lease, secret) = (Some(self.clamp_lease(asked)), secret.map(str::to_owned));
+        let (lease, secret) = (Some(self.clamp_lease(requested)), secret.map(str::to_owned));
         Ok(SubscriptionRequest {
             topic,
             callback,
@@ -299,27 +299,29 @@ pub(super) mod tests {
 
     fn subscribe_with(more: &[(&str, &str)]) -> Result<SubscriptionRequest, HubRejection> {
         match rules().parse_request(&form(&[&VALID[..], more].concat()))? {
-            HubRequest::Subscription(wish) => Ok(wish),
+            HubRequest::Subscription(request) => Ok(request),
             HubRequest::Publish(topics) => panic!("{topics:?}"),
         }
     }
 
     #[test]
     fn a_topic_is_kept_as_the_subscriber_wrote_it() {
-        let wish = subscribe_with(&[("hub.secret", "s"), ("hub.lease_seconds", "86400")]).unwrap();
-        assert_eq!(wish.topic.url.as_str(), "https://blog.example/");
-        assert_eq!(wish.topic.verbatim_url, "https://Blog.example");
-        assert_eq!(wish.callback.as_str(), "https://reader.example/cb?id=1");
-        assert_eq!(wish.lease, Some(Duration::from_hours(24)));
-        assert_eq!(wish.secret.as_deref(), Some("s"));
-        assert!(!format!("{wish:?}").contains("\"s\""));
+        let request =
+            subscribe_with(&[("hub.secret", "s"), ("hub.lease_seconds", "86400")]).unwrap();
+        assert_eq!(request.topic.url.as_str(), "https://blog.example/");
+        assert_eq!(request.topic.verbatim_url, "https://Blog.example");
+        assert_eq!(request.callback.as_str(), "https://reader.example/cb?id=1");
+        assert_eq!(request.lease, Some(Duration::from_hours(24)));
+        assert_eq!(request.secret.as_deref(), Some("s"));
+        assert!(!format!("{request:?}").contains("\"s\""));
     }
 
     // PROTOCOL: B3
     #[test]
     fn leases_are_clamped_to_the_limits() {
-        let hours = |asked: &str| {
-            subscribe_with(&[("hub.lease_seconds", asked)]).unwrap().lease.unwrap().as_secs() / 3600
+        let hours = |requested: &str| {
+            subscribe_with(&[("hub.lease_seconds", requested)]).unwrap().lease.unwrap().as_secs()
+                / 3600
         };
         assert_eq!(hours(""), 240);
         assert_eq!(hours("0"), 1);
@@ -364,9 +366,13 @@ pub(super) mod tests {
         for (missing, _) in VALID {
             let fields: Vec<_> = VALID.into_iter().filter(|(name, _)| *name != missing).collect();
             assert_eq!(rules().parse_request(&form(&fields)).unwrap_err().status, 400, "{missing}");
-            let twice: Vec<_> =
+            let repeated: Vec<_> =
                 VALID.into_iter().chain([(missing, "https://blog.example/")]).collect();
-            assert_eq!(rules().parse_request(&form(&twice)).unwrap_err().status, 400, "{missing}");
+            assert_eq!(
+                rules().parse_request(&form(&repeated)).unwrap_err().status,
+                400,
+                "{missing}"
+            );
         }
         assert_eq!(rules().parse_request(&vec![b'a'; FORM_BYTES_MAX + 1]).unwrap_err().status, 413);
         assert_eq!(rules().parse_request(&b"a&".repeat(FIELDS_MAX + 1)).unwrap_err().status, 400);
@@ -394,19 +400,19 @@ pub(super) mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_are_too_much(body in prop::collection::vec(any::<u8>(), 0..600)) {
+        fn any_bytes_are_parsed_without_a_panic(body in prop::collection::vec(any::<u8>(), 0..600)) {
             let _ = rules().parse_request(&body);
         }
 
         #[test]
-        fn nothing_but_visible_ascii_comes_through(
+        fn accepted_urls_are_visible_ascii(
             topic in "https://blog\\.example/[\\PC\\r\\n\\t<> ]{0,20}",
             callback in "https?://[a-z\\PC]{1,8}/[\\PC\\r\\n\\x00-\\x1f]{0,20}",
         ) {
             let mut fields = VALID;
             (fields[1].1, fields[2].1) = (&topic, &callback);
-            if let Ok(HubRequest::Subscription(wish)) = rules().parse_request(&form(&fields)) {
-                let texts = [wish.topic.verbatim_url.as_str(), wish.topic.url.as_str(), wish.callback.as_str()];
+            if let Ok(HubRequest::Subscription(request)) = rules().parse_request(&form(&fields)) {
+                let texts = [request.topic.verbatim_url.as_str(), request.topic.url.as_str(), request.callback.as_str()];
                 for text in texts {
                     prop_assert!(text.bytes().all(|byte| byte.is_ascii_graphic()), "{text:?}");
                 }

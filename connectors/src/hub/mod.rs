@@ -52,7 +52,7 @@ pub use self::http_endpoint::{HubResponse, OPENAPI_PATHS, PATHS};
 pub use self::hub_request::HubRules;
 use self::publisher::HubPublisher;
 pub use self::store::{HubCounts, HubLimits, SCHEMA};
-use self::store::{HubStore, UnixMs};
+use self::store::{HubStore, RowId, UnixMs};
 use self::task_handler::{CONTENT_BYTES_MAX, HubTaskHandler};
 use self::verification_waiters::VerificationWaiters;
 use crate::outgoing::OutgoingClient;
@@ -118,12 +118,18 @@ impl HubQueue {
             resume: Some(member),
             ..ClientOptions::default()
         };
-        let connected =
+        let connection =
             client::connect(broker, options).await.map_err(|error| error.to_string())?;
-        worker::ensure_group(&connected.0, &self.group(), &self.topic(), GROUP_KEY, &self.settings)
-            .await
-            .map_err(|error| error.to_string())?;
-        Ok(connected)
+        worker::ensure_group(
+            &connection.0,
+            &self.group(),
+            &self.topic(),
+            GROUP_KEY,
+            &self.settings,
+        )
+        .await
+        .map_err(|error| error.to_string())?;
+        Ok(connection)
     }
 }
 
@@ -186,19 +192,19 @@ pub type HubConnections = (GroupConnection, GroupConnection);
 
 impl Hub {
     /// Opens the database at `path`, and connects to the broker. [`run`](Self::run) does the work.
-    /// Requests to subscribers use `outgoing`; requests to topics, which lie below the prefixes of
-    /// the rules, use `own_site`.
+    /// Requests to subscribers use `subscriber_client`; requests to topics, which lie below the prefixes of
+    /// the rules, use `site_client`.
     pub async fn start(
         config: HubConfig,
         path: &Path,
-        outgoing: OutgoingClient,
-        own_site: OutgoingClient,
+        subscriber_client: OutgoingClient,
+        site_client: OutgoingClient,
     ) -> Result<(Arc<Self>, HubConnections), String> {
         let file = path.to_owned();
         let store = spawn_blocking(move || HubStore::open(&file)).await;
         let store = store.expect("opening a file does not panic")?;
         let member = store.member_id().map_err(|error| format!("{}: {error}", path.display()))?;
-        let joined = (
+        let connections = (
             DELIVERY_QUEUE.join(&config.broker, member).await?,
             VERIFICATION_QUEUE.join(&config.broker, MemberId(member.0 ^ 1)).await?,
         );
@@ -207,8 +213,8 @@ impl Hub {
             config,
             database_id: format!("{:08x}", member.0 >> 96),
             store: Arc::new(store),
-            subscriber_client: outgoing,
-            site_client: own_site,
+            subscriber_client,
+            site_client,
             active_targets: Mutex::default(),
             content_cache: Mutex::new(ContentCache::new(CONTENT_BYTES_MAX)),
             verification_waiters: VerificationWaiters::default(),
@@ -222,19 +228,23 @@ impl Hub {
                 ),
             },
         };
-        Ok((Arc::new(hub), joined))
+        Ok((Arc::new(hub), connections))
     }
 
     /// Runs the tasks of both groups until `stop`, which interrupts the tasks that are running.
-    pub async fn run(self: Arc<Self>, (sending, asking): HubConnections, stop: CancellationToken) {
-        let working = async {
+    pub async fn run(
+        self: Arc<Self>,
+        (delivery, verification): HubConnections,
+        stop: CancellationToken,
+    ) {
+        let workers = async {
             tokio::join!(
-                self.run_worker(&DELIVERY_QUEUE, sending, stop.clone()),
-                self.run_worker(&VERIFICATION_QUEUE, asking, stop.clone())
+                self.run_worker(&DELIVERY_QUEUE, delivery, stop.clone()),
+                self.run_worker(&VERIFICATION_QUEUE, verification, stop.clone())
             )
         };
         tokio::select! {
-            _ = working => {}
+            _ = workers => {}
             () = self.sweep_periodically() => {}
         }
         self.verification_waiters.cancel_all();
@@ -248,32 +258,32 @@ impl Hub {
     /// Runs the worker of one group until `stop`. Reconnects after an error.
     async fn run_worker(
         self: &Arc<Self>,
-        work: &HubQueue,
-        connected: GroupConnection,
+        queue: &HubQueue,
+        connection: GroupConnection,
         stop: CancellationToken,
     ) {
         let config = WorkerConfig {
             broker: self.config.broker.clone(),
             name: CLIENT_NAME,
-            group: work.group(),
-            credit: work.credit,
+            group: queue.group(),
+            credit: queue.credit,
             count: None,
         };
-        let mut connected = connected;
+        let mut connection = connection;
         loop {
             let handler = HubTaskHandler { hub: Arc::clone(self), stop: stop.clone() };
-            let member = connected.0.hello().resume;
-            match worker::run(config.clone(), connected, handler, stop.clone()).await {
+            let member = connection.0.hello().resume;
+            match worker::run(config.clone(), connection, handler, stop.clone()).await {
                 Ok(()) => return,
                 Err(WorkerError::Broker(error)) => {
-                    tracing::error!(group = work.name, %error, "the hub's worker has stopped; it reconnects");
+                    tracing::error!(group = queue.name, %error, "the hub's worker has stopped; it reconnects");
                 }
                 Err(WorkerError::Handler(never)) => match never {},
             }
-            connected = loop {
+            connection = loop {
                 sleep(RECONNECT_DELAY).await;
-                if let Ok(connected) = work.join(&config.broker, member).await {
-                    break connected;
+                if let Ok(connection) = queue.join(&config.broker, member).await {
+                    break connection;
                 }
             };
         }
@@ -281,9 +291,9 @@ impl Hub {
 
     /// Removes expired rows at every interval.
     async fn sweep_periodically(&self) {
-        let mut times = interval(SWEEP_INTERVAL);
+        let mut ticks = interval(SWEEP_INTERVAL);
         loop {
-            times.tick().await;
+            ticks.tick().await;
             match self.with_store(|store| store.remove_expired(now_unix_ms())).await {
                 Ok(0) => {}
                 Ok(ended) => tracing::info!(ended, "leases of hub subscriptions have expired"),
@@ -295,20 +305,20 @@ impl Hub {
     /// Runs a query or change of the store on a blocking thread.
     async fn with_store<T: Send + 'static>(
         &self,
-        question: impl FnOnce(&HubStore) -> rusqlite::Result<T> + Send + 'static,
+        query: impl FnOnce(&HubStore) -> rusqlite::Result<T> + Send + 'static,
     ) -> rusqlite::Result<T> {
         let store = Arc::clone(&self.store);
-        spawn_blocking(move || question(&store)).await.expect("the store does not panic")
+        spawn_blocking(move || query(&store)).await.expect("the store does not panic")
     }
 
     /// A URL below the hub that serves as the target of an event. No client can request it.
-    fn own_url(&self, what: &str, number: i64) -> String {
-        format!("{}/{what}/{number}", self.config.rules.hub_url)
+    fn own_url(&self, kind: &str, id: RowId) -> String {
+        format!("{}/{kind}/{id}", self.config.rules.hub_url)
     }
 }
 
-fn rate_limited_log(what: &'static str) -> Mutex<RateLimitedLog> {
-    Mutex::new(RateLimitedLog::new(what))
+fn rate_limited_log(message: &'static str) -> Mutex<RateLimitedLog> {
+    Mutex::new(RateLimitedLog::new(message))
 }
 
 /// The host of a URL, as the value of an attribute.
@@ -317,6 +327,6 @@ fn host_of(url: &str) -> String {
 }
 
 fn now_unix_ms() -> UnixMs {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX)
 }

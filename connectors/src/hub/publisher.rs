@@ -43,13 +43,13 @@ impl HubPublisher {
     }
 
     async fn connected_client(&self) -> Result<Client, ClientError> {
-        let mut present = self.client.lock().await;
-        if let Some(client) = &*present {
+        let mut current = self.client.lock().await;
+        if let Some(client) = &*current {
             return Ok(client.clone());
         }
         let name = Some(self.client_name.to_owned());
         let options = ClientOptions { name, ..ClientOptions::default() };
         let (client, _deliveries) = client::connect(&self.broker, options).await?;
-        Ok(present.insert(client).clone())
+        Ok(current.insert(client).clone())
     }
 }

@@ -29,7 +29,7 @@ impl HubRules {
     ) -> Result<Vec<SubscriptionRequest>, HubRejection> {
         let form = FormFields::parse(body)?;
         let domain = form.single("domain", "domain is repeated")?;
-        let (host, kind) = match (domain.filter(|domain| !domain.is_empty()), peer) {
+        let (host, protocol) = match (domain.filter(|domain| !domain.is_empty()), peer) {
             (Some(domain), _) => (domain.to_owned(), SubscriberProtocol::RssCloud),
             (None, Some(IpAddr::V6(peer))) => {
                 (format!("[{peer}]"), SubscriberProtocol::RssCloudPeer)
@@ -57,27 +57,27 @@ impl HubRules {
         if !has_host_and_port(&callback, &host, port) {
             return Err(bad_request("domain must be a host name or an address"));
         }
-        let mut wishes: Vec<SubscriptionRequest> = Vec::new();
+        let mut requests: Vec<SubscriptionRequest> = Vec::new();
         for (_, url) in form.fields().filter(|(name, _)| is_feed_field(name)) {
             let (topic, callback) = (self.parse_topic(url)?, callback.clone());
-            if wishes.iter().any(|wish| wish.topic.url == topic.url) {
+            if requests.iter().any(|request| request.topic.url == topic.url) {
                 continue;
             }
-            if wishes.len() == FEEDS_MAX {
+            if requests.len() == FEEDS_MAX {
                 return Err(bad_request("the request names more than 10 feeds"));
             }
-            wishes.push(SubscriptionRequest {
+            requests.push(SubscriptionRequest {
                 topic,
                 callback,
-                protocol: kind,
+                protocol,
                 lease: Some(RSSCLOUD_LEASE),
                 secret: None,
             });
         }
-        if wishes.is_empty() {
+        if requests.is_empty() {
             Err(bad_request("the request names no feed: url1, url2, .."))
         } else {
-            Ok(wishes)
+            Ok(requests)
         }
     }
 
@@ -144,11 +144,11 @@ mod tests {
         );
         assert_eq!(register_with(&[]).unwrap()[0].protocol, SubscriberProtocol::RssCloud);
         assert_eq!(register_with(&[]).unwrap()[0].lease, Some(Duration::from_hours(25)));
-        let six = rules().parse_registration(
+        let ipv6 = rules().parse_registration(
             &form(&[("port", "80"), ("path", "/"), ("url", "https://blog.example/")]),
             Some("2001:db8::1".parse().unwrap()),
         );
-        assert_eq!(six.unwrap()[0].callback.as_str(), "http://[2001:db8::1]/");
+        assert_eq!(ipv6.unwrap()[0].callback.as_str(), "http://[2001:db8::1]/");
     }
 
     #[test]
@@ -159,8 +159,8 @@ mod tests {
             ("url3", "https://blog.example/a"),
             ("urls", "https://blog.example/c"),
         ];
-        let wishes = register_with(&feeds).unwrap();
-        let topics: Vec<_> = wishes.iter().map(|wish| wish.topic.url.path()).collect();
+        let requests = register_with(&feeds).unwrap();
+        let topics: Vec<_> = requests.iter().map(|request| request.topic.url.path()).collect();
         assert_eq!(topics, ["/a", "/b"]);
     }
 
@@ -189,13 +189,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_callback_is_at_the_host_and_port_that_are_named(
+        fn the_callback_has_the_requested_host_and_port(
             domain in "[a-z@:/\\\\#?.%\\[\\] ]{1,12}", port in any::<u16>(), path in "\\PC{0,12}",
         ) {
             let port = port.to_string();
-            if let Ok(wishes) = register_with(&[("domain", &domain), ("port", &port), ("path", &path)]) {
-                prop_assert_eq!(wishes[0].callback.port().to_string(), port);
-                let host = wishes[0].callback.host().trim_end_matches('.');
+            if let Ok(requests) = register_with(&[("domain", &domain), ("port", &port), ("path", &path)]) {
+                prop_assert_eq!(requests[0].callback.port().to_string(), port);
+                let host = requests[0].callback.host().trim_end_matches('.');
                 prop_assert!(domain.trim_end_matches('.') == host || domain.starts_with('['), "{} {}", domain, host);
             }
         }

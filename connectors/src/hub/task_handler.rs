@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::callback_request::{self, Challenge};
 use super::hub_request::SubscriptionRequest;
-use super::store::{DueDelivery, GrantOutcome, RowId, StoredVersion, TopicContent};
+use super::store::{DueDelivery, GrantOutcome, HubStore, RowId, StoredVersion, TopicContent};
 use super::{DELIVERY_QUEUE, Hub, host_of, now_unix_ms};
 use crate::outgoing::OutgoingResponse;
 use crate::worker::{TaskEnd, TaskHandler, WorkerTask};
@@ -103,7 +103,7 @@ impl Hub {
         };
         let number = |key| payload.attribute(key).and_then(|id| id.parse::<RowId>().ok());
         let is_last = payload.attribute("last") == Some("yes");
-        let done = if let Some(id) = number("verify") {
+        let result = if let Some(id) = number("verify") {
             self.verify(id, is_last).await
         } else if let Some(id) = number("deliver") {
             self.deliver(id, is_last).await
@@ -115,8 +115,8 @@ impl Hub {
         } else {
             return self.invalid_event(target);
         };
-        done.unwrap_or_else(|trouble| {
-            match trouble {
+        result.unwrap_or_else(|error| {
+            match error {
                 HubError::Store(error) => tracing::error!(%error, "cannot access hub.db"),
                 HubError::Broker(error) => tracing::error!(%error, "the hub cannot publish"),
             }
@@ -133,31 +133,32 @@ impl Hub {
         is_free.then(|| TargetPermit { hub: self, target: target.to_owned() })
     }
 
-    /// Verifies a subscription request. The answer of the callback is final.
+    /// Verifies a subscription request. The answer of the callback is final; without an answer the
+    /// task is retried.
     async fn verify(&self, id: RowId, is_last: bool) -> Result<TaskEnd, HubError> {
-        let Some(wish) = self.with_store(move |store| store.pending_request(id)).await? else {
+        let Some(request) = self.with_store(move |store| store.pending_request(id)).await? else {
             return Ok(TaskEnd::done());
         };
-        let challenge = Challenge::for_request(&wish);
+        let challenge = Challenge::for_request(&request);
         let sent = match &challenge {
             Challenge::Echo { url, text } => {
                 let body_max = text.len() + 1;
                 self.send(Method::GET, url, HeaderMap::new(), Bytes::new(), body_max).await
             }
             Challenge::Notification => {
-                self.notify_rsscloud(&wish.callback, &wish.topic.verbatim_url).await
+                self.notify_rsscloud(&request.callback, &request.topic.verbatim_url).await
             }
         };
-        let (topic, host) = (wish.topic.url.as_str(), wish.callback.host());
+        let (topic, host) = (request.topic.url.as_str(), request.callback.host());
         match sent {
-            Ok(answered) if challenge.is_passed_by(&answered) => {
-                let bounds = self.config.limits;
-                let granted =
-                    self.with_store(move |store| store.grant(id, &bounds, now_unix_ms())).await?;
-                self.verification_waiters.resolve(id, granted == GrantOutcome::Applied);
-                match granted {
+            Ok(response) if challenge.is_passed_by(&response) => {
+                let limits = self.config.limits;
+                let outcome =
+                    self.with_store(move |store| store.grant(id, &limits, now_unix_ms())).await?;
+                self.verification_waiters.resolve(id, outcome == GrantOutcome::Applied);
+                match outcome {
                     GrantOutcome::Applied => {
-                        let subscribed = wish.lease.is_some();
+                        let subscribed = request.lease.is_some();
                         tracing::info!(
                             topic,
                             host,
@@ -166,19 +167,19 @@ impl Hub {
                         );
                     }
                     GrantOutcome::Superseded => {}
-                    GrantOutcome::Full => self.deny(&wish).await,
+                    GrantOutcome::Full => self.deny(&request).await,
                 }
                 Ok(TaskEnd::done())
             }
-            Ok(answered)
-                if !is_last && Reason::of_status(answered.status.as_u16()).is_transient() =>
+            Ok(response)
+                if !is_last && Reason::of_status(response.status.as_u16()).is_transient() =>
             {
-                Ok(retry_for_response(&answered))
+                Ok(retry_for_response(&response))
             }
-            Ok(answered) => {
+            Ok(response) => {
                 self.with_store(move |store| store.remove_request(id)).await?;
                 self.verification_waiters.resolve(id, false);
-                let status = answered.status.as_u16();
+                let status = response.status.as_u16();
                 tracing::info!(topic, host, status, "a subscriber of the hub declined a request");
                 Ok(TaskEnd::done())
             }
@@ -195,9 +196,9 @@ impl Hub {
     }
 
     /// Notifies a verified subscriber that it exceeds a limit, once.
-    async fn deny(&self, wish: &SubscriptionRequest) {
+    async fn deny(&self, request: &SubscriptionRequest) {
         self.logs.rejected_subscribers.lock().add(1, "--hub-subscribers was lowered");
-        if let Some(url) = callback_request::denial_url(wish) {
+        if let Some(url) = callback_request::denial_url(request) {
             // A subscriber that misses the denial gets no content.
             let _ = self.send(Method::GET, &url, HeaderMap::new(), Bytes::new(), 0).await;
         }
@@ -206,11 +207,11 @@ impl Hub {
     /// Fetches a topic. If it has changed, publishes a delivery for each subscriber.
     async fn fetch(&self, url: &CanonicalUrl<'_>) -> Result<TaskEnd, HubError> {
         let topic = url.to_string();
-        let asked = topic.clone();
-        if !self.with_store(move |store| store.has_subscribers(&asked, now_unix_ms())).await? {
+        let topic_url = topic.clone();
+        if !self.with_store(move |store| store.has_subscribers(&topic_url, now_unix_ms())).await? {
             return Ok(TaskEnd::done());
         }
-        let (answered, why_not) = match self.fetch_content(url).await {
+        let (response, content_problem) = match self.fetch_content(url).await {
             Ok(read) => read,
             Err(failure) if failure.is_transient() => {
                 return Ok(TaskEnd::failed(reason_word(&failure)));
@@ -220,16 +221,16 @@ impl Hub {
                 return Ok(TaskEnd::Ack(Outcome::Failed, KeyRest::default()));
             }
         };
-        if let Some(reason) = why_not {
-            let status = answered.status.as_u16();
+        if let Some(reason) = content_problem {
+            let status = response.status.as_u16();
             if Reason::of_status(status).is_transient() {
-                return Ok(retry_for_response(&answered));
+                return Ok(retry_for_response(&response));
             }
             tracing::warn!(topic, status, %reason, "the hub cannot distribute a topic");
             return Ok(TaskEnd::Ack(Outcome::Failed, KeyRest::default()));
         }
-        let content_type = callback_request::content_type(&answered.headers);
-        let body = answered.body;
+        let content_type = callback_request::content_type(&response.headers);
+        let body = response.body;
         let stored =
             self.with_store(move |store| store.put_content(&topic, content_type.as_deref(), &body));
         // Also if nothing has changed: all attempts of an earlier delivery may have failed.
@@ -249,24 +250,25 @@ impl Hub {
         // A cache in between may have an old version.
         let mut headers = HeaderMap::new();
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-        let mut at = topic.clone().into_owned();
+        let mut url = topic.clone().into_owned();
         let mut redirects = 0;
         loop {
-            let (headers, nothing) = (headers.clone(), Bytes::new());
-            let sent = self.site_client.send(Method::GET, &at, headers, nothing, CONTENT_BYTES_MAX);
-            let answered = sent.await?;
-            let Some(next) = answered.redirect(&at) else {
-                let why_not = content_error(&answered).map(Cow::Borrowed);
-                return Ok((answered, why_not));
+            let (headers, empty_body) = (headers.clone(), Bytes::new());
+            let response =
+                self.site_client.send(Method::GET, &url, headers, empty_body, CONTENT_BYTES_MAX);
+            let response = response.await?;
+            let Some(next) = response.redirect(&url) else {
+                let content_problem = content_error(&response).map(Cow::Borrowed);
+                return Ok((response, content_problem));
             };
             if !self.config.rules.has_topic(&next) {
-                let why_not = format!("it redirects to {next}, which is not below --hub");
-                return Ok((answered, Some(why_not.into())));
+                let content_problem = format!("it redirects to {next}, which is not below --hub");
+                return Ok((response, Some(content_problem.into())));
             }
             if redirects == REDIRECTS_MAX {
-                return Ok((answered, Some("it has more than 5 redirects".into())));
+                return Ok((response, Some("it has more than 5 redirects".into())));
             }
-            (at, redirects) = (next, redirects + 1);
+            (url, redirects) = (next, redirects + 1);
         }
     }
 
@@ -275,7 +277,7 @@ impl Hub {
     async fn enqueue_deliveries(&self, stored: StoredVersion) -> Result<(), HubError> {
         let (mut after, mut count) = (0, 0);
         loop {
-            let recipients = move |store: &super::HubStore| {
+            let recipients = move |store: &HubStore| {
                 store.next_recipients(stored, after, RECIPIENT_BATCH, now_unix_ms())
             };
             let recipients = self.with_store(recipients).await?;
@@ -286,8 +288,9 @@ impl Hub {
                 let mut event = self.own_url("deliver", *id);
                 push_attribute(&mut event, "host", &host_of(callback));
                 push_attribute(&mut event, "deliver", &id.to_string());
-                let StoredVersion { topic_id: topic, version, .. } = stored;
-                let event_id = format!("hub-{}-{topic}-{version}-{id}-{begun}", self.database_id);
+                let StoredVersion { topic_id, version, .. } = stored;
+                let event_id =
+                    format!("hub-{}-{topic_id}-{version}-{id}-{begun}", self.database_id);
                 push_attribute(&mut event, "id", &event_id);
                 event
             };
@@ -334,11 +337,11 @@ impl Hub {
         };
         let host = due.callback.host();
         let end = match &sent {
-            Ok(answered) if answered.status.is_success() => {
+            Ok(response) if response.status.is_success() => {
                 self.with_store(move |store| store.mark_delivered(id, content.version)).await?;
                 return Ok(None);
             }
-            Ok(answered) if answered.status == StatusCode::GONE => {
+            Ok(response) if response.status == StatusCode::GONE => {
                 self.with_store(move |store| store.remove_subscription(id)).await?;
                 tracing::info!(
                     host,
@@ -347,12 +350,12 @@ impl Hub {
                 );
                 return Ok(Some(TaskEnd::done()));
             }
-            Ok(answered) => retry_for_response(answered),
+            Ok(response) => retry_for_response(response),
             Err(failure) => TaskEnd::failed(reason_word(failure)),
         };
-        let bounds = self.config.limits;
+        let limits = self.config.limits;
         if self
-            .with_store(move |store| store.record_failure(id, is_last, &bounds, now_unix_ms()))
+            .with_store(move |store| store.record_failure(id, is_last, &limits, now_unix_ms()))
             .await?
         {
             tracing::warn!(
@@ -372,14 +375,14 @@ impl Hub {
 
     /// Returns the newest content of a topic.
     async fn load_content(&self, due: &DueDelivery) -> Result<Option<TopicContent>, HubError> {
-        let number = due.topic_id;
-        let kept = self.content_cache.lock().get(number, due.version);
-        if kept.is_some() {
-            return Ok(kept);
+        let topic_id = due.topic_id;
+        let cached = self.content_cache.lock().get(topic_id, due.version);
+        if cached.is_some() {
+            return Ok(cached);
         }
-        let content = self.with_store(move |store| store.content(number)).await?;
+        let content = self.with_store(move |store| store.content(topic_id)).await?;
         if let Some(content) = &content {
-            self.content_cache.lock().insert(number, content.clone());
+            self.content_cache.lock().insert(topic_id, content.clone());
         }
         Ok(content)
     }
@@ -388,9 +391,9 @@ impl Hub {
     async fn notify_rsscloud(
         &self,
         callback: &CanonicalUrl<'_>,
-        named: &str,
+        verbatim_url: &str,
     ) -> Result<OutgoingResponse, Failure> {
-        let (headers, body) = callback_request::rsscloud_notification(named);
+        let (headers, body) = callback_request::rsscloud_notification(verbatim_url);
         self.send(Method::POST, callback, headers, body, 0).await
     }
 
@@ -406,8 +409,8 @@ impl Hub {
     }
 
     /// Rejects an event that the hub did not publish.
-    fn invalid_event(&self, what: &str) -> TaskEnd {
-        let event: String = what.chars().take(LOGGED_CHARS_MAX).collect();
+    fn invalid_event(&self, text: &str) -> TaskEnd {
+        let event: String = text.chars().take(LOGGED_CHARS_MAX).collect();
         self.logs.invalid_events.lock().add(1, format_args!("the event {event:?}"));
         TaskEnd::Ack(Outcome::Failed, KeyRest::default())
     }
@@ -419,14 +422,14 @@ impl Hub {
     }
 }
 
-fn content_error(answered: &OutgoingResponse) -> Option<&'static str> {
-    let codings = answered.headers.get_all(CONTENT_ENCODING).iter();
+fn content_error(response: &OutgoingResponse) -> Option<&'static str> {
+    let codings = response.headers.get_all(CONTENT_ENCODING).iter();
     let mut codings = codings.map(HeaderValue::as_bytes);
     if codings.any(|coding| !coding.eq_ignore_ascii_case(b"identity")) {
         Some("its Content-Encoding was not requested")
-    } else if !answered.is_complete {
+    } else if !response.is_complete {
         Some("it is longer than 4 MiB")
-    } else if answered.status != StatusCode::OK {
+    } else if response.status != StatusCode::OK {
         Some("its status is not 200")
     } else {
         None
@@ -434,9 +437,9 @@ fn content_error(answered: &OutgoingResponse) -> Option<&'static str> {
 }
 
 /// Retries after a response, no earlier than it permits.
-fn retry_for_response(answered: &OutgoingResponse) -> TaskEnd {
-    let after_ms = answered.retry_after().and_then(|wait| u64::try_from(wait.as_millis()).ok());
-    let reason = format!("status_{}", answered.status.as_u16());
+fn retry_for_response(response: &OutgoingResponse) -> TaskEnd {
+    let after_ms = response.retry_after().and_then(|wait| u64::try_from(wait.as_millis()).ok());
+    let reason = format!("status_{}", response.status.as_u16());
     TaskEnd::Nack(RetryMode::Counted { after_ms }, KeyRest::default(), Some(reason))
 }
 

@@ -32,16 +32,16 @@ impl VerificationWaiters {
     /// Starts to wait for these requests. Their verification must not have started yet. `None`:
     /// over the limit.
     pub(super) fn wait_for(&self, ids: Vec<RowId>) -> Option<PendingOutcomes<'_>> {
-        let mut awaited = self.0.lock();
-        if awaited.len() + ids.len() > WAITERS_MAX {
+        let mut waiters = self.0.lock();
+        if waiters.len() + ids.len() > WAITERS_MAX {
             return None;
         }
-        let begin = |id: &RowId| {
+        let add = |id: &RowId| {
             let (sender, receiver) = oneshot::channel();
-            awaited.insert(*id, sender);
+            waiters.insert(*id, sender);
             receiver
         };
-        let receivers = ids.iter().map(begin).collect();
+        let receivers = ids.iter().map(add).collect();
         Some(PendingOutcomes { waiters: self, ids, receivers })
     }
 
@@ -76,9 +76,9 @@ impl PendingOutcomes<'_> {
 
 impl Drop for PendingOutcomes<'_> {
     fn drop(&mut self) {
-        let mut awaited = self.waiters.0.lock();
+        let mut waiters = self.waiters.0.lock();
         for id in &self.ids {
-            awaited.remove(id);
+            waiters.remove(id);
         }
     }
 }
@@ -90,30 +90,30 @@ mod tests {
     // PROTOCOL: B2
     #[tokio::test(start_paused = true)]
     async fn all_outcomes_are_awaited_up_to_a_time_limit() {
-        let awaited = VerificationWaiters::default();
+        let waiters = VerificationWaiters::default();
         for (second, all) in [(true, true), (false, false)] {
-            let outcomes = awaited.wait_for(vec![1, 2]).unwrap();
-            awaited.resolve(2, second);
-            awaited.resolve(1, true);
+            let outcomes = waiters.wait_for(vec![1, 2]).unwrap();
+            waiters.resolve(2, second);
+            waiters.resolve(1, true);
             assert_eq!(outcomes.all_granted().await, Some(all));
         }
-        let outcomes = awaited.wait_for(vec![3, 4]).unwrap();
-        awaited.resolve(3, true);
+        let outcomes = waiters.wait_for(vec![3, 4]).unwrap();
+        waiters.resolve(3, true);
         assert_eq!(outcomes.all_granted().await, None);
-        let outcomes = awaited.wait_for(vec![5]).unwrap();
-        awaited.cancel_all();
+        let outcomes = waiters.wait_for(vec![5]).unwrap();
+        waiters.cancel_all();
         assert_eq!(outcomes.all_granted().await, None);
-        assert!(awaited.0.lock().is_empty());
+        assert!(waiters.0.lock().is_empty());
     }
 
     // PROTOCOL: B2
     #[test]
     fn the_number_of_waiters_is_limited() {
-        let awaited = VerificationWaiters::default();
+        let waiters = VerificationWaiters::default();
         let count = RowId::try_from(WAITERS_MAX).unwrap();
-        let outcomes = awaited.wait_for((0..count).collect()).unwrap();
-        assert!(awaited.wait_for(vec![count]).is_none());
+        let outcomes = waiters.wait_for((0..count).collect()).unwrap();
+        assert!(waiters.wait_for(vec![count]).is_none());
         drop(outcomes);
-        assert!(awaited.wait_for(vec![count]).is_some());
+        assert!(waiters.wait_for(vec![count]).is_some());
     }
 }

@@ -30,7 +30,7 @@ pub(crate) const HIGH_WATER_MARK: i32 = 20_000;
 
 /// Received messages that are not processed yet.
 #[cfg(feature = "libzmq")]
-pub(crate) const RECEIVED_MAX: usize = 64;
+pub(crate) const RECEIVE_QUEUE_MAX: usize = 64;
 
 /// Bytes of a frame. It is a little more than a payload, so that a payload slightly above the limit
 /// is rejected with a reason.

@@ -41,6 +41,7 @@ use tidings_protocol::{TopicName, is_name};
 pub use self::endpoint::{BindEndpoint, ConnectEndpoint};
 #[cfg(any(feature = "zeromq", feature = "libzmq"))]
 pub use self::limits::ADDRESS_SPACE_BYTES_MAX;
+#[cfg(any(feature = "zeromq", feature = "libzmq"))]
 pub use self::run::run;
 
 /// Whether a ZeroMQ library was built in.

@@ -123,7 +123,7 @@ const IN_FLIGHT_MS_MAX: i64 = 24 * 3600 * 1000;
 /// How long a request may wait for its verification. The attempts of the group take less.
 const REQUEST_MS_MAX: i64 = 24 * 3600 * 1000;
 
-/// Id of a subscription request or a subscription.
+/// Id of a subscription request, a subscription or a topic.
 pub(super) type RowId = i64;
 
 /// Unix time.
@@ -161,7 +161,7 @@ pub(super) struct DueDelivery {
     /// Version of the content that the subscriber lacks; a newer one may exist.
     pub(super) version: i64,
     /// Row id of the topic.
-    pub(super) topic_id: i64,
+    pub(super) topic_id: RowId,
     /// The URL to send to.
     pub(super) callback: CanonicalUrl<'static>,
     /// The topic as the subscriber wrote it.
@@ -187,7 +187,7 @@ pub(super) struct TopicContent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct StoredVersion {
     /// Row id of the topic.
-    pub(super) topic_id: i64,
+    pub(super) topic_id: RowId,
     /// Number of the version.
     pub(super) version: i64,
     /// The deliveries to all subscribers have been published.
@@ -206,22 +206,22 @@ const FAILED_DELIVERIES_MIN: u32 = 3;
 impl HubStore {
     /// Opens or creates the database.
     pub(super) fn open(path: &Path) -> Result<Self, String> {
-        let text = |error: rusqlite::Error| format!("{}: {error}", path.display());
+        let error_text = |error: rusqlite::Error| format!("{}: {error}", path.display());
         // Only the owner may read secrets. SQLite creates its other files with the same mode.
-        let private = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
-        private
-            .and_then(|file| file.set_permissions(Permissions::from_mode(0o600)))
+        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
+        file.and_then(|file| file.set_permissions(Permissions::from_mode(0o600)))
             .map_err(|error| format!("{}: {error}", path.display()))?;
-        let mut connection = Connection::open(path).map_err(text)?;
-        let found: i64 =
-            connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(text)?;
-        if found > SCHEMA_VERSION {
+        let mut connection = Connection::open(path).map_err(error_text)?;
+        let version: i64 = connection
+            .pragma_query_value(None, "user_version", |row| row.get(0))
+            .map_err(error_text)?;
+        if version > SCHEMA_VERSION {
             return Err(format!(
-                "{} has the newer schema version {found}; use a newer tidings",
+                "{} has the newer schema version {version}; use a newer tidings",
                 path.display()
             ));
         }
-        migrate(&mut connection, found).map_err(text)?;
+        migrate(&mut connection, version).map_err(error_text)?;
         Ok(Self(Mutex::new(connection)))
     }
 
@@ -258,9 +258,9 @@ impl HubStore {
             )?;
             let sql = "SELECT id, version, announced FROM topics WHERE url = ?1";
             let read = |row: &Row<'_>| {
-                let (topic, version, announced): (_, _, i64) =
+                let (topic_id, version, announced): (_, _, i64) =
                     (row.get(0)?, row.get(1)?, row.get(2)?);
-                Ok(StoredVersion { topic_id: topic, version, is_enqueued: announced == version })
+                Ok(StoredVersion { topic_id, version, is_enqueued: announced == version })
             };
             transaction.query_row(sql, [topic], read).optional()
         })
@@ -283,9 +283,9 @@ impl HubStore {
                 AND (begun_unix_ms IS NULL OR begun_unix_ms <= ?6)
             ORDER BY id LIMIT ?5",
         )?;
-        let StoredVersion { topic_id: topic, version, .. } = stored;
-        let forgotten = now - IN_FLIGHT_MS_MAX;
-        let values = params![topic, version, after, now, count, forgotten];
+        let StoredVersion { topic_id, version, .. } = stored;
+        let lost_before = now - IN_FLIGHT_MS_MAX;
+        let values = params![topic_id, version, after, now, count, lost_before];
         let rows =
             statement.query_map(values, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
         rows.collect()
@@ -316,8 +316,8 @@ impl HubStore {
                 "UPDATE topics SET announced = max(announced, ?2) WHERE id = ?1",
                 params![stored.topic_id, stored.version],
             )?;
-            let is_of = "id = ?1";
-            drop_unneeded_bodies(transaction, is_of, params![stored.topic_id])
+            let condition = "id = ?1";
+            drop_unneeded_bodies(transaction, condition, params![stored.topic_id])
         })
     }
 
@@ -330,30 +330,23 @@ impl HubStore {
             WHERE subscriptions.id = ?1 AND until_unix_ms > ?2 AND delivered < version",
         )?;
         let read = |row: &Row<'_>| {
-            let (version, topic, named, secret) =
+            let (version, topic_id, verbatim_url, secret) =
                 (row.get(0)?, row.get(1)?, row.get(3)?, row.get(5)?);
-            let (callback, kind) = (read_url(row, 2)?, read_protocol(row, 4)?);
-            Ok(DueDelivery {
-                version,
-                topic_id: topic,
-                callback,
-                verbatim_url: named,
-                protocol: kind,
-                secret,
-            })
+            let (callback, protocol) = (read_url(row, 2)?, read_protocol(row, 4)?);
+            Ok(DueDelivery { version, topic_id, callback, verbatim_url, protocol, secret })
         };
         statement.query_row(params![id, now], read).optional()
     }
 
     /// The newest content of a topic, if a subscriber lacks it.
-    pub(super) fn content(&self, topic: i64) -> StoreResult<Option<TopicContent>> {
+    pub(super) fn content(&self, topic_id: RowId) -> StoreResult<Option<TopicContent>> {
         let sql = "SELECT version, content_type, body FROM topics
             WHERE id = ?1 AND body IS NOT NULL";
         let read = |row: &Row<'_>| {
-            let (version, kind) = (row.get(0)?, row.get(1)?);
-            Ok(TopicContent { version, content_type: kind, body: row.get::<_, Vec<u8>>(2)?.into() })
+            let (version, content_type) = (row.get(0)?, row.get(1)?);
+            Ok(TopicContent { version, content_type, body: row.get::<_, Vec<u8>>(2)?.into() })
         };
-        self.0.lock().query_row(sql, [topic], read).optional()
+        self.0.lock().query_row(sql, [topic_id], read).optional()
     }
 
     /// Records that a subscriber has this version.
@@ -365,8 +358,8 @@ impl HubStore {
                     failing_since_unix_ms = NULL, begun_unix_ms = NULL WHERE id = ?1",
                 )?
                 .execute(params![id, version])?;
-            let is_of = "id = (SELECT topic FROM subscriptions WHERE id = ?1)";
-            drop_unneeded_bodies(transaction, is_of, params![id])
+            let condition = "id = (SELECT topic FROM subscriptions WHERE id = ?1)";
+            drop_unneeded_bodies(transaction, condition, params![id])
         })
     }
 
@@ -376,7 +369,7 @@ impl HubStore {
         &self,
         id: RowId,
         is_last: bool,
-        bounds: &HubLimits,
+        limits: &HubLimits,
         now: UnixMs,
     ) -> StoreResult<bool> {
         self.write(false, |transaction| {
@@ -394,8 +387,8 @@ impl HubStore {
                 AND (given_up >= ?2 OR given_up >= ?4 AND failing_since_unix_ms <= ?3)",
                 params![
                     id,
-                    bounds.failed_deliveries_max,
-                    now - duration_ms(bounds.failing_max),
+                    limits.failed_deliveries_max,
+                    now - duration_ms(limits.failing_max),
                     FAILED_DELIVERIES_MIN
                 ],
             )?;
@@ -425,8 +418,9 @@ impl HubStore {
         self.write(false, |transaction| {
             let ended = transaction
                 .execute("DELETE FROM subscriptions WHERE until_unix_ms <= ?1", [now])?;
-            let late = now - REQUEST_MS_MAX;
-            transaction.execute("DELETE FROM wishes WHERE asked_unix_ms <= ?1", [late])?;
+            let requested_before = now - REQUEST_MS_MAX;
+            transaction
+                .execute("DELETE FROM wishes WHERE asked_unix_ms <= ?1", [requested_before])?;
             transaction.execute(
                 "DELETE FROM topics WHERE id NOT IN (SELECT topic FROM subscriptions)",
                 [],
@@ -452,19 +446,19 @@ impl HubStore {
     }
 }
 
-fn migrate(connection: &mut Connection, found: i64) -> StoreResult<()> {
+fn migrate(connection: &mut Connection, version: i64) -> StoreResult<()> {
     connection.pragma_update(None, "journal_mode", "WAL")?;
     digest::register(connection)?;
-    if found < SCHEMA_VERSION {
+    if version < SCHEMA_VERSION {
         let transaction = connection.transaction()?;
-        if found == 0 {
+        if version == 0 {
             transaction.execute_batch(CREATE_TABLES)?;
         }
         for table in SCHEMA.tables {
             transaction.execute_batch(&table.add_column())?;
             table.add_digest_triggers(&transaction)?;
         }
-        if found == 0 {
+        if version == 0 {
             let member = MemberId::random().to_string();
             transaction.execute("INSERT INTO own (member) VALUES (?1)", [member])?;
         }
@@ -474,15 +468,15 @@ fn migrate(connection: &mut Connection, found: i64) -> StoreResult<()> {
     SCHEMA.tables.iter().try_for_each(|table| table.add_digest_triggers(connection))
 }
 
-/// Drops content that no subscriber lacks, from the topics that match `is_of`.
+/// Drops content that no subscriber lacks, from the topics that match `condition`.
 fn drop_unneeded_bodies(
     transaction: &Transaction<'_>,
-    is_of: &str,
+    condition: &str,
     values: impl rusqlite::Params,
 ) -> StoreResult<()> {
     let sql = format!(
         "UPDATE topics SET body = NULL
-        WHERE {is_of} AND announced = version AND body IS NOT NULL AND NOT EXISTS
+        WHERE {condition} AND announced = version AND body IS NOT NULL AND NOT EXISTS
             (SELECT 1 FROM subscriptions WHERE topic = topics.id AND delivered < version)"
     );
     transaction.prepare_cached(&sql)?.execute(values).map(drop)
@@ -493,8 +487,8 @@ fn read_url(row: &Row<'_>, column: usize) -> StoreResult<CanonicalUrl<'static>> 
     text.parse().map_err(|_| rusqlite::Error::InvalidQuery)
 }
 
-fn protocol_number(kind: SubscriberProtocol) -> i64 {
-    match kind {
+fn protocol_number(protocol: SubscriberProtocol) -> i64 {
+    match protocol {
         SubscriberProtocol::WebSub => 0,
         SubscriberProtocol::RssCloud => 1,
         SubscriberProtocol::RssCloudPeer => 2,

@@ -32,8 +32,8 @@ fn request(callback: u32, lease_s: Option<u64>) -> SubscriptionRequest {
 }
 
 #[track_caller]
-fn insert_pending(store: &HubStore, wish: &SubscriptionRequest) -> RowId {
-    match store.insert_requests(std::slice::from_ref(wish), &LIMITS, 0).unwrap()[..] {
+fn insert_pending(store: &HubStore, request: &SubscriptionRequest) -> RowId {
+    match store.insert_requests(std::slice::from_ref(request), &LIMITS, 0).unwrap()[..] {
         [RequestOutcome::Pending(id)] => id,
         ref other => panic!("{other:?}"),
     }
@@ -67,13 +67,13 @@ fn has_body(store: &HubStore) -> bool {
 fn all_rows_survive_a_restart() {
     let (folder, store) = open_store();
     let id = subscribe(&store, 1);
-    let wished = insert_pending(&store, &request(2, Some(10)));
+    let pending = insert_pending(&store, &request(2, Some(10)));
     put_body(&store, "one");
     let member = store.member_id().unwrap();
     drop(store);
     let store = HubStore::open(&folder.path().join("hub.db")).unwrap();
     assert_eq!(store.member_id().unwrap(), member);
-    assert_eq!(store.pending_request(wished).unwrap(), Some(request(2, Some(10))));
+    assert_eq!(store.pending_request(pending).unwrap(), Some(request(2, Some(10))));
     let due = store.due_delivery(id, 0).unwrap().unwrap();
     assert!(due.secret.as_deref() == Some("secret 1"));
     assert_eq!(store.content(due.topic_id).unwrap().unwrap().body, "one");
@@ -142,9 +142,9 @@ fn the_later_of_two_requests_wins_in_either_order_of_verification() {
 fn an_unverified_request_changes_nothing() {
     let (_folder, store) = open_store();
     let subscribed = subscribe(&store, 1);
-    let stranger = insert_pending(&store, &request(1, None));
-    store.remove_request(stranger).unwrap();
-    assert_eq!(grant(&store, stranger, 0), GrantOutcome::Superseded);
+    let unverified = insert_pending(&store, &request(1, None));
+    store.remove_request(unverified).unwrap();
+    assert_eq!(grant(&store, unverified, 0), GrantOutcome::Superseded);
     put_body(&store, "one");
     assert!(store.due_delivery(subscribed, 0).unwrap().is_some());
 }
@@ -164,19 +164,19 @@ fn a_renewal_replaces_the_lease_and_the_secret() {
 #[test]
 fn subscriptions_and_pending_requests_are_limited() {
     let (_folder, store) = open_store();
-    let hear = |wish: &SubscriptionRequest| {
-        store.insert_requests(std::slice::from_ref(wish), &LIMITS, 0).unwrap()
+    let insert = |request: &SubscriptionRequest| {
+        store.insert_requests(std::slice::from_ref(request), &LIMITS, 0).unwrap()
     };
-    assert_eq!(hear(&request(9, None)), [RequestOutcome::NotSubscribed]);
+    assert_eq!(insert(&request(9, None)), [RequestOutcome::NotSubscribed]);
     for callback in 1..=3 {
         subscribe(&store, callback);
     }
-    assert_eq!(hear(&request(4, Some(1))), [RequestOutcome::Full]);
+    assert_eq!(insert(&request(4, Some(1))), [RequestOutcome::Full]);
     // A subscriber can renew and end its subscription, up to a limit.
     for _ in 0..REQUESTS_PER_SUBSCRIPTION_MAX {
         insert_pending(&store, &request(1, Some(1)));
     }
-    assert_eq!(hear(&request(1, Some(1))), [RequestOutcome::Full]);
+    assert_eq!(insert(&request(1, Some(1))), [RequestOutcome::Full]);
     insert_pending(&store, &request(2, None));
     insert_pending(&store, &request(3, Some(1)));
 }
@@ -211,18 +211,18 @@ fn a_lowered_limit_applies_to_pending_requests() {
 #[test]
 fn pending_requests_of_one_host_are_limited() {
     let (_folder, store) = open_store();
-    let bounds = HubLimits { subscriptions_max: 1_000, pending_requests_max: 1_000, ..LIMITS };
-    let hear = |wish: &SubscriptionRequest| {
-        store.insert_requests(std::slice::from_ref(wish), &bounds, 0).unwrap().remove(0)
+    let limits = HubLimits { subscriptions_max: 1_000, pending_requests_max: 1_000, ..LIMITS };
+    let insert = |request: &SubscriptionRequest| {
+        store.insert_requests(std::slice::from_ref(request), &limits, 0).unwrap().remove(0)
     };
-    let heard = (0..200).map(|callback| hear(&request(callback, Some(1))));
-    let noted = heard.filter(|heard| matches!(heard, RequestOutcome::Pending(_))).count();
-    assert_eq!(noted as u64, REQUESTS_PER_HOST_MAX);
+    let outcomes = (0..200).map(|callback| insert(&request(callback, Some(1))));
+    let pending = outcomes.filter(|outcome| matches!(outcome, RequestOutcome::Pending(_))).count();
+    assert_eq!(pending as u64, REQUESTS_PER_HOST_MAX);
     let other = SubscriptionRequest {
         callback: "https://other.example/".parse().unwrap(),
         ..request(0, Some(1))
     };
-    assert!(matches!(hear(&other), RequestOutcome::Pending(_)));
+    assert!(matches!(insert(&other), RequestOutcome::Pending(_)));
 }
 
 #[test]
@@ -260,8 +260,8 @@ fn a_delivery_is_in_flight_once_and_missed_content_is_sent_again() {
 #[test]
 fn several_requests_are_stored_together_or_not_at_all() {
     let (_folder, store) = open_store();
-    let wishes: Vec<_> = (1..=4).map(|callback| request(callback, Some(10))).collect();
-    assert_eq!(store.insert_requests(&wishes, &LIMITS, 0).unwrap(), [RequestOutcome::Full]);
+    let requests: Vec<_> = (1..=4).map(|callback| request(callback, Some(10))).collect();
+    assert_eq!(store.insert_requests(&requests, &LIMITS, 0).unwrap(), [RequestOutcome::Full]);
     let sql = "SELECT count(*) FROM wishes";
     let count: i64 = store.0.lock().query_row(sql, [], |row| row.get(0)).unwrap();
     assert_eq!(count, 0);
@@ -324,14 +324,14 @@ fn a_subscriber_is_dropped_after_repeated_failures() {
 fn expired_rows_are_removed() {
     let (_folder, store) = open_store();
     let gone = subscribe(&store, 1);
-    let wished = insert_pending(&store, &request(2, Some(10)));
+    let pending = insert_pending(&store, &request(2, Some(10)));
     put_body(&store, "one");
     assert_eq!(store.remove_expired(9_999).unwrap(), 0);
     assert_eq!(store.remove_expired(10_000).unwrap(), 1);
     assert!(store.due_delivery(gone, 0).unwrap().is_none());
-    assert!(store.pending_request(wished).unwrap().is_some());
+    assert!(store.pending_request(pending).unwrap().is_some());
     store.remove_expired(REQUEST_MS_MAX).unwrap();
-    assert!(store.pending_request(wished).unwrap().is_none());
+    assert!(store.pending_request(pending).unwrap().is_none());
     assert!(store.put_content(TOPIC, None, b"two").unwrap().is_none(), "the topic is gone");
     let id = subscribe(&store, 1);
     assert!(id > gone, "ids are never reused");

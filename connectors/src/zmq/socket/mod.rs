@@ -9,14 +9,14 @@
 //! | `ZmqSubscriber` | SUB, connects: `connect`, `receive`, `tick` |
 
 #[cfg(feature = "libzmq")]
-mod by_libzmq;
+mod libzmq_sockets;
 #[cfg(not(feature = "libzmq"))]
 mod peers;
 #[cfg(not(feature = "libzmq"))]
 mod zeromq_sockets;
 
 #[cfg(feature = "libzmq")]
-pub(crate) use by_libzmq::{Publisher, Puller, Subscriber};
+pub(crate) use libzmq_sockets::{ZmqPublisher, ZmqPuller, ZmqSubscriber};
 #[cfg(not(feature = "libzmq"))]
 pub(crate) use zeromq_sockets::{ZmqPublisher, ZmqPuller, ZmqSubscriber};
 
