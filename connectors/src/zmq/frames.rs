@@ -96,9 +96,9 @@ pub fn parse_event<F: AsRef<[u8]>>(frames: &[F]) -> Result<ZmqEvent, FrameError>
 }
 
 /// The payload of a message from a foreign PUB socket.
-pub fn payload_of<F: AsRef<[u8]>>(frames: &[F], which: PayloadFrame) -> Result<&str, FrameError> {
+pub fn payload_of<F: AsRef<[u8]>>(frames: &[F], frame: PayloadFrame) -> Result<&str, FrameError> {
     let count = frames.len();
-    let wanted = match which {
+    let wanted = match frame {
         PayloadFrame::Last => count.saturating_sub(1),
         PayloadFrame::Index(number) => number,
     };
@@ -137,10 +137,10 @@ mod tests {
     // PROTOCOL: Z6
     #[test]
     fn one_frame_is_a_payload_and_two_frames_name_the_topic() {
-        let says =
+        let expected =
             |topic: &str| Ok(ZmqEvent { topic: topic.parse().unwrap(), payload: "/a b=c".into() });
-        assert_eq!(parse_event(&["/a b=c"]), says(DEFAULT_TOPIC));
-        assert_eq!(parse_event(&["log", "/a b=c"]), says("log"));
+        assert_eq!(parse_event(&["/a b=c"]), expected(DEFAULT_TOPIC));
+        assert_eq!(parse_event(&["log", "/a b=c"]), expected("log"));
     }
 
     #[test]
@@ -205,23 +205,23 @@ mod tests {
 
         /// The frames of an event have the same bytes as its line, and can be published again.
         #[test]
-        fn an_event_says_the_same_in_frames(
+        fn an_event_keeps_its_bytes_in_frames(
             topic in "[a-zA-Z0-9][a-zA-Z0-9._-]{0,63}",
             seq in 1_u64..,
             payload in "[ -~äß\t\u{a0}😀]{1,200}",
         ) {
             let line = format!("MSG {topic} {seq} {payload}");
-            let Ok(Reply::Msg { topic: of, seq: number, payload: says }) = Reply::parse(&line) else {
+            let Ok(Reply::Msg { topic: parsed_topic, seq: parsed_seq, payload: parsed_payload }) = Reply::parse(&line) else {
                 panic!("{line:?} is a delivery");
             };
-            let of = Bytes::copy_from_slice(of.as_bytes());
-            let frames = event_frames(&of, number, Bytes::copy_from_slice(says.as_bytes()));
+            let topic_frame = Bytes::copy_from_slice(parsed_topic.as_bytes());
+            let frames = event_frames(&topic_frame, parsed_seq, Bytes::copy_from_slice(parsed_payload.as_bytes()));
             prop_assert_eq!(&frames[0], &topic);
             prop_assert_eq!(&frames[1], &seq.to_string());
             prop_assert_eq!(&frames[2], &payload);
             prop_assert_eq!(topic_and_seq(&frames), Some((topic.parse().unwrap(), Seq(seq))));
-            let again = parse_event(&[&frames[0], &frames[2]]).unwrap();
-            prop_assert_eq!((again.topic.as_str(), again.payload), (topic.as_str(), payload));
+            let parsed = parse_event(&[&frames[0], &frames[2]]).unwrap();
+            prop_assert_eq!((parsed.topic.as_str(), parsed.payload), (topic.as_str(), payload));
         }
     }
 }

@@ -68,8 +68,8 @@ impl MessageSource {
     fn parse_event(&mut self, frames: &Frames) -> Result<ZmqEvent, FrameError> {
         match self {
             Self::Pull(_) => frames::parse_event(frames),
-            Self::Bridge { bridge, seqs: places, .. } => {
-                places.record(frames);
+            Self::Bridge { bridge, seqs, .. } => {
+                seqs.record(frames);
                 let payload = frames::payload_of(frames, bridge.frame)?.to_owned();
                 Ok(ZmqEvent { topic: bridge.topic.clone(), payload })
             }
@@ -79,9 +79,9 @@ impl MessageSource {
     fn tick(&mut self) -> std::io::Result<()> {
         match self {
             Self::Pull(puller) => puller.tick(),
-            Self::Bridge { subscriber, seqs: places, .. } => {
+            Self::Bridge { subscriber, seqs, .. } => {
                 subscriber.tick();
-                places.missed.flush();
+                seqs.missed.flush();
                 Ok(())
             }
         }
@@ -96,7 +96,7 @@ pub(crate) async fn run(
     stop: &CancellationToken,
 ) -> Result<Option<BridgeReport>, ZmqRunError> {
     let (broker, security) = (config.broker.clone(), config.security.clone());
-    let mut inlet = RetryingPublisher::new(broker, security, source.client_name());
+    let mut publisher = RetryingPublisher::new(broker, security, source.client_name());
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -104,43 +104,43 @@ pub(crate) async fn run(
             biased;
             () = stop.cancelled() => break,
             // The tick must not restart an attempt to connect that takes longer than a second.
-            _ = tick.tick(), if inlet.is_connected() => {
+            _ = tick.tick(), if publisher.is_connected() => {
                 source.tick()?;
-                inlet.flush_logs();
+                publisher.flush_logs();
                 continue;
             }
-            () = inlet.advance() => {
-                if !inlet.is_connected() {
+            () = publisher.advance() => {
+                if !publisher.is_connected() {
                     source.tick()?;
-                    inlet.flush_logs();
+                    publisher.flush_logs();
                 }
                 continue;
             }
-            message = source.receive(), if inlet.has_capacity() => message,
+            message = source.receive(), if publisher.has_capacity() => message,
         };
         let mut message = Some(message);
-        let mut left = MESSAGE_BATCH;
+        let mut remaining = MESSAGE_BATCH;
         while let Some(frames) = message {
             match source.parse_event(&frames) {
-                Ok(event) => inlet.push(event).await,
-                Err(reason) => inlet.dropped.add(1, reason),
+                Ok(event) => publisher.push(event).await,
+                Err(reason) => publisher.dropped.add(1, reason),
             }
-            left -= 1;
+            remaining -= 1;
             // Takes messages that have arrived already, without polling the other branches.
             message = tokio::select! {
                 biased;
-                message = source.receive(), if left > 0 && inlet.has_capacity() => Some(message),
+                message = source.receive(), if remaining > 0 && publisher.has_capacity() => Some(message),
                 () = std::future::ready(()) => None,
             };
         }
     }
     tokio::select! {
-        () = inlet.finish() => {}
+        () = publisher.finish() => {}
         () = sleep(FINISH_TIMEOUT) => {}
     }
-    let MessageSource::Bridge { seqs: places, .. } = &source else {
-        let (published, dropped) = (inlet.confirmed, inlet.dropped.total());
-        let unconfirmed = inlet.unconfirmed_count();
+    let MessageSource::Bridge { seqs, .. } = &source else {
+        let (published, dropped) = (publisher.confirmed, publisher.dropped.total());
+        let unconfirmed = publisher.unconfirmed_count();
         let text = format!(
             "ZeroMQ publishers: {published} published, {dropped} dropped, {unconfirmed} not confirmed"
         );
@@ -152,12 +152,12 @@ pub(crate) async fn run(
         return Ok(None);
     };
     Ok(Some(BridgeReport {
-        published: inlet.confirmed,
-        dropped: inlet.dropped.total(),
-        missed: places.missed.total(),
-        repeated: places.repeated,
-        unconfirmed: inlet.unconfirmed_count(),
-        has_lost_broker: !inlet.is_connected(),
+        published: publisher.confirmed,
+        dropped: publisher.dropped.total(),
+        missed: seqs.missed.total(),
+        repeated: seqs.repeated,
+        unconfirmed: publisher.unconfirmed_count(),
+        has_lost_broker: !publisher.is_connected(),
     }))
 }
 
@@ -207,29 +207,29 @@ impl SeqTracker {
 mod tests {
     use super::*;
 
-    fn note(places: &mut SeqTracker, topic: &str, seq: &str) {
-        places.record(&[topic, seq, "x"].map(|frame| frame.bytes().collect()).to_vec());
+    fn record(seqs: &mut SeqTracker, topic: &str, seq: &str) {
+        seqs.record(&[topic, seq, "x"].map(|frame| frame.bytes().collect()).to_vec());
     }
 
     #[test]
     fn missed_seqs_are_counted_for_each_topic() {
-        let mut places = SeqTracker::new();
+        let mut seqs = SeqTracker::new();
         for (topic, seq) in [("a", "5"), ("b", "100"), ("a", "6"), ("a", "9"), ("b", "101")] {
-            note(&mut places, topic, seq);
+            record(&mut seqs, topic, seq);
         }
-        assert_eq!((places.missed.total(), places.repeated), (2, 0));
-        note(&mut places, "a", "9");
-        note(&mut places, "a", "3");
-        note(&mut places, "a", "10");
-        assert_eq!((places.missed.total(), places.repeated), (2, 2));
+        assert_eq!((seqs.missed.total(), seqs.repeated), (2, 0));
+        record(&mut seqs, "a", "9");
+        record(&mut seqs, "a", "3");
+        record(&mut seqs, "a", "10");
+        assert_eq!((seqs.missed.total(), seqs.repeated), (2, 2));
     }
 
     #[test]
     fn the_number_of_tracked_topics_is_limited() {
-        let mut places = SeqTracker::new();
+        let mut seqs = SeqTracker::new();
         for n in 0..TRACKED_TOPICS_MAX + 10 {
-            note(&mut places, &format!("t{n}"), "1");
+            record(&mut seqs, &format!("t{n}"), "1");
         }
-        assert_eq!(places.last_seqs.len(), TRACKED_TOPICS_MAX);
+        assert_eq!(seqs.last_seqs.len(), TRACKED_TOPICS_MAX);
     }
 }

@@ -120,8 +120,7 @@ impl BridgeReport {
 
 impl std::fmt::Display for BridgeReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { published, dropped, missed, repeated, unconfirmed, has_lost_broker: is_cut } =
-            self;
+        let Self { published, dropped, missed, repeated, unconfirmed, has_lost_broker } = self;
         write!(
             f,
             "{published} published, {dropped} dropped, {missed} missed, {repeated} repeated"
@@ -129,7 +128,7 @@ impl std::fmt::Display for BridgeReport {
         if *unconfirmed > 0 {
             write!(f, ", {unconfirmed} not confirmed")?;
         }
-        if *is_cut {
+        if *has_lost_broker {
             f.write_str(
                 "; the broker was unreachable at the end, and later messages were not published",
             )?;
@@ -163,14 +162,14 @@ impl std::str::FromStr for TopicPattern {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (beginning, is_prefix) = match text.strip_suffix('*') {
-            Some(beginning) => (beginning, true),
+        let (literal, is_prefix) = match text.strip_suffix('*') {
+            Some(literal) => (literal, true),
             None => (text, false),
         };
-        if !(is_name(beginning) || is_prefix && beginning.is_empty()) {
+        if !(is_name(literal) || is_prefix && literal.is_empty()) {
             return Err("expected a topic name, or a prefix followed by *".to_owned());
         }
-        Ok(Self { literal: beginning.to_owned(), is_prefix })
+        Ok(Self { literal: literal.to_owned(), is_prefix })
     }
 }
 
@@ -234,8 +233,8 @@ mod tests {
         assert!(matches("log", "log") && !matches("log", "log-2"));
         assert!(matches("log*", "log") && matches("log*", "log-2") && !matches("log*", "lo"));
         assert!(matches("*", "anything"));
-        for wrong in ["", "a b", "**", "-x"] {
-            assert!(wrong.parse::<TopicPattern>().is_err(), "{wrong}");
+        for invalid in ["", "a b", "**", "-x"] {
+            assert!(invalid.parse::<TopicPattern>().is_err(), "{invalid}");
         }
     }
 }

@@ -23,16 +23,15 @@ pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Returns once a connection was accepted. That connection is closed again.
 pub(crate) async fn wait_until_reachable(endpoint: &ConnectEndpoint) {
-    let mut trouble = ConnectErrorLog::new(endpoint);
+    let mut error_log = ConnectErrorLog::new(endpoint);
     loop {
-        let connected =
-            timeout(CONNECT_TIMEOUT, TcpStream::connect(endpoint.host_and_port())).await;
-        let error = match connected {
+        let result = timeout(CONNECT_TIMEOUT, TcpStream::connect(endpoint.host_and_port())).await;
+        let error = match result {
             Ok(Ok(_)) => return,
             Ok(Err(error)) => error,
             Err(_) => io::ErrorKind::TimedOut.into(),
         };
-        trouble.log(error);
+        error_log.log(error);
         sleep(RETRY_DELAY).await;
     }
 }
@@ -82,15 +81,15 @@ mod tests {
     #[test]
     fn the_same_error_is_logged_once_a_minute_and_another_one_at_once() {
         let endpoint = "tcp://a.example:1".parse().unwrap();
-        let (begin, mut trouble) = (Instant::now(), ConnectErrorLog::new(&endpoint));
-        let mut said = Vec::new();
+        let (start, mut error_log) = (Instant::now(), ConnectErrorLog::new(&endpoint));
+        let mut logged = Vec::new();
         for (second, reason) in
             [(0, "a"), (1, "a"), (59, "a"), (60, "a"), (61, "a"), (62, "b"), (63, "b"), (64, "a")]
         {
-            if trouble.is_due(&reason, begin + Duration::from_secs(second)) {
-                said.push((second, reason));
+            if error_log.is_due(&reason, start + Duration::from_secs(second)) {
+                logged.push((second, reason));
             }
         }
-        assert_eq!(said, [(0, "a"), (60, "a"), (62, "b"), (64, "a")]);
+        assert_eq!(logged, [(0, "a"), (60, "a"), (62, "b"), (64, "a")]);
     }
 }

@@ -89,10 +89,11 @@ impl RetryingPublisher {
     /// cancelled.
     async fn send_unsent(&mut self) {
         let Some((client, _)) = &self.connection else { return };
-        let place = self.in_flight.partition_point(|sent| sent.confirmation.is_some());
-        for sent in self.in_flight.range_mut(place..) {
-            match client.publish(&sent.event.topic, &sent.event.payload).await {
-                Ok(published) => sent.confirmation = Some(published),
+        let first_unsent =
+            self.in_flight.partition_point(|in_flight| in_flight.confirmation.is_some());
+        for in_flight in self.in_flight.range_mut(first_unsent..) {
+            match client.publish(&in_flight.event.topic, &in_flight.event.payload).await {
+                Ok(confirmation) => in_flight.confirmation = Some(confirmation),
                 Err(error) => {
                     self.error_log.add(1, error);
                     self.connection = None;
@@ -114,13 +115,14 @@ impl RetryingPublisher {
         }
         if self.in_flight.is_empty() && !self.retry_queue.is_empty() {
             self.wait_for_retry().await;
-            let again =
+            let events =
                 self.retry_queue.drain(..).map(|event| InFlightEvent { event, confirmation: None });
-            self.in_flight.extend(again);
+            self.in_flight.extend(events);
             return self.send_unsent().await;
         }
         let answer = self.next_confirmation().await;
-        let InFlightEvent { event, .. } = self.in_flight.pop_front().expect("it was just answered");
+        let InFlightEvent { event, .. } =
+            self.in_flight.pop_front().expect("its answer has arrived");
         self.handle_confirmation(event, answer);
     }
 
@@ -134,12 +136,12 @@ impl RetryingPublisher {
     /// The broker's answer to the oldest event. Cancel-safe.
     async fn next_confirmation(&mut self) -> Result<Seq, ClientError> {
         poll_fn(|context| {
-            let Some(InFlightEvent { confirmation: Some(published), .. }) =
+            let Some(InFlightEvent { confirmation: Some(confirmation), .. }) =
                 self.in_flight.front_mut()
             else {
                 return std::task::Poll::Pending;
             };
-            let answer = ready!(Pin::new(published).poll(context));
+            let answer = ready!(Pin::new(confirmation).poll(context));
             std::task::Poll::Ready(answer)
         })
         .await
@@ -179,8 +181,8 @@ impl RetryingPublisher {
         match client::connect(&self.broker, options).await {
             Ok(connection) => {
                 self.connection = Some(connection);
-                for sent in &mut self.in_flight {
-                    sent.confirmation = None;
+                for in_flight in &mut self.in_flight {
+                    in_flight.confirmation = None;
                 }
                 self.send_unsent().await;
             }

@@ -21,12 +21,12 @@ pub async fn run(
     let key = config.curve_key.as_deref();
     let mut bound = BoundAddresses::default();
     let publisher = match config.publish {
-        Some(at) => Some(ZmqPublisher::bind(at.0, key).await?),
+        Some(endpoint) => Some(ZmqPublisher::bind(endpoint.0, key).await?),
         None => None,
     };
     bound.publish = publisher.as_ref().map(ZmqPublisher::address);
     let puller = match config.pull {
-        Some(at) => Some(ZmqPuller::bind(at.0, key).await?),
+        Some(endpoint) => Some(ZmqPuller::bind(endpoint.0, key).await?),
         None => None,
     };
     bound.pull = puller.as_ref().map(ZmqPuller::address);
@@ -35,19 +35,19 @@ pub async fn run(
         "the configuration must have a socket"
     );
     ready(&bound);
-    let outlet = async {
+    let forwarding = async {
         match publisher {
             Some(publisher) => TopicForwarder::run(&config, publisher, &stop).await,
             None => Ok(()),
         }
     };
-    let intake = async {
+    let pulling = async {
         match puller {
             Some(puller) => ingest::run(&config, MessageSource::Pull(puller), &stop).await,
             None => Ok(None),
         }
     };
-    let bridge = async {
+    let bridging = async {
         match &config.bridge {
             Some(bridge) => match MessageSource::connect_bridge(bridge.clone(), &stop).await? {
                 Some(source) => ingest::run(&config, source, &stop).await,
@@ -56,5 +56,5 @@ pub async fn run(
             None => Ok(None),
         }
     };
-    tokio::try_join!(outlet, intake, bridge).map(|((), _, heard)| heard)
+    tokio::try_join!(forwarding, pulling, bridging).map(|((), _, report)| report)
 }

@@ -53,7 +53,9 @@ struct TopicProgress {
     topic_frame: Bytes,
     /// The last seq that was handed to the socket.
     sent: Option<Seq>,
+    /// The value of `sent` at the last tick.
     sent_at_tick: Option<Seq>,
+    /// The seq that the cursor was moved past.
     cursor_seq: Option<Seq>,
 }
 
@@ -80,7 +82,7 @@ impl<'a> TopicForwarder<'a> {
         let (name, security) = (Some(CURSOR_NAME.to_owned()), config.security.clone());
         let options = ClientOptions { name, security, ..ClientOptions::default() };
         let (client, mut deliveries) = client::connect(&config.broker, options).await?;
-        let mut outlet = Self {
+        let mut forwarder = Self {
             client,
             patterns: &config.topics,
             cursor: CURSOR_NAME.parse().expect("the constant is a valid name"),
@@ -91,10 +93,10 @@ impl<'a> TopicForwarder<'a> {
             refused_log: RateLimitedLog::new("the broker rejected a command"),
             lost_events_log: RateLimitedLog::new("events that expired before they were sent"),
         };
-        outlet.subscribe_existing().await?;
-        outlet.forward(&mut deliveries, &mut socket, stop).await?;
+        forwarder.subscribe_existing().await?;
+        forwarder.forward(&mut deliveries, &mut socket, stop).await?;
         // The next process sends the events again if their cursor is not moved in time.
-        let _ = timeout(STOP_TIMEOUT, outlet.finish(deliveries, &mut socket)).await;
+        let _ = timeout(STOP_TIMEOUT, forwarder.finish(deliveries, &mut socket)).await;
         Ok(())
     }
 
@@ -125,11 +127,14 @@ impl<'a> TopicForwarder<'a> {
 
     /// The topics of a list that match the patterns.
     fn selected_topics(&self, list: &CommandAnswer) -> Vec<TopicName> {
-        let wanted = |name: &str| {
+        let is_selected = |name: &str| {
             self.patterns.is_empty() || self.patterns.iter().any(|pattern| pattern.matches(name))
         };
         let names = list.more.iter().filter_map(|line| line.split(' ').next());
-        names.filter(|name| wanted(name)).filter_map(|name| TopicName::new(name).ok()).collect()
+        names
+            .filter(|name| is_selected(name))
+            .filter_map(|name| TopicName::new(name).ok())
+            .collect()
     }
 
     async fn forward(
@@ -151,7 +156,7 @@ impl<'a> TopicForwarder<'a> {
                     self.lost_events_log.flush();
                     socket.tick()?;
                 }
-                (question, answer) = next_answer(&mut self.pending) => self.handle_answer(question, answer).await?,
+                (command, answer) = next_answer(&mut self.pending) => self.handle_answer(command, answer).await?,
                 delivery = deliveries.next() => match delivery {
                     Some(delivery) => {
                         self.deliver(delivery, socket).await?;
@@ -175,10 +180,10 @@ impl<'a> TopicForwarder<'a> {
     ) -> Result<(), ZmqRunError> {
         match delivery {
             Delivery::Msg { topic, seq, payload } => {
-                if let Some(followed) = self.topics.get_mut(&topic) {
-                    followed.sent = Some(seq);
+                if let Some(progress) = self.topics.get_mut(&topic) {
+                    progress.sent = Some(seq);
                     let message = super::frames::event_frames(
-                        &followed.topic_frame,
+                        &progress.topic_frame,
                         seq,
                         Bytes::from(payload),
                     );
@@ -198,8 +203,8 @@ impl<'a> TopicForwarder<'a> {
     }
 
     fn skip_to(&mut self, topic: &TopicName, to: Seq) {
-        if let Some(followed) = self.topics.get_mut(topic) {
-            followed.sent = Some(to);
+        if let Some(progress) = self.topics.get_mut(topic) {
+            progress.sent = Some(to);
         }
     }
 
@@ -210,44 +215,44 @@ impl<'a> TopicForwarder<'a> {
             self.send_command(ForwarderCommand::List, &topic_command("ls", None, Vec::new()))
                 .await?;
         }
-        self.move_cursors(|followed| std::mem::replace(&mut followed.sent_at_tick, followed.sent))
+        self.move_cursors(|progress| std::mem::replace(&mut progress.sent_at_tick, progress.sent))
             .await
     }
 
-    /// Moves each cursor past the seq that `which` returns.
+    /// Moves each cursor past the seq that `seq_of` returns.
     async fn move_cursors(
         &mut self,
-        which: impl Fn(&mut TopicProgress) -> Option<Seq>,
+        seq_of: impl Fn(&mut TopicProgress) -> Option<Seq>,
     ) -> Result<(), ClientError> {
-        let mut moved = Vec::new();
-        for (topic, followed) in &mut self.topics {
-            if let Some(seq) = which(followed).filter(|seq| Some(*seq) > followed.cursor_seq) {
-                followed.cursor_seq = Some(seq);
-                moved.push(Command::Seen { topic: topic.clone(), seq });
+        let mut commands = Vec::new();
+        for (topic, progress) in &mut self.topics {
+            if let Some(seq) = seq_of(progress).filter(|seq| Some(*seq) > progress.cursor_seq) {
+                progress.cursor_seq = Some(seq);
+                commands.push(Command::Seen { topic: topic.clone(), seq });
             }
         }
-        for seen in moved {
-            self.send_command(ForwarderCommand::Seen, &seen).await?;
+        for command in commands {
+            self.send_command(ForwarderCommand::Seen, &command).await?;
         }
         Ok(())
     }
 
     async fn send_command(
         &mut self,
-        question: ForwarderCommand,
+        kind: ForwarderCommand,
         command: &Command<'_>,
     ) -> Result<(), ClientError> {
-        let answering = self.client.start_request(&[], command).await?;
-        self.pending.push_back((question, answering));
+        let pending_answer = self.client.start_request(&[], command).await?;
+        self.pending.push_back((kind, pending_answer));
         Ok(())
     }
 
     /// Subscribes from the cursor of the topic. Takes the cursor over from an earlier process.
     async fn subscribe(&mut self, topic: TopicName) -> Result<(), ClientError> {
-        let frame = Bytes::copy_from_slice(topic.as_str().as_bytes());
-        let followed =
-            TopicProgress { topic_frame: frame, sent: None, sent_at_tick: None, cursor_seq: None };
-        self.topics.insert(topic.clone(), followed);
+        let topic_frame = Bytes::copy_from_slice(topic.as_str().as_bytes());
+        let progress =
+            TopicProgress { topic_frame, sent: None, sent_at_tick: None, cursor_seq: None };
+        self.topics.insert(topic.clone(), progress);
         let from = (!self.starts_at_head).then_some(StartAt::First);
         let cursor = Some(self.cursor.clone());
         let subscribe = Command::Sub { topic: topic.clone(), from, cursor, takeover: true };
@@ -256,10 +261,10 @@ impl<'a> TopicForwarder<'a> {
 
     async fn handle_answer(
         &mut self,
-        question: ForwarderCommand,
+        kind: ForwarderCommand,
         answer: Result<CommandAnswer, ClientError>,
     ) -> Result<(), ClientError> {
-        let error = match (question, answer) {
+        let error = match (kind, answer) {
             (ForwarderCommand::List, Ok(list)) => {
                 self.is_listing = false;
                 for name in self.selected_topics(&list) {
@@ -278,8 +283,8 @@ impl<'a> TopicForwarder<'a> {
             {
                 let forget = vec![("cursor", CURSOR_NAME)];
                 let forget = topic_command("forget", Some(topic.as_str()), forget);
-                let answering = self.client.start_request(&[], &forget).await?;
-                self.pending.push_back((ForwarderCommand::ForgetCursor(topic), answering));
+                let pending_answer = self.client.start_request(&[], &forget).await?;
+                self.pending.push_back((ForwarderCommand::ForgetCursor(topic), pending_answer));
                 return Ok(());
             }
             // Retried after the next list of topics.
@@ -309,8 +314,10 @@ impl<'a> TopicForwarder<'a> {
     async fn finish(&mut self, deliveries: Deliveries, socket: &mut ZmqPublisher) {
         // No more deliveries are read, so they cannot block the last answers.
         drop(deliveries);
-        let has_left = socket.drain().await;
-        let moved = self.move_cursors(|it| if has_left { it.sent } else { it.sent_at_tick }).await;
+        let is_drained = socket.drain().await;
+        let moved = self
+            .move_cursors(|progress| if is_drained { progress.sent } else { progress.sent_at_tick })
+            .await;
         if moved.is_ok() {
             while !self.pending.is_empty() {
                 let (_, _) = next_answer(&mut self.pending).await;
@@ -321,12 +328,12 @@ impl<'a> TopicForwarder<'a> {
 
 /// The next answer; pending forever if there is none. Cancel-safe.
 async fn next_answer(
-    asked: &mut VecDeque<(ForwarderCommand, PendingAnswer)>,
+    pending: &mut VecDeque<(ForwarderCommand, PendingAnswer)>,
 ) -> (ForwarderCommand, Result<CommandAnswer, ClientError>) {
-    let Some((_, answering)) = asked.front_mut() else { return future::pending().await };
-    let answer = answering.await;
-    let (question, _) = asked.pop_front().expect("it was just answered");
-    (question, answer)
+    let Some((_, pending_answer)) = pending.front_mut() else { return future::pending().await };
+    let answer = pending_answer.await;
+    let (kind, _) = pending.pop_front().expect("its answer has arrived");
+    (kind, answer)
 }
 
 fn topic_command<'a>(

@@ -121,7 +121,7 @@ pub(crate) struct ZmqSubscriber {
 impl ZmqSubscriber {
     #[expect(clippy::unused_async, reason = "the other library's method is async")]
     pub(crate) async fn connect(
-        to: &ConnectEndpoint,
+        endpoint: &ConnectEndpoint,
         prefixes: &[String],
     ) -> Result<Self, ZmqStartError> {
         let connect = || -> Result<Socket, zmq::Error> {
@@ -129,7 +129,7 @@ impl ZmqSubscriber {
             for prefix in prefixes {
                 socket.set_subscribe(prefix.as_bytes())?;
             }
-            socket.connect(to.as_str())?;
+            socket.connect(endpoint.as_str())?;
             Ok(socket)
         };
         let socket =

@@ -35,13 +35,13 @@ pub(super) struct PeerConnection {
 
 impl PeerConnections {
     /// Connections with a peer that does not read: at least half as many bytes wait for it as for
-    /// the slowest one.
+    /// the slowest one. That one stands in for the limit of the kernel, which is not known.
     pub(super) fn slow_readers(&self) -> io::Result<Vec<PeerConnection>> {
         let mut peers = self.list()?;
-        let most = peers.iter().map(|peer| peer.unacknowledged_bytes).max().unwrap_or(0);
+        let max_bytes = peers.iter().map(|peer| peer.unacknowledged_bytes).max().unwrap_or(0);
         peers.retain(|peer| {
             peer.unacknowledged_bytes >= SLOW_READER_BYTES_MIN
-                && peer.unacknowledged_bytes >= most / 2
+                && peer.unacknowledged_bytes >= max_bytes / 2
         });
         Ok(peers)
     }
@@ -61,11 +61,12 @@ impl PeerConnections {
             return Ok(());
         }
         let descriptors = own_sockets()?;
-        let this = pidfd_open(getpid(), PidfdFlags::empty())?;
+        let process = pidfd_open(getpid(), PidfdFlags::empty())?;
         for peer in peers {
             // The connection may have ended.
             let Some(&descriptor) = descriptors.get(&peer.inode) else { continue };
-            let socket: OwnedFd = match pidfd_getfd(&this, descriptor, PidfdGetfdFlags::empty()) {
+            let socket: OwnedFd = match pidfd_getfd(&process, descriptor, PidfdGetfdFlags::empty())
+            {
                 Ok(socket) => socket,
                 Err(rustix::io::Errno::BADF) => continue,
                 Err(error) => return Err(error.into()),

@@ -98,8 +98,8 @@ impl ZmqPublisher {
     pub(crate) async fn send(&mut self, [topic, seq, payload]: [Bytes; 3]) -> io::Result<()> {
         self.usage.bytes.fetch_add(byte_count(&payload), Relaxed);
         self.usage.messages.fetch_add(1, Relaxed);
-        let held = Arc::clone(&self.usage);
-        let payload = Bytes::from_owner(CountedPayload { payload, usage: held });
+        let usage = Arc::clone(&self.usage);
+        let payload = Bytes::from_owner(CountedPayload { payload, usage });
         let mut message = ZmqMessage::from(topic);
         message.push_back(seq);
         message.push_back(payload);
@@ -110,9 +110,9 @@ impl ZmqPublisher {
     /// the limit.
     pub(crate) async fn flush_queues(&mut self) -> io::Result<()> {
         yield_now().await;
-        let may_be =
+        let should_check =
             self.is_over_limit(0) || self.usage.messages.load(Relaxed) > CHECKED_MESSAGES_MIN;
-        if may_be && Instant::now() >= self.next_check {
+        if should_check && Instant::now() >= self.next_check {
             self.next_check = Instant::now() + CHECK_INTERVAL;
             return self.disconnect_slow_readers().await;
         }
@@ -133,15 +133,16 @@ impl ZmqPublisher {
             return Ok(());
         }
         PeerConnections::disconnect(&slow)?;
-        let held = self.usage.bytes.load(Relaxed) >> 20;
-        self.disconnect_log.add(queues, format_args!("{held} MiB were queued for slow readers"));
-        let gone = async {
+        let queued_mib = self.usage.bytes.load(Relaxed) >> 20;
+        self.disconnect_log
+            .add(queues, format_args!("{queued_mib} MiB were queued for slow readers"));
+        let drained = async {
             while self.is_over_limit(queues) {
                 sleep(std::time::Duration::from_millis(1)).await;
             }
         };
         // Other slow readers are disconnected by the next check.
-        let _ = timeout(DISCONNECT_TIMEOUT, gone).await;
+        let _ = timeout(DISCONNECT_TIMEOUT, drained).await;
         Ok(())
     }
 
@@ -208,22 +209,23 @@ pub(crate) struct ZmqSubscriber {
 impl ZmqSubscriber {
     /// Waits until the foreign socket is reachable.
     pub(crate) async fn connect(
-        to: &ConnectEndpoint,
+        endpoint: &ConnectEndpoint,
         prefixes: &[String],
     ) -> Result<Self, ZmqStartError> {
         let mut options = SocketOptions::default();
         options.no_connect_timeout();
         let mut socket = SubSocket::with_options(options);
-        let refuse = |error: ZmqError| ZmqStartError::Subscribe { reason: error.to_string() };
+        let subscribe_error =
+            |error: ZmqError| ZmqStartError::Subscribe { reason: error.to_string() };
         for prefix in prefixes {
-            socket.subscribe(prefix).await.map_err(refuse)?;
+            socket.subscribe(prefix).await.map_err(subscribe_error)?;
         }
-        let mut trouble = ConnectErrorLog::new(to);
+        let mut connect_errors = ConnectErrorLog::new(endpoint);
         loop {
-            match timeout(CONNECT_TIMEOUT, socket.connect(to.as_str())).await {
+            match timeout(CONNECT_TIMEOUT, socket.connect(endpoint.as_str())).await {
                 Ok(Ok(())) => break,
-                Ok(Err(error)) => trouble.log(error_text(&error)),
-                Err(_) => trouble.log("no ZeroMQ handshake in time"),
+                Ok(Err(error)) => connect_errors.log(error_text(&error)),
+                Err(_) => connect_errors.log("no ZeroMQ handshake in time"),
             }
             sleep(RETRY_DELAY).await;
         }
@@ -242,12 +244,12 @@ impl ZmqSubscriber {
 }
 
 /// The next message of any peer. An error concerns one peer, and has ended its connection.
-async fn receive_any(socket: &mut impl SocketRecv, broken: &mut RateLimitedLog) -> Frames {
+async fn receive_any(socket: &mut impl SocketRecv, error_log: &mut RateLimitedLog) -> Frames {
     loop {
         match socket.recv().await {
             Ok(message) => return message.into_vec(),
             Err(error) => {
-                broken.add(1, error_text(&error));
+                error_log.add(1, error_text(&error));
                 // Endless errors must not block other tasks.
                 yield_now().await;
             }
@@ -274,11 +276,11 @@ fn error_text(error: &ZmqError) -> &'static str {
 /// Listens with a time limit for writes, which the library's own method does not set.
 async fn listen(socket: &mut impl Socket, at: SocketAddr) -> io::Result<PeerConnections> {
     let listener = std::net::TcpListener::bind(at)?;
-    let local = listener.local_addr()?;
+    let local_address = listener.local_addr()?;
     // Connections inherit it: the kernel closes one if its peer acknowledges nothing for so long.
     socket2::SockRef::from(&listener).set_tcp_user_timeout(Some(WRITE_TIMEOUT))?;
     socket.bind_listener(Listener::from(listener)).await.map_err(io::Error::other)?;
-    Ok(PeerConnections { local_address: local })
+    Ok(PeerConnections { local_address })
 }
 
 fn byte_count(bytes: &Bytes) -> u64 {
