@@ -173,7 +173,7 @@ mod tests {
                 assert_eq!(text.len(), 64);
                 url.as_str().replace(&text, "C")
             }
-            Challenge::Notification => panic!("told"),
+            Challenge::Notification => panic!("expected a URL"),
         }
     }
 

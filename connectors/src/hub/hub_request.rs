@@ -118,14 +118,15 @@ impl<'a> FormFields<'a> {
     }
 
     /// The value of a field that must not be repeated. Another parser might use the other value.
+    /// `repeated_text` is the error.
     pub(super) fn single(
         &self,
         name: &str,
-        repeated: &'static str,
+        repeated_text: &'static str,
     ) -> Result<Option<&str>, HubRejection> {
         let mut all = self.0.iter().filter(|(key, _)| key == name);
         let first = all.next().map(|(_, value)| value.as_ref());
-        if all.next().is_some() { Err(bad_request(repeated)) } else { Ok(first) }
+        if all.next().is_some() { Err(bad_request(repeated_text)) } else { Ok(first) }
     }
 }
 

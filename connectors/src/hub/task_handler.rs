@@ -38,7 +38,7 @@ const ERROR_RETRY_MS: u64 = 10_000;
 /// Limit of the characters of an invalid event in the log.
 const LOGGED_CHARS_MAX: usize = 200;
 
-/// Runs one group's tasks.
+/// Handles the tasks of both groups.
 pub(super) struct HubTaskHandler {
     pub(super) hub: Arc<Hub>,
     pub(super) stop: CancellationToken,
@@ -94,7 +94,7 @@ impl Hub {
     async fn process(&self, payload: &str) -> TaskEnd {
         let payload = Payload::parse(payload);
         let Some(target) = payload.target() else { return self.invalid_event(payload.text()) };
-        let Some(_turn) = self.acquire_target(target) else {
+        let Some(_permit) = self.acquire_target(target) else {
             return TaskEnd::Nack(
                 RetryMode::Uncounted { after_ms: Some(BUSY_RETRY_MS) },
                 KeyRest::default(),

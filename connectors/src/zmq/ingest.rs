@@ -96,7 +96,7 @@ pub(crate) async fn run(
     stop: &CancellationToken,
 ) -> Result<Option<BridgeReport>, ZmqRunError> {
     let (broker, security) = (config.broker.clone(), config.security.clone());
-    let mut publisher = RetryingPublisher::new(broker, security, source.client_name());
+    let mut event_publisher = RetryingPublisher::new(broker, security, source.client_name());
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -104,43 +104,43 @@ pub(crate) async fn run(
             biased;
             () = stop.cancelled() => break,
             // The tick must not restart an attempt to connect that takes longer than a second.
-            _ = tick.tick(), if publisher.is_connected() => {
+            _ = tick.tick(), if event_publisher.is_connected() => {
                 source.tick()?;
-                publisher.flush_logs();
+                event_publisher.flush_logs();
                 continue;
             }
-            () = publisher.advance() => {
-                if !publisher.is_connected() {
+            () = event_publisher.advance() => {
+                if !event_publisher.is_connected() {
                     source.tick()?;
-                    publisher.flush_logs();
+                    event_publisher.flush_logs();
                 }
                 continue;
             }
-            message = source.receive(), if publisher.has_capacity() => message,
+            message = source.receive(), if event_publisher.has_capacity() => message,
         };
         let mut message = Some(message);
         let mut remaining = MESSAGE_BATCH;
         while let Some(frames) = message {
             match source.parse_event(&frames) {
-                Ok(event) => publisher.push(event).await,
-                Err(reason) => publisher.dropped.add(1, reason),
+                Ok(event) => event_publisher.push(event).await,
+                Err(reason) => event_publisher.dropped.add(1, reason),
             }
             remaining -= 1;
             // Takes messages that have arrived already, without polling the other branches.
             message = tokio::select! {
                 biased;
-                message = source.receive(), if remaining > 0 && publisher.has_capacity() => Some(message),
+                message = source.receive(), if remaining > 0 && event_publisher.has_capacity() => Some(message),
                 () = std::future::ready(()) => None,
             };
         }
     }
     tokio::select! {
-        () = publisher.finish() => {}
+        () = event_publisher.finish() => {}
         () = sleep(FINISH_TIMEOUT) => {}
     }
     let MessageSource::Bridge { seqs, .. } = &source else {
-        let (published, dropped) = (publisher.confirmed, publisher.dropped.total());
-        let unconfirmed = publisher.unconfirmed_count();
+        let (published, dropped) = (event_publisher.confirmed, event_publisher.dropped.total());
+        let unconfirmed = event_publisher.unconfirmed_count();
         let text = format!(
             "ZeroMQ publishers: {published} published, {dropped} dropped, {unconfirmed} not confirmed"
         );
@@ -152,12 +152,12 @@ pub(crate) async fn run(
         return Ok(None);
     };
     Ok(Some(BridgeReport {
-        published: publisher.confirmed,
-        dropped: publisher.dropped.total(),
+        published: event_publisher.confirmed,
+        dropped: event_publisher.dropped.total(),
         missed: seqs.missed.total(),
         repeated: seqs.repeated,
-        unconfirmed: publisher.unconfirmed_count(),
-        has_lost_broker: !publisher.is_connected(),
+        unconfirmed: event_publisher.unconfirmed_count(),
+        has_lost_broker: !event_publisher.is_connected(),
     }))
 }
 
