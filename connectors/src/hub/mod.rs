@@ -2,9 +2,11 @@
 //! publishers report changes, and the hub sends each change to all verified subscribers.
 //!
 //! ```text
-//!  forms ─▶ HTTP endpoint ─▶ store (hub.db) ─▶ event on hub-verify ─▶ group hub-verify ─▶ challenge the callback
-//!             202 once both are durable     └▶ event on hub ─▶ group hub ─▶ fetch: if changed, an event per subscriber
-//!                                              row ids only             └▶ deliver: POST, signed
+//!  forms ─▶ HTTP endpoint ─▶ store (hub.db)
+//!               │ 202 once the row and the event are durable; events contain row ids only
+//!               ├▶ topic, group hub-verify ─▶ verify: challenge the callback
+//!               └▶ topic, group hub ─▶ fetch: if the topic has changed, an event per subscriber
+//!                                   └▶ deliver: POST, signed
 //! ```
 //!
 //! An event names its work by the id of a row in the store, so events contain no secrets and no
@@ -192,8 +194,8 @@ pub type HubConnections = (GroupConnection, GroupConnection);
 
 impl Hub {
     /// Opens the database at `path`, and connects to the broker. [`run`](Self::run) does the work.
-    /// Requests to subscribers use `subscriber_client`; requests to topics, which lie below the prefixes of
-    /// the rules, use `site_client`.
+    /// `subscriber_client` sends the requests to subscribers, `site_client` those to topics, which
+    /// lie below the prefixes of the rules.
     pub async fn start(
         config: HubConfig,
         path: &Path,
