@@ -3,17 +3,17 @@
 //!
 //! ```text
 //!  forms ─▶ HTTP endpoint ─▶ store (hub.db)
-//!               │ 202 once the row and the event are durable; events contain row ids only
+//!               │ 202 once the row and the event are durable
 //!               ├▶ topic, group hub-verify ─▶ verify: challenge the callback
 //!               └▶ topic, group hub ─▶ fetch: if the topic has changed, an event per subscriber
 //!                                   └▶ deliver: POST, signed
 //! ```
 //!
-//! An event names its work by the id of a row in the store, so events contain no secrets and no
-//! callbacks. The target of an event is a URL of the hub for one subscription: a second event for
-//! the same subscription is merged with the one that waits, and each topic of a callback has a
-//! target of its own. The key is the host that gets the request. So a host gets few requests at a
-//! time, and a host that does not respond delays no other.
+//! An event names a topic by its URL, and a subscription by the id of its row in the store. So
+//! events contain no secrets and no callbacks. The target of an event about a subscription is a URL
+//! of the hub for that subscription: a second event is merged with the one that waits, and each
+//! topic of a callback has a target of its own. The key is the host that gets the request. So a
+//! host gets few requests at a time, and a host that does not respond delays no other.
 //!
 //! A delivery sends the newest content at the time of sending. Of two changes in quick succession a
 //! subscriber may get only the second one, but it always gets the last one.
