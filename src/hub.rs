@@ -180,10 +180,13 @@ impl EmbeddedHandler for HubReceiver {
 
     fn counters(&self) -> CountersFuture<'_> {
         Box::pin(async move {
-            let HubCounts { topics, subscribers, pending_requests: waiting } =
+            let HubCounts { topics, subscribers, pending_requests } =
                 self.slot.0.get()?.counts().await.ok()?;
-            let numbers =
-                vec![("topics", topics), ("subscribers", subscribers), ("waiting", waiting)];
+            let numbers = vec![
+                ("topics", topics),
+                ("subscribers", subscribers),
+                ("waiting", pending_requests),
+            ];
             Some(("hub", numbers))
         })
     }

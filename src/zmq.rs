@@ -36,7 +36,8 @@ use crate::process::SERVICE_VARIABLES;
 /// The time limit for opening its sockets.
 const START_MAX: Duration = Duration::from_secs(10);
 
-/// The time limit of its stop, which is longer than its own limit (`STOP` of its outlet).
+/// The time limit of its stop, which is longer than its own limit (`STOP_TIMEOUT` of its topic
+/// forwarder).
 const STOP_MAX: Duration = Duration::from_millis(400);
 
 /// The shortest and the longest wait before a restart; it doubles each time.

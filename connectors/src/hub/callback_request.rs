@@ -1,4 +1,4 @@
-//! The requests that are made to subscribers: pure, but for the chance in a challenge.
+//! The requests that the hub sends to callbacks. Pure, except for the random challenge.
 
 use aws_lc_rs::{hmac, rand};
 use bytes::Bytes;
@@ -12,80 +12,83 @@ use super::hub_request::{SubscriberProtocol, SubscriptionRequest};
 use super::store::{DueDelivery, TopicContent};
 use crate::outgoing::OutgoingResponse;
 
-/// Bytes of chance in a challenge, which nobody guesses.
+/// Random bytes of a challenge.
 const CHALLENGE_BYTES: usize = 32;
 
-/// Bytes of a `Content-Type`; a longer one says nothing.
+/// Limit of a `Content-Type`. A longer one is discarded.
 const CONTENT_TYPE_BYTES_MAX: usize = 256;
 
 const SIGNATURE_HEADER: HeaderName = HeaderName::from_static("x-hub-signature");
 
-/// How somebody shows that it wants what was asked in its name.
+/// How the callback confirms a request.
 #[derive(Debug)]
 pub(super) enum Challenge {
-    /// It is asked this, and answers with the text and nothing else.
+    /// It gets a GET of this URL, and must respond with the text and nothing else.
     Echo { url: CanonicalUrl<'static>, text: String },
-    /// It is told of the topic, and takes that.
+    /// It gets a notification for the topic, and must accept it.
     Notification,
 }
 
 impl Challenge {
-    pub(super) fn for_request(wish: &SubscriptionRequest) -> Self {
+    pub(super) fn for_request(request: &SubscriptionRequest) -> Self {
         let text = random_challenge();
-        let named = wish.topic.verbatim_url.as_str();
-        let seconds = wish.lease.map(|lease| lease.as_secs().to_string());
+        let verbatim_url = request.topic.verbatim_url.as_str();
+        let seconds = request.lease.map(|lease| lease.as_secs().to_string());
         let mut query = Vec::new();
-        match wish.protocol {
+        match request.protocol {
             SubscriberProtocol::RssCloudPeer => return Self::Notification,
             SubscriberProtocol::RssCloud => {
-                query.extend([("url", named), ("challenge", text.as_str())])
+                query.extend([("url", verbatim_url), ("challenge", text.as_str())]);
             }
             SubscriberProtocol::WebSub => {
-                let mode = if wish.lease.is_some() { "subscribe" } else { "unsubscribe" };
-                query.extend([("hub.mode", mode), ("hub.topic", named), ("hub.challenge", &text)]);
+                let mode = if request.lease.is_some() { "subscribe" } else { "unsubscribe" };
+                query.extend([
+                    ("hub.mode", mode),
+                    ("hub.topic", verbatim_url),
+                    ("hub.challenge", &text),
+                ]);
                 query.extend(seconds.iter().map(|seconds| ("hub.lease_seconds", seconds.as_str())));
             }
         }
-        match append_query(&wish.callback, &query) {
+        match append_query(&request.callback, &query) {
             Some(url) => Self::Echo { url, text },
-            None => unreachable!("the two are short enough to be one URL"),
+            None => unreachable!("the limits of both keep the URL valid"),
         }
     }
 
-    /// Whether the answer shows it.
-    pub(super) fn is_passed_by(&self, answered: &OutgoingResponse) -> bool {
+    /// Whether the response confirms the request.
+    pub(super) fn is_passed_by(&self, response: &OutgoingResponse) -> bool {
         let is_right = match self {
-            Self::Echo { text, .. } => answered.is_complete && answered.body == text.as_bytes(),
+            Self::Echo { text, .. } => response.is_complete && response.body == text.as_bytes(),
             Self::Notification => true,
         };
-        is_right && answered.status.is_success()
+        is_right && response.status.is_success()
     }
 }
 
-/// What is asked of whom the hub does not take, though it was wished and meant, if its protocol has
-/// a word for that.
-pub(super) fn denial_url(wish: &SubscriptionRequest) -> Option<CanonicalUrl<'static>> {
+/// The URL of the denial for a verified subscriber that exceeds a limit. Only WebSub has denials.
+pub(super) fn denial_url(request: &SubscriptionRequest) -> Option<CanonicalUrl<'static>> {
     let query = [
         ("hub.mode", "denied"),
-        ("hub.topic", wish.topic.verbatim_url.as_str()),
-        ("hub.reason", "there is no room for more subscribers"),
+        ("hub.topic", request.topic.verbatim_url.as_str()),
+        ("hub.reason", "the hub has too many subscribers"),
     ];
-    (wish.protocol == SubscriberProtocol::WebSub)
-        .then(|| append_query(&wish.callback, &query))
+    (request.protocol == SubscriberProtocol::WebSub)
+        .then(|| append_query(&request.callback, &query))
         .flatten()
 }
 
-/// A URL with more in its query, of which what is there stays.
+/// Appends to the query of a URL.
 fn append_query(url: &CanonicalUrl<'_>, query: &[(&str, &str)]) -> Option<CanonicalUrl<'static>> {
     let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
     let path = url.path_and_query();
-    let before = match path.split_once('?') {
+    let separator = match path.split_once('?') {
         None => "?",
         Some((_, "")) => "",
-        Some((_, there)) if there.ends_with('&') => "",
+        Some((_, existing)) if existing.ends_with('&') => "",
         Some(_) => "&",
     };
-    CanonicalUrl::parse(&format!("{url}{before}{query}")).ok().map(CanonicalUrl::into_owned)
+    CanonicalUrl::parse(&format!("{url}{separator}{query}")).ok().map(CanonicalUrl::into_owned)
 }
 
 fn random_challenge() -> String {
@@ -94,27 +97,28 @@ fn random_challenge() -> String {
     HEXLOWER.encode(&bytes)
 }
 
-/// What a content is, if that is said.
+/// The type of a content, if the server sent one.
 pub(super) fn content_type(headers: &HeaderMap) -> Option<Vec<u8>> {
     let value = headers.get(CONTENT_TYPE)?.as_bytes();
     (value.len() <= CONTENT_TYPE_BYTES_MAX).then(|| value.to_vec())
 }
 
-/// Whether a subscriber is sent the content, and not only told that there is one.
-pub(super) fn sends_content(kind: SubscriberProtocol) -> bool {
-    kind == SubscriberProtocol::WebSub
+/// Whether a subscriber gets the content. The others get only the URL of the topic.
+pub(super) fn sends_content(protocol: SubscriberProtocol) -> bool {
+    protocol == SubscriberProtocol::WebSub
 }
 
-/// The headers of a content that is sent to a subscriber.
+/// The headers of a delivery of content.
 pub(super) fn content_headers(
     due: &DueDelivery,
     content: &TopicContent,
     hub: &CanonicalUrl<'_>,
 ) -> HeaderMap {
     let mut headers = HeaderMap::new();
-    let kind = content.content_type.as_deref().and_then(|kind| HeaderValue::from_bytes(kind).ok());
+    let content_type =
+        content.content_type.as_deref().and_then(|value| HeaderValue::from_bytes(value).ok());
     let unknown = HeaderValue::from_static("application/octet-stream");
-    headers.insert(CONTENT_TYPE, kind.unwrap_or(unknown));
+    headers.insert(CONTENT_TYPE, content_type.unwrap_or(unknown));
     let links = format!("<{hub}>; rel=\"hub\", <{}>; rel=\"self\"", due.verbatim_url);
     headers.insert(LINK, HeaderValue::from_str(&links).expect("both are visible ASCII"));
     if let Some(secret) = &due.secret {
@@ -123,15 +127,16 @@ pub(super) fn content_headers(
             format!("sha256={}", HEXLOWER.encode(hmac::sign(&key, &content.body).as_ref()));
         headers.insert(
             SIGNATURE_HEADER,
-            HeaderValue::from_str(&signature).expect("it is hexadecimal"),
+            HeaderValue::from_str(&signature).expect("hexadecimal digits are valid"),
         );
     }
     headers
 }
 
-/// How rssCloud says that a topic has changed.
-pub(super) fn rsscloud_notification(named: &str) -> (HeaderMap, Bytes) {
-    let form = form_urlencoded::Serializer::new(String::new()).append_pair("url", named).finish();
+/// The form by which rssCloud reports a change.
+pub(super) fn rsscloud_notification(verbatim_url: &str) -> (HeaderMap, Bytes) {
+    let form =
+        form_urlencoded::Serializer::new(String::new()).append_pair("url", verbatim_url).finish();
     let form_type = HeaderValue::from_static("application/x-www-form-urlencoded");
     (HeaderMap::from_iter([(CONTENT_TYPE, form_type)]), form.into())
 }
@@ -146,29 +151,29 @@ mod tests {
     use super::*;
 
     fn request(
-        kind: SubscriberProtocol,
+        protocol: SubscriberProtocol,
         lease: Option<u64>,
         callback: &str,
     ) -> SubscriptionRequest {
-        let named = "https://Blog.example/a?b&c".to_owned();
+        let verbatim_url = "https://Blog.example/a?b&c".to_owned();
         SubscriptionRequest {
-            topic: HubTopic { url: named.parse().unwrap(), verbatim_url: named },
+            topic: HubTopic { url: verbatim_url.parse().unwrap(), verbatim_url },
             callback: callback.parse().unwrap(),
-            protocol: kind,
+            protocol,
             lease: lease.map(Duration::from_secs),
             secret: None,
         }
     }
 
-    /// What is asked, with the challenge as `C`.
+    /// The URL of the challenge, with `C` for its text.
     #[track_caller]
-    fn challenge_url(wish: &SubscriptionRequest) -> String {
-        match Challenge::for_request(wish) {
+    fn challenge_url(request: &SubscriptionRequest) -> String {
+        match Challenge::for_request(request) {
             Challenge::Echo { url, text } => {
                 assert_eq!(text.len(), 64);
                 url.as_str().replace(&text, "C")
             }
-            Challenge::Notification => panic!("told"),
+            Challenge::Notification => panic!("expected a URL"),
         }
     }
 
@@ -188,10 +193,12 @@ mod tests {
                 "https://r.example/?id=1&hub.mode=unsubscribe&hub.topic={topic}&hub.challenge=C"
             )
         );
-        for (callback, before) in [("https://r.example/?", "?"), ("https://r.example/?a&", "?a&")] {
+        for (callback, separator) in
+            [("https://r.example/?", "?"), ("https://r.example/?a&", "?a&")]
+        {
             assert_eq!(
                 challenge_url(&request(SubscriberProtocol::RssCloud, Some(60), callback)),
-                format!("https://r.example/{before}url={topic}&challenge=C")
+                format!("https://r.example/{separator}url={topic}&challenge=C")
             );
         }
         let peer = request(SubscriberProtocol::RssCloudPeer, Some(60), "http://192.0.2.1/");
@@ -202,7 +209,7 @@ mod tests {
     fn only_websub_has_a_denial() {
         let denied =
             denial_url(&request(SubscriberProtocol::WebSub, Some(60), "https://r.example/cb?id=1"));
-        let reason = "there+is+no+room+for+more+subscribers";
+        let reason = "the+hub+has+too+many+subscribers";
         let topic = "https%3A%2F%2FBlog.example%2Fa%3Fb%26c";
         assert_eq!(
             denied.unwrap().as_str(),
@@ -219,10 +226,11 @@ mod tests {
     #[test]
     fn the_longest_callback_and_topic_form_a_valid_url() {
         let long = |url: &str| format!("{url}{}", "%".repeat(URL_BYTES_MAX - url.len()));
-        let mut wish = request(SubscriberProtocol::WebSub, Some(60), &long("https://r.example/?"));
-        wish.topic.verbatim_url = long("https://blog.example/");
-        assert!(matches!(Challenge::for_request(&wish), Challenge::Echo { .. }));
-        assert!(denial_url(&wish).is_some());
+        let mut request =
+            request(SubscriberProtocol::WebSub, Some(60), &long("https://r.example/?"));
+        request.topic.verbatim_url = long("https://blog.example/");
+        assert!(matches!(Challenge::for_request(&request), Challenge::Echo { .. }));
+        assert!(denial_url(&request).is_some());
     }
 
     // PROTOCOL: B2
@@ -234,20 +242,20 @@ mod tests {
             "https://r.example/cb",
         ));
         let Challenge::Echo { text, .. } = &challenge else { panic!("{challenge:?}") };
-        let answered = |status: u16, body: &str, is_whole| OutgoingResponse {
+        let response = |status: u16, body: &str, is_complete| OutgoingResponse {
             status: StatusCode::from_u16(status).unwrap(),
             headers: HeaderMap::new(),
             body: body.to_owned().into(),
-            is_complete: is_whole,
+            is_complete,
         };
-        assert!(challenge.is_passed_by(&answered(204, text, true)));
-        assert!(!challenge.is_passed_by(&answered(200, text, false)));
-        assert!(!challenge.is_passed_by(&answered(200, &text[1..], true)));
-        assert!(!challenge.is_passed_by(&answered(200, &format!("{text}\n"), true)));
-        assert!(!challenge.is_passed_by(&answered(302, text, true)));
-        assert!(!challenge.is_passed_by(&answered(404, text, true)));
-        assert!(Challenge::Notification.is_passed_by(&answered(200, "", false)));
-        assert!(!Challenge::Notification.is_passed_by(&answered(410, "", true)));
+        assert!(challenge.is_passed_by(&response(204, text, true)));
+        assert!(!challenge.is_passed_by(&response(200, text, false)));
+        assert!(!challenge.is_passed_by(&response(200, &text[1..], true)));
+        assert!(!challenge.is_passed_by(&response(200, &format!("{text}\n"), true)));
+        assert!(!challenge.is_passed_by(&response(302, text, true)));
+        assert!(!challenge.is_passed_by(&response(404, text, true)));
+        assert!(Challenge::Notification.is_passed_by(&response(200, "", false)));
+        assert!(!Challenge::Notification.is_passed_by(&response(410, "", true)));
     }
 
     // PROTOCOL: B5

@@ -1,4 +1,4 @@
-//! Forms of strangers.
+//! The fuzz target for forms, which come from anonymous clients.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use tidings_broker::access::is_below;
 
 use super::hub_request::{HubRequest, HubRules, SubscriptionRequest};
 
-/// What is asked for in the first byte, and a form. What comes of it is one's own topic, and a
-/// callback that can stand in a header.
+/// The first byte selects the parser, the rest is a form. An accepted form names only topics of the
+/// hub, and a callback that is valid in a header.
 pub(crate) fn form(bytes: &[u8]) {
-    let Some((kind, body)) = bytes.split_first() else { return };
+    let Some((selector, body)) = bytes.split_first() else { return };
     let url = |text: &str| text.parse().expect("it is a URL");
     let rules = HubRules {
         topic_prefixes: vec![url("https://blog.example/"), url("https://site.example/feeds/")],
@@ -20,31 +20,37 @@ pub(crate) fn form(bytes: &[u8]) {
         lease_max: Duration::from_hours(720),
     };
     let is_own = |topic: &_| rules.topic_prefixes.iter().any(|prefix| is_below(topic, prefix));
-    let check = |wish: &SubscriptionRequest| {
-        assert!(is_own(&wish.topic.url), "{} is somebody else's", wish.topic.url);
-        assert!(!is_below(&wish.callback, &rules.hub_url), "{} is the hub itself", wish.callback);
-        for text in
-            [wish.topic.verbatim_url.as_str(), wish.topic.url.as_str(), wish.callback.as_str()]
-        {
+    let check = |request: &SubscriptionRequest| {
+        assert!(is_own(&request.topic.url), "{} is not a topic of the hub", request.topic.url);
+        assert!(
+            !is_below(&request.callback, &rules.hub_url),
+            "{} is the hub itself",
+            request.callback
+        );
+        for text in [
+            request.topic.verbatim_url.as_str(),
+            request.topic.url.as_str(),
+            request.callback.as_str(),
+        ] {
             assert!(text.bytes().all(|byte| byte.is_ascii_graphic()), "{text:?}");
         }
-        let lease = wish.lease.unwrap_or(rules.default_lease);
+        let lease = request.lease.unwrap_or(rules.default_lease);
         assert!((rules.lease_min..=rules.lease_max).contains(&lease), "{lease:?}");
     };
     let peer = IpAddr::from([192, 0, 2, 7]);
-    match kind % 3 {
+    match selector % 3 {
         0 => match rules.parse_request(body) {
-            Ok(HubRequest::Subscription(wish)) => check(&wish),
+            Ok(HubRequest::Subscription(request)) => check(&request),
             Ok(HubRequest::Publish(topics)) => assert!(topics.iter().all(is_own), "{topics:?}"),
-            Err(refused) => assert!((400..600).contains(&refused.status)),
+            Err(rejection) => assert!((400..600).contains(&rejection.status)),
         },
-        1 => match rules.parse_registration(body, (kind & 0x80 == 0).then_some(peer)) {
-            Ok(wishes) => wishes.iter().for_each(check),
-            Err(refused) => assert!((400..600).contains(&refused.status)),
+        1 => match rules.parse_registration(body, (selector & 0x80 == 0).then_some(peer)) {
+            Ok(requests) => requests.iter().for_each(check),
+            Err(rejection) => assert!((400..600).contains(&rejection.status)),
         },
         _ => match rules.parse_ping(body) {
             Ok(topics) => assert!(topics.iter().all(is_own), "{topics:?}"),
-            Err(refused) => assert!((400..600).contains(&refused.status)),
+            Err(rejection) => assert!((400..600).contains(&rejection.status)),
         },
     }
 }

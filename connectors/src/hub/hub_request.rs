@@ -1,4 +1,4 @@
-//! What a form asks of the hub, or why it may not: pure. All of it is a stranger's.
+//! Parses and checks the forms that anonymous clients send to the hub. Pure.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -7,75 +7,75 @@ use tidings_broker::access::is_below;
 use tidings_protocol::CanonicalUrl;
 use url::form_urlencoded;
 
-/// Bytes of a form.
+/// Limit of a form.
 pub(super) const FORM_BYTES_MAX: usize = 64 << 10;
-/// Fields of a form.
+/// Limit of the fields of a form.
 const FIELDS_MAX: usize = 256;
-/// Bytes of a URL in a form, and of a callback as it is then: with a topic in its query, of which
-/// each byte may become three, a callback is a URL still.
+/// Limit of a URL in a form, and of a callback in its canonical form. A callback with a topic of
+/// this length in its query, each byte escaped as three, is still a valid URL.
 pub(super) const URL_BYTES_MAX: usize = 1900;
-/// Bytes of `hub.secret`, which are fewer than 200 by the specification.
+/// Limit of `hub.secret`. WebSub requires fewer than 200 bytes.
 const SECRET_BYTES_MAX: usize = 199;
-/// Topics that one request is about.
+/// Limit of the topics in one request.
 const TOPICS_MAX: usize = 100;
 
-/// What the hub is for, and for how long it promises anything.
+/// The topics of the hub, its URL, and its leases.
 #[derive(Debug, Clone)]
 pub struct HubRules {
-    /// Below which URLs the topics lie.
+    /// The topics are the URLs below one of these.
     pub topic_prefixes: Vec<CanonicalUrl<'static>>,
-    /// The URL of the hub itself, at which nobody is called back.
+    /// The URL of the hub itself. Callbacks below it are rejected.
     pub hub_url: CanonicalUrl<'static>,
-    /// For who asks for no other.
+    /// The lease if the subscriber requests none.
     pub default_lease: Duration,
-    /// `lease_min <= lease <= lease_max`; what is asked for beyond them is taken as them.
+    /// `lease_min <= default_lease <= lease_max`. A requested lease is clamped to this range.
     pub lease_min: Duration,
     /// As above.
     pub lease_max: Duration,
 }
 
-/// Why something is not done, in our own words.
+/// Why a request is rejected. The text contains nothing from the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct HubRejection {
-    /// Of HTTP, 4xx or 5xx.
+    /// HTTP status, 4xx or 5xx.
     pub(super) status: u16,
     /// For people.
     pub(super) text: &'static str,
 }
 
-/// A topic, as it is known here and as somebody calls it.
+/// A topic, in canonical form and as the subscriber wrote it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct HubTopic {
-    /// What it is compared by and fetched at.
+    /// The canonical URL, at which the topic is fetched.
     pub(super) url: CanonicalUrl<'static>,
-    /// As the subscriber wrote it, who compares it with what we say. Visible ASCII without `<`, `>`
-    /// and `"`.
+    /// The URL as the subscriber wrote it, because the subscriber compares it with what the hub
+    /// sends. Visible ASCII without `<`, `>` and `"`.
     pub(super) verbatim_url: String,
 }
 
-/// How somebody is told, and shows that it wants to be.
+/// How a subscriber is verified and notified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SubscriberProtocol {
-    /// WebSub: asked with a challenge, told the content.
+    /// WebSub: verified by a challenge, gets the content.
     WebSub,
-    /// rssCloud with `domain`: asked with a challenge, told the URL.
+    /// rssCloud with `domain`: verified by a challenge, gets the URL.
     RssCloud,
-    /// rssCloud without: told the URL at once as a test.
+    /// rssCloud without `domain`: verified by a notification, gets the URL.
     RssCloudPeer,
 }
 
-/// What a subscriber wants. The secret is shown nowhere.
+/// A request to subscribe or unsubscribe. `Debug` omits the secret.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct SubscriptionRequest {
-    /// Of what it is to be told, or not any more.
+    /// The topic.
     pub(super) topic: HubTopic,
-    /// Where.
+    /// The URL that gets the notifications.
     pub(super) callback: CanonicalUrl<'static>,
-    /// How.
+    /// How the callback is verified and notified.
     pub(super) protocol: SubscriberProtocol,
-    /// For how long it is to be told; `None`: not any more.
+    /// Duration of the subscription; `None`: unsubscribe.
     pub(super) lease: Option<Duration>,
-    /// What contents are signed with.
+    /// The key that signs the content.
     pub(super) secret: Option<String>,
 }
 
@@ -85,12 +85,12 @@ impl std::fmt::Debug for SubscriptionRequest {
     }
 }
 
-/// What a form asks for.
+/// A parsed request to the hub's WebSub endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum HubRequest {
-    /// To be told, or not any more.
+    /// Subscribe or unsubscribe.
     Subscription(SubscriptionRequest),
-    /// To look at topics, as they have changed.
+    /// Fetch these topics, because they have changed.
     Publish(Vec<CanonicalUrl<'static>>),
 }
 
@@ -100,11 +100,11 @@ pub(super) struct FormFields<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 impl<'a> FormFields<'a> {
     pub(super) fn parse(body: &'a [u8]) -> Result<Self, HubRejection> {
         if body.len() > FORM_BYTES_MAX {
-            return Err(HubRejection { status: 413, text: "the form is too long" });
+            return Err(HubRejection { status: 413, text: "the form is longer than 64 KiB" });
         }
         let fields: Vec<_> = form_urlencoded::parse(body).take(FIELDS_MAX + 1).collect();
         if fields.len() > FIELDS_MAX {
-            return Err(bad_request("there are too many fields"));
+            return Err(bad_request("the form has more than 256 fields"));
         }
         Ok(Self(fields))
     }
@@ -117,16 +117,16 @@ impl<'a> FormFields<'a> {
         self.0.iter().map(|(key, value)| (key.as_ref(), value.as_ref()))
     }
 
-    /// The value of a field that is there once at most. What is there twice may be read otherwise
-    /// by somebody else.
+    /// The value of a field that must not be repeated. Another parser might use the other value.
+    /// `repeated_text` is the error.
     pub(super) fn single(
         &self,
         name: &str,
-        twice: &'static str,
+        repeated_text: &'static str,
     ) -> Result<Option<&str>, HubRejection> {
         let mut all = self.0.iter().filter(|(key, _)| key == name);
         let first = all.next().map(|(_, value)| value.as_ref());
-        if all.next().is_some() { Err(bad_request(twice)) } else { Ok(first) }
+        if all.next().is_some() { Err(bad_request(repeated_text)) } else { Ok(first) }
     }
 }
 
@@ -134,40 +134,40 @@ pub(super) fn bad_request(text: &'static str) -> HubRejection {
     HubRejection { status: 400, text }
 }
 
-/// Whether a form says that something has changed, perhaps wrongly.
+/// Whether a form is a ping, valid or not.
 pub(super) fn is_publish(body: &[u8]) -> bool {
     FormFields::parse(body).is_ok_and(|form| form.values("hub.mode").any(|mode| mode == "publish"))
 }
 
 impl HubRules {
-    /// What a form asks of the hub's endpoint.
+    /// Parses a form of the WebSub endpoint.
     pub(super) fn parse_request(&self, body: &[u8]) -> Result<HubRequest, HubRejection> {
         let form = FormFields::parse(body)?;
-        let mode = form.single("hub.mode", "hub.mode is there twice")?;
+        let mode = form.single("hub.mode", "hub.mode is repeated")?;
         match mode {
             Some("subscribe") => self.parse_subscribe(&form).map(HubRequest::Subscription),
             Some("unsubscribe") => {
                 let (topic, callback) = self.parse_topic_and_callback(&form)?;
-                let (kind, lease, secret) = (SubscriberProtocol::WebSub, None, None);
+                let (protocol, lease, secret) = (SubscriberProtocol::WebSub, None, None);
                 Ok(HubRequest::Subscription(SubscriptionRequest {
                     topic,
                     callback,
-                    protocol: kind,
+                    protocol,
                     lease,
                     secret,
                 }))
             }
-            // Publishers of today say hub.url, as those of PubSubHubbub did; some say hub.topic.
+            // Publishers send hub.url today, as they did with PubSubHubbub. Some send hub.topic.
             Some("publish") => {
                 let urls = form.values("hub.url").chain(form.values("hub.url[]"));
                 self.parse_topics(urls.chain(form.values("hub.topic"))).map(HubRequest::Publish)
             }
-            Some(_) => Err(bad_request("hub.mode is subscribe, unsubscribe or publish")),
+            Some(_) => Err(bad_request("hub.mode must be subscribe, unsubscribe or publish")),
             None => Err(bad_request("hub.mode is missing")),
         }
     }
 
-    /// The topics that somebody says have changed, each once.
+    /// Parses the topics of a ping, each once.
     pub(super) fn parse_topics<'f>(
         &self,
         urls: impl Iterator<Item = &'f str>,
@@ -179,74 +179,75 @@ impl HubRules {
                 topics.push(url);
             }
             if topics.len() > TOPICS_MAX {
-                return Err(bad_request("these are too many topics for one request"));
+                return Err(bad_request("the request names more than 100 topics"));
             }
         }
-        if topics.is_empty() { Err(bad_request("no topic is named")) } else { Ok(topics) }
+        if topics.is_empty() { Err(bad_request("the request names no topic")) } else { Ok(topics) }
     }
 
-    /// A topic of this hub.
+    /// Parses a topic, and checks that it belongs to this hub.
     pub(super) fn parse_topic(&self, text: &str) -> Result<HubTopic, HubRejection> {
         let is_visible = |byte: u8| byte.is_ascii_graphic() && !b"<>\"".contains(&byte);
         if text.len() > URL_BYTES_MAX || !text.bytes().all(is_visible) {
-            return Err(bad_request("the topic is no URL, or too long"));
+            return Err(bad_request(
+                "the topic must be a URL of at most 1,900 visible ASCII characters",
+            ));
         }
-        let url =
-            CanonicalUrl::parse(text).map_err(|_| bad_request("the topic is no http(s) URL"))?;
+        let url = CanonicalUrl::parse(text)
+            .map_err(|_| bad_request("the topic is not an http or https URL"))?;
         if !self.topic_prefixes.iter().any(|prefix| is_below(&url, prefix)) {
             return Err(HubRejection { status: 404, text: "this hub has no such topic" });
         }
         Ok(HubTopic { url: url.into_owned(), verbatim_url: text.to_owned() })
     }
 
-    /// Whether a topic is one of this hub, which may have been told otherwise since it was
-    /// subscribed to.
+    /// Whether a topic belongs to this hub. The prefixes may have changed since the subscription.
     pub(super) fn has_topic(&self, topic: &CanonicalUrl<'_>) -> bool {
         self.topic_prefixes.iter().any(|prefix| is_below(topic, prefix))
     }
 
-    /// Where somebody is called back.
+    /// Parses a callback.
     pub(super) fn parse_callback(&self, text: &str) -> Result<CanonicalUrl<'static>, HubRejection> {
         if text.len() > URL_BYTES_MAX {
-            return Err(bad_request("the callback is too long"));
+            return Err(bad_request("the callback is longer than 1,900 bytes"));
         }
-        let url =
-            CanonicalUrl::parse(text).map_err(|_| bad_request("the callback is no http(s) URL"))?;
+        let url = CanonicalUrl::parse(text)
+            .map_err(|_| bad_request("the callback is not an http or https URL"))?;
         if url.as_str().len() > URL_BYTES_MAX {
-            return Err(bad_request("the callback is too long"));
+            return Err(bad_request("the callback is longer than 1,900 bytes"));
         }
         url.check_callable().map_err(|_| {
-            bad_request("the callback's host has an xn-- label that is no valid IDNA, which this hub cannot send to")
+            bad_request("the callback's host has an xn-- label that is not valid IDNA; the hub cannot send to it")
         })?;
         if is_below(&url, &self.hub_url) {
-            return Err(bad_request("the callback is this hub"));
+            return Err(bad_request("the callback must not be a URL of this hub"));
         }
         Ok(url.into_owned())
     }
 
-    /// A lease within the bounds.
-    pub(super) fn clamp_lease(&self, asked: Option<Duration>) -> Duration {
-        asked.unwrap_or(self.default_lease).clamp(self.lease_min, self.lease_max)
+    /// The lease for a request, within the limits.
+    pub(super) fn clamp_lease(&self, requested: Option<Duration>) -> Duration {
+        requested.unwrap_or(self.default_lease).clamp(self.lease_min, self.lease_max)
     }
 
     fn parse_subscribe(&self, form: &FormFields<'_>) -> Result<SubscriptionRequest, HubRejection> {
         let (topic, callback) = self.parse_topic_and_callback(form)?;
-        let secret = form.single("hub.secret", "hub.secret is there twice")?;
-        // An empty one would sign what anybody can sign.
+        let secret = form.single("hub.secret", "hub.secret is repeated")?;
+        // With an empty secret anyone could sign.
         let secret = secret.filter(|secret| !secret.is_empty());
         if secret.is_some_and(|secret| secret.len() > SECRET_BYTES_MAX) {
-            return Err(bad_request("hub.secret has 200 bytes or more"));
+            return Err(bad_request("hub.secret is longer than 199 bytes"));
         }
-        let asked = form.single("hub.lease_seconds", "hub.lease_seconds is there twice")?;
-        let asked = match asked.filter(|asked| !asked.is_empty()) {
+        let requested = form.single("hub.lease_seconds", "hub.lease_seconds is repeated")?;
+        let requested = match requested.filter(|requested| !requested.is_empty()) {
             None => None,
             Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
-                // More digits than a number has are more than the most there is.
+                // A number that does not fit in a u64 exceeds the limit, too.
                 Some(Duration::from_secs(digits.parse().unwrap_or(u64::MAX)))
             }
-            Some(_) => return Err(bad_request("hub.lease_seconds is no number")),
+            Some(_) => return Err(bad_request("hub.lease_seconds must be a number")),
         };
-        let (lease, secret) = (Some(self.clamp_lease(asked)), secret.map(str::to_owned));
+        let (lease, secret) = (Some(self.clamp_lease(requested)), secret.map(str::to_owned));
         Ok(SubscriptionRequest {
             topic,
             callback,
@@ -260,10 +261,10 @@ impl HubRules {
         &self,
         form: &FormFields<'_>,
     ) -> Result<(HubTopic, CanonicalUrl<'static>), HubRejection> {
-        let callback = form.single("hub.callback", "hub.callback is there twice")?;
+        let callback = form.single("hub.callback", "hub.callback is repeated")?;
         let callback =
             self.parse_callback(callback.ok_or(bad_request("hub.callback is missing"))?)?;
-        let topic = form.single("hub.topic", "hub.topic is there twice")?;
+        let topic = form.single("hub.topic", "hub.topic is repeated")?;
         Ok((self.parse_topic(topic.ok_or(bad_request("hub.topic is missing"))?)?, callback))
     }
 }
@@ -299,27 +300,29 @@ pub(super) mod tests {
 
     fn subscribe_with(more: &[(&str, &str)]) -> Result<SubscriptionRequest, HubRejection> {
         match rules().parse_request(&form(&[&VALID[..], more].concat()))? {
-            HubRequest::Subscription(wish) => Ok(wish),
+            HubRequest::Subscription(request) => Ok(request),
             HubRequest::Publish(topics) => panic!("{topics:?}"),
         }
     }
 
     #[test]
     fn a_topic_is_kept_as_the_subscriber_wrote_it() {
-        let wish = subscribe_with(&[("hub.secret", "s"), ("hub.lease_seconds", "86400")]).unwrap();
-        assert_eq!(wish.topic.url.as_str(), "https://blog.example/");
-        assert_eq!(wish.topic.verbatim_url, "https://Blog.example");
-        assert_eq!(wish.callback.as_str(), "https://reader.example/cb?id=1");
-        assert_eq!(wish.lease, Some(Duration::from_hours(24)));
-        assert_eq!(wish.secret.as_deref(), Some("s"));
-        assert!(!format!("{wish:?}").contains("\"s\""));
+        let request =
+            subscribe_with(&[("hub.secret", "s"), ("hub.lease_seconds", "86400")]).unwrap();
+        assert_eq!(request.topic.url.as_str(), "https://blog.example/");
+        assert_eq!(request.topic.verbatim_url, "https://Blog.example");
+        assert_eq!(request.callback.as_str(), "https://reader.example/cb?id=1");
+        assert_eq!(request.lease, Some(Duration::from_hours(24)));
+        assert_eq!(request.secret.as_deref(), Some("s"));
+        assert!(!format!("{request:?}").contains("\"s\""));
     }
 
     // PROTOCOL: B3
     #[test]
     fn leases_are_clamped_to_the_limits() {
-        let hours = |asked: &str| {
-            subscribe_with(&[("hub.lease_seconds", asked)]).unwrap().lease.unwrap().as_secs() / 3600
+        let hours = |requested: &str| {
+            subscribe_with(&[("hub.lease_seconds", requested)]).unwrap().lease.unwrap().as_secs()
+                / 3600
         };
         assert_eq!(hours(""), 240);
         assert_eq!(hours("0"), 1);
@@ -364,9 +367,13 @@ pub(super) mod tests {
         for (missing, _) in VALID {
             let fields: Vec<_> = VALID.into_iter().filter(|(name, _)| *name != missing).collect();
             assert_eq!(rules().parse_request(&form(&fields)).unwrap_err().status, 400, "{missing}");
-            let twice: Vec<_> =
+            let repeated: Vec<_> =
                 VALID.into_iter().chain([(missing, "https://blog.example/")]).collect();
-            assert_eq!(rules().parse_request(&form(&twice)).unwrap_err().status, 400, "{missing}");
+            assert_eq!(
+                rules().parse_request(&form(&repeated)).unwrap_err().status,
+                400,
+                "{missing}"
+            );
         }
         assert_eq!(rules().parse_request(&vec![b'a'; FORM_BYTES_MAX + 1]).unwrap_err().status, 413);
         assert_eq!(rules().parse_request(&b"a&".repeat(FIELDS_MAX + 1)).unwrap_err().status, 400);
@@ -394,19 +401,19 @@ pub(super) mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_are_too_much(body in prop::collection::vec(any::<u8>(), 0..600)) {
+        fn any_bytes_are_parsed_without_a_panic(body in prop::collection::vec(any::<u8>(), 0..600)) {
             let _ = rules().parse_request(&body);
         }
 
         #[test]
-        fn nothing_but_visible_ascii_comes_through(
+        fn accepted_urls_are_visible_ascii(
             topic in "https://blog\\.example/[\\PC\\r\\n\\t<> ]{0,20}",
             callback in "https?://[a-z\\PC]{1,8}/[\\PC\\r\\n\\x00-\\x1f]{0,20}",
         ) {
             let mut fields = VALID;
             (fields[1].1, fields[2].1) = (&topic, &callback);
-            if let Ok(HubRequest::Subscription(wish)) = rules().parse_request(&form(&fields)) {
-                let texts = [wish.topic.verbatim_url.as_str(), wish.topic.url.as_str(), wish.callback.as_str()];
+            if let Ok(HubRequest::Subscription(request)) = rules().parse_request(&form(&fields)) {
+                let texts = [request.topic.verbatim_url.as_str(), request.topic.url.as_str(), request.callback.as_str()];
                 for text in texts {
                     prop_assert!(text.bytes().all(|byte| byte.is_ascii_graphic()), "{text:?}");
                 }

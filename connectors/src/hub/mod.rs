@@ -1,24 +1,26 @@
-//! The hub of one's own site: subscribers of WebSub and rssCloud ask here to be told, publishers
-//! say that something has changed, and everybody who has shown to want it is sent it.
+//! The hub of the operator's own site, for WebSub and rssCloud. Subscribers register here,
+//! publishers report changes, and the hub sends each change to all verified subscribers.
 //!
 //! ```text
-//!  forms ─▶ receiver ─▶ store (hub.db) ─▶ event on hub-verify ─▶ group hub-verify ─▶ verify: does it want that?
-//!             202 once both are safe   └▶ event on hub ─▶ group hub ─▶ fetch: has it changed? an event per subscriber
-//!                                         numbers only            └▶ deliver: POST, signed
+//!  forms ─▶ HTTP endpoint ─▶ store (hub.db)
+//!               │ 202 once the row and the event are durable
+//!               ├▶ topic, group hub-verify ─▶ verify: challenge the callback
+//!               └▶ topic, group hub ─▶ fetch: if the topic has changed, an event per subscriber
+//!                                   └▶ deliver: POST, signed
 //! ```
 //!
-//! An event names what is to be done by its number in the store, so that no secret and no callback
-//! is in one. Its target is a URL of the hub's own for each subscription: what waits for the same
-//! one already is enough, and that of another topic is another one, also where the callback is the
-//! same. Its key is the host that will be asked, so that none has more than a few requests at once,
-//! and one that does not answer holds nobody else up.
+//! An event names a topic by its URL, and a subscription by the id of its row in the store. So
+//! events contain no secrets and no callbacks. The target of an event about a subscription is a URL
+//! of the hub for that subscription: a second event is merged with the one that waits, and each
+//! topic of a callback has a target of its own. The key is the host that gets the request. So a
+//! host gets few requests at a time, and a host that does not respond delays no other.
 //!
-//! A delivery sends the newest content that there is when it is made: of two that follow each other
-//! closely a subscriber may see the second one only, but always that.
+//! A delivery sends the newest content at the time of sending. Of two changes in quick succession a
+//! subscriber may get only the second one, but it always gets the last one.
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "leases end by the wall clock, and the file is read and written by threads"
+    reason = "leases expire by the wall clock, and the database is accessed on blocking threads"
 )]
 
 mod callback_request;
@@ -52,7 +54,7 @@ pub use self::http_endpoint::{HubResponse, OPENAPI_PATHS, PATHS};
 pub use self::hub_request::HubRules;
 use self::publisher::HubPublisher;
 pub use self::store::{HubCounts, HubLimits, SCHEMA};
-use self::store::{HubStore, UnixMs};
+use self::store::{HubStore, RowId, UnixMs};
 use self::task_handler::{CONTENT_BYTES_MAX, HubTaskHandler};
 use self::verification_waiters::VerificationWaiters;
 use crate::outgoing::OutgoingClient;
@@ -62,20 +64,20 @@ use crate::worker::{self, WorkerConfig, WorkerError};
 /// The label that the broker shows.
 const CLIENT_NAME: &str = "tidings-hub";
 
-/// Whom a request is made to.
+/// The key of the groups: the host that gets the request.
 const GROUP_KEY: &str = "attr:host";
 
-/// A topic of what is to be done, and the group of the same name that does it.
+/// A topic of work, and the group of the same name that does it.
 #[derive(Debug)]
 struct HubQueue {
     name: &'static str,
-    /// Requests at once, to all hosts together.
+    /// Limit of requests in flight, to all hosts together.
     credit: u32,
-    /// What the group is told when it is made; what it is told later is the operator's.
+    /// Settings with which the group is created. The operator may change them later.
     settings: [(&'static str, &'static str); 5],
 }
 
-/// Looks at topics, and sends what they say. Eight attempts take some 20 minutes.
+/// Fetches topics and delivers their content. Eight attempts take about 20 minutes.
 const DELIVERY_QUEUE: HubQueue = HubQueue {
     name: HUB_TOPIC,
     credit: 64,
@@ -88,8 +90,8 @@ const DELIVERY_QUEUE: HubQueue = HubQueue {
     ],
 };
 
-/// Asks strangers whether they meant it: apart, so that those who never answer hold up nothing that
-/// is sent.
+/// Verifies subscribers. It is a group of its own, so that callbacks that never respond delay no
+/// delivery.
 const VERIFICATION_QUEUE: HubQueue = HubQueue {
     name: HUB_VERIFY_TOPIC,
     credit: 32,
@@ -104,45 +106,51 @@ const VERIFICATION_QUEUE: HubQueue = HubQueue {
 
 impl HubQueue {
     fn group(&self) -> GroupName {
-        self.name.parse().expect("it is a name")
+        self.name.parse().expect("the constant is a valid name")
     }
 
     fn topic(&self) -> TopicName {
-        self.name.parse().expect("it is a name")
+        self.name.parse().expect("the constant is a valid name")
     }
 
-    /// Comes to the group as this member, and makes it if there is none.
+    /// Joins the group as this member, and creates the group if it does not exist.
     async fn join(&self, broker: &str, member: MemberId) -> Result<GroupConnection, String> {
         let options = ClientOptions {
             name: Some(CLIENT_NAME.to_owned()),
             resume: Some(member),
             ..ClientOptions::default()
         };
-        let connected =
+        let connection =
             client::connect(broker, options).await.map_err(|error| error.to_string())?;
-        worker::ensure_group(&connected.0, &self.group(), &self.topic(), GROUP_KEY, &self.settings)
-            .await
-            .map_err(|error| error.to_string())?;
-        Ok(connected)
+        worker::ensure_group(
+            &connection.0,
+            &self.group(),
+            &self.topic(),
+            GROUP_KEY,
+            &self.settings,
+        )
+        .await
+        .map_err(|error| error.to_string())?;
+        Ok(connection)
     }
 }
 
-/// How long to wait when the broker does not have the hub.
+/// Wait between attempts to reconnect to the broker.
 const RECONNECT_DELAY: Duration = Duration::from_secs(5);
 
-/// Between two looks at what has ended.
+/// Interval at which expired rows are removed.
 const SWEEP_INTERVAL: Duration = Duration::from_mins(10);
 
-/// What a hub is told.
+/// Configuration of a hub.
 #[derive(Debug, Clone)]
 pub struct HubConfig {
     /// Address of the broker.
     pub broker: String,
-    /// What it is for.
+    /// The topics, the URL of the hub, and the leases.
     pub rules: HubRules,
-    /// How much it takes.
+    /// Limits of the store.
     pub limits: HubLimits,
-    /// From where publishers ping.
+    /// Networks from which publishers may send pings.
     pub publisher_networks: Vec<IpNetwork>,
 }
 
@@ -151,54 +159,54 @@ pub struct HubConfig {
 pub struct Hub {
     config: HubConfig,
     store: Arc<HubStore>,
-    /// In the ids of its events: another one where the file is another one, whose numbers begin
-    /// anew.
+    /// Part of the ids of events. It is random for each `hub.db`, because row ids start at 1 again
+    /// in a new file.
     database_id: String,
-    /// To subscribers, who are strangers.
+    /// For requests to subscribers, which may be at any address.
     subscriber_client: OutgoingClient,
-    /// To the site itself.
+    /// For requests to the operator's own site.
     site_client: OutgoingClient,
     publisher: HubPublisher,
-    /// What is being worked on: of one topic, and of one subscription, never two things at once, so
-    /// that none overtakes the other.
+    /// Targets of the tasks that are running. Two tasks with the same topic or subscription never
+    /// run at once, so none overtakes the other.
     active_targets: Mutex<HashSet<String>>,
     content_cache: Mutex<ContentCache>,
     verification_waiters: VerificationWaiters,
     logs: HubLogs,
 }
 
-/// Of what strangers do, who may do it often.
+/// Problems that anonymous clients can cause as often as they like.
 #[derive(Debug)]
 struct HubLogs {
-    /// Subscribers at addresses that must not be asked, or that will never do.
+    /// Requests to subscribers at addresses that are not allowed, or that can never succeed.
     unreachable_subscribers: Mutex<RateLimitedLog>,
-    /// Wishes for which there is no room.
+    /// Subscription requests that exceed a limit.
     rejected_subscribers: Mutex<RateLimitedLog>,
-    /// Events that are none of the hub's.
+    /// Events that the hub did not publish.
     invalid_events: Mutex<RateLimitedLog>,
 }
 
-/// A connection of one who shares the events of a group.
+/// A connection to a group as one of its members.
 type GroupConnection = (Client, Deliveries);
 
-/// The two of a hub.
+/// The connections to both groups of the hub.
 pub type HubConnections = (GroupConnection, GroupConnection);
 
 impl Hub {
-    /// Opens what it remembers, in this file, and connects to the broker. What it made is worked on
-    /// by [`run`](Self::run). Subscribers are asked by `outgoing`; by `site_client` nothing but what
-    /// lies below the prefixes of the rules.
+    /// Opens the database at `path`, and connects to the broker. [`run`](Self::run) does the work.
+    /// `subscriber_client` sends the requests to subscribers, `site_client` those to topics, which
+    /// lie below the prefixes of the rules.
     pub async fn start(
         config: HubConfig,
         path: &Path,
-        outgoing: OutgoingClient,
-        own_site: OutgoingClient,
+        subscriber_client: OutgoingClient,
+        site_client: OutgoingClient,
     ) -> Result<(Arc<Self>, HubConnections), String> {
         let file = path.to_owned();
         let store = spawn_blocking(move || HubStore::open(&file)).await;
         let store = store.expect("opening a file does not panic")?;
         let member = store.member_id().map_err(|error| format!("{}: {error}", path.display()))?;
-        let joined = (
+        let connections = (
             DELIVERY_QUEUE.join(&config.broker, member).await?,
             VERIFICATION_QUEUE.join(&config.broker, MemberId(member.0 ^ 1)).await?,
         );
@@ -207,116 +215,120 @@ impl Hub {
             config,
             database_id: format!("{:08x}", member.0 >> 96),
             store: Arc::new(store),
-            subscriber_client: outgoing,
-            site_client: own_site,
+            subscriber_client,
+            site_client,
             active_targets: Mutex::default(),
             content_cache: Mutex::new(ContentCache::new(CONTENT_BYTES_MAX)),
             verification_waiters: VerificationWaiters::default(),
             logs: HubLogs {
-                unreachable_subscribers: rate_limited_log(
-                    "subscribers of the hub that cannot be reached",
+                unreachable_subscribers: rate_limited_log("unreachable subscribers of the hub"),
+                rejected_subscribers: rate_limited_log(
+                    "subscription requests over a limit of the hub",
                 ),
-                rejected_subscribers: rate_limited_log("subscribers for whom the hub has no room"),
                 invalid_events: rate_limited_log(
-                    "events of the hub's topics that are none of the hub's",
+                    "events on the hub's topics that the hub did not publish",
                 ),
             },
         };
-        Ok((Arc::new(hub), joined))
+        Ok((Arc::new(hub), connections))
     }
 
-    /// Does what there is to do until `stop`, which breaks off what is under way.
-    pub async fn run(self: Arc<Self>, (sending, asking): HubConnections, stop: CancellationToken) {
-        let working = async {
+    /// Runs the tasks of both groups until `stop`, which interrupts the tasks that are running.
+    pub async fn run(
+        self: Arc<Self>,
+        (delivery, verification): HubConnections,
+        stop: CancellationToken,
+    ) {
+        let workers = async {
             tokio::join!(
-                self.run_worker(&DELIVERY_QUEUE, sending, stop.clone()),
-                self.run_worker(&VERIFICATION_QUEUE, asking, stop.clone())
+                self.run_worker(&DELIVERY_QUEUE, delivery, stop.clone()),
+                self.run_worker(&VERIFICATION_QUEUE, verification, stop.clone())
             )
         };
         tokio::select! {
-            _ = working => {}
+            _ = workers => {}
             () = self.sweep_periodically() => {}
         }
         self.verification_waiters.cancel_all();
     }
 
-    /// How much there is.
+    /// Counts topics, subscribers and pending requests.
     pub async fn counts(&self) -> rusqlite::Result<HubCounts> {
         self.with_store(HubStore::counts).await
     }
 
-    /// Takes the tasks of a group, to the end.
+    /// Runs the worker of one group until `stop`. Reconnects after an error.
     async fn run_worker(
         self: &Arc<Self>,
-        work: &HubQueue,
-        connected: GroupConnection,
+        queue: &HubQueue,
+        connection: GroupConnection,
         stop: CancellationToken,
     ) {
         let config = WorkerConfig {
             broker: self.config.broker.clone(),
             name: CLIENT_NAME,
-            group: work.group(),
-            credit: work.credit,
+            group: queue.group(),
+            credit: queue.credit,
             count: None,
         };
-        let mut connected = connected;
+        let mut connection = connection;
         loop {
             let handler = HubTaskHandler { hub: Arc::clone(self), stop: stop.clone() };
-            let member = connected.0.hello().resume;
-            match worker::run(config.clone(), connected, handler, stop.clone()).await {
+            let member = connection.0.hello().resume;
+            match worker::run(config.clone(), connection, handler, stop.clone()).await {
                 Ok(()) => return,
                 Err(WorkerError::Broker(error)) => {
-                    tracing::error!(group = work.name, %error, "the hub does nothing at the moment");
+                    tracing::error!(group = queue.name, %error, "the hub's worker has stopped; it reconnects");
                 }
                 Err(WorkerError::Handler(never)) => match never {},
             }
-            connected = loop {
+            connection = loop {
                 sleep(RECONNECT_DELAY).await;
-                if let Ok(connected) = work.join(&config.broker, member).await {
-                    break connected;
+                if let Ok(connection) = queue.join(&config.broker, member).await {
+                    break connection;
                 }
             };
         }
     }
 
-    /// Again and again forgets what has ended.
+    /// Removes expired rows at every interval.
     async fn sweep_periodically(&self) {
-        let mut times = interval(SWEEP_INTERVAL);
+        let mut ticks = interval(SWEEP_INTERVAL);
         loop {
-            times.tick().await;
+            ticks.tick().await;
             match self.with_store(|store| store.remove_expired(now_unix_ms())).await {
                 Ok(0) => {}
-                Ok(ended) => tracing::info!(ended, "leases of subscribers of the hub have ended"),
-                Err(error) => tracing::error!(%error, "hub.db"),
+                Ok(ended) => tracing::info!(ended, "leases of hub subscriptions have expired"),
+                Err(error) => tracing::error!(%error, "cannot access hub.db"),
             }
         }
     }
 
-    /// Asks the store, on a thread that may wait for a disk.
+    /// Runs a query or change of the store on a blocking thread.
     async fn with_store<T: Send + 'static>(
         &self,
-        question: impl FnOnce(&HubStore) -> rusqlite::Result<T> + Send + 'static,
+        query: impl FnOnce(&HubStore) -> rusqlite::Result<T> + Send + 'static,
     ) -> rusqlite::Result<T> {
         let store = Arc::clone(&self.store);
-        spawn_blocking(move || question(&store)).await.expect("the store does not panic")
+        spawn_blocking(move || query(&store)).await.expect("the store does not panic")
     }
 
-    /// The URL of something of the hub's: of nothing that anybody could ask for.
-    fn own_url(&self, what: &str, number: i64) -> String {
-        format!("{}/{what}/{number}", self.config.rules.hub_url)
+    /// A URL below the hub that serves as the target of an event. No client can request it.
+    fn own_url(&self, kind: &str, id: RowId) -> String {
+        format!("{}/{kind}/{id}", self.config.rules.hub_url)
     }
 }
 
-fn rate_limited_log(what: &'static str) -> Mutex<RateLimitedLog> {
-    Mutex::new(RateLimitedLog::new(what))
+fn rate_limited_log(message: &'static str) -> Mutex<RateLimitedLog> {
+    Mutex::new(RateLimitedLog::new(message))
 }
 
-/// A host as the value of an attribute.
+/// The host of a URL, as the value of an attribute.
 fn host_of(url: &str) -> String {
     CanonicalUrl::parse(url).map_or_else(|_| "none".to_owned(), |url| url.host().to_owned())
 }
 
 fn now_unix_ms() -> UnixMs {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX)
 }

@@ -1,10 +1,10 @@
-//! Events of the hub, on a connection that is made anew where it was lost.
+//! Publishes events of the hub. It reconnects after its connection was lost.
 
 use tidings_protocol::TopicName;
 use tidings_protocol::client::{self, Client, ClientError, ClientOptions};
 use tokio::sync::Mutex;
 
-/// Publishes.
+/// A connection to the broker that is opened at the first event, and again after an error.
 #[derive(Debug)]
 pub(super) struct HubPublisher {
     broker: String,
@@ -17,7 +17,8 @@ impl HubPublisher {
         Self { broker, client_name, client: Mutex::new(None) }
     }
 
-    /// Returns when all events are as safe as the topic promises. After an error some may be.
+    /// Returns when all events are as safe as the topic promises. After an error some may be
+    /// published.
     pub(super) async fn publish(
         &self,
         topic: &TopicName,
@@ -42,13 +43,13 @@ impl HubPublisher {
     }
 
     async fn connected_client(&self) -> Result<Client, ClientError> {
-        let mut present = self.client.lock().await;
-        if let Some(client) = &*present {
+        let mut current = self.client.lock().await;
+        if let Some(client) = &*current {
             return Ok(client.clone());
         }
         let name = Some(self.client_name.to_owned());
         let options = ClientOptions { name, ..ClientOptions::default() };
         let (client, _deliveries) = client::connect(&self.broker, options).await?;
-        Ok(present.insert(client).clone())
+        Ok(current.insert(client).clone())
     }
 }

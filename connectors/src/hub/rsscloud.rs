@@ -1,7 +1,7 @@
-//! rssCloud, of the cloud's side: what a form registers; pure.
+//! Parses the forms of rssCloud, as the cloud. Pure.
 //!
-//! As aggregators of today speak it: by POST, without XML-RPC and SOAP. `notifyProcedure` and
-//! `registerProcedure` mean something only there.
+//! It supports what aggregators use today: `POST`, without XML-RPC and SOAP. Only these need
+//! `notifyProcedure` and `registerProcedure`, which are ignored.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -12,74 +12,76 @@ use super::hub_request::{
     FormFields, HubRejection, HubRules, SubscriberProtocol, SubscriptionRequest, bad_request,
 };
 
-/// Registrations are for so long, by convention; subscribers come again every 24 hours.
+/// The lease of a registration, by convention. Subscribers renew every 24 hours.
 const RSSCLOUD_LEASE: Duration = Duration::from_hours(25);
 
-/// Feeds of one registration: each is a request to whom it names, who may know nothing of it.
+/// Limit of feeds in one registration. Each causes a request to a host that has not agreed to it
+/// yet.
 const FEEDS_MAX: usize = 10;
 
 impl HubRules {
-    /// What somebody registers for, one wish for each feed. Without a `domain` it is called back at
-    /// `peer`, if that is it.
+    /// Parses a registration into one subscription request for each feed. Without a `domain` the
+    /// callback is at `peer`, if the client is connected directly.
     pub(super) fn parse_registration(
         &self,
         body: &[u8],
         peer: Option<IpAddr>,
     ) -> Result<Vec<SubscriptionRequest>, HubRejection> {
         let form = FormFields::parse(body)?;
-        let domain = form.single("domain", "domain is there twice")?;
-        let (host, kind) = match (domain.filter(|domain| !domain.is_empty()), peer) {
+        let domain = form.single("domain", "domain is repeated")?;
+        let (host, protocol) = match (domain.filter(|domain| !domain.is_empty()), peer) {
             (Some(domain), _) => (domain.to_owned(), SubscriberProtocol::RssCloud),
             (None, Some(IpAddr::V6(peer))) => {
                 (format!("[{peer}]"), SubscriberProtocol::RssCloudPeer)
             }
             (None, Some(IpAddr::V4(peer))) => (peer.to_string(), SubscriberProtocol::RssCloudPeer),
             (None, None) => {
-                return Err(bad_request("domain is missing, and nobody knows who asks"));
+                return Err(bad_request("domain is missing, and the request came through a proxy"));
             }
         };
         let port =
-            form.single("port", "port is there twice")?.ok_or(bad_request("port is missing"))?;
-        let port: u16 = port.parse().map_err(|_| bad_request("port is no number of a port"))?;
-        let scheme = match form.single("protocol", "protocol is there twice")? {
+            form.single("port", "port is repeated")?.ok_or(bad_request("port is missing"))?;
+        let port: u16 =
+            port.parse().map_err(|_| bad_request("port must be a number of at most 65535"))?;
+        let scheme = match form.single("protocol", "protocol is repeated")? {
             Some("https-post") => "https",
-            // Those who know no https-post say so by the port.
+            // Subscribers that do not know https-post request TLS by the port.
             Some("http-post") | None if port == 443 => "https",
             Some("http-post") | None => "http",
-            Some(_) => return Err(bad_request("protocol is http-post or https-post here")),
+            Some(_) => return Err(bad_request("protocol must be http-post or https-post")),
         };
         let path =
-            form.single("path", "path is there twice")?.ok_or(bad_request("path is missing"))?;
+            form.single("path", "path is repeated")?.ok_or(bad_request("path is missing"))?;
         let slash = if path.starts_with('/') { "" } else { "/" };
         let callback = self.parse_callback(&format!("{scheme}://{host}:{port}{slash}{path}"))?;
         if !has_host_and_port(&callback, &host, port) {
-            return Err(bad_request("domain is the name of a host, or its address"));
+            return Err(bad_request("domain must be a host name or an address"));
         }
-        let mut wishes: Vec<SubscriptionRequest> = Vec::new();
+        let mut requests: Vec<SubscriptionRequest> = Vec::new();
         for (_, url) in form.fields().filter(|(name, _)| is_feed_field(name)) {
             let (topic, callback) = (self.parse_topic(url)?, callback.clone());
-            if wishes.iter().any(|wish| wish.topic.url == topic.url) {
+            if requests.iter().any(|request| request.topic.url == topic.url) {
                 continue;
             }
-            if wishes.len() == FEEDS_MAX {
-                return Err(bad_request("these are too many feeds for one request"));
+            if requests.len() == FEEDS_MAX {
+                return Err(bad_request("the request names more than 10 feeds"));
             }
-            wishes.push(SubscriptionRequest {
+            requests.push(SubscriptionRequest {
                 topic,
                 callback,
-                protocol: kind,
+                protocol,
                 lease: Some(RSSCLOUD_LEASE),
                 secret: None,
             });
         }
-        if wishes.is_empty() {
-            Err(bad_request("no feed is named: url1, url2, .."))
+        if requests.is_empty() {
+            Err(bad_request("the request names no feed: url1, url2, .."))
         } else {
-            Ok(wishes)
+            Ok(requests)
         }
     }
 
-    /// Which feed somebody says has changed.
+    /// Parses a ping: the feed that has changed.
     pub(super) fn parse_ping(
         &self,
         body: &[u8],
@@ -89,14 +91,14 @@ impl HubRules {
     }
 }
 
-/// The parts of the form must not make another URL together than one at that host and port.
+/// Whether the callback is at that host and port. A field must not change another part of the URL.
 fn has_host_and_port(callback: &CanonicalUrl<'_>, host: &str, port: u16) -> bool {
     callback.port() == port
         && !host.bytes().any(|byte| b"/\\?#@%".contains(&byte))
         && (host.starts_with('[') || !host.contains(':'))
 }
 
-/// `url1`, `url2` and so on; some say `url`.
+/// `url1`, `url2` and so on; some subscribers send `url`.
 fn is_feed_field(name: &str) -> bool {
     name.strip_prefix("url").is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
 }
@@ -142,11 +144,11 @@ mod tests {
         );
         assert_eq!(register_with(&[]).unwrap()[0].protocol, SubscriberProtocol::RssCloud);
         assert_eq!(register_with(&[]).unwrap()[0].lease, Some(Duration::from_hours(25)));
-        let six = rules().parse_registration(
+        let ipv6 = rules().parse_registration(
             &form(&[("port", "80"), ("path", "/"), ("url", "https://blog.example/")]),
             Some("2001:db8::1".parse().unwrap()),
         );
-        assert_eq!(six.unwrap()[0].callback.as_str(), "http://[2001:db8::1]/");
+        assert_eq!(ipv6.unwrap()[0].callback.as_str(), "http://[2001:db8::1]/");
     }
 
     #[test]
@@ -157,8 +159,8 @@ mod tests {
             ("url3", "https://blog.example/a"),
             ("urls", "https://blog.example/c"),
         ];
-        let wishes = register_with(&feeds).unwrap();
-        let topics: Vec<_> = wishes.iter().map(|wish| wish.topic.url.path()).collect();
+        let requests = register_with(&feeds).unwrap();
+        let topics: Vec<_> = requests.iter().map(|request| request.topic.url.path()).collect();
         assert_eq!(topics, ["/a", "/b"]);
     }
 
@@ -187,13 +189,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_callback_is_at_the_host_and_port_that_are_named(
+        fn the_callback_has_the_requested_host_and_port(
             domain in "[a-z@:/\\\\#?.%\\[\\] ]{1,12}", port in any::<u16>(), path in "\\PC{0,12}",
         ) {
             let port = port.to_string();
-            if let Ok(wishes) = register_with(&[("domain", &domain), ("port", &port), ("path", &path)]) {
-                prop_assert_eq!(wishes[0].callback.port().to_string(), port);
-                let host = wishes[0].callback.host().trim_end_matches('.');
+            if let Ok(requests) = register_with(&[("domain", &domain), ("port", &port), ("path", &path)]) {
+                prop_assert_eq!(requests[0].callback.port().to_string(), port);
+                let host = requests[0].callback.host().trim_end_matches('.');
                 prop_assert!(domain.trim_end_matches('.') == host || domain.starts_with('['), "{} {}", domain, host);
             }
         }

@@ -1,4 +1,4 @@
-//! What the events of the hub ask for, done.
+//! Handles the tasks of the hub: verify a subscriber, fetch a topic, deliver content.
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -16,35 +16,36 @@ use tokio_util::sync::CancellationToken;
 
 use super::callback_request::{self, Challenge};
 use super::hub_request::SubscriptionRequest;
-use super::store::{DueDelivery, GrantOutcome, RowId, StoredVersion, TopicContent};
+use super::store::{DueDelivery, GrantOutcome, HubStore, RowId, StoredVersion, TopicContent};
 use super::{DELIVERY_QUEUE, Hub, host_of, now_unix_ms};
 use crate::outgoing::OutgoingResponse;
 use crate::worker::{TaskEnd, TaskHandler, WorkerTask};
 
-/// Bytes of a topic's content, and of all that are kept in memory.
+/// Limit of a topic's content, and of all contents in the cache.
 pub(super) const CONTENT_BYTES_MAX: usize = 4 << 20;
 
-/// Redirects of a topic, one after the other.
+/// Limit of the redirects of one fetch.
 const REDIRECTS_MAX: u32 = 5;
 
-/// Subscribers that are told together.
+/// Deliveries that are published in one batch.
 const RECIPIENT_BATCH: u32 = 1000;
 
-/// When something of a topic or subscription that is being worked on is tried again.
+/// Wait before a task is retried because another task with its target is running.
 const BUSY_RETRY_MS: u64 = 500;
-/// When what could not be read or written is.
+/// Wait before a task is retried after an error of the store or the broker.
 const ERROR_RETRY_MS: u64 = 10_000;
 
-/// Characters of an event that is not the hub's, for the log.
+/// Limit of the characters of an invalid event in the log.
 const LOGGED_CHARS_MAX: usize = 200;
 
-/// Does it.
+/// Handles the tasks of both groups.
 pub(super) struct HubTaskHandler {
     pub(super) hub: Arc<Hub>,
     pub(super) stop: CancellationToken,
 }
 
-/// What could not be read, written or published, which is none of the subscriber's doing.
+/// An error of the store or the broker. The task is retried uncounted, because the subscriber did
+/// not cause it.
 enum HubError {
     Store(rusqlite::Error),
     Broker(ClientError),
@@ -56,7 +57,7 @@ impl From<rusqlite::Error> for HubError {
     }
 }
 
-/// Nobody else works on it meanwhile.
+/// Permission to work on a target. No other task with this target runs before it is dropped.
 struct TargetPermit<'a> {
     hub: &'a Hub,
     target: String,
@@ -85,7 +86,7 @@ impl TaskHandler for HubTaskHandler {
     }
 
     fn disconnected(&self, error: &ClientError) {
-        tracing::warn!(%error, "the hub connects again");
+        tracing::warn!(%error, "the hub has lost its connection to the broker; it reconnects");
     }
 }
 
@@ -93,7 +94,7 @@ impl Hub {
     async fn process(&self, payload: &str) -> TaskEnd {
         let payload = Payload::parse(payload);
         let Some(target) = payload.target() else { return self.invalid_event(payload.text()) };
-        let Some(_turn) = self.acquire_target(target) else {
+        let Some(_permit) = self.acquire_target(target) else {
             return TaskEnd::Nack(
                 RetryMode::Uncounted { after_ms: Some(BUSY_RETRY_MS) },
                 KeyRest::default(),
@@ -102,7 +103,7 @@ impl Hub {
         };
         let number = |key| payload.attribute(key).and_then(|id| id.parse::<RowId>().ok());
         let is_last = payload.attribute("last") == Some("yes");
-        let done = if let Some(id) = number("verify") {
+        let result = if let Some(id) = number("verify") {
             self.verify(id, is_last).await
         } else if let Some(id) = number("deliver") {
             self.deliver(id, is_last).await
@@ -114,9 +115,9 @@ impl Hub {
         } else {
             return self.invalid_event(target);
         };
-        done.unwrap_or_else(|trouble| {
-            match trouble {
-                HubError::Store(error) => tracing::error!(%error, "hub.db"),
+        result.unwrap_or_else(|error| {
+            match error {
+                HubError::Store(error) => tracing::error!(%error, "cannot access hub.db"),
                 HubError::Broker(error) => tracing::error!(%error, "the hub cannot publish"),
             }
             TaskEnd::Nack(
@@ -132,31 +133,32 @@ impl Hub {
         is_free.then(|| TargetPermit { hub: self, target: target.to_owned() })
     }
 
-    /// Asks whoever is to be told, or not any more, whether it wants that. What it says is final.
+    /// Verifies a subscription request. The answer of the callback is final; without an answer the
+    /// task is retried.
     async fn verify(&self, id: RowId, is_last: bool) -> Result<TaskEnd, HubError> {
-        let Some(wish) = self.with_store(move |store| store.pending_request(id)).await? else {
+        let Some(request) = self.with_store(move |store| store.pending_request(id)).await? else {
             return Ok(TaskEnd::done());
         };
-        let challenge = Challenge::for_request(&wish);
+        let challenge = Challenge::for_request(&request);
         let sent = match &challenge {
             Challenge::Echo { url, text } => {
                 let body_max = text.len() + 1;
                 self.send(Method::GET, url, HeaderMap::new(), Bytes::new(), body_max).await
             }
             Challenge::Notification => {
-                self.notify_rsscloud(&wish.callback, &wish.topic.verbatim_url).await
+                self.notify_rsscloud(&request.callback, &request.topic.verbatim_url).await
             }
         };
-        let (topic, host) = (wish.topic.url.as_str(), wish.callback.host());
+        let (topic, host) = (request.topic.url.as_str(), request.callback.host());
         match sent {
-            Ok(answered) if challenge.is_passed_by(&answered) => {
-                let bounds = self.config.limits;
-                let granted =
-                    self.with_store(move |store| store.grant(id, &bounds, now_unix_ms())).await?;
-                self.verification_waiters.resolve(id, granted == GrantOutcome::Applied);
-                match granted {
+            Ok(response) if challenge.is_passed_by(&response) => {
+                let limits = self.config.limits;
+                let outcome =
+                    self.with_store(move |store| store.grant(id, &limits, now_unix_ms())).await?;
+                self.verification_waiters.resolve(id, outcome == GrantOutcome::Applied);
+                match outcome {
                     GrantOutcome::Applied => {
-                        let subscribed = wish.lease.is_some();
+                        let subscribed = request.lease.is_some();
                         tracing::info!(
                             topic,
                             host,
@@ -165,25 +167,20 @@ impl Hub {
                         );
                     }
                     GrantOutcome::Superseded => {}
-                    GrantOutcome::Full => self.deny(&wish).await,
+                    GrantOutcome::Full => self.deny(&request).await,
                 }
                 Ok(TaskEnd::done())
             }
-            Ok(answered)
-                if !is_last && Reason::of_status(answered.status.as_u16()).is_transient() =>
+            Ok(response)
+                if !is_last && Reason::of_status(response.status.as_u16()).is_transient() =>
             {
-                Ok(retry_for_response(&answered))
+                Ok(retry_for_response(&response))
             }
-            Ok(answered) => {
+            Ok(response) => {
                 self.with_store(move |store| store.remove_request(id)).await?;
                 self.verification_waiters.resolve(id, false);
-                let status = answered.status.as_u16();
-                tracing::info!(
-                    topic,
-                    host,
-                    status,
-                    "a subscriber of the hub does not want what it was asked"
-                );
+                let status = response.status.as_u16();
+                tracing::info!(topic, host, status, "a subscriber of the hub declined a request");
                 Ok(TaskEnd::done())
             }
             Err(failure) if failure.is_transient() && !is_last => {
@@ -198,23 +195,23 @@ impl Hub {
         }
     }
 
-    /// Who meant it has no place nevertheless, and is told so, once.
-    async fn deny(&self, wish: &SubscriptionRequest) {
-        self.logs.rejected_subscribers.lock().add(1, "--hub-subscribers is less than it was");
-        if let Some(url) = callback_request::denial_url(wish) {
-            // Whoever does not hear it finds out when nothing comes.
+    /// Notifies a verified subscriber that it exceeds a limit, once.
+    async fn deny(&self, request: &SubscriptionRequest) {
+        self.logs.rejected_subscribers.lock().add(1, "--hub-subscribers was lowered");
+        if let Some(url) = callback_request::denial_url(request) {
+            // A subscriber that misses the denial gets no content.
             let _ = self.send(Method::GET, &url, HeaderMap::new(), Bytes::new(), 0).await;
         }
     }
 
-    /// Looks at a topic, and has all its subscribers told if it has changed.
+    /// Fetches a topic. If it has changed, publishes a delivery for each subscriber.
     async fn fetch(&self, url: &CanonicalUrl<'_>) -> Result<TaskEnd, HubError> {
         let topic = url.to_string();
-        let asked = topic.clone();
-        if !self.with_store(move |store| store.has_subscribers(&asked, now_unix_ms())).await? {
+        let topic_url = topic.clone();
+        if !self.with_store(move |store| store.has_subscribers(&topic_url, now_unix_ms())).await? {
             return Ok(TaskEnd::done());
         }
-        let (answered, why_not) = match self.fetch_content(url).await {
+        let (response, content_problem) = match self.fetch_content(url).await {
             Ok(read) => read,
             Err(failure) if failure.is_transient() => {
                 return Ok(TaskEnd::failed(reason_word(&failure)));
@@ -224,62 +221,63 @@ impl Hub {
                 return Ok(TaskEnd::Ack(Outcome::Failed, KeyRest::default()));
             }
         };
-        if let Some(reason) = why_not {
-            let status = answered.status.as_u16();
+        if let Some(reason) = content_problem {
+            let status = response.status.as_u16();
             if Reason::of_status(status).is_transient() {
-                return Ok(retry_for_response(&answered));
+                return Ok(retry_for_response(&response));
             }
             tracing::warn!(topic, status, %reason, "the hub cannot distribute a topic");
             return Ok(TaskEnd::Ack(Outcome::Failed, KeyRest::default()));
         }
-        let content_type = callback_request::content_type(&answered.headers);
-        let body = answered.body;
+        let content_type = callback_request::content_type(&response.headers);
+        let body = response.body;
         let stored =
             self.with_store(move |store| store.put_content(&topic, content_type.as_deref(), &body));
-        // Also where nothing has changed: somebody may have missed it for good.
+        // Also if nothing has changed: all attempts of an earlier delivery may have failed.
         if let Some(stored) = stored.await? {
             self.enqueue_deliveries(stored).await?;
         }
         Ok(TaskEnd::done())
     }
 
-    /// Asks the site itself for a topic, and says why what it answers is no content, if it is none.
-    /// Its redirects are followed while they stay below the prefixes: nothing else may be asked
-    /// this way, nor be distributed.
+    /// Fetches the content of a topic from the operator's own site. The second value is the reason
+    /// if the response is not content. Redirects are followed only below the prefixes, because
+    /// nothing else may be fetched this way or distributed.
     async fn fetch_content(
         &self,
         topic: &CanonicalUrl<'_>,
     ) -> Result<(OutgoingResponse, Option<Cow<'static, str>>), Failure> {
-        // What is new must not be what some cache still has.
+        // A cache in between may have an old version.
         let mut headers = HeaderMap::new();
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-        let mut at = topic.clone().into_owned();
+        let mut url = topic.clone().into_owned();
         let mut redirects = 0;
         loop {
-            let (headers, nothing) = (headers.clone(), Bytes::new());
-            let sent = self.site_client.send(Method::GET, &at, headers, nothing, CONTENT_BYTES_MAX);
-            let answered = sent.await?;
-            let Some(next) = answered.redirect(&at) else {
-                let why_not = content_error(&answered).map(Cow::Borrowed);
-                return Ok((answered, why_not));
+            let (headers, empty_body) = (headers.clone(), Bytes::new());
+            let response =
+                self.site_client.send(Method::GET, &url, headers, empty_body, CONTENT_BYTES_MAX);
+            let response = response.await?;
+            let Some(next) = response.redirect(&url) else {
+                let content_problem = content_error(&response).map(Cow::Borrowed);
+                return Ok((response, content_problem));
             };
             if !self.config.rules.has_topic(&next) {
-                let why_not = format!("it redirects to {next}, which is not below --hub");
-                return Ok((answered, Some(why_not.into())));
+                let content_problem = format!("it redirects to {next}, which is not below --hub");
+                return Ok((response, Some(content_problem.into())));
             }
             if redirects == REDIRECTS_MAX {
-                return Ok((answered, Some("it redirects too often".into())));
+                return Ok((response, Some("it has more than 5 redirects".into())));
             }
-            (at, redirects) = (next, redirects + 1);
+            (url, redirects) = (next, redirects + 1);
         }
     }
 
-    /// Has all who miss a content told. Where that was broken off it is done again, and events that
-    /// are there already are dropped by their ids.
+    /// Publishes a delivery for each subscriber that misses a content. After an interruption it
+    /// starts again; the ids of events prevent duplicates.
     async fn enqueue_deliveries(&self, stored: StoredVersion) -> Result<(), HubError> {
         let (mut after, mut count) = (0, 0);
         loop {
-            let recipients = move |store: &super::HubStore| {
+            let recipients = move |store: &HubStore| {
                 store.next_recipients(stored, after, RECIPIENT_BATCH, now_unix_ms())
             };
             let recipients = self.with_store(recipients).await?;
@@ -290,8 +288,9 @@ impl Hub {
                 let mut event = self.own_url("deliver", *id);
                 push_attribute(&mut event, "host", &host_of(callback));
                 push_attribute(&mut event, "deliver", &id.to_string());
-                let StoredVersion { topic_id: topic, version, .. } = stored;
-                let event_id = format!("hub-{}-{topic}-{version}-{id}-{begun}", self.database_id);
+                let StoredVersion { topic_id, version, .. } = stored;
+                let event_id =
+                    format!("hub-{}-{topic_id}-{version}-{id}-{begun}", self.database_id);
                 push_attribute(&mut event, "id", &event_id);
                 event
             };
@@ -310,7 +309,7 @@ impl Hub {
         Ok(())
     }
 
-    /// Sends a subscriber the newest that it misses, until it misses nothing.
+    /// Delivers the newest content to a subscriber, until no newer one exists.
     async fn deliver(&self, id: RowId, is_last: bool) -> Result<TaskEnd, HubError> {
         loop {
             if let Some(end) = self.deliver_once(id, is_last).await? {
@@ -319,8 +318,8 @@ impl Hub {
         }
     }
 
-    /// `None`: it was taken. By then something newer may be there, of which nobody else tells this
-    /// subscriber.
+    /// `None`: delivered. Newer content may exist by then, for which this subscriber has no other
+    /// delivery.
     async fn deliver_once(&self, id: RowId, is_last: bool) -> Result<Option<TaskEnd>, HubError> {
         let Some(due) = self.with_store(move |store| store.due_delivery(id, now_unix_ms())).await?
         else {
@@ -338,11 +337,11 @@ impl Hub {
         };
         let host = due.callback.host();
         let end = match &sent {
-            Ok(answered) if answered.status.is_success() => {
+            Ok(response) if response.status.is_success() => {
                 self.with_store(move |store| store.mark_delivered(id, content.version)).await?;
                 return Ok(None);
             }
-            Ok(answered) if answered.status == StatusCode::GONE => {
+            Ok(response) if response.status == StatusCode::GONE => {
                 self.with_store(move |store| store.remove_subscription(id)).await?;
                 tracing::info!(
                     host,
@@ -351,18 +350,18 @@ impl Hub {
                 );
                 return Ok(Some(TaskEnd::done()));
             }
-            Ok(answered) => retry_for_response(answered),
+            Ok(response) => retry_for_response(response),
             Err(failure) => TaskEnd::failed(reason_word(failure)),
         };
-        let bounds = self.config.limits;
+        let limits = self.config.limits;
         if self
-            .with_store(move |store| store.record_failure(id, is_last, &bounds, now_unix_ms()))
+            .with_store(move |store| store.record_failure(id, is_last, &limits, now_unix_ms()))
             .await?
         {
             tracing::warn!(
                 host,
                 topic = due.verbatim_url,
-                "a subscriber of the hub is dropped, as nothing has reached it for so long"
+                "a subscriber of the hub is dropped after too many failed deliveries"
             );
             return Ok(Some(TaskEnd::Ack(Outcome::Failed, KeyRest::default())));
         }
@@ -374,27 +373,27 @@ impl Hub {
         Ok(Some(end))
     }
 
-    /// The newest content of a topic.
+    /// Returns the newest content of a topic.
     async fn load_content(&self, due: &DueDelivery) -> Result<Option<TopicContent>, HubError> {
-        let number = due.topic_id;
-        let kept = self.content_cache.lock().get(number, due.version);
-        if kept.is_some() {
-            return Ok(kept);
+        let topic_id = due.topic_id;
+        let cached = self.content_cache.lock().get(topic_id, due.version);
+        if cached.is_some() {
+            return Ok(cached);
         }
-        let content = self.with_store(move |store| store.content(number)).await?;
+        let content = self.with_store(move |store| store.content(topic_id)).await?;
         if let Some(content) = &content {
-            self.content_cache.lock().insert(number, content.clone());
+            self.content_cache.lock().insert(topic_id, content.clone());
         }
         Ok(content)
     }
 
-    /// Tells somebody that a topic has changed, as rssCloud does it.
+    /// Notifies a callback of a change, by rssCloud.
     async fn notify_rsscloud(
         &self,
         callback: &CanonicalUrl<'_>,
-        named: &str,
+        verbatim_url: &str,
     ) -> Result<OutgoingResponse, Failure> {
-        let (headers, body) = callback_request::rsscloud_notification(named);
+        let (headers, body) = callback_request::rsscloud_notification(verbatim_url);
         self.send(Method::POST, callback, headers, body, 0).await
     }
 
@@ -409,37 +408,38 @@ impl Hub {
         self.subscriber_client.send(method, url, headers, body, body_max).await
     }
 
-    /// An event that is none of the hub's.
-    fn invalid_event(&self, what: &str) -> TaskEnd {
-        let event: String = what.chars().take(LOGGED_CHARS_MAX).collect();
-        self.logs.invalid_events.lock().add(1, format_args!("it is {event:?}"));
+    /// Rejects an event that the hub did not publish.
+    fn invalid_event(&self, text: &str) -> TaskEnd {
+        let event: String = text.chars().take(LOGGED_CHARS_MAX).collect();
+        self.logs.invalid_events.lock().add(1, format_args!("the event {event:?}"));
         TaskEnd::Ack(Outcome::Failed, KeyRest::default())
     }
 
-    /// A request that was not made, since it must not be, or that will never do.
+    /// Logs a request that was not sent, because its address is not allowed, or that can never
+    /// succeed.
     fn log_unreachable(&self, failure: &Failure, host: &str) {
         self.logs.unreachable_subscribers.lock().add(1, format_args!("{host}: {failure}"));
     }
 }
 
-fn content_error(answered: &OutgoingResponse) -> Option<&'static str> {
-    let codings = answered.headers.get_all(CONTENT_ENCODING).iter();
+fn content_error(response: &OutgoingResponse) -> Option<&'static str> {
+    let codings = response.headers.get_all(CONTENT_ENCODING).iter();
     let mut codings = codings.map(HeaderValue::as_bytes);
     if codings.any(|coding| !coding.eq_ignore_ascii_case(b"identity")) {
-        Some("it comes compressed, though that was not asked for")
-    } else if !answered.is_complete {
+        Some("its Content-Encoding was not requested")
+    } else if !response.is_complete {
         Some("it is longer than 4 MiB")
-    } else if answered.status != StatusCode::OK {
-        Some("its status")
+    } else if response.status != StatusCode::OK {
+        Some("its status is not 200")
     } else {
         None
     }
 }
 
-/// It goes back for what was answered, for as long as that says.
-fn retry_for_response(answered: &OutgoingResponse) -> TaskEnd {
-    let after_ms = answered.retry_after().and_then(|wait| u64::try_from(wait.as_millis()).ok());
-    let reason = format!("status_{}", answered.status.as_u16());
+/// Retries after a response, no earlier than it permits.
+fn retry_for_response(response: &OutgoingResponse) -> TaskEnd {
+    let after_ms = response.retry_after().and_then(|wait| u64::try_from(wait.as_millis()).ok());
+    let reason = format!("status_{}", response.status.as_u16());
     TaskEnd::Nack(RetryMode::Counted { after_ms }, KeyRest::default(), Some(reason))
 }
 

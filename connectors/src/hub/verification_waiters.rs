@@ -1,4 +1,4 @@
-//! Wishes of whom somebody waits to hear what has become of them.
+//! HTTP requests that wait for the outcome of their verifications.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,18 +9,18 @@ use tokio::time::timeout;
 
 use super::store::RowId;
 
-/// For how long somebody waits at most, for all of its wishes: who is asked meanwhile may be able
-/// to do only one thing at a time, and answers when it has been answered.
+/// Time limit for all verifications of one HTTP request. A subscriber that handles one request at a
+/// time cannot answer the challenge before it has this response.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Wishes that somebody waits for: as long as it does its form is in memory.
+/// Limit of the verifications that are waited for. Each keeps a form in memory.
 const WAITERS_MAX: usize = 64;
 
-/// By their numbers, where it is said.
+/// The senders of outcomes, by the id of the subscription request.
 #[derive(Debug, Default)]
 pub(super) struct VerificationWaiters(Mutex<HashMap<RowId, oneshot::Sender<bool>>>);
 
-/// The wishes of one who waits, who need not do so to the end.
+/// The outcomes that one HTTP request waits for. Dropping it cancels the wait.
 #[derive(Debug)]
 pub(super) struct PendingOutcomes<'a> {
     waiters: &'a VerificationWaiters,
@@ -29,38 +29,38 @@ pub(super) struct PendingOutcomes<'a> {
 }
 
 impl VerificationWaiters {
-    /// Begins to wait for all of these, none of which is being asked yet. `None`: too many others
-    /// wait.
+    /// Starts to wait for these requests. Their verification must not have started yet. `None`:
+    /// over the limit.
     pub(super) fn wait_for(&self, ids: Vec<RowId>) -> Option<PendingOutcomes<'_>> {
-        let mut awaited = self.0.lock();
-        if awaited.len() + ids.len() > WAITERS_MAX {
+        let mut waiters = self.0.lock();
+        if waiters.len() + ids.len() > WAITERS_MAX {
             return None;
         }
-        let begin = |id: &RowId| {
+        let add = |id: &RowId| {
             let (sender, receiver) = oneshot::channel();
-            awaited.insert(*id, sender);
+            waiters.insert(*id, sender);
             receiver
         };
-        let receivers = ids.iter().map(begin).collect();
+        let receivers = ids.iter().map(add).collect();
         Some(PendingOutcomes { waiters: self, ids, receivers })
     }
 
-    /// What has become of a wish.
+    /// Reports the outcome of one request.
     pub(super) fn resolve(&self, id: RowId, is_granted: bool) {
         if let Some(sender) = self.0.lock().remove(&id) {
-            // Whoever waited may be gone.
+            // The receiver may have been dropped.
             let _ = sender.send(is_granted);
         }
     }
 
-    /// Nobody hears anything any more.
+    /// Ends all waits without an outcome.
     pub(super) fn cancel_all(&self) {
         self.0.lock().clear();
     }
 }
 
 impl PendingOutcomes<'_> {
-    /// Whether all of them were granted. `None`: nobody knows that yet.
+    /// Whether all requests were granted. `None`: the time limit or the hub ended the wait.
     pub(super) async fn all_granted(mut self) -> Option<bool> {
         let receivers = std::mem::take(&mut self.receivers);
         let all = async {
@@ -76,9 +76,9 @@ impl PendingOutcomes<'_> {
 
 impl Drop for PendingOutcomes<'_> {
     fn drop(&mut self) {
-        let mut awaited = self.waiters.0.lock();
+        let mut waiters = self.waiters.0.lock();
         for id in &self.ids {
-            awaited.remove(id);
+            waiters.remove(id);
         }
     }
 }
@@ -90,30 +90,30 @@ mod tests {
     // PROTOCOL: B2
     #[tokio::test(start_paused = true)]
     async fn all_outcomes_are_awaited_up_to_a_time_limit() {
-        let awaited = VerificationWaiters::default();
+        let waiters = VerificationWaiters::default();
         for (second, all) in [(true, true), (false, false)] {
-            let outcomes = awaited.wait_for(vec![1, 2]).unwrap();
-            awaited.resolve(2, second);
-            awaited.resolve(1, true);
+            let outcomes = waiters.wait_for(vec![1, 2]).unwrap();
+            waiters.resolve(2, second);
+            waiters.resolve(1, true);
             assert_eq!(outcomes.all_granted().await, Some(all));
         }
-        let outcomes = awaited.wait_for(vec![3, 4]).unwrap();
-        awaited.resolve(3, true);
+        let outcomes = waiters.wait_for(vec![3, 4]).unwrap();
+        waiters.resolve(3, true);
         assert_eq!(outcomes.all_granted().await, None);
-        let outcomes = awaited.wait_for(vec![5]).unwrap();
-        awaited.cancel_all();
+        let outcomes = waiters.wait_for(vec![5]).unwrap();
+        waiters.cancel_all();
         assert_eq!(outcomes.all_granted().await, None);
-        assert!(awaited.0.lock().is_empty());
+        assert!(waiters.0.lock().is_empty());
     }
 
     // PROTOCOL: B2
     #[test]
     fn the_number_of_waiters_is_limited() {
-        let awaited = VerificationWaiters::default();
+        let waiters = VerificationWaiters::default();
         let count = RowId::try_from(WAITERS_MAX).unwrap();
-        let outcomes = awaited.wait_for((0..count).collect()).unwrap();
-        assert!(awaited.wait_for(vec![count]).is_none());
+        let outcomes = waiters.wait_for((0..count).collect()).unwrap();
+        assert!(waiters.wait_for(vec![count]).is_none());
         drop(outcomes);
-        assert!(awaited.wait_for(vec![count]).is_some());
+        assert!(waiters.wait_for(vec![count]).is_some());
     }
 }

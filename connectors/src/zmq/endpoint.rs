@@ -1,4 +1,4 @@
-//! Where ZeroMQ sockets are: `tcp://HOST:PORT`, and no other transport.
+//! Addresses of ZeroMQ sockets: `tcp://HOST:PORT`. Other transports are not supported.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -6,8 +6,8 @@ use std::str::FromStr;
 
 const SCHEME: &str = "tcp://";
 
-/// Where to listen: `tcp://127.0.0.1:12347`, `tcp://[::1]:12347`, or `tcp://*:12347` for all
-/// addresses of version 4. Port 0 takes a free one.
+/// Address of a listening socket: `tcp://127.0.0.1:12347`, `tcp://[::1]:12347`, or `tcp://*:12347`
+/// for all IPv4 addresses. Port 0 selects a free port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BindEndpoint(pub SocketAddr);
 
@@ -15,15 +15,15 @@ impl FromStr for BindEndpoint {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || {
-            "write tcp://ADDRESS:PORT, such as tcp://127.0.0.1:12347 or tcp://*:12347".to_owned()
+        let syntax_error = || {
+            "expected tcp://ADDRESS:PORT, such as tcp://127.0.0.1:12347 or tcp://*:12347".to_owned()
         };
-        let place = text.strip_prefix(SCHEME).ok_or_else(wrong)?;
-        if let Some(port) = place.strip_prefix("*:") {
-            let port = port.parse().map_err(|_| wrong())?;
+        let host_and_port = text.strip_prefix(SCHEME).ok_or_else(syntax_error)?;
+        if let Some(port) = host_and_port.strip_prefix("*:") {
+            let port = port.parse().map_err(|_| syntax_error())?;
             return Ok(Self(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port)));
         }
-        place.parse().map(Self).map_err(|_| wrong())
+        host_and_port.parse().map(Self).map_err(|_| syntax_error())
     }
 }
 
@@ -33,12 +33,12 @@ impl fmt::Display for BindEndpoint {
     }
 }
 
-/// Where somebody else listens: `tcp://HOST:PORT`. The host is looked up when connecting.
+/// Address of a foreign socket: `tcp://HOST:PORT`. The host is resolved for each connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectEndpoint(String);
 
 impl ConnectEndpoint {
-    /// As a socket wants it.
+    /// The address in the form that the libraries take.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -54,22 +54,23 @@ impl FromStr for ConnectEndpoint {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let place = text.strip_prefix(SCHEME).and_then(|place| place.rsplit_once(':'));
-        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+        let host_and_port =
+            text.strip_prefix(SCHEME).and_then(|host_and_port| host_and_port.rsplit_once(':'));
+        let is_host_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
         let is_host = |host: &str| {
             let inner = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
             match inner {
                 Some(inner) => inner.parse::<std::net::Ipv6Addr>().is_ok(),
-                None => !host.is_empty() && host.chars().all(plain),
+                None => !host.is_empty() && host.chars().all(is_host_char),
             }
         };
-        match place {
+        match host_and_port {
             Some((host, port))
                 if is_host(host) && port.parse::<u16>().is_ok_and(|port| port > 0) =>
             {
                 Ok(Self(text.to_owned()))
             }
-            _ => Err("write tcp://HOST:PORT, such as tcp://127.0.0.1:5556".to_owned()),
+            _ => Err("expected tcp://HOST:PORT, such as tcp://127.0.0.1:5556".to_owned()),
         }
     }
 }
@@ -86,23 +87,23 @@ mod tests {
 
     #[test]
     fn a_socket_listens_at_an_address() {
-        let shown = |text: &str| text.parse::<BindEndpoint>().map(|bind| bind.to_string());
-        assert_eq!(shown("tcp://127.0.0.1:7").unwrap(), "tcp://127.0.0.1:7");
-        assert_eq!(shown("tcp://[::1]:0").unwrap(), "tcp://[::1]:0");
-        assert_eq!(shown("tcp://*:7").unwrap(), "tcp://0.0.0.0:7");
-        for wrong in
+        let parsed = |text: &str| text.parse::<BindEndpoint>().map(|bind| bind.to_string());
+        assert_eq!(parsed("tcp://127.0.0.1:7").unwrap(), "tcp://127.0.0.1:7");
+        assert_eq!(parsed("tcp://[::1]:0").unwrap(), "tcp://[::1]:0");
+        assert_eq!(parsed("tcp://*:7").unwrap(), "tcp://0.0.0.0:7");
+        for invalid in
             ["", "127.0.0.1:7", "ipc:///tmp/x", "tcp://", "tcp://*", "tcp://a:1", "tcp://*:70000"]
         {
-            assert!(shown(wrong).is_err(), "{wrong}");
+            assert!(parsed(invalid).is_err(), "{invalid}");
         }
     }
 
     #[test]
     fn a_socket_connects_to_a_name_or_an_address() {
-        for right in ["tcp://a.example:5556", "tcp://127.0.0.1:1", "tcp://[::1]:65535"] {
-            assert_eq!(right.parse::<ConnectEndpoint>().unwrap().to_string(), right);
+        for valid in ["tcp://a.example:5556", "tcp://127.0.0.1:1", "tcp://[::1]:65535"] {
+            assert_eq!(valid.parse::<ConnectEndpoint>().unwrap().to_string(), valid);
         }
-        for wrong in [
+        for invalid in [
             "",
             "a.example:1",
             "tcp://a",
@@ -112,7 +113,7 @@ mod tests {
             "tcp://[a]:1",
             "udp://a:1",
         ] {
-            assert!(wrong.parse::<ConnectEndpoint>().is_err(), "{wrong}");
+            assert!(invalid.parse::<ConnectEndpoint>().is_err(), "{invalid}");
         }
     }
 }

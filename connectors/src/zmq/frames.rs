@@ -1,57 +1,57 @@
-//! What an event is in frames, and frames as an event: pure.
+//! Converts events to frames, and frames to events. Pure.
 
 use bytes::Bytes;
 use tidings_protocol::{DEFAULT_TOPIC, PAYLOAD_BYTES_MAX, Seq, TopicName, text};
 
-/// An event that came from outside, and could go into the broker as it is.
+/// A valid event from outside.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ZmqEvent {
-    /// Where to.
+    /// The topic.
     pub topic: TopicName,
-    /// What: a payload of the line protocol, never more than a part of one line.
+    /// A payload of the line protocol, never more than a part of one line.
     pub payload: String,
 }
 
-/// Why a message is no event. Its sender is told nothing: a PUSH socket knows no answers.
+/// Why a message is not an event. Its sender is not notified: a PUSH socket gets no answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {
-    /// Neither a payload alone, nor topic and payload.
+    /// The message has neither one frame nor two.
     #[error("it has {count} frames; an event is a topic and a payload, or a payload alone")]
     FrameCount {
-        /// So many it has.
+        /// Number of frames.
         count: usize,
     },
-    /// There is no frame of this number.
-    #[error("it has {count} frames, and the payload was to be number {wanted}")]
+    /// The frame with the payload does not exist.
+    #[error("it has {count} frames, so frame {wanted} does not exist")]
     NoSuchFrame {
-        /// So many it has.
+        /// Number of frames.
         count: usize,
-        /// The number that was asked for, from 0.
+        /// The configured frame, counted from 0.
         wanted: usize,
     },
-    /// The first frame cannot be the name of a topic (`[N1]`).
-    #[error("its first frame cannot be the name of a topic")]
+    /// The first frame is not a valid topic name (`[N1]`).
+    #[error("its first frame is not a valid topic name")]
     Topic,
-    /// An event has something to say (`[P1]`).
+    /// The payload is empty (`[P1]`).
     #[error("its payload is empty")]
     Empty,
     /// The payload is over the limit (`[P1]`).
     #[error("its payload of {bytes} bytes is over the limit of {PAYLOAD_BYTES_MAX}")]
     TooLong {
-        /// So long it is.
+        /// Length of the payload.
         bytes: usize,
     },
     /// The payload is not UTF-8 (`[L6]`).
     #[error("its payload is not UTF-8")]
     Utf8,
-    /// The payload holds a line end or another control character (`[L7]`): it would be more than
-    /// one line.
-    #[error("its payload holds a control character")]
+    /// The payload contains a line end or another control character (`[L7]`), so it would be more
+    /// than one line.
+    #[error("its payload contains a control character")]
     Control,
 }
 
-/// Which frame of somebody else's message is the payload.
+/// The frame of a foreign message that holds the payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PayloadFrame {
     /// The last one.
@@ -68,20 +68,20 @@ impl std::str::FromStr for PayloadFrame {
         if text == "last" {
             return Ok(Self::Last);
         }
-        text.parse().map(Self::Index).map_err(|_| "write last, or a number from 0".to_owned())
+        text.parse().map(Self::Index).map_err(|_| "expected last, or a number from 0".to_owned())
     }
 }
 
-/// Topic, number and payload, the three frames that an event is sent in.
+/// The three frames of an event: topic, seq and payload.
 ///
-/// `topic` is the frame of the topic, which all of its events share.
+/// `topic` is shared by all events of the topic.
 pub fn event_frames(topic: &Bytes, seq: Seq, payload: Bytes) -> [Bytes; 3] {
     let mut digits = itoa::Buffer::new();
     let seq = Bytes::copy_from_slice(digits.format(seq.0).as_bytes());
     [topic.clone(), seq, payload]
 }
 
-/// What a message to the PULL socket says: topic and payload, or a payload for the default topic.
+/// Parses a message to the PULL socket: topic and payload, or a payload for the default topic.
 pub fn parse_event<F: AsRef<[u8]>>(frames: &[F]) -> Result<ZmqEvent, FrameError> {
     let (topic, payload) = match frames {
         [payload] => (DEFAULT_TOPIC, payload.as_ref()),
@@ -95,24 +95,24 @@ pub fn parse_event<F: AsRef<[u8]>>(frames: &[F]) -> Result<ZmqEvent, FrameError>
     Ok(ZmqEvent { topic, payload: check_payload(payload)?.to_owned() })
 }
 
-/// What a message of somebody else's PUB socket says.
-pub fn payload_of<F: AsRef<[u8]>>(frames: &[F], which: PayloadFrame) -> Result<&str, FrameError> {
+/// The payload of a message from a foreign PUB socket.
+pub fn payload_of<F: AsRef<[u8]>>(frames: &[F], frame: PayloadFrame) -> Result<&str, FrameError> {
     let count = frames.len();
-    let wanted = match which {
+    let wanted = match frame {
         PayloadFrame::Last => count.saturating_sub(1),
         PayloadFrame::Index(number) => number,
     };
     check_payload(frames.get(wanted).ok_or(FrameError::NoSuchFrame { count, wanted })?.as_ref())
 }
 
-/// Topic and number of a message that looks like one of another broker's PUB socket.
+/// The topic and the seq of a message that has the form of [`event_frames`].
 pub fn topic_and_seq<F: AsRef<[u8]>>(frames: &[F]) -> Option<(TopicName, Seq)> {
     let [topic, seq, _payload] = frames else { return None };
     let topic = TopicName::new(std::str::from_utf8(topic.as_ref()).ok()?).ok()?;
     Some((topic, std::str::from_utf8(seq.as_ref()).ok()?.parse().ok()?))
 }
 
-/// The payload as text, if it can be part of a line.
+/// Checks that a payload can be part of a line.
 fn check_payload(payload: &[u8]) -> Result<&str, FrameError> {
     if payload.is_empty() {
         return Err(FrameError::Empty);
@@ -137,10 +137,10 @@ mod tests {
     // PROTOCOL: Z6
     #[test]
     fn one_frame_is_a_payload_and_two_frames_name_the_topic() {
-        let says =
+        let expected =
             |topic: &str| Ok(ZmqEvent { topic: topic.parse().unwrap(), payload: "/a b=c".into() });
-        assert_eq!(parse_event(&["/a b=c"]), says(DEFAULT_TOPIC));
-        assert_eq!(parse_event(&["log", "/a b=c"]), says("log"));
+        assert_eq!(parse_event(&["/a b=c"]), expected(DEFAULT_TOPIC));
+        assert_eq!(parse_event(&["log", "/a b=c"]), expected("log"));
     }
 
     #[test]
@@ -191,8 +191,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever somebody sends, it is one event or none: never a second line, never another
-        /// command.
+        /// Any frames are one event or none, never a second line or another command.
         #[test]
         fn frames_are_one_publish_or_nothing(frames in vec(vec(any::<u8>(), 0..40), 0..4)) {
             let Ok(event) = parse_event(&frames) else { return Ok(()) };
@@ -204,26 +203,25 @@ mod tests {
             prop_assert_eq!(Command::parse(line).unwrap(), publish);
         }
 
-        /// What is delivered on a line says the same in frames, byte for byte, and could be
-        /// published again from them.
+        /// The frames of an event have the same bytes as its line, and can be published again.
         #[test]
-        fn an_event_says_the_same_in_frames(
+        fn an_event_keeps_its_bytes_in_frames(
             topic in "[a-zA-Z0-9][a-zA-Z0-9._-]{0,63}",
             seq in 1_u64..,
             payload in "[ -~äß\t\u{a0}😀]{1,200}",
         ) {
             let line = format!("MSG {topic} {seq} {payload}");
-            let Ok(Reply::Msg { topic: of, seq: number, payload: says }) = Reply::parse(&line) else {
+            let Ok(Reply::Msg { topic: parsed_topic, seq: parsed_seq, payload: parsed_payload }) = Reply::parse(&line) else {
                 panic!("{line:?} is a delivery");
             };
-            let of = Bytes::copy_from_slice(of.as_bytes());
-            let frames = event_frames(&of, number, Bytes::copy_from_slice(says.as_bytes()));
+            let topic_frame = Bytes::copy_from_slice(parsed_topic.as_bytes());
+            let frames = event_frames(&topic_frame, parsed_seq, Bytes::copy_from_slice(parsed_payload.as_bytes()));
             prop_assert_eq!(&frames[0], &topic);
             prop_assert_eq!(&frames[1], &seq.to_string());
             prop_assert_eq!(&frames[2], &payload);
             prop_assert_eq!(topic_and_seq(&frames), Some((topic.parse().unwrap(), Seq(seq))));
-            let again = parse_event(&[&frames[0], &frames[2]]).unwrap();
-            prop_assert_eq!((again.topic.as_str(), again.payload), (topic.as_str(), payload));
+            let parsed = parse_event(&[&frames[0], &frames[2]]).unwrap();
+            prop_assert_eq!((parsed.topic.as_str(), parsed.payload), (topic.as_str(), payload));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Messages from outside to the broker.
+//! Publishes the messages of a PULL or SUB socket.
 
 #![expect(clippy::disallowed_methods, reason = "connections are counted every second")]
 
@@ -17,22 +17,22 @@ use super::socket::{Frames, ZmqPuller, ZmqSubscriber};
 use super::{BridgeConfig, BridgeReport, ZmqConfig, ZmqRunError, ZmqStartError};
 use crate::rate_limited_log::RateLimitedLog;
 
-/// Messages between two looks at whether it is to stop.
+/// Limit of the messages between two checks of `stop`.
 const MESSAGE_BATCH: usize = 64;
 
-/// How long a stop may take, for the last answers of the broker. The process has a little more.
+/// Time limit for the broker's last answers at a stop. The stop of the process has a longer one.
 const FINISH_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Where messages come from, and what they mean.
+/// A socket, and how its messages become events.
 pub(crate) enum MessageSource {
-    /// From anybody who pushes.
+    /// Messages from any PUSH socket.
     Pull(ZmqPuller),
-    /// From somebody else's PUB socket.
+    /// Messages from a foreign PUB socket.
     Bridge { subscriber: Box<ZmqSubscriber>, bridge: BridgeConfig, seqs: SeqTracker },
 }
 
 impl MessageSource {
-    /// Waits until the other side is there; `None` if it is to stop before.
+    /// Connects to a foreign PUB socket, once it is reachable; `None`: stopped before.
     pub(crate) async fn connect_bridge(
         bridge: BridgeConfig,
         stop: &CancellationToken,
@@ -48,8 +48,7 @@ impl MessageSource {
         Ok(Some(Self::Bridge { subscriber: Box::new(subscriber), bridge, seqs: SeqTracker::new() }))
     }
 
-    /// The label that the broker shows. It also tells that what comes is from people whom nobody
-    /// knows.
+    /// The label that the broker shows.
     fn client_name(&self) -> &'static str {
         match self {
             Self::Pull(_) => "zmq-pull",
@@ -65,12 +64,12 @@ impl MessageSource {
         }
     }
 
-    /// The event in a message. The one place that decides what is taken from outside.
+    /// Converts a message to an event. Every message from outside passes this check.
     fn parse_event(&mut self, frames: &Frames) -> Result<ZmqEvent, FrameError> {
         match self {
             Self::Pull(_) => frames::parse_event(frames),
-            Self::Bridge { bridge, seqs: places, .. } => {
-                places.record(frames);
+            Self::Bridge { bridge, seqs, .. } => {
+                seqs.record(frames);
                 let payload = frames::payload_of(frames, bridge.frame)?.to_owned();
                 Ok(ZmqEvent { topic: bridge.topic.clone(), payload })
             }
@@ -80,68 +79,68 @@ impl MessageSource {
     fn tick(&mut self) -> std::io::Result<()> {
         match self {
             Self::Pull(puller) => puller.tick(),
-            Self::Bridge { subscriber, seqs: places, .. } => {
+            Self::Bridge { subscriber, seqs, .. } => {
                 subscriber.tick();
-                places.missed.flush();
+                seqs.missed.flush();
                 Ok(())
             }
         }
     }
 }
 
-/// Publishes what comes, as fast as the broker confirms it, until `stop`; then waits a moment for
-/// what is on its way.
+/// Publishes messages until `stop`, no faster than the broker confirms them. Then waits for the
+/// confirmations of messages in flight, up to a time limit.
 pub(crate) async fn run(
     config: &ZmqConfig,
     mut source: MessageSource,
     stop: &CancellationToken,
 ) -> Result<Option<BridgeReport>, ZmqRunError> {
     let (broker, security) = (config.broker.clone(), config.security.clone());
-    let mut inlet = RetryingPublisher::new(broker, security, source.client_name());
+    let mut event_publisher = RetryingPublisher::new(broker, security, source.client_name());
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let message = tokio::select! {
             biased;
             () = stop.cancelled() => break,
-            // A connection that is slow to come is not begun anew every second.
-            _ = tick.tick(), if inlet.is_connected() => {
+            // The tick must not restart an attempt to connect that takes longer than a second.
+            _ = tick.tick(), if event_publisher.is_connected() => {
                 source.tick()?;
-                inlet.flush_logs();
+                event_publisher.flush_logs();
                 continue;
             }
-            () = inlet.advance() => {
-                if !inlet.is_connected() {
+            () = event_publisher.advance() => {
+                if !event_publisher.is_connected() {
                     source.tick()?;
-                    inlet.flush_logs();
+                    event_publisher.flush_logs();
                 }
                 continue;
             }
-            message = source.receive(), if inlet.has_capacity() => message,
+            message = source.receive(), if event_publisher.has_capacity() => message,
         };
         let mut message = Some(message);
-        let mut left = MESSAGE_BATCH;
+        let mut remaining = MESSAGE_BATCH;
         while let Some(frames) = message {
             match source.parse_event(&frames) {
-                Ok(event) => inlet.push(event).await,
-                Err(reason) => inlet.dropped.add(1, reason),
+                Ok(event) => event_publisher.push(event).await,
+                Err(reason) => event_publisher.dropped.add(1, reason),
             }
-            left -= 1;
-            // What is there already is taken without asking everybody else each time.
+            remaining -= 1;
+            // Takes messages that have arrived already, without polling the other branches.
             message = tokio::select! {
                 biased;
-                message = source.receive(), if left > 0 && inlet.has_capacity() => Some(message),
+                message = source.receive(), if remaining > 0 && event_publisher.has_capacity() => Some(message),
                 () = std::future::ready(()) => None,
             };
         }
     }
     tokio::select! {
-        () = inlet.finish() => {}
+        () = event_publisher.finish() => {}
         () = sleep(FINISH_TIMEOUT) => {}
     }
-    let MessageSource::Bridge { seqs: places, .. } = &source else {
-        let (published, dropped) = (inlet.confirmed, inlet.dropped.total());
-        let unconfirmed = inlet.unconfirmed_count();
+    let MessageSource::Bridge { seqs, .. } = &source else {
+        let (published, dropped) = (event_publisher.confirmed, event_publisher.dropped.total());
+        let unconfirmed = event_publisher.unconfirmed_count();
         let text = format!(
             "ZeroMQ publishers: {published} published, {dropped} dropped, {unconfirmed} not confirmed"
         );
@@ -153,22 +152,23 @@ pub(crate) async fn run(
         return Ok(None);
     };
     Ok(Some(BridgeReport {
-        published: inlet.confirmed,
-        dropped: inlet.dropped.total(),
-        missed: places.missed.total(),
-        repeated: places.repeated,
-        unconfirmed: inlet.unconfirmed_count(),
-        has_lost_broker: !inlet.is_connected(),
+        published: event_publisher.confirmed,
+        dropped: event_publisher.dropped.total(),
+        missed: seqs.missed.total(),
+        repeated: seqs.repeated,
+        unconfirmed: event_publisher.unconfirmed_count(),
+        has_lost_broker: !event_publisher.is_connected(),
     }))
 }
 
-/// The numbers of another broker's messages, where they have any: whether some were missed.
+/// Finds missed and repeated messages by the seqs that another Tidings sends.
 #[derive(Debug)]
 pub(crate) struct SeqTracker {
     last_seqs: HashMap<TopicName, Seq>,
-    /// Numbers that never came. Some may have been empty (`GAP`).
+    /// Skipped seqs. Some of them may have had no event (`GAP`).
     missed: RateLimitedLog,
-    /// Messages with a number that was there before, as after a restart of the other side.
+    /// Messages with a seq that was not higher than the one before, as after a restart of the other
+    /// process.
     repeated: u64,
 }
 
@@ -193,7 +193,8 @@ impl SeqTracker {
                 }
                 *last = seq;
             }
-            // Whoever makes up topics does not make this larger.
+            // At the limit no topic is added, so that a peer which invents topics cannot use up
+            // memory.
             None if is_full => {}
             None => {
                 self.last_seqs.insert(topic, seq);
@@ -206,29 +207,29 @@ impl SeqTracker {
 mod tests {
     use super::*;
 
-    fn note(places: &mut SeqTracker, topic: &str, seq: &str) {
-        places.record(&[topic, seq, "x"].map(|frame| frame.bytes().collect()).to_vec());
+    fn record(seqs: &mut SeqTracker, topic: &str, seq: &str) {
+        seqs.record(&[topic, seq, "x"].map(|frame| frame.bytes().collect()).to_vec());
     }
 
     #[test]
     fn missed_seqs_are_counted_for_each_topic() {
-        let mut places = SeqTracker::new();
+        let mut seqs = SeqTracker::new();
         for (topic, seq) in [("a", "5"), ("b", "100"), ("a", "6"), ("a", "9"), ("b", "101")] {
-            note(&mut places, topic, seq);
+            record(&mut seqs, topic, seq);
         }
-        assert_eq!((places.missed.total(), places.repeated), (2, 0));
-        note(&mut places, "a", "9");
-        note(&mut places, "a", "3");
-        note(&mut places, "a", "10");
-        assert_eq!((places.missed.total(), places.repeated), (2, 2));
+        assert_eq!((seqs.missed.total(), seqs.repeated), (2, 0));
+        record(&mut seqs, "a", "9");
+        record(&mut seqs, "a", "3");
+        record(&mut seqs, "a", "10");
+        assert_eq!((seqs.missed.total(), seqs.repeated), (2, 2));
     }
 
     #[test]
     fn the_number_of_tracked_topics_is_limited() {
-        let mut places = SeqTracker::new();
+        let mut seqs = SeqTracker::new();
         for n in 0..TRACKED_TOPICS_MAX + 10 {
-            note(&mut places, &format!("t{n}"), "1");
+            record(&mut seqs, &format!("t{n}"), "1");
         }
-        assert_eq!(places.last_seqs.len(), TRACKED_TOPICS_MAX);
+        assert_eq!(seqs.last_seqs.len(), TRACKED_TOPICS_MAX);
     }
 }

@@ -1,17 +1,17 @@
-//! ZeroMQ: events as messages of a PUB socket, messages to a PULL socket as events, and somebody
-//! else's PUB socket as a topic.
+//! ZeroMQ sockets of a broker: events go out on a PUB socket, messages to a PULL socket become
+//! events, and the bridge publishes the messages of a foreign PUB socket on a topic.
 //!
-//! All of it runs in a process of its own, on a runtime of one thread: peers that nobody knows can
-//! end such a process with a few bytes, whichever library reads them. Its parent starts it again,
-//! and it goes on where it was.
+//! All of this runs in a process of its own, on a runtime with one thread. With either library an
+//! unknown peer can end that process with a few bytes. The parent process restarts it, and it
+//! continues where it was.
 //!
-//! | module | |
+//! | module | content |
 //! |---|---|
-//! | [`frames`] | what an event is in frames; pure |
-//! | `topic_forwarder` | topics to the PUB socket, from a durable cursor on each |
-//! | `ingest` | messages of a PULL or SUB socket to the broker |
-//! | `retrying_publisher` | what is on its way to the broker, until that has confirmed it |
-//! | `reachability` | waits until somebody else's socket is there |
+//! | [`frames`] | events as frames; pure |
+//! | `topic_forwarder` | sends topics to the PUB socket, from a durable cursor on each |
+//! | `ingest` | publishes the messages of a PULL or SUB socket |
+//! | `retrying_publisher` | keeps events until the broker has confirmed them |
+//! | `reachability` | waits until a foreign socket accepts connections |
 //! | `socket` | the sockets of the library that was built in, with limits |
 
 mod endpoint;
@@ -41,49 +41,50 @@ use tidings_protocol::{TopicName, is_name};
 pub use self::endpoint::{BindEndpoint, ConnectEndpoint};
 #[cfg(any(feature = "zeromq", feature = "libzmq"))]
 pub use self::limits::ADDRESS_SPACE_BYTES_MAX;
+#[cfg(any(feature = "zeromq", feature = "libzmq"))]
 pub use self::run::run;
 
-/// Whether a library was built in.
+/// Whether a ZeroMQ library was built in.
 pub const IS_BUILT_IN: bool = cfg!(any(feature = "zeromq", feature = "libzmq"));
-/// Whether that library can encrypt.
+/// Whether that library supports CURVE.
 pub const HAS_CURVE: bool = cfg!(feature = "libzmq");
 
-/// What the process is to do.
+/// Configuration of the ZeroMQ process.
 #[derive(Debug, Clone, Default)]
 pub struct ZmqConfig {
-    /// The broker: `HOST:PORT`, or `unix:PATH`.
+    /// Address of the broker: `HOST:PORT`, or `unix:PATH`.
     pub broker: String,
-    /// Within what connections to it are encrypted, if they are.
+    /// TLS and token of the connections to the broker.
     pub security: Security,
-    /// Send events there.
+    /// Address of the PUB socket.
     pub publish: Option<BindEndpoint>,
-    /// Only those of these topics.
+    /// The topics that are sent; empty: all.
     pub topics: Vec<TopicPattern>,
-    /// Receive events there.
+    /// Address of the PULL socket.
     pub pull: Option<BindEndpoint>,
-    /// The server's secret key of CURVE, in Z85: both sockets take only peers that know the public
-    /// one.
+    /// The server's secret CURVE key in Z85. With it both sockets accept only peers that know the
+    /// public key.
     pub curve_key: Option<String>,
-    /// Hear somebody else.
+    /// A foreign PUB socket to read.
     pub bridge: Option<BridgeConfig>,
-    /// There was a process before this one: its peers come back.
+    /// An earlier process has ended, so its peers will reconnect.
     pub is_restart: bool,
 }
 
-/// Whom to hear, and where that goes.
+/// A foreign PUB socket, and the topic for its messages.
 #[derive(Debug, Clone)]
 pub struct BridgeConfig {
-    /// Where their PUB socket is.
+    /// Address of the PUB socket.
     pub connect: ConnectEndpoint,
-    /// What messages begin with; the empty one is all.
+    /// Prefixes of the messages to subscribe to; an empty one matches all.
     pub prefixes: Vec<String>,
-    /// Which frame is the payload.
+    /// The frame that holds the payload.
     pub frame: frames::PayloadFrame,
-    /// The topic that gets it.
+    /// The topic on which the payloads are published.
     pub topic: TopicName,
 }
 
-/// Where sockets listen.
+/// The addresses of listening sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BoundAddresses {
     /// The PUB socket.
@@ -92,26 +93,26 @@ pub struct BoundAddresses {
     pub pull: Option<SocketAddr>,
 }
 
-/// What a bridge has done by its end.
+/// The final counts of a bridge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BridgeReport {
-    /// Messages that became events.
+    /// Messages that were published.
     pub published: u64,
-    /// Messages that could not.
+    /// Messages that were not valid events, or that the broker rejected.
     pub dropped: u64,
-    /// Numbers of another Tidings that never came.
+    /// Seqs of another Tidings that were skipped.
     pub missed: u64,
-    /// Messages with numbers that had come before.
+    /// Messages with a seq that was not higher than the one before.
     pub repeated: u64,
-    /// Messages that the broker has not confirmed. Some may be events all the same.
+    /// Messages that the broker has not confirmed. Some of them may have been published.
     pub unconfirmed: u64,
-    /// The broker was not there at the end: what came since it went is not counted anywhere, and
-    /// not published.
+    /// The broker was unreachable at the end. Messages since then are neither published nor
+    /// counted.
     pub has_lost_broker: bool,
 }
 
 impl BridgeReport {
-    /// Whether all that was sent to it may have been published.
+    /// Whether all received messages were processed.
     pub fn is_complete(&self) -> bool {
         self.unconfirmed == 0 && !self.has_lost_broker
     }
@@ -119,23 +120,24 @@ impl BridgeReport {
 
 impl std::fmt::Display for BridgeReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { published, dropped, missed, repeated, unconfirmed, has_lost_broker: is_cut } =
-            self;
+        let Self { published, dropped, missed, repeated, unconfirmed, has_lost_broker } = self;
         write!(
             f,
-            "{published} published, {dropped} dropped, {missed} missed, {repeated} came again"
+            "{published} published, {dropped} dropped, {missed} missed, {repeated} repeated"
         )?;
         if *unconfirmed > 0 {
             write!(f, ", {unconfirmed} not confirmed")?;
         }
-        if *is_cut {
-            f.write_str("; the broker was away, and what came meanwhile is not published")?;
+        if *has_lost_broker {
+            f.write_str(
+                "; the broker was unreachable at the end, and later messages were not published",
+            )?;
         }
         Ok(())
     }
 }
 
-/// A name of a topic, or with `*` at its end the beginning of names.
+/// The name of a topic, or a prefix followed by `*`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicPattern {
     literal: String,
@@ -143,7 +145,7 @@ pub struct TopicPattern {
 }
 
 impl TopicPattern {
-    /// Whether it means this topic.
+    /// Whether it matches this topic.
     pub fn matches(&self, topic: &str) -> bool {
         if self.is_prefix { topic.starts_with(&self.literal) } else { topic == self.literal }
     }
@@ -160,62 +162,62 @@ impl std::str::FromStr for TopicPattern {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (beginning, is_prefix) = match text.strip_suffix('*') {
-            Some(beginning) => (beginning, true),
+        let (literal, is_prefix) = match text.strip_suffix('*') {
+            Some(literal) => (literal, true),
             None => (text, false),
         };
-        if !(is_name(beginning) || is_prefix && beginning.is_empty()) {
-            return Err("write names of topics, or beginnings with * behind them".to_owned());
+        if !(is_name(literal) || is_prefix && literal.is_empty()) {
+            return Err("expected a topic name, or a prefix followed by *".to_owned());
         }
-        Ok(Self { literal: beginning.to_owned(), is_prefix })
+        Ok(Self { literal: literal.to_owned(), is_prefix })
     }
 }
 
-/// Why sockets are not there. Nothing was sent or received.
+/// Why a socket cannot be opened. Nothing was sent or received.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ZmqStartError {
-    /// Nobody can listen there, perhaps because somebody does.
+    /// The address cannot be used; perhaps another process uses it.
     #[error("cannot listen on {address}: {reason}", address = BindEndpoint(*.address))]
     Bind {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// What the system says.
+        /// The error of the system.
         reason: String,
     },
-    /// The secret key is none.
-    #[error("the secret key of CURVE has 40 characters of Z85")]
+    /// The secret key is invalid.
+    #[error("the secret CURVE key must have 40 characters of Z85")]
     InvalidKey,
-    /// The system's libzmq was built without it.
-    #[error("this libzmq knows no CURVE")]
+    /// The system's libzmq was built without CURVE.
+    #[error("this libzmq was built without CURVE")]
     NoCurve,
-    /// A SUB socket could not be made.
+    /// The SUB socket cannot be created.
     #[error("cannot subscribe: {reason}")]
     Subscribe {
-        /// What the library says.
+        /// The error of the library.
         reason: String,
     },
 }
 
 impl ZmqStartError {
-    /// Of a socket that was to listen there.
+    /// The error of a listening socket.
     #[cfg(any(feature = "zeromq", feature = "libzmq"))]
     fn bind(address: SocketAddr, error: &io::Error) -> Self {
         Self::Bind { address, reason: error.to_string() }
     }
 }
 
-/// Why the process cannot go on. It is to be started again.
+/// Why the process ends. The parent process restarts it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ZmqRunError {
-    /// It did not come so far.
+    /// A socket could not be opened.
     #[error(transparent)]
     Start(#[from] ZmqStartError),
-    /// The broker is gone, or does not do as it is asked.
+    /// The connection to the broker ended, or the broker rejected a necessary command.
     #[error("the broker: {0}")]
     Broker(#[from] ClientError),
-    /// A socket does not work any more, or who does not read cannot be cut off.
+    /// A socket failed, or a slow subscriber could not be disconnected.
     #[error("the sockets: {0}")]
     Socket(#[from] io::Error),
 }
@@ -231,8 +233,8 @@ mod tests {
         assert!(matches("log", "log") && !matches("log", "log-2"));
         assert!(matches("log*", "log") && matches("log*", "log-2") && !matches("log*", "lo"));
         assert!(matches("*", "anything"));
-        for wrong in ["", "a b", "**", "-x"] {
-            assert!(wrong.parse::<TopicPattern>().is_err(), "{wrong}");
+        for invalid in ["", "a b", "**", "-x"] {
+            assert!(invalid.parse::<TopicPattern>().is_err(), "{invalid}");
         }
     }
 }

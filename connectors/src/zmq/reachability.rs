@@ -1,9 +1,9 @@
-//! Waits until somebody listens at an endpoint, and says why nobody is reached: libraries try for
-//! ever, in silence.
+//! Waits until a foreign socket accepts connections, and logs why it does not. The libraries retry
+//! forever without a message.
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "tries again after a pause, and says the same seldom"
+    reason = "waits between attempts, and limits log lines by the clock"
 )]
 
 use std::time::Duration;
@@ -15,33 +15,32 @@ use tokio::time::{Instant, sleep, timeout};
 use super::endpoint::ConnectEndpoint;
 use super::limits::RETRY_DELAY;
 
-/// How often the same trouble is logged at most.
+/// Least time between two log lines with the same error.
 const REPEAT_INTERVAL: Duration = Duration::from_mins(1);
 
-/// How long a connection may take to come, and who is there to greet.
+/// Time limit for a connection, and for the ZeroMQ handshake.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Returns when a connection has come, which is closed again.
+/// Returns once a connection was accepted. That connection is closed again.
 pub(crate) async fn wait_until_reachable(endpoint: &ConnectEndpoint) {
-    let mut trouble = ConnectErrorLog::new(endpoint);
+    let mut error_log = ConnectErrorLog::new(endpoint);
     loop {
-        let connected =
-            timeout(CONNECT_TIMEOUT, TcpStream::connect(endpoint.host_and_port())).await;
-        let error = match connected {
+        let result = timeout(CONNECT_TIMEOUT, TcpStream::connect(endpoint.host_and_port())).await;
+        let error = match result {
             Ok(Ok(_)) => return,
             Ok(Err(error)) => error,
             Err(_) => io::ErrorKind::TimedOut.into(),
         };
-        trouble.log(error);
+        error_log.log(error);
         sleep(RETRY_DELAY).await;
     }
 }
 
-/// What is wrong with an endpoint, said when it is news.
+/// Logs why an endpoint cannot be reached, without repetition.
 #[derive(Debug)]
 pub(crate) struct ConnectErrorLog<'a> {
     endpoint: &'a ConnectEndpoint,
-    /// What was said last, and when.
+    /// The last error that was logged, and when.
     last: Option<(String, Instant)>,
 }
 
@@ -50,14 +49,17 @@ impl<'a> ConnectErrorLog<'a> {
         Self { endpoint, last: None }
     }
 
-    /// Logs it. The reason must not hold anything that comes from the other side.
+    /// Logs an error. The reason must not contain text from the peer.
     pub(crate) fn log(&mut self, reason: impl fmt::Display) {
         if self.is_due(&reason, Instant::now()) {
-            tracing::warn!("cannot hear {}: {reason}; it is tried until that works", self.endpoint);
+            tracing::warn!(
+                "cannot connect to {}: {reason}; retrying until it succeeds",
+                self.endpoint
+            );
         }
     }
 
-    /// Whether this is to be said: it is another one, or was said long ago.
+    /// Whether the error is logged: it is a new one, or was last logged long ago.
     fn is_due(&mut self, reason: &impl fmt::Display, now: Instant) -> bool {
         let reason = reason.to_string();
         if self
@@ -79,15 +81,15 @@ mod tests {
     #[test]
     fn the_same_error_is_logged_once_a_minute_and_another_one_at_once() {
         let endpoint = "tcp://a.example:1".parse().unwrap();
-        let (begin, mut trouble) = (Instant::now(), ConnectErrorLog::new(&endpoint));
-        let mut said = Vec::new();
+        let (start, mut error_log) = (Instant::now(), ConnectErrorLog::new(&endpoint));
+        let mut logged = Vec::new();
         for (second, reason) in
             [(0, "a"), (1, "a"), (59, "a"), (60, "a"), (61, "a"), (62, "b"), (63, "b"), (64, "a")]
         {
-            if trouble.is_due(&reason, begin + Duration::from_secs(second)) {
-                said.push((second, reason));
+            if error_log.is_due(&reason, start + Duration::from_secs(second)) {
+                logged.push((second, reason));
             }
         }
-        assert_eq!(said, [(0, "a"), (60, "a"), (62, "b"), (64, "a")]);
+        assert_eq!(logged, [(0, "a"), (60, "a"), (62, "b"), (64, "a")]);
     }
 }

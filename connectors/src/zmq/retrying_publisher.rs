@@ -1,6 +1,6 @@
-//! Events on their way into the broker: sent, and kept until it has confirmed them.
+//! Publishes events, and keeps each until the broker has confirmed it.
 
-#![expect(clippy::disallowed_methods, reason = "waits before it asks the broker again")]
+#![expect(clippy::disallowed_methods, reason = "waits between attempts to reach the broker")]
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -17,22 +17,23 @@ use super::frames::ZmqEvent;
 use super::limits::{EVENT_OVERHEAD_BYTES, RETRY_DELAY, UNCONFIRMED_BYTES_MAX};
 use crate::rate_limited_log::RateLimitedLog;
 
-/// A way into the broker that survives its restarts: what it has not confirmed is sent again, and
-/// may be there twice then.
+/// A publisher that survives restarts of the broker. It sends unconfirmed events again, so the
+/// broker may store them twice.
 ///
-/// Events are confirmed in the order in which they were pushed, but for those that the broker had
-/// no room for.
+/// Events are confirmed in the order of [`push`](Self::push), except those that the broker rejected
+/// because it had no capacity for them.
 pub(crate) struct RetryingPublisher {
     broker: String,
     security: Security,
     name: &'static str,
     connection: Option<(Client, Deliveries)>,
-    /// Sent, oldest first.
+    /// Unconfirmed events, oldest first.
     in_flight: VecDeque<InFlightEvent>,
-    /// What the broker could not take just now. Nothing new is let in before these are through.
+    /// Events that the broker rejected for now. No new event is accepted before they are sent
+    /// again.
     retry_queue: VecDeque<ZmqEvent>,
-    /// When the broker is asked again, if that is to wait. Not a sleep: what waits for an answer is
-    /// begun anew again and again.
+    /// When the next attempt may start. It is not a sleep, because [`advance`](Self::advance) is
+    /// cancelled and called again and again.
     retry_at: Option<Instant>,
     unconfirmed_bytes: usize,
     pub(crate) confirmed: u64,
@@ -42,12 +43,12 @@ pub(crate) struct RetryingPublisher {
 
 struct InFlightEvent {
     event: ZmqEvent,
-    /// None: on a connection that is gone.
+    /// None: not sent on this connection.
     confirmation: Option<PendingConfirmation>,
 }
 
 impl RetryingPublisher {
-    /// One to this broker, which sees this name.
+    /// `name` is the label that the broker shows.
     pub(crate) fn new(broker: String, security: Security, name: &'static str) -> Self {
         Self {
             broker,
@@ -60,12 +61,12 @@ impl RetryingPublisher {
             unconfirmed_bytes: 0,
             confirmed: 0,
             dropped: RateLimitedLog::new("messages dropped"),
-            error_log: RateLimitedLog::new("the broker could not be reached or has no room"),
+            error_log: RateLimitedLog::new("the broker is unreachable or rejects events for now"),
         }
     }
 
-    /// Whether the broker is there. If not, who cancels [`advance`](Self::advance) may do so before
-    /// it is reached.
+    /// Whether there is a connection. If not, a caller that cancels [`advance`](Self::advance) may
+    /// interrupt the attempt to connect.
     pub(crate) fn is_connected(&self) -> bool {
         self.connection.is_some()
     }
@@ -77,21 +78,22 @@ impl RetryingPublisher {
             && self.retry_queue.is_empty()
     }
 
-    /// Takes an event, and sends it. Only while there is room.
+    /// Adds an event, and sends it. Requires [`has_capacity`](Self::has_capacity).
     pub(crate) async fn push(&mut self, event: ZmqEvent) {
         self.unconfirmed_bytes += event.payload.len() + EVENT_OVERHEAD_BYTES;
         self.in_flight.push_back(InFlightEvent { event, confirmation: None });
         self.send_unsent().await;
     }
 
-    /// Sends all that is not sent yet, in the order in which it came: what is not sent is always
-    /// the end of the queue, also if this is cancelled.
+    /// Sends the unsent events in order. They are always at the end of the queue, even if this is
+    /// cancelled.
     async fn send_unsent(&mut self) {
         let Some((client, _)) = &self.connection else { return };
-        let place = self.in_flight.partition_point(|sent| sent.confirmation.is_some());
-        for sent in self.in_flight.range_mut(place..) {
-            match client.publish(&sent.event.topic, &sent.event.payload).await {
-                Ok(published) => sent.confirmation = Some(published),
+        let first_unsent =
+            self.in_flight.partition_point(|in_flight| in_flight.confirmation.is_some());
+        for in_flight in self.in_flight.range_mut(first_unsent..) {
+            match client.publish(&in_flight.event.topic, &in_flight.event.payload).await {
+                Ok(confirmation) => in_flight.confirmation = Some(confirmation),
                 Err(error) => {
                     self.error_log.add(1, error);
                     self.connection = None;
@@ -101,9 +103,8 @@ impl RetryingPublisher {
         }
     }
 
-    /// Waits for the next answer of the broker, or does what is needed so that there will be one:
-    /// connects, and sends again. For ever if nothing is on its way. Cancel-safe: what was not done
-    /// is done by the next call.
+    /// Waits for the next answer of the broker, or does what must come before: connects, or sends
+    /// events again. Pending forever if no event is in flight. Cancel-safe: the next call resumes.
     pub(crate) async fn advance(&mut self) {
         if self.connection.is_none() {
             self.wait_for_retry().await;
@@ -114,13 +115,14 @@ impl RetryingPublisher {
         }
         if self.in_flight.is_empty() && !self.retry_queue.is_empty() {
             self.wait_for_retry().await;
-            let again =
+            let events =
                 self.retry_queue.drain(..).map(|event| InFlightEvent { event, confirmation: None });
-            self.in_flight.extend(again);
+            self.in_flight.extend(events);
             return self.send_unsent().await;
         }
         let answer = self.next_confirmation().await;
-        let InFlightEvent { event, .. } = self.in_flight.pop_front().expect("it was just answered");
+        let InFlightEvent { event, .. } =
+            self.in_flight.pop_front().expect("its answer has arrived");
         self.handle_confirmation(event, answer);
     }
 
@@ -131,21 +133,21 @@ impl RetryingPublisher {
         }
     }
 
-    /// What the broker says to the first event that waits for that. Cancel-safe.
+    /// The broker's answer to the oldest event. Cancel-safe.
     async fn next_confirmation(&mut self) -> Result<Seq, ClientError> {
         poll_fn(|context| {
-            let Some(InFlightEvent { confirmation: Some(published), .. }) =
+            let Some(InFlightEvent { confirmation: Some(confirmation), .. }) =
                 self.in_flight.front_mut()
             else {
                 return std::task::Poll::Pending;
             };
-            let answer = ready!(Pin::new(published).poll(context));
+            let answer = ready!(Pin::new(confirmation).poll(context));
             std::task::Poll::Ready(answer)
         })
         .await
     }
 
-    /// What becomes of an event.
+    /// Processes the answer to an event.
     fn handle_confirmation(&mut self, event: ZmqEvent, answer: Result<Seq, ClientError>) {
         match answer {
             Ok(_) => self.confirmed += 1,
@@ -166,11 +168,12 @@ impl RetryingPublisher {
         self.unconfirmed_bytes -= event.payload.len() + EVENT_OVERHEAD_BYTES;
     }
 
-    /// One attempt, and a pause behind one that failed. What has no answer is sent again.
+    /// Makes one attempt to connect, and sends all unconfirmed events again. After a failure the
+    /// next attempt must wait.
     async fn connect(&mut self) {
         let options = ClientOptions {
             name: Some(self.name.to_owned()),
-            // Nobody knows who says it: the broker decides what such people may.
+            // Peers are unknown, so the broker applies the permissions of this transport.
             via: Some("zmq".to_owned()),
             security: self.security.clone(),
             ..ClientOptions::default()
@@ -178,8 +181,8 @@ impl RetryingPublisher {
         match client::connect(&self.broker, options).await {
             Ok(connection) => {
                 self.connection = Some(connection);
-                for sent in &mut self.in_flight {
-                    sent.confirmation = None;
+                for in_flight in &mut self.in_flight {
+                    in_flight.confirmation = None;
                 }
                 self.send_unsent().await;
             }
@@ -190,7 +193,7 @@ impl RetryingPublisher {
         }
     }
 
-    /// Logs what there is still to complain about.
+    /// Logs the problems that were not logged yet.
     pub(crate) fn flush_logs(&mut self) {
         self.dropped.flush();
         self.error_log.flush();
@@ -201,7 +204,7 @@ impl RetryingPublisher {
         (self.in_flight.len() + self.retry_queue.len()) as u64
     }
 
-    /// Waits until nothing is on its way any more.
+    /// Waits until no event is in flight.
     pub(crate) async fn finish(&mut self) {
         while !(self.in_flight.is_empty() && self.retry_queue.is_empty()) {
             self.advance().await;
@@ -209,7 +212,7 @@ impl RetryingPublisher {
     }
 }
 
-/// Whether the broker may take the same event later: nothing is wrong with it.
+/// Whether the broker may accept the same event later. The event itself is valid.
 fn is_transient(code: Code) -> bool {
     matches!(code, Code::Full | Code::NotDurable | Code::Busy | Code::Closing | Code::Internal)
 }

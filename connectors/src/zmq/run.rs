@@ -1,4 +1,4 @@
-//! The process: its sockets, and who serves them.
+//! Runs the ZeroMQ process: opens the sockets, and serves them.
 
 use tokio_util::sync::CancellationToken;
 
@@ -7,12 +7,12 @@ use super::socket::{ZmqPublisher, ZmqPuller};
 use super::topic_forwarder::TopicForwarder;
 use super::{BoundAddresses, BridgeReport, ZmqConfig, ZmqRunError};
 
-/// Opens the sockets, says where they are, and serves them until `stop` or until it cannot go on.
+/// Opens the sockets, reports their addresses to `ready`, and serves them until `stop` or an error.
 ///
-/// Returns what a bridge has done. Has to run on a runtime of one thread.
+/// Returns the counts of the bridge, if there is one. Must run on a runtime with one thread.
 ///
 /// # Panics
-/// If the configuration asks for nothing.
+/// If the configuration has no socket.
 pub async fn run(
     config: ZmqConfig,
     ready: impl FnOnce(&BoundAddresses),
@@ -21,33 +21,33 @@ pub async fn run(
     let key = config.curve_key.as_deref();
     let mut bound = BoundAddresses::default();
     let publisher = match config.publish {
-        Some(at) => Some(ZmqPublisher::bind(at.0, key).await?),
+        Some(endpoint) => Some(ZmqPublisher::bind(endpoint.0, key).await?),
         None => None,
     };
     bound.publish = publisher.as_ref().map(ZmqPublisher::address);
     let puller = match config.pull {
-        Some(at) => Some(ZmqPuller::bind(at.0, key).await?),
+        Some(endpoint) => Some(ZmqPuller::bind(endpoint.0, key).await?),
         None => None,
     };
     bound.pull = puller.as_ref().map(ZmqPuller::address);
     assert!(
         publisher.is_some() || puller.is_some() || config.bridge.is_some(),
-        "it is to do something"
+        "the configuration must have a socket"
     );
     ready(&bound);
-    let outlet = async {
+    let forwarding = async {
         match publisher {
             Some(publisher) => TopicForwarder::run(&config, publisher, &stop).await,
             None => Ok(()),
         }
     };
-    let intake = async {
+    let pulling = async {
         match puller {
             Some(puller) => ingest::run(&config, MessageSource::Pull(puller), &stop).await,
             None => Ok(None),
         }
     };
-    let bridge = async {
+    let bridging = async {
         match &config.bridge {
             Some(bridge) => match MessageSource::connect_bridge(bridge.clone(), &stop).await? {
                 Some(source) => ingest::run(&config, source, &stop).await,
@@ -56,5 +56,5 @@ pub async fn run(
             None => Ok(None),
         }
     };
-    tokio::try_join!(outlet, intake, bridge).map(|((), _, heard)| heard)
+    tokio::try_join!(forwarding, pulling, bridging).map(|((), _, report)| report)
 }

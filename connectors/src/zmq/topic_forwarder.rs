@@ -1,9 +1,8 @@
-//! Topics of the broker to the PUB socket: from a durable cursor on each, which follows a little
-//! behind.
+//! Sends topics of the broker to the PUB socket, from a durable cursor on each topic.
 //!
-//! What was handed to the socket may still be in its queues, and is lost with the process. So a
-//! cursor moves to where the socket was a second or two ago, and what came after that is sent again
-//! by the next process, under the same numbers.
+//! An event that was handed to the socket may still be in its queues, and is lost with the process.
+//! So the durable cursor moves only to where the socket was a second or two ago. The next process
+//! sends the events after it again, with the same seqs.
 
 #![expect(clippy::disallowed_methods, reason = "topics are listed every second")]
 
@@ -23,39 +22,40 @@ use super::socket::ZmqPublisher;
 use super::{TopicPattern, ZmqConfig, ZmqRunError};
 use crate::rate_limited_log::RateLimitedLog;
 
-/// The durable cursors, and the label that the broker shows.
+/// The name of the durable cursors, and the label that the broker shows.
 const CURSOR_NAME: &str = "zmq-pub";
 
-/// Events between two turns of the socket.
+/// Events between two flushes of the socket's queues.
 const EVENT_BATCH: u32 = 64;
 
-/// How long a stop may take: for what is in the socket's queues, and for the last answers.
+/// Time limit of a stop, for the socket's queues and the broker's last answers.
 const STOP_TIMEOUT: std::time::Duration = std::time::Duration::from_millis(200);
 
-/// Follows all topics.
+/// Forwards all selected topics.
 pub(crate) struct TopicForwarder<'a> {
     client: Client,
     patterns: &'a [TopicPattern],
     cursor: CursorName,
     topics: HashMap<TopicName, TopicProgress>,
-    /// Questions to the broker, in whose order it answers.
+    /// Commands without an answer, in the order in which the broker answers.
     pending: VecDeque<(ForwarderCommand, PendingAnswer)>,
-    /// Topics without a cursor are not heard from their beginning, but from what comes: nobody was
-    /// here before.
+    /// Whether a topic without a cursor is read from its head instead of its first event. True
+    /// while the existing topics are subscribed for the first time.
     starts_at_head: bool,
     is_listing: bool,
     refused_log: RateLimitedLog,
     lost_events_log: RateLimitedLog,
 }
 
-/// A topic.
+/// How far a topic has been sent.
 struct TopicProgress {
-    /// Its name, which all of its messages share.
+    /// The name of the topic as a frame, which all of its messages share.
     topic_frame: Bytes,
-    /// The last number that was handed to the socket; what it was at the last tick, and what the
-    /// cursor was moved to.
+    /// The last seq that was handed to the socket.
     sent: Option<Seq>,
+    /// The value of `sent` at the last tick.
     sent_at_tick: Option<Seq>,
+    /// The seq that the cursor was moved past.
     cursor_seq: Option<Seq>,
 }
 
@@ -67,7 +67,7 @@ enum ForwarderCommand {
 }
 
 impl<'a> TopicForwarder<'a> {
-    /// Sends events until `stop`, or until the broker is gone.
+    /// Forwards events until `stop` or an error.
     pub(crate) async fn run(
         config: &'a ZmqConfig,
         mut socket: ZmqPublisher,
@@ -82,25 +82,26 @@ impl<'a> TopicForwarder<'a> {
         let (name, security) = (Some(CURSOR_NAME.to_owned()), config.security.clone());
         let options = ClientOptions { name, security, ..ClientOptions::default() };
         let (client, mut deliveries) = client::connect(&config.broker, options).await?;
-        let mut outlet = Self {
+        let mut forwarder = Self {
             client,
             patterns: &config.topics,
-            cursor: CURSOR_NAME.parse().expect("it is the name of a cursor"),
+            cursor: CURSOR_NAME.parse().expect("the constant is a valid name"),
             topics: HashMap::new(),
             pending: VecDeque::new(),
             starts_at_head: false,
             is_listing: false,
-            refused_log: RateLimitedLog::new("the broker refused something"),
-            lost_events_log: RateLimitedLog::new("events that were gone before they could be sent"),
+            refused_log: RateLimitedLog::new("the broker rejected a command"),
+            lost_events_log: RateLimitedLog::new("events that expired before they were sent"),
         };
-        outlet.subscribe_existing().await?;
-        outlet.forward(&mut deliveries, &mut socket, stop).await?;
-        // What cannot be had in time comes again when the next process begins.
-        let _ = timeout(STOP_TIMEOUT, outlet.finish(deliveries, &mut socket)).await;
+        forwarder.subscribe_existing().await?;
+        forwarder.forward(&mut deliveries, &mut socket, stop).await?;
+        // The next process sends the events again if their cursor is not moved in time.
+        let _ = timeout(STOP_TIMEOUT, forwarder.finish(deliveries, &mut socket)).await;
         Ok(())
     }
 
-    /// Subscribes to what there is. If one of the topics has a cursor, those without one are new.
+    /// Subscribes to the existing topics. If one of them has a cursor, topics without one are new,
+    /// and are sent from their first event.
     async fn subscribe_existing(&mut self) -> Result<(), ClientError> {
         let names = self
             .selected_topics(&self.client.request(&topic_command("ls", None, Vec::new())).await?);
@@ -112,7 +113,7 @@ impl<'a> TopicForwarder<'a> {
                     self.starts_at_head = false;
                     break;
                 }
-                // It was deleted meanwhile.
+                // The topic was deleted since.
                 Ok(_) | Err(ClientError::Refused(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -124,13 +125,16 @@ impl<'a> TopicForwarder<'a> {
         Ok(())
     }
 
-    /// The topics of a list that are to be sent.
+    /// The topics of a list that match the patterns.
     fn selected_topics(&self, list: &CommandAnswer) -> Vec<TopicName> {
-        let wanted = |name: &str| {
+        let is_selected = |name: &str| {
             self.patterns.is_empty() || self.patterns.iter().any(|pattern| pattern.matches(name))
         };
         let names = list.more.iter().filter_map(|line| line.split(' ').next());
-        names.filter(|name| wanted(name)).filter_map(|name| TopicName::new(name).ok()).collect()
+        names
+            .filter(|name| is_selected(name))
+            .filter_map(|name| TopicName::new(name).ok())
+            .collect()
     }
 
     async fn forward(
@@ -152,7 +156,7 @@ impl<'a> TopicForwarder<'a> {
                     self.lost_events_log.flush();
                     socket.tick()?;
                 }
-                (question, answer) = next_answer(&mut self.pending) => self.handle_answer(question, answer).await?,
+                (command, answer) = next_answer(&mut self.pending) => self.handle_answer(command, answer).await?,
                 delivery = deliveries.next() => match delivery {
                     Some(delivery) => {
                         self.deliver(delivery, socket).await?;
@@ -168,7 +172,7 @@ impl<'a> TopicForwarder<'a> {
         }
     }
 
-    /// Hands an event to the socket.
+    /// Processes a delivery. An event goes to the socket.
     async fn deliver(
         &mut self,
         delivery: Delivery,
@@ -176,20 +180,20 @@ impl<'a> TopicForwarder<'a> {
     ) -> Result<(), ZmqRunError> {
         match delivery {
             Delivery::Msg { topic, seq, payload } => {
-                if let Some(followed) = self.topics.get_mut(&topic) {
-                    followed.sent = Some(seq);
+                if let Some(progress) = self.topics.get_mut(&topic) {
+                    progress.sent = Some(seq);
                     let message = super::frames::event_frames(
-                        &followed.topic_frame,
+                        &progress.topic_frame,
                         seq,
                         Bytes::from(payload),
                     );
                     socket.send(message).await?;
                 }
             }
-            // Who misses the number asks the broker, and is told the same.
+            // A subscriber that misses the seq can read the topic, and gets the same `LAG`.
             Delivery::Lag { topic, from, to } => {
                 self.skip_to(&topic, to);
-                self.lost_events_log.add(to.0 - from.0 + 1, "the topic keeps less");
+                self.lost_events_log.add(to.0 - from.0 + 1, "the topic has not kept them");
             }
             Delivery::Gap { topic, to, .. } => self.skip_to(&topic, to),
             Delivery::Notice(error) => self.refused_log.add(1, error),
@@ -199,57 +203,56 @@ impl<'a> TopicForwarder<'a> {
     }
 
     fn skip_to(&mut self, topic: &TopicName, to: Seq) {
-        if let Some(followed) = self.topics.get_mut(topic) {
-            followed.sent = Some(to);
+        if let Some(progress) = self.topics.get_mut(topic) {
+            progress.sent = Some(to);
         }
     }
 
-    /// Asks for topics that have come, and moves cursors to where the socket was at the tick
-    /// before.
+    /// Requests the list of topics, and moves cursors to where the socket was at the previous tick.
     async fn tick(&mut self) -> Result<(), ClientError> {
         if !self.is_listing {
             self.is_listing = true;
             self.send_command(ForwarderCommand::List, &topic_command("ls", None, Vec::new()))
                 .await?;
         }
-        self.move_cursors(|followed| std::mem::replace(&mut followed.sent_at_tick, followed.sent))
+        self.move_cursors(|progress| std::mem::replace(&mut progress.sent_at_tick, progress.sent))
             .await
     }
 
-    /// Moves cursors behind what `which` says of each topic.
+    /// Moves each cursor past the seq that `seq_of` returns.
     async fn move_cursors(
         &mut self,
-        which: impl Fn(&mut TopicProgress) -> Option<Seq>,
+        seq_of: impl Fn(&mut TopicProgress) -> Option<Seq>,
     ) -> Result<(), ClientError> {
-        let mut moved = Vec::new();
-        for (topic, followed) in &mut self.topics {
-            if let Some(seq) = which(followed).filter(|seq| Some(*seq) > followed.cursor_seq) {
-                followed.cursor_seq = Some(seq);
-                moved.push(Command::Seen { topic: topic.clone(), seq });
+        let mut commands = Vec::new();
+        for (topic, progress) in &mut self.topics {
+            if let Some(seq) = seq_of(progress).filter(|seq| Some(*seq) > progress.cursor_seq) {
+                progress.cursor_seq = Some(seq);
+                commands.push(Command::Seen { topic: topic.clone(), seq });
             }
         }
-        for seen in moved {
-            self.send_command(ForwarderCommand::Seen, &seen).await?;
+        for command in commands {
+            self.send_command(ForwarderCommand::Seen, &command).await?;
         }
         Ok(())
     }
 
     async fn send_command(
         &mut self,
-        question: ForwarderCommand,
+        kind: ForwarderCommand,
         command: &Command<'_>,
     ) -> Result<(), ClientError> {
-        let answering = self.client.start_request(&[], command).await?;
-        self.pending.push_back((question, answering));
+        let pending_answer = self.client.start_request(&[], command).await?;
+        self.pending.push_back((kind, pending_answer));
         Ok(())
     }
 
-    /// Hears a topic, from its cursor on; a process before this one may not have gone yet.
+    /// Subscribes from the cursor of the topic. Takes the cursor over from an earlier process.
     async fn subscribe(&mut self, topic: TopicName) -> Result<(), ClientError> {
-        let frame = Bytes::copy_from_slice(topic.as_str().as_bytes());
-        let followed =
-            TopicProgress { topic_frame: frame, sent: None, sent_at_tick: None, cursor_seq: None };
-        self.topics.insert(topic.clone(), followed);
+        let topic_frame = Bytes::copy_from_slice(topic.as_str().as_bytes());
+        let progress =
+            TopicProgress { topic_frame, sent: None, sent_at_tick: None, cursor_seq: None };
+        self.topics.insert(topic.clone(), progress);
         let from = (!self.starts_at_head).then_some(StartAt::First);
         let cursor = Some(self.cursor.clone());
         let subscribe = Command::Sub { topic: topic.clone(), from, cursor, takeover: true };
@@ -258,10 +261,10 @@ impl<'a> TopicForwarder<'a> {
 
     async fn handle_answer(
         &mut self,
-        question: ForwarderCommand,
+        kind: ForwarderCommand,
         answer: Result<CommandAnswer, ClientError>,
     ) -> Result<(), ClientError> {
-        let error = match (question, answer) {
+        let error = match (kind, answer) {
             (ForwarderCommand::List, Ok(list)) => {
                 self.is_listing = false;
                 for name in self.selected_topics(&list) {
@@ -273,18 +276,18 @@ impl<'a> TopicForwarder<'a> {
             }
             (ForwarderCommand::ForgetCursor(topic), Ok(_)) => return self.subscribe(topic).await,
             (ForwarderCommand::Subscribe(_) | ForwarderCommand::Seen, Ok(_)) => return Ok(()),
-            // The cursor is beyond the end: the topic has lost what it had, and its numbers begin
-            // anew.
+            // The cursor is beyond the head: the topic has lost its events, and its seqs start at 1
+            // again.
             (ForwarderCommand::Subscribe(topic), Err(ClientError::Refused(error)))
                 if error.code == Code::Conflict =>
             {
                 let forget = vec![("cursor", CURSOR_NAME)];
                 let forget = topic_command("forget", Some(topic.as_str()), forget);
-                let answering = self.client.start_request(&[], &forget).await?;
-                self.pending.push_back((ForwarderCommand::ForgetCursor(topic), answering));
+                let pending_answer = self.client.start_request(&[], &forget).await?;
+                self.pending.push_back((ForwarderCommand::ForgetCursor(topic), pending_answer));
                 return Ok(());
             }
-            // It is tried again when topics are listed next.
+            // Retried after the next list of topics.
             (
                 ForwarderCommand::Subscribe(topic) | ForwarderCommand::ForgetCursor(topic),
                 Err(error),
@@ -307,12 +310,14 @@ impl<'a> TopicForwarder<'a> {
         }
     }
 
-    /// Waits until the socket has sent everything, and moves the cursors behind it.
+    /// Waits until the socket has sent all messages, and moves the cursors.
     async fn finish(&mut self, deliveries: Deliveries, socket: &mut ZmqPublisher) {
-        // Nothing more is taken, so nothing may stand in the way of the last answers.
+        // No more deliveries are read, so they cannot block the last answers.
         drop(deliveries);
-        let has_left = socket.drain().await;
-        let moved = self.move_cursors(|it| if has_left { it.sent } else { it.sent_at_tick }).await;
+        let is_drained = socket.drain().await;
+        let moved = self
+            .move_cursors(|progress| if is_drained { progress.sent } else { progress.sent_at_tick })
+            .await;
         if moved.is_ok() {
             while !self.pending.is_empty() {
                 let (_, _) = next_answer(&mut self.pending).await;
@@ -321,14 +326,14 @@ impl<'a> TopicForwarder<'a> {
     }
 }
 
-/// The next answer, for ever if there is none. Cancel-safe.
+/// The next answer; pending forever if there is none. Cancel-safe.
 async fn next_answer(
-    asked: &mut VecDeque<(ForwarderCommand, PendingAnswer)>,
+    pending: &mut VecDeque<(ForwarderCommand, PendingAnswer)>,
 ) -> (ForwarderCommand, Result<CommandAnswer, ClientError>) {
-    let Some((_, answering)) = asked.front_mut() else { return future::pending().await };
-    let answer = answering.await;
-    let (question, _) = asked.pop_front().expect("it was just answered");
-    (question, answer)
+    let Some((_, pending_answer)) = pending.front_mut() else { return future::pending().await };
+    let answer = pending_answer.await;
+    let (kind, _) = pending.pop_front().expect("its answer has arrived");
+    (kind, answer)
 }
 
 fn topic_command<'a>(
@@ -339,7 +344,7 @@ fn topic_command<'a>(
     Command::Topic(ManageCommand { action, name, settings })
 }
 
-/// Whether a line of `TOPIC show` is about the cursor of this name.
+/// Whether a line of `TOPIC show` describes the cursor of this name.
 fn is_cursor_line(line: &str, name: &str) -> bool {
     let mut words = line.split(' ');
     words.next() == Some("cursor") && words.next() == Some(name)

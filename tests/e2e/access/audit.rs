@@ -374,7 +374,7 @@ fn rejected_hub_notices_are_audited() {
     wait_until("the rate limit of hub notices", || {
         (http.request("POST", "/hub", &ping).status == 429).then_some(())
     });
-    let why = "notice: it says that something has changed, and may not";
+    let why = "notice: a ping from an address outside --hub-publishers, or through a proxy";
     wait_for_record(&file, &[("what", "refused"), ("why", why)]);
     wait_for_record(&file, &[("what", "limit"), ("why", "too many notices from this address")]);
     let signed = json!({ "url": "http://a.example/1" }).to_string();

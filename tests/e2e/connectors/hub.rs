@@ -230,8 +230,7 @@ fn only_publishers_can_ping() {
 fn a_callback_at_a_private_address_is_never_requested() {
     let site = HubSite::start(&[]);
     assert_eq!(site.request_subscription("subscribe", "feed.xml", "/ok", &[]).status, 202);
-    let line =
-        site.server.process.wait_for_line_with("subscribers of the hub that cannot be reached");
+    let line = site.server.process.wait_for_line_with("unreachable subscribers of the hub");
     assert!(line.contains("127.0.0.1"), "{line}");
     site.wait_until_idle();
     assert!(site.subscribers.requests("GET", "/ok").is_empty());
@@ -372,7 +371,7 @@ fn rsscloud_registers_feeds_and_sends_their_urls() {
     let verifications = site.subscribers.requests("GET", "/ok/named");
     assert!(verifications.iter().any(|request| request["query"]["url"] == feed));
     assert_eq!(verifications[0]["query"]["challenge"].as_str().unwrap().len(), 64);
-    assert!(got.body.contains("It is registered."), "{}", got.body);
+    assert!(got.body.contains("The subscription is registered."), "{}", got.body);
     let got = register("/wrong", &[("domain", "127.0.0.1")]);
     assert_eq!(got.status, 400);
     assert!(got.body.contains("success=\"false\""), "{}", got.body);

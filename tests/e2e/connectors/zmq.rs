@@ -363,7 +363,8 @@ fn a_curve_key_excludes_peers_without_it() {
 fn an_unusable_curve_key_prevents_the_start() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("key");
-    let wrong = if cfg!(feature = "libzmq") { "of CURVE has 40" } else { "--features libzmq" };
+    let wrong =
+        if cfg!(feature = "libzmq") { "CURVE key must have 40" } else { "--features libzmq" };
     for (text, reason) in [(Some(&SECRET_KEY[1..]), wrong), (None, "key")] {
         let _ = fs::remove_file(&file);
         text.map_or(Ok(()), |text| fs::write(&file, text)).unwrap();

@@ -82,7 +82,7 @@ fn an_unreachable_publisher_is_reported_once_with_the_reason() {
     let refusing = format!("tcp://{refusing}");
     for (at, reason) in [(refusing.as_str(), "refused"), ("tcp://nosuch.invalid:5", "lookup")] {
         let bridge = start_bridge(&server, &["--connect", at, "--topic", "t"]);
-        let printed = format!("cannot hear {at}: ");
+        let printed = format!("cannot connect to {at}: ");
         let line = bridge.wait_for_line_with(&printed);
         assert!(line.contains(reason), "{line}");
         let stderr = bridge.signal_and_finish("TERM").stderr();
@@ -135,11 +135,11 @@ fn a_bridge_stopped_without_its_broker_reports_unconfirmed_messages() {
     server.process.signal("KILL");
     wait_until("the bridge to notice it", || {
         publisher.write(message(&["x", "after"]));
-        bridge.has_printed("the broker could not be reached").then_some(())
+        bridge.has_printed("the broker is unreachable").then_some(())
     });
     let ended = bridge.signal_and_finish("TERM").expect_code(1);
     let summary = ended.stdout().pop().unwrap();
-    assert!(summary.contains(" not confirmed; the broker was away"), "{summary}");
+    assert!(summary.contains(" not confirmed; the broker was unreachable"), "{summary}");
 }
 
 #[test]

@@ -1,15 +1,13 @@
-//! What the hub knows over restarts: `hub.db`, an `SQLite` database that is this process's alone.
-//! Secrets of subscribers are here and nowhere else.
+//! The state of the hub across restarts: `hub.db`, an `SQLite` database that only this process
+//! uses. Secrets of subscribers are stored only here.
 //!
-//! A wish is what somebody has asked for and has not shown yet to want; a subscription is what has
-//! come of it. Ids are never given twice, so that a task which names one that is gone means
-//! nothing.
+//! A subscription request waits in `wishes` until its callback is verified; then it becomes a
+//! subscription. Row ids are never reused, so a task that names a deleted row has no effect.
 //!
-//! Each topic has the newest content that was to be distributed, numbered by `version`, until every
-//! subscriber has it: a subscriber has what is numbered `delivered`, and all that was before is
-//! nobody's business any more.
+//! For each topic the newest content is stored, with a rising `version`, until every subscriber has
+//! it. `delivered` is the version that a subscriber has. Older versions are discarded.
 //!
-//! To change the schema: raise [`SCHEMA_VERSION`], and lead from the version before to it in `open`.
+//! To change the schema: raise [`SCHEMA_VERSION`], and migrate from the previous version in `open`.
 
 mod subscription_requests;
 
@@ -27,10 +25,10 @@ use tidings_subscriber::digest::{self, Schema, Table};
 pub(super) use self::subscription_requests::{GrantOutcome, RequestOutcome};
 use super::hub_request::SubscriberProtocol;
 
-/// The version of the schema, `PRAGMA user_version`.
+/// Version of the schema, stored in `PRAGMA user_version`.
 const SCHEMA_VERSION: i64 = 2;
 
-/// What the digests are of.
+/// The tables and columns that row digests cover.
 pub const SCHEMA: Schema = Schema {
     file: "hub.db",
     since: 2,
@@ -76,31 +74,31 @@ pub const SCHEMA: Schema = Schema {
     ],
 };
 
-/// As version 1 had it, without digests.
+/// The tables as in version 1, which had no digests.
 const CREATE_TABLES: &str = "
     CREATE TABLE own (member TEXT NOT NULL);
     CREATE TABLE topics (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         url TEXT NOT NULL UNIQUE,
-        version INTEGER NOT NULL DEFAULT 0,     -- of the newest content; 0: there was none
-        announced INTEGER NOT NULL DEFAULT 0,   -- <= version; up to this one the events are safe
+        version INTEGER NOT NULL DEFAULT 0,     -- of the newest content; 0: none yet
+        announced INTEGER NOT NULL DEFAULT 0,   -- <= version; its events are durable
         hash BLOB,                              -- of the newest content and its type
         content_type BLOB,
-        body BLOB                               -- NULL once nobody waits for it
+        body BLOB                               -- NULL once all subscribers have it
     );
     CREATE TABLE subscriptions (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         topic INTEGER NOT NULL REFERENCES topics,
         callback TEXT NOT NULL,
         kind INTEGER NOT NULL,
-        named TEXT NOT NULL,                    -- the topic as the subscriber calls it
+        named TEXT NOT NULL,                    -- the topic as the subscriber wrote it
         secret TEXT,
         until_unix_ms INTEGER NOT NULL,
         delivered INTEGER NOT NULL,             -- <= version of the topic
-        given_up INTEGER NOT NULL DEFAULT 0,    -- deliveries in a row that came to nothing
+        given_up INTEGER NOT NULL DEFAULT 0,    -- failed deliveries in a row
         failing_since_unix_ms INTEGER,
-        begun INTEGER NOT NULL DEFAULT 0,       -- deliveries, in the ids of their events
-        begun_unix_ms INTEGER,                  -- NULL: none is on its way
+        begun INTEGER NOT NULL DEFAULT 0,       -- deliveries, part of the ids of their events
+        begun_unix_ms INTEGER,                  -- NULL: none in flight
         UNIQUE (topic, callback, kind)
     );
     CREATE INDEX waiting ON subscriptions (topic, delivered);
@@ -113,19 +111,19 @@ const CREATE_TABLES: &str = "
         kind INTEGER NOT NULL,
         named TEXT NOT NULL,
         secret TEXT,
-        lease_ms INTEGER,                       -- NULL: not to be told any more
+        lease_ms INTEGER,                       -- NULL: unsubscribe
         asked_unix_ms INTEGER NOT NULL
     );
     CREATE INDEX wished ON wishes (url, callback, kind);
     CREATE INDEX wished_of ON wishes (host);";
 
-/// A delivery that was begun so long ago has been forgotten, perhaps with its group.
+/// After this time a delivery in flight counts as lost, perhaps together with its group.
 const IN_FLIGHT_MS_MAX: i64 = 24 * 3600 * 1000;
 
-/// How long a wish may wait for its verification, which is tried for less.
+/// How long a request may wait for its verification. The attempts of the group take less.
 const REQUEST_MS_MAX: i64 = 24 * 3600 * 1000;
 
-/// Of a wish, or of a subscription.
+/// Id of a subscription request, a subscription or a topic.
 pub(super) type RowId = i64;
 
 /// Unix time.
@@ -133,66 +131,66 @@ pub(super) type UnixMs = i64;
 
 type StoreResult<T> = rusqlite::Result<T>;
 
-/// How much there may be.
+/// Limits of the store.
 #[derive(Debug, Clone, Copy)]
 pub struct HubLimits {
-    /// Subscriptions, those that have ended and were not swept yet among them.
+    /// Subscriptions, including expired ones that are not removed yet.
     pub subscriptions_max: u64,
-    /// Wishes whose verification is to come.
+    /// Requests that wait for their verification.
     pub pending_requests_max: u64,
-    /// Deliveries in a row that may come to nothing until a subscriber is dropped.
+    /// Failed deliveries in a row after which a subscriber is dropped.
     pub failed_deliveries_max: u32,
-    /// How long all of them may.
+    /// Time without a successful delivery after which a subscriber is dropped.
     pub failing_max: Duration,
 }
 
-/// How much there is.
+/// Numbers of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HubCounts {
-    /// Topics that somebody has subscribed to.
+    /// Topics with a subscription.
     pub topics: u64,
-    /// Subscriptions, also those that have ended and were not swept yet.
+    /// Subscriptions, including expired ones that are not removed yet.
     pub subscribers: u64,
-    /// Wishes whose verification is to come.
+    /// Requests that wait for their verification.
     pub pending_requests: u64,
 }
 
-/// A delivery that is due; never shown, as it has a secret.
+/// A delivery that is due. It has no `Debug`, because it contains a secret.
 #[derive(Clone)]
 pub(super) struct DueDelivery {
-    /// Of the content that is missing, at least.
+    /// Version of the content that the subscriber lacks; a newer one may exist.
     pub(super) version: i64,
-    /// The number of the topic in this file.
-    pub(super) topic_id: i64,
-    /// Where to.
+    /// Row id of the topic.
+    pub(super) topic_id: RowId,
+    /// The URL to send to.
     pub(super) callback: CanonicalUrl<'static>,
-    /// What the subscriber calls it.
+    /// The topic as the subscriber wrote it.
     pub(super) verbatim_url: String,
-    /// How it is told.
+    /// How the subscriber is notified.
     pub(super) protocol: SubscriberProtocol,
-    /// What contents are signed with.
+    /// The key that signs the content.
     pub(super) secret: Option<String>,
 }
 
-/// What is distributed.
+/// Content of a topic.
 #[derive(Debug, Clone)]
 pub(super) struct TopicContent {
-    /// Rises with every one of a topic.
+    /// Rises with each new content of the topic.
     pub(super) version: i64,
-    /// The `Content-Type` with which it was served.
+    /// The `Content-Type` from the server.
     pub(super) content_type: Option<Vec<u8>>,
-    /// All of it.
+    /// The complete body.
     pub(super) body: Bytes,
 }
 
-/// A content that was looked at.
+/// The newest version of a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct StoredVersion {
-    /// The number of the topic in this file.
-    pub(super) topic_id: i64,
-    /// Its newest.
+    /// Row id of the topic.
+    pub(super) topic_id: RowId,
+    /// Number of the version.
     pub(super) version: i64,
-    /// Nobody has to be told of it any more.
+    /// The deliveries to all subscribers have been published.
     pub(super) is_enqueued: bool,
 }
 
@@ -200,45 +198,49 @@ pub(super) struct StoredVersion {
 #[derive(Debug)]
 pub(super) struct HubStore(Mutex<Connection>);
 
-/// So many deliveries have come to nothing at least when a subscriber is dropped for the time that
-/// nothing has reached it: who publishes seldom has two that are far apart in two short outages.
+/// Least number of failed deliveries before a subscriber is dropped for the time without a
+/// successful one. On a site that publishes seldom, two failures may be two short outages that are
+/// far apart.
 const FAILED_DELIVERIES_MIN: u32 = 3;
 
 impl HubStore {
-    /// Opens it, or makes it.
+    /// Opens or creates the database.
     pub(super) fn open(path: &Path) -> Result<Self, String> {
-        let text = |error: rusqlite::Error| format!("{}: {error}", path.display());
-        // Secrets are for the owner only; the files that SQLite puts beside it are as this one is.
-        let private = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
-        private
-            .and_then(|file| file.set_permissions(Permissions::from_mode(0o600)))
+        let error_text = |error: rusqlite::Error| format!("{}: {error}", path.display());
+        // Only the owner may read secrets. SQLite creates its other files with the same mode.
+        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
+        file.and_then(|file| file.set_permissions(Permissions::from_mode(0o600)))
             .map_err(|error| format!("{}: {error}", path.display()))?;
-        let mut connection = Connection::open(path).map_err(text)?;
-        let found: i64 =
-            connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(text)?;
-        if found > SCHEMA_VERSION {
-            return Err(format!("{} is of a newer version ({found})", path.display()));
+        let mut connection = Connection::open(path).map_err(error_text)?;
+        let version: i64 = connection
+            .pragma_query_value(None, "user_version", |row| row.get(0))
+            .map_err(error_text)?;
+        if version > SCHEMA_VERSION {
+            return Err(format!(
+                "{} has the newer schema version {version}; use a newer tidings",
+                path.display()
+            ));
         }
-        migrate(&mut connection, found).map_err(text)?;
+        migrate(&mut connection, version).map_err(error_text)?;
         Ok(Self(Mutex::new(connection)))
     }
 
-    /// Who this hub is to the broker, always the same one: so it has its tasks again at once after
-    /// a restart.
+    /// The member id of this hub, which never changes: after a restart the hub resumes its tasks at
+    /// once.
     pub(super) fn member_id(&self) -> StoreResult<MemberId> {
         let text: String =
             self.0.lock().query_row("SELECT member FROM own", [], |row| row.get(0))?;
         text.parse().map_err(|_| rusqlite::Error::InvalidQuery)
     }
 
-    /// Whether anybody is to be told of a topic.
+    /// Whether a topic has a subscriber.
     pub(super) fn has_subscribers(&self, topic: &str, now: UnixMs) -> StoreResult<bool> {
         let sql = "SELECT EXISTS (SELECT 1 FROM subscriptions WHERE until_unix_ms > ?2
             AND topic = (SELECT id FROM topics WHERE url = ?1))";
         self.0.lock().query_row(sql, params![topic, now], |row| row.get(0))
     }
 
-    /// Takes what a topic says now. `None`: nobody has subscribed to it.
+    /// Stores the content of a topic. `None`: the topic has no subscription.
     pub(super) fn put_content(
         &self,
         topic: &str,
@@ -256,17 +258,17 @@ impl HubStore {
             )?;
             let sql = "SELECT id, version, announced FROM topics WHERE url = ?1";
             let read = |row: &Row<'_>| {
-                let (topic, version, announced): (_, _, i64) =
+                let (topic_id, version, announced): (_, _, i64) =
                     (row.get(0)?, row.get(1)?, row.get(2)?);
-                Ok(StoredVersion { topic_id: topic, version, is_enqueued: announced == version })
+                Ok(StoredVersion { topic_id, version, is_enqueued: announced == version })
             };
             transaction.query_row(sql, [topic], read).optional()
         })
     }
 
-    /// The next of those who miss a content and to whom nothing is on its way, behind `after`: with
-    /// their callbacks, and how many deliveries to them were begun. What is on its way is the
-    /// newest when it gets there.
+    /// Up to `count` subscribers with an id above `after` that lack this version and have no
+    /// delivery in flight, each with its callback and its number of deliveries so far. A delivery
+    /// in flight will send the newest content anyway.
     pub(super) fn next_recipients(
         &self,
         stored: StoredVersion,
@@ -281,15 +283,16 @@ impl HubStore {
                 AND (begun_unix_ms IS NULL OR begun_unix_ms <= ?6)
             ORDER BY id LIMIT ?5",
         )?;
-        let StoredVersion { topic_id: topic, version, .. } = stored;
-        let forgotten = now - IN_FLIGHT_MS_MAX;
-        let values = params![topic, version, after, now, count, forgotten];
+        let StoredVersion { topic_id, version, .. } = stored;
+        let lost_before = now - IN_FLIGHT_MS_MAX;
+        let values = params![topic_id, version, after, now, count, lost_before];
         let rows =
             statement.query_map(values, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
         rows.collect()
     }
 
-    /// The events of these deliveries are safe. Those that have ended by now are not noted.
+    /// Records that the events of these deliveries are durable. Skips deliveries that have already
+    /// succeeded.
     pub(super) fn mark_in_flight(
         &self,
         ids: &[RowId],
@@ -306,19 +309,19 @@ impl HubStore {
         })
     }
 
-    /// The events of all recipients are safe.
+    /// Records that the events for all subscribers are durable.
     pub(super) fn mark_enqueued(&self, stored: StoredVersion) -> StoreResult<()> {
         self.write(false, |transaction| {
             transaction.execute(
                 "UPDATE topics SET announced = max(announced, ?2) WHERE id = ?1",
                 params![stored.topic_id, stored.version],
             )?;
-            let is_of = "id = ?1";
-            drop_unneeded_bodies(transaction, is_of, params![stored.topic_id])
+            let condition = "id = ?1";
+            drop_unneeded_bodies(transaction, condition, params![stored.topic_id])
         })
     }
 
-    /// What a subscriber misses, if it is one still and misses anything.
+    /// The delivery that a subscriber lacks, if its lease has not expired.
     pub(super) fn due_delivery(&self, id: RowId, now: UnixMs) -> StoreResult<Option<DueDelivery>> {
         let connection = self.0.lock();
         let mut statement = connection.prepare_cached(
@@ -327,33 +330,26 @@ impl HubStore {
             WHERE subscriptions.id = ?1 AND until_unix_ms > ?2 AND delivered < version",
         )?;
         let read = |row: &Row<'_>| {
-            let (version, topic, named, secret) =
+            let (version, topic_id, verbatim_url, secret) =
                 (row.get(0)?, row.get(1)?, row.get(3)?, row.get(5)?);
-            let (callback, kind) = (read_url(row, 2)?, read_protocol(row, 4)?);
-            Ok(DueDelivery {
-                version,
-                topic_id: topic,
-                callback,
-                verbatim_url: named,
-                protocol: kind,
-                secret,
-            })
+            let (callback, protocol) = (read_url(row, 2)?, read_protocol(row, 4)?);
+            Ok(DueDelivery { version, topic_id, callback, verbatim_url, protocol, secret })
         };
         statement.query_row(params![id, now], read).optional()
     }
 
-    /// The newest content of a topic, if somebody misses it.
-    pub(super) fn content(&self, topic: i64) -> StoreResult<Option<TopicContent>> {
+    /// The newest content of a topic, if a subscriber lacks it.
+    pub(super) fn content(&self, topic_id: RowId) -> StoreResult<Option<TopicContent>> {
         let sql = "SELECT version, content_type, body FROM topics
             WHERE id = ?1 AND body IS NOT NULL";
         let read = |row: &Row<'_>| {
-            let (version, kind) = (row.get(0)?, row.get(1)?);
-            Ok(TopicContent { version, content_type: kind, body: row.get::<_, Vec<u8>>(2)?.into() })
+            let (version, content_type) = (row.get(0)?, row.get(1)?);
+            Ok(TopicContent { version, content_type, body: row.get::<_, Vec<u8>>(2)?.into() })
         };
-        self.0.lock().query_row(sql, [topic], read).optional()
+        self.0.lock().query_row(sql, [topic_id], read).optional()
     }
 
-    /// A subscriber has it.
+    /// Records that a subscriber has this version.
     pub(super) fn mark_delivered(&self, id: RowId, version: i64) -> StoreResult<()> {
         self.write(false, |transaction| {
             transaction
@@ -362,18 +358,18 @@ impl HubStore {
                     failing_since_unix_ms = NULL, begun_unix_ms = NULL WHERE id = ?1",
                 )?
                 .execute(params![id, version])?;
-            let is_of = "id = (SELECT topic FROM subscriptions WHERE id = ?1)";
-            drop_unneeded_bodies(transaction, is_of, params![id])
+            let condition = "id = (SELECT topic FROM subscriptions WHERE id = ?1)";
+            drop_unneeded_bodies(transaction, condition, params![id])
         })
     }
 
-    /// An attempt has failed; with `is_last` the delivery has come to nothing. Whether the
-    /// subscriber is dropped for that.
+    /// Records a failed attempt; with `is_last` the delivery has failed. Returns whether the
+    /// subscriber was dropped for that.
     pub(super) fn record_failure(
         &self,
         id: RowId,
         is_last: bool,
-        bounds: &HubLimits,
+        limits: &HubLimits,
         now: UnixMs,
     ) -> StoreResult<bool> {
         self.write(false, |transaction| {
@@ -391,8 +387,8 @@ impl HubStore {
                 AND (given_up >= ?2 OR given_up >= ?4 AND failing_since_unix_ms <= ?3)",
                 params![
                     id,
-                    bounds.failed_deliveries_max,
-                    now - duration_ms(bounds.failing_max),
+                    limits.failed_deliveries_max,
+                    now - duration_ms(limits.failing_max),
                     FAILED_DELIVERIES_MIN
                 ],
             )?;
@@ -400,14 +396,14 @@ impl HubStore {
         })
     }
 
-    /// A subscriber is gone.
+    /// Deletes a subscription.
     pub(super) fn remove_subscription(&self, id: RowId) -> StoreResult<()> {
         self.write(false, |transaction| {
             transaction.execute("DELETE FROM subscriptions WHERE id = ?1", [id]).map(drop)
         })
     }
 
-    /// How much of it there is.
+    /// Counts the rows.
     pub(super) fn counts(&self) -> StoreResult<HubCounts> {
         let sql = "SELECT (SELECT count(*) FROM topics), (SELECT count(*) FROM subscriptions),
             (SELECT count(*) FROM wishes)";
@@ -417,13 +413,14 @@ impl HubStore {
         })
     }
 
-    /// Forgets what has ended, and what nobody needs any more. How many leases that were.
+    /// Deletes what has expired or is not needed. Returns the number of expired subscriptions.
     pub(super) fn remove_expired(&self, now: UnixMs) -> StoreResult<usize> {
         self.write(false, |transaction| {
             let ended = transaction
                 .execute("DELETE FROM subscriptions WHERE until_unix_ms <= ?1", [now])?;
-            let late = now - REQUEST_MS_MAX;
-            transaction.execute("DELETE FROM wishes WHERE asked_unix_ms <= ?1", [late])?;
+            let requested_before = now - REQUEST_MS_MAX;
+            transaction
+                .execute("DELETE FROM wishes WHERE asked_unix_ms <= ?1", [requested_before])?;
             transaction.execute(
                 "DELETE FROM topics WHERE id NOT IN (SELECT topic FROM subscriptions)",
                 [],
@@ -433,7 +430,8 @@ impl HubStore {
         })
     }
 
-    /// `is_safe`: also from a loss of power when this returns. What is not is only done again then.
+    /// With `is_safe` the change is durable when this returns. After a power loss the others are
+    /// only repeated.
     fn write<T>(
         &self,
         is_safe: bool,
@@ -448,19 +446,19 @@ impl HubStore {
     }
 }
 
-fn migrate(connection: &mut Connection, found: i64) -> StoreResult<()> {
+fn migrate(connection: &mut Connection, version: i64) -> StoreResult<()> {
     connection.pragma_update(None, "journal_mode", "WAL")?;
     digest::register(connection)?;
-    if found < SCHEMA_VERSION {
+    if version < SCHEMA_VERSION {
         let transaction = connection.transaction()?;
-        if found == 0 {
+        if version == 0 {
             transaction.execute_batch(CREATE_TABLES)?;
         }
         for table in SCHEMA.tables {
             transaction.execute_batch(&table.add_column())?;
             table.add_digest_triggers(&transaction)?;
         }
-        if found == 0 {
+        if version == 0 {
             let member = MemberId::random().to_string();
             transaction.execute("INSERT INTO own (member) VALUES (?1)", [member])?;
         }
@@ -470,15 +468,15 @@ fn migrate(connection: &mut Connection, found: i64) -> StoreResult<()> {
     SCHEMA.tables.iter().try_for_each(|table| table.add_digest_triggers(connection))
 }
 
-/// Lets go of contents that nobody misses any more, of the topics that `is_of` names.
+/// Drops content that no subscriber lacks, from the topics that match `condition`.
 fn drop_unneeded_bodies(
     transaction: &Transaction<'_>,
-    is_of: &str,
+    condition: &str,
     values: impl rusqlite::Params,
 ) -> StoreResult<()> {
     let sql = format!(
         "UPDATE topics SET body = NULL
-        WHERE {is_of} AND announced = version AND body IS NOT NULL AND NOT EXISTS
+        WHERE {condition} AND announced = version AND body IS NOT NULL AND NOT EXISTS
             (SELECT 1 FROM subscriptions WHERE topic = topics.id AND delivered < version)"
     );
     transaction.prepare_cached(&sql)?.execute(values).map(drop)
@@ -489,8 +487,8 @@ fn read_url(row: &Row<'_>, column: usize) -> StoreResult<CanonicalUrl<'static>> 
     text.parse().map_err(|_| rusqlite::Error::InvalidQuery)
 }
 
-fn protocol_number(kind: SubscriberProtocol) -> i64 {
-    match kind {
+fn protocol_number(protocol: SubscriberProtocol) -> i64 {
+    match protocol {
         SubscriberProtocol::WebSub => 0,
         SubscriberProtocol::RssCloud => 1,
         SubscriberProtocol::RssCloudPeer => 2,

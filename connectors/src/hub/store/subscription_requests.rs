@@ -1,4 +1,4 @@
-//! What is wished of the hub, until it is known whether that is meant.
+//! Subscription requests that wait for their verification: the table `wishes`.
 
 use std::time::Duration;
 
@@ -10,73 +10,74 @@ use super::{
 };
 use crate::hub::hub_request::{HubTopic, SubscriptionRequest};
 
-/// Wishes of one host, and for one subscription, whose verification is to come: whoever wishes in
-/// somebody else's name has so many, and all others theirs.
+/// Limits of pending requests for one host and for one subscription. A client that sends requests
+/// in the name of another uses up only the limit of that host.
 pub(super) const REQUESTS_PER_HOST_MAX: u64 = 100;
 pub(super) const REQUESTS_PER_SUBSCRIPTION_MAX: u64 = 3;
 
-/// What became of a wish that was heard.
+/// Outcome of storing a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::hub) enum RequestOutcome {
-    /// It is to be verified.
+    /// Stored; it needs verification.
     Pending(RowId),
-    /// There is nothing to end.
+    /// A request to unsubscribe without a subscription.
     NotSubscribed,
-    /// There is no room for it.
+    /// Over a limit.
     Full,
 }
 
-/// What became of one that was shown to be meant.
+/// Outcome of a verified request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::hub) enum GrantOutcome {
-    /// What was wished.
+    /// The subscription was created, renewed or ended.
     Applied,
-    /// It was not wished any more, or something later was.
+    /// The request was removed, or a later one was verified first.
     Superseded,
-    /// There are as many subscriptions as there may be: more than there were to be when it was
-    /// heard.
+    /// Over the limit of subscriptions, which was lowered since the request was stored.
     Full,
 }
 
 impl HubStore {
-    /// Notes what is wished, safe from a loss of power; all of it, or nothing where there is no
-    /// room for all ([`RequestOutcome::Full`]).
+    /// Stores requests durably: all of them, or none if one exceeds a limit
+    /// ([`RequestOutcome::Full`]).
     pub(in crate::hub) fn insert_requests(
         &self,
-        wishes: &[SubscriptionRequest],
-        bounds: &HubLimits,
+        requests: &[SubscriptionRequest],
+        limits: &HubLimits,
         now: UnixMs,
     ) -> StoreResult<Vec<RequestOutcome>> {
         self.write(true, |transaction| {
-            let mut heard = Vec::new();
-            for wish in wishes {
-                let known = subscription_state(transaction, wish)?;
-                if wish.lease.is_none() && !known.exists() {
-                    heard.push(RequestOutcome::NotSubscribed);
+            let mut outcomes = Vec::new();
+            for request in requests {
+                let state = subscription_state(transaction, request)?;
+                if request.lease.is_none() && !state.exists() {
+                    outcomes.push(RequestOutcome::NotSubscribed);
                     continue;
                 }
-                if !known.admits(transaction, wish, bounds)? {
-                    transaction
-                        .execute("DELETE FROM wishes WHERE id >= ?1", [first_inserted(&heard)])?;
+                if !state.admits(transaction, request, limits)? {
+                    transaction.execute(
+                        "DELETE FROM wishes WHERE id >= ?1",
+                        [first_inserted(&outcomes)],
+                    )?;
                     return Ok(vec![RequestOutcome::Full]);
                 }
-                heard.push(RequestOutcome::Pending(insert_request(transaction, wish, now)?));
+                outcomes.push(RequestOutcome::Pending(insert_request(transaction, request, now)?));
             }
-            Ok(heard)
+            Ok(outcomes)
         })
     }
 
-    /// The first of the subscriptions that these wishes are about, if they are there, all of them.
+    /// The first of the subscriptions that these requests are about, if all of them exist.
     pub(in crate::hub) fn existing_subscription(
         &self,
-        wishes: &[SubscriptionRequest],
+        requests: &[SubscriptionRequest],
     ) -> StoreResult<Option<RowId>> {
         let sql = "SELECT id FROM subscriptions WHERE callback = ?2 AND kind = ?3
             AND topic = (SELECT id FROM topics WHERE url = ?1)";
         let (connection, mut first) = (self.0.lock(), None);
         let mut statement = connection.prepare_cached(sql)?;
-        for SubscriptionRequest { topic, callback, protocol: kind, .. } in wishes {
-            let key = params![topic.url.as_str(), callback.as_str(), protocol_number(*kind)];
+        for SubscriptionRequest { topic, callback, protocol, .. } in requests {
+            let key = params![topic.url.as_str(), callback.as_str(), protocol_number(*protocol)];
             let Some(id) = statement.query_row(key, |row| row.get(0)).optional()? else {
                 return Ok(None);
             };
@@ -85,7 +86,7 @@ impl HubStore {
         Ok(first)
     }
 
-    /// A wish that is still to be verified.
+    /// Returns a request that is not verified yet.
     pub(in crate::hub) fn pending_request(
         &self,
         id: RowId,
@@ -94,27 +95,27 @@ impl HubStore {
         self.0.lock().prepare_cached(sql)?.query_row([id], read_request).optional()
     }
 
-    /// It has shown that it wants this: so it is, from now on, if there is room. Whatever was
-    /// wished before that for the same is void.
+    /// Applies a verified request, unless it exceeds the limit of subscriptions. Earlier requests
+    /// for the same subscription become void.
     pub(in crate::hub) fn grant(
         &self,
         id: RowId,
-        bounds: &HubLimits,
+        limits: &HubLimits,
         now: UnixMs,
     ) -> StoreResult<GrantOutcome> {
         self.write(true, |transaction| {
             let sql =
                 "SELECT url, callback, kind, named, secret, lease_ms FROM wishes WHERE id = ?1";
-            let Some(wish) = transaction.query_row(sql, [id], read_request).optional()? else {
+            let Some(request) = transaction.query_row(sql, [id], read_request).optional()? else {
                 return Ok(GrantOutcome::Superseded);
             };
-            if wish.lease.is_some() && !has_free_subscription(transaction, &wish, bounds)? {
+            if request.lease.is_some() && !has_free_subscription(transaction, &request, limits)? {
                 transaction.execute("DELETE FROM wishes WHERE id = ?1", [id])?;
                 return Ok(GrantOutcome::Full);
             }
-            let SubscriptionRequest { topic, callback, protocol: kind, lease, secret } = &wish;
-            let (url, callback, kind) =
-                (topic.url.as_str(), callback.as_str(), protocol_number(*kind));
+            let SubscriptionRequest { topic, callback, protocol, lease, secret } = &request;
+            let (url, callback, protocol) =
+                (topic.url.as_str(), callback.as_str(), protocol_number(*protocol));
             if let Some(lease) = lease {
                 transaction.execute(
                     "INSERT INTO topics (url) VALUES (?1) ON CONFLICT DO NOTHING",
@@ -126,12 +127,12 @@ impl HubStore {
                     SELECT id, ?2, ?3, ?4, ?5, ?6, version FROM topics WHERE url = ?1
                     ON CONFLICT DO UPDATE SET named = excluded.named, secret = excluded.secret,
                         until_unix_ms = excluded.until_unix_ms,
-                        -- Whoever begins anew is not told what was before.
+                        -- After an expired lease it does not get earlier content.
                         delivered = iif(until_unix_ms <= ?7, excluded.delivered, delivered)",
                     params![
                         url,
                         callback,
-                        kind,
+                        protocol,
                         topic.verbatim_url,
                         secret,
                         now + duration_ms(*lease),
@@ -142,18 +143,18 @@ impl HubStore {
                 transaction.execute(
                     "DELETE FROM subscriptions WHERE callback = ?2 AND kind = ?3
                     AND topic = (SELECT id FROM topics WHERE url = ?1)",
-                    params![url, callback, kind],
+                    params![url, callback, protocol],
                 )?;
             }
             transaction.execute(
                 "DELETE FROM wishes WHERE url = ?1 AND callback = ?2 AND kind = ?3 AND id <= ?4",
-                params![url, callback, kind, id],
+                params![url, callback, protocol, id],
             )?;
             Ok(GrantOutcome::Applied)
         })
     }
 
-    /// It does not want it, or nobody knows.
+    /// Removes a request that was declined or not answered.
     pub(in crate::hub) fn remove_request(&self, id: RowId) -> StoreResult<()> {
         self.write(false, |transaction| {
             transaction.execute("DELETE FROM wishes WHERE id = ?1", [id]).map(drop)
@@ -161,23 +162,26 @@ impl HubStore {
     }
 }
 
-/// What there is of a subscription that somebody wishes for.
+/// The rows of one subscription.
 struct SubscriptionState {
-    /// Wishes for it whose verification is to come.
+    /// Its requests that wait for their verification.
     pending_requests: u64,
     is_subscribed: bool,
 }
 
 fn subscription_state(
     transaction: &Transaction<'_>,
-    wish: &SubscriptionRequest,
+    request: &SubscriptionRequest,
 ) -> StoreResult<SubscriptionState> {
     let sql = "SELECT
         (SELECT count(*) FROM wishes WHERE url = ?1 AND callback = ?2 AND kind = ?3),
         EXISTS (SELECT 1 FROM subscriptions WHERE callback = ?2 AND kind = ?3
             AND topic = (SELECT id FROM topics WHERE url = ?1))";
-    let key =
-        params![wish.topic.url.as_str(), wish.callback.as_str(), protocol_number(wish.protocol)];
+    let key = params![
+        request.topic.url.as_str(),
+        request.callback.as_str(),
+        protocol_number(request.protocol)
+    ];
     transaction.query_row(sql, key, |row| {
         Ok(SubscriptionState {
             pending_requests: row.get::<_, i64>(0)?.unsigned_abs(),
@@ -186,19 +190,19 @@ fn subscription_state(
     })
 }
 
-/// Whether there may be a subscription of this wish: it is there, or there are not too many. What
-/// was promised when it was heard is not enough, as there may be fewer now.
+/// Whether a subscription for this request may exist: it exists already, or the limit permits one
+/// more. This is checked again here because the limit may have been lowered since.
 fn has_free_subscription(
     transaction: &Transaction<'_>,
-    wish: &SubscriptionRequest,
-    bounds: &HubLimits,
+    request: &SubscriptionRequest,
+    limits: &HubLimits,
 ) -> StoreResult<bool> {
-    if subscription_state(transaction, wish)?.is_subscribed {
+    if subscription_state(transaction, request)?.is_subscribed {
         return Ok(true);
     }
     let sql = "SELECT count(*) FROM subscriptions";
     let count: i64 = transaction.query_row(sql, [], |row| row.get(0))?;
-    Ok(count.unsigned_abs() < bounds.subscriptions_max)
+    Ok(count.unsigned_abs() < limits.subscriptions_max)
 }
 
 impl SubscriptionState {
@@ -206,12 +210,13 @@ impl SubscriptionState {
         self.is_subscribed || self.pending_requests > 0
     }
 
-    /// Whether one more wish may wait. Who has a subscription can always renew and end it.
+    /// Whether one more request may be stored. A subscriber can always renew and end its
+    /// subscription.
     fn admits(
         &self,
         transaction: &Transaction<'_>,
-        wish: &SubscriptionRequest,
-        bounds: &HubLimits,
+        request: &SubscriptionRequest,
+        limits: &HubLimits,
     ) -> StoreResult<bool> {
         if self.pending_requests >= REQUESTS_PER_SUBSCRIPTION_MAX {
             return Ok(false);
@@ -221,31 +226,32 @@ impl SubscriptionState {
         }
         let sql = "SELECT (SELECT count(*) FROM wishes), (SELECT count(*) FROM subscriptions),
             (SELECT count(*) FROM wishes WHERE host = ?1)";
-        let counts: [i64; 3] = transaction.query_row(sql, [wish.callback.host()], |row| {
+        let counts: [i64; 3] = transaction.query_row(sql, [request.callback.host()], |row| {
             Ok([row.get(0)?, row.get(1)?, row.get(2)?])
         })?;
-        let [wishes, subscriptions, of_host] = counts.map(i64::unsigned_abs);
-        // Each of those who wait may be one more.
-        let has_place = wish.lease.is_none() || subscriptions + wishes < bounds.subscriptions_max;
-        Ok(wishes < bounds.pending_requests_max && has_place && of_host < REQUESTS_PER_HOST_MAX)
+        let [pending, subscriptions, of_host] = counts.map(i64::unsigned_abs);
+        // Each pending request may become a subscription.
+        let has_slot =
+            request.lease.is_none() || subscriptions + pending < limits.subscriptions_max;
+        Ok(pending < limits.pending_requests_max && has_slot && of_host < REQUESTS_PER_HOST_MAX)
     }
 }
 
-/// The first that was noted of these; all of them are taken back.
-fn first_inserted(heard: &[RequestOutcome]) -> RowId {
-    let noted = heard.iter().find_map(|heard| match heard {
+/// The id of the first request that this call has stored; all from it on are deleted again.
+fn first_inserted(outcomes: &[RequestOutcome]) -> RowId {
+    let first = outcomes.iter().find_map(|outcome| match outcome {
         RequestOutcome::Pending(id) => Some(*id),
         _ => None,
     });
-    noted.unwrap_or(RowId::MAX)
+    first.unwrap_or(RowId::MAX)
 }
 
 fn insert_request(
     transaction: &Transaction<'_>,
-    wish: &SubscriptionRequest,
+    request: &SubscriptionRequest,
     now: UnixMs,
 ) -> StoreResult<RowId> {
-    let SubscriptionRequest { topic, callback, protocol: kind, lease, secret } = wish;
+    let SubscriptionRequest { topic, callback, protocol, lease, secret } = request;
     transaction.execute(
         "INSERT INTO wishes (url, callback, host, kind, named, secret, lease_ms, asked_unix_ms)
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
@@ -253,7 +259,7 @@ fn insert_request(
             topic.url.as_str(),
             callback.as_str(),
             callback.host(),
-            protocol_number(*kind),
+            protocol_number(*protocol),
             topic.verbatim_url,
             secret,
             lease.map(duration_ms),

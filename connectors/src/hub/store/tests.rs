@@ -1,4 +1,4 @@
-//! On real files, as they are after each step.
+//! Tests on real files, with the state after each step.
 
 use tempfile::TempDir;
 use tidings_subscriber::database;
@@ -32,8 +32,8 @@ fn request(callback: u32, lease_s: Option<u64>) -> SubscriptionRequest {
 }
 
 #[track_caller]
-fn insert_pending(store: &HubStore, wish: &SubscriptionRequest) -> RowId {
-    match store.insert_requests(std::slice::from_ref(wish), &LIMITS, 0).unwrap()[..] {
+fn insert_pending(store: &HubStore, request: &SubscriptionRequest) -> RowId {
+    match store.insert_requests(std::slice::from_ref(request), &LIMITS, 0).unwrap()[..] {
         [RequestOutcome::Pending(id)] => id,
         ref other => panic!("{other:?}"),
     }
@@ -67,13 +67,13 @@ fn has_body(store: &HubStore) -> bool {
 fn all_rows_survive_a_restart() {
     let (folder, store) = open_store();
     let id = subscribe(&store, 1);
-    let wished = insert_pending(&store, &request(2, Some(10)));
+    let pending = insert_pending(&store, &request(2, Some(10)));
     put_body(&store, "one");
     let member = store.member_id().unwrap();
     drop(store);
     let store = HubStore::open(&folder.path().join("hub.db")).unwrap();
     assert_eq!(store.member_id().unwrap(), member);
-    assert_eq!(store.pending_request(wished).unwrap(), Some(request(2, Some(10))));
+    assert_eq!(store.pending_request(pending).unwrap(), Some(request(2, Some(10))));
     let due = store.due_delivery(id, 0).unwrap().unwrap();
     assert!(due.secret.as_deref() == Some("secret 1"));
     assert_eq!(store.content(due.topic_id).unwrap().unwrap().body, "one");
@@ -100,7 +100,7 @@ fn a_version_1_file_is_migrated_and_changed_rows_get_digests() {
     store.mark_delivered(id, stored.version).unwrap();
     insert_pending(&store, &request(2, Some(10)));
     drop(store);
-    // `own` and one topic are as they were.
+    // `own` and one topic have not changed, so they have no digests.
     let checked = database::check(&path, Some(&SCHEMA)).unwrap();
     assert_eq!((checked.problems.len(), checked.notes.len()), (0, 2), "{checked:?}");
     drop(HubStore::open(&path).unwrap());
@@ -142,9 +142,9 @@ fn the_later_of_two_requests_wins_in_either_order_of_verification() {
 fn an_unverified_request_changes_nothing() {
     let (_folder, store) = open_store();
     let subscribed = subscribe(&store, 1);
-    let stranger = insert_pending(&store, &request(1, None));
-    store.remove_request(stranger).unwrap();
-    assert_eq!(grant(&store, stranger, 0), GrantOutcome::Superseded);
+    let unverified = insert_pending(&store, &request(1, None));
+    store.remove_request(unverified).unwrap();
+    assert_eq!(grant(&store, unverified, 0), GrantOutcome::Superseded);
     put_body(&store, "one");
     assert!(store.due_delivery(subscribed, 0).unwrap().is_some());
 }
@@ -158,25 +158,25 @@ fn a_renewal_replaces_the_lease_and_the_secret() {
     assert_eq!(grant(&store, insert_pending(&store, &renewed), 5_000), GrantOutcome::Applied);
     put_body(&store, "one");
     assert_eq!(store.due_delivery(id, 24_999).unwrap().unwrap().secret, None);
-    assert!(store.due_delivery(id, 25_000).unwrap().is_none(), "its lease is over");
+    assert!(store.due_delivery(id, 25_000).unwrap().is_none(), "the lease has expired");
 }
 
 #[test]
 fn subscriptions_and_pending_requests_are_limited() {
     let (_folder, store) = open_store();
-    let hear = |wish: &SubscriptionRequest| {
-        store.insert_requests(std::slice::from_ref(wish), &LIMITS, 0).unwrap()
+    let insert = |request: &SubscriptionRequest| {
+        store.insert_requests(std::slice::from_ref(request), &LIMITS, 0).unwrap()
     };
-    assert_eq!(hear(&request(9, None)), [RequestOutcome::NotSubscribed]);
+    assert_eq!(insert(&request(9, None)), [RequestOutcome::NotSubscribed]);
     for callback in 1..=3 {
         subscribe(&store, callback);
     }
-    assert_eq!(hear(&request(4, Some(1))), [RequestOutcome::Full]);
-    // Who has a subscription renews and ends it, but not without end.
+    assert_eq!(insert(&request(4, Some(1))), [RequestOutcome::Full]);
+    // A subscriber can renew and end its subscription, up to a limit.
     for _ in 0..REQUESTS_PER_SUBSCRIPTION_MAX {
         insert_pending(&store, &request(1, Some(1)));
     }
-    assert_eq!(hear(&request(1, Some(1))), [RequestOutcome::Full]);
+    assert_eq!(insert(&request(1, Some(1))), [RequestOutcome::Full]);
     insert_pending(&store, &request(2, None));
     insert_pending(&store, &request(3, Some(1)));
 }
@@ -191,7 +191,7 @@ fn a_lowered_limit_applies_to_pending_requests() {
     );
     let fewer = HubLimits { subscriptions_max: 1, ..LIMITS };
     assert_eq!(store.grant(second, &fewer, 0).unwrap(), GrantOutcome::Full);
-    assert_eq!(store.pending_request(second).unwrap(), None, "it is not asked again");
+    assert_eq!(store.pending_request(second).unwrap(), None, "it is not verified again");
     assert_eq!(store.grant(renewal, &fewer, 0).unwrap(), GrantOutcome::Applied);
     assert_eq!(
         store.counts().unwrap(),
@@ -204,25 +204,25 @@ fn a_lowered_limit_applies_to_pending_requests() {
     assert_eq!(
         store.grant(third, &fewer, 0).unwrap(),
         GrantOutcome::Applied,
-        "there is a place again"
+        "one subscription has ended"
     );
 }
 
 #[test]
 fn pending_requests_of_one_host_are_limited() {
     let (_folder, store) = open_store();
-    let bounds = HubLimits { subscriptions_max: 1_000, pending_requests_max: 1_000, ..LIMITS };
-    let hear = |wish: &SubscriptionRequest| {
-        store.insert_requests(std::slice::from_ref(wish), &bounds, 0).unwrap().remove(0)
+    let limits = HubLimits { subscriptions_max: 1_000, pending_requests_max: 1_000, ..LIMITS };
+    let insert = |request: &SubscriptionRequest| {
+        store.insert_requests(std::slice::from_ref(request), &limits, 0).unwrap().remove(0)
     };
-    let heard = (0..200).map(|callback| hear(&request(callback, Some(1))));
-    let noted = heard.filter(|heard| matches!(heard, RequestOutcome::Pending(_))).count();
-    assert_eq!(noted as u64, REQUESTS_PER_HOST_MAX);
+    let outcomes = (0..200).map(|callback| insert(&request(callback, Some(1))));
+    let pending = outcomes.filter(|outcome| matches!(outcome, RequestOutcome::Pending(_))).count();
+    assert_eq!(pending as u64, REQUESTS_PER_HOST_MAX);
     let other = SubscriptionRequest {
         callback: "https://other.example/".parse().unwrap(),
         ..request(0, Some(1))
     };
-    assert!(matches!(hear(&other), RequestOutcome::Pending(_)));
+    assert!(matches!(insert(&other), RequestOutcome::Pending(_)));
 }
 
 #[test]
@@ -242,15 +242,15 @@ fn a_delivery_is_in_flight_once_and_missed_content_is_sent_again() {
     store.mark_in_flight(&[id], first, 0).unwrap();
     assert_eq!(recipients(first, 1), []);
     let second = put_body(&store, "two");
-    assert_eq!(recipients(second, 1), [], "what is on its way is the newest when it gets there");
-    // It comes to nothing.
+    assert_eq!(recipients(second, 1), [], "the delivery in flight sends the newest content");
+    // The delivery fails.
     store.record_failure(id, false, &LIMITS, 0).unwrap();
-    assert_eq!(recipients(second, 1), [], "it is tried again");
+    assert_eq!(recipients(second, 1), [], "it is retried");
     store.record_failure(id, true, &LIMITS, 0).unwrap();
     assert_eq!(recipients(second, 1), [(id, 1)]);
     store.mark_in_flight(&[id], second, 0).unwrap();
-    assert_eq!(recipients(second, IN_FLIGHT_MS_MAX), [(id, 2)], "it was lost with its group, say");
-    // Noted late: it has arrived by then.
+    assert_eq!(recipients(second, IN_FLIGHT_MS_MAX), [(id, 2)], "it counts as lost");
+    // Recorded late: the delivery has succeeded by then.
     store.mark_delivered(id, second.version).unwrap();
     store.mark_in_flight(&[id], second, 0).unwrap();
     let third = put_body(&store, "three");
@@ -260,8 +260,8 @@ fn a_delivery_is_in_flight_once_and_missed_content_is_sent_again() {
 #[test]
 fn several_requests_are_stored_together_or_not_at_all() {
     let (_folder, store) = open_store();
-    let wishes: Vec<_> = (1..=4).map(|callback| request(callback, Some(10))).collect();
-    assert_eq!(store.insert_requests(&wishes, &LIMITS, 0).unwrap(), [RequestOutcome::Full]);
+    let requests: Vec<_> = (1..=4).map(|callback| request(callback, Some(10))).collect();
+    assert_eq!(store.insert_requests(&requests, &LIMITS, 0).unwrap(), [RequestOutcome::Full]);
     let sql = "SELECT count(*) FROM wishes";
     let count: i64 = store.0.lock().query_row(sql, [], |row| row.get(0)).unwrap();
     assert_eq!(count, 0);
@@ -288,7 +288,7 @@ fn content_is_distributed_once_and_kept_until_all_subscribers_have_it() {
     store.mark_delivered(second, 1).unwrap();
     assert!(!has_body(&store));
     assert_eq!(put_body(&store, "two").version, 2);
-    assert_eq!(put_body(&store, "one").version, 3, "what comes back is news, too");
+    assert_eq!(put_body(&store, "one").version, 3, "earlier content is a change, too");
 }
 
 #[test]
@@ -308,33 +308,33 @@ fn a_subscriber_is_dropped_after_repeated_failures() {
     let failed = |is_last, now| store.record_failure(id, is_last, &LIMITS, now).unwrap();
     assert!(!failed(false, 0) && !failed(true, 0));
     store.mark_delivered(id, 0).unwrap();
-    assert!(!failed(true, 0), "it has been well meanwhile");
+    assert!(!failed(true, 0), "a delivery has succeeded in between");
     assert!(!failed(false, 0));
     assert!(failed(true, 0), "the second in a row");
     let id = subscribe(&store, 1);
     let many = HubLimits { failed_deliveries_max: 100, ..LIMITS };
     let failed = |is_last, now| store.record_failure(id, is_last, &many, now).unwrap();
     assert!(!failed(true, 0) && !failed(false, 200_000));
-    assert!(!failed(true, 200_000), "two are no habit, however far apart");
+    assert!(!failed(true, 200_000), "two failures are too few, however far apart");
     assert!(!failed(false, 200_000));
-    assert!(failed(true, 200_000), "nothing has reached it for so long");
+    assert!(failed(true, 200_000), "three failures without a success for too long");
 }
 
 #[test]
 fn expired_rows_are_removed() {
     let (_folder, store) = open_store();
     let gone = subscribe(&store, 1);
-    let wished = insert_pending(&store, &request(2, Some(10)));
+    let pending = insert_pending(&store, &request(2, Some(10)));
     put_body(&store, "one");
     assert_eq!(store.remove_expired(9_999).unwrap(), 0);
     assert_eq!(store.remove_expired(10_000).unwrap(), 1);
     assert!(store.due_delivery(gone, 0).unwrap().is_none());
-    assert!(store.pending_request(wished).unwrap().is_some());
+    assert!(store.pending_request(pending).unwrap().is_some());
     store.remove_expired(REQUEST_MS_MAX).unwrap();
-    assert!(store.pending_request(wished).unwrap().is_none());
+    assert!(store.pending_request(pending).unwrap().is_none());
     assert!(store.put_content(TOPIC, None, b"two").unwrap().is_none(), "the topic is gone");
     let id = subscribe(&store, 1);
-    assert!(id > gone, "ids are never given twice");
+    assert!(id > gone, "ids are never reused");
 }
 
 #[test]
@@ -347,7 +347,7 @@ fn only_the_owner_can_read_the_files() {
         assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{file:?}");
         files += 1;
     }
-    assert_eq!(files, 3, "the database, its log, and the index of that");
+    assert_eq!(files, 3, "the database, its write-ahead log, and the index of that");
 }
 
 #[test]
@@ -357,7 +357,7 @@ fn a_subscription_after_an_expired_lease_skips_earlier_content() {
     put_body(&store, "one");
     let renewed = insert_pending(&store, &request(1, Some(100)));
     assert_eq!(grant(&store, renewed, 9_999), GrantOutcome::Applied);
-    assert!(store.due_delivery(id, 9_999).unwrap().is_some(), "in time, nothing is lost");
+    assert!(store.due_delivery(id, 9_999).unwrap().is_some(), "a renewal in time loses nothing");
     let late = insert_pending(&store, &request(1, Some(100)));
     assert_eq!(grant(&store, late, 200_000), GrantOutcome::Applied);
     assert!(store.due_delivery(id, 200_000).unwrap().is_none());

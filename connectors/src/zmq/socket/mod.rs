@@ -1,28 +1,28 @@
-//! The three kinds of sockets that are used, by whichever library was built in.
+//! The sockets, by the library that was built in.
 //!
-//! Both have the same three types, with the same methods:
+//! Both modules have the same three types with the same methods:
 //!
-//! | type | |
+//! | type | socket |
 //! |---|---|
-//! | `ZmqPublisher` | a PUB socket that listens: `bind`, `address`, `send`, `turn`, `tend`, `drain` |
-//! | `ZmqPuller` | a PULL socket that listens: `bind`, `address`, `receive`, `tend` |
-//! | `ZmqSubscriber` | a SUB socket that connects: `connect`, `receive`, `tend` |
+//! | `ZmqPublisher` | PUB, listens: `bind`, `address`, `send`, `flush_queues`, `tick`, `drain` |
+//! | `ZmqPuller` | PULL, listens: `bind`, `address`, `receive`, `tick` |
+//! | `ZmqSubscriber` | SUB, connects: `connect`, `receive`, `tick` |
 
 #[cfg(feature = "libzmq")]
-mod by_libzmq;
+mod libzmq_sockets;
 #[cfg(not(feature = "libzmq"))]
 mod peers;
 #[cfg(not(feature = "libzmq"))]
 mod zeromq_sockets;
 
 #[cfg(feature = "libzmq")]
-pub(crate) use by_libzmq::{Publisher, Puller, Subscriber};
+pub(crate) use libzmq_sockets::{ZmqPublisher, ZmqPuller, ZmqSubscriber};
 #[cfg(not(feature = "libzmq"))]
 pub(crate) use zeromq_sockets::{ZmqPublisher, ZmqPuller, ZmqSubscriber};
 
-/// A message: its frames.
+/// The frames of a message.
 #[cfg(feature = "libzmq")]
 pub(crate) type Frames = Vec<Vec<u8>>;
-/// A message: its frames.
+/// The frames of a message.
 #[cfg(not(feature = "libzmq"))]
 pub(crate) type Frames = Vec<bytes::Bytes>;

@@ -1,8 +1,8 @@
-//! The connections of a listening socket as the kernel sees them: whose bytes wait, and how one is
-//! ended.
+//! Finds and ends the connections of a listening socket by means of the kernel.
 //!
-//! The library that accepts them gives nobody a handle. The kernel knows them by the port, says how
-//! much waits for each, and gives a second descriptor of a process's own socket to that process.
+//! The library that accepts the connections has no handle for them. The kernel lists the
+//! connections to a port with their unacknowledged bytes, and lets a process duplicate the
+//! descriptors of its own sockets.
 
 use std::collections::HashMap;
 use std::fs;
@@ -15,7 +15,7 @@ use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_op
 
 use crate::zmq::limits::CONNECTIONS_MAX;
 
-/// The least that waits for somebody who is said not to read.
+/// Least number of unacknowledged bytes of a slow reader.
 const SLOW_READER_BYTES_MIN: u64 = 64 * 1024;
 
 /// The connections to this address.
@@ -27,26 +27,26 @@ pub(super) struct PeerConnections {
 /// A connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PeerConnection {
-    /// What the kernel knows the socket by. They rise.
+    /// The kernel's number of the socket. Newer sockets have higher numbers.
     inode: u64,
     /// Bytes that were sent and not acknowledged.
     unacknowledged_bytes: u64,
 }
 
 impl PeerConnections {
-    /// Those who do not read: for whom as much waits in the kernel as can, judged by the one who
-    /// has most.
+    /// Connections with a peer that does not read: at least half as many bytes wait for it as for
+    /// the slowest one. That one stands in for the limit of the kernel, which is not known.
     pub(super) fn slow_readers(&self) -> io::Result<Vec<PeerConnection>> {
         let mut peers = self.list()?;
-        let most = peers.iter().map(|peer| peer.unacknowledged_bytes).max().unwrap_or(0);
+        let max_bytes = peers.iter().map(|peer| peer.unacknowledged_bytes).max().unwrap_or(0);
         peers.retain(|peer| {
             peer.unacknowledged_bytes >= SLOW_READER_BYTES_MIN
-                && peer.unacknowledged_bytes >= most / 2
+                && peer.unacknowledged_bytes >= max_bytes / 2
         });
         Ok(peers)
     }
 
-    /// Ends the newest connections beyond those that are allowed. Returns how many.
+    /// Ends the newest connections above the limit. Returns their number.
     pub(super) fn disconnect_excess(&self) -> io::Result<u64> {
         let mut peers = self.list()?;
         peers.sort_unstable_by_key(|peer| peer.inode);
@@ -55,22 +55,23 @@ impl PeerConnections {
         Ok(excess.len() as u64)
     }
 
-    /// Ends connections, with everything that waits for them.
+    /// Ends connections and discards what waits for them.
     pub(super) fn disconnect(peers: &[PeerConnection]) -> io::Result<()> {
         if peers.is_empty() {
             return Ok(());
         }
         let descriptors = own_sockets()?;
-        let this = pidfd_open(getpid(), PidfdFlags::empty())?;
+        let process = pidfd_open(getpid(), PidfdFlags::empty())?;
         for peer in peers {
-            // It may have gone by itself.
+            // The connection may have ended.
             let Some(&descriptor) = descriptors.get(&peer.inode) else { continue };
-            let socket: OwnedFd = match pidfd_getfd(&this, descriptor, PidfdGetfdFlags::empty()) {
+            let socket: OwnedFd = match pidfd_getfd(&process, descriptor, PidfdGetfdFlags::empty())
+            {
                 Ok(socket) => socket,
                 Err(rustix::io::Errno::BADF) => continue,
                 Err(error) => return Err(error.into()),
             };
-            // One that is not connected any more is what was wanted.
+            // The error means that the connection has ended, which is the goal.
             let _ = rustix::net::shutdown(&socket, Shutdown::Both);
         }
         Ok(())
@@ -81,7 +82,7 @@ impl PeerConnections {
         for table in ["/proc/self/net/tcp", "/proc/self/net/tcp6"] {
             let file = match fs::File::open(table) {
                 Ok(file) => file,
-                // No addresses of this version.
+                // The system does not support this IP version.
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 Err(error) => return Err(error),
             };
@@ -93,14 +94,14 @@ impl PeerConnections {
     }
 }
 
-/// A line of the kernel's table, if it is that of an open connection to this port.
+/// Parses a line of the kernel's table. `None`: not an open connection to this port.
 fn parse_connection(line: &str, port: u16) -> Option<PeerConnection> {
     let mut fields = line.split_ascii_whitespace().skip(1);
     let (_, local) = fields.next()?.rsplit_once(':')?;
     let state = fields.nth(1)?;
     let (unread, _) = fields.next()?.split_once(':')?;
     let inode = fields.nth(4)?.parse().ok()?;
-    // Established, and one of which only the other side was closed.
+    // Established, or closed only by the peer.
     let is_open = matches!(state, "01" | "08");
     if !is_open || u16::from_str_radix(local, 16).ok()? != port {
         return None;
@@ -142,7 +143,7 @@ mod tests {
         assert_eq!(
             parse_connection(&line.replace(" 01 0003", " 0A 0003"), 12_347),
             None,
-            "it listens"
+            "a listening socket"
         );
         assert_eq!(parse_connection("", 1), None);
     }
@@ -161,7 +162,7 @@ mod tests {
         let found = peers.slow_readers().unwrap();
         assert_eq!(found.len(), 1, "{found:?}");
         PeerConnections::disconnect(&found).unwrap();
-        // What was on its way is read, and then the end.
+        // The peer reads what was sent before, and then the end.
         slow.read_to_end(&mut Vec::new()).unwrap();
         to_other.write_all(b"x").unwrap();
         other.read_exact(&mut [0]).unwrap();

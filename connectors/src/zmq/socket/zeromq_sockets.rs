@@ -1,11 +1,14 @@
-//! Sockets of the `zeromq` crate, and what it does not know: limits.
+//! Sockets of the `zeromq` crate, with the limits that it lacks.
 //!
-//! Its PUB socket has a queue of 100,000 messages for all and one for each subscriber, and drops in
-//! silence what they cannot take. On a runtime of one thread the first of them is emptied in each
-//! turn, so it never drops anything; what the others hold is counted here, in bytes, and when it is
-//! too much those who do not read are cut off.
+//! Its PUB socket has one queue of 100,000 messages for all subscribers and one for each, and drops
+//! silently what exceeds them. On a runtime with one thread every flush empties the first queue, so
+//! that one never drops anything. This module counts the bytes in the other queues. Above the limit
+//! it disconnects subscribers that do not read.
 
-#![expect(clippy::disallowed_methods, reason = "a socket that fails is asked again after a pause")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "waits between attempts, and limits checks by the clock"
+)]
 
 use std::io;
 use std::net::SocketAddr;
@@ -28,13 +31,13 @@ use crate::zmq::limits::{QUEUE_ENTRY_BYTES, QUEUED_BYTES_MAX, RETRY_DELAY, WRITE
 use crate::zmq::reachability::{CONNECT_TIMEOUT, ConnectErrorLog};
 use crate::zmq::{ConnectEndpoint, ZmqStartError};
 
-/// How long those who were cut off have to be gone.
+/// Time limit for the queues of disconnected subscribers to disappear.
 const DISCONNECT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// How often connections are looked at, at most.
+/// Least time between two checks of the connections.
 const CHECK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(100);
 
-/// So many messages in one queue are nothing to worry about.
+/// Up to this number of queued messages the connections are not checked.
 const CHECKED_MESSAGES_MIN: u64 = 10_000;
 
 /// A PUB socket that listens.
@@ -46,14 +49,14 @@ pub(crate) struct ZmqPublisher {
     disconnect_log: RateLimitedLog,
 }
 
-/// What was sent and has not left: the messages that some queue still holds, each counted once.
+/// Messages that are in at least one queue, each counted once.
 #[derive(Debug, Default)]
 struct QueueUsage {
     bytes: AtomicU64,
     messages: AtomicU64,
 }
 
-/// A payload in queues. It is counted until the last of them lets go of it.
+/// A payload in queues. It is counted until the last queue drops it.
 struct CountedPayload {
     payload: Bytes,
     usage: Arc<QueueUsage>,
@@ -90,37 +93,39 @@ impl ZmqPublisher {
         self.peers.local_address
     }
 
-    /// Queues a message. [`flush_queues`](Self::turn) has to come after a few of them.
+    /// Queues a message. The caller must call [`flush_queues`](Self::flush_queues) after a few of
+    /// them.
     pub(crate) async fn send(&mut self, [topic, seq, payload]: [Bytes; 3]) -> io::Result<()> {
         self.usage.bytes.fetch_add(byte_count(&payload), Relaxed);
         self.usage.messages.fetch_add(1, Relaxed);
-        let held = Arc::clone(&self.usage);
-        let payload = Bytes::from_owner(CountedPayload { payload, usage: held });
+        let usage = Arc::clone(&self.usage);
+        let payload = Bytes::from_owner(CountedPayload { payload, usage });
         let mut message = ZmqMessage::from(topic);
         message.push_back(seq);
         message.push_back(payload);
         self.socket.send(message).await.map_err(io::Error::other)
     }
 
-    /// Lets what was queued go out as far as it can, and cuts off those who hold too much of it.
+    /// Sends queued messages as far as possible, and disconnects slow readers if the queues exceed
+    /// the limit.
     pub(crate) async fn flush_queues(&mut self) -> io::Result<()> {
         yield_now().await;
-        let may_be =
+        let should_check =
             self.is_over_limit(0) || self.usage.messages.load(Relaxed) > CHECKED_MESSAGES_MIN;
-        if may_be && Instant::now() >= self.next_check {
+        if should_check && Instant::now() >= self.next_check {
             self.next_check = Instant::now() + CHECK_INTERVAL;
             return self.disconnect_slow_readers().await;
         }
         Ok(())
     }
 
-    /// Whether queues hold too much, if so many of them hold all that is held.
+    /// Whether the queues exceed the limit, if each of `queues` queues contains all messages.
     fn is_over_limit(&self, queues: u64) -> bool {
         let entries = self.usage.messages.load(Relaxed) * queues;
         self.usage.bytes.load(Relaxed) + entries * QUEUE_ENTRY_BYTES > QUEUED_BYTES_MAX
     }
 
-    /// Cuts off those who do not read, and waits until what waited for them is gone.
+    /// Disconnects slow readers, and waits until their queues are gone.
     async fn disconnect_slow_readers(&mut self) -> io::Result<()> {
         let slow = self.peers.slow_readers()?;
         let queues = slow.len() as u64;
@@ -128,30 +133,30 @@ impl ZmqPublisher {
             return Ok(());
         }
         PeerConnections::disconnect(&slow)?;
-        let held = self.usage.bytes.load(Relaxed) >> 20;
+        let queued_mib = self.usage.bytes.load(Relaxed) >> 20;
         self.disconnect_log
-            .add(queues, format_args!("they did not read {held} MiB that waited for them"));
-        let gone = async {
+            .add(queues, format_args!("{queued_mib} MiB were queued for slow readers"));
+        let drained = async {
             while self.is_over_limit(queues) {
                 sleep(std::time::Duration::from_millis(1)).await;
             }
         };
-        // Others may be as slow: they are next.
-        let _ = timeout(DISCONNECT_TIMEOUT, gone).await;
+        // Other slow readers are disconnected by the next check.
+        let _ = timeout(DISCONNECT_TIMEOUT, drained).await;
         Ok(())
     }
 
-    /// Cuts off connections that are too many, and logs what there is still to complain about.
+    /// Disconnects excess connections, and logs the problems that were not logged yet.
     pub(crate) fn tick(&mut self) -> io::Result<()> {
         let excess = self.peers.disconnect_excess()?;
         if excess > 0 {
-            self.disconnect_log.add(excess, "there are too many");
+            self.disconnect_log.add(excess, "too many connections");
         }
         self.disconnect_log.flush();
         Ok(())
     }
 
-    /// Waits until all has left, which it then has.
+    /// Waits until all messages have been sent. Always true.
     pub(crate) async fn drain(&mut self) -> bool {
         while self.usage.messages.load(Relaxed) > 0 {
             sleep(std::time::Duration::from_millis(1)).await;
@@ -160,7 +165,7 @@ impl ZmqPublisher {
     }
 }
 
-/// A PULL socket that listens. Of what its peers send it holds what one read of each brought.
+/// A PULL socket that listens. It buffers one read of each peer.
 pub(crate) struct ZmqPuller {
     socket: PullSocket,
     peers: PeerConnections,
@@ -172,7 +177,7 @@ impl ZmqPuller {
         let mut socket = PullSocket::new();
         let peers =
             listen(&mut socket, at).await.map_err(|error| ZmqStartError::bind(at, &error))?;
-        Ok(Self { socket, peers, error_log: RateLimitedLog::new("ZeroMQ connections broken") })
+        Ok(Self { socket, peers, error_log: RateLimitedLog::new("ZeroMQ connections failed") })
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -184,46 +189,47 @@ impl ZmqPuller {
         receive_any(&mut self.socket, &mut self.error_log).await
     }
 
-    /// Cuts off connections that are too many, and logs what there is still to complain about.
+    /// Disconnects excess connections, and logs the problems that were not logged yet.
     pub(crate) fn tick(&mut self) -> io::Result<()> {
         let excess = self.peers.disconnect_excess()?;
         if excess > 0 {
-            self.error_log.add(excess, "there are too many");
+            self.error_log.add(excess, "too many connections");
         }
         self.error_log.flush();
         Ok(())
     }
 }
 
-/// A SUB socket that connects, and connects again.
+/// A SUB socket that connects, and reconnects.
 pub(crate) struct ZmqSubscriber {
     socket: SubSocket,
     error_log: RateLimitedLog,
 }
 
 impl ZmqSubscriber {
-    /// Waits until somebody is there.
+    /// Waits until the foreign socket is reachable.
     pub(crate) async fn connect(
-        to: &ConnectEndpoint,
+        endpoint: &ConnectEndpoint,
         prefixes: &[String],
     ) -> Result<Self, ZmqStartError> {
         let mut options = SocketOptions::default();
         options.no_connect_timeout();
         let mut socket = SubSocket::with_options(options);
-        let refuse = |error: ZmqError| ZmqStartError::Subscribe { reason: error.to_string() };
+        let subscribe_error =
+            |error: ZmqError| ZmqStartError::Subscribe { reason: error.to_string() };
         for prefix in prefixes {
-            socket.subscribe(prefix).await.map_err(refuse)?;
+            socket.subscribe(prefix).await.map_err(subscribe_error)?;
         }
-        let mut trouble = ConnectErrorLog::new(to);
+        let mut connect_errors = ConnectErrorLog::new(endpoint);
         loop {
-            match timeout(CONNECT_TIMEOUT, socket.connect(to.as_str())).await {
+            match timeout(CONNECT_TIMEOUT, socket.connect(endpoint.as_str())).await {
                 Ok(Ok(())) => break,
-                Ok(Err(error)) => trouble.log(error_text(&error)),
-                Err(_) => trouble.log("it does not greet as a socket of ZeroMQ does"),
+                Ok(Err(error)) => connect_errors.log(error_text(&error)),
+                Err(_) => connect_errors.log("no ZeroMQ handshake in time"),
             }
             sleep(RETRY_DELAY).await;
         }
-        Ok(Self { socket, error_log: RateLimitedLog::new("ZeroMQ connections broken") })
+        Ok(Self { socket, error_log: RateLimitedLog::new("ZeroMQ connections failed") })
     }
 
     /// The next message. Cancel-safe.
@@ -231,50 +237,50 @@ impl ZmqSubscriber {
         receive_any(&mut self.socket, &mut self.error_log).await
     }
 
-    /// Logs what there is still to complain about.
+    /// Logs the problems that were not logged yet.
     pub(crate) fn tick(&mut self) {
         self.error_log.flush();
     }
 }
 
-/// The next message of any peer. An error is that of one of them, which is gone with it.
-async fn receive_any(socket: &mut impl SocketRecv, broken: &mut RateLimitedLog) -> Frames {
+/// The next message of any peer. An error concerns one peer, and has ended its connection.
+async fn receive_any(socket: &mut impl SocketRecv, error_log: &mut RateLimitedLog) -> Frames {
     loop {
         match socket.recv().await {
             Ok(message) => return message.into_vec(),
             Err(error) => {
-                broken.add(1, error_text(&error));
-                // So that errors without end leave others their turn.
+                error_log.add(1, error_text(&error));
+                // Endless errors must not block other tasks.
                 yield_now().await;
             }
         }
     }
 }
 
-/// What the library says of a PING, as of all commands but the first. Its type of such errors is
-/// not public.
+/// The library's error for a PING, as for any command except the first one. Its error type is not
+/// public.
 const UNKNOWN_COMMAND_TEXT: &str = "Unknown command received";
 
-/// What an error says, without a word of what its peer has said.
+/// Describes an error without text from the peer.
 fn error_text(error: &ZmqError) -> &'static str {
     match error {
-        ZmqError::Network(_) => "the network failed",
+        ZmqError::Network(_) => "a network error",
         ZmqError::Codec(error) if error.to_string() == UNKNOWN_COMMAND_TEXT => {
-            "a command came that is not known here: peers with heartbeats need a build with --features libzmq"
+            "an unknown command; peers with heartbeats need a build with --features libzmq"
         }
-        ZmqError::Codec(_) => "what came is not of the protocol",
-        _ => "something else was wrong",
+        ZmqError::Codec(_) => "a violation of the protocol",
+        _ => "another error",
     }
 }
 
-/// Has a socket listen, with what its own way to listen leaves out.
+/// Listens with a time limit for writes, which the library's own method does not set.
 async fn listen(socket: &mut impl Socket, at: SocketAddr) -> io::Result<PeerConnections> {
     let listener = std::net::TcpListener::bind(at)?;
-    let local = listener.local_addr()?;
-    // Connections inherit it: whoever takes nothing for so long is cut off by the kernel.
+    let local_address = listener.local_addr()?;
+    // Connections inherit it: the kernel closes one if its peer acknowledges nothing for so long.
     socket2::SockRef::from(&listener).set_tcp_user_timeout(Some(WRITE_TIMEOUT))?;
     socket.bind_listener(Listener::from(listener)).await.map_err(io::Error::other)?;
-    Ok(PeerConnections { local_address: local })
+    Ok(PeerConnections { local_address })
 }
 
 fn byte_count(bytes: &Bytes) -> u64 {
