@@ -184,7 +184,7 @@ mod tests {
             let bytes = Bytes::from_static(text.as_bytes());
             match run {
                 Some((subscription, first)) => {
-                    outbound.push_events(*subscription, Seq(*first), bytes)
+                    outbound.push_events(*subscription, Seq(*first), bytes);
                 }
                 None => outbound.push(bytes),
             }

@@ -162,7 +162,7 @@ impl Subscription {
                 // Peers see no seqs, and a gap contains no stored event.
                 (Fetched::Gap(_), SubscriptionKind::Peer) => continue,
                 (Fetched::Lag(lag), SubscriptionKind::Peer) => {
-                    encode_peer_lag(lag.from, lag.to, &mut line)
+                    encode_peer_lag(lag.from, lag.to, &mut line);
                 }
                 (Fetched::Lag(lag), SubscriptionKind::Command(_)) => {
                     encode_lag(topic, lag.from, lag.to, &mut line);

@@ -355,7 +355,7 @@ impl HmacScheme {
         match &self.timestamp {
             None => {}
             Some(TimestampSource::Header(name)) => {
-                headers.push((name.clone(), time.clone().into()))
+                headers.push((name.clone(), time.clone().into()));
             }
             Some(TimestampSource::Item(prefix)) => items.push(format!("{prefix}{time}")),
         }
