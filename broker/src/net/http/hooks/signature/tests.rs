@@ -168,7 +168,7 @@ fn signed_requests_verify_with_each_secret() {
 #[test]
 fn timestamps_outside_the_tolerance_are_rejected() {
     let scheme = scheme(&json!("slack"));
-    for (seconds, off_ms) in [
+    for (seconds, age_ms) in [
         (1_700_000_000, None),
         (1_699_999_700, None),
         (1_699_999_699, Some(301_000)),
@@ -183,7 +183,7 @@ fn timestamps_outside_the_tolerance_are_rejected() {
         let found = verify(&scheme, "s", &headers, "x").err();
         assert_eq!(
             found,
-            off_ms.map(|off_ms| SignatureError::OutsideTolerance { off_ms }),
+            age_ms.map(|age_ms| SignatureError::OutsideTolerance { age_ms }),
             "{seconds}"
         );
     }
