@@ -16,7 +16,7 @@ impl IntoResponse for JsonResponse {
     }
 }
 
-/// Keys whose value is an integer.
+/// Keys with an integer as value.
 const NUMBER_KEYS: &[&str] = &[
     "attempts",
     "batches",
@@ -80,10 +80,10 @@ const NUMBER_KEYS: &[&str] = &[
     "waiting",
 ];
 
-/// Keys whose value is `yes` or `no`.
+/// Keys with the value `yes` or `no`.
 const BOOL_KEYS: &[&str] = &["damaged", "held", "hold", "paused", "skips"];
 
-/// Keys whose value is a list, separated by commas.
+/// Keys with a list as value, separated by commas.
 const LIST_KEYS: &[&str] = &["exclude", "include", "topics"];
 
 /// `<name> <key>=<value> ..` as an object, with the name under `name_key`.

@@ -34,7 +34,7 @@ const FRAME_BYTES: usize = 64 << 10;
 /// Bytes of events that one poll searches without a match.
 const SCAN_BYTES_MAX: usize = 1 << 20;
 
-/// The beginning of every stream: after so many ms the client reconnects.
+/// The beginning of every stream: the client reconnects after 1,000 ms.
 const RETRY_FIELD: Bytes = Bytes::from_static(b"retry: 1000\n");
 
 /// A comment, which is not an event.

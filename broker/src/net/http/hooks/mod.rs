@@ -254,7 +254,7 @@ async fn publish(
 }
 
 /// Takes events from the budget of all webhooks. The budget leaves capacity for the other
-/// transports, whatever the number of requests.
+/// transports, at any number of requests.
 fn take_event_budget(
     http: &HttpState,
     client: &ConnectedClient,

@@ -165,8 +165,8 @@ impl Recipe {
             lines.map(|line| self.scheme.parse_secret(line)).collect::<Result<_, _>>()?;
         if let Some(secret) = secrets.iter().find(|secret| secret.len() < SECRET_BYTES_MIN) {
             return Err(format!(
-                "a secret of {} bytes can be guessed: use at least {SECRET_BYTES_MIN}; `openssl rand \
-                 -hex 32` creates one",
+                "a secret of {} bytes can be guessed: use at least {SECRET_BYTES_MIN} bytes, for \
+                 example of `openssl rand -hex 32`",
                 secret.len()
             ));
         }
@@ -312,7 +312,7 @@ mod tests {
 
     use super::*;
 
-    const SECRET: &str = "hush, and let nobody hear it";
+    const SECRET: &str = "hush, this secret is long enough";
 
     fn recipe_table() -> Value {
         json!({

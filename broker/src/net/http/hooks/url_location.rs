@@ -108,7 +108,7 @@ fn collect_texts(tokens: &[String], value: &Value, found: &mut Vec<String>) {
 }
 
 /// Returns the URLs of a request as written, each once, in the order of the locations. Fails if the
-/// content type fits no location, if there is no URL, or if there are too many.
+/// content type fits no location, if no URL is found, or too many.
 pub(super) fn urls(
     locations: &[UrlLocation],
     headers: &HeaderMap,
@@ -184,7 +184,7 @@ pub(super) fn urls(
     }
 }
 
-/// Rejects a request whose content is well-formed and not acceptable (422).
+/// Rejects a well-formed request with content that the hook does not accept (422).
 pub(super) fn unprocessable(message: impl Into<String>) -> ErrorResponse {
     ErrorResponse::new(StatusCode::UNPROCESSABLE_ENTITY, "bad-argument", message)
 }

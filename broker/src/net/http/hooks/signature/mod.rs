@@ -177,7 +177,7 @@ enum TimestampSource {
     Item(String),
 }
 
-/// A request whose signature is valid.
+/// A request with a valid signature.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerifiedRequest {
     /// Identifies the message: equal for a request that is repeated, also by a third party.
