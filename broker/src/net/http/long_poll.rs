@@ -50,8 +50,8 @@ pub(super) async fn read(
     uri: Uri,
 ) -> Result<Response, ErrorResponse> {
     client.check_action(Action::Subscribe(topic.as_str()))?;
-    let known = [["from", "limit", "wait"].as_slice(), &EventFilter::PARAMS].concat();
-    let params = QueryParams::parse(&uri, &known)?;
+    let names = [["from", "limit", "wait"].as_slice(), &EventFilter::PARAMS].concat();
+    let params = QueryParams::parse(&uri, &names)?;
     let from = params.get("from").map(str::parse::<StartAt>).transpose()?;
     let limit = params.number("limit", DEFAULT_LIMIT, LIMIT_MAX)?;
     let wait = params.wait(DEFAULT_WAIT_MS, http.config.wait_ms_max)?;

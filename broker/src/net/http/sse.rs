@@ -49,8 +49,8 @@ pub(super) async fn stream(
     headers: HeaderMap,
 ) -> Result<Response, ErrorResponse> {
     client.check_action(Action::Subscribe(topic.as_str()))?;
-    let known = [["from"].as_slice(), &EventFilter::PARAMS].concat();
-    let params = QueryParams::parse(&uri, &known)?;
+    let names = [["from"].as_slice(), &EventFilter::PARAMS].concat();
+    let params = QueryParams::parse(&uri, &names)?;
     let from = params.get("from").map(str::parse::<StartAt>).transpose()?;
     let from = start_from_last_event_id(&headers)?.or(from);
     let subscription = client.begin_subscription()?;

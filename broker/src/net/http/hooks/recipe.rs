@@ -99,7 +99,7 @@ impl FromStr for Recipe {
     }
 }
 
-/// The message of an error without line and column: the configuration is not written in JSON.
+/// The message without line and column, which refer to JSON that the operator has not written.
 fn without_location(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.rsplit_once(" at line ").map_or(text.clone(), |(text, _)| text.to_owned())
