@@ -1,4 +1,4 @@
-//! Jobs: opened, given seeds, waited for.
+//! Requests about jobs: open a job, add seeds, wait for its end.
 
 use std::sync::Arc;
 
@@ -37,19 +37,19 @@ const JOB_SETTINGS: &ObjectSchema = &[
     ("callback", FieldType::Text),
 ];
 
-/// What can be said of seeds.
+/// Settings of seeds.
 const SEED_SETTINGS: &ObjectSchema = &[("prio", FieldType::Number), ("after", FieldType::Text)];
 
-/// `GET /jobs`: the newest.
+/// `GET /jobs`: the newest jobs.
 pub(super) async fn jobs(Extension(client): ClientExtension, uri: Uri) -> JsonResult {
     let params = QueryParams::parse(&uri, &["group"])?;
-    let answer = client.run(&Command::Job(manage_command("ls", None, params.settings()))).await?;
-    let jobs: Vec<_> = answer.lines.iter().map(|line| json_objects::job(line)).collect();
-    let count = field_number(&answer.ok, "jobs").unwrap_or(0);
+    let reply = client.run(&Command::Job(manage_command("ls", None, params.settings()))).await?;
+    let jobs: Vec<_> = reply.lines.iter().map(|line| json_objects::job(line)).collect();
+    let count = field_number(&reply.ok, "jobs").unwrap_or(0);
     Ok(JsonResponse(json!({ "matched": count, "jobs": jobs })))
 }
 
-/// `POST /jobs`: opens one, gives it its seeds, and closes it if it has all.
+/// `POST /jobs`: opens a job, adds its seeds, and closes it if `close` is set.
 ///
 /// `{"job": .., "urls": [..], "close": true, <settings>}`
 pub(super) async fn open(
@@ -60,7 +60,7 @@ pub(super) async fn open(
     body: Body,
 ) -> JsonResult {
     let params = QueryParams::parse(&uri, &["group"])?;
-    // Which one is in the body, which is not read for nobody.
+    // The name of the job is in the body, so the rate is checked before the body is read.
     let body = async {
         client.check_rate()?;
         http.bodies.receive_json(&headers, body).await
@@ -69,17 +69,17 @@ pub(super) async fn open(
         client.receive_while_allowed(Identity::check_open_job, body).await??;
     let name: JobName = match object.remove("job") {
         Some(JsonField::Text(name)) => name.parse()?,
-        _ => return Err(ErrorResponse::bad_request("job: it is needed, and a text: its name")),
+        _ => return Err(ErrorResponse::bad_request("job: expected a string with its name")),
     };
     let close = match object.remove("close") {
         None => false,
         Some(JsonField::Bool(close)) => close,
-        Some(_) => return Err(ErrorResponse::bad_request("close: it is true or false")),
+        Some(_) => return Err(ErrorResponse::bad_request("close: expected true or false")),
     };
     let urls = take_words(&mut object, "urls", SEEDS_MAX)?.unwrap_or_default();
     let settings = to_settings(&object, JOB_SETTINGS)?;
     let settings = [as_pairs(&settings), group_param(&params)].concat();
-    // What is refused of it leaves nothing behind.
+    // All checks come before `open`, so a rejected request creates no job.
     client.check_commands(&add_commands(&name, &urls, &group_param(&params)))?;
     if !close {
         client.check_action(Action::ViewJob(name.as_ref()))?;
@@ -93,7 +93,7 @@ pub(super) async fn open(
     run_job_action(&client, action, &name, &params).await
 }
 
-/// `GET /jobs/{job}`; with `wait`, when its pass is done, or after that time.
+/// `GET /jobs/{job}`. With `wait` it responds when the pass is done, or after that time.
 pub(super) async fn job(
     State(http): State<Arc<HttpState>>,
     Extension(client): ClientExtension,
@@ -107,7 +107,7 @@ pub(super) async fn job(
             Command::Job(manage_command("wait", Some(name.as_ref()), group_param(&params)));
         let done = tokio::select! {
             biased;
-            // What is asked below is refused then.
+            // `show` below is then rejected.
             () = client.revoked(Action::ViewJob(name.as_ref())) => None,
             done = with_timeout(wait, client.run_without_timeout(&command)) => done,
         };
@@ -129,33 +129,33 @@ pub(super) async fn add(
     body: Body,
 ) -> JsonResult {
     let params = QueryParams::parse(&uri, &["group"])?;
-    let deed = Action::ManageJob(name.as_ref());
-    client.check_action(deed)?;
+    let action = Action::ManageJob(name.as_ref());
+    client.check_action(action)?;
     client.check_rate()?;
     let body = http.bodies.receive_json(&headers, body);
     let JsonFields(mut object) =
-        client.receive_while_allowed(|pass| pass.check_action(deed), body).await??;
+        client.receive_while_allowed(|identity| identity.check_action(action), body).await??;
     let urls = take_words(&mut object, "urls", SEEDS_MAX)?
-        .ok_or_else(|| ErrorResponse::bad_request("urls: they are needed"))?;
+        .ok_or_else(|| ErrorResponse::bad_request("urls: expected a list of URLs"))?;
     let settings = to_settings(&object, SEED_SETTINGS)?;
     let settings = [as_pairs(&settings), group_param(&params)].concat();
-    // Without URLs there is no command that would check them.
+    // If `urls` is empty, no command checks the settings.
     seed_settings(&manage_command("add", None, settings.clone()))?;
     charge_seeds(&client, &urls)?;
     let (new, known) = add_seeds(&client, &name, &urls, settings).await?;
     Ok(JsonResponse(json!({ "job": name.as_ref() as &str, "new": new, "known": known })))
 }
 
-/// Counts them as events, unless whoever sends them is too fast by now: a body may have taken its
-/// time, and others beside it. So nobody owes more at once than a few requests come to, however
-/// many there are.
+/// Charges seeds to the rate of the client as events, or rejects them if it is over its rate. It
+/// checks again after the body, because bodies of other requests may have arrived in the meantime.
+/// So even with many requests at once a client exceeds its rate only by a few of them.
 fn charge_seeds(client: &ConnectedClient, urls: &[String]) -> Result<(), ErrorResponse> {
     client.check_rate()?;
     client.count_published(urls.len(), urls.iter().map(String::len).sum());
     Ok(())
 }
 
-/// What adds these to a job.
+/// One `JOB add` per URL.
 fn add_commands<'a>(
     name: &'a JobName,
     urls: &'a [String],
@@ -168,8 +168,8 @@ fn add_commands<'a>(
     urls.iter().map(add).collect()
 }
 
-/// How many of them are new and were known. If one is not allowed none is taken; if one is refused
-/// otherwise that is told, and those before it are taken.
+/// Adds seeds, and returns how many are new and how many known. If one of them is not allowed, none
+/// is added. On any other error the seeds before it are added, and the error is returned.
 async fn add_seeds(
     client: &ConnectedClient,
     name: &JobName,
@@ -177,7 +177,7 @@ async fn add_seeds(
     settings: Vec<(&str, &str)>,
 ) -> Result<(u64, u64), ErrorResponse> {
     if urls.is_empty() {
-        // Nothing is asked then, but whether there is such a job.
+        // No command runs below, so this one checks that the job exists.
         client
             .run(&Command::Job(manage_command(
                 "show",
@@ -189,8 +189,8 @@ async fn add_seeds(
     let commands = add_commands(name, urls, &settings);
     client.check_commands(&commands)?;
     let (mut new, mut known) = (0, 0);
-    for answer in client.run_all(&commands).await {
-        let ok = answer?.ok;
+    for reply in client.run_all(&commands).await {
+        let ok = reply?.ok;
         new += field_number(&ok, "new").unwrap_or(0);
         known += field_number(&ok, "known").unwrap_or(0);
     }
@@ -259,7 +259,7 @@ async fn run_job_action(
     Ok(JsonResponse(json_objects::job(&client.run(&command).await?.ok)))
 }
 
-/// The group that the request is about, if it says so.
+/// The parameter `group` as a setting.
 fn group_param(params: &QueryParams) -> Vec<(&str, &str)> {
     params.get("group").map(|group| ("group", group)).into_iter().collect()
 }

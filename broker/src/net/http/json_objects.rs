@@ -1,11 +1,11 @@
-//! Answers of the line protocol as JSON. The words are the same; what is a number there is a number
-//! here, whatever its value looks like.
+//! Answers of the line protocol as JSON objects with the same keys. The type of a value depends on
+//! its key, never on how the value looks.
 
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value};
 
-/// An answer: an object of JSON, as a line.
+/// A response with a JSON object, followed by a line end.
 #[derive(Debug)]
 pub(super) struct JsonResponse(pub(super) Value);
 
@@ -16,7 +16,7 @@ impl IntoResponse for JsonResponse {
     }
 }
 
-/// Keys of which the value is a whole number.
+/// Keys with an integer as value.
 const NUMBER_KEYS: &[&str] = &[
     "attempts",
     "batches",
@@ -80,10 +80,10 @@ const NUMBER_KEYS: &[&str] = &[
     "waiting",
 ];
 
-/// Keys of which the value is yes or no.
+/// Keys with the value `yes` or `no`.
 const BOOL_KEYS: &[&str] = &["damaged", "held", "hold", "paused", "skips"];
 
-/// Keys of which the value is a list with commas.
+/// Keys with a list as value, separated by commas.
 const LIST_KEYS: &[&str] = &["exclude", "include", "topics"];
 
 /// `<name> <key>=<value> ..` as an object, with the name under `name_key`.
@@ -95,7 +95,7 @@ pub(super) fn from_line(name_key: &str, line: &str) -> Value {
     object.into()
 }
 
-/// A job in its line. There `scope=` is a count, and not the word of a setting.
+/// A job from its line, where `scope=` is a count and not the setting of that name.
 pub(super) fn job(line: &str) -> Value {
     let mut value = from_line("job", line);
     if let Some(object) = value.as_object_mut()
@@ -106,7 +106,7 @@ pub(super) fn job(line: &str) -> Value {
     value
 }
 
-/// Words of `GROUP tasks`, in their order.
+/// The keys of a line of `GROUP tasks`, in their order.
 const TASK_KEYS: &[&str] = &[
     "state", "key", "job", "pass", "depth", "prio", "attempts", "losses", "member", "lease-ms",
     "due-ms", "reason", "last",
@@ -117,13 +117,13 @@ pub(super) fn task(line: &str) -> Value {
     let (entry, mut rest) = line.split_once(' ').unwrap_or((line, ""));
     let mut object = Map::new();
     object.insert("entry".to_owned(), number_value(entry));
-    let mut known = TASK_KEYS;
+    let mut keys = TASK_KEYS;
     while let Some((word, after)) = rest.split_once(' ')
         && let Some((key, value)) = word.split_once('=')
-        && let Some(at) = known.iter().position(|known| *known == key)
+        && let Some(at) = keys.iter().position(|next| *next == key)
     {
         object.insert(key.to_owned(), typed_value(key, value));
-        (known, rest) = (&known[at + 1..], after);
+        (keys, rest) = (&keys[at + 1..], after);
     }
     object.insert("url".to_owned(), rest.into());
     object.into()
@@ -149,7 +149,7 @@ fn typed_value(key: &str, value: &str) -> Value {
     }
 }
 
-/// What is no number after all stays as it is, and is seen.
+/// A value that is not an integer stays a string, so that it is not lost.
 fn number_value(text: &str) -> Value {
     let unsigned = text.parse::<u64>().map(Value::from);
     unsigned.or_else(|_| text.parse::<i64>().map(Value::from)).unwrap_or_else(|_| text.into())
@@ -170,10 +170,10 @@ mod tests {
         });
         assert_eq!(from_line("topic", line), topic);
         let group = from_line("group", "g paused=yes members=0 topics=a,12 key=12 prio=-3");
-        let wanted = json!({
+        let expected = json!({
             "group": "g", "paused": true, "members": 0, "topics": ["a", "12"], "key": "12", "prio": -3
         });
-        assert_eq!(group, wanted);
+        assert_eq!(group, expected);
     }
 
     #[test]
@@ -182,14 +182,14 @@ mod tests {
         assert!(task.contains(r#""url":"b=c d attempts=1""#), "{task}");
         let line = "17 state=pending key=a.example job=9 pass=1 depth=0 prio=-1 attempts=0 losses=0 due-ms=5 \
                     http://a.example/?x=1";
-        let wanted = json!({
+        let expected = json!({
             "entry": 17, "state": "pending", "key": "a.example", "job": "9", "pass": 1, "depth": 0,
             "prio": -1, "attempts": 0, "losses": 0, "due-ms": 5, "url": "http://a.example/?x=1"
         });
-        assert_eq!(super::task(line), wanted);
-        let late =
+        assert_eq!(super::task(line), expected);
+        let repeated =
             super::task("17 state=dead key=none attempts=0 losses=0 last=x state=dead").to_string();
-        assert!(late.contains(r#""url":"state=dead""#), "{late}");
+        assert!(repeated.contains(r#""url":"state=dead""#), "{repeated}");
     }
 
     #[test]

@@ -1,5 +1,4 @@
-//! `GET /topics/{topic}`: events from a number on, and if there are none yet, the next ones that
-//! come.
+//! `GET /topics/{topic}`: returns events from a seq on, or waits for the next ones (long poll).
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -26,24 +25,24 @@ use super::{HttpState, with_timeout};
 use crate::access::Action;
 use crate::topic::payloads;
 
-/// How long is waited for the first event if nobody says.
+/// How long a request without `wait` waits for the first event.
 const DEFAULT_WAIT_MS: u64 = 30_000;
 
-/// Events of one answer, if nobody says, and at most.
+/// Events of a response without `limit`, and the largest `limit`.
 const DEFAULT_LIMIT: usize = 1_000;
 const LIMIT_MAX: usize = 10_000;
 
-/// Bytes of payloads of one answer, about.
+/// Bytes of payloads in one response, approximately.
 const PAGE_BYTES_MAX: usize = 1 << 20;
 
-/// Bytes of events that are looked at for one answer, of which perhaps none is wanted.
+/// Bytes of events that one response searches; the filter may match none of them.
 const SCAN_BYTES_MAX: usize = 16 << 20;
 
-/// Room for answers is given out in pieces of so many bytes.
+/// Bytes of a response for which one permit of `page_memory` stands.
 pub(super) const PAGE_PERMIT_BYTES: usize = 1 << 10;
 
-/// Answered at once if there is anything from `from` on, and otherwise when there is, or after
-/// `wait`.
+/// Responds at once if there is an event or a missing seq from `from` on; otherwise when there is
+/// one, or after `wait`.
 pub(super) async fn read(
     State(http): State<Arc<HttpState>>,
     Extension(client): Extension<Arc<ConnectedClient>>,
@@ -51,50 +50,49 @@ pub(super) async fn read(
     uri: Uri,
 ) -> Result<Response, ErrorResponse> {
     client.check_action(Action::Subscribe(topic.as_str()))?;
-    let known = [["from", "limit", "wait"].as_slice(), &EventFilter::PARAMS].concat();
-    let params = QueryParams::parse(&uri, &known)?;
+    let names = [["from", "limit", "wait"].as_slice(), &EventFilter::PARAMS].concat();
+    let params = QueryParams::parse(&uri, &names)?;
     let from = params.get("from").map(str::parse::<StartAt>).transpose()?;
     let limit = params.number("limit", DEFAULT_LIMIT, LIMIT_MAX)?;
     let wait = params.wait(DEFAULT_WAIT_MS, http.config.wait_ms_max)?;
-    let following = TopicCursor::open(&http.hub, topic.clone(), from)?;
-    let heard = topic.clone();
+    let cursor = TopicCursor::open(&http.hub, topic.clone(), from)?;
     let mut page = EventPage {
         limit,
         filter: EventFilter::from_params(&params),
-        ..EventPage::new(topic, following)
+        ..EventPage::new(topic.clone(), cursor)
     };
     let stop = http.stop.clone();
     let collected = with_timeout(wait, poll_fn(|cx| page.poll_events(cx)));
     tokio::select! {
         biased;
-        () = client.revoked(Action::Subscribe(heard.as_str())) => return Err(permissions_changed()),
+        () = client.revoked(Action::Subscribe(topic.as_str())) => return Err(permissions_changed()),
         _ = collected => {}
         () = stop.cancelled_owned() => {}
     }
-    // What the disk was just asked for is not waited for by the clock: it was there.
+    // A read from the disk that is under way is finished even if `wait` is over: its events exist.
     tokio::select! {
         biased;
         () = http.stop.cancelled() => {}
         () = poll_fn(|cx| page.poll_disk(cx)) => {}
     }
     let text = format!("{}\n", page.into_json());
-    let pieces = u32::try_from(text.len().div_ceil(PAGE_PERMIT_BYTES)).unwrap_or(u32::MAX);
-    // Whoever takes nothing of an answer is closed after a while, so there is room some time.
-    let room = Arc::clone(&http.page_memory).acquire_many_owned(pieces).await;
-    let room = room.expect("it is never closed");
+    let permits = u32::try_from(text.len().div_ceil(PAGE_PERMIT_BYTES)).unwrap_or(u32::MAX);
+    // The write timeout closes clients that do not read, so permits always become free.
+    let permit = Arc::clone(&http.page_memory).acquire_many_owned(permits).await;
+    let permit = permit.expect("the semaphore is never closed");
     let mut response =
-        Response::new(Body::new(BudgetedBody { text: Some(text.into()), _permit: room }));
+        Response::new(Body::new(BudgetedBody { text: Some(text.into()), _permit: permit }));
     let json = HeaderValue::from_static("application/json");
     response.headers_mut().insert(header::CONTENT_TYPE, json);
     Ok(response)
 }
 
 fn permissions_changed() -> ErrorResponse {
-    ProtocolError::new(Code::Unauthenticated, "what you may do has changed meanwhile").into()
+    ProtocolError::new(Code::Unauthenticated, "your permissions have changed; send it again").into()
 }
 
-/// The body of an answer, with the room that it takes until it was sent. It does not tell its
-/// length, as the connection would not come back for its end then, when it has room for more.
+/// A response body that holds its memory permit until it is sent. It does not report its length,
+/// because the connection would then not poll for the end when it has room for more bytes.
 struct BudgetedBody {
     text: Option<Bytes>,
     _permit: OwnedSemaphorePermit,
@@ -112,7 +110,7 @@ impl HttpBody for BudgetedBody {
     }
 }
 
-/// What an answer has so far.
+/// The events that a response has collected so far.
 struct EventPage {
     topic: TopicName,
     cursor: TopicCursor,
@@ -122,7 +120,7 @@ struct EventPage {
     payload_bytes: usize,
     scanned_bytes: usize,
     missed: Vec<Value>,
-    /// The number behind the last one that was looked at, if any was.
+    /// The seq after the last one that was searched, if any.
     next_seq: Option<Seq>,
 }
 
@@ -147,27 +145,27 @@ impl EventPage {
             || self.scanned_bytes >= SCAN_BYTES_MAX
     }
 
-    /// Takes what there is; ready when that was anything.
+    /// Collects available events; ready when there were any, or when seqs are missing.
     fn poll_events(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.fill(cx);
         let has_something = !self.events.is_empty() || !self.missed.is_empty() || self.is_full();
         if has_something { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Takes what there is, and waits for the disk, but for nothing else.
+    /// Collects available events, and waits only while the disk is read.
     fn poll_disk(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.fill(cx) { Poll::Pending } else { Poll::Ready(()) }
     }
 
-    /// Whether the disk is asked for more.
+    /// Collects available events, and returns whether to wait for a read from the disk.
     fn fill(&mut self, cx: &mut Context<'_>) -> bool {
         while !self.is_full() {
             match self.cursor.next(cx, PAGE_BYTES_MAX) {
                 NextEvents::Lines(first, lines) => self.add_lines(first, &lines),
                 NextEvents::Lag(lag) => self.add_missed("lag", lag.from, lag.to),
                 NextEvents::Gap(gap) => self.add_missed("gap", gap.from, gap.to),
-                NextEvents::Empty { is_reading_disk: reads } => {
-                    return reads && self.events.is_empty();
+                NextEvents::Empty { is_reading_disk } => {
+                    return is_reading_disk && self.events.is_empty();
                 }
             }
         }

@@ -1,5 +1,5 @@
-//! Topics, groups and jobs: each request asks what a command of the line protocol asks, and gets
-//! the same answer as an object.
+//! Requests about topics and groups. Each runs a command of the line protocol and returns its
+//! answer as a JSON object.
 
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ use super::json_objects::{self, JsonResponse};
 use super::request_input::{PathName, QueryParams};
 use crate::access::Action;
 
-/// A request to a handler has these.
+/// The client of a request, as a handler receives it.
 pub(super) type ClientExtension = Extension<Arc<ConnectedClient>>;
 
-/// What a handler answers.
+/// What a handler returns.
 pub(super) type JsonResult = Result<JsonResponse, ErrorResponse>;
 
-/// `<action> <name> <settings>`.
+/// The command `<action> <name> <settings>`.
 pub(super) fn manage_command<'a>(
     action: &'a str,
     name: Option<&'a str>,
@@ -52,31 +52,32 @@ const GROUP_SETTINGS: &ObjectSchema = &[
     ("backoff", FieldType::Text),
 ];
 
-/// The settings of a body; the request has no parameters.
+/// Receives the settings in a body. The request may not have parameters.
 async fn receive_settings(
     http: &HttpState,
-    known: &ObjectSchema,
+    schema: &ObjectSchema,
     client: &ConnectedClient,
     (uri, headers, body): (&Uri, &HeaderMap, Body),
 ) -> Result<Vec<(&'static str, String)>, ErrorResponse> {
     QueryParams::parse(uri, &[])?;
-    // Nobody has a body read for nothing.
+    // The body is read only for a client with the permission.
     let body = http.bodies.receive_json(headers, body);
-    let JsonFields(object) =
-        client.receive_while_allowed(|pass| pass.check_action(Action::Admin), body).await??;
-    to_settings(&object, known)
+    let JsonFields(object) = client
+        .receive_while_allowed(|identity| identity.check_action(Action::Admin), body)
+        .await??;
+    to_settings(&object, schema)
 }
 
 /// `GET /topics`
 pub(super) async fn topics(Extension(client): ClientExtension, uri: Uri) -> JsonResult {
     QueryParams::parse(&uri, &[])?;
-    let answer = client.run(&Command::Topic(manage_command("ls", None, Vec::new()))).await?;
+    let reply = client.run(&Command::Topic(manage_command("ls", None, Vec::new()))).await?;
     let topics: Vec<_> =
-        answer.lines.iter().map(|line| json_objects::from_line("topic", line)).collect();
+        reply.lines.iter().map(|line| json_objects::from_line("topic", line)).collect();
     Ok(JsonResponse(json!({ "topics": topics })))
 }
 
-/// `GET /topics/{topic}/state`: with its durable cursors.
+/// `GET /topics/{topic}/state`: a topic with its durable cursors.
 pub(super) async fn topic(
     Extension(client): ClientExtension,
     PathName(name): PathName<TopicName>,
@@ -84,14 +85,14 @@ pub(super) async fn topic(
 ) -> JsonResult {
     QueryParams::parse(&uri, &[])?;
     let show = manage_command("show", Some(name.as_str()), Vec::new());
-    let answer = client.run(&Command::Topic(show)).await?;
-    let mut topic = json_objects::from_line("topic", &answer.ok);
-    let lines = answer.lines.iter().filter_map(|line| line.strip_prefix("cursor "));
+    let reply = client.run(&Command::Topic(show)).await?;
+    let mut topic = json_objects::from_line("topic", &reply.ok);
+    let lines = reply.lines.iter().filter_map(|line| line.strip_prefix("cursor "));
     topic["cursors"] = lines.map(|line| json_objects::from_line("cursor", line)).collect();
     Ok(JsonResponse(topic))
 }
 
-/// `PUT /topics/{topic}`: makes it, or changes it if it is there.
+/// `PUT /topics/{topic}`: creates a topic, or changes its settings.
 pub(super) async fn put_topic(
     State(http): State<Arc<HttpState>>,
     Extension(client): ClientExtension,
@@ -101,14 +102,14 @@ pub(super) async fn put_topic(
     body: Body,
 ) -> JsonResult {
     let settings = receive_settings(&http, TOPIC_SETTINGS, &client, (&uri, &headers, body)).await?;
-    // Who may not be told how it is then is not told so when it is done.
+    // The response shows the topic. A client that may not view it is rejected before any change.
     client.check_action(Action::ViewTopic(name.as_str()))?;
-    let ask =
+    let command =
         |action| Command::Topic(manage_command(action, Some(name.as_str()), as_pairs(&settings)));
-    match client.run(&ask("create")).await {
+    match client.run(&command("create")).await {
         Err(error) if error.code == Code::Exists && settings.is_empty() => {}
         Err(error) if error.code == Code::Exists => {
-            client.run(&ask("set")).await?;
+            client.run(&command("set")).await?;
         }
         created => {
             created?;
@@ -133,8 +134,8 @@ pub(super) async fn delete_topic(
 /// `GET /groups`
 pub(super) async fn groups(Extension(client): ClientExtension, uri: Uri) -> JsonResult {
     QueryParams::parse(&uri, &[])?;
-    let answer = client.run(&Command::Group(manage_command("ls", None, Vec::new()))).await?;
-    Ok(JsonResponse(json!({ "groups": answer.lines })))
+    let reply = client.run(&Command::Group(manage_command("ls", None, Vec::new()))).await?;
+    Ok(JsonResponse(json!({ "groups": reply.lines })))
 }
 
 /// `GET /groups/{group}`
@@ -145,16 +146,16 @@ pub(super) async fn group(
 ) -> JsonResult {
     QueryParams::parse(&uri, &[])?;
     let show = manage_command("show", Some(name.as_str()), Vec::new());
-    let CommandReply { lines: more, ok } = client.run(&Command::Group(show)).await?;
+    let CommandReply { lines, ok } = client.run(&Command::Group(show)).await?;
     let mut object = json_objects::from_line("group", &ok);
-    // Of a damaged group: what is wrong, and what can be done.
-    for (key, text) in more.iter().filter_map(|line| line.split_once(' ')) {
+    // The lines of a damaged group: `problem` and `remedy`.
+    for (key, text) in lines.iter().filter_map(|line| line.split_once(' ')) {
         object[key] = text.into();
     }
     Ok(JsonResponse(object))
 }
 
-/// `PUT /groups/{group}`: makes it, or changes it if it is there.
+/// `PUT /groups/{group}`: creates a group, or changes its settings.
 pub(super) async fn put_group(
     State(http): State<Arc<HttpState>>,
     Extension(client): ClientExtension,
@@ -165,9 +166,9 @@ pub(super) async fn put_group(
 ) -> JsonResult {
     let settings = receive_settings(&http, GROUP_SETTINGS, &client, (&uri, &headers, body)).await?;
     client.check_action(Action::ViewGroup(name.as_str()))?;
-    let ask =
+    let command =
         |action| Command::Group(manage_command(action, Some(name.as_str()), as_pairs(&settings)));
-    match client.run(&ask("create")).await {
+    match client.run(&command("create")).await {
         Err(error) if error.code == Code::Exists => {}
         created => {
             created?;
@@ -175,7 +176,7 @@ pub(super) async fn put_group(
         }
     }
     if !settings.is_empty() {
-        client.run(&ask("set")).await?;
+        client.run(&command("set")).await?;
     }
     run_group_action(&client, "show", &name).await
 }
@@ -259,7 +260,7 @@ pub(super) async fn schedules(
     list_objects(&client, ("schedules", "schedules"), &name.0, params.settings(), object).await
 }
 
-/// `GET /groups/{group}/dead`: what it gave up.
+/// `GET /groups/{group}/dead`: the dead letters of a group.
 pub(super) async fn dead_letters(
     client: ClientExtension,
     name: PathName<GroupName>,
@@ -270,7 +271,7 @@ pub(super) async fn dead_letters(
     list_objects(&client, ("tasks", "dead"), &name.0, settings, json_objects::task).await
 }
 
-/// The lines of an answer as objects under `key`, and how many there are in all.
+/// Returns the lines of an answer as objects under `key`, and the number of all that match.
 async fn list_objects(
     client: &ConnectedClient,
     (action, key): (&str, &str),
@@ -279,8 +280,8 @@ async fn list_objects(
     object: impl Fn(&str) -> Value,
 ) -> JsonResult {
     let command = Command::Group(manage_command(action, Some(name.as_str()), settings));
-    let CommandReply { lines: more, ok } = client.run(&command).await?;
-    let objects: Vec<Value> = more.iter().map(|line| object(line)).collect();
+    let CommandReply { lines, ok } = client.run(&command).await?;
+    let objects: Vec<Value> = lines.iter().map(|line| object(line)).collect();
     let matched = field_number(&ok, "matched").unwrap_or(0);
     Ok(JsonResponse(json!({ "group": name.as_str(), "matched": matched, key: objects })))
 }
@@ -305,23 +306,24 @@ pub(super) async fn drop_dead(
 
 async fn act_on_dead(
     client: &ConnectedClient,
-    (action, done): (&str, &str),
+    (action, count_key): (&str, &str),
     name: &GroupName,
     uri: &Uri,
 ) -> JsonResult {
     let params = QueryParams::parse(uri, &["entry", "key", "job"])?;
     let command = Command::Group(manage_command(action, Some(name.as_str()), params.settings()));
-    let answer = client.run(&command).await?;
-    let count = field_number(&answer.ok, done).unwrap_or(0);
-    Ok(JsonResponse(json!({ "group": name.as_str(), done: count })))
+    let reply = client.run(&command).await?;
+    let count = field_number(&reply.ok, count_key).unwrap_or(0);
+    Ok(JsonResponse(json!({ "group": name.as_str(), count_key: count })))
 }
 
-/// `GET /explain`: why is this URL or key not moving, and when will it?
+/// `GET /explain`: why a URL or a key waits, and until when.
 pub(super) async fn explain(Extension(client): ClientExtension, uri: Uri) -> JsonResult {
     let params = QueryParams::parse(&uri, &["what", "group"])?;
-    let what =
-        params.get("what").ok_or_else(|| ErrorResponse::bad_request("what= is a URL or a key"))?;
+    let what = params
+        .get("what")
+        .ok_or_else(|| ErrorResponse::bad_request("what=: expected a URL or a key"))?;
     let group = params.get("group").map(str::parse::<GroupName>).transpose()?;
-    let answer = client.run(&Command::Explain { what, group }).await?;
-    Ok(JsonResponse(json!({ "what": what, "summary": answer.ok, "lines": answer.lines })))
+    let reply = client.run(&Command::Explain { what, group }).await?;
+    Ok(JsonResponse(json!({ "what": what, "summary": reply.ok, "lines": reply.lines })))
 }

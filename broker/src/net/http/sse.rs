@@ -1,6 +1,6 @@
-//! `GET /topics/{topic}/events`: Server-Sent Events, as the HTML standard has them. A stream is a
-//! cursor, like any subscription; what was written for one of them others are sent, too.
-#![expect(clippy::disallowed_methods, reason = "a stream that is silent says so from time to time")]
+//! `GET /topics/{topic}/events`: Server-Sent Events, as the HTML standard defines them. A stream is
+//! a cursor, like any subscription. Streams of a topic share the bytes that are encoded for one.
+#![expect(clippy::disallowed_methods, reason = "an idle stream sends keep-alives")]
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -28,19 +28,19 @@ use super::topic_cursor::{EventFilter, NextEvents, TopicCursor};
 use crate::access::Action;
 use crate::topic::payloads;
 
-/// Bytes of events that are handed to a connection at a time: what a reader that stands still pins.
+/// Bytes of events that a connection gets at a time. A client that reads nothing pins this much.
 const FRAME_BYTES: usize = 64 << 10;
 
-/// Bytes of events that are looked at in a row, of which none is wanted.
+/// Bytes of events that one poll searches without a match.
 const SCAN_BYTES_MAX: usize = 1 << 20;
 
-/// What every stream begins with: in how many ms to come back when it breaks off.
+/// The beginning of every stream: the client reconnects after 1,000 ms.
 const RETRY_FIELD: Bytes = Bytes::from_static(b"retry: 1000\n");
 
-/// Says that the stream is there. It is a comment.
+/// A comment, which is not an event.
 const KEEP_ALIVE_COMMENT: Bytes = Bytes::from_static(b":\n\n");
 
-/// Begins behind `Last-Event-ID`, or at `from`, or with what comes.
+/// Begins after `Last-Event-ID`, else at `from`, else with new events.
 pub(super) async fn stream(
     State(http): State<Arc<HttpState>>,
     Extension(client): Extension<Arc<ConnectedClient>>,
@@ -49,15 +49,15 @@ pub(super) async fn stream(
     headers: HeaderMap,
 ) -> Result<Response, ErrorResponse> {
     client.check_action(Action::Subscribe(topic.as_str()))?;
-    let known = [["from"].as_slice(), &EventFilter::PARAMS].concat();
-    let params = QueryParams::parse(&uri, &known)?;
+    let names = [["from"].as_slice(), &EventFilter::PARAMS].concat();
+    let params = QueryParams::parse(&uri, &names)?;
     let from = params.get("from").map(str::parse::<StartAt>).transpose()?;
     let from = start_from_last_event_id(&headers)?.or(from);
-    let hearing = client.begin_subscription()?;
-    let following = TopicCursor::open(&http.hub, topic.clone(), from)?;
+    let subscription = client.begin_subscription()?;
+    let cursor = TopicCursor::open(&http.hub, topic.clone(), from)?;
     let keep_alive = Duration::from_millis(http.config.keep_alive_interval_ms);
-    let stream = SseBody {
-        cursor: following,
+    let body = SseBody {
+        cursor,
         filter: EventFilter::from_params(&params),
         http: Arc::clone(&http),
         shared_buffer: None,
@@ -66,14 +66,14 @@ pub(super) async fn stream(
         keep_alive_timer: Box::pin(tokio::time::sleep(keep_alive)),
         stop: Box::pin(stopped_or_revoked(client, topic.clone(), http.stop.clone())),
         topic,
-        _subscription_quota: hearing,
+        _subscription_quota: subscription,
     };
-    let mut response = Response::new(Body::new(stream));
-    let answer = response.headers_mut();
-    answer.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    answer.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // For nginx, which would collect events before it hands them on.
-    answer.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    let mut response = Response::new(Body::new(body));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // Otherwise nginx buffers the events.
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     Ok(response)
 }
 
@@ -88,16 +88,16 @@ async fn stopped_or_revoked(
     }
 }
 
-/// The number after the last event that somebody has who comes back.
+/// The seq after the last event that a reconnecting client has received.
 fn start_from_last_event_id(headers: &HeaderMap) -> Result<Option<StartAt>, ErrorResponse> {
     let Some(id) = headers.get("last-event-id").filter(|id| !id.is_empty()) else {
         return Ok(None);
     };
     let seq = id.to_str().ok().and_then(|id| id.parse::<Seq>().ok());
     let next = seq.and_then(|seq| seq.0.checked_add(1));
-    let wrong =
-        || ErrorResponse::bad_request("Last-Event-ID: it is the number of an event of this topic");
-    next.map(|next| Some(StartAt::Seq(Seq(next)))).ok_or_else(wrong)
+    let invalid =
+        || ErrorResponse::bad_request("Last-Event-ID: expected the seq of an event of this topic");
+    next.map(|next| Some(StartAt::Seq(Seq(next)))).ok_or_else(invalid)
 }
 
 /// The body of the response.
@@ -106,36 +106,36 @@ struct SseBody {
     cursor: TopicCursor,
     filter: EventFilter,
     http: Arc<HttpState>,
-    /// What is shared with others, from the first event on.
+    /// Shared with the other streams of the topic; `None` until the first event.
     shared_buffer: Option<Arc<SseBuffer>>,
     retry_sent: bool,
     keep_alive_interval: Duration,
     keep_alive_timer: Pin<Box<Sleep>>,
     _subscription_quota: SubscriptionGuard,
-    /// Ends when the broker does, and when whoever hears it may not any more.
+    /// Ready when the broker stops, or when the client loses the permission.
     stop: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
 impl SseBody {
-    /// The next bytes, if there are any at the moment.
+    /// Returns the next bytes, if there are any at the moment.
     fn next_frame(&mut self, cx: &mut Context<'_>) -> Option<Bytes> {
         if !std::mem::replace(&mut self.retry_sent, true) {
             return Some(RETRY_FIELD);
         }
-        let mut looked = 0;
+        let mut scanned = 0;
         loop {
             let bytes = match self.cursor.next(cx, FRAME_BYTES) {
                 NextEvents::Lines(first, lines) if self.filter.matches_all() => {
                     self.encode_shared(first, &lines)
                 }
                 NextEvents::Lines(first, lines) => {
-                    looked += lines.len();
-                    let wanted = self.encode_filtered(first, &lines);
-                    // Others have their turn, and the reader hears how far it is.
-                    if wanted.is_empty() && looked > SCAN_BYTES_MAX {
+                    scanned += lines.len();
+                    let matching = self.encode_filtered(first, &lines);
+                    // Yields to other tasks, and reports the position to the client.
+                    if matching.is_empty() && scanned > SCAN_BYTES_MAX {
                         self.encode_keep_alive()
                     } else {
-                        wanted
+                        matching
                     }
                 }
                 NextEvents::Lag(lag) => encode_missed("lag", lag.from, lag.to),
@@ -151,8 +151,8 @@ impl SseBody {
     fn encode_shared(&mut self, first: Seq, lines: &Bytes) -> Bytes {
         let (http, topic) = (&self.http, &self.topic);
         let id = self.cursor.topic_id().unwrap_or_default();
-        let transcripts = self.shared_buffer.get_or_insert_with(|| http.sse_buffers.for_topic(id));
-        transcripts.get_or_encode(first, lines, || encode_events(topic, first, lines))
+        let buffer = self.shared_buffer.get_or_insert_with(|| http.sse_buffers.for_topic(id));
+        buffer.get_or_encode(first, lines, || encode_events(topic, first, lines))
     }
 
     fn encode_filtered(&self, first: Seq, lines: &[u8]) -> Bytes {
@@ -165,12 +165,13 @@ impl SseBody {
         out.freeze()
     }
 
-    /// What is said after a silence. Whoever leaves events out is told how far it has come, so that
-    /// it does not begin before all of these when it comes back: an id without data is no event.
+    /// A comment or, on a filtered stream, the position: an id without data, which is not an event.
+    /// A client that reconnects then does not search the skipped events again.
     fn encode_keep_alive(&self) -> Bytes {
         let last = self.cursor.next_seq().0.saturating_sub(1);
-        let says_where = !self.filter.matches_all() && last > 0 && self.cursor.is_start_resolved();
-        if says_where { format!("id: {last}\n\n").into() } else { KEEP_ALIVE_COMMENT }
+        let sends_position =
+            !self.filter.matches_all() && last > 0 && self.cursor.is_start_resolved();
+        if sends_position { format!("id: {last}\n\n").into() } else { KEEP_ALIVE_COMMENT }
     }
 }
 
@@ -199,7 +200,7 @@ impl HttpBody for SseBody {
     }
 }
 
-/// These lines of a topic as events of a stream.
+/// Encodes lines of a topic as Server-Sent Events.
 fn encode_events(topic: &TopicName, first: Seq, lines: &[u8]) -> Bytes {
     let mut out = BytesMut::with_capacity(lines.len() + lines.len() / 4);
     for (seq, payload) in payloads(topic, first, lines) {
@@ -208,7 +209,7 @@ fn encode_events(topic: &TopicName, first: Seq, lines: &[u8]) -> Bytes {
     out.freeze()
 }
 
-/// A payload is one line without control characters, so it cannot end its field.
+/// A payload is one line without control characters, so it cannot end the field `data`.
 fn put_event(seq: Seq, payload: &str, out: &mut BytesMut) {
     out.put_slice(b"id: ");
     out.put_slice(itoa::Buffer::new().format(seq.0).as_bytes());
@@ -250,7 +251,7 @@ mod tests {
                 while !received.contains(expected) {
                     let mut bytes = [0; 1_000];
                     let count = stream.read(&mut bytes).await.unwrap();
-                    assert_ne!(count, 0, "it ended: {received}");
+                    assert_ne!(count, 0, "the stream ended: {received}");
                     received += std::str::from_utf8(&bytes[..count]).unwrap();
                 }
             };
@@ -264,9 +265,9 @@ mod tests {
     fn the_seq_is_the_event_id_and_the_payload_is_unchanged() {
         let topic = "t".parse().unwrap();
         let lines = b"MSG t 9 http://a.example/ x=1\r\nMSG t 10  data: two  \r\n";
-        let written = encode_events(&topic, Seq(9), lines);
-        let wanted = "id: 9\ndata: http://a.example/ x=1\n\nid: 10\ndata:  data: two  \n\n";
-        assert_eq!(written, wanted.as_bytes());
+        let encoded = encode_events(&topic, Seq(9), lines);
+        let expected = "id: 9\ndata: http://a.example/ x=1\n\nid: 10\ndata:  data: two  \n\n";
+        assert_eq!(encoded, expected.as_bytes());
         let lag = encode_missed("lag", Seq(3), Seq(7));
         assert_eq!(lag, "event: lag\nid: 7\ndata: {\"from\":3,\"to\":7}\n\n".as_bytes());
     }
@@ -279,9 +280,9 @@ mod tests {
             start_from_last_event_id(&headers).ok()
         };
         assert_eq!(from("41"), Some(Some(StartAt::Seq(Seq(42)))));
-        assert_eq!(from(""), Some(None), "nothing has come yet");
-        for wrong in ["x", "-1", "1.5", "18446744073709551615"] {
-            assert_eq!(from(wrong), None, "{wrong}");
+        assert_eq!(from(""), Some(None), "no event received yet");
+        for invalid in ["x", "-1", "1.5", "18446744073709551615"] {
+            assert_eq!(from(invalid), None, "{invalid}");
         }
     }
 }

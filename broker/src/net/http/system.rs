@@ -1,5 +1,4 @@
-//! The broker itself: is it alive, does it take events, what has it done, and what can be asked of
-//! it.
+//! Requests about the broker itself: liveness, readiness, counters and the `OpenAPI` document.
 
 use std::sync::Arc;
 
@@ -20,10 +19,10 @@ use crate::access::Action;
 use crate::stats::RequestCounts;
 use crate::topic::Health;
 
-/// The description of everything that HTTP offers (`OpenAPI` 3.1).
+/// The `OpenAPI` 3.1 document without the paths of embedded handlers.
 const OPENAPI: &str = include_str!("openapi.json");
 
-/// `GET /`: what this is, for who came here with a browser.
+/// `GET /`: name and version, for people with a browser.
 pub(super) async fn index(uri: Uri) -> Result<JsonResponse, ErrorResponse> {
     QueryParams::parse(&uri, &[])?;
     Ok(JsonResponse(json!({
@@ -43,29 +42,29 @@ pub(super) async fn openapi(
     Ok(([(header::CONTENT_TYPE, json)], http.openapi_document.clone()).into_response())
 }
 
-/// What can be asked of a broker with these receivers.
-pub(super) fn openapi_with(receivers: &[Arc<dyn EmbeddedHandler>]) -> Bytes {
-    if receivers.is_empty() {
+/// The `OpenAPI` document of a broker with these embedded handlers.
+pub(super) fn openapi_with(handlers: &[Arc<dyn EmbeddedHandler>]) -> Bytes {
+    if handlers.is_empty() {
         return Bytes::from_static(OPENAPI.as_bytes());
     }
-    let mut all: Value = serde_json::from_str(OPENAPI).expect("a test reads it");
-    for receiver in receivers {
-        let paths: Value =
-            serde_json::from_str(receiver.openapi_paths()).expect("its tests read it");
+    let mut document: Value = serde_json::from_str(OPENAPI).expect("openapi.json is JSON");
+    for handler in handlers {
+        let paths: Value = serde_json::from_str(handler.openapi_paths())
+            .expect("a handler describes its paths in JSON");
         let paths = paths.as_object().cloned().unwrap_or_default();
-        all["paths"].as_object_mut().expect("it has paths").extend(paths);
+        document["paths"].as_object_mut().expect("`paths` is an object").extend(paths);
     }
-    Bytes::from(all.to_string())
+    Bytes::from(document.to_string())
 }
 
-/// `GET /health`: it answers, so it lives.
+/// `GET /health`: any response means that the broker is alive.
 pub(super) async fn health(uri: Uri) -> Result<JsonResponse, ErrorResponse> {
     QueryParams::parse(&uri, &[])?;
     Ok(JsonResponse(json!({ "status": "ok" })))
 }
 
-/// `GET /ready`: whether it takes events, on every topic; if not, 503.
-/// Which topics do not is told to those who may know which there are.
+/// `GET /ready`: whether every topic accepts events; if not, 503. Only clients that may monitor the
+/// broker see the names of the topics that do not.
 pub(super) async fn ready(
     State(http): State<Arc<HttpState>>,
     Extension(client): Extension<Arc<ConnectedClient>>,
@@ -80,17 +79,18 @@ pub(super) async fn ready(
             Health::Failed => failed.push(topic.name().to_string()),
         }
     }
-    let stops = http.stop.is_cancelled();
-    let ready = full.is_empty() && failed.is_empty() && !stops;
-    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let is_stopping = http.stop.is_cancelled();
+    let is_ready = full.is_empty() && failed.is_empty() && !is_stopping;
+    let status = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     if client.check_action(Action::Monitor).is_err() {
         (full, failed) = (Vec::new(), Vec::new());
     }
-    let answer = json!({ "ready": ready, "stops": stops, "full": full, "sync-failed": failed });
-    Ok((status, JsonResponse(answer)).into_response())
+    let body =
+        json!({ "ready": is_ready, "stops": is_stopping, "full": full, "sync-failed": failed });
+    Ok((status, JsonResponse(body)).into_response())
 }
 
-/// `GET /stats`: counts since the start, and of what receivers have.
+/// `GET /stats`: counters since the start, and those of embedded handlers.
 pub(super) async fn stats(
     State(http): State<Arc<HttpState>>,
     Extension(client): Extension<Arc<ConnectedClient>>,
@@ -111,20 +111,20 @@ pub(super) async fn stats(
         "hooks": request_counts(&stats.webhooks),
         "notices": request_counts(&stats.receiver_requests),
     });
-    for receiver in &http.config.embedded_handlers {
-        if let Some((name, numbers)) = receiver.counters().await {
-            let numbers =
-                numbers.into_iter().map(|(name, number)| (name.to_owned(), number.into()));
-            counts[name] = Value::Object(numbers.collect());
+    for handler in &http.config.embedded_handlers {
+        if let Some((name, counters)) = handler.counters().await {
+            let counters =
+                counters.into_iter().map(|(name, count)| (name.to_owned(), count.into()));
+            counts[name] = Value::Object(counters.collect());
         }
     }
     Ok(JsonResponse(counts))
 }
 
-fn request_counts(visits: &RequestCounts) -> Value {
+fn request_counts(counts: &RequestCounts) -> Value {
     json!({
-        "taken": visits.accepted.value(),
-        "refused": visits.refused.value(),
-        "limited": visits.limited.value(),
+        "taken": counts.accepted.value(),
+        "refused": counts.refused.value(),
+        "limited": counts.limited.value(),
     })
 }

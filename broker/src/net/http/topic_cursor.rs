@@ -1,5 +1,4 @@
-//! What streams of events and long polls share: where they begin, what they leave out, and events
-//! in their turn.
+//! The cursor of a stream or a long poll on a topic, and the filter of its events.
 
 use std::sync::Arc;
 use std::task::{Context, Waker};
@@ -12,17 +11,17 @@ use super::request_input::QueryParams;
 use crate::net::Hub;
 use crate::topic::{Fetched, Lag, Reader, WaiterSlot};
 
-/// Which events are wanted.
+/// Selects events by their target.
 #[derive(Debug, Clone, Default)]
 pub(super) struct EventFilter {
-    /// Those about a URL on this host.
+    /// The target is a URL on this host.
     host: Option<String>,
-    /// Those about a target that begins so.
+    /// The target begins with this text, as written or in its canonical form.
     prefix: Option<String>,
 }
 
 impl EventFilter {
-    /// The parameters of it.
+    /// The query parameters of a filter.
     pub(super) const PARAMS: [&str; 2] = ["host", "prefix"];
 
     pub(super) fn from_params(params: &QueryParams) -> Self {
@@ -30,7 +29,7 @@ impl EventFilter {
         Self { host, prefix: params.get("prefix").map(str::to_owned) }
     }
 
-    /// Whether everything is wanted.
+    /// Whether the filter leaves no event out.
     pub(super) fn matches_all(&self) -> bool {
         self.host.is_none() && self.prefix.is_none()
     }
@@ -40,57 +39,59 @@ impl EventFilter {
             return true;
         }
         let Some(target) = Payload::parse(payload).target() else { return false };
-        let begins = |prefix: &String| {
+        let has_prefix = |prefix: &String| {
             target.starts_with(prefix.as_str())
                 || CanonicalUrl::parse(target).is_ok_and(|url| url.as_str().starts_with(prefix))
         };
         let is_on = |host: &String| CanonicalUrl::parse(target).is_ok_and(|url| url.host() == host);
-        self.host.as_ref().is_none_or(is_on) && self.prefix.as_ref().is_none_or(begins)
+        self.host.as_ref().is_none_or(is_on) && self.prefix.as_ref().is_none_or(has_prefix)
     }
 }
 
-/// A cursor on a topic that some task follows. Whoever only reads makes no topic: one that is not
-/// there is waited for, and followed from its first event when it is.
+/// A cursor on a topic. Reading creates no topic: the cursor waits for a topic that does not exist,
+/// and begins at its first event when another client creates it.
 #[derive(Debug)]
 pub(super) struct TopicCursor {
     hub: Arc<Hub>,
     topic: TopicName,
-    /// What was asked for, of a topic that is not there yet.
+    /// `None` while the topic does not exist.
     reader: Option<Reader>,
-    /// Among those who wait for new topics.
+    /// The place of this task among those that wait for new topics.
     waiter_slot: Option<WaiterSlot>,
 }
 
-/// What comes next.
+/// What [`TopicCursor::next`] returns.
 #[derive(Debug)]
 pub(super) enum NextEvents {
-    /// Encoded lines of events from this number on.
+    /// Encoded lines of events from this seq on.
     Lines(Seq, Bytes),
-    /// These were kept and are gone.
+    /// These events existed and are gone.
     Lag(Lag),
-    /// These never were.
+    /// These seqs are empty.
     Gap(Lag),
-    /// Nothing at the moment, unless the disk is just asked. The task is woken when there is.
+    /// No event is available now. The task is woken when one is.
     Empty {
-        /// The disk is asked.
+        /// A read from the disk is under way.
         is_reading_disk: bool,
     },
 }
 
 impl TopicCursor {
-    /// Begins; `from` is what the parameter says, or the number after the last one that is known.
+    /// Opens a cursor at `from`, or at new events.
     pub(super) fn open(
         hub: &Arc<Hub>,
         topic: TopicName,
         from: Option<StartAt>,
     ) -> Result<Self, ErrorResponse> {
-        let is_there = hub.topics.find(topic.as_str()).is_some();
+        let exists = hub.topics.find(topic.as_str()).is_some();
         let reader = match from {
-            // A number beyond the first is of another broker; the topic says so.
-            _ if is_there => Some(hub.topics.subscribe(&topic, from, Waker::noop().clone())?),
+            // The topic rejects a seq that it has not reached.
+            _ if exists => Some(hub.topics.subscribe(&topic, from, Waker::noop().clone())?),
             Some(StartAt::Seq(seq)) if seq > Seq(1) => {
-                let text =
-                    format!("next is 1; {topic} has not come to {seq}: there is no such topic");
+                // The same error as of an existing topic: the seq is from another broker.
+                let text = format!(
+                    "next is 1; {topic} does not exist, so it has not reached {seq}; begin at first"
+                );
                 return Err(ProtocolError::new(Code::Conflict, text).into());
             }
             _ => None,
@@ -98,23 +99,22 @@ impl TopicCursor {
         Ok(Self { hub: Arc::clone(hub), topic, reader, waiter_slot: None })
     }
 
-    /// The next number to take.
+    /// The seq of the next event to return.
     pub(super) fn next_seq(&self) -> Seq {
         self.reader.as_ref().map_or(Seq(1), Reader::cursor)
     }
 
-    /// Whether the cursor is where it was to begin, and not below because the disk is asked where
-    /// that is.
+    /// Whether the start is known. While the disk is searched for it, the cursor is below it.
     pub(super) fn is_start_resolved(&self) -> bool {
         self.reader.as_ref().is_none_or(Reader::is_start_resolved)
     }
 
-    /// The number of the topic, once it is there.
+    /// The number of the topic, if it exists.
     pub(super) fn topic_id(&self) -> Option<u64> {
         self.reader.as_ref().map(|reader| reader.topic().id())
     }
 
-    /// Takes at most about so many bytes, and at least one batch if there is one.
+    /// Returns about `bytes_max` at most, and at least one batch if there is one.
     pub(super) fn next(&mut self, cx: &mut Context<'_>, bytes_max: usize) -> NextEvents {
         if self.reader.is_none() && self.topic_exists_or_wait(cx) {
             let first = Some(StartAt::First);
@@ -124,22 +124,22 @@ impl TopicCursor {
             return NextEvents::Empty { is_reading_disk: false };
         };
         reader.set_waker(cx.waker());
-        let mut run = None;
-        match reader.fetch(bytes_max, 1, |first, lines| run = Some((first, lines))) {
+        let mut batch = None;
+        match reader.fetch(bytes_max, 1, |first, lines| batch = Some((first, lines))) {
             Fetched::Lag(lag) => NextEvents::Lag(lag),
             Fetched::Gap(gap) => NextEvents::Gap(gap),
-            Fetched::Delivered => match run {
+            Fetched::Delivered => match batch {
                 Some((first, lines)) => NextEvents::Lines(first, lines),
                 None => NextEvents::Empty { is_reading_disk: reader.waits_for_disk() },
             },
         }
     }
 
-    /// Whether the topic has come into being. If not, the task is woken to look again.
+    /// Whether the topic exists. If not, the next new topic wakes the task.
     fn topic_exists_or_wait(&mut self, cx: &Context<'_>) -> bool {
         let topics = &self.hub.topics;
-        let look = || topics.find(self.topic.as_str());
-        topics.new_topic_waiters.find_or_wait(&mut self.waiter_slot, cx.waker(), look).is_some()
+        let find = || topics.find(self.topic.as_str());
+        topics.new_topic_waiters.find_or_wait(&mut self.waiter_slot, cx.waker(), find).is_some()
     }
 }
 

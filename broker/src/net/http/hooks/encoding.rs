@@ -1,9 +1,9 @@
-//! How bytes are written in headers and secrets.
+//! Text encodings of bytes in headers and secrets: hex and Base64.
 
 use data_encoding::{BASE64, BASE64_NOPAD, HEXLOWER, HEXLOWER_PERMISSIVE};
 use serde::Deserialize;
 
-/// How bytes are written.
+/// A text encoding of bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Encoding {
@@ -20,7 +20,7 @@ impl Encoding {
         }
     }
 
-    /// How others write them.
+    /// Encodes bytes: hex in lower case, Base64 with padding.
     pub(super) fn encode(self, bytes: &[u8]) -> String {
         match self {
             Self::Hex => HEXLOWER.encode(bytes),
@@ -28,7 +28,7 @@ impl Encoding {
         }
     }
 
-    /// The bytes, if that is how they are written.
+    /// Decodes a text: hex in any case, Base64 with or without padding.
     pub(super) fn decode(self, text: &str) -> Option<Vec<u8>> {
         match self {
             Self::Hex => HEXLOWER_PERMISSIVE.decode(text.as_bytes()).ok(),
@@ -37,7 +37,7 @@ impl Encoding {
     }
 }
 
-/// Senders write Base64 with its padding, with a part of it, or without.
+/// Accepts full, partial and no padding, because senders differ.
 fn decode_base64(text: &str) -> Option<Vec<u8>> {
     let digits = text.trim_end_matches('=');
     let padding_max = (4 - digits.len() % 4) % 4;
@@ -59,14 +59,14 @@ mod tests {
         }
         assert_eq!(Encoding::Hex.encode(&[0, 0xaf]), "00af");
         assert_eq!(Encoding::Hex.decode("AF"), Some(vec![0xaf]));
-        for wrong in ["a", "ag", " a", "+a", "ä"] {
-            assert_eq!(Encoding::Hex.decode(wrong), None, "{wrong}");
+        for invalid in ["a", "ag", " a", "+a", "ä"] {
+            assert_eq!(Encoding::Hex.decode(invalid), None, "{invalid}");
         }
         for text in ["YQ==", "YQ=", "YQ"] {
             assert_eq!(Encoding::Base64.decode(text), Some(vec![b'a']), "{text}");
         }
-        for wrong in ["Y_", "YR==", "YQ===", "YWJj=", "Y===", "YQ==YQ==", "=", " YQ", "YQ\n"] {
-            assert_eq!(Encoding::Base64.decode(wrong), None, "{wrong}");
+        for invalid in ["Y_", "YR==", "YQ===", "YWJj=", "Y===", "YQ==YQ==", "=", " YQ", "YQ\n"] {
+            assert_eq!(Encoding::Base64.decode(invalid), None, "{invalid}");
         }
     }
 }

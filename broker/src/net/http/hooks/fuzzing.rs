@@ -1,4 +1,4 @@
-//! Requests to a webhook, and recipes that somebody wrote.
+//! Fuzz targets: requests to a webhook, and recipes.
 
 use std::sync::LazyLock;
 
@@ -13,27 +13,28 @@ use crate::access::is_below;
 const PREFIX: &str = "https://a.example/x/";
 const SECRET: &str = "whsec_aHVzaC1odXNoLWh1c2gtaHVzaC1odXNo";
 
-/// One of each kind of sender, and of each place of URLs.
+/// Hooks with each kind of signature and each kind of URL location.
 static HOOKS: LazyLock<Vec<Hook>> = LazyLock::new(|| {
     let signatures = ["github", "gitlab", "standard-webhooks", "slack", "stripe", "ghost"];
-    let places = [
+    let locations = [
         json!({ "pointer": "/u/*" }),
         json!([{ "pointer": "/a/0/b~1c" }, { "header": "X-Url" }]),
         json!({ "field": "url" }),
         json!([{ "field": "payload", "pointer": "/u/*/v" }, { "field": "url" }]),
     ];
-    let hooks = signatures.iter().zip(places.iter().cycle()).map(|(signature, url)| {
+    let hooks = signatures.iter().zip(locations.iter().cycle()).map(|(signature, url)| {
         let table = json!({
             "name": "forge", "secret-env": "FORGE", "signature": signature, "url": url,
             "prefixes": [PREFIX], "attributes": { "source": "forge", "prio": 5 },
         });
-        let recipe: Recipe = table.to_string().parse().expect("this recipe is right");
-        recipe.with_secret(SECRET).expect("this secret is of every form")
+        let recipe: Recipe = table.to_string().parse().expect("the recipe is valid");
+        recipe.with_secret(SECRET).expect("the secret is valid in each encoding")
     });
     hooks.collect()
 });
 
-/// Which hook, the headers up to an empty line, and the body; or, first of all `{`, a recipe.
+/// Input: a byte that selects the hook, headers up to an empty line, and the body; or a recipe, if
+/// the first byte is `{`.
 pub(crate) fn fuzz_webhook(bytes: &[u8]) {
     let Some((first, rest)) = bytes.split_first() else { return };
     if *first == b'{' {
@@ -41,10 +42,10 @@ pub(crate) fn fuzz_webhook(bytes: &[u8]) {
     }
     let hook = &HOOKS[usize::from(*first) % HOOKS.len()];
     let (headers, body) = parse_request(rest);
-    // Nobody guesses a signature.
-    let verified = hook.verify(&headers, body, 1_700_000_000_000);
-    let authentic = verified.unwrap_or(VerifiedRequest { digest: [7; 32], signed_unix_ms: None });
-    check_events(hook, &authentic, &headers, body);
+    // A fuzzer cannot produce a valid signature, so the events are checked without one.
+    let result = hook.verify(&headers, body, 1_700_000_000_000);
+    let verified = result.unwrap_or(VerifiedRequest { digest: [7; 32], signed_unix_ms: None });
+    check_events(hook, &verified, &headers, body);
 }
 
 fn parse_request(bytes: &[u8]) -> (HeaderMap, &[u8]) {
@@ -62,39 +63,42 @@ fn parse_request(bytes: &[u8]) -> (HeaderMap, &[u8]) {
     (headers, rest)
 }
 
-/// What is announced is below the prefix, and says what the recipe says.
-fn check_events(hook: &Hook, authentic: &VerifiedRequest, headers: &HeaderMap, body: &[u8]) {
-    let Ok(announced) = hook.events(authentic, headers, body) else { return };
-    assert!((1..=100).contains(&announced.payloads.len()), "{}", announced.payloads.len());
-    let prefix = CanonicalUrl::parse(PREFIX).expect("it is a URL");
-    for payload in &announced.payloads {
-        assert!(text::check(payload.as_bytes()).is_ok(), "{payload:?} is a line");
+/// Each event has a URL below the prefix, the attributes of the recipe, and an id.
+fn check_events(hook: &Hook, verified: &VerifiedRequest, headers: &HeaderMap, body: &[u8]) {
+    let Ok(events) = hook.events(verified, headers, body) else { return };
+    assert!((1..=100).contains(&events.payloads.len()), "{}", events.payloads.len());
+    let prefix = CanonicalUrl::parse(PREFIX).expect("the prefix is a URL");
+    for payload in &events.payloads {
+        assert!(text::check(payload.as_bytes()).is_ok(), "{payload:?} is not a line");
         let read = Payload::parse(payload);
-        let url =
-            CanonicalUrl::parse(read.target().expect("it is about a URL")).expect("it is one");
-        assert!(is_below(&url, &prefix), "{url} is somebody else's");
-        let said: Vec<_> = read.attributes().collect();
-        assert!(said.starts_with(&[("prio", "5"), ("source", "forge")]), "{payload:?}");
-        assert!(said.len() == 3 && said[2].0 == "id", "{payload:?}");
+        let target = read.target().expect("the event has no target");
+        let url = CanonicalUrl::parse(target).expect("the target is not a URL");
+        assert!(is_below(&url, &prefix), "{url} is not below {prefix}");
+        let attributes: Vec<_> = read.attributes().collect();
+        assert!(attributes.starts_with(&[("prio", "5"), ("source", "forge")]), "{payload:?}");
+        assert!(attributes.len() == 3 && attributes[2].0 == "id", "{payload:?}");
     }
 }
 
-/// What somebody wrote is understood or refused in a line; URLs are where it says.
+/// A recipe is accepted or rejected with a message. An accepted one yields only valid events.
 fn fuzz_recipe(bytes: &[u8]) {
     let Ok(json) = std::str::from_utf8(bytes) else { return };
-    // Below the table in its first line, a request in the others.
+    // The first line is the table of the recipe, the rest is a request.
     let (table, rest) = json.split_once('\n').unwrap_or((json, ""));
-    let written: Result<Value, _> = serde_json::from_str(table);
+    let parsed: Result<Value, _> = serde_json::from_str(table);
     match table.parse::<Recipe>() {
         Ok(recipe) => {
-            assert!(written.is_ok());
+            assert!(parsed.is_ok());
             let Ok(hook) = recipe.with_secret(SECRET) else { return };
             let (headers, body) = parse_request(rest.as_bytes());
-            let authentic = VerifiedRequest { digest: [7; 32], signed_unix_ms: None };
-            if let Ok(announced) = hook.events(&authentic, &headers, body) {
-                for payload in &announced.payloads {
-                    assert!(text::check(payload.as_bytes()).is_ok(), "{payload:?} is a line");
-                    assert!(Payload::parse(payload).target().is_some(), "{payload:?} has a target");
+            let verified = VerifiedRequest { digest: [7; 32], signed_unix_ms: None };
+            if let Ok(events) = hook.events(&verified, &headers, body) {
+                for payload in &events.payloads {
+                    assert!(text::check(payload.as_bytes()).is_ok(), "{payload:?} is not a line");
+                    assert!(
+                        Payload::parse(payload).target().is_some(),
+                        "{payload:?} has no target"
+                    );
                 }
             }
         }

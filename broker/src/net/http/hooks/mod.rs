@@ -1,18 +1,17 @@
-//! `POST /hooks/{name}`: webhooks of forges, CMSs and others become events.
+//! `POST /hooks/{name}`: publishes the webhooks of forges, CMSs and other senders as events.
 //!
 //! ```text
-//!  body, within its limits ─▶ signature ─▶ its rate ─▶ URLs ─▶ prefixes ─▶ share ─▶ topic
-//!         408, 413            404, 429      429  400, 415, 422   422        429     200
+//!  body, within its limits ─▶ signature ─▶ its rate ─▶ URLs ─▶ prefixes ─▶ budget ─▶ topic
+//!         408, 413            404, 429      429  400, 415, 422   422        429      200
 //! ```
 //!
-//! Who is not the configured sender is told nothing, and nothing that it sent is looked into: a
-//! hook that there is not, an address that may not send and a signature that is wrong have the same
-//! answer, after the same work. Sent again, a request has the answer that it had, and nothing is
-//! published: its events have ids that are made of what was signed.
+//! An unverified request is rejected before its body is parsed. An unknown hook, an address that
+//! may not send and a wrong signature get the same answer, after the same work. A repeated request
+//! gets the answer of the first one and publishes nothing: the ids of its events are made of what
+//! was signed.
 //!
-//! What is announced is the recipe's, except for URLs, and these lie below the recipe's prefixes.
-//! So what gives an event power over others (`every`, `prio`, `job`, `hub`) comes from the
-//! configuration alone.
+//! An event consists of the recipe's attributes and a URL below the recipe's prefixes. So
+//! privileged attributes (`every`, `prio`, `job`, `hub`) come from the configuration alone.
 
 mod encoding;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -51,15 +50,15 @@ use crate::audit::{AuditEvent, Initiator};
 use crate::rate_limit::{Rate, RateLimiter, SOURCES_MAX, Source, TokenBucket};
 use crate::topic::Topic;
 
-/// How often a source is told that it has not signed, of all hooks together, whether there are such
-/// or not. Beyond that it is told to wait.
+/// Unverified requests of one source to all hooks together, existing or not. They get 404, and
+/// further ones 429.
 const UNVERIFIED_RATE: Rate = Rate { per_minute: 60, burst: 60 };
 
 /// The address from which a connection came.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PeerIp(pub(super) IpAddr);
 
-/// The name of a hook as it is asked for, which may be anything.
+/// The name of a hook in the path of a request; any text.
 pub(super) struct RequestedHookName(String);
 
 impl FromStr for RequestedHookName {
@@ -70,24 +69,24 @@ impl FromStr for RequestedHookName {
     }
 }
 
-/// All hooks, and how much they were used.
+/// All hooks, their limits, and the requests that they have accepted recently.
 #[derive(Debug)]
 pub(super) struct Hooks {
     table: RwLock<HookTable>,
-    /// Which name has which decoy, that nobody can tell.
+    /// Assigns a decoy to each unknown name. Random, so that a client cannot predict it.
     decoy_hasher: RandomState,
-    /// For each source and each hook, by its place, of what was signed; `None` stands for
-    /// everything else.
+    /// The rates of verified requests, by source and index of the hook; `None` counts the
+    /// unverified requests of a source.
     source_limits: Mutex<RateLimiter<(Source, Option<usize>)>>,
-    /// What all hooks together may publish, in events.
+    /// The events that all hooks together may publish.
     event_budget: Mutex<TokenBucket>,
     event_rate: RwLock<Rate>,
-    /// Requests that were taken lately, and which numbers their events have.
+    /// Requests that were accepted recently, with the seqs of their events.
     recent_requests: IdempotencyKeys,
 }
 
-/// Hooks, and for each of them one that takes as long and that nobody can use, which is asked where
-/// there is no hook. At least one of these.
+/// The hooks, and a decoy for each. A request for an unknown hook is verified with a decoy, so that
+/// it takes as long as for a hook. There is at least one decoy.
 #[derive(Debug)]
 struct HookTable {
     hooks: Vec<Arc<Hook>>,
@@ -105,7 +104,7 @@ impl From<Vec<Hook>> for HookTable {
 }
 
 impl Hooks {
-    /// `hook_events_per_minute` is the number of events that all of them together may publish a
+    /// `hook_events_per_minute` is the number of events that all hooks together may publish per
     /// minute.
     pub(super) fn new(hooks: Vec<Hook>, hook_events_per_minute: u32) -> Self {
         Self {
@@ -118,22 +117,22 @@ impl Hooks {
         }
     }
 
-    /// Other hooks from here on, or the same with other secrets. How much a source has asked of the
-    /// hook that was at the same place before is held against it for a minute.
+    /// Replaces the hooks and their secrets. Rates are kept by index: for a minute, the requests to
+    /// the old hook at an index count towards the rate of the new one.
     pub(super) fn replace(&self, hooks: Vec<Hook>, hook_events_per_minute: u32) {
         *self.table.write() = hooks.into();
         *self.event_rate.write() = event_rate(hook_events_per_minute);
     }
 
-    /// The hook of that name for those who come from there, and its place; a decoy without a place
-    /// if there is none. A name has the same decoy each time, as it would have the same hook.
-    fn find(&self, name: &str, from: IpAddr) -> (Option<usize>, Arc<Hook>) {
+    /// Returns the hook of that name and its index, if `sender` may use it; otherwise a decoy and
+    /// `None`. A name always has the same decoy, as it would always have the same hook.
+    fn find(&self, name: &str, sender: IpAddr) -> (Option<usize>, Arc<Hook>) {
         let HookTable { hooks, decoys } = &*self.table.read();
         let decoy = self.decoy_hasher.hash_one(name) % decoys.len() as u64;
-        let decoy = &decoys[usize::try_from(decoy).expect("it is below a length")];
-        let found = hooks.iter().enumerate().find(|(_, hook)| hook.recipe().name == name);
-        match found.filter(|(_, hook)| hook.senders().allows(from)) {
-            Some((at, hook)) => (Some(at), Arc::clone(hook)),
+        let decoy = &decoys[usize::try_from(decoy).expect("the remainder is below a `usize`")];
+        let hook = hooks.iter().enumerate().find(|(_, hook)| hook.recipe().name == name);
+        match hook.filter(|(_, hook)| hook.senders().allows(sender)) {
+            Some((index, hook)) => (Some(index), Arc::clone(hook)),
             None => (None, Arc::clone(decoy)),
         }
     }
@@ -142,20 +141,20 @@ impl Hooks {
 fn event_rate(hook_events_per_minute: u32) -> Rate {
     Rate {
         per_minute: hook_events_per_minute,
-        // One request, however slowly they come, has to fit.
+        // At any rate, one request with the largest number of URLs must fit.
         burst: hook_events_per_minute.max(url_location::URLS_MAX),
     }
 }
 
-/// The decoy where there are no hooks at all.
+/// The decoy of a broker without hooks.
 fn default_decoy() -> Hook {
     let recipe = r#"{"name":"none","secret-env":"","signature":"github","url":{"field":""},
         "prefixes":["http://localhost/"]}"#;
-    let recipe: Recipe = recipe.parse().expect("it is a recipe");
-    recipe.with_secret(&"x".repeat(32)).expect("it is a secret").decoy()
+    let recipe: Recipe = recipe.parse().expect("the recipe above is valid");
+    recipe.with_secret(&"x".repeat(32)).expect("the secret is long enough").decoy()
 }
 
-/// Answered when all of the events are as safe as their topic promises.
+/// Responds when all events are as safe as their topic promises.
 pub(super) async fn receive(
     State(http): State<Arc<HttpState>>,
     Extension(client): Extension<Arc<ConnectedClient>>,
@@ -167,70 +166,71 @@ pub(super) async fn receive(
 ) -> Result<JsonResponse, ErrorResponse> {
     QueryParams::parse(&uri, &[])?;
     let hooks = &http.hooks;
-    // Whether there is such a hook makes no difference for who cannot sign.
-    let (at, hook) = hooks.find(&name, peer);
-    // Whatever type it says: that is looked at when it is known who sends it.
+    // An unknown hook has a decoy, so that the client cannot tell the difference.
+    let (index, hook) = hooks.find(&name, peer);
+    // The content type is checked after the signature.
     let received = http.unverified_bodies.receive_untyped(body).await?;
     let body = &received.bytes;
     let now = http.hub.clock.now();
     let source = Source::from(peer);
-    let refuse = |hook: Option<&Hook>, reason: &dyn fmt::Display| {
-        // Whoever signs pays nothing for those who do not, who may come through the same proxy.
-        let taken = hooks.source_limits.lock().take((source, None), UNVERIFIED_RATE, now);
-        match taken {
+    let reject = |hook: Option<&Hook>, reason: &dyn fmt::Display| {
+        // A separate rate: behind one proxy, unverified requests must not slow down verified ones.
+        let permit = hooks.source_limits.lock().take((source, None), UNVERIFIED_RATE, now);
+        match permit {
             Ok(()) => reject_unverified(&http, &client, hook, reason),
             Err(wait_ms) => rate_limited(&http, &client, wait_ms, "requests from this address"),
         }
     };
-    let authentic = match hook.verify(&headers, body, http.hub.clock.unix_ms()) {
-        Ok(authentic) if at.is_some() => authentic,
-        Ok(_) => return Err(refuse(None, &"nobody has that secret")),
-        Err(_) if at.is_none() => {
-            return Err(refuse(None, &"there is no such hook for this address"));
+    let verified = match hook.verify(&headers, body, http.hub.clock.unix_ms()) {
+        Ok(verified) if index.is_some() => verified,
+        Ok(_) => return Err(reject(None, &"the signature is that of a decoy")),
+        Err(_) if index.is_none() => {
+            return Err(reject(None, &"no hook of this name accepts this address"));
         }
-        Err(doubt) => return Err(refuse(Some(&hook), &doubt)),
+        Err(error) => return Err(reject(Some(&hook), &error)),
     };
     client.mark_verified();
-    let taken = hooks.source_limits.lock().take((source, at), hook.rate(), now);
-    taken.map_err(|wait_ms| rate_limited(&http, &client, wait_ms, "requests from this address"))?;
+    let permit = hooks.source_limits.lock().take((source, index), hook.rate(), now);
+    permit
+        .map_err(|wait_ms| rate_limited(&http, &client, wait_ms, "requests from this address"))?;
     check_encoding(&headers)?;
-    let announced = hook.events(&authentic, &headers, body)?;
+    let events = hook.events(&verified, &headers, body)?;
     drop(received);
     let topic = http.hub.topics.open(hook.topic())?;
-    let payloads: Vec<Cow<'_, str>> = announced.payloads.into_iter().map(Cow::Owned).collect();
-    let Some(key) = announced.idempotency_key else {
+    let payloads: Vec<Cow<'_, str>> = events.payloads.into_iter().map(Cow::Owned).collect();
+    let Some(key) = events.idempotency_key else {
         let seqs = publish(&http, &client, &name, &topic, &payloads).await?;
         http.hub.stats.webhooks.accepted.add(1);
         return confirm(&topic, seqs).await;
     };
-    // A key stands for one body, so that there is nothing to compare. Of two at once the topic
-    // finds the second by its ids.
-    let id = IdempotencyKey { topic_id: topic.id(), principal: hook.recipe().name.clone(), key };
-    let (serial, seqs) = match hooks.recent_requests.begin(&id, 0, now) {
+    // The key is made of the events, so no body hash is compared. If two equal requests run at
+    // once, the topic recognizes the events of the second by their ids.
+    let key = IdempotencyKey { topic_id: topic.id(), principal: hook.recipe().name.clone(), key };
+    let (use_id, seqs) = match hooks.recent_requests.begin(&key, 0, now) {
         KeyState::Completed(seqs) => (None, seqs),
         KeyState::InProgress | KeyState::BodyMismatch => {
             (None, publish(&http, &client, &name, &topic, &payloads).await?)
         }
-        KeyState::New(serial) => {
+        KeyState::New(use_id) => {
             let published = publish(&http, &client, &name, &topic, &payloads).await;
-            hooks.recent_requests.finish(&id, serial, published.as_deref().ok());
-            (Some(serial), published?)
+            hooks.recent_requests.finish(&key, use_id, published.as_deref().ok());
+            (Some(use_id), published?)
         }
     };
     http.hub.stats.webhooks.accepted.add(1);
-    let answer = confirm(&topic, seqs).await;
-    if let (Err(_), Some(serial)) = (&answer, serial) {
-        hooks.recent_requests.finish(&id, serial, None);
+    let response = confirm(&topic, seqs).await;
+    if let (Err(_), Some(use_id)) = (&response, use_id) {
+        hooks.recent_requests.finish(&key, use_id, None);
     }
-    answer
+    response
 }
 
-/// Who publishes what a webhook brings.
+/// The publisher of a hook's events in the audit log.
 fn initiator(client: &ConnectedClient, hook: &str) -> Initiator {
     client.initiator().with_name(format!("hook:{hook}"))
 }
 
-/// Appends events, as many as webhooks may bring.
+/// Appends the events of a webhook, within the budget of all webhooks.
 async fn publish(
     http: &HttpState,
     client: &ConnectedClient,
@@ -240,12 +240,12 @@ async fn publish(
 ) -> Result<Vec<Seq>, ErrorResponse> {
     let events = u32::try_from(payloads.len()).unwrap_or(u32::MAX);
     take_event_budget(http, client, events)?;
-    // By the same connection others come, and other webhooks.
-    let by = initiator(client, hook);
-    let conn = by.conn;
+    // One connection may carry requests of several hooks and clients.
+    let initiator = initiator(client, hook);
+    let conn = initiator.conn;
     http.hub.audit.identity_changed(conn);
     let appended =
-        wait_for_memory(http, topic).await.and_then(|()| append(http, topic, by, payloads));
+        wait_for_memory(http, topic).await.and_then(|()| append(http, topic, initiator, payloads));
     http.hub.audit.identity_changed(conn);
     if appended.is_err() {
         http.hooks.event_budget.lock().refund(*http.hooks.event_rate.read(), events);
@@ -253,19 +253,19 @@ async fn publish(
     appended
 }
 
-/// What webhooks bring must not be all that there is: so many events a minute are theirs, in
-/// whatever number of requests they come, and all other ways in have the rest.
+/// Takes events from the budget of all webhooks. The budget leaves capacity for the other
+/// transports, at any number of requests.
 fn take_event_budget(
     http: &HttpState,
     client: &ConnectedClient,
     events: u32,
 ) -> Result<(), ErrorResponse> {
     let now = http.hub.clock.now();
-    let taken = http.hooks.event_budget.lock().take(*http.hooks.event_rate.read(), events, now);
-    taken.map_err(|wait_ms| rate_limited(http, client, wait_ms, "events of all webhooks together"))
+    let permit = http.hooks.event_budget.lock().take(*http.hooks.event_rate.read(), events, now);
+    permit.map_err(|wait_ms| rate_limited(http, client, wait_ms, "events of all webhooks together"))
 }
 
-/// Refuses one that is too many, of `what`; it may be taken after so many ms.
+/// Rejects a request above a rate limit (429), to be repeated after `wait_ms`.
 fn rate_limited(
     http: &HttpState,
     client: &ConnectedClient,
@@ -276,7 +276,8 @@ fn rate_limited(
     http.hub.stats.webhooks.too_many_requests(wait_ms, what)
 }
 
-/// What everybody hears who is not the sender. Why is for the log, in our own words alone.
+/// Rejects an unverified request, with the same answer in all cases. Only the logs have the reason,
+/// which contains no byte of the request.
 fn reject_unverified(
     http: &HttpState,
     client: &ConnectedClient,
@@ -287,7 +288,7 @@ fn reject_unverified(
     client.audit(AuditEvent::Refused { why: &format!("webhook: {reason}") });
     if let Some(held_back) = http.hub.stats.webhooks.count_refused(http.hub.clock.now()) {
         let hook = hook.map_or("none", |hook| &hook.recipe().name);
-        tracing::warn!(%peer, hook, %reason, held_back, "a webhook was refused");
+        tracing::warn!(%peer, hook, %reason, held_back, "rejected a webhook");
     }
     ErrorResponse::new(StatusCode::NOT_FOUND, "unknown", "there is no such webhook")
 }

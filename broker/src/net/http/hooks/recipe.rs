@@ -1,5 +1,5 @@
-//! What the configuration says of a webhook: who may send, how that is known, what may be
-//! announced, where.
+//! Recipes: the configuration of a webhook. A recipe defines the senders, the signature, the URLs
+//! that may be announced, and the topic.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,23 +17,23 @@ use super::url_location::{self, UrlLocation};
 use crate::access::{SourceFilter, UrlPrefix};
 use crate::rate_limit::Rate;
 
-/// Bytes of the attributes of a recipe.
+/// Bytes of the attributes that a recipe adds to its events.
 const ATTRIBUTES_BYTES_MAX: usize = 4 << 10;
 
-/// Secrets that are good at the same time: an old one and its successor, while the sender changes.
+/// Secrets that are valid at the same time, so that an old one stays valid during a change.
 const SECRETS_MAX: usize = 4;
 
-/// A shorter secret may be guessed: whoever signs is never told to wait for those who do not, so
-/// that anybody may try as many as they like.
+/// A shorter secret may be guessed. Verified requests are accepted at any number of unverified
+/// ones, so the rate limit does not stop a client that guesses.
 pub const SECRET_BYTES_MIN: usize = 16;
 
-/// Requests a minute from one address, and at once, where a recipe does not say it.
+/// The default rate of one source.
 const DEFAULT_RATE: Rate = Rate { per_minute: 60, burst: 60 };
 const RATE_MAX: u32 = 60_000;
 
-/// What stands in a `[[hook]]`.
+/// The keys of a `[[hook]]`.
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", expecting = "a table of a hook")]
 struct HookSection {
     name: String,
     topic: Option<String>,
@@ -51,21 +51,21 @@ struct HookSection {
     repeats: bool,
 }
 
-/// Where a secret is. It is never in the configuration itself.
+/// Where a secret is stored. The configuration itself never contains a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SecretSource {
-    /// A file, with one secret a line.
+    /// A file, with one secret per line.
     File(PathBuf),
-    /// A variable of the environment.
+    /// An environment variable.
     EnvVar(String),
 }
 
-/// A webhook as it is configured, without its secret.
+/// A configured webhook, without its secret.
 #[derive(Debug, Clone)]
 pub struct Recipe {
     /// Its name in the path of requests.
     pub name: String,
-    /// Where its secret is.
+    /// Where its secret is stored.
     pub secret: SecretSource,
     topic: TopicName,
     scheme: SignatureScheme,
@@ -75,18 +75,19 @@ pub struct Recipe {
     attributes: String,
     senders: SourceFilter,
     rate: Rate,
+    /// Whether a repeated request is published again.
     repeats: bool,
 }
 
-/// A webhook that can be received.
+/// A webhook with its secrets.
 #[derive(Debug, Clone)]
 pub struct Hook {
     recipe: Recipe,
-    /// One of them is known to the sender.
+    /// All are valid; the sender uses one of them.
     secrets: Vec<Secret>,
 }
 
-/// Of a table as JSON, as a flag has it.
+/// Parses a table in JSON, the form of the flag `--hook`.
 impl FromStr for Recipe {
     type Err = String;
 
@@ -98,7 +99,7 @@ impl FromStr for Recipe {
     }
 }
 
-/// What is wrong, without the line and column of JSON that nobody wrote.
+/// The message without line and column, which refer to JSON that the operator has not written.
 fn without_location(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.rsplit_once(" at line ").map_or(text.clone(), |(text, _)| text.to_owned())
@@ -107,33 +108,36 @@ fn without_location(error: &serde_json::Error) -> String {
 impl Recipe {
     fn from_section(table: HookSection) -> Result<Self, String> {
         if !is_name(&table.name) {
-            return Err("a name is 1 to 64 letters, digits, '.', '_' or '-'".to_owned());
+            return Err("`name` must be 1 to 64 letters, digits, '.', '_' or '-'".to_owned());
         }
         let secret = match (table.secret_file, table.secret_env) {
             (Some(file), None) => SecretSource::File(file),
             (None, Some(variable)) => SecretSource::EnvVar(variable),
-            _ => return Err("give `secret-file` or `secret-env`".to_owned()),
+            _ => return Err("expected either `secret-file` or `secret-env`".to_owned()),
         };
         let topic = table.topic.as_deref().unwrap_or(DEFAULT_TOPIC);
         let prefixes = table.prefixes.iter().map(|prefix| prefix.parse());
         let prefixes: Vec<UrlPrefix> =
             prefixes.collect::<Result<_, _>>().map_err(|error| format!("`prefixes`: {error}"))?;
         if prefixes.is_empty() {
-            return Err("`prefixes` is empty, so that nothing could be announced".to_owned());
+            return Err(
+                "`prefixes` is empty; list the URL prefixes that it may announce".to_owned()
+            );
         }
         let senders = match table.senders {
             None => SourceFilter::default(),
-            Some(nets) if nets.is_empty() => {
-                return Err("`senders` is empty; leave it out if they may be anywhere".to_owned());
+            Some(networks) if networks.is_empty() => {
+                return Err("`senders` is empty; leave it out to accept any address".to_owned());
             }
-            Some(nets) => {
-                let nets = nets.iter().map(|net| net.parse()).collect::<Result<Vec<_>, _>>();
-                SourceFilter::only(nets.map_err(|error| format!("`senders`: {error}"))?)
+            Some(networks) => {
+                let networks: Result<Vec<_>, _> =
+                    networks.iter().map(|network| network.parse()).collect();
+                SourceFilter::only(networks.map_err(|error| format!("`senders`: {error}"))?)
             }
         };
-        let number = |key, given: Option<u32>, default| match given.unwrap_or(default) {
+        let number = |key, value: Option<u32>, default| match value.unwrap_or(default) {
             number @ 1..=RATE_MAX => Ok(number),
-            _ => Err(format!("`{key}` is a number from 1 to {RATE_MAX}")),
+            number => Err(format!("`{key}` is {number}: expected a number from 1 to {RATE_MAX}")),
         };
         Ok(Self {
             name: table.name,
@@ -154,45 +158,50 @@ impl Recipe {
         })
     }
 
-    /// With what is in the file or the variable: a secret, or several, one a line.
-    pub fn with_secret(self, written: &str) -> Result<Hook, String> {
-        let lines = written.lines().filter(|line| !line.is_empty());
+    /// Adds the content of the file or the environment variable: one secret per line.
+    pub fn with_secret(self, text: &str) -> Result<Hook, String> {
+        let lines = text.lines().filter(|line| !line.is_empty());
         let secrets: Vec<Secret> =
             lines.map(|line| self.scheme.parse_secret(line)).collect::<Result<_, _>>()?;
         if let Some(secret) = secrets.iter().find(|secret| secret.len() < SECRET_BYTES_MIN) {
             return Err(format!(
-                "a secret of {} bytes can be guessed: it takes {SECRET_BYTES_MIN}; `openssl rand -hex 32` makes a good one",
+                "a secret of {} bytes can be guessed: use at least {SECRET_BYTES_MIN} bytes, for \
+                 example of `openssl rand -hex 32`",
                 secret.len()
             ));
         }
         match secrets.len() {
             0 => Err("the secret is empty".to_owned()),
             1..=SECRETS_MAX => Ok(Hook { recipe: self, secrets }),
-            _ => Err(format!("there are more than {SECRETS_MAX} lines, and each is a secret")),
+            count => Err(format!(
+                "{count} secrets, one per line: at most {SECRETS_MAX} can be valid at a time"
+            )),
         }
     }
 }
 
-/// As they stand in an event, and are read in it again.
+/// Encodes attributes as words of an event, and checks that parsing returns them unchanged.
 fn attribute_words(table: &BTreeMap<String, Value>) -> Result<String, String> {
     let mut words = String::new();
     for (key, value) in table {
         let value = match value {
             Value::String(text) => text.clone(),
             Value::Number(number) => number.to_string(),
-            _ => return Err(format!("`attributes`: {key:?} is a text or a number")),
+            _ => return Err(format!("`attributes`: {key:?} must be a string or a number")),
         };
         let line = format!("/ {key}={value}");
         if !Payload::parse(&line).attributes().eq([(key.as_str(), value.as_str())])
             || value.contains(char::is_control)
         {
             return Err(format!(
-                "`attributes`: {key:?} has to be letters, digits, '-', '_' and '.', and its value \
-                 one word"
+                "`attributes`: {key:?} must consist of letters, digits, '-', '_' and '.', and its \
+                 value must be one word"
             ));
         }
         if key == "id" {
-            return Err("`attributes`: each event gets an id of its own".to_owned());
+            return Err(
+                "`attributes`: `id` is reserved, because each event gets its own".to_owned()
+            );
         }
         push_attribute(&mut words, key, &value);
     }
@@ -202,22 +211,21 @@ fn attribute_words(table: &BTreeMap<String, Value>) -> Result<String, String> {
     Ok(words)
 }
 
-/// What is to be published.
+/// The events of one request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct HookEvents {
     pub(super) payloads: Vec<String>,
-    /// The same for a request that is sent again; `None` if it is to be published again, too.
+    /// Equal for repeated requests; `None` if the recipe publishes repeated requests again.
     pub(super) idempotency_key: Option<String>,
 }
 
 impl Hook {
-    /// Its recipe.
+    /// The recipe of the hook.
     pub fn recipe(&self) -> &Recipe {
         &self.recipe
     }
 
-    /// One that looks at a request as this one does, and that nobody can use: nobody has its
-    /// secrets.
+    /// A hook that takes as long to verify a request, with random secrets that no sender knows.
     pub(super) fn decoy(&self) -> Self {
         let secrets = self.secrets.iter().map(Secret::random_of_same_len).collect();
         Self { recipe: self.recipe.clone(), secrets }
@@ -235,25 +243,24 @@ impl Hook {
         self.recipe.rate
     }
 
-    /// Whether a request is the sender's.
+    /// Verifies the signature of a request.
     pub(super) fn verify(
         &self,
         headers: &HeaderMap,
         body: &[u8],
         now_unix_ms: i64,
     ) -> Result<VerifiedRequest, SignatureError> {
-        let one = |name: &str| {
+        let single_value = |name: &str| {
             let mut values = headers.get_all(name).iter();
             values.next().filter(|_| values.next().is_none())?.to_str().ok()
         };
-        self.recipe.scheme.verify(&self.secrets, &one, body, now_unix_ms)
+        self.recipe.scheme.verify(&self.secrets, &single_value, body, now_unix_ms)
     }
 
-    /// The events of a request that is the sender's. Refused whole if one of the URLs is not below
-    /// a prefix.
+    /// Returns the events of a verified request. Fails if one of the URLs is not below a prefix.
     pub(super) fn events(
         &self,
-        authentic: &VerifiedRequest,
+        verified: &VerifiedRequest,
         headers: &HeaderMap,
         body: &[u8],
     ) -> Result<HookEvents, ErrorResponse> {
@@ -261,12 +268,14 @@ impl Hook {
         let mut payloads = Vec::new();
         let mut urls = Vec::new();
         for text in url_location::urls(&recipe.url_locations, headers, body)? {
-            let nth = urls.len() + 1;
+            let number = urls.len() + 1;
             let url = CanonicalUrl::parse(&text).map_err(|error| {
-                url_location::unprocessable(format!("URL {nth} of the request: {error}"))
+                url_location::unprocessable(format!("URL {number} of the request: {error}"))
             })?;
             if !recipe.prefixes.iter().any(|prefix| prefix.contains(&url)) {
-                let message = format!("URL {nth} of the request may not be announced by this hook");
+                let message = format!(
+                    "URL {number} of the request is below none of the prefixes of this hook"
+                );
                 return Err(ErrorResponse::new(
                     axum::http::StatusCode::UNPROCESSABLE_ENTITY,
                     "denied",
@@ -278,23 +287,20 @@ impl Hook {
         for url in &urls {
             let mut payload = format!("{url}{}", recipe.attributes);
             if !recipe.repeats {
-                let said = [recipe.name.as_bytes(), &authentic.digest, url.as_str().as_bytes()];
-                push_attribute(
-                    &mut payload,
-                    "id",
-                    &format!("{}-{}", recipe.name, short_digest(&said)),
-                );
+                let parts = [recipe.name.as_bytes(), &verified.digest, url.as_str().as_bytes()];
+                let id = format!("{}-{}", recipe.name, short_digest(&parts));
+                push_attribute(&mut payload, "id", &id);
             }
             payloads.push(payload);
         }
-        let mut said = vec![recipe.name.as_bytes(), &authentic.digest[..]];
-        said.extend(payloads.iter().map(String::as_bytes));
-        let key = (!recipe.repeats).then(|| short_digest(&said));
-        Ok(HookEvents { payloads, idempotency_key: key })
+        let mut parts = vec![recipe.name.as_bytes(), &verified.digest[..]];
+        parts.extend(payloads.iter().map(String::as_bytes));
+        let idempotency_key = (!recipe.repeats).then(|| short_digest(&parts));
+        Ok(HookEvents { payloads, idempotency_key })
     }
 }
 
-/// 128 bits of a hash that nobody finds two things for.
+/// The first 128 bits of the SHA-256 of the parts, which are collision-resistant.
 fn short_digest(parts: &[&[u8]]) -> String {
     HEXLOWER.encode(&digest_parts(parts)[..16])
 }
@@ -306,7 +312,7 @@ mod tests {
 
     use super::*;
 
-    const SECRET: &str = "hush, and let nobody hear it";
+    const SECRET: &str = "hush, this secret is long enough";
 
     fn recipe_table() -> Value {
         json!({
@@ -327,8 +333,8 @@ mod tests {
     fn events(hook: &Hook, body: &str) -> Result<HookEvents, ErrorResponse> {
         let mut headers = HeaderMap::new();
         headers.insert("x-gitlab-token", HeaderValue::from_static(SECRET));
-        let authentic = hook.verify(&headers, body.as_bytes(), 0).unwrap();
-        hook.events(&authentic, &headers, body.as_bytes())
+        let verified = hook.verify(&headers, body.as_bytes(), 0).unwrap();
+        hook.events(&verified, &headers, body.as_bytes())
     }
 
     // PROTOCOL: W4
@@ -345,8 +351,8 @@ mod tests {
         {
             let read = Payload::parse(payload);
             assert_eq!(read.target(), Some(url));
-            let wanted = [("every", "1h"), ("prio", "5"), ("source", "forge")];
-            assert!(read.attributes().take(3).eq(wanted), "{payload}");
+            let expected = [("every", "1h"), ("prio", "5"), ("source", "forge")];
+            assert!(read.attributes().take(3).eq(expected), "{payload}");
             let id = read.attribute("id").unwrap();
             assert!(id.starts_with("forge-") && id.len() == "forge-".len() + 32, "{id}");
             ids.push(id.to_owned());
@@ -356,7 +362,7 @@ mod tests {
         assert_eq!(
             events(&hook, body).unwrap(),
             HookEvents { payloads, idempotency_key },
-            "sent again"
+            "repeated request"
         );
         let other = events(&hook, r#"{"u":["https://a.example/x/1"]}"#).unwrap();
         assert_ne!(Payload::parse(&other.payloads[0]).attribute("id"), Some(&*ids[0]));
@@ -376,7 +382,7 @@ mod tests {
             let body = json!({ "u": ["https://a.example/x/1", url] }).to_string();
             assert!(events(&hook, &body).is_err(), "{url}");
         }
-        // What a URL cannot hold is encoded in its canonical form: it adds no word and no line.
+        // The canonical form encodes spaces and line ends, so a URL adds no word and no line.
         let body = json!({ "u": ["https://a.example/x/a b\n job=x\u{2028}"] }).to_string();
         let payloads = events(&hook, &body).unwrap().payloads;
         assert!(payloads[0].starts_with("https://a.example/x/a%20b%20job=x%E2%80%A8 id="));
@@ -386,17 +392,17 @@ mod tests {
     #[test]
     fn with_repeats_events_have_no_ids() {
         let hook = recipe_with("repeats", json!(true)).unwrap().with_secret(SECRET).unwrap();
-        let announced = events(&hook, r#"{"u":["https://a.example/x/"]}"#).unwrap();
-        assert_eq!(announced.payloads, ["https://a.example/x/"]);
-        assert_eq!(announced.idempotency_key, None);
+        let events = events(&hook, r#"{"u":["https://a.example/x/"]}"#).unwrap();
+        assert_eq!(events.payloads, ["https://a.example/x/"]);
+        assert_eq!(events.idempotency_key, None);
     }
 
     #[test]
     fn invalid_recipes_are_rejected_with_a_reason() {
         assert!(recipe_table().to_string().parse::<Recipe>().is_ok());
         for (key, value, part) in [
-            ("name", json!("a/b"), "a name is"),
-            ("secret-file", json!("/x"), "give `secret-file` or `secret-env`"),
+            ("name", json!("a/b"), "`name` must be"),
+            ("secret-file", json!("/x"), "either `secret-file` or `secret-env`"),
             ("topic", json!("a b"), "`topic`: "),
             ("signature", json!("gitbul"), "`signature`: "),
             ("url", json!({ "field": 7 }), "`url`: "),
@@ -407,12 +413,12 @@ mod tests {
             ("attributes", json!({ "a b": "c" }), "`attributes`: "),
             ("attributes", json!({ "a": "c d" }), "one word"),
             ("attributes", json!({ "a": "c\u{7f}" }), "one word"),
-            ("attributes", json!({ "id": "c" }), "an id of its own"),
-            ("attributes", json!({ "a": ["c"] }), "a text or a number"),
+            ("attributes", json!({ "id": "c" }), "`id` is reserved"),
+            ("attributes", json!({ "a": ["c"] }), "a string or a number"),
             ("attributes", json!({ "a": "x".repeat(5_000) }), "longer than 4096"),
-            ("rate", json!(0), "`rate` is a number from 1"),
+            ("rate", json!(0), "`rate` is 0: expected a number from 1"),
             ("rate", json!(-1), "invalid value"),
-            ("burst", json!(60_001), "`burst` is a number from 1"),
+            ("burst", json!(60_001), "`burst` is 60001: expected a number from 1"),
             ("secret", json!("hush"), "unknown field `secret`"),
         ] {
             let error = recipe_with(key, value.clone()).unwrap_err();
@@ -439,14 +445,14 @@ mod tests {
 
     #[test]
     fn secrets_are_one_per_line() {
-        let of = |written: &str| recipe_with("rate", json!(1)).unwrap().with_secret(written);
+        let hook = |text: &str| recipe_with("rate", json!(1)).unwrap().with_secret(text);
         let other = "b".repeat(SECRET_BYTES_MIN);
-        assert_eq!(of(&format!("{SECRET}\r\n{other}\n\n")).unwrap().secrets.len(), 2);
+        assert_eq!(hook(&format!("{SECRET}\r\n{other}\n\n")).unwrap().secrets.len(), 2);
         let (short, many) = (&other[1..], format!("{other}\n").repeat(5));
-        for wrong in ["", "\n", short, &format!("{other}\n{short}"), &many] {
-            let error = of(wrong).unwrap_err();
-            assert!(!error.contains(short), "{wrong:?}: {error}");
+        for invalid in ["", "\n", short, &format!("{other}\n{short}"), &many] {
+            let error = hook(invalid).unwrap_err();
+            assert!(!error.contains(short), "{invalid:?}: {error}");
         }
-        assert!(!format!("{:?}", of(SECRET).unwrap()).contains("hush"));
+        assert!(!format!("{:?}", hook(SECRET).unwrap()).contains("hush"));
     }
 }

@@ -1,4 +1,4 @@
-//! Where in a request the URLs are that it is about.
+//! Where the URLs of a webhook are: in its headers, form fields or JSON.
 
 use std::borrow::Cow;
 
@@ -11,39 +11,38 @@ use super::super::error::ErrorResponse;
 use super::super::request_input::{content_type, parse_json};
 use super::signature::parse_header_name;
 
-/// URLs of one request, and with the one that is too many.
+/// URLs of one request. The search stops at one more.
 pub(super) const URLS_MAX: u32 = 100;
 const FOUND_URLS_MAX: usize = URLS_MAX as usize + 1;
 
 const FORM_TYPE: &str = "application/x-www-form-urlencoded";
 
-/// What stands in a table of a recipe.
+/// A table under `url` in a recipe.
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table such as { pointer = \"/a/b\" }")]
 struct UrlLocationTable {
     pointer: Option<String>,
     field: Option<String>,
     header: Option<String>,
 }
 
-/// One place.
+/// One location of URLs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum UrlLocation {
     Header(String),
-    /// A field of a form.
     FormField(String),
-    /// In a body of JSON.
+    /// In a JSON body.
     Json(JsonPointer),
-    /// In JSON in a field of a form.
+    /// In the JSON of a form field.
     FormFieldJson(String, JsonPointer),
 }
 
-/// A JSON pointer (RFC 6901) in which `*` is each element of an array.
+/// A JSON pointer (RFC 6901) in which `*` stands for each element of an array.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct JsonPointer(Vec<String>);
 
 impl UrlLocation {
-    /// A table, or a list of them.
+    /// Parses a table, or a list of tables.
     pub(super) fn parse_list(value: &Value) -> Result<Vec<Self>, String> {
         match value {
             Value::Array(values) if !values.is_empty() => values.iter().map(Self::parse).collect(),
@@ -58,11 +57,11 @@ impl UrlLocation {
             (Some(pointer), Some(field), None) => Ok(Self::FormFieldJson(field, pointer.parse()?)),
             (None, Some(field), None) => Ok(Self::FormField(field)),
             (None, None, Some(name)) => Ok(Self::Header(parse_header_name(&name)?)),
-            _ => {
-                Err("it is { pointer = \"/a/b\" }, { field = \"a\" }, { header = \"X-A\" }, or a \
+            _ => Err(
+                "expected { pointer = \"/a/b\" }, { field = \"a\" }, { header = \"X-A\" }, or a \
                       field with a pointer in its JSON"
-                    .to_owned())
-            }
+                    .to_owned(),
+            ),
         }
     }
 }
@@ -72,7 +71,7 @@ impl std::str::FromStr for JsonPointer {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let Some(rest) = text.strip_prefix('/') else {
-            return Err(format!("{text:?} is no pointer: they begin with /"));
+            return Err(format!("{text:?}: a pointer begins with /"));
         };
         let unescape = |token: &str| token.replace("~1", "/").replace("~0", "~");
         Ok(Self(rest.split('/').map(unescape).collect()))
@@ -80,7 +79,7 @@ impl std::str::FromStr for JsonPointer {
 }
 
 impl JsonPointer {
-    /// The texts to which it leads, at most one more than there may be.
+    /// Adds the strings to which the pointer leads, up to `FOUND_URLS_MAX`.
     fn collect_into(&self, value: &Value, found: &mut Vec<String>) {
         collect_texts(&self.0, value, found);
     }
@@ -108,10 +107,10 @@ fn collect_texts(tokens: &[String], value: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// The URLs of a request, as they were written, in the order of the places; each once. Refused if
-/// the body is of no type in which one of the places can be, or has no URL in them, or too many.
+/// Returns the URLs of a request as written, each once, in the order of the locations. Fails if the
+/// content type fits no location, if no URL is found, or too many.
 pub(super) fn urls(
-    places: &[UrlLocation],
+    locations: &[UrlLocation],
     headers: &HeaderMap,
     body: &[u8],
 ) -> Result<Vec<String>, ErrorResponse> {
@@ -121,11 +120,11 @@ pub(super) fn urls(
     });
     let is_form = kind.as_deref() == Some(FORM_TYPE);
     let (mut found, mut fits) = (Vec::new(), false);
-    // The JSON of a body becomes many times as large for a moment. As nothing is awaited, so many
-    // are there at once as there are threads.
-    let mut whole = None;
-    for place in places {
-        let fits_here = match place {
+    // Parsed JSON takes many times the bytes of the body. This function does not await, so at most
+    // one such value per thread exists at a time.
+    let mut parsed_body = None;
+    for location in locations {
+        let fits_here = match location {
             UrlLocation::Header(_) => true,
             UrlLocation::FormField(_) | UrlLocation::FormFieldJson(..) => is_form,
             UrlLocation::Json(_) => is_json,
@@ -134,7 +133,7 @@ pub(super) fn urls(
             continue;
         }
         fits = true;
-        match place {
+        match location {
             UrlLocation::Header(name) => {
                 let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
                 found.extend(values.take(FOUND_URLS_MAX).map(str::to_owned));
@@ -148,18 +147,18 @@ pub(super) fn urls(
                 }
             }
             UrlLocation::Json(pointer) => {
-                let value: &Value = match &whole {
+                let value: &Value = match &parsed_body {
                     Some(value) => value,
-                    None => whole.insert(parse_json(body)?),
+                    None => parsed_body.insert(parse_json(body)?),
                 };
                 pointer.collect_into(value, &mut found);
             }
         }
     }
     if !fits {
-        // A header would have fit.
-        let wants_json = places.iter().any(|place| matches!(place, UrlLocation::Json(_)));
-        let wants_form = places.iter().any(|place| !matches!(place, UrlLocation::Json(_)));
+        // None of the locations is a header, which fits every content type.
+        let wants_json = locations.iter().any(|location| matches!(location, UrlLocation::Json(_)));
+        let wants_form = locations.iter().any(|location| !matches!(location, UrlLocation::Json(_)));
         let types = match (wants_json, wants_form) {
             (true, true) => "application/json or application/x-www-form-urlencoded",
             (true, false) => "application/json",
@@ -179,13 +178,13 @@ pub(super) fn urls(
         }
     }
     match urls.len() {
-        0 => Err(unprocessable("there is no URL where this hook looks for one")),
+        0 => Err(unprocessable("no URL in the locations that the hook configures")),
         1..FOUND_URLS_MAX => Ok(urls),
-        _ => Err(unprocessable(format!("there are more than {URLS_MAX} URLs"))),
+        _ => Err(unprocessable(format!("more than {URLS_MAX} URLs; send several requests"))),
     }
 }
 
-/// What was said is understood, and is not done (422).
+/// Rejects a well-formed request with content that the hook does not accept (422).
 pub(super) fn unprocessable(message: impl Into<String>) -> ErrorResponse {
     ErrorResponse::new(StatusCode::UNPROCESSABLE_ENTITY, "bad-argument", message)
 }
@@ -202,19 +201,19 @@ mod tests {
 
     use super::*;
 
-    fn find_urls(places: &Value, kind: &'static str, body: &str) -> Option<Vec<String>> {
+    fn find_urls(locations: &Value, kind: &'static str, body: &str) -> Option<Vec<String>> {
         let mut headers = HeaderMap::new();
         if !kind.is_empty() {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
         }
         headers.insert("x-url", HeaderValue::from_static("http://h.example/"));
-        urls(&UrlLocation::parse_list(places).unwrap(), &headers, body.as_bytes()).ok()
+        urls(&UrlLocation::parse_list(locations).unwrap(), &headers, body.as_bytes()).ok()
     }
 
     #[test]
     fn urls_are_found_where_the_recipe_says() {
         let body = r#"{"a":{"b~/":"x"},"list":[{"u":"1"},{"u":"2"},{"v":"3"},{"u":4},{"u":"1"}]}"#;
-        for (places, expected) in [
+        for (locations, expected) in [
             (json!({ "pointer": "/a/b~0~1" }), Some(vec!["x"])),
             (json!({ "pointer": "/list/1/u" }), Some(vec!["2"])),
             (json!({ "pointer": "/list/*/u" }), Some(vec!["1", "2"])),
@@ -226,16 +225,16 @@ mod tests {
             (json!({ "pointer": "/nothing/*" }), None),
             (json!({ "pointer": "/a/*" }), None),
         ] {
-            let found = find_urls(&places, "application/json; charset=utf-8", body);
+            let found = find_urls(&locations, "application/json; charset=utf-8", body);
             let expected = expected.map(|urls| urls.into_iter().map(str::to_owned).collect());
-            assert_eq!(found, expected, "{places}");
+            assert_eq!(found, expected, "{locations}");
         }
         let (form, field) = ("u=http%3A%2F%2Fa.example%2F&x=1&u=2", json!({ "field": "u" }));
         let expected = Some(vec!["http://a.example/".to_owned(), "2".to_owned()]);
         assert_eq!(find_urls(&field, FORM_TYPE, form), expected);
-        let place = json!({ "field": "payload", "pointer": "/u" });
+        let location = json!({ "field": "payload", "pointer": "/u" });
         let form = "payload=%7B%22u%22%3A%22x%22%7D";
-        assert_eq!(find_urls(&place, FORM_TYPE, form), Some(vec!["x".to_owned()]));
+        assert_eq!(find_urls(&location, FORM_TYPE, form), Some(vec!["x".to_owned()]));
     }
 
     #[test]
@@ -254,9 +253,10 @@ mod tests {
 
     #[test]
     fn urls_and_json_depth_are_limited() {
-        let place = json!({ "pointer": "/*" });
+        let location = json!({ "pointer": "/*" });
         let list = |count: usize| json!((0..count).map(|n| n.to_string()).collect::<Vec<_>>());
-        let found = |body: &str| find_urls(&place, "application/json", body).map(|urls| urls.len());
+        let found =
+            |body: &str| find_urls(&location, "application/json", body).map(|urls| urls.len());
         assert_eq!(found(&list(FOUND_URLS_MAX - 1).to_string()), Some(FOUND_URLS_MAX - 1));
         assert_eq!(found(&list(FOUND_URLS_MAX).to_string()), None);
         assert_eq!(found(&"[".repeat(1_000_000)), None);
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn invalid_url_locations_are_rejected() {
-        for place in [
+        for location in [
             json!({}),
             json!([]),
             json!("/u"),
@@ -276,7 +276,7 @@ mod tests {
             json!({ "header": "X-A", "field": "u" }),
             json!({ "poniter": "/u" }),
         ] {
-            assert!(UrlLocation::parse_list(&place).is_err(), "{place}");
+            assert!(UrlLocation::parse_list(&location).is_err(), "{location}");
         }
     }
 }

@@ -1,6 +1,5 @@
-//! A body of JSON: its events are taken out of it one by one, so that what is no event, and what is
-//! one too many, is never held. Its memory is that of the events that it may have, whatever it is
-//! made of.
+//! A JSON body. Its events are parsed one by one, and values that are not events, or exceed the
+//! limit, are not kept. So its memory is bounded by that of the events that a body may have.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -23,18 +22,18 @@ pub(super) struct JsonBody<'a> {
 }
 
 impl<'a> JsonBody<'a> {
-    /// The events, each checked.
+    /// Returns the checked events.
     pub(super) fn payloads(self) -> Result<Vec<Cow<'a, str>>, ErrorResponse> {
-        let ParsedEvents { payloads, count, first_error: wrong } = self.events;
+        let ParsedEvents { payloads, count, first_error } = self.events;
         if count > EVENTS_MAX {
             return Err(too_many_events());
         }
-        wrong.map_or(Ok(payloads), Err)
+        first_error.map_or(Ok(payloads), Err)
     }
 }
 
-/// Events, as far as they are to be published: none are held any more once there is one that cannot
-/// be, or one too many.
+/// The events parsed so far. `payloads` is emptied at the first invalid event, or at one too many,
+/// because nothing of the body is then published.
 #[derive(Debug, Default)]
 struct ParsedEvents<'a> {
     payloads: Vec<Cow<'a, str>>,
@@ -51,9 +50,9 @@ impl<'a> ParsedEvents<'a> {
         } else if self.first_error.is_none() {
             match event.payload(at) {
                 Ok(payload) => self.payloads.push(payload),
-                Err(refusal) => {
+                Err(error) => {
                     self.payloads = Vec::new();
-                    self.first_error = Some(refusal);
+                    self.first_error = Some(error);
                 }
             }
         }
@@ -72,11 +71,11 @@ impl<'de: 'a, 'a> Deserialize<'de> for ParsedEvents<'a> {
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut events: A) -> Result<Self::Value, A::Error> {
-                let mut taken = ParsedEvents::default();
+                let mut parsed = ParsedEvents::default();
                 while let Some(event) = events.next_element()? {
-                    taken.push(event);
+                    parsed.push(event);
                 }
-                Ok(taken)
+                Ok(parsed)
             }
         }
 
@@ -84,7 +83,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for ParsedEvents<'a> {
     }
 }
 
-/// An event as it is in a line, or in its parts.
+/// An event: its line, or its parts.
 #[derive(Debug)]
 enum JsonEvent<'a> {
     Line(Cow<'a, str>),
@@ -112,7 +111,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for JsonEvent<'a> {
             type Value = JsonEvent<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an event: a text, or an object with a target")
+                f.write_str("an event: a string, or an object with `target`")
             }
 
             fn visit_borrowed_str<E: Error>(self, line: &'de str) -> Result<Self::Value, E> {
@@ -142,37 +141,37 @@ struct EventParts<'a> {
 }
 
 impl EventParts<'_> {
-    /// The event, if it has the same parts when it is read again.
+    /// Returns the line, if parsing it gives the same parts again.
     fn to_line(&self) -> Result<String, ProtocolError> {
-        let Self { target, attributes: Attributes { pairs: all, encoded_bytes: bytes } } = self;
-        if target.len() + bytes > PAYLOAD_BYTES_MAX {
-            return Err(payload_too_long(target.len() + bytes));
+        let Self { target, attributes: Attributes { pairs, encoded_bytes } } = self;
+        if target.len() + encoded_bytes > PAYLOAD_BYTES_MAX {
+            return Err(payload_too_long(target.len() + encoded_bytes));
         }
-        let mut line = String::with_capacity(target.len() + bytes);
+        let mut line = String::with_capacity(target.len() + encoded_bytes);
         line.push_str(target);
-        for (name, value) in all {
+        for (name, value) in pairs {
             line.push(' ');
             line.push_str(name);
             line.push('=');
             line.push_str(value);
         }
         let read = Payload::parse(&line);
-        let attributes = all.iter().map(|(name, value)| (&**name, &**value));
+        let attributes = pairs.iter().map(|(name, value)| (&**name, &**value));
         if read.target() == Some(&**target) && read.attributes().eq(attributes) {
             return Ok(line);
         }
-        let text = "target has to be a URL or an absolute path, each attribute a name of letters, digits, \
-             -, _ and ., and a value, without white space in any of them";
+        let text = "target must be a URL or an absolute path; the name of an attribute consists of \
+                    letters, digits, -, _ and .; neither target nor values contain white space";
         Err(ProtocolError::new(Code::BadArgument, text))
     }
 }
 
-/// Attributes in their order, none of them given twice; none are held any more once they are too
-/// long for an event.
+/// Attributes in their order, without repeated names. Once they are too long for an event, only
+/// their size is counted.
 #[derive(Debug, Default)]
 struct Attributes<'a> {
     pairs: Vec<(Cow<'a, str>, Cow<'a, str>)>,
-    /// What they take in a line.
+    /// Their bytes in a line.
     encoded_bytes: usize,
 }
 
@@ -184,7 +183,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Attributes<'a> {
             type Value = Attributes<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object of texts")
+                f.write_str("an object of strings")
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
@@ -196,7 +195,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Attributes<'a> {
                         continue;
                     }
                     if !names.insert(name.clone()) {
-                        return Err(A::Error::custom(format!("{name:.40?} is given twice")));
+                        return Err(A::Error::custom(format!("{name:.40?} appears twice")));
                     }
                     attributes.pairs.push((name, value));
                 }
@@ -208,7 +207,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Attributes<'a> {
     }
 }
 
-/// Where it can be it is a part of the body.
+/// A string; borrowed from the body unless it has escapes.
 #[derive(Deserialize)]
 struct BorrowedText<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -220,7 +219,7 @@ mod tests {
     fn payloads(events: &str) -> Result<String, String> {
         let body = format!("{{\"events\":[{events}]}}");
         let read = parse_json::<JsonBody<'_>>(body.as_bytes()).and_then(JsonBody::payloads);
-        read.map(|payloads| payloads.join("|")).map_err(|refusal| refusal.message().to_owned())
+        read.map(|payloads| payloads.join("|")).map_err(|error| error.message().to_owned())
     }
 
     #[test]
@@ -233,7 +232,7 @@ mod tests {
             payloads(r#"{"attributes":{"\u0062":"1"},"target":"\/a"}"#).as_deref(),
             Ok("/a b=1")
         );
-        for wrong in [
+        for invalid in [
             r#""""#,
             r#""a\nb""#,
             r#"{"target":"x"}"#,
@@ -252,7 +251,7 @@ mod tests {
             "7",
             "null",
         ] {
-            assert!(payloads(wrong).is_err(), "{wrong}");
+            assert!(payloads(invalid).is_err(), "{invalid}");
         }
     }
 
@@ -260,16 +259,16 @@ mod tests {
     fn errors_of_the_body_come_before_the_first_error_of_an_event() {
         let many = vec!["\"a\""; EVENTS_MAX].join(",");
         assert!(payloads(&many).is_ok());
-        for (events, said) in [
+        for (events, expected) in [
             (format!("{many},\"\""), "more than 100000 events"),
             (format!("\"\",{many}"), "more than 100000 events"),
             (format!("\"\",{many},7"), "invalid type: integer `7`"),
-            ("\"a\",\"\",\"b\\n\"".to_owned(), "event 2 of the body: an event is not empty"),
+            ("\"a\",\"\",\"b\\n\"".to_owned(), "event 2 of the body: an event must not be empty"),
             ("\"\",{\"data\":1}".to_owned(), "unknown field `data`"),
             ("\"\",".to_owned(), "the body: "),
         ] {
-            let refused = payloads(&events).unwrap_err();
-            assert!(refused.contains(said), "{said}: {refused}");
+            let error = payloads(&events).unwrap_err();
+            assert!(error.contains(expected), "{expected}: {error}");
         }
     }
 
@@ -283,7 +282,7 @@ mod tests {
         assert_eq!(payloads(&parts(fitting)).unwrap().len(), 2 + 8 * fitting);
         assert_eq!(
             payloads(&parts(10_000)).unwrap_err(),
-            "event 1 of the body: 80002 bytes are more than the 61440 of a payload; nothing was published"
+            "event 1 of the body: 80002 bytes exceed the limit of a payload, 61440 bytes; nothing was published"
         );
     }
 }

@@ -1,6 +1,6 @@
-//! Who has sent a request: signatures over its body, in the forms that forges, CMSs and payment
-//! services give them, and ourselves where we tell others. Pure: headers are looked up by the
-//! caller, and time is an argument.
+//! Signatures of webhooks, in the forms of forges, CMSs and payment services: verifies those of
+//! received requests, and signs those that Tidings sends. Pure: the caller looks up headers, and
+//! time is an argument.
 
 mod table;
 
@@ -12,22 +12,22 @@ use serde::Deserialize;
 
 use super::encoding::Encoding;
 
-/// A header's value, if the request has that header exactly once, and its value is ASCII.
+/// Returns the value of a header, if the request has the header exactly once and it is ASCII.
 pub type HeaderLookup<'a> = &'a dyn Fn(&str) -> Option<&'a str>;
 
-/// Names of headers, and their values.
+/// Names and values of headers.
 pub type SignatureHeaders = Vec<(String, Vec<u8>)>;
 
-/// How long a signed time is believed where a scheme does not say it.
+/// The default of the largest difference between the signed time and the broker's clock.
 const DEFAULT_TOLERANCE_MS: u64 = 5 * 60 * 1_000;
 
-/// The first number that is a time in ms and not in seconds: the year 1973, and the year 5138.
+/// A timestamp from this number on is in ms, else in seconds: the year 1973 in ms, 5138 in seconds.
 const MS_THRESHOLD: i64 = 100_000_000_000;
 
-/// Digits of a time.
+/// Digits of a timestamp.
 const TIMESTAMP_DIGITS_MAX: usize = 15;
 
-/// What only the sender and this broker know. It is never shown.
+/// A secret that the sender and the broker share. `Debug` does not show it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Vec<u8>);
 
@@ -38,17 +38,17 @@ impl From<Vec<u8>> for Secret {
 }
 
 impl Secret {
-    /// How many bytes it has.
+    /// The number of its bytes.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// One as long that nobody has.
+    /// A random secret of the same length.
     pub(super) fn random_of_same_len(&self) -> Self {
         Self(std::iter::repeat_with(|| fastrand::u8(..)).take(self.0.len()).collect())
     }
@@ -60,31 +60,31 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Why a request is not taken for the sender's. The sender is not told; whoever runs the broker is.
+/// Why a request is not verified. The operator sees the reason in the log; the sender does not.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SignatureError {
-    /// A header that the scheme needs is not there, is there twice, or is not ASCII.
-    #[error("there is no header {0}, or there are several")]
+    /// A header of the scheme is missing, occurs twice, or is not ASCII.
+    #[error("the header {0} is missing, occurs twice or is not ASCII")]
     BadHeader(String),
-    /// The header is there, and has no signature of the form that is expected.
+    /// The header has no signature of the expected form.
     #[error("the header has no signature of the form {0}")]
     Malformed(String),
-    /// The signature is another one than that of this body with this secret.
-    #[error("the signature is not that of this body with this secret")]
+    /// The signature is not the one of this body with this secret.
+    #[error("the signature does not match this body and this secret")]
     Mismatch,
-    /// No time where one is signed.
-    #[error("there is no time in {0}")]
+    /// The scheme signs a timestamp, and the request has no valid one.
+    #[error("no valid timestamp in {0}")]
     NoTimestamp(String),
-    /// It was signed too long ago, or in the future.
-    #[error("it was signed {} s {}", off_ms.unsigned_abs() / 1_000, if *off_ms < 0 { "in the future" } else { "ago" })]
+    /// The request was signed too long ago, or in the future.
+    #[error("the signature is dated {} s {}", age_ms.unsigned_abs() / 1_000, if *age_ms < 0 { "in the future" } else { "ago" })]
     OutsideTolerance {
-        /// Our time less that of the sender, in ms.
-        off_ms: i64,
+        /// The broker's time less the signed time, in ms.
+        age_ms: i64,
     },
 }
 
-/// A hash function for HMAC. There are none that are weaker.
+/// A hash function for HMAC. Weaker ones are not supported.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Algorithm {
@@ -117,25 +117,25 @@ impl Algorithm {
     }
 }
 
-/// How a secret is written in its file.
+/// The encoding of a secret in its file or environment variable.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum SecretEncoding {
-    /// It is the bytes of the text.
+    /// The bytes of the text.
     #[default]
     Text,
     Hex,
-    /// Also with `whsec_` before it, as the Standard Webhooks have it.
+    /// With or without the prefix `whsec_` of Standard Webhooks.
     Base64,
 }
 
-/// How a sender shows that a request is its own.
+/// How a sender signs its requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SignatureScheme(SchemeKind);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum SchemeKind {
-    /// The secret itself is in the header. Nothing is signed.
+    /// The header contains the secret itself. Nothing is signed.
     Token {
         header: String,
     },
@@ -145,18 +145,18 @@ enum SchemeKind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct HmacScheme {
     header: String,
-    /// Between the items of the header. Without one it has a single item.
+    /// Separates the items of the header; `None` if it has a single item.
     separator: Option<char>,
-    /// What a signature begins with among them.
+    /// The prefix of an item that is a signature.
     prefix: String,
     encoding: Encoding,
     algorithm: Algorithm,
-    /// What is signed, one after the other. The body is among it once.
+    /// The signed bytes are these parts in their order. The body is one of them, once.
     signed_parts: Vec<SignedPart>,
-    /// Signed if it is there.
+    /// If it is `Some`, the timestamp is one of `signed_parts`.
     timestamp: Option<TimestampSource>,
     tolerance_ms: u64,
-    /// The header of an id of the message. Signed if it is there.
+    /// The header of the message id. If it is `Some`, the id is one of `signed_parts`.
     id_header: Option<String>,
     secret_encoding: SecretEncoding,
 }
@@ -169,32 +169,32 @@ enum SignedPart {
     Id,
 }
 
-/// Where the time of signing is.
+/// Where the signed timestamp is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum TimestampSource {
     Header(String),
-    /// The item of the signature's header that begins so.
+    /// The item of the signature's header that has this prefix.
     Item(String),
 }
 
-/// A request that is the sender's own.
+/// A request with a valid signature.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerifiedRequest {
-    /// What was said: the same for a request that is sent again, by whomever.
+    /// Identifies the message: equal for a request that is repeated, also by a third party.
     pub digest: [u8; 32],
-    /// When the sender says that it was, in ms of Unix time, if that is signed.
+    /// The signed timestamp in ms of Unix time, if the scheme has one.
     pub signed_unix_ms: Option<i64>,
 }
 
 impl SignatureScheme {
-    /// That of a header such as `sha256=<hex>`, for the body alone: what hubs of `WebSub` and
-    /// GitHub send. The header says the algorithm, `sha256`, `sha384` or `sha512`.
+    /// The scheme of a header such as `sha256=<hex>`, which signs the body alone, as hubs of
+    /// `WebSub` and GitHub send it. The header names the algorithm: `sha256`, `sha384` or `sha512`.
     pub fn from_header_value(value: &str) -> Result<Self, SignatureError> {
         let method = value.split_once('=').map(|(method, _)| method);
-        let known = Algorithm::ALL.into_iter().find(|known| method == Some(known.as_str()));
-        let Some(algorithm) = known else {
-            let known = Algorithm::ALL.map(|known| format!("{}=<hex>", known.as_str()));
-            return Err(SignatureError::Malformed(known.join(" or ")));
+        let named = Algorithm::ALL.into_iter().find(|known| method == Some(known.as_str()));
+        let Some(algorithm) = named else {
+            let forms = Algorithm::ALL.map(|known| format!("{}=<hex>", known.as_str()));
+            return Err(SignatureError::Malformed(forms.join(" or ")));
         };
         Ok(Self(SchemeKind::Hmac(HmacScheme {
             header: String::new(),
@@ -217,28 +217,30 @@ impl SignatureScheme {
         }
     }
 
-    /// A secret as it is written in a file or a variable.
-    pub fn parse_secret(&self, written: &str) -> Result<Secret, String> {
-        let form = match &self.0 {
+    /// Decodes a secret from a file or an environment variable.
+    pub fn parse_secret(&self, text: &str) -> Result<Secret, String> {
+        let encoding = match &self.0 {
             SchemeKind::Token { .. } => SecretEncoding::Text,
-            SchemeKind::Hmac(signed) => signed.secret_encoding,
+            SchemeKind::Hmac(scheme) => scheme.secret_encoding,
         };
-        let bytes = match form {
-            SecretEncoding::Text => Some(written.as_bytes().to_vec()),
-            SecretEncoding::Hex => Encoding::Hex.decode(written),
+        let bytes = match encoding {
+            SecretEncoding::Text => Some(text.as_bytes().to_vec()),
+            SecretEncoding::Hex => Encoding::Hex.decode(text),
             SecretEncoding::Base64 => {
-                Encoding::Base64.decode(written.strip_prefix("whsec_").unwrap_or(written))
+                Encoding::Base64.decode(text.strip_prefix("whsec_").unwrap_or(text))
             }
         };
         match bytes {
             Some(bytes) if !bytes.is_empty() => Ok(Secret(bytes)),
             Some(_) => Err("the secret is empty".to_owned()),
-            None => Err("the secret is not written as the signature's `secret` says".to_owned()),
+            None => Err("the secret does not have the encoding that `secret` of the signature \
+                         configures"
+                .to_owned()),
         }
     }
 
-    /// Whether a request is of somebody who knows one of the secrets, and was signed not long
-    /// before `now_unix_ms`, or after it.
+    /// Verifies that a request is signed with one of the secrets, at a time within the tolerance
+    /// around `now_unix_ms`.
     pub fn verify(
         &self,
         secrets: &[Secret],
@@ -246,30 +248,29 @@ impl SignatureScheme {
         body: &[u8],
         now_unix_ms: i64,
     ) -> Result<VerifiedRequest, SignatureError> {
-        let authentic = self.verify_without_time(secrets, headers, body)?;
-        if let (Some(unix_ms), SchemeKind::Hmac(signed)) = (authentic.signed_unix_ms, &self.0) {
-            let off_ms = now_unix_ms.saturating_sub(unix_ms);
-            if off_ms.unsigned_abs() > signed.tolerance_ms {
-                return Err(SignatureError::OutsideTolerance { off_ms });
+        let verified = self.verify_without_time(secrets, headers, body)?;
+        if let (Some(unix_ms), SchemeKind::Hmac(scheme)) = (verified.signed_unix_ms, &self.0) {
+            let age_ms = now_unix_ms.saturating_sub(unix_ms);
+            if age_ms.unsigned_abs() > scheme.tolerance_ms {
+                return Err(SignatureError::OutsideTolerance { age_ms });
             }
         }
-        Ok(authentic)
+        Ok(verified)
     }
 
-    /// The headers that show others that a request is of somebody who knows these secrets, one or
-    /// several; with several in a form that has room for one, it is the first. `id` and the time
-    /// are left out where the form has no place for them.
+    /// Returns the headers that sign a request with these secrets. A scheme with a single signature
+    /// uses the first secret. The headers have the id and the time only if the scheme signs them.
     pub fn sign(&self, secrets: &[Secret], id: &str, unix_s: u64, body: &[u8]) -> SignatureHeaders {
         match &self.0 {
             SchemeKind::Token { header } => {
                 let token = secrets.first().map(|secret| secret.0.clone()).unwrap_or_default();
                 vec![(header.clone(), token)]
             }
-            SchemeKind::Hmac(signed) => signed.sign(secrets, id, unix_s, body),
+            SchemeKind::Hmac(scheme) => scheme.sign(secrets, id, unix_s, body),
         }
     }
 
-    /// The same, whenever it was signed.
+    /// Verifies like [`verify`](Self::verify), at any signed time.
     pub fn verify_without_time(
         &self,
         secrets: &[Secret],
@@ -278,7 +279,7 @@ impl SignatureScheme {
     ) -> Result<VerifiedRequest, SignatureError> {
         match &self.0 {
             SchemeKind::Token { header } => verify_token(header, secrets, headers, body),
-            SchemeKind::Hmac(signed) => signed.verify_signature(secrets, headers, body),
+            SchemeKind::Hmac(scheme) => scheme.verify_signature(secrets, headers, body),
         }
     }
 }
@@ -289,12 +290,12 @@ fn verify_token(
     headers: HeaderLookup<'_>,
     body: &[u8],
 ) -> Result<VerifiedRequest, SignatureError> {
-    // Before anything is judged, so that it takes as long for a token that is none.
-    let said = digest_parts(&[body]);
+    // Computed before any check, so that a missing or wrong token takes as long as a valid one.
+    let digest = digest_parts(&[body]);
     let token = headers(header).ok_or_else(|| SignatureError::BadHeader(header.to_owned()))?;
     let is_known = |secret: &Secret| verify_slices_are_equal(&secret.0, token.as_bytes()).is_ok();
     if secrets.iter().any(is_known) {
-        Ok(VerifiedRequest { digest: said, signed_unix_ms: None })
+        Ok(VerifiedRequest { digest, signed_unix_ms: None })
     } else {
         Err(SignatureError::Mismatch)
     }
@@ -316,8 +317,8 @@ impl HmacScheme {
                 .find_map(|item| item.strip_prefix(&**prefix)),
         };
         let id = self.id_header.as_deref().and_then(headers);
-        // Before anything is judged, so that it takes as long for a request that has no signature.
-        let tags: Vec<hmac::Tag> =
+        // Computed before any check, so that a request without a signature takes as long.
+        let expected: Vec<hmac::Tag> =
             secrets.iter().map(|secret| self.compute_tag(secret, time, id, body)).collect();
 
         let value = value.ok_or_else(|| SignatureError::BadHeader(self.header.clone()))?;
@@ -325,30 +326,34 @@ impl HmacScheme {
             return Err(SignatureError::BadHeader(name.clone()));
         }
         let unix_ms = self.parse_timestamp(time)?;
-        let given = self.header_items(value).filter_map(|item| item.strip_prefix(&*self.prefix));
-        let given: Vec<_> = given.filter_map(|written| self.decode(written)).collect();
-        if given.is_empty() {
+        let signatures: Vec<_> = self
+            .header_items(value)
+            .filter_map(|item| item.strip_prefix(&*self.prefix))
+            .filter_map(|encoded| self.decode(encoded))
+            .collect();
+        if signatures.is_empty() {
             return Err(SignatureError::Malformed(self.signature_form()));
         }
-        let is_one = |tag: &hmac::Tag| {
-            given.iter().any(|given| verify_slices_are_equal(tag.as_ref(), given).is_ok())
+        let is_match = |tag: &hmac::Tag| {
+            signatures.iter().any(|bytes| verify_slices_are_equal(tag.as_ref(), bytes).is_ok())
         };
-        if !tags.iter().any(is_one) {
+        if !expected.iter().any(is_match) {
             return Err(SignatureError::Mismatch);
         }
-        // A message with an id is the same one when it is signed again, at another time.
-        let said = match id {
+        // The id identifies a message also when it is signed again at another time.
+        let digest = match id {
             Some(id) => digest_parts(&[id.as_bytes()]),
             None => digest_parts(&[time.unwrap_or_default().as_bytes(), body]),
         };
-        Ok(VerifiedRequest { digest: said, signed_unix_ms: unix_ms })
+        Ok(VerifiedRequest { digest, signed_unix_ms: unix_ms })
     }
 
     fn sign(&self, secrets: &[Secret], id: &str, unix_s: u64, body: &[u8]) -> SignatureHeaders {
         let time = unix_s.to_string();
-        let tags =
-            secrets.iter().map(|secret| self.compute_tag(secret, Some(&time), Some(id), body));
-        let tags = tags.map(|tag| self.prefix.clone() + &self.encoding.encode(tag.as_ref()));
+        let signatures = secrets.iter().map(|secret| {
+            let tag = self.compute_tag(secret, Some(&time), Some(id), body);
+            self.prefix.clone() + &self.encoding.encode(tag.as_ref())
+        });
         let mut headers = SignatureHeaders::new();
         headers.extend(self.id_header.iter().map(|name| (name.clone(), id.into())));
         let mut items: Vec<String> = Vec::new();
@@ -359,7 +364,7 @@ impl HmacScheme {
             }
             Some(TimestampSource::Item(prefix)) => items.push(format!("{prefix}{time}")),
         }
-        items.extend(tags.take(if self.separator.is_some() { secrets.len() } else { 1 }));
+        items.extend(signatures.take(if self.separator.is_some() { secrets.len() } else { 1 }));
         let separator = self.separator.map(String::from).unwrap_or_default();
         headers.push((self.header.clone(), items.join(&separator).into()));
         headers
@@ -374,8 +379,8 @@ impl HmacScheme {
     ) -> hmac::Tag {
         let key = hmac::Key::new(self.algorithm.hmac(), &secret.0);
         let mut context = hmac::Context::with_key(&key);
-        for piece in &self.signed_parts {
-            context.update(match piece {
+        for part in &self.signed_parts {
+            context.update(match part {
                 SignedPart::Text(text) => text.as_bytes(),
                 SignedPart::Body => body,
                 SignedPart::Timestamp => time.unwrap_or_default().as_bytes(),
@@ -391,45 +396,46 @@ impl HmacScheme {
         items.map(move |item| if separator.is_some() { item.trim() } else { item })
     }
 
-    /// The bytes of a signature, if it has as many as it must.
-    fn decode(&self, written: &str) -> Option<Vec<u8>> {
-        let bytes = self.encoding.decode(written)?;
+    /// Decodes a signature; `None` if it does not have the length of the algorithm.
+    fn decode(&self, text: &str) -> Option<Vec<u8>> {
+        let bytes = self.encoding.decode(text)?;
         let len = self.algorithm.hmac().digest_algorithm().output_len();
         (bytes.len() == len).then_some(bytes)
     }
 
     fn parse_timestamp(&self, time: Option<&str>) -> Result<Option<i64>, SignatureError> {
-        let place = match &self.timestamp {
+        let location = match &self.timestamp {
             None => return Ok(None),
             Some(TimestampSource::Header(name)) => name.clone(),
             Some(TimestampSource::Item(prefix)) => format!("{} as {prefix}..", self.header),
         };
         let number = time.filter(|time| {
-            // With a zero before it, it would be another text of the same time.
-            let digits = time.bytes().all(|byte| byte.is_ascii_digit());
-            time.len() <= TIMESTAMP_DIGITS_MAX && digits && !time.starts_with('0')
+            // Without leading zeros, so that a time has only one form.
+            let is_digits = time.bytes().all(|byte| byte.is_ascii_digit());
+            time.len() <= TIMESTAMP_DIGITS_MAX && is_digits && !time.starts_with('0')
         });
         let number: Option<i64> = number.and_then(|time| time.parse().ok());
         let to_ms = |number| if number < MS_THRESHOLD { number * 1_000 } else { number };
-        number.map(|number| Some(to_ms(number))).ok_or(SignatureError::NoTimestamp(place))
+        number.map(|number| Some(to_ms(number))).ok_or(SignatureError::NoTimestamp(location))
     }
 
-    /// What a signature looks like.
+    /// The expected form of a signature, for error messages.
     fn signature_form(&self) -> String {
         format!("{}<{} in {}>", self.prefix, self.algorithm.as_str(), self.encoding.as_str())
     }
 }
 
-/// The name of a header.
+/// Checks the name of a header.
 pub(super) fn parse_header_name(name: &str) -> Result<String, String> {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     if !name.is_empty() && name.bytes().all(is_token) {
         return Ok(name.to_owned());
     }
-    Err(format!("{name:?} is no name of a header"))
+    Err(format!("{name:?} is not a valid header name"))
 }
 
-/// SHA-256 of parts that cannot be mistaken for each other.
+/// The SHA-256 of parts. The length of each part is hashed too, so that the limits between parts
+/// matter.
 pub(super) fn digest_parts(parts: &[&[u8]]) -> [u8; 32] {
     let mut context = digest::Context::new(&digest::SHA256);
     for part in parts {

@@ -1,4 +1,4 @@
-//! Schemes as the configuration has them: presets, and tables.
+//! Signature schemes in the configuration: presets and tables.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -10,7 +10,7 @@ use super::{
     SignedPart, TimestampSource, parse_header_name,
 };
 
-/// What senders are known to do, as the table of a recipe would say it.
+/// The schemes of known senders, as tables.
 pub(super) const PRESETS: [(&str, &str); 8] = [
     ("github", r#"{"header":"X-Hub-Signature-256","prefix":"sha256="}"#),
     ("gitea", r#"{"header":"X-Gitea-Signature"}"#),
@@ -39,7 +39,7 @@ pub(super) const PRESETS: [(&str, &str); 8] = [
     ("woocommerce", r#"{"header":"X-WC-Webhook-Signature","encoding":"base64"}"#),
 ];
 
-/// What stands in a table of a recipe.
+/// A table under `signature` in a recipe.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct SchemeTable {
@@ -67,15 +67,15 @@ struct TokenTable {
 }
 
 impl SignatureScheme {
-    /// By the name of a preset, or a table.
+    /// Parses the name of a preset, or a table.
     pub fn from_config(value: &Value) -> Result<Self, String> {
         let is_token = |value: &Value| value.get("token").is_some();
         match value {
             Value::String(name) => {
-                let known = PRESETS.iter().find(|(preset, _)| preset == name);
-                let Some((_, table)) = known else {
+                let preset = PRESETS.iter().find(|(preset, _)| preset == name);
+                let Some((_, table)) = preset else {
                     let names = PRESETS.map(|(name, _)| name).join(", ");
-                    return Err(format!("there is no {name:?}; there are {names}, and tables"));
+                    return Err(format!("unknown preset {name:?}; use {names}, or a table"));
                 };
                 let table = serde_json::from_str(table).expect("presets are JSON");
                 Self::from_config(&table)
@@ -88,41 +88,41 @@ impl SignatureScheme {
             Value::Object(_) => HmacScheme::from_table(
                 SchemeTable::deserialize(value).map_err(|error| error.to_string())?,
             )
-            .map(|signed| Self(SchemeKind::Hmac(signed))),
-            _ => Err("it is the name of a preset, or a table".to_owned()),
+            .map(|scheme| Self(SchemeKind::Hmac(scheme))),
+            _ => Err("expected the name of a preset, or a table".to_owned()),
         }
     }
 }
 
 impl HmacScheme {
     fn from_table(table: SchemeTable) -> Result<Self, String> {
-        let time = match (table.timestamp, table.timestamp_item) {
+        let timestamp = match (table.timestamp, table.timestamp_item) {
             (None, None) => None,
             (Some(name), None) => Some(TimestampSource::Header(parse_header_name(&name)?)),
             (None, Some(item)) if !item.is_empty() && table.separator.is_some() => {
                 Some(TimestampSource::Item(item))
             }
             (None, Some(_)) => {
-                return Err("`timestamp-item` is the beginning of an item, and needs a \
-                            `separator`"
-                    .to_owned());
+                return Err(
+                    "`timestamp-item` is the prefix of an item, and needs a `separator`".to_owned()
+                );
             }
             (Some(_), Some(_)) => {
-                return Err("give `timestamp` or `timestamp-item`".to_owned());
+                return Err("expected either `timestamp` or `timestamp-item`".to_owned());
             }
         };
-        let signs = parse_template(table.signs.as_deref().unwrap_or("{body}"))?;
-        // What is not signed anybody may change.
-        for (piece, is_given, name) in [
+        let signed_parts = parse_template(table.signs.as_deref().unwrap_or("{body}"))?;
+        // A third party can change parts that are not signed.
+        for (part, is_configured, name) in [
             (SignedPart::Body, true, "body"),
-            (SignedPart::Timestamp, time.is_some(), "timestamp"),
+            (SignedPart::Timestamp, timestamp.is_some(), "timestamp"),
             (SignedPart::Id, table.id.is_some(), "id"),
         ] {
-            let count = signs.iter().filter(|found| **found == piece).count();
-            if count != usize::from(is_given) {
+            let count = signed_parts.iter().filter(|signed| **signed == part).count();
+            if count != usize::from(is_configured) {
                 return Err(format!(
-                    "`signs` has {{body}} once, and {{timestamp}} and {{id}} if it is said where \
-                     they are: look at {{{name}}}"
+                    "`signs` must have {{body}} once, and {{timestamp}} and {{id}} once if their \
+                     headers are configured: check {{{name}}}"
                 ));
             }
         }
@@ -136,8 +136,8 @@ impl HmacScheme {
             prefix: table.prefix,
             encoding: table.encoding,
             algorithm: table.algorithm,
-            signed_parts: signs,
-            timestamp: time,
+            signed_parts,
+            timestamp,
             tolerance_ms,
             id_header: table.id.as_deref().map(parse_header_name).transpose()?,
             secret_encoding: table.secret,
@@ -145,28 +145,28 @@ impl HmacScheme {
     }
 }
 
-/// A text with `{body}`, `{timestamp}` and `{id}` in it.
+/// Parses a text with `{body}`, `{timestamp}` and `{id}` in it.
 fn parse_template(template: &str) -> Result<Vec<SignedPart>, String> {
-    let (mut pieces, mut rest) = (Vec::new(), template);
+    let (mut parts, mut rest) = (Vec::new(), template);
     while let Some((before, after)) = rest.split_once('{') {
         let (name, after) = after.split_once('}').unwrap_or((after, ""));
         if !before.is_empty() {
-            pieces.push(SignedPart::Text(before.to_owned()));
+            parts.push(SignedPart::Text(before.to_owned()));
         }
-        pieces.push(match name {
+        parts.push(match name {
             "body" => SignedPart::Body,
             "timestamp" => SignedPart::Timestamp,
             "id" => SignedPart::Id,
             _ => {
                 return Err(format!(
-                    "`signs` knows {{body}}, {{timestamp}} and {{id}}, not {name:?}"
+                    "`signs` may have {{body}}, {{timestamp}} and {{id}}, but not {name:?}"
                 ));
             }
         });
         rest = after;
     }
     if !rest.is_empty() {
-        pieces.push(SignedPart::Text(rest.to_owned()));
+        parts.push(SignedPart::Text(rest.to_owned()));
     }
-    Ok(pieces)
+    Ok(parts)
 }

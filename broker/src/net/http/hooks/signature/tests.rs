@@ -25,7 +25,7 @@ fn verify(
     scheme.verify(&[secret], &find, body.as_bytes(), NOW_MS)
 }
 
-/// The signature that a sender would make.
+/// A signature as a sender computes it.
 fn sign_hex(algorithm: Algorithm, secret: &[u8], text: &str) -> String {
     let tag = hmac::sign(&hmac::Key::new(algorithm.hmac(), secret), text.as_bytes());
     HEXLOWER.encode(tag.as_ref())
@@ -33,17 +33,17 @@ fn sign_hex(algorithm: Algorithm, secret: &[u8], text: &str) -> String {
 
 #[test]
 fn the_published_examples_are_valid() {
-    // RFC 4231, 4.3, in the form of the method and in that of Gitea.
+    // RFC 4231, section 4.3, in the form of Gitea.
     let body = "what do ya want for nothing?";
     let tag = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";
     let gitea = scheme(&json!("gitea"));
     assert!(verify(&gitea, "Jefe", &[("X-Gitea-Signature", tag)], body).is_ok());
-    // The example of GitHub's documentation.
+    // The example in the documentation of GitHub.
     let github = scheme(&json!("github"));
     let value = "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17";
     let secret = "It's a Secret to Everybody";
     assert!(verify(&github, secret, &[("x-hub-signature-256", value)], "Hello, World!").is_ok());
-    // The example of the specification of Standard Webhooks, at its time.
+    // The example in the specification of Standard Webhooks, at the time of its timestamp.
     let standard = scheme(&json!("standard-webhooks"));
     let headers = [
         ("webhook-id", "msg_p5jXN8AQM9LWM0D4loKWxJek"),
@@ -53,8 +53,8 @@ fn the_published_examples_are_valid() {
     let secret = standard.parse_secret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
     let find = |name: &str| headers.iter().find(|(key, _)| *key == name).map(|(_, value)| *value);
     let body = br#"{"test": 2432232314}"#;
-    let found = standard.verify(&[secret], &find, body, 1_614_265_330_000).unwrap();
-    assert_eq!(found.signed_unix_ms, Some(1_614_265_330_000));
+    let verified = standard.verify(&[secret], &find, body, 1_614_265_330_000).unwrap();
+    assert_eq!(verified.signed_unix_ms, Some(1_614_265_330_000));
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn every_preset_accepts_only_the_signature_of_its_sender() {
         BASE64.encode(tag.as_ref())
     };
     let (seconds, ms) = ("1699999900", "1699999900123");
-    let written = format!("whsec_{}", BASE64.encode(secret.as_bytes()));
+    let base64_secret = format!("whsec_{}", BASE64.encode(secret.as_bytes()));
     let mut names = Vec::new();
     for (name, headers) in [
         ("github", vec![("X-Hub-Signature-256", format!("sha256={}", sign(body)))]),
@@ -105,13 +105,13 @@ fn every_preset_accepts_only_the_signature_of_its_sender() {
         ("woocommerce", vec![("X-WC-Webhook-Signature", base64(body))]),
     ] {
         let scheme = scheme(&json!(name));
-        let written = if name == "standard-webhooks" { &written } else { secret };
+        let secret = if name == "standard-webhooks" { &base64_secret } else { secret };
         let headers: Vec<_> = headers.iter().map(|(key, value)| (*key, value.as_str())).collect();
-        let taken = verify(&scheme, written, &headers, body);
-        assert!(taken.is_ok(), "{name}: {taken:?}");
+        let result = verify(&scheme, secret, &headers, body);
+        assert!(result.is_ok(), "{name}: {result:?}");
         if name != "gitlab" {
             assert_eq!(
-                verify(&scheme, written, &headers, "{\"a\":2}"),
+                verify(&scheme, secret, &headers, "{\"a\":2}"),
                 Err(SignatureError::Mismatch),
                 "{name}"
             );
@@ -122,12 +122,12 @@ fn every_preset_accepts_only_the_signature_of_its_sender() {
             Err(SignatureError::Mismatch),
             "{name}"
         );
-        for left_out in 0..headers.len() {
+        for index in 0..headers.len() {
             let mut fewer = headers.clone();
-            let (gone, _) = fewer.remove(left_out);
-            assert!(verify(&scheme, written, &fewer, body).is_err(), "{name} without {gone}");
-            let twice = [&headers[..], &headers[left_out..=left_out]].concat();
-            assert!(verify(&scheme, written, &twice, body).is_err(), "{name} with two {gone}");
+            let (removed, _) = fewer.remove(index);
+            assert!(verify(&scheme, secret, &fewer, body).is_err(), "{name} without {removed}");
+            let twice = [&headers[..], &headers[index..=index]].concat();
+            assert!(verify(&scheme, secret, &twice, body).is_err(), "{name} with two {removed}");
         }
         names.push(name);
     }
@@ -141,26 +141,27 @@ fn signed_requests_verify_with_each_secret() {
         "signs": "{timestamp}:{id}:{body}", "timestamp-item": "t=", "id": "X-Id", "prefix": "s=",
     });
     let presets = PRESETS.iter().map(|(name, _)| json!(name));
-    for written in presets.chain([table]) {
-        let scheme = scheme(&written);
-        let secrets = [Secret(b"the new one".to_vec()), Secret(b"the old one".to_vec())];
+    for config in presets.chain([table]) {
+        let scheme = scheme(&config);
+        let secrets = [Secret(b"the new secret".to_vec()), Secret(b"the old secret".to_vec())];
         let (unix_s, body) = (1_700_000_000, b"{\"a\":1}");
         let headers = scheme.sign(&secrets, "m-1", unix_s, body);
         let find = |name: &str| {
             let mut found = headers.iter().filter(|(key, _)| key.eq_ignore_ascii_case(name));
             let value = std::str::from_utf8(&found.next()?.1).unwrap();
-            assert!(found.next().is_none(), "{written}: {headers:?}");
+            assert!(found.next().is_none(), "{config}: {headers:?}");
             Some(value)
         };
-        let is_by = |secret: &Secret, body: &[u8]| {
+        let verify = |secret: &Secret, body: &[u8]| {
             scheme.verify(std::slice::from_ref(secret), &find, body, NOW_MS)
         };
-        let has_room = matches!(&scheme.0, SchemeKind::Hmac(signed) if signed.separator.is_some());
-        assert!(is_by(&secrets[0], body).is_ok(), "{written}: {headers:?}");
-        assert_eq!(is_by(&secrets[1], body).is_ok(), has_room, "{written}: {headers:?}");
-        assert!(is_by(&Secret(b"another".to_vec()), body).is_err(), "{written}");
-        let is_signed = matches!(scheme.0, SchemeKind::Hmac(_));
-        assert_eq!(is_by(&secrets[0], b"{}").is_err(), is_signed, "{written}");
+        let signs_with_each =
+            matches!(&scheme.0, SchemeKind::Hmac(scheme) if scheme.separator.is_some());
+        assert!(verify(&secrets[0], body).is_ok(), "{config}: {headers:?}");
+        assert_eq!(verify(&secrets[1], body).is_ok(), signs_with_each, "{config}: {headers:?}");
+        assert!(verify(&Secret(b"another".to_vec()), body).is_err(), "{config}");
+        let signs_body = matches!(scheme.0, SchemeKind::Hmac(_));
+        assert_eq!(verify(&secrets[0], b"{}").is_err(), signs_body, "{config}");
     }
 }
 
@@ -168,7 +169,7 @@ fn signed_requests_verify_with_each_secret() {
 #[test]
 fn timestamps_outside_the_tolerance_are_rejected() {
     let scheme = scheme(&json!("slack"));
-    for (seconds, off_ms) in [
+    for (seconds, age_ms) in [
         (1_700_000_000, None),
         (1_699_999_700, None),
         (1_699_999_699, Some(301_000)),
@@ -180,10 +181,10 @@ fn timestamps_outside_the_tolerance_are_rejected() {
             ("X-Slack-Request-Timestamp", &*seconds.to_string()),
             ("X-Slack-Signature", &*format!("v0={signature}")),
         ];
-        let found = verify(&scheme, "s", &headers, "x").err();
+        let error = verify(&scheme, "s", &headers, "x").err();
         assert_eq!(
-            found,
-            off_ms.map(|off_ms| SignatureError::OutsideTolerance { off_ms }),
+            error,
+            age_ms.map(|age_ms| SignatureError::OutsideTolerance { age_ms }),
             "{seconds}"
         );
     }
@@ -194,10 +195,10 @@ fn timestamps_outside_the_tolerance_are_rejected() {
             ("X-Slack-Request-Timestamp", time),
             ("X-Slack-Signature", &*format!("v0={signature}")),
         ];
-        let found = verify(&scheme, "s", &headers, "x");
-        assert!(matches!(found, Err(SignatureError::NoTimestamp(_))), "{time}: {found:?}");
+        let result = verify(&scheme, "s", &headers, "x");
+        assert!(matches!(result, Err(SignatureError::NoTimestamp(_))), "{time}: {result:?}");
     }
-    // Another time is another signature.
+    // The time is signed: a signature of another time does not match.
     let signature = sign_hex(Algorithm::Sha256, b"s", "v0:1600000000:x");
     let headers =
         [("X-Slack-Request-Timestamp", now), ("X-Slack-Signature", &*format!("v0={signature}"))];
@@ -208,14 +209,14 @@ fn timestamps_outside_the_tolerance_are_rejected() {
 #[test]
 fn the_digest_identifies_a_repeated_message() {
     let github = scheme(&json!("github"));
-    let said = |body: &str, prefix: &str| {
+    let digest = |body: &str, prefix: &str| {
         let value = format!("{prefix}{}", sign_hex(Algorithm::Sha256, b"s", body));
         verify(&github, "s", &[("X-Hub-Signature-256", &value)], body).unwrap().digest
     };
-    assert_eq!(said("a", "sha256="), said("a", "sha256="));
-    assert_ne!(said("a", "sha256="), said("b", "sha256="));
+    assert_eq!(digest("a", "sha256="), digest("a", "sha256="));
+    assert_ne!(digest("a", "sha256="), digest("b", "sha256="));
     let standard = scheme(&json!("standard-webhooks"));
-    let said = |id: &str, seconds: &str| {
+    let digest = |id: &str, seconds: &str| {
         let text = format!("{id}.{seconds}.x");
         let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, b"key"), text.as_bytes());
         let value = format!("v1,{}", BASE64.encode(tag.as_ref()));
@@ -226,8 +227,8 @@ fn the_digest_identifies_a_repeated_message() {
         ];
         verify(&standard, &BASE64.encode(b"key"), &headers, "x").unwrap().digest
     };
-    assert_eq!(said("m1", "1700000000"), said("m1", "1700000060"), "a second attempt");
-    assert_ne!(said("m1", "1700000000"), said("m2", "1700000000"));
+    assert_eq!(digest("m1", "1700000000"), digest("m1", "1700000060"), "a second attempt");
+    assert_ne!(digest("m1", "1700000000"), digest("m2", "1700000000"));
 }
 
 #[test]
@@ -241,7 +242,7 @@ fn algorithms_weaker_than_sha256_are_rejected() {
         let name = algorithm.as_str();
         assert_eq!(valid(&format!("{name}={tag}")), Ok(()));
         assert_eq!(valid(&format!("{name}={}", tag.to_uppercase())), Ok(()));
-        for wrong in [
+        for invalid in [
             format!("{name}={}", &tag[1..]),
             format!("{name}={}", &tag[2..]),
             format!("{name}={tag}00"),
@@ -253,7 +254,7 @@ fn algorithms_weaker_than_sha256_are_rejected() {
             tag.clone(),
             String::new(),
         ] {
-            assert!(matches!(valid(&wrong), Err(SignatureError::Malformed(_))), "{wrong}");
+            assert!(matches!(valid(&invalid), Err(SignatureError::Malformed(_))), "{invalid}");
         }
     }
     assert_eq!(valid(&format!("sha256={}", "0".repeat(64))), Err(SignatureError::Mismatch));
@@ -264,19 +265,19 @@ fn algorithms_weaker_than_sha256_are_rejected() {
 #[test]
 fn invalid_scheme_tables_are_rejected_with_a_reason() {
     for (table, part) in [
-        (json!("gitub"), "there are github, gitea"),
+        (json!("gitub"), "use github, gitea"),
         (json!(7), "a table"),
         (json!({}), "missing field `header`"),
-        (json!({ "header": "a b" }), "no name of a header"),
-        (json!({ "header": "" }), "no name of a header"),
+        (json!({ "header": "a b" }), "not a valid header name"),
+        (json!({ "header": "" }), "not a valid header name"),
         (json!({ "header": "X-A", "prefx": "a" }), "unknown field `prefx`"),
         (json!({ "header": "X-A", "algorithm": "sha1" }), "unknown variant `sha1`"),
         (json!({ "header": "X-A", "signs": "{bdoy}" }), "not \"bdoy\""),
         (json!({ "header": "X-A", "signs": "x" }), "{body} once"),
         (json!({ "header": "X-A", "signs": "{body}{body}" }), "{body} once"),
-        (json!({ "header": "X-A", "signs": "{timestamp}{body}" }), "look at {timestamp}"),
-        (json!({ "header": "X-A", "timestamp": "X-T" }), "look at {timestamp}"),
-        (json!({ "header": "X-A", "id": "X-I" }), "look at {id}"),
+        (json!({ "header": "X-A", "signs": "{timestamp}{body}" }), "check {timestamp}"),
+        (json!({ "header": "X-A", "timestamp": "X-T" }), "check {timestamp}"),
+        (json!({ "header": "X-A", "id": "X-I" }), "check {id}"),
         (json!({ "header": "X-A", "timestamp-item": "t=" }), "needs a `separator`"),
         (json!({ "header": "X-A", "tolerance": "soon" }), "`tolerance`"),
         (json!({ "token": "X-A", "prefix": "a" }), "unknown field `prefix`"),
@@ -303,10 +304,10 @@ fn a_secret_is_decoded_and_never_shown() {
 
 proptest! {
     #[test]
-    fn nothing_in_a_header_is_taken_or_ends_anything(value in "\\PC{0,100}", time in "\\PC{0,20}") {
+    fn random_headers_are_rejected_without_a_panic(value in "\\PC{0,100}", time in "\\PC{0,20}") {
         for (name, _) in PRESETS {
             let scheme = scheme(&json!(name));
-            let secret = Secret(b"a secret that nobody guesses".to_vec());
+            let secret = Secret(b"a secret that cannot be guessed".to_vec());
             let find = |name: &str| {
                 Some(if name.to_ascii_lowercase().contains("timestamp") { &*time } else { &*value })
             };
@@ -316,12 +317,12 @@ proptest! {
 
     // PROTOCOL: W2
     #[test]
-    fn one_changed_bit_is_another_signature(at in 0..32_usize, bit in 0..8_u32, body in ".{0,50}") {
+    fn a_signature_with_one_changed_bit_is_rejected(at in 0..32_usize, bit in 0..8_u32, body in ".{0,50}") {
         let mut tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, b"k"), body.as_bytes()).as_ref().to_vec();
         tag[at] ^= 1 << bit;
         let header = format!("sha256={}", HEXLOWER.encode(&tag));
         let scheme = SignatureScheme::from_header_value(&header).unwrap();
-        let found = scheme.verify_without_time(&[Secret(b"k".to_vec())], &|_| Some(&header), body.as_bytes());
-        prop_assert_eq!(found, Err(SignatureError::Mismatch));
+        let result = scheme.verify_without_time(&[Secret(b"k".to_vec())], &|_| Some(&header), body.as_bytes());
+        prop_assert_eq!(result, Err(SignatureError::Mismatch));
     }
 }
