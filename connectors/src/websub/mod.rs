@@ -1,14 +1,14 @@
 //! A subscriber of `WebSub` (W3C) and `rssCloud` hubs, for the feeds that crawlers watch.
 //!
 //! ```text
-//!  crawler: hub-found ─▶ service ─▶ request to the hub ─▶ hub verifies (GET) ─▶ active
-//!                                                         hub delivers (POST, signed) ─▶ post-ready
+//! crawler: hub-found ─▶ service ─▶ request to the hub ─▶ hub verifies (GET) ─▶ active
+//!                                                        hub delivers (POST, signed) ─▶ post-ready
 //! ```
 //!
 //! While a subscription is active, crawlers check the feed only rarely. A delivery becomes ordinary
-//! events. Its new items have the ids that a crawler gives them, so the topic stores each item once.
-//! Another event schedules a check of the feed now. Crawlers detect a silent hub, because they find
-//! items that the hub did not deliver.
+//! events. Its new items have the ids that a crawler gives them, so the topic stores each item
+//! once. Another event schedules a check of the feed now. Crawlers detect a silent hub, because
+//! they find items that the hub did not deliver.
 //!
 //! A page that names a hub but no feed is watched like a feed: each delivery that differs from the
 //! previous one is an item with the URL of the page.

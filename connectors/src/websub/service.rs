@@ -130,8 +130,8 @@ impl WebSubService {
         })
     }
 
-    /// Takes items from the rate limit that all hubs share. The error is the number of seconds until
-    /// that many items fit.
+    /// Takes items from the rate limit that all hubs share. The error is the number of seconds
+    /// until that many items fit.
     pub(super) fn take_item_quota(&self, items: usize) -> Result<(), u32> {
         let now = Moment(milliseconds(self.started.elapsed()));
         let items = u32::try_from(items).unwrap_or(u32::MAX);

@@ -43,8 +43,8 @@ const RETRY_MS_MAX: u64 = 6 * HOUR_MS;
 /// The pause before the next request to a hub that refused.
 const REFUSAL_PAUSE_MS: u64 = DAY_MS;
 
-/// With `p = lease / RENEWAL_FRACTION`, a lease is renewed between `2 p` and `p` before its end. Each
-/// subscription has its own time.
+/// With `p = lease / RENEWAL_FRACTION`, a lease is renewed between `2 p` and `p` before its end.
+/// Each subscription has its own time.
 const RENEWAL_FRACTION: u64 = 5;
 
 /// Failed attempts before the next hub of the feed is tried, if there is one.
@@ -140,8 +140,8 @@ pub(super) struct Subscription {
     /// The end of the lease that crawlers were last notified about; 0 if none.
     #[serde(rename = "crawlers_know_ms")]
     crawlers_notified_ms: u64,
-    /// Crawlers have found an item that the hub did not deliver. They rely on no lease until the next
-    /// delivery.
+    /// Crawlers have found an item that the hub did not deliver. They rely on no lease until the
+    /// next delivery.
     #[serde(default)]
     is_silent: bool,
     /// When it was last renewed early for that reason.
@@ -217,8 +217,8 @@ impl Subscription {
         self.lease_end_ms(now_ms).filter(|_| !self.is_silent)
     }
 
-    /// The end of the lease that crawlers must be notified about; 0 if the lease has ended. `None` if
-    /// crawlers are up to date.
+    /// The end of the lease that crawlers must be notified about; 0 if the lease has ended. `None`
+    /// if crawlers are up to date.
     pub(super) fn pending_crawler_update_ms(&self, now_ms: u64) -> Option<u64> {
         let until_ms = self.trusted_lease_end_ms(now_ms).unwrap_or(0);
         (until_ms != self.crawlers_notified_ms && !self.is_cancelled).then_some(until_ms)
@@ -262,7 +262,8 @@ impl Subscription {
         self.is_cancelled
     }
 
-    /// Cancels the subscription. The next request unsubscribes; deliveries are rejected from now on.
+    /// Cancels the subscription. The next request unsubscribes; deliveries are rejected from now
+    /// on.
     pub(super) fn cancel(&mut self, now_ms: u64) {
         if !self.is_cancelled {
             (self.is_cancelled, self.due_ms, self.tries) = (true, now_ms, 0);

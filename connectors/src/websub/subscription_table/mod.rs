@@ -205,8 +205,8 @@ impl SubscriptionTable {
         self.by_token.insert(subscription.token.clone(), subscription);
     }
 
-    /// After a failure of the hub, replaces a subscription by its successor at the next hub. Returns
-    /// false if there is no successor.
+    /// After a failure of the hub, replaces a subscription by its successor at the next hub.
+    /// Returns false if there is no successor.
     pub(super) fn replace_with_successor(
         &mut self,
         token: &str,
@@ -245,8 +245,8 @@ impl SubscriptionTable {
         self.store.known_items(token)
     }
 
-    /// Marks due subscriptions as in flight, and returns their tokens. At most `max` are in flight at
-    /// a time.
+    /// Marks due subscriptions as in flight, and returns their tokens. At most `max` are in flight
+    /// at a time.
     pub(super) fn take_due(&mut self, now_ms: u64, max: usize) -> Vec<String> {
         let free = max.saturating_sub(self.in_flight.len());
         let due = self.by_token.values().filter(|subscription| subscription.due_ms() <= now_ms);
