@@ -21,16 +21,16 @@ const SHOWN_CHARS_MAX: usize = 200;
 
 /// Reads `robots_b64` or `robots`, `agent` (a User-Agent, or only its product token), and `url` (or
 /// its path and query).
-pub(super) fn answer(asked: &JsonQuery) -> Result<Value, String> {
-    let robots = match (asked.get("robots_b64"), asked.get("robots")) {
+pub(super) fn answer(query: &JsonQuery) -> Result<Value, String> {
+    let robots = match (query.get("robots_b64"), query.get("robots")) {
         (None | Some(Value::Null), None | Some(Value::Null)) => {
             return Err("`robots_b64` or `robots` is missing".to_owned());
         }
-        (None | Some(Value::Null), _) => required_text(asked, "robots")?.as_bytes().to_vec(),
-        _ => bytes(asked, "robots_b64")?,
+        (None | Some(Value::Null), _) => required_text(query, "robots")?.as_bytes().to_vec(),
+        _ => bytes(query, "robots_b64")?,
     };
-    let token = product_token(required_text(asked, "agent")?);
-    let url = required_text(asked, "url")?;
+    let token = product_token(required_text(query, "agent")?);
+    let url = required_text(query, "url")?;
     let url = parse_page_url(url).map_err(|error| format!("`url`: {error}"))?;
     let rules = RobotsRules::parse(&robots, token);
     let decision = rules.decide(url.path_and_query());
@@ -68,22 +68,23 @@ pub(super) async fn describe(what: &str, flags: &FetchFlags) -> Result<String, F
     let page = CanonicalUrl::parse(what).map_err(wrong)?;
     let config = flags.config();
     let fetcher = Fetcher::new(&config).map_err(|error| Failure::Usage(error.to_string()))?;
-    let mut asked = page.join("/robots.txt").map_err(wrong)?;
+    let mut robots_url = page.join("/robots.txt").map_err(wrong)?;
     let mut text = String::new();
     let mut hops = 0;
     loop {
         let deadline = Instant::now() + config.request_timeout;
         let (wanted, validators, keep) = (FetchPurpose::Robots, None, KeepBodies::default());
-        let request = FetchRequest { url: &asked, purpose: wanted, validators, keep, deadline };
+        let request =
+            FetchRequest { url: &robots_url, purpose: wanted, validators, keep, deadline };
         let response = fetcher.fetch(&request).await;
-        let answer = RobotsResponse::of(&response, &asked, hops);
+        let answer = RobotsResponse::of(&response, &robots_url, hops);
         write_row(
             &mut text,
             "robots.txt",
-            &format!("{asked} ({})", describe_response(&response, &answer)),
+            &format!("{robots_url} ({})", describe_response(&response, &answer)),
         );
         if let RobotsResponse::Redirect(target) = answer {
-            (asked, hops) = (target, hops + 1);
+            (robots_url, hops) = (target, hops + 1);
             continue;
         }
         write_decision(&mut text, &page, product_token(&config.agent), &answer);
@@ -154,8 +155,8 @@ mod tests {
     use super::*;
 
     fn ask(question: Value) -> Result<Value, String> {
-        let Value::Object(asked) = question else { panic!("questions are objects") };
-        answer(&asked)
+        let Value::Object(query) = question else { panic!("questions are objects") };
+        answer(&query)
     }
 
     #[test]

@@ -58,16 +58,16 @@ fn parse_header(written: &str) -> Result<(String, String), String> {
 
 /// Reads `key_hex`, `body_hex` and `header` (its value); optionally `scheme` as in a recipe, and
 /// `headers` for further signed headers.
-pub(super) fn answer(asked: &JsonQuery, question: &SignatureArgs) -> Result<Value, String> {
+pub(super) fn answer(query: &JsonQuery, args: &SignatureArgs) -> Result<Value, String> {
     let bytes = |name| {
-        let hex = required_text(asked, name)?;
+        let hex = required_text(query, name)?;
         let bytes = HEXLOWER_PERMISSIVE.decode(hex.as_bytes());
         bytes.map_err(|_| format!("`{name}` is not hexadecimal"))
     };
     let (key, body) = (bytes("key_hex")?, bytes("body_hex")?);
-    let (value, others) = (optional_text(asked, "header")?, headers(asked)?);
-    let scheme = match asked.get("scheme") {
-        None | Some(Value::Null) => question.scheme.clone(),
+    let (value, others) = (optional_text(query, "header")?, headers(query)?);
+    let scheme = match query.get("scheme") {
+        None | Some(Value::Null) => args.scheme.clone(),
         Some(scheme) => Some(
             SignatureScheme::from_config(scheme).map_err(|error| format!("`scheme`: {error}"))?,
         ),
@@ -96,11 +96,11 @@ fn verify(
     scheme.verify_without_time(secrets, &find, body).map(drop)
 }
 
-pub(super) fn describe(value: &str, question: &SignatureArgs) -> Result<String, Failure> {
+pub(super) fn describe(value: &str, args: &SignatureArgs) -> Result<String, Failure> {
     let usage = |error: String| Failure::Usage(error);
-    let file = question.key_file.as_deref().expect("the parser requires it beside the header");
+    let file = args.key_file.as_deref().expect("the parser requires it beside the header");
     let written = read_secrets(file).map_err(usage)?;
-    let form = match &question.scheme {
+    let form = match &args.scheme {
         Some(scheme) => scheme.clone(),
         // Its secrets are plain text, and the scheme is taken from the header.
         None => parse_scheme("github").map_err(usage)?,
@@ -114,9 +114,8 @@ pub(super) fn describe(value: &str, question: &SignatureArgs) -> Result<String, 
     if body.len() as u64 > BODY_BYTES_MAX {
         return Err(Failure::failed(format!("the body is longer than {BODY_BYTES_MAX} bytes")));
     }
-    let judge = |body: &[u8]| {
-        verify(question.scheme.as_ref(), &secrets, Some(value), &question.with_header, body)
-    };
+    let judge =
+        |body: &[u8]| verify(args.scheme.as_ref(), &secrets, Some(value), &args.with_header, body);
     let mut text = String::new();
     // Writing into a string cannot fail.
     let _ = match judge(&body) {
@@ -147,10 +146,10 @@ mod tests {
     use super::*;
 
     fn ask(question: Value) -> Result<Value, String> {
-        let Value::Object(asked) = question else { panic!("questions are objects") };
+        let Value::Object(query) = question else { panic!("questions are objects") };
         let question =
             SignatureArgs { what: None, key_file: None, scheme: None, with_header: Vec::new() };
-        answer(&asked, &question)
+        answer(&query, &question)
     }
 
     /// RFC 4231, 4.3.

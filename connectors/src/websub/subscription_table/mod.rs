@@ -184,7 +184,7 @@ impl SubscriptionTable {
         if self.by_token.len() >= SUBSCRIPTIONS_MAX {
             if !std::mem::replace(&mut self.is_full_logged, true) {
                 tracing::warn!(
-                    "WebSub: {SUBSCRIPTIONS_MAX} subscriptions is the limit; further feeds are polled"
+                    "WebSub: reached the limit of {SUBSCRIPTIONS_MAX} subscriptions; further feeds are polled"
                 );
             }
             return Ok(());
