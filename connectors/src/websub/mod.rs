@@ -61,7 +61,8 @@ pub struct WebSubConfig {
     pub items_per_minute: u32,
 }
 
-/// The subscriber. As a [`Receiver`](tidings_broker::Receiver) it answers the requests of hubs.
+/// The subscriber. As an [`EmbeddedHandler`](tidings_broker::EmbeddedHandler) it answers the
+/// requests of hubs.
 #[derive(Debug, Clone)]
 pub struct WebSub(Arc<WebSubService>);
 
@@ -90,16 +91,16 @@ pub struct HubLease {
 /// database may be running.
 pub fn read_hub_leases(database: &Path) -> Result<HashMap<String, HubLease>, StoreError> {
     let now_ms = unix_now_ms();
-    let telling =
+    let leases =
         SubscriptionStore::load_read_only(database)?.into_iter().filter_map(|subscription| {
-            let left_ms = subscription.trusted_lease_end_ms(now_ms)? - now_ms;
-            let telling = HubLease {
+            let remaining_ms = subscription.trusted_lease_end_ms(now_ms)? - now_ms;
+            let lease = HubLease {
                 hub_host: subscription.endpoint.host(),
-                remaining: Duration::from_millis(left_ms),
+                remaining: Duration::from_millis(remaining_ms),
             };
-            Some((subscription.watched, telling))
+            Some((subscription.watched, lease))
         });
-    Ok(telling.collect())
+    Ok(leases.collect())
 }
 
 /// 256 random bits, which cannot be guessed.
