@@ -154,7 +154,7 @@ fn write_row(text: &mut String, what: &str, line: &str) {
 mod tests {
     use super::*;
 
-    fn ask(question: Value) -> Result<Value, String> {
+    fn answer_query(question: Value) -> Result<Value, String> {
         let Value::Object(query) = question else { panic!("questions are objects") };
         answer(&query)
     }
@@ -165,21 +165,22 @@ mod tests {
         let url = "https://a.example/x?y#z";
         for agent in ["tidings", "Tidings/0.1 (+http://x)"] {
             assert_eq!(
-                ask(json!({ "robots": robots, "agent": agent, "url": url })).unwrap(),
+                answer_query(json!({ "robots": robots, "agent": agent, "url": url })).unwrap(),
                 json!({ "allowed": false, "delay": 2.5, "rule": "Disallow: /x" })
             );
         }
         let robots_b64 = "VXNlci1hZ2VudDogKgpEaXNhbGxvdzogL/8";
         assert_eq!(
-            ask(json!({ "robots_b64": robots_b64, "agent": "x", "url": "/%ff" })).unwrap(),
+            answer_query(json!({ "robots_b64": robots_b64, "agent": "x", "url": "/%ff" })).unwrap(),
             json!({ "allowed": false, "rule": "Disallow: /\u{fffd}" })
         );
         let robots = "User-agent: *\nDisallow: /x@y";
         for url in ["http://a:b@c@d.example/x@y", "http://a@d.example/x@y"] {
-            let answer = ask(json!({ "robots": robots, "agent": "x", "url": url })).unwrap();
+            let answer =
+                answer_query(json!({ "robots": robots, "agent": "x", "url": url })).unwrap();
             assert_eq!(answer["allowed"], json!(false), "{url}");
         }
-        let nothing = ask(json!({ "robots": "", "agent": "", "url": "http://a.example" }));
+        let nothing = answer_query(json!({ "robots": "", "agent": "", "url": "http://a.example" }));
         assert_eq!(nothing.unwrap(), json!({ "allowed": true }));
     }
 
@@ -197,7 +198,7 @@ mod tests {
                 "`url`: only http and https",
             ),
         ] {
-            let found = ask(question).unwrap_err();
+            let found = answer_query(question).unwrap_err();
             assert!(found.starts_with(error), "{found}");
         }
     }

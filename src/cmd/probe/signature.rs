@@ -145,7 +145,7 @@ fn body_variants(body: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
 mod tests {
     use super::*;
 
-    fn ask(question: Value) -> Result<Value, String> {
+    fn answer_query(question: Value) -> Result<Value, String> {
         let Value::Object(query) = question else { panic!("questions are objects") };
         let question =
             SignatureArgs { what: None, key_file: None, scheme: None, with_header: Vec::new() };
@@ -161,7 +161,8 @@ mod tests {
     fn an_invalid_signature_has_a_reason() {
         let valid = |header: &str| {
             let answer =
-                ask(json!({ "key_hex": KEY, "body_hex": BODY, "header": header })).unwrap();
+                answer_query(json!({ "key_hex": KEY, "body_hex": BODY, "header": header }))
+                    .unwrap();
             assert_eq!(answer["why"].is_null(), answer["valid"] == true, "{answer}");
             answer["valid"] == true
         };
@@ -171,10 +172,11 @@ mod tests {
         {
             assert!(!valid(wrong), "{wrong}");
         }
-        let without = ask(json!({ "key_hex": KEY, "body_hex": BODY, "header": null })).unwrap();
+        let without =
+            answer_query(json!({ "key_hex": KEY, "body_hex": BODY, "header": null })).unwrap();
         assert_eq!(without["valid"], false);
         let bare = json!({ "key_hex": KEY, "body_hex": BODY, "header": TAG, "scheme": "gitea" });
-        assert_eq!(ask(bare).unwrap(), json!({ "valid": true }));
+        assert_eq!(answer_query(bare).unwrap(), json!({ "valid": true }));
     }
 
     #[test]
@@ -188,9 +190,9 @@ mod tests {
             "scheme": "slack",
             "headers": { "x-slack-request-timestamp": "1" },
         });
-        assert_eq!(ask(question.clone()).unwrap(), json!({ "valid": true }));
+        assert_eq!(answer_query(question.clone()).unwrap(), json!({ "valid": true }));
         question["headers"] = json!({});
-        assert_eq!(ask(question).unwrap()["valid"], false);
+        assert_eq!(answer_query(question).unwrap()["valid"], false);
     }
 
     #[test]
@@ -203,7 +205,7 @@ mod tests {
             (json!({ "key_hex": "", "body_hex": "", "scheme": "x" }), "`scheme`: there is no"),
             (json!({ "key_hex": "", "body_hex": "", "headers": 7 }), "`headers` must be an object"),
         ] {
-            assert!(ask(question).unwrap_err().starts_with(error));
+            assert!(answer_query(question).unwrap_err().starts_with(error));
         }
     }
 }

@@ -252,13 +252,13 @@ fn slewed_clock_causes_no_decision() {
 #[test]
 fn invalid_time_of_day_is_a_dead_letter() {
     let mut bench = bench();
-    for (wish, reason) in [
+    for (attribute, reason) in [
         ("after=24:00", "reason=bad-after"),
         ("after=6:00", "reason=bad-after"),
         ("every=06:00+01:00", "reason=bad-every"),
         ("every=06", "reason=bad-every"),
     ] {
-        bench.publish(&format!("http://a.org/ {wish}"));
+        bench.publish(&format!("http://a.org/ {attribute}"));
         let (_, letter) = bench.events.pop().expect("a dead letter");
         assert!(letter.starts_with(reason), "{letter}");
     }

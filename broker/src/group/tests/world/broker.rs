@@ -203,9 +203,9 @@ impl World {
                 self.broker.ticked = moment;
             }
             again.extend(is_repeated(input).then(|| (input.clone(), origin.clone())));
-            let (order, wishes) = (self.order, FetchRequest::all_of(input));
-            if !wishes.is_empty() {
-                unsent.push(SimulatedOutput::Taken { order, wishes, at: self.now });
+            let (order, fetches) = (self.order, FetchRequest::all_of(input));
+            if !fetches.is_empty() {
+                unsent.push(SimulatedOutput::Taken { order, fetches, at: self.now });
             }
         }
         let (mut inputs, mut origins): (Vec<_>, VecDeque<_>) = commands.into_iter().unzip();

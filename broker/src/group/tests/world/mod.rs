@@ -513,9 +513,9 @@ impl World {
     /// An output is safe: the group cannot forget it any more, even if its receiver is gone.
     fn output_is_safe(&mut self, unsent: &SimulatedOutput) -> CheckResult {
         match unsent {
-            SimulatedOutput::Taken { order, wishes, at } => {
-                for wish in wishes {
-                    self.fetch_requested(wish, *order, *at);
+            SimulatedOutput::Taken { order, fetches, at } => {
+                for fetch in fetches {
+                    self.fetch_requested(fetch, *order, *at);
                 }
                 Ok(())
             }
@@ -552,10 +552,10 @@ impl World {
     }
 
     /// The group knows, since `at`, of a requested fetch.
-    fn fetch_requested(&mut self, wish: &FetchRequest, order: u64, at: Moment) {
-        let FetchRequest { url, job, after_ms, .. } = wish;
+    fn fetch_requested(&mut self, fetch: &FetchRequest, order: u64, at: Moment) {
+        let FetchRequest { url, job, after_ms, .. } = fetch;
         self.due_check.want(url, at + *after_ms);
-        self.priority_check.want(wish, at);
+        self.priority_check.want(fetch, at);
         if job.is_some() {
             return;
         }

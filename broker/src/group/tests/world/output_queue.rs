@@ -32,7 +32,7 @@ pub(super) enum SimulatedOutput {
     /// Requested fetches were consumed, with this decision number.
     Taken {
         order: u64,
-        wishes: Vec<FetchRequest>,
+        fetches: Vec<FetchRequest>,
         at: Moment,
     },
     /// `to`: the member, if it was released just now.

@@ -29,7 +29,7 @@ pub(super) struct PriorityCheck {
     rest_until: BTreeMap<u64, Moment>,
     /// All hosts may be resting until then.
     all_rest_until: Moment,
-    wishes: u64,
+    fetches: u64,
 }
 
 /// What decides the order of a page.
@@ -51,15 +51,15 @@ impl PagePriority {
 
 impl PriorityCheck {
     /// The group knows of a request since `at`.
-    pub(super) fn want(&mut self, wish: &FetchRequest, at: Moment) {
-        self.wishes += 1;
-        if is_linked(&wish.url) || self.begun.contains(&wish.url) {
+    pub(super) fn want(&mut self, fetch: &FetchRequest, at: Moment) {
+        self.fetches += 1;
+        if is_linked(&fetch.url) || self.begun.contains(&fetch.url) {
             return;
         }
-        let (due, is_timed) = (at + wish.after_ms, wish.after_ms > 0);
-        let new = PagePriority { prio: wish.prio, number: self.wishes, due, is_timed };
-        let lane = self.waiting.entry((host_number(&wish.url), wish.job.clone())).or_default();
-        let rank = lane.entry(wish.url.clone()).or_insert(new);
+        let (due, is_timed) = (at + fetch.after_ms, fetch.after_ms > 0);
+        let new = PagePriority { prio: fetch.prio, number: self.fetches, due, is_timed };
+        let lane = self.waiting.entry((host_number(&fetch.url), fetch.job.clone())).or_default();
+        let rank = lane.entry(fetch.url.clone()).or_insert(new);
         rank.prio = rank.prio.max(new.prio);
         rank.due = rank.due.min(due);
         rank.is_timed &= is_timed;
