@@ -1,6 +1,6 @@
-// A client of Tidings in JavaScript, with Node.js alone:
-//   node client.mjs publish TOPIC EVENT..    publishes, and waits until all of them are safe
-//   node client.mjs listen TOPIC [FROM]      prints number and payload of what comes
+// A client of Tidings in JavaScript, with only Node.js:
+//   node client.mjs publish TOPIC EVENT..    publishes events, and waits until all are confirmed
+//   node client.mjs listen TOPIC [FROM]      prints the seq and payload of each event
 // The broker is at $TIDINGS_BROKER, or 127.0.0.1:12345.
 import { randomBytes } from 'node:crypto';
 import { connect } from 'node:net';
@@ -15,7 +15,7 @@ function fail(text) {
   process.exit(1);
 }
 
-if (!['publish', 'listen'].includes(command) || !topic) fail('publish TOPIC EVENT.. or listen TOPIC [FROM]');
+if (!['publish', 'listen'].includes(command) || !topic) fail('usage: publish TOPIC EVENT.. or listen TOPIC [FROM]');
 socket.on('error', (error) => fail(error.message));
 const say = (line) => socket.write(`${line}\n`);
 
@@ -25,15 +25,15 @@ if (command === 'publish') for (const event of rest) say(`PUB ${topic} ${event}`
 else say(`SUB ${topic}${rest[0] ? ` from=${rest[0]}` : ''}`);
 
 let greeted = false;
-// Not those of node:readline: for it U+2028 and U+2029 end lines, too.
+// Not node:readline, which also ends lines at U+2028 and U+2029.
 for await (const line of lines(socket)) {
   if (!greeted) {
-    // What comes before the answer is for peers.
+    // Lines before the answer to HELLO are for peers.
     greeted = line.startsWith('+OK ') && line.includes(` echo=${echo} `);
   } else if (line.startsWith('-ERR ')) {
     fail(line);
   } else if (command === 'publish' && line.startsWith('+OK ')) {
-    // One answer may confirm many: the number at its end says how many by now.
+    // One answer may confirm several events: its last number counts all so far.
     if (Number(line.split(' ')[2]) === rest.length) {
       console.log(`${rest.length} confirmed`);
       process.exit(0);
@@ -44,7 +44,7 @@ for await (const line of lines(socket)) {
     console.error(line);
   }
 }
-fail('the connection was lost; what was not confirmed may be there or not');
+fail('connection lost; unconfirmed events may or may not be stored');
 
 async function* lines(stream) {
   let rest = '';

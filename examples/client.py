@@ -1,6 +1,6 @@
-"""A client of Tidings in Python, with the standard library alone:
-client.py publish TOPIC EVENT..    publishes, and waits until all of them are safe
-client.py listen TOPIC [FROM]      prints number and payload of what comes
+"""A client of Tidings in Python, with only the standard library:
+client.py publish TOPIC EVENT..    publishes events, and waits until all are confirmed
+client.py listen TOPIC [FROM]      prints the seq and payload of each event
 The broker is at $TIDINGS_BROKER, or 127.0.0.1:12345."""
 import os, secrets, socket, sys
 
@@ -12,23 +12,23 @@ class Client:
         self.input = self.socket.makefile(encoding="utf-8", newline="\n")
         echo = f" echo={secrets.token_hex(8)} "
         self.say(f"HELLO name=client.py{echo}")
-        # What comes before the answer is for peers.
+        # Lines before the answer to HELLO are for peers.
         next(line for line in self.lines() if line.startswith("+OK ") and echo in line)
 
     def say(self, *lines):
         self.socket.sendall("".join(f"{line}\n" for line in lines).encode())
 
     def lines(self):
-        """Lines of the broker, until there are no more. A refusal is an error."""
+        """Yields the lines of the broker. An error, or the end of the connection, raises."""
         for line in self.input:
             if line.startswith("-ERR "):
                 raise RuntimeError(line.rstrip())
             yield line.removesuffix("\n").removesuffix("\r")
-        raise ConnectionError("the connection was lost; what was not confirmed may be there or not")
+        raise ConnectionError("connection lost; unconfirmed events may or may not be stored")
 
     def publish(self, topic, *events):
         self.say(*(f"PUB {topic} {event}" for event in events))
-        # One answer may confirm many: the number at its end says how many by now.
+        # One answer may confirm several events: its last number counts all so far.
         next(line for line in self.lines() if line.startswith("+OK ") and int(line.split()[2]) == len(events))
         print(f"{len(events)} confirmed")
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A client of Tidings in bash, without any other program:
-#   client.sh publish TOPIC EVENT..    publishes, and waits until all of them are safe
-#   client.sh listen TOPIC [FROM]      prints number and payload of what comes
+#   client.sh publish TOPIC EVENT..    publishes events, and waits until all are confirmed
+#   client.sh listen TOPIC [FROM]      prints the seq and payload of each event
 # The broker is at ${TIDINGS_BROKER:-127.0.0.1:12345}.
 set -euo pipefail
 
@@ -11,13 +11,13 @@ fail() {
 }
 
 broker=${TIDINGS_BROKER:-127.0.0.1:12345}
-# Opened here, it is closed with the script.
+# Bash closes the connection when the script ends.
 exec 3<>"/dev/tcp/${broker%:*}/${broker##*:}" || fail "no broker at $broker"
 
-# A line of the broker, without its end; fails when there is no more.
+# Reads a line of the broker without its line end; fails when the connection ends.
 hear() { IFS= read -r line <&3 && line=${line%$'\r'}; }
 
-# What comes before the answer is for peers.
+# Lines before the answer to HELLO are for peers.
 echo=$SRANDOM$SRANDOM
 echo "HELLO name=client.sh echo=$echo" >&3
 until hear && [[ "$line " == "+OK "*" echo=$echo "* ]]; do :; done
@@ -26,7 +26,7 @@ case ${1-} in
 publish)
     topic=${2:?TOPIC} && shift 2
     for event; do echo "PUB $topic $event" >&3; done
-    # One answer may confirm many; a refusal names those that it is about.
+    # One answer may confirm several events; an error names the events that it rejects.
     confirmed=0
     while [ "$confirmed" -lt $# ] && hear; do
         case $line in
@@ -34,7 +34,7 @@ publish)
         "-ERR "*) fail "$line" ;;
         esac
     done
-    [ "$confirmed" -eq $# ] || fail "the connection was lost; what was not confirmed may be there or not"
+    [ "$confirmed" -eq $# ] || fail "connection lost; unconfirmed events may or may not be stored"
     echo "$# confirmed"
     ;;
 listen)
@@ -47,5 +47,5 @@ listen)
         esac
     done
     ;;
-*) fail "publish TOPIC EVENT.. or listen TOPIC [FROM]" ;;
+*) fail "usage: publish TOPIC EVENT.. or listen TOPIC [FROM]" ;;
 esac

@@ -1,8 +1,8 @@
 """A Scrapy spider that takes its requests from a group of Tidings, and acknowledges them:
     scrapy runspider scrapy_spider.py -a broker=127.0.0.1:12345 -O pages.jsonl
-The broker says when a host may be asked, remembers what was seen, and gives a page to another worker if this one
-is gone; Scrapy fetches and reads. For each task one request is made [T2]: so redirects are followed by the
-broker, and what needs a robots.txt first is left to workers that know how (section 12 of PROTOCOL.md)."""
+The broker keeps the delay of each host and the seen set, and gives a page to another worker if this one is lost.
+Scrapy fetches and parses. A task is one request [T2], so the broker turns redirects into tasks. The spider does not
+read robots.txt; section 12 of PROTOCOL.md shows how a worker does."""
 import asyncio, re, secrets
 
 import scrapy
@@ -16,14 +16,14 @@ class TidingsSpider(scrapy.Spider):
     broker = "127.0.0.1:12345"
     custom_settings = {
         "CONCURRENT_REQUESTS": CREDIT,
-        # All of this is the broker's business.
+        # The broker does all of this.
         "DOWNLOAD_DELAY": 0,
         "CONCURRENT_REQUESTS_PER_DOMAIN": CREDIT,
         "ROBOTSTXT_OBEY": False,
         "REDIRECT_ENABLED": False,
         "RETRY_ENABLED": False,
         "HTTPERROR_ALLOW_ALL": True,
-        # Shorter than a lease (60 s), so that a request ends before its task is another one's [T3].
+        # Shorter than a lease (60 s), so a request ends before another worker gets its task [T3].
         "DOWNLOAD_TIMEOUT": 40,
         "TWISTED_REACTOR": "twisted.internet.asyncioreactor.AsyncioSelectorReactor",
     }
@@ -37,10 +37,10 @@ class TidingsSpider(scrapy.Spider):
             if line.startswith("-ERR ") and not line.startswith("-ERR stale "):
                 raise scrapy.exceptions.CloseSpider(line.strip())
             if line.startswith("TASK "):
-                # Not split(), for which other white space separates words, too: what somebody else has said begins no word.
+                # Not split(): it also splits at other white space, so a payload could forge an attribute.
                 _, task, _, _, url, *attributes = re.split("[ \t]+", line.strip(" \t\r\n"))
                 again = [word[6:] for word in attributes if word.startswith("again=")]
-                # What was seen is for the broker to know.
+                # Not filtered here: the broker has the seen set.
                 yield scrapy.Request(
                     again[0] if again else url, self.parse, errback=self.failed, dont_filter=True, meta={"task": task}
                 )
@@ -62,7 +62,7 @@ class TidingsSpider(scrapy.Spider):
         if isinstance(response, scrapy.http.HtmlResponse):
             found = (response.urljoin(href.strip()) for href in response.css("a::attr(href)").getall())
             links = {scrapy.Request(link).url: 1 for link in found if link.startswith("http")}
-        # A page counts as fetched once this is taken; store it before, if it must not be lost.
+        # With this the page counts as fetched. If it must not be lost, store it first.
         self.say(*(f"LINK {task} {link}" for link in links), f"ACK {task}")
         return {"url": response.url, "status": status, "bytes": len(response.body), "links": len(links)}
 

@@ -145,10 +145,11 @@ pub(crate) struct TransportGrant {
 
 /// The value of `--grant`.
 pub(crate) fn parse_grant(text: &str) -> Result<TransportGrant, String> {
-    let (way, powers) = text.split_once('=').ok_or("write WAY=ATTRIBUTE,.., such as zmq=prio")?;
-    let powers = powers.split(',').filter(|power| !power.is_empty());
+    let (transport, attributes) =
+        text.split_once('=').ok_or("expected TRANSPORT=ATTRIBUTE,.., such as zmq=prio")?;
+    let attributes = attributes.split(',').filter(|attribute| !attribute.is_empty());
     Ok(TransportGrant {
-        transport: way.parse()?,
-        attributes: powers.map(str::parse).collect::<Result<_, _>>()?,
+        transport: transport.parse()?,
+        attributes: attributes.map(str::parse).collect::<Result<_, _>>()?,
     })
 }

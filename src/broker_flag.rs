@@ -173,8 +173,8 @@ mod tests {
         assert_eq!(token_from_env(Some(OsStr::new("x\n"))).unwrap(), Token::new("x").ok());
         let long = "x".repeat(257);
         for wrong in ["hush hush", "hush\u{7}", &long] {
-            let said = token_from_env(Some(OsStr::new(wrong))).unwrap_err().to_string();
-            assert!(said.contains("TIDINGS_TOKEN") && !said.contains("hush"), "{said}");
+            let message = token_from_env(Some(OsStr::new(wrong))).unwrap_err().to_string();
+            assert!(message.contains("TIDINGS_TOKEN") && !message.contains("hush"), "{message}");
         }
     }
 

@@ -79,7 +79,7 @@ pub(crate) struct ServerFlags {
     /// Transports are line, http and zmq. The attributes every=, prio= and job= control schedules,
     /// priority and jobs. hub allows notifications of feed changes (hub=, cloud=, pushed=) and the
     /// topics hub-found, hub and hub-verify. job also allows the topic job-done. May be repeated.
-    #[arg(long, value_name = "WAY=ATTRIBUTE,..", value_parser = parse_grant)]
+    #[arg(long, value_name = "TRANSPORT=ATTRIBUTE,..", value_parser = parse_grant)]
     grant: Vec<TransportGrant>,
 
     #[command(flatten)]

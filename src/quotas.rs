@@ -16,7 +16,7 @@ pub(crate) struct QuotaFlags {
     /// connects (per minute), events and bytes (per second), topics, cursors, subscriptions,
     /// groups, jobs, credit and parked (bytes that wait for the client). The value is a number,
     /// with k, m or g as unit, or none. PROTOCOL.md lists the defaults and the effect of each.
-    #[arg(long, value_name = "WHO.WHAT=N")]
+    #[arg(long, value_name = "SUBJECT.QUANTITY=N")]
     limit: Vec<QuotaLimit>,
 
     /// Apply source limits to loopback addresses too, for example behind a proxy without limits
@@ -42,13 +42,13 @@ impl FromStr for QuotaLimit {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || "expected WHO.WHAT=N, such as source.connections=64".to_owned();
-        let (what, max) = text.split_once('=').ok_or_else(wrong)?;
-        let (who, quantity) = what.split_once('.').ok_or_else(wrong)?;
-        let who = match who {
+        let wrong = || "expected SUBJECT.QUANTITY=N, such as source.connections=64".to_owned();
+        let (name, max) = text.split_once('=').ok_or_else(wrong)?;
+        let (subject, quantity) = name.split_once('.').ok_or_else(wrong)?;
+        let subject = match subject {
             "source" => QuotaSubject::Source,
             "principal" => QuotaSubject::Principal,
-            _ => return Err(format!("{who}: expected source or principal")),
+            _ => return Err(format!("{subject}: expected source or principal")),
         };
         let quantity = quantity.parse::<Quantity>()?;
         let max = match max {
@@ -56,7 +56,7 @@ impl FromStr for QuotaLimit {
             "0" if quantity.is_held() => 0,
             max => parse_bytes(max).map_err(|_| format!("{max}: expected 64, 10k, 16m or none"))?,
         };
-        Ok(Self { subject: who, quantity, max })
+        Ok(Self { subject, quantity, max })
     }
 }
 
@@ -65,8 +65,8 @@ impl QuotaFlags {
     pub(crate) fn config(&self) -> QuotaConfig {
         let mut config =
             QuotaConfig { counts_loopback: self.limit_loopback, ..QuotaConfig::default() };
-        for QuotaLimit { subject: who, quantity, max } in &self.limit {
-            let quota: &mut Quota = match who {
+        for QuotaLimit { subject, quantity, max } in &self.limit {
+            let quota: &mut Quota = match subject {
                 QuotaSubject::Source => &mut config.source,
                 QuotaSubject::Principal => &mut config.principal,
             };

@@ -1,10 +1,10 @@
-//! Fuzz targets of this crate: rules that hold for any input. The bodies are beside the code that
-//! they test. For the feature `fuzzing` and for tests only.
+//! Fuzz targets of this crate. Their functions are next to the code that they test, and panic if a
+//! property does not hold. For the feature `fuzzing` and for tests only.
 
 use crate::net::http::hooks;
 use crate::{access, group, log};
 
-/// The name and the body of a target.
+/// The name and the function of a target.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// The targets of this crate.
@@ -50,13 +50,13 @@ impl Choices<'_> {
 }
 
 #[cfg(test)]
-#[path = "../../fuzz/kept.rs"]
-mod kept;
+#[path = "../../fuzz/replay.rs"]
+mod replay;
 
 #[cfg(test)]
 mod tests {
     #[test]
     fn the_fuzz_corpus_passes_all_targets() {
-        super::kept::run(super::TARGETS);
+        super::replay::run(super::TARGETS);
     }
 }

@@ -1,4 +1,4 @@
-//! Fuzz targets of this crate: what holds for any input bytes. For the feature `fuzzing` and for
+//! Fuzz targets of this crate: properties of any input bytes. For the feature `fuzzing` and for
 //! tests only.
 
 use tidings_protocol::{Command, Payload, text};
@@ -7,7 +7,7 @@ use crate::callbacks::callback::Callback;
 use crate::zmq::frames::{self, PayloadFrame};
 use crate::{files, hub, websub};
 
-/// Name and function of a target.
+/// The name and the function of a target.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// The targets of this crate.
@@ -66,13 +66,13 @@ fn name(bytes: &[u8]) {
 }
 
 #[cfg(test)]
-#[path = "../../fuzz/kept.rs"]
-mod kept;
+#[path = "../../fuzz/replay.rs"]
+mod replay;
 
 #[cfg(test)]
 mod tests {
     #[test]
     fn the_fuzz_corpus_passes_all_targets() {
-        super::kept::run(super::TARGETS);
+        super::replay::run(super::TARGETS);
     }
 }

@@ -1,5 +1,5 @@
-//! Fuzz targets: rules that hold for any input, one target for each kind of input that a peer
-//! controls. A target panics where a rule is broken. For the feature `fuzzing` and for tests only.
+//! Fuzz targets: one for each kind of input that a peer controls. A target panics if a property
+//! does not hold. For the feature `fuzzing` and for tests only.
 
 use std::fmt::{Debug, Display};
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use crate::{
     TaskId, TimeOfDay, TopicName, URL_BYTES_MAX, duration, push_attribute, text,
 };
 
-/// The name and the body of a target.
+/// The name and the function of a target.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// The targets of this crate.
@@ -24,12 +24,12 @@ pub const TARGETS: &[Target] = &[
     ("url", url),
 ];
 
-/// Splits off the first bytes, which give the lengths of the pieces in which the rest arrives.
+/// Splits off the first bytes. They are the lengths of the pieces in which the rest arrives.
 fn cuts(bytes: &[u8]) -> (&[u8], &[u8]) {
     bytes.split_at(bytes.len().min(4))
 }
 
-/// The stream in pieces of these lengths, repeated.
+/// Splits the stream into pieces of these lengths, repeated.
 fn pieces<'a>(mut stream: &'a [u8], cuts: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
     let mut lengths = cuts.iter().cycle();
     std::iter::from_fn(move || {
@@ -40,8 +40,8 @@ fn pieces<'a>(mut stream: &'a [u8], cuts: &'a [u8]) -> impl Iterator<Item = &'a 
     })
 }
 
-/// A stream gives the same items in any pieces, none over the limit, and never more than a line is
-/// buffered.
+/// A stream gives the same items however it is split. No item exceeds the limit, and the decoder
+/// buffers at most one line.
 fn line(bytes: &[u8]) {
     let (cuts, stream) = cuts(bytes);
     let max = cuts.first().map_or(1, |cut| usize::from(*cut) / 8 + 1);
@@ -58,33 +58,33 @@ fn line(bytes: &[u8]) {
                     break;
                 }
             }
-            assert!(buffer.len() <= max + 1, "the decoder holds more than a line");
+            assert!(buffer.len() <= max + 1, "the decoder buffers more than a line");
         }
         items.extend(decoder.finish(&buffer).map(|item| format!("{item:?}")));
         items
     };
-    let at_once = items(&mut std::iter::once(stream));
-    assert_eq!(at_once, items(&mut pieces(stream, cuts)), "in pieces");
-    assert_eq!(at_once, items(&mut stream.chunks(1)), "byte by byte");
+    let whole = items(&mut std::iter::once(stream));
+    assert_eq!(whole, items(&mut pieces(stream, cuts)), "in pieces");
+    assert_eq!(whole, items(&mut stream.chunks(1)), "byte by byte");
 }
 
-/// A stream gives the same events in any pieces, and by the faster way for publishes.
+/// A stream gives the same events however it is split, and also with the fast path for publishes.
 fn session(bytes: &[u8]) {
     let (cuts, stream) = cuts(bytes);
-    let at_once = events(std::iter::once(stream), false);
-    assert_eq!(at_once, events(pieces(stream, cuts), false), "in pieces");
-    assert_eq!(at_once, events(stream.chunks(1), false), "byte by byte");
-    assert_eq!(at_once, events(std::iter::once(stream), true), "publishes at once");
-    assert_eq!(at_once, events(pieces(stream, cuts), true), "publishes at once, in pieces");
+    let whole = events(std::iter::once(stream), false);
+    assert_eq!(whole, events(pieces(stream, cuts), false), "in pieces");
+    assert_eq!(whole, events(stream.chunks(1), false), "byte by byte");
+    assert_eq!(whole, events(std::iter::once(stream), true), "with the fast path");
+    assert_eq!(whole, events(pieces(stream, cuts), true), "with the fast path, in pieces");
 }
 
-fn events<'a>(pieces: impl Iterator<Item = &'a [u8]>, with_publishes: bool) -> Vec<String> {
+fn events<'a>(pieces: impl Iterator<Item = &'a [u8]>, with_fast_path: bool) -> Vec<String> {
     let (mut session, mut buffer, mut events) = (Session::new(), Vec::new(), Vec::new());
     for piece in pieces {
         buffer.extend_from_slice(piece);
         loop {
             if let Some((used, publishes)) =
-                session.publish_batch(&buffer).filter(|_| with_publishes)
+                session.publish_batch(&buffer).filter(|_| with_fast_path)
             {
                 let topic = publishes.topic;
                 let commands = publishes.map(|payload| Command::Pub { topic, payload });
@@ -104,66 +104,70 @@ fn events<'a>(pieces: impl Iterator<Item = &'a [u8]>, with_publishes: bool) -> V
     events.extend(session.finish(&buffer).iter().map(|event| format!("{event:?}")));
     assert!(
         session.finish(&[]).is_empty() && !session.is_mid_line(),
-        "nothing comes after the end"
+        "the session gives an event after its end"
     );
     events
 }
 
-/// A parsed command is written as one line that means the same.
+/// A parsed command encodes to one line with the same meaning.
 fn command(bytes: &[u8]) {
     let Ok(line) = text::check(bytes) else { return };
     match Command::parse(line) {
         Ok(command) => {
             let mut out = Vec::new();
             command.encode(&mut out);
-            let again = out.strip_suffix(b"\n").expect("a command is a line");
-            let again = text::check(again).expect("it is valid text");
-            assert_eq!(Command::parse(again), Ok(command));
+            let reparsed = out.strip_suffix(b"\n").expect("a command is a line");
+            let reparsed = text::check(reparsed).expect("the encoding is valid text");
+            assert_eq!(Command::parse(reparsed), Ok(command));
         }
         Err(error) => {
-            let refusal = error.to_string();
+            let message = error.to_string();
             assert!(
-                text::check(refusal.as_bytes()).is_ok(),
-                "a refusal is valid text: {refusal:?}"
+                text::check(message.as_bytes()).is_ok(),
+                "the error is not valid text: {message:?}"
             );
         }
     }
 }
 
-/// The same for lines of the broker.
+/// A parsed reply encodes to one line with the same meaning.
 fn reply(bytes: &[u8]) {
     let Ok(line) = text::check(bytes) else { return };
     if let Ok(reply) = Reply::parse(line) {
         let mut out = Vec::new();
         reply.encode(&mut out);
-        let again = out.strip_suffix(b"\r\n").expect("a reply is a line");
-        let again = text::check(again).expect("it is valid text");
-        assert_eq!(Reply::parse(again), Ok(reply));
+        let reparsed = out.strip_suffix(b"\r\n").expect("a reply is a line");
+        let reparsed = text::check(reparsed).expect("the encoding is valid text");
+        assert_eq!(Reply::parse(reparsed), Ok(reply));
     }
 }
 
-/// Every value of one word in a command means the same when it is written again.
+/// Every value of one word in a command is parsed, formatted and parsed again without a change.
 fn value(bytes: &[u8]) {
-    fn again<T: FromStr + Display + PartialEq + Debug>(text: &str) {
+    fn check_round_trip<T: FromStr + Display + PartialEq + Debug>(text: &str) {
         if let Ok(value) = text.parse::<T>() {
-            let written = value.to_string();
-            assert_eq!(written.parse().ok(), Some(value), "{text:?} is written as {written:?}");
+            let text_again = value.to_string();
+            assert_eq!(
+                text_again.parse().ok(),
+                Some(value),
+                "{text:?} is written as {text_again:?}"
+            );
         }
     }
     let Ok(text) = std::str::from_utf8(bytes) else { return };
-    again::<StartAt>(text);
-    again::<After>(text);
-    again::<TimeOfDay>(text);
-    again::<TaskId>(text);
-    again::<MemberId>(text);
-    again::<IpNetwork>(text);
-    again::<TopicName>(text);
+    check_round_trip::<StartAt>(text);
+    check_round_trip::<After>(text);
+    check_round_trip::<TimeOfDay>(text);
+    check_round_trip::<TaskId>(text);
+    check_round_trip::<MemberId>(text);
+    check_round_trip::<IpNetwork>(text);
+    check_round_trip::<TopicName>(text);
     if let Ok(ms) = duration::parse_ms(text) {
         assert_eq!(duration::parse_ms(&duration::format_ms(ms)), Ok(ms));
     }
 }
 
-/// A payload keeps its text, and attributes are read as they were written.
+/// A payload keeps its text, and its attributes can be written and parsed again.
 fn payload(bytes: &[u8]) {
     let Ok(text) = text::check(bytes) else { return };
     let payload = Payload::parse(text);
@@ -173,17 +177,17 @@ fn payload(bytes: &[u8]) {
         return;
     };
     let attributes: Vec<_> = payload.attributes().collect();
-    let mut written = target.to_owned();
+    let mut text_again = target.to_owned();
     for (key, value) in &attributes {
-        push_attribute(&mut written, key, value);
+        push_attribute(&mut text_again, key, value);
     }
-    let again = Payload::parse(&written);
-    assert_eq!(again.target(), Some(target));
-    assert_eq!(again.attributes().collect::<Vec<_>>(), attributes);
+    let reparsed = Payload::parse(&text_again);
+    assert_eq!(reparsed.target(), Some(target));
+    assert_eq!(reparsed.attributes().collect::<Vec<_>>(), attributes);
 }
 
-/// A base in the first line and a link in the rest: canonical URLs are canonical to themselves, and
-/// each fast way gives the same result as the slow one.
+/// Input: a base in the first line, and a link. A canonical URL parses to itself, and each fast
+/// path gives the result of the slow one.
 fn url(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let (base, link) = text.split_once('\n').unwrap_or((text, text));
@@ -192,8 +196,8 @@ fn url(bytes: &[u8]) {
     let trimmed = base.trim_matches(|character| character <= ' ');
     if let Some((first, rest)) = trimmed.split_at_checked(1).filter(|_| base.len() < URL_BYTES_MAX)
     {
-        let slowly = format!("{first}\t{rest}");
-        assert_eq!(CanonicalUrl::parse(&slowly), parsed, "the fast check of {base:?}");
+        let slow_text = format!("{first}\t{rest}");
+        assert_eq!(CanonicalUrl::parse(&slow_text), parsed, "the fast path for {base:?}");
     }
     let Ok(base) = parsed else { return };
     check_url(&base);
@@ -206,8 +210,8 @@ fn url(bytes: &[u8]) {
 }
 
 fn check_url(url: &CanonicalUrl<'_>) {
-    let again = CanonicalUrl::parse(url.as_str()).expect("a canonical URL parses");
-    assert_eq!((&again, again.url_key()), (url, url.url_key()));
+    let reparsed = CanonicalUrl::parse(url.as_str()).expect("a canonical URL parses");
+    assert_eq!((&reparsed, reparsed.url_key()), (url, url.url_key()));
     assert!(url.as_str().bytes().all(|byte| byte.is_ascii_graphic()), "{url} is one word");
     let rest = url.as_str().strip_prefix(url.scheme()).and_then(|rest| rest.strip_prefix("://"));
     let rest = rest.and_then(|rest| rest.strip_prefix(url.authority()));
@@ -219,13 +223,13 @@ fn check_url(url: &CanonicalUrl<'_>) {
 }
 
 #[cfg(test)]
-#[path = "../../fuzz/kept.rs"]
-mod kept;
+#[path = "../../fuzz/replay.rs"]
+mod replay;
 
 #[cfg(test)]
 mod tests {
     #[test]
     fn the_fuzz_corpus_passes_all_targets() {
-        super::kept::run(super::TARGETS);
+        super::replay::run(super::TARGETS);
     }
 }

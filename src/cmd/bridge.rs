@@ -67,19 +67,19 @@ pub(crate) async fn run(Bridge::Zmq(args): Bridge) -> Result<(), Failure> {
     let stop = stop_on_signal()?;
     // The ZeroMQ process would retry without end, but a missing broker is an error at the start.
     drop(connection::connect(&args.broker.broker, NAME).await?);
-    let said =
+    let ready =
         format!("bridging {} to topic {} of {}", args.connect, args.topic, args.broker.broker);
     let prefixes = args.subscribe;
     let bridge =
         zmq::BridgeConfig { connect: args.connect, prefixes, frame: args.frame, topic: args.topic };
     let zmq = ZmqProcess::launch(ZmqWork::bridge(args.broker.broker, bridge)).await?;
     let mut console = Console::new();
-    console.line(&said)?;
+    console.line(&ready)?;
     stop.cancelled().await;
     match zmq.stop().await {
-        Some(ZmqEnd { last_line: said, is_complete: is_whole }) if is_whole || said.is_some() => {
-            said.iter().try_for_each(|heard| console.line(heard))?;
-            if is_whole { Ok(()) } else { Err(Failure::Unsuccessful) }
+        Some(ZmqEnd { last_line, is_complete }) if is_complete || last_line.is_some() => {
+            last_line.iter().try_for_each(|line| console.line(line))?;
+            if is_complete { Ok(()) } else { Err(Failure::Unsuccessful) }
         }
         _ => {
             let text = "the ZeroMQ process ended early or was killed; its last messages may not be published";

@@ -315,7 +315,7 @@ async fn follow_job(
 /// Rejects typed flags that would have no effect.
 fn reject_flags(args: &CrawlArgs, flags: &[impl AsRef<str>], reason: &str) -> Result<(), Failure> {
     let mut flags = flags.iter().map(AsRef::as_ref);
-    match flags.find(|flag| args.typed_flags.iter().any(|given| given == flag)) {
+    match flags.find(|flag| args.typed_flags.iter().any(|typed| typed == flag)) {
         Some(flag) => Err(Failure::Usage(format!("--{flag} {reason}"))),
         None => Ok(()),
     }

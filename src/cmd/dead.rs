@@ -82,9 +82,9 @@ pub(crate) struct SelectArgs {
 pub(crate) async fn run(dead: Dead) -> Result<(), Failure> {
     match dead {
         Dead::Ls(args) => {
-            let heads = ["ENTRY>", "REASON", "ATTEMPTS>", "LOSSES>", "LAST", "JOB", "URL"];
+            let headings = ["ENTRY>", "REASON", "ATTEMPTS>", "LOSSES>", "LAST", "JOB", "URL"];
             let (group, state) = (&args.group.group, Some(EntryState::Dead));
-            tasks::list(group, state, &args.filter, &args.output, &heads, |entry| {
+            tasks::list(group, state, &args.filter, &args.output, &headings, |entry| {
                 let values = ["reason", "attempts", "losses", "last", "job"];
                 let values = values.map(|key| entry.value(key));
                 [vec![entry.number()], values.to_vec(), vec![entry.text()]].concat()

@@ -121,8 +121,8 @@ pub(crate) async fn run(args: WatchFeedArgs) -> Result<(), Failure> {
     let broker = BrokerClient::connect(&args.broker, NAME).await?;
     let crawlers = CrawlerGroup { broker };
     if args.list {
-        let telling = args.data.as_deref().map(hub_subscriptions).transpose()?;
-        return crawlers.list(&mut console, telling.as_ref()).await;
+        let leases = args.data.as_deref().map(hub_subscriptions).transpose()?;
+        return crawlers.list(&mut console, leases.as_ref()).await;
     }
     if !args.stop
         && let Some(change) = crawlers.ensure_items_topic().await?
@@ -402,7 +402,7 @@ impl CrawlerGroup<'_> {
     async fn list(
         &self,
         console: &mut Console,
-        telling: Option<&HubSubscriptions>,
+        leases: Option<&HubSubscriptions>,
     ) -> Result<(), Failure> {
         let answer = self.request("schedules", vec![("limit", LISTED_MAX)]).await;
         let answer = answer.map_err(|error| self.broker.failure(error))?;
@@ -411,8 +411,8 @@ impl CrawlerGroup<'_> {
         // Older brokers do not mark schedules of feeds.
         let feeds: Vec<_> = lines.iter().filter(is_feed).collect();
         let shown = if feeds.is_empty() { lines.iter().collect() } else { feeds };
-        let rows = shown.into_iter().map(|line| row(line, telling));
-        match telling {
+        let rows = shown.into_iter().map(|line| row(line, leases));
+        match leases {
             None => print_table(console, &["NEXT", "EVERY", "URL"], rows),
             Some(_) => print_table(console, &["NEXT", "EVERY", "HUB", "URL"], rows),
         }
@@ -432,15 +432,15 @@ fn hub_subscriptions(data: &Path) -> Result<HubSubscriptions, Failure> {
         .map_err(|error| Failure::failed(format!("{}: {error}", database.display())))
 }
 
-fn row(line: &str, telling: Option<&HubSubscriptions>) -> Vec<String> {
+fn row(line: &str, leases: Option<&HubSubscriptions>) -> Vec<String> {
     let next =
         field_number(line, "due-ms").map_or("?".to_owned(), |ms| format!("in {}", duration(ms)));
     let every = field(line, "every").unwrap_or("?").to_owned();
     let url = first_word(line);
-    let hub = telling.map(|telling| match telling.get(url) {
-        Some(HubLease { hub_host: host, remaining: left }) => {
-            let left = duration(u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
-            format!("by {} for {left}", printable(host, URL_CHARS_MAX))
+    let hub = leases.map(|leases| match leases.get(url) {
+        Some(HubLease { hub_host, remaining }) => {
+            let remaining = duration(u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX));
+            format!("by {} for {remaining}", printable(hub_host, URL_CHARS_MAX))
         }
         None => "polled".to_owned(),
     });

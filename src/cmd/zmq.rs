@@ -118,9 +118,9 @@ mod work {
         let ended = zmq::run(config, ready, stop).await;
         match ended {
             Ok(None) => Ok(()),
-            Ok(Some(heard)) => {
-                console.line(&heard.to_string())?;
-                if heard.is_complete() { Ok(()) } else { Err(Failure::Unsuccessful) }
+            Ok(Some(report)) => {
+                console.line(&report.to_string())?;
+                if report.is_complete() { Ok(()) } else { Err(Failure::Unsuccessful) }
             }
             Err(error) if is_ready => Err(Failure::failed(format!("ZeroMQ: {error}"))),
             // The parent reports the error.

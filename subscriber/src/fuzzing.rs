@@ -1,5 +1,5 @@
-//! The properties that must hold for any bytes from a site: the bodies of the targets of `fuzz/` in
-//! this crate. For the feature `fuzzing` and for tests only.
+//! Fuzz targets of this crate: properties of any bytes from a site. For the feature `fuzzing` and
+//! for tests only.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::page::{PageContent, PageOptions, PageReader};
 use crate::robots::{RobotsRules, display_line, product_token, sitemaps};
 use crate::sitemap::SitemapReader;
 
-/// The name and body of a target.
+/// The name and the function of a target.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// The targets of this crate.
@@ -163,13 +163,13 @@ fn document(bytes: &[u8]) {
 }
 
 #[cfg(test)]
-#[path = "../../fuzz/kept.rs"]
-mod kept;
+#[path = "../../fuzz/replay.rs"]
+mod replay;
 
 #[cfg(test)]
 mod tests {
     #[test]
     fn the_fuzz_corpus_passes_all_targets() {
-        super::kept::run(super::TARGETS);
+        super::replay::run(super::TARGETS);
     }
 }

@@ -541,8 +541,8 @@ impl Group {
 
     pub(super) fn publish(&mut self, topic: &'static str, payload: String) {
         let serial = self.last_serial + 1;
-        let said = Decision::PublishQueued { serial, topic, payload: payload.clone().into() };
-        self.commit(said, self.now);
+        let decision = Decision::PublishQueued { serial, topic, payload: payload.clone().into() };
+        self.commit(decision, self.now);
         self.outputs.push_back(Output::Publish { serial, topic, payload });
     }
 }

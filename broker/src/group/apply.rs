@@ -219,7 +219,8 @@ impl Group {
         }
     }
 
-    /// Sets the run of new task ids. With `anew`, leases and rests restart at `now`.
+    /// Sets the run of new task ids. With `elapsed_unknown`, leases and rests restart
+    /// at `now`.
     fn apply_start(&mut self, run: u64, elapsed_unknown: bool, now: Moment) {
         self.run = run;
         if !elapsed_unknown {

@@ -222,17 +222,17 @@ impl Input {
     /// Returns the sender of a command.
     pub(crate) fn requester(&self) -> Option<Requester> {
         match self {
-            Self::Join { requester: asked, .. }
-            | Self::Ack { requester: asked, .. }
-            | Self::Nack { requester: asked, .. }
-            | Self::Touch { requester: asked, .. }
-            | Self::Configure { requester: asked, .. }
-            | Self::Operate { requester: asked, .. }
-            | Self::OpenJob { requester: asked, .. }
-            | Self::CloseJob { requester: asked, .. }
-            | Self::CancelJob { requester: asked, .. }
-            | Self::JobAction { requester: asked, .. }
-            | Self::Query { requester: asked, .. } => Some(*asked),
+            Self::Join { requester, .. }
+            | Self::Ack { requester, .. }
+            | Self::Nack { requester, .. }
+            | Self::Touch { requester, .. }
+            | Self::Configure { requester, .. }
+            | Self::Operate { requester, .. }
+            | Self::OpenJob { requester, .. }
+            | Self::CloseJob { requester, .. }
+            | Self::CancelJob { requester, .. }
+            | Self::JobAction { requester, .. }
+            | Self::Query { requester, .. } => Some(*requester),
             Self::Start { .. }
             | Self::WallClock { .. }
             | Self::ApplySettings { .. }

@@ -136,10 +136,11 @@ impl Group {
         let carried = self.task_attributes(admitted);
         let schedule = admitted.url_key.and_then(|url| self.schedules.find(url));
         let schedule = schedule.filter(|_| moved_from(&carried).is_none());
-        let said = schedule.map(|schedule| format!("{MOVED_FROM}{}", schedule.text));
-        let said = said.filter(|said| carried.len() + said.len() <= FORWARDED_BYTES_MAX);
-        match said {
-            Some(said) => format!("{carried}{said}").into(),
+        let schedule_text = schedule.map(|schedule| format!("{MOVED_FROM}{}", schedule.text));
+        let schedule_text =
+            schedule_text.filter(|text| carried.len() + text.len() <= FORWARDED_BYTES_MAX);
+        match schedule_text {
+            Some(text) => format!("{carried}{text}").into(),
             None => carried.into(),
         }
     }

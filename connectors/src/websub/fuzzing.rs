@@ -1,8 +1,8 @@
-//! Deliveries of somebody who does not know the secret.
+//! A fuzz target: deliveries of a client that does not know the secret.
 
 use super::signature::verify;
 
-/// A signature in the first line, and a body: nobody guesses it.
+/// Input: a signature in the first line, and a body. The signature is never valid.
 pub(crate) fn delivery(bytes: &[u8]) {
     let at = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
     let (line, body) = bytes.split_at(at);

@@ -1,4 +1,5 @@
-//! What hubs ask and bring. Who was not asked to is told nothing.
+//! The requests of hubs to callback URLs: verifications and deliveries. An unexpected request is
+//! answered as if the URL did not exist.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -18,20 +19,20 @@ use super::signature::SignatureTrust;
 use super::subscription::{HubEndpoint, HubMode, LeaseTerms, Subscription, WatchedKind};
 use super::{StoreError, WebSub, signature, unix_now_ms};
 
-/// Where they come: the paths of callbacks.
+/// The paths of callbacks.
 const CALLBACK_PATHS: [&str; 1] = ["/websub/{token}"];
 
-/// Bytes of a challenge, which is said back.
+/// Bytes of a challenge, which the response repeats.
 const CHALLENGE_BYTES_MAX: usize = 1024;
 
-/// New items of a delivery that are announced at once, the newest of them. The check of the feed
-/// finds the others.
+/// New items that are published from one delivery, the newest ones if it has more. The check of the
+/// feed finds the others.
 pub(super) const ITEMS_PER_DELIVERY_MAX: u32 = 1000;
 
-/// Of them so many are on their way to the broker at once.
+/// Publishes that wait for the confirmation of the broker at a time.
 const CONCURRENT_PUBLISHES_MAX: usize = 64;
 
-/// When a hub may come again that was not served.
+/// When a hub may repeat a request that failed.
 const RETRY_AFTER_S: u32 = 10;
 
 impl EmbeddedHandler for WebSub {
@@ -56,7 +57,7 @@ impl EmbeddedHandler for WebSub {
     }
 }
 
-/// What a hub asks, by the parameters of its request.
+/// The parameters of a hub's request.
 struct HubParameters(Vec<(String, String)>);
 
 impl HubParameters {
@@ -68,7 +69,7 @@ impl HubParameters {
         self.0.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
     }
 
-    /// What is to be said back.
+    /// The challenge that the response must repeat.
     fn challenge(&self, key: &str) -> Option<&str> {
         self.get(key).filter(|it| !it.is_empty() && it.len() <= CHALLENGE_BYTES_MAX)
     }
@@ -78,143 +79,158 @@ impl WebSubService {
     async fn handle_callback(&self, request: Request<Bytes>) -> HandlerReply {
         let (head, body) = request.into_parts();
         let token = callback_token(head.uri.path()).to_owned();
-        let Some(one) = self.with_subscriptions(move |book| book.get(&token).cloned()).await else {
-            return HandlerReply::Rejected("there is no such subscription");
+        let Some(subscription) =
+            self.with_subscriptions(move |table| table.get(&token).cloned()).await
+        else {
+            return HandlerReply::Rejected("unknown subscription");
         };
-        let asked = HubParameters::parse(head.uri.query().unwrap_or_default().as_bytes());
-        match (head.method, &one.teller) {
-            (Method::GET, HubEndpoint::Hub { .. }) => self.handle_verification(&one, &asked).await,
-            (Method::GET, HubEndpoint::Cloud { .. }) => confirm_registration(&one, &asked),
-            (Method::POST, HubEndpoint::Hub { .. }) => {
-                self.handle_delivery(&one, &head.headers, body).await
+        let parameters = HubParameters::parse(head.uri.query().unwrap_or_default().as_bytes());
+        match (head.method, &subscription.endpoint) {
+            (Method::GET, HubEndpoint::WebSub { .. }) => {
+                self.handle_verification(&subscription, &parameters).await
             }
-            (Method::POST, HubEndpoint::Cloud { .. }) => {
-                if HubParameters::parse(&body).get("url") != Some(one.feed.as_str()) {
-                    return HandlerReply::Rejected("it is about another feed");
+            (Method::GET, HubEndpoint::RssCloud { .. }) => {
+                confirm_registration(&subscription, &parameters)
+            }
+            (Method::POST, HubEndpoint::WebSub { .. }) => {
+                self.handle_delivery(&subscription, &head.headers, body).await
+            }
+            (Method::POST, HubEndpoint::RssCloud { .. }) => {
+                if HubParameters::parse(&body).get("url") != Some(subscription.feed.as_str()) {
+                    return HandlerReply::Rejected("the request is about another feed");
                 }
-                self.handle_notification(&one, None).await
+                self.handle_notification(&subscription, None).await
             }
-            _ => HandlerReply::Rejected("a hub asks by GET, and brings by POST"),
+            _ => HandlerReply::Rejected("expected GET (verification) or POST (delivery)"),
         }
     }
 
     /// Verification of intent (W3C `WebSub` section 5.3), and denial (5.2).
-    async fn handle_verification(&self, one: &Subscription, asked: &HubParameters) -> HandlerReply {
-        let token = one.token.clone();
-        let topic = asked.get("hub.topic").unwrap_or_default().to_owned();
-        let wish = match asked.get("hub.mode") {
+    async fn handle_verification(
+        &self,
+        subscription: &Subscription,
+        parameters: &HubParameters,
+    ) -> HandlerReply {
+        let token = subscription.token.clone();
+        let topic = parameters.get("hub.topic").unwrap_or_default().to_owned();
+        let mode = match parameters.get("hub.mode") {
             Some("subscribe") => HubMode::Subscribe,
             Some("unsubscribe") => HubMode::Unsubscribe,
             Some("denied") => {
-                let denied = self.with_subscriptions(move |book| {
-                    book.update(&token, |one| one.deny(&topic, unix_now_ms()))
+                let result = self.with_subscriptions(move |table| {
+                    table.update(&token, |subscription| subscription.deny(&topic, unix_now_ms()))
                 });
-                let denied = denied.await;
-                if let Ok(Some(Ok(()))) = denied {
-                    let (feed, hub) = (&one.feed, one.teller.host());
-                    tracing::warn!(
-                        feed,
-                        hub,
-                        "WebSub: the hub tells nothing of this feed (denied)"
-                    );
+                let result = result.await;
+                if let Ok(Some(Ok(()))) = result {
+                    let (feed, hub) = (&subscription.feed, subscription.endpoint.host());
+                    tracing::warn!(feed, hub, "WebSub: the hub denied the subscription");
                 }
                 self.notify_due_changed();
-                return verification_reply(self, denied, "");
+                return verification_reply(self, result, "");
             }
             _ => {
-                return HandlerReply::Rejected("a hub verifies what was asked of it, or denies it");
+                return HandlerReply::Rejected(
+                    "hub.mode: expected subscribe, unsubscribe or denied",
+                );
             }
         };
-        let Some(challenge) = asked.challenge("hub.challenge") else {
-            return HandlerReply::Rejected("a hub's challenge is 1 to 1024 bytes");
+        let Some(challenge) = parameters.challenge("hub.challenge") else {
+            return HandlerReply::Rejected("hub.challenge: expected 1 to 1024 bytes");
         };
-        let granted = match asked.get("hub.lease_seconds").map(str::parse::<u64>) {
-            Some(Err(_)) if wish == HubMode::Unsubscribe => None,
+        let granted = match parameters.get("hub.lease_seconds").map(str::parse::<u64>) {
+            Some(Err(_)) if mode == HubMode::Unsubscribe => None,
             None => None,
             Some(Ok(seconds)) => Some(Duration::from_secs(seconds)),
-            Some(Err(_)) => return HandlerReply::Rejected("a lease is seconds"),
+            Some(Err(_)) => return HandlerReply::Rejected("hub.lease_seconds: expected a number"),
         };
         let lease = LeaseTerms { requested: self.config.lease, granted };
-        let change = self.with_subscriptions(move |book| {
-            let change =
-                book.update(&token, |one| one.verify(wish, &topic, lease, unix_now_ms()))?;
-            if wish == HubMode::Unsubscribe && change == Some(Ok(())) {
-                book.remove(&token)?;
+        let result = self.with_subscriptions(move |table| {
+            let result = table.update(&token, |subscription| {
+                subscription.verify(mode, &topic, lease, unix_now_ms())
+            })?;
+            if mode == HubMode::Unsubscribe && result == Some(Ok(())) {
+                table.remove(&token)?;
             }
-            Ok(change)
+            Ok(result)
         });
-        let change = change.await;
+        let result = result.await;
         self.notify_due_changed();
-        verification_reply(self, change, challenge)
+        verification_reply(self, result, challenge)
     }
 
     /// Content distribution (section 7).
     async fn handle_delivery(
         &self,
-        one: &Subscription,
+        subscription: &Subscription,
         headers: &HeaderMap,
         body: Bytes,
     ) -> HandlerReply {
         let mut signatures = headers.get_all("x-hub-signature").iter();
         let signature = match (signatures.next(), signatures.next()) {
             (Some(value), None) => value.to_str().unwrap_or_default(),
-            _ => return HandlerReply::Rejected("a delivery has one signature"),
+            _ => return HandlerReply::Rejected("expected one X-Hub-Signature header"),
         };
-        match signature::verify(signature, &one.secret, &body, self.config.sha1) {
+        match signature::verify(signature, &subscription.secret, &body, self.config.sha1) {
             Ok(SignatureTrust::Content) => {
-                let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-                self.handle_notification(one, Some((kind.map(str::to_owned), body))).await
+                let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+                self.handle_notification(
+                    subscription,
+                    Some((content_type.map(str::to_owned), body)),
+                )
+                .await
             }
-            Ok(SignatureTrust::Ping) => self.handle_notification(one, None).await,
-            Err(_) => HandlerReply::Rejected("the signature is not the hub's"),
+            Ok(SignatureTrust::Ping) => self.handle_notification(subscription, None).await,
+            Err(_) => HandlerReply::Rejected("invalid signature"),
         }
     }
 
-    /// Somebody has told that there is something new, and perhaps what: that is announced, and the
-    /// feed is looked at.
+    /// Handles a notification: publishes the new items of its content, if it has any, and schedules
+    /// a check of the feed.
     async fn handle_notification(
         &self,
-        one: &Subscription,
+        subscription: &Subscription,
         content: Option<(Option<String>, Bytes)>,
     ) -> HandlerReply {
-        let Some(until_ms) = one.lease_end_ms(unix_now_ms()) else {
-            return HandlerReply::Rejected("nothing is expected of that hub any more");
+        let Some(until_ms) = subscription.lease_end_ms(unix_now_ms()) else {
+            return HandlerReply::Rejected("the lease of the subscription has ended");
         };
-        let token = one.token.clone();
-        if !self.with_subscriptions(move |book| book.admit_delivery(&token, unix_now_ms())).await {
+        let token = subscription.token.clone();
+        if !self.with_subscriptions(move |table| table.admit_delivery(&token, unix_now_ms())).await
+        {
             return HandlerReply::Verified(empty_response(StatusCode::TOO_MANY_REQUESTS, Some(60)));
         }
-        let looked = async {
-            if !self.is_still_scheduled(&one.token, &one.watched).await? {
+        let result = async {
+            if !self.is_still_scheduled(&subscription.token, &subscription.watched).await? {
                 return Ok(false);
             }
             let mut version = None;
             if let Some((content_type, body)) = content {
-                version = self.publish_new_items(one, content_type, body).await?;
+                version = self.publish_new_items(subscription, content_type, body).await?;
             }
-            let after = self.feed_check_delay(&one.token);
-            self.schedule_feed_check(&one.watched, until_ms, after.as_deref(), version).await?;
-            self.record_delivery(&one.token, until_ms).await?;
+            let after = self.feed_check_delay(&subscription.token);
+            self.schedule_feed_check(&subscription.watched, until_ms, after.as_deref(), version)
+                .await?;
+            self.record_delivery(&subscription.token, until_ms).await?;
             Ok(true)
         };
-        match looked.await {
+        match result.await {
             Ok(true) => HandlerReply::Verified(empty_response(StatusCode::NO_CONTENT, None)),
-            Ok(false) => HandlerReply::Rejected("nobody watches that feed any more"),
-            Err(trouble) => unavailable_reply(self, &trouble),
+            Ok(false) => HandlerReply::Rejected("the feed is no longer watched"),
+            Err(error) => unavailable_reply(self, &error),
         }
     }
 
-    /// Announces the items of a delivery that are new, under the ids that crawlers give them.
-    /// Returns the version of a page that was announced.
+    /// Publishes the new items of a delivery, with the ids that crawlers give them. Returns the
+    /// version of a page that was published.
     async fn publish_new_items(
         &self,
-        one: &Subscription,
+        subscription: &Subscription,
         content_type: Option<String>,
         body: Bytes,
     ) -> Result<Option<ItemFingerprint>, WebSubError> {
-        let (token, base) = (one.token.clone(), one.feed.clone());
-        let is_page = one.kind == WatchedKind::Page;
-        let mut known = self.with_subscriptions(move |book| book.known_items(&token)).await?;
+        let (token, base) = (subscription.token.clone(), subscription.feed.clone());
+        let is_page = subscription.kind == WatchedKind::Page;
+        let mut known = self.with_subscriptions(move |table| table.known_items(&token)).await?;
         let (known, events, version) = run_blocking(move || {
             let feed = feed::parse(&body, content_type.as_deref(), Some(&base));
             let new = new_items(&feed, is_page, &base, &mut known);
@@ -235,19 +251,22 @@ impl WebSubService {
             .try_collect::<()>()
             .await
             .inspect_err(|_| self.refund_item_quota(count))?;
-        let token = one.token.clone();
-        self.with_subscriptions(move |book| book.add_known_items(&token, known)).await?;
+        let token = subscription.token.clone();
+        self.with_subscriptions(move |table| table.add_known_items(&token, known)).await?;
         Ok(version)
     }
 }
 
-/// The new items of a delivery, which are known from now on; at most so many of the newest. Of a
-/// page that is its version.
+/// Adds the items of a delivery to `known`, and returns the new ones; only the newest if there are
+/// too many. For a page, the item is its new version.
 fn new_items(feed: &Feed, is_page: bool, url: &str, known: &mut KnownItems) -> Vec<NewItem> {
     if is_page {
-        // A feed is none, so the look that follows finds out what that means.
-        let print = feed.version.and_then(|version| known.set_version(version));
-        return print.map(|print| NewItem::of_page(url, print)).into_iter().collect();
+        // A feed has no version. The check that follows handles it.
+        let fingerprint = feed.version.and_then(|version| known.set_version(version));
+        return fingerprint
+            .map(|fingerprint| NewItem::of_page(url, fingerprint))
+            .into_iter()
+            .collect();
     }
     let mut new = known.add_delivered(&feed.entries);
     new.drain(..new.len().saturating_sub(ITEMS_PER_DELIVERY_MAX as usize));
@@ -261,29 +280,31 @@ fn callback_token(path: &str) -> &str {
 
 fn verification_reply(
     service: &WebSubService,
-    change: Result<Option<Result<(), &'static str>>, StoreError>,
+    result: Result<Option<Result<(), &'static str>>, StoreError>,
     challenge: &str,
 ) -> HandlerReply {
-    match change {
+    match result {
         Ok(Some(Ok(()))) => HandlerReply::Verified(challenge_response(challenge)),
         Ok(Some(Err(reason))) => HandlerReply::Rejected(reason),
-        Ok(None) => HandlerReply::Rejected("there is no such subscription"),
+        Ok(None) => HandlerReply::Rejected("unknown subscription"),
         Err(error) => unavailable_reply(service, &error.into()),
     }
 }
 
-/// A server of `rssCloud` asks whether it was us.
-fn confirm_registration(one: &Subscription, asked: &HubParameters) -> HandlerReply {
-    match (asked.get("url"), asked.challenge("challenge")) {
-        (Some(url), Some(challenge)) if url == one.feed && !one.is_cancelled() => {
+/// Answers a server of `rssCloud` that verifies a registration.
+fn confirm_registration(subscription: &Subscription, parameters: &HubParameters) -> HandlerReply {
+    match (parameters.get("url"), parameters.challenge("challenge")) {
+        (Some(url), Some(challenge))
+            if url == subscription.feed && !subscription.is_cancelled() =>
+        {
             HandlerReply::Verified(challenge_response(challenge))
         }
-        (Some(_), Some(_)) => HandlerReply::Rejected("it is about another feed"),
-        _ => HandlerReply::Rejected("a server asks by `url` and `challenge`"),
+        (Some(_), Some(_)) => HandlerReply::Rejected("the request is about another feed"),
+        _ => HandlerReply::Rejected("expected the parameters `url` and `challenge`"),
     }
 }
 
-/// As text, whatever a browser might make of it.
+/// The challenge as plain text, which a browser must not interpret as HTML.
 fn challenge_response(challenge: &str) -> Response<Bytes> {
     let mut response = Response::new(Bytes::copy_from_slice(challenge.as_bytes()));
     let headers = response.headers_mut();
@@ -292,10 +313,10 @@ fn challenge_response(challenge: &str) -> Response<Bytes> {
     response
 }
 
-/// The hub comes again.
-fn unavailable_reply(service: &WebSubService, trouble: &WebSubError) -> HandlerReply {
-    service.log_error(trouble);
-    HandlerReply::Verified(match trouble {
+/// Logs the error, and makes the hub retry.
+fn unavailable_reply(service: &WebSubService, error: &WebSubError) -> HandlerReply {
+    service.log_error(error);
+    HandlerReply::Verified(match error {
         WebSubError::RateLimited(wait_s) => {
             empty_response(StatusCode::TOO_MANY_REQUESTS, Some(*wait_s))
         }

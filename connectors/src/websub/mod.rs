@@ -1,25 +1,25 @@
-//! Hears from hubs what is new: a subscriber of `WebSub` (W3C) and of `rssCloud`, for the feeds
-//! that crawlers watch.
+//! A subscriber of `WebSub` (W3C) and `rssCloud` hubs, for the feeds that crawlers watch.
 //!
 //! ```text
-//!  crawler: hub-found ─▶ service ─▶ asks the hub ─▶ hub verifies (GET) ─▶ active ─▶ crawlers look at the feed seldom
-//!                                                  hub delivers (POST, signed) ─▶ post-ready, and the feed's check now
+//! crawler: hub-found ─▶ service ─▶ request to the hub ─▶ hub verifies (GET) ─▶ active
+//!                                                        hub delivers (POST, signed) ─▶ post-ready
 //! ```
 //!
-//! What comes in is an event as any other: new items under the ids that a crawler gives them, which
-//! the topic keeps once, and a notification that brings the check of the feed forward. When a hub
-//! proves silent the crawlers notice by themselves: they find what nobody has told them.
+//! While a subscription is active, crawlers check the feed only rarely. A delivery becomes ordinary
+//! events. Its new items have the ids that a crawler gives them, so the topic stores each item
+//! once. Another event schedules a check of the feed now. Crawlers detect a silent hub, because
+//! they find items that the hub did not deliver.
 //!
-//! A page that names a hub and no feed is watched as a feed is: each delivery that differs from the
-//! one before is an item, with the URL of the page.
+//! A page that names a hub but no feed is watched like a feed: each delivery that differs from the
+//! previous one is an item with the URL of the page.
 //!
-//! | module | what it knows |
+//! | module | content |
 //! |---|---|
-//! | `subscription` | what is agreed with a hub; pure |
+//! | `subscription` | the state of one subscription; pure |
 //! | `subscription_table`, `store` | all subscriptions, in memory and on disk |
-//! | `hub_request` | the requests to hubs and servers |
-//! | `hub_callbacks` | theirs to us |
-//! | `service` | the connection to the broker, and what is due |
+//! | `hub_request` | requests to hubs and servers |
+//! | `hub_callbacks` | requests of hubs and servers to the callback URLs |
+//! | `service` | the connection to the broker, and requests that are due |
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
@@ -44,72 +44,76 @@ use self::store::SubscriptionStore;
 pub use self::store::{DIGEST_SCHEMA, StoreError};
 use crate::outgoing::OutgoingClient;
 
-/// Where everything is.
+/// The settings of the subscriber.
 #[derive(Debug, Clone)]
 pub struct WebSubConfig {
-    /// The file of the database.
+    /// The database file.
     pub database: PathBuf,
-    /// Under which URL hubs reach what is below `/` here; ends in a slash.
+    /// The URL under which hubs reach `/` of this broker; ends in a slash.
     pub public_url: String,
-    /// How long hubs are asked to tell; before that is over they are asked again.
+    /// The lease that is requested from hubs; each subscription is renewed before it ends.
     pub lease: Duration,
-    /// Whether deliveries that are signed with SHA-1 are taken. There are hubs that know nothing
-    /// else.
+    /// Whether the content of a delivery signed with SHA-1 is trusted. Some hubs support no other
+    /// signature.
     pub sha1: bool,
-    /// Items that all hubs together may bring a minute; and as many at once, or one delivery,
-    /// whatever is more.
+    /// The items per minute that all hubs together may deliver. The burst is this number, or one
+    /// delivery if that is more.
     pub items_per_minute: u32,
 }
 
-/// The subscriber. As a [`Receiver`](tidings_broker::Receiver) it answers hubs.
+/// The subscriber. As an [`EmbeddedHandler`](tidings_broker::EmbeddedHandler) it answers the
+/// requests of hubs.
 #[derive(Debug, Clone)]
 pub struct WebSub(Arc<WebSubService>);
 
 impl WebSub {
-    /// Reads what was agreed in earlier lives.
+    /// Opens the database, and reads the stored subscriptions.
     pub fn open(config: WebSubConfig, outgoing: OutgoingClient) -> Result<Self, StoreError> {
         WebSubService::open(config, outgoing).map(|service| Self(Arc::new(service)))
     }
 
-    /// Does what is due at the broker of this address, until `stop`.
+    /// Runs the subscriber with the broker at this address, until `stop`.
     pub async fn run(&self, broker: &str, stop: CancellationToken) {
         Arc::clone(&self.0).run(broker, stop).await;
     }
 }
 
-/// Who tells what is new in a feed.
+/// The lease of a feed's hub.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HubLease {
-    /// The host of the hub, or of the server.
+    /// The host of the hub or server.
     pub hub_host: String,
-    /// How long they are still going to.
+    /// The rest of the lease.
     pub remaining: Duration,
 }
 
-/// Of which scheduled URLs somebody tells what is new, and has so far, by a database whose broker
-/// may be running.
+/// Reads the leases of hubs that are not known to be silent, by scheduled URL. The broker of the
+/// database may be running.
 pub fn read_hub_leases(database: &Path) -> Result<HashMap<String, HubLease>, StoreError> {
     let now_ms = unix_now_ms();
-    let telling = SubscriptionStore::load_read_only(database)?.into_iter().filter_map(|one| {
-        let left_ms = one.trusted_lease_end_ms(now_ms)? - now_ms;
-        let telling =
-            HubLease { hub_host: one.teller.host(), remaining: Duration::from_millis(left_ms) };
-        Some((one.watched, telling))
-    });
-    Ok(telling.collect())
+    let leases =
+        SubscriptionStore::load_read_only(database)?.into_iter().filter_map(|subscription| {
+            let remaining_ms = subscription.trusted_lease_end_ms(now_ms)? - now_ms;
+            let lease = HubLease {
+                hub_host: subscription.endpoint.host(),
+                remaining: Duration::from_millis(remaining_ms),
+            };
+            Some((subscription.watched, lease))
+        });
+    Ok(leases.collect())
 }
 
-/// 256 random bits, which nobody can guess.
+/// 256 random bits, which cannot be guessed.
 fn random_token() -> String {
     let mut bits = [0_u8; 32];
     aws_lc_rs::rand::fill(&mut bits).expect("the system has randomness");
     HEXLOWER.encode(&bits)
 }
 
-/// Milliseconds since 1970.
+/// The time in milliseconds since 1970.
 #[expect(
     clippy::disallowed_methods,
-    reason = "leases outlive processes, so they are told by the wall clock"
+    reason = "leases outlive processes, so they use the wall clock"
 )]
 fn unix_now_ms() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -1,8 +1,8 @@
-//! What is due, over the connection to the broker.
+//! Runs the subscriptions: holds the connection to the broker, and sends requests that are due.
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "requests to hubs are tasks, and what is due is waited for"
+    reason = "runs requests to hubs as tasks, and waits until requests are due"
 )]
 
 use std::collections::{HashMap, HashSet};
@@ -33,105 +33,105 @@ use super::{WebSubConfig, milliseconds, unix_now_ms};
 use crate::outgoing::OutgoingClient;
 use crate::rate_limited_log::RateLimitedLog;
 
-/// The label that the broker shows, and the name of the cursor.
+/// The client name that the broker shows, and the prefix of the cursor name.
 const CLIENT_NAME: &str = "tidings-websub";
 const CURSOR_PREFIX: &str = "websub";
 
-/// Pauses between tries to reach the broker.
+/// Pauses between attempts to connect to the broker.
 const RECONNECT_MIN: Duration = Duration::from_millis(100);
 const RECONNECT_MAX: Duration = Duration::from_secs(5);
 
-/// How long a publish may take until a hub is told to come again.
+/// How long a publish may take before the hub must retry.
 const BROKER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long to wait at most before it is looked whether something is due: wall clocks are set.
+/// The longest wait before the next check for due requests, because the wall clock may be set.
 const DUE_CHECK_INTERVAL: Duration = Duration::from_mins(1);
 
-/// How long to wait when the disk or the broker is in trouble.
+/// The pause after an error of the disk or the broker.
 const ERROR_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long a feed that is watched is taken to be so without a question.
+/// How long a feed that was scheduled counts as scheduled without a request to the broker.
 const SCHEDULE_CACHE_TTL: Duration = Duration::from_mins(1);
 
-/// From one look that a hub has brought forward to the next, of one feed: hubs that have much to
-/// tell tell it in pieces.
+/// The shortest time between two checks of a feed that deliveries cause. A hub may split its news
+/// into many deliveries.
 const FEED_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Hubs that are asked at once.
+/// Requests to hubs at a time.
 const CONCURRENT_HUB_REQUESTS_MAX: usize = 16;
 
-/// Schedules of a host that are looked at; of one with more everything is taken to be watched.
+/// Schedules of a key that are read. If a key has more, each of its feeds counts as scheduled.
 const SCHEDULES_LISTED_MAX: &str = "1000";
 
-/// The subscriber, as all of its parts see it.
+/// The state that the parts of the subscriber share.
 #[derive(Debug)]
 pub(super) struct WebSubService {
     pub(super) config: WebSubConfig,
-    /// Locked where nobody waits: what is changed in it is synced to the disk.
+    /// Locked only on blocking threads, because changes are synced to disk.
     subscriptions: Arc<Mutex<SubscriptionTable>>,
     tokens: Arc<RwLock<HashSet<String>>>,
     cursor: CursorName,
     outgoing: OutgoingClient,
-    /// Until when feeds are taken to be watched still, by their tokens.
+    /// Until when a feed counts as scheduled, by token.
     scheduled_until: Mutex<HashMap<String, Instant>>,
-    /// Until when feeds are not looked at once more, by their tokens.
+    /// The earliest time of the next check of a feed, by token.
     next_feed_check: Mutex<HashMap<String, Instant>>,
-    /// The connection that stands.
+    /// The current connection.
     client: watch::Sender<Option<Client>>,
-    /// Something may be due earlier than it was.
+    /// A request may be due earlier than before.
     due_changed: Notify,
     error_log: Mutex<RateLimitedLog>,
-    /// What all hubs together may bring, in items; since when it is counted.
+    /// The items that all hubs together may deliver.
     item_bucket: Mutex<TokenBucket>,
     started: Instant,
 }
 
-/// Why an event could not be published, or something could not be kept; the same may be tried
-/// again.
+/// Why an event was not published, or a change not stored. Each of these can be retried.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum WebSubError {
-    #[error("there is no connection to the broker")]
+    #[error("not connected to the broker")]
     NotConnected,
-    #[error("the broker does not answer")]
+    #[error("the broker did not answer within 10 s")]
     Timeout,
     #[error("{0}")]
     Broker(#[from] ClientError),
     #[error("websub.db: {0}")]
     Store(#[from] StoreError),
-    /// With the seconds after which there is room.
-    #[error("hubs bring more than --hook-events allows")]
+    /// With the seconds until the items fit.
+    #[error("hubs deliver more items than --hook-events allows")]
     RateLimited(u32),
 }
 
 impl WebSubService {
     pub(super) fn open(config: WebSubConfig, outgoing: OutgoingClient) -> Result<Self, StoreError> {
-        let book = SubscriptionTable::open(&config.database)?;
-        let tokens = book.tokens();
-        // A book that was begun anew hears everything once more.
-        let cursor =
-            format!("{CURSOR_PREFIX}-{:08x}", book.database_id()).parse().expect("it is a name");
-        let book = Arc::new(Mutex::new(book));
-        let (client, changed) = (watch::Sender::new(None), Notify::new());
-        let (watched, looked) = Default::default();
-        let complaints = Mutex::new(RateLimitedLog::new("WebSub: what cannot be done now"));
+        let table = SubscriptionTable::open(&config.database)?;
+        let tokens = table.tokens();
+        // A new database reads the topic from its first event.
+        let cursor = format!("{CURSOR_PREFIX}-{:08x}", table.database_id())
+            .parse()
+            .expect("a valid cursor name");
+        let subscriptions = Arc::new(Mutex::new(table));
+        let (client, due_changed) = (watch::Sender::new(None), Notify::new());
+        let (scheduled_until, next_feed_check) = Default::default();
+        let error_log = Mutex::new(RateLimitedLog::new("WebSub: failed operations"));
         Ok(Self {
             config,
-            subscriptions: book,
+            subscriptions,
             tokens,
             cursor,
             outgoing,
-            scheduled_until: watched,
-            next_feed_check: looked,
+            scheduled_until,
+            next_feed_check,
             client,
-            due_changed: changed,
-            error_log: complaints,
+            due_changed,
+            error_log,
             item_bucket: Mutex::default(),
             started: Instant::now(),
         })
     }
 
-    /// Hubs must not bring all that there is: so many items a minute are theirs. Refused with the
-    /// seconds after which there is room for as many.
+    /// Takes items from the rate limit that all hubs share. The error is the number of seconds
+    /// until that many items fit.
     pub(super) fn take_item_quota(&self, items: usize) -> Result<(), u32> {
         let now = Moment(milliseconds(self.started.elapsed()));
         let items = u32::try_from(items).unwrap_or(u32::MAX);
@@ -139,7 +139,7 @@ impl WebSubService {
         taken.map_err(|wait_ms| u32::try_from(wait_ms.div_ceil(1000)).unwrap_or(u32::MAX))
     }
 
-    /// The same items are brought again: they could not be published.
+    /// Returns quota of items that could not be published, because the hub delivers them again.
     pub(super) fn refund_item_quota(&self, items: usize) {
         let items = u32::try_from(items).unwrap_or(u32::MAX);
         self.item_bucket.lock().refund(self.item_rate(), items);
@@ -150,42 +150,42 @@ impl WebSubService {
         Rate { per_minute, burst: per_minute.max(ITEMS_PER_DELIVERY_MAX) }
     }
 
-    /// Whoever runs the broker is told, in the words of this process or of the broker.
-    pub(super) fn log_error(&self, trouble: &WebSubError) {
-        self.error_log.lock().add(1, trouble);
+    /// Logs an error for the operator.
+    pub(super) fn log_error(&self, error: &WebSubError) {
+        self.error_log.lock().add(1, error);
     }
 
-    /// Whether there is a subscription of this token.
+    /// Whether a subscription has this token.
     pub(super) fn has_subscription(&self, token: &str) -> bool {
         self.tokens.read().contains(token)
     }
 
-    /// Does something with the book, on a thread that may wait for the disk.
+    /// Runs `operation` with the subscriptions on a blocking thread.
     pub(super) async fn with_subscriptions<T: Send + 'static>(
         &self,
-        act: impl FnOnce(&mut SubscriptionTable) -> T + Send + 'static,
+        operation: impl FnOnce(&mut SubscriptionTable) -> T + Send + 'static,
     ) -> T {
-        let book = Arc::clone(&self.subscriptions);
-        run_blocking(move || act(&mut book.lock())).await
+        let subscriptions = Arc::clone(&self.subscriptions);
+        run_blocking(move || operation(&mut subscriptions.lock())).await
     }
 
-    /// Something may be due earlier.
+    /// Wakes the loop that sends due requests.
     pub(super) fn notify_due_changed(&self) {
         self.due_changed.notify_one();
     }
 
-    /// Publishes an event; returns when it is as safe as its topic promises.
+    /// Publishes an event, and waits for the confirmation.
     pub(super) async fn publish(&self, topic: &str, event: &str) -> Result<(), WebSubError> {
         let client = self.client.borrow().clone().ok_or(WebSubError::NotConnected)?;
-        let topic: TopicName = topic.parse().expect("a constant that is a name");
+        let topic: TopicName = topic.parse().expect("a constant topic name");
         let published = async { client.publish(&topic, event).await?.await };
         timeout(BROKER_TIMEOUT, published).await.map_err(|_| WebSubError::Timeout)??;
         Ok(())
     }
 
-    /// Tells crawlers until when news come of themselves. They look at the feed, at once or `after`
-    /// that time; a look that is due sooner is the same one. `item`: the version of a page that was
-    /// announced.
+    /// Notifies crawlers until when the hub delivers, and schedules a check of the feed, now or
+    /// `after` that time. A check that is due sooner stays. `item`: the version of a page that was
+    /// published.
     pub(super) async fn schedule_feed_check(
         &self,
         watched: &str,
@@ -204,12 +204,12 @@ impl WebSubService {
         self.publish(event::SCHEDULE_TOPIC, &event).await
     }
 
-    /// How long to wait until the next look at this feed, which has been told of just now.
+    /// The wait before the check that a delivery causes; `None` for a check now.
     pub(super) fn feed_check_delay(&self, token: &str) -> Option<String> {
         let now = Instant::now();
-        let mut looked = self.next_feed_check.lock();
-        looked.retain(|_, until| *until > now);
-        let until = looked.entry(token.to_owned()).or_insert(now);
+        let mut next_check = self.next_feed_check.lock();
+        next_check.retain(|_, until| *until > now);
+        let until = next_check.entry(token.to_owned()).or_insert(now);
         let wait = until.saturating_duration_since(now);
         if wait.is_zero() {
             *until = now + FEED_CHECK_INTERVAL;
@@ -218,7 +218,8 @@ impl WebSubService {
         Some(format_ms(milliseconds(wait).max(1)))
     }
 
-    /// Whether the feed of a subscription is still watched, as far as was known lately.
+    /// Whether the feed of a subscription is still scheduled, by an answer of the broker that is at
+    /// most a minute old.
     pub(super) async fn is_still_scheduled(
         &self,
         token: &str,
@@ -229,46 +230,48 @@ impl WebSubService {
             return Ok(true);
         }
         let client = self.client.borrow().clone().ok_or(WebSubError::NotConnected)?;
-        let asked = timeout(BROKER_TIMEOUT, schedule_interval(&client, watched)).await;
-        let is_watched = asked.map_err(|_| WebSubError::Timeout)??.is_some();
-        if is_watched {
-            let mut known = self.scheduled_until.lock();
-            known.retain(|_, until| *until > now);
-            known.insert(token.to_owned(), now + SCHEDULE_CACHE_TTL);
+        let interval = timeout(BROKER_TIMEOUT, schedule_interval(&client, watched)).await;
+        let is_scheduled = interval.map_err(|_| WebSubError::Timeout)??.is_some();
+        if is_scheduled {
+            let mut scheduled_until = self.scheduled_until.lock();
+            scheduled_until.retain(|_, until| *until > now);
+            scheduled_until.insert(token.to_owned(), now + SCHEDULE_CACHE_TTL);
         } else {
             self.cancel_subscription(token).await?;
         }
-        Ok(is_watched)
+        Ok(is_scheduled)
     }
 
-    /// Nobody watches the feed any more.
+    /// Cancels a subscription, because its feed has lost its schedule.
     async fn cancel_subscription(&self, token: &str) -> Result<(), WebSubError> {
         let token = token.to_owned();
-        self.with_subscriptions(move |book| book.update(&token, |one| one.cancel(unix_now_ms())))
-            .await?;
+        self.with_subscriptions(move |table| {
+            table.update(&token, |subscription| subscription.cancel(unix_now_ms()))
+        })
+        .await?;
         self.notify_due_changed();
         Ok(())
     }
 
-    /// Lives until `stop`, over as many connections as it takes.
+    /// Runs until `stop`, and reconnects to the broker.
     pub(super) async fn run(self: Arc<Self>, broker: &str, stop: CancellationToken) {
-        let living = async {
+        let connections = async {
             let mut pause = RECONNECT_MIN;
             loop {
                 let name = Some(CLIENT_NAME.to_owned());
                 let options = ClientOptions { name, ..ClientOptions::default() };
-                let lost = match client::connect(broker, options).await {
+                let error = match client::connect(broker, options).await {
                     Ok((client, deliveries)) => {
                         pause = RECONNECT_MIN;
-                        let lost = self.run_connection(client, deliveries).await;
+                        let error = self.run_connection(client, deliveries).await;
                         self.client.send_replace(None);
-                        lost
+                        error
                     }
                     Err(error) => WebSubError::Broker(error),
                 };
-                tracing::debug!("WebSub: {lost}; connecting again");
-                if let WebSubError::Store(_) = &lost {
-                    self.log_error(&lost);
+                tracing::debug!("WebSub: {error}; reconnecting");
+                if let WebSubError::Store(_) = &error {
+                    self.log_error(&error);
                     pause = pause.max(ERROR_PAUSE);
                 }
                 sleep(pause).await;
@@ -276,7 +279,7 @@ impl WebSubService {
             }
         };
         tokio::select! {
-            () = living => {}
+            () = connections => {}
             () = stop.cancelled() => {}
         }
     }
@@ -286,7 +289,7 @@ impl WebSubService {
         client: Client,
         mut deliveries: Deliveries,
     ) -> WebSubError {
-        let topic: TopicName = event::HUB_TOPIC.parse().expect("a constant that is a name");
+        let topic: TopicName = event::HUB_TOPIC.parse().expect("a constant topic name");
         let subscribe = Command::Sub {
             topic: topic.clone(),
             from: Some(StartAt::First),
@@ -297,61 +300,64 @@ impl WebSubService {
             return error.into();
         }
         self.client.send_replace(Some(client.clone()));
-        let mut asking = JoinSet::new();
+        let mut requests = JoinSet::new();
         loop {
-            if let Err(trouble) = self.notify_crawlers(&client).await {
-                self.log_error(&trouble);
+            if let Err(error) = self.notify_crawlers(&client).await {
+                self.log_error(&error);
                 sleep(ERROR_PAUSE).await;
-                if let WebSubError::Broker(ClientError::Closed(_) | ClientError::Ended(_)) = trouble
-                {
-                    return trouble;
+                if let WebSubError::Broker(ClientError::Closed(_) | ClientError::Ended(_)) = error {
+                    return error;
                 }
             }
             for token in self
-                .with_subscriptions(|book| {
-                    book.take_due(unix_now_ms(), CONCURRENT_HUB_REQUESTS_MAX)
+                .with_subscriptions(|table| {
+                    table.take_due(unix_now_ms(), CONCURRENT_HUB_REQUESTS_MAX)
                 })
                 .await
             {
                 let (service, client) = (Arc::clone(self), client.clone());
-                let asked = InFlightGuard {
+                let guard = InFlightGuard {
                     token: token.clone(),
                     subscriptions: Arc::clone(&self.subscriptions),
                 };
-                asking.spawn(async move {
-                    let _asked = asked;
-                    if let Err(trouble) = service.send_due_request(&client, &token).await {
-                        service.log_error(&trouble);
+                requests.spawn(async move {
+                    let _guard = guard;
+                    if let Err(error) = service.send_due_request(&client, &token).await {
+                        service.log_error(&error);
                         sleep(ERROR_PAUSE).await;
                     }
                 });
             }
             let next_ms =
-                self.with_subscriptions(|book| book.next_due_ms().unwrap_or(u64::MAX)).await;
+                self.with_subscriptions(|table| table.next_due_ms().unwrap_or(u64::MAX)).await;
             let idle = Duration::from_millis(next_ms.saturating_sub(unix_now_ms()))
                 .min(DUE_CHECK_INTERVAL);
-            // While as many are asked as may be, the end of one of them is what is waited for.
-            let idle =
-                if asking.len() >= CONCURRENT_HUB_REQUESTS_MAX { DUE_CHECK_INTERVAL } else { idle };
+            // At the limit, the end of a request is the next event.
+            let idle = if requests.len() >= CONCURRENT_HUB_REQUESTS_MAX {
+                DUE_CHECK_INTERVAL
+            } else {
+                idle
+            };
             tokio::select! {
                 biased;
                 delivery = deliveries.next() => match delivery {
                     Some(Delivery::Msg { seq, payload, .. }) => {
-                        if let Err(trouble) = self.handle_hub_event(&client, &topic, seq, &payload).await {
-                            return trouble;
+                        let result = self.handle_hub_event(&client, &topic, seq, &payload).await;
+                        if let Err(error) = result {
+                            return error;
                         }
                     }
                     Some(_) => {}
                     None => return deliveries.reason().into(),
                 },
-                Some(_) = asking.join_next() => {}
+                Some(_) = requests.join_next() => {}
                 () = self.due_changed.notified() => {}
                 () = sleep(idle) => {}
             }
         }
     }
 
-    /// A crawler has found a hub.
+    /// Handles an event of a crawler that has found a hub.
     async fn handle_hub_event(
         &self,
         client: &Client,
@@ -366,111 +372,130 @@ impl WebSubService {
             let kind = if is_page { WatchedKind::Page } else { WatchedKind::Feed };
             let watched = payload.attribute(event::WATCHED).map(str::to_owned);
             let watched = watched.unwrap_or_else(|| feed.as_str().to_owned());
-            let found = move |book: &mut SubscriptionTable| {
+            let update = move |table: &mut SubscriptionTable| {
                 let now_ms = unix_now_ms();
                 let watched = WatchedUrl { url: &watched, kind };
-                book.update_hubs(&feed, watched, &hubs, known, now_ms)?;
-                if is_silent { book.report_silent_hub(&feed, now_ms) } else { Ok(()) }
+                table.update_hubs(&feed, watched, &hubs, known, now_ms)?;
+                if is_silent { table.report_silent_hub(&feed, now_ms) } else { Ok(()) }
             };
-            self.with_subscriptions(found).await?;
+            self.with_subscriptions(update).await?;
         }
         client.request(&Command::Seen { topic: topic.clone(), seq }).await?;
         Ok(())
     }
 
-    /// Tells crawlers what has changed: where news come of themselves, and where not any more.
+    /// Notifies crawlers of leases that began or ended.
     async fn notify_crawlers(&self, client: &Client) -> Result<(), WebSubError> {
         for (token, until_ms) in
-            self.with_subscriptions(|book| book.pending_crawler_updates(unix_now_ms())).await
+            self.with_subscriptions(|table| table.pending_crawler_updates(unix_now_ms())).await
         {
-            let of = token.clone();
+            let owned_token = token.clone();
             let watched = self
-                .with_subscriptions(move |book| book.get(&of).map(|one| one.watched.clone()))
+                .with_subscriptions(move |table| {
+                    table.get(&owned_token).map(|subscription| subscription.watched.clone())
+                })
                 .await;
             let Some(watched) = watched else { continue };
-            let Some(every) = schedule_interval(client, &watched).await? else {
+            let Some(interval) = schedule_interval(client, &watched).await? else {
                 self.cancel_subscription(&token).await?;
                 continue;
             };
-            // Nothing is new yet, so it is looked at no sooner than it would be.
-            self.schedule_feed_check(&watched, until_ms, Some(&every), None).await?;
+            // Without news, the check stays at its regular interval.
+            self.schedule_feed_check(&watched, until_ms, Some(&interval), None).await?;
             self.record_crawlers_notified(&token, until_ms).await?;
         }
         Ok(())
     }
 
-    /// They were told by whom they rely on that there is something new.
+    /// Records a delivery, and that crawlers were notified of the lease.
     pub(super) async fn record_delivery(
         &self,
         token: &str,
         until_ms: u64,
     ) -> Result<(), WebSubError> {
         let token = token.to_owned();
-        self.with_subscriptions(move |book| {
-            book.update(&token, |one| one.record_delivery(until_ms))
+        self.with_subscriptions(move |table| {
+            table.update(&token, |subscription| subscription.record_delivery(until_ms))
         })
         .await?;
         Ok(())
     }
 
-    /// They were told.
+    /// Records that crawlers were notified of the lease.
     async fn record_crawlers_notified(
         &self,
         token: &str,
         until_ms: u64,
     ) -> Result<(), WebSubError> {
         let token = token.to_owned();
-        self.with_subscriptions(move |book| {
-            book.update(&token, |one| one.record_crawlers_notified(until_ms))
+        self.with_subscriptions(move |table| {
+            table.update(&token, |subscription| subscription.record_crawlers_notified(until_ms))
         })
         .await?;
         Ok(())
     }
 
-    /// Asks a hub for what is wanted now.
+    /// Sends the request to a hub that is due.
     async fn send_due_request(&self, client: &Client, token: &str) -> Result<(), WebSubError> {
-        let of = token.to_owned();
-        let Some(one) = self.with_subscriptions(move |book| book.get(&of).cloned()).await else {
+        let owned_token = token.to_owned();
+        let Some(subscription) =
+            self.with_subscriptions(move |table| table.get(&owned_token).cloned()).await
+        else {
             return Ok(());
         };
-        if !one.is_cancelled() && schedule_interval(client, &one.watched).await?.is_none() {
+        if !subscription.is_cancelled()
+            && schedule_interval(client, &subscription.watched).await?.is_none()
+        {
             self.cancel_subscription(token).await?;
         }
-        let of = token.to_owned();
-        let wish = self.with_subscriptions(move |book| {
-            if book.get(&of).is_some_and(|one| one.is_removable(unix_now_ms())) {
-                book.remove(&of)?;
+        let owned_token = token.to_owned();
+        let mode = self.with_subscriptions(move |table| {
+            if table
+                .get(&owned_token)
+                .is_some_and(|subscription| subscription.is_removable(unix_now_ms()))
+            {
+                table.remove(&owned_token)?;
                 return Ok::<_, StoreError>(None);
             }
-            // Which is due at once, or later.
-            if book.replace_with_successor(&of, unix_now_ms())? {
+            // The successor is due now or later.
+            if table.replace_with_successor(&owned_token, unix_now_ms())? {
                 return Ok(None);
             }
-            book.update(&of, |one| one.start_request(unix_now_ms()))
+            table.update(&owned_token, |subscription| subscription.start_request(unix_now_ms()))
         });
-        let Some(wish) = wish.await? else { return Ok(()) };
-        let (asked, said) = send_hub_request(&self.outgoing, &self.config, &one, wish).await;
-        if let Some(said) = said {
-            let (feed, hub) = (&one.feed, one.teller.host());
-            tracing::warn!(feed, hub, "WebSub: the hub has not agreed to a subscription: {said}");
+        let Some(mode) = mode.await? else { return Ok(()) };
+        let (outcome, response) =
+            send_hub_request(&self.outgoing, &self.config, &subscription, mode).await;
+        if let Some(response) = response {
+            let (feed, hub) = (&subscription.feed, subscription.endpoint.host());
+            tracing::warn!(
+                feed,
+                hub,
+                "WebSub: the hub did not accept the subscription: {response}"
+            );
         }
-        let is_cloud = matches!(one.teller, HubEndpoint::Cloud { .. });
-        let of = token.to_owned();
-        let begins = self.with_subscriptions(move |book| {
-            if wish == HubMode::Unsubscribe && is_cloud && asked == HubRequestOutcome::Accepted {
-                return book.remove(&of).map(|()| false);
+        let is_cloud = matches!(subscription.endpoint, HubEndpoint::RssCloud { .. });
+        let owned_token = token.to_owned();
+        let is_active = self.with_subscriptions(move |table| {
+            if mode == HubMode::Unsubscribe && is_cloud && outcome == HubRequestOutcome::Accepted {
+                return table.remove(&owned_token).map(|()| false);
             }
-            let change = book.update(&of, |one| one.finish_request(asked, unix_now_ms()));
+            let change = table.update(&owned_token, |subscription| {
+                subscription.finish_request(outcome, unix_now_ms())
+            });
             change.map(|change| change == Some(true))
         });
-        if begins.await? {
-            tracing::info!(feed = one.feed, "the feed's server tells what is new from now on");
+        if is_active.await? {
+            tracing::info!(
+                feed = subscription.feed,
+                "WebSub: the rssCloud server of the feed accepted the subscription"
+            );
         }
         Ok(())
     }
 }
 
-/// A hub is being asked, for as long as this lives.
+/// Marks the request to a hub as over when it is dropped.
 struct InFlightGuard {
     token: String,
     subscriptions: Arc<Mutex<SubscriptionTable>>,
@@ -482,35 +507,37 @@ impl Drop for InFlightGuard {
     }
 }
 
-/// Does what may take long where nobody waits.
-pub(super) async fn run_blocking<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
-    match spawn_blocking(act).await {
+/// Runs a slow function on a blocking thread.
+pub(super) async fn run_blocking<T: Send + 'static>(
+    operation: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    match spawn_blocking(operation).await {
         Ok(done) => done,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            // The process ends, and this with it.
+            // The runtime is shutting down, and drops this future.
             Err(_) => std::future::pending().await,
         },
     }
 }
 
-/// How often crawlers look at that URL, in the broker's words; `None`: nobody watches it.
+/// The interval of a URL's schedule, as the broker writes it; `None` without a schedule.
 async fn schedule_interval(client: &Client, watched: &str) -> Result<Option<String>, WebSubError> {
     let Ok(url) = CanonicalUrl::parse(watched) else { return Ok(None) };
-    // What the group's key is made of is its setting: a host, its domain, or anything.
+    // The group's setting decides whether a key is a host, a domain or something else.
     for key in [Some(url.host()), Some(url.domain()), None] {
         let mut settings = vec![("limit", SCHEDULES_LISTED_MAX)];
         settings.extend(key.map(|key| ("key", key)));
         let schedules = ManageCommand { action: "schedules", name: Some(DEFAULT_GROUP), settings };
         let answer = client.request(&Command::Group(schedules)).await?;
-        let is_it = |line: &&String| line.split(' ').next() == Some(watched);
-        if let Some(line) = answer.more.iter().find(is_it) {
+        let is_schedule = |line: &&String| line.split(' ').next() == Some(watched);
+        if let Some(line) = answer.more.iter().find(is_schedule) {
             return Ok(Some(field(line, "every").unwrap_or("1h").to_owned()));
         }
         let (matched, listed) =
             (field_number(&answer.ok, "matched"), field_number(&answer.ok, "listed"));
         if matched > listed {
-            // It may be among the others.
+            // It may be among the schedules that were not listed.
             return Ok(Some("1h".to_owned()));
         }
     }

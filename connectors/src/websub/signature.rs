@@ -5,17 +5,17 @@ use aws_lc_rs::hmac;
 use data_encoding::HEXLOWER_PERMISSIVE;
 use tidings_broker::hooks::{Secret, SignatureError, SignatureScheme};
 
-/// How far a delivery is the hub's.
+/// How far the signature proves that a delivery is from the hub.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SignatureTrust {
-    /// What it says is what the hub has said.
+    /// The body is from the hub.
     Content,
-    /// The hub has said something. It was signed with SHA-1, which is no proof of what.
+    /// The hub has sent something. SHA-1 does not prove that this is the body.
     Ping,
 }
 
-/// Whether it is that of somebody who knows the secret. `sha1`: whether that is good enough for
-/// all.
+/// Verifies the signature of a delivery. `sha1`: whether the content of one signed with SHA-1 is
+/// trusted.
 pub(super) fn verify(
     value: &str,
     secret: &str,

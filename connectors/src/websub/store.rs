@@ -1,5 +1,5 @@
-//! Subscriptions, and which items of their feeds are known, in a database of `SQLite`. Each write
-//! is synced when it returns.
+//! The `SQLite` database of subscriptions and of the known items of their feeds. Each write is
+//! synced when it returns.
 
 use std::path::Path;
 use std::str::FromStr;
@@ -22,10 +22,10 @@ const SCHEMA_SQL: &str = "
         known TEXT NOT NULL DEFAULT ''
     ) STRICT, WITHOUT ROWID;";
 
-/// A schema with another meaning has another number.
+/// A schema with another meaning gets another number.
 const SCHEMA_VERSION: i64 = 2;
 
-/// What the digests are of.
+/// The tables and columns that the digests cover.
 pub const DIGEST_SCHEMA: Schema = Schema {
     file: "websub.db",
     since: 2,
@@ -37,20 +37,22 @@ pub const DIGEST_SCHEMA: Schema = Schema {
             "token",
             "text",
             "known",
-            // By which the database is known to brokers.
+            // The id in the name of the cursor.
             "(SELECT application_id FROM pragma_application_id)",
         ],
     }],
 };
 
-/// Why nothing can be read or written.
+/// Why the database cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// As the database says.
+    /// An error of `SQLite`.
     #[error("{0}")]
     Sqlite(#[from] rusqlite::Error),
-    /// Of a later version.
-    #[error("a newer Tidings wrote it (schema version {0}, this one knows up to {SCHEMA_VERSION})")]
+    /// A later version of Tidings wrote the file.
+    #[error(
+        "a newer Tidings wrote it (schema version {0}, this version knows up to {SCHEMA_VERSION})"
+    )]
     NewerSchema(i64),
 }
 
@@ -58,12 +60,12 @@ pub enum StoreError {
 #[derive(Debug)]
 pub(super) struct SubscriptionStore {
     connection: Connection,
-    /// Another one for each database that was begun.
+    /// A random number of this database, drawn when the file was created.
     pub(super) database_id: u32,
 }
 
 impl SubscriptionStore {
-    /// Opens it, and makes it if there is none; for its owner alone, as there are secrets in it.
+    /// Opens the file, or creates it. Only its owner may read it, because it contains secrets.
     pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
         let connection = Connection::open(path)?;
         let _ = rustix::fs::chmod(path, rustix::fs::Mode::from_raw_mode(0o600));
@@ -71,7 +73,7 @@ impl SubscriptionStore {
         connection.execute_batch(SCHEMA_SQL)?;
         digest::register(&connection)?;
         for table in DIGEST_SCHEMA.tables {
-            // A process that was killed in between has added the column, and not noted the version.
+            // A process that was killed in between may have added the column without the version.
             if version < SCHEMA_VERSION && !connection.column_exists(None, table.name, "digest")? {
                 connection.execute_batch(&table.add_column())?;
             }
@@ -87,18 +89,18 @@ impl SubscriptionStore {
         Ok(Self { connection, database_id: id.cast_unsigned() })
     }
 
-    /// What is written is not synced: for tests that write much.
+    /// Disables the sync of writes, for tests that write much.
     #[cfg(test)]
     pub(super) fn disable_sync(&self) {
         self.connection.pragma_update(None, "synchronous", "OFF").unwrap();
     }
 
-    /// All of them; those that cannot be read are left out.
+    /// All subscriptions; unreadable ones are left out.
     pub(super) fn load_all(&self) -> Result<Vec<Subscription>, StoreError> {
         select_all(&self.connection)
     }
 
-    /// All of a database that another process may be writing; none if there is no database.
+    /// All subscriptions of a database that another process may be writing; none without a file.
     pub(super) fn load_read_only(path: &Path) -> Result<Vec<Subscription>, StoreError> {
         if !path.exists() {
             return Ok(Vec::new());
@@ -115,16 +117,16 @@ impl SubscriptionStore {
     }
 
     pub(super) fn put(&self, subscription: &Subscription) -> Result<(), StoreError> {
-        let text = serde_json::to_string(subscription).expect("it is made of texts and numbers");
+        let text = serde_json::to_string(subscription).expect("only strings and numbers");
         let upsert = "INSERT INTO subscription (token, text) VALUES (?1, ?2)
             ON CONFLICT (token) DO UPDATE SET text = excluded.text";
         self.connection.execute(upsert, params![subscription.token, text])?;
         Ok(())
     }
 
-    /// This one takes the place of another, whose items it knows.
+    /// Replaces a subscription by its successor, which keeps the known items.
     pub(super) fn replace(&self, token: &str, by: &Subscription) -> Result<(), StoreError> {
-        let text = serde_json::to_string(by).expect("it is made of texts and numbers");
+        let text = serde_json::to_string(by).expect("only strings and numbers");
         let update = "UPDATE subscription SET token = ?2, text = ?3 WHERE token = ?1";
         self.connection.execute(update, params![token, by.token, text])?;
         Ok(())
@@ -135,7 +137,7 @@ impl SubscriptionStore {
         Ok(())
     }
 
-    /// The items of its feed that are known.
+    /// The known items of the feed.
     pub(super) fn known_items(&self, token: &str) -> Result<KnownItems, StoreError> {
         let query = "SELECT known FROM subscription WHERE token = ?1";
         let known: Option<String> =
@@ -143,7 +145,7 @@ impl SubscriptionStore {
         Ok(known.and_then(|known| KnownItems::from_str(&known).ok()).unwrap_or_default())
     }
 
-    /// Remembers them.
+    /// Stores the known items.
     pub(super) fn put_known_items(&self, token: &str, known: KnownItems) -> Result<(), StoreError> {
         let update = "UPDATE subscription SET known = ?2 WHERE token = ?1";
         self.connection.execute(update, params![token, String::from(known)])?;
@@ -163,7 +165,7 @@ fn select_all(connection: &Connection) -> Result<Vec<Subscription>, StoreError> 
     Ok(texts.iter().filter_map(|text| serde_json::from_str(text).ok()).collect())
 }
 
-/// Not 0, by which a database is known that has none.
+/// Never 0, which marks a database without an id.
 fn random_database_id() -> i32 {
     let mut bits = [0_u8; 4];
     aws_lc_rs::rand::fill(&mut bits).expect("the system has randomness");
@@ -182,36 +184,37 @@ mod tests {
     fn subscriptions_and_known_items_survive_a_reopen() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("websub.db");
-        let teller = HubEndpoint::Cloud { register: "http://a.example/".into() };
-        let mut one = Subscription::new("http://b.example/".into(), "x".into(), teller, 5);
+        let endpoint = HubEndpoint::RssCloud { register: "http://a.example/".into() };
+        let mut subscription =
+            Subscription::new("http://b.example/".into(), "x".into(), endpoint, 5);
         let known = KnownItems::newest(&[FeedEntry { id: "1".into(), ..FeedEntry::default() }], 9);
         let id;
         {
             let store = SubscriptionStore::open(&path).unwrap();
             id = store.database_id;
-            store.put(&one).unwrap();
-            store.put_known_items(&one.token, known.clone()).unwrap();
-            one.start_request(6);
-            store.put(&one).unwrap();
+            store.put(&subscription).unwrap();
+            store.put_known_items(&subscription.token, known.clone()).unwrap();
+            subscription.start_request(6);
+            store.put(&subscription).unwrap();
         }
         let store = SubscriptionStore::open(&path).unwrap();
-        assert_eq!(store.load_all().unwrap(), [one.clone()]);
+        assert_eq!(store.load_all().unwrap(), [subscription.clone()]);
         assert_eq!(
             SubscriptionStore::load_read_only(&path).unwrap(),
-            [one.clone()],
+            [subscription.clone()],
             "while it is open"
         );
         assert_eq!(SubscriptionStore::load_read_only(&directory.path().join("none")).unwrap(), []);
         assert!(store.database_id == id && id != 0);
-        assert_eq!(store.known_items(&one.token).unwrap(), known);
-        let mut other = one.clone();
+        assert_eq!(store.known_items(&subscription.token).unwrap(), known);
+        let mut other = subscription.clone();
         other.token = "other".into();
-        store.replace(&one.token, &other).unwrap();
+        store.replace(&subscription.token, &other).unwrap();
         assert_eq!(store.load_all().unwrap(), [other.clone()]);
         assert_eq!(store.known_items("other").unwrap(), known);
         store.remove("other").unwrap();
         assert_eq!(store.load_all().unwrap(), []);
-        assert_eq!(store.known_items(&one.token).unwrap(), KnownItems::default());
+        assert_eq!(store.known_items(&subscription.token).unwrap(), KnownItems::default());
         store.connection.pragma_update(None, "user_version", 3).unwrap();
         drop(store);
         assert!(matches!(SubscriptionStore::open(&path), Err(StoreError::NewerSchema(3))));
@@ -225,18 +228,18 @@ mod tests {
     fn a_version_1_file_is_upgraded_and_its_digests_cover_the_database_id() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("websub.db");
-        let teller = HubEndpoint::Cloud { register: "http://a.example/".into() };
-        let one = Subscription::new("http://b.example/".into(), "x".into(), teller, 5);
+        let endpoint = HubEndpoint::RssCloud { register: "http://a.example/".into() };
+        let subscription = Subscription::new("http://b.example/".into(), "x".into(), endpoint, 5);
         let old = Connection::open(&path).unwrap();
         old.execute_batch(SCHEMA_SQL).unwrap();
-        let text = serde_json::to_string(&one).unwrap();
+        let text = serde_json::to_string(&subscription).unwrap();
         let insert = "INSERT INTO subscription (token, text) VALUES ('old', ?1)";
         old.execute(insert, [text]).unwrap();
         old.execute_batch("PRAGMA user_version = 1; PRAGMA application_id = 77").unwrap();
         drop(old);
         let store = SubscriptionStore::open(&path).unwrap();
         assert_eq!(store.database_id, 77);
-        store.put(&one).unwrap();
+        store.put(&subscription).unwrap();
         drop(store);
         let checked = database::check(&path, Some(&DIGEST_SCHEMA)).unwrap();
         assert_eq!((checked.problems.len(), checked.notes.len()), (0, 1), "{checked:?}");
@@ -244,7 +247,7 @@ mod tests {
         other.execute_batch("PRAGMA application_id = 76").unwrap();
         let checked = database::check(&path, Some(&DIGEST_SCHEMA)).unwrap();
         assert!(checked.problems[0].starts_with("a row of subscription: "), "{checked:?}");
-        assert!(!format!("{checked:?}").contains(&one.token), "a token is a secret");
+        assert!(!format!("{checked:?}").contains(&subscription.token), "a token is a secret");
     }
 
     #[test]

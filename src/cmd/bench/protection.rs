@@ -80,7 +80,7 @@ fn token(data: &Path) -> anyhow::Result<String> {
     command.args(["token", "create", "bench", "--data"]).arg(data).env_remove("TIDINGS_CONFIG");
     command.args(PERMISSIONS.iter().flat_map(|right| ["--allow", right]));
     let ended = command.output().context("cannot create a token")?;
-    let said = String::from_utf8_lossy(&ended.stderr);
-    ensure!(ended.status.success(), "cannot create a token: {said}");
+    let stderr = String::from_utf8_lossy(&ended.stderr);
+    ensure!(ended.status.success(), "cannot create a token: {stderr}");
     Ok(String::from_utf8(ended.stdout)?.trim_end().to_owned())
 }

@@ -52,10 +52,10 @@ pub(super) async fn run(args: &KeysArgs) -> Result<(), Failure> {
         let keys = answer.more.iter().map(|line| named_object(line, "key"));
         return keys.into_iter().try_for_each(|one| console.line(&one.to_string()));
     }
-    let heads = ["KEY", "WAITING>", "PROCESSING>", "LEFT>"];
+    let headings = ["KEY", "WAITING>", "PROCESSING>", "LEFT>"];
     print_table(
         &mut console,
-        &heads,
+        &headings,
         answer.more.iter().map(|line| row(&WaitingHost::parse(line))),
     )?;
     note_unlisted(&mut console, &answer.ok);

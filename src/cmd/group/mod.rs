@@ -176,7 +176,7 @@ async fn ls(output: &OutputFlags) -> Result<(), Failure> {
         let groups = groups.iter().map(|line| named_object(line, "group"));
         return groups.into_iter().try_for_each(|group| console.line(&group.to_string()));
     }
-    let heads = [
+    let headings = [
         "GROUP",
         "MEMBERS>",
         "WAITING>",
@@ -189,7 +189,7 @@ async fn ls(output: &OutputFlags) -> Result<(), Failure> {
         "TOPICS",
         "STATE",
     ];
-    print_table(&mut console, &heads, groups.iter().map(|line| row(line)))
+    print_table(&mut console, &headings, groups.iter().map(|line| row(line)))
 }
 
 /// A group as a row of `ls`.

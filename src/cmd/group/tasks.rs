@@ -84,9 +84,9 @@ impl EntryState {
 
 /// Lists the entries.
 pub(super) async fn run(args: &TasksArgs) -> Result<(), Failure> {
-    let heads =
+    let headings =
         ["ENTRY>", "STATE", "KEY", "JOB", "DEPTH>", "PRIO>", "ATTEMPTS>", "LOSSES>", "WHEN", "URL"];
-    list(&args.group, args.state, &args.filter, &args.output, &heads, row).await
+    list(&args.group, args.state, &args.filter, &args.output, &headings, row).await
 }
 
 /// Lists the entries of a group in these columns.
@@ -95,7 +95,7 @@ pub(crate) async fn list(
     state: Option<EntryState>,
     filter: &EntryFilter,
     output: &OutputFlags,
-    heads: &[&str],
+    headings: &[&str],
     row: impl Fn(&EntryLine<'_>) -> Vec<String>,
 ) -> Result<(), Failure> {
     let answer = request(group, state, filter, output).await?;
@@ -104,7 +104,7 @@ pub(crate) async fn list(
     if output.json {
         return entries.into_iter().try_for_each(|entry| console.line(&entry.json().to_string()));
     }
-    print_table(&mut console, heads, entries.map(|entry| row(&entry)))?;
+    print_table(&mut console, headings, entries.map(|entry| row(&entry)))?;
     note_unlisted(&mut console, &answer.ok);
     Ok(())
 }

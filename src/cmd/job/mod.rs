@@ -179,7 +179,7 @@ async fn ls(args: &LsArgs) -> Result<(), Failure> {
         let jobs = answer.more.iter().map(|line| named_object(line, "job"));
         return jobs.into_iter().try_for_each(|job| console.line(&job.to_string()));
     }
-    let heads = [
+    let headings = [
         "JOB",
         "PASS>",
         "STATE",
@@ -190,7 +190,11 @@ async fn ls(args: &LsArgs) -> Result<(), Failure> {
         "COMPLETED>",
         "FAILED>",
     ];
-    print_table(&mut console, &heads, answer.more.iter().map(|line| row(&JobCounts::parse(line))))?;
+    print_table(
+        &mut console,
+        &headings,
+        answer.more.iter().map(|line| row(&JobCounts::parse(line))),
+    )?;
     let number = |key| field_number(&answer.ok, key).unwrap_or(0);
     let (jobs, listed) = (number("jobs"), number("listed"));
     if listed < jobs {

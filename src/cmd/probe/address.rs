@@ -22,10 +22,10 @@ pub(crate) struct AddressArgs {
     allow_private: AllowPrivateFlag,
 }
 
-pub(super) fn answer(asked: &JsonQuery, question: &AddressArgs) -> Result<Value, String> {
-    let what = required_text(asked, "address")?;
+pub(super) fn answer(query: &JsonQuery, args: &AddressArgs) -> Result<Value, String> {
+    let what = required_text(query, "address")?;
     let address = parse_address(what).ok_or_else(|| "`address` is not an IP address".to_owned())?;
-    Ok(match question.allow_private.networks.check(address) {
+    Ok(match args.allow_private.networks.check(address) {
         Ok(()) => json!({ "forbidden": false }),
         Err(refused) => {
             json!({ "forbidden": true, "why": format!("{address} is {}", refused.what) })
@@ -33,14 +33,14 @@ pub(super) fn answer(asked: &JsonQuery, question: &AddressArgs) -> Result<Value,
     })
 }
 
-pub(super) async fn describe(what: &str, question: &AddressArgs) -> Result<String, Failure> {
+pub(super) async fn describe(what: &str, args: &AddressArgs) -> Result<String, Failure> {
     let addresses = match parse_address(what) {
         Some(address) => vec![address],
         None => resolve(what).await?,
     };
     let mut out = String::new();
     for address in addresses {
-        let verdict = match question.allow_private.networks.check(address) {
+        let verdict = match args.allow_private.networks.check(address) {
             Ok(()) => "may be fetched from".to_owned(),
             Err(refused) => format!("is {}: refused", refused.what),
         };

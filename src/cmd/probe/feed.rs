@@ -16,9 +16,9 @@ const SHOWN_MAX: usize = 20;
 const TEXT_CHARS_MAX: usize = 200;
 
 /// Reads `body_b64` and `headers`, and `base`, the URL of the feed.
-pub(super) fn answer(asked: &JsonQuery) -> Result<Value, String> {
-    let (body, headers) = (bytes(asked, "body_b64")?, headers(asked)?);
-    let base = optional_text(asked, "base")?.or_else(|| header(&headers, "content-location"));
+pub(super) fn answer(query: &JsonQuery) -> Result<Value, String> {
+    let (body, headers) = (bytes(query, "body_b64")?, headers(query)?);
+    let base = optional_text(query, "base")?.or_else(|| header(&headers, "content-location"));
     let feed = feed::parse(&body, header(&headers, "content-type"), base);
     let entries = feed
         .entries

@@ -20,9 +20,9 @@ const SHOWN_CHARS_MAX: usize = 200;
 const FILE_URL: &str = "http://localhost/";
 
 /// Reads `body_b64`, `headers`, and `base`, the URL of the page.
-pub(super) fn answer(asked: &JsonQuery) -> Result<Value, String> {
-    let (body, headers) = (bytes(asked, "body_b64")?, headers(asked)?);
-    let url = CanonicalUrl::parse(required_text(asked, "base")?)
+pub(super) fn answer(query: &JsonQuery) -> Result<Value, String> {
+    let (body, headers) = (bytes(query, "body_b64")?, headers(query)?);
+    let url = CanonicalUrl::parse(required_text(query, "base")?)
         .map_err(|error| format!("`base`: {error}"))?;
     let headers = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
     let mut reader = PageReader::new(&url, headers, &Arc::default());

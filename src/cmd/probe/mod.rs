@@ -65,27 +65,23 @@ type AnswerFn<'a> = Box<dyn Fn(&JsonQuery) -> Result<Value, String> + 'a>;
 /// Answers the argument, or all queries of standard input.
 pub(crate) async fn run(probe: Probe) -> Result<(), Failure> {
     let (what, answer): (_, AnswerFn) = match &probe {
-        Probe::Robots(question) => (&question.what, Box::new(robots::answer)),
-        Probe::Url(question) => (&question.what, Box::new(|asked| url::answer(asked, question))),
-        Probe::Feed(question) => (&question.what, Box::new(feed::answer)),
-        Probe::Sitemap(question) => (&question.what, Box::new(sitemap::answer)),
-        Probe::Links(question) => (&question.what, Box::new(links::answer)),
-        Probe::Address(question) => {
-            (&question.what, Box::new(|asked| address::answer(asked, question)))
-        }
-        Probe::Signature(question) => {
-            (&question.what, Box::new(|asked| signature::answer(asked, question)))
-        }
+        Probe::Robots(args) => (&args.what, Box::new(robots::answer)),
+        Probe::Url(args) => (&args.what, Box::new(|query| url::answer(query, args))),
+        Probe::Feed(args) => (&args.what, Box::new(feed::answer)),
+        Probe::Sitemap(args) => (&args.what, Box::new(sitemap::answer)),
+        Probe::Links(args) => (&args.what, Box::new(links::answer)),
+        Probe::Address(args) => (&args.what, Box::new(|query| address::answer(query, args))),
+        Probe::Signature(args) => (&args.what, Box::new(|query| signature::answer(query, args))),
     };
     let Some(what) = what else { return answer_lines(&answer) };
     let text = match &probe {
-        Probe::Robots(question) => robots::describe(what, &question.fetch).await?,
-        Probe::Url(question) => url::describe(what, question)?,
-        Probe::Feed(question) => feed::describe(what, &question.fetch).await?,
-        Probe::Sitemap(question) => sitemap::describe(what, &question.fetch).await?,
-        Probe::Links(question) => links::describe(what, &question.fetch).await?,
-        Probe::Address(question) => address::describe(what, question).await?,
-        Probe::Signature(question) => signature::describe(what, question)?,
+        Probe::Robots(args) => robots::describe(what, &args.fetch).await?,
+        Probe::Url(args) => url::describe(what, args)?,
+        Probe::Feed(args) => feed::describe(what, &args.fetch).await?,
+        Probe::Sitemap(args) => sitemap::describe(what, &args.fetch).await?,
+        Probe::Links(args) => links::describe(what, &args.fetch).await?,
+        Probe::Address(args) => address::describe(what, args).await?,
+        Probe::Signature(args) => signature::describe(what, args)?,
     };
     output::print_text(&text).map_err(Failure::from_output)
 }
@@ -119,20 +115,20 @@ fn answer_lines(answer: &AnswerFn<'_>) -> Result<(), Failure> {
 fn answer_line(line: &mut [u8], answer: &AnswerFn<'_>) -> Result<Value, String> {
     surrogates::replace_lone(line);
     match serde_json::from_slice(line) {
-        Ok(Value::Object(asked)) => answer(&asked),
+        Ok(Value::Object(query)) => answer(&query),
         Ok(_) => Err("expected a JSON object".to_owned()),
         Err(error) => Err(format!("not JSON: {error}")),
     }
 }
 
 /// A required string.
-fn required_text<'a>(asked: &'a JsonQuery, name: &str) -> Result<&'a str, String> {
-    optional_text(asked, name)?.ok_or_else(|| format!("`{name}` is missing"))
+fn required_text<'a>(query: &'a JsonQuery, name: &str) -> Result<&'a str, String> {
+    optional_text(query, name)?.ok_or_else(|| format!("`{name}` is missing"))
 }
 
 /// An optional string.
-fn optional_text<'a>(asked: &'a JsonQuery, name: &str) -> Result<Option<&'a str>, String> {
-    match asked.get(name) {
+fn optional_text<'a>(query: &'a JsonQuery, name: &str) -> Result<Option<&'a str>, String> {
+    match query.get(name) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text)),
         Some(_) => Err(format!("`{name}` is not a string")),
@@ -140,8 +136,8 @@ fn optional_text<'a>(asked: &'a JsonQuery, name: &str) -> Result<Option<&'a str>
 }
 
 /// Bytes in Base64, with or without padding.
-fn bytes(asked: &JsonQuery, name: &str) -> Result<Vec<u8>, String> {
-    let digits = required_text(asked, name)?.trim_end_matches('=');
+fn bytes(query: &JsonQuery, name: &str) -> Result<Vec<u8>, String> {
+    let digits = required_text(query, name)?.trim_end_matches('=');
     let bytes = BASE64_NOPAD.decode(digits.as_bytes());
     bytes.map_err(|error| format!("`{name}` is not Base64: {error}"))
 }
@@ -152,11 +148,11 @@ fn header<'a>(headers: &'a [(String, String)], name: &str) -> Option<&'a str> {
 }
 
 /// Headers: an object of names and values (a string or a list of strings), or a list of pairs.
-fn headers(asked: &JsonQuery) -> Result<Vec<(String, String)>, String> {
+fn headers(query: &JsonQuery) -> Result<Vec<(String, String)>, String> {
     let wrong = || "`headers` must be an object of strings or a list of pairs".to_owned();
     let string = |value: &Value| value.as_str().map(str::to_owned).ok_or_else(wrong);
     let mut headers = Vec::new();
-    match asked.get("headers") {
+    match query.get("headers") {
         None | Some(Value::Null) => {}
         Some(Value::Object(members)) => {
             for (name, value) in members {

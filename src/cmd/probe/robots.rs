@@ -21,16 +21,16 @@ const SHOWN_CHARS_MAX: usize = 200;
 
 /// Reads `robots_b64` or `robots`, `agent` (a User-Agent, or only its product token), and `url` (or
 /// its path and query).
-pub(super) fn answer(asked: &JsonQuery) -> Result<Value, String> {
-    let robots = match (asked.get("robots_b64"), asked.get("robots")) {
+pub(super) fn answer(query: &JsonQuery) -> Result<Value, String> {
+    let robots = match (query.get("robots_b64"), query.get("robots")) {
         (None | Some(Value::Null), None | Some(Value::Null)) => {
             return Err("`robots_b64` or `robots` is missing".to_owned());
         }
-        (None | Some(Value::Null), _) => required_text(asked, "robots")?.as_bytes().to_vec(),
-        _ => bytes(asked, "robots_b64")?,
+        (None | Some(Value::Null), _) => required_text(query, "robots")?.as_bytes().to_vec(),
+        _ => bytes(query, "robots_b64")?,
     };
-    let token = product_token(required_text(asked, "agent")?);
-    let url = required_text(asked, "url")?;
+    let token = product_token(required_text(query, "agent")?);
+    let url = required_text(query, "url")?;
     let url = parse_page_url(url).map_err(|error| format!("`url`: {error}"))?;
     let rules = RobotsRules::parse(&robots, token);
     let decision = rules.decide(url.path_and_query());
@@ -68,22 +68,23 @@ pub(super) async fn describe(what: &str, flags: &FetchFlags) -> Result<String, F
     let page = CanonicalUrl::parse(what).map_err(wrong)?;
     let config = flags.config();
     let fetcher = Fetcher::new(&config).map_err(|error| Failure::Usage(error.to_string()))?;
-    let mut asked = page.join("/robots.txt").map_err(wrong)?;
+    let mut robots_url = page.join("/robots.txt").map_err(wrong)?;
     let mut text = String::new();
     let mut hops = 0;
     loop {
         let deadline = Instant::now() + config.request_timeout;
         let (wanted, validators, keep) = (FetchPurpose::Robots, None, KeepBodies::default());
-        let request = FetchRequest { url: &asked, purpose: wanted, validators, keep, deadline };
+        let request =
+            FetchRequest { url: &robots_url, purpose: wanted, validators, keep, deadline };
         let response = fetcher.fetch(&request).await;
-        let answer = RobotsResponse::of(&response, &asked, hops);
+        let answer = RobotsResponse::of(&response, &robots_url, hops);
         write_row(
             &mut text,
             "robots.txt",
-            &format!("{asked} ({})", describe_response(&response, &answer)),
+            &format!("{robots_url} ({})", describe_response(&response, &answer)),
         );
         if let RobotsResponse::Redirect(target) = answer {
-            (asked, hops) = (target, hops + 1);
+            (robots_url, hops) = (target, hops + 1);
             continue;
         }
         write_decision(&mut text, &page, product_token(&config.agent), &answer);
@@ -153,9 +154,9 @@ fn write_row(text: &mut String, what: &str, line: &str) {
 mod tests {
     use super::*;
 
-    fn ask(question: Value) -> Result<Value, String> {
-        let Value::Object(asked) = question else { panic!("questions are objects") };
-        answer(&asked)
+    fn answer_query(question: Value) -> Result<Value, String> {
+        let Value::Object(query) = question else { panic!("questions are objects") };
+        answer(&query)
     }
 
     #[test]
@@ -164,21 +165,22 @@ mod tests {
         let url = "https://a.example/x?y#z";
         for agent in ["tidings", "Tidings/0.1 (+http://x)"] {
             assert_eq!(
-                ask(json!({ "robots": robots, "agent": agent, "url": url })).unwrap(),
+                answer_query(json!({ "robots": robots, "agent": agent, "url": url })).unwrap(),
                 json!({ "allowed": false, "delay": 2.5, "rule": "Disallow: /x" })
             );
         }
         let robots_b64 = "VXNlci1hZ2VudDogKgpEaXNhbGxvdzogL/8";
         assert_eq!(
-            ask(json!({ "robots_b64": robots_b64, "agent": "x", "url": "/%ff" })).unwrap(),
+            answer_query(json!({ "robots_b64": robots_b64, "agent": "x", "url": "/%ff" })).unwrap(),
             json!({ "allowed": false, "rule": "Disallow: /\u{fffd}" })
         );
         let robots = "User-agent: *\nDisallow: /x@y";
         for url in ["http://a:b@c@d.example/x@y", "http://a@d.example/x@y"] {
-            let answer = ask(json!({ "robots": robots, "agent": "x", "url": url })).unwrap();
+            let answer =
+                answer_query(json!({ "robots": robots, "agent": "x", "url": url })).unwrap();
             assert_eq!(answer["allowed"], json!(false), "{url}");
         }
-        let nothing = ask(json!({ "robots": "", "agent": "", "url": "http://a.example" }));
+        let nothing = answer_query(json!({ "robots": "", "agent": "", "url": "http://a.example" }));
         assert_eq!(nothing.unwrap(), json!({ "allowed": true }));
     }
 
@@ -196,7 +198,7 @@ mod tests {
                 "`url`: only http and https",
             ),
         ] {
-            let found = ask(question).unwrap_err();
+            let found = answer_query(question).unwrap_err();
             assert!(found.starts_with(error), "{found}");
         }
     }

@@ -58,16 +58,16 @@ fn parse_header(written: &str) -> Result<(String, String), String> {
 
 /// Reads `key_hex`, `body_hex` and `header` (its value); optionally `scheme` as in a recipe, and
 /// `headers` for further signed headers.
-pub(super) fn answer(asked: &JsonQuery, question: &SignatureArgs) -> Result<Value, String> {
+pub(super) fn answer(query: &JsonQuery, args: &SignatureArgs) -> Result<Value, String> {
     let bytes = |name| {
-        let hex = required_text(asked, name)?;
+        let hex = required_text(query, name)?;
         let bytes = HEXLOWER_PERMISSIVE.decode(hex.as_bytes());
         bytes.map_err(|_| format!("`{name}` is not hexadecimal"))
     };
     let (key, body) = (bytes("key_hex")?, bytes("body_hex")?);
-    let (value, others) = (optional_text(asked, "header")?, headers(asked)?);
-    let scheme = match asked.get("scheme") {
-        None | Some(Value::Null) => question.scheme.clone(),
+    let (value, others) = (optional_text(query, "header")?, headers(query)?);
+    let scheme = match query.get("scheme") {
+        None | Some(Value::Null) => args.scheme.clone(),
         Some(scheme) => Some(
             SignatureScheme::from_config(scheme).map_err(|error| format!("`scheme`: {error}"))?,
         ),
@@ -96,11 +96,11 @@ fn verify(
     scheme.verify_without_time(secrets, &find, body).map(drop)
 }
 
-pub(super) fn describe(value: &str, question: &SignatureArgs) -> Result<String, Failure> {
+pub(super) fn describe(value: &str, args: &SignatureArgs) -> Result<String, Failure> {
     let usage = |error: String| Failure::Usage(error);
-    let file = question.key_file.as_deref().expect("the parser requires it beside the header");
+    let file = args.key_file.as_deref().expect("the parser requires it beside the header");
     let written = read_secrets(file).map_err(usage)?;
-    let form = match &question.scheme {
+    let form = match &args.scheme {
         Some(scheme) => scheme.clone(),
         // Its secrets are plain text, and the scheme is taken from the header.
         None => parse_scheme("github").map_err(usage)?,
@@ -114,9 +114,8 @@ pub(super) fn describe(value: &str, question: &SignatureArgs) -> Result<String, 
     if body.len() as u64 > BODY_BYTES_MAX {
         return Err(Failure::failed(format!("the body is longer than {BODY_BYTES_MAX} bytes")));
     }
-    let judge = |body: &[u8]| {
-        verify(question.scheme.as_ref(), &secrets, Some(value), &question.with_header, body)
-    };
+    let judge =
+        |body: &[u8]| verify(args.scheme.as_ref(), &secrets, Some(value), &args.with_header, body);
     let mut text = String::new();
     // Writing into a string cannot fail.
     let _ = match judge(&body) {
@@ -146,11 +145,11 @@ fn body_variants(body: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
 mod tests {
     use super::*;
 
-    fn ask(question: Value) -> Result<Value, String> {
-        let Value::Object(asked) = question else { panic!("questions are objects") };
+    fn answer_query(question: Value) -> Result<Value, String> {
+        let Value::Object(query) = question else { panic!("questions are objects") };
         let question =
             SignatureArgs { what: None, key_file: None, scheme: None, with_header: Vec::new() };
-        answer(&asked, &question)
+        answer(&query, &question)
     }
 
     /// RFC 4231, 4.3.
@@ -162,7 +161,8 @@ mod tests {
     fn an_invalid_signature_has_a_reason() {
         let valid = |header: &str| {
             let answer =
-                ask(json!({ "key_hex": KEY, "body_hex": BODY, "header": header })).unwrap();
+                answer_query(json!({ "key_hex": KEY, "body_hex": BODY, "header": header }))
+                    .unwrap();
             assert_eq!(answer["why"].is_null(), answer["valid"] == true, "{answer}");
             answer["valid"] == true
         };
@@ -172,10 +172,11 @@ mod tests {
         {
             assert!(!valid(wrong), "{wrong}");
         }
-        let without = ask(json!({ "key_hex": KEY, "body_hex": BODY, "header": null })).unwrap();
+        let without =
+            answer_query(json!({ "key_hex": KEY, "body_hex": BODY, "header": null })).unwrap();
         assert_eq!(without["valid"], false);
         let bare = json!({ "key_hex": KEY, "body_hex": BODY, "header": TAG, "scheme": "gitea" });
-        assert_eq!(ask(bare).unwrap(), json!({ "valid": true }));
+        assert_eq!(answer_query(bare).unwrap(), json!({ "valid": true }));
     }
 
     #[test]
@@ -189,9 +190,9 @@ mod tests {
             "scheme": "slack",
             "headers": { "x-slack-request-timestamp": "1" },
         });
-        assert_eq!(ask(question.clone()).unwrap(), json!({ "valid": true }));
+        assert_eq!(answer_query(question.clone()).unwrap(), json!({ "valid": true }));
         question["headers"] = json!({});
-        assert_eq!(ask(question).unwrap()["valid"], false);
+        assert_eq!(answer_query(question).unwrap()["valid"], false);
     }
 
     #[test]
@@ -204,7 +205,7 @@ mod tests {
             (json!({ "key_hex": "", "body_hex": "", "scheme": "x" }), "`scheme`: there is no"),
             (json!({ "key_hex": "", "body_hex": "", "headers": 7 }), "`headers` must be an object"),
         ] {
-            assert!(ask(question).unwrap_err().starts_with(error));
+            assert!(answer_query(question).unwrap_err().starts_with(error));
         }
     }
 }

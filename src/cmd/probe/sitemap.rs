@@ -17,9 +17,9 @@ const TEXT_CHARS_MAX: usize = 300;
 
 /// Reads `body_b64` and `headers`, and `base`, the URL of the sitemap. The body may be compressed,
 /// with or without a header for it.
-pub(super) fn answer(asked: &JsonQuery) -> Result<Value, String> {
-    let (body, headers) = (bytes(asked, "body_b64")?, headers(asked)?);
-    let base = optional_text(asked, "base")?;
+pub(super) fn answer(query: &JsonQuery) -> Result<Value, String> {
+    let (body, headers) = (bytes(query, "body_b64")?, headers(query)?);
+    let base = optional_text(query, "base")?;
     let (mut first, mut last) = (None, None);
     let summary = read(&body, header(&headers, "content-type"), base, &mut |place| {
         first.get_or_insert_with(|| place.url.to_owned());

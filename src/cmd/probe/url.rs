@@ -38,9 +38,9 @@ impl ParsedUrl {
     }
 }
 
-pub(super) fn answer(asked: &JsonQuery, question: &UrlArgs) -> Result<Value, String> {
-    let (input, base) = (required_text(asked, "input")?, optional_text(asked, "base")?);
-    let mut answer = match ParsedUrl::of(input, base, &question.tracking.params) {
+pub(super) fn answer(query: &JsonQuery, args: &UrlArgs) -> Result<Value, String> {
+    let (input, base) = (required_text(query, "input")?, optional_text(query, "base")?);
+    let mut answer = match ParsedUrl::of(input, base, &args.tracking.params) {
         Err(error) => {
             json!({ "href": null, "key": null, "host": null, "domain": null, "why": error.to_string() })
         }
@@ -58,8 +58,8 @@ pub(super) fn answer(asked: &JsonQuery, question: &UrlArgs) -> Result<Value, Str
     Ok(answer)
 }
 
-pub(super) fn describe(what: &str, question: &UrlArgs) -> Result<String, Failure> {
-    let reading = ParsedUrl::of(what, question.base.as_deref(), &question.tracking.params)
+pub(super) fn describe(what: &str, args: &UrlArgs) -> Result<String, Failure> {
+    let reading = ParsedUrl::of(what, args.base.as_deref(), &args.tracking.params)
         .map_err(|error| Failure::failed(format!("{what}: {error}")))?;
     let StandardUrl { href, host, domain } = reading.standard;
     let key = match reading.key {

@@ -151,9 +151,9 @@ async fn ls(output: &OutputFlags) -> Result<(), Failure> {
         let lines = answer.more.iter().map(|line| named_object(line, "topic"));
         return lines.into_iter().try_for_each(|topic| console.line(&topic.to_string()));
     }
-    let heads =
+    let headings =
         ["TOPIC", "KEPT>", "NEXT>", "RATE/S>", "READERS>", "MEMORY>", "DISK>", "SYNC", "STATE"];
-    print_table(&mut console, &heads, answer.more.iter().map(|line| row(line)))
+    print_table(&mut console, &headings, answer.more.iter().map(|line| row(line)))
 }
 
 /// A topic as a row of `ls`.

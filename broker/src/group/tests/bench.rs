@@ -33,7 +33,7 @@ pub(super) const B: Worker = Worker(2);
 pub(super) struct Worker(pub(super) u64);
 
 impl Worker {
-    pub(super) fn asked(self) -> Requester {
+    pub(super) fn requester(self) -> Requester {
         Requester { conn: ConnId(self.0), member: MemberId(u128::from(self.0)), slot: slot() }
     }
 }
@@ -86,7 +86,7 @@ impl Bench {
     }
 
     pub(super) fn join(&mut self, worker: Worker, credit: u32) {
-        self.feed(Input::Join { requester: worker.asked(), credit });
+        self.feed(Input::Join { requester: worker.requester(), credit });
     }
 
     pub(super) fn wait(&mut self, ms: u64) {
@@ -101,11 +101,15 @@ impl Bench {
 
     pub(super) fn open(&mut self, name: &str, settings: &[(&str, &str)]) {
         let settings = JobSettings::parse(settings.iter().copied()).unwrap();
-        self.feed(Input::OpenJob { requester: A.asked(), name: name.parse().unwrap(), settings });
+        self.feed(Input::OpenJob {
+            requester: A.requester(),
+            name: name.parse().unwrap(),
+            settings,
+        });
     }
 
     pub(super) fn close(&mut self, name: &str) {
-        self.feed(Input::CloseJob { requester: A.asked(), name: name.parse().unwrap() });
+        self.feed(Input::CloseJob { requester: A.requester(), name: name.parse().unwrap() });
     }
 
     pub(super) fn ack(
@@ -121,7 +125,7 @@ impl Bench {
             prio: 0,
         });
         self.feed(Input::Ack {
-            requester: worker.asked(),
+            requester: worker.requester(),
             task: task.clone(),
             outcome,
             rest: KeyRest::default(),
@@ -132,7 +136,7 @@ impl Bench {
 
     pub(super) fn nack(&mut self, worker: Worker, task: &TaskId, back: RetryMode) {
         self.feed(Input::Nack {
-            requester: worker.asked(),
+            requester: worker.requester(),
             task: task.clone(),
             next_step: back,
             rest: KeyRest::default(),
@@ -142,7 +146,7 @@ impl Bench {
 
     pub(super) fn touch(&mut self, worker: Worker, task: &TaskId, over: bool, hold: KeyRest) {
         self.feed(Input::Touch {
-            requester: worker.asked(),
+            requester: worker.requester(),
             task: task.clone(),
             request_over: over,
             rest: hold,

@@ -301,7 +301,7 @@ fn retry_during_a_snapshot_does_not_wait_twice() {
     bench.group.begin_snapshot(stamp, |decision| kept.push(GroupRecord { at, decision }));
     bench.records.clear();
     let what = Operation::Retry(EntrySelection::default());
-    bench.feed(Input::Operate { requester: A.asked(), operation: what });
+    bench.feed(Input::Operate { requester: A.requester(), operation: what });
     kept.append(&mut bench.records);
     while !bench.group.continue_snapshot(16, |decision| kept.push(GroupRecord { at, decision })) {}
     let name = bench.group.name().clone();
@@ -324,7 +324,7 @@ fn large_purge_abandons_the_snapshot() {
     let stamp = ClockStamp { moment: Moment(0), boot_id: 0, uptime_ms: 0, unix_ms: 0 };
     bench.group.begin_snapshot(stamp, |_| {});
     bench.records.clear();
-    bench.feed(Input::Operate { requester: A.asked(), operation: Operation::Purge });
+    bench.feed(Input::Operate { requester: A.requester(), operation: Operation::Purge });
     assert!(!bench.group.is_snapshotting());
     let abandoned = Decision::SnapshotPart(Box::new(SnapshotItem::Abandoned));
     let decisions: Vec<_> = bench.records.iter().map(|record| &record.decision).collect();

@@ -8,13 +8,16 @@ use crate::group::{GroupAnswer, GroupQuery, Input};
 
 impl Bench {
     fn why(&mut self, what: &str) -> GroupAnswer {
-        self.feed(Input::Query { requester: A.asked(), query: GroupQuery::Explain(what.into()) });
+        self.feed(Input::Query {
+            requester: A.requester(),
+            query: GroupQuery::Explain(what.into()),
+        });
         self.answers.pop().unwrap().unwrap()
     }
 
     fn keys(&mut self, settings: &[(&str, &str)]) -> GroupAnswer {
         let query = KeyQuery::parse(settings.iter().copied()).unwrap();
-        self.feed(Input::Query { requester: A.asked(), query: GroupQuery::Keys(query) });
+        self.feed(Input::Query { requester: A.requester(), query: GroupQuery::Keys(query) });
         self.answers.pop().unwrap().unwrap()
     }
 }
@@ -60,7 +63,7 @@ fn a_finished_url_is_explained_by_its_job() {
     bench.ack(A, &task.id, Outcome::Done, &[]);
     for (url, expected) in [("1", "is finished in job docs"), ("3", "does not wait")] {
         let what = format!("http://a.org/{url}");
-        bench.feed(Input::Query { requester: A.asked(), query: GroupQuery::Explain(what) });
+        bench.feed(Input::Query { requester: A.requester(), query: GroupQuery::Explain(what) });
         let error = bench.answers.pop().unwrap().unwrap_err();
         assert_eq!(error.code, Code::NotFound);
         assert!(error.text.contains(expected), "{error}");
@@ -75,7 +78,10 @@ fn explain_finds_keys_that_are_not_hosts() {
     bench.publish("http://a.org/2 site=main");
     assert_eq!(bench.why("main").ok, "main waiting=1 queued because=no-credit");
     assert_eq!(bench.why("MAIN").ok, "main waiting=1 queued because=no-credit");
-    bench.feed(Input::Query { requester: A.asked(), query: GroupQuery::Explain("other".into()) });
+    bench.feed(Input::Query {
+        requester: A.requester(),
+        query: GroupQuery::Explain("other".into()),
+    });
     assert_eq!(bench.error_code(), Code::NotFound);
 }
 

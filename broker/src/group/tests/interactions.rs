@@ -59,10 +59,10 @@ fn entries_are_not_pinned_to_a_member_without_credit() {
     let task = bench.task();
     bench.feed(Input::Disconnected { conn: ConnId(1) });
     // A reconnects, answers before it has joined, and disconnects again.
-    let asked = Requester { conn: ConnId(9), ..A.asked() };
+    let requester = Requester { conn: ConnId(9), ..A.requester() };
     let back = RetryMode::OtherUrl { url: "http://x.org/".into() };
     bench.feed(Input::Nack {
-        requester: asked,
+        requester,
         task: task.id,
         next_step: back,
         rest: NO_HOLD,
@@ -75,7 +75,7 @@ fn entries_are_not_pinned_to_a_member_without_credit() {
 #[test]
 fn late_line_of_an_old_connection_keeps_the_new_one() {
     let mut bench = Bench::new(&[("delay", "0")]);
-    let on = |conn| Requester { conn: ConnId(conn), ..A.asked() };
+    let on = |conn| Requester { conn: ConnId(conn), ..A.requester() };
     bench.feed(Input::Join { requester: on(1), credit: 1 });
     bench.feed(Input::Join { requester: on(9), credit: 1 });
     bench.feed(Input::Join { requester: on(1), credit: 1 });
@@ -116,7 +116,8 @@ fn announcement_outlives_a_cancelled_job() {
         bench.publish("http://b.org/ job=site");
         bench.publish("http://b.org/");
         if cancelled {
-            bench.feed(Input::CancelJob { requester: A.asked(), name: "site".parse().unwrap() });
+            bench
+                .feed(Input::CancelJob { requester: A.requester(), name: "site".parse().unwrap() });
         } else {
             bench.close("site");
         }
@@ -155,7 +156,7 @@ fn job_does_not_wait_for_a_removed_topic() {
     bench.close("site");
     assert!(bench.events.is_empty(), "event 1 may be a seed");
     let settings = vec![("topics".into(), "other".into())];
-    bench.feed(Input::Configure { requester: A.asked(), settings });
+    bench.feed(Input::Configure { requester: A.requester(), settings });
     assert!(bench.events.pop().expect("done").1.starts_with("site "));
 }
 
@@ -207,10 +208,10 @@ fn key_setting_cannot_change_while_a_host_rests() {
     let task = bench.task();
     bench.ack(A, &task.id, Outcome::Done, &[]);
     let settings = || vec![("key".into(), "domain".into())];
-    bench.feed(Input::Configure { requester: A.asked(), settings: settings() });
+    bench.feed(Input::Configure { requester: A.requester(), settings: settings() });
     assert_eq!(bench.error_code(), Code::Conflict);
     bench.wait(10_001);
-    bench.feed(Input::Configure { requester: A.asked(), settings: settings() });
+    bench.feed(Input::Configure { requester: A.requester(), settings: settings() });
     assert!(bench.ok().contains("key=domain"));
 }
 
@@ -265,7 +266,7 @@ fn reopened_job_waits_for_its_seeds() {
     assert_eq!(bench.events.len(), 1);
     bench.open("site", &[]);
     bench.publish("http://a.org/ job=site");
-    bench.feed(Input::CancelJob { requester: A.asked(), name: "site".parse().unwrap() });
+    bench.feed(Input::CancelJob { requester: A.requester(), name: "site".parse().unwrap() });
     bench.open("site", &[]);
     assert_eq!(bench.error_code(), Code::Busy);
 }

@@ -12,7 +12,7 @@ const HOUR_MS: u64 = 60 * 60 * 1000;
 impl Bench {
     fn with_job(&mut self, name: &str, what: JobAction) {
         let name = name.parse().unwrap();
-        self.feed(Input::JobAction { requester: A.asked(), name, action: what });
+        self.feed(Input::JobAction { requester: A.requester(), name, action: what });
     }
 
     fn add(&mut self, name: &str, url: &str) {
@@ -20,11 +20,14 @@ impl Bench {
     }
 
     fn cancel(&mut self, name: &str) {
-        self.feed(Input::CancelJob { requester: A.asked(), name: name.parse().unwrap() });
+        self.feed(Input::CancelJob { requester: A.requester(), name: name.parse().unwrap() });
     }
 
     fn explain(&mut self, what: &str) -> String {
-        self.feed(Input::Query { requester: A.asked(), query: GroupQuery::Explain(what.into()) });
+        self.feed(Input::Query {
+            requester: A.requester(),
+            query: GroupQuery::Explain(what.into()),
+        });
         self.answers.last().unwrap().as_ref().unwrap().lines.join("\n")
     }
 
@@ -170,7 +173,7 @@ fn waiters_receive_the_announcement_of_the_end() {
     bench.open("site", &[]);
     let before = bench.answers.len();
     bench.with_job("site", JobAction::Wait);
-    let other = Requester { conn: ConnId(9), ..B.asked() };
+    let other = Requester { conn: ConnId(9), ..B.requester() };
     let name = "site".parse().unwrap();
     bench.feed(Input::JobAction { requester: other, name, action: JobAction::Wait });
     bench.feed(Input::Disconnected { conn: ConnId(9) });
@@ -389,7 +392,7 @@ fn host_with_used_budget_is_free_for_other_jobs() {
     bench.ack(A, &task.id, Outcome::Done, &[]);
     assert!(bench.task().payload.contains("job=all"));
     bench.feed(Input::Query {
-        requester: A.asked(),
+        requester: A.requester(),
         query: GroupQuery::Job("few".parse().unwrap()),
     });
     assert!(bench.ok().contains("pending=0 queued=0 ") && bench.ok().contains("budget=2 "));
@@ -420,7 +423,7 @@ fn entries_beyond_the_time_limit_are_over_budget() {
     bench.close("site");
     bench.wait(HOUR_MS - 1);
     bench.feed(Input::Query {
-        requester: A.asked(),
+        requester: A.requester(),
         query: GroupQuery::Job("site".parse().unwrap()),
     });
     assert!(bench.ok().contains("pending=2 ") && bench.ok().contains("budget=0 "));
@@ -443,7 +446,7 @@ fn job_done_before_its_time_limit_leaves_no_timer() {
     bench.publish("http://a.org/ job=site");
     bench.wait(HOUR_MS - 1);
     bench.feed(Input::Query {
-        requester: A.asked(),
+        requester: A.requester(),
         query: GroupQuery::Job("site".parse().unwrap()),
     });
     assert!(bench.ok().contains("queued=0 ") || bench.ok().contains("budget=0 "), "{}", bench.ok());
@@ -565,7 +568,7 @@ fn announcement_of_the_end_contains_the_callback() {
     let mut bench = Bench::new(&[]);
     bench.open("docs", &[("callback", "HTTPS://A.org/done?job=1")]);
     let show = GroupQuery::Job("docs".parse().unwrap());
-    bench.feed(Input::Query { requester: A.asked(), query: show });
+    bench.feed(Input::Query { requester: A.requester(), query: show });
     assert!(bench.ok().ends_with(" callback=https://a.org/done?job=1"), "{}", bench.ok());
     bench.close("docs");
     let [(topic, end)] = bench.events.as_slice() else { panic!("{:?}", bench.events) };
@@ -579,7 +582,7 @@ fn patterns_are_settings_like_others() {
     let settings = [("include", "/a%2C,/b"), ("exclude", "*$")];
     bench.open("docs", &settings);
     let show = GroupQuery::Job("docs".parse().unwrap());
-    bench.feed(Input::Query { requester: A.asked(), query: show });
+    bench.feed(Input::Query { requester: A.requester(), query: show });
     assert!(bench.ok().ends_with(" include=/a%2C,/b exclude=*$"), "{}", bench.ok());
     bench.open("docs", &settings[..1]);
     assert_eq!(bench.error_code(), Code::Exists);

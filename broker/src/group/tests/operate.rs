@@ -10,12 +10,12 @@ use crate::mailbox::ConnId;
 
 impl Bench {
     pub(super) fn operate(&mut self, what: Operation) {
-        self.feed(Input::Operate { requester: A.asked(), operation: what });
+        self.feed(Input::Operate { requester: A.requester(), operation: what });
     }
 
     pub(super) fn tasks_of(&mut self, settings: &[(&str, &str)]) -> Vec<String> {
         let query = TaskQuery::parse(settings.iter().copied()).unwrap();
-        self.feed(Input::Query { requester: A.asked(), query: GroupQuery::Tasks(query) });
+        self.feed(Input::Query { requester: A.requester(), query: GroupQuery::Tasks(query) });
         self.answers.last().unwrap().as_ref().unwrap().lines.clone()
     }
 
@@ -117,7 +117,7 @@ fn dead_entries_are_kept_with_a_reason_and_retried_or_dropped() {
                     reason=max-attempts last=test http://a.org/";
     assert_eq!(dead[0], expected);
     bench.feed(Input::Query {
-        requester: A.asked(),
+        requester: A.requester(),
         query: GroupQuery::Explain("http://a.org/".into()),
     });
     let explained = bench.answers.last().unwrap().clone().unwrap().lines;
@@ -192,7 +192,7 @@ fn retried_entry_of_a_finished_pass_runs_outside_it() {
     bench.ack(A, &task.id, Outcome::Done, &[("http://a.org/1", false)]);
     assert!(bench.ok().ends_with("refused=1"), "fetched alone: {}", bench.ok());
     bench.feed(Input::Query {
-        requester: A.asked(),
+        requester: A.requester(),
         query: GroupQuery::Job("site".parse().unwrap()),
     });
     assert!(bench.ok().contains("pass=2 ") && bench.ok().ends_with("found=0"), "{}", bench.ok());
@@ -204,7 +204,7 @@ fn retried_entry_of_a_cancelled_pass_runs_outside_it() {
     bench.open("site", &[("scope", "any")]);
     bench.kill("http://a.org/ job=site");
     bench.publish("http://b.org/ job=site");
-    bench.feed(Input::CancelJob { requester: A.asked(), name: "site".parse().unwrap() });
+    bench.feed(Input::CancelJob { requester: A.requester(), name: "site".parse().unwrap() });
     let held = bench.task();
     bench.operate(Operation::Retry(EntrySelection::default()));
     assert_eq!(bench.task().payload, "http://a.org/ last=yes");
@@ -287,7 +287,7 @@ fn tasks_are_listed_by_state_key_and_job_up_to_a_limit() {
     assert_eq!(bench.tasks_of(&[("limit", "1")]), [expected[0]]);
     assert_eq!(bench.ok(), "crawlers matched=4 listed=1");
     let what = GroupQuery::Tasks(TaskQuery::parse([("job", "other")]).unwrap());
-    bench.feed(Input::Query { requester: A.asked(), query: what });
+    bench.feed(Input::Query { requester: A.requester(), query: what });
     assert_eq!(bench.error_code(), Code::NotFound);
     bench.operate(Operation::Pause);
     assert_eq!(bench.tasks_of(&[("state", "queued")]).len(), 0, "nothing waits for credit only");
@@ -320,9 +320,10 @@ fn group_is_deleted_only_when_unused() {
     bench.operate(Operation::Delete);
     assert_eq!(bench.error_code(), Code::Busy, "the end of the job is not published yet");
     bench.feed(Input::Published { serial: 1, topic: JOB_DONE_TOPIC, seq: Seq(1) });
-    bench
-        .group
-        .handle(Input::Operate { requester: A.asked(), operation: Operation::Delete }, bench.now);
+    bench.group.handle(
+        Input::Operate { requester: A.requester(), operation: Operation::Delete },
+        bench.now,
+    );
     let outputs: Vec<Output> = std::iter::from_fn(|| bench.group.poll()).collect();
     assert!(matches!(
         outputs[..],
@@ -336,7 +337,7 @@ fn key_setting_cannot_change_while_dead_entries_have_keys() {
     bench.kill("http://a.org/");
     bench.wait(1);
     let configure = || Input::Configure {
-        requester: A.asked(),
+        requester: A.requester(),
         settings: vec![("key".into(), "domain".into())],
     };
     bench.feed(configure());

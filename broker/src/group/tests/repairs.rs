@@ -17,7 +17,7 @@ impl Bench {
     #[track_caller]
     fn site(&mut self) -> String {
         self.feed(Input::Query {
-            requester: A.asked(),
+            requester: A.requester(),
             query: GroupQuery::Job("site".parse().unwrap()),
         });
         self.ok().to_owned()
@@ -160,7 +160,7 @@ fn repair_leaves_a_job_that_is_forgotten_deleted_or_reopened() {
         match over {
             "opened" => bench.open("site", &[]),
             "deleted" => bench.feed(Input::JobAction {
-                requester: A.asked(),
+                requester: A.requester(),
                 name: "site".parse().unwrap(),
                 action: JobAction::Delete,
             }),
@@ -204,7 +204,7 @@ fn two_jobs_repair_the_same_url_separately() {
         assert!(task.payload.contains(&format!(" job={name} pass=1 ")), "{}", task.payload);
         bench.ack(A, &task.id, Outcome::Done, &[]);
         let name = name.parse().unwrap();
-        bench.feed(Input::Query { requester: A.asked(), query: GroupQuery::Job(name) });
+        bench.feed(Input::Query { requester: A.requester(), query: GroupQuery::Job(name) });
         assert!(bench.ok().contains(" completed=1 redirects=0 failed=0 "), "{}", bench.ok());
     }
 }
@@ -258,7 +258,7 @@ fn dropping_dead_entries_or_cancelling_the_job_keeps_a_repair() {
     bench.operate(Operation::Retry(selection(&[("key", "a.org")])));
     bench.operate(Operation::Drop(selection(&[("job", "site")])));
     assert_eq!(bench.ok(), "crawlers dropped=1", "the one that was not retried");
-    bench.feed(Input::CancelJob { requester: A.asked(), name: "site".parse().unwrap() });
+    bench.feed(Input::CancelJob { requester: A.requester(), name: "site".parse().unwrap() });
     bench.operate(Operation::Resume);
     let task = bench.task();
     bench.ack(A, &task.id, Outcome::Done, &[]);
@@ -286,7 +286,7 @@ fn cancelled_job_accepts_no_repair() {
     let mut bench = bench_with_one_attempt();
     bench.open("site", &[]);
     bench.kill("http://a.org/ job=site");
-    bench.feed(Input::CancelJob { requester: A.asked(), name: "site".parse().unwrap() });
+    bench.feed(Input::CancelJob { requester: A.requester(), name: "site".parse().unwrap() });
     bench.retry_all();
     assert_eq!(bench.task().payload, "http://a.org/ last=yes");
     assert!(bench.site().contains(" state=done ") && bench.ok().contains(" failed=1 "));

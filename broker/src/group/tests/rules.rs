@@ -164,8 +164,8 @@ fn reconnected_member_receives_its_tasks_again() {
     let task = bench.task();
     bench.feed(Input::Disconnected { conn: ConnId(1) });
     bench.wait(4000);
-    let asked = Requester { conn: ConnId(9), ..A.asked() };
-    bench.feed(Input::Join { requester: asked, credit: 1 });
+    let requester = Requester { conn: ConnId(9), ..A.requester() };
+    bench.feed(Input::Join { requester, credit: 1 });
     let resent = bench.task();
     assert_eq!((resent.id, resent.lease_ms), (task.id.clone(), 6000));
     bench.feed(Input::Disconnected { conn: ConnId(1) });
@@ -479,7 +479,7 @@ fn budget_is_reserved_at_release_and_returned_without_a_page() {
         bench.publish(&format!("http://{host}.org/ job=site"));
     }
     bench.close("site");
-    assert_eq!(bench.tasks.len(), 2, "two pages may come, so two are asked for");
+    assert_eq!(bench.tasks.len(), 2, "two pages are allowed, so two tasks are released");
     let first = bench.tasks.remove(0).1;
     let second = bench.task();
     bench.ack(A, &first.id, Outcome::Robots, &[]);
@@ -499,7 +499,7 @@ fn cancelled_job_drops_waiting_entries_and_ends_after_those_in_flight() {
     bench.publish("http://a.org/1 job=site");
     bench.publish("http://a.org/2 job=site");
     let task = bench.task();
-    bench.feed(Input::CancelJob { requester: A.asked(), name: "site".parse().unwrap() });
+    bench.feed(Input::CancelJob { requester: A.requester(), name: "site".parse().unwrap() });
     assert!(bench.events.is_empty(), "one is in flight");
     bench.ack(A, &task.id, Outcome::Done, &[("http://a.org/3", false)]);
     let done = bench.events.pop().expect("done").1;
@@ -589,7 +589,7 @@ fn settings_out_of_range_change_nothing() {
         ("colour", "red"),
     ] {
         let settings = vec![("delay".into(), "7s".into()), (name.into(), value.into())];
-        bench.feed(Input::Configure { requester: A.asked(), settings });
+        bench.feed(Input::Configure { requester: A.requester(), settings });
         assert_eq!(bench.error_code(), Code::BadArgument, "{name}={value}");
         assert_eq!(bench.group.config(), &GroupConfig::default());
     }
@@ -599,7 +599,7 @@ fn settings_out_of_range_change_nothing() {
 fn job_done_feeds_groups_without_keys_and_dead_letter_feeds_none() {
     let set = |bench: &mut Bench, settings: &[(&str, &str)]| {
         let settings = settings.iter().map(|(key, value)| ((*key).into(), (*value).into()));
-        bench.feed(Input::Configure { requester: A.asked(), settings: settings.collect() });
+        bench.feed(Input::Configure { requester: A.requester(), settings: settings.collect() });
     };
     let done = ("topics", "job-done");
     for settings in [[done, ("key", "none")], [("key", "none"), done]] {

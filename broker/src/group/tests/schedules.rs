@@ -20,7 +20,10 @@ impl Bench {
     }
 
     fn explain_url(&mut self, url: &str) -> Option<String> {
-        self.feed(Input::Query { requester: A.asked(), query: GroupQuery::Explain(url.into()) });
+        self.feed(Input::Query {
+            requester: A.requester(),
+            query: GroupQuery::Explain(url.into()),
+        });
         self.answers.last().unwrap().clone().ok().map(|answer| answer.lines.join("\n"))
     }
 }
@@ -229,7 +232,7 @@ fn schedule_survives_purge_and_pause() {
     bench.publish("http://a.org/ every=1m");
     bench.fetch("http://a.org/");
     let operate = |bench: &mut Bench, what| {
-        bench.feed(Input::Operate { requester: A.asked(), operation: what });
+        bench.feed(Input::Operate { requester: A.requester(), operation: what });
     };
     operate(&mut bench, Operation::Pause);
     bench.wait(5 * MINUTE_MS);
@@ -274,7 +277,7 @@ fn explain_shows_the_schedule() {
     let explained = bench.explain_url("http://a.org/").unwrap();
     assert_eq!(explained, "http://a.org/ every=1m due-in=40s");
     let settings = vec![("key".into(), "domain".into())];
-    bench.feed(Input::Configure { requester: A.asked(), settings });
+    bench.feed(Input::Configure { requester: A.requester(), settings });
     assert_eq!(bench.error_code(), Code::Conflict, "a schedule has a key");
     bench.publish("http://a.org/ every=0");
     assert_eq!(bench.explain_url("http://a.org/"), None);
@@ -292,7 +295,7 @@ fn schedules_are_listed_by_due_time() {
     bench.wait(MINUTE_MS);
     let mut list = |settings: &[(&str, &str)]| {
         let query = ScheduleQuery::parse(settings.iter().copied()).unwrap();
-        bench.feed(Input::Query { requester: A.asked(), query: GroupQuery::Schedules(query) });
+        bench.feed(Input::Query { requester: A.requester(), query: GroupQuery::Schedules(query) });
         let answer = bench.answers.pop().unwrap().unwrap();
         (answer.lines, answer.ok)
     };
@@ -310,7 +313,7 @@ fn schedules_are_listed_by_due_time() {
     bench.publish("http://a.org/3");
     bench.fetch("http://a.org/3");
     let query = ScheduleQuery { key: Some("a.org".into()), limit: 9 };
-    bench.feed(Input::Query { requester: A.asked(), query: GroupQuery::Schedules(query) });
+    bench.feed(Input::Query { requester: A.requester(), query: GroupQuery::Schedules(query) });
     let answer = bench.answers.pop().unwrap().unwrap();
     assert_eq!(answer.lines[1], format!("{second} skips=yes"), "the URL was fetched meanwhile");
     assert!(ScheduleQuery::parse([("limit", "1001")]).is_err());
@@ -372,7 +375,7 @@ fn schedule_attributes_that_do_not_fit_are_left_out() {
 /// Intervals of the scheduled URLs, as in `GROUP schedules`.
 fn schedules(bench: &mut Bench) -> Vec<String> {
     let query = ScheduleQuery { key: None, limit: 9 };
-    bench.feed(Input::Query { requester: A.asked(), query: GroupQuery::Schedules(query) });
+    bench.feed(Input::Query { requester: A.requester(), query: GroupQuery::Schedules(query) });
     bench.answers.pop().unwrap().unwrap().lines
 }
 

@@ -38,20 +38,20 @@ const ALL_FAULTS: WorldOptions = WorldOptions {
 #[expect(clippy::print_stdout, reason = "prints the seeds and the counts")]
 fn every_promise_holds_under_faults() {
     let seeds = seeds();
-    let runs = seeds.end - seeds.start;
-    let lives = simulate_all(seeds.clone());
+    let run_count = seeds.end - seeds.start;
+    let runs = simulate_all(seeds.clone());
     let mut sum = RunTotals::default();
-    for totals in &lives {
+    for totals in &runs {
         sum += *totals;
     }
-    let least = |count: fn(&RunTotals) -> u64| lives.iter().map(count).min().unwrap_or(0);
+    let least = |count: fn(&RunTotals) -> u64| runs.iter().map(count).min().unwrap_or(0);
     let (releases, faults) = (least(|totals| totals.releases), least(|totals| totals.faults));
     println!(
-        "seeds {seeds:?}: {runs} hours, {sum:?}; the least in one: {releases} releases, {faults} faults"
+        "seeds {seeds:?}: {run_count} hours, {sum:?}; the least in one: {releases} releases, {faults} faults"
     );
     assert!(releases >= RELEASES_MIN, "each run has too few releases: {releases}");
     assert!(faults >= FAULTS_MIN, "each run has too few faults: {faults}");
-    assert!(sum.crashes >= 2 * runs && sum.clock_jumps >= 2 * runs, "{sum:?}");
+    assert!(sum.crashes >= 2 * run_count && sum.clock_jumps >= 2 * run_count, "{sum:?}");
 }
 
 /// Seeds that once failed, through a bug in the group or in a checker.
@@ -78,8 +78,8 @@ const FAILED_SEEDS: [u64; 7] = [
 #[test]
 fn seeds_that_once_failed_hold() {
     for seed in FAILED_SEEDS {
-        let lived = World::simulate(seed, ALL_FAULTS).0;
-        assert!(lived.is_ok(), "{seed}: {lived:?}");
+        let outcome = World::simulate(seed, ALL_FAULTS).0;
+        assert!(outcome.is_ok(), "{seed}: {outcome:?}");
     }
 }
 
@@ -122,10 +122,10 @@ fn every_mutant_is_caught_by_the_checker_of_its_promise() {
     let first = seeds().start;
     for (mutant, promise) in MUTANTS {
         mutants::set(Some(mutant));
-        let mut lives = first..first + MUTANT_RUNS;
+        let mut runs = first..first + MUTANT_RUNS;
         // The mutant may break another promise first. That run ends and proves nothing about this
         // promise.
-        let caught = lives.find_map(|seed| {
+        let caught = runs.find_map(|seed| {
             let broken = World::simulate(seed, ALL_FAULTS).0.err()?;
             (broken.promise == promise).then_some((seed, broken))
         });
@@ -146,19 +146,19 @@ fn setting_the_wall_clock_changes_nothing() {
         let steady =
             WorldOptions { clock_jumps: false, reboots: false, traced: true, ..ALL_FAULTS };
         let jumpy = WorldOptions { clock_jumps: true, ..steady };
-        let ((_, told), (lived, told_with_jumps)) =
+        let ((_, trace), (outcome, trace_with_jumps)) =
             (World::simulate(seed, steady), World::simulate(seed, jumpy));
-        assert!(lived.is_ok_and(|totals| totals.clock_jumps > 0), "seed {seed}");
-        let differs = told.iter().zip(&told_with_jumps).find(|(one, other)| one != other);
+        assert!(outcome.is_ok_and(|totals| totals.clock_jumps > 0), "seed {seed}");
+        let differs = trace.iter().zip(&trace_with_jumps).find(|(one, other)| one != other);
         assert_eq!(differs, None, "seed {seed}");
-        assert_eq!(told.len(), told_with_jumps.len(), "seed {seed}");
+        assert_eq!(trace.len(), trace_with_jumps.len(), "seed {seed}");
     }
 }
 
 /// Simulates all seeds, one run per processor at a time. Stops at the first failure.
 fn simulate_all(seeds: Range<u64>) -> Vec<RunTotals> {
     let next = AtomicU64::new(seeds.start);
-    let lived = Mutex::new(Vec::new());
+    let outcome = Mutex::new(Vec::new());
     let broken = Mutex::new(None);
     let live = || {
         while broken.lock().is_none() {
@@ -168,7 +168,7 @@ fn simulate_all(seeds: Range<u64>) -> Vec<RunTotals> {
             }
             let name = SeedOnPanic(seed);
             match World::simulate(seed, ALL_FAULTS).0 {
-                Ok(totals) => lived.lock().push(totals),
+                Ok(totals) => outcome.lock().push(totals),
                 Err(what) => *broken.lock() = Some((seed, what)),
             }
             drop(name);
@@ -179,17 +179,17 @@ fn simulate_all(seeds: Range<u64>) -> Vec<RunTotals> {
     if let Some((seed, what)) = broken.into_inner() {
         fail(seed, &what);
     }
-    lived.into_inner()
+    outcome.into_inner()
 }
 
 /// Reports how a run failed.
 #[expect(clippy::print_stderr, reason = "the seed must be shown")]
 fn fail(seed: u64, what: &BrokenPromise) -> ! {
-    let (_, told) = World::simulate(seed, WorldOptions { traced: true, ..ALL_FAULTS });
-    let from = told.len().saturating_sub(SHOWN_STEPS);
+    let (_, trace) = World::simulate(seed, WorldOptions { traced: true, ..ALL_FAULTS });
+    let from = trace.len().saturating_sub(SHOWN_STEPS);
     // Printed first and last, so that truncated output still contains one of them.
     let verdict = format!("{what}; repeat with TIDINGS_SIM_SEED={seed}");
-    eprintln!("{verdict}\n{}", told[from..].join("\n"));
+    eprintln!("{verdict}\n{}", trace[from..].join("\n"));
     panic!("{verdict}");
 }
 

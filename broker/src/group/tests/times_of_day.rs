@@ -45,7 +45,10 @@ impl Bench {
     }
 
     fn explained(&mut self, what: &str) -> String {
-        self.feed(Input::Query { requester: A.asked(), query: GroupQuery::Explain(what.into()) });
+        self.feed(Input::Query {
+            requester: A.requester(),
+            query: GroupQuery::Explain(what.into()),
+        });
         self.answers.last().unwrap().clone().unwrap().lines.join("\n")
     }
 }
@@ -214,7 +217,7 @@ fn seed_may_wait_for_a_time_unless_purged() {
     let after = After::Time("06:00".parse().unwrap());
     let what = JobAction::Add { url: "http://a.org/".into(), prio: 0, after };
     bench.feed(Input::JobAction {
-        requester: A.asked(),
+        requester: A.requester(),
         name: "site".parse().unwrap(),
         action: what,
     });
@@ -226,7 +229,7 @@ fn seed_may_wait_for_a_time_unless_purged() {
     bench.fetch_now("http://a.org/ job=site pass=1 depth=0 number=1");
     bench.publish("http://b.org/ job=site after=06:00");
     assert!(bench.group.has_wall_clock_dues());
-    bench.feed(Input::CancelJob { requester: A.asked(), name: "site".parse().unwrap() });
+    bench.feed(Input::CancelJob { requester: A.requester(), name: "site".parse().unwrap() });
     assert!(!bench.group.has_wall_clock_dues());
 }
 
@@ -249,13 +252,13 @@ fn slewed_clock_causes_no_decision() {
 #[test]
 fn invalid_time_of_day_is_a_dead_letter() {
     let mut bench = bench();
-    for (wish, reason) in [
+    for (attribute, reason) in [
         ("after=24:00", "reason=bad-after"),
         ("after=6:00", "reason=bad-after"),
         ("every=06:00+01:00", "reason=bad-every"),
         ("every=06", "reason=bad-every"),
     ] {
-        bench.publish(&format!("http://a.org/ {wish}"));
+        bench.publish(&format!("http://a.org/ {attribute}"));
         let (_, letter) = bench.events.pop().expect("a dead letter");
         assert!(letter.starts_with(reason), "{letter}");
     }

@@ -100,7 +100,7 @@ struct TrustRun {
 fn simulate(seed: u64) -> Result<[u64; 5], String> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut bench = Bench::new(&[("delay", "10s"), ("lease", "12h"), ("max-attempts", "100")]);
-    let mut life = TrustRun::default();
+    let mut run = TrustRun::default();
     for (name, _) in JOBS {
         bench.open(name, &[("scope", "host")]);
     }
@@ -115,15 +115,15 @@ fn simulate(seed: u64) -> Result<[u64; 5], String> {
                 let (name, host) = JOBS[job];
                 let url = format!("http://{host}/s{step}");
                 bench.publish(&format!("{url} job={name}"));
-                life.sites[job].found.insert(url);
+                run.sites[job].found.insert(url);
             }
-            _ => life
+            _ => run
                 .send_command(&mut bench, &mut rng)
                 .map_err(|what| format!("step {step}: {what}"))?,
         }
-        life.check_releases(&mut bench).map_err(|what| format!("step {step}: {what}"))?;
+        run.check_releases(&mut bench).map_err(|what| format!("step {step}: {what}"))?;
     }
-    Ok(life.counts)
+    Ok(run.counts)
 }
 
 impl TrustRun {
@@ -148,7 +148,7 @@ impl TrustRun {
                 return Err(format!("not before {:?}, {}", site.free_at[0], text()));
             }
             site.is_busy = true;
-            let worker = usize::from(conn == B.asked().conn);
+            let worker = usize::from(conn == B.requester().conn);
             let held = HeldTask { worker, job, url: url.to_owned(), is_over: false };
             self.held.insert(task.id, held);
             self.counts[0] += 1;
@@ -170,7 +170,7 @@ impl TrustRun {
     fn send_command(&mut self, bench: &mut Bench, rng: &mut fastrand::Rng) -> Result<(), String> {
         let worker_index = rng.usize(..2);
         let Some(task) = self.any_task(rng) else { return Ok(()) };
-        let say = match rng.u32(..4) {
+        let command = match rng.u32(..4) {
             0 => WorkerCommand::Touch { over: rng.bool() },
             1 if rng.bool() => WorkerCommand::Nack(RetryMode::Uncounted { after_ms: Some(0) }),
             1 => WorkerCommand::Nack(RetryMode::Counted { after_ms: Some(0) }),
@@ -179,7 +179,7 @@ impl TrustRun {
         let mut any = |chance| (rng.u32(..chance) == 0).then(|| rng.u64(..40_000));
         let hold = KeyRest { not_before_ms: any(8), pace_ms: any(4) };
         let (records, events) = (bench.records.len(), bench.events.len());
-        say_it(bench, [A, B][worker_index], &task, &say, hold);
+        send_command(bench, [A, B][worker_index], &task, &command, hold);
         let answer = bench.answers.pop().expect("the command is answered");
         let Some(its) = self.held.get_mut(&task).filter(|its| its.worker == worker_index) else {
             self.counts[2] += 1;
@@ -193,19 +193,19 @@ impl TrustRun {
         self.counts[1] += 1;
         let answer = answer.map_err(|error| format!("{task} is its: {error:?}"))?;
         let (now, site) = (bench.now, &mut self.sites[its.job]);
-        let ends = match &say {
+        let ends_task = match &command {
             WorkerCommand::Touch { over } => *over,
             // No request was made.
             WorkerCommand::Nack(RetryMode::Uncounted { .. }) => false,
             _ => true,
         };
-        if ends && !its.is_over {
+        if ends_task && !its.is_over {
             site.end(now, hold);
         } else {
             site.hold(now, hold);
         }
-        its.is_over |= ends;
-        if let WorkerCommand::Touch { .. } = say {
+        its.is_over |= ends_task;
+        if let WorkerCommand::Touch { .. } = command {
             return Ok(());
         }
         let HeldTask { job, url, is_over, .. } = self.held.remove(&task).expect("the task is held");
@@ -213,7 +213,7 @@ impl TrustRun {
             site.is_busy = false;
         }
         self.past.push(task.clone());
-        if let WorkerCommand::Ack(links) = say {
+        if let WorkerCommand::Ack(links) = command {
             site.done.insert(url);
             let start = format!("http://{}/", JOBS[job].1);
             let inside: Vec<_> =
@@ -259,27 +259,24 @@ fn any_links(rng: &mut fastrand::Rng) -> Vec<StagedLink> {
     (0..4).map(&mut link).collect()
 }
 
-fn say_it(bench: &mut Bench, worker: Worker, task: &TaskId, say: &WorkerCommand, hold: KeyRest) {
-    let (asked, task) = (worker.asked(), task.clone());
+fn send_command(
+    bench: &mut Bench,
+    worker: Worker,
+    task: &TaskId,
+    command: &WorkerCommand,
+    hold: KeyRest,
+) {
+    let (requester, task) = (worker.requester(), task.clone());
     let outcome = Outcome::Done;
-    bench.feed(match say {
-        WorkerCommand::Ack(links) => Input::Ack {
-            requester: asked,
-            task,
-            outcome,
-            rest: hold,
-            links: links.clone(),
-            over_limit: 0,
-        },
-        WorkerCommand::Nack(back) => Input::Nack {
-            requester: asked,
-            task,
-            next_step: back.clone(),
-            rest: hold,
-            reason: None,
-        },
+    bench.feed(match command {
+        WorkerCommand::Ack(links) => {
+            Input::Ack { requester, task, outcome, rest: hold, links: links.clone(), over_limit: 0 }
+        }
+        WorkerCommand::Nack(back) => {
+            Input::Nack { requester, task, next_step: back.clone(), rest: hold, reason: None }
+        }
         WorkerCommand::Touch { over } => {
-            Input::Touch { requester: asked, task, request_over: *over, rest: hold }
+            Input::Touch { requester, task, request_over: *over, rest: hold }
         }
     });
 }

@@ -1,16 +1,15 @@
-//! What is agreed with a hub about one feed. Pure; the time is an argument, in ms since 1970, as
-//! leases outlive processes.
+//! The state of the subscription to one feed at a hub. Pure: the time is an argument, in ms since
+//! 1970, because leases outlive processes.
 //!
 //! ```text
-//!              ask                verified               most of the lease is over
-//!   wanted ─────────▶ asked ─────────────────▶ active ───────────────────────────▶ asked, and active
-//!      ▲                │ refused, silent          │ the lease is over, or denied
-//!      └── after a while ┴──────────────────────────┘
+//!          request              verified          most of the lease is over
+//!   wanted ───────▶ requested ────────────▶ active ────────────────────────▶ requested, and active
+//!      ▲                │ refused, no answer    │ the lease is over, or denied
+//!      └── after a pause ┴──────────────────────┘
 //! ```
 //!
-//! A feed may name several who tell. Who has said no, or was asked in vain for a while, is followed
-//! by the next one, with a callback and a secret of its own; and the last one by the first, after a
-//! pause.
+//! A feed may name several hubs. If a hub refuses, or does not answer for a while, the next hub is
+//! tried, with its own callback and secret. After the last hub comes the first, after a pause.
 
 use std::time::Duration;
 
@@ -24,274 +23,282 @@ const MINUTE_MS: u64 = 60_000;
 const HOUR_MS: u64 = 60 * MINUTE_MS;
 const DAY_MS: u64 = 24 * HOUR_MS;
 
-/// And for so long at least, unless a shorter one was asked for: nobody is to have us ask them
-/// every second.
+/// The shortest lease that counts, unless a shorter one was requested. It prevents a renewal every
+/// second.
 const LEASE_MS_MIN: u64 = MINUTE_MS;
 
-/// A lease counts for so long at most, whatever a hub says.
+/// The longest lease that counts, even if a hub grants more.
 const LEASE_MS_MAX: u64 = 30 * DAY_MS;
 
-/// Servers of `rssCloud` forget who has not registered again for 25 hours.
+/// Servers of `rssCloud` drop a registration after 25 hours.
 const CLOUD_LEASE_MS: u64 = 25 * HOUR_MS;
 
-/// How long after it was asked a hub may verify that we have asked.
+/// How long after a request a hub may verify it.
 const VERIFICATION_TIMEOUT_MS: u64 = HOUR_MS;
 
-/// From one try to the next: at first, and at most.
+/// The first and the longest pause between two attempts.
 const RETRY_MS_MIN: u64 = MINUTE_MS;
 const RETRY_MS_MAX: u64 = 6 * HOUR_MS;
 
-/// Who has said no is asked again after so long.
+/// The pause before the next request to a hub that refused.
 const REFUSAL_PAUSE_MS: u64 = DAY_MS;
 
-/// Between two and one of so many parts of a lease before its end it is asked for again: each at
-/// its own time.
+/// With `p = lease / RENEWAL_FRACTION`, a lease is renewed between `2 p` and `p` before its end.
+/// Each subscription has its own time.
 const RENEWAL_FRACTION: u64 = 5;
 
-/// Tries in vain until somebody else is asked, if there is somebody.
+/// Failed attempts before the next hub of the feed is tried, if there is one.
 const TRIES_MAX: u32 = 4;
 
-/// How often a hub that has not told everything is asked before its lease is over.
+/// The shortest time between two early renewals at a hub that is silent.
 const SILENT_RENEWAL_INTERVAL_MS: u64 = DAY_MS;
 
-/// How often a feed may say that somebody else tells: one that names another one each time is not
-/// followed.
+/// The shortest time between two changes of a feed's hub, for feeds that name another hub each
+/// time.
 const HUB_CHANGE_INTERVAL_MS: u64 = DAY_MS;
 
-/// Who tells.
+/// A server that notifies of changes in a feed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
 pub(super) enum HubEndpoint {
-    /// A hub of `WebSub`, and under which URL it knows the feed.
-    Hub { hub: String, topic: String },
-    /// A server of `rssCloud`, by the URL where to register.
-    Cloud { register: String },
+    /// A hub of `WebSub`, and the URL under which it has the feed.
+    #[serde(rename = "hub")]
+    WebSub { hub: String, topic: String },
+    /// A server of `rssCloud`, with the URL for registrations.
+    #[serde(rename = "cloud")]
+    RssCloud { register: String },
 }
 
 impl HubEndpoint {
-    /// All that a feed names, in the order in which they are to be asked.
+    /// All servers that a feed names, in the order in which they are tried.
     pub(super) fn of_feed(feed: &CanonicalUrl<'_>, hubs: &Hubs) -> Vec<Self> {
         let Hubs { hubs, topic, cloud } = hubs;
         let topic = topic.as_deref().unwrap_or(feed.as_str());
-        let hubs = hubs.iter().cloned().map(|hub| Self::Hub { hub, topic: topic.to_owned() });
-        let cloud = cloud.iter().cloned().map(|register| Self::Cloud { register });
+        let hubs = hubs.iter().cloned().map(|hub| Self::WebSub { hub, topic: topic.to_owned() });
+        let cloud = cloud.iter().cloned().map(|register| Self::RssCloud { register });
         hubs.chain(cloud).collect()
     }
 
-    /// Who is asked.
+    /// The URL for requests.
     pub(super) fn url(&self) -> &str {
         match self {
-            Self::Hub { hub, .. } => hub,
-            Self::Cloud { register } => register,
+            Self::WebSub { hub, .. } => hub,
+            Self::RssCloud { register } => register,
         }
     }
-}
 
-impl HubEndpoint {
-    /// Who that is, for people: the rest of its URL may be a secret.
+    /// The host, for output. The rest of the URL may be a secret.
     pub(super) fn host(&self) -> String {
         CanonicalUrl::parse(self.url()).map_or_else(|_| String::new(), |url| url.host().to_owned())
     }
 }
 
-/// What the hub tells of.
+/// What a subscription is about.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum WatchedKind {
     #[default]
     Feed,
-    /// A page without a feed, which is watched for its versions.
+    /// A page without a feed: each version is an item.
     Page,
 }
 
-/// A subscription, and how far it has come.
+/// A subscription and its state. Stored as JSON, so a renamed field keeps its old name there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Subscription {
     pub(super) feed: String,
-    /// The URL that is scheduled: the feed's, or one that leads to it.
+    /// The scheduled URL: that of the feed, or one that redirects to it.
     pub(super) watched: String,
-    /// Earlier versions of Tidings had feeds alone.
+    /// Earlier versions of Tidings had only feeds.
     #[serde(default)]
     pub(super) kind: WatchedKind,
-    pub(super) teller: HubEndpoint,
-    /// All that the feed names, this one among them; earlier versions kept none.
-    #[serde(default)]
-    tellers: Vec<HubEndpoint>,
-    /// Stands in the path of the callback, which nobody can guess.
+    #[serde(rename = "teller")]
+    pub(super) endpoint: HubEndpoint,
+    /// All hubs that the feed names, including this one. Empty in files of earlier versions.
+    #[serde(default, rename = "tellers")]
+    candidates: Vec<HubEndpoint>,
+    /// The unguessable part of the callback path.
     pub(super) token: String,
-    /// What the hub signs with.
+    /// The key with which the hub signs.
     pub(super) secret: String,
-    /// It was asked for by us, and may be verified until then.
-    asked_until_ms: Option<u64>,
+    /// Until when the hub may verify the pending request.
+    #[serde(rename = "asked_until_ms")]
+    pending_until_ms: Option<u64>,
     active_until_ms: Option<u64>,
-    /// When there is something to do.
+    /// When the next request is due.
     due_ms: u64,
-    /// In vain, since it last worked.
+    /// Attempts since the last success.
     tries: u32,
-    /// It has said no, or not answered for long: its turn is over, unless there is nobody else.
-    #[serde(default)]
-    in_vain: bool,
-    /// When one of those that the feed names has said no, since the first of them was asked; 0:
-    /// none has.
+    /// The hub refused or did not answer, so the next hub is tried, if there is one.
+    #[serde(default, rename = "in_vain")]
+    has_failed: bool,
+    /// When a hub of the feed last refused, since the first hub was tried; 0 if none has.
     #[serde(default)]
     refused_ms: u64,
-    /// Nobody wants it any more.
-    leaving: bool,
-    /// Until when crawlers were told that news come of themselves; 0: they were not.
-    crawlers_know_ms: u64,
-    /// Crawlers have found what nobody had told: they are told of no lease until something is told
-    /// again.
+    /// Because the feed lost its schedule, or has another hub.
+    #[serde(rename = "leaving")]
+    is_cancelled: bool,
+    /// The end of the lease that crawlers were last notified about; 0 if none.
+    #[serde(rename = "crawlers_know_ms")]
+    crawlers_notified_ms: u64,
+    /// Crawlers have found an item that the hub did not deliver. They rely on no lease until the
+    /// next delivery.
     #[serde(default)]
     is_silent: bool,
-    /// When it was asked for once more because of that.
+    /// When it was last renewed early for that reason.
     #[serde(default)]
     silent_ms: u64,
-    /// When it was begun.
+    /// When the hubs of the feed last changed.
     since_ms: u64,
 }
 
-/// What is asked of the hub.
+/// The kind of a request to a hub (`hub.mode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HubMode {
     Subscribe,
     Unsubscribe,
 }
 
-/// How long a subscription holds.
+/// The requested and the granted lease.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LeaseTerms {
-    /// What hubs are asked for; at most 30 days.
+    /// Requested by us; at most 30 days.
     pub(super) requested: Duration,
-    /// What the hub says.
+    /// Granted by the hub.
     pub(super) granted: Option<Duration>,
 }
 
-/// How asking has ended.
+/// The outcome of a request to a hub.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HubRequestOutcome {
-    /// It will verify.
+    /// The hub will verify it.
     Accepted,
-    /// It has no wish to, and will not change its mind soon.
+    /// The hub refuses, and will not accept it soon.
     Refused,
-    /// Nobody has answered, or they have trouble; after that time at the earliest.
+    /// No answer, or a temporary error; to be retried after this time at the earliest.
     Failed(Option<Duration>),
 }
 
 impl Subscription {
-    pub(super) fn new(feed: String, watched: String, teller: HubEndpoint, now_ms: u64) -> Self {
+    pub(super) fn new(feed: String, watched: String, endpoint: HubEndpoint, now_ms: u64) -> Self {
         Self {
             feed,
             watched,
             kind: WatchedKind::Feed,
-            tellers: vec![teller.clone()],
-            teller,
+            candidates: vec![endpoint.clone()],
+            endpoint,
             token: random_token(),
             secret: random_token(),
-            asked_until_ms: None,
+            pending_until_ms: None,
             active_until_ms: None,
             due_ms: now_ms,
             tries: 0,
-            in_vain: false,
+            has_failed: false,
             refused_ms: 0,
-            leaving: false,
-            crawlers_know_ms: 0,
+            is_cancelled: false,
+            crawlers_notified_ms: 0,
             is_silent: false,
             silent_ms: 0,
             since_ms: now_ms,
         }
     }
 
-    /// When there is something to do.
+    /// When the next request is due.
     pub(super) fn due_ms(&self) -> u64 {
         self.due_ms
     }
 
-    /// Until when news are told.
+    /// The end of the current lease, in which the hub delivers.
     pub(super) fn lease_end_ms(&self, now_ms: u64) -> Option<u64> {
-        self.active_until_ms.filter(|until| *until > now_ms && !self.leaving)
+        self.active_until_ms.filter(|until| *until > now_ms && !self.is_cancelled)
     }
 
-    /// Until when news are told, by somebody who has told all that was found so far.
+    /// The end of the current lease, if the hub is not silent.
     pub(super) fn trusted_lease_end_ms(&self, now_ms: u64) -> Option<u64> {
         self.lease_end_ms(now_ms).filter(|_| !self.is_silent)
     }
 
-    /// What crawlers are to be told, as they know something else: until when news come of
-    /// themselves, 0 for not at all.
+    /// The end of the lease that crawlers must be notified about; 0 if the lease has ended. `None`
+    /// if crawlers are up to date.
     pub(super) fn pending_crawler_update_ms(&self, now_ms: u64) -> Option<u64> {
         let until_ms = self.trusted_lease_end_ms(now_ms).unwrap_or(0);
-        (until_ms != self.crawlers_know_ms && !self.leaving).then_some(until_ms)
+        (until_ms != self.crawlers_notified_ms && !self.is_cancelled).then_some(until_ms)
     }
 
-    /// They were told.
+    /// Crawlers were notified of the lease that ends at `until_ms`.
     pub(super) fn record_crawlers_notified(&mut self, until_ms: u64) {
-        self.crawlers_know_ms = until_ms;
+        self.crawlers_notified_ms = until_ms;
     }
 
-    /// Something was told, and crawlers know so, and until when there is more to come.
+    /// A delivery arrived, and crawlers were notified of it and of the lease.
     pub(super) fn record_delivery(&mut self, until_ms: u64) {
         self.is_silent = false;
         self.record_crawlers_notified(until_ms);
     }
 
-    /// Crawlers have found what nobody had told, and go by nobody since. Whoever should have told
-    /// it may have lost us, so they are asked once more.
+    /// Crawlers have found an item that the hub did not deliver, and no longer rely on the hub. It
+    /// may have lost the subscription, so the subscription is renewed early.
     pub(super) fn report_silent(&mut self, now_ms: u64) {
         if self.lease_end_ms(now_ms).is_none() {
             return;
         }
-        (self.is_silent, self.crawlers_know_ms) = (true, 0);
-        let is_asked = self.asked_until_ms.is_some_and(|until| until > now_ms);
-        if !is_asked && now_ms >= self.silent_ms.saturating_add(SILENT_RENEWAL_INTERVAL_MS) {
+        (self.is_silent, self.crawlers_notified_ms) = (true, 0);
+        let is_pending = self.pending_until_ms.is_some_and(|until| until > now_ms);
+        if !is_pending && now_ms >= self.silent_ms.saturating_add(SILENT_RENEWAL_INTERVAL_MS) {
             (self.silent_ms, self.due_ms) = (now_ms, self.due_ms.min(now_ms));
         }
     }
 
-    /// When what crawlers know is not true any more.
+    /// The end of the lease that crawlers were notified about.
     pub(super) fn crawler_notice_end_ms(&self) -> u64 {
-        if self.leaving || self.crawlers_know_ms == 0 { u64::MAX } else { self.crawlers_know_ms }
-    }
-
-    /// Whether nobody wants it any more.
-    pub(super) fn is_cancelled(&self) -> bool {
-        self.leaving
-    }
-
-    /// Nobody wants it any more: the hub is told, which has nothing more to tell from now on.
-    pub(super) fn cancel(&mut self, now_ms: u64) {
-        if !self.leaving {
-            (self.leaving, self.due_ms, self.tries) = (true, now_ms, 0);
+        if self.is_cancelled || self.crawlers_notified_ms == 0 {
+            u64::MAX
+        } else {
+            self.crawlers_notified_ms
         }
     }
 
-    /// It is due: what to ask. A verification may come before the answer.
-    pub(super) fn start_request(&mut self, now_ms: u64) -> HubMode {
-        self.asked_until_ms = Some(now_ms + VERIFICATION_TIMEOUT_MS);
-        self.tries = self.tries.saturating_add(1);
-        self.in_vain = false;
-        self.due_ms = now_ms + self.backoff_ms();
-        if self.leaving { HubMode::Unsubscribe } else { HubMode::Subscribe }
+    /// Whether it is cancelled.
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.is_cancelled
     }
 
-    /// How that has ended. Whether it became active by that: a server of `rssCloud` says yes or no
-    /// at once.
-    pub(super) fn finish_request(&mut self, asked: HubRequestOutcome, now_ms: u64) -> bool {
-        if self.asked_until_ms.is_none() {
-            // It was verified meanwhile.
+    /// Cancels the subscription. The next request unsubscribes; deliveries are rejected from now
+    /// on.
+    pub(super) fn cancel(&mut self, now_ms: u64) {
+        if !self.is_cancelled {
+            (self.is_cancelled, self.due_ms, self.tries) = (true, now_ms, 0);
+        }
+    }
+
+    /// Starts the request that is due, and returns its kind. The verification may come before the
+    /// response.
+    pub(super) fn start_request(&mut self, now_ms: u64) -> HubMode {
+        self.pending_until_ms = Some(now_ms + VERIFICATION_TIMEOUT_MS);
+        self.tries = self.tries.saturating_add(1);
+        self.has_failed = false;
+        self.due_ms = now_ms + self.backoff_ms();
+        if self.is_cancelled { HubMode::Unsubscribe } else { HubMode::Subscribe }
+    }
+
+    /// Records the outcome of the request. Returns whether that activated the subscription; only
+    /// a server of `rssCloud` decides at once.
+    pub(super) fn finish_request(&mut self, outcome: HubRequestOutcome, now_ms: u64) -> bool {
+        if self.pending_until_ms.is_none() {
+            // It was already verified.
             return false;
         }
-        match asked {
+        match outcome {
             HubRequestOutcome::Accepted
-                if matches!(self.teller, HubEndpoint::Cloud { .. }) && !self.leaving =>
+                if matches!(self.endpoint, HubEndpoint::RssCloud { .. }) && !self.is_cancelled =>
             {
                 self.activate(CLOUD_LEASE_MS, now_ms);
                 return true;
             }
-            // It verifies when it likes to.
+            // The hub may verify at any time.
             HubRequestOutcome::Accepted => self.due_ms = now_ms + VERIFICATION_TIMEOUT_MS,
             HubRequestOutcome::Refused => self.record_refusal(now_ms),
             HubRequestOutcome::Failed(after) => {
-                self.asked_until_ms = None;
+                self.pending_until_ms = None;
                 let after_ms = after.map_or(0, milliseconds).min(DAY_MS);
                 let pause_ms = self.backoff_ms().max(after_ms);
                 if self.tries < TRIES_MAX {
@@ -304,45 +311,45 @@ impl Subscription {
         false
     }
 
-    /// Whether asking again makes any sense where a subscription is to end: the hub forgets it by
-    /// itself.
+    /// Whether a cancelled subscription may be dropped without another request. The hub lets it
+    /// expire.
     pub(super) fn is_removable(&self, now_ms: u64) -> bool {
-        self.leaving
+        self.is_cancelled
             && (self.tries >= 5 || self.active_until_ms.is_none_or(|until| until <= now_ms))
     }
 
-    /// The hub asks whether it was us. The error is for the log.
+    /// The hub verifies a request. The error is for the log.
     pub(super) fn verify(
         &mut self,
-        wish: HubMode,
+        mode: HubMode,
         topic: &str,
         lease: LeaseTerms,
         now_ms: u64,
     ) -> Result<(), &'static str> {
         self.check_topic(topic)?;
-        let is_asked = self.asked_until_ms.is_some_and(|until| until > now_ms);
-        match (wish, self.leaving) {
-            // It asks once more what it knows: the answer is the same, and the lease what it was.
-            (HubMode::Subscribe, false) if !is_asked && self.lease_end_ms(now_ms).is_some() => {
+        let is_pending = self.pending_until_ms.is_some_and(|until| until > now_ms);
+        match (mode, self.is_cancelled) {
+            // The hub repeats a verification: same response, same lease.
+            (HubMode::Subscribe, false) if !is_pending && self.lease_end_ms(now_ms).is_some() => {
                 Ok(())
             }
-            _ if !is_asked => Err("nothing was asked of that hub, or long ago"),
+            _ if !is_pending => Err("no request to that hub is pending"),
             (HubMode::Subscribe, false) => {
-                let asked_ms = milliseconds(lease.requested);
-                let granted_ms = lease.granted.map_or(asked_ms, milliseconds);
-                let least_ms = LEASE_MS_MIN.min(asked_ms);
-                self.activate(granted_ms.clamp(least_ms, LEASE_MS_MAX), now_ms);
+                let requested_ms = milliseconds(lease.requested);
+                let granted_ms = lease.granted.map_or(requested_ms, milliseconds);
+                let min_ms = LEASE_MS_MIN.min(requested_ms);
+                self.activate(granted_ms.clamp(min_ms, LEASE_MS_MAX), now_ms);
                 Ok(())
             }
             (HubMode::Unsubscribe, true) => {
-                self.asked_until_ms = None;
+                self.pending_until_ms = None;
                 Ok(())
             }
-            _ => Err("the opposite was asked of that hub"),
+            _ => Err("hub.mode differs from the pending request"),
         }
     }
 
-    /// The hub does not want it, or not any more.
+    /// The hub denies the subscription, before or after it was active.
     pub(super) fn deny(&mut self, topic: &str, now_ms: u64) -> Result<(), &'static str> {
         self.check_topic(topic)?;
         self.active_until_ms = None;
@@ -350,85 +357,85 @@ impl Subscription {
         Ok(())
     }
 
-    /// What the feed names now, this one among them.
-    pub(super) fn set_candidates(&mut self, tellers: Vec<HubEndpoint>, now_ms: u64) {
-        if self.tellers != tellers {
-            (self.tellers, self.since_ms) = (tellers, now_ms);
+    /// Sets the hubs that the feed names, including this one.
+    pub(super) fn set_candidates(&mut self, candidates: Vec<HubEndpoint>, now_ms: u64) {
+        if self.candidates != candidates {
+            (self.candidates, self.since_ms) = (candidates, now_ms);
         }
     }
 
-    /// Whether the feed names the same as ever.
-    pub(super) fn has_candidates(&self, tellers: &[HubEndpoint]) -> bool {
-        self.tellers == tellers
+    /// Whether the feed names the same hubs as before.
+    pub(super) fn has_candidates(&self, candidates: &[HubEndpoint]) -> bool {
+        self.candidates == candidates
     }
 
-    /// The subscription that takes the place of this one, which is due and was asked in vain, and
-    /// tells nothing any more. Who was not asked yet in this round is asked now; when all were, the
-    /// first of them later.
+    /// The subscription at the next hub, if this one failed and has no lease. A hub that was not
+    /// tried in this round is due now. After the last hub, the first is due after a pause.
     pub(super) fn successor(&self, now_ms: u64) -> Option<Self> {
-        let is_over = self.in_vain || self.tries >= TRIES_MAX;
+        let is_over = self.has_failed || self.tries >= TRIES_MAX;
         if !is_over || !self.has_other_hubs() || self.lease_end_ms(now_ms).is_some() {
             return None;
         }
-        let at = self.tellers.iter().position(|teller| *teller == self.teller)?;
-        let next = (at + 1) % self.tellers.len();
+        let position = self.candidates.iter().position(|endpoint| *endpoint == self.endpoint)?;
+        let next = (position + 1) % self.candidates.len();
         let (feed, watched) = (self.feed.clone(), self.watched.clone());
-        let mut one = Self::new(feed, watched, self.tellers[next].clone(), now_ms);
-        one.tellers.clone_from(&self.tellers);
-        one.kind = self.kind;
-        one.silent_ms = self.silent_ms;
-        (one.since_ms, one.crawlers_know_ms) = (self.since_ms, self.crawlers_know_ms);
+        let mut successor = Self::new(feed, watched, self.candidates[next].clone(), now_ms);
+        successor.candidates.clone_from(&self.candidates);
+        successor.kind = self.kind;
+        successor.silent_ms = self.silent_ms;
+        (successor.since_ms, successor.crawlers_notified_ms) =
+            (self.since_ms, self.crawlers_notified_ms);
         if next == 0 {
-            one.due_ms = (now_ms + RETRY_MS_MAX).max(self.refused_ms + REFUSAL_PAUSE_MS);
+            successor.due_ms = (now_ms + RETRY_MS_MAX).max(self.refused_ms + REFUSAL_PAUSE_MS);
         } else {
-            one.refused_ms = self.refused_ms;
+            successor.refused_ms = self.refused_ms;
         }
-        Some(one)
+        Some(successor)
     }
 
-    /// Whether another one may take its place.
+    /// Whether the feed may change its hub now.
     pub(super) fn may_change_hub(&self, now_ms: u64) -> bool {
-        self.leaving || now_ms >= self.since_ms.saturating_add(HUB_CHANGE_INTERVAL_MS)
+        self.is_cancelled || now_ms >= self.since_ms.saturating_add(HUB_CHANGE_INTERVAL_MS)
     }
 
     fn check_topic(&self, topic: &str) -> Result<(), &'static str> {
-        match &self.teller {
-            HubEndpoint::Hub { topic: own, .. } if own == topic => Ok(()),
-            HubEndpoint::Hub { .. } => Err("it is about another topic"),
-            HubEndpoint::Cloud { .. } => Err("that feed has no hub"),
+        match &self.endpoint {
+            HubEndpoint::WebSub { topic: subscribed, .. } if subscribed == topic => Ok(()),
+            HubEndpoint::WebSub { .. } => Err("the request is about another topic"),
+            HubEndpoint::RssCloud { .. } => Err("the feed has no WebSub hub"),
         }
     }
 
     fn activate(&mut self, lease_ms: u64, now_ms: u64) {
         self.active_until_ms = Some(now_ms + lease_ms);
-        (self.asked_until_ms, self.tries) = (None, 0);
-        // With time for several tries, and not all at once that were begun together.
+        (self.pending_until_ms, self.tries) = (None, 0);
+        // Early enough for several attempts, and not at once for subscriptions that began together.
         let spread_ms = lease_ms / RENEWAL_FRACTION * self.spread_position() / u64::from(u32::MAX);
         self.due_ms = now_ms + lease_ms - lease_ms / RENEWAL_FRACTION - spread_ms;
     }
 
-    /// A number up to `u32::MAX`, as random as the token, and always the same.
+    /// A number up to `u32::MAX`, random but constant, from the token.
     fn spread_position(&self) -> u64 {
         self.token.get(..8).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(0)
     }
 
     fn record_refusal(&mut self, now_ms: u64) {
-        (self.asked_until_ms, self.refused_ms) = (None, now_ms);
+        (self.pending_until_ms, self.refused_ms) = (None, now_ms);
         self.give_up(REFUSAL_PAUSE_MS, now_ms);
     }
 
-    /// It is asked again after a pause, and somebody else as soon as this one tells nothing more.
+    /// Retries this hub after a pause, or the next hub as soon as this one has no lease.
     fn give_up(&mut self, pause_ms: u64, now_ms: u64) {
-        self.in_vain = true;
+        self.has_failed = true;
         self.due_ms = now_ms + pause_ms;
         if self.has_other_hubs() {
             self.due_ms = self.due_ms.min(self.lease_end_ms(now_ms).unwrap_or(now_ms));
         }
     }
 
-    /// Whether somebody else could be asked.
+    /// Whether another hub can be tried.
     fn has_other_hubs(&self) -> bool {
-        !self.leaving && self.tellers.len() > 1 && self.tellers.contains(&self.teller)
+        !self.is_cancelled && self.candidates.len() > 1 && self.candidates.contains(&self.endpoint)
     }
 
     fn backoff_ms(&self) -> u64 {

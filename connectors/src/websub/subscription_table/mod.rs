@@ -1,4 +1,4 @@
-//! All subscriptions. What is changed here is on the disk before anything follows from it.
+//! All subscriptions. Each change is on disk before it has an effect.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -12,70 +12,75 @@ use tidings_subscriber::feed::watched_feed::KnownItems;
 use super::store::{StoreError, SubscriptionStore};
 use super::subscription::{HubEndpoint, Subscription, WatchedKind};
 
-/// Subscriptions at once. Feeds beyond are looked at as if they had no hub.
+/// The limit of subscriptions. Further feeds are polled as if they had no hub.
 const SUBSCRIPTIONS_MAX: usize = 10_000;
 
-/// In memory, and on disk.
+/// The subscriptions, in memory and on disk.
 #[derive(Debug)]
 pub(super) struct SubscriptionTable {
     by_token: HashMap<String, Subscription>,
-    /// Tokens of those that somebody wants.
+    /// The tokens of subscriptions that are not cancelled, by feed.
     by_feed: HashMap<String, String>,
-    /// Hubs that are being asked just now.
+    /// The tokens of subscriptions with a request to their hub in flight.
     in_flight: HashSet<String>,
-    /// The minute of the last delivery, and the deliveries in it.
+    /// The minute of the last delivery and the deliveries in it, by token.
     delivery_counts: HashMap<String, (u64, u32)>,
-    /// Tokens of all, for whom has to know at once.
+    /// All tokens, shared with readers that must not wait for the disk.
     tokens: Arc<RwLock<HashSet<String>>>,
     store: SubscriptionStore,
     is_full_logged: bool,
 }
 
-/// Deliveries of one subscription in a minute; a hub that has more to tell gathers it.
+/// Deliveries of one subscription. A hub that is rejected here can combine its deliveries.
 const DELIVERIES_PER_MINUTE_MAX: u32 = 60;
 const MINUTE_MS: u64 = 60_000;
 
-/// How a feed or page is watched.
+/// A feed or page that a crawler watches.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WatchedUrl<'a> {
-    /// The URL that is scheduled.
+    /// The scheduled URL.
     pub(super) url: &'a str,
     pub(super) kind: WatchedKind,
 }
 
 impl WatchedUrl<'_> {
-    fn apply_to(self, one: &mut Subscription) {
-        self.url.clone_into(&mut one.watched);
-        one.kind = self.kind;
+    fn apply_to(self, subscription: &mut Subscription) {
+        self.url.clone_into(&mut subscription.watched);
+        subscription.kind = self.kind;
     }
 }
 
 impl SubscriptionTable {
     pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
         let store = SubscriptionStore::open(path)?;
-        let all: HashMap<_, _> =
-            store.load_all()?.into_iter().map(|one| (one.token.clone(), one)).collect();
-        let wanted = all.values().filter(|one| !one.is_cancelled());
-        let by_feed = wanted.map(|one| (one.feed.clone(), one.token.clone())).collect();
-        let tokens = Arc::new(RwLock::new(all.keys().cloned().collect()));
-        let (asking, deliveries) = (HashSet::new(), HashMap::new());
+        let by_token: HashMap<_, _> = store
+            .load_all()?
+            .into_iter()
+            .map(|subscription| (subscription.token.clone(), subscription))
+            .collect();
+        let current = by_token.values().filter(|subscription| !subscription.is_cancelled());
+        let by_feed = current
+            .map(|subscription| (subscription.feed.clone(), subscription.token.clone()))
+            .collect();
+        let tokens = Arc::new(RwLock::new(by_token.keys().cloned().collect()));
+        let (in_flight, delivery_counts) = (HashSet::new(), HashMap::new());
         Ok(Self {
-            by_token: all,
+            by_token,
             by_feed,
-            in_flight: asking,
-            delivery_counts: deliveries,
+            in_flight,
+            delivery_counts,
             tokens,
             store,
             is_full_logged: false,
         })
     }
 
-    /// Those of all subscriptions, as they are at any time.
+    /// The current tokens of all subscriptions.
     pub(super) fn tokens(&self) -> Arc<RwLock<HashSet<String>>> {
         Arc::clone(&self.tokens)
     }
 
-    /// Another one for each book that was begun.
+    /// The random number of the database.
     pub(super) fn database_id(&self) -> u32 {
         self.store.database_id
     }
@@ -84,19 +89,19 @@ impl SubscriptionTable {
         self.by_token.get(token)
     }
 
-    /// Changes one, and keeps it if that came to something. `None`: there is none.
+    /// Changes a subscription, and stores it if it differs. `None`: the token is unknown.
     pub(super) fn update<T>(
         &mut self,
         token: &str,
         change: impl FnOnce(&mut Subscription) -> T,
     ) -> Result<Option<T>, StoreError> {
-        let Some(one) = self.by_token.get_mut(token) else { return Ok(None) };
-        let before = one.clone();
-        let result = change(one);
-        if *one != before
-            && let Err(error) = self.store.put(one)
+        let Some(subscription) = self.by_token.get_mut(token) else { return Ok(None) };
+        let before = subscription.clone();
+        let result = change(subscription);
+        if *subscription != before
+            && let Err(error) = self.store.put(subscription)
         {
-            *one = before;
+            *subscription = before;
             return Err(error);
         }
         Ok(Some(result))
@@ -110,40 +115,40 @@ impl SubscriptionTable {
     }
 
     fn remove_from_memory(&mut self, token: &str) {
-        if let Some(one) = self.by_token.remove(token)
-            && self.by_feed.get(&one.feed).is_some_and(|current| current == token)
+        if let Some(subscription) = self.by_token.remove(token)
+            && self.by_feed.get(&subscription.feed).is_some_and(|current| current == token)
         {
-            self.by_feed.remove(&one.feed);
+            self.by_feed.remove(&subscription.feed);
         }
         self.in_flight.remove(token);
         self.delivery_counts.remove(token);
         self.tokens.write().remove(token);
     }
 
-    /// Counts a delivery, unless there are too many in this minute.
+    /// Counts a delivery. Returns whether it is within the limit of this minute.
     pub(super) fn admit_delivery(&mut self, token: &str, now_ms: u64) -> bool {
         let minute = now_ms / MINUTE_MS;
-        let deliveries = self.delivery_counts.entry(token.to_owned()).or_default();
-        if deliveries.0 != minute {
-            *deliveries = (minute, 0);
+        let count = self.delivery_counts.entry(token.to_owned()).or_default();
+        if count.0 != minute {
+            *count = (minute, 0);
         }
-        deliveries.1 = deliveries.1.saturating_add(1);
-        deliveries.1 <= DELIVERIES_PER_MINUTE_MAX
+        count.1 = count.1.saturating_add(1);
+        count.1 <= DELIVERIES_PER_MINUTE_MAX
     }
 
-    /// A crawler has found in a feed what nobody has told of who should have.
+    /// A crawler has found an item in a feed that the hub did not deliver.
     pub(super) fn report_silent_hub(
         &mut self,
         feed: &CanonicalUrl<'_>,
         now_ms: u64,
     ) -> Result<(), StoreError> {
         if let Some(token) = self.by_feed.get(feed.as_str()).cloned() {
-            self.update(&token, |one| one.report_silent(now_ms))?;
+            self.update(&token, |subscription| subscription.report_silent(now_ms))?;
         }
         Ok(())
     }
 
-    /// A crawler has found the hubs of a feed or page, and knows these items.
+    /// A crawler has found the hubs of a feed or page, and has these known items.
     pub(super) fn update_hubs(
         &mut self,
         feed: &CanonicalUrl<'_>,
@@ -152,60 +157,63 @@ impl SubscriptionTable {
         known: KnownItems,
         now_ms: u64,
     ) -> Result<(), StoreError> {
-        let tellers = HubEndpoint::of_feed(feed, hubs);
-        let Some(first) = tellers.first() else { return Ok(()) };
+        let candidates = HubEndpoint::of_feed(feed, hubs);
+        let Some(first) = candidates.first() else { return Ok(()) };
         if let Some(token) = self.by_feed.get(feed.as_str()).cloned() {
-            let one = &self.by_token[&token];
-            let is_the_same = one.has_candidates(&tellers);
-            if !one.is_cancelled() && (is_the_same || !one.may_change_hub(now_ms)) {
-                if is_the_same {
-                    self.update(&token, |one| watched.apply_to(one))?;
+            let subscription = &self.by_token[&token];
+            let is_unchanged = subscription.has_candidates(&candidates);
+            if !subscription.is_cancelled()
+                && (is_unchanged || !subscription.may_change_hub(now_ms))
+            {
+                if is_unchanged {
+                    self.update(&token, |subscription| watched.apply_to(subscription))?;
                 }
                 return self.add_known_items(&token, known);
             }
-            if !one.is_cancelled() && tellers.contains(&one.teller) {
-                self.update(&token, |one| {
-                    watched.apply_to(one);
-                    one.set_candidates(tellers, now_ms);
+            if !subscription.is_cancelled() && candidates.contains(&subscription.endpoint) {
+                self.update(&token, |subscription| {
+                    watched.apply_to(subscription);
+                    subscription.set_candidates(candidates, now_ms);
                 })?;
                 return self.add_known_items(&token, known);
             }
-            // Another one tells from now on.
-            self.update(&token, |one| one.cancel(now_ms))?;
+            // The feed has another hub now.
+            self.update(&token, |subscription| subscription.cancel(now_ms))?;
             self.by_feed.remove(feed.as_str());
         }
         if self.by_token.len() >= SUBSCRIPTIONS_MAX {
             if !std::mem::replace(&mut self.is_full_logged, true) {
                 tracing::warn!(
-                    "there are {SUBSCRIPTIONS_MAX} subscriptions to hubs; further feeds are looked at as before"
+                    "WebSub: reached the limit of {SUBSCRIPTIONS_MAX} subscriptions; further feeds are polled"
                 );
             }
             return Ok(());
         }
         let (url, scheduled) = (feed.as_str().to_owned(), watched.url.to_owned());
-        let mut one = Subscription::new(url, scheduled, first.clone(), now_ms);
-        watched.apply_to(&mut one);
-        one.set_candidates(tellers, now_ms);
-        self.store.put(&one)?;
-        self.store.put_known_items(&one.token, known)?;
-        self.insert(one);
+        let mut subscription = Subscription::new(url, scheduled, first.clone(), now_ms);
+        watched.apply_to(&mut subscription);
+        subscription.set_candidates(candidates, now_ms);
+        self.store.put(&subscription)?;
+        self.store.put_known_items(&subscription.token, known)?;
+        self.insert(subscription);
         Ok(())
     }
 
-    fn insert(&mut self, one: Subscription) {
-        self.by_feed.insert(one.feed.clone(), one.token.clone());
-        self.tokens.write().insert(one.token.clone());
-        self.by_token.insert(one.token.clone(), one);
+    fn insert(&mut self, subscription: Subscription) {
+        self.by_feed.insert(subscription.feed.clone(), subscription.token.clone());
+        self.tokens.write().insert(subscription.token.clone());
+        self.by_token.insert(subscription.token.clone(), subscription);
     }
 
-    /// One that was asked in vain gives way to who else tells of its feed. Whether there is
-    /// somebody.
+    /// After a failure of the hub, replaces a subscription by its successor at the next hub.
+    /// Returns false if there is no successor.
     pub(super) fn replace_with_successor(
         &mut self,
         token: &str,
         now_ms: u64,
     ) -> Result<bool, StoreError> {
-        let successor = self.by_token.get(token).and_then(|one| one.successor(now_ms));
+        let successor =
+            self.by_token.get(token).and_then(|subscription| subscription.successor(now_ms));
         let Some(successor) = successor else { return Ok(false) };
         self.store.replace(token, &successor)?;
         self.remove_from_memory(token);
@@ -213,18 +221,22 @@ impl SubscriptionTable {
         Ok(true)
     }
 
-    /// These items of its feed are known, too.
+    /// Adds known items of the feed.
     pub(super) fn add_known_items(
         &mut self,
         token: &str,
-        others: KnownItems,
+        items: KnownItems,
     ) -> Result<(), StoreError> {
         let mut known = self.store.known_items(token)?;
         let before = known.clone();
-        if self.by_token.get(token).is_some_and(|one| one.kind == WatchedKind::Page) {
-            known.merge_version(others);
+        if self
+            .by_token
+            .get(token)
+            .is_some_and(|subscription| subscription.kind == WatchedKind::Page)
+        {
+            known.merge_version(items);
         } else {
-            known.merge(others);
+            known.merge(items);
         }
         if known == before { Ok(()) } else { self.store.put_known_items(token, known) }
     }
@@ -233,34 +245,38 @@ impl SubscriptionTable {
         self.store.known_items(token)
     }
 
-    /// Tokens of those whose hubs are to be asked now, which from here on are being asked; at most
-    /// so many at a time.
+    /// Marks due subscriptions as in flight, and returns their tokens. At most `max` are in flight
+    /// at a time.
     pub(super) fn take_due(&mut self, now_ms: u64, max: usize) -> Vec<String> {
-        let room = max.saturating_sub(self.in_flight.len());
-        let due = self.by_token.values().filter(|one| one.due_ms() <= now_ms);
-        let due = due.filter(|one| !self.in_flight.contains(&one.token)).take(room);
-        let due: Vec<_> = due.map(|one| one.token.clone()).collect();
+        let free = max.saturating_sub(self.in_flight.len());
+        let due = self.by_token.values().filter(|subscription| subscription.due_ms() <= now_ms);
+        let due =
+            due.filter(|subscription| !self.in_flight.contains(&subscription.token)).take(free);
+        let due: Vec<_> = due.map(|subscription| subscription.token.clone()).collect();
         self.in_flight.extend(due.iter().cloned());
         due
     }
 
-    /// A hub was asked.
+    /// The request to the hub is over.
     pub(super) fn request_finished(&mut self, token: &str) {
         self.in_flight.remove(token);
     }
 
-    /// Of what crawlers are to be told something: tokens, and until when news come.
+    /// The subscriptions about which crawlers must be notified: the token, and the end of the lease
+    /// or 0.
     pub(super) fn pending_crawler_updates(&self, now_ms: u64) -> Vec<(String, u64)> {
-        let untold = self
-            .by_token
-            .values()
-            .filter_map(|one| Some((one.token.clone(), one.pending_crawler_update_ms(now_ms)?)));
-        untold.collect()
+        let updates = self.by_token.values().filter_map(|subscription| {
+            Some((subscription.token.clone(), subscription.pending_crawler_update_ms(now_ms)?))
+        });
+        updates.collect()
     }
 
-    /// When there is something to do next, in ms since 1970.
+    /// The time of the next due request or notification, in ms since 1970.
     pub(super) fn next_due_ms(&self) -> Option<u64> {
-        let waiting = self.by_token.values().filter(|one| !self.in_flight.contains(&one.token));
+        let waiting = self
+            .by_token
+            .values()
+            .filter(|subscription| !self.in_flight.contains(&subscription.token));
         waiting
             .map(Subscription::due_ms)
             .chain(self.by_token.values().map(Subscription::crawler_notice_end_ms))

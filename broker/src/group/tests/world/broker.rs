@@ -72,10 +72,10 @@ pub(super) struct Broker {
 /// State of the broker.
 #[derive(Debug)]
 pub(super) enum BrokerState {
-    Moves,
-    /// Paused, or (`anew`) without room on its disk: input waits.
-    Still {
-        anew: bool,
+    Running,
+    /// Paused, or (`elapsed_unknown`) stopped because its disk is full. Input waits.
+    Paused {
+        elapsed_unknown: bool,
         inbox: VecDeque<(Input, CommandOrigin)>,
     },
     /// Crashed. Commands of an operator wait for the next start.
@@ -96,7 +96,7 @@ impl Broker {
     pub(super) fn new(group: Group) -> Self {
         Self {
             group,
-            state: BrokerState::Moves,
+            state: BrokerState::Running,
             start_number: 0,
             moment: (Moment(0), Moment(0)),
             ticked: Moment(0),
@@ -125,8 +125,8 @@ impl Broker {
 
     /// Time of the group's next deadline.
     pub(super) fn deadline(&self) -> Option<Moment> {
-        let moves = matches!(self.state, BrokerState::Moves);
-        let deadline = self.group.deadline().filter(|_| moves)?;
+        let is_running = matches!(self.state, BrokerState::Running);
+        let deadline = self.group.deadline().filter(|_| is_running)?;
         Some(self.moment.1 + deadline.since(self.moment.0))
     }
 
@@ -160,25 +160,25 @@ impl Broker {
 
 impl World {
     /// Sends an input to the broker.
-    pub(super) fn feed(&mut self, input: Input, said: CommandOrigin) -> CheckResult {
+    pub(super) fn feed(&mut self, input: Input, origin: CommandOrigin) -> CheckResult {
         match &mut self.broker.state {
-            BrokerState::Moves
+            BrokerState::Running
                 if self.is_faulty
-                    && said.is_of_worker()
+                    && origin.is_of_worker()
                     && self.rng.u32(0..COMMANDS_PER_DELAY) == 0 =>
             {
                 let busy_ms = self.rng.u64(0..BUSY_MS_MAX);
                 self.pause_for(false, busy_ms);
-                self.feed(input, said)
+                self.feed(input, origin)
             }
-            BrokerState::Moves => self.handle(vec![(input, said)]),
-            BrokerState::Still { inbox, .. } => {
-                inbox.push_back((input, said));
+            BrokerState::Running => self.handle(vec![(input, origin)]),
+            BrokerState::Paused { inbox, .. } => {
+                inbox.push_back((input, origin));
                 Ok(())
             }
             BrokerState::Down { backlog } => {
                 if is_repeated(&input) {
-                    backlog.push_back((input, said));
+                    backlog.push_back((input, origin));
                 }
                 Ok(())
             }
@@ -186,14 +186,14 @@ impl World {
     }
 
     /// Passes inputs that arrived together to the group.
-    fn handle(&mut self, said: Vec<(Input, CommandOrigin)>) -> CheckResult {
+    fn handle(&mut self, commands: Vec<(Input, CommandOrigin)>) -> CheckResult {
         let moment = self.broker.moment(self.now);
         let (mut unsent, mut again) = (Vec::new(), Vec::new());
-        for (input, said) in &said {
+        for (input, origin) in &commands {
             self.note(|| match input {
                 // The trace leaves out the wall clock, which must make no difference.
-                Input::Start { run, elapsed_unknown: anew, .. } => {
-                    format!("<- start run={run} anew={anew}")
+                Input::Start { run, elapsed_unknown, .. } => {
+                    format!("<- start run={run} elapsed_unknown={elapsed_unknown}")
                 }
                 input => format!("<- {input:?}"),
             });
@@ -202,13 +202,13 @@ impl World {
             if matches!(input, Input::Tick) {
                 self.broker.ticked = moment;
             }
-            again.extend(is_repeated(input).then(|| (input.clone(), said.clone())));
-            let (order, wishes) = (self.order, FetchRequest::all_of(input));
-            if !wishes.is_empty() {
-                unsent.push(SimulatedOutput::Taken { order, wishes, at: self.now });
+            again.extend(is_repeated(input).then(|| (input.clone(), origin.clone())));
+            let (order, fetches) = (self.order, FetchRequest::all_of(input));
+            if !fetches.is_empty() {
+                unsent.push(SimulatedOutput::Taken { order, fetches, at: self.now });
             }
         }
-        let (mut inputs, mut said): (Vec<_>, VecDeque<_>) = said.into_iter().unzip();
+        let (mut inputs, mut origins): (Vec<_>, VecDeque<_>) = commands.into_iter().unzip();
         match (inputs.pop(), inputs.is_empty()) {
             (Some(input), true) => self.broker.group.handle(input, moment),
             (last, _) => {
@@ -226,15 +226,15 @@ impl World {
                     records.push(record);
                 }
                 Output::Task { conn, task } => {
-                    let told = self.read(task, released.is_some())?;
-                    unsent.push(SimulatedOutput::Task { conn, told, to: released.take() });
+                    let received = self.read(task, released.is_some())?;
+                    unsent.push(SimulatedOutput::Task { conn, received, to: released.take() });
                 }
-                Output::Answer { requester: asked, answer } if asked.conn == WAITER_CONN => {
+                Output::Answer { requester, answer } if requester.conn == WAITER_CONN => {
                     unsent.push(SimulatedOutput::Ended(answer));
                 }
                 Output::Answer { answer, .. } => {
-                    let said = said.pop_front().unwrap_or(CommandOrigin::Nothing);
-                    unsent.push(SimulatedOutput::Answer { said, answer, at: self.now });
+                    let origin = origins.pop_front().unwrap_or(CommandOrigin::Nothing);
+                    unsent.push(SimulatedOutput::Answer { origin, answer, at: self.now });
                 }
                 Output::Publish { serial, topic, payload } => {
                     unsent.push(SimulatedOutput::Announce { serial, topic, payload });
@@ -266,15 +266,15 @@ impl World {
         } else {
             self.released.get(&task.id).copied().unwrap_or_default()
         };
-        let mut told = ReceivedTask::read(task, self.now, released);
+        let mut received = ReceivedTask::read(task, self.now, released);
         // A repair waits and is released as an entry without a job.
-        told.job = told.job.filter(|name| !self.passes.repairs(name, &told.url));
+        received.job = received.job.filter(|name| !self.passes.repairs(name, &received.url));
         if is_new {
             self.totals.releases += 1;
-            let is_named = self.announced.contains(&told.url);
-            self.passes.check_release(&told, is_named, self.broker.ticked)?;
+            let is_named = self.announced.contains(&received.url);
+            self.passes.check_release(&received, is_named, self.broker.ticked)?;
         }
-        Ok(told)
+        Ok(received)
     }
 
     /// Starts writing the records of an input.
@@ -295,7 +295,7 @@ impl World {
         broker
             .pending_outputs
             .extend(unsent.into_iter().map(|unsent| PendingOutput::new(mark, unsent)));
-        broker.unsafe_inputs.extend(again.into_iter().map(|(input, said)| (mark, input, said)));
+        broker.unsafe_inputs.extend(again.into_iter().map(|(input, origin)| (mark, input, origin)));
         if is_write && self.is_last_write() {
             return self.crash();
         }
@@ -317,8 +317,8 @@ impl World {
             };
             if slow_ms > 0 {
                 self.broker.is_syncing = true;
-                let (life, upto) = (self.broker.start_number, self.broker.appended);
-                self.schedule(slow_ms, WorldEvent::Synced { life, upto });
+                let (start_number, upto) = (self.broker.start_number, self.broker.appended);
+                self.schedule(slow_ms, WorldEvent::Synced { start_number, upto });
                 return Ok(());
             }
             self.broker.mark_safe(self.broker.appended);
@@ -327,8 +327,8 @@ impl World {
     }
 
     /// The disk has synced everything before `upto`.
-    pub(super) fn synced(&mut self, life: u64, upto: u64) -> CheckResult {
-        if life != self.broker.start_number {
+    pub(super) fn synced(&mut self, start_number: u64, upto: u64) -> CheckResult {
+        if start_number != self.broker.start_number {
             return Ok(());
         }
         self.broker.mark_safe(upto);
@@ -361,7 +361,7 @@ impl World {
     /// Whether the broker crashes with this write.
     fn is_last_write(&mut self) -> bool {
         if self.broker.safe == 0 {
-            return false; // Before anything is safe, nobody was told that there is a group.
+            return false; // Before anything is safe, no client knows the group.
         }
         if let Some(doom) = &mut self.planned_crash {
             doom.writes -= 1;
@@ -394,7 +394,7 @@ impl World {
         self.note(|| format!("-- {end:?} gone"));
         self.disconnect_all();
         let away_ms = self.rng.u64(..away_ms_max);
-        self.schedule(away_ms, WorldEvent::Starts { end, started, last });
+        self.schedule(away_ms, WorldEvent::BrokerStarts { end, started, last });
         Ok(())
     }
 
@@ -447,24 +447,24 @@ impl World {
         }
         let here = self.machine.stamp(self.now, Moment(0));
         self.broker.moment = (here.moment_after(&started, last), self.now);
-        let anew = !started.is_same_boot(&here);
-        if anew {
+        let elapsed_unknown = !started.is_same_boot(&here);
+        if elapsed_unknown {
             // Whether their time has come depends on the wall clock, which may be wrong.
             self.hosts.forget_rests();
             self.due_check.forget_times();
             self.priority_check.forget_times();
         }
-        let state = std::mem::replace(&mut self.broker.state, BrokerState::Moves);
+        let state = std::mem::replace(&mut self.broker.state, BrokerState::Running);
         self.job_names = self.broker.group.job_names().cloned().collect();
         let unsent = self.broker.group.unpublished();
         let unsent: Vec<_> =
             unsent.map(|(serial, topic, text)| (serial, topic, text.to_owned())).collect();
         for (serial, topic, payload) in unsent {
-            self.hear(serial, topic, &payload)?;
+            self.receive_announcement(serial, topic, &payload)?;
         }
-        self.begin(self.broker.group.run() + 1, anew)?;
+        self.begin(self.broker.group.run() + 1, elapsed_unknown)?;
         let BrokerState::Down { backlog } = state else { return Ok(()) };
-        backlog.into_iter().try_for_each(|(input, said)| self.feed(input, said))
+        backlog.into_iter().try_for_each(|(input, origin)| self.feed(input, origin))
     }
 
     /// Starts the group.
@@ -489,42 +489,42 @@ impl World {
 
     /// Pauses the broker: it is stopped, or its disk is full.
     pub(super) fn pause_broker(&mut self) {
-        if matches!(self.broker.state, BrokerState::Moves) {
+        if matches!(self.broker.state, BrokerState::Running) {
             self.totals.faults += 1;
-            let anew = self.rng.bool();
-            self.note(|| format!("-- paused, anew={anew}"));
+            let elapsed_unknown = self.rng.bool();
+            self.note(|| format!("-- paused, elapsed_unknown={elapsed_unknown}"));
             let still_ms = self.rng.u64(500..2 * LEASE_MS);
-            self.pause_for(anew, still_ms);
+            self.pause_for(elapsed_unknown, still_ms);
         }
     }
 
-    fn pause_for(&mut self, anew: bool, still_ms: u64) {
-        self.broker.state = BrokerState::Still { anew, inbox: VecDeque::new() };
-        let life = self.broker.start_number;
-        self.schedule(still_ms, WorldEvent::Moves { life });
+    fn pause_for(&mut self, elapsed_unknown: bool, still_ms: u64) {
+        self.broker.state = BrokerState::Paused { elapsed_unknown, inbox: VecDeque::new() };
+        let start_number = self.broker.start_number;
+        self.schedule(still_ms, WorldEvent::BrokerResumes { start_number });
     }
 
     /// Continues after a pause. Input that has arrived is handled before leases expire.
-    pub(super) fn resume_broker(&mut self, life: u64) -> CheckResult {
-        if life != self.broker.start_number {
+    pub(super) fn resume_broker(&mut self, start_number: u64) -> CheckResult {
+        if start_number != self.broker.start_number {
             return Ok(());
         }
-        let state = std::mem::replace(&mut self.broker.state, BrokerState::Moves);
-        let BrokerState::Still { anew, mut inbox } = state else { return Ok(()) };
-        if anew {
+        let state = std::mem::replace(&mut self.broker.state, BrokerState::Running);
+        let BrokerState::Paused { elapsed_unknown, mut inbox } = state else { return Ok(()) };
+        if elapsed_unknown {
             self.begin(self.broker.group.run(), true)?;
         }
         // Consecutive commands of workers are read and applied together.
-        while let Some((input, said)) = inbox.pop_front() {
-            let mut some = vec![(input, said)];
+        while let Some((input, origin)) = inbox.pop_front() {
+            let mut some = vec![(input, origin)];
             while some[0].1.is_of_worker()
-                && let Some(next) = inbox.pop_front_if(|(_, said)| said.is_of_worker())
+                && let Some(next) = inbox.pop_front_if(|(_, origin)| origin.is_of_worker())
             {
                 some.push(next);
             }
             match &mut self.broker.state {
-                BrokerState::Moves => self.handle(some)?,
-                _ => some.into_iter().try_for_each(|(input, said)| self.feed(input, said))?,
+                BrokerState::Running => self.handle(some)?,
+                _ => some.into_iter().try_for_each(|(input, origin)| self.feed(input, origin))?,
             }
         }
         Ok(())

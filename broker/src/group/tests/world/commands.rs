@@ -51,8 +51,8 @@ pub(super) enum CommandOrigin {
     Task {
         worker: usize,
         conn: ConnId,
-        told: ReceivedTask,
-        say: WorkerCommand,
+        received: ReceivedTask,
+        command: WorkerCommand,
         may_be_stale: bool,
     },
     /// A command about a task of another worker, or of none.
@@ -67,18 +67,22 @@ impl CommandOrigin {
 }
 
 /// The same command as an input of the group.
-pub(super) fn input_of(asked: Requester, told: &ReceivedTask, say: &WorkerCommand) -> Input {
-    let task = told.id.clone();
-    match say.clone() {
+pub(super) fn input_of(
+    requester: Requester,
+    received: &ReceivedTask,
+    command: &WorkerCommand,
+) -> Input {
+    let task = received.id.clone();
+    match command.clone() {
         WorkerCommand::Ack { outcome, hold, links } => {
-            let links = staged(&told.url, outcome, links);
-            Input::Ack { requester: asked, task, outcome, rest: hold, links, over_limit: 0 }
+            let links = staged(&received.url, outcome, links);
+            Input::Ack { requester, task, outcome, rest: hold, links, over_limit: 0 }
         }
         WorkerCommand::Nack { back, hold } => {
-            Input::Nack { requester: asked, task, next_step: back, rest: hold, reason: None }
+            Input::Nack { requester, task, next_step: back, rest: hold, reason: None }
         }
         WorkerCommand::Touch { over, hold } => {
-            Input::Touch { requester: asked, task, request_over: over, rest: hold }
+            Input::Touch { requester, task, request_over: over, rest: hold }
         }
     }
 }

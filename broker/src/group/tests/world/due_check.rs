@@ -31,10 +31,10 @@ impl DueCheck {
     }
 
     /// Checks the release of a page.
-    pub(super) fn check_release(&self, told: &ReceivedTask) -> CheckResult {
-        let due = self.0.get(&told.url).copied().unwrap_or_default();
-        Promise::NeverBeforeDue.holds(told.at >= due, || {
-            format!("{} is released {} before it is due", told.url, between(told.at, due))
+    pub(super) fn check_release(&self, received: &ReceivedTask) -> CheckResult {
+        let due = self.0.get(&received.url).copied().unwrap_or_default();
+        Promise::NeverBeforeDue.holds(received.at >= due, || {
+            format!("{} is released {} before it is due", received.url, between(received.at, due))
         })
     }
 }

@@ -50,31 +50,31 @@ struct OrderCounts {
 #[test]
 #[expect(clippy::print_stdout, reason = "prints what was tried")]
 fn task_survives_all_orders_of_events() {
-    let (mut lives, mut came) = (0, OrderCounts::default());
+    let (mut runs, mut counts) = (0, OrderCounts::default());
     let seeds = seeds();
     let to_the_end = seeds.end - seeds.start > RUNS;
     for order in permutations(&EVENTS) {
         for half_open in [false, true] {
-            simulate_order(&order, half_open, None, to_the_end, &mut came);
-            lives += 1;
+            simulate_order(&order, half_open, None, to_the_end, &mut counts);
+            runs += 1;
             let ends =
                 [(CrashKind::Process, false), (CrashKind::Process, true), (CrashKind::Power, true)];
             for (end, is_written) in ends {
                 for writes in 1.. {
                     let doom = PlannedCrash { writes, end, is_written };
-                    let before = came.crashed;
-                    simulate_order(&order, half_open, Some(doom), to_the_end, &mut came);
-                    lives += 1;
-                    if came.crashed == before {
+                    let before = counts.crashed;
+                    simulate_order(&order, half_open, Some(doom), to_the_end, &mut counts);
+                    runs += 1;
+                    if counts.crashed == before {
                         break; // It has no more writes than that.
                     }
                 }
             }
         }
     }
-    println!("{lives} runs of one task: {came:?}");
+    println!("{runs} runs of one task: {counts:?}");
     assert_eq!(permutations(&EVENTS).len(), 120);
-    assert!(came.taken > 1000 && came.stale > 1000 && came.crashed > 1000, "{came:?}");
+    assert!(counts.taken > 1000 && counts.stale > 1000 && counts.crashed > 1000, "{counts:?}");
 }
 
 /// One run: the events, and then everything until all is done.
@@ -83,7 +83,7 @@ fn simulate_order(
     half_open: bool,
     doom: Option<PlannedCrash>,
     to_the_end: bool,
-    came: &mut OrderCounts,
+    counts: &mut OrderCounts,
 ) {
     let nature = WorldOptions {
         clock_jumps: false,
@@ -93,8 +93,8 @@ fn simulate_order(
         traced: true,
     };
     let mut world = World::new(7, nature);
-    let lived = world.follow(order, half_open, doom, to_the_end, came);
-    if let Err(broken) = lived {
+    let outcome = world.follow(order, half_open, doom, to_the_end, counts);
+    if let Err(broken) = outcome {
         let trace = world.trace.unwrap_or_default().join("\n");
         panic!("{trace}\n{order:?} half_open={half_open} {doom:?}: {broken}");
     }
@@ -120,7 +120,7 @@ impl World {
         half_open: bool,
         doom: Option<PlannedCrash>,
         to_the_end: bool,
-        came: &mut OrderCounts,
+        counts: &mut OrderCounts,
     ) -> CheckResult {
         (self.is_faulty, self.is_scripted, self.local_worker) = (false, true, None);
         self.workers.truncate(OTHER + 1);
@@ -154,10 +154,10 @@ impl World {
             self.planned_crash = None;
         }
         self.finish_everything()?;
-        came.crashed += u32::from(self.totals.crashes > 0);
+        counts.crashed += u32::from(self.totals.crashes > 0);
         let is_taken = self.answered.iter().any(|(_, answered)| *answered == task);
-        came.taken += u32::from(is_taken);
-        came.stale += u32::from(!is_taken);
+        counts.taken += u32::from(is_taken);
+        counts.stale += u32::from(!is_taken);
         Ok(())
     }
 
@@ -181,8 +181,8 @@ impl World {
     /// The holder's request ends, and it answers.
     fn answer(&mut self, task: &TaskId, links: bool) -> CheckResult {
         self.end_request(task);
-        let say = WorkerCommand::ack(Outcome::Done, links);
-        self.schedule_answer(0, HOLDER, task, say)
+        let command = WorkerCommand::ack(Outcome::Done, links);
+        self.schedule_answer(0, HOLDER, task, command)
     }
 
     /// Time passes until the lease expires; the request has ended by then.

@@ -47,9 +47,9 @@ struct Lease {
 
 impl FairnessCheck {
     /// A task was sent to a member; it may be lost on the way.
-    pub(super) fn lease(&mut self, told: &ReceivedTask, member: MemberId) {
-        let (host, until) = (told.host(), told.until);
-        self.leases.insert(told.id.clone(), Lease { member, host, until });
+    pub(super) fn lease(&mut self, received: &ReceivedTask, member: MemberId) {
+        let (host, until) = (received.host(), received.until);
+        self.leases.insert(received.id.clone(), Lease { member, host, until });
     }
 
     /// The lease of a task has a new end.
@@ -121,21 +121,21 @@ impl FairnessCheck {
     /// Checks and counts a release.
     pub(super) fn take(
         &mut self,
-        told: &ReceivedTask,
+        received: &ReceivedTask,
         looks: &AnnouncementCheck,
         passes: &PassCheck,
     ) -> CheckResult {
-        if told.is_next_request() {
+        if received.is_next_request() {
             return Ok(());
         }
-        let host = host_number(&told.url);
-        for lane in [None, told.job.clone()] {
+        let host = host_number(&received.url);
+        for lane in [None, received.job.clone()] {
             self.passed_over.remove(&(host, lane.clone()));
-            self.away.insert((lane, told.url.clone()));
+            self.away.insert((lane, received.url.clone()));
         }
         let waiting: Vec<Lane> = self.waiting_on(host, looks, passes);
         self.passed_over.retain(|(other, lane), _| *other != host || waiting.contains(lane));
-        for lane in waiting.into_iter().filter(|lane| *lane != told.job) {
+        for lane in waiting.into_iter().filter(|lane| *lane != received.job) {
             let others = self.passed_over.entry((host, lane.clone())).or_default();
             *others += 1;
             Promise::NoStarvation.holds(*others <= OTHERS_MAX, || {

@@ -86,37 +86,37 @@ enum WorldEvent {
     RequestEnds {
         host: String,
         worker: usize,
-        life: u64,
+        incarnation: u64,
         task: TaskId,
     },
     /// A worker sends its answer for a task.
-    Speaks {
+    WorkerAnswers {
         worker: usize,
         task: TaskId,
     },
     /// The broker notices the end of a connection.
-    Gone {
+    Disconnected {
         conn: ConnId,
     },
-    Returns {
+    WorkerReturns {
         worker: usize,
     },
     /// In that start of the broker, the disk has synced everything before `upto`.
     Synced {
-        life: u64,
+        start_number: u64,
         upto: u64,
     },
     /// An announcement is durable on its topic.
-    Safe {
-        life: u64,
+    EventDurable {
+        start_number: u64,
         serial: u64,
         topic: &'static str,
     },
     /// A broker that was paused continues.
-    Moves {
-        life: u64,
+    BrokerResumes {
+        start_number: u64,
     },
-    Starts {
+    BrokerStarts {
         end: CrashKind,
         started: ClockStamp,
         last: Moment,
@@ -372,20 +372,26 @@ impl World {
         match happening {
             WorldEvent::Step => self.step(),
             WorldEvent::Takes => self.consume_events(),
-            WorldEvent::RequestEnds { host, worker, life, task } => {
-                self.request_ends(&host, worker, life, &task)
+            WorldEvent::RequestEnds { host, worker, incarnation, task } => {
+                self.request_ends(&host, worker, incarnation, &task)
             }
-            WorldEvent::Speaks { worker, task } => self.send_answer(worker, &task),
-            WorldEvent::Gone { conn } => {
+            WorldEvent::WorkerAnswers { worker, task } => self.send_answer(worker, &task),
+            WorldEvent::Disconnected { conn } => {
                 self.feed(Input::Disconnected { conn }, CommandOrigin::Nothing)
             }
-            WorldEvent::Returns { worker } => self.reconnect_worker(worker),
-            WorldEvent::Synced { life, upto } => self.synced(life, upto),
-            WorldEvent::Safe { life, serial, topic } if life == self.broker.start_number() => self
-                .feed(Input::Published { serial, topic, seq: Seq(serial) }, CommandOrigin::Nothing),
-            WorldEvent::Safe { .. } => Ok(()),
-            WorldEvent::Moves { life } => self.resume_broker(life),
-            WorldEvent::Starts { end, started, last } => self.start(end, started, last),
+            WorldEvent::WorkerReturns { worker } => self.reconnect_worker(worker),
+            WorldEvent::Synced { start_number, upto } => self.synced(start_number, upto),
+            WorldEvent::EventDurable { start_number, serial, topic }
+                if start_number == self.broker.start_number() =>
+            {
+                self.feed(
+                    Input::Published { serial, topic, seq: Seq(serial) },
+                    CommandOrigin::Nothing,
+                )
+            }
+            WorldEvent::EventDurable { .. } => Ok(()),
+            WorldEvent::BrokerResumes { start_number } => self.resume_broker(start_number),
+            WorldEvent::BrokerStarts { end, started, last } => self.start(end, started, last),
             WorldEvent::Publishes { payload } => {
                 self.publish(&payload);
                 Ok(())
@@ -410,7 +416,7 @@ impl World {
         self.schedule(pause_ms, WorldEvent::Step);
         self.note_losses();
         let could = !self.is_paused
-            && matches!(self.broker.state, BrokerState::Moves)
+            && matches!(self.broker.state, BrokerState::Running)
             && self.any_has_credit();
         self.fairness_check.check_idle(self.now, could, &self.hosts, &self.announcement_check)?;
         if self.totals.releases * HOUR_MS < RELEASES * self.now.0 {
@@ -495,36 +501,36 @@ impl World {
     /// The group may act on an output, even if a crash can still undo it.
     fn mark_decided(&mut self, unsent: &SimulatedOutput) {
         if let SimulatedOutput::Answer {
-            said: CommandOrigin::Task { told, say, .. },
+            origin: CommandOrigin::Task { received, command, .. },
             answer: Ok(_),
             at,
         } = unsent
         {
-            self.answer_is_decided(told, say, *at);
+            self.answer_is_decided(received, command, *at);
         }
     }
 
     /// An output is safe: the group cannot forget it any more, even if its receiver is gone.
     fn output_is_safe(&mut self, unsent: &SimulatedOutput) -> CheckResult {
         match unsent {
-            SimulatedOutput::Taken { order, wishes, at } => {
-                for wish in wishes {
-                    self.fetch_requested(wish, *order, *at);
+            SimulatedOutput::Taken { order, fetches, at } => {
+                for fetch in fetches {
+                    self.fetch_requested(fetch, *order, *at);
                 }
                 Ok(())
             }
-            SimulatedOutput::Task { told, to: Some(member), .. } => {
-                self.due_check.check_release(told)?;
-                self.passes.check_depth(told)?;
-                self.priority_check.take(told)?;
-                self.fairness_check.lease(told, *member);
-                self.fairness_check.take(told, &self.announcement_check, &self.passes)
+            SimulatedOutput::Task { received, to: Some(member), .. } => {
+                self.due_check.check_release(received)?;
+                self.passes.check_depth(received)?;
+                self.priority_check.take(received)?;
+                self.fairness_check.lease(received, *member);
+                self.fairness_check.take(received, &self.announcement_check, &self.passes)
             }
-            SimulatedOutput::Answer { said, answer, at } => {
-                Self::check_answer(said, answer, *at)?;
-                match said {
-                    CommandOrigin::Task { told, say, .. } if answer.is_ok() => {
-                        self.answer_is_safe(told, say, *at)
+            SimulatedOutput::Answer { origin, answer, at } => {
+                Self::check_answer(origin, answer, *at)?;
+                match origin {
+                    CommandOrigin::Task { received, command, .. } if answer.is_ok() => {
+                        self.answer_is_safe(received, command, *at)
                     }
                     CommandOrigin::Purge => {
                         self.announcement_check.purge();
@@ -546,10 +552,10 @@ impl World {
     }
 
     /// The group knows, since `at`, of a requested fetch.
-    fn fetch_requested(&mut self, wish: &FetchRequest, order: u64, at: Moment) {
-        let FetchRequest { url, job, after_ms, .. } = wish;
+    fn fetch_requested(&mut self, fetch: &FetchRequest, order: u64, at: Moment) {
+        let FetchRequest { url, job, after_ms, .. } = fetch;
         self.due_check.want(url, at + *after_ms);
-        self.priority_check.want(wish, at);
+        self.priority_check.want(fetch, at);
         if job.is_some() {
             return;
         }
@@ -565,11 +571,15 @@ impl World {
     fn send_output(&mut self, unsent: SimulatedOutput) -> CheckResult {
         match unsent {
             SimulatedOutput::Taken { .. } => Ok(()),
-            SimulatedOutput::Task { conn, told, to } => self.give(conn, told, to.is_some()),
-            SimulatedOutput::Answer { said, answer, at } => self.hear_answer(said, answer, at),
-            SimulatedOutput::Ended(answer) => self.told(&answer),
+            SimulatedOutput::Task { conn, received, to } => {
+                self.receive_task(conn, received, to.is_some())
+            }
+            SimulatedOutput::Answer { origin, answer, at } => {
+                self.receive_answer(origin, answer, at)
+            }
+            SimulatedOutput::Ended(answer) => self.check_wait_answer(&answer),
             SimulatedOutput::Announce { serial, topic, payload } => {
-                self.hear(serial, topic, &payload)
+                self.receive_announcement(serial, topic, &payload)
             }
         }
     }

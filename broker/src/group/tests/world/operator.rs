@@ -61,9 +61,9 @@ impl World {
             18 => Operation::Drop(EntrySelection::default()),
             _ => Operation::Purge,
         };
-        let said =
+        let origin =
             if what == Operation::Purge { CommandOrigin::Purge } else { CommandOrigin::Nothing };
-        self.feed(Input::Operate { requester: operator(), operation: what }, said)
+        self.feed(Input::Operate { requester: operator(), operation: what }, origin)
     }
 
     /// Resumes the group and all jobs.
@@ -173,11 +173,11 @@ impl World {
 
     pub(super) fn with_job(
         &mut self,
-        asked: Requester,
+        requester: Requester,
         name: &str,
         what: JobAction,
     ) -> CheckResult {
-        let said = match what {
+        let origin = match what {
             JobAction::Delete => {
                 let opened = self.passes.find(name).map_or(0, |pass| pass.opened);
                 CommandOrigin::Delete { name: name.to_owned(), opened }
@@ -185,7 +185,7 @@ impl World {
             _ => CommandOrigin::Nothing,
         };
         let name = name.parse().expect("the name is valid");
-        self.feed(Input::JobAction { requester: asked, name, action: what }, said)
+        self.feed(Input::JobAction { requester, name, action: what }, origin)
     }
 
     /// The answer to deleting a job that was opened at `opened`. It may have been deleted,
@@ -215,7 +215,10 @@ impl World {
     }
 
     /// Checks that waiters are answered at once when the job is done, and not before.
-    pub(super) fn told(&mut self, answer: &Result<GroupAnswer, ProtocolError>) -> CheckResult {
+    pub(super) fn check_wait_answer(
+        &mut self,
+        answer: &Result<GroupAnswer, ProtocolError>,
+    ) -> CheckResult {
         let Ok(answer) = answer else { return Ok(()) };
         let name = answer.ok.split(' ').next().expect("split returns at least one part");
         let Some(pass) = self.passes.get_mut(name) else { return Ok(()) };
@@ -225,11 +228,16 @@ impl World {
     }
 
     /// An announcement appears on its topic, unless it is there already.
-    pub(super) fn hear(&mut self, serial: u64, topic: &'static str, payload: &str) -> CheckResult {
+    pub(super) fn receive_announcement(
+        &mut self,
+        serial: u64,
+        topic: &'static str,
+        payload: &str,
+    ) -> CheckResult {
         self.note(|| format!("{topic}: {payload}"));
         let delay_ms = self.rng.u64(..3_000);
-        let life = self.broker.start_number();
-        self.schedule(delay_ms, WorldEvent::Safe { life, serial, topic });
+        let start_number = self.broker.start_number();
+        self.schedule(delay_ms, WorldEvent::EventDurable { start_number, serial, topic });
         if !self.published.insert(serial) {
             return Ok(());
         }

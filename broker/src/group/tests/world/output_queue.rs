@@ -32,17 +32,17 @@ pub(super) enum SimulatedOutput {
     /// Requested fetches were consumed, with this decision number.
     Taken {
         order: u64,
-        wishes: Vec<FetchRequest>,
+        fetches: Vec<FetchRequest>,
         at: Moment,
     },
     /// `to`: the member, if it was released just now.
     Task {
         conn: ConnId,
-        told: ReceivedTask,
+        received: ReceivedTask,
         to: Option<MemberId>,
     },
     Answer {
-        said: CommandOrigin,
+        origin: CommandOrigin,
         answer: Result<GroupAnswer, ProtocolError>,
         at: Moment,
     },
@@ -67,7 +67,7 @@ impl SimulatedOutput {
         match self {
             Self::Task { conn, .. }
             | Self::Answer {
-                said: CommandOrigin::Task { conn, .. } | CommandOrigin::Join { conn, .. },
+                origin: CommandOrigin::Task { conn, .. } | CommandOrigin::Join { conn, .. },
                 ..
             } => *conn == own,
             _ => false,
@@ -138,9 +138,10 @@ impl World {
             }
         }
         let inputs = std::mem::take(&mut self.broker.unsafe_inputs).into_iter();
-        let lost = inputs.filter(|(mark, ..)| *mark > upto).map(|(_, input, said)| (input, said));
+        let lost =
+            inputs.filter(|(mark, ..)| *mark > upto).map(|(_, input, origin)| (input, origin));
         let mut lost: VecDeque<_> = lost.collect();
-        if let BrokerState::Still { inbox, .. } = &mut self.broker.state {
+        if let BrokerState::Paused { inbox, .. } = &mut self.broker.state {
             let waiting = std::mem::take(inbox).into_iter();
             lost.extend(waiting.filter(|(input, _)| is_repeated(input)));
         }

@@ -116,19 +116,19 @@ impl PassCheck {
     /// the job is blocked. `ticked`: the broker's time of its last tick.
     pub(super) fn check_release(
         &self,
-        told: &ReceivedTask,
+        received: &ReceivedTask,
         announced: bool,
         ticked: Moment,
     ) -> CheckResult {
-        let Some(name) = &told.job else { return Ok(()) };
-        let url = &told.url;
+        let Some(name) = &received.job else { return Ok(()) };
+        let url = &received.url;
         let Some(pass) = self.by_name.get(name) else {
             return Promise::NeverEarly
                 .holds(false, || format!("{name} has ended, but {url} was released"));
         };
-        let kept = announced || told.is_next_request() || !pass.paused;
+        let kept = announced || received.is_next_request() || !pass.paused;
         Promise::BudgetKept.holds(kept, || format!("{name} is paused, but {url} was released"))?;
-        let kept = announced || told.is_next_request() || !pass.held;
+        let kept = announced || received.is_next_request() || !pass.held;
         Promise::BudgetKept.holds(kept, || format!("{name} is open, but {url} was released"))?;
         let kept = pass.ends.is_none_or(|ends| ticked <= ends);
         Promise::BudgetKept
@@ -137,9 +137,9 @@ impl PassCheck {
     }
 
     /// Checks the depth of a released page.
-    pub(super) fn check_depth(&self, told: &ReceivedTask) -> CheckResult {
-        let ReceivedTask { url, depth, .. } = told;
-        let Some(pass) = told.job.as_ref().and_then(|name| self.by_name.get(name)) else {
+    pub(super) fn check_depth(&self, received: &ReceivedTask) -> CheckResult {
+        let ReceivedTask { url, depth, .. } = received;
+        let Some(pass) = received.job.as_ref().and_then(|name| self.by_name.get(name)) else {
             return Ok(());
         };
         let max = pass.settings.depth_max.unwrap_or(u32::MAX);
@@ -156,11 +156,11 @@ impl PassCheck {
     pub(super) fn answered(
         &mut self,
         name: &str,
-        told: &ReceivedTask,
+        received: &ReceivedTask,
         outcome: Outcome,
         with_links: bool,
     ) -> CheckResult {
-        let ReceivedTask { url, depth, .. } = told;
+        let ReceivedTask { url, depth, .. } = received;
         let Some(pass) = self.by_name.get_mut(name).filter(|pass| !pass.done) else {
             let what = || format!("{name} is done, but then {url} is answered");
             return Promise::NeverEarly.holds(false, what);

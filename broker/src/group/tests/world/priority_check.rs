@@ -29,7 +29,7 @@ pub(super) struct PriorityCheck {
     rest_until: BTreeMap<u64, Moment>,
     /// All hosts may be resting until then.
     all_rest_until: Moment,
-    wishes: u64,
+    fetches: u64,
 }
 
 /// What decides the order of a page.
@@ -51,15 +51,15 @@ impl PagePriority {
 
 impl PriorityCheck {
     /// The group knows of a request since `at`.
-    pub(super) fn want(&mut self, wish: &FetchRequest, at: Moment) {
-        self.wishes += 1;
-        if is_linked(&wish.url) || self.begun.contains(&wish.url) {
+    pub(super) fn want(&mut self, fetch: &FetchRequest, at: Moment) {
+        self.fetches += 1;
+        if is_linked(&fetch.url) || self.begun.contains(&fetch.url) {
             return;
         }
-        let (due, is_timed) = (at + wish.after_ms, wish.after_ms > 0);
-        let new = PagePriority { prio: wish.prio, number: self.wishes, due, is_timed };
-        let lane = self.waiting.entry((host_number(&wish.url), wish.job.clone())).or_default();
-        let rank = lane.entry(wish.url.clone()).or_insert(new);
+        let (due, is_timed) = (at + fetch.after_ms, fetch.after_ms > 0);
+        let new = PagePriority { prio: fetch.prio, number: self.fetches, due, is_timed };
+        let lane = self.waiting.entry((host_number(&fetch.url), fetch.job.clone())).or_default();
+        let rank = lane.entry(fetch.url.clone()).or_insert(new);
         rank.prio = rank.prio.max(new.prio);
         rank.due = rank.due.min(due);
         rank.is_timed &= is_timed;
@@ -91,38 +91,40 @@ impl PriorityCheck {
     }
 
     /// The group knows since `at` how a task was answered.
-    pub(super) fn ended(&mut self, told: &ReceivedTask, is_final: bool, at: Moment) {
-        let host = host_number(&told.url);
+    pub(super) fn ended(&mut self, received: &ReceivedTask, is_final: bool, at: Moment) {
+        let host = host_number(&received.url);
         self.rest_until.insert(host, at + REST_MS_MAX);
         if is_final {
-            self.open.remove(&(host, told.id.entry));
+            self.open.remove(&(host, received.id.entry));
         }
     }
 
     /// Checks a release.
-    pub(super) fn take(&mut self, told: &ReceivedTask) -> CheckResult {
-        let host = host_number(&told.url);
+    pub(super) fn take(&mut self, received: &ReceivedTask) -> CheckResult {
+        let host = host_number(&received.url);
         if host >= HOSTS {
-            self.open.insert((host, told.id.entry));
+            self.open.insert((host, received.id.entry));
         }
-        self.begun.insert(told.url.clone());
-        let lane = (host, told.job.clone());
-        let Some(rank) = self.waiting.get_mut(&lane).and_then(|lane| lane.remove(&told.url)) else {
+        self.begun.insert(received.url.clone());
+        let lane = (host, received.job.clone());
+        let Some(rank) = self.waiting.get_mut(&lane).and_then(|lane| lane.remove(&received.url))
+        else {
             return Ok(());
         };
         let mut before = self.waiting[&lane].iter().filter(|(_, other)| {
-            let is_due = other.due <= told.at;
+            let is_due = other.due <= received.at;
             is_due && other.goes_before(&rank)
         });
         let before = before.next();
-        Promise::PriorityKept
-            .holds(before.is_none(), || format!("{} {rank:?} goes before {before:?}", told.url))?;
-        if told.job.is_some() {
+        Promise::PriorityKept.holds(before.is_none(), || {
+            format!("{} {rank:?} goes before {before:?}", received.url)
+        })?;
+        if received.job.is_some() {
             return Ok(());
         }
-        let urgent = self.lonely_free_at(told.at).find(|(_, other)| other.prio > rank.prio);
+        let urgent = self.lonely_free_at(received.at).find(|(_, other)| other.prio > rank.prio);
         Promise::PriorityKept.holds(urgent.is_none(), || {
-            format!("{} {rank:?} goes before {urgent:?} of another host", told.url)
+            format!("{} {rank:?} goes before {urgent:?} of another host", received.url)
         })
     }
 

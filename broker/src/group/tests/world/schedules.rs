@@ -56,7 +56,7 @@ impl World {
             let most_ms = 2 * every_ms + SLACK_MS;
             Promise::AllFinishes.holds(self.now.since(begun) <= most_ms, || {
                 let ago = between(begun, self.now);
-                format!("{url} is due every {every_ms} ms, and was asked for {ago} ago")
+                format!("{url} is due every {every_ms} ms, and was last requested {ago} ago")
             })?;
             self.publish(&format!("{url} every=0"));
         }

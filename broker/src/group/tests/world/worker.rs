@@ -25,23 +25,23 @@ pub(super) struct Worker {
     pub(super) member: MemberId,
     pub(super) conn: Option<ConnId>,
     /// Increased when the worker is killed.
-    life: u64,
+    incarnation: u64,
     tasks: BTreeMap<TaskId, HeldTask>,
     /// Credits that it requested on this connection, oldest first. The first one was confirmed.
     credits: Vec<u32>,
-    last_said: Moment,
+    last_sent: Moment,
     /// When a lease of it last expired.
     lost_at: Moment,
 }
 
 /// A task that a worker holds.
 struct HeldTask {
-    told: ReceivedTask,
+    received: ReceivedTask,
     request: RequestState,
     /// The answer that it will send.
-    say: Option<WorkerCommand>,
+    command: Option<WorkerCommand>,
     /// Whether it has sent the answer on this connection.
-    is_said: bool,
+    is_sent: bool,
     /// Whether it has sent the answer before, without learning the result.
     may_be_stale: bool,
 }
@@ -61,10 +61,10 @@ impl Worker {
         Self {
             member,
             conn: None,
-            life: 0,
+            incarnation: 0,
             tasks: BTreeMap::new(),
             credits: Vec::new(),
-            last_said: Moment(0),
+            last_sent: Moment(0),
             lost_at: Moment(0),
         }
     }
@@ -83,7 +83,7 @@ impl Worker {
 
     /// End of its lease of a task.
     pub(super) fn lease_of(&self, task: &TaskId) -> Option<Moment> {
-        self.tasks.get(task).map(|held| held.told.until)
+        self.tasks.get(task).map(|held| held.received.until)
     }
 
     /// Ends its open request for a task. Returns the host.
@@ -93,40 +93,45 @@ impl Worker {
             return None;
         }
         held.request = RequestState::Ended;
-        Some(held.told.host())
+        Some(held.received.host())
     }
 
     fn held(&self, now: Moment) -> usize {
         let is_held =
-            |held: &&HeldTask| held.told.until > now && !held.is_said && !held.may_be_stale;
+            |held: &&HeldTask| held.received.until > now && !held.is_sent && !held.may_be_stale;
         self.tasks.values().filter(is_held).count()
     }
 }
 
 impl World {
     /// A worker receives a task.
-    pub(super) fn give(&mut self, conn: ConnId, told: ReceivedTask, is_new: bool) -> CheckResult {
+    pub(super) fn receive_task(
+        &mut self,
+        conn: ConnId,
+        received: ReceivedTask,
+        is_new: bool,
+    ) -> CheckResult {
         let Some(index) = self.workers.iter().position(|worker| worker.conn == Some(conn)) else {
             return Ok(()); // Nobody is there any more.
         };
         let worker = &mut self.workers[index];
-        if let Some(held) = worker.tasks.get_mut(&told.id) {
-            held.told.until = held.told.until.max(told.until);
+        if let Some(held) = worker.tasks.get_mut(&received.id) {
+            held.received.until = held.received.until.max(received.until);
             return Ok(());
         }
-        let (id, at, until) = (told.id.clone(), told.at, told.until);
-        let (request, host) = (told.request().to_owned(), told.host());
+        let (id, at, until) = (received.id.clone(), received.at, received.until);
+        let (request, host) = (received.request().to_owned(), received.host());
         let mut held = HeldTask {
-            told,
+            received,
             request: RequestState::Unmade,
-            say: None,
-            is_said: false,
+            command: None,
+            is_sent: false,
             may_be_stale: false,
         };
         self.begun.insert(request.clone(), self.now);
         // It does not begin a task that it receives too late.
         if until.since(self.now) < 10 || (!self.is_scripted && self.rng.u32(0..30) == 0) {
-            held.say = Some(if self.rng.bool() || held.told.is_next_request() {
+            held.command = Some(if self.rng.bool() || held.received.is_next_request() {
                 WorkerCommand::Nack {
                     back: RetryMode::Uncounted { after_ms: None },
                     hold: KeyRest::default(),
@@ -136,7 +141,7 @@ impl World {
                 WorkerCommand::ack(self.rng.choice(unasked).expect("the list is not empty"), false)
             });
             worker.tasks.insert(id.clone(), held);
-            self.schedule(0, WorldEvent::Speaks { worker: index, task: id });
+            self.schedule(0, WorldEvent::WorkerAnswers { worker: index, task: id });
             return self.check_credit(index, is_new);
         }
         held.request = RequestState::Open;
@@ -152,8 +157,11 @@ impl World {
         let left_ms = until.since(self.now);
         let most_ms = if self.rng.u32(0..8) == 0 && self.is_faulty { left_ms } else { 1500 };
         let lasts_ms = self.rng.u64(1..most_ms.min(left_ms));
-        let life = self.workers[index].life;
-        self.schedule(lasts_ms, WorldEvent::RequestEnds { host, worker: index, life, task: id });
+        let incarnation = self.workers[index].incarnation;
+        self.schedule(
+            lasts_ms,
+            WorldEvent::RequestEnds { host, worker: index, incarnation, task: id },
+        );
         Ok(())
     }
 
@@ -172,10 +180,10 @@ impl World {
         &mut self,
         host: &str,
         index: usize,
-        life: u64,
+        incarnation: u64,
         task: &TaskId,
     ) -> CheckResult {
-        let is_alive = self.workers[index].life == life;
+        let is_alive = self.workers[index].incarnation == incarnation;
         if !is_alive && self.is_own(index) {
             return Ok(()); // It ended with the broker.
         }
@@ -184,31 +192,32 @@ impl World {
             return Ok(());
         };
         held.request = RequestState::Ended;
-        held.told.has_ended = true;
-        let told = held.told.clone();
-        self.decide(index, &told)
+        held.received.has_ended = true;
+        let received = held.received.clone();
+        self.decide(index, &received)
     }
 
     /// A worker chooses its answer for a task.
-    fn decide(&mut self, index: usize, told: &ReceivedTask) -> CheckResult {
+    fn decide(&mut self, index: usize, received: &ReceivedTask) -> CheckResult {
         let hold = self.any_hold();
-        let say = match self.rng.u32(0..100) {
-            _ if told.is_elsewhere() => {
-                WorkerCommand::Nack { back: RetryMode::OtherUrl { url: told.url.clone() }, hold }
-            }
+        let command = match self.rng.u32(0..100) {
+            _ if received.is_elsewhere() => WorkerCommand::Nack {
+                back: RetryMode::OtherUrl { url: received.url.clone() },
+                hold,
+            },
             0..8 => WorkerCommand::Nack { back: RetryMode::Counted { after_ms: None }, hold },
             8..14 => {
                 let host = self.rng.u64(0..HOSTS);
                 let robots = format!("http://h{host}.org/robots.txt");
-                let url = if self.rng.bool() { told.url.clone() } else { robots };
+                let url = if self.rng.bool() { received.url.clone() } else { robots };
                 WorkerCommand::Nack { back: RetryMode::OtherUrl { url }, hold }
             }
             14..17 if self.is_faulty => {
                 // Stalls past its lease and answers then.
                 self.totals.faults += 1;
                 let late_ms = LEASE_MS + self.rng.u64(..5_000);
-                let say = WorkerCommand::Ack { outcome: Outcome::Done, hold, links: true };
-                return self.schedule_answer(late_ms, index, &told.id, say);
+                let command = WorkerCommand::Ack { outcome: Outcome::Done, hold, links: true };
+                return self.schedule_answer(late_ms, index, &received.id, command);
             }
             17..35 => WorkerCommand::Touch { over: self.rng.u32(0..4) > 0, hold },
             35..38 => {
@@ -218,7 +227,7 @@ impl World {
             }
             _ => WorkerCommand::Ack { outcome: Outcome::Done, hold, links: true },
         };
-        self.schedule_answer(0, index, &told.id, say)
+        self.schedule_answer(0, index, &received.id, command)
     }
 
     fn any_hold(&mut self) -> KeyRest {
@@ -234,15 +243,15 @@ impl World {
         ms: u64,
         index: usize,
         task: &TaskId,
-        say: WorkerCommand,
+        command: WorkerCommand,
     ) -> CheckResult {
         if let Some(held) = self.workers[index].tasks.get_mut(task) {
-            held.say = Some(say);
+            held.command = Some(command);
         }
         if ms == 0 {
             return self.send_answer(index, task);
         }
-        self.schedule(ms, WorldEvent::Speaks { worker: index, task: task.clone() });
+        self.schedule(ms, WorldEvent::WorkerAnswers { worker: index, task: task.clone() });
         Ok(())
     }
 
@@ -250,64 +259,67 @@ impl World {
     pub(super) fn send_answer(&mut self, index: usize, task: &TaskId) -> CheckResult {
         let worker = &mut self.workers[index];
         let Some(conn) = worker.conn else { return Ok(()) };
-        let asked = Requester { conn, member: worker.member, slot: slot() };
-        let Some(held) = worker.tasks.get_mut(task).filter(|held| !held.is_said) else {
+        let requester = Requester { conn, member: worker.member, slot: slot() };
+        let Some(held) = worker.tasks.get_mut(task).filter(|held| !held.is_sent) else {
             return Ok(());
         };
-        let Some(say) = held.say.clone() else { return Ok(()) };
-        held.is_said = true;
-        let (told, may_be_stale) = (held.told.clone(), held.may_be_stale);
-        worker.last_said = self.now;
-        if matches!(say, WorkerCommand::Ack { outcome: Outcome::Redirect, .. })
-            && self.announced.contains(&told.url)
+        let Some(command) = held.command.clone() else { return Ok(()) };
+        held.is_sent = true;
+        let (received, may_be_stale) = (held.received.clone(), held.may_be_stale);
+        worker.last_sent = self.now;
+        if matches!(command, WorkerCommand::Ack { outcome: Outcome::Redirect, .. })
+            && self.announced.contains(&received.url)
         {
             // The redirect target of an announced page counts as announced, too.
-            self.announced.insert(redirect_of(&told.url));
+            self.announced.insert(redirect_of(&received.url));
         }
-        let input = input_of(asked, &told, &say);
-        self.feed(input, CommandOrigin::Task { worker: index, conn, told, say, may_be_stale })
+        let input = input_of(requester, &received, &command);
+        self.feed(
+            input,
+            CommandOrigin::Task { worker: index, conn, received, command, may_be_stale },
+        )
     }
 
     /// The group acts on a worker's answer about a host. A power failure may undo that, but then
     /// all hosts rest.
     pub(super) fn answer_is_decided(
         &mut self,
-        told: &ReceivedTask,
-        say: &WorkerCommand,
+        received: &ReceivedTask,
+        command: &WorkerCommand,
         at: Moment,
     ) {
         let (WorkerCommand::Ack { hold, .. }
         | WorkerCommand::Nack { hold, .. }
-        | WorkerCommand::Touch { hold, .. }) = say;
-        self.hosts.request_rest(&told.host(), *hold, at);
-        if told.has_ended && !matches!(say, WorkerCommand::Touch { over: false, .. }) {
-            self.hosts.end_is_known(&told.host(), &told.id, at);
+        | WorkerCommand::Touch { hold, .. }) = command;
+        self.hosts.request_rest(&received.host(), *hold, at);
+        if received.has_ended && !matches!(command, WorkerCommand::Touch { over: false, .. }) {
+            self.hosts.end_is_known(&received.host(), &received.id, at);
         }
     }
 
     /// A worker's answer for a held task is safe: the group cannot forget it.
     pub(super) fn answer_is_safe(
         &mut self,
-        told: &ReceivedTask,
-        say: &WorkerCommand,
+        received: &ReceivedTask,
+        command: &WorkerCommand,
         at: Moment,
     ) -> CheckResult {
-        if !matches!(say, WorkerCommand::Touch { .. }) {
-            self.priority_check.ended(told, matches!(say, WorkerCommand::Ack { .. }), at);
+        if !matches!(command, WorkerCommand::Touch { .. }) {
+            self.priority_check.ended(received, matches!(command, WorkerCommand::Ack { .. }), at);
         }
-        if let WorkerCommand::Touch { .. } = say {
-            self.fairness_check.extend(&told.id, at + LEASE_MS);
+        if let WorkerCommand::Touch { .. } = command {
+            self.fairness_check.extend(&received.id, at + LEASE_MS);
             return Ok(());
         }
-        self.fairness_check.release(&told.id);
-        self.released.remove(&told.id);
-        if let WorkerCommand::Ack { outcome, links, .. } = say {
-            self.announcement_check.ended(&told.url, told.released);
-            if let Some(name) = &told.job {
-                self.passes.answered(name, told, *outcome, *links)?;
+        self.fairness_check.release(&received.id);
+        self.released.remove(&received.id);
+        if let WorkerCommand::Ack { outcome, links, .. } = command {
+            self.announcement_check.ended(&received.url, received.released);
+            if let Some(name) = &received.job {
+                self.passes.answered(name, received, *outcome, *links)?;
             }
             if *outcome == Outcome::Redirect {
-                self.due_check.want(&redirect_of(&told.url), at);
+                self.due_check.want(&redirect_of(&received.url), at);
             }
         }
         Ok(())
@@ -315,19 +327,19 @@ impl World {
 
     /// Checks that only ids of held tasks are accepted.
     pub(super) fn check_answer(
-        said: &CommandOrigin,
+        origin: &CommandOrigin,
         answer: &Result<GroupAnswer, ProtocolError>,
         at: Moment,
     ) -> CheckResult {
         let code = answer.as_ref().err().map(|error| error.code);
-        match said {
+        match origin {
             CommandOrigin::Lie(id) => Promise::IdsHold.holds(code == Some(Code::Stale), || {
                 format!("{id} is not held by the sender, and got {answer:?}")
             }),
-            CommandOrigin::Task { told, may_be_stale, .. } => {
-                let in_time = at < told.until && !may_be_stale;
+            CommandOrigin::Task { received, may_be_stale, .. } => {
+                let in_time = at < received.until && !may_be_stale;
                 Promise::IdsHold.holds(code != Some(Code::Stale) || !in_time, || {
-                    format!("{} is held until {}, but stale at {at}", told.id, told.until)
+                    format!("{} is held until {}, but stale at {at}", received.id, received.until)
                 })
             }
             _ => Ok(()),
@@ -335,13 +347,13 @@ impl World {
     }
 
     /// A worker receives the result of its command.
-    pub(super) fn hear_answer(
+    pub(super) fn receive_answer(
         &mut self,
-        said: CommandOrigin,
+        origin: CommandOrigin,
         answer: Result<GroupAnswer, ProtocolError>,
         at: Moment,
     ) -> CheckResult {
-        match said {
+        match origin {
             CommandOrigin::Join { worker, conn } => {
                 let joined = answer.expect("JOIN is not rejected").ok;
                 let since = field_number(&joined, "since").unwrap_or_default();
@@ -355,11 +367,11 @@ impl World {
                 }
                 Ok(())
             }
-            CommandOrigin::Task { worker, conn, told, say, .. } => {
+            CommandOrigin::Task { worker, conn, received, command, .. } => {
                 if self.workers[worker].conn != Some(conn) {
                     return Ok(());
                 }
-                self.go_on(worker, &told, &say, answer, at)
+                self.go_on(worker, &received, &command, answer, at)
             }
             _ => Ok(()),
         }
@@ -368,57 +380,57 @@ impl World {
     fn go_on(
         &mut self,
         index: usize,
-        told: &ReceivedTask,
-        say: &WorkerCommand,
+        received: &ReceivedTask,
+        command: &WorkerCommand,
         answer: Result<GroupAnswer, ProtocolError>,
         at: Moment,
     ) -> CheckResult {
         let worker = &mut self.workers[index];
-        let Some(held) = worker.tasks.get_mut(&told.id) else { return Ok(()) };
-        match (say, answer) {
+        let Some(held) = worker.tasks.get_mut(&received.id) else { return Ok(()) };
+        match (command, answer) {
             (WorkerCommand::Touch { over, .. }, Ok(_)) => {
-                (held.say, held.is_said, held.may_be_stale) = (None, false, false);
-                held.told.until = held.told.until.max(at + LEASE_MS);
+                (held.command, held.is_sent, held.may_be_stale) = (None, false, false);
+                held.received.until = held.received.until.max(at + LEASE_MS);
                 if *over {
                     held.request = RequestState::Over;
                 }
                 let stores_ms = self.rng.u64(1..3_000);
-                let say = match self.rng.u32(0..16) {
+                let command = match self.rng.u32(0..16) {
                     0 if *over => WorkerCommand::ack(Outcome::Scope, false),
                     1 if *over => WorkerCommand::ack(Outcome::Trap, false),
                     _ => WorkerCommand::ack(Outcome::Done, true),
                 };
-                self.schedule_answer(stores_ms, index, &told.id, say)
+                self.schedule_answer(stores_ms, index, &received.id, command)
             }
             (WorkerCommand::Ack { .. }, Err(error))
                 if error.code == Code::Limit && self.rng.bool() =>
             {
                 // The group has no room for the links, which the worker will find again.
-                held.is_said = false;
+                held.is_sent = false;
                 let back = RetryMode::Uncounted { after_ms: Some(self.rng.u64(..60_000)) };
-                let say = if held.request == RequestState::Over {
+                let command = if held.request == RequestState::Over {
                     WorkerCommand::Nack { back, hold: KeyRest::default() }
                 } else {
                     WorkerCommand::Touch { over: true, hold: KeyRest::default() }
                 };
-                self.schedule_answer(1, index, &told.id, say)
+                self.schedule_answer(1, index, &received.id, command)
             }
             (_, Err(error)) if error.code == Code::Limit => {
                 // It has requested robots.txt often enough; it still holds the task.
-                held.is_said = false;
-                let say = WorkerCommand::ack(Outcome::Failed, false);
-                self.schedule_answer(1, index, &told.id, say)
+                held.is_sent = false;
+                let command = WorkerCommand::ack(Outcome::Failed, false);
+                self.schedule_answer(1, index, &received.id, command)
             }
             (WorkerCommand::Ack { outcome, links, .. }, Ok(answer)) => {
-                worker.tasks.remove(&told.id);
-                self.answered.push((index, told.id.clone()));
+                worker.tasks.remove(&received.id);
+                self.answered.push((index, received.id.clone()));
                 let counts = AckAnswer::parse(&answer.ok).expect("the answer to an ACK");
-                let staged = staged(&told.url, *outcome, *links).len() as u64;
+                let staged = staged(&received.url, *outcome, *links).len() as u64;
                 assert_eq!(counts.new + counts.known + counts.refused, staged);
                 Ok(())
             }
             _ => {
-                worker.tasks.remove(&told.id);
+                worker.tasks.remove(&received.id);
                 Ok(())
             }
         }
@@ -437,17 +449,17 @@ impl World {
         self.note(|| format!("-- worker {index} vanishes"));
         // The broker may notice this only after the worker has returned.
         let unheard_ms = if self.rng.bool() { 0 } else { self.rng.u64(..10_000) };
-        self.schedule(unheard_ms, WorldEvent::Gone { conn });
+        self.schedule(unheard_ms, WorldEvent::Disconnected { conn });
         let away_ms = if self.rng.bool() { 2_000 } else { 2 * LEASE_MS };
         let away_ms = self.rng.u64(1..away_ms);
-        self.schedule(away_ms, WorldEvent::Returns { worker: index });
+        self.schedule(away_ms, WorldEvent::WorkerReturns { worker: index });
     }
 
     fn forget_everything(&mut self, index: usize) {
         let member = MemberId(self.rng.u128(..));
         let worker = &mut self.workers[index];
         worker.tasks.clear();
-        worker.life += 1;
+        worker.incarnation += 1;
         worker.member = member;
     }
 
@@ -456,7 +468,7 @@ impl World {
         worker.conn = None;
         worker.credits.clear();
         for held in worker.tasks.values_mut() {
-            held.may_be_stale |= std::mem::take(&mut held.is_said);
+            held.may_be_stale |= std::mem::take(&mut held.is_sent);
         }
     }
 
@@ -468,14 +480,14 @@ impl World {
                     .tasks
                     .values()
                     .filter(|held| held.request == RequestState::Open);
-                open.for_each(|held| self.hosts.end(&held.told.host(), self.now));
+                open.for_each(|held| self.hosts.end(&held.received.host(), self.now));
                 self.forget_everything(index);
             }
             if self.workers[index].conn.is_some() {
                 self.lose_conn(index);
                 let away_ms = if self.rng.bool() { 100 } else { 5_000 };
                 let away_ms = self.rng.u64(..away_ms);
-                self.schedule(away_ms, WorldEvent::Returns { worker: index });
+                self.schedule(away_ms, WorldEvent::WorkerReturns { worker: index });
             }
         }
     }
@@ -491,7 +503,7 @@ impl World {
             return Ok(());
         }
         if matches!(self.broker.state, BrokerState::Down { .. }) {
-            self.schedule(300, WorldEvent::Returns { worker: index });
+            self.schedule(300, WorldEvent::WorkerReturns { worker: index });
             return Ok(());
         }
         self.workers[index].conn = Some(ConnId(self.next_conn));
@@ -510,12 +522,9 @@ impl World {
             worker.credits.push(0);
         }
         worker.credits.push(credit);
-        worker.last_said = self.now;
-        let asked = Requester { conn, member: worker.member, slot: slot() };
-        self.feed(
-            Input::Join { requester: asked, credit },
-            CommandOrigin::Join { worker: index, conn },
-        )
+        worker.last_sent = self.now;
+        let requester = Requester { conn, member: worker.member, slot: slot() };
+        self.feed(Input::Join { requester, credit }, CommandOrigin::Join { worker: index, conn })
     }
 
     pub(super) fn change_credit(&mut self) -> CheckResult {
@@ -528,7 +537,7 @@ impl World {
     pub(super) fn ping(&mut self) -> CheckResult {
         let index = self.rng.usize(0..self.workers.len());
         let Some(conn) = self.workers[index].conn else { return Ok(()) };
-        self.workers[index].last_said = self.now;
+        self.workers[index].last_sent = self.now;
         self.feed(Input::Activity { conn }, CommandOrigin::Nothing)
     }
 
@@ -564,20 +573,20 @@ impl World {
     fn send_false_answer(&mut self, index: usize, task: TaskId) -> CheckResult {
         let worker = &mut self.workers[index];
         let Some(conn) = worker.conn else { return Ok(()) };
-        worker.last_said = self.now;
+        worker.last_sent = self.now;
         self.totals.faults += 1;
-        let asked = Requester { conn, member: worker.member, slot: slot() };
+        let requester = Requester { conn, member: worker.member, slot: slot() };
         let hold = KeyRest::default();
         let id = task.clone();
         let input = match self.rng.u32(0..3) {
-            0 => Input::Touch { requester: asked, task, request_over: true, rest: hold },
+            0 => Input::Touch { requester, task, request_over: true, rest: hold },
             1 => {
                 let back = RetryMode::Counted { after_ms: Some(0) };
-                Input::Nack { requester: asked, task, next_step: back, rest: hold, reason: None }
+                Input::Nack { requester, task, next_step: back, rest: hold, reason: None }
             }
             _ => {
                 let (links, outcome) = (Vec::new(), Outcome::Done);
-                Input::Ack { requester: asked, task, outcome, rest: hold, links, over_limit: 0 }
+                Input::Ack { requester, task, outcome, rest: hold, links, over_limit: 0 }
             }
         };
         self.feed(input, CommandOrigin::Lie(id))
@@ -587,7 +596,7 @@ impl World {
     pub(super) fn any_has_credit(&self) -> bool {
         let has_room = |worker: &Worker| {
             let credit = *worker.credits.first().unwrap_or(&0) as usize;
-            let is_heard = worker.last_said > worker.lost_at;
+            let is_heard = worker.last_sent > worker.lost_at;
             let settled = worker.credits.len() == 1 && worker.conn.is_some();
             settled && is_heard && self.fairness_check.held_by(worker.member) < credit
         };

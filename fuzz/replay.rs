@@ -1,7 +1,7 @@
-// Included by the tests of each crate that has targets: what was kept of fuzzing is run by every
-// test command, without a fuzzer.
+// Included by the tests of each crate that has fuzz targets, so that every test run replays the
+// corpus without a fuzzer.
 
-/// Runs each target over its folder of `fuzz/corpus`.
+/// Runs each target on the inputs in its folder of `fuzz/corpus`.
 pub(super) fn run(targets: &[super::Target]) {
     let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus");
     for (name, target) in targets {
@@ -10,11 +10,11 @@ pub(super) fn run(targets: &[super::Target]) {
             .unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
         let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
         files.sort();
-        assert!(!files.is_empty(), "nothing was kept in {}", folder.display());
+        assert!(!files.is_empty(), "no input in {}", folder.display());
         for file in files {
             let bytes = std::fs::read(&file).unwrap();
-            let is_kept = std::panic::catch_unwind(|| target(&bytes)).is_ok();
-            assert!(is_kept, "{} breaks a rule; it is said above which", file.display());
+            let has_passed = std::panic::catch_unwind(|| target(&bytes)).is_ok();
+            assert!(has_passed, "{} fails; the panic is above", file.display());
         }
     }
 }
