@@ -88,7 +88,11 @@ pub(super) async fn read(
 }
 
 fn permissions_changed() -> ErrorResponse {
-    ProtocolError::new(Code::Unauthenticated, "your permissions have changed; send it again").into()
+    ProtocolError::new(
+        Code::Unauthenticated,
+        "your permissions changed during the request; send it again",
+    )
+    .into()
 }
 
 /// A response body that holds its memory permit until it is sent. It does not report its length,
