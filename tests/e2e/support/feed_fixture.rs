@@ -1,5 +1,5 @@
-//! A feed that nginx serves from a file, a hub that is a script, a broker that watches the feed,
-//! and what the hub verifies and delivers, which curl does in its place.
+//! A fixture for WebSub and rssCloud subscriptions: nginx serves a feed from a file, a script is
+//! the hub, a broker watches the feed, and curl sends what the hub would send.
 
 use std::fs;
 use std::net::TcpListener;
@@ -17,7 +17,7 @@ use super::process::{Server, run_at};
 use super::topic_history::ReceivedEvents;
 use super::wait::wait_until;
 
-/// Everybody who has a part.
+/// The programs and files of one test.
 pub(crate) struct FeedFixture {
     pub(crate) nginx: Nginx,
     pub(crate) hub: CallbackServer,
@@ -26,15 +26,15 @@ pub(crate) struct FeedFixture {
     pub(crate) flags: Vec<String>,
 }
 
-/// How the feed names who tells of it.
+/// Where the feed names its hub.
 pub(crate) enum HubLink {
     Header,
     Feed,
     FeedPage,
-    /// There is no feed: it is the page that has a hub.
+    /// There is no feed; the page itself names the hub.
     PageWithoutFeed,
     Cloud,
-    /// Hubs that answer like this, and then a cloud.
+    /// The feed names hubs that respond with these statuses, and an rssCloud server after them.
     SeveralHubs(&'static [&'static str]),
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn rss_feed(items: &[&str], more: &str) -> String {
     )
 }
 
-/// A page that has a hub, and no feed. What a reader of it does not see is another thing each time.
+/// A page that names a hub and has no feed. Its invisible parts change with each call.
 pub(crate) fn html_page(hub: &str, text: &str) -> String {
     static NONCE: AtomicUsize = AtomicUsize::new(0);
     let nonce = NONCE.fetch_add(1, Ordering::Relaxed);
@@ -121,7 +121,7 @@ impl FeedFixture {
         format!("{}feed.rss", self.nginx.url())
     }
 
-    /// The feed gets a new item; what names its hub stays.
+    /// Writes the feed with these items; the part that names the hub stays.
     pub(crate) fn write_items(&self, items: &[&str]) {
         let path = self.nginx.folder.path().join("feed.rss");
         let before = fs::read_to_string(&path).unwrap();
@@ -129,13 +129,13 @@ impl FeedFixture {
         fs::write(&path, rss_feed(items, more)).unwrap();
     }
 
-    /// The n-th request to the hub, from 0, as a form.
+    /// The n-th request to the hub, counted from 0, as form fields.
     #[track_caller]
     pub(crate) fn hub_request(&self, n: usize) -> FormFields {
         FormFields::parse(&self.hub.first_requests(n + 1)[n])
     }
 
-    /// How often the feed is looked at now.
+    /// The current poll interval of the feed.
     pub(crate) fn poll_interval(&self) -> Option<String> {
         let mut talk = LineConnection::connect_client(self.server.address);
         let lines = talk.request_lines("GROUP schedules crawlers");
@@ -148,7 +148,7 @@ impl FeedFixture {
         wait_until(every, || (self.poll_interval().as_deref() == Some(every)).then_some(()));
     }
 
-    /// Looks of crawlers at the feed.
+    /// How often crawlers have requested the feed.
     pub(crate) fn poll_count(&self) -> usize {
         self.request_count("/feed.rss")
     }
@@ -159,7 +159,7 @@ impl FeedFixture {
         log.lines().filter(|line| line.split(' ').next() == Some(path)).count()
     }
 
-    /// What people see of it.
+    /// The output of `tidings watch-feed --list`.
     pub(crate) fn watch_list(&self) -> String {
         let words = ["watch-feed", "--list", "--data", "tidings-data"];
         run_at(&self.server, &words).expect_code(0).stdout().join("\n")
@@ -171,7 +171,7 @@ impl FeedFixture {
         items.filter(|payload| payload != "end-of-items").collect()
     }
 
-    /// How often this was announced.
+    /// How often this item was published.
     pub(crate) fn published_count(&self, item: &str) -> usize {
         let item = format!(" item={item} ");
         self.published_items().iter().filter(|payload| payload.contains(&item)).count()
@@ -182,7 +182,7 @@ impl FeedFixture {
     }
 }
 
-/// What a form says, and where it leads.
+/// The decoded fields of a form.
 pub(crate) struct FormFields(Vec<(String, String)>);
 
 impl FormFields {
@@ -208,14 +208,14 @@ impl FormFields {
         &found.unwrap_or_else(|| panic!("no {key}: {:?}", self.0)).1
     }
 
-    /// The path of the callback, with its slash.
+    /// The path of the callback, with its leading slash.
     pub(crate) fn callback_path(&self) -> String {
         let (_, path) = self.get("hub.callback").split_once("/websub/").unwrap();
         format!("/websub/{path}")
     }
 }
 
-/// What curl gets that verifies as a hub does.
+/// Sends the verification request of a hub and returns the response.
 pub(crate) fn send_verification(
     scene: &FeedFixture,
     form: &FormFields,

@@ -1,31 +1,31 @@
-//! A publisher that pipelines and remembers what of it was confirmed.
+//! A publisher that pipelines its publishes and reports which of them were confirmed.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use super::line_connection::LineConnection;
 
-/// A connection that publishes without waiting for each answer.
+/// A connection that publishes without waiting for each response.
 #[derive(Debug)]
 pub(crate) struct PipelinedPublisher {
     connection: LineConnection,
-    /// Publishes without an answer, oldest first: topic and payload.
+    /// Unconfirmed publishes, oldest first: topic and payload.
     pending: VecDeque<(String, String)>,
-    /// The number of the first of them among the publishes of the connection, which count from 1.
+    /// The number of the first of them; the publishes of a connection are counted from 1.
     first_pending_number: u64,
 }
 
-/// What became of a publish.
+/// The result of one publish.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PublishOutcome {
     pub(crate) topic: String,
     pub(crate) payload: String,
-    /// Confirmed, perhaps with its number; or the code of the refusal.
+    /// Confirmed, with its seq if the confirmation names it; or the error code of the rejection.
     pub(crate) result: Result<Option<u64>, String>,
 }
 
 impl PipelinedPublisher {
-    /// Connects; nothing where the broker is gone.
+    /// Connects; `None` if the broker is down.
     #[track_caller]
     pub(crate) fn connect(address: SocketAddr) -> Option<Self> {
         Some(Self {
@@ -45,15 +45,15 @@ impl PipelinedPublisher {
         self.connection.send(lines);
     }
 
-    /// How many publishes wait for their answer.
+    /// How many publishes have no response yet.
     pub(crate) fn pending_count(&self) -> usize {
         self.pending.len()
     }
 
-    /// The outcomes that the next answer tells; nothing where the broker is gone or about to go.
+    /// Reads the next response and returns its outcomes; `None` if the broker is down or closing.
     ///
-    /// A refusal names its publishes alone, so those before it may still be unanswered: they stay
-    /// in `waiting`, in which the refused ones are then blank.
+    /// A rejection names only its own publishes, so earlier ones may still be open: they stay in
+    /// `pending`, in which the rejected publishes become blank.
     #[track_caller]
     pub(crate) fn read_outcomes(&mut self) -> Option<Vec<PublishOutcome>> {
         let line = self.connection.try_read_line()?;
@@ -94,7 +94,7 @@ impl PipelinedPublisher {
             PublishOutcome { topic, payload, result: Err(code.to_owned()) }
         });
         let refused = refused.collect();
-        // What was refused in front waits for nothing.
+        // Rejected publishes at the front are complete.
         while self.pending.front().is_some_and(|(topic, _)| topic.is_empty()) {
             self.pending.pop_front();
             self.first_pending_number += 1;
@@ -102,7 +102,7 @@ impl PipelinedPublisher {
         Some(refused)
     }
 
-    /// The outcomes of everything that was sent and not answered; fails where the broker goes.
+    /// Reads the outcomes of all pending publishes; fails if the broker closes.
     #[track_caller]
     pub(crate) fn read_all_outcomes(&mut self) -> Vec<PublishOutcome> {
         let mut outcomes = Vec::new();
@@ -112,7 +112,7 @@ impl PipelinedPublisher {
         outcomes
     }
 
-    /// What was never answered, oldest first.
+    /// The publishes that never got a response, oldest first.
     pub(crate) fn into_pending(self) -> impl Iterator<Item = (String, String)> {
         self.pending.into_iter().filter(|(topic, _)| !topic.is_empty())
     }

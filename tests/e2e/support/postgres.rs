@@ -1,4 +1,4 @@
-//! A real `PostgreSQL` server for one test, in a folder of its own.
+//! A real `PostgreSQL` server for one test, in a temporary folder.
 
 use std::fs;
 use std::net::TcpListener;
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use super::wait::wait_until;
 
-/// A running server. Stopped when dropped.
+/// A running server; it stops when dropped.
 #[derive(Debug)]
 pub(crate) struct Postgres {
     folder: TempDir,
@@ -17,12 +17,12 @@ pub(crate) struct Postgres {
 }
 
 impl Postgres {
-    /// Makes a database cluster, on which nothing is synced, and starts its server.
+    /// Creates a database cluster without syncs and starts its server.
     #[track_caller]
     pub(crate) fn start() -> Self {
         let folder = TempDir::new().unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        // A server refuses to be root.
+        // The server refuses to run as root.
         let owned = Command::new("chown").arg("postgres").arg(folder.path()).status().unwrap();
         assert!(
             owned.success(),
@@ -37,7 +37,7 @@ impl Postgres {
         server
     }
 
-    /// Starts the server, and waits until it lets somebody in.
+    /// Starts the server and waits until it accepts queries.
     #[track_caller]
     pub(crate) fn start_server(&self) {
         let options = format!("-p {} -k {} -c fsync=off", self.port, self.folder.path().display());
@@ -51,18 +51,18 @@ impl Postgres {
         });
     }
 
-    /// Stops the server at once, as a crash would.
+    /// Stops the server immediately, as a crash would.
     #[track_caller]
     pub(crate) fn crash(&self) {
         self.run_program("pg_ctl", &["--silent", "--mode=immediate", "stop", "--pgdata"]);
     }
 
-    /// What `--postgres` takes.
+    /// The URL for `--postgres`.
     pub(crate) fn url(&self) -> String {
         format!("postgres://tidings@127.0.0.1:{}/postgres", self.port)
     }
 
-    /// The rows that psql prints; none if it cannot.
+    /// The rows that psql prints; none if psql fails.
     pub(crate) fn query(&self, sql: &str) -> Vec<String> {
         let flags = ["--no-psqlrc", "--tuples-only", "--no-align", "--command", sql, &self.url()];
         let printed =
@@ -70,7 +70,7 @@ impl Postgres {
         String::from_utf8_lossy(&printed.stdout).lines().map(str::to_owned).collect()
     }
 
-    /// Runs one of the server's programs as its user, with the cluster's folder at the end.
+    /// Runs one of the server's programs as its user, with the cluster's folder as last argument.
     #[track_caller]
     fn run_program(&self, name: &str, words: &[&str]) {
         let ran = Command::new("runuser")
@@ -99,7 +99,7 @@ impl Drop for Postgres {
     }
 }
 
-/// Debian keeps those of each version in a folder of their own.
+/// Debian keeps the programs of each version in a separate folder.
 #[track_caller]
 fn program_path(name: &str) -> PathBuf {
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();

@@ -1,5 +1,5 @@
-//! What the outside was told of a topic over all lives of a broker, and whether what it keeps is
-//! true to that.
+//! What clients have observed of a topic across restarts of the broker, and checks that the stored
+//! topic agrees with it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -7,26 +7,26 @@ use std::ops::RangeInclusive;
 
 use super::line_connection::LineConnection;
 
-/// Everything that anybody was told of one topic. Whoever tells it contradictions fails.
+/// All observations of one topic. A contradiction fails the test.
 #[derive(Debug, Default)]
 pub(crate) struct TopicHistory {
     topic: String,
-    /// Every number that was ever seen, with its payload: of events that were lost in a crash, too.
+    /// Every seq ever seen with its payload, including events that a crash lost.
     events_by_seq: BTreeMap<u64, String>,
-    /// Payloads that were confirmed, and their numbers where the confirmation said them.
+    /// Confirmed payloads, with their seqs if the confirmation named them.
     confirmed: HashMap<String, Option<u64>>,
-    /// Numbers that were said never to have been given to an event that was kept.
+    /// Ranges that the broker has reported as never used by a stored event.
     gaps: Vec<RangeInclusive<u64>>,
 }
 
-/// What a subscription brought, in order and without a hole.
+/// The deliveries of a subscription, in order and complete.
 #[derive(Debug, Default)]
 pub(crate) struct ReceivedEvents {
-    /// Number and payload.
+    /// Seq and payload.
     pub(crate) events: Vec<(u64, String)>,
-    /// What was said never to have been.
+    /// Ranges that `GAP` reported as never used.
     pub(crate) gaps: Vec<RangeInclusive<u64>>,
-    /// What was said to be gone.
+    /// Ranges that `LAG` reported as gone.
     pub(crate) lags: Vec<RangeInclusive<u64>>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) enum Delivery {
 }
 
 impl Delivery {
-    /// Reads a line about this topic.
+    /// Parses a line about this topic.
     #[track_caller]
     pub(crate) fn parse(topic: &str, line: &str) -> Self {
         let wrong = || -> ! { panic!("no delivery of {topic}: {line:?}") };
@@ -62,7 +62,7 @@ impl Delivery {
         }
     }
 
-    /// The first number that it is about.
+    /// The first seq of the delivery.
     pub(crate) fn first_seq(&self) -> u64 {
         match self {
             Self::Event(seq, _) => *seq,
@@ -70,7 +70,7 @@ impl Delivery {
         }
     }
 
-    /// Checks that it is about the number that comes next, and returns the one after it.
+    /// Checks that the delivery starts at `next`, and returns the seq after its last.
     #[track_caller]
     pub(crate) fn expect_next_seq(&self, next: u64) -> u64 {
         assert_eq!(self.first_seq(), next, "{self:?} is not about the number that comes next");
@@ -82,14 +82,14 @@ impl Delivery {
 }
 
 impl ReceivedEvents {
-    /// Hears all of a topic from its first number on, up to an event that this publishes: its end.
-    /// May be asked again and again with the same end.
+    /// Reads a topic from its first seq to the event `end`, which this call publishes. It may be
+    /// called again with the same `end`.
     #[track_caller]
     pub(crate) fn read_all(address: SocketAddr, topic: &str, end: &str) -> Self {
         let mut client = LineConnection::connect_client(address);
         client.send(format!("SUB {topic} from=1\nPUB {topic} {end}\n"));
         let (mut heard, mut next) = (Self::default(), 1);
-        // To SUB, and to PUB: it begins with the number of the event.
+        // Responses to SUB and PUB; the one to PUB begins with the seq of the event.
         let mut answers = Vec::new();
         while answers.get(1).is_none_or(|&end| next <= end) {
             let line = client.read_line();
@@ -113,12 +113,12 @@ impl ReceivedEvents {
 }
 
 impl TopicHistory {
-    /// Of a topic that was never heard of before.
+    /// A topic without observations.
     pub(crate) fn new(name: &str) -> Self {
         Self { topic: name.to_owned(), ..Self::default() }
     }
 
-    /// Somebody heard this.
+    /// A client has received this.
     #[track_caller]
     pub(crate) fn record_delivery(&mut self, delivery: Delivery) {
         match delivery {
@@ -128,14 +128,14 @@ impl TopicHistory {
         }
     }
 
-    /// Somebody was told that this number is this event's.
+    /// A client has learned that this event has this seq.
     #[track_caller]
     pub(crate) fn record_event(&mut self, seq: u64, payload: &str) {
         let known = self.events_by_seq.entry(seq).or_insert_with(|| payload.to_owned());
         assert_eq!(*known, payload, "{}: {seq} is the number of two events", self.topic);
     }
 
-    /// A publish was confirmed, perhaps with its number.
+    /// A publish was confirmed, perhaps with its seq.
     #[track_caller]
     pub(crate) fn record_confirmation(&mut self, payload: String, seq: Option<u64>) {
         if let Some(seq) = seq {
@@ -144,20 +144,20 @@ impl TopicHistory {
         self.confirmed.insert(payload, seq);
     }
 
-    /// The highest number that a confirmation said.
+    /// The highest seq that a confirmation named.
     pub(crate) fn highest_confirmed_seq(&self) -> Option<u64> {
         self.confirmed.values().copied().flatten().max()
     }
 
-    /// How many events were confirmed.
+    /// The number of confirmed events.
     pub(crate) fn confirmed_count(&self) -> usize {
         self.confirmed.len()
     }
 
-    /// Checks what the topic is said to hold against everything that was ever told of it.
+    /// Checks the contents of the topic against all observations.
     ///
-    /// Payloads are distinct, and of the form `<who>-<n>..`: those of one publisher come in the
-    /// order of their n.
+    /// Payloads are distinct and of the form `<publisher>-<n>..`; those of one publisher must be in
+    /// the order of n.
     #[track_caller]
     pub(crate) fn check_contents(&mut self, heard: ReceivedEvents) {
         assert!(heard.lags.is_empty(), "{}: gone are {:?}", self.topic, heard.lags);
@@ -185,14 +185,13 @@ impl TopicHistory {
         }
     }
 
-    /// Checks only that no number ever named two events, and that none is there that was said not
-    /// to be.
+    /// Checks only that no seq ever named two events and that no event has a seq inside a gap.
     #[track_caller]
     pub(crate) fn check_seqs(&mut self, gaps: Vec<RangeInclusive<u64>>, events: &[(u64, String)]) {
         for (seq, payload) in events {
             self.record_event(*seq, payload);
         }
-        // What was said in an earlier life counts, too: a gap is for ever.
+        // Gaps from before a restart count as well: a gap is permanent.
         self.gaps.extend(gaps);
         self.gaps.sort_unstable_by_key(|gap| (*gap.start(), *gap.end()));
         self.gaps.dedup();
@@ -205,7 +204,7 @@ impl TopicHistory {
     }
 }
 
-/// Who published, and as the how-manieth.
+/// The publisher in a payload, and the number of the event among those of the publisher.
 #[track_caller]
 fn publisher_and_number(payload: &str) -> (&str, u64) {
     let first = payload.split(' ').next().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Servers that send what nobody should: one host (an address in 127.2.0.0/16) for each way to
-//! misbehave, or many (in 127.4.0.0/16), and as many good ones beside them, all on one port.
+//! Servers that send hostile responses, all on one port: one host (an address in 127.2.0.0/16) for
+//! each misbehaviour, or many (in 127.4.0.0/16), and any number of good hosts beside them.
 
 mod misbehaviours;
 
@@ -15,32 +15,32 @@ use socket2::SockRef;
 pub(crate) use self::misbehaviours::MISBEHAVIOURS;
 use self::misbehaviours::{gzip_bomb, gzip_twice_bomb, html_response};
 
-/// Between two bytes of who sends one at a time.
+/// The pause between two bytes of a slow response.
 const DRIP_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Whoever never ends does so when it has sent this much: nobody should have read as far.
+/// An endless response stops after this number of bytes; no client should read that far.
 const ENDLESS_BYTES_MAX: usize = 1 << 30;
 
-/// What a host does when it is asked for `/`.
+/// How a host responds to a request for `/`.
 #[derive(Clone, Copy)]
 pub(crate) enum Misbehaviour {
-    /// These bytes, and the end of the connection.
+    /// Sends these bytes and closes the connection.
     Responds(fn() -> Vec<u8>),
-    /// The first bytes, then the others again and again.
+    /// Sends the first bytes once, then the others again and again.
     Repeats(&'static [u8], fn() -> Vec<u8>),
-    /// The first bytes at once, the others one at a time.
+    /// Sends the first bytes at once, the others one at a time.
     Drips(&'static [u8], &'static [u8]),
-    /// The bytes, then a reset.
+    /// Sends the bytes, then resets the connection.
     Resets(&'static [u8]),
-    /// The bytes, and then silence.
+    /// Sends the bytes, then nothing.
     Hangs(&'static [u8]),
-    /// An answer that depends on the path that was asked for.
+    /// Sends a response that depends on the requested path.
     RespondsByPath(fn(&str) -> Vec<u8>),
-    /// Its robots.txt is this; its page is good.
+    /// Sends this robots.txt and a valid page.
     Robots(fn() -> Vec<u8>),
 }
 
-/// One request, as it was seen.
+/// A received request.
 #[derive(Clone, Debug)]
 pub(crate) struct HostileRequest {
     pub(crate) host: Ipv4Addr,
@@ -60,7 +60,7 @@ pub(crate) struct HostileServers {
 struct HostileState {
     started: Instant,
     requests: Mutex<Vec<HostileRequest>>,
-    /// Hosts that had said what they had to say, and when the client left them.
+    /// Hosts that had sent all their bytes and hung, and when the client disconnected.
     client_disconnects: Mutex<Vec<(Ipv4Addr, Duration)>>,
     stopping: AtomicBool,
 }
@@ -69,7 +69,7 @@ impl HostileServers {
     /// Serves on a free port of all loopback addresses.
     #[track_caller]
     pub(crate) fn serve() -> Self {
-        // Making them takes a while, and nobody should wait for that later.
+        // Compressing takes a while and must not delay a response.
         let _ = (gzip_bomb(), gzip_twice_bomb());
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
         SockRef::from(&listener).listen(4096).unwrap();
@@ -87,24 +87,24 @@ impl HostileServers {
         Self { shared, port, acceptor: Some(acceptor) }
     }
 
-    /// The first page of the host with this way.
+    /// The first page of the host with this misbehaviour.
     pub(crate) fn url(&self, way: &str) -> String {
         format!("http://{}:{}/", misbehaving_host(way), self.port)
     }
 
-    /// The first page of one of many hosts with this way.
+    /// The first page of one of many hosts with this misbehaviour.
     pub(crate) fn url_of_many(&self, way: &str, number: usize) -> String {
         let at = MISBEHAVIOURS.iter().position(|(name, _)| *name == way).unwrap();
         let [at, number] = [at, number + 1].map(|part| u8::try_from(part).unwrap());
         format!("http://{}:{}/", Ipv4Addr::new(127, 4, at, number), self.port)
     }
 
-    /// The first page of a good host, of which there are as many as one likes.
+    /// The first page of a good host; any number is valid.
     pub(crate) fn good_url(&self, number: usize) -> String {
         format!("http://{}:{}/0", good_host(number), self.port)
     }
 
-    /// When the client first left a host with this way that hangs.
+    /// When the client first disconnected from a hanging host with this misbehaviour.
     pub(crate) fn first_disconnect(&self, way: &str) -> Option<Duration> {
         let left = self.shared.client_disconnects.lock().unwrap();
         left.iter().find(|(host, _)| *host == misbehaving_host(way)).map(|(_, at)| *at)
@@ -124,7 +124,7 @@ impl Drop for HostileServers {
     }
 }
 
-/// The address of the host with this way.
+/// The address of the host with this misbehaviour.
 fn misbehaving_host(way: &str) -> Ipv4Addr {
     loopback_address(2, MISBEHAVIOURS.iter().position(|(name, _)| *name == way).unwrap())
 }
@@ -153,7 +153,7 @@ fn accept_connections(listener: &TcpListener, shared: &Arc<HostileState>) {
                 return;
             };
             if peer.ip().is_loopback() {
-                // What the client makes of it is in what it stores.
+                // The test reads the result from what the crawler stores.
                 let _: io::Result<()> = serve_connection(stream, host, &shared);
             }
         });
@@ -210,14 +210,15 @@ fn serve_connection(
             left
         }
         Misbehaviour::Resets(bytes) => {
-            // On one machine that has come before the reset does, and is read before it.
+            // On the loopback interface the bytes arrive before the reset, and the client reads
+            // them first.
             stream.write_all(bytes)?;
             SockRef::from(&stream).set_linger(Some(Duration::ZERO))
         }
     }
 }
 
-/// Nothing more is sent; ends when the client leaves, so that what was sent is not lost to a reset.
+/// Waits until the client disconnects, so that no reset destroys the sent bytes.
 fn wait_for_close(stream: &mut TcpStream) -> io::Result<()> {
     let mut rest = [0; 1024];
     while stream.read(&mut rest)? > 0 {}
@@ -240,7 +241,7 @@ fn read_path(stream: &mut TcpStream) -> io::Result<String> {
 const NOT_FOUND: &[u8] =
     b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
-/// Pages of a good host.
+/// Number of pages of a good host.
 pub(crate) const GOOD_PAGES: usize = 20;
 
 fn good_page(path: &str) -> Vec<u8> {

@@ -1,4 +1,4 @@
-//! HTTP/1.1, as much of it as a test origin needs, on one connection.
+//! Serves HTTP/1.1 on one connection of a test origin.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -11,10 +11,10 @@ use super::{Hit, OriginState};
 
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// Between two bytes of a dripping answer; also how soon the end of the test is noticed.
+/// The pause between two bytes of a slow response, and between checks for the end of the test.
 const DRIP_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Serves requests until the client leaves or an answer ends the connection.
+/// Serves requests until the client disconnects or a response ends the connection.
 pub(super) fn serve_requests(
     mut stream: TcpStream,
     host: Ipv4Addr,
@@ -60,7 +60,7 @@ fn read_rest_of_head(stream: &mut TcpStream, first: u8) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&head).into_owned())
 }
 
-/// Sends an answer; whether the connection can serve another request.
+/// Sends a response; returns whether the connection can serve another request.
 fn send_response(
     stream: &mut TcpStream,
     answer: &OriginResponse,
@@ -121,14 +121,14 @@ fn send_response(
     Ok(false)
 }
 
-/// Sends the same bytes until the client breaks off, which is an error.
+/// Sends the same bytes until the client disconnects, which is an error.
 fn send_endlessly(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
     loop {
         stream.write_all(bytes)?;
     }
 }
 
-/// Lets this much time pass, unless the client leaves before.
+/// Waits for this time; returns false if the client disconnects earlier.
 fn is_connected_after(stream: &TcpStream, time: Duration) -> io::Result<bool> {
     let until = Instant::now() + time;
     loop {
@@ -141,10 +141,10 @@ fn is_connected_after(stream: &TcpStream, time: Duration) -> io::Result<bool> {
         stream.set_read_timeout(None)?;
         match peeked {
             Ok(0) => return Ok(false),
-            // A client that sends its next request before it has an answer does not exist here.
+            // The crawler never sends a request before it has the previous response.
             Ok(_) => return Err(ErrorKind::InvalidData.into()),
             Err(error) => match error.kind() {
-                // The time is over, or this process stood still for a while.
+                // The timeout expired, or this process was stopped for a while.
                 ErrorKind::TimedOut | ErrorKind::WouldBlock | ErrorKind::Interrupted => {}
                 _ => return Err(error),
             },
@@ -152,7 +152,7 @@ fn is_connected_after(stream: &TcpStream, time: Duration) -> io::Result<bool> {
     }
 }
 
-/// Made once, by `gzip` itself.
+/// 256 MB of zeros, compressed once by `gzip`.
 fn gzip_bomb() -> &'static [u8] {
     static BOMB: OnceLock<Vec<u8>> = OnceLock::new();
     BOMB.get_or_init(|| {
