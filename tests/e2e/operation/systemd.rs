@@ -65,7 +65,8 @@ impl ServiceManager {
     #[track_caller]
     fn start_at(host: &str, folder: &Path, names: &str, words: &[&str]) -> Self {
         let program = tidings_command(folder, words);
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/support/manager.py");
+        let script =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/support/service_manager.py");
         let mut python = Command::new("python3");
         // A watchdog of a fifth of a second.
         python.arg(script).args(["200000", names]).arg(program.get_program());

@@ -94,7 +94,7 @@ struct ReceivedTask {
 /// Starts a worker that begins when it holds so many tasks.
 #[track_caller]
 fn start_worker(server: &Server, hold: usize) -> Process {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/support/poisoned.py");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/support/poisoned_worker.py");
     let address = [server.address.ip().to_string(), server.address.port().to_string()];
     Process::start(Command::new("python3").arg(file).args(address).arg(hold.to_string()))
 }

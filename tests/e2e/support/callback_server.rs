@@ -29,14 +29,14 @@ pub(crate) struct CallbackRequest {
 impl CallbackRequest {
     #[track_caller]
     fn parse(line: &str) -> Self {
-        let seen: Value = serde_json::from_str(line).unwrap();
-        let text = |key: &str| seen[key].as_str().unwrap().to_owned();
-        let received_at = seen["at"].as_f64().unwrap();
+        let request: Value = serde_json::from_str(line).unwrap();
+        let text = |key: &str| request[key].as_str().unwrap().to_owned();
+        let received_at = request["at"].as_f64().unwrap();
         Self {
             path: text("path"),
             body: text("body"),
             received_at,
-            headers: seen["headers"].clone(),
+            headers: request["headers"].clone(),
         }
     }
 
@@ -60,7 +60,8 @@ impl CallbackRequest {
 impl CallbackServer {
     #[track_caller]
     pub(crate) fn start() -> Self {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/support/receiver.py");
+        let script =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/support/callback_server.py");
         let process = Process::start(Command::new("python3").arg(script));
         let port = process.wait_for_line("port", |line| line.strip_prefix("port ")?.parse().ok());
         Self { process, port }
@@ -80,26 +81,26 @@ impl CallbackServer {
 
     /// All requests so far.
     pub(crate) fn requests_so_far(&self) -> Vec<CallbackRequest> {
-        let mut told = Vec::new();
+        let mut requests = Vec::new();
         self.process.find_line(|line| {
             if line.starts_with('{') {
-                told.push(CallbackRequest::parse(line));
+                requests.push(CallbackRequest::parse(line));
             }
             None::<()>
         });
-        told
+        requests
     }
 
     /// Waits for `count` requests whose path ends in `name`, and returns them.
     #[track_caller]
     pub(crate) fn first_requests_to(&self, name: &str, count: usize) -> Vec<CallbackRequest> {
         let name = format!("/{name}");
-        let mut told = Vec::new();
+        let mut requests = Vec::new();
         self.process.wait_for_line(&format!("{count} requests for {name}"), |line| {
-            let seen = line.starts_with('{').then(|| CallbackRequest::parse(line));
-            told.extend(seen.filter(|seen| seen.path.ends_with(&name)));
-            (told.len() >= count).then_some(())
+            let request = line.starts_with('{').then(|| CallbackRequest::parse(line));
+            requests.extend(request.filter(|request| request.path.ends_with(&name)));
+            (requests.len() >= count).then_some(())
         });
-        told
+        requests
     }
 }

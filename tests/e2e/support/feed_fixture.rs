@@ -79,8 +79,8 @@ impl FeedFixture {
             HubLink::Feed => (String::new(), in_feed(&at_hub)),
             HubLink::FeedPage | HubLink::PageWithoutFeed => (String::new(), String::new()),
             HubLink::Cloud => (String::new(), cloud),
-            HubLink::SeveralHubs(answers) => {
-                let hubs = answers.iter().map(|answer| in_feed(&hub.url(answer, answer)));
+            HubLink::SeveralHubs(statuses) => {
+                let hubs = statuses.iter().map(|status| in_feed(&hub.url(status, status)));
                 (String::new(), hubs.collect::<String>() + &cloud)
             }
         };
@@ -94,9 +94,9 @@ impl FeedFixture {
         };
         fs::write(folder.path().join("index.html"), page).unwrap();
         let http =
-            "types { application/rss+xml rss; text/html html; } log_format looks '$uri $status';";
+            "types { application/rss+xml rss; text/html html; } log_format polls '$uri $status';";
         let root = folder.path().display().to_string();
-        let site = format!("root {root}; access_log looks.log looks; etag on; {link}");
+        let site = format!("root {root}; access_log polls.log polls; etag on; {link}");
         let nginx = Nginx::start(folder, http, &site);
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let (listen, public) = (format!("127.0.0.1:{port}"), format!("http://127.0.0.1:{port}/"));
@@ -106,15 +106,15 @@ impl FeedFixture {
         let words: Vec<_> = flags.iter().map(String::as_str).collect();
         let server = Server::start(&words);
         let http = HttpClient::new(&server);
-        let scene = Self { nginx, hub, server, http, flags };
+        let fixture = Self { nginx, hub, server, http, flags };
         let watched = match named {
-            HubLink::FeedPage | HubLink::PageWithoutFeed => scene.nginx.url(),
-            _ => scene.feed_url(),
+            HubLink::FeedPage | HubLink::PageWithoutFeed => fixture.nginx.url(),
+            _ => fixture.feed_url(),
         };
         let often = ["--every", "1s", "--min", "1s", "--max", "4s"];
         let words = [&["watch-feed", watched.as_str()][..], &often].concat();
-        run_at(&scene.server, &words).expect_code(0);
-        scene
+        run_at(&fixture.server, &words).expect_code(0);
+        fixture
     }
 
     pub(crate) fn feed_url(&self) -> String {
@@ -137,8 +137,8 @@ impl FeedFixture {
 
     /// The current poll interval of the feed.
     pub(crate) fn poll_interval(&self) -> Option<String> {
-        let mut talk = LineConnection::connect_client(self.server.address);
-        let lines = talk.request_lines("GROUP schedules crawlers");
+        let mut client = LineConnection::connect_client(self.server.address);
+        let lines = client.request_lines("GROUP schedules crawlers");
         let scheduled = lines.iter().find(|line| line.contains(" every="))?;
         Some(value(scheduled, "every").to_owned())
     }
@@ -154,7 +154,7 @@ impl FeedFixture {
     }
 
     pub(crate) fn request_count(&self, path: &str) -> usize {
-        let log = fs::read_to_string(self.nginx.folder.path().join("looks.log"));
+        let log = fs::read_to_string(self.nginx.folder.path().join("polls.log"));
         let log = log.unwrap_or_default();
         log.lines().filter(|line| line.split(' ').next() == Some(path)).count()
     }
@@ -166,8 +166,8 @@ impl FeedFixture {
     }
 
     pub(crate) fn published_items(&self) -> Vec<String> {
-        let heard = ReceivedEvents::read_all(self.server.address, "post-ready", "end-of-items");
-        let items = heard.events.into_iter().map(|(_, payload)| payload);
+        let received = ReceivedEvents::read_all(self.server.address, "post-ready", "end-of-items");
+        let items = received.events.into_iter().map(|(_, payload)| payload);
         items.filter(|payload| payload != "end-of-items").collect()
     }
 
@@ -186,9 +186,9 @@ impl FeedFixture {
 pub(crate) struct FormFields(Vec<(String, String)>);
 
 impl FormFields {
-    pub(crate) fn parse(told: &CallbackRequest) -> Self {
-        assert_eq!(told.header("content-type"), "application/x-www-form-urlencoded");
-        let pairs = told.body.split('&').filter_map(|pair| pair.split_once('='));
+    pub(crate) fn parse(request: &CallbackRequest) -> Self {
+        assert_eq!(request.header("content-type"), "application/x-www-form-urlencoded");
+        let pairs = request.body.split('&').filter_map(|pair| pair.split_once('='));
         let decoded = |text: &str| {
             let text = text.replace('+', " ");
             let mut parts = text.split('%');
@@ -217,7 +217,7 @@ impl FormFields {
 
 /// Sends the verification request of a hub and returns the response.
 pub(crate) fn send_verification(
-    scene: &FeedFixture,
+    fixture: &FeedFixture,
     form: &FormFields,
     mode: &str,
     topic: &str,
@@ -234,34 +234,34 @@ pub(crate) fn send_verification(
     for pair in &pairs {
         arguments.extend(["--data-urlencode", pair]);
     }
-    scene.http.request("GET", &form.callback_path(), &arguments)
+    fixture.http.request("GET", &form.callback_path(), &arguments)
 }
 
-pub(crate) fn confirm_subscription(scene: &FeedFixture, form: &FormFields, lease: &str) {
+pub(crate) fn confirm_subscription(fixture: &FeedFixture, form: &FormFields, lease: &str) {
     let topic = form.get("hub.topic");
-    let got = send_verification(scene, form, form.get("hub.mode"), topic, "a+b c&d", lease);
+    let got = send_verification(fixture, form, form.get("hub.mode"), topic, "a+b c&d", lease);
     assert_eq!((got.status, got.body.as_str()), (200, "a+b c&d"));
     assert_eq!(got.header("content-type"), Some("text/plain; charset=utf-8"));
 }
 
 pub(crate) fn deliver(
-    scene: &FeedFixture,
+    fixture: &FeedFixture,
     form: &FormFields,
     body: &str,
     signature: &str,
 ) -> HttpResponse {
-    deliver_with_type(scene, form, "application/rss+xml", body, signature)
+    deliver_with_type(fixture, form, "application/rss+xml", body, signature)
 }
 
 pub(crate) fn deliver_with_type(
-    scene: &FeedFixture,
+    fixture: &FeedFixture,
     form: &FormFields,
     kind: &str,
     body: &str,
     signature: &str,
 ) -> HttpResponse {
     let signature = format!("X-Hub-Signature: {signature}");
-    scene.http.send_body("POST", &form.callback_path(), kind, &[&signature], body)
+    fixture.http.send_body("POST", &form.callback_path(), kind, &[&signature], body)
 }
 
 pub(crate) fn body_signature(form: &FormFields, body: &str) -> String {

@@ -37,7 +37,8 @@ pub(crate) struct SubscriberServer {
 impl SubscriberServer {
     #[track_caller]
     pub(crate) fn start() -> Self {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/support/subscriber.py");
+        let file =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/support/hub_subscribers.py");
         let process = Process::start(Command::new("python3").arg(file));
         let port = process.wait_for_line("the port", |line| line.parse().ok());
         Self { process, port }
@@ -49,15 +50,15 @@ impl SubscriberServer {
 
     /// All requests so far with this method and path.
     pub(crate) fn requests(&self, method: &str, path: &str) -> Vec<Value> {
-        let mut found = Vec::new();
+        let mut requests = Vec::new();
         self.process.find_line(|line| -> Option<()> {
             let request: Value = serde_json::from_str(line).unwrap();
             if request["method"] == method && request["path"] == path {
-                found.push(request);
+                requests.push(request);
             }
             None
         });
-        found
+        requests
     }
 
     /// The bodies that a subscriber has received so far.

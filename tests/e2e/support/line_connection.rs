@@ -50,13 +50,13 @@ impl LineConnection {
     /// Connects, reads the greeting, and also returns the connection number in it.
     #[track_caller]
     pub(crate) fn connect_with_number(address: SocketAddr) -> (Self, u64) {
-        let mut talk = Self::connect(address);
-        let line = talk.read_line();
+        let mut connection = Self::connect(address);
+        let line = connection.read_line();
         let number = line
             .strip_prefix("Connected.  (PID ")
             .and_then(|rest| rest.strip_suffix(')'))
             .and_then(|number| number.parse().ok());
-        (talk, number.unwrap_or_else(|| panic!("not a greeting: {line:?}")))
+        (connection, number.unwrap_or_else(|| panic!("not a greeting: {line:?}")))
     }
 
     /// Connects as a peer.
@@ -68,16 +68,16 @@ impl LineConnection {
     /// Connects as a client and sends HELLO; every later line is a response or a delivery.
     #[track_caller]
     pub(crate) fn connect_client(address: SocketAddr) -> Self {
-        Self::try_connect_client(address).expect("a broker that answers HELLO")
+        Self::try_connect_client(address).expect("the broker answers HELLO")
     }
 
     /// Like `connect_client`, but `None` if the broker is down or closes the connection.
     #[track_caller]
     pub(crate) fn try_connect_client(address: SocketAddr) -> Option<Self> {
-        let mut talk = Self::try_connect(address).ok()?;
-        talk.send("HELLO echo=e2e\n");
-        while !talk.try_read_line()?.contains(" echo=e2e") {}
-        Some(talk)
+        let mut connection = Self::try_connect(address).ok()?;
+        connection.send("HELLO echo=e2e\n");
+        while !connection.try_read_line()?.contains(" echo=e2e") {}
+        Some(connection)
     }
 
     /// Writes all bytes. Ignores a closed connection, because the next read reports it.
@@ -147,7 +147,7 @@ impl LineConnection {
     /// Resets the connection: the kernel does so when a socket is closed with unread bytes.
     #[track_caller]
     pub(crate) fn reset(self) {
-        assert!(self.stream.peek(&mut [0]).unwrap() > 0, "something must be left unread");
+        assert!(self.stream.peek(&mut [0]).unwrap() > 0, "reset needs unread bytes");
     }
 
     fn unread_text(&self) -> String {

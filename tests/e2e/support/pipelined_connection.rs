@@ -94,7 +94,7 @@ impl PipelinedConnection {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     let unread = String::from_utf8_lossy(&self.unread);
-                    panic!("nothing comes; unread: {unread}");
+                    panic!("read timed out; unread: {unread}");
                 }
                 Err(_) => return false,
             }
@@ -126,28 +126,31 @@ impl PipelinedConnection {
         let fence = |number: usize| format!("HELLO echo=fence-{number}");
         let fences = self.fences..self.fences + lines.len();
         self.fences = fences.end;
-        let said = lines.iter().zip(fences.clone());
+        let numbered = lines.iter().zip(fences.clone());
         self.send(
-            said.flat_map(|(line, at)| [line.clone(), fence(at)]).collect::<Vec<_>>().join("\n")
+            numbered
+                .flat_map(|(line, at)| [line.clone(), fence(at)])
+                .collect::<Vec<_>>()
+                .join("\n")
                 + "\n",
         );
         let deliveries = ["MSG ", "TASK ", "LAG ", "GAP "];
         // Lines of a response before its last; some have no text after the sign.
         let is_more = |line: &str| line.starts_with('+') && !line.starts_with("+OK");
-        let answer = |at: usize| {
+        let read_response = |at: usize| {
             let end = format!(" echo=fence-{at}");
-            let mut heard = Vec::new();
+            let mut received = Vec::new();
             loop {
-                let line = self.read_line().unwrap_or_else(|| panic!("closed; heard {heard:?}"));
+                let line = self.read_line().unwrap_or_else(|| panic!("closed after {received:?}"));
                 if line.starts_with("+OK tidings ") && line.contains(&end) {
-                    return heard;
+                    return received;
                 }
                 if !is_more(&line) && !deliveries.iter().any(|word| line.starts_with(word)) {
-                    heard.push(line);
+                    received.push(line);
                 }
             }
         };
-        fences.map(answer).collect()
+        fences.map(read_response).collect()
     }
 
     /// Reads the status and the headers of a response, but not its body; `None` if the broker has

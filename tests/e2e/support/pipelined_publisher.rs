@@ -63,10 +63,10 @@ impl PipelinedPublisher {
             let count = usize::try_from(n + 1 - self.first_pending_number)
                 .expect("publishes that were sent");
             self.first_pending_number = n + 1;
-            let answered: Vec<_> = self.pending.drain(..count).collect();
+            let completed: Vec<_> = self.pending.drain(..count).collect();
             let last = count - 1;
             let outcomes =
-                answered.into_iter().enumerate().filter(|(_, event)| !event.0.is_empty());
+                completed.into_iter().enumerate().filter(|(_, event)| !event.0.is_empty());
             return Some(
                 outcomes
                     .map(|(at, (topic, payload))| {
@@ -82,24 +82,25 @@ impl PipelinedPublisher {
         let mut words = line.splitn(4, ' ');
         let (Some("-ERR"), Some(code), Some(which)) = (words.next(), words.next(), words.next())
         else {
-            panic!("no answer to a publish: {line:?}");
+            panic!("not a response to a publish: {line:?}");
         };
-        let which = which.strip_prefix("n=").unwrap_or_else(|| panic!("no answer: {line:?}"));
+        let which =
+            which.strip_prefix("n=").unwrap_or_else(|| panic!("a rejection without n=: {line:?}"));
         let (from, to) = which.split_once('-').unwrap_or((which, which));
         let (from, to) = (from.parse::<u64>().unwrap(), to.parse::<u64>().unwrap());
-        let refused = (from..=to).map(|n| {
+        let rejected = (from..=to).map(|n| {
             let at =
                 usize::try_from(n - self.first_pending_number).expect("publishes that were sent");
             let (topic, payload) = std::mem::take(&mut self.pending[at]);
             PublishOutcome { topic, payload, result: Err(code.to_owned()) }
         });
-        let refused = refused.collect();
+        let rejected = rejected.collect();
         // Rejected publishes at the front are complete.
         while self.pending.front().is_some_and(|(topic, _)| topic.is_empty()) {
             self.pending.pop_front();
             self.first_pending_number += 1;
         }
-        Some(refused)
+        Some(rejected)
     }
 
     /// Reads the outcomes of all pending publishes; fails if the broker closes.
@@ -107,7 +108,7 @@ impl PipelinedPublisher {
     pub(crate) fn read_all_outcomes(&mut self) -> Vec<PublishOutcome> {
         let mut outcomes = Vec::new();
         while !self.pending.is_empty() {
-            outcomes.extend(self.read_outcomes().expect("a broker that answers"));
+            outcomes.extend(self.read_outcomes().expect("the broker closed"));
         }
         outcomes
     }

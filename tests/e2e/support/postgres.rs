@@ -46,7 +46,7 @@ impl Postgres {
             "pg_ctl",
             &["--wait", "--silent", "--options", &options, "--log", &log, "start", "--pgdata"],
         );
-        wait_until("the server lets somebody in", || {
+        wait_until("the server to accept queries", || {
             (!self.query("select 1").is_empty()).then_some(())
         });
     }
@@ -65,15 +65,15 @@ impl Postgres {
     /// The rows that psql prints; none if psql fails.
     pub(crate) fn query(&self, sql: &str) -> Vec<String> {
         let flags = ["--no-psqlrc", "--tuples-only", "--no-align", "--command", sql, &self.url()];
-        let printed =
+        let output =
             Command::new(program_path("psql")).args(flags).stderr(Stdio::null()).output().unwrap();
-        String::from_utf8_lossy(&printed.stdout).lines().map(str::to_owned).collect()
+        String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
     }
 
     /// Runs one of the server's programs as its user, with the cluster's folder as last argument.
     #[track_caller]
     fn run_program(&self, name: &str, words: &[&str]) {
-        let ran = Command::new("runuser")
+        let status = Command::new("runuser")
             .args(["--user", "postgres", "--"])
             .arg(program_path(name))
             .args(words)
@@ -82,7 +82,7 @@ impl Postgres {
             .stdout(Stdio::null())
             .status()
             .unwrap();
-        assert!(ran.success(), "{name}");
+        assert!(status.success(), "{name} failed");
     }
 }
 

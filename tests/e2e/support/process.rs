@@ -69,7 +69,7 @@ impl Process {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .unwrap_or_else(|error| panic!("{name} does not start: {error}"));
+            .unwrap_or_else(|error| panic!("cannot start {name}: {error}"));
         let output = Arc::new(SharedOutput::default());
         let readers = vec![
             spawn_line_reader(child.stdout.take().unwrap(), OutputStream::Stdout, &output),
@@ -95,44 +95,44 @@ impl Process {
         self.stdin = None;
     }
 
-    /// Waits until `look` returns a value for the output so far.
+    /// Waits until `find` returns a value for the output so far.
     #[track_caller]
     fn wait_for_output<T>(
         &self,
-        what: &str,
-        mut look: impl FnMut(&[(OutputStream, String)]) -> Option<T>,
+        expected: &str,
+        mut find: impl FnMut(&[(OutputStream, String)]) -> Option<T>,
     ) -> T {
         let deadline = Instant::now() + WAIT_TIMEOUT;
         let mut guard = self.output.lines.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            if let Some(found) = look(&guard.lines) {
+            if let Some(found) = find(&guard.lines) {
                 return found;
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() || guard.streams_ended == 2 {
                 // `drop` prints the lines themselves.
                 drop(guard);
-                panic!("no {what} from {}", self.name);
+                panic!("no {expected} from {}", self.name);
             }
             guard = self.output.changed.wait_timeout(guard, left).unwrap().0;
         }
     }
 
-    /// Waits until the `wanted` lines were printed, in order, after the first `from` lines; other
-    /// lines may come in between. `same` compares a wanted line with a printed one. Returns the
+    /// Waits until the `expected` lines were printed, in order, after the first `from` lines; other
+    /// lines may come in between. `same` compares an expected line with a printed one. Returns the
     /// position after the last of them.
     #[track_caller]
     pub(crate) fn wait_for_lines_in_order(
         &self,
         from: usize,
-        wanted: &[String],
+        expected: &[String],
         same: impl Fn(&str, &str) -> bool,
     ) -> usize {
         let (mut next, mut at) = (0, from);
-        self.wait_for_output(&format!("{wanted:#?} in this order"), |lines| {
-            while let Some(wanted) = wanted.get(next) {
+        self.wait_for_output(&format!("{expected:#?} in this order"), |lines| {
+            while let Some(expected) = expected.get(next) {
                 let (_, line) = lines.get(at)?;
-                next += usize::from(same(wanted, line.trim_end_matches('\r')));
+                next += usize::from(same(expected, line.trim_end_matches('\r')));
                 at += 1;
             }
             Some(at)
@@ -143,13 +143,13 @@ impl Process {
     #[track_caller]
     pub(crate) fn wait_for_line<T>(
         &self,
-        what: &str,
+        expected: &str,
         mut pick: impl FnMut(&str) -> Option<T>,
     ) -> T {
-        let mut seen = 0;
-        self.wait_for_output(what, |lines| {
-            let found = lines[seen..].iter().find_map(|(_, line)| pick(line));
-            seen = lines.len();
+        let mut searched = 0;
+        self.wait_for_output(expected, |lines| {
+            let found = lines[searched..].iter().find_map(|(_, line)| pick(line));
+            searched = lines.len();
             found
         })
     }
@@ -221,10 +221,10 @@ impl Process {
 
     /// Like `finish`, with another timeout.
     #[track_caller]
-    pub(crate) fn finish_within(mut self, patience: Duration) -> ProcessOutput {
+    pub(crate) fn finish_within(mut self, timeout: Duration) -> ProcessOutput {
         let started = Instant::now();
         self.close_stdin();
-        let status = self.wait_for_exit(patience);
+        let status = self.wait_for_exit(timeout);
         let took = started.elapsed();
         for reader in self.readers.drain(..) {
             reader.join().unwrap();
@@ -242,17 +242,17 @@ impl Process {
     }
 
     #[track_caller]
-    fn wait_for_exit(&mut self, patience: Duration) -> ExitStatus {
+    fn wait_for_exit(&mut self, timeout: Duration) -> ExitStatus {
         let pid = Pid::from_child(&self.child);
-        let (sender, ended) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         // `Child` can only poll, or wait without a timeout. `NOWAIT` leaves the status for it.
         thread::spawn(move || {
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
             while let Err(Errno::INTR) = waitid(WaitId::Pid(pid), options) {}
             let _ = sender.send(());
         });
-        let ended = ended.recv_timeout(patience);
-        assert!(ended.is_ok(), "{} does not end", self.name);
+        let ended = receiver.recv_timeout(timeout);
+        assert!(ended.is_ok(), "{} is still running after {timeout:?}", self.name);
         self.child.wait().unwrap()
     }
 }
@@ -303,20 +303,20 @@ fn lines_of_stream(lines: &[(OutputStream, String)], stream: OutputStream) -> Ve
 }
 
 fn spawn_line_reader(
-    from: impl Read + Send + 'static,
+    source: impl Read + Send + 'static,
     stream: OutputStream,
-    printed: &Arc<SharedOutput>,
+    output: &Arc<SharedOutput>,
 ) -> JoinHandle<()> {
-    let printed = Arc::clone(printed);
+    let output = Arc::clone(output);
     thread::spawn(move || {
-        for line in BufReader::new(from).split(b'\n') {
+        for line in BufReader::new(source).split(b'\n') {
             let Ok(line) = line else { break };
             let line = String::from_utf8_lossy(&line).into_owned();
-            printed.lines.lock().unwrap().lines.push((stream, line));
-            printed.changed.notify_all();
+            output.lines.lock().unwrap().lines.push((stream, line));
+            output.changed.notify_all();
         }
-        printed.lines.lock().unwrap().streams_ended += 1;
-        printed.changed.notify_all();
+        output.lines.lock().unwrap().streams_ended += 1;
+        output.changed.notify_all();
     })
 }
 

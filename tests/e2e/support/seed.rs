@@ -6,7 +6,7 @@ use std::env;
 #[track_caller]
 pub(crate) fn number_from_env(name: &str) -> Option<u64> {
     let text = env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
 }
 
 /// The seed in an environment variable. The default is fixed; `.ci/long` sets others.

@@ -81,16 +81,16 @@ impl SmallDisk {
         holder
     }
 
-    /// Also mounts the disk at another place, until it is unmounted there.
+    /// Also mounts the disk at another path, until it is unmounted there.
     #[track_caller]
-    pub(crate) fn mount_at(&self, place: &Path) {
+    pub(crate) fn mount_at(&self, target: &Path) {
         let words = [OsStr::new("mount"), OsStr::new("--bind"), self.folder.path().as_os_str()];
-        assert!(self.nsenter_command().args(words).arg(place).status().unwrap().success());
+        assert!(self.nsenter_command().args(words).arg(target).status().unwrap().success());
     }
 
     #[track_caller]
-    pub(crate) fn unmount_at(&self, place: &Path) {
-        assert!(self.nsenter_command().arg("umount").arg(place).status().unwrap().success());
+    pub(crate) fn unmount_at(&self, target: &Path) {
+        assert!(self.nsenter_command().arg("umount").arg(target).status().unwrap().success());
     }
 
     /// The path of another folder inside the namespace, for a process outside of it.

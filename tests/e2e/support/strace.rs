@@ -31,7 +31,7 @@ impl SystemCall {
     /// The file or socket of the first argument, as a path or a number.
     pub(crate) fn target(&self) -> &str {
         let inside = self.arguments.split_once('<').map_or("", |(_, rest)| rest);
-        inside.split_once('>').map_or("", |(place, _)| place)
+        inside.split_once('>').map_or("", |(target, _)| target)
     }
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn read_trace(file: &Path, process: u32) -> Vec<SystemCall> {
     let mut open: HashMap<&str, (usize, &str, String)> = HashMap::new();
     let mut calls = Vec::new();
     for (at, line) in text.lines().enumerate() {
-        let (thread, line) = line.split_once(' ').expect("a thread's number");
+        let (thread, line) = line.split_once(' ').expect("a thread id");
         let line = line.trim_start();
         if line.starts_with("+++") || line.starts_with("---") {
             continue;
@@ -78,10 +78,10 @@ pub(crate) fn read_trace(file: &Path, process: u32) -> Vec<SystemCall> {
             open.insert(thread, (at, name, arguments.to_owned()));
             continue;
         }
-        let (began, name, rest) = if let Some(resumed) = line.strip_prefix("<... ") {
-            let (_, rest) = resumed.split_once(" resumed>").expect("a call that goes on");
-            let (began, name, first) = open.remove(thread).expect("it began");
-            (began, name, first + rest)
+        let (start, name, rest) = if let Some(resumed) = line.strip_prefix("<... ") {
+            let (_, rest) = resumed.split_once(" resumed>").expect("a resumed call");
+            let (start, name, first) = open.remove(thread).expect("the beginning of the call");
+            (start, name, first + rest)
         } else {
             let (name, rest) = line.split_once('(').expect("a call");
             (at, name, rest.to_owned())
@@ -91,7 +91,7 @@ pub(crate) fn read_trace(file: &Path, process: u32) -> Vec<SystemCall> {
             name: name.to_owned(),
             arguments: arguments.trim_end().trim_end_matches(')').to_owned(),
             succeeded: !result.starts_with(['-', '?']),
-            start_line: began,
+            start_line: start,
             end_line: at,
         });
     }

@@ -99,8 +99,8 @@ impl CertificateAuthority {
     /// The serial number of a signed certificate.
     fn serial(&self, name: &str) -> SerialNumber {
         let words = ["x509", "-noout", "-serial", "-in", &self.signed_file(name, "pem")];
-        let said = String::from_utf8(openssl(&words, b"")).unwrap();
-        let digits = said.trim().strip_prefix("serial=").unwrap();
+        let output = String::from_utf8(openssl(&words, b"")).unwrap();
+        let digits = output.trim().strip_prefix("serial=").unwrap();
         SerialNumber::from(HEXUPPER.decode(digits.as_bytes()).unwrap())
     }
 }
@@ -119,9 +119,9 @@ pub(crate) fn make_for_other_host(params: &mut CertificateParams) {
 /// Starts `socat - OPENSSL:..`, which trusts this file.
 #[track_caller]
 pub(crate) fn start_socat(address: SocketAddr, ca: &str) -> Process {
-    let place = format!("OPENSSL:localhost:{},cafile={ca}", address.port());
+    let target = format!("OPENSSL:localhost:{},cafile={ca}", address.port());
     // Waits for the last output as long as a test may take.
-    Process::start(Command::new("socat").args(["-t", "60", "-", &place]))
+    Process::start(Command::new("socat").args(["-t", "60", "-", &target]))
 }
 
 /// Starts `openssl s_client`, which trusts this file, with more flags.

@@ -42,7 +42,7 @@ impl Delivery {
     /// Parses a line about this topic.
     #[track_caller]
     pub(crate) fn parse(topic: &str, line: &str) -> Self {
-        let wrong = || -> ! { panic!("no delivery of {topic}: {line:?}") };
+        let wrong = || -> ! { panic!("not a delivery of {topic}: {line:?}") };
         let mut words = line.splitn(4, ' ');
         let (Some(kind), Some(of), Some(first), Some(rest)) =
             (words.next(), words.next(), words.next(), words.next())
@@ -73,7 +73,7 @@ impl Delivery {
     /// Checks that the delivery starts at `next`, and returns the seq after its last.
     #[track_caller]
     pub(crate) fn expect_next_seq(&self, next: u64) -> u64 {
-        assert_eq!(self.first_seq(), next, "{self:?} is not about the number that comes next");
+        assert_eq!(self.first_seq(), next, "{self:?} does not start at the expected seq");
         match self {
             Self::Event(seq, _) => seq + 1,
             Self::Gap(range) | Self::Lag(range) => range.end() + 1,
@@ -88,27 +88,27 @@ impl ReceivedEvents {
     pub(crate) fn read_all(address: SocketAddr, topic: &str, end: &str) -> Self {
         let mut client = LineConnection::connect_client(address);
         client.send(format!("SUB {topic} from=1\nPUB {topic} {end}\n"));
-        let (mut heard, mut next) = (Self::default(), 1);
+        let (mut received, mut next) = (Self::default(), 1);
         // Responses to SUB and PUB; the one to PUB begins with the seq of the event.
-        let mut answers = Vec::new();
-        while answers.get(1).is_none_or(|&end| next <= end) {
+        let mut responses = Vec::new();
+        while responses.get(1).is_none_or(|&end| next <= end) {
             let line = client.read_line();
-            if let Some(answer) = line.strip_prefix("+OK") {
-                let first = answer.split_whitespace().next();
-                answers.push(first.map_or(0, |first| first.parse().unwrap()));
+            if let Some(response) = line.strip_prefix("+OK") {
+                let first = response.split_whitespace().next();
+                responses.push(first.map_or(0, |first| first.parse().unwrap()));
                 continue;
             }
             let delivery = Delivery::parse(topic, &line);
             next = delivery.expect_next_seq(next);
             match delivery {
                 Delivery::Event(seq, payload) => {
-                    heard.events.push((seq, payload));
+                    received.events.push((seq, payload));
                 }
-                Delivery::Gap(range) => heard.gaps.push(range),
-                Delivery::Lag(range) => heard.lags.push(range),
+                Delivery::Gap(range) => received.gaps.push(range),
+                Delivery::Lag(range) => received.lags.push(range),
             }
         }
-        heard
+        received
     }
 }
 
@@ -124,15 +124,15 @@ impl TopicHistory {
         match delivery {
             Delivery::Event(seq, payload) => self.record_event(seq, &payload),
             Delivery::Gap(range) => self.gaps.push(range),
-            Delivery::Lag(range) => panic!("{}: {range:?} are gone", self.topic),
+            Delivery::Lag(range) => panic!("{}: {range:?} was dropped", self.topic),
         }
     }
 
     /// A client has learned that this event has this seq.
     #[track_caller]
     pub(crate) fn record_event(&mut self, seq: u64, payload: &str) {
-        let known = self.events_by_seq.entry(seq).or_insert_with(|| payload.to_owned());
-        assert_eq!(*known, payload, "{}: {seq} is the number of two events", self.topic);
+        let recorded = self.events_by_seq.entry(seq).or_insert_with(|| payload.to_owned());
+        assert_eq!(*recorded, payload, "{}: seq {seq} names two events", self.topic);
     }
 
     /// A publish was confirmed, perhaps with its seq.
@@ -159,27 +159,31 @@ impl TopicHistory {
     /// Payloads are distinct and of the form `<publisher>-<n>..`; those of one publisher must be in
     /// the order of n.
     #[track_caller]
-    pub(crate) fn check_contents(&mut self, heard: ReceivedEvents) {
-        assert!(heard.lags.is_empty(), "{}: gone are {:?}", self.topic, heard.lags);
-        self.check_seqs(heard.gaps, &heard.events);
-        let mut places = HashMap::new();
+    pub(crate) fn check_contents(&mut self, received: ReceivedEvents) {
+        assert!(received.lags.is_empty(), "{}: dropped events {:?}", self.topic, received.lags);
+        self.check_seqs(received.gaps, &received.events);
+        let mut seqs = HashMap::new();
         let mut newest: HashMap<&str, u64> = HashMap::new();
-        for (seq, payload) in &heard.events {
-            if let Some(other) = places.insert(payload.as_str(), *seq) {
-                panic!("{}: {payload:?} is there as {other} and as {seq}", self.topic);
+        for (seq, payload) in &received.events {
+            if let Some(other) = seqs.insert(payload.as_str(), *seq) {
+                panic!("{}: {payload:?} is stored twice, as {other} and {seq}", self.topic);
             }
-            let (who, n) = publisher_and_number(payload);
-            if let Some(before) = newest.insert(who, n) {
-                assert!(before < n, "{}: {who}-{n} comes behind {who}-{before}", self.topic);
+            let (publisher, n) = publisher_and_number(payload);
+            if let Some(before) = newest.insert(publisher, n) {
+                assert!(
+                    before < n,
+                    "{}: {publisher}-{n} is stored after {publisher}-{before}",
+                    self.topic
+                );
             }
         }
         for (payload, number) in &self.confirmed {
-            let Some(place) = places.get(payload.as_str()) else {
-                panic!("{}: {payload:?} ({number:?}) was confirmed and is not there", self.topic);
+            let Some(stored) = seqs.get(payload.as_str()) else {
+                panic!("{}: {payload:?} ({number:?}) was confirmed but is not stored", self.topic);
             };
             assert!(
-                number.is_none_or(|number| number == *place),
-                "{}: {payload:?} was confirmed as {number:?} and is there as {place}",
+                number.is_none_or(|number| number == *stored),
+                "{}: {payload:?} was confirmed as {number:?} and is stored as {stored}",
                 self.topic
             );
         }
@@ -198,7 +202,7 @@ impl TopicHistory {
         for gap in &self.gaps {
             let at = events.partition_point(|(seq, _)| seq < gap.start());
             if let Some((seq, payload)) = events.get(at).filter(|(seq, _)| seq <= gap.end()) {
-                panic!("{}: {seq} is {payload:?}, and lies in the gap {gap:?}", self.topic);
+                panic!("{}: seq {seq} is {payload:?} but lies in the gap {gap:?}", self.topic);
             }
         }
     }
@@ -210,6 +214,6 @@ fn publisher_and_number(payload: &str) -> (&str, u64) {
     let first = payload.split(' ').next().unwrap_or_default();
     first
         .rsplit_once('-')
-        .and_then(|(who, n)| Some((who, n.parse().ok()?)))
-        .unwrap_or_else(|| panic!("no payload of these tests: {payload:?}"))
+        .and_then(|(publisher, n)| Some((publisher, n.parse().ok()?)))
+        .unwrap_or_else(|| panic!("not a payload of the form <publisher>-<n>: {payload:?}"))
 }

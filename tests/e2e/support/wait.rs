@@ -10,13 +10,13 @@ pub(crate) const WAIT_TIMEOUT: Duration = Duration::from_mins(1);
 /// Calls `poll` until it returns a value. For conditions that cannot be waited for otherwise, such
 /// as a row in a file.
 #[track_caller]
-pub(crate) fn wait_until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn wait_until<T>(condition: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + WAIT_TIMEOUT;
     loop {
-        if let Some(answer) = ask() {
-            return answer;
+        if let Some(value) = poll() {
+            return value;
         }
-        assert!(Instant::now() < deadline, "waited {WAIT_TIMEOUT:?} for {what}");
+        assert!(Instant::now() < deadline, "waited {WAIT_TIMEOUT:?} for {condition}");
         thread::sleep(Duration::from_millis(10));
     }
 }

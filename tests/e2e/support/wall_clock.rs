@@ -10,8 +10,8 @@ use super::wait::wait_until;
 /// The first line of a command's output.
 #[track_caller]
 pub(crate) fn first_output_line(program: &str, arguments: &[&str]) -> String {
-    let ended = Process::start(Command::new(program).args(arguments)).finish();
-    ended.expect_code(0).stdout().swap_remove(0)
+    let output = Process::start(Command::new(program).args(arguments)).finish();
+    output.expect_code(0).stdout().swap_remove(0)
 }
 
 /// Shifts the wall clock of a process by an offset such as `-30d`.

@@ -38,9 +38,9 @@ impl ZmqServer {
     /// Waits until a subscriber with the prefix `hello` receives published events.
     #[track_caller]
     pub(crate) fn wait_for_subscription(&self, subscriber: &Process) {
-        let mut talk = LineConnection::connect_client(self.server.address);
+        let mut client = LineConnection::connect_client(self.server.address);
         wait_until("a subscription", || {
-            assert!(talk.request("PUB hello x").starts_with("+OK"));
+            assert!(client.request("PUB hello x").starts_with("+OK"));
             subscriber.has_printed("hello").then_some(())
         });
     }
@@ -54,8 +54,8 @@ pub(crate) fn printed_endpoint(process: &Process, before: &str) -> String {
 
 /// The seq of the next event of a topic.
 #[track_caller]
-pub(crate) fn next_seq(talk: &mut LineConnection, topic: &str) -> u64 {
-    let state = talk.request_lines(&format!("TOPIC show {topic}")).pop().unwrap();
+pub(crate) fn next_seq(client: &mut LineConnection, topic: &str) -> u64 {
+    let state = client.request_lines(&format!("TOPIC show {topic}")).pop().unwrap();
     value(&state, "next").parse().unwrap()
 }
 
@@ -69,15 +69,15 @@ impl ReceivedRuns {
     /// Publishes an end marker until the peer receives one; a subscriber that drops messages may
     /// need several.
     #[track_caller]
-    pub(crate) fn wait_for_end(peer: &Process, topic: &str, talk: &mut LineConnection) -> Self {
-        let told = wait_until("an end", || {
-            assert!(talk.request(&format!("PUB {topic} end")).starts_with("+OK"));
+    pub(crate) fn wait_for_end(peer: &Process, topic: &str, client: &mut LineConnection) -> Self {
+        let summary = wait_until("the end marker", || {
+            assert!(client.request(&format!("PUB {topic} end")).starts_with("+OK"));
             let object = |line: &str| serde_json::from_str(line).ok().filter(Value::is_object);
             peer.find_line(object)
         });
-        assert_eq!(told["repeated"], 0, "{told}");
-        let runs = serde_json::from_value(told["runs"].clone()).unwrap();
-        Self { received_count: told["heard"].as_u64().unwrap(), runs }
+        assert_eq!(summary["repeated"], 0, "{summary}");
+        let runs = serde_json::from_value(summary["runs"].clone()).unwrap();
+        Self { received_count: summary["received"].as_u64().unwrap(), runs }
     }
 
     /// How many of the numbers from 1 to `count` are missing. Each missing number must lie in a
@@ -101,8 +101,8 @@ pub(crate) const PROGRESS_INTERVAL: u64 = 250;
 #[track_caller]
 pub(crate) fn wait_for_progress(peer: &Process, number: u64) {
     if number.is_multiple_of(PROGRESS_INTERVAL) {
-        let said = format!("[\"at\", {number}]");
-        peer.wait_for_line(&said, |line| (line == said).then_some(()));
+        let progress = format!("[\"at\", {number}]");
+        peer.wait_for_line(&progress, |line| (line == progress).then_some(()));
     }
 }
 

@@ -38,13 +38,13 @@ fn redirect(target: &str) -> Vec<u8> {
 
 /// Zeros, compressed by a shell command.
 fn compressed_zeros(cell: &'static OnceLock<Vec<u8>>, command: &str) -> Vec<u8> {
-    let made = cell.get_or_init(|| {
+    let zeros = cell.get_or_init(|| {
         let shell = Command::new("sh").args(["-c", command]).stderr(Stdio::inherit()).output();
-        let made = shell.expect("there is a shell").stdout;
-        assert!(made.len() > 1000, "{command}");
-        made
+        let zeros = shell.expect("sh exists").stdout;
+        assert!(zeros.len() > 1000, "{command}");
+        zeros
     });
-    made.clone()
+    zeros.clone()
 }
 
 pub(super) fn gzip_bomb() -> Vec<u8> {

@@ -88,13 +88,13 @@ impl HostileServers {
     }
 
     /// The first page of the host with this misbehaviour.
-    pub(crate) fn url(&self, way: &str) -> String {
-        format!("http://{}:{}/", misbehaving_host(way), self.port)
+    pub(crate) fn url(&self, name: &str) -> String {
+        format!("http://{}:{}/", misbehaving_host(name), self.port)
     }
 
     /// The first page of one of many hosts with this misbehaviour.
-    pub(crate) fn url_of_many(&self, way: &str, number: usize) -> String {
-        let at = MISBEHAVIOURS.iter().position(|(name, _)| *name == way).unwrap();
+    pub(crate) fn url_of_many(&self, name: &str, number: usize) -> String {
+        let at = MISBEHAVIOURS.iter().position(|(known, _)| *known == name).unwrap();
         let [at, number] = [at, number + 1].map(|part| u8::try_from(part).unwrap());
         format!("http://{}:{}/", Ipv4Addr::new(127, 4, at, number), self.port)
     }
@@ -105,9 +105,9 @@ impl HostileServers {
     }
 
     /// When the client first disconnected from a hanging host with this misbehaviour.
-    pub(crate) fn first_disconnect(&self, way: &str) -> Option<Duration> {
-        let left = self.shared.client_disconnects.lock().unwrap();
-        left.iter().find(|(host, _)| *host == misbehaving_host(way)).map(|(_, at)| *at)
+    pub(crate) fn first_disconnect(&self, name: &str) -> Option<Duration> {
+        let disconnects = self.shared.client_disconnects.lock().unwrap();
+        disconnects.iter().find(|(host, _)| *host == misbehaving_host(name)).map(|(_, at)| *at)
     }
 
     /// All requests so far.
@@ -125,8 +125,8 @@ impl Drop for HostileServers {
 }
 
 /// The address of the host with this misbehaviour.
-fn misbehaving_host(way: &str) -> Ipv4Addr {
-    loopback_address(2, MISBEHAVIOURS.iter().position(|(name, _)| *name == way).unwrap())
+fn misbehaving_host(name: &str) -> Ipv4Addr {
+    loopback_address(2, MISBEHAVIOURS.iter().position(|(known, _)| *known == name).unwrap())
 }
 
 /// The address of a good host.
@@ -167,15 +167,15 @@ fn serve_connection(
 ) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let path = read_path(&mut stream)?;
-    let seen = HostileRequest { host, path: path.clone(), at: shared.started.elapsed() };
-    shared.requests.lock().unwrap().push(seen);
+    let request = HostileRequest { host, path: path.clone(), at: shared.started.elapsed() };
+    shared.requests.lock().unwrap().push(request);
     let [_, net, high, low] = host.octets().map(usize::from);
-    let (_, way) = match net {
+    let (_, misbehaviour) = match net {
         2 => MISBEHAVIOURS[high * 250 + low - 1],
         4 => MISBEHAVIOURS[high],
         _ => return stream.write_all(&good_page(&path)),
     };
-    match way {
+    match misbehaviour {
         Misbehaviour::Robots(robots) if path == "/robots.txt" => stream.write_all(&robots()),
         _ if path == "/robots.txt" => stream.write_all(NOT_FOUND),
         Misbehaviour::Robots(_) => stream.write_all(&html_response("<title>Fine</title>")),
@@ -183,7 +183,7 @@ fn serve_connection(
             stream.write_all(&bytes())?;
             wait_for_close(&mut stream)
         }
-        Misbehaviour::RespondsByPath(answer) => stream.write_all(&answer(&path)),
+        Misbehaviour::RespondsByPath(response) => stream.write_all(&response(&path)),
         Misbehaviour::Repeats(first, again) => {
             stream.write_all(first)?;
             let again = again();
@@ -205,9 +205,9 @@ fn serve_connection(
         }
         Misbehaviour::Hangs(bytes) => {
             stream.write_all(bytes)?;
-            let left = wait_for_close(&mut stream);
+            let closed = wait_for_close(&mut stream);
             shared.client_disconnects.lock().unwrap().push((host, shared.started.elapsed()));
-            left
+            closed
         }
         Misbehaviour::Resets(bytes) => {
             // On the loopback interface the bytes arrive before the reset, and the client reads

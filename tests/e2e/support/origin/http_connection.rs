@@ -31,13 +31,13 @@ pub(super) fn serve_requests(
         let head = read_rest_of_head(&mut stream, first[0])?;
         let path = head.split(' ').nth(1).unwrap_or("/").to_owned();
         let hit = Hit { host, path, head, start, end: None };
-        let answer = (shared.override_response)(&hit);
-        let answer = answer.unwrap_or_else(|| shared.site.response(host, port, &hit.path));
+        let response = (shared.override_response)(&hit);
+        let response = response.unwrap_or_else(|| shared.site.response(host, port, &hit.path));
         let request = shared.record_start(hit);
         if !is_connected_after(&stream, shared.site.response_delay)? {
             return Ok(());
         }
-        let sent = send_response(&mut stream, &answer, shared, request);
+        let sent = send_response(&mut stream, &response, shared, request);
         if sent.is_err() {
             shared.clear_end(request);
         }
@@ -63,18 +63,18 @@ fn read_rest_of_head(stream: &mut TcpStream, first: u8) -> io::Result<String> {
 /// Sends a response; returns whether the connection can serve another request.
 fn send_response(
     stream: &mut TcpStream,
-    answer: &OriginResponse,
+    response: &OriginResponse,
     shared: &OriginState,
     request: usize,
 ) -> io::Result<bool> {
-    match answer {
+    match response {
         OriginResponse::Full { status, headers, body } => {
-            let response = format!(
+            let text = format!(
                 "HTTP/1.1 {status}\r\nContent-Length: {}\r\n{headers}\r\n{body}",
                 body.len()
             );
             shared.record_end(request);
-            stream.write_all(response.as_bytes())?;
+            stream.write_all(text.as_bytes())?;
             return Ok(true);
         }
         OriginResponse::Raw(bytes) => {
@@ -156,11 +156,11 @@ fn is_connected_after(stream: &TcpStream, time: Duration) -> io::Result<bool> {
 fn gzip_bomb() -> &'static [u8] {
     static BOMB: OnceLock<Vec<u8>> = OnceLock::new();
     BOMB.get_or_init(|| {
-        let made = Command::new("sh")
+        let output = Command::new("sh")
             .args(["-c", "head -c 256M /dev/zero | gzip -1"])
             .stderr(Stdio::inherit())
             .output()
             .expect("sh, head and gzip are on every system");
-        made.stdout
+        output.stdout
     })
 }

@@ -87,11 +87,11 @@ impl Origin {
         Self::serve_with(site, |_| None)
     }
 
-    /// Like `serve`, but `answers` may respond to some requests.
+    /// Like `serve`, but `override_response` may respond to some requests.
     #[track_caller]
     pub(crate) fn serve_with(
         site: Site,
-        answers: impl Fn(&Hit) -> Option<OriginResponse> + Send + Sync + 'static,
+        override_response: impl Fn(&Hit) -> Option<OriginResponse> + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
         // A crawler may connect to all hosts at once; with a full queue it would retry a second
@@ -100,7 +100,7 @@ impl Origin {
         let port = listener.local_addr().unwrap().port();
         let shared = Arc::new(OriginState {
             site,
-            override_response: Box::new(answers),
+            override_response: Box::new(override_response),
             started: Instant::now(),
             hits: Mutex::default(),
             changed: Condvar::new(),
@@ -150,7 +150,7 @@ impl Origin {
         let mut hits = self.shared.hits.lock().unwrap();
         while hits.len() < count {
             let left = deadline.saturating_duration_since(Instant::now());
-            assert!(!left.is_zero(), "{} of {count} requests came: {hits:#?}", hits.len());
+            assert!(!left.is_zero(), "{} of {count} requests arrived: {hits:#?}", hits.len());
             hits = self.shared.changed.wait_timeout(hits, left).unwrap().0;
         }
     }

@@ -31,7 +31,7 @@ impl RequestLog {
     pub(crate) fn expect_no_duplicates(&self) {
         let mut seen = BTreeSet::new();
         for hit in self.page_requests() {
-            assert!(seen.insert((hit.host, &hit.path)), "a second time: {hit:?}");
+            assert!(seen.insert((hit.host, &hit.path)), "requested twice: {hit:?}");
         }
     }
 
@@ -39,7 +39,7 @@ impl RequestLog {
     #[track_caller]
     pub(crate) fn expect_none_under(&self, prefix: &str) {
         let found = self.0.iter().find(|hit| hit.path.starts_with(prefix));
-        assert!(found.is_none(), "not allowed: {found:?}");
+        assert!(found.is_none(), "forbidden request: {found:?}");
     }
 
     /// Checks that each host had one request at a time, and that each began at least `delay` after
@@ -54,7 +54,7 @@ impl RequestLog {
             if let Some(before) = last.insert(hit.host, hit) {
                 let free = before.end.unwrap_or(before.start) + delay;
                 let early = free.saturating_sub(hit.start);
-                assert!(early.is_zero(), "{early:?} early: {hit:?}\nafter {before:?}");
+                assert!(early.is_zero(), "{early:?} too early: {hit:?}\nafter {before:?}");
             }
         }
     }

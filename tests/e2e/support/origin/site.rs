@@ -137,12 +137,12 @@ pub(crate) const BAD_PATHS: [&str; 16] = [
     "empty",
 ];
 
-fn bad_response(way: &str) -> OriginResponse {
-    match way {
+fn bad_response(path: &str) -> OriginResponse {
+    match path {
         "" => html_response(&BAD_PATHS.iter().fold(
-            "<title>Bad ways</title>\n".to_owned(),
-            |mut page, way| {
-                let _ = writeln!(page, "<a href=\"/bad/{way}\">{way}</a>");
+            "<title>Bad responses</title>\n".to_owned(),
+            |mut page, path| {
+                let _ = writeln!(page, "<a href=\"/bad/{path}\">{path}</a>");
                 page
             },
         )),
