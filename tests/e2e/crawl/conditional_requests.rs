@@ -98,8 +98,8 @@ fn a_repeated_crawl_downloads_only_changed_pages() {
         let words = [&["crawl", "--allow-private", &seed], flags].concat();
         run_tidings(folder.path(), &words).expect_code(0);
         let record = origin.request_log();
-        let asked: Vec<_> = record.page_requests().skip(before).collect();
-        (asked.len(), asked.iter().filter(|hit| is_conditional(hit)).count())
+        let requested: Vec<_> = record.page_requests().skip(before).collect();
+        (requested.len(), requested.iter().filter(|hit| is_conditional(hit)).count())
     };
     let all = PAGES as usize;
     assert_eq!(crawl(&[]), (all, 0), "nothing was known");

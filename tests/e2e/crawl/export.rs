@@ -57,8 +57,8 @@ fn export_merges_two_crawls_by_time() {
     );
 
     let words = ["export", "a", "b", "--merge", "--output"];
-    let told = run_tidings(folder, &[&words[..], &["all.jsonl"]].concat()).expect_code(0);
-    assert!(told.stderr().contains("48 records of 48 in all.jsonl"), "{}", told.stderr());
+    let output = run_tidings(folder, &[&words[..], &["all.jsonl"]].concat()).expect_code(0);
+    assert!(output.stderr().contains("48 records of 48 in all.jsonl"), "{}", output.stderr());
     assert_eq!(read_file_lines(folder, "all.jsonl"), merged);
     let python = Command::new("python3")
         .args(["-m", "json.tool", "--json-lines", "all.jsonl"])
@@ -79,11 +79,11 @@ fn export_merges_two_crawls_by_time() {
 fn a_failed_export_is_reported_and_leaves_no_file() {
     let (folder, _origin) = crawl_two_hosts();
     let folder = folder.path();
-    let refused = run_tidings(folder, &["export", "a", "c", "--output", "out"]).expect_code(1);
-    assert!(refused.stderr().contains("c: No such file"), "{}", refused.stderr());
+    let rejected = run_tidings(folder, &["export", "a", "c", "--output", "out"]).expect_code(1);
+    assert!(rejected.stderr().contains("c: No such file"), "{}", rejected.stderr());
     assert!(!folder.join("out").exists());
-    let refused = run_tidings(folder, &["export", "a", "--output", "b.jsonl"]).expect_code(1);
-    assert!(refused.stderr().contains("b.jsonl exists already"), "{}", refused.stderr());
+    let rejected = run_tidings(folder, &["export", "a", "--output", "b.jsonl"]).expect_code(1);
+    assert!(rejected.stderr().contains("b.jsonl exists already"), "{}", rejected.stderr());
     run_tidings(folder, &["export", "a", "--format", "sqlite"]).expect_code(2);
 
     let export = tidings_command(folder, ["export", "a", "b"]);

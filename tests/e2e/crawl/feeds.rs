@@ -55,9 +55,9 @@ fn probe(what: &str, cases: &[FeedCase]) -> Vec<Value> {
         probe.write(format!("{}\n", case.probe_input()));
     }
     probe.close_stdin();
-    let answers = probe.finish().expect_code(0).stdout();
-    assert_eq!(answers.len(), cases.len());
-    answers.iter().map(|answer| serde_json::from_str(answer).unwrap()).collect()
+    let responses = probe.finish().expect_code(0).stdout();
+    assert_eq!(responses.len(), cases.len());
+    responses.iter().map(|response| serde_json::from_str(response).unwrap()).collect()
 }
 
 /// Whether a member is as expected: a list names what is right.
@@ -98,15 +98,15 @@ fn check_results(table: &str, results: Vec<(String, bool, String)>) {
 fn entries_match_the_feedparser_tables() {
     let mut cases = FeedCase::all("feeds/feedparser.jsonl");
     cases.retain(|case| case.0.get("entry").is_some() || case.0.get("n").is_some());
-    let answers = probe("feed", &cases);
-    let results = cases.iter().zip(answers).map(|(case, answer)| {
+    let responses = probe("feed", &cases);
+    let results = cases.iter().zip(responses).map(|(case, response)| {
         let is_right = match case.0["entry"].as_u64() {
             Some(at) => {
-                entry_matches_expected(&case.0, &answer["entries"][usize::try_from(at).unwrap()])
+                entry_matches_expected(&case.0, &response["entries"][usize::try_from(at).unwrap()])
             }
-            None => case.0["n"] == answer["n"],
+            None => case.0["n"] == response["n"],
         };
-        (case.file().to_owned(), is_right, answer.to_string())
+        (case.file().to_owned(), is_right, response.to_string())
     });
     check_results("feedparser, entries", results.collect());
 }
@@ -139,16 +139,16 @@ fn titles_match_the_feedparser_tables() {
 #[test]
 fn feeds_match_the_feed_rs_tables() {
     let cases = FeedCase::all("feeds/feed-rs.jsonl");
-    let results = cases.iter().zip(probe("feed", &cases)).map(|(case, answer)| {
+    let results = cases.iter().zip(probe("feed", &cases)).map(|(case, response)| {
         let expected = case.0["entries"].as_array().unwrap();
-        let got = answer["entries"].as_array().unwrap();
-        let is_right = case.0["kind"] == answer["kind"]
+        let got = response["entries"].as_array().unwrap();
+        let is_right = case.0["kind"] == response["kind"]
             && expected.len() == got.len()
             && expected
                 .iter()
                 .zip(got)
                 .all(|(expected, got)| entry_matches_expected(expected, got));
-        (case.file().to_owned(), is_right, answer.to_string())
+        (case.file().to_owned(), is_right, response.to_string())
     });
     check_results("feed-rs", results.collect());
 }
@@ -156,10 +156,10 @@ fn feeds_match_the_feed_rs_tables() {
 #[test]
 fn sitemaps_match_the_scrapy_and_trafilatura_tables() {
     let cases = FeedCase::all("sitemaps/sitemaps.jsonl");
-    let results = cases.iter().zip(probe("sitemap", &cases)).map(|(case, answer)| {
+    let results = cases.iter().zip(probe("sitemap", &cases)).map(|(case, response)| {
         let is_right =
-            ["kind", "n", "first", "last"].iter().all(|name| case.0[*name] == answer[*name]);
-        (case.file().to_owned(), is_right, answer.to_string())
+            ["kind", "n", "first", "last"].iter().all(|name| case.0[*name] == response[*name]);
+        (case.file().to_owned(), is_right, response.to_string())
     });
     check_results("sitemaps", results.collect());
 }
@@ -171,12 +171,12 @@ fn unreadable_input_is_answered_with_an_error() {
         let mut probe = Process::start(&mut tidings_command(folder.path(), ["probe", what]));
         probe.write("{}\n{\"body_b64\": \"?\"}\n{\"body_b64\": \"\", \"headers\": 1}\n{\"body_b64\": \"PA==\"}\n");
         probe.close_stdin();
-        let answers = probe.finish().expect_code(0).stdout();
+        let responses = probe.finish().expect_code(0).stdout();
         assert!(
-            answers.len() == 4 && answers[..3].iter().all(|line| line.contains("error")),
-            "{answers:?}"
+            responses.len() == 4 && responses[..3].iter().all(|line| line.contains("error")),
+            "{responses:?}"
         );
-        assert!(answers[3].contains("\"kind\":null"), "{answers:?}");
+        assert!(responses[3].contains("\"kind\":null"), "{responses:?}");
     }
 }
 
@@ -192,14 +192,14 @@ fn all_urls_of_a_full_sitemap_are_queued() {
         (hit.path == "/sitemap.xml").then(|| full_response("200 OK", headers, &body()))
     });
     let server = Server::start_up(&["--allow-private", "--quiet"]);
-    let mut talk = LineConnection::connect_client(server.address);
-    assert!(talk.request("JOB open full scope=any").starts_with("+OK"));
+    let mut client = LineConnection::connect_client(server.address);
+    assert!(client.request("JOB open full scope=any").starts_with("+OK"));
     let seed = origin.url(0, "/sitemap.xml");
-    assert!(talk.request(&format!("PUB new-url {seed} job=full")).starts_with("+OK"));
+    assert!(client.request(&format!("PUB new-url {seed} job=full")).starts_with("+OK"));
     // The seed is one of them.
     let found = format!("{}", URLS + 1);
     wait_until("all of them are found", || {
-        (value(&talk.request("JOB show full"), "found") == found).then_some(())
+        (value(&client.request("JOB show full"), "found") == found).then_some(())
     });
 }
 
@@ -211,10 +211,10 @@ fn probe_prints_feeds_and_sitemaps() {
         "<urlset><url><loc>http://a.example/1</loc><lastmod>2026</lastmod></url></urlset>";
     fs::write(folder.path().join("f"), feed).unwrap();
     fs::write(folder.path().join("s"), sitemap).unwrap();
-    let told = run_tidings(folder.path(), &["probe", "feed", "f"]).expect_code(0).stdout();
-    assert_eq!(told, ["News", "  rss, 1 item", "", "One", "  http://a.example/1"]);
-    let told = run_tidings(folder.path(), &["probe", "sitemap", "s"]).expect_code(0).stdout();
-    assert_eq!(told, ["a sitemap of 1 page", "  http://a.example/1 (2026)"]);
+    let output = run_tidings(folder.path(), &["probe", "feed", "f"]).expect_code(0).stdout();
+    assert_eq!(output, ["News", "  rss, 1 item", "", "One", "  http://a.example/1"]);
+    let output = run_tidings(folder.path(), &["probe", "sitemap", "s"]).expect_code(0).stdout();
+    assert_eq!(output, ["a sitemap of 1 page", "  http://a.example/1 (2026)"]);
     run_tidings(folder.path(), &["probe", "feed", "s"]).expect_code(1);
     run_tidings(folder.path(), &["probe", "sitemap", "no-such-file"]).expect_code(1);
 }
@@ -232,14 +232,14 @@ fn probe_fetches_a_url_from_an_allowed_address() {
         write!(peer, "{head} {}\r\n\r\n{body}", body.len()).unwrap();
     });
     let folder = TempDir::new().unwrap();
-    let refused = run_tidings(folder.path(), &["probe", "feed", &url]).expect_code(1);
-    assert!(refused.stderr().contains("127.0.0.1"), "{refused:?}");
+    let rejected = run_tidings(folder.path(), &["probe", "feed", &url]).expect_code(1);
+    assert!(rejected.stderr().contains("127.0.0.1"), "{rejected:?}");
     let temporary = TempDir::new().unwrap();
     let mut probe = tidings_command(folder.path(), ["probe", "feed", &url, "--allow-private"]);
     probe.env("TMPDIR", temporary.path());
-    let told = Process::start(&mut probe).finish().expect_code(0).stdout();
-    assert_eq!(told[0], "News");
-    assert_eq!(told[4], format!("  {}", url.replace("/f", "/1")));
+    let output = Process::start(&mut probe).finish().expect_code(0).stdout();
+    assert_eq!(output[0], "News");
+    assert_eq!(output[4], format!("  {}", url.replace("/f", "/1")));
     let left: Vec<_> = temporary.path().read_dir().unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
     origin.join().unwrap();
@@ -265,8 +265,8 @@ fn a_feed_is_watched_until_stopped() {
     let second =
         run_at(&server, &["watch-feed", "http://b.example/", "--min", "1s", "--every", "1s"])
             .expect_code(0);
-    let said = "http://b.example/: not read yet: no crawler is connected\n";
-    assert_eq!(second.stderr().trim_end(), said.trim_end());
+    let stderr = "http://b.example/: not read yet: no crawler is connected\n";
+    assert_eq!(second.stderr().trim_end(), stderr.trim_end());
     wait_until("both schedules", || (schedules().len() == 2).then_some(()));
     let listed = run_at(&server, &["watch-feed", "--list"]).expect_code(0).stdout();
     assert!(listed.len() == 3 && listed[1].ends_with("http://b.example/"), "{listed:?}");
@@ -287,10 +287,10 @@ fn configured_feeds_are_watched_and_keep_their_interval() {
     };
     let server = Server::start_with(&["up"], write);
     server.process.wait_for_line_with("http://127.0.0.1:9/f is watched, every 20m");
-    let talk = |payload: &str| run_at(&server, &["pub", "new-url", payload]).expect_code(0);
+    let publish = |payload: &str| run_at(&server, &["pub", "new-url", payload]).expect_code(0);
     let every = || run_json_at(&server, &["group", "schedules"])[0]["every"].clone();
     wait_until("the schedule", || (every() == "20m").then_some(()));
     // What was found out meanwhile is not forgotten by a start.
-    talk("http://127.0.0.1:9/f every=3h feed=10m-1d");
+    publish("http://127.0.0.1:9/f every=3h feed=10m-1d");
     wait_until("the other interval", || (every() == "3h").then_some(()));
 }

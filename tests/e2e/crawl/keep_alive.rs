@@ -65,15 +65,15 @@ impl ClosingServer {
         let mut is_first = true;
         loop {
             let Some((start, path)) = self.read_request(&mut stream)? else { return Ok(()) };
-            let answers = is_first || matches!(self.end, ConnectionEnd::AfterResponse);
+            let responds = is_first || matches!(self.end, ConnectionEnd::AfterResponse);
             let end = self.started.elapsed();
             self.requests.lock().unwrap().push(ServerRequest {
                 path: path.clone(),
                 start,
                 end,
-                is_answered: answers,
+                is_answered: responds,
             });
-            if !answers {
+            if !responds {
                 match self.end {
                     ConnectionEnd::Reset => {
                         SockRef::from(&stream).set_linger(Some(Duration::ZERO))?
@@ -131,8 +131,8 @@ fn check_crawl(end: ConnectionEnd) {
     for command in
         ["JOB open site", &format!("JOB add site url=http://{address}/p0"), "JOB close site"]
     {
-        let answer = client.request(command);
-        assert!(answer.starts_with("+OK"), "{command}: {answer}");
+        let response = client.request(command);
+        assert!(response.starts_with("+OK"), "{command}: {response}");
     }
     let done = listener.read_line();
     let seen = site.requests.lock().unwrap();
@@ -144,9 +144,9 @@ fn check_crawl(end: ConnectionEnd) {
     }
     let mut times = BTreeMap::<_, (u32, u32)>::new();
     for ServerRequest { path, is_answered: answered, .. } in &*seen {
-        let (requests, answers) = times.entry(path).or_default();
+        let (requests, responses) = times.entry(path).or_default();
         *requests += 1;
-        *answers += u32::from(*answered);
+        *responses += u32::from(*answered);
     }
     assert_eq!(times.len(), PAGES + 1, "the pages and robots.txt: {times:?}");
     assert!(times.values().all(|times| times.0 <= 2 && times.1 == 1), "{end:?}: {times:?}");

@@ -21,9 +21,9 @@ fn run_probe(what: &str, questions: &[String]) -> Vec<Value> {
     let folder = TempDir::new().unwrap();
     let mut probe = Process::start(&mut tidings_command(folder.path(), ["probe", what]));
     probe.write(questions.join("\n"));
-    let answers = probe.finish().expect_code(0).stdout();
-    assert_eq!(answers.len(), questions.len());
-    answers.iter().map(|answer| serde_json::from_str(answer).unwrap()).collect()
+    let responses = probe.finish().expect_code(0).stdout();
+    assert_eq!(responses.len(), questions.len());
+    responses.iter().map(|response| serde_json::from_str(response).unwrap()).collect()
 }
 
 /// The cases of a file of the standard's tests; its other elements are comments. Escapes of
@@ -64,8 +64,8 @@ const ASCII_HOSTS: [&str; 10] = [
 ];
 
 /// Whether the answer names a host that the files are too old for.
-fn is_ascii_host(answer: &Value) -> bool {
-    answer["host"].as_str().is_some_and(|host| ASCII_HOSTS.contains(&host))
+fn is_ascii_host(response: &Value) -> bool {
+    response["host"].as_str().is_some_and(|host| ASCII_HOSTS.contains(&host))
 }
 
 #[test]
@@ -76,32 +76,32 @@ fn urls_are_parsed_as_the_standard_requires() {
     let questions: Vec<_> =
         cases.iter().map(|case| probe_input(&case["input"], &case["base"])).collect();
     let (mut file_urls, mut ascii_hosts) = (0, 0);
-    for (case, answer) in cases.iter().zip(run_probe("url", &questions)) {
+    for (case, response) in cases.iter().zip(run_probe("url", &questions)) {
         let expected = &case["href"];
-        if case["failure"] == true && is_ascii_host(&answer) {
+        if case["failure"] == true && is_ascii_host(&response) {
             ascii_hosts += 1;
         } else if case["failure"] == true {
-            assert!(answer["href"].is_null(), "{case}: {answer}");
-            assert!(answer["why"].is_string(), "{case}: {answer}");
-        } else if answer["href"] == *expected {
+            assert!(response["href"].is_null(), "{case}: {response}");
+            assert!(response["why"].is_string(), "{case}: {response}");
+        } else if response["href"] == *expected {
             let hostname = case["hostname"].as_str().unwrap_or_default();
-            assert_eq!(answer["host"].as_str().unwrap_or_default(), hostname, "{case}");
+            assert_eq!(response["host"].as_str().unwrap_or_default(), hostname, "{case}");
         } else if expected.as_str().unwrap().starts_with("file:") {
             file_urls += 1;
         } else {
-            assert_eq!(*expected, DIFFERING_URL, "{case}: {answer}");
+            assert_eq!(*expected, DIFFERING_URL, "{case}: {response}");
         }
         // What can be fetched has a key, and nothing else has one.
-        let href = answer["href"].as_str().unwrap_or_default();
+        let href = response["href"].as_str().unwrap_or_default();
         let credentials =
             ["username", "password"].iter().any(|name| case[name].as_str() > Some(""));
         let is_page = href.starts_with("http://") || href.starts_with("https://");
         // Without the dots at their end, these are no hosts.
         let is_host =
-            ![".", "..", "foo.09.."].contains(&answer["host"].as_str().unwrap_or_default());
+            ![".", "..", "foo.09.."].contains(&response["host"].as_str().unwrap_or_default());
         let has_key = is_page && !credentials && is_host;
-        assert_eq!(answer["key"].is_string(), has_key, "{case}: {answer}");
-        assert_eq!(answer["why"].is_string(), answer["key"].is_null(), "{case}: {answer}");
+        assert_eq!(response["key"].is_string(), has_key, "{case}: {response}");
+        assert_eq!(response["why"].is_string(), response["key"].is_null(), "{case}: {response}");
     }
     assert_eq!(file_urls, DIFFERING_FILE_URLS);
     assert_eq!(ascii_hosts, 8);
@@ -114,13 +114,13 @@ fn hosts_become_ascii_as_the_standard_requires() {
     let url = |case: &Value| format!("https://{}/x", case["input"].as_str().unwrap());
     let questions: Vec<_> =
         cases.iter().map(|case| probe_input(&url(case).into(), &Value::Null)).collect();
-    for (case, answer) in cases.iter().zip(run_probe("url", &questions)) {
+    for (case, response) in cases.iter().zip(run_probe("url", &questions)) {
         // These inputs are in lower case.
-        let is_newer = case["output"].is_null() && is_ascii_host(&answer);
+        let is_newer = case["output"].is_null() && is_ascii_host(&response);
         let host = if is_newer { &case["input"] } else { &case["output"] };
-        assert_eq!(answer["host"], *host, "{case}: {answer}");
+        assert_eq!(response["host"], *host, "{case}: {response}");
         let href = host.as_str().map(|host| format!("https://{host}/x"));
-        assert_eq!(answer["href"].as_str(), href.as_deref(), "{case}: {answer}");
+        assert_eq!(response["href"].as_str(), href.as_deref(), "{case}: {response}");
     }
 }
 
@@ -140,17 +140,17 @@ fn domains_follow_the_public_suffix_list() {
     let hosts: Vec<_> = pairs.iter().map(|(host, _)| ask(host)).collect();
     // The domains as hosts: a URL has names in lower case, and as Punycode.
     let domains: Vec<_> = pairs.iter().map(|(_, domain)| ask(domain)).collect();
-    for ((pair, answer), domain) in
+    for ((pair, response), domain) in
         pairs.iter().zip(run_probe("url", &hosts)).zip(run_probe("url", &domains))
     {
         let expected = if pair.1 == "null" { &Value::Null } else { &domain["host"] };
-        assert_eq!(answer["domain"], *expected, "{pair:?}: {answer}");
+        assert_eq!(response["domain"], *expected, "{pair:?}: {response}");
     }
     let without =
         ["http://127.0.0.1/", "http://[::1]/", "http://localhost/", "mailto:a@example.org"];
     let questions = without.map(|url| probe_input(&url.into(), &Value::Null));
-    for answer in run_probe("url", &questions) {
-        assert_eq!(answer["domain"], Value::Null, "{answer}");
+    for response in run_probe("url", &questions) {
+        assert_eq!(response["domain"], Value::Null, "{response}");
     }
 }
 
@@ -162,14 +162,14 @@ fn special_addresses_are_forbidden_but_their_neighbours_are_not() {
     assert_eq!(rows.len(), 126);
     let questions: Vec<_> =
         rows.iter().map(|row| json!({ "address": row[0] }).to_string()).collect();
-    for (row, answer) in rows.iter().zip(run_probe("address", &questions)) {
-        assert_eq!(answer["forbidden"], row[1] == "yes", "{row:?}: {answer}");
-        assert_eq!(answer["why"].is_string(), row[1] == "yes", "{row:?}: {answer}");
+    for (row, response) in rows.iter().zip(run_probe("address", &questions)) {
+        assert_eq!(response["forbidden"], row[1] == "yes", "{row:?}: {response}");
+        assert_eq!(response["why"].is_string(), row[1] == "yes", "{row:?}: {response}");
     }
-    for answer in
+    for response in
         run_probe("address", &[r#"{"address":"localhost"}"#, r#"{"address":7}"#].map(str::to_owned))
     {
-        assert!(answer["error"].is_string(), "{answer}");
+        assert!(response["error"].is_string(), "{response}");
     }
 }
 
@@ -185,9 +185,9 @@ fn keys_are_equal_for_equal_pages() {
         ("ä", "%c3%a4"),
         ("///example.org./b;jsessionid=1", "/b"),
     ] {
-        let answers = run_probe("url", &[ask(one), ask(other)]);
-        assert_eq!(answers[0]["key"], answers[1]["key"], "{one} {other}");
-        assert!(answers[0]["key"].is_string());
+        let responses = run_probe("url", &[ask(one), ask(other)]);
+        assert_eq!(responses[0]["key"], responses[1]["key"], "{one} {other}");
+        assert!(responses[0]["key"].is_string());
     }
     for (one, other) in [
         ("b?", "b"),
@@ -197,17 +197,17 @@ fn keys_are_equal_for_equal_pages() {
         ("%2F", "/"),
         ("%2541", "%41"),
     ] {
-        let answers = run_probe("url", &[ask(one), ask(other)]);
-        assert_ne!(answers[0]["key"], answers[1]["key"], "{one} {other}");
+        let responses = run_probe("url", &[ask(one), ask(other)]);
+        assert_ne!(responses[0]["key"], responses[1]["key"], "{one} {other}");
     }
 }
 
 #[test]
 fn probe_prints_one_line_per_field() {
     let folder = TempDir::new().unwrap();
-    let told = |words: &[&str]| run_tidings(folder.path(), words).expect_code(0).stdout();
+    let output = |words: &[&str]| run_tidings(folder.path(), words).expect_code(0).stdout();
     assert_eq!(
-        told(&["probe", "url", "../c?utm_source=x#d", "https://www.example.co.uk/a/b"]),
+        output(&["probe", "url", "../c?utm_source=x#d", "https://www.example.co.uk/a/b"]),
         [
             "url     https://www.example.co.uk/c?utm_source=x#d",
             "key     https://www.example.co.uk/c",
@@ -217,17 +217,20 @@ fn probe_prints_one_line_per_field() {
     );
     let url = "https://example.org/?utm_source=x&ref=y";
     assert_eq!(
-        told(&["probe", "url", url, "--tracking-params", "ref"])[1],
+        output(&["probe", "url", url, "--tracking-params", "ref"])[1],
         "key     https://example.org/?utm_source=x"
     );
     assert_eq!(
-        told(&["probe", "url", "mailto:a@example.org"])[1..],
+        output(&["probe", "url", "mailto:a@example.org"])[1..],
         ["key     none: only http and https URLs can be fetched", "host    none", "domain  none"]
     );
     let wrong = run_tidings(folder.path(), &["probe", "url", "a b"]).expect_code(1).stderr();
     assert!(wrong.contains("a b: not a URL"), "{wrong}");
-    assert_eq!(told(&["probe", "address", "0x7f.1"]), ["127.0.0.1 is a loopback address: refused"]);
-    let allowed = told(&["probe", "address", "localhost", "--allow-private"]);
+    assert_eq!(
+        output(&["probe", "address", "0x7f.1"]),
+        ["127.0.0.1 is a loopback address: refused"]
+    );
+    let allowed = output(&["probe", "address", "localhost", "--allow-private"]);
     assert!(allowed.contains(&"127.0.0.1 may be fetched from".to_owned()), "{allowed:?}");
-    assert_eq!(told(&["probe", "address", "8.8.8.8"]), ["8.8.8.8 may be fetched from"]);
+    assert_eq!(output(&["probe", "address", "8.8.8.8"]), ["8.8.8.8 may be fetched from"]);
 }

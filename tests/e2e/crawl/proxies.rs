@@ -174,12 +174,12 @@ fn hub_requests_go_through_http_and_socks_proxies() {
             command.env("SSL_CERT_FILE", &certificate);
         });
         let feed = format!("http://blog.example/{scheme}");
-        let mut talk = LineConnection::connect_client(server.address);
+        let mut client = LineConnection::connect_client(server.address);
         assert!(
-            talk.request(&format!("PUB new-url {feed} every=1h feed=10m-1d")).starts_with("+OK")
+            client.request(&format!("PUB new-url {feed} every=1h feed=10m-1d")).starts_with("+OK")
         );
         let found = format!("PUB hub-found {feed} hub=https://localhost:{tls_port}/202/hub");
-        assert!(talk.request(&found).starts_with("+OK"));
+        assert!(client.request(&found).starts_with("+OK"));
         let form = FormFields::parse(&hub.first_requests(n + 1)[n]);
         assert_eq!((form.get("hub.mode"), form.get("hub.topic")), ("subscribe", feed.as_str()));
         // A tunnel: what it carries is encrypted.
@@ -192,9 +192,9 @@ fn hub_requests_go_through_http_and_socks_proxies() {
     let by = proxy.url("socks5", ENCODED_LOGIN);
     let server =
         Server::start(&["broker", "--http", &http, "--public-url", &public, "--proxy", &by]);
-    let mut talk = LineConnection::connect_client(server.address);
-    talk.request("PUB new-url http://blog.example/f every=1h feed=10m-1d");
-    talk.request(&format!(
+    let mut client = LineConnection::connect_client(server.address);
+    client.request("PUB new-url http://blog.example/f every=1h feed=10m-1d");
+    client.request(&format!(
         "PUB hub-found http://blog.example/f hub=https://localhost:{tls_port}/202/hub"
     ));
     server.process.wait_for_line_with("private");

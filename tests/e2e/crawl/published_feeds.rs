@@ -30,13 +30,13 @@ fn published_feeds_are_fetched_next_and_once_in_the_running_pass() {
 
     let pass = Process::start(&mut tidings_command(server.folder.path(), &words));
     origin.wait_for_hits(100);
-    let asked: BTreeSet<_> = origin.request_log().0.iter().map(|hit| hit.host).collect();
-    let not_asked = (0..FEEDS).filter(|feed| !asked.contains(&Site::host(*feed)));
+    let requested: BTreeSet<_> = origin.request_log().0.iter().map(|hit| hit.host).collect();
+    let not_asked = (0..FEEDS).filter(|feed| !requested.contains(&Site::host(*feed)));
     let announced: Vec<_> = not_asked.take(PUBLISHED_FEEDS).collect();
     let lines: String = announced.iter().map(|feed| origin.url(*feed, "/p/0") + "\n").collect();
-    let answer = run_nc(server.address, lines);
+    let response = run_nc(server.address, lines);
     let hits_before = origin.request_count();
-    assert_eq!(answer.last().map(String::as_str), Some(FAREWELL), "{answer:?}");
+    assert_eq!(response.last().map(String::as_str), Some(FAREWELL), "{response:?}");
     pass.finish().expect_code(0);
 
     let record = origin.request_log();

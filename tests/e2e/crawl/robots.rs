@@ -23,8 +23,8 @@ fn probe_robots(questions: &[Value]) -> Vec<Value> {
     let lines =
         questions.iter().map(|question| format!("{question}\n")).collect::<Vec<_>>().concat();
     process.write(lines);
-    let answers = process.finish().expect_code(0).stdout();
-    answers.iter().map(|answer| serde_json::from_str(answer).unwrap()).collect()
+    let responses = process.finish().expect_code(0).stdout();
+    responses.iter().map(|response| serde_json::from_str(response).unwrap()).collect()
 }
 
 /// A case of a table with the answer that is expected.
@@ -64,9 +64,11 @@ fn read_cases() -> Vec<RobotsCase> {
     cases
 }
 
-fn matches_expected(case: &RobotsCase, answer: &Value) -> bool {
-    match (answer.get(case.key), &case.expected) {
-        (None, expected) => case.key == "delay" && expected.is_null() && answer["error"].is_null(),
+fn matches_expected(case: &RobotsCase, response: &Value) -> bool {
+    match (response.get(case.key), &case.expected) {
+        (None, expected) => {
+            case.key == "delay" && expected.is_null() && response["error"].is_null()
+        }
         (Some(found), expected) => {
             found == expected || found.as_f64() == expected.as_f64() && found.is_number()
         }
@@ -77,16 +79,16 @@ fn matches_expected(case: &RobotsCase, answer: &Value) -> bool {
 fn robots_rules_match_the_tables_of_other_parsers() {
     let cases = read_cases();
     let questions: Vec<_> = cases.iter().map(|case| case.probe_input.clone()).collect();
-    let answers = probe_robots(&questions);
-    assert_eq!(answers.len(), cases.len());
+    let responses = probe_robots(&questions);
+    assert_eq!(responses.len(), cases.len());
     let mut wrong: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     let mut counts: BTreeMap<&str, [usize; 2]> = BTreeMap::new();
-    for (case, answer) in cases.iter().zip(&answers) {
+    for (case, response) in cases.iter().zip(&responses) {
         let source = case.name.split(':').next().unwrap();
-        let right = matches_expected(case, answer);
+        let right = matches_expected(case, response);
         counts.entry(source).or_default()[usize::from(!right)] += 1;
         if !right {
-            let text = format!("{} is {}, not {answer}", case.probe_input, case.expected);
+            let text = format!("{} is {}, not {response}", case.probe_input, case.expected);
             wrong.entry(&case.name).or_default().push(text);
         }
     }
@@ -145,13 +147,13 @@ fn probe_robots_names_the_file_and_the_deciding_line() {
     };
     let origin = Origin::serve(site);
     let folder = TempDir::new().unwrap();
-    let told = |url: &str, flags: &[&str]| {
+    let output = |url: &str, flags: &[&str]| {
         let words = [&["probe", "robots", url], flags].concat();
         run_tidings(folder.path(), &words).expect_code(0).stdout()
     };
     let found = format!("robots.txt   {} (HTTP 200, 79 B)", origin.url(0, "/robots.txt"));
     assert_eq!(
-        told(&origin.url(0, "/private/1"), &["--allow-private", "--agent", "bot/1"]),
+        output(&origin.url(0, "/private/1"), &["--allow-private", "--agent", "bot/1"]),
         [
             found.as_str(),
             "allowed      no, for bot: by the line `Disallow: /private/`",
@@ -160,12 +162,12 @@ fn probe_robots_names_the_file_and_the_deciding_line() {
             "             http://a.example/s",
         ]
     );
-    let public = told(&origin.url(0, "/p/0"), &["--allow-private"]);
+    let public = output(&origin.url(0, "/p/0"), &["--allow-private"]);
     assert_eq!(public[1], "allowed      yes, for tidings: no line matches");
-    let refused = told(&origin.url(0, "/p/0"), &[]);
+    let rejected = output(&origin.url(0, "/p/0"), &[]);
     assert!(
-        refused[1].starts_with("allowed      no: robots.txt could not be read: "),
-        "{refused:?}"
+        rejected[1].starts_with("allowed      no: robots.txt could not be read: "),
+        "{rejected:?}"
     );
     run_tidings(folder.path(), &["probe", "robots", "nonsense"]).expect_code(2);
 }
@@ -184,7 +186,8 @@ fn a_killed_crawler_keeps_its_robots_cache() {
     let site =
         Site { pages: 3, robots: Some("User-agent: *\nDisallow: /p/1\n"), ..Site::default() };
     let origin = Origin::serve(site);
-    let asked = || origin.request_log().0.iter().filter(|hit| hit.path == "/robots.txt").count();
+    let requested =
+        || origin.request_log().0.iter().filter(|hit| hit.path == "/robots.txt").count();
     let up = Server::start_up(&["--allow-private"]);
     let data = up.data_dir();
     run_nc(up.address, origin.url(0, "/p/0"));
@@ -194,13 +197,13 @@ fn a_killed_crawler_keeps_its_robots_cache() {
     run_nc(up.address, format!("{}\n{}", origin.url(0, "/p/1"), origin.url(0, "/p/2")));
     page_database::wait_for_rows(&data, "select url from pages where outcome = 'done'", 2);
     page_database::wait_for_rows(&data, "select url from pages where outcome = 'robots'", 1);
-    assert_eq!(asked(), 1);
+    assert_eq!(requested(), 1);
     assert!(!origin.request_log().paths().contains(&"/p/1"));
     // Another agent is another crawler to the site.
     let up = up.restart("TERM", &["up", "--allow-private", "--agent", "other/1"]);
     run_nc(up.address, origin.url(0, "/p/0?again"));
     page_database::wait_for_rows(&data, "select url from pages", 4);
-    assert_eq!(asked(), 2);
+    assert_eq!(requested(), 2);
 }
 
 #[test]

@@ -101,9 +101,9 @@ fn start_storing_crawler(broker: &Server, folder: &Path, output: &Path) -> Proce
 #[track_caller]
 fn start_job(origin: &Origin, lease: &str) -> (Server, Process) {
     let broker = Server::start_broker();
-    let answer = LineConnection::connect_client(broker.address)
+    let response = LineConnection::connect_client(broker.address)
         .request(&format!("GROUP create crawlers delay=20ms lease={lease}"));
-    assert!(answer.starts_with("+OK"), "{answer}");
+    assert!(response.starts_with("+OK"), "{response}");
     let words = [
         vec!["crawl".to_owned(), "--broker".to_owned(), broker.address_text()],
         origin.seed_urls(),

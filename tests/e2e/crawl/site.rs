@@ -395,8 +395,8 @@ fn compressed_pages_count_decoded_and_wire_bytes() {
     }
     let (_folder, finished) = crawl_site(&[&origin.url(0, "/zeros")]);
     let lines = finished.expect_code(0).stdout();
-    let answers = lines.iter().find(|line| line.starts_with("answers ")).unwrap();
-    assert!(answers.contains(&format!("2.0 kB ({wire} B on the wire) in all")), "{answers}");
+    let responses = lines.iter().find(|line| line.starts_with("answers ")).unwrap();
+    assert!(responses.contains(&format!("2.0 kB ({wire} B on the wire) in all")), "{responses}");
 }
 
 #[test]
@@ -464,9 +464,9 @@ fn seeds_are_read_from_a_file_or_standard_input() {
     assert_eq!(origin.request_log().paths().len(), 4 * 4 + 3);
     // Nothing is begun if one of them is none.
     fs::write(folder.path().join("seeds"), format!("{seeds}nonsense\n")).unwrap();
-    let refused = run_tidings(folder.path(), &["crawl", "--allow-private", "--seeds", "seeds"]);
-    let refused = refused.expect_code(2);
-    assert!(refused.stderr().contains("seeds:4: nonsense is not a URL"), "{}", refused.stderr());
+    let rejected = run_tidings(folder.path(), &["crawl", "--allow-private", "--seeds", "seeds"]);
+    let rejected = rejected.expect_code(2);
+    assert!(rejected.stderr().contains("seeds:4: nonsense is not a URL"), "{}", rejected.stderr());
     assert_eq!(origin.request_log().paths().len(), 4 * 4 + 3);
 }
 
@@ -481,17 +481,17 @@ fn a_job_ends_at_its_time_limit() {
 
 #[test]
 fn crawling_other_sites_without_a_contact_warns() {
-    let warned = |words: &[&str]| {
+    let warnings = |words: &[&str]| {
         let folder = TempDir::new().unwrap();
         let stderr = run_tidings(folder.path(), &[&["crawl"], words].concat()).stderr();
         stderr.matches("--contact URL|MAIL").count()
     };
     // These are private, so that none of them is asked.
     let other = ["http://10.255.255.1/", "http://10.255.255.2/"];
-    assert_eq!(warned(&other), 1);
-    assert_eq!(warned(&[&other[..], &["--contact", "me@example.org"]].concat()), 0);
-    assert_eq!(warned(&[&other[..], &["--agent", "bot/1"]].concat()), 0);
-    assert_eq!(warned(&["http://127.0.0.1:9/"]), 0);
+    assert_eq!(warnings(&other), 1);
+    assert_eq!(warnings(&[&other[..], &["--contact", "me@example.org"]].concat()), 0);
+    assert_eq!(warnings(&[&other[..], &["--agent", "bot/1"]].concat()), 0);
+    assert_eq!(warnings(&["http://127.0.0.1:9/"]), 0);
 }
 
 #[test]

@@ -74,19 +74,19 @@ fn the_crawl_of_an_endless_site_ends_with_its_archive_complete() {
 
     let record = origin.request_log();
     record.expect_no_duplicates();
-    let asked =
+    let requested =
         |prefix: &str| record.page_requests().filter(|hit| hit.path.starts_with(prefix)).count();
     // Five years ahead of this one.
-    assert_eq!(asked("/calendar/"), 6 * 12);
+    assert_eq!(requested("/calendar/"), 6 * 12);
     // A segment may be there three times.
-    assert_eq!(asked("/grow/"), 1 + 3);
+    assert_eq!(requested("/grow/"), 1 + 3);
     // 32 segments, the last of which is empty.
-    assert_eq!(asked("/deep/"), 31);
+    assert_eq!(requested("/deep/"), 31);
     // The page without a session, and three with one.
-    assert_eq!(asked("/shop/"), 1 + 3);
+    assert_eq!(requested("/shop/"), 1 + 3);
     // Links of the first twenty are followed at most.
-    assert!(asked("/mirror-") <= MIRROR_COUNT + 20, "{}", asked("/mirror-"));
-    assert_eq!(asked("/archive/"), 1 + archive_paths().count());
+    assert!(requested("/mirror-") <= MIRROR_COUNT + 20, "{}", requested("/mirror-"));
+    assert_eq!(requested("/archive/"), 1 + archive_paths().count());
 
     let stored = |sql: &str| page_database::query(&up.data_dir(), sql).unwrap();
     let traps = stored("select reason, count(*) from pages where outcome = 'trap' group by reason");
@@ -109,7 +109,7 @@ fn the_crawl_of_an_endless_site_ends_with_its_archive_complete() {
 
 #[test]
 fn trap_limits_are_configurable() {
-    let asked = |flags: &[&str]| {
+    let requested = |flags: &[&str]| {
         let sessions = AtomicU64::new(0);
         let origin = Origin::serve_with(Site::default(), move |hit| respond(hit, &sessions));
         let folder = TempDir::new().unwrap();
@@ -121,7 +121,7 @@ fn trap_limits_are_configurable() {
         (origin, page_database::query(&data, traps).unwrap())
     };
     let limits = ["--max-url=60", "--max-segments=8", "--max-repeats=1", "--max-alike=10"];
-    let (origin, traps) = asked(&limits);
+    let (origin, traps) = requested(&limits);
     let record = origin.request_log();
     let count =
         |prefix: &str| record.page_requests().filter(|hit| hit.path.starts_with(prefix)).count();
@@ -132,6 +132,6 @@ fn trap_limits_are_configurable() {
     for name in ["deep-path", "repeated-segments", "too-many-from-prefix", "url-too-long"] {
         assert!(traps.iter().any(|trap| trap == name), "{name}: {traps:?}");
     }
-    let (origin, traps) = asked(&["--no-traps", "--max-pages=300"]);
+    let (origin, traps) = requested(&["--no-traps", "--max-pages=300"]);
     assert_eq!((origin.request_log().page_requests().count(), traps), (300, Vec::new()));
 }

@@ -97,11 +97,14 @@ fn each_item_is_published_and_fetched_once() {
 
     // Behind all that was announced.
     run_at(&server, &["pub", "post-ready", "the end"]).expect_code(0);
-    let heard = run_at(&server, &["sub", "post-ready", "--from", "first", "--count", "6"]);
-    let heard = heard.expect_code(0).stdout();
-    assert_eq!(heard[5], "the end", "{heard:?}");
-    for (item, event) in heard[..5].iter().enumerate() {
-        assert!(event.starts_with(&(origin.url(0, &format!("/item/{item}")) + " ")), "{heard:?}");
+    let received = run_at(&server, &["sub", "post-ready", "--from", "first", "--count", "6"]);
+    let received = received.expect_code(0).stdout();
+    assert_eq!(received[5], "the end", "{received:?}");
+    for (item, event) in received[..5].iter().enumerate() {
+        assert!(
+            event.starts_with(&(origin.url(0, &format!("/item/{item}")) + " ")),
+            "{received:?}"
+        );
         assert_eq!(value(event, "item"), format!("item-{item}"));
         assert_eq!(value(event, "source"), feed);
         assert_eq!(fetched(item), 1, "of {item}");
@@ -122,6 +125,6 @@ fn a_redirected_feed_adapts_its_poll_interval() {
     wait_until("a longer interval", || (schedules()[0]["every"] == "2s").then_some(()));
     assert_eq!(schedules().len(), 1);
     assert_eq!(schedules()[0]["url"], moved);
-    let heard = run_at(&server, &["sub", "post-ready", "--from", "first", "--count", "1"]);
-    assert_eq!(value(&heard.expect_code(0).stdout()[0], "source"), feed);
+    let received = run_at(&server, &["sub", "post-ready", "--from", "first", "--count", "1"]);
+    assert_eq!(value(&received.expect_code(0).stdout()[0], "source"), feed);
 }

@@ -58,18 +58,18 @@ fn every_client_publishes_and_is_confirmed() {
             start_client(&server, of, &[&["publish", topic], &events[..]].concat()).finish();
         assert_eq!(ended.stdout(), ["4 confirmed"], "{topic}: {}", ended.stderr());
         ended.expect_code(0);
-        let asked = format!("SUB {topic} from=first\nQUIT\n");
-        let heard = run_nc(server.address, asked);
-        let payloads: Vec<_> = heard
+        let requested = format!("SUB {topic} from=first\nQUIT\n");
+        let received = run_nc(server.address, requested);
+        let payloads: Vec<_> = received
             .iter()
             .filter_map(|line| line.strip_prefix(&format!("MSG {topic} "))?.split_once(' '))
             .map(|(_, payload)| payload)
             .collect();
         assert_eq!(payloads, events, "{topic}");
-        let refused =
+        let rejected =
             start_client(&server, of, &["publish", topic, "fine", "no \u{1} control"]).finish();
-        assert!(refused.stderr().contains("-ERR control n=2"), "{topic}: {}", refused.stderr());
-        assert_ne!(refused.code, Some(0), "{topic}");
+        assert!(rejected.stderr().contains("-ERR control n=2"), "{topic}: {}", rejected.stderr());
+        assert_ne!(rejected.code, Some(0), "{topic}");
     }
 }
 
@@ -96,9 +96,9 @@ fn every_client_listens_from_the_requested_position() {
         assert_eq!(listening.wait_for_stdout_lines(4)[3], "4 \u{fc}", "{}", of.0);
     }
     for of in EXAMPLE_CLIENTS {
-        let refused = start_client(&server, of, &["listen", "t", "soon"]).finish();
-        assert!(refused.stderr().contains("-ERR bad-argument"), "{}: {}", of.0, refused.stderr());
-        assert_ne!(refused.code, Some(0), "{}", of.0);
+        let rejected = start_client(&server, of, &["listen", "t", "soon"]).finish();
+        assert!(rejected.stderr().contains("-ERR bad-argument"), "{}: {}", of.0, rejected.stderr());
+        assert_ne!(rejected.code, Some(0), "{}", of.0);
     }
 }
 
@@ -128,11 +128,11 @@ fn a_scrapy_spider_takes_its_requests_from_a_group() {
             serde_json::from_str::<Value>(line).unwrap()["url"].as_str().unwrap().to_owned()
         })
         .collect();
-    let wanted = ["/", "/a", "/b", "/c"].map(|path| origin.url(0, path));
-    assert_eq!(stored, wanted.into());
+    let expected = ["/", "/a", "/b", "/c"].map(|path| origin.url(0, path));
+    assert_eq!(stored, expected.into());
     // Each was asked for once, as the group gave each out once.
     wait_until("the record", || (origin.request_log().0.len() >= 4).then_some(()));
-    let mut asked: Vec<_> = origin.request_log().0.iter().map(|hit| hit.path.clone()).collect();
-    asked.sort();
-    assert_eq!(asked, ["/", "/a", "/b", "/c"]);
+    let mut requested: Vec<_> = origin.request_log().0.iter().map(|hit| hit.path.clone()).collect();
+    requested.sort();
+    assert_eq!(requested, ["/", "/a", "/b", "/c"]);
 }

@@ -26,15 +26,15 @@ fn every_command_of_the_page_runs_as_shown() {
     let mut machines = TestMachines::start();
     let (mut commands, mut files) = (0, 0);
     for block in code_blocks(PAGE) {
-        let place = format!("{PAGE}:{}", block.first_line);
+        let location = format!("{PAGE}:{}", block.first_line);
         if block.kind == "console" {
-            commands += machines.run_block(&place, &block);
+            commands += machines.run_block(&location, &block);
         } else if let Some(path) = named_file(&block.preceding_line) {
             machines.write_file(&path, &block);
             files += 1;
         } else {
             let line = &block.lines[0];
-            assert!(SKIPPED_BLOCKS.iter().any(|word| line.starts_with(word)), "{place}: {line}");
+            assert!(SKIPPED_BLOCKS.iter().any(|word| line.starts_with(word)), "{location}: {line}");
         }
     }
     assert!(commands >= 60 && files >= 6, "{commands} commands and {files} files");
@@ -116,7 +116,7 @@ impl TestMachines {
 
     /// Runs the commands of a block, and returns how many there were.
     #[track_caller]
-    fn run_block(&mut self, place: &str, block: &CodeBlock) -> usize {
+    fn run_block(&mut self, location: &str, block: &CodeBlock) -> usize {
         let prompt = |line: &str| {
             let of = |(prompt, machine): &(_, &'static str)| {
                 Some((line.strip_prefix(*prompt)?, *machine))
@@ -126,10 +126,10 @@ impl TestMachines {
         let mut lines = block.lines.iter().peekable();
         let mut commands = 0;
         while let Some(line) = lines.next() {
-            let (command, machine) = prompt(line).unwrap_or_else(|| panic!("{place}: {line}"));
+            let (command, machine) = prompt(line).unwrap_or_else(|| panic!("{location}: {line}"));
             let output = std::iter::from_fn(|| lines.next_if(|line| prompt(line).is_none()));
-            let shown: Vec<_> = output.cloned().collect();
-            self.run(machine, &command, &shown, place);
+            let expected: Vec<_> = output.cloned().collect();
+            self.run(machine, &command, &expected, location);
             commands += 1;
         }
         commands
@@ -138,23 +138,23 @@ impl TestMachines {
     /// Runs a command to its end, which is a good one if nothing is shown that says otherwise; what
     /// is shown is printed, with other lines between.
     #[track_caller]
-    fn run(&mut self, machine: &str, command: &str, shown: &[String], place: &str) {
-        eprintln!("{place}: {machine}{command}");
+    fn run(&mut self, machine: &str, command: &str, shown: &[String], location: &str) {
+        eprintln!("{location}: {machine}{command}");
         self.commands += 1;
         let done = format!("-- command {} is done: ", self.commands);
         self.shell.write(format!("{machine}{command}\n{machine}echo \"{done}$status\"\n"));
         let line = self.shell.wait_for_line_with(&done);
         if shown.is_empty() {
-            assert_eq!(line, format!("{done}0"), "{place}: {command}");
+            assert_eq!(line, format!("{done}0"), "{location}: {command}");
         }
         let ended =
-            self.shell.wait_for_lines_in_order(self.printed_lines, &[line], |wanted, line| {
-                wanted == line
+            self.shell.wait_for_lines_in_order(self.printed_lines, &[line], |expected, line| {
+                expected == line
             });
         let at = self.shell.wait_for_lines_in_order(self.printed_lines, shown, is_same_shape);
         assert!(
             at <= ended,
-            "{place}: {command} has not printed {shown:#?}, but what came later did"
+            "{location}: {command} has not printed {shown:#?}, but what came later did"
         );
         self.printed_lines = ended;
     }

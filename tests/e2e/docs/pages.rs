@@ -120,17 +120,17 @@ fn run_page(page: &str) -> usize {
     }
     let mut commands = 0;
     for block in code_blocks(page) {
-        let place = format!("{page}:{}", block.first_line);
+        let location = format!("{page}:{}", block.first_line);
         if block.kind.is_empty() {
             // Output of a program in the background.
-            shell.expect_lines(&place, &block.lines);
+            shell.expect_lines(&location, &block.lines);
         }
         let mut lines = block.lines.iter().peekable();
         while let Some(line) = lines.next() {
             let Some(command) = line.strip_prefix("$ ") else { continue };
             let output = std::iter::from_fn(|| lines.next_if(|line| !line.starts_with("$ ")));
-            let shown: Vec<_> = output.cloned().collect();
-            shell.run(&place, command, &shown);
+            let expected: Vec<_> = output.cloned().collect();
+            shell.run(&location, command, &expected);
             commands += 1;
         }
     }
@@ -146,8 +146,8 @@ fn every_other_command_exists_with_its_flags() {
     for page in pages() {
         for block in code_blocks(&page).iter().filter(|block| block.kind == "sh") {
             for line in block.lines.join("\n").replace("\\\n", " ").lines() {
-                let shown = line.split_once(" #").map_or(line, |(command, _)| command);
-                for command in shown.split(" | ") {
+                let expected = line.split_once(" #").map_or(line, |(command, _)| command);
+                for command in expected.split(" | ") {
                     commands += 1;
                     expect_command_exists(
                         folder.path(),
@@ -164,19 +164,19 @@ fn every_other_command_exists_with_its_flags() {
 /// Checks that a command has a subcommand and flags like these, or that a script of the repository
 /// is there.
 #[track_caller]
-fn expect_command_exists(folder: &Path, place: &str, command: &str) {
+fn expect_command_exists(folder: &Path, location: &str, command: &str) {
     let mut words = shell_words(command);
     // What follows belongs to the shell or to another program.
     let end = words.iter().position(|word| ["<", ">", ">>", "&", "--exec"].contains(&&**word));
     words.truncate(end.unwrap_or(words.len()));
     let Some((program, arguments)) = words.split_first() else { return };
     if program == "tidings" {
-        eprintln!("{place}: {command}");
+        eprintln!("{location}: {command}");
         let arguments = arguments.iter().map(String::as_str).chain(["--help"]);
         run_tidings(folder, &arguments.collect::<Vec<_>>()).expect_code(0);
     } else if program.contains('/') && !program.starts_with(['/', '#']) {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(program);
-        assert!(path.is_file(), "{place}: there is no {program}");
+        assert!(path.is_file(), "{location}: there is no {program}");
     }
 }
 
@@ -360,8 +360,8 @@ impl PageShell {
     /// Runs a command and waits until it is done and has printed what is shown; other lines may
     /// come between, such as those of programs in the background.
     #[track_caller]
-    fn run(&mut self, place: &str, command: &str, shown: &[String]) {
-        eprintln!("{place}: {command}");
+    fn run(&mut self, location: &str, command: &str, shown: &[String]) {
+        eprintln!("{location}: {command}");
         self.commands += 1;
         let done = format!("-- command {} is done", self.commands);
         self.bash.write(format!("{}\n", self.with_local_ports(command)));
@@ -372,8 +372,8 @@ impl PageShell {
         }
         self.bash.write(format!("echo '{done}'\n"));
         let ended =
-            self.bash.wait_for_lines_in_order(self.printed_lines, &[done], |wanted, line| {
-                wanted == line
+            self.bash.wait_for_lines_in_order(self.printed_lines, &[done], |expected, line| {
+                expected == line
             });
         self.bash.wait_for_lines_in_order(self.printed_lines, shown, is_same_shape);
         self.printed_lines = ended;
@@ -381,9 +381,9 @@ impl PageShell {
 
     /// Waits until these lines have been printed, by whatever was started so far.
     #[track_caller]
-    fn expect_lines(&self, place: &str, shown: &[String]) {
-        eprintln!("{place}: expecting {shown:#?}");
-        self.bash.wait_for_lines_in_order(0, shown, is_same_shape);
+    fn expect_lines(&self, location: &str, expected: &[String]) {
+        eprintln!("{location}: expecting {expected:#?}");
+        self.bash.wait_for_lines_in_order(0, expected, is_same_shape);
     }
 
     /// The text with the ports that are used here. Only whole numbers are replaced: a free port may
@@ -413,22 +413,22 @@ fn run_session(block: &CodeBlock) {
     let mut client = LineConnection::connect_client(server.address);
     prepare_session(&server, &mut client, &block.lines.join("\n"));
     let mut ids = BTreeMap::new();
-    let mut said = String::new();
+    let mut commands = String::new();
     for (number, line) in (block.first_line..).zip(&block.lines) {
-        let place = format!("PROTOCOL.md:{number}");
+        let location = format!("PROTOCOL.md:{number}");
         if let Some(command) = line.strip_prefix("C: ") {
             let words: Vec<_> =
                 command.split(' ').map(|word| ids.get(word).map_or(word, String::as_str)).collect();
-            said += &words.join(" ");
-            said.push('\n');
-        } else if let Some(shown) = line.strip_prefix("B: ") {
+            commands += &words.join(" ");
+            commands.push('\n');
+        } else if let Some(expected) = line.strip_prefix("B: ") {
             // In one go, or what is folded into one answer would be up to chance.
-            client.send(std::mem::take(&mut said));
-            let heard = client.read_line();
-            bind_ids(shown, &heard, &mut ids);
-            assert_same_shape(&place, shown, &heard);
+            client.send(std::mem::take(&mut commands));
+            let received = client.read_line();
+            bind_ids(expected, &received, &mut ids);
+            assert_same_shape(&location, expected, &received);
         } else {
-            panic!("{place}: neither client nor broker: {line}");
+            panic!("{location}: neither client nor broker: {line}");
         }
     }
 }
@@ -460,8 +460,8 @@ fn prepare_session(server: &Server, client: &mut LineConnection, block: &str) {
     let mut other = LineConnection::connect_client(server.address);
     let mut setup = |commands: &[&str]| {
         for command in commands {
-            let answer = other.request(command);
-            assert!(answer.starts_with("+OK"), "{command}: {answer}");
+            let response = other.request(command);
+            assert!(response.starts_with("+OK"), "{command}: {response}");
         }
     };
     if block.contains("B: MSG new-url ") {
@@ -480,26 +480,29 @@ fn prepare_session(server: &Server, client: &mut LineConnection, block: &str) {
 
 /// Remembers which real task an id of the document stands for, and which real number that of an
 /// event.
-fn bind_ids(shown: &str, heard: &str, ids: &mut BTreeMap<String, String>) {
-    let is_event = shown.starts_with("MSG ");
-    for (at, (shown, heard)) in shown.split(' ').zip(heard.split(' ')).enumerate() {
-        if shown.starts_with("crawlers:") || is_event && at == 2 {
-            let bound = ids.entry(shown.to_owned()).or_insert_with(|| heard.to_owned());
-            assert_eq!(bound, heard, "two things for {shown}");
+fn bind_ids(expected: &str, received: &str, ids: &mut BTreeMap<String, String>) {
+    let is_event = expected.starts_with("MSG ");
+    for (at, (expected, received)) in expected.split(' ').zip(received.split(' ')).enumerate() {
+        if expected.starts_with("crawlers:") || is_event && at == 2 {
+            let bound = ids.entry(expected.to_owned()).or_insert_with(|| received.to_owned());
+            assert_eq!(bound, received, "two things for {expected}");
         }
     }
 }
 
 #[track_caller]
-fn assert_same_shape(place: &str, shown: &str, heard: &str) {
-    assert!(is_same_shape(shown, heard), "{place}\n shown: {shown}\n heard: {heard}");
+fn assert_same_shape(location: &str, expected: &str, received: &str) {
+    assert!(
+        is_same_shape(expected, received),
+        "{location}\n shown: {expected}\n heard: {received}"
+    );
 }
 
-pub(crate) fn is_same_shape(shown: &str, heard: &str) -> bool {
-    let (shown, heard) = (shape(shown), shape(heard));
-    match shown.strip_suffix("..") {
-        Some(beginning) => heard.starts_with(beginning),
-        None => shown == heard,
+pub(crate) fn is_same_shape(expected: &str, received: &str) -> bool {
+    let (expected, received) = (shape(expected), shape(received));
+    match expected.strip_suffix("..") {
+        Some(beginning) => received.starts_with(beginning),
+        None => expected == received,
     }
 }
 

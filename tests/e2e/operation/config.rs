@@ -74,10 +74,10 @@ fn conflicting_settings_are_reported() {
     let ended = run_config(folder.path(), &check, &[]).expect_code(2);
     assert!(ended.stderr().contains("HOOK_SECRET"), "{ended:?}");
     let ended = run_config(folder.path(), &check, &[("HOOK_SECRET", "hush")]).expect_code(2);
-    let said = ended.stderr();
+    let stderr = ended.stderr();
     assert!(
-        said.contains("a secret of 4 bytes can be guessed") && !said.contains("hush"),
-        "{said}"
+        stderr.contains("a secret of 4 bytes can be guessed") && !stderr.contains("hush"),
+        "{stderr}"
     );
     let ended =
         run_config(folder.path(), &check, &[("HOOK_SECRET", "hush, and let nobody hear it")])

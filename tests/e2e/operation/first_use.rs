@@ -35,9 +35,9 @@ fn stored_events_can_be_read_without_waiting_for_more() {
 #[test]
 fn hints_are_shell_commands() {
     let server = Server::start_broker();
-    let said = run_at(&server, &["group", "show", "nix"]).expect_code(1).stderr();
-    assert!(said.contains("create it with: tidings group create nix"), "{said}");
-    assert!(!said.contains("GROUP"), "{said}");
+    let stderr = run_at(&server, &["group", "show", "nix"]).expect_code(1).stderr();
+    assert!(stderr.contains("create it with: tidings group create nix"), "{stderr}");
+    assert!(!stderr.contains("GROUP"), "{stderr}");
 }
 
 #[test]

@@ -49,27 +49,27 @@ const SCHEDULE_COMMAND: &str = "PUB new-url http://a.example/ every=1h id=1";
 #[test]
 fn reloadable_settings_change_while_connections_stay_open() {
     for subcommand in ["broker", "up"] {
-        let mut it = ConfiguredServer::start(subcommand, "log = 'info'\n");
-        it.wait_for_response(SCHEDULE_COMMAND, "+OK");
-        it.change_config("grant = ['line=prio']\nlog = 'info'\n");
-        it.wait_for_response(SCHEDULE_COMMAND, "-ERR denied");
-        let line = it.server.process.wait_for_line_with("configuration reloaded");
+        let mut server = ConfiguredServer::start(subcommand, "log = 'info'\n");
+        server.wait_for_response(SCHEDULE_COMMAND, "+OK");
+        server.change_config("grant = ['line=prio']\nlog = 'info'\n");
+        server.wait_for_response(SCHEDULE_COMMAND, "-ERR denied");
+        let line = server.server.process.wait_for_line_with("configuration reloaded");
         assert!(line.contains(r#"["grant"]"#), "{line}");
 
         // A mistake changes nothing, and its place is said.
-        it.change_config("grant = ['line=every']\ndelay = 'soon'\n");
-        let line = it.server.process.wait_for_line_with("configuration not reloaded");
+        server.change_config("grant = ['line=every']\ndelay = 'soon'\n");
+        let line = server.server.process.wait_for_line_with("configuration not reloaded");
         assert!(line.contains("c.toml:2:9: `delay`"), "{line}");
-        assert!(it.connection.request(SCHEDULE_COMMAND).starts_with("-ERR denied"));
+        assert!(server.connection.request(SCHEDULE_COMMAND).starts_with("-ERR denied"));
 
-        it.change_config("log-lines = true\n\n[broker]\nthreads = 1\n[up]\nthreads = 1\n");
-        it.wait_for_response(SCHEDULE_COMMAND, "+OK");
+        server.change_config("log-lines = true\n\n[broker]\nthreads = 1\n[up]\nthreads = 1\n");
+        server.wait_for_response(SCHEDULE_COMMAND, "+OK");
         let at = if subcommand == "broker" { 4 } else { 6 };
-        let line = it.server.process.wait_for_line_with("takes effect at the next start");
+        let line = server.server.process.wait_for_line_with("takes effect at the next start");
         assert!(line.contains(&format!("`threads` changed in c.toml:{at}")), "{line}");
-        it.connection.send("PING once-more\n");
-        it.server.process.wait_for_line_with("once-more");
-        it.server.process.signal_and_finish("TERM").expect_code(0);
+        server.connection.send("PING once-more\n");
+        server.server.process.wait_for_line_with("once-more");
+        server.server.process.signal_and_finish("TERM").expect_code(0);
     }
 }
 
@@ -77,51 +77,53 @@ fn reloadable_settings_change_while_connections_stay_open() {
 fn delay_and_webhooks_are_reloadable() {
     const HOOK: &str = "[[hook]]\nname = 'a'\nsecret-file = 'secret'\nsignature = 'github'\n\
                         url = { field = 'u' }\nprefixes = ['http://a.example/']\n";
-    let mut it = ConfiguredServer::start("broker", "delay = '2s'\n");
-    let delay = |talk: &mut LineConnection| talk.request_lines("GROUP show crawlers").concat();
-    assert!(delay(&mut it.connection).contains("delay=2s"));
-    let secret = it.server.folder.path().join("secret");
+    let mut server = ConfiguredServer::start("broker", "delay = '2s'\n");
+    let delay = |client: &mut LineConnection| client.request_lines("GROUP show crawlers").concat();
+    assert!(delay(&mut server.connection).contains("delay=2s"));
+    let secret = server.server.folder.path().join("secret");
     fs::write(secret, "0123456789abcdef0123456789abcdef").unwrap();
-    it.change_config(&format!("delay = '3s'\n{HOOK}"));
-    wait_until("the new delay", || delay(&mut it.connection).contains("delay=3s").then_some(()));
-    it.change_config(&format!("delay = '3s'\n{}", HOOK.replace("'secret'", "'none'")));
-    let line = it.server.process.wait_for_line_with("configuration not reloaded");
+    server.change_config(&format!("delay = '3s'\n{HOOK}"));
+    wait_until("the new delay", || {
+        delay(&mut server.connection).contains("delay=3s").then_some(())
+    });
+    server.change_config(&format!("delay = '3s'\n{}", HOOK.replace("'secret'", "'none'")));
+    let line = server.server.process.wait_for_line_with("configuration not reloaded");
     assert!(line.contains("none"), "{line}");
-    it.change_config("");
+    server.change_config("");
     wait_until("the usual delay", || {
-        delay(&mut it.connection).contains("delay=default").then_some(())
+        delay(&mut server.connection).contains("delay=default").then_some(())
     });
 }
 
 #[test]
 fn limits_change_for_open_and_new_connections() {
     const COUNTED: &str = "log = 'info'\nlimit-loopback = true\n";
-    let mut it = ConfiguredServer::start("broker", COUNTED);
-    assert!(it.connection.request("SUB a").starts_with("+OK"));
-    let address = it.server.address;
+    let mut server = ConfiguredServer::start("broker", COUNTED);
+    assert!(server.connection.request("SUB a").starts_with("+OK"));
+    let address = server.server.address;
     let greeting = || LineConnection::connect(address).read_line();
     assert!(greeting().starts_with("Connected."));
     let limited = "limit = ['source.connections=1', 'source.subscriptions=1']\n";
-    it.change_config(&format!("{COUNTED}{limited}"));
-    let line = it.server.process.wait_for_line_with("configuration reloaded");
+    server.change_config(&format!("{COUNTED}{limited}"));
+    let line = server.server.process.wait_for_line_with("configuration reloaded");
     assert!(line.contains(r#"["limit"]"#), "{line}");
-    let refused = "-ERR limit the address 127.0.0.1 has reached its limit of 1 connections";
-    wait_until("no more connections", || greeting().starts_with(refused).then_some(()));
+    let rejected = "-ERR limit the address 127.0.0.1 has reached its limit of 1 connections";
+    wait_until("no more connections", || greeting().starts_with(rejected).then_some(()));
     // Who is there keeps what it has, and gets no more.
-    let said = it.connection.request("SUB b");
+    let stderr = server.connection.request("SUB b");
     assert!(
-        said.starts_with(
+        stderr.starts_with(
             "-ERR limit the address 127.0.0.1 has reached its limit of 1 subscriptions"
         ),
-        "{said}"
+        "{stderr}"
     );
-    it.change_config(&format!("{COUNTED}limit = ['source.subscriptions=none']\n"));
-    it.wait_for_response("SUB b", "+OK");
-    it.change_config(&format!("{COUNTED}{limited}"));
-    wait_until("no more connections", || greeting().starts_with(refused).then_some(()));
+    server.change_config(&format!("{COUNTED}limit = ['source.subscriptions=none']\n"));
+    server.wait_for_response("SUB b", "+OK");
+    server.change_config(&format!("{COUNTED}{limited}"));
+    wait_until("no more connections", || greeting().starts_with(rejected).then_some(()));
     // What is limited may stay so, when this machine is not counted any more.
-    it.change_config(&format!("log = 'info'\n{limited}"));
-    it.server.process.wait_for_line_with(r#"["limit-loopback"]"#);
+    server.change_config(&format!("log = 'info'\n{limited}"));
+    server.server.process.wait_for_line_with(r#"["limit-loopback"]"#);
     assert!(greeting().starts_with("Connected."));
 }
 
@@ -131,10 +133,10 @@ fn sighup_without_a_file_keeps_connections_open() {
         let server = Server::start_with(&[subcommand], |command| {
             command.env("TIDINGS_LOG", "info");
         });
-        let mut talk = LineConnection::connect_client(server.address);
+        let mut client = LineConnection::connect_client(server.address);
         server.process.signal("HUP");
         server.process.wait_for_line_with("configuration reloaded; changed: []");
-        assert!(talk.request("PUB t x").starts_with("+OK"));
+        assert!(client.request("PUB t x").starts_with("+OK"));
         server.process.signal_and_finish("TERM").expect_code(0);
     }
 }

@@ -21,10 +21,10 @@ fn the_systemd_unit_drops_unneeded_privileges() {
         .arg(packaging_file("tidings.service"))
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&checked.stdout);
-    let overall = said.lines().find(|line| line.contains("Overall exposure level")).unwrap();
+    let stderr = String::from_utf8_lossy(&checked.stdout);
+    let overall = stderr.lines().find(|line| line.contains("Overall exposure level")).unwrap();
     let level = overall.split(": ").nth(1).unwrap().split_whitespace().next().unwrap();
-    assert!(level.parse::<f64>().unwrap() <= 2.0, "{said}");
+    assert!(level.parse::<f64>().unwrap() <= 2.0, "{stderr}");
 }
 
 #[test]
@@ -44,10 +44,10 @@ fn systemd_and_tidings_accept_the_units() {
     let units = ["tidings.service", "tidings.socket", "tidings-http.socket"];
     let mut verify = Command::new("systemd-analyze");
     verify.arg("verify").args(units.map(|unit| folder.path().join(unit)));
-    let said = verify.output().unwrap();
-    let said = String::from_utf8_lossy(&said.stderr);
-    let ours: Vec<_> = said.lines().filter(|line| line.contains("tidings")).collect();
-    assert!(ours.is_empty(), "{said}");
+    let stderr = verify.output().unwrap();
+    let stderr = String::from_utf8_lossy(&stderr.stderr);
+    let ours: Vec<_> = stderr.lines().filter(|line| line.contains("tidings")).collect();
+    assert!(ours.is_empty(), "{stderr}");
 }
 
 /// Who looks after the program.
@@ -90,8 +90,8 @@ fn tidings_uses_passed_sockets_and_notifies_systemd() {
         let words = [subcommand, "--config", "c.toml"];
         let mut manager = ServiceManager::start(folder.path(), "line,http", &words);
         manager.process.wait_for_line_with("READY=1");
-        let mut talk = LineConnection::connect_client(manager.sockets[0]);
-        assert!(talk.request("PUB t x").starts_with("+OK"));
+        let mut client = LineConnection::connect_client(manager.sockets[0]);
+        assert!(client.request("PUB t x").starts_with("+OK"));
         let health = format!("http://{}/health", manager.sockets[1]);
         let curl = Command::new("curl").args(["-sSf", &health]).status().unwrap();
         assert!(curl.success());
@@ -100,17 +100,17 @@ fn tidings_uses_passed_sockets_and_notifies_systemd() {
         manager.process.wait_for_line_with("RELOADING=1");
         manager.process.wait_for_line_with("MONOTONIC_USEC=");
         manager.process.wait_for_line_with("configuration reloaded");
-        assert!(talk.request("PUB t x").starts_with("+OK"));
+        assert!(client.request("PUB t x").starts_with("+OK"));
         manager.process.write("TERM\n");
         manager.process.wait_for_line_with("STOPPING=1");
         manager.process.wait_for_line_with("exit 0");
-        let said = manager.process.finish().expect_code(0).stdout();
-        let ready = said.iter().filter(|line| *line == "READY=1").count();
-        assert_eq!(ready, 2, "once at first, and once behind RELOADING: {said:#?}");
-        let at = |word: &str| said.iter().position(|line| line == word).unwrap();
+        let stderr = manager.process.finish().expect_code(0).stdout();
+        let ready = stderr.iter().filter(|line| *line == "READY=1").count();
+        assert_eq!(ready, 2, "once at first, and once behind RELOADING: {stderr:#?}");
+        let at = |word: &str| stderr.iter().position(|line| line == word).unwrap();
         assert!(
             at("READY=1") < at("RELOADING=1") && at("RELOADING=1") < at("STOPPING=1"),
-            "{said:#?}"
+            "{stderr:#?}"
         );
     }
 }
@@ -121,8 +121,8 @@ fn a_passed_public_socket_is_rejected_whatever_the_flags_are() {
         let folder = TempDir::new().unwrap();
         let words = [subcommand, "--listen", "127.0.0.1:0", "--http", "off"];
         let manager = ServiceManager::start_at("0.0.0.0", folder.path(), "line", &words);
-        let said = manager.process.wait_for_line_with("is open to other machines");
-        assert!(said.contains("tidings token create"), "{said}");
+        let stderr = manager.process.wait_for_line_with("is open to other machines");
+        assert!(stderr.contains("tidings token create"), "{stderr}");
         manager.process.wait_for_line_with("exit 2");
     }
 }

@@ -110,9 +110,9 @@ fn private_addresses_are_rejected_and_the_error_names_the_flag() {
 fn only_the_allowed_networks_are_fetched() {
     let origin = Origin::serve(Site { hosts: 2, ..Site::default() });
     let up = Server::start_up(&["--allow-private=127.1.0.2/32"]);
-    let (refused, fetched) = (origin.url(0, "/p/0"), origin.url(1, "/p/0"));
-    run_nc(up.address, format!("{refused}\n{fetched}\n"));
-    assert!(up.process.wait_for_line_with(&refused).contains("--allow-private"));
+    let (rejected, fetched) = (origin.url(0, "/p/0"), origin.url(1, "/p/0"));
+    run_nc(up.address, format!("{rejected}\n{fetched}\n"));
+    assert!(up.process.wait_for_line_with(&rejected).contains("--allow-private"));
     assert!(up.process.wait_for_line_with(&fetched).contains("200"));
     assert!(origin.request_log().0.iter().all(|hit| hit.host == Site::host(1)));
 }

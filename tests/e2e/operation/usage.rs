@@ -99,8 +99,8 @@ fn the_configuration_applies_to_every_subcommand_with_the_flag() {
 fn help_and_version_exit_with_code_0() {
     let folder = TempDir::new().unwrap();
     for arguments in [&["--help"][..], &["crawl", "--help"], &["--version"]] {
-        let told = run_tidings(folder.path(), arguments).expect_code(0);
-        assert!(!told.stdout().is_empty() && told.stderr().is_empty(), "{told:#?}");
+        let output = run_tidings(folder.path(), arguments).expect_code(0);
+        assert!(!output.stdout().is_empty() && output.stderr().is_empty(), "{output:#?}");
     }
 }
 

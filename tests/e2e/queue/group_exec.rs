@@ -1,4 +1,5 @@
-//! `tidings sub --exec` and `--group`: a program for each event, everybody's or those of a group.
+//! `tidings sub --exec` runs a program for each event of a topic, or with `--group` for each task
+//! of a group.
 
 use std::fs;
 use std::io::Write;
@@ -13,16 +14,16 @@ use crate::support::process::{
 };
 use crate::support::wait::wait_until;
 
-/// Begins a `tidings sub` with these words.
+/// Starts `tidings sub` with these words.
 #[track_caller]
 fn start_sub(server: &Server, words: &[&str]) -> Process {
-    // The program stands last, so the broker does not.
+    // The program comes last, so `--broker` comes first.
     let mut command =
         tidings_command(server.folder.path(), ["sub", "--broker", &server.address_text()]);
     Process::start(command.args(words))
 }
 
-/// Begins one that works for the group `team` and runs this script for each event.
+/// Starts a worker of the group `team` that runs this script for each event.
 #[track_caller]
 fn start_exec_worker(server: &Server, flags: &[&str], script: &str) -> Process {
     let words = ["work", "--group", "team"];
@@ -31,12 +32,12 @@ fn start_exec_worker(server: &Server, flags: &[&str], script: &str) -> Process {
 
 #[track_caller]
 fn publish(server: &Server, event: &str) {
-    let answer =
+    let response =
         LineConnection::connect_client(server.address).request(&format!("PUB work {event}"));
-    assert!(answer.starts_with("+OK"), "{answer}");
+    assert!(response.starts_with("+OK"), "{response}");
 }
 
-/// The group, when it has come to that.
+/// Waits until a number of the group has this value, and returns the group.
 #[track_caller]
 fn wait_for_group(server: &Server, key: &str, value: u64) -> Value {
     wait_until(&format!("{key} to be {value}"), || {
@@ -46,7 +47,7 @@ fn wait_for_group(server: &Server, key: &str, value: u64) -> Value {
     })
 }
 
-/// A pipe: who reads it waits until somebody writes.
+/// Creates a named pipe: opening it for reading blocks until a writer opens it.
 #[track_caller]
 fn make_pipe(server: &Server, event: &str) -> PathBuf {
     let path = server.folder.path().join(format!("pipe-{event}"));
@@ -54,7 +55,7 @@ fn make_pipe(server: &Server, event: &str) -> PathBuf {
     path
 }
 
-/// Tells that it has begun, waits for the pipe of its event, and tells that it ends.
+/// Prints that it has begun, waits for the pipe of its event, and prints that it ends.
 const WAIT_SCRIPT: &str =
     "echo begun $EVENT_PAYLOAD; cat pipe-$EVENT_PAYLOAD >/dev/null; echo ended $EVENT_PAYLOAD";
 
@@ -81,7 +82,7 @@ fn exec_runs_a_program_for_each_event_in_order() {
     let note = format!("event 2 of work: exit_code_1: {}", events[1]);
     assert!(ended.stderr().contains(&note), "{}", ended.stderr());
     assert!(!server.folder.path().join("x").exists(), "no shell has looked at it");
-    // The cursor is behind all three.
+    // The cursor is after all three events.
     publish(&server, "another");
     let words = ["work", "--as", "me", "--count", "1", "--exec", "sh", "-c", "echo $EVENT_SEQ"];
     assert_eq!(start_sub(&server, &words).finish().expect_code(0).stdout(), ["4"]);
@@ -97,7 +98,7 @@ fn a_missing_program_is_reported() {
     let ended = start_sub(&server, &["work", "--group", "team", "--exec", "./nothing"]).finish();
     let ended = ended.expect_code(1);
     assert!(ended.stderr().contains("cannot run ./nothing: No such file"), "{ended:?}");
-    // The event is handed back, and nothing is counted.
+    // The event is returned, and no attempt is counted.
     wait_for_group(&server, "members", 0);
     let tasks = run_json_at(&server, &["group", "tasks", "team"]);
     assert_eq!((&tasks[0]["attempts"], tasks.len()), (&json!(0), 1), "{tasks:?}");
@@ -128,7 +129,7 @@ fn members_of_a_group_share_its_events() {
     assert_eq!(payloads, events, "each once");
     let first = printed.iter().find(|event| event["target"] == "/file/7").unwrap();
     assert_eq!((&first["group"], &first["attributes"]["size"]), (&json!("team"), &json!("7")));
-    // It was made for that.
+    // `sub` created the group for this topic.
     let shown = &run_json_at(&server, &["group", "show", "team"])[0];
     assert_eq!((&shown["topics"], &shown["key"]), (&json!("work"), &json!("none")));
 }
@@ -188,13 +189,13 @@ fn a_dead_letter_quotes_program_output_safely() {
     let _worker = start_exec_worker(&server, &[], script);
     publish(&server, "/bad size=1");
     wait_for_group(&server, "dead", 1);
-    let mut talk = LineConnection::connect_client(server.address);
-    talk.send("SUB dead-letter from=first\n");
-    assert!(talk.read_line().starts_with("+OK"));
-    let letter = talk.read_line();
+    let mut client = LineConnection::connect_client(server.address);
+    client.send("SUB dead-letter from=first\n");
+    assert!(client.read_line().starts_with("+OK"));
+    let letter = client.read_line();
     let last = value(&letter, "last");
     assert!(last.starts_with("exit_code_7:_"), "{letter}");
-    // Of either stream the end is there.
+    // The end of both streams is included.
     assert!(last.contains("9999_10000"), "{letter}");
     assert!(last.contains("it_said_PUB_work_forged_reason=none_\\u{1b}[2J"), "{letter}");
     assert!(value(&letter, "reason") == "max-attempts" && letter.chars().all(|c| !c.is_control()));
@@ -210,7 +211,7 @@ fn a_timeout_kills_the_program_and_its_children() {
     let script = "echo begun; cat pipe-it & wait";
     let _worker = start_exec_worker(&server, &["--timeout", "300ms"], script);
     publish(&server, "it");
-    // Opened once somebody reads.
+    // Opening succeeds when the program reads.
     let mut reader = fs::OpenOptions::new().write(true).open(&pipe).unwrap();
     wait_for_group(&server, "dead", 1);
     wait_until("the end of the reader", || reader.write_all(b"y").err());
@@ -227,7 +228,7 @@ fn a_program_may_outlast_its_lease_and_a_broker_restart() {
     let worker = start_exec_worker(&server, &[], WAIT_SCRIPT);
     publish(&server, "slow");
     worker.wait_for_line_with("begun slow");
-    // Several leases.
+    // Waits for several renewals of the lease.
     let lease_of = |server: &Server| {
         run_json_at(server, &["group", "tasks", "team"])[0]["lease-ms"].as_u64().unwrap()
     };
@@ -259,13 +260,13 @@ fn a_slow_reader_blocks_no_other_program_and_loses_no_task() {
         .expect_code(0);
     let mut clock = LineConnection::connect_client(server.address);
     assert!(clock.request("JOIN clock credit=1").starts_with("+OK"));
-    // More than pipes hold.
+    // More output than a pipe holds.
     let script = "test $EVENT_PAYLOAD = loud && exec seq 100000; echo $EVENT_PAYLOAD";
     let words =
         ["sub", "--broker", &server.address_text(), "work", "--group", "team", "--jobs", "2"];
     let words = [&words[..], &["--count", "5", "--exec", "sh", "-c", script]].concat();
     let tidings = tidings_command(server.folder.path(), words);
-    // A reader who reads nothing until he is told to.
+    // A reader that waits for the file `go`.
     let mut command = Command::new("sh");
     command.args(["-c", "\"$@\" | { until [ -e go ]; do sleep 0.05; done; cat; }", "sh"]);
     command.arg(tidings.get_program()).args(tidings.get_args());
@@ -274,12 +275,12 @@ fn a_slow_reader_blocks_no_other_program_and_loses_no_task() {
     for event in ["loud", "1", "2", "3", "4"] {
         publish(&server, event);
     }
-    // So long does it take until somebody else has lost a task.
+    // A lease of another group expires, so enough time has passed.
     wait_until("a lease to be over", || {
         let shown = &run_json_at(&server, &["group", "show", "clock"])[0];
         (shown["lost"] != 0).then_some(())
     });
-    // The quiet ones are done as far as they could print, the loud one never.
+    // The quiet programs are done, as far as they could print; the loud one is not.
     let shown = &run_json_at(&server, &["group", "show", "team"])[0];
     assert!(shown["lost"] == 0 && shown["processing"] != 0, "{shown}");
     fs::write(server.folder.path().join("go"), "").unwrap();
@@ -305,7 +306,7 @@ fn an_event_with_a_leading_dash_becomes_a_dead_letter() {
     publish(&server, "--help");
     let ended = start_sub(&server, &words(&["echo", "--", "{}"])).finish().expect_code(0);
     assert_eq!(ended.stdout(), ["-- --help"]);
-    // Without a group, too.
+    // The same applies without a group.
     let words = ["work", "--from", "first", "--count", "2", "--exec", "sort", "{}"];
     let ended = start_sub(&server, &words).finish().expect_code(1);
     assert!(ended.stdout().is_empty(), "{:?}", ended.stdout());
@@ -326,7 +327,7 @@ fn a_lost_lease_kills_the_program() {
     run_at(&server, &["group", "set", "team", "lease=1m"]).expect_code(0);
     worker.signal("CONT");
     worker.wait_for_line_with("its program is killed: it");
-    // It is the only member, so it gets the event again.
+    // It is the only member, so it receives the event again.
     wait_for_group(&server, "processing", 1);
     fs::write(pipe, "").unwrap();
     wait_for_group(&server, "completed", 1);
@@ -360,7 +361,7 @@ fn a_second_signal_kills_running_programs() {
     let worker = start_exec_worker(&server, &[], "cat pipe-it; echo it has gone on");
     publish(&server, "it");
     wait_for_group(&server, "processing", 1);
-    // Somebody reads.
+    // The program reads.
     let mut reader = fs::OpenOptions::new().write(true).open(&pipe).unwrap();
     worker.signal("INT");
     worker.wait_for_line_with("waiting for 1 program; ");

@@ -1,5 +1,5 @@
-//! A page that kills every worker that takes it, among 999 others in its hands: it ends as a dead
-//! letter, none of the others does, and their hosts are closed for lease and delay and then go on.
+//! A page kills every worker that takes it, among 999 other tasks of that worker. The page becomes
+//! a dead letter and the others do not; their hosts wait for lease and delay and are then released.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -10,15 +10,15 @@ use crate::support::line_connection::LineConnection;
 use crate::support::origin::{Origin, Site};
 use crate::support::process::{Process, ProcessOutput, Server};
 
-/// As many as a crawler takes at a time.
+/// The number of tasks that a crawler takes at a time.
 const HOSTS: u16 = 1000;
 
 const DELAY: Duration = Duration::from_millis(200);
 
-/// Long enough for a thousand tasks to be taken before the first of them is lost.
+/// Long enough to take a thousand tasks before the first of them is lost.
 const LEASE: Duration = Duration::from_secs(5);
 
-/// After so many its entry is a dead letter, as is the default.
+/// After this number of losses the entry becomes a dead letter; this is the default.
 const LOSSES_MAX: usize = 4;
 
 #[test]
@@ -36,8 +36,8 @@ fn a_page_that_kills_its_workers_becomes_the_only_dead_letter() {
     client.send("JOB close job\n");
     while !client.read_line().contains(" state=closed ") {}
 
-    // The first two have everything in their hands. Those that come then are given one page at a
-    // time that two others did not survive, however much they would take.
+    // The first two workers hold all tasks. Later ones get those that two workers have lost one at
+    // a time, whatever their credit is.
     let lives: Vec<Vec<ReceivedTask>> = [usize::from(HOSTS), usize::from(HOSTS), 1, 1]
         .iter()
         .map(|hold| received_tasks(&start_worker(&server, *hold).finish()))
@@ -67,7 +67,7 @@ fn a_page_that_kills_its_workers_becomes_the_only_dead_letter() {
     expect_one_dead_letter(&mut client, &poison);
 }
 
-/// Checks that this page is a dead letter, and that there is no other.
+/// Checks that this page is the only dead letter.
 #[track_caller]
 fn expect_one_dead_letter(client: &mut LineConnection, url: &str) {
     let shown = client.request("GROUP show crawlers");
@@ -84,14 +84,14 @@ fn expect_one_dead_letter(client: &mut LineConnection, url: &str) {
     assert!(lines.contains("MSG dead-letter 2 no-more"), "{lines:?}");
 }
 
-/// A task as a worker was given it, with the broker's clock and its lease in ms.
+/// A task as a worker received it, with the broker's clock and its lease in ms.
 struct ReceivedTask {
     url: String,
     clock: u128,
     lease: u128,
 }
 
-/// Starts a worker that begins when it holds so many tasks.
+/// Starts a worker that begins when it holds `hold` tasks.
 #[track_caller]
 fn start_worker(server: &Server, hold: usize) -> Process {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/support/poisoned_worker.py");
@@ -99,7 +99,7 @@ fn start_worker(server: &Server, hold: usize) -> Process {
     Process::start(Command::new("python3").arg(file).args(address).arg(hold.to_string()))
 }
 
-/// What a worker that was killed had been given.
+/// The tasks that a killed worker had received.
 #[track_caller]
 fn received_tasks(ended: &ProcessOutput) -> Vec<ReceivedTask> {
     assert!(ended.code.is_none(), "{ended:?}");

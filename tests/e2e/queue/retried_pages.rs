@@ -1,4 +1,4 @@
-//! An operator retries a failed page of a finished job: the page stays a page of that job, and the
+//! An operator retries a failed page of a finished job: the page still belongs to the job, and the
 //! job counts it.
 
 use std::sync::Arc;
@@ -14,17 +14,17 @@ use crate::support::wait::wait_until;
 
 const UP_COMMAND: [&str; 4] = ["up", "--allow-private", "--delay", "10ms"];
 
-/// What the origin answers for the page `/page`.
+/// The response of the origin for `/page`.
 const PAGE_FAILS: u8 = 0;
 const PAGE_EXISTS: u8 = 1;
 const PAGE_MOVED: u8 = 2;
 
-/// The front page links to `/page`, which answers as the number says.
+/// The front page links to `/page`, whose response depends on the returned number.
 fn start_origin() -> (Origin, Arc<AtomicU8>) {
     let state = Arc::new(AtomicU8::new(PAGE_FAILS));
-    let answers = Arc::clone(&state);
+    let responses = Arc::clone(&state);
     let origin = Origin::serve_with(Site::default(), move |hit| {
-        Some(match (hit.path.as_str(), answers.load(Ordering::SeqCst)) {
+        Some(match (hit.path.as_str(), responses.load(Ordering::SeqCst)) {
             ("/robots.txt", _) => return None,
             ("/page", PAGE_FAILS) => full_response("500 Internal Server Error", "", ""),
             ("/page", PAGE_MOVED) => {
@@ -51,7 +51,7 @@ fn finish_job(origin: &Origin) -> Server {
     server
 }
 
-/// How many URLs of the job were completed, redirected, failed and found, by `tidings job show`.
+/// How many URLs of the job are completed, redirected, failed and found, from `tidings job show`.
 #[track_caller]
 fn job_counts(server: &Server) -> [u64; 4] {
     let shown: Value = run_json_at(server, &["job", "show", "site"]).remove(0);
@@ -66,11 +66,11 @@ fn retry_dead_letters(server: &Server) {
 }
 
 #[track_caller]
-fn wait_for_counts(server: &Server, wanted: [u64; 4]) {
-    wait_until(&format!("counts {wanted:?}"), || (job_counts(server) == wanted).then_some(()));
+fn wait_for_counts(server: &Server, expected: [u64; 4]) {
+    wait_until(&format!("counts {expected:?}"), || (job_counts(server) == expected).then_some(()));
 }
 
-/// The end of the job is the only event on `job-done`.
+/// Checks that the end of the job is the only event on `job-done`.
 #[track_caller]
 fn expect_one_job_done(server: &Server) {
     let mut client = LineConnection::connect_client(server.address);
