@@ -1,5 +1,5 @@
-//! Sites with ASCII hosts that IDNA rejects, and the URL standard accepts since 2026, are crawled
-//! like any other. Only the crawler knows the names: it has an /etc/hosts of its own.
+//! Crawls sites with ASCII hosts that IDNA rejects and the URL standard accepts since 2026. Only
+//! the crawler resolves their names, with its own /etc/hosts.
 
 use std::fs;
 use std::process::Command;
@@ -11,10 +11,10 @@ use crate::support::origin::{Hit, Origin, OriginResponse, Site, full_response, h
 use crate::support::page_database;
 use crate::support::process::{Process, tidings_command};
 
-/// As the standard writes them.
+/// Spelled as the standard requires.
 const HOSTS: [&str; 2] = ["xn--8i7caa.famitei.net", "a.b.c.xn--pokxncvks"];
 
-/// Each host has a page with links in several forms, and a redirect to its own name in upper case.
+/// Each host has a page with several forms of links, and a redirect to its own name in upper case.
 fn respond(hit: &Hit) -> Option<OriginResponse> {
     let authority = hit.header("Host")?.to_ascii_uppercase();
     match hit.path.as_str() {

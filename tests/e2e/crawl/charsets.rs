@@ -1,4 +1,4 @@
-//! Pages of which the encoding is known, and what they say, through `tidings probe links`.
+//! Pages with known encodings and contents, through `tidings probe links`.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::support::process::{Process, run_tidings, tidings_command};
 
-/// What is read otherwise, as what, and why.
+/// Files with another detected encoding than expected: the file, the detected encoding, and the reason.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("html5lib/tests1/55", "windows-1252", "a script writes the <meta>, and no script is run"),
     (

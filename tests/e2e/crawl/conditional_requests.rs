@@ -1,5 +1,4 @@
-//! A pass after the first, and the same crawl another day, ask for what has changed, and read only
-//! that.
+//! Later passes and repeated crawls send conditional requests and download only what has changed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +10,7 @@ use crate::support::page_database;
 use crate::support::process::{Server, run_tidings};
 
 const PAGES: u32 = 15;
-/// The one that changes.
+/// The page that changes.
 const CHANGED_PAGE: u32 = 3;
 const OLD_DATE: &str = "Tue, 17 Nov 2026 10:00:00 GMT";
 const NEW_DATE: &str = "Wed, 18 Nov 2026 10:00:00 GMT";
@@ -77,7 +76,7 @@ fn the_second_pass_sends_conditional_requests_for_all_pages() {
         where a.pass = 1 and b.pass = 2 and a.hash = b.hash and a.link_urls = b.link_urls";
     assert_eq!(stored(same), [(PAGES - 1).to_string()]);
 
-    // What was answered with 304 is what the third pass asks with.
+    // The third pass sends the validators of the 304 responses.
     run_tidings(up.folder.path(), &["crawl", &seed]).expect_code(0);
     let unchanged = "select count(*) from pages where pass = 3 and status = 304";
     assert_eq!(stored(unchanged), [PAGES.to_string()]);
@@ -92,7 +91,7 @@ fn a_repeated_crawl_downloads_only_changed_pages() {
     });
     let folder = TempDir::new().unwrap();
     let seed = origin.url(0, "/c/0");
-    // How many pages are asked for, and of how many of them whether they have changed.
+    // Returns the number of requested pages, and how many of the requests were conditional.
     let crawl = |flags: &[&str]| {
         let before = origin.request_log().page_requests().count();
         let words = [&["crawl", "--allow-private", &seed], flags].concat();
@@ -113,7 +112,8 @@ fn a_repeated_crawl_downloads_only_changed_pages() {
     assert_eq!(stored("select count(distinct hash) from pages"), [read.to_string()]);
     assert_eq!(crawl(&["--max-pages", "3"]), (3, 3), "another crawl of the same pages");
 
-    // Whoever wants everything, or other links than those on record, reads everything.
+    // A crawl that refetches everything, or that needs other links than the stored ones, sends no
+    // conditional requests.
     assert_eq!(crawl(&["--refetch"]), (all, 0));
     assert_eq!(crawl(&["--images"]), (all, 0));
     assert_eq!(crawl(&["--images"]), (all, all));

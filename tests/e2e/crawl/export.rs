@@ -1,4 +1,4 @@
-//! `tidings export`: what two crawlers have stored, in one place.
+//! `tidings export` combines the pages that several crawls have stored.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use crate::support::origin::{Origin, Site};
 use crate::support::process::{Process, run_tidings, tidings_command};
 
-/// Two crawls of different hosts, each with a data directory and lines of its own.
+/// Two crawls of different hosts, each with its own data directory and JSON lines file.
 fn crawl_two_hosts() -> (TempDir, Origin) {
     let origin = Origin::serve(Site { hosts: 2, pages: 12, ..Site::default() });
     let folder = TempDir::new().unwrap();
@@ -49,7 +49,7 @@ fn export_merges_two_crawls_by_time() {
         })
         .collect();
     assert!(times.is_sorted(), "{times:?}");
-    // Without it they are as they stand there; and the data directory is what is meant by nothing.
+    // Without `--merge`, pages keep their order; without an input, the data directory is exported.
     assert_eq!(run_tidings(folder, &["export", "a", "a.jsonl"]).expect_code(0).stdout().len(), 48);
     assert_eq!(
         run_tidings(folder, &["export", "--data", "b"]).expect_code(0).stdout(),

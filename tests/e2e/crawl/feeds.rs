@@ -1,5 +1,4 @@
-//! Feeds and sitemaps: the tables of other readers through `tidings probe`, and feeds that are
-//! watched.
+//! Feeds and sitemaps: the tables of other parsers through `tidings probe`, and watched feeds.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -46,7 +45,7 @@ impl FeedCase {
     }
 }
 
-/// What `tidings probe` answers to the questions of these cases.
+/// The responses of `tidings probe` to these cases.
 #[track_caller]
 fn probe(what: &str, cases: &[FeedCase]) -> Vec<Value> {
     let folder = TempDir::new().unwrap();
@@ -60,13 +59,13 @@ fn probe(what: &str, cases: &[FeedCase]) -> Vec<Value> {
     responses.iter().map(|response| serde_json::from_str(response).unwrap()).collect()
 }
 
-/// Whether a member is as expected: a list names what is right.
+/// Whether a value is as expected; a list contains all valid values.
 fn matches_expected(expected: &Value, got: &Value) -> bool {
     let got = if got.is_null() { &json!("") } else { got };
     expected.as_array().map_or(expected == got, |any| any.contains(got))
 }
 
-/// Whether an entry has what is expected of it.
+/// Whether an entry has the expected title, link and id.
 fn entry_matches_expected(expected: &Value, got: &Value) -> bool {
     let members = ["title", "link", "id"].iter();
     got.is_object()
@@ -75,8 +74,8 @@ fn entry_matches_expected(expected: &Value, got: &Value) -> bool {
             .all(|name| matches_expected(&expected[*name], &got[*name]))
 }
 
-/// Prints how many were right, and fails for those that are neither that nor in the list of what we
-/// mean to read differently, and for those that are both.
+/// Prints how many results were right. Fails for a wrong result that is not in the list of intended
+/// differences, and for a right result that is in it.
 #[track_caller]
 fn check_results(table: &str, results: Vec<(String, bool, String)>) {
     let listed = include_str!("../../data/feeds/otherwise.txt");
@@ -111,13 +110,13 @@ fn entries_match_the_feedparser_tables() {
     check_results("feedparser, entries", results.collect());
 }
 
-/// The title of the feed is for people: the first line of what they are told. These are the tests
-/// of encodings and references, mostly.
+/// The title of a feed is the first line of the text output. Most of these cases test encodings and
+/// character references.
 #[test]
 fn titles_match_the_feedparser_tables() {
     let folder = TempDir::new().unwrap();
     let mut cases = FeedCase::all("feeds/feedparser.jsonl");
-    // A file has no headers.
+    // A file has no HTTP headers.
     cases.retain(|case| case.0.get("entry").is_none() && case.0.get("title").is_some());
     cases.retain(|case| {
         !case.0["headers"]["content-type"].as_str().unwrap_or("").contains("charset")
@@ -180,7 +179,7 @@ fn unreadable_input_is_answered_with_an_error() {
     }
 }
 
-/// As many as sitemaps.org allows, from the file to the queue.
+/// The maximum that sitemaps.org allows, from the file to the queue.
 #[test]
 fn all_urls_of_a_full_sitemap_are_queued() {
     const URLS: usize = 50_000;
@@ -196,7 +195,7 @@ fn all_urls_of_a_full_sitemap_are_queued() {
     assert!(client.request("JOB open full scope=any").starts_with("+OK"));
     let seed = origin.url(0, "/sitemap.xml");
     assert!(client.request(&format!("PUB new-url {seed} job=full")).starts_with("+OK"));
-    // The seed is one of them.
+    // The seed counts as well.
     let found = format!("{}", URLS + 1);
     wait_until("all of them are found", || {
         (value(&client.request("JOB show full"), "found") == found).then_some(())
@@ -261,7 +260,7 @@ fn a_feed_is_watched_until_stopped() {
     let group = run_json_at(&server, &["group", "show"]).remove(0);
     assert_eq!(group["topics"], "new-url,post-ready");
 
-    // New items are fetched already, and nothing is said of it again.
+    // New items are fetched already, so the note about post-ready is not repeated.
     let second =
         run_at(&server, &["watch-feed", "http://b.example/", "--min", "1s", "--every", "1s"])
             .expect_code(0);
@@ -290,7 +289,7 @@ fn configured_feeds_are_watched_and_keep_their_interval() {
     let publish = |payload: &str| run_at(&server, &["pub", "new-url", payload]).expect_code(0);
     let every = || run_json_at(&server, &["group", "schedules"])[0]["every"].clone();
     wait_until("the schedule", || (every() == "20m").then_some(()));
-    // What was found out meanwhile is not forgotten by a start.
+    // A restart keeps the interval that the crawler has found.
     publish("http://127.0.0.1:9/f every=3h feed=10m-1d");
     wait_until("the other interval", || (every() == "3h").then_some(()));
 }

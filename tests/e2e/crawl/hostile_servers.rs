@@ -1,5 +1,5 @@
-//! A crawl among servers that send what nobody should: every one of them is an outcome with a name,
-//! none takes more than a bounded share of the memory, and none slows down the others.
+//! A crawl of hostile servers: each response has a named outcome, the memory stays within its
+//! bound, and good hosts are not slowed down.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,17 +11,17 @@ use crate::support::hostile::{
 use crate::support::page_database;
 use crate::support::process::{Server, run_at};
 
-/// What all of them together may cost in memory, beside the crawl itself.
+/// How much memory all hostile hosts together may cost, on top of the crawl itself.
 const MEMORY_BYTES_MAX: u64 = 64 << 20;
 
-/// Good hosts beside the others.
+/// Number of good hosts beside the hostile ones.
 const GOOD_HOSTS: usize = 10;
 
-/// A good host is asked so many times as slowly at most as when all of them are good. What bad ones
-/// send costs this machine, which serves it, too, two or three times what good ones do.
+/// The pause between two requests to a good host may grow by this factor. Hostile responses cost
+/// two or three times the work of good ones, and this machine also serves them.
 const SLOWDOWN_MAX: u32 = 10;
 
-/// One request to a bad host may take so long.
+/// The time limit of one request to a hostile host.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[test]
@@ -31,11 +31,11 @@ fn hostile_responses_have_an_outcome_and_a_bounded_cost() {
     let timeout = format!("{}s", TIMEOUT.as_secs());
     let server = Server::start_up(&["--allow-private", "--quiet", "--timeout", &timeout]);
     run_at(&server, &["group", "set", "crawlers", "max-attempts=1"]).expect_code(0);
-    // What a crawl of as many good hosts takes.
+    // The memory of a crawl of the same number of good hosts.
     let good = |hosts: Range<usize>| hosts.map(|host| hostile.good_url(host));
     let others = 2 * GOOD_HOSTS..2 * GOOD_HOSTS + MISBEHAVIOURS.len();
     let base: Vec<_> = good(others).chain(good(0..GOOD_HOSTS)).collect();
-    // Each of them has a link to a page that is not there.
+    // Each good host links to a missing page.
     crawl_seeds(&server, &base).expect_code(1);
     let before = server.process.peak_memory_bytes();
 
@@ -45,7 +45,7 @@ fn hostile_responses_have_an_outcome_and_a_bounded_cost() {
     let grown = server.process.peak_memory_bytes().saturating_sub(before);
     assert!(grown <= MEMORY_BYTES_MAX, "{} MiB more", grown >> 20);
 
-    // Others are not waited for: who says nothing is still given time when the good ones are done.
+    // Good hosts do not wait: a silent host still has time left when they are done.
     let [calm, among_bad] = [0..GOOD_HOSTS, GOOD_HOSTS..2 * GOOD_HOSTS]
         .map(|hosts| GoodHostPace::measure(&hostile.requests(), hosts));
     let given_up = hostile.first_disconnect("silent").expect("it was given up");
@@ -66,8 +66,8 @@ fn hostile_responses_have_an_outcome_and_a_bounded_cost() {
     assert_eq!(EXPECTED_OUTCOMES.len(), MISBEHAVIOURS.len(), "every way has its outcome");
 }
 
-/// What one server may hold of the memory, fifty hold together. So many wait for their share longer
-/// than they may.
+/// Fifty hosts share the memory budget that one of them could hold. Some wait for their share
+/// longer than the timeout.
 #[track_caller]
 fn crawl_fifty_hosts(way: &str) {
     const HOSTS: usize = 50;
@@ -99,12 +99,12 @@ fn many_link_lists_share_the_memory_budget() {
     crawl_fifty_hosts("links-and-silence");
 }
 
-/// How good hosts were asked, as they saw it.
+/// The pace of requests to good hosts, as the hosts saw it.
 #[derive(Debug)]
 struct GoodHostPace {
-    /// From one request to a host to the next: the middle one of all.
+    /// The median time between two requests to a host.
     median_gap: Duration,
-    /// The last request.
+    /// The time of the last request.
     last_request: Duration,
 }
 
@@ -126,7 +126,7 @@ impl GoodHostPace {
     }
 }
 
-/// A job of these seeds with a bound for mazes.
+/// Crawls these seeds as a job, with a page limit for endless sites.
 #[track_caller]
 fn crawl_seeds(server: &Server, seeds: &[String]) -> crate::support::process::ProcessOutput {
     let mut words = vec!["crawl", "--quiet", "--max-per-host", "25", "--scope", "host"];
@@ -134,7 +134,7 @@ fn crawl_seeds(server: &Server, seeds: &[String]) -> crate::support::process::Pr
     crate::support::process::run_tidings(server.folder.path(), &words)
 }
 
-/// Of each page, how it ended and why.
+/// The outcome and reason of each page.
 fn outcomes(server: &Server) -> BTreeMap<String, String> {
     let sql = "select url, outcome || coalesce(' ' || reason, '') from pages";
     let rows = page_database::query(&server.data_dir(), sql).unwrap();
@@ -144,8 +144,8 @@ fn outcomes(server: &Server) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// How the first page of each ends: outcome and reason. Where it depends on how fast this machine
-/// is, two of them.
+/// The outcome and reason of the first page of each host. There are two where the speed of the
+/// machine decides.
 const EXPECTED_OUTCOMES: &[(&str, &str)] = &[
     ("status-404", "failed status"),
     ("status-500", "failed try-later"),
@@ -226,7 +226,7 @@ const EXPECTED_OUTCOMES: &[(&str, &str)] = &[
     ("entity-bomb-xhtml", "done"),
     ("entity-bomb-rss", "done"),
     ("entity-bomb-sitemap", "done"),
-    // What it holds of the memory may be too much for as long as others hold theirs.
+    // It may have to wait for memory that other pages hold.
     ("deep-xml", "done|failed timeout"),
     ("deep-json-feed", "done"),
     ("feed-of-bases", "done"),

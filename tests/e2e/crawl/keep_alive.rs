@@ -1,5 +1,5 @@
-//! Servers that end kept connections, and what they see: each repetition waits for the host's
-//! delay, every page is answered, and the job is announced once.
+//! Servers that close kept connections, and the requests they receive: each retry waits for the
+//! delay of the host, every page gets a response, and `job-done` is published once.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -17,7 +17,7 @@ use crate::support::process::Server;
 const DELAY: Duration = Duration::from_millis(300);
 const PAGES: usize = 6;
 
-/// What a server does with the connection, which it announces as kept, of every page.
+/// How a server ends the connection of each page, which it has announced as keep-alive.
 #[derive(Debug, Clone, Copy)]
 enum ConnectionEnd {
     /// Reads the next request on it and resets it.
@@ -26,7 +26,7 @@ enum ConnectionEnd {
     Close,
     /// Reads the next request on it, sends a part of a head and closes it.
     PartialHead,
-    /// Closes it behind the answer.
+    /// Closes it after the response.
     AfterResponse,
 }
 
@@ -34,7 +34,7 @@ enum ConnectionEnd {
 struct ServerRequest {
     path: String,
     start: Duration,
-    /// Before the last byte of the answer was sent, or the connection was ended.
+    /// The time before the last byte of the response was sent, or the connection was closed.
     end: Duration,
     is_answered: bool,
 }
@@ -51,7 +51,7 @@ impl ClosingServer {
         let address = listener.local_addr().unwrap();
         let site = Arc::new(Self { end, started: Instant::now(), requests: Mutex::default() });
         let shared = Arc::clone(&site);
-        // It ends with the process of the test.
+        // The thread ends with the process of the test.
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let site = Arc::clone(&shared);
@@ -91,7 +91,7 @@ impl ClosingServer {
         }
     }
 
-    /// The next request: when its first byte came, and its path.
+    /// Reads the next request: the time of its first byte, and its path.
     fn read_request(&self, stream: &mut TcpStream) -> io::Result<Option<(Duration, String)>> {
         let (mut head, mut byte, mut start) = (Vec::new(), [0], None);
         while !head.ends_with(b"\r\n\r\n") {
@@ -107,7 +107,7 @@ impl ClosingServer {
     }
 }
 
-/// Page 0 links to all of them.
+/// Page 0 links to all others.
 fn response(path: &str) -> String {
     let body = match path {
         "/robots.txt" => String::new(),
@@ -150,7 +150,8 @@ fn check_crawl(end: ConnectionEnd) {
     }
     assert_eq!(times.len(), PAGES + 1, "the pages and robots.txt: {times:?}");
     assert!(times.values().all(|times| times.0 <= 2 && times.1 == 1), "{end:?}: {times:?}");
-    // No attempt was counted, and the server is known from its first end on.
+    // The retry counts as no attempt, and after the first closed connection the crawler knows the
+    // server.
     assert!(seen.len() <= PAGES + 2, "{end:?}: {times:?}");
     let rows = "select count(*) from pages where outcome = 'done' and job = 'site'";
     assert_eq!(page_database::query(&server.data_dir(), rows).unwrap(), [PAGES.to_string()]);

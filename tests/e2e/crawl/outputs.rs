@@ -1,4 +1,4 @@
-//! Pages in a real `PostgreSQL` server, and a program for each page.
+//! Pages stored in a real `PostgreSQL` server, and a program that runs for each page.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +15,7 @@ fn test_site(pages: u32) -> Site {
     Site { pages, robots: Some("User-agent: *\nDisallow: /private/\n"), ..Site::default() }
 }
 
-/// The URLs of pages that were fetched, as `psql` reads them.
+/// The URLs of fetched pages, read with `psql`.
 fn stored_urls(postgres: &Postgres) -> Vec<String> {
     postgres.query("select url from pages where outcome = 'done' order by url")
 }
@@ -31,7 +31,7 @@ fn pages_are_stored_in_postgresql() {
     assert!(!folder.path().join("tidings-data/pages.db").exists(), "nobody asked for it");
     let links = "select jsonb_array_length(links), title, status, pass, attempt from pages where url like '%/p/1'";
     assert_eq!(postgres.query(links).len(), 1);
-    // Another pass is other pages; the tables are there already.
+    // Another pass adds new rows; the tables exist already.
     run_tidings(folder.path(), &words).expect_code(0);
     assert_eq!(
         postgres.query("select count(*), count(distinct page) from pages where outcome = 'done'"),
@@ -118,10 +118,10 @@ fn an_interrupted_crawl_kills_its_programs_and_starts_no_more() {
     ));
     let pids = || fs::read_to_string(folder.path().join("pids")).unwrap_or_default();
     wait_until("a program runs", || (!pids().is_empty()).then_some(()));
-    // Robots.txt and the page of each: all but the first have to wait for the programs.
+    // Robots.txt and the first page of each host. All but the first pages wait for the programs.
     origin.wait_for_hits(40);
     crawl.signal_and_finish("INT").expect_code(130);
-    // One that was begun after that sleeps on.
+    // A program started later would still be asleep.
     wait_until("no program is alive", || (!is_working_directory(folder.path())).then_some(()));
     assert!(pids().lines().count() <= 8, "only those that run at once: {}", pids());
 }

@@ -1,5 +1,5 @@
-//! URLs and addresses through the real binary: the public tables of the URL standard and of the
-//! public suffix list, and the special-purpose registries of addresses.
+//! URLs and addresses through the real binary: the public test tables of the URL standard and of
+//! the public suffix list, and the special-purpose address registries.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ fn read_test_data(file: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Asks one question after the other, and returns the answers in their order.
+/// Sends the inputs one after the other and returns the responses in order.
 #[track_caller]
 fn run_probe(what: &str, questions: &[String]) -> Vec<Value> {
     let folder = TempDir::new().unwrap();
@@ -26,8 +26,8 @@ fn run_probe(what: &str, questions: &[String]) -> Vec<Value> {
     responses.iter().map(|response| serde_json::from_str(response).unwrap()).collect()
 }
 
-/// The cases of a file of the standard's tests; its other elements are comments. Escapes of
-/// surrogates are kept as they are written, as `\\ud800` in a string: half of a pair is no text.
+/// The cases of a file of the standard's tests; its other elements are comments. Escaped surrogates
+/// stay escaped, as `\\ud800` in a string, because half of a pair is not valid text.
 #[track_caller]
 fn read_cases(file: &str) -> Vec<Value> {
     let text = read_test_data(file).replace("\\ud", "\\\\ud").replace("\\uD", "\\\\uD");
@@ -35,21 +35,22 @@ fn read_cases(file: &str) -> Vec<Value> {
     cases.into_iter().filter(Value::is_object).collect()
 }
 
-/// A question with its surrogates as they were in the file.
+/// An input with its surrogates as in the file.
 fn probe_input(input: &Value, base: &Value) -> String {
     let question = json!({ "input": input, "base": base }).to_string();
     question.replace("\\\\ud", "\\ud").replace("\\\\uD", "\\uD")
 }
 
-/// What the `url` crate makes otherwise of URLs that no crawler fetches: nearly all of `file:`,
-/// where hosts and drives meet.
+/// The number of `file:` URLs, which no crawler fetches, that the `url` crate parses differently.
+/// Nearly all concern hosts and drive letters.
 const DIFFERING_FILE_URLS: usize = 39;
-/// And one where `C:` in a path is a drive to it, of a scheme that has none.
+/// A URL whose path segment `C:` the crate takes for a drive letter, although its scheme has no
+/// drives.
 const DIFFERING_URL: &str = "abc://x/y/z/";
 
-/// Hosts that these files refuse and that the standard accepts since June 2026 (whatwg/url pull
-/// request 914): the files are older. An ASCII host is taken as it is, in lower case, although its
-/// labels are no valid Punycode.
+/// Hosts that these older files reject and that the standard accepts since June 2026 (whatwg/url
+/// pull request 914). An ASCII host is accepted in lower case, even if its labels are not valid
+/// Punycode.
 const ASCII_HOSTS: [&str; 10] = [
     "10.0.0.xn--pokxncvks",
     "a.b.c.xn--pokxncvks",
@@ -63,7 +64,7 @@ const ASCII_HOSTS: [&str; 10] = [
     "xn--zn7c.com",
 ];
 
-/// Whether the answer names a host that the files are too old for.
+/// Whether the response contains one of those hosts.
 fn is_ascii_host(response: &Value) -> bool {
     response["host"].as_str().is_some_and(|host| ASCII_HOSTS.contains(&host))
 }
@@ -91,12 +92,12 @@ fn urls_are_parsed_as_the_standard_requires() {
         } else {
             assert_eq!(*expected, DIFFERING_URL, "{case}: {response}");
         }
-        // What can be fetched has a key, and nothing else has one.
+        // Exactly the URLs that can be fetched have a key.
         let href = response["href"].as_str().unwrap_or_default();
         let credentials =
             ["username", "password"].iter().any(|name| case[name].as_str() > Some(""));
         let is_page = href.starts_with("http://") || href.starts_with("https://");
-        // Without the dots at their end, these are no hosts.
+        // Without their trailing dots, these are not hosts.
         let is_host =
             ![".", "..", "foo.09.."].contains(&response["host"].as_str().unwrap_or_default());
         let has_key = is_page && !credentials && is_host;
@@ -138,7 +139,7 @@ fn domains_follow_the_public_suffix_list() {
     assert_eq!(pairs.len(), 77);
     let ask = |host: &str| probe_input(&format!("http://{host}/").into(), &Value::Null);
     let hosts: Vec<_> = pairs.iter().map(|(host, _)| ask(host)).collect();
-    // The domains as hosts: a URL has names in lower case, and as Punycode.
+    // The domains as hosts, because a URL has names in lower case and in Punycode.
     let domains: Vec<_> = pairs.iter().map(|(_, domain)| ask(domain)).collect();
     for ((pair, response), domain) in
         pairs.iter().zip(run_probe("url", &hosts)).zip(run_probe("url", &domains))

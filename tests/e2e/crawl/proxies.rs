@@ -1,5 +1,4 @@
-//! Requests by proxies that nobody of us has written: pproxy, of HTTP and of SOCKS5. It logs which
-//! host it was asked for.
+//! Requests through pproxy, an independent HTTP and SOCKS5 proxy that logs the requested hosts.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -18,7 +17,7 @@ use crate::support::process::{Process, ProcessOutput, Server, tidings_command};
 use crate::support::wait::wait_until;
 
 const LOGIN: &str = "user:p@ss";
-/// The same in a URL.
+/// The login, encoded for a URL.
 const ENCODED_LOGIN: &str = "user:p%40ss";
 const SCHEMES: [&str; 3] = ["http", "socks5", "socks5h"];
 
@@ -33,7 +32,7 @@ struct Proxy {
 }
 
 impl Proxy {
-    /// It speaks that, and wants the login.
+    /// Starts a proxy for this scheme that requires the login.
     #[track_caller]
     fn start(scheme: &str) -> Self {
         let (port, scheme) = (free_port(), scheme.trim_end_matches('h'));
@@ -50,14 +49,14 @@ impl Proxy {
         format!("{scheme}://{login}@127.0.0.1:{}", self.port)
     }
 
-    /// Waits until it was asked for this host and port.
+    /// Waits until the proxy has logged a request for this host and port.
     #[track_caller]
     fn wait_for_request(&self, host: &str, port: u16) {
         self.process.wait_for_line_with(&format!("-> {host}:{port}"));
     }
 }
 
-/// What the proxy is asked for by each of [`SCHEMES`] when it is to lead to `localhost`.
+/// The host that the proxy receives for `localhost` with each of [`SCHEMES`].
 const REQUESTED_HOSTS: [&str; 3] = ["localhost", "127.0.0.1", "localhost"];
 
 #[track_caller]
@@ -69,7 +68,7 @@ fn crawl_through(url: &str, proxy: &str, certificate: Option<&Path>) -> ProcessO
     Process::start(&mut command).finish()
 }
 
-/// What is said of the one page.
+/// The JSON object of the one page.
 #[track_caller]
 fn page_result(finished: &ProcessOutput) -> Value {
     let lines = finished.stdout();
@@ -77,7 +76,8 @@ fn page_result(finished: &ProcessOutput) -> Value {
     pages.into_iter().find(|line| line["url"].is_string()).unwrap_or_else(|| panic!("{lines:?}"))
 }
 
-/// A server with TLS for `localhost` and 127.0.0.1 in front of another one, and its certificate.
+/// Starts an nginx with TLS for `localhost` and 127.0.0.1 in front of another server; also returns
+/// its port and certificate.
 fn start_tls_server(to: u16) -> (Nginx, u16, PathBuf) {
     let (folder, port) = (TempDir::new().unwrap(), free_port());
     let files = ["certificate.pem", "key.pem"].map(|name| folder.path().join(name));
@@ -143,7 +143,7 @@ fn a_proxy_error_does_not_show_the_password() {
         );
     }
     assert!(origin.request_log().0.is_empty());
-    // Nothing is asked for that may not be, and the proxy finds out of no such name.
+    // Forbidden addresses are not requested, and the proxy does not learn their names.
     let proxy = Proxy::start("socks5");
     let folder = TempDir::new().unwrap();
     for scheme in ["socks5", "socks5h"] {
@@ -182,10 +182,10 @@ fn hub_requests_go_through_http_and_socks_proxies() {
         assert!(client.request(&found).starts_with("+OK"));
         let form = FormFields::parse(&hub.first_requests(n + 1)[n]);
         assert_eq!((form.get("hub.mode"), form.get("hub.topic")), ("subscribe", feed.as_str()));
-        // A tunnel: what it carries is encrypted.
+        // A tunnel, so the proxy sees only encrypted bytes.
         proxy.wait_for_request(host, tls_port);
     }
-    // A hub that may not be asked is not, and the proxy hears nothing of it.
+    // A forbidden hub gets no request, and the proxy does not learn its name.
     let proxy = Proxy::start("socks5");
     let http = format!("127.0.0.1:{}", free_port());
     let public = format!("http://{http}/");

@@ -1,6 +1,5 @@
-//! The notified crawler: while a pass over many feeds is under way, somebody says that some of them
-//! have something new. These are fetched next, none of them a second time in that pass, and all of
-//! them again in the following one.
+//! During a pass over many feeds, a peer publishes some of them because they have changed. They are
+//! fetched next, not a second time in that pass, and again in the following pass.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,7 +12,7 @@ use crate::support::process::{Process, Server, run_tidings, tidings_command};
 const FEEDS: u16 = 500;
 const PUBLISHED_FEEDS: usize = 50;
 
-/// Requests at once, so that the pass takes a while.
+/// The number of requests at once, low enough for the pass to take a while.
 const CREDIT: usize = 10;
 
 #[test]
@@ -45,8 +44,8 @@ fn published_feeds_are_fetched_next_and_once_in_the_running_pass() {
         every_host(1),
         "every feed is fetched once in its pass"
     );
-    // Two requests each (there was no robots.txt of theirs yet), in turns with the rest of the
-    // pass, and behind what had been given out before.
+    // Two requests for each feed (its robots.txt is not known yet), alternating with the rest of
+    // the pass, after the tasks released before.
     let next = &record.0[..hits_before + 2 * 2 * PUBLISHED_FEEDS + 2 * CREDIT];
     let fetched = requests_per_host(next);
     for feed in announced {
@@ -62,7 +61,7 @@ fn published_feeds_are_fetched_next_and_once_in_the_running_pass() {
     );
 }
 
-/// How often each host was asked for its feed.
+/// How often each host was requested for its feed.
 fn requests_per_host(hits: &[Hit]) -> BTreeMap<String, usize> {
     let mut times = BTreeMap::new();
     for hit in hits.iter().filter(|hit| hit.path == "/p/0") {

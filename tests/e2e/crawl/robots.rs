@@ -1,5 +1,5 @@
-//! What robots.txt allows: the tables of other parsers' suites through the real program, and a
-//! crawler that remembers.
+//! robots.txt: the test tables of other parsers through the real binary, and the robots cache of
+//! the crawler.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ use crate::support::page_database;
 use crate::support::process::{Process, Server, run_at, run_tidings, tidings_command};
 use crate::support::wait::wait_until;
 
-/// Asks the program everything at once.
+/// Sends all inputs to `tidings probe robots`.
 #[track_caller]
 fn probe_robots(questions: &[Value]) -> Vec<Value> {
     let folder = TempDir::new().unwrap();
@@ -27,11 +27,11 @@ fn probe_robots(questions: &[Value]) -> Vec<Value> {
     responses.iter().map(|response| serde_json::from_str(response).unwrap()).collect()
 }
 
-/// A case of a table with the answer that is expected.
+/// A case of a table with its expected result.
 struct RobotsCase {
     name: String,
     probe_input: Value,
-    /// Of `allowed`, or of `delay`.
+    /// `allowed` or `delay`.
     key: &'static str,
     expected: Value,
 }
@@ -105,7 +105,8 @@ fn robots_rules_match_the_tables_of_other_parsers() {
     assert_eq!(found, expected);
 }
 
-/// Where the suites disagree with RFC 9309 or with each other: how many of a test's cases, and why.
+/// Where the suites disagree with RFC 9309 or with each other: the test, how many of its cases, and
+/// why.
 const EXCEPTIONS: &[(&str, usize, &str)] = &[
     ("protego: test_1994rfc_example", 1, "nobody fetches an ftp URL"),
     ("protego: test_allowed_wildcards", 1, "`xyz/foo.js` is no URL"),
@@ -172,7 +173,7 @@ fn probe_robots_names_the_file_and_the_deciding_line() {
     run_tidings(folder.path(), &["probe", "robots", "nonsense"]).expect_code(2);
 }
 
-/// Whether it is known over restarts that this authority may be asked.
+/// Whether `crawler.db` contains the robots.txt of this origin.
 fn is_robots_cached(data: &Path, origin: &Origin) -> Option<()> {
     let sql = "SELECT count(*) FROM state WHERE kind = 'robots' AND key = ?1";
     let key = format!("tidings {}", origin.url(0, ""));
@@ -199,7 +200,7 @@ fn a_killed_crawler_keeps_its_robots_cache() {
     page_database::wait_for_rows(&data, "select url from pages where outcome = 'robots'", 1);
     assert_eq!(requested(), 1);
     assert!(!origin.request_log().paths().contains(&"/p/1"));
-    // Another agent is another crawler to the site.
+    // Another user agent is another crawler to the site.
     let up = up.restart("TERM", &["up", "--allow-private", "--agent", "other/1"]);
     run_nc(up.address, origin.url(0, "/p/0?again"));
     page_database::wait_for_rows(&data, "select url from pages", 4);
@@ -220,6 +221,6 @@ fn an_unavailable_robots_txt_is_not_requested_for_every_page() {
     page_database::wait_for_rows(&up.data_dir(), sql, PAGES);
     let record = origin.request_log();
     assert!(record.paths().is_empty(), "{record:?}");
-    // Again when some time has passed, which on a busy machine it may have.
+    // The crawler retries after some time, which may pass on a busy machine.
     assert!(record.0.len() < PAGES / 2, "asked {} times", record.0.len());
 }

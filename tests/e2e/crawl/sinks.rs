@@ -1,5 +1,5 @@
-//! Where pages are stored: in all places at once, each page once, whatever is killed and however
-//! full a disk is.
+//! Sinks: a crawl with several outputs stores each page once in each of them, even if crawlers are
+//! killed or the disk is full.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -25,7 +25,7 @@ const SITE: Site = Site {
     links_across_hosts: false,
 };
 
-/// How often each URL is in a file of JSON lines, none of which may be torn.
+/// How often each URL is in a file of JSON lines; no line may be truncated.
 #[track_caller]
 pub(crate) fn json_urls(text: &str) -> BTreeMap<String, u32> {
     assert!(text.is_empty() || text.ends_with('\n'), "{text}");
@@ -38,7 +38,7 @@ pub(crate) fn json_urls(text: &str) -> BTreeMap<String, u32> {
     urls
 }
 
-/// Lists the pages, and compares every digest of a response.
+/// Lists the pages and checks the digest of every response.
 const READ_WARC_SCRIPT: &str = "
 import base64, hashlib, sys
 from warcio.archiveiterator import ArchiveIterator
@@ -53,8 +53,7 @@ for path in sys.argv[1:]:
                 assert digest == record.rec_headers.get_header('WARC-Payload-Digest')
 ";
 
-/// How often each URL is in the WARC files of a folder, with which `warcio` must find nothing
-/// wrong.
+/// How often each URL is in the WARC files of a folder; `warcio` must find no error in them.
 #[track_caller]
 pub(crate) fn warc_urls(folder: &Path) -> BTreeMap<String, u32> {
     let files = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
@@ -80,7 +79,7 @@ pub(crate) fn warc_urls(folder: &Path) -> BTreeMap<String, u32> {
     urls
 }
 
-/// A crawler for this broker that stores everywhere.
+/// Starts a crawler for this broker that stores in all sinks.
 #[track_caller]
 fn start_storing_crawler(broker: &Server, folder: &Path, output: &Path) -> Process {
     let (jsonl, warc) = (output.join("pages.jsonl"), output.join("warc/crawl"));
@@ -92,12 +91,12 @@ fn start_storing_crawler(broker: &Server, folder: &Path, output: &Path) -> Proce
     words.push(format!("--warc={}", warc.display()));
     let crawler = Process::start(&mut tidings_command(folder, words));
     crawler.wait_for_line_with("fetching for");
-    // The mark is written when all files are there.
+    // The mark is written after all files have been created.
     wait_until("the files", || output.join("warc/crawl.mark").exists().then_some(()));
     crawler
 }
 
-/// A job on all hosts of a site, at a broker whose group has this lease.
+/// Starts a job on all hosts of a site, at a broker with this lease.
 #[track_caller]
 fn start_job(origin: &Origin, lease: &str) -> (Server, Process) {
     let broker = Server::start_broker();
@@ -112,14 +111,14 @@ fn start_job(origin: &Origin, lease: &str) -> (Server, Process) {
     (broker, watcher)
 }
 
-/// The page and what robots.txt forbids are stored; the database says which they are.
+/// Checks that each page, and each URL that robots.txt forbids, is stored once in every sink.
 #[track_caller]
 fn expect_each_once(site: &Site, folder: &Path, output: &Path) {
     let stored =
         page_database::query(folder, "select url from pages where outcome != 'retry'").unwrap();
     let distinct: BTreeSet<_> = stored.iter().cloned().collect();
     assert_eq!(stored.len(), distinct.len());
-    // The pages, and those that nobody may ask for: each page links to one.
+    // Each page links to one that robots.txt forbids.
     assert_eq!(distinct.len(), 2 * site.paths().len() * usize::from(site.hosts));
     let once: BTreeMap<_, _> = distinct.into_iter().map(|url| (url, 1)).collect();
     assert_eq!(json_urls(&fs::read_to_string(output.join("pages.jsonl")).unwrap()), once);

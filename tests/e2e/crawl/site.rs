@@ -1,4 +1,4 @@
-//! `tidings crawl URL..`: a site as a job, with its limits, its end and its exit code.
+//! `tidings crawl URL..`: crawls a site as a job, with limits and an exit code.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::support::page_database;
 use crate::support::process::{Process, ProcessOutput, Server, run_tidings, tidings_command};
 use crate::support::wait::wait_until;
 
-/// Crawls with a broker of its own, in an empty folder that goes with the result.
+/// Crawls with its own broker in an empty folder, which the result keeps.
 #[track_caller]
 fn crawl_site(arguments: &[&str]) -> (TempDir, ProcessOutput) {
     let folder = TempDir::new().unwrap();
@@ -38,7 +38,7 @@ fn a_whole_site_is_fetched_once_and_stored() {
     let record = origin.request_log();
     record.expect_no_duplicates();
     record.expect_polite(Duration::ZERO);
-    // The pages, and those below /private/ that each of them links to and no robots.txt forbids.
+    // Each page links to one below /private/, which no robots.txt forbids here.
     assert_eq!(record.paths().len(), 120);
     let found = query_pages(
         folder.path(),
@@ -135,7 +135,7 @@ fn pages_that_robots_txt_forbids_are_neither_fetched_nor_failed() {
     finished.expect_code(0);
     let record = origin.request_log();
     record.expect_none_under("/private/");
-    // Page 1 is out, so 3, 4 and what is below are not found; page 11 is below 5.
+    // Page 1 is forbidden, so 3, 4 and the pages below are not found; page 11 is below page 5.
     let mut paths: Vec<_> = record.distinct_pages().into_iter().map(|(_, path)| path).collect();
     paths.sort_unstable();
     assert_eq!(paths, ["/p/0", "/p/11", "/p/2", "/p/5", "/p/6"]);
@@ -153,7 +153,8 @@ fn a_crawl_delay_in_robots_txt_is_respected() {
     let origin = Origin::serve(Site { pages: 5, robots: Some(robots), ..Site::default() });
     let (_folder, finished) = crawl_site(&[&origin.url(0, "/p/0")]);
     finished.expect_code(0);
-    // The gap between robots.txt and the first page counts as well: the delay is known by then.
+    // The gap between robots.txt and the first page counts as well, because the delay is known by
+    // then.
     origin.request_log().expect_polite(Duration::from_millis(300));
 }
 
@@ -194,8 +195,7 @@ fn bad_responses_fail_only_their_page_at_a_bounded_cost() {
     crawl.expect_code(1);
     let sql = "select distinct url from pages where outcome = 'failed' and error is not null";
     let failed = query_pages(up.folder.path(), sql);
-    // Redirects and the page that is merely empty have not failed; what a redirect leads to may
-    // have.
+    // Redirects and the empty page have not failed; the targets of redirects may have.
     let fine = ["loop", "nowhere", "elsewhere", "empty"];
     for way in BAD_PATHS.iter().filter(|way| !fine.contains(way)) {
         let url = origin.url(0, &format!("/bad/{way}"));
@@ -204,10 +204,10 @@ fn bad_responses_fail_only_their_page_at_a_bounded_cost() {
     let empty = format!("select outcome from pages where url = '{}'", origin.url(0, "/bad/empty"));
     assert_eq!(query_pages(up.folder.path(), &empty), ["done"]);
     origin.request_log().expect_polite(Duration::ZERO);
-    // Sixteen gigabytes were on offer.
+    // The responses offered sixteen gigabytes.
     let peak = up.process.peak_memory_bytes();
     assert!(peak < 400 << 20, "{peak} bytes");
-    // And it still works.
+    // The crawler still works.
     let url = origin.url(0, "/p/0");
     LineConnection::connect_peer(up.address).send(format!("{url}\n"));
     assert!(up.process.wait_for_line_with(&format!("{url} ")).contains("200"));
@@ -230,7 +230,7 @@ fn a_running_up_takes_the_job_and_publishes_job_done_once() {
     assert!(done.request("SUB job-done from=first").starts_with("+OK"));
     let seed = origin.url(0, "/p/0");
     for pass in 1..=2 {
-        // No --broker and no --data: the same folder is enough.
+        // Without --broker and --data, the same folder is enough.
         let handed = run_tidings(up.folder.path(), &["crawl", &seed]).expect_code(0);
         assert!(handed.stderr().contains(&up.address_text()), "{}", handed.stderr());
         let event = done.read_line();
@@ -238,7 +238,7 @@ fn a_running_up_takes_the_job_and_publishes_job_done_once() {
         for word in [format!("pass={pass}"), "completed=15".to_owned(), "result=done".to_owned()] {
             assert!(event.split(' ').any(|found| found == word), "{word} in {event}");
         }
-        // Counted when it was announced: the last page was not still to come.
+        // When `job-done` arrives, the last page is complete and stored.
         let now = origin.request_log();
         assert_eq!(now.paths().len(), 15 * pass);
         assert!(now.0.iter().all(|hit| hit.end.is_some()));
@@ -247,7 +247,7 @@ fn a_running_up_takes_the_job_and_publishes_job_done_once() {
             [(15 * pass).to_string()]
         );
     }
-    // Once each: the next event of the topic is this one.
+    // Published once for each pass: the next event of the topic is this one.
     assert_eq!(
         LineConnection::connect_client(up.address).request("PUB job-done no more"),
         "+OK 3 1"
@@ -273,7 +273,7 @@ fn an_interrupted_crawl_exits_with_code_130() {
 
 #[test]
 fn an_interrupted_crawl_resumes() {
-    // As many again are linked to from these.
+    // The pages link to the same number of pages below /private/.
     const PAGES: u32 = 200;
     let origin = Origin::serve(Site {
         pages: PAGES / 2,
@@ -295,7 +295,7 @@ fn an_interrupted_crawl_resumes() {
     assert!(summary.contains(&format!("{PAGES} pages, 0 failed")), "{summary}");
     let pages = "select count(distinct url) from pages where status = 200";
     assert_eq!(query_pages(folder.path(), pages), [PAGES.to_string()]);
-    // What was in flight when it ended is asked for again, and nothing else.
+    // Only requests that were in flight at an interruption are repeated.
     let record = origin.request_log();
     let paths = record.paths();
     let again = paths.len() - paths.iter().collect::<BTreeSet<_>>().len();
@@ -310,7 +310,7 @@ fn output_in_a_pipe_has_neither_colour_nor_progress() {
     let finished = finished.expect_code(0);
     let all = finished.stdout().join("\n") + &finished.stderr();
     assert!(!all.contains(['\x1b', '\r']), "{all:?}");
-    // A line for each page, also for those that robots.txt forbids, and the summary.
+    // A line for each page, including those that robots.txt forbids, and the summary.
     let lines = finished.stdout();
     let pages = lines.iter().filter(|line| line.contains("  http://")).count();
     assert_eq!(pages, 10, "{all}");
@@ -336,7 +336,8 @@ fn a_terminal_shows_progress_below_the_pages() {
     let shown = command.output().unwrap();
     let shown = String::from_utf8(shown.stdout).unwrap();
     assert!(shown.contains(" completed, ") && shown.contains(" pages/s, "), "{shown}");
-    // What is below the block's first line when a page comes: itself and the speed.
+    // When a page arrives, the terminal moves from the speed line to the first line of the block
+    // and clears both.
     assert!(shown.contains("\r\x1b[1A\x1b[J"), "{shown:?}");
     let (_, end) = shown.rsplit_once('\x1b').unwrap();
     assert!(end.starts_with("[J") && end.contains("done: 40 pages, 0 failed"), "{end:?}");
@@ -406,7 +407,7 @@ fn patterns_filter_links_but_not_seeds() {
     let seeds = [origin.url(0, "/p/0"), origin.url(0, "/p/1")];
     let (_folder, finished) = crawl_site(&[&[&*seeds[0], &*seeds[1]], &patterns[..]].concat());
     finished.expect_code(0);
-    // Below 2 are 5 and 6, and below those 11 to 14; 9 is below 4.
+    // Pages 5 and 6 are below 2, and 11 to 14 below those; 9 is below 4.
     let record = origin.request_log();
     let mut paths: Vec<_> = record.distinct_pages().into_iter().map(|(_, path)| path).collect();
     paths.retain(|path| path.starts_with("/p"));
@@ -453,7 +454,7 @@ fn seeds_are_read_from_a_file_or_standard_input() {
         let pages = record.0.iter().filter(|hit| hit.host == Site::host(host));
         assert_eq!(pages.filter(|hit| hit.path.starts_with("/p/")).count(), 4, "{record:?}");
     }
-    // The same again, as it is typed in: one job more.
+    // Another crawl with the same seeds from standard input.
     let mut piped = tidings_command(
         folder.path(),
         ["crawl", "--allow-private", "--seeds", "-", "--depth", "0"],
@@ -462,7 +463,7 @@ fn seeds_are_read_from_a_file_or_standard_input() {
     piped.stdin.take().unwrap().write_all(seeds.as_bytes()).unwrap();
     assert!(piped.wait().unwrap().success());
     assert_eq!(origin.request_log().paths().len(), 4 * 4 + 3);
-    // Nothing is begun if one of them is none.
+    // An invalid seed prevents the whole crawl.
     fs::write(folder.path().join("seeds"), format!("{seeds}nonsense\n")).unwrap();
     let rejected = run_tidings(folder.path(), &["crawl", "--allow-private", "--seeds", "seeds"]);
     let rejected = rejected.expect_code(2);
@@ -486,7 +487,7 @@ fn crawling_other_sites_without_a_contact_warns() {
         let stderr = run_tidings(folder.path(), &[&["crawl"], words].concat()).stderr();
         stderr.matches("--contact URL|MAIL").count()
     };
-    // These are private, so that none of them is asked.
+    // These addresses are private, so neither is requested.
     let other = ["http://10.255.255.1/", "http://10.255.255.2/"];
     assert_eq!(warnings(&other), 1);
     assert_eq!(warnings(&[&other[..], &["--contact", "me@example.org"]].concat()), 0);

@@ -1,4 +1,4 @@
-//! A site without an end, in four ways, beside an honest archive: the crawl ends by itself.
+//! A site with four endless parts and an ordinary archive: the crawl ends.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
@@ -10,7 +10,7 @@ use crate::support::origin::{Hit, Origin, OriginResponse, Site, html_response};
 use crate::support::page_database;
 use crate::support::process::{Server, run_tidings};
 
-/// Addresses at which the site says the same.
+/// Number of prefixes with the same page.
 const MIRROR_COUNT: usize = 60;
 const SECONDS_OF_YEAR: u64 = 31_556_952;
 
@@ -29,7 +29,7 @@ fn links(paths: impl IntoIterator<Item = String>) -> String {
     paths.into_iter().map(link).collect::<Vec<_>>().concat()
 }
 
-/// The pages of five years, which are all there are.
+/// The complete archive: the pages of five years.
 fn archive_paths() -> impl Iterator<Item = String> {
     (2010..2015).flat_map(|year| (1..=12).map(move |month| format!("/archive/{year}/{month:02}")))
 }
@@ -76,15 +76,15 @@ fn the_crawl_of_an_endless_site_ends_with_its_archive_complete() {
     record.expect_no_duplicates();
     let requested =
         |prefix: &str| record.page_requests().filter(|hit| hit.path.starts_with(prefix)).count();
-    // Five years ahead of this one.
+    // The current year and five more.
     assert_eq!(requested("/calendar/"), 6 * 12);
-    // A segment may be there three times.
+    // A path segment may occur three times.
     assert_eq!(requested("/grow/"), 1 + 3);
-    // 32 segments, the last of which is empty.
+    // 32 segments; the last one is empty.
     assert_eq!(requested("/deep/"), 31);
     // The page without a session, and three with one.
     assert_eq!(requested("/shop/"), 1 + 3);
-    // Links of the first twenty are followed at most.
+    // At most the links of the first twenty pages are followed.
     assert!(requested("/mirror-") <= MIRROR_COUNT + 20, "{}", requested("/mirror-"));
     assert_eq!(requested("/archive/"), 1 + archive_paths().count());
 

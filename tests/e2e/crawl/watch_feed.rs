@@ -1,4 +1,4 @@
-//! A watched feed, seen from its server and from the topic of its items.
+//! A watched feed, from the view of its server and of the topic with its items.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use crate::support::origin::{Hit, Origin, OriginResponse, Site, full_response, h
 use crate::support::process::{Process, Server, run_at, run_json_at, tidings_command};
 use crate::support::wait::wait_until;
 
-/// A feed with so many items, the newest first, and their pages.
+/// A feed with this number of items, newest first, and their pages.
 fn respond(hit: &Hit, items: usize) -> Option<OriginResponse> {
     if hit.path.starts_with("/item/") {
         return Some(html_response(&format!("<title>{}</title>", hit.path)));
@@ -37,7 +37,7 @@ fn feed_requests(origin: &Origin) -> Vec<Hit> {
     origin.request_log().0.into_iter().filter(|hit| hit.path == "/feed").collect()
 }
 
-/// Waits for one look more than there have been.
+/// Waits for one more request for the feed.
 #[track_caller]
 fn wait_for_feed_request(origin: &Origin) -> Hit {
     let before = feed_requests(origin).len();
@@ -58,12 +58,12 @@ fn each_item_is_published_and_fetched_once() {
     let bounds = ["--every", "1s", "--min", "200ms", "--max", "2s"];
     run_at(&server, &[&["watch-feed", &feed], &bounds[..]].concat()).expect_code(0);
     sub.wait_for_stdout_lines(2);
-    // Nothing has changed: it is only asked.
+    // The feed has not changed, so the response is only a 304.
     assert_eq!(wait_for_feed_request(&origin).header("If-None-Match"), Some("\"2\""));
     items.store(3, Ordering::SeqCst);
     sub.wait_for_stdout_lines(3);
 
-    // Of itself it is not looked at again within this test.
+    // With this interval the feed is not polled again within the test.
     let hour = ["--every", "1h", "--min", "1h", "--max", "1h"];
     let every = |server: &Server| run_json_at(server, &["group", "schedules"])[0]["every"].clone();
     let before = feed_requests(&origin).len();
@@ -89,13 +89,13 @@ fn each_item_is_published_and_fetched_once() {
     items.store(5, Ordering::SeqCst);
     run_nc(server.address, format!("{feed}\n"));
     wait_until("the page of the last item", || (fetched(4) > 0).then_some(()));
-    // A look that was under way when that was said has not changed it.
+    // A poll that was running when the interval changed has not overwritten it.
     assert_eq!(every(&server), "1h");
     run_at(&server, &["watch-feed", &feed, "--stop"]).expect_code(0);
     let schedules = || run_json_at(&server, &["group", "schedules"]);
     wait_until("the end of the schedule", || schedules().is_empty().then_some(()));
 
-    // Behind all that was announced.
+    // The end marker, after all items.
     run_at(&server, &["pub", "post-ready", "the end"]).expect_code(0);
     let received = run_at(&server, &["sub", "post-ready", "--from", "first", "--count", "6"]);
     let received = received.expect_code(0).stdout();

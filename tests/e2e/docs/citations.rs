@@ -65,7 +65,7 @@ fn citations_are_valid_only_above_tests() {
     assert_eq!(cited_by_code("`[A1]` and [Z10], not [a1], [A], [1], [AB1]").count(), 2);
 }
 
-/// The names of all numbered sentences, such as `S3`. Each stands for one sentence.
+/// The names of all numbered sentences, such as `S3`. Each name must be unique.
 fn sentences() -> BTreeSet<String> {
     let text = read_source(&repository().join("protocol/PROTOCOL.md"));
     let mut sentences = BTreeSet::new();
@@ -99,13 +99,13 @@ fn cited_by_code(source: &str) -> impl Iterator<Item = &str> {
     bracketed.map(|(name, _)| name).filter(|name| is_sentence_name(name))
 }
 
-/// A capital letter and a number.
+/// Whether a name is a capital letter and a number.
 fn is_sentence_name(name: &str) -> bool {
     let number = name.strip_prefix(|c: char| c.is_ascii_uppercase()).unwrap_or_default();
     !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// All Rust sources of the repository except this one, which has names that stand for nothing.
+/// All Rust sources of the repository except this one: its names are examples.
 fn sources() -> Vec<PathBuf> {
     let (mut open, mut sources) = (vec![repository().to_owned()], Vec::new());
     while let Some(folder) = open.pop() {

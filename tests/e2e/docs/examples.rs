@@ -1,4 +1,4 @@
-//! The clients in examples/, in languages that are there anyway, against the real broker; and a
+//! The clients in examples/, in languages that most machines have, against the real broker; and a
 //! Scrapy spider that works for a group.
 
 use std::collections::BTreeSet;
@@ -23,7 +23,7 @@ fn example_path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(name)
 }
 
-/// One of the clients, with arguments.
+/// Starts one of the clients with these arguments.
 #[track_caller]
 fn start_client(server: &Server, (program, file): (&str, &str), arguments: &[&str]) -> Process {
     let mut command = Command::new(program);
@@ -31,7 +31,7 @@ fn start_client(server: &Server, (program, file): (&str, &str), arguments: &[&st
     Process::start(&mut command)
 }
 
-/// Nothing but bash: no other program can be found.
+/// PATH contains no programs, so bash can start none.
 #[test]
 fn bash_needs_no_other_program() {
     let server = Server::start_broker();
@@ -130,7 +130,7 @@ fn a_scrapy_spider_takes_its_requests_from_a_group() {
         .collect();
     let expected = ["/", "/a", "/b", "/c"].map(|path| origin.url(0, path));
     assert_eq!(stored, expected.into());
-    // Each was asked for once, as the group gave each out once.
+    // Each page was requested once, because the group released each task once.
     wait_until("the record", || (origin.request_log().0.len() >= 4).then_some(()));
     let mut requested: Vec<_> = origin.request_log().0.iter().map(|hit| hit.path.clone()).collect();
     requested.sort();

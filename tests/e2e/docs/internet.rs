@@ -1,7 +1,6 @@
-//! docs/internet.md, followed literally: every command of it is run, every file of it written, in
-//! its order, on a machine with a network, and on another one, that exist for this test alone.
-//! nginx, nftables, openssl, curl and netcat are the real ones; for systemd somebody stands in who
-//! does with units what is said there.
+//! Follows docs/internet.md literally: runs every command and writes every file in order, on a
+//! machine with a network and on another one, both of which exist only for this test. nginx,
+//! nftables, openssl, curl and netcat are the real programs; a script stands in for systemd.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -15,10 +14,10 @@ use crate::support::process::Process;
 
 const PAGE: &str = "docs/internet.md";
 
-/// How commands begin in the page, on which machine, and what that is called in support/machine.sh.
+/// The prompts of the page, and the prefix of their machine in support/machine.sh.
 const PROMPTS: [(&str, &str); 2] = [("broker# ", ""), ("elsewhere$ ", "elsewhere ")];
 
-/// Blocks that are for those who have a name in the real network.
+/// Blocks that need a name in the public DNS.
 const SKIPPED_BLOCKS: [&str; 1] = ["certbot "];
 
 #[test]
@@ -39,10 +38,10 @@ fn every_command_of_the_page_runs_as_shown() {
     }
     assert!(commands >= 60 && files >= 6, "{commands} commands and {files} files");
 
-    // What stood in for systemd reads less of a unit than systemd does.
+    // The stand-in for systemd reads fewer settings of a unit than systemd does.
     let verify = "systemd-analyze verify /etc/systemd/system/tidings.{service,socket} 2>&1 | grep -c tidings";
     machines.run("", verify, &["0".to_owned()], "the units");
-    // Nothing that was done on the way has let anybody else see tokens, keys or data.
+    // No other user can read tokens, keys or data.
     let modes = "stat --format '%a %U %G' /var/lib/tidings /var/lib/tidings/access.toml /etc/tidings/tls \
                  /etc/tidings/tls/key.pem operator.token";
     let expected = [
@@ -55,16 +54,16 @@ fn every_command_of_the_page_runs_as_shown() {
     machines.run("", modes, &expected.map(str::to_owned), "modes and owners");
 }
 
-/// The file of which a line of text ends by saying that it comes now: `.. in `/a/file`:`.
+/// The file that a line of text announces at its end: `.. in `/a/file`:`.
 fn named_file(line: &str) -> Option<PathBuf> {
     let line = line.strip_suffix("`:")?;
     Some(line.rsplit_once('`')?.1.into()).filter(|path: &PathBuf| path.is_absolute())
 }
 
-/// Two machines: one with a broker, and one elsewhere.
+/// Two machines: one with a broker, and `elsewhere`.
 struct TestMachines {
     shell: Process,
-    /// Lines printed before the present command.
+    /// Lines printed before the current command.
     printed_lines: usize,
     commands: usize,
     folder: TempDir,
@@ -74,7 +73,7 @@ impl TestMachines {
     #[track_caller]
     fn start() -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        // For everybody: the broker's user has to come as far as its data.
+        // World-readable: the broker's user must be able to reach its data.
         let folder = TempDir::new().unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let at = |name: &str| folder.path().join(name);
@@ -90,7 +89,7 @@ impl TestMachines {
             fs::write(at("bin").join(name), format!("#!/bin/sh\n{words}\n")).unwrap();
             fs::set_permissions(at("bin").join(name), fs::Permissions::from_mode(0o755)).unwrap();
         }
-        // Only root may have users and networks of its own.
+        // Only root may create users and networks.
         let is_root = rustix::process::geteuid().is_root();
         let mut command = Command::new(if is_root { "unshare" } else { "sudo" });
         command.args((!is_root).then_some("unshare"));
@@ -99,7 +98,8 @@ impl TestMachines {
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TIDINGS_")) {
             command.env_remove(name);
         }
-        // It would end its first line in a second write, behind what others print meanwhile.
+        // Unbuffered Python writes the end of its first line separately, after output of other
+        // programs.
         command.env_remove("PYTHONUNBUFFERED");
         let shell = Process::start(&mut command);
         shell.wait_for_line_with("ready");
@@ -107,14 +107,14 @@ impl TestMachines {
         let units = units.display();
         machines.shell.write(format!("python3 {manager} serve {units} &\n"));
         machines.shell.wait_for_line_with("the manager listens");
-        // The blog of which the page speaks.
+        // The blog that the page mentions.
         let site = "python3 -u -m http.server 80 --bind 192.0.2.99 --directory site";
         machines.shell.write(format!("ip netns exec elsewhere {site} &\n"));
         machines.shell.wait_for_line_with("Serving HTTP");
         machines
     }
 
-    /// Runs the commands of a block, and returns how many there were.
+    /// Runs the commands of a block and returns their number.
     #[track_caller]
     fn run_block(&mut self, location: &str, block: &CodeBlock) -> usize {
         let prompt = |line: &str| {
@@ -135,8 +135,8 @@ impl TestMachines {
         commands
     }
 
-    /// Runs a command to its end, which is a good one if nothing is shown that says otherwise; what
-    /// is shown is printed, with other lines between.
+    /// Runs a command and waits for its end. Without shown output the command must succeed; shown
+    /// lines must be printed, with other lines in between.
     #[track_caller]
     fn run(&mut self, machine: &str, command: &str, shown: &[String], location: &str) {
         eprintln!("{location}: {machine}{command}");
@@ -159,8 +159,8 @@ impl TestMachines {
         self.printed_lines = ended;
     }
 
-    /// Writes a file as an editor on the broker's machine would: as root, and not into a folder
-    /// that nobody has made.
+    /// Writes a file as an editor on the broker's machine would: as root, and only into an existing
+    /// folder.
     #[track_caller]
     fn write_file(&mut self, path: &Path, block: &CodeBlock) {
         let text = self.folder.path().join("text");

@@ -33,13 +33,13 @@ const EVENTS_PER_HALF: u64 = 5_000;
 /// All reading subscribers catch up after this number of events.
 const EVENTS_PER_STEP: usize = 250;
 
-/// The limit of the broker's total memory, whatever its subscribers do.
+/// The limit of the broker's total memory.
 const MEMORY_BYTES_MAX: u64 = 128 << 20;
 
 /// The part of it that may vary by chance.
 const MEMORY_NOISE_BYTES: u64 = 12 << 20;
 
-/// A subscription whose bytes are all known in advance.
+/// A subscription; all its bytes are known in advance.
 struct RawSubscriber {
     stream: TcpStream,
     /// Bytes received so far, counted from the end of the response to `SUB`.

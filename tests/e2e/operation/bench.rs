@@ -1,11 +1,12 @@
-//! Every benchmark runs, and says what it promises to say. No figures: machines differ.
+//! Every benchmark runs and prints the figures that it documents. Their values are not checked,
+//! because machines differ.
 
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::support::process::{Server, run_tidings};
 
-/// Runs a benchmark in a directory of its own and returns its JSON.
+/// Runs a benchmark in a temporary folder and returns its JSON.
 #[track_caller]
 fn run_bench(arguments: &[&str]) -> Value {
     let folder = TempDir::new().unwrap();
@@ -16,7 +17,7 @@ fn run_bench(arguments: &[&str]) -> Value {
     serde_json::from_str(&ended.stdout().join("")).unwrap()
 }
 
-/// The figures are there, each with one value of each run.
+/// Checks that the figures exist, each with one value for each run.
 #[track_caller]
 fn expect_figures(measured: &Value, keys: &[&str]) {
     for key in keys {
@@ -119,7 +120,7 @@ fn frontier_respects_its_link_rate() {
     let few = ["--urls", "20000", "--hosts", "100", "--links", "100", "--rate", "20000"];
     let measured = run_bench(&[&["frontier"], &few[..]].concat());
     let rate = measured["links_per_second"]["p50"].as_f64().unwrap();
-    // The first page of links is there at the beginning.
+    // The first page of links exists at the start.
     assert!(rate < 20_500.0, "{measured}");
 }
 

@@ -1,5 +1,5 @@
-//! `tidings config`: every mistake with its place, and what the flags come to with where each comes
-//! from.
+//! `tidings config`: reports every mistake with its position, and shows the value and the source of
+//! every flag.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::support::process::{Process, ProcessOutput, Server, tidings_command};
 
-/// Runs `tidings config WHAT` in a folder with this file and these variables.
+/// Runs `tidings config WORDS` in this folder with these environment variables.
 #[track_caller]
 fn run_config(folder: &Path, words: &[&str], environment: &[(&str, &str)]) -> ProcessOutput {
     let mut command = tidings_command(folder, [&["config"], words].concat());
@@ -119,7 +119,7 @@ depth = 3
 #[test]
 fn config_show_prints_an_equivalent_file() {
     let folder = TempDir::new().unwrap();
-    // Tables of lists stand below all keys at the top.
+    // In TOML, lists of tables come after all keys of the top level.
     let file = CONFIG_FILE.replace("[up]", "[crawl]\ndepth = 3\n\n[up]");
     let file = file.rsplit_once("\n[crawl]").unwrap().0.replace("[[feed]]", "[[up.feed]]");
     let file = file.replace("[[hook]]", "[[up.hook]]");
@@ -160,7 +160,7 @@ fn config_show_prints_an_equivalent_file() {
         lines.map(|line| line.split("  # ").next().unwrap().to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(values(&first), values(&second));
-    // And with that it starts.
+    // A server accepts the printed file.
     let server = Server::start_in(folder, &["up", "--config", "d.toml"], |_| ());
     server.process.signal_and_finish("TERM").expect_code(0);
 }

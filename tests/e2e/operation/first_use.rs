@@ -1,4 +1,4 @@
-//! Mistakes and questions of new users, and the messages that they get.
+//! Mistakes and questions of new users, and the messages that answer them.
 
 use crate::support::line_connection::LineConnection;
 use crate::support::process::{Server, run_at};
@@ -24,7 +24,7 @@ fn stored_events_can_be_read_without_waiting_for_more() {
     assert_eq!(last.expect_code(0).stdout(), ["two"]);
     let beyond = run_at(&server, &["sub", "t", "--from", "3", "--no-follow"]);
     assert!(beyond.expect_code(0).stdout().is_empty());
-    // A durable cursor ends there, too, and goes on from there.
+    // A durable cursor stops there as well, and continues from there.
     for expected in [&["one", "two"][..], &[]] {
         let words = ["sub", "t", "--from", "first", "--as", "reader", "--no-follow"];
         assert_eq!(run_at(&server, &words).expect_code(0).stdout(), expected);

@@ -1,4 +1,4 @@
-//! What the person who runs a broker sees: its logs, its stop, its speed.
+//! What the operator of a broker sees: its logs, its shutdown and its speed.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn log_lines_logs_every_received_line() {
     client.request("PUB t a line to find");
     let logged = server.process.wait_for_line_with("a line to find");
     assert!(logged.contains("conn=1"), "{logged}");
-    // What could move the cursor of a terminal is escaped.
+    // Bytes that could move the cursor of a terminal are escaped.
     client.send("PUB t \u{1b}[2J\n");
     let logged = server.process.wait_for_line_with("[2J");
     assert!(!logged.contains('\u{1b}'), "{logged:?}");
@@ -46,11 +46,11 @@ fn a_stopping_broker_notifies_its_clients() {
     let mut peer = LineConnection::connect_peer(server.address);
     assert!(client.request("SUB t").starts_with("+OK"));
     let ended = server.process.signal_and_finish("TERM").expect_code(0);
-    // A second is promised; a machine that is busy with other tests is given a little more.
+    // The documented limit is one second; a machine that runs other tests may take longer.
     assert!(ended.elapsed < Duration::from_secs(3), "{:?}", ended.elapsed);
     let lines = client.read_to_end();
     assert!(lines.len() == 1 && lines[0].starts_with("-ERR closing"), "{lines:?}");
-    // A peer is never sent an error.
+    // A peer never receives an error.
     peer.expect_closed();
 }
 

@@ -1,5 +1,4 @@
-//! SIGHUP: the configuration is read again, and nobody who is connected notices more than what has
-//! changed.
+//! SIGHUP reloads the configuration; open connections notice only the settings that changed.
 
 use std::fs;
 use std::path::PathBuf;
@@ -28,14 +27,14 @@ impl ConfiguredServer {
         Self { server, file, connection }
     }
 
-    /// Another file, and the signal.
+    /// Writes another file and sends the signal.
     #[track_caller]
     fn change_config(&self, text: &str) {
         fs::write(&self.file, text).unwrap();
         self.server.process.signal("HUP");
     }
 
-    /// Asks again and again until the answer begins so.
+    /// Repeats the command until the response starts with this text.
     #[track_caller]
     fn wait_for_response(&mut self, command: &str, beginning: &str) {
         wait_until(&format!("{command}: {beginning}"), || {
@@ -56,7 +55,7 @@ fn reloadable_settings_change_while_connections_stay_open() {
         let line = server.server.process.wait_for_line_with("configuration reloaded");
         assert!(line.contains(r#"["grant"]"#), "{line}");
 
-        // A mistake changes nothing, and its place is said.
+        // An invalid file changes nothing, and the log names its position.
         server.change_config("grant = ['line=every']\ndelay = 'soon'\n");
         let line = server.server.process.wait_for_line_with("configuration not reloaded");
         assert!(line.contains("c.toml:2:9: `delay`"), "{line}");
@@ -109,7 +108,7 @@ fn limits_change_for_open_and_new_connections() {
     assert!(line.contains(r#"["limit"]"#), "{line}");
     let rejected = "-ERR limit the address 127.0.0.1 has reached its limit of 1 connections";
     wait_until("no more connections", || greeting().starts_with(rejected).then_some(()));
-    // Who is there keeps what it has, and gets no more.
+    // An open connection keeps what it has, but gets no more.
     let stderr = server.connection.request("SUB b");
     assert!(
         stderr.starts_with(
@@ -121,7 +120,7 @@ fn limits_change_for_open_and_new_connections() {
     server.wait_for_response("SUB b", "+OK");
     server.change_config(&format!("{COUNTED}{limited}"));
     wait_until("no more connections", || greeting().starts_with(rejected).then_some(()));
-    // What is limited may stay so, when this machine is not counted any more.
+    // The limits stay set when loopback addresses are no longer counted.
     server.change_config(&format!("log = 'info'\n{limited}"));
     server.server.process.wait_for_line_with(r#"["limit-loopback"]"#);
     assert!(greeting().starts_with("Connected."));

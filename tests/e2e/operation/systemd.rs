@@ -1,4 +1,4 @@
-//! Under a service manager: what the unit gives up, sockets that are passed, and what is said when.
+//! Service managers: the privileges of the unit, passed sockets, and notifications.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -35,7 +35,7 @@ fn systemd_and_tidings_accept_the_units() {
     let words: Vec<_> = command.split_whitespace().skip(1).collect();
     let mut help = tidings_command(folder.path(), words.iter().copied().chain(["--help"]));
     Process::start(&mut help).finish().expect_code(0);
-    // With the program of which it speaks, as it is not installed here.
+    // The installed path in the unit is replaced, because nothing is installed here.
     let program = command.split_whitespace().next().unwrap();
     for unit in ["tidings.service", "tidings.socket", "tidings-http.socket"] {
         let text = fs::read_to_string(packaging_file(unit)).unwrap().replace(program, "/bin/true");
@@ -50,7 +50,7 @@ fn systemd_and_tidings_accept_the_units() {
     assert!(ours.is_empty(), "{stderr}");
 }
 
-/// Who looks after the program.
+/// A service manager that runs the program.
 struct ServiceManager {
     process: Process,
     sockets: Vec<SocketAddr>,
@@ -68,7 +68,7 @@ impl ServiceManager {
         let script =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/support/service_manager.py");
         let mut python = Command::new("python3");
-        // A watchdog of a fifth of a second.
+        // The watchdog interval is a fifth of a second.
         python.arg(script).args(["200000", names]).arg(program.get_program());
         python.args(program.get_args()).current_dir(folder).env_remove("TIDINGS_HTTP");
         python.env("MANAGER_HOST", host);

@@ -7,7 +7,7 @@ use crate::support::line_connection::LineConnection;
 use crate::support::process::{Process, Server, run_at, run_json_at, tidings_command};
 use crate::support::wait::wait_until;
 
-/// A broker whose group has no delay and gives up after one failure.
+/// A broker; its group has no delay and gives up after one failure.
 #[track_caller]
 fn start_server() -> Server {
     let server = Server::start_broker();

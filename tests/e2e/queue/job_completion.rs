@@ -18,7 +18,7 @@ use crate::support::wait::wait_until;
 
 const ROUNDS: u64 = 20;
 
-/// From one host with one page, and one below /private/, to a ring of hosts of which each links to
+/// From one host with one page, and one below /private/, to a ring of hosts, each linking to
 /// the next.
 fn random_site(rng: &mut Rng) -> Site {
     Site {
@@ -30,7 +30,7 @@ fn random_site(rng: &mut Rng) -> Site {
     }
 }
 
-/// A crawl whose `job-done` was published, and the number of requests by then.
+/// A completed crawl, and the number of requests by then.
 struct CompletedCrawl {
     origin: Origin,
     requests_at_completion: usize,

@@ -26,7 +26,7 @@ const SITE: Site = Site {
 };
 const PAGES: usize = 4 * 5 * 2;
 
-/// A job that crawls a whole site, at a broker whose group has this lease.
+/// A job that crawls a whole site, at a broker with this lease.
 struct PythonCrawl {
     origin: Origin,
     server: Server,
@@ -176,7 +176,7 @@ fn slow_servers_do_not_outlast_the_lease() {
     origin.request_log().expect_polite(Duration::ZERO);
 }
 
-/// A TCP relay to the broker whose connections can be cut.
+/// A TCP relay to the broker that can cut its connections.
 struct TcpRelay {
     address: SocketAddr,
     /// Both sides of every connection so far.
@@ -204,7 +204,7 @@ impl TcpRelay {
         Self { address, streams }
     }
 
-    /// Cuts all connections, whatever is in transit on them.
+    /// Cuts all connections, even with data in transit.
     fn cut_all(&self) {
         for stream in self.streams.lock().unwrap().drain(..) {
             let _ = stream.shutdown(Shutdown::Both);

@@ -19,7 +19,7 @@ const PAGE_FAILS: u8 = 0;
 const PAGE_EXISTS: u8 = 1;
 const PAGE_MOVED: u8 = 2;
 
-/// The front page links to `/page`, whose response depends on the returned number.
+/// The front page links to `/page`; the returned number selects the response for it.
 fn start_origin() -> (Origin, Arc<AtomicU8>) {
     let state = Arc::new(AtomicU8::new(PAGE_FAILS));
     let responses = Arc::clone(&state);

@@ -91,7 +91,7 @@ impl CallbackServer {
         requests
     }
 
-    /// Waits for `count` requests whose path ends in `name`, and returns them.
+    /// Waits for `count` requests to paths that end in `name`, and returns them.
     #[track_caller]
     pub(crate) fn first_requests_to(&self, name: &str, count: usize) -> Vec<CallbackRequest> {
         let name = format!("/{name}");

@@ -31,7 +31,7 @@ pub(crate) enum HubLink {
     Header,
     Feed,
     FeedPage,
-    /// There is no feed; the page itself names the hub.
+    /// The page itself names the hub; the site has no feed.
     PageWithoutFeed,
     Cloud,
     /// The feed names hubs that respond with these statuses, and an rssCloud server after them.

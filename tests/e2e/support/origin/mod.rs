@@ -188,7 +188,7 @@ impl OriginState {
         self.hits.lock().unwrap()[number].end = Some(now);
     }
 
-    /// Clears the end of a request whose last byte could not be sent.
+    /// Clears the end of a request after its last byte could not be sent.
     fn clear_end(&self, number: usize) {
         self.hits.lock().unwrap()[number].end = None;
     }
