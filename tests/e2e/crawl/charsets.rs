@@ -37,7 +37,7 @@ fn pages_are_decoded_in_the_expected_encodings() {
             wrong.push(format!("{file}: {}, not {expected}", response["charset"]));
         }
     }
-    eprintln!("{right} of {} as the tables say; otherwise: {EXCEPTIONS:#?}", cases.len());
+    eprintln!("{right} of {} as the tables expect; exceptions: {EXCEPTIONS:#?}", cases.len());
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 

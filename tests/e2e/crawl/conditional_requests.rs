@@ -56,7 +56,7 @@ fn the_second_pass_sends_conditional_requests_for_all_pages() {
     run_tidings(up.folder.path(), &["crawl", &seed]).expect_code(0);
     let first: Vec<_> = origin.request_log().page_requests().cloned().collect();
     assert_eq!(first.len(), PAGES as usize);
-    assert!(!first.iter().any(is_conditional), "nothing was known: {first:#?}");
+    assert!(!first.iter().any(is_conditional), "the first pass sent validators: {first:#?}");
 
     has_changed.store(true, Ordering::SeqCst);
     run_tidings(up.folder.path(), &["crawl", &seed]).expect_code(0);
@@ -101,7 +101,7 @@ fn a_repeated_crawl_downloads_only_changed_pages() {
         (requested.len(), requested.iter().filter(|hit| is_conditional(hit)).count())
     };
     let all = PAGES as usize;
-    assert_eq!(crawl(&[]), (all, 0), "nothing was known");
+    assert_eq!(crawl(&[]), (all, 0), "the first crawl has no validators");
     has_changed.store(true, Ordering::SeqCst);
     assert_eq!(crawl(&[]), (all, all));
     let stored =
@@ -110,7 +110,7 @@ fn a_repeated_crawl_downloads_only_changed_pages() {
     let read = PAGES + 1;
     assert_eq!(stored(statuses), [format!("200|{read}"), format!("304|{}", PAGES - 1)]);
     assert_eq!(stored("select count(distinct hash) from pages"), [read.to_string()]);
-    assert_eq!(crawl(&["--max-pages", "3"]), (3, 3), "another crawl of the same pages");
+    assert_eq!(crawl(&["--max-pages", "3"]), (3, 3), "a limited crawl of the same pages");
 
     // A crawl that refetches everything, or that needs other links than the stored ones, sends no
     // conditional requests.

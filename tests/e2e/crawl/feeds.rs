@@ -197,7 +197,7 @@ fn all_urls_of_a_full_sitemap_are_queued() {
     assert!(client.request(&format!("PUB new-url {seed} job=full")).starts_with("+OK"));
     // The seed counts as well.
     let found = format!("{}", URLS + 1);
-    wait_until("all of them are found", || {
+    wait_until("all URLs to be found", || {
         (value(&client.request("JOB show full"), "found") == found).then_some(())
     });
 }

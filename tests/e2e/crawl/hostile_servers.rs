@@ -26,7 +26,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[test]
 fn hostile_responses_have_an_outcome_and_a_bounded_cost() {
-    assert!(MISBEHAVIOURS.len() >= 50, "{} ways", MISBEHAVIOURS.len());
+    assert!(MISBEHAVIOURS.len() >= 50, "{} misbehaviours", MISBEHAVIOURS.len());
     let hostile = HostileServers::serve();
     let timeout = format!("{}s", TIMEOUT.as_secs());
     let server = Server::start_up(&["--allow-private", "--quiet", "--timeout", &timeout]);
@@ -39,7 +39,7 @@ fn hostile_responses_have_an_outcome_and_a_bounded_cost() {
     crawl_seeds(&server, &base).expect_code(1);
     let before = server.process.peak_memory_bytes();
 
-    let bad = MISBEHAVIOURS.iter().map(|(way, _)| hostile.url(way));
+    let bad = MISBEHAVIOURS.iter().map(|(name, _)| hostile.url(name));
     let all: Vec<_> = bad.chain(good(GOOD_HOSTS..2 * GOOD_HOSTS)).collect();
     crawl_seeds(&server, &all).expect_code(1);
     let grown = server.process.peak_memory_bytes().saturating_sub(before);
@@ -48,28 +48,36 @@ fn hostile_responses_have_an_outcome_and_a_bounded_cost() {
     // Good hosts do not wait: a silent host still has time left when they are done.
     let [calm, among_bad] = [0..GOOD_HOSTS, GOOD_HOSTS..2 * GOOD_HOSTS]
         .map(|hosts| GoodHostPace::measure(&hostile.requests(), hosts));
-    let given_up = hostile.first_disconnect("silent").expect("it was given up");
+    let given_up = hostile.first_disconnect("silent").expect("the silent host is given up");
     assert!(among_bad.last_request < given_up, "{among_bad:?}, and {given_up:?}");
     let (gap, most) = (among_bad.median_gap, calm.median_gap * SLOWDOWN_MAX);
-    assert!(gap <= most, "{gap:?} from page to page, and {:?} among good ones", calm.median_gap);
+    assert!(
+        gap <= most,
+        "{gap:?} between requests beside hostile hosts, {:?} without them",
+        calm.median_gap
+    );
     let outcomes = outcomes(&server);
     let wrong: Vec<_> = EXPECTED_OUTCOMES
         .iter()
-        .filter(|(way, expected)| {
-            !expected.split('|').any(|end| outcomes[&hostile.url(way)] == end)
+        .filter(|(name, expected)| {
+            !expected.split('|').any(|end| outcomes[&hostile.url(name)] == end)
         })
-        .map(|(way, expected)| {
-            format!("{way}: {expected} expected, {}", outcomes[&hostile.url(way)])
+        .map(|(name, expected)| {
+            format!("{name}: expected {expected}, got {}", outcomes[&hostile.url(name)])
         })
         .collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
-    assert_eq!(EXPECTED_OUTCOMES.len(), MISBEHAVIOURS.len(), "every way has its outcome");
+    assert_eq!(
+        EXPECTED_OUTCOMES.len(),
+        MISBEHAVIOURS.len(),
+        "every misbehaviour needs an expected outcome"
+    );
 }
 
 /// Fifty hosts share the memory budget that one of them could hold. Some wait for their share
 /// longer than the timeout.
 #[track_caller]
-fn crawl_fifty_hosts(way: &str) {
+fn crawl_fifty_hosts(misbehaviour: &str) {
     const HOSTS: usize = 50;
     let hostile = HostileServers::serve();
     let server = Server::start_up(&["--allow-private", "--quiet", "--timeout", "8s"]);
@@ -77,10 +85,10 @@ fn crawl_fifty_hosts(way: &str) {
     let base: Vec<_> = (0..HOSTS).map(|host| hostile.good_url(host)).collect();
     crawl_seeds(&server, &base).expect_code(1);
     let before = server.process.peak_memory_bytes();
-    let bad: Vec<_> = (0..HOSTS).map(|host| hostile.url_of_many(way, host)).collect();
+    let bad: Vec<_> = (0..HOSTS).map(|host| hostile.url_of_many(misbehaviour, host)).collect();
     crawl_seeds(&server, &bad).expect_code(1);
     let grown = server.process.peak_memory_bytes().saturating_sub(before);
-    eprintln!("{way}: {} KiB more", grown >> 10);
+    eprintln!("{misbehaviour}: {} KiB more", grown >> 10);
     assert!(grown <= MEMORY_BYTES_MAX, "{} MiB more", grown >> 20);
     let outcomes = outcomes(&server);
     for url in bad {
@@ -110,14 +118,16 @@ struct GoodHostPace {
 
 impl GoodHostPace {
     #[track_caller]
-    fn measure(seen: &[HostileRequest], hosts: Range<usize>) -> Self {
+    fn measure(requests: &[HostileRequest], hosts: Range<usize>) -> Self {
         let (mut gaps, mut last_request) = (Vec::new(), Duration::ZERO);
         for host in hosts {
-            let of_host =
-                |seen: &&HostileRequest| seen.host == good_host(host) && seen.path != "/robots.txt";
-            let mut times: Vec<_> = seen.iter().filter(of_host).map(|seen| seen.at).collect();
+            let of_host = |request: &&HostileRequest| {
+                request.host == good_host(host) && request.path != "/robots.txt"
+            };
+            let mut times: Vec<_> =
+                requests.iter().filter(of_host).map(|request| request.at).collect();
             times.sort();
-            assert_eq!(times.len(), GOOD_PAGES + 1, "its pages and one that is not there");
+            assert_eq!(times.len(), GOOD_PAGES + 1, "its pages and a missing one");
             last_request = last_request.max(times[GOOD_PAGES]);
             gaps.extend(times.array_windows().map(|[one, next]| next.saturating_sub(*one)));
         }

@@ -156,7 +156,11 @@ fn check_crawl(end: ConnectionEnd) {
     let rows = "select count(*) from pages where outcome = 'done' and job = 'site'";
     assert_eq!(page_database::query(&server.data_dir(), rows).unwrap(), [PAGES.to_string()]);
     assert_eq!(client.request("PUB job-done no-more"), "+OK 2 1");
-    assert_eq!(listener.read_line(), "MSG job-done 2 no-more", "{end:?}: announced once");
+    assert_eq!(
+        listener.read_line(),
+        "MSG job-done 2 no-more",
+        "{end:?}: job-done is published once"
+    );
 }
 
 #[test]

@@ -26,9 +26,12 @@ fn pages_are_stored_in_postgresql() {
     let folder = TempDir::new().unwrap();
     let words = ["crawl", "--allow-private", "--postgres", &postgres.url(), &origin.url(0, "/p/0")];
     let finished = run_tidings(folder.path(), &words).expect_code(0);
-    assert!(finished.stdout().concat().contains("in postgres://127.0.0.1"), "it says where");
+    assert!(
+        finished.stdout().concat().contains("in postgres://127.0.0.1"),
+        "the output names the database"
+    );
     assert_eq!(stored_urls(&postgres).len(), 40);
-    assert!(!folder.path().join("tidings-data/pages.db").exists(), "nobody asked for it");
+    assert!(!folder.path().join("tidings-data/pages.db").exists(), "SQLite was not requested");
     let links = "select jsonb_array_length(links), title, status, pass, attempt from pages where url like '%/p/1'";
     assert_eq!(postgres.query(links).len(), 1);
     // Another pass adds new rows; the tables exist already.
@@ -47,7 +50,7 @@ fn a_stopped_database_pauses_the_crawl() {
         Server::start_up(&["--allow-private", "--delay", "5ms", "--postgres", &postgres.url()]);
     let words = ["crawl", "--quiet", &origin.url(0, "/p/0")];
     let job = Process::start(&mut tidings_command(server.folder.path(), words));
-    wait_until("some pages are stored", || (stored_urls(&postgres).len() > 20).then_some(()));
+    wait_until("some pages to be stored", || (stored_urls(&postgres).len() > 20).then_some(()));
     postgres.crash();
     server.process.wait_for_line_with("fetched pages wait and no new tasks are taken");
     postgres.start_server();
@@ -117,13 +120,13 @@ fn an_interrupted_crawl_kills_its_programs_and_starts_no_more() {
         [words.to_vec(), origin.seed_urls()].concat(),
     ));
     let pids = || fs::read_to_string(folder.path().join("pids")).unwrap_or_default();
-    wait_until("a program runs", || (!pids().is_empty()).then_some(()));
+    wait_until("a program to run", || (!pids().is_empty()).then_some(()));
     // Robots.txt and the first page of each host. All but the first pages wait for the programs.
     origin.wait_for_hits(40);
     crawl.signal_and_finish("INT").expect_code(130);
     // A program started later would still be asleep.
-    wait_until("no program is alive", || (!is_working_directory(folder.path())).then_some(()));
-    assert!(pids().lines().count() <= 8, "only those that run at once: {}", pids());
+    wait_until("all programs to end", || (!is_working_directory(folder.path())).then_some(()));
+    assert!(pids().lines().count() <= 8, "more programs than run at once: {}", pids());
 }
 
 /// Whether a process has this working directory.

@@ -36,6 +36,6 @@ fn thousands_of_hosts_are_crawled_politely_and_each_page_once() {
     let verdict = origin.request_log().judge(&SITE);
     assert!(verdict.is_clean(), "{verdict}\n{summary}");
     // Affinity: all requests to a host used one connection.
-    let Verdict { pages, unlinked: strange, connections, .. } = verdict;
-    assert_eq!((pages, strange, connections), (6000, 0, 2000), "{summary}");
+    let Verdict { pages, unlinked, connections, .. } = verdict;
+    assert_eq!((pages, unlinked, connections), (6000, 0, 2000), "{summary}");
 }

@@ -42,22 +42,25 @@ fn published_feeds_are_fetched_next_and_once_in_the_running_pass() {
     assert_eq!(
         requests_per_host(&record.0),
         every_host(1),
-        "every feed is fetched once in its pass"
+        "every feed is fetched once in the pass"
     );
     // Two requests for each feed (its robots.txt is not known yet), alternating with the rest of
     // the pass, after the tasks released before.
     let next = &record.0[..hits_before + 2 * 2 * PUBLISHED_FEEDS + 2 * CREDIT];
     let fetched = requests_per_host(next);
     for feed in announced {
-        assert!(fetched.contains_key(&Site::host(feed).to_string()), "feed {feed} had to wait");
+        assert!(
+            fetched.contains_key(&Site::host(feed).to_string()),
+            "feed {feed} was not fetched next"
+        );
     }
-    assert!(record.0.len() > next.len() + 100, "and the pass was under way");
+    assert!(record.0.len() > next.len() + 100, "the pass was not running any more");
 
     run_tidings(server.folder.path(), &words).expect_code(0);
     assert_eq!(
         requests_per_host(&origin.request_log().0),
         every_host(2),
-        "and again in the following pass"
+        "every feed is fetched again in the next pass"
     );
 }
 

@@ -43,7 +43,7 @@ impl LoggedRequest {
         let [msec, request_time, status, path, content_type] =
             line.split('\t').collect::<Vec<_>>()[..]
         else {
-            panic!("not a line of our format: {line}")
+            panic!("not a line of the log format: {line}")
         };
         let end_unix_ms = parse_milliseconds(msec);
         Self {
@@ -71,7 +71,7 @@ impl DocumentationServer {
     fn serve() -> Self {
         assert!(
             PathBuf::from(DOCUMENTATION_DIR).join("index.html").exists(),
-            "no {DOCUMENTATION_DIR}; tests/run installs what the tests need"
+            "{DOCUMENTATION_DIR} is missing; run the tests with tests/run, which installs it"
         );
         let log = "log_format times '$msec\t$request_time\t$status\t$request_uri\t$sent_http_content_type';
             access_log access.log times;";
@@ -145,7 +145,7 @@ fn the_crawl_fetches_every_page_that_wget_reaches_once() {
     let requests = documentation.stop_and_read_log();
     let mut seen = BTreeSet::new();
     for request in &requests {
-        assert!(seen.insert(&request.path), "twice: {request:?}");
+        assert!(seen.insert(&request.path), "requested twice: {request:?}");
         assert!(
             u128::from(request.end_unix_ms) <= done_unix_ms,
             "after the job was done: {request:?}"
@@ -156,7 +156,7 @@ fn the_crawl_fetches_every_page_that_wget_reaches_once() {
     let more: Vec<_> = fetched.difference(&reference).collect();
     assert!(
         missing.is_empty() && more.is_empty(),
-        "not fetched: {missing:?}; not by wget: {more:?}"
+        "fetched only by wget: {missing:?}; only by the crawler: {more:?}"
     );
 
     // Broken links are failures; without any, the crawl succeeds.
@@ -198,7 +198,7 @@ fn every_sink_stores_every_page_that_wget_reaches_once() {
     let once = |urls: Vec<String>| {
         let count = urls.len();
         let once: BTreeMap<_, _> = urls.into_iter().map(|url| (url, 1)).collect();
-        assert_eq!(once.len(), count, "some are there twice");
+        assert_eq!(once.len(), count, "some URLs are stored twice");
         once
     };
     let all = "select url from pages";

@@ -93,7 +93,7 @@ fn robots_rules_match_the_tables_of_other_parsers() {
         }
     }
     eprintln!("robots.txt, [as expected, exceptions] of each source: {counts:?}");
-    assert!(cases.len() > 900, "the tables are there: {}", cases.len());
+    assert!(cases.len() > 900, "only {} cases", cases.len());
     let found: BTreeMap<_, _> = wrong.iter().map(|(name, cases)| (*name, cases.len())).collect();
     let expected: BTreeMap<_, _> =
         EXCEPTIONS.iter().map(|(name, count, _)| (*name, *count)).collect();
@@ -108,13 +108,13 @@ fn robots_rules_match_the_tables_of_other_parsers() {
 /// Where the suites disagree with RFC 9309 or with each other: the test, how many of its cases, and
 /// why.
 const EXCEPTIONS: &[(&str, usize, &str)] = &[
-    ("protego: test_1994rfc_example", 1, "nobody fetches an ftp URL"),
-    ("protego: test_allowed_wildcards", 1, "`xyz/foo.js` is no URL"),
-    ("protego: test_empty_user_agent_line", 1, "`user agent` alone is no line of robots.txt"),
-    ("protego: test_generosity", 2, "two words need a colon before them; names have no wildcards"),
-    ("protego: test_grouping_unknown_keys", 3, "unknown lines end no group (section 2.2.4)"),
-    ("protego: test_index_html_is_directory", 1, "`/d/index.html` says nothing of `/d/` (2.2.2)"),
-    ("protego: test_special_symbols_dual_behaviour", 2, "`$` at the end is no dollar (2.2.3)"),
+    ("protego: test_1994rfc_example", 1, "the crawler does not fetch ftp URLs"),
+    ("protego: test_allowed_wildcards", 1, "`xyz/foo.js` is not a URL"),
+    ("protego: test_empty_user_agent_line", 1, "`user agent` alone is not a line of robots.txt"),
+    ("protego: test_generosity", 2, "a field name ends at a colon; names have no wildcards"),
+    ("protego: test_grouping_unknown_keys", 3, "unknown lines do not end a group (section 2.2.4)"),
+    ("protego: test_index_html_is_directory", 1, "`/d/index.html` does not cover `/d/` (2.2.2)"),
+    ("protego: test_special_symbols_dual_behaviour", 2, "`$` at the end is an anchor (2.2.3)"),
     ("protego: test_user_agent_boundary_matching", 2, "product tokens are equal or not (2.2.1)"),
     ("protego: test_user_agent_precedence", 5, "the same"),
     ("protego: test_with_absolute_urls", 1, "a pattern begins with a slash or a star (2.2)"),
@@ -127,15 +127,19 @@ const EXCEPTIONS: &[(&str, usize, &str)] = &[
     (
         "texting_robots: test_google_order_of_precedence",
         3,
-        "rules before the first User-agent are for nobody (2.2), as Google has it",
+        "rules before the first User-agent apply to no crawler (2.2), as in Google's parser",
     ),
     ("texting_robots: test_repcpp_no_leading_user_agent", 2, "the same"),
     ("texting_robots: test_repcpp_well_formed_crawl_delay", 2, "the same"),
     ("texting_robots: test_reppy_no_leading_user_agent", 2, "the same"),
-    ("texting_robots: test_robot_excessive_crawl_delay", 1, "a crawl-delay is a day at most"),
+    ("texting_robots: test_robot_excessive_crawl_delay", 1, "a crawl-delay is at most one day"),
     ("texting_robots: test_robot_many_star_rule_simplifier", 1, "as above: no User-agent"),
     ("texting_robots: test_robot_starts_with_crawl_delay", 1, "the same"),
-    ("texting_robots: test_robot_starts_with_wildcard", 4, "the same; `bob/a/home.html` is no URL"),
+    (
+        "texting_robots: test_robot_starts_with_wildcard",
+        4,
+        "the same; `bob/a/home.html` is not a URL",
+    ),
 ];
 
 #[test]
@@ -193,7 +197,7 @@ fn a_killed_crawler_keeps_its_robots_cache() {
     let data = up.data_dir();
     run_nc(up.address, origin.url(0, "/p/0"));
     page_database::wait_for_rows(&data, "select url from pages where outcome = 'done'", 1);
-    wait_until("a verdict on the disk", || is_robots_cached(&data, &origin));
+    wait_until("robots.txt to be cached on the disk", || is_robots_cached(&data, &origin));
     let up = up.restart("KILL", &["up", "--allow-private"]);
     run_nc(up.address, format!("{}\n{}", origin.url(0, "/p/1"), origin.url(0, "/p/2")));
     page_database::wait_for_rows(&data, "select url from pages where outcome = 'done'", 2);
@@ -222,5 +226,5 @@ fn an_unavailable_robots_txt_is_not_requested_for_every_page() {
     let record = origin.request_log();
     assert!(record.paths().is_empty(), "{record:?}");
     // The crawler retries after some time, which may pass on a busy machine.
-    assert!(record.0.len() < PAGES / 2, "asked {} times", record.0.len());
+    assert!(record.0.len() < PAGES / 2, "requested {} times", record.0.len());
 }

@@ -28,7 +28,7 @@ fn fetched_paths(seeds: &[(u16, &str)]) -> Vec<String> {
     run_at(&server, &["job", "open", "grown", "scope=host"]).expect_code(0);
     for (host, path) in seeds {
         run_at(&server, &["job", "add", "grown", &origin.url(*host, path)]).expect_code(0);
-        wait_until("the end of what is there", || {
+        wait_until("the job to be idle", || {
             let job = &run_json_at(&server, &["job", "show", "grown"])[0];
             (job["pending"] == 0 && job["queued"] == 0 && job["processing"] == 0).then_some(())
         });
@@ -84,7 +84,10 @@ fn expect_link_of_first_seed_fetched(words: &[&str]) {
     record.expect_no_duplicates();
     let paths = record.paths();
     assert!(paths.contains(&"/first") && paths.contains(&"/last"), "{paths:?}");
-    assert!(paths.contains(&"/found"), "it was found before the last seed was there: {paths:?}");
+    assert!(
+        paths.contains(&"/found"),
+        "the first page was fetched before the last seed was added: {paths:?}"
+    );
 }
 
 #[test]

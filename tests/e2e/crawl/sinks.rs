@@ -66,7 +66,8 @@ pub(crate) fn warc_urls(folder: &Path) -> BTreeMap<String, u32> {
     let python = |arguments: &[&str]| {
         let python = concat!(env!("CARGO_MANIFEST_DIR"), "/target/venv/bin/python");
         let ran = Command::new(python).args(arguments).args(&files).output();
-        let ran = ran.expect("tests/run has installed warcio into target/venv");
+        let ran =
+            ran.expect("run the tests with tests/run, which installs warcio into target/venv");
         let error = String::from_utf8_lossy(&ran.stderr);
         assert!(ran.status.success(), "{}{error}", String::from_utf8_lossy(&ran.stdout));
         String::from_utf8(ran.stdout).unwrap()
@@ -92,7 +93,7 @@ fn start_storing_crawler(broker: &Server, folder: &Path, output: &Path) -> Proce
     let crawler = Process::start(&mut tidings_command(folder, words));
     crawler.wait_for_line_with("fetching for");
     // The mark is written after all files have been created.
-    wait_until("the files", || output.join("warc/crawl.mark").exists().then_some(()));
+    wait_until("the output files", || output.join("warc/crawl.mark").exists().then_some(()));
     crawler
 }
 
@@ -197,7 +198,7 @@ fn a_full_disk_pauses_the_crawl_until_space_is_free() {
     let output = disk.disk_path().join("out");
     let crawler = start_storing_crawler(&broker, folder.path(), &output);
     disk.fill_except(0);
-    crawler.wait_for_line("a complaint", |line| {
+    crawler.wait_for_line("warning about the full disk", |line| {
         (line.contains("pages.jsonl: ") && line.contains("pages wait")).then_some(())
     });
     disk.free_space();

@@ -26,7 +26,7 @@ fn crawl_site(arguments: &[&str]) -> (TempDir, ProcessOutput) {
 
 #[track_caller]
 fn query_pages(folder: &Path, sql: &str) -> Vec<String> {
-    page_database::query(&folder.join("tidings-data"), sql).expect("there are pages")
+    page_database::query(&folder.join("tidings-data"), sql).expect("the page database exists")
 }
 
 #[test]
@@ -142,9 +142,9 @@ fn pages_that_robots_txt_forbids_are_neither_fetched_nor_failed() {
     let first = &record.0[0];
     assert_eq!(first.path, "/robots.txt");
     assert_eq!(record.0.iter().filter(|hit| hit.path == "/robots.txt").count(), 1);
-    let kept_out =
+    let forbidden =
         query_pages(folder.path(), "select count(*) from pages where outcome = 'robots'");
-    assert_ne!(kept_out, ["0"]);
+    assert_ne!(forbidden, ["0"]);
 }
 
 #[test]
@@ -197,9 +197,9 @@ fn bad_responses_fail_only_their_page_at_a_bounded_cost() {
     let failed = query_pages(up.folder.path(), sql);
     // Redirects and the empty page have not failed; the targets of redirects may have.
     let fine = ["loop", "nowhere", "elsewhere", "empty"];
-    for way in BAD_PATHS.iter().filter(|way| !fine.contains(way)) {
-        let url = origin.url(0, &format!("/bad/{way}"));
-        assert!(failed.contains(&url), "{way} is not among {failed:#?}");
+    for path in BAD_PATHS.iter().filter(|path| !fine.contains(path)) {
+        let url = origin.url(0, &format!("/bad/{path}"));
+        assert!(failed.contains(&url), "{path} is not among {failed:#?}");
     }
     let empty = format!("select outcome from pages where url = '{}'", origin.url(0, "/bad/empty"));
     assert_eq!(query_pages(up.folder.path(), &empty), ["done"]);
@@ -231,8 +231,8 @@ fn a_running_up_takes_the_job_and_publishes_job_done_once() {
     let seed = origin.url(0, "/p/0");
     for pass in 1..=2 {
         // Without --broker and --data, the same folder is enough.
-        let handed = run_tidings(up.folder.path(), &["crawl", &seed]).expect_code(0);
-        assert!(handed.stderr().contains(&up.address_text()), "{}", handed.stderr());
+        let crawl = run_tidings(up.folder.path(), &["crawl", &seed]).expect_code(0);
+        assert!(crawl.stderr().contains(&up.address_text()), "{}", crawl.stderr());
         let event = done.read_line();
         assert!(event.starts_with(&format!("MSG job-done {pass} ")), "{event}");
         for word in [format!("pass={pass}"), "completed=15".to_owned(), "result=done".to_owned()] {
@@ -299,7 +299,7 @@ fn an_interrupted_crawl_resumes() {
     let record = origin.request_log();
     let paths = record.paths();
     let again = paths.len() - paths.iter().collect::<BTreeSet<_>>().len();
-    assert!(again <= 6, "{again} requests were made again: {paths:?}");
+    assert!(again <= 6, "{again} requests were repeated: {paths:?}");
     assert!(!folder.path().join("tidings-data/crawls").read_dir().unwrap().any(|_| true));
 }
 

@@ -125,7 +125,7 @@ fn trap_limits_are_configurable() {
     let record = origin.request_log();
     let count =
         |prefix: &str| record.page_requests().filter(|hit| hit.path.starts_with(prefix)).count();
-    assert_eq!(count("/shop/"), 1, "with a session the URL is too long");
+    assert_eq!(count("/shop/"), 1, "a URL with a session is too long");
     assert_eq!(count("/deep/"), 7);
     assert_eq!(count("/grow/"), 2);
     assert_eq!((count("/archive/2"), count("/calendar/")), (10, 10));

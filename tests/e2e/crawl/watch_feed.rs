@@ -41,7 +41,7 @@ fn feed_requests(origin: &Origin) -> Vec<Hit> {
 #[track_caller]
 fn wait_for_feed_request(origin: &Origin) -> Hit {
     let before = feed_requests(origin).len();
-    wait_until("a look at the feed", || feed_requests(origin).into_iter().nth(before))
+    wait_until("a request for the feed", || feed_requests(origin).into_iter().nth(before))
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn each_item_is_published_and_fetched_once() {
     let before = feed_requests(&origin).len();
     run_at(&server, &[&["watch-feed", &feed], &hour[..]].concat()).expect_code(0);
     wait_until("the longer interval", || (every(&server) == "1h").then_some(()));
-    wait_until("the look that begins it", || feed_requests(&origin).into_iter().nth(before));
+    wait_until("the poll that starts it", || feed_requests(&origin).into_iter().nth(before));
     items.store(4, Ordering::SeqCst);
     assert_eq!(run_nc(server.address, format!("{feed}\n")).last().unwrap(), FAREWELL);
     sub.wait_for_stdout_lines(4);
@@ -83,9 +83,9 @@ fn each_item_is_published_and_fetched_once() {
     let server = server.restart("TERM", &["up", "--allow-private"]);
     let before = feed_requests(&origin).len();
     run_nc(server.address, format!("{feed}\n"));
-    let look =
-        wait_until("a look after the restart", || feed_requests(&origin).into_iter().nth(before));
-    assert_eq!(look.header("If-None-Match"), Some("\"4\""));
+    let poll =
+        wait_until("a poll after the restart", || feed_requests(&origin).into_iter().nth(before));
+    assert_eq!(poll.header("If-None-Match"), Some("\"4\""));
     items.store(5, Ordering::SeqCst);
     run_nc(server.address, format!("{feed}\n"));
     wait_until("the page of the last item", || (fetched(4) > 0).then_some(()));
@@ -107,7 +107,7 @@ fn each_item_is_published_and_fetched_once() {
         );
         assert_eq!(value(event, "item"), format!("item-{item}"));
         assert_eq!(value(event, "source"), feed);
-        assert_eq!(fetched(item), 1, "of {item}");
+        assert_eq!(fetched(item), 1, "requests for item {item}");
     }
 }
 

@@ -112,7 +112,7 @@ fn a_scrapy_spider_takes_its_requests_from_a_group() {
     let origin = Origin::serve_with(Site::default(), move |hit| Some(pages(&hit.path)));
     let server = Server::start_broker();
     let scrapy = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/venv/bin/scrapy");
-    assert!(scrapy.exists(), "tests/run installs Scrapy");
+    assert!(scrapy.exists(), "run the tests with tests/run, which installs Scrapy");
     let mut command = Command::new(scrapy);
     command.arg("runspider").arg(example_path("scrapy_spider.py"));
     command.args(["-a", &format!("broker={}", server.address_text()), "-O", "pages.jsonl"]);
@@ -131,7 +131,7 @@ fn a_scrapy_spider_takes_its_requests_from_a_group() {
     let expected = ["/", "/a", "/b", "/c"].map(|path| origin.url(0, path));
     assert_eq!(stored, expected.into());
     // Each page was requested once, because the group released each task once.
-    wait_until("the record", || (origin.request_log().0.len() >= 4).then_some(()));
+    wait_until("all requests", || (origin.request_log().0.len() >= 4).then_some(()));
     let mut requested: Vec<_> = origin.request_log().0.iter().map(|hit| hit.path.clone()).collect();
     requested.sort();
     assert_eq!(requested, ["/", "/a", "/b", "/c"]);

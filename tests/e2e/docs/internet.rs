@@ -152,10 +152,7 @@ impl TestMachines {
                 expected == line
             });
         let at = self.shell.wait_for_lines_in_order(self.printed_lines, shown, is_same_shape);
-        assert!(
-            at <= ended,
-            "{location}: {command} has not printed {shown:#?}, but what came later did"
-        );
+        assert!(at <= ended, "{location}: {command} did not print {shown:#?}; later commands did");
         self.printed_lines = ended;
     }
 

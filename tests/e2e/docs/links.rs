@@ -84,7 +84,7 @@ fn check_link(document: &Path, link: &str) -> Result<(), &'static str> {
         file => document.parent().unwrap().join(file),
     };
     if !target.exists() {
-        return Err("there is no such file");
+        return Err("the file does not exist");
     }
     match anchor {
         Some(anchor) if !anchors_of(&read_document(&target)).contains(anchor) => {

@@ -175,7 +175,7 @@ fn expect_command_exists(folder: &Path, location: &str, command: &str) {
         run_tidings(folder, &arguments.collect::<Vec<_>>()).expect_code(0);
     } else if program.contains('/') && !program.starts_with(['/', '#']) {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(program);
-        assert!(path.is_file(), "{location}: there is no {program}");
+        assert!(path.is_file(), "{location}: {program} does not exist");
     }
 }
 
@@ -213,7 +213,7 @@ fn every_flag_that_a_page_names_exists() {
                 None => continue,
             };
             for flag in long_flags(&code).filter(|flag| !FOREIGN_FLAGS.contains(flag)) {
-                assert!(known.contains(flag), "{page}: `{code}`: there is no {flag}");
+                assert!(known.contains(flag), "{page}: `{code}`: {flag} does not exist");
                 flags += 1;
             }
         }
@@ -279,7 +279,7 @@ fn every_file_that_a_document_names_exists() {
         let text = fs::read_to_string(repository.join(&document)).unwrap();
         let quoted = text.split('`').skip(1).step_by(2).filter_map(|text| text.split(' ').next());
         for name in quoted.filter(|name| folders.iter().any(|folder| name.starts_with(folder))) {
-            assert!(repository.join(name).exists(), "{document}: there is no {name}");
+            assert!(repository.join(name).exists(), "{document}: {name} does not exist");
             files += 1;
         }
     }
@@ -301,15 +301,17 @@ fn every_test_that_the_threat_model_names_exists() {
     }
     let text = fs::read_to_string(repository.join("docs/threats.md")).unwrap();
     let names = text.split('`').skip(1).step_by(2).filter(|name| name.matches('_').count() >= 4);
-    let mut promises = 0;
+    let mut tests = 0;
     for name in names {
-        let at = code.find(&format!("fn {name}(")).unwrap_or_else(|| panic!("there is no {name}"));
+        let at = code
+            .find(&format!("fn {name}("))
+            .unwrap_or_else(|| panic!("docs/threats.md names {name}, which does not exist"));
         // Properties of a proptest block share its attribute.
         let before = &code[code[..at].rmatch_indices("\n\n").next().unwrap().0..at];
-        assert!(before.contains("test]") || before.contains("proptest!"), "{name} is no test");
-        promises += 1;
+        assert!(before.contains("test]") || before.contains("proptest!"), "{name} is not a test");
+        tests += 1;
     }
-    assert!(promises >= 50, "{promises} promises found");
+    assert!(tests >= 50, "{tests} tests found");
 }
 
 /// A bash for the examples of one document. It has its own folder with the repository's examples/,
@@ -427,7 +429,7 @@ fn run_session(block: &CodeBlock) {
             bind_ids(expected, &received, &mut ids);
             assert_same_shape(&location, expected, &received);
         } else {
-            panic!("{location}: neither client nor broker: {line}");
+            panic!("{location}: a line of neither client nor broker: {line}");
         }
     }
 }
@@ -483,7 +485,7 @@ fn bind_ids(expected: &str, received: &str, ids: &mut BTreeMap<String, String>) 
     for (at, (expected, received)) in expected.split(' ').zip(received.split(' ')).enumerate() {
         if expected.starts_with("crawlers:") || is_event && at == 2 {
             let bound = ids.entry(expected.to_owned()).or_insert_with(|| received.to_owned());
-            assert_eq!(bound, received, "two things for {expected}");
+            assert_eq!(bound, received, "{expected} stands for two values");
         }
     }
 }
@@ -492,7 +494,7 @@ fn bind_ids(expected: &str, received: &str, ids: &mut BTreeMap<String, String>) 
 fn assert_same_shape(location: &str, expected: &str, received: &str) {
     assert!(
         is_same_shape(expected, received),
-        "{location}\n shown: {expected}\n heard: {received}"
+        "{location}\n expected: {expected}\n received: {received}"
     );
 }
 

@@ -56,12 +56,11 @@ fn check_newest_events(server: &Server, all: &[String]) {
     let newest = &all[all.len() - 1..];
     expect_events(&received_lines(server, "from=last"), newest, "SUB log from=last");
     let more = received_lines(server, &format!("from=-{}", all.len() + 5));
-    assert_eq!(more, received_lines(server, "from=first"), "there are not so many");
+    assert_eq!(more, received_lines(server, "from=first"), "more events requested than exist");
     let output = run_at(server, &["sub", "log", "--from", "last", "--count", "1"]);
     assert_eq!(output.expect_code(0).stdout(), newest);
     let stream = http.stream("/topics/log/events?from=-1", &[]);
-    let data =
-        stream.wait_for_line("an event", |line| line.strip_prefix("data: ").map(str::to_owned));
+    let data = stream.wait_for_line("event", |line| line.strip_prefix("data: ").map(str::to_owned));
     assert_eq!(data, newest[0]);
 }
 
@@ -83,5 +82,5 @@ fn the_newest_events_are_correct_after_every_crash() {
     let newest = &all[all.len() - 2..];
     expect_events(&received_lines(&server, "from=-2 as=mailer"), newest, "a new cursor");
     let server = server.restart("KILL", &["broker"]);
-    expect_events(&received_lines(&server, "as=mailer"), newest, "the cursor of before");
+    expect_events(&received_lines(&server, "as=mailer"), newest, "the stored cursor");
 }

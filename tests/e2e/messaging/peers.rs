@@ -158,7 +158,7 @@ fn a_reset_drops_an_unfinished_line() {
     assert_eq!(listener.read_line(), "whole");
     leaving.reset();
     let mut client = LineConnection::connect_client(server.address);
-    wait_until("the reset to be noticed", || {
+    wait_until("the broker to notice the reset", || {
         client
             .request_lines("STATS")
             .iter()
@@ -280,7 +280,7 @@ fn a_stalled_peer_lags_without_delaying_others() {
     };
     let numbers: Vec<u64> = lag.split(' ').skip(1).map(|n| n.parse().unwrap()).collect();
     let [from, to] = numbers[..] else { panic!("{lag}") };
-    assert_eq!(from, next, "nothing is skipped without a notice");
+    assert_eq!(from, next, "LAG must start at the next event");
     assert!(from <= to && to <= events, "{lag}");
     producer.send("PUB new-url the end\n");
     let rest: Vec<_> =
@@ -321,6 +321,6 @@ fn help_works_over_telnet() {
     telnet.write("QUIT\n");
     let lines = telnet.finish().stdout().join("\n");
     for verb in ["PUB", "SUB", "JOIN", "JOB", "QUIT"] {
-        assert!(lines.contains(verb), "HELP does not tell of {verb}: {lines}");
+        assert!(lines.contains(verb), "HELP does not mention {verb}: {lines}");
     }
 }

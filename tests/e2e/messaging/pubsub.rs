@@ -39,7 +39,7 @@ fn lines_of_standard_input_arrive_in_order_and_are_counted() {
     publisher.write(lines.join("\n"));
     let output = publisher.finish().expect_code(0);
     assert!(output.stderr().contains("20,000 confirmed"), "{}", output.stderr());
-    assert!(subscriber.finish().expect_code(0).stdout() == lines, "the lines differ");
+    assert!(subscriber.finish().expect_code(0).stdout() == lines, "the received lines differ");
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn a_closed_pipe_ends_sub_without_an_error() {
     let shell = Process::start(std::process::Command::new("bash").args(["-c", &line]));
     // `head` ends after its first line; `sub` notices at its next write.
     assert_eq!(shell.wait_for_stdout_lines(1)[0], "1");
-    client.request("PUB t one more, so that there is a next thing");
+    client.request("PUB t one more, so that sub writes again");
     assert_eq!(shell.finish().expect_code(0).stdout(), ["1", "0"]);
 }
 
@@ -137,7 +137,7 @@ fn confirmed_count(text: &str) -> u64 {
     let words: Vec<_> = text.split([' ', ';', ',']).collect();
     let pairs = words.windows(2).filter(|pair| pair[1] == "confirmed");
     let number = pairs.filter_map(|pair| pair[0].parse().ok()).next_back();
-    number.unwrap_or_else(|| panic!("nothing is said of confirmations: {text}"))
+    number.unwrap_or_else(|| panic!("no count of confirmations in {text}"))
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn sub_reports_a_lost_broker_and_where_to_resume() {
 #[track_caller]
 fn wait_for_cursor(server: &Server, like: &str) {
     let mut client = LineConnection::connect_client(server.address);
-    wait_until("the cursor to get there", || {
+    wait_until("the cursor to advance", || {
         let shown = client.request_lines("TOPIC show t");
         let me = shown.iter().find(|line| line.starts_with("+ cursor me "))?;
         me.contains(like).then_some(())

@@ -1,6 +1,6 @@
 //! Stalled subscribers delay no other client and cost no memory. When they read again, they receive
 //! all events from the disk in the same subscription. `TIDINGS_READERS` is the number of
-//! subscribers, of which a thousand are stalled.
+//! subscribers; a thousand of them are stalled.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -74,13 +74,13 @@ impl RawSubscriber {
         let mut chunk = vec![0; 256 << 10];
         while self.received_bytes < up_to {
             let length = chunk.len().min(up_to - self.received_bytes);
-            let read = self.stream.read(&mut chunk[..length]).expect("events come");
+            let read = self.stream.read(&mut chunk[..length]).expect("no event arrived");
             assert!(read > 0, "closed after {} bytes", self.received_bytes);
             let expected = &events[self.received_bytes..self.received_bytes + read];
             if chunk[..read] != *expected {
                 let at = chunk.iter().zip(expected).position(|(a, b)| a != b).unwrap_or(0);
                 let received = String::from_utf8_lossy(&chunk[at..read.min(at + 100)]).into_owned();
-                panic!("other bytes after {}: {received}", self.received_bytes + at);
+                panic!("unexpected bytes after {}: {received}", self.received_bytes + at);
             }
             self.received_bytes += read;
         }
@@ -107,11 +107,11 @@ fn publish(address: SocketAddr, numbers: std::ops::Range<u64>) {
     for seq in numbers {
         pipeline.send([(TOPIC.to_owned(), payload(seq))]);
         while pipeline.pending_count() > 100 {
-            pipeline.read_outcomes().expect("a broker that answers");
+            pipeline.read_outcomes().expect("the broker closed");
         }
     }
     for outcome in pipeline.read_all_outcomes() {
-        outcome.result.expect("there is room");
+        outcome.result.expect("a publish was rejected");
     }
 }
 
@@ -163,7 +163,7 @@ fn stalled_subscribers_cost_no_memory_and_lose_nothing() {
     let [before, after] = residents[..] else { unreachable!("two halves") };
     let peak = server.process.peak_memory_bytes();
     eprintln!("memory: {} MiB, {} MiB, at most {} MiB", before >> 20, after >> 20, peak >> 20);
-    assert!(after < before + MEMORY_NOISE_BYTES, "it grew from {before} to {after} bytes");
+    assert!(after < before + MEMORY_NOISE_BYTES, "memory grew from {before} to {after} bytes");
     assert!(peak < MEMORY_BYTES_MAX, "{peak} bytes");
 
     // Some subscribers read again: they receive everything without a `LAG`, and then new events.
@@ -178,7 +178,7 @@ fn stalled_subscribers_cost_no_memory_and_lose_nothing() {
         }
     });
     let peak = server.process.peak_memory_bytes();
-    assert!(peak < MEMORY_BYTES_MAX, "{peak} bytes when they read again");
+    assert!(peak < MEMORY_BYTES_MAX, "{peak} bytes while stalled subscribers read");
     let next = 2 * EVENTS_PER_HALF + 1;
     publish(address, next..next + 1);
     let events = delivery_lines(next);

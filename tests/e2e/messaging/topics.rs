@@ -159,7 +159,7 @@ fn verify_finds_a_flipped_bit_with_and_without_a_broker() {
     {
         assert!(found.contains(part), "{part} in {found}");
     }
-    assert!(fs::read(segment_file(&data, "t")).unwrap() == before, "verifying changed the file");
+    assert!(fs::read(segment_file(&data, "t")).unwrap() == before, "verify changed the file");
 
     let server = Server::start_in(folder, &["broker"], |_| ());
     let found = &run_topic_json(&server, &["verify", "t"], 1)[0];
@@ -242,7 +242,7 @@ fn a_publisher_survives_a_broker_restart_without_duplicates() {
     let expected: Vec<_> = lines(0).chain(lines(2000)).collect();
     assert!(
         stored == expected,
-        "{} of {} events, or in another order",
+        "{} of {} events are stored, or their order differs",
         stored.len(),
         expected.len()
     );

@@ -13,7 +13,7 @@ fn run_bench(arguments: &[&str]) -> Value {
     let ended =
         run_tidings(folder.path(), &[&["bench"], arguments, &["--json"]].concat()).expect_code(0);
     let left = std::fs::read_dir(folder.path()).unwrap().count();
-    assert_eq!(left, 0, "its data are removed");
+    assert_eq!(left, 0, "the benchmark left files behind");
     serde_json::from_str(&ended.stdout().join("")).unwrap()
 }
 
@@ -57,7 +57,7 @@ fn fan_out_compares_tls_and_tokens_with_plain_text() {
         expect_figures(measured, &["of_plain", "of_plain_by_cpu", "broker_cpus"]);
     }
     expect_figures(&both, &["aes_mb_per_second", "of_limit", "of_limit_by_cpu"]);
-    assert!(tokens["of_limit"].is_null(), "nothing is encrypted: {tokens}");
+    assert!(tokens["of_limit"].is_null(), "no limit without encryption: {tokens}");
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn publish_counts_confirmations() {
     let few = ["publish", "--publishers", "2", "--window", "100"];
     let measured = run_bench(&[&few, &SHORT_RUN[..], &MEMORY_SYNC].concat());
     expect_figures(&measured, &["confirmed_per_second", "broker_cpu_us_per_1000_publishes"]);
-    assert!(measured["bare_loop_per_second"].is_null(), "nothing is synced: {measured}");
+    assert!(measured["bare_loop_per_second"].is_null(), "no bare loop without syncs: {measured}");
 }
 
 #[test]
@@ -153,14 +153,14 @@ fn a_running_broker_is_measured_from_outside() {
     let few = ["fan-out", "--subscribers", "2", "--window", "100", "--broker", &address];
     let measured = run_bench(&[&few, &SHORT_RUN[..]].concat());
     expect_figures(&measured, &["deliveries_per_second"]);
-    assert!(measured["broker_cpus"].is_null(), "its process is not known: {measured}");
+    assert!(measured["broker_cpus"].is_null(), "the process is unknown: {measured}");
 }
 
 #[test]
 fn disk_benchmarks_reject_a_memory_file_system() {
     let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
     if !mounts.contains(" /dev/shm tmpfs ") {
-        eprintln!("skipped: /dev/shm is no tmpfs here");
+        eprintln!("skipped: /dev/shm is not a tmpfs here");
         return;
     }
     let folder = TempDir::new_in("/dev/shm").unwrap();

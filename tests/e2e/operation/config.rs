@@ -30,7 +30,7 @@ fn every_mistake_is_reported_with_its_position() {
     let ended = run_config(folder.path(), &["check", "--config", "c.toml"], &environment);
     let ended = ended.expect_code(2);
     let stderr = ended.stderr();
-    for place in [
+    for position in [
         "c.toml:1:1: unknown key `lissen`",
         "c.toml:2:9: `delay`: ",
         "c.toml:4:9: `depth`: ",
@@ -40,8 +40,8 @@ fn every_mistake_is_reported_with_its_position() {
         "environment: TIDINGS_LISTN: no flag has this variable",
         "environment: TIDINGS_LOG: ",
     ] {
-        let found = stderr.lines().filter(|line| line.starts_with(place)).count();
-        assert_eq!(found, 1, "{place} in {stderr}");
+        let found = stderr.lines().filter(|line| line.starts_with(position)).count();
+        assert_eq!(found, 1, "{position} in {stderr}");
     }
     assert_eq!(stderr.lines().count(), 8, "{stderr}");
     assert!(ended.stdout().is_empty(), "{ended:?}");
@@ -151,7 +151,7 @@ fn config_show_prints_an_equivalent_file() {
     }
     assert!(!first.concat().contains("hush"), "{first:#?}");
     assert!(first.iter().any(|line| line.starts_with("hook = [{ \"name\" = \"a\"")), "{first:#?}");
-    assert!(!first.concat().contains("depth"), "of another subcommand: {first:#?}");
+    assert!(!first.concat().contains("depth"), "depth belongs to another subcommand: {first:#?}");
 
     fs::write(folder.path().join("d.toml"), first.join("\n")).unwrap();
     let second = show("d.toml", &[]);

@@ -106,7 +106,7 @@ fn tidings_uses_passed_sockets_and_notifies_systemd() {
         manager.process.wait_for_line_with("exit 0");
         let stderr = manager.process.finish().expect_code(0).stdout();
         let ready = stderr.iter().filter(|line| *line == "READY=1").count();
-        assert_eq!(ready, 2, "once at first, and once behind RELOADING: {stderr:#?}");
+        assert_eq!(ready, 2, "one at the start and one after RELOADING: {stderr:#?}");
         let at = |word: &str| stderr.iter().position(|line| line == word).unwrap();
         assert!(
             at("READY=1") < at("RELOADING=1") && at("RELOADING=1") < at("STOPPING=1"),

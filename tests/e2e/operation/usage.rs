@@ -50,11 +50,11 @@ fn an_unknown_configuration_key_is_rejected_with_its_position() {
         ("listen = \n", "tidings.toml:1:", ""),
         ("delay = \"soon\"\n", "tidings.toml:1:", "delay"),
     ];
-    for (text, place, name) in cases {
+    for (text, position, name) in cases {
         fs::write(folder.path().join("tidings.toml"), text).unwrap();
         let ended = run_tidings(folder.path(), &["up", "--config", "tidings.toml"]).expect_code(2);
         let stderr = ended.stderr();
-        assert!(stderr.contains(place) && stderr.contains(name), "{text:?}: {stderr}");
+        assert!(stderr.contains(position) && stderr.contains(name), "{text:?}: {stderr}");
         assert_eq!(stderr.lines().count(), 1, "{stderr}");
     }
 }

@@ -81,7 +81,7 @@ fn exec_runs_a_program_for_each_event_in_order() {
     assert_eq!(ended.stdout(), expected);
     let note = format!("event 2 of work: exit_code_1: {}", events[1]);
     assert!(ended.stderr().contains(&note), "{}", ended.stderr());
-    assert!(!server.folder.path().join("x").exists(), "no shell has looked at it");
+    assert!(!server.folder.path().join("x").exists(), "a shell evaluated the payload");
     // The cursor is after all three events.
     publish(&server, "another");
     let words = ["work", "--as", "me", "--count", "1", "--exec", "sh", "-c", "echo $EVENT_SEQ"];
@@ -126,7 +126,7 @@ fn members_of_a_group_share_its_events() {
         printed.iter().map(|event| event["payload"].as_str().unwrap()).collect();
     let number = |payload: &&str| payload.rsplit('=').next().unwrap().parse::<u32>().unwrap();
     payloads.sort_unstable_by_key(number);
-    assert_eq!(payloads, events, "each once");
+    assert_eq!(payloads, events, "each event is processed once");
     let first = printed.iter().find(|event| event["target"] == "/file/7").unwrap();
     assert_eq!((&first["group"], &first["attributes"]["size"]), (&json!("team"), &json!("7")));
     // `sub` created the group for this topic.
@@ -199,7 +199,11 @@ fn a_dead_letter_quotes_program_output_safely() {
     assert!(last.contains("9999_10000"), "{letter}");
     assert!(last.contains("it_said_PUB_work_forged_reason=none_\\u{1b}[2J"), "{letter}");
     assert!(value(&letter, "reason") == "max-attempts" && letter.chars().all(|c| !c.is_control()));
-    assert_eq!(run_json_at(&server, &["group", "tasks", "team"]).len(), 1, "nothing was forged");
+    assert_eq!(
+        run_json_at(&server, &["group", "tasks", "team"]).len(),
+        1,
+        "program output was published"
+    );
 }
 
 #[test]
@@ -214,7 +218,7 @@ fn a_timeout_kills_the_program_and_its_children() {
     // Opening succeeds when the program reads.
     let mut reader = fs::OpenOptions::new().write(true).open(&pipe).unwrap();
     wait_for_group(&server, "dead", 1);
-    wait_until("the end of the reader", || reader.write_all(b"y").err());
+    wait_until("the reader to end", || reader.write_all(b"y").err());
     let dead = run_json_at(&server, &["dead", "ls", "--group", "team"]);
     assert_eq!(dead[0]["last"], json!("not_finished_within_300ms:_begun"));
 }
@@ -234,7 +238,7 @@ fn a_program_may_outlast_its_lease_and_a_broker_restart() {
     };
     for _ in 0..2 {
         let mut before = lease_of(&server);
-        wait_until("the lease to begin anew", || {
+        wait_until("the lease to be renewed", || {
             let now = lease_of(&server);
             (now > std::mem::replace(&mut before, now)).then_some(())
         });
@@ -248,7 +252,7 @@ fn a_program_may_outlast_its_lease_and_a_broker_restart() {
     let shown = wait_for_group(&server, "completed", 1);
     assert_eq!(shown["lost"], 0, "{shown}");
     let ended = worker.signal_and_finish("TERM").expect_code(0);
-    assert_eq!(ended.stdout(), ["begun slow", "ended slow"], "it was run once");
+    assert_eq!(ended.stdout(), ["begun slow", "ended slow"], "the program must run once");
 }
 
 #[test]
@@ -276,7 +280,7 @@ fn a_slow_reader_blocks_no_other_program_and_loses_no_task() {
         publish(&server, event);
     }
     // A lease of another group expires, so enough time has passed.
-    wait_until("a lease to be over", || {
+    wait_until("a lease to expire", || {
         let shown = &run_json_at(&server, &["group", "show", "clock"])[0];
         (shown["lost"] != 0).then_some(())
     });
@@ -369,7 +373,7 @@ fn a_second_signal_kills_running_programs() {
     worker.wait_for_line_with("still there");
     worker.signal("INT");
     worker.finish().expect_code(130);
-    wait_until("the end of the reader", || reader.write_all(b"y").err());
+    wait_until("the reader to end", || reader.write_all(b"y").err());
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::support::wait::wait_until;
 /// after their confirmation.
 #[track_caller]
 pub(crate) fn wait_for_waiting_entries(server: &Server, count: u64) {
-    wait_until(&format!("{count} entries that wait"), || {
+    wait_until(&format!("{count} waiting entries"), || {
         (run_json_at(server, &["group", "show"])[0]["waiting"] == count).then_some(())
     });
 }
@@ -152,7 +152,7 @@ fn explain_shows_why_a_url_waits() {
     run_at(&server, &["group", "create", "second", "topics=more"]).expect_code(0);
     client.request("PUB more http://b.example/ after=1h");
     let requested = ["explain", "b.example", "--group", "second"];
-    let later = wait_until("what waits there", || {
+    let later = wait_until("the delayed entry", || {
         let later = run_at(&server, &requested);
         (later.code == Some(0)).then(|| later.stdout())
     });

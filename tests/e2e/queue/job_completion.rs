@@ -79,7 +79,7 @@ fn job_done_is_published_once_after_the_last_page() {
     assert_eq!(
         listener.read_line(),
         format!("MSG job-done {seq} no-more"),
-        "each was announced once"
+        "each job-done is published once"
     );
     drop(workers);
     before.iter().for_each(CompletedCrawl::expect_no_further_requests);

@@ -37,7 +37,7 @@ fn a_page_that_kills_its_workers_becomes_the_only_dead_letter() {
     while !client.read_line().contains(" state=closed ") {}
 
     // The first two workers hold all tasks. Later ones get those that two workers have lost one at
-    // a time, whatever their credit is.
+    // a time, even with more credit.
     let lives: Vec<Vec<ReceivedTask>> = [usize::from(HOSTS), usize::from(HOSTS), 1, 1]
         .iter()
         .map(|hold| received_tasks(&start_worker(&server, *hold).finish()))
@@ -52,11 +52,11 @@ fn a_page_that_kills_its_workers_becomes_the_only_dead_letter() {
     for held in &lives[..2] {
         assert_eq!(held.iter().map(|task| &task.url).collect::<BTreeSet<_>>().len(), 1000);
     }
-    assert!(last.iter().all(|task| task.url != poison), "it is given to nobody any more");
+    assert!(last.iter().all(|task| task.url != poison), "the poisoned page was released again");
     let mut before = BTreeMap::new();
     for ReceivedTask { url, clock, lease } in lives.iter().flatten().chain(&last) {
         if let Some(free) = before.insert(url, clock + lease + DELAY.as_millis()) {
-            assert!(free <= *clock, "{url} is given again at {clock}, and was free at {free}");
+            assert!(free <= *clock, "{url} was released at {clock}, before {free}");
         }
     }
     let record = origin.request_log();
@@ -76,9 +76,9 @@ fn expect_one_dead_letter(client: &mut LineConnection, url: &str) {
     assert!(shown.contains(&format!(" lost={lost} ")), "{shown}");
     assert_eq!(client.request("SUB dead-letter from=first"), "+OK");
     let letter = client.read_line();
-    let about = format!("MSG dead-letter 1 {url} reason=max-losses ");
+    let prefix = format!("MSG dead-letter 1 {url} reason=max-losses ");
     let counts = format!(" failures=0 losses={LOSSES_MAX} last=lost_with_its_member job=job ");
-    assert!(letter.starts_with(&about) && letter.contains(&counts), "{letter}");
+    assert!(letter.starts_with(&prefix) && letter.contains(&counts), "{letter}");
     client.send("PUB dead-letter no-more\n");
     let lines: BTreeSet<_> = [client.read_line(), client.read_line()].into();
     assert!(lines.contains("MSG dead-letter 2 no-more"), "{lines:?}");
@@ -105,7 +105,7 @@ fn received_tasks(ended: &ProcessOutput) -> Vec<ReceivedTask> {
     assert!(ended.code.is_none(), "{ended:?}");
     let read = |line: &String| {
         let words: Vec<_> = line.split(' ').collect();
-        let [_, _, clock, lease, url, ..] = words[..] else { panic!("no task: {line}") };
+        let [_, _, clock, lease, url, ..] = words[..] else { panic!("not a task: {line}") };
         let (clock, lease) = (clock.parse().unwrap(), lease.parse().unwrap());
         ReceivedTask { url: url.to_owned(), clock, lease }
     };

@@ -100,7 +100,7 @@ fn a_retried_page_counts_for_its_finished_job() {
     for letter in [first, again] {
         assert!(letter.contains(" job=site pass=1 depth=1"), "{letter}");
     }
-    assert_eq!(job_counts(&server), [1, 0, 1, 2], "it failed again");
+    assert_eq!(job_counts(&server), [1, 0, 1, 2], "the retried page must fail again");
     state.store(PAGE_EXISTS, Ordering::SeqCst);
     retry_dead_letters(&server);
     wait_for_counts(&server, [2, 0, 0, 2]);
@@ -109,7 +109,7 @@ fn a_retried_page_counts_for_its_finished_job() {
         page_database::query(&server.data_dir(), rows).unwrap(),
         ["done|site|1|0", "done|site|1|1"]
     );
-    assert!(!origin.request_log().paths().contains(&"/behind"), "a finished job takes no links");
+    assert!(!origin.request_log().paths().contains(&"/behind"), "a finished job accepts no links");
     expect_one_job_done(&server);
 }
 
@@ -119,7 +119,7 @@ fn a_retried_page_keeps_its_job_across_a_crash_and_a_redirect() {
     let server = finish_job(&origin);
     run_at(&server, &["group", "pause"]).expect_code(0);
     retry_dead_letters(&server);
-    assert_eq!(job_counts(&server), [1, 0, 0, 2], "it waits");
+    assert_eq!(job_counts(&server), [1, 0, 0, 2], "the retried page must wait");
     state.store(PAGE_MOVED, Ordering::SeqCst);
     let server = server.restart("KILL", &UP_COMMAND);
     run_at(&server, &["group", "resume"]).expect_code(0);
