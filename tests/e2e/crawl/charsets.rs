@@ -23,10 +23,10 @@ fn pages_are_decoded_in_the_expected_encodings() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/charset/cases.jsonl");
     let cases = fs::read_to_string(path).unwrap();
     let cases: Vec<Value> = cases.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let questions = cases.iter().map(|case| probe_input(&case["body_b64"], &json!({})));
-    let responses = probe_links(questions);
+    let inputs = cases.iter().map(|case| probe_input(&case["body_b64"], &json!({})));
+    let responses = probe_links(inputs);
     assert_eq!(responses.len(), cases.len());
-    let (mut right, mut wrong) = (0, Vec::new());
+    let (mut right, mut failures) = (0, Vec::new());
     for (case, response) in cases.iter().zip(&responses) {
         let file = case["file"].as_str().unwrap();
         let otherwise = EXCEPTIONS.iter().find(|(excepted, ..)| *excepted == file);
@@ -34,11 +34,11 @@ fn pages_are_decoded_in_the_expected_encodings() {
         if response["charset"] == expected {
             right += usize::from(otherwise.is_none());
         } else {
-            wrong.push(format!("{file}: {}, not {expected}", response["charset"]));
+            failures.push(format!("{file}: {}, not {expected}", response["charset"]));
         }
     }
     eprintln!("{right} of {} as the tables expect; exceptions: {EXCEPTIONS:#?}", cases.len());
-    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(failures.is_empty(), "{failures:#?}");
 }
 
 #[test]
@@ -47,13 +47,13 @@ fn probe_links_answers_in_json() {
         <a href=mailto:x>m</a><meta name=robots content=noindex>";
     let body = json!(BASE64.encode(page.as_bytes()));
     let headers = json!({ "Content-Type": "text/html; charset=UTF-8", "Link": ["</n>; rel=next", "</s>; rel=stylesheet"] });
-    let mut wrong = probe_input(&body, &json!({}));
-    wrong["base"] = json!("mailto:x");
+    let mut invalid = probe_input(&body, &json!({}));
+    invalid["base"] = json!("mailto:x");
     let responses = probe_links(
         [
             probe_input(&body, &headers),
             probe_input(&json!(""), &json!([["x-robots-tag", "none"]])),
-            wrong,
+            invalid,
         ]
         .into_iter(),
     );
@@ -93,11 +93,11 @@ fn probe_input(body: &Value, headers: &Value) -> Value {
 }
 
 #[track_caller]
-fn probe_links(questions: impl Iterator<Item = Value>) -> Vec<Value> {
+fn probe_links(inputs: impl Iterator<Item = Value>) -> Vec<Value> {
     let folder = TempDir::new().unwrap();
     let mut probe = Process::start(&mut tidings_command(folder.path(), ["probe", "links"]));
-    for question in questions {
-        probe.write(format!("{question}\n"));
+    for input in inputs {
+        probe.write(format!("{input}\n"));
     }
     probe.close_stdin();
     let responses = probe.finish().expect_code(0).stdout();

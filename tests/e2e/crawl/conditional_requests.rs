@@ -19,13 +19,13 @@ const NEW_DATE: &str = "Wed, 18 Nov 2026 10:00:00 GMT";
 fn respond(hit: &Hit, has_changed: bool) -> Option<OriginResponse> {
     let page = hit.path.strip_prefix("/c/")?.parse::<u32>().ok().filter(|page| *page < PAGES)?;
     let is_new = has_changed && page == CHANGED_PAGE;
-    let (header, question, value) = if page.is_multiple_of(2) {
+    let (header, input, value) = if page.is_multiple_of(2) {
         ("ETag", "If-None-Match", format!("\"{page}-{is_new}\""))
     } else {
         ("Last-Modified", "If-Modified-Since", if is_new { NEW_DATE } else { OLD_DATE }.to_owned())
     };
     let header = format!("{header}: {value}\r\n");
-    if hit.header(question) == Some(&value) {
+    if hit.header(input) == Some(&value) {
         return Some(full_response("304 Not Modified", &header, ""));
     }
     let children = [2 * page + 1, 2 * page + 2].into_iter().filter(|child| *child < PAGES);
@@ -60,8 +60,8 @@ fn the_second_pass_sends_conditional_requests_for_all_pages() {
 
     has_changed.store(true, Ordering::SeqCst);
     run_tidings(up.folder.path(), &["crawl", &seed]).expect_code(0);
-    let record = origin.request_log();
-    let second: Vec<_> = record.page_requests().skip(first.len()).collect();
+    let requests = origin.request_log();
+    let second: Vec<_> = requests.page_requests().skip(first.len()).collect();
     assert_eq!(second.len(), PAGES as usize);
     assert!(second.iter().all(|hit| is_conditional(hit)), "{second:#?}");
 
@@ -94,10 +94,10 @@ fn a_repeated_crawl_downloads_only_changed_pages() {
     // Returns the number of requested pages, and how many of the requests were conditional.
     let crawl = |flags: &[&str]| {
         let before = origin.request_log().page_requests().count();
-        let words = [&["crawl", "--allow-private", &seed], flags].concat();
-        run_tidings(folder.path(), &words).expect_code(0);
-        let record = origin.request_log();
-        let requested: Vec<_> = record.page_requests().skip(before).collect();
+        let arguments = [&["crawl", "--allow-private", &seed], flags].concat();
+        run_tidings(folder.path(), &arguments).expect_code(0);
+        let requests = origin.request_log();
+        let requested: Vec<_> = requests.page_requests().skip(before).collect();
         (requested.len(), requested.iter().filter(|hit| is_conditional(hit)).count())
     };
     let all = PAGES as usize;

@@ -17,8 +17,8 @@ fn crawl_two_hosts() -> (TempDir, Origin) {
     let folder = TempDir::new().unwrap();
     for (host, data) in [(0, "a"), (1, "b")] {
         let jsonl = format!("--jsonl={data}.jsonl");
-        let words = ["crawl", "--allow-private", "--sqlite", &jsonl, "--data", data];
-        run_tidings(folder.path(), &[&words[..], &[&origin.url(host, "/p/0")]].concat())
+        let arguments = ["crawl", "--allow-private", "--sqlite", &jsonl, "--data", data];
+        run_tidings(folder.path(), &[&arguments[..], &[&origin.url(host, "/p/0")]].concat())
             .expect_code(0);
     }
     (folder, origin)
@@ -56,8 +56,8 @@ fn export_merges_two_crawls_by_time() {
         read_file_lines(folder, "b.jsonl")
     );
 
-    let words = ["export", "a", "b", "--merge", "--output"];
-    let output = run_tidings(folder, &[&words[..], &["all.jsonl"]].concat()).expect_code(0);
+    let arguments = ["export", "a", "b", "--merge", "--output"];
+    let output = run_tidings(folder, &[&arguments[..], &["all.jsonl"]].concat()).expect_code(0);
     assert!(output.stderr().contains("48 records of 48 in all.jsonl"), "{}", output.stderr());
     assert_eq!(read_file_lines(folder, "all.jsonl"), merged);
     let python = Command::new("python3")
@@ -67,7 +67,8 @@ fn export_merges_two_crawls_by_time() {
         .status()
         .unwrap();
     assert!(python.success());
-    run_tidings(folder, &[&words[..], &["all.db", "--format", "sqlite"]].concat()).expect_code(0);
+    run_tidings(folder, &[&arguments[..], &["all.db", "--format", "sqlite"]].concat())
+        .expect_code(0);
     let query = "select count(*), count(distinct url), sum(status = 200) from pages";
     let sqlite3 =
         Command::new("sqlite3").args(["all.db", query]).current_dir(folder).output().unwrap();

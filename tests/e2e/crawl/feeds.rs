@@ -81,16 +81,16 @@ fn check_results(table: &str, results: Vec<(String, bool, String)>) {
     let listed = include_str!("../../data/feeds/otherwise.txt");
     let listed: Vec<_> = listed.lines().filter(|line| !line.starts_with('#')).collect();
     let mut counts = BTreeMap::new();
-    let mut wrong = Vec::new();
+    let mut failures = Vec::new();
     for (file, is_right, shown) in results {
         let is_listed = listed.contains(&file.as_str());
         *counts.entry(if is_right { "right" } else { "otherwise" }).or_insert(0) += 1;
         if is_right == is_listed {
-            wrong.push(format!("{file} (listed: {is_listed}): {shown}"));
+            failures.push(format!("{file} (listed: {is_listed}): {shown}"));
         }
     }
     eprintln!("{table}: {counts:?}");
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
 #[test]
@@ -123,13 +123,13 @@ fn titles_match_the_feedparser_tables() {
     });
     let results = cases.iter().map(|case| {
         fs::write(folder.path().join("feed"), case.body()).unwrap();
-        let ended = run_tidings(folder.path(), &["probe", "feed", "feed"]);
-        let first = ended.stdout().first().cloned().unwrap_or_default();
+        let output = run_tidings(folder.path(), &["probe", "feed", "feed"]);
+        let first = output.stdout().first().cloned().unwrap_or_default();
         let title = if first == "(no title)" { String::new() } else { first };
         (
             case.file().to_owned(),
             matches_expected(&case.0["title"], &json!(title)),
-            format!("{ended:?}"),
+            format!("{output:?}"),
         )
     });
     check_results("feedparser, titles", results.collect());
@@ -264,8 +264,8 @@ fn a_feed_is_watched_until_stopped() {
     let second =
         run_at(&server, &["watch-feed", "http://b.example/", "--min", "1s", "--every", "1s"])
             .expect_code(0);
-    let stderr = "http://b.example/: not read yet: no crawler is connected\n";
-    assert_eq!(second.stderr().trim_end(), stderr.trim_end());
+    let expected = "http://b.example/: not read yet: no crawler is connected\n";
+    assert_eq!(second.stderr().trim_end(), expected.trim_end());
     wait_until("both schedules", || (schedules().len() == 2).then_some(()));
     let listed = run_at(&server, &["watch-feed", "--list"]).expect_code(0).stdout();
     assert!(listed.len() == 3 && listed[1].ends_with("http://b.example/"), "{listed:?}");

@@ -57,7 +57,7 @@ fn hostile_responses_have_an_outcome_and_a_bounded_cost() {
         calm.median_gap
     );
     let outcomes = outcomes(&server);
-    let wrong: Vec<_> = EXPECTED_OUTCOMES
+    let failures: Vec<_> = EXPECTED_OUTCOMES
         .iter()
         .filter(|(name, expected)| {
             !expected.split('|').any(|end| outcomes[&hostile.url(name)] == end)
@@ -66,7 +66,7 @@ fn hostile_responses_have_an_outcome_and_a_bounded_cost() {
             format!("{name}: expected {expected}, got {}", outcomes[&hostile.url(name)])
         })
         .collect();
-    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(failures.is_empty(), "{failures:#?}");
     assert_eq!(
         EXPECTED_OUTCOMES.len(),
         MISBEHAVIOURS.len(),
@@ -139,9 +139,9 @@ impl GoodHostPace {
 /// Crawls these seeds as a job, with a page limit for endless sites.
 #[track_caller]
 fn crawl_seeds(server: &Server, seeds: &[String]) -> crate::support::process::ProcessOutput {
-    let mut words = vec!["crawl", "--quiet", "--max-per-host", "25", "--scope", "host"];
-    words.extend(seeds.iter().map(String::as_str));
-    crate::support::process::run_tidings(server.folder.path(), &words)
+    let mut arguments = vec!["crawl", "--quiet", "--max-per-host", "25", "--scope", "host"];
+    arguments.extend(seeds.iter().map(String::as_str));
+    crate::support::process::run_tidings(server.folder.path(), &arguments)
 }
 
 /// The outcome and reason of each page.

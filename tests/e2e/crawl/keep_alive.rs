@@ -135,24 +135,27 @@ fn check_crawl(end: ConnectionEnd) {
         assert!(response.starts_with("+OK"), "{command}: {response}");
     }
     let done = listener.read_line();
-    let seen = site.requests.lock().unwrap();
+    let received = site.requests.lock().unwrap();
     let counts = format!(" result=done completed={PAGES} redirects=0 failed=0 ");
-    assert!(done.starts_with("MSG job-done 1 site ") && done.contains(&counts), "{done} {seen:#?}");
-    for pair in seen.windows(2) {
+    assert!(
+        done.starts_with("MSG job-done 1 site ") && done.contains(&counts),
+        "{done} {received:#?}"
+    );
+    for pair in received.windows(2) {
         let rest = pair[1].start.saturating_sub(pair[0].end);
         assert!(rest >= DELAY, "{end:?}: {rest:?} between {pair:#?}");
     }
     let mut times = BTreeMap::<_, (u32, u32)>::new();
-    for ServerRequest { path, is_answered: answered, .. } in &*seen {
+    for ServerRequest { path, is_answered, .. } in &*received {
         let (requests, responses) = times.entry(path).or_default();
         *requests += 1;
-        *responses += u32::from(*answered);
+        *responses += u32::from(*is_answered);
     }
     assert_eq!(times.len(), PAGES + 1, "the pages and robots.txt: {times:?}");
     assert!(times.values().all(|times| times.0 <= 2 && times.1 == 1), "{end:?}: {times:?}");
     // The retry counts as no attempt, and after the first closed connection the crawler knows the
     // server.
-    assert!(seen.len() <= PAGES + 2, "{end:?}: {times:?}");
+    assert!(received.len() <= PAGES + 2, "{end:?}: {times:?}");
     let rows = "select count(*) from pages where outcome = 'done' and job = 'site'";
     assert_eq!(page_database::query(&server.data_dir(), rows).unwrap(), [PAGES.to_string()]);
     assert_eq!(client.request("PUB job-done no-more"), "+OK 2 1");

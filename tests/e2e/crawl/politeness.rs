@@ -28,10 +28,10 @@ fn thousands_of_hosts_are_crawled_politely_and_each_page_once() {
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
     let origin = Origin::serve(SITE, (Ipv4Addr::UNSPECIFIED, 0).into()).unwrap();
     let seeds: Vec<_> = origin.seeds().collect();
-    let mut words = vec!["crawl", "--quiet", "--allow-private", "--delay", "300ms"];
-    words.extend(seeds.iter().map(String::as_str));
+    let mut arguments = vec!["crawl", "--quiet", "--allow-private", "--delay", "300ms"];
+    arguments.extend(seeds.iter().map(String::as_str));
     let folder = TempDir::new().unwrap();
-    let summary = run_tidings(folder.path(), &words).expect_code(0).stdout().concat();
+    let summary = run_tidings(folder.path(), &arguments).expect_code(0).stdout().concat();
 
     let verdict = origin.request_log().judge(&SITE);
     assert!(verdict.is_clean(), "{verdict}\n{summary}");

@@ -17,12 +17,12 @@ fn read_test_data(file: &str) -> String {
 
 /// Sends the inputs one after the other and returns the responses in order.
 #[track_caller]
-fn run_probe(what: &str, questions: &[String]) -> Vec<Value> {
+fn run_probe(what: &str, inputs: &[String]) -> Vec<Value> {
     let folder = TempDir::new().unwrap();
     let mut probe = Process::start(&mut tidings_command(folder.path(), ["probe", what]));
-    probe.write(questions.join("\n"));
+    probe.write(inputs.join("\n"));
     let responses = probe.finish().expect_code(0).stdout();
-    assert_eq!(responses.len(), questions.len());
+    assert_eq!(responses.len(), inputs.len());
     responses.iter().map(|response| serde_json::from_str(response).unwrap()).collect()
 }
 
@@ -74,10 +74,10 @@ fn urls_are_parsed_as_the_standard_requires() {
     let mut cases = read_cases("wpt/urltestdata.json");
     cases.extend(read_cases("wpt/urltestdata-javascript-only.json"));
     assert_eq!(cases.len(), 874);
-    let questions: Vec<_> =
+    let inputs: Vec<_> =
         cases.iter().map(|case| probe_input(&case["input"], &case["base"])).collect();
     let (mut file_urls, mut ascii_hosts) = (0, 0);
-    for (case, response) in cases.iter().zip(run_probe("url", &questions)) {
+    for (case, response) in cases.iter().zip(run_probe("url", &inputs)) {
         let expected = &case["href"];
         if case["failure"] == true && is_ascii_host(&response) {
             ascii_hosts += 1;
@@ -113,9 +113,9 @@ fn hosts_become_ascii_as_the_standard_requires() {
     let cases = read_cases("wpt/toascii.json");
     assert_eq!(cases.len(), 87);
     let url = |case: &Value| format!("https://{}/x", case["input"].as_str().unwrap());
-    let questions: Vec<_> =
+    let inputs: Vec<_> =
         cases.iter().map(|case| probe_input(&url(case).into(), &Value::Null)).collect();
-    for (case, response) in cases.iter().zip(run_probe("url", &questions)) {
+    for (case, response) in cases.iter().zip(run_probe("url", &inputs)) {
         // These inputs are in lower case.
         let is_newer = case["output"].is_null() && is_ascii_host(&response);
         let host = if is_newer { &case["input"] } else { &case["output"] };
@@ -137,10 +137,10 @@ fn domains_follow_the_public_suffix_list() {
         .map(|(host, domain)| (host.trim_matches('\''), domain.trim_matches('\'')))
         .collect();
     assert_eq!(pairs.len(), 77);
-    let ask = |host: &str| probe_input(&format!("http://{host}/").into(), &Value::Null);
-    let hosts: Vec<_> = pairs.iter().map(|(host, _)| ask(host)).collect();
+    let probe_line = |host: &str| probe_input(&format!("http://{host}/").into(), &Value::Null);
+    let hosts: Vec<_> = pairs.iter().map(|(host, _)| probe_line(host)).collect();
     // The domains as hosts, because a URL has names in lower case and in Punycode.
-    let domains: Vec<_> = pairs.iter().map(|(_, domain)| ask(domain)).collect();
+    let domains: Vec<_> = pairs.iter().map(|(_, domain)| probe_line(domain)).collect();
     for ((pair, response), domain) in
         pairs.iter().zip(run_probe("url", &hosts)).zip(run_probe("url", &domains))
     {
@@ -149,8 +149,8 @@ fn domains_follow_the_public_suffix_list() {
     }
     let without =
         ["http://127.0.0.1/", "http://[::1]/", "http://localhost/", "mailto:a@example.org"];
-    let questions = without.map(|url| probe_input(&url.into(), &Value::Null));
-    for response in run_probe("url", &questions) {
+    let inputs = without.map(|url| probe_input(&url.into(), &Value::Null));
+    for response in run_probe("url", &inputs) {
         assert_eq!(response["domain"], Value::Null, "{response}");
     }
 }
@@ -161,9 +161,8 @@ fn special_addresses_are_forbidden_but_their_neighbours_are_not() {
     let rows: Vec<Vec<&str>> =
         table.lines().skip(1).map(|line| line.splitn(3, ',').collect()).collect();
     assert_eq!(rows.len(), 126);
-    let questions: Vec<_> =
-        rows.iter().map(|row| json!({ "address": row[0] }).to_string()).collect();
-    for (row, response) in rows.iter().zip(run_probe("address", &questions)) {
+    let inputs: Vec<_> = rows.iter().map(|row| json!({ "address": row[0] }).to_string()).collect();
+    for (row, response) in rows.iter().zip(run_probe("address", &inputs)) {
         assert_eq!(response["forbidden"], row[1] == "yes", "{row:?}: {response}");
         assert_eq!(response["why"].is_string(), row[1] == "yes", "{row:?}: {response}");
     }
@@ -177,7 +176,8 @@ fn special_addresses_are_forbidden_but_their_neighbours_are_not() {
 // PROTOCOL: U1
 #[test]
 fn keys_are_equal_for_equal_pages() {
-    let ask = |input: &str| json!({ "input": input, "base": "http://example.org/a/" }).to_string();
+    let probe_line =
+        |input: &str| json!({ "input": input, "base": "http://example.org/a/" }).to_string();
     for (one, other) in [
         ("/%70/3", "/p/3"),
         ("b?utm_source=x#c", "http://EXAMPLE.org:80/a/b"),
@@ -186,7 +186,7 @@ fn keys_are_equal_for_equal_pages() {
         ("ä", "%c3%a4"),
         ("///example.org./b;jsessionid=1", "/b"),
     ] {
-        let responses = run_probe("url", &[ask(one), ask(other)]);
+        let responses = run_probe("url", &[probe_line(one), probe_line(other)]);
         assert_eq!(responses[0]["key"], responses[1]["key"], "{one} {other}");
         assert!(responses[0]["key"].is_string());
     }
@@ -198,7 +198,7 @@ fn keys_are_equal_for_equal_pages() {
         ("%2F", "/"),
         ("%2541", "%41"),
     ] {
-        let responses = run_probe("url", &[ask(one), ask(other)]);
+        let responses = run_probe("url", &[probe_line(one), probe_line(other)]);
         assert_ne!(responses[0]["key"], responses[1]["key"], "{one} {other}");
     }
 }
@@ -206,9 +206,15 @@ fn keys_are_equal_for_equal_pages() {
 #[test]
 fn probe_prints_one_line_per_field() {
     let folder = TempDir::new().unwrap();
-    let output = |words: &[&str]| run_tidings(folder.path(), words).expect_code(0).stdout();
+    let run_probe_command =
+        |arguments: &[&str]| run_tidings(folder.path(), arguments).expect_code(0).stdout();
     assert_eq!(
-        output(&["probe", "url", "../c?utm_source=x#d", "https://www.example.co.uk/a/b"]),
+        run_probe_command(&[
+            "probe",
+            "url",
+            "../c?utm_source=x#d",
+            "https://www.example.co.uk/a/b"
+        ]),
         [
             "url     https://www.example.co.uk/c?utm_source=x#d",
             "key     https://www.example.co.uk/c",
@@ -218,20 +224,23 @@ fn probe_prints_one_line_per_field() {
     );
     let url = "https://example.org/?utm_source=x&ref=y";
     assert_eq!(
-        output(&["probe", "url", url, "--tracking-params", "ref"])[1],
+        run_probe_command(&["probe", "url", url, "--tracking-params", "ref"])[1],
         "key     https://example.org/?utm_source=x"
     );
     assert_eq!(
-        output(&["probe", "url", "mailto:a@example.org"])[1..],
+        run_probe_command(&["probe", "url", "mailto:a@example.org"])[1..],
         ["key     none: only http and https URLs can be fetched", "host    none", "domain  none"]
     );
-    let wrong = run_tidings(folder.path(), &["probe", "url", "a b"]).expect_code(1).stderr();
-    assert!(wrong.contains("a b: not a URL"), "{wrong}");
+    let stderr = run_tidings(folder.path(), &["probe", "url", "a b"]).expect_code(1).stderr();
+    assert!(stderr.contains("a b: not a URL"), "{stderr}");
     assert_eq!(
-        output(&["probe", "address", "0x7f.1"]),
+        run_probe_command(&["probe", "address", "0x7f.1"]),
         ["127.0.0.1 is a loopback address: refused"]
     );
-    let allowed = output(&["probe", "address", "localhost", "--allow-private"]);
+    let allowed = run_probe_command(&["probe", "address", "localhost", "--allow-private"]);
     assert!(allowed.contains(&"127.0.0.1 may be fetched from".to_owned()), "{allowed:?}");
-    assert_eq!(output(&["probe", "address", "8.8.8.8"]), ["8.8.8.8 may be fetched from"]);
+    assert_eq!(
+        run_probe_command(&["probe", "address", "8.8.8.8"]),
+        ["8.8.8.8 may be fetched from"]
+    );
 }

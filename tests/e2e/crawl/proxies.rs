@@ -62,8 +62,8 @@ const REQUESTED_HOSTS: [&str; 3] = ["localhost", "127.0.0.1", "localhost"];
 #[track_caller]
 fn crawl_through(url: &str, proxy: &str, certificate: Option<&Path>) -> ProcessOutput {
     let folder = TempDir::new().unwrap();
-    let words = ["crawl", url, "--allow-private", "--max-pages=1", "--json", "--proxy", proxy];
-    let mut command = tidings_command(folder.path(), words);
+    let arguments = ["crawl", url, "--allow-private", "--max-pages=1", "--json", "--proxy", proxy];
+    let mut command = tidings_command(folder.path(), arguments);
     command.envs(certificate.map(|file| ("SSL_CERT_FILE", file)));
     Process::start(&mut command).finish()
 }
@@ -107,12 +107,12 @@ fn the_crawler_fetches_through_http_and_socks_proxies() {
     let (_nginx, tls_port, certificate) = start_tls_server(port);
     for (scheme, host) in SCHEMES.into_iter().zip(REQUESTED_HOSTS) {
         let proxy = Proxy::start(scheme);
-        let by = proxy.url(scheme, ENCODED_LOGIN);
+        let proxy_url = proxy.url(scheme, ENCODED_LOGIN);
         for (url, port) in [
             (format!("http://localhost:{port}/page"), port),
             (format!("https://localhost:{tls_port}/page"), tls_port),
         ] {
-            let page = page_result(&crawl_through(&url, &by, Some(&certificate)));
+            let page = page_result(&crawl_through(&url, &proxy_url, Some(&certificate)));
             assert_eq!(
                 (&page["status"], &page["title"]),
                 (&200.into(), &"seen".into()),
@@ -128,7 +128,7 @@ fn a_proxy_error_does_not_show_the_password() {
     let origin =
         Origin::serve_with(Site::default(), |_| Some(html_response("<title>seen</title>")));
     let port = origin.url(0, "/").rsplit(':').next().unwrap().trim_end_matches('/').to_owned();
-    for (scheme, url, said) in [
+    for (scheme, url, expected) in [
         ("http", format!("https://127.0.0.1:{port}/"), "proxy: "),
         ("socks5", format!("http://127.0.0.1:{port}/"), "proxy: SOCKS error: "),
         ("socks5h", format!("http://127.0.0.1:{port}/"), "proxy: SOCKS error: "),
@@ -136,7 +136,7 @@ fn a_proxy_error_does_not_show_the_password() {
         let proxy = Proxy::start(scheme);
         let finished = crawl_through(&url, &proxy.url(scheme, "user:hush"), None);
         let (stdout, stderr) = (finished.stdout().join("\n"), finished.stderr());
-        assert!(stdout.contains(said) && stdout.contains("\"proxy\""), "{scheme}: {stdout}");
+        assert!(stdout.contains(expected) && stdout.contains("\"proxy\""), "{scheme}: {stdout}");
         assert!(
             !stdout.contains("hush") && !stderr.contains("hush"),
             "{scheme}: {stdout} {stderr}"
@@ -147,11 +147,11 @@ fn a_proxy_error_does_not_show_the_password() {
     let proxy = Proxy::start("socks5");
     let folder = TempDir::new().unwrap();
     for scheme in ["socks5", "socks5h"] {
-        let by = proxy.url(scheme, ENCODED_LOGIN);
+        let proxy_url = proxy.url(scheme, ENCODED_LOGIN);
         for host in ["localhost", "127.0.0.1", "[::1]"] {
             let url = format!("http://{host}:{port}/");
-            let words = ["crawl", &url, "--max-pages=1", "--json", "--proxy", &by];
-            let finished = Process::start(&mut tidings_command(folder.path(), words)).finish();
+            let arguments = ["crawl", &url, "--max-pages=1", "--json", "--proxy", &proxy_url];
+            let finished = Process::start(&mut tidings_command(folder.path(), arguments)).finish();
             let page = page_result(&finished);
             assert_eq!(page["reason"], "address", "{scheme} {host}: {page}");
         }
@@ -167,9 +167,17 @@ fn hub_requests_go_through_http_and_socks_proxies() {
         let proxy = Proxy::start(scheme);
         let http = format!("127.0.0.1:{}", free_port());
         let public = format!("http://{http}/");
-        let by = proxy.url(scheme, ENCODED_LOGIN);
-        let flags =
-            ["broker", "--http", &http, "--public-url", &public, "--allow-private", "--proxy", &by];
+        let proxy_url = proxy.url(scheme, ENCODED_LOGIN);
+        let flags = [
+            "broker",
+            "--http",
+            &http,
+            "--public-url",
+            &public,
+            "--allow-private",
+            "--proxy",
+            &proxy_url,
+        ];
         let server = Server::start_in(TempDir::new().unwrap(), &flags, |command| {
             command.env("SSL_CERT_FILE", &certificate);
         });
@@ -189,9 +197,9 @@ fn hub_requests_go_through_http_and_socks_proxies() {
     let proxy = Proxy::start("socks5");
     let http = format!("127.0.0.1:{}", free_port());
     let public = format!("http://{http}/");
-    let by = proxy.url("socks5", ENCODED_LOGIN);
+    let proxy_url = proxy.url("socks5", ENCODED_LOGIN);
     let server =
-        Server::start(&["broker", "--http", &http, "--public-url", &public, "--proxy", &by]);
+        Server::start(&["broker", "--http", &http, "--public-url", &public, "--proxy", &proxy_url]);
     let mut client = LineConnection::connect_client(server.address);
     client.request("PUB new-url http://blog.example/f every=1h feed=10m-1d");
     client.request(&format!(

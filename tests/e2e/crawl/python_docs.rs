@@ -130,7 +130,7 @@ fn the_crawl_fetches_every_page_that_wget_reaches_once() {
     let up = Server::start_up(&["--allow-private", "--delay", "0", "--quiet"]);
     let broker = up.address_text();
     let folder = up.folder.path();
-    let announced = Process::start(&mut crate::support::process::tidings_command(
+    let subscriber = Process::start(&mut crate::support::process::tidings_command(
         folder,
         ["sub", "job-done", "--from", "first", "--count", "2", "--broker", &broker],
     ));
@@ -138,7 +138,7 @@ fn the_crawl_fetches_every_page_that_wget_reaches_once() {
         folder,
         ["crawl", &documentation.url(), "--broker", &broker],
     ));
-    let done = announced.wait_for_stdout_lines(1).remove(0);
+    let done = subscriber.wait_for_stdout_lines(1).remove(0);
     let done_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
     let crawl = crawl.finish();
 
@@ -171,7 +171,7 @@ fn the_crawl_fetches_every_page_that_wget_reaches_once() {
 
     // Published once: the second event of the topic is this one.
     run_tidings(folder, &["pub", "job-done", "no more", "--broker", &broker]).expect_code(0);
-    assert_eq!(announced.finish().expect_code(0).stdout(), [done, "no more".to_owned()]);
+    assert_eq!(subscriber.finish().expect_code(0).stdout(), [done, "no more".to_owned()]);
 }
 
 #[test]
@@ -185,9 +185,9 @@ fn every_sink_stores_every_page_that_wget_reaches_once() {
         folder.path(),
         "#!/bin/sh\ntest -s \"$PAGE_PATH\" && echo \"$PAGE_URL\" >> done\n",
     );
-    let words = ["crawl", "--allow-private", "--quiet", "--sqlite", "--jsonl=pages.jsonl"];
+    let arguments = ["crawl", "--allow-private", "--quiet", "--sqlite", "--jsonl=pages.jsonl"];
     let more = ["--warc=warc/docs", "--postgres", &postgres.url(), "--exec", &program, &seed];
-    let crawl = run_tidings(folder.path(), &[&words[..], &more].concat());
+    let crawl = run_tidings(folder.path(), &[&arguments[..], &more].concat());
     let requests = documentation.stop_and_read_log();
     assert_eq!(html_paths(&requests), reference);
     let failed = requests.iter().any(|r| r.status >= 400 && r.path != "/robots.txt");

@@ -17,11 +17,10 @@ use crate::support::wait::wait_until;
 
 /// Sends all inputs to `tidings probe robots`.
 #[track_caller]
-fn probe_robots(questions: &[Value]) -> Vec<Value> {
+fn probe_robots(inputs: &[Value]) -> Vec<Value> {
     let folder = TempDir::new().unwrap();
     let mut process = Process::start(&mut tidings_command(folder.path(), ["probe", "robots"]));
-    let lines =
-        questions.iter().map(|question| format!("{question}\n")).collect::<Vec<_>>().concat();
+    let lines = inputs.iter().map(|input| format!("{input}\n")).collect::<Vec<_>>().concat();
     process.write(lines);
     let responses = process.finish().expect_code(0).stdout();
     responses.iter().map(|response| serde_json::from_str(response).unwrap()).collect()
@@ -44,15 +43,15 @@ fn read_cases() -> Vec<RobotsCase> {
         let table: Value = serde_json::from_str(table).unwrap();
         let list = |key: &str| table[key].as_array().cloned().unwrap_or_default();
         let mut add = |agent: &Value, url: &Value, key, expected: &Value| {
-            let mut question = json!({ "agent": agent, "url": url });
+            let mut input = json!({ "agent": agent, "url": url });
             for key in ["robots", "robots_b64"] {
                 if let Some(text) = table.get(key) {
-                    question[key] = text.clone();
+                    input[key] = text.clone();
                 }
             }
             let [source, test] = ["source", "test"].map(|key| table[key].as_str().unwrap());
             let name = format!("{source}: {test}");
-            cases.push(RobotsCase { name, probe_input: question, key, expected: expected.clone() });
+            cases.push(RobotsCase { name, probe_input: input, key, expected: expected.clone() });
         };
         for case in list("allowed") {
             add(&case[0], &case[1], "allowed", &case[2]);
@@ -78,10 +77,10 @@ fn matches_expected(case: &RobotsCase, response: &Value) -> bool {
 #[test]
 fn robots_rules_match_the_tables_of_other_parsers() {
     let cases = read_cases();
-    let questions: Vec<_> = cases.iter().map(|case| case.probe_input.clone()).collect();
-    let responses = probe_robots(&questions);
+    let inputs: Vec<_> = cases.iter().map(|case| case.probe_input.clone()).collect();
+    let responses = probe_robots(&inputs);
     assert_eq!(responses.len(), cases.len());
-    let mut wrong: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    let mut failures: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     let mut counts: BTreeMap<&str, [usize; 2]> = BTreeMap::new();
     for (case, response) in cases.iter().zip(&responses) {
         let source = case.name.split(':').next().unwrap();
@@ -89,15 +88,15 @@ fn robots_rules_match_the_tables_of_other_parsers() {
         counts.entry(source).or_default()[usize::from(!right)] += 1;
         if !right {
             let text = format!("{} is {}, not {response}", case.probe_input, case.expected);
-            wrong.entry(&case.name).or_default().push(text);
+            failures.entry(&case.name).or_default().push(text);
         }
     }
     eprintln!("robots.txt, [as expected, exceptions] of each source: {counts:?}");
     assert!(cases.len() > 900, "only {} cases", cases.len());
-    let found: BTreeMap<_, _> = wrong.iter().map(|(name, cases)| (*name, cases.len())).collect();
+    let found: BTreeMap<_, _> = failures.iter().map(|(name, cases)| (*name, cases.len())).collect();
     let expected: BTreeMap<_, _> =
         EXCEPTIONS.iter().map(|(name, count, _)| (*name, *count)).collect();
-    for (name, cases) in &wrong {
+    for (name, cases) in &failures {
         if expected.get(name) != Some(&cases.len()) {
             eprintln!("{name}:\n  {}", cases.join("\n  "));
         }
@@ -152,13 +151,13 @@ fn probe_robots_names_the_file_and_the_deciding_line() {
     };
     let origin = Origin::serve(site);
     let folder = TempDir::new().unwrap();
-    let output = |url: &str, flags: &[&str]| {
-        let words = [&["probe", "robots", url], flags].concat();
-        run_tidings(folder.path(), &words).expect_code(0).stdout()
+    let run_probe_command = |url: &str, flags: &[&str]| {
+        let arguments = [&["probe", "robots", url], flags].concat();
+        run_tidings(folder.path(), &arguments).expect_code(0).stdout()
     };
     let found = format!("robots.txt   {} (HTTP 200, 79 B)", origin.url(0, "/robots.txt"));
     assert_eq!(
-        output(&origin.url(0, "/private/1"), &["--allow-private", "--agent", "bot/1"]),
+        run_probe_command(&origin.url(0, "/private/1"), &["--allow-private", "--agent", "bot/1"]),
         [
             found.as_str(),
             "allowed      no, for bot: by the line `Disallow: /private/`",
@@ -167,9 +166,9 @@ fn probe_robots_names_the_file_and_the_deciding_line() {
             "             http://a.example/s",
         ]
     );
-    let public = output(&origin.url(0, "/p/0"), &["--allow-private"]);
+    let public = run_probe_command(&origin.url(0, "/p/0"), &["--allow-private"]);
     assert_eq!(public[1], "allowed      yes, for tidings: no line matches");
-    let rejected = output(&origin.url(0, "/p/0"), &[]);
+    let rejected = run_probe_command(&origin.url(0, "/p/0"), &[]);
     assert!(
         rejected[1].starts_with("allowed      no: robots.txt could not be read: "),
         "{rejected:?}"
@@ -191,7 +190,7 @@ fn a_killed_crawler_keeps_its_robots_cache() {
     let site =
         Site { pages: 3, robots: Some("User-agent: *\nDisallow: /p/1\n"), ..Site::default() };
     let origin = Origin::serve(site);
-    let requested =
+    let robots_requests =
         || origin.request_log().0.iter().filter(|hit| hit.path == "/robots.txt").count();
     let up = Server::start_up(&["--allow-private"]);
     let data = up.data_dir();
@@ -202,13 +201,13 @@ fn a_killed_crawler_keeps_its_robots_cache() {
     run_nc(up.address, format!("{}\n{}", origin.url(0, "/p/1"), origin.url(0, "/p/2")));
     page_database::wait_for_rows(&data, "select url from pages where outcome = 'done'", 2);
     page_database::wait_for_rows(&data, "select url from pages where outcome = 'robots'", 1);
-    assert_eq!(requested(), 1);
+    assert_eq!(robots_requests(), 1);
     assert!(!origin.request_log().paths().contains(&"/p/1"));
     // Another user agent is another crawler to the site.
     let up = up.restart("TERM", &["up", "--allow-private", "--agent", "other/1"]);
     run_nc(up.address, origin.url(0, "/p/0?again"));
     page_database::wait_for_rows(&data, "select url from pages", 4);
-    assert_eq!(requested(), 2);
+    assert_eq!(robots_requests(), 2);
 }
 
 #[test]
@@ -223,8 +222,8 @@ fn an_unavailable_robots_txt_is_not_requested_for_every_page() {
     run_nc(up.address, urls.join("\n"));
     let sql = "select url from pages where outcome = 'failed' and reason = 'try-later'";
     page_database::wait_for_rows(&up.data_dir(), sql, PAGES);
-    let record = origin.request_log();
-    assert!(record.paths().is_empty(), "{record:?}");
+    let requests = origin.request_log();
+    assert!(requests.paths().is_empty(), "{requests:?}");
     // The crawler retries after some time, which may pass on a busy machine.
-    assert!(record.0.len() < PAGES / 2, "requested {} times", record.0.len());
+    assert!(requests.0.len() < PAGES / 2, "requested {} times", requests.0.len());
 }

@@ -35,9 +35,9 @@ fn fetched_paths(seeds: &[(u16, &str)]) -> Vec<String> {
     }
     run_at(&server, &["job", "close", "grown"]).expect_code(0);
     run_at(&server, &["job", "wait", "grown"]).expect_code(0);
-    let record = origin.request_log();
-    record.expect_no_duplicates();
-    record.paths().into_iter().map(str::to_owned).collect()
+    let requests = origin.request_log();
+    requests.expect_no_duplicates();
+    requests.paths().into_iter().map(str::to_owned).collect()
 }
 
 #[test]
@@ -69,20 +69,21 @@ fn respond_to_first_seed(hit: &Hit) -> Option<OriginResponse> {
 
 /// Crawls many seeds with these words and checks that the link of the first page is fetched.
 #[track_caller]
-fn expect_link_of_first_seed_fetched(words: &[&str]) {
+fn expect_link_of_first_seed_fetched(arguments: &[&str]) {
     let origin = Origin::serve_with(Site { hosts: 3, ..Site::default() }, respond_to_first_seed);
     let between = (0..SEEDS_BETWEEN).map(|n| origin.url(1, &format!("/{n}")));
     let (first, last) = (origin.url(0, "/first"), origin.url(2, "/last"));
     let seeds: Vec<String> = [first].into_iter().chain(between).chain([last]).collect();
     let folder = TempDir::new().unwrap();
     // At most two of the seeds in between are fetched.
-    let words = [&["crawl", "--seeds", "-", "--max-per-host", "2", "--quiet"], words].concat();
-    let mut crawl = Process::start(&mut tidings_command(folder.path(), words));
+    let arguments =
+        [&["crawl", "--seeds", "-", "--max-per-host", "2", "--quiet"], arguments].concat();
+    let mut crawl = Process::start(&mut tidings_command(folder.path(), arguments));
     crawl.write(seeds.join("\n"));
     crawl.finish().expect_code(0);
-    let record = origin.request_log();
-    record.expect_no_duplicates();
-    let paths = record.paths();
+    let requests = origin.request_log();
+    requests.expect_no_duplicates();
+    let paths = requests.paths();
     assert!(paths.contains(&"/first") && paths.contains(&"/last"), "{paths:?}");
     assert!(
         paths.contains(&"/found"),

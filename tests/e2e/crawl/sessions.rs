@@ -199,15 +199,15 @@ fn a_site_with_session_ids_in_links_is_crawled_completely() {
     });
     let up = Server::start_up(&["--allow-private"]);
     let seeds = (0..6).map(|host| origin.url(host, "/"));
-    let words: Vec<String> = ["crawl".to_owned()].into_iter().chain(seeds).collect();
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    run_tidings(up.folder.path(), &words).expect_code(0);
+    let arguments: Vec<String> = ["crawl".to_owned()].into_iter().chain(seeds).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    run_tidings(up.folder.path(), &arguments).expect_code(0);
 
-    let record = origin.request_log();
-    record.expect_no_duplicates();
+    let requests = origin.request_log();
+    requests.expect_no_duplicates();
     let shops = shops.lock().unwrap();
     let mut read = BTreeMap::<_, BTreeSet<_>>::new();
-    for hit in record.page_requests().filter(|hit| !hit.path.starts_with("/moved/")) {
+    for hit in requests.page_requests().filter(|hit| !hit.path.starts_with("/moved/")) {
         let number = usize::from(hit.host.octets()[3]) - 1;
         read.entry(number).or_default().insert(shops[number].without_session(&hit.path));
     }

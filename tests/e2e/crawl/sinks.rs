@@ -84,13 +84,13 @@ pub(crate) fn warc_urls(folder: &Path) -> BTreeMap<String, u32> {
 #[track_caller]
 fn start_storing_crawler(broker: &Server, folder: &Path, output: &Path) -> Process {
     let (jsonl, warc) = (output.join("pages.jsonl"), output.join("warc/crawl"));
-    let mut words = ["crawl", "--allow-private", "--data", ".", "--sqlite", "--broker"]
+    let mut arguments = ["crawl", "--allow-private", "--data", ".", "--sqlite", "--broker"]
         .map(str::to_owned)
         .to_vec();
-    words.push(broker.address_text());
-    words.push(format!("--jsonl={}", jsonl.display()));
-    words.push(format!("--warc={}", warc.display()));
-    let crawler = Process::start(&mut tidings_command(folder, words));
+    arguments.push(broker.address_text());
+    arguments.push(format!("--jsonl={}", jsonl.display()));
+    arguments.push(format!("--warc={}", warc.display()));
+    let crawler = Process::start(&mut tidings_command(folder, arguments));
     crawler.wait_for_line_with("fetching for");
     // The mark is written after all files have been created.
     wait_until("the output files", || output.join("warc/crawl.mark").exists().then_some(()));
@@ -104,11 +104,11 @@ fn start_job(origin: &Origin, lease: &str) -> (Server, Process) {
     let response = LineConnection::connect_client(broker.address)
         .request(&format!("GROUP create crawlers delay=20ms lease={lease}"));
     assert!(response.starts_with("+OK"), "{response}");
-    let words = [
+    let arguments = [
         vec!["crawl".to_owned(), "--broker".to_owned(), broker.address_text()],
         origin.seed_urls(),
     ];
-    let watcher = Process::start(&mut tidings_command(broker.folder.path(), words.concat()));
+    let watcher = Process::start(&mut tidings_command(broker.folder.path(), arguments.concat()));
     (broker, watcher)
 }
 
@@ -131,11 +131,11 @@ fn all_sinks_store_the_same_pages() {
     let site = Site { hosts: 3, ..SITE };
     let origin = Origin::serve(site.clone());
     let folder = TempDir::new().unwrap();
-    let mut words = vec!["crawl", "--allow-private", "--sqlite", "--jsonl=out/pages.jsonl"];
-    words.push("--warc=out/warc/crawl");
+    let mut arguments = vec!["crawl", "--allow-private", "--sqlite", "--jsonl=out/pages.jsonl"];
+    arguments.push("--warc=out/warc/crawl");
     let seeds = origin.seed_urls();
-    words.extend(seeds.iter().map(String::as_str));
-    let finished = run_tidings(folder.path(), &words).expect_code(0);
+    arguments.extend(seeds.iter().map(String::as_str));
+    let finished = run_tidings(folder.path(), &arguments).expect_code(0);
     expect_each_once(&site, &folder.path().join("tidings-data"), &folder.path().join("out"));
     let summary = finished.stdout().pop().unwrap();
     let places =
@@ -147,8 +147,8 @@ fn all_sinks_store_the_same_pages() {
 fn standard_output_contains_only_pages() {
     let origin = Origin::serve(Site { hosts: 1, ..SITE });
     let folder = TempDir::new().unwrap();
-    let words = ["crawl", "--allow-private", "--jsonl", "-", &origin.url(0, "/p/0")];
-    let finished = run_tidings(folder.path(), &words).expect_code(0);
+    let arguments = ["crawl", "--allow-private", "--jsonl", "-", &origin.url(0, "/p/0")];
+    let finished = run_tidings(folder.path(), &arguments).expect_code(0);
     let urls = json_urls(&(finished.stdout().join("\n") + "\n"));
     assert_eq!(urls.len(), 2 * SITE.paths().len());
     assert!(urls.values().all(|count| *count == 1), "{urls:?}");

@@ -35,11 +35,11 @@ fn a_whole_site_is_fetched_once_and_stored() {
     let origin = Origin::serve(site.clone());
     let (folder, finished) = crawl_site(&[&origin.url(0, "/p/0")]);
     let finished = finished.expect_code(0);
-    let record = origin.request_log();
-    record.expect_no_duplicates();
-    record.expect_polite(Duration::ZERO);
+    let requests = origin.request_log();
+    requests.expect_no_duplicates();
+    requests.expect_polite(Duration::ZERO);
     // Each page links to one below /private/, which no robots.txt forbids here.
-    assert_eq!(record.paths().len(), 120);
+    assert_eq!(requests.paths().len(), 120);
     let found = query_pages(
         folder.path(),
         "select count(*) from pages where outcome = 'done' and job is not null",
@@ -62,11 +62,11 @@ fn a_job_crawls_many_hosts_politely() {
     let seed = origin.url(0, "/p/0");
     let (_folder, finished) = crawl_site(&[&seed, "--scope", "any", "--delay", "50ms"]);
     finished.expect_code(0);
-    let record = origin.request_log();
-    record.expect_no_duplicates();
-    record.expect_none_under("/private/");
-    record.expect_polite(Duration::from_millis(50));
-    assert_eq!(record.paths().len(), 30 * 4);
+    let requests = origin.request_log();
+    requests.expect_no_duplicates();
+    requests.expect_none_under("/private/");
+    requests.expect_polite(Duration::from_millis(50));
+    assert_eq!(requests.paths().len(), 30 * 4);
 }
 
 #[test]
@@ -112,9 +112,9 @@ fn the_default_scope_is_the_host() {
     });
     let (_folder, finished) = crawl_site(&[&origin.url(0, "/p/0")]);
     finished.expect_code(0);
-    let record = origin.request_log();
-    assert!(record.0.iter().all(|hit| hit.host == Site::host(0)), "{record:?}");
-    assert_eq!(record.paths().len(), 3);
+    let requests = origin.request_log();
+    assert!(requests.0.iter().all(|hit| hit.host == Site::host(0)), "{requests:?}");
+    assert_eq!(requests.paths().len(), 3);
 }
 
 #[test]
@@ -122,9 +122,9 @@ fn a_prefix_scope_stays_below_the_seeds_path() {
     let origin = Origin::serve(Site { pages: 5, ..Site::default() });
     let (_folder, finished) = crawl_site(&[&origin.url(0, "/p/0"), "--scope", "prefix"]);
     finished.expect_code(0);
-    let record = origin.request_log();
-    record.expect_none_under("/private/");
-    assert_eq!(record.paths().len(), 5);
+    let requests = origin.request_log();
+    requests.expect_none_under("/private/");
+    assert_eq!(requests.paths().len(), 5);
 }
 
 #[test]
@@ -133,15 +133,15 @@ fn pages_that_robots_txt_forbids_are_neither_fetched_nor_failed() {
     let origin = Origin::serve(Site { pages: 12, robots: Some(robots), ..Site::default() });
     let (folder, finished) = crawl_site(&[&origin.url(0, "/p/0")]);
     finished.expect_code(0);
-    let record = origin.request_log();
-    record.expect_none_under("/private/");
+    let requests = origin.request_log();
+    requests.expect_none_under("/private/");
     // Page 1 is forbidden, so 3, 4 and the pages below are not found; page 11 is below page 5.
-    let mut paths: Vec<_> = record.distinct_pages().into_iter().map(|(_, path)| path).collect();
+    let mut paths: Vec<_> = requests.distinct_pages().into_iter().map(|(_, path)| path).collect();
     paths.sort_unstable();
     assert_eq!(paths, ["/p/0", "/p/11", "/p/2", "/p/5", "/p/6"]);
-    let first = &record.0[0];
+    let first = &requests.0[0];
     assert_eq!(first.path, "/robots.txt");
-    assert_eq!(record.0.iter().filter(|hit| hit.path == "/robots.txt").count(), 1);
+    assert_eq!(requests.0.iter().filter(|hit| hit.path == "/robots.txt").count(), 1);
     let forbidden =
         query_pages(folder.path(), "select count(*) from pages where outcome = 'robots'");
     assert_ne!(forbidden, ["0"]);
@@ -164,10 +164,10 @@ fn redirects_and_their_targets_are_fetched_once() {
     let (_folder, finished) =
         crawl_site(&[&origin.url(0, "/redirect/0"), &origin.url(0, "/redirect/2")]);
     finished.expect_code(0);
-    let record = origin.request_log();
-    record.expect_no_duplicates();
-    record.expect_polite(Duration::ZERO);
-    assert_eq!(record.paths().len(), 5);
+    let requests = origin.request_log();
+    requests.expect_no_duplicates();
+    requests.expect_polite(Duration::ZERO);
+    assert_eq!(requests.paths().len(), 5);
 }
 
 #[test]
@@ -267,8 +267,8 @@ fn an_interrupted_crawl_exits_with_code_130() {
         tidings_command(folder.path(), ["crawl", "--allow-private", &origin.url(0, "/p/0")]);
     let crawl = Process::start(&mut { crawl });
     origin.wait_for_hits(10);
-    let ended = crawl.signal_and_finish("INT").expect_code(130);
-    assert!(ended.stderr().contains("interrupted"), "{}", ended.stderr());
+    let output = crawl.signal_and_finish("INT").expect_code(130);
+    assert!(output.stderr().contains("interrupted"), "{}", output.stderr());
 }
 
 #[test]
@@ -296,8 +296,8 @@ fn an_interrupted_crawl_resumes() {
     let pages = "select count(distinct url) from pages where status = 200";
     assert_eq!(query_pages(folder.path(), pages), [PAGES.to_string()]);
     // Only requests that were in flight at an interruption are repeated.
-    let record = origin.request_log();
-    let paths = record.paths();
+    let requests = origin.request_log();
+    let paths = requests.paths();
     let again = paths.len() - paths.iter().collect::<BTreeSet<_>>().len();
     assert!(again <= 6, "{again} requests were repeated: {paths:?}");
     assert!(!folder.path().join("tidings-data/crawls").read_dir().unwrap().any(|_| true));
@@ -408,8 +408,8 @@ fn patterns_filter_links_but_not_seeds() {
     let (_folder, finished) = crawl_site(&[&[&*seeds[0], &*seeds[1]], &patterns[..]].concat());
     finished.expect_code(0);
     // Pages 5 and 6 are below 2, and 11 to 14 below those; 9 is below 4.
-    let record = origin.request_log();
-    let mut paths: Vec<_> = record.distinct_pages().into_iter().map(|(_, path)| path).collect();
+    let requests = origin.request_log();
+    let mut paths: Vec<_> = requests.distinct_pages().into_iter().map(|(_, path)| path).collect();
     paths.retain(|path| path.starts_with("/p"));
     paths.sort_unstable();
     assert_eq!(paths, ["/p/0", "/p/1", "/p/10", "/p/3", "/p/4", "/p/7", "/p/8"]);
@@ -427,13 +427,13 @@ fn a_header_for_one_origin_is_sent_to_no_other() {
     let seeds = [origin.url(0, "/p/0"), origin.url(0, "/away")];
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("config.toml"), format!("header = ['{header}']\n")).unwrap();
-    for words in [&["--header", &*header], &["--config", "config.toml"]] {
+    for arguments in [&["--header", &*header], &["--config", "config.toml"]] {
         let before = origin.request_count();
         let job = ["crawl", "--allow-private", &seeds[0], &seeds[1]];
-        run_tidings(folder.path(), &[&job[..], words].concat()).expect_code(0);
-        let record = origin.request_log();
+        run_tidings(folder.path(), &[&job[..], arguments].concat()).expect_code(0);
+        let requests = origin.request_log();
         let (first, second): (Vec<_>, Vec<_>) =
-            record.0[before..].iter().partition(|hit| hit.host == Site::host(0));
+            requests.0[before..].iter().partition(|hit| hit.host == Site::host(0));
         assert!(first.iter().all(|hit| hit.header("Authorization") == Some(SECRET)), "{first:#?}");
         assert!(second.iter().any(|hit| hit.path == "/p/2"), "{second:#?}");
         assert!(second.iter().all(|hit| !hit.head.contains("for the first")), "{second:#?}");
@@ -447,12 +447,13 @@ fn seeds_are_read_from_a_file_or_standard_input() {
     let folder = TempDir::new().unwrap();
     let seeds: String = (0..3).map(|host| origin.url(host, "/p/0") + "\n").collect();
     fs::write(folder.path().join("seeds"), format!("# three\n\n{seeds}")).unwrap();
-    let words = ["crawl", "--allow-private", "--seeds", "seeds", "--max-per-host", "4"];
-    run_tidings(folder.path(), &[&words[..], &[&origin.url(3, "/p/0")]].concat()).expect_code(0);
-    let record = origin.request_log();
+    let arguments = ["crawl", "--allow-private", "--seeds", "seeds", "--max-per-host", "4"];
+    run_tidings(folder.path(), &[&arguments[..], &[&origin.url(3, "/p/0")]].concat())
+        .expect_code(0);
+    let requests = origin.request_log();
     for host in 0..4 {
-        let pages = record.0.iter().filter(|hit| hit.host == Site::host(host));
-        assert_eq!(pages.filter(|hit| hit.path.starts_with("/p/")).count(), 4, "{record:?}");
+        let pages = requests.0.iter().filter(|hit| hit.host == Site::host(host));
+        assert_eq!(pages.filter(|hit| hit.path.starts_with("/p/")).count(), 4, "{requests:?}");
     }
     // Another crawl with the same seeds from standard input.
     let mut piped = tidings_command(
@@ -482,17 +483,17 @@ fn a_job_ends_at_its_time_limit() {
 
 #[test]
 fn crawling_other_sites_without_a_contact_warns() {
-    let warnings = |words: &[&str]| {
+    let warning_count = |arguments: &[&str]| {
         let folder = TempDir::new().unwrap();
-        let stderr = run_tidings(folder.path(), &[&["crawl"], words].concat()).stderr();
+        let stderr = run_tidings(folder.path(), &[&["crawl"], arguments].concat()).stderr();
         stderr.matches("--contact URL|MAIL").count()
     };
     // These addresses are private, so neither is requested.
     let other = ["http://10.255.255.1/", "http://10.255.255.2/"];
-    assert_eq!(warnings(&other), 1);
-    assert_eq!(warnings(&[&other[..], &["--contact", "me@example.org"]].concat()), 0);
-    assert_eq!(warnings(&[&other[..], &["--agent", "bot/1"]].concat()), 0);
-    assert_eq!(warnings(&["http://127.0.0.1:9/"]), 0);
+    assert_eq!(warning_count(&other), 1);
+    assert_eq!(warning_count(&[&other[..], &["--contact", "me@example.org"]].concat()), 0);
+    assert_eq!(warning_count(&[&other[..], &["--agent", "bot/1"]].concat()), 0);
+    assert_eq!(warning_count(&["http://127.0.0.1:9/"]), 0);
 }
 
 #[test]

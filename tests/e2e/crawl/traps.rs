@@ -72,10 +72,10 @@ fn the_crawl_of_an_endless_site_ends_with_its_archive_complete() {
     assert!(done.request("SUB job-done from=first").starts_with("+OK"));
     let finished = run_tidings(up.folder.path(), &["crawl", &origin.url(0, "/")]).expect_code(0);
 
-    let record = origin.request_log();
-    record.expect_no_duplicates();
+    let requests = origin.request_log();
+    requests.expect_no_duplicates();
     let requested =
-        |prefix: &str| record.page_requests().filter(|hit| hit.path.starts_with(prefix)).count();
+        |prefix: &str| requests.page_requests().filter(|hit| hit.path.starts_with(prefix)).count();
     // The current year and five more.
     assert_eq!(requested("/calendar/"), 6 * 12);
     // A path segment may occur three times.
@@ -114,17 +114,17 @@ fn trap_limits_are_configurable() {
         let origin = Origin::serve_with(Site::default(), move |hit| respond(hit, &sessions));
         let folder = TempDir::new().unwrap();
         let seed = origin.url(0, "/");
-        let words = [&["crawl", "--allow-private", "--quiet", &seed], flags].concat();
-        run_tidings(folder.path(), &words).expect_code(0);
+        let arguments = [&["crawl", "--allow-private", "--quiet", &seed], flags].concat();
+        run_tidings(folder.path(), &arguments).expect_code(0);
         let data = folder.path().join("tidings-data");
         let traps = "select distinct reason from pages where outcome = 'trap' order by reason";
         (origin, page_database::query(&data, traps).unwrap())
     };
     let limits = ["--max-url=60", "--max-segments=8", "--max-repeats=1", "--max-alike=10"];
     let (origin, traps) = requested(&limits);
-    let record = origin.request_log();
+    let requests = origin.request_log();
     let count =
-        |prefix: &str| record.page_requests().filter(|hit| hit.path.starts_with(prefix)).count();
+        |prefix: &str| requests.page_requests().filter(|hit| hit.path.starts_with(prefix)).count();
     assert_eq!(count("/shop/"), 1, "a URL with a session is too long");
     assert_eq!(count("/deep/"), 7);
     assert_eq!(count("/grow/"), 2);

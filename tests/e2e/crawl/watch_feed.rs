@@ -53,8 +53,8 @@ fn each_item_is_published_and_fetched_once() {
     });
     let feed = origin.url(0, "/feed");
     let server = Server::start_up(&["--allow-private"]);
-    let words = ["sub", "post-ready", "--from", "first", "--broker", &server.address_text()];
-    let sub = Process::start(&mut tidings_command(server.folder.path(), words));
+    let arguments = ["sub", "post-ready", "--from", "first", "--broker", &server.address_text()];
+    let sub = Process::start(&mut tidings_command(server.folder.path(), arguments));
     let bounds = ["--every", "1s", "--min", "200ms", "--max", "2s"];
     run_at(&server, &[&["watch-feed", &feed], &bounds[..]].concat()).expect_code(0);
     sub.wait_for_stdout_lines(2);

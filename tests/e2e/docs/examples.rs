@@ -42,8 +42,8 @@ fn bash_needs_no_other_program() {
         command.env("TIDINGS_BROKER", server.address_text()).env("PATH", "/nowhere");
         Process::start(&mut command)
     };
-    let ended = run(&["publish", "alone", "one", "two"]).finish().expect_code(0);
-    assert_eq!((ended.stdout(), ended.stderr()), (vec!["2 confirmed".to_owned()], String::new()));
+    let output = run(&["publish", "alone", "one", "two"]).finish().expect_code(0);
+    assert_eq!((output.stdout(), output.stderr()), (vec!["2 confirmed".to_owned()], String::new()));
     let listener = run(&["listen", "alone", "first"]);
     listener.wait_for_line_with("2 two");
 }
@@ -54,10 +54,10 @@ fn every_client_publishes_and_is_confirmed() {
     for of in EXAMPLE_CLIENTS {
         let topic = of.0;
         let events = ["http://a.example/ x=1", "two  words ", "+OK 9 9", "ünïcode \u{2028} *?"];
-        let ended =
+        let output =
             start_client(&server, of, &[&["publish", topic], &events[..]].concat()).finish();
-        assert_eq!(ended.stdout(), ["4 confirmed"], "{topic}: {}", ended.stderr());
-        ended.expect_code(0);
+        assert_eq!(output.stdout(), ["4 confirmed"], "{topic}: {}", output.stderr());
+        output.expect_code(0);
         let requested = format!("SUB {topic} from=first\nQUIT\n");
         let received = run_nc(server.address, requested);
         let payloads: Vec<_> = received

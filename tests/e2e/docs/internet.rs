@@ -85,8 +85,8 @@ impl TestMachines {
         let manager = root.join("tests/e2e/support/systemd.py");
         let (manager, units) = (manager.display(), at("units"));
         for name in ["systemctl", "journalctl"] {
-            let words = format!("exec python3 {manager} {name} {} \"$@\"", units.display());
-            fs::write(at("bin").join(name), format!("#!/bin/sh\n{words}\n")).unwrap();
+            let arguments = format!("exec python3 {manager} {name} {} \"$@\"", units.display());
+            fs::write(at("bin").join(name), format!("#!/bin/sh\n{arguments}\n")).unwrap();
             fs::set_permissions(at("bin").join(name), fs::Permissions::from_mode(0o755)).unwrap();
         }
         // Only root may create users and networks.
@@ -147,13 +147,13 @@ impl TestMachines {
         if shown.is_empty() {
             assert_eq!(line, format!("{done}0"), "{location}: {command}");
         }
-        let ended =
+        let output =
             self.shell.wait_for_lines_in_order(self.printed_lines, &[line], |expected, line| {
                 expected == line
             });
         let at = self.shell.wait_for_lines_in_order(self.printed_lines, shown, is_same_shape);
-        assert!(at <= ended, "{location}: {command} did not print {shown:#?}; later commands did");
-        self.printed_lines = ended;
+        assert!(at <= output, "{location}: {command} did not print {shown:#?}; later commands did");
+        self.printed_lines = output;
     }
 
     /// Writes a file as an editor on the broker's machine would: as root, and only into an existing

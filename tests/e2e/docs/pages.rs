@@ -181,17 +181,17 @@ fn expect_command_exists(folder: &Path, location: &str, command: &str) {
 
 /// Splits a command into words as a shell does; quotes of both kinds keep spaces.
 fn shell_words(command: &str) -> Vec<String> {
-    let (mut words, mut word, mut quote) = (Vec::new(), String::new(), None);
+    let (mut arguments, mut word, mut quote) = (Vec::new(), String::new(), None);
     for c in command.chars().chain([' ']) {
         match quote {
             Some(open) if c == open => quote = None,
             None if c == '\'' || c == '"' => quote = Some(c),
-            None if c.is_whitespace() => words.extend(Some(std::mem::take(&mut word))),
+            None if c.is_whitespace() => arguments.extend(Some(std::mem::take(&mut word))),
             _ => word.push(c),
         }
     }
-    words.retain(|word| !word.is_empty());
-    words
+    arguments.retain(|word| !word.is_empty());
+    arguments
 }
 
 /// Flags in text and tables: `--flag` must belong to any command, `tidings command .. --flag` to
@@ -203,9 +203,10 @@ fn every_flag_that_a_page_names_exists() {
     let mut flags = 0;
     for page in pages() {
         for code in inline_code(&page) {
-            let words: Vec<_> = code.split_whitespace().collect();
-            let command =
-                (1..=words.len().min(3)).rev().find_map(|n| helps.get(&words[..n].join(" ")));
+            let arguments: Vec<_> = code.split_whitespace().collect();
+            let command = (1..=arguments.len().min(3))
+                .rev()
+                .find_map(|n| helps.get(&arguments[..n].join(" ")));
             let known = match command {
                 Some(help) => long_flags(help).collect(),
                 None if code.starts_with("--") => all.clone(),
@@ -245,8 +246,8 @@ fn help_texts() -> BTreeMap<String, String> {
 
 /// The long flags in a text, without their values.
 fn long_flags(text: &str) -> impl Iterator<Item = &str> {
-    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
-    words.filter(|word| word.len() > 2 && word.starts_with("--"))
+    let arguments = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
+    arguments.filter(|word| word.len() > 2 && word.starts_with("--"))
 }
 
 /// Inline code of a page, outside of blocks.
@@ -372,12 +373,12 @@ impl PageShell {
             wait_until("the site to be served", || TcpStream::connect(("127.0.0.1", site)).ok());
         }
         self.bash.write(format!("echo '{done}'\n"));
-        let ended =
+        let output =
             self.bash.wait_for_lines_in_order(self.printed_lines, &[done], |expected, line| {
                 expected == line
             });
         self.bash.wait_for_lines_in_order(self.printed_lines, shown, is_same_shape);
-        self.printed_lines = ended;
+        self.printed_lines = output;
     }
 
     /// Waits until programs started so far have printed these lines.
@@ -418,9 +419,9 @@ fn run_session(block: &CodeBlock) {
     for (number, line) in (block.first_line..).zip(&block.lines) {
         let location = format!("PROTOCOL.md:{number}");
         if let Some(command) = line.strip_prefix("C: ") {
-            let words: Vec<_> =
+            let arguments: Vec<_> =
                 command.split(' ').map(|word| ids.get(word).map_or(word, String::as_str)).collect();
-            commands += &words.join(" ");
+            commands += &arguments.join(" ");
             commands.push('\n');
         } else if let Some(expected) = line.strip_prefix("B: ") {
             // One write, because responses of separate writes might not be combined.

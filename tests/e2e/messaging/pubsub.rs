@@ -134,8 +134,8 @@ fn a_killed_broker_fails_pub_with_the_confirmed_count() {
 /// The number before the word `confirmed`.
 #[track_caller]
 fn confirmed_count(text: &str) -> u64 {
-    let words: Vec<_> = text.split([' ', ';', ',']).collect();
-    let pairs = words.windows(2).filter(|pair| pair[1] == "confirmed");
+    let arguments: Vec<_> = text.split([' ', ';', ',']).collect();
+    let pairs = arguments.windows(2).filter(|pair| pair[1] == "confirmed");
     let number = pairs.filter_map(|pair| pair[0].parse().ok()).next_back();
     number.unwrap_or_else(|| panic!("no count of confirmations in {text}"))
 }
@@ -214,8 +214,8 @@ fn a_killed_sub_resumes_after_its_last_printed_event() {
     let server = Server::start_broker();
     let broker = server.address_text();
     let sub = |flags: &[&str]| {
-        let words = [&["sub", "t", "--as", "me", "--broker", &broker], flags].concat();
-        Process::start(&mut tidings_command(server.folder.path(), words))
+        let arguments = [&["sub", "t", "--as", "me", "--broker", &broker], flags].concat();
+        Process::start(&mut tidings_command(server.folder.path(), arguments))
     };
     let mut client = LineConnection::connect_client(server.address);
     for n in 1..=3 {
@@ -249,10 +249,10 @@ fn a_durable_cursor_survives_a_broker_crash() {
     publisher.finish().expect_code(0);
     let sub = |server: &Server, from: u64, to: u64| {
         let count = (to - from + 1).to_string();
-        let words = ["sub", "t", "--as", "me", "--from", "first", "--count", &count];
+        let arguments = ["sub", "t", "--as", "me", "--from", "first", "--count", &count];
         let output = run_tidings(
             server.folder.path(),
-            &[&words[..], &["--broker", &server.address_text()]].concat(),
+            &[&arguments[..], &["--broker", &server.address_text()]].concat(),
         );
         let numbers = (from..=to).map(|n| n.to_string());
         assert!(output.expect_code(0).stdout().into_iter().eq(numbers), "{from} to {to}");
@@ -266,14 +266,14 @@ fn a_durable_cursor_survives_a_broker_crash() {
 fn a_durable_cursor_has_one_subscriber_until_a_takeover() {
     let server = Server::start_broker();
     let broker = server.address_text();
-    let words = ["sub", "t", "--as", "me", "--broker", &broker];
-    let first = Process::start(&mut tidings_command(server.folder.path(), words));
+    let arguments = ["sub", "t", "--as", "me", "--broker", &broker];
+    let first = Process::start(&mut tidings_command(server.folder.path(), arguments));
     let mut client = LineConnection::connect_client(server.address);
     client.request("PUB t one");
     wait_for_cursor(&server, " held=yes ");
-    let second = run_tidings(server.folder.path(), &words).expect_code(1);
+    let second = run_tidings(server.folder.path(), &arguments).expect_code(1);
     assert!(second.stderr().contains("uses cursor me"), "{}", second.stderr());
-    let takes = [&words[..], &["--takeover"]].concat();
+    let takes = [&arguments[..], &["--takeover"]].concat();
     let third = Process::start(&mut tidings_command(server.folder.path(), takes));
     let output = first.finish().expect_code(1).stderr();
     assert!(output.contains("resume with --as me"), "{output}");

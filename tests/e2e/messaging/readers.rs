@@ -185,6 +185,6 @@ fn stalled_subscribers_cost_no_memory_and_lose_nothing() {
     for subscriber in reading.iter_mut().chain(&mut stalled[..24]) {
         subscriber.read_and_check(&events, events.len());
     }
-    let ended = server.process.signal_and_finish("TERM").expect_code(0);
-    assert!(ended.elapsed < Duration::from_secs(5), "{:?}", ended.elapsed);
+    let output = server.process.signal_and_finish("TERM").expect_code(0);
+    assert!(output.elapsed < Duration::from_secs(5), "{:?}", output.elapsed);
 }

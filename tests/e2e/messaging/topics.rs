@@ -13,17 +13,17 @@ use crate::support::process::{Process, ProcessOutput, Server, run_tidings, tidin
 
 /// Runs `tidings topic <words>` against this broker.
 #[track_caller]
-fn run_topic(server: &Server, words: &[&str]) -> ProcessOutput {
+fn run_topic(server: &Server, arguments: &[&str]) -> ProcessOutput {
     run_tidings(
         server.folder.path(),
-        &[&["topic"], words, &["--broker", &server.address_text()]].concat(),
+        &[&["topic"], arguments, &["--broker", &server.address_text()]].concat(),
     )
 }
 
 /// The JSON objects that it prints, one on each line.
 #[track_caller]
-fn run_topic_json(server: &Server, words: &[&str], code: i32) -> Vec<Value> {
-    let lines = run_topic(server, &[words, &["--json"]].concat()).expect_code(code).stdout();
+fn run_topic_json(server: &Server, arguments: &[&str], code: i32) -> Vec<Value> {
+    let lines = run_topic(server, &[arguments, &["--json"]].concat()).expect_code(code).stdout();
     lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
@@ -221,8 +221,8 @@ fn a_publisher_survives_a_broker_restart_without_duplicates() {
     publisher.write(lines(2000).collect::<String>());
     publisher.wait_for_line_with("unconfirmed, reconnecting for up to 30s");
     let broker = restart_broker(&data, &address);
-    let ended = publisher.finish().expect_code(0);
-    assert!(ended.stderr().contains("4,000 confirmed"), "{}", ended.stderr());
+    let output = publisher.finish().expect_code(0);
+    assert!(output.stderr().contains("4,000 confirmed"), "{}", output.stderr());
 
     let mut client = LineConnection::connect_client(address.parse().unwrap());
     client.request("PUB t the end");
@@ -278,9 +278,9 @@ fn a_publisher_stops_retrying_and_reports_confirmed_events() {
         send("-ERR full n=2 no room\r\n+OK 1 1\r\n");
     });
     let folder = TempDir::new().unwrap();
-    let words = ["pub", "t", "one", "two", "three", "--retry", "200ms", "--broker", &address];
-    let ended = run_tidings(folder.path(), &words).expect_code(1);
-    let stderr = ended.stderr();
+    let arguments = ["pub", "t", "one", "two", "three", "--retry", "200ms", "--broker", &address];
+    let output = run_tidings(folder.path(), &arguments).expect_code(1);
+    let stderr = output.stderr();
     for part in ["1 event unconfirmed", "no connection within 200ms", "1 confirmed", "line 3 is"] {
         assert!(stderr.contains(part), "{part} in {stderr}");
     }
@@ -295,8 +295,8 @@ fn ids_are_added_only_for_retries() {
         .expect_code(0);
     run_tidings(folder, &["pub", "t", "/a id=mine", "text", "/b", "--broker", &address])
         .expect_code(0);
-    let words = ["sub", "t", "--from", "first", "--count", "5", "--broker", &address];
-    let stored = run_tidings(folder, &words).expect_code(0).stdout();
+    let arguments = ["sub", "t", "--from", "first", "--count", "5", "--broker", &address];
+    let stored = run_tidings(folder, &arguments).expect_code(0).stdout();
     assert_eq!(stored[..4], ["/a", "text", "/a id=mine", "text"]);
     assert!(stored[4].starts_with("/b id=") && stored[4].ends_with("-3"), "{stored:?}");
 }
@@ -306,14 +306,14 @@ fn possible_duplicates_without_an_id_are_reported() {
     // This broker receives two events and closes without a response.
     let address = start_stub_broker(|lines, _send| assert_eq!(lines.take(2).count(), 2));
     let folder = TempDir::new().unwrap();
-    let words = ["pub", "t", "just text", "/a/path", "--broker", &address];
-    let publisher = Process::start(&mut tidings_command(folder.path(), words));
+    let arguments = ["pub", "t", "just text", "/a/path", "--broker", &address];
+    let publisher = Process::start(&mut tidings_command(folder.path(), arguments));
     publisher.wait_for_line_with("2 events unconfirmed");
     let _broker = restart_broker(&folder, &address);
     let notice = publisher.wait_for_line_with("reconnected");
     assert!(notice.contains("sending 2 events; 1 without an id may be stored twice"), "{notice}");
-    let ended = publisher.finish().expect_code(0);
-    assert!(ended.stderr().contains("2 confirmed"), "{}", ended.stderr());
+    let output = publisher.finish().expect_code(0);
+    assert!(output.stderr().contains("2 confirmed"), "{}", output.stderr());
 }
 
 #[test]

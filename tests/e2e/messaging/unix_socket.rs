@@ -34,11 +34,11 @@ fn the_unix_socket_carries_the_line_protocol() {
     // The kernel identifies the peer.
     let uid = rustix::process::getuid().as_raw();
     server.process.wait_for_line_with(&format!("peer=unix:uid={uid},pid={}", nearby.id()));
-    let words = ["broker", "--listen", "127.0.0.1:0", "--data", "other", "--unix", "the.sock"];
-    let stderr = run_tidings(server.folder.path(), &words).expect_code(1).stderr();
+    let arguments = ["broker", "--listen", "127.0.0.1:0", "--data", "other", "--unix", "the.sock"];
+    let stderr = run_tidings(server.folder.path(), &arguments).expect_code(1).stderr();
     assert!(stderr.contains("the.sock is in use"), "{stderr}");
-    let stderr = run_tidings(server.folder.path(), &["topic", "ls", "--broker", "unix:none"]);
-    assert!(stderr.expect_code(1).stderr().contains("cannot connect to unix:none: "));
+    let output = run_tidings(server.folder.path(), &["topic", "ls", "--broker", "unix:none"]);
+    assert!(output.expect_code(1).stderr().contains("cannot connect to unix:none: "));
     server.process.signal_and_finish("TERM").expect_code(0);
     assert!(!socket.exists());
 }
@@ -52,8 +52,8 @@ fn a_stale_socket_is_replaced_but_a_file_is_kept() {
     assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o660);
     fs::write(server.folder.path().join("file"), "precious").unwrap();
     let start = |path: &str| {
-        let words = ["broker", "--listen", "127.0.0.1:0", "--data", "other", "--unix", path];
-        run_tidings(server.folder.path(), &words)
+        let arguments = ["broker", "--listen", "127.0.0.1:0", "--data", "other", "--unix", path];
+        run_tidings(server.folder.path(), &arguments)
     };
     let stderr = start("file").expect_code(1).stderr();
     assert!(stderr.contains("something that is no socket is there"), "{stderr}");

@@ -10,11 +10,11 @@ use crate::support::process::{Server, run_tidings};
 #[track_caller]
 fn run_bench(arguments: &[&str]) -> Value {
     let folder = TempDir::new().unwrap();
-    let ended =
+    let output =
         run_tidings(folder.path(), &[&["bench"], arguments, &["--json"]].concat()).expect_code(0);
     let left = std::fs::read_dir(folder.path()).unwrap().count();
     assert_eq!(left, 0, "the benchmark left files behind");
-    serde_json::from_str(&ended.stdout().join("")).unwrap()
+    serde_json::from_str(&output.stdout().join("")).unwrap()
 }
 
 /// Checks that the figures exist, each with one value for each run.
@@ -36,8 +36,8 @@ fn fan_out_and_fan_in_count_deliveries() {
     let out = run_bench(
         &[&["fan-out", "--subscribers", "3", "--window", "100"], &SHORT_RUN[..]].concat(),
     );
-    let few = ["fan-in", "--publishers", "3", "--subscribers", "2", "--window", "100"];
-    let into = run_bench(&[&few, &SHORT_RUN[..], &MEMORY_SYNC].concat());
+    let flags = ["fan-in", "--publishers", "3", "--subscribers", "2", "--window", "100"];
+    let into = run_bench(&[&flags, &SHORT_RUN[..], &MEMORY_SYNC].concat());
     for measured in [&out, &into] {
         expect_figures(measured, &["deliveries_per_second", "publishes_per_second"]);
         expect_figures(measured, &["broker_cpu_us_per_1000_deliveries"]);
@@ -49,9 +49,9 @@ fn fan_out_and_fan_in_count_deliveries() {
 
 #[test]
 fn fan_out_compares_tls_and_tokens_with_plain_text() {
-    let few = ["fan-out", "--subscribers", "3", "--window", "100"];
-    let tokens = run_bench(&[&few, &SHORT_RUN[..], &["--tokens"]].concat());
-    let both = run_bench(&[&few, &SHORT_RUN[..], &["--tls", "--tokens"]].concat());
+    let flags = ["fan-out", "--subscribers", "3", "--window", "100"];
+    let tokens = run_bench(&[&flags, &SHORT_RUN[..], &["--tokens"]].concat());
+    let both = run_bench(&[&flags, &SHORT_RUN[..], &["--tls", "--tokens"]].concat());
     for measured in [&tokens, &both] {
         expect_figures(measured, &["deliveries_per_second", "plain_deliveries_per_second"]);
         expect_figures(measured, &["of_plain", "of_plain_by_cpu", "broker_cpus"]);
@@ -62,17 +62,17 @@ fn fan_out_compares_tls_and_tokens_with_plain_text() {
 
 #[test]
 fn latency_reports_quantiles() {
-    let few = ["latency", "--rate", "100", "--subscribers", "2"];
-    let measured = run_bench(&[&few, &SHORT_RUN[..], &MEMORY_SYNC].concat());
+    let flags = ["latency", "--rate", "100", "--subscribers", "2"];
+    let measured = run_bench(&[&flags, &SHORT_RUN[..], &MEMORY_SYNC].concat());
     expect_figures(&measured, &["p50_us", "p99_us", "p999_us", "max_us"]);
     expect_figures(&measured, &["broker_cpu_us_per_delivery", "broker_peak_mib"]);
 }
 
 #[test]
 fn idle_reports_memory_and_delivery_time() {
-    let few = ["idle", "--subscribers", "20", "--events", "2"];
+    let flags = ["idle", "--subscribers", "20", "--events", "2"];
     for guard in [&[][..], &["--tls"], &["--tokens"]] {
-        let measured = run_bench(&[&few, &MEMORY_SYNC[..], guard].concat());
+        let measured = run_bench(&[&flags, &MEMORY_SYNC[..], guard].concat());
         expect_figures(&measured, &["kib_per_subscriber", "to_all_ms", "broker_cpu_ms_per_event"]);
         assert_eq!(measured["tls"], guard.contains(&"--tls"));
     }
@@ -80,17 +80,17 @@ fn idle_reports_memory_and_delivery_time() {
 
 #[test]
 fn publish_counts_confirmations() {
-    let few = ["publish", "--publishers", "2", "--window", "100"];
-    let measured = run_bench(&[&few, &SHORT_RUN[..], &MEMORY_SYNC].concat());
+    let flags = ["publish", "--publishers", "2", "--window", "100"];
+    let measured = run_bench(&[&flags, &SHORT_RUN[..], &MEMORY_SYNC].concat());
     expect_figures(&measured, &["confirmed_per_second", "broker_cpu_us_per_1000_publishes"]);
     assert!(measured["bare_loop_per_second"].is_null(), "no bare loop without syncs: {measured}");
 }
 
 #[test]
 fn queue_acknowledges_every_task_once() {
-    let few = ["queue", "--workers", "3", "--keys", "50", "--credit", "10", "--window", "200"];
-    let durable = run_bench(&[&few, &SHORT_RUN[..]].concat());
-    let bare = run_bench(&[&few, &SHORT_RUN[..], &MEMORY_SYNC, &["--size", "33"]].concat());
+    let flags = ["queue", "--workers", "3", "--keys", "50", "--credit", "10", "--window", "200"];
+    let durable = run_bench(&[&flags, &SHORT_RUN[..]].concat());
+    let bare = run_bench(&[&flags, &SHORT_RUN[..], &MEMORY_SYNC, &["--size", "33"]].concat());
     for measured in [&durable, &bare] {
         expect_figures(measured, &["tasks_per_second", "broker_cpu_us_per_task"]);
         expect_figures(measured, &COST_KEYS);
@@ -102,8 +102,8 @@ fn queue_acknowledges_every_task_once() {
 #[test]
 fn a_task_too_short_for_a_url_is_rejected() {
     let folder = TempDir::new().unwrap();
-    let ended = run_tidings(folder.path(), &["bench", "queue", "--size", "32"]).expect_code(1);
-    assert!(ended.stderr().contains("a URL of at least 33 bytes"), "{}", ended.stderr());
+    let output = run_tidings(folder.path(), &["bench", "queue", "--size", "32"]).expect_code(1);
+    assert!(output.stderr().contains("a URL of at least 33 bytes"), "{}", output.stderr());
 }
 
 #[test]
@@ -117,8 +117,8 @@ fn frontier_reports_the_cost_of_waiting_urls_and_of_a_restart() {
 
 #[test]
 fn frontier_respects_its_link_rate() {
-    let few = ["--urls", "20000", "--hosts", "100", "--links", "100", "--rate", "20000"];
-    let measured = run_bench(&[&["frontier"], &few[..]].concat());
+    let flags = ["--urls", "20000", "--hosts", "100", "--links", "100", "--rate", "20000"];
+    let measured = run_bench(&[&["frontier"], &flags[..]].concat());
     let rate = measured["links_per_second"]["p50"].as_f64().unwrap();
     // The first page of links exists at the start.
     assert!(rate < 20_500.0, "{measured}");
@@ -126,8 +126,8 @@ fn frontier_respects_its_link_rate() {
 
 #[test]
 fn replay_reads_retained_events() {
-    let few = ["replay", "--events", "2000", "--runs", "2"];
-    let measured = run_bench(&[&few, &MEMORY_SYNC[..]].concat());
+    let flags = ["replay", "--events", "2000", "--runs", "2"];
+    let measured = run_bench(&[&flags, &MEMORY_SYNC[..]].concat());
     expect_figures(&measured, &["replayed_per_second", "broker_peak_mib"]);
 }
 
@@ -139,8 +139,8 @@ fn connect_counts_connection_cycles() {
 
 #[test]
 fn a_stalled_subscriber_misses_nothing_silently() {
-    let few = ["stalled", "--subscribers", "3", "--window", "1000", "--seconds", "1"];
-    let measured = run_bench(&[&few, &MEMORY_SYNC[..]].concat());
+    let flags = ["stalled", "--subscribers", "3", "--window", "1000", "--seconds", "1"];
+    let measured = run_bench(&[&flags, &MEMORY_SYNC[..]].concat());
     expect_figures(&measured, &["others_kept", "stalled_missed_events", "broker_grown_mib"]);
     let end = measured["stalled_end"].as_str().unwrap();
     assert!(["everything", "told what is gone"].contains(&end), "{measured}");
@@ -150,8 +150,8 @@ fn a_stalled_subscriber_misses_nothing_silently() {
 fn a_running_broker_is_measured_from_outside() {
     let server = Server::start_broker();
     let address = server.address.to_string();
-    let few = ["fan-out", "--subscribers", "2", "--window", "100", "--broker", &address];
-    let measured = run_bench(&[&few, &SHORT_RUN[..]].concat());
+    let flags = ["fan-out", "--subscribers", "2", "--window", "100", "--broker", &address];
+    let measured = run_bench(&[&flags, &SHORT_RUN[..]].concat());
     expect_figures(&measured, &["deliveries_per_second"]);
     assert!(measured["broker_cpus"].is_null(), "the process is unknown: {measured}");
 }
@@ -164,17 +164,17 @@ fn disk_benchmarks_reject_a_memory_file_system() {
         return;
     }
     let folder = TempDir::new_in("/dev/shm").unwrap();
-    let ended =
+    let output =
         run_tidings(folder.path(), &["bench", "publish", "--sync", "always"]).expect_code(1);
-    assert!(ended.stderr().contains("tmpfs"), "{}", ended.stderr());
+    assert!(output.stderr().contains("tmpfs"), "{}", output.stderr());
 }
 
 #[test]
 fn the_table_names_the_measurement() {
     let folder = TempDir::new().unwrap();
-    let few = ["bench", "fan-out", "--subscribers", "2", "--window", "100"];
-    let ended = run_tidings(folder.path(), &[&few, &SHORT_RUN[..]].concat()).expect_code(0);
-    let lines = ended.stdout();
+    let flags = ["bench", "fan-out", "--subscribers", "2", "--window", "100"];
+    let output = run_tidings(folder.path(), &[&flags, &SHORT_RUN[..]].concat()).expect_code(0);
+    let lines = output.stdout();
     assert!(
         lines[0].starts_with("fan-out, a broker of its own: 1 publisher to 2 subs"),
         "{lines:?}"

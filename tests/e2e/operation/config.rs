@@ -10,8 +10,8 @@ use crate::support::process::{Process, ProcessOutput, Server, tidings_command};
 
 /// Runs `tidings config WORDS` in this folder with these environment variables.
 #[track_caller]
-fn run_config(folder: &Path, words: &[&str], environment: &[(&str, &str)]) -> ProcessOutput {
-    let mut command = tidings_command(folder, [&["config"], words].concat());
+fn run_config(folder: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> ProcessOutput {
+    let mut command = tidings_command(folder, [&["config"], arguments].concat());
     command.env_remove("TIDINGS_HTTP").envs(environment.iter().copied());
     Process::start(&mut command).finish()
 }
@@ -27,9 +27,9 @@ fn every_mistake_is_reported_with_its_position() {
         ("TIDINGS_LISTN", "1"),
         ("TIDINGS_LOG", "=="),
     ];
-    let ended = run_config(folder.path(), &["check", "--config", "c.toml"], &environment);
-    let ended = ended.expect_code(2);
-    let stderr = ended.stderr();
+    let output = run_config(folder.path(), &["check", "--config", "c.toml"], &environment);
+    let output = output.expect_code(2);
+    let stderr = output.stderr();
     for position in [
         "c.toml:1:1: unknown key `lissen`",
         "c.toml:2:9: `delay`: ",
@@ -44,22 +44,22 @@ fn every_mistake_is_reported_with_its_position() {
         assert_eq!(found, 1, "{position} in {stderr}");
     }
     assert_eq!(stderr.lines().count(), 8, "{stderr}");
-    assert!(ended.stdout().is_empty(), "{ended:?}");
+    assert!(output.stdout().is_empty(), "{output:?}");
 }
 
 #[test]
 fn a_valid_configuration_is_reported_in_one_line() {
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("c.toml"), "delay = '2s'\n[crawl]\ndepth = 3\n").unwrap();
-    let ended = run_config(folder.path(), &["check", "--config", "c.toml"], &[]).expect_code(0);
-    assert_eq!(ended.stdout(), ["c.toml: valid for tidings up, 2 keys"]);
-    assert_eq!(ended.stderr(), "");
-    let ended = run_config(folder.path(), &["check", "topic", "create"], &[]).expect_code(0);
+    let output = run_config(folder.path(), &["check", "--config", "c.toml"], &[]).expect_code(0);
+    assert_eq!(output.stdout(), ["c.toml: valid for tidings up, 2 keys"]);
+    assert_eq!(output.stderr(), "");
+    let output = run_config(folder.path(), &["check", "topic", "create"], &[]).expect_code(0);
     let expected = "no configuration file; the environment is valid for tidings topic create";
-    assert_eq!(ended.stdout(), [expected]);
-    for wrong in [&["check", "nonsense"][..], &["show", "zmq"], &["check", "--config", "none"]] {
-        let ended = run_config(folder.path(), wrong, &[]).expect_code(2);
-        assert_eq!(ended.stderr().lines().count(), 1, "{ended:?}");
+    assert_eq!(output.stdout(), [expected]);
+    for invalid in [&["check", "nonsense"][..], &["show", "zmq"], &["check", "--config", "none"]] {
+        let output = run_config(folder.path(), invalid, &[]).expect_code(2);
+        assert_eq!(output.stderr().lines().count(), 1, "{output:?}");
     }
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing was started");
 }
@@ -71,18 +71,18 @@ fn conflicting_settings_are_reported() {
                 url = { field = 'u' }\nprefixes = ['http://a.example/']\n";
     fs::write(folder.path().join("c.toml"), hook).unwrap();
     let check = ["check", "broker", "--config", "c.toml"];
-    let ended = run_config(folder.path(), &check, &[]).expect_code(2);
-    assert!(ended.stderr().contains("HOOK_SECRET"), "{ended:?}");
-    let ended = run_config(folder.path(), &check, &[("HOOK_SECRET", "hush")]).expect_code(2);
-    let stderr = ended.stderr();
+    let output = run_config(folder.path(), &check, &[]).expect_code(2);
+    assert!(output.stderr().contains("HOOK_SECRET"), "{output:?}");
+    let output = run_config(folder.path(), &check, &[("HOOK_SECRET", "hush")]).expect_code(2);
+    let stderr = output.stderr();
     assert!(
         stderr.contains("a secret of 4 bytes can be guessed") && !stderr.contains("hush"),
         "{stderr}"
     );
-    let ended =
+    let output =
         run_config(folder.path(), &check, &[("HOOK_SECRET", "hush, and let nobody hear it")])
             .expect_code(2);
-    assert!(ended.stderr().contains("--http off"), "{ended:?}");
+    assert!(output.stderr().contains("--http off"), "{output:?}");
     fs::write(folder.path().join("c.toml"), hook.replace("http = 'off'", "")).unwrap();
     run_config(folder.path(), &check, &[("HOOK_SECRET", "hush, and let nobody hear it")])
         .expect_code(0);
@@ -127,8 +127,8 @@ fn config_show_prints_an_equivalent_file() {
     fs::write(folder.path().join("secret"), "hush, and let nobody hear it").unwrap();
     let environment = [("TIDINGS_LISTEN", "127.0.0.1:7"), ("TIDINGS_QUIET", "yes")];
     let show = |file: &str, environment: &[(&str, &str)]| {
-        let words = ["show", "up", "--config", file];
-        run_config(folder.path(), &words, environment).expect_code(0).stdout()
+        let arguments = ["show", "up", "--config", file];
+        run_config(folder.path(), &arguments, environment).expect_code(0).stdout()
     };
     let first = show("c.toml", &environment);
     for line in [
@@ -170,12 +170,12 @@ fn config_show_output_is_valid_for_every_subcommand() {
     let folder = TempDir::new().unwrap();
     for names in ["broker", "crawl", "sub", "watch", "topic create", "bench fan-out", "bridge zmq"]
     {
-        let words: Vec<_> = ["show"].into_iter().chain(names.split(' ')).collect();
-        let shown = run_config(folder.path(), &words, &[]).expect_code(0).stdout();
+        let arguments: Vec<_> = ["show"].into_iter().chain(names.split(' ')).collect();
+        let shown = run_config(folder.path(), &arguments, &[]).expect_code(0).stdout();
         assert!(shown.contains(&format!("[{}]", names.replace(' ', "."))), "{shown:#?}");
         fs::write(folder.path().join("c.toml"), shown.join("\n")).unwrap();
-        let words: Vec<_> =
+        let arguments: Vec<_> =
             ["check", "--config", "c.toml"].into_iter().chain(names.split(' ')).collect();
-        run_config(folder.path(), &words, &[]).expect_code(0);
+        run_config(folder.path(), &arguments, &[]).expect_code(0);
     }
 }

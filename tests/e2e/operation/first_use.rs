@@ -16,9 +16,10 @@ fn stored_events_can_be_read_without_waiting_for_more() {
     for event in ["one", "two"] {
         assert!(publisher.request(&format!("PUB t {event}")).starts_with("+OK"));
     }
-    for words in [&["--from", "first", "--count", "5"][..], &["--from", "-2"], &["--from", "1"]] {
-        let words = [&["sub", "t", "--no-follow"], words].concat();
-        assert_eq!(run_at(&server, &words).expect_code(0).stdout(), ["one", "two"]);
+    for arguments in [&["--from", "first", "--count", "5"][..], &["--from", "-2"], &["--from", "1"]]
+    {
+        let arguments = [&["sub", "t", "--no-follow"], arguments].concat();
+        assert_eq!(run_at(&server, &arguments).expect_code(0).stdout(), ["one", "two"]);
     }
     let last = run_at(&server, &["sub", "t", "--from", "last", "--no-follow"]);
     assert_eq!(last.expect_code(0).stdout(), ["two"]);
@@ -26,8 +27,8 @@ fn stored_events_can_be_read_without_waiting_for_more() {
     assert!(beyond.expect_code(0).stdout().is_empty());
     // A durable cursor stops there as well, and continues from there.
     for expected in [&["one", "two"][..], &[]] {
-        let words = ["sub", "t", "--from", "first", "--as", "reader", "--no-follow"];
-        assert_eq!(run_at(&server, &words).expect_code(0).stdout(), expected);
+        let arguments = ["sub", "t", "--from", "first", "--as", "reader", "--no-follow"];
+        assert_eq!(run_at(&server, &arguments).expect_code(0).stdout(), expected);
     }
     run_at(&server, &["sub", "t", "--no-follow"]).expect_code(2);
 }

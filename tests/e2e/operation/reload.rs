@@ -48,27 +48,27 @@ const SCHEDULE_COMMAND: &str = "PUB new-url http://a.example/ every=1h id=1";
 #[test]
 fn reloadable_settings_change_while_connections_stay_open() {
     for subcommand in ["broker", "up"] {
-        let mut server = ConfiguredServer::start(subcommand, "log = 'info'\n");
-        server.wait_for_response(SCHEDULE_COMMAND, "+OK");
-        server.change_config("grant = ['line=prio']\nlog = 'info'\n");
-        server.wait_for_response(SCHEDULE_COMMAND, "-ERR denied");
-        let line = server.server.process.wait_for_line_with("configuration reloaded");
+        let mut configured = ConfiguredServer::start(subcommand, "log = 'info'\n");
+        configured.wait_for_response(SCHEDULE_COMMAND, "+OK");
+        configured.change_config("grant = ['line=prio']\nlog = 'info'\n");
+        configured.wait_for_response(SCHEDULE_COMMAND, "-ERR denied");
+        let line = configured.server.process.wait_for_line_with("configuration reloaded");
         assert!(line.contains(r#"["grant"]"#), "{line}");
 
         // An invalid file changes nothing, and the log names its position.
-        server.change_config("grant = ['line=every']\ndelay = 'soon'\n");
-        let line = server.server.process.wait_for_line_with("configuration not reloaded");
+        configured.change_config("grant = ['line=every']\ndelay = 'soon'\n");
+        let line = configured.server.process.wait_for_line_with("configuration not reloaded");
         assert!(line.contains("c.toml:2:9: `delay`"), "{line}");
-        assert!(server.connection.request(SCHEDULE_COMMAND).starts_with("-ERR denied"));
+        assert!(configured.connection.request(SCHEDULE_COMMAND).starts_with("-ERR denied"));
 
-        server.change_config("log-lines = true\n\n[broker]\nthreads = 1\n[up]\nthreads = 1\n");
-        server.wait_for_response(SCHEDULE_COMMAND, "+OK");
+        configured.change_config("log-lines = true\n\n[broker]\nthreads = 1\n[up]\nthreads = 1\n");
+        configured.wait_for_response(SCHEDULE_COMMAND, "+OK");
         let at = if subcommand == "broker" { 4 } else { 6 };
-        let line = server.server.process.wait_for_line_with("takes effect at the next start");
+        let line = configured.server.process.wait_for_line_with("takes effect at the next start");
         assert!(line.contains(&format!("`threads` changed in c.toml:{at}")), "{line}");
-        server.connection.send("PING once-more\n");
-        server.server.process.wait_for_line_with("once-more");
-        server.server.process.signal_and_finish("TERM").expect_code(0);
+        configured.connection.send("PING once-more\n");
+        configured.server.process.wait_for_line_with("once-more");
+        configured.server.process.signal_and_finish("TERM").expect_code(0);
     }
 }
 
@@ -76,53 +76,53 @@ fn reloadable_settings_change_while_connections_stay_open() {
 fn delay_and_webhooks_are_reloadable() {
     const HOOK: &str = "[[hook]]\nname = 'a'\nsecret-file = 'secret'\nsignature = 'github'\n\
                         url = { field = 'u' }\nprefixes = ['http://a.example/']\n";
-    let mut server = ConfiguredServer::start("broker", "delay = '2s'\n");
+    let mut configured = ConfiguredServer::start("broker", "delay = '2s'\n");
     let delay = |client: &mut LineConnection| client.request_lines("GROUP show crawlers").concat();
-    assert!(delay(&mut server.connection).contains("delay=2s"));
-    let secret = server.server.folder.path().join("secret");
+    assert!(delay(&mut configured.connection).contains("delay=2s"));
+    let secret = configured.server.folder.path().join("secret");
     fs::write(secret, "0123456789abcdef0123456789abcdef").unwrap();
-    server.change_config(&format!("delay = '3s'\n{HOOK}"));
+    configured.change_config(&format!("delay = '3s'\n{HOOK}"));
     wait_until("the new delay", || {
-        delay(&mut server.connection).contains("delay=3s").then_some(())
+        delay(&mut configured.connection).contains("delay=3s").then_some(())
     });
-    server.change_config(&format!("delay = '3s'\n{}", HOOK.replace("'secret'", "'none'")));
-    let line = server.server.process.wait_for_line_with("configuration not reloaded");
+    configured.change_config(&format!("delay = '3s'\n{}", HOOK.replace("'secret'", "'none'")));
+    let line = configured.server.process.wait_for_line_with("configuration not reloaded");
     assert!(line.contains("none"), "{line}");
-    server.change_config("");
+    configured.change_config("");
     wait_until("the usual delay", || {
-        delay(&mut server.connection).contains("delay=default").then_some(())
+        delay(&mut configured.connection).contains("delay=default").then_some(())
     });
 }
 
 #[test]
 fn limits_change_for_open_and_new_connections() {
     const COUNTED: &str = "log = 'info'\nlimit-loopback = true\n";
-    let mut server = ConfiguredServer::start("broker", COUNTED);
-    assert!(server.connection.request("SUB a").starts_with("+OK"));
-    let address = server.server.address;
+    let mut configured = ConfiguredServer::start("broker", COUNTED);
+    assert!(configured.connection.request("SUB a").starts_with("+OK"));
+    let address = configured.server.address;
     let greeting = || LineConnection::connect(address).read_line();
     assert!(greeting().starts_with("Connected."));
     let limited = "limit = ['source.connections=1', 'source.subscriptions=1']\n";
-    server.change_config(&format!("{COUNTED}{limited}"));
-    let line = server.server.process.wait_for_line_with("configuration reloaded");
+    configured.change_config(&format!("{COUNTED}{limited}"));
+    let line = configured.server.process.wait_for_line_with("configuration reloaded");
     assert!(line.contains(r#"["limit"]"#), "{line}");
     let rejected = "-ERR limit the address 127.0.0.1 has reached its limit of 1 connections";
     wait_until("no more connections", || greeting().starts_with(rejected).then_some(()));
     // An open connection keeps what it has, but gets no more.
-    let stderr = server.connection.request("SUB b");
+    let response = configured.connection.request("SUB b");
     assert!(
-        stderr.starts_with(
+        response.starts_with(
             "-ERR limit the address 127.0.0.1 has reached its limit of 1 subscriptions"
         ),
-        "{stderr}"
+        "{response}"
     );
-    server.change_config(&format!("{COUNTED}limit = ['source.subscriptions=none']\n"));
-    server.wait_for_response("SUB b", "+OK");
-    server.change_config(&format!("{COUNTED}{limited}"));
+    configured.change_config(&format!("{COUNTED}limit = ['source.subscriptions=none']\n"));
+    configured.wait_for_response("SUB b", "+OK");
+    configured.change_config(&format!("{COUNTED}{limited}"));
     wait_until("no more connections", || greeting().starts_with(rejected).then_some(()));
     // The limits stay set when loopback addresses are no longer counted.
-    server.change_config(&format!("log = 'info'\n{limited}"));
-    server.server.process.wait_for_line_with(r#"["limit-loopback"]"#);
+    configured.change_config(&format!("log = 'info'\n{limited}"));
+    configured.server.process.wait_for_line_with(r#"["limit-loopback"]"#);
     assert!(greeting().starts_with("Connected."));
 }
 

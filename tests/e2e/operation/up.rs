@@ -74,8 +74,8 @@ fn up_prints_its_address_its_data_directory_and_a_next_command() {
     let next = up.process.wait_for_line_with("nc -N ");
     assert!(next.contains(&format!("127.0.0.1 {}", up.address.port())), "{next}");
     up.process.wait_for_line_with("tidings-data");
-    let ended = up.process.signal_and_finish("TERM").expect_code(0);
-    assert!(ended.elapsed < STOP_TIME_MAX, "{:?}", ended.elapsed);
+    let output = up.process.signal_and_finish("TERM").expect_code(0);
+    assert!(output.elapsed < STOP_TIME_MAX, "{:?}", output.elapsed);
 }
 
 #[test]
@@ -88,8 +88,8 @@ fn up_stops_promptly_with_open_requests_and_peers() {
     }
     // Twenty for robots.txt, twenty that never get a response.
     origin.wait_for_hits(40);
-    let ended = up.process.signal_and_finish("INT").expect_code(0);
-    assert!(ended.elapsed < STOP_TIME_MAX, "{:?}", ended.elapsed);
+    let output = up.process.signal_and_finish("INT").expect_code(0);
+    assert!(output.elapsed < STOP_TIME_MAX, "{:?}", output.elapsed);
     peer.read_to_end();
 }
 
@@ -122,15 +122,18 @@ fn only_the_allowed_networks_are_fetched() {
 fn text_that_is_not_a_url_becomes_a_dead_letter() {
     let origin = Origin::serve(Site::default());
     let up = Server::start_up(&["--allow-private"]);
-    let mut letters = LineConnection::connect_client(up.address);
-    assert!(letters.request("SUB dead-letter from=first").starts_with("+OK"));
+    let mut subscriber = LineConnection::connect_client(up.address);
+    assert!(subscriber.request("SUB dead-letter from=first").starts_with("+OK"));
     let mut peer = LineConnection::connect_peer(up.address);
     run_nc(up.address, "no url at all\n");
     // The event itself is valid.
     assert_eq!(peer.read_line(), "no url at all");
-    let letter = letters.read_line();
-    assert!(letter.starts_with("MSG dead-letter 1 "), "{letter}");
-    assert!(letter.contains("no url at all") && letter.contains("reason"), "{letter}");
+    let dead_letter = subscriber.read_line();
+    assert!(dead_letter.starts_with("MSG dead-letter 1 "), "{dead_letter}");
+    assert!(
+        dead_letter.contains("no url at all") && dead_letter.contains("reason"),
+        "{dead_letter}"
+    );
     // The crawler continues.
     let url = origin.url(0, "/p/0");
     run_nc(up.address, &url);

@@ -75,8 +75,8 @@ fn a_group_is_purged_and_deleted() {
     run_at(&server, &["group", "purge", "crawlers"]).expect_code(0);
     assert!(list_tasks(&server, &[]).is_empty());
     run_at(&server, &["group", "create", "thumbs", "topics=file-ready", "key=none"]).expect_code(0);
-    let gone = run_at(&server, &["group", "delete", "thumbs"]).expect_code(0);
-    assert_eq!(gone.stdout(), ["deleted thumbs"]);
+    let deleted = run_at(&server, &["group", "delete", "thumbs"]).expect_code(0);
+    assert_eq!(deleted.stdout(), ["deleted thumbs"]);
     run_at(&server, &["group", "show", "thumbs"]).expect_code(1);
     run_at(&server, &["group", "delete", "crawlers"]).expect_code(1);
 }
@@ -153,13 +153,13 @@ fn seeds_are_read_from_arguments_and_standard_input() {
     assert_eq!(added.stdout(), ["1 new, 1 known"]);
     assert_eq!(list_tasks(&server, &[])[0]["prio"], json!(-5));
 
-    let words = ["job", "add", "docs", "--broker", &server.address_text()];
-    let mut adding = Process::start(&mut tidings_command(server.folder.path(), words));
+    let arguments = ["job", "add", "docs", "--broker", &server.address_text()];
+    let mut adding = Process::start(&mut tidings_command(server.folder.path(), arguments));
     adding.write("http://a.example/2\n\nnonsense\n http://a.example/3 \r\nhttp://a.example/1");
-    let ended = adding.finish().expect_code(1);
-    assert_eq!(ended.stdout(), ["2 new, 1 known"]);
-    assert!(ended.stderr().contains("line 3 is skipped: nonsense is not a URL"), "{ended:?}");
-    assert!(ended.stderr().contains("1 line skipped"), "{ended:?}");
+    let output = adding.finish().expect_code(1);
+    assert_eq!(output.stdout(), ["2 new, 1 known"]);
+    assert!(output.stderr().contains("line 3 is skipped: nonsense is not a URL"), "{output:?}");
+    assert!(output.stderr().contains("1 line skipped"), "{output:?}");
 
     let unknown = run_at(&server, &["job", "add", "nobody", one]).expect_code(1);
     assert!(unknown.stderr().contains("nobody"), "{}", unknown.stderr());
@@ -188,9 +188,9 @@ fn job_wait_ends_with_the_pass_and_reports_its_result() {
         let task = receive_task(&mut worker);
         let (verb, options) = reply.split_once(' ').unwrap_or((reply, ""));
         expect_ok(&mut worker, format!("{verb} {task} {options}").trim_end());
-        let ended = waiter.finish().expect_code(code);
-        assert_eq!(ended.stdout(), [line]);
-        assert!(ended.stderr().is_empty(), "{ended:?}");
+        let output = waiter.finish().expect_code(code);
+        assert_eq!(output.stdout(), [line]);
+        assert!(output.stderr().is_empty(), "{output:?}");
         // The job is done, so `wait` returns at once.
         let json = run_at(&server, &["job", "wait", "docs", "--json"]).expect_code(code).stdout();
         assert!(json[0].contains("\"result\":\"done\""), "{json:?}");
@@ -202,22 +202,22 @@ fn job_wait_ends_with_the_pass_and_reports_its_result() {
 fn job_wait_fails_for_a_cancelled_job() {
     let server = start_server();
     open_one_page_job(&server);
-    let words = ["job", "wait", "docs", "--broker", &server.address_text()];
-    let waiter = Process::start(&mut tidings_command(server.folder.path(), words));
+    let arguments = ["job", "wait", "docs", "--broker", &server.address_text()];
+    let waiter = Process::start(&mut tidings_command(server.folder.path(), arguments));
     run_at(&server, &["job", "cancel", "docs"]).expect_code(0);
-    let ended = waiter.finish().expect_code(1);
-    assert_eq!(ended.stdout(), ["cancelled: 0 pages, 0 failed, 1 cancelled"]);
+    let output = waiter.finish().expect_code(1);
+    assert_eq!(output.stdout(), ["cancelled: 0 pages, 0 failed, 1 cancelled"]);
 }
 
 #[test]
 fn job_wait_can_be_interrupted() {
     let server = Server::start(&["broker", "--log-lines"]);
     run_at(&server, &["job", "open", "docs"]).expect_code(0);
-    let words = ["job", "wait", "docs", "--broker", &server.address_text()];
-    let waiter = Process::start(&mut tidings_command(server.folder.path(), words));
+    let arguments = ["job", "wait", "docs", "--broker", &server.address_text()];
+    let waiter = Process::start(&mut tidings_command(server.folder.path(), arguments));
     server.process.wait_for_line_with("JOB wait docs");
-    let ended = waiter.signal_and_finish("INT").expect_code(130);
-    assert!(ended.stderr().contains("job docs continues"), "{ended:?}");
+    let output = waiter.signal_and_finish("INT").expect_code(130);
+    assert!(output.stderr().contains("job docs continues"), "{output:?}");
     assert_eq!(run_json_at(&server, &["job", "show", "docs"])[0]["state"], json!("open"));
 }
 
@@ -226,8 +226,8 @@ fn job_wait_survives_a_broker_restart() {
     let server = Server::start(&["broker", "--log-lines"]);
     let address = server.address_text();
     open_one_page_job(&server);
-    let words = ["job", "wait", "docs", "--broker", &address];
-    let waiter = Process::start(&mut tidings_command(server.folder.path(), words));
+    let arguments = ["job", "wait", "docs", "--broker", &address];
+    let waiter = Process::start(&mut tidings_command(server.folder.path(), arguments));
     server.process.wait_for_line_with("JOB wait docs");
     let Server { process, folder, address: same } = server;
     process.signal_and_finish("KILL");
@@ -269,8 +269,8 @@ fn a_job_is_paused_resumed_and_deleted() {
 
 /// Starts a command that keeps running.
 #[track_caller]
-fn start_command(server: &Server, words: &[&str]) -> Process {
-    let mut command = tidings_command(server.folder.path(), words);
+fn start_command(server: &Server, arguments: &[&str]) -> Process {
+    let mut command = tidings_command(server.folder.path(), arguments);
     Process::start(command.args(["--broker", &server.address_text()]))
 }
 
@@ -280,18 +280,21 @@ fn job_watch_shows_progress_and_result() {
     let mut worker = join_worker(&server, 1);
     run_at(&server, &["job", "open", "docs"]).expect_code(0);
     let watch = ["job", "watch", "docs", "--every", "100ms"];
-    let text = start_command(&server, &watch);
-    let programs = start_command(&server, &[&watch[..], &["--json"]].concat());
-    text.wait_for_line_with("0 completed, 0 waiting, 0 processing, 0 failed, 0.0 pages/s");
-    programs.wait_for_line_with("\"state\":\"open\"");
+    let text_watch = start_command(&server, &watch);
+    let json_watch = start_command(&server, &[&watch[..], &["--json"]].concat());
+    text_watch.wait_for_line_with("0 completed, 0 waiting, 0 processing, 0 failed, 0.0 pages/s");
+    json_watch.wait_for_line_with("\"state\":\"open\"");
     run_at(&server, &["job", "add", "docs", "http://a.example/1"]).expect_code(0);
     let task = receive_task(&mut worker);
-    text.wait_for_line_with("1 processing");
+    text_watch.wait_for_line_with("1 processing");
     expect_ok(&mut worker, &format!("ACK {task}"));
-    text.wait_for_line_with("1 completed");
+    text_watch.wait_for_line_with("1 completed");
     run_at(&server, &["job", "close", "docs"]).expect_code(0);
-    assert_eq!(text.finish().expect_code(0).stdout().pop().unwrap(), "done: 1 page, 0 failed");
-    let lines = programs.finish().expect_code(0).stdout();
+    assert_eq!(
+        text_watch.finish().expect_code(0).stdout().pop().unwrap(),
+        "done: 1 page, 0 failed"
+    );
+    let lines = json_watch.finish().expect_code(0).stdout();
     let lines: Vec<Value> = lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert!(lines.iter().all(|line| line["job"] == "docs"), "{lines:#?}");
     assert_eq!(lines[0]["rate"], json!(0.0));
@@ -308,28 +311,28 @@ fn job_watch_shows_progress_and_result() {
 fn group_watch_shows_counts_until_interrupted() {
     let server = start_server();
     let watch = ["group", "watch", "--every", "100ms"];
-    let text = start_command(&server, &watch);
-    let json = start_command(&server, &[&watch[..], &["--json"]].concat());
-    text.wait_for_line_with(
+    let text_watch = start_command(&server, &watch);
+    let json_watch = start_command(&server, &[&watch[..], &["--json"]].concat());
+    text_watch.wait_for_line_with(
         "0 members, 0 waiting, 0 processing, 0 completed, 0 failed, 0 dead, 0.0/s",
     );
-    json.wait_for_line_with("\"waiting\":0");
+    json_watch.wait_for_line_with("\"waiting\":0");
     publish_url(&server, "http://a.example/1");
-    text.wait_for_line_with("0 members, 1 waiting, ");
-    json.wait_for_line_with("\"waiting\":1");
+    text_watch.wait_for_line_with("0 members, 1 waiting, ");
+    json_watch.wait_for_line_with("\"waiting\":1");
     let mut worker = join_worker(&server, 1);
     let task = receive_task(&mut worker);
-    text.wait_for_line_with("1 members, 0 waiting, 1 processing, ");
+    text_watch.wait_for_line_with("1 members, 0 waiting, 1 processing, ");
     expect_ok(&mut worker, &format!("ACK {task}"));
-    json.wait_for_line_with("\"completed\":1");
-    text.signal_and_finish("INT").expect_code(0);
-    json.signal_and_finish("TERM").expect_code(0);
+    json_watch.wait_for_line_with("\"completed\":1");
+    text_watch.signal_and_finish("INT").expect_code(0);
+    json_watch.signal_and_finish("TERM").expect_code(0);
     run_at(&server, &["group", "create", "team", "topics=work"]).expect_code(0);
     let watching = start_command(&server, &["group", "watch", "team"]);
     watching.wait_for_line_with("0 members");
     run_at(&server, &["group", "delete", "team"]).expect_code(0);
-    let ended = watching.finish().expect_code(1);
-    assert!(ended.stderr().contains("no group team"), "{}", ended.stderr());
+    let output = watching.finish().expect_code(1);
+    assert!(output.stderr().contains("no group team"), "{}", output.stderr());
 }
 
 #[test]

@@ -16,18 +16,18 @@ use crate::support::wait::wait_until;
 
 /// Starts `tidings sub` with these words.
 #[track_caller]
-fn start_sub(server: &Server, words: &[&str]) -> Process {
+fn start_sub(server: &Server, arguments: &[&str]) -> Process {
     // The program comes last, so `--broker` comes first.
     let mut command =
         tidings_command(server.folder.path(), ["sub", "--broker", &server.address_text()]);
-    Process::start(command.args(words))
+    Process::start(command.args(arguments))
 }
 
 /// Starts a worker of the group `team` that runs this script for each event.
 #[track_caller]
 fn start_exec_worker(server: &Server, flags: &[&str], script: &str) -> Process {
-    let words = ["work", "--group", "team"];
-    start_sub(server, &[&words[..], flags, &["--exec", "sh", "-c", script]].concat())
+    let arguments = ["work", "--group", "team"];
+    start_sub(server, &[&arguments[..], flags, &["--exec", "sh", "-c", script]].concat())
 }
 
 #[track_caller]
@@ -71,33 +71,33 @@ fn exec_runs_a_program_for_each_event_in_order() {
         publish(&server, event);
     }
     let script = r#"printf '%s|%s|%s|%s\n' "$EVENT_SEQ" "$EVENT_TOPIC" "$EVENT_URL" "$EVENT_PAYLOAD"; test $EVENT_SEQ != 2"#;
-    let words =
+    let arguments =
         ["work", "--from", "first", "--as", "me", "--count", "3", "--exec", "sh", "-c", script];
-    let ended = start_sub(&server, &words).finish().expect_code(1);
+    let output = start_sub(&server, &arguments).finish().expect_code(1);
     let expected: Vec<_> = [(1, "/srv/a.pdf"), (2, "http://a.example/?a=$(touch%20x)&b"), (3, "")]
         .iter()
         .map(|(seq, url)| format!("{seq}|work|{url}|{}", events[seq - 1]))
         .collect();
-    assert_eq!(ended.stdout(), expected);
+    assert_eq!(output.stdout(), expected);
     let note = format!("event 2 of work: exit_code_1: {}", events[1]);
-    assert!(ended.stderr().contains(&note), "{}", ended.stderr());
+    assert!(output.stderr().contains(&note), "{}", output.stderr());
     assert!(!server.folder.path().join("x").exists(), "a shell evaluated the payload");
     // The cursor is after all three events.
     publish(&server, "another");
-    let words = ["work", "--as", "me", "--count", "1", "--exec", "sh", "-c", "echo $EVENT_SEQ"];
-    assert_eq!(start_sub(&server, &words).finish().expect_code(0).stdout(), ["4"]);
+    let arguments = ["work", "--as", "me", "--count", "1", "--exec", "sh", "-c", "echo $EVENT_SEQ"];
+    assert_eq!(start_sub(&server, &arguments).finish().expect_code(0).stdout(), ["4"]);
 }
 
 #[test]
 fn a_missing_program_is_reported() {
     let server = Server::start_broker();
     publish(&server, "x");
-    let words = ["work", "--from", "first", "--exec", "./nothing"];
-    let ended = start_sub(&server, &words).finish().expect_code(1);
-    assert!(ended.stderr().contains("cannot run ./nothing: No such file"), "{ended:?}");
-    let ended = start_sub(&server, &["work", "--group", "team", "--exec", "./nothing"]).finish();
-    let ended = ended.expect_code(1);
-    assert!(ended.stderr().contains("cannot run ./nothing: No such file"), "{ended:?}");
+    let arguments = ["work", "--from", "first", "--exec", "./nothing"];
+    let output = start_sub(&server, &arguments).finish().expect_code(1);
+    assert!(output.stderr().contains("cannot run ./nothing: No such file"), "{output:?}");
+    let output = start_sub(&server, &["work", "--group", "team", "--exec", "./nothing"]).finish();
+    let output = output.expect_code(1);
+    assert!(output.stderr().contains("cannot run ./nothing: No such file"), "{output:?}");
     // The event is returned, and no attempt is counted.
     wait_for_group(&server, "members", 0);
     let tasks = run_json_at(&server, &["group", "tasks", "team"]);
@@ -115,9 +115,9 @@ fn members_of_a_group_share_its_events() {
         publish(&server, event);
     }
     wait_for_group(&server, "completed", 50);
-    let ended: Vec<ProcessOutput> =
+    let outputs: Vec<ProcessOutput> =
         members.into_iter().map(|member| member.signal_and_finish("INT").expect_code(0)).collect();
-    let printed: Vec<Value> = ended
+    let printed: Vec<Value> = outputs
         .iter()
         .flat_map(ProcessOutput::stdout)
         .map(|line| serde_json::from_str(&line).unwrap())
@@ -161,9 +161,9 @@ fn a_busy_member_leaves_events_to_the_other() {
 #[test]
 fn failed_events_are_retried_and_become_dead_letters() {
     let server = Server::start_broker();
-    let words =
+    let arguments =
         ["group", "create", "team", "topics=work", "key=none", "max-attempts=2", "backoff=0"];
-    run_at(&server, &words).expect_code(0);
+    run_at(&server, &arguments).expect_code(0);
     let script = r#"echo "$EVENT_GROUP $EVENT_PAYLOAD"; test "$EVENT_PAYLOAD" = good || exit 3"#;
     let worker = start_exec_worker(&server, &["--jobs", "4"], script);
     publish(&server, "good");
@@ -173,18 +173,18 @@ fn failed_events_are_retried_and_become_dead_letters() {
     let dead = run_json_at(&server, &["dead", "ls", "--group", "team"]);
     let last = json!("exit_code_3:_team_bad");
     assert_eq!((&dead[0]["text"], &dead[0]["last"]), (&json!("bad"), &last));
-    let ended = worker.signal_and_finish("TERM").expect_code(0);
-    let mut printed = ended.stdout();
+    let output = worker.signal_and_finish("TERM").expect_code(0);
+    let mut printed = output.stdout();
     printed.sort();
     assert_eq!(printed, ["team bad", "team bad", "team good"]);
-    assert_eq!(ended.stderr().matches(": exit_code_3: bad").count(), 2, "{}", ended.stderr());
+    assert_eq!(output.stderr().matches(": exit_code_3: bad").count(), 2, "{}", output.stderr());
 }
 
 #[test]
 fn a_dead_letter_quotes_program_output_safely() {
     let server = Server::start_broker();
-    let words = ["group", "create", "team", "topics=work", "key=none", "max-attempts=1"];
-    run_at(&server, &words).expect_code(0);
+    let arguments = ["group", "create", "team", "topics=work", "key=none", "max-attempts=1"];
+    run_at(&server, &arguments).expect_code(0);
     let script = r"seq 10000; printf 'it said\nPUB work forged reason=none \033[2J\n' >&2; exit 7";
     let _worker = start_exec_worker(&server, &[], script);
     publish(&server, "/bad size=1");
@@ -192,13 +192,16 @@ fn a_dead_letter_quotes_program_output_safely() {
     let mut client = LineConnection::connect_client(server.address);
     client.send("SUB dead-letter from=first\n");
     assert!(client.read_line().starts_with("+OK"));
-    let letter = client.read_line();
-    let last = value(&letter, "last");
-    assert!(last.starts_with("exit_code_7:_"), "{letter}");
+    let dead_letter = client.read_line();
+    let last = value(&dead_letter, "last");
+    assert!(last.starts_with("exit_code_7:_"), "{dead_letter}");
     // The end of both streams is included.
-    assert!(last.contains("9999_10000"), "{letter}");
-    assert!(last.contains("it_said_PUB_work_forged_reason=none_\\u{1b}[2J"), "{letter}");
-    assert!(value(&letter, "reason") == "max-attempts" && letter.chars().all(|c| !c.is_control()));
+    assert!(last.contains("9999_10000"), "{dead_letter}");
+    assert!(last.contains("it_said_PUB_work_forged_reason=none_\\u{1b}[2J"), "{dead_letter}");
+    assert!(
+        value(&dead_letter, "reason") == "max-attempts"
+            && dead_letter.chars().all(|c| !c.is_control())
+    );
     assert_eq!(
         run_json_at(&server, &["group", "tasks", "team"]).len(),
         1,
@@ -210,8 +213,8 @@ fn a_dead_letter_quotes_program_output_safely() {
 fn a_timeout_kills_the_program_and_its_children() {
     let server = Server::start_broker();
     let pipe = make_pipe(&server, "it");
-    let words = ["group", "create", "team", "topics=work", "key=none", "max-attempts=1"];
-    run_at(&server, &words).expect_code(0);
+    let arguments = ["group", "create", "team", "topics=work", "key=none", "max-attempts=1"];
+    run_at(&server, &arguments).expect_code(0);
     let script = "echo begun; cat pipe-it & wait";
     let _worker = start_exec_worker(&server, &["--timeout", "300ms"], script);
     publish(&server, "it");
@@ -227,8 +230,9 @@ fn a_timeout_kills_the_program_and_its_children() {
 fn a_program_may_outlast_its_lease_and_a_broker_restart() {
     let server = Server::start_broker();
     let pipe = make_pipe(&server, "slow");
-    let words = ["group", "create", "team", "topics=work", "key=none", "lease=3s", "max-losses=1"];
-    run_at(&server, &words).expect_code(0);
+    let arguments =
+        ["group", "create", "team", "topics=work", "key=none", "lease=3s", "max-losses=1"];
+    run_at(&server, &arguments).expect_code(0);
     let worker = start_exec_worker(&server, &[], WAIT_SCRIPT);
     publish(&server, "slow");
     worker.wait_for_line_with("begun slow");
@@ -251,8 +255,8 @@ fn a_program_may_outlast_its_lease_and_a_broker_restart() {
     worker.wait_for_line_with("ended slow");
     let shown = wait_for_group(&server, "completed", 1);
     assert_eq!(shown["lost"], 0, "{shown}");
-    let ended = worker.signal_and_finish("TERM").expect_code(0);
-    assert_eq!(ended.stdout(), ["begun slow", "ended slow"], "the program must run once");
+    let output = worker.signal_and_finish("TERM").expect_code(0);
+    assert_eq!(output.stdout(), ["begun slow", "ended slow"], "the program must run once");
 }
 
 #[test]
@@ -266,10 +270,10 @@ fn a_slow_reader_blocks_no_other_program_and_loses_no_task() {
     assert!(clock.request("JOIN clock credit=1").starts_with("+OK"));
     // More output than a pipe holds.
     let script = "test $EVENT_PAYLOAD = loud && exec seq 100000; echo $EVENT_PAYLOAD";
-    let words =
+    let arguments =
         ["sub", "--broker", &server.address_text(), "work", "--group", "team", "--jobs", "2"];
-    let words = [&words[..], &["--count", "5", "--exec", "sh", "-c", script]].concat();
-    let tidings = tidings_command(server.folder.path(), words);
+    let arguments = [&arguments[..], &["--count", "5", "--exec", "sh", "-c", script]].concat();
+    let tidings = tidings_command(server.folder.path(), arguments);
     // A reader that waits for the file `go`.
     let mut command = Command::new("sh");
     command.args(["-c", "\"$@\" | { until [ -e go ]; do sleep 0.05; done; cat; }", "sh"]);
@@ -298,23 +302,23 @@ fn an_event_with_a_leading_dash_becomes_a_dead_letter() {
     let server = Server::start_broker();
     let group = ["group", "create", "team", "topics=work", "key=none", "max-attempts=1"];
     run_at(&server, &group).expect_code(0);
-    let words = |program: &'static [&str]| {
+    let arguments = |program: &'static [&str]| {
         [&["work", "--group", "team", "--count", "1", "--exec"][..], program].concat()
     };
     publish(&server, "--version");
-    let ended = start_sub(&server, &words(&["sort", "{}"])).finish().expect_code(0);
-    assert!(ended.stdout().is_empty(), "{:?}", ended.stdout());
+    let output = start_sub(&server, &arguments(&["sort", "{}"])).finish().expect_code(0);
+    assert!(output.stdout().is_empty(), "{:?}", output.stdout());
     let dead = &run_json_at(&server, &["dead", "ls", "--group", "team"])[0];
     let last = dead["last"].as_str().unwrap();
     assert!(last.contains("begins_with_a_dash:_write_--_before_{}"), "{dead}");
     publish(&server, "--help");
-    let ended = start_sub(&server, &words(&["echo", "--", "{}"])).finish().expect_code(0);
-    assert_eq!(ended.stdout(), ["-- --help"]);
+    let output = start_sub(&server, &arguments(&["echo", "--", "{}"])).finish().expect_code(0);
+    assert_eq!(output.stdout(), ["-- --help"]);
     // The same applies without a group.
-    let words = ["work", "--from", "first", "--count", "2", "--exec", "sort", "{}"];
-    let ended = start_sub(&server, &words).finish().expect_code(1);
-    assert!(ended.stdout().is_empty(), "{:?}", ended.stdout());
-    assert!(ended.stderr().contains("event 1 of work begins with a dash"), "{}", ended.stderr());
+    let arguments = ["work", "--from", "first", "--count", "2", "--exec", "sort", "{}"];
+    let output = start_sub(&server, &arguments).finish().expect_code(1);
+    assert!(output.stdout().is_empty(), "{:?}", output.stdout());
+    assert!(output.stderr().contains("event 1 of work begins with a dash"), "{}", output.stderr());
 }
 
 #[test]
@@ -335,8 +339,8 @@ fn a_lost_lease_kills_the_program() {
     wait_for_group(&server, "processing", 1);
     fs::write(pipe, "").unwrap();
     wait_for_group(&server, "completed", 1);
-    let ended = worker.finish().expect_code(0);
-    assert_eq!(ended.stdout(), ["begun it", "begun it", "ended it"]);
+    let output = worker.finish().expect_code(0);
+    assert_eq!(output.stdout(), ["begun it", "begun it", "ended it"]);
 }
 
 #[test]
@@ -351,8 +355,8 @@ fn a_stopped_worker_finishes_its_programs_and_takes_no_more() {
     worker.signal("TERM");
     // Its credit is 0 from here on.
     fs::write(pipe, "").unwrap();
-    let ended = worker.finish().expect_code(0);
-    assert_eq!(ended.stdout(), ["begun first", "ended first"]);
+    let output = worker.finish().expect_code(0);
+    assert_eq!(output.stdout(), ["begun first", "ended first"]);
     let shown = wait_for_group(&server, "members", 0);
     assert_eq!((&shown["completed"], &shown["waiting"]), (&json!(1), &json!(1)), "{shown}");
     assert_eq!(run_json_at(&server, &["group", "tasks", "team"])[0]["attempts"], json!(0));
@@ -380,21 +384,21 @@ fn a_second_signal_kills_running_programs() {
 fn a_group_must_be_fed_by_the_topic() {
     let server = Server::start_broker();
     run_at(&server, &["group", "create", "team", "topics=other"]).expect_code(0);
-    let ended = start_sub(&server, &["work", "--group", "team"]).finish().expect_code(1);
-    assert!(ended.stderr().contains("topics=other,work"), "{}", ended.stderr());
-    let words = ["work", "--group", "team", "--from", "first"];
-    start_sub(&server, &words).finish().expect_code(2);
+    let output = start_sub(&server, &["work", "--group", "team"]).finish().expect_code(1);
+    assert!(output.stderr().contains("topics=other,work"), "{}", output.stderr());
+    let arguments = ["work", "--group", "team", "--from", "first"];
+    start_sub(&server, &arguments).finish().expect_code(2);
     start_sub(&server, &["work", "--json", "--exec", "true"]).finish().expect_code(2);
     start_sub(&server, &["work", "--jobs", "2", "--exec", "true"]).finish().expect_code(2);
     start_sub(&server, &["work", "--timeout", "1s", "--exec", "true"]).finish().expect_code(2);
-    let words = ["work", "--group", "team", "--timeout", "0", "--exec", "true"];
-    start_sub(&server, &words).finish().expect_code(2);
-    for words in [&["work"][..], &["work", "--group", "team"]] {
-        let words = [words, &["--exec", "--broker", "127.0.0.1:1"]].concat();
-        let ended = start_sub(&server, &words).finish().expect_code(2);
-        assert!(ended.stderr().contains("--broker is not a program"), "{}", ended.stderr());
+    let arguments = ["work", "--group", "team", "--timeout", "0", "--exec", "true"];
+    start_sub(&server, &arguments).finish().expect_code(2);
+    for arguments in [&["work"][..], &["work", "--group", "team"]] {
+        let arguments = [arguments, &["--exec", "--broker", "127.0.0.1:1"]].concat();
+        let output = start_sub(&server, &arguments).finish().expect_code(2);
+        assert!(output.stderr().contains("--broker is not a program"), "{}", output.stderr());
     }
     start_sub(&server, &["work", "--signal", "USR1"]).finish().expect_code(2);
-    let words = ["work", "--signal", "KILL", "--pid-file", "x", "--spool", "y"];
-    start_sub(&server, &words).finish().expect_code(2);
+    let arguments = ["work", "--signal", "KILL", "--pid-file", "x", "--spool", "y"];
+    start_sub(&server, &arguments).finish().expect_code(2);
 }

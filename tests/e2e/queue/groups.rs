@@ -114,13 +114,13 @@ fn a_job_is_opened_seeded_closed_and_cancelled() {
 #[test]
 fn a_cancelled_crawl_exits_with_code_1() {
     let server = Server::start_broker();
-    let words = ["crawl", "http://a.example/", "--broker", &server.address_text()];
-    let crawl = Process::start(&mut tidings_command(server.folder.path(), words));
+    let arguments = ["crawl", "http://a.example/", "--broker", &server.address_text()];
+    let crawl = Process::start(&mut tidings_command(server.folder.path(), arguments));
     let job = wait_until("the job", || run_json_at(&server, &["job", "ls"]).pop());
     wait_for_waiting_entries(&server, 1);
     run_at(&server, &["job", "cancel", job["job"].as_str().unwrap()]).expect_code(0);
-    let ended = crawl.finish().expect_code(1);
-    let summary = ended.stdout().pop().unwrap();
+    let output = crawl.finish().expect_code(1);
+    let summary = output.stdout().pop().unwrap();
     assert!(summary.starts_with("cancelled: 0 pages, 0 failed, 1 cancelled; "), "{summary}");
 }
 

@@ -104,16 +104,16 @@ fn crawl_site(
         assert!(response.starts_with("+OK"), "{command}: {response}");
     }
     let done = listener.read_line();
-    let record = origin.request_log();
+    let requests = origin.request_log();
     // Each page links to one below /private/.
     let pages = 2 * usize::from(site.hosts) * usize::try_from(site.pages).unwrap();
     let counts = format!(" pass=1 result=done completed={pages} redirects=0 failed=0 ");
     let begin = format!("MSG job-done {round} {job} ");
     assert!(done.starts_with(&begin) && done.contains(&counts), "{site:?}: {done}");
-    let open: Vec<_> = record.0.iter().filter(|hit| hit.end.is_none()).collect();
+    let open: Vec<_> = requests.0.iter().filter(|hit| hit.end.is_none()).collect();
     assert!(open.is_empty(), "{site:?}: {open:#?}");
-    assert_eq!(record.page_requests().count(), pages, "{site:?}");
-    record.expect_no_duplicates();
-    record.expect_polite(Duration::ZERO);
-    CompletedCrawl { origin, requests_at_completion: record.0.len() }
+    assert_eq!(requests.page_requests().count(), pages, "{site:?}");
+    requests.expect_no_duplicates();
+    requests.expect_polite(Duration::ZERO);
+    CompletedCrawl { origin, requests_at_completion: requests.0.len() }
 }

@@ -59,11 +59,11 @@ fn a_page_that_kills_its_workers_becomes_the_only_dead_letter() {
             assert!(free <= *clock, "{url} was released at {clock}, before {free}");
         }
     }
-    let record = origin.request_log();
-    record.expect_no_duplicates();
-    record.expect_polite(DELAY);
-    record.expect_none_under("/poison");
-    assert_eq!(record.paths().len(), usize::from(HOSTS) - 1);
+    let requests = origin.request_log();
+    requests.expect_no_duplicates();
+    requests.expect_polite(DELAY);
+    requests.expect_none_under("/poison");
+    assert_eq!(requests.paths().len(), usize::from(HOSTS) - 1);
     expect_one_dead_letter(&mut client, &poison);
 }
 
@@ -75,10 +75,10 @@ fn expect_one_dead_letter(client: &mut LineConnection, url: &str) {
     let lost = 2 * usize::from(HOSTS) + LOSSES_MAX - 2;
     assert!(shown.contains(&format!(" lost={lost} ")), "{shown}");
     assert_eq!(client.request("SUB dead-letter from=first"), "+OK");
-    let letter = client.read_line();
+    let dead_letter = client.read_line();
     let prefix = format!("MSG dead-letter 1 {url} reason=max-losses ");
     let counts = format!(" failures=0 losses={LOSSES_MAX} last=lost_with_its_member job=job ");
-    assert!(letter.starts_with(&prefix) && letter.contains(&counts), "{letter}");
+    assert!(dead_letter.starts_with(&prefix) && dead_letter.contains(&counts), "{dead_letter}");
     client.send("PUB dead-letter no-more\n");
     let lines: BTreeSet<_> = [client.read_line(), client.read_line()].into();
     assert!(lines.contains("MSG dead-letter 2 no-more"), "{lines:?}");
@@ -101,13 +101,13 @@ fn start_worker(server: &Server, hold: usize) -> Process {
 
 /// The tasks that a killed worker had received.
 #[track_caller]
-fn received_tasks(ended: &ProcessOutput) -> Vec<ReceivedTask> {
-    assert!(ended.code.is_none(), "{ended:?}");
+fn received_tasks(output: &ProcessOutput) -> Vec<ReceivedTask> {
+    assert!(output.code.is_none(), "{output:?}");
     let read = |line: &String| {
-        let words: Vec<_> = line.split(' ').collect();
-        let [_, _, clock, lease, url, ..] = words[..] else { panic!("not a task: {line}") };
+        let arguments: Vec<_> = line.split(' ').collect();
+        let [_, _, clock, lease, url, ..] = arguments[..] else { panic!("not a task: {line}") };
         let (clock, lease) = (clock.parse().unwrap(), lease.parse().unwrap());
         ReceivedTask { url: url.to_owned(), clock, lease }
     };
-    ended.stdout().iter().map(read).collect()
+    output.stdout().iter().map(read).collect()
 }

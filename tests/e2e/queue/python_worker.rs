@@ -67,10 +67,10 @@ impl PythonCrawl {
         let done = self.job_done_subscriber.read_line();
         let counts = format!(" result=done completed={PAGES} redirects=1 failed=1 ");
         assert!(done.starts_with("MSG job-done 1 site ") && done.contains(&counts), "{done}");
-        let record = self.origin.request_log();
-        record.expect_polite(DELAY);
+        let requests = self.origin.request_log();
+        requests.expect_polite(DELAY);
         // The redirect and the missing page were requested as well.
-        assert_eq!(record.distinct_pages().len(), PAGES + 2);
+        assert_eq!(requests.distinct_pages().len(), PAGES + 2);
         // `job-done` was published once: the next event of the topic is this one.
         assert_eq!(
             LineConnection::connect_client(self.server.address).request("PUB job-done no more"),

@@ -45,8 +45,8 @@ fn finish_job(origin: &Origin) -> Server {
     run_at(&server, &["job", "open", "site"]).expect_code(0);
     run_at(&server, &["job", "add", "site", &origin.url(0, "/")]).expect_code(0);
     run_at(&server, &["job", "close", "site"]).expect_code(0);
-    let ended = run_at(&server, &["job", "wait", "site"]).expect_code(1);
-    assert_eq!(ended.stdout(), ["done: 1 page, 1 failed"]);
+    let output = run_at(&server, &["job", "wait", "site"]).expect_code(1);
+    assert_eq!(output.stdout(), ["done: 1 page, 1 failed"]);
     assert_eq!(job_counts(&server), [1, 0, 1, 2]);
     server
 }
@@ -92,13 +92,13 @@ fn expect_one_job_done(server: &Server) {
 fn a_retried_page_counts_for_its_finished_job() {
     let (origin, state) = start_origin();
     let server = finish_job(&origin);
-    let mut letters = LineConnection::connect_client(server.address);
-    assert_eq!(letters.request("SUB dead-letter from=first"), "+OK");
-    let first = letters.read_line();
+    let mut subscriber = LineConnection::connect_client(server.address);
+    assert_eq!(subscriber.request("SUB dead-letter from=first"), "+OK");
+    let first = subscriber.read_line();
     retry_dead_letters(&server);
-    let again = letters.read_line();
-    for letter in [first, again] {
-        assert!(letter.contains(" job=site pass=1 depth=1"), "{letter}");
+    let again = subscriber.read_line();
+    for dead_letter in [first, again] {
+        assert!(dead_letter.contains(" job=site pass=1 depth=1"), "{dead_letter}");
     }
     assert_eq!(job_counts(&server), [1, 0, 1, 2], "the retried page must fail again");
     state.store(PAGE_EXISTS, Ordering::SeqCst);

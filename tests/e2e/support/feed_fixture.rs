@@ -103,8 +103,8 @@ impl FeedFixture {
         let flags =
             ["up", "--quiet", "--allow-private", "--http", &listen, "--public-url", &public];
         let flags: Vec<_> = flags.iter().chain(more_flags).map(ToString::to_string).collect();
-        let words: Vec<_> = flags.iter().map(String::as_str).collect();
-        let server = Server::start(&words);
+        let arguments: Vec<_> = flags.iter().map(String::as_str).collect();
+        let server = Server::start(&arguments);
         let http = HttpClient::new(&server);
         let fixture = Self { nginx, hub, server, http, flags };
         let watched = match named {
@@ -112,8 +112,8 @@ impl FeedFixture {
             _ => fixture.feed_url(),
         };
         let often = ["--every", "1s", "--min", "1s", "--max", "4s"];
-        let words = [&["watch-feed", watched.as_str()][..], &often].concat();
-        run_at(&fixture.server, &words).expect_code(0);
+        let arguments = [&["watch-feed", watched.as_str()][..], &often].concat();
+        run_at(&fixture.server, &arguments).expect_code(0);
         fixture
     }
 
@@ -161,8 +161,8 @@ impl FeedFixture {
 
     /// The output of `tidings watch-feed --list`.
     pub(crate) fn watch_list(&self) -> String {
-        let words = ["watch-feed", "--list", "--data", "tidings-data"];
-        run_at(&self.server, &words).expect_code(0).stdout().join("\n")
+        let arguments = ["watch-feed", "--list", "--data", "tidings-data"];
+        run_at(&self.server, &arguments).expect_code(0).stdout().join("\n")
     }
 
     pub(crate) fn published_items(&self) -> Vec<String> {

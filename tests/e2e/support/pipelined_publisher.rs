@@ -79,8 +79,9 @@ impl PipelinedPublisher {
         if line.starts_with("-ERR closing ") {
             return None;
         }
-        let mut words = line.splitn(4, ' ');
-        let (Some("-ERR"), Some(code), Some(which)) = (words.next(), words.next(), words.next())
+        let mut arguments = line.splitn(4, ' ');
+        let (Some("-ERR"), Some(code), Some(which)) =
+            (arguments.next(), arguments.next(), arguments.next())
         else {
             panic!("not a response to a publish: {line:?}");
         };

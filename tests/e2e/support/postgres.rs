@@ -72,11 +72,11 @@ impl Postgres {
 
     /// Runs one of the server's programs as its user, with the cluster's folder as last argument.
     #[track_caller]
-    fn run_program(&self, name: &str, words: &[&str]) {
+    fn run_program(&self, name: &str, arguments: &[&str]) {
         let status = Command::new("runuser")
             .args(["--user", "postgres", "--"])
             .arg(program_path(name))
-            .args(words)
+            .args(arguments)
             .arg(self.folder.path().join("cluster"))
             .current_dir(self.folder.path())
             .stdout(Stdio::null())

@@ -209,8 +209,8 @@ impl Process {
     #[track_caller]
     pub(crate) fn processor_ticks(&self) -> u64 {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.id())).unwrap();
-        let words: Vec<_> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
-        words[11].parse::<u64>().unwrap() + words[12].parse::<u64>().unwrap()
+        let arguments: Vec<_> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+        arguments[11].parse::<u64>().unwrap() + arguments[12].parse::<u64>().unwrap()
     }
 
     /// Closes standard input and waits until the process and its output have ended.
@@ -251,8 +251,8 @@ impl Process {
             while let Err(Errno::INTR) = waitid(WaitId::Pid(pid), options) {}
             let _ = sender.send(());
         });
-        let ended = receiver.recv_timeout(timeout);
-        assert!(ended.is_ok(), "{} is still running after {timeout:?}", self.name);
+        let exited = receiver.recv_timeout(timeout);
+        assert!(exited.is_ok(), "{} is still running after {timeout:?}", self.name);
         self.child.wait().unwrap()
     }
 }
@@ -345,22 +345,22 @@ pub(crate) fn run_tidings(folder: &Path, arguments: &[&str]) -> ProcessOutput {
 /// Starts a crawler for a broker; it stores in this folder.
 #[track_caller]
 pub(crate) fn start_crawler(broker: SocketAddr, folder: &Path) -> Process {
-    let words = ["crawl", "--broker", &broker.to_string(), "--allow-private", "--data", "."];
-    let crawler = Process::start(&mut tidings_command(folder, words));
+    let arguments = ["crawl", "--broker", &broker.to_string(), "--allow-private", "--data", "."];
+    let crawler = Process::start(&mut tidings_command(folder, arguments));
     crawler.wait_for_line_with("fetching for");
     crawler
 }
 
 /// Runs `tidings <words> --broker ..` against this broker to its end.
 #[track_caller]
-pub(crate) fn run_at(server: &Server, words: &[&str]) -> ProcessOutput {
-    run_tidings(server.folder.path(), &[words, &["--broker", &server.address_text()]].concat())
+pub(crate) fn run_at(server: &Server, arguments: &[&str]) -> ProcessOutput {
+    run_tidings(server.folder.path(), &[arguments, &["--broker", &server.address_text()]].concat())
 }
 
 /// The JSON objects that such a command prints with `--json`, one on each line.
 #[track_caller]
-pub(crate) fn run_json_at(server: &Server, words: &[&str]) -> Vec<Value> {
-    let lines = run_at(server, &[words, &["--json"]].concat()).expect_code(0).stdout();
+pub(crate) fn run_json_at(server: &Server, arguments: &[&str]) -> Vec<Value> {
+    let lines = run_at(server, &[arguments, &["--json"]].concat()).expect_code(0).stdout();
     lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 

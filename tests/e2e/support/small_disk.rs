@@ -54,10 +54,10 @@ impl SmallDisk {
 
     /// Runs the binary on the disk, with the data directory there, until it ends.
     #[track_caller]
-    pub(crate) fn run_tidings(&self, words: &[&str]) -> ProcessOutput {
+    pub(crate) fn run_tidings(&self, arguments: &[&str]) -> ProcessOutput {
         let mut inside = self.nsenter_command();
         let data = self.folder.path().join("data");
-        inside.arg(env!("CARGO_BIN_EXE_tidings")).args(words).arg("--data").arg(data);
+        inside.arg(env!("CARGO_BIN_EXE_tidings")).args(arguments).arg("--data").arg(data);
         Process::start(&mut inside).finish()
     }
 
@@ -84,8 +84,8 @@ impl SmallDisk {
     /// Also mounts the disk at another path, until it is unmounted there.
     #[track_caller]
     pub(crate) fn mount_at(&self, target: &Path) {
-        let words = [OsStr::new("mount"), OsStr::new("--bind"), self.folder.path().as_os_str()];
-        assert!(self.nsenter_command().args(words).arg(target).status().unwrap().success());
+        let arguments = [OsStr::new("mount"), OsStr::new("--bind"), self.folder.path().as_os_str()];
+        assert!(self.nsenter_command().args(arguments).arg(target).status().unwrap().success());
     }
 
     #[track_caller]

@@ -98,8 +98,8 @@ impl CertificateAuthority {
 
     /// The serial number of a signed certificate.
     fn serial(&self, name: &str) -> SerialNumber {
-        let words = ["x509", "-noout", "-serial", "-in", &self.signed_file(name, "pem")];
-        let output = String::from_utf8(openssl(&words, b"")).unwrap();
+        let arguments = ["x509", "-noout", "-serial", "-in", &self.signed_file(name, "pem")];
+        let output = String::from_utf8(openssl(&arguments, b"")).unwrap();
         let digits = output.trim().strip_prefix("serial=").unwrap();
         SerialNumber::from(HEXUPPER.decode(digits.as_bytes()).unwrap())
     }

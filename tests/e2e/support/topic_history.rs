@@ -42,23 +42,23 @@ impl Delivery {
     /// Parses a line about this topic.
     #[track_caller]
     pub(crate) fn parse(topic: &str, line: &str) -> Self {
-        let wrong = || -> ! { panic!("not a delivery of {topic}: {line:?}") };
-        let mut words = line.splitn(4, ' ');
+        let invalid = || -> ! { panic!("not a delivery of {topic}: {line:?}") };
+        let mut arguments = line.splitn(4, ' ');
         let (Some(kind), Some(of), Some(first), Some(rest)) =
-            (words.next(), words.next(), words.next(), words.next())
+            (arguments.next(), arguments.next(), arguments.next(), arguments.next())
         else {
-            wrong()
+            invalid()
         };
-        let (Ok(first), true) = (first.parse::<u64>(), of == topic) else { wrong() };
+        let (Ok(first), true) = (first.parse::<u64>(), of == topic) else { invalid() };
         let numbers = || match rest.parse::<u64>() {
             Ok(last) if first <= last => first..=last,
-            _ => wrong(),
+            _ => invalid(),
         };
         match kind {
             "MSG" => Self::Event(first, rest.to_owned()),
             "GAP" => Self::Gap(numbers()),
             "LAG" => Self::Lag(numbers()),
-            _ => wrong(),
+            _ => invalid(),
         }
     }
 

@@ -21,8 +21,8 @@ pub(crate) fn shift_clock(command: &mut Command, offset: &str) {
         // process has another id.
         let mut faketime = Command::new("faketime");
         faketime.args(["-m", "-f", "+0", "printenv", "LD_PRELOAD"]);
-        let ended = Process::start(&mut faketime).finish();
-        (ended.code == Some(0)).then(|| ended.stdout().swap_remove(0))
+        let output = Process::start(&mut faketime).finish();
+        (output.code == Some(0)).then(|| output.stdout().swap_remove(0))
     });
     command.env("LD_PRELOAD", library).env("FAKETIME", offset);
     command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("DONT_FAKE_MONOTONIC", "1");

@@ -118,17 +118,17 @@ pub(crate) fn child_process_of(parent: u32) -> Option<u32> {
 
 /// Starts a libzmq peer.
 #[track_caller]
-pub(crate) fn start_peer(words: &[&str]) -> Process {
-    start_peer_with(words, |_| ())
+pub(crate) fn start_peer(arguments: &[&str]) -> Process {
+    start_peer_with(arguments, |_| ())
 }
 
 /// Like `start_peer`, but `adjust` may change the command, such as its environment.
 #[track_caller]
-pub(crate) fn start_peer_with(words: &[&str], adjust: impl FnOnce(&mut Command)) -> Process {
+pub(crate) fn start_peer_with(arguments: &[&str], adjust: impl FnOnce(&mut Command)) -> Process {
     let python = concat!(env!("CARGO_MANIFEST_DIR"), "/target/venv/bin/python");
     assert!(fs::exists(python).unwrap(), "tests/run installs pyzmq into target/venv");
     let mut command = Command::new(python);
-    command.args(["-c", PEER_SCRIPT]).args(words);
+    command.args(["-c", PEER_SCRIPT]).args(arguments);
     adjust(&mut command);
     Process::start(&mut command)
 }
