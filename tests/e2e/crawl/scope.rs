@@ -67,7 +67,7 @@ fn respond_to_first_seed(hit: &Hit) -> Option<OriginResponse> {
     }
 }
 
-/// Crawls many seeds with these words and checks that the link of the first page is fetched.
+/// Crawls many seeds with these arguments and checks that the link of the first page is fetched.
 #[track_caller]
 fn expect_link_of_first_seed_fetched(arguments: &[&str]) {
     let origin = Origin::serve_with(Site { hosts: 3, ..Site::default() }, respond_to_first_seed);

@@ -181,17 +181,17 @@ fn expect_command_exists(folder: &Path, location: &str, command: &str) {
 
 /// Splits a command into words as a shell does; quotes of both kinds keep spaces.
 fn shell_words(command: &str) -> Vec<String> {
-    let (mut arguments, mut word, mut quote) = (Vec::new(), String::new(), None);
+    let (mut words, mut word, mut quote) = (Vec::new(), String::new(), None);
     for c in command.chars().chain([' ']) {
         match quote {
             Some(open) if c == open => quote = None,
             None if c == '\'' || c == '"' => quote = Some(c),
-            None if c.is_whitespace() => arguments.extend(Some(std::mem::take(&mut word))),
+            None if c.is_whitespace() => words.extend(Some(std::mem::take(&mut word))),
             _ => word.push(c),
         }
     }
-    arguments.retain(|word| !word.is_empty());
-    arguments
+    words.retain(|word| !word.is_empty());
+    words
 }
 
 /// Flags in text and tables: `--flag` must belong to any command, `tidings command .. --flag` to
@@ -203,10 +203,9 @@ fn every_flag_that_a_page_names_exists() {
     let mut flags = 0;
     for page in pages() {
         for code in inline_code(&page) {
-            let arguments: Vec<_> = code.split_whitespace().collect();
-            let command = (1..=arguments.len().min(3))
-                .rev()
-                .find_map(|n| helps.get(&arguments[..n].join(" ")));
+            let words: Vec<_> = code.split_whitespace().collect();
+            let command =
+                (1..=words.len().min(3)).rev().find_map(|n| helps.get(&words[..n].join(" ")));
             let known = match command {
                 Some(help) => long_flags(help).collect(),
                 None if code.starts_with("--") => all.clone(),
@@ -246,8 +245,8 @@ fn help_texts() -> BTreeMap<String, String> {
 
 /// The long flags in a text, without their values.
 fn long_flags(text: &str) -> impl Iterator<Item = &str> {
-    let arguments = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
-    arguments.filter(|word| word.len() > 2 && word.starts_with("--"))
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
+    words.filter(|word| word.len() > 2 && word.starts_with("--"))
 }
 
 /// Inline code of a page, outside of blocks.
@@ -419,9 +418,9 @@ fn run_session(block: &CodeBlock) {
     for (number, line) in (block.first_line..).zip(&block.lines) {
         let location = format!("PROTOCOL.md:{number}");
         if let Some(command) = line.strip_prefix("C: ") {
-            let arguments: Vec<_> =
+            let words: Vec<_> =
                 command.split(' ').map(|word| ids.get(word).map_or(word, String::as_str)).collect();
-            commands += &arguments.join(" ");
+            commands += &words.join(" ");
             commands.push('\n');
         } else if let Some(expected) = line.strip_prefix("B: ") {
             // One write, because responses of separate writes might not be combined.

@@ -13,10 +13,10 @@ fn netcat_runs_a_whole_session() {
     );
     let [greeting, hello, rest @ ..] = &output[..] else { panic!("{output:#?}") };
     assert_eq!(greeting, "Connected.  (PID 1)");
-    let arguments: Vec<_> = hello.split(' ').collect();
-    assert_eq!(arguments[..2], ["+OK", "tidings"], "{hello}");
+    let words: Vec<_> = hello.split(' ').collect();
+    assert_eq!(words[..2], ["+OK", "tidings"], "{hello}");
     for key in ["id=1", "clock=", "echo=42", "resume="] {
-        assert!(arguments.iter().any(|word| word.starts_with(key)), "{key} in {hello}");
+        assert!(words.iter().any(|word| word.starts_with(key)), "{key} in {hello}");
     }
     // Two confirmations, or one for both; then the responses in the order of the commands.
     let last_publish = rest.iter().rposition(|line| line.starts_with("+OK ")).unwrap();
@@ -277,8 +277,8 @@ impl Task {
     #[track_caller]
     fn read(worker: &mut LineConnection) -> Self {
         let line = worker.read_line();
-        let arguments: Vec<_> = line.split(' ').collect();
-        assert!(arguments[0] == "TASK" && arguments.len() >= 5, "{line}");
-        Self { id: arguments[1].to_owned(), url: arguments[4].to_owned() }
+        let words: Vec<_> = line.split(' ').collect();
+        assert!(words[0] == "TASK" && words.len() >= 5, "{line}");
+        Self { id: words[1].to_owned(), url: words[4].to_owned() }
     }
 }

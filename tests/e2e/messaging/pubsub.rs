@@ -134,8 +134,8 @@ fn a_killed_broker_fails_pub_with_the_confirmed_count() {
 /// The number before the word `confirmed`.
 #[track_caller]
 fn confirmed_count(text: &str) -> u64 {
-    let arguments: Vec<_> = text.split([' ', ';', ',']).collect();
-    let pairs = arguments.windows(2).filter(|pair| pair[1] == "confirmed");
+    let words: Vec<_> = text.split([' ', ';', ',']).collect();
+    let pairs = words.windows(2).filter(|pair| pair[1] == "confirmed");
     let number = pairs.filter_map(|pair| pair[0].parse().ok()).next_back();
     number.unwrap_or_else(|| panic!("no count of confirmations in {text}"))
 }

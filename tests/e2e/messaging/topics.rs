@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use crate::support::line_connection::LineConnection;
 use crate::support::process::{Process, ProcessOutput, Server, run_tidings, tidings_command};
 
-/// Runs `tidings topic <words>` against this broker.
+/// Runs `tidings topic <arguments>` against this broker.
 #[track_caller]
 fn run_topic(server: &Server, arguments: &[&str]) -> ProcessOutput {
     run_tidings(

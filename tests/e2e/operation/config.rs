@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::support::process::{Process, ProcessOutput, Server, tidings_command};
 
-/// Runs `tidings config WORDS` in this folder with these environment variables.
+/// Runs `tidings config <arguments>` in this folder with these environment variables.
 #[track_caller]
 fn run_config(folder: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> ProcessOutput {
     let mut command = tidings_command(folder, [&["config"], arguments].concat());

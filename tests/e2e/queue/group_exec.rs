@@ -14,7 +14,7 @@ use crate::support::process::{
 };
 use crate::support::wait::wait_until;
 
-/// Starts `tidings sub` with these words.
+/// Starts `tidings sub` with these arguments.
 #[track_caller]
 fn start_sub(server: &Server, arguments: &[&str]) -> Process {
     // The program comes last, so `--broker` comes first.

@@ -104,8 +104,8 @@ fn start_worker(server: &Server, hold: usize) -> Process {
 fn received_tasks(output: &ProcessOutput) -> Vec<ReceivedTask> {
     assert!(output.code.is_none(), "{output:?}");
     let read = |line: &String| {
-        let arguments: Vec<_> = line.split(' ').collect();
-        let [_, _, clock, lease, url, ..] = arguments[..] else { panic!("not a task: {line}") };
+        let words: Vec<_> = line.split(' ').collect();
+        let [_, _, clock, lease, url, ..] = words[..] else { panic!("not a task: {line}") };
         let (clock, lease) = (clock.parse().unwrap(), lease.parse().unwrap());
         ReceivedTask { url: url.to_owned(), clock, lease }
     };

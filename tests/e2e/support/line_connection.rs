@@ -11,8 +11,8 @@ pub(crate) const FAREWELL: &str = "Received EOF.  Closing connection...";
 /// The value of `key=value` in a line; fails if the key is missing.
 #[track_caller]
 pub(crate) fn value<'a>(line: &'a str, key: &str) -> &'a str {
-    let mut arguments = line.split(' ').filter_map(|word| word.split_once('='));
-    let found = arguments.find(|(name, _)| *name == key);
+    let mut words = line.split(' ').filter_map(|word| word.split_once('='));
+    let found = words.find(|(name, _)| *name == key);
     found.unwrap_or_else(|| panic!("no {key}= in {line}")).1
 }
 

@@ -79,9 +79,8 @@ impl PipelinedPublisher {
         if line.starts_with("-ERR closing ") {
             return None;
         }
-        let mut arguments = line.splitn(4, ' ');
-        let (Some("-ERR"), Some(code), Some(which)) =
-            (arguments.next(), arguments.next(), arguments.next())
+        let mut words = line.splitn(4, ' ');
+        let (Some("-ERR"), Some(code), Some(which)) = (words.next(), words.next(), words.next())
         else {
             panic!("not a response to a publish: {line:?}");
         };

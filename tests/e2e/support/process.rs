@@ -209,8 +209,8 @@ impl Process {
     #[track_caller]
     pub(crate) fn processor_ticks(&self) -> u64 {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.id())).unwrap();
-        let arguments: Vec<_> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
-        arguments[11].parse::<u64>().unwrap() + arguments[12].parse::<u64>().unwrap()
+        let fields: Vec<_> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
     }
 
     /// Closes standard input and waits until the process and its output have ended.
@@ -351,7 +351,7 @@ pub(crate) fn start_crawler(broker: SocketAddr, folder: &Path) -> Process {
     crawler
 }
 
-/// Runs `tidings <words> --broker ..` against this broker to its end.
+/// Runs `tidings <arguments> --broker ..` against this broker to its end.
 #[track_caller]
 pub(crate) fn run_at(server: &Server, arguments: &[&str]) -> ProcessOutput {
     run_tidings(server.folder.path(), &[arguments, &["--broker", &server.address_text()]].concat())

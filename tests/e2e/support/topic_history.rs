@@ -43,9 +43,9 @@ impl Delivery {
     #[track_caller]
     pub(crate) fn parse(topic: &str, line: &str) -> Self {
         let invalid = || -> ! { panic!("not a delivery of {topic}: {line:?}") };
-        let mut arguments = line.splitn(4, ' ');
+        let mut words = line.splitn(4, ' ');
         let (Some(kind), Some(of), Some(first), Some(rest)) =
-            (arguments.next(), arguments.next(), arguments.next(), arguments.next())
+            (words.next(), words.next(), words.next(), words.next())
         else {
             invalid()
         };
