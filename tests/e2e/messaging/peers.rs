@@ -216,8 +216,8 @@ fn a_browser_receives_no_page_and_publishes_nothing() {
         let mut curl = Command::new("curl");
         curl.args(["--silent", "--noproxy", "*"]).args(flags).arg(&url);
         // Without HTTP/0.9, curl rejects the response; with it, curl can only show the greeting.
-        let sent = Process::start(&mut curl).finish().stdout();
-        assert!(sent.iter().all(|line| line.starts_with("Connected.")), "{sent:?}");
+        let shown = Process::start(&mut curl).finish().stdout();
+        assert!(shown.iter().all(|line| line.starts_with("Connected.")), "{shown:?}");
     }
     assert!(read_until_marker(&server, &mut listener).is_empty());
 }

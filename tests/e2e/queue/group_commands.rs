@@ -103,7 +103,7 @@ fn entries_are_listed_with_their_states() {
     ];
     assert_eq!(listed, expected);
     let [of_job] = &list_tasks(&server, &["--job", "docs"])[..] else {
-        panic!("one is of the job")
+        panic!("expected one entry of the job")
     };
     assert_eq!((&of_job["pass"], &of_job["attempts"]), (&json!(1), &json!(1)));
     assert_eq!(list_tasks(&server, &["--key", "a.example", "--state", "processing"])[0]["prio"], 3);
@@ -355,7 +355,7 @@ fn schedules_are_listed_by_next_due_time() {
     let all = run_json_at(&server, &["group", "schedules"]);
     let daily = all.iter().find(|one| one["url"] == "http://b.example/").unwrap();
     assert_eq!((&daily["every"], all.len()), (&json!("06:00"), 3));
-    assert_eq!(daily["entry"], 3, "it is just being looked at");
+    assert_eq!(daily["entry"], 3, "its URL is being fetched");
     let some = run_at(&server, &["group", "schedules", "--limit", "1"]).expect_code(0);
     assert!(some.stderr().contains("1 of 3"), "{some:?}");
     publish_url(&server, "http://a.example/1 every=0");

@@ -366,7 +366,7 @@ fn a_stopped_worker_finishes_its_programs_and_takes_no_more() {
 fn a_second_signal_kills_running_programs() {
     let server = Server::start_broker();
     let pipe = make_pipe(&server, "it");
-    let worker = start_exec_worker(&server, &[], "cat pipe-it; echo it has gone on");
+    let worker = start_exec_worker(&server, &[], "cat pipe-it; echo still running");
     publish(&server, "it");
     wait_for_group(&server, "processing", 1);
     // The program reads.

@@ -56,7 +56,7 @@ impl HttpClient {
     /// A client for this server; waits until the server has printed its HTTP address.
     #[track_caller]
     pub(crate) fn new(server: &Server) -> Self {
-        let base_url = server.process.wait_for_line("where HTTP is", |line| {
+        let base_url = server.process.wait_for_line("HTTP address", |line| {
             let (_, address) = line.split_once("HTTP at ")?;
             Some(address.trim_end_matches('/').to_owned())
         });
@@ -181,7 +181,7 @@ impl HttpClient {
 /// Reads the output of `curl --include`: the last response, after those with a status of 1xx.
 #[track_caller]
 fn parse_response(text: &str) -> HttpResponse {
-    let (head, body) = text.split_once("\r\n\r\n").expect("a head ends");
+    let (head, body) = text.split_once("\r\n\r\n").expect("a head that ends with an empty line");
     let mut lines = head.lines();
     let status: u16 = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
     if status < 200 {

@@ -12,5 +12,5 @@ pub(crate) fn unshare_flags() -> &'static str {
         Command::new("unshare").args([flags, "true"]).output().unwrap().status.success()
     };
     let flags = ["-Urm", "-m"].into_iter().find(allowed);
-    flags.expect("a mount namespace is needed: user namespaces, or root")
+    flags.expect("cannot create a mount namespace; allow user namespaces or run as root")
 }

@@ -58,10 +58,10 @@ impl PipelinedPublisher {
     pub(crate) fn read_outcomes(&mut self) -> Option<Vec<PublishOutcome>> {
         let line = self.connection.try_read_line()?;
         if let Some(rest) = line.strip_prefix("+OK ") {
-            let (seq, n) = rest.split_once(' ').expect("two numbers");
+            let (seq, n) = rest.split_once(' ').expect("a confirmation with two numbers");
             let (seq, n) = (seq.parse::<u64>().unwrap(), n.parse::<u64>().unwrap());
             let count = usize::try_from(n + 1 - self.first_pending_number)
-                .expect("publishes that were sent");
+                .expect("a number of a sent publish");
             self.first_pending_number = n + 1;
             let completed: Vec<_> = self.pending.drain(..count).collect();
             let last = count - 1;
@@ -90,7 +90,7 @@ impl PipelinedPublisher {
         let (from, to) = (from.parse::<u64>().unwrap(), to.parse::<u64>().unwrap());
         let rejected = (from..=to).map(|n| {
             let at =
-                usize::try_from(n - self.first_pending_number).expect("publishes that were sent");
+                usize::try_from(n - self.first_pending_number).expect("a number of a sent publish");
             let (topic, payload) = std::mem::take(&mut self.pending[at]);
             PublishOutcome { topic, payload, result: Err(code.to_owned()) }
         });

@@ -46,7 +46,7 @@ pub(crate) fn trace_command(command: &mut Command, folder: &Path, flags: &[&str]
         .arg(&file)
         .args(flags);
     strace.arg(command.get_program()).args(command.get_args());
-    strace.current_dir(command.get_current_dir().expect("a folder of its own"));
+    strace.current_dir(command.get_current_dir().expect("the command has a working directory"));
     *command = strace;
     file
 }
@@ -95,6 +95,9 @@ pub(crate) fn read_trace(file: &Path, process: u32) -> Vec<SystemCall> {
             end_line: at,
         });
     }
-    assert!(calls.iter().any(|call| call.name == "fdatasync"), "nothing was traced: {text}");
+    assert!(
+        calls.iter().any(|call| call.name == "fdatasync"),
+        "strace recorded no fdatasync: {text}"
+    );
     calls
 }

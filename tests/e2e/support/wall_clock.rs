@@ -16,7 +16,7 @@ pub(crate) fn first_output_line(program: &str, arguments: &[&str]) -> String {
 
 /// Shifts the wall clock of a process by an offset such as `-30d`.
 pub(crate) fn shift_clock(command: &mut Command, offset: &str) {
-    let library = wait_until("the library", || {
+    let library = wait_until("the faketime library", || {
         // faketime fails if an earlier process with the same process id left files behind; a new
         // process has another id.
         let mut faketime = Command::new("faketime");

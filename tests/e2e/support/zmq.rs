@@ -32,7 +32,7 @@ impl ZmqServer {
     /// The process that owns the sockets.
     #[track_caller]
     pub(crate) fn bridge_process_id(&self) -> u32 {
-        wait_until("the process", || child_process_of(self.server.process.id()))
+        wait_until("the ZeroMQ process", || child_process_of(self.server.process.id()))
     }
 
     /// Waits until a subscriber with the prefix `hello` receives published events.
@@ -126,7 +126,10 @@ pub(crate) fn start_peer(arguments: &[&str]) -> Process {
 #[track_caller]
 pub(crate) fn start_peer_with(arguments: &[&str], adjust: impl FnOnce(&mut Command)) -> Process {
     let python = concat!(env!("CARGO_MANIFEST_DIR"), "/target/venv/bin/python");
-    assert!(fs::exists(python).unwrap(), "tests/run installs pyzmq into target/venv");
+    assert!(
+        fs::exists(python).unwrap(),
+        "pyzmq is missing; run the tests with tests/run, which installs it into target/venv"
+    );
     let mut command = Command::new(python);
     command.args(["-c", PEER_SCRIPT]).args(arguments);
     adjust(&mut command);
