@@ -8,7 +8,8 @@ use tempfile::TempDir;
 
 use crate::support::process::{Process, run_tidings, tidings_command};
 
-/// Files with another detected encoding than expected: the file, the detected encoding, and the reason.
+/// Files with another detected encoding than expected: the file, the detected encoding, and the
+/// reason.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("html5lib/tests1/55", "windows-1252", "a script writes the <meta>, and no script is run"),
     (
