@@ -76,7 +76,7 @@ impl ClosingServer {
             if !responds {
                 match self.end {
                     ConnectionEnd::Reset => {
-                        SockRef::from(&stream).set_linger(Some(Duration::ZERO))?
+                        SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
                     }
                     ConnectionEnd::PartialHead => stream.write_all(b"HTTP/1.1 2")?,
                     ConnectionEnd::Close | ConnectionEnd::AfterResponse => {}

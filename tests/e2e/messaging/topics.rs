@@ -233,7 +233,7 @@ fn a_publisher_survives_a_broker_restart_without_duplicates() {
         match line.split(' ').collect::<Vec<_>>()[..] {
             ["MSG", _, _, "the", "end"] => break,
             ["MSG", _, _, target, id] if id.starts_with("id=") => {
-                stored.push(format!("{target}\n"))
+                stored.push(format!("{target}\n"));
             }
             ["GAP", ..] => {}
             _ => panic!("{line}"),
