@@ -30,10 +30,10 @@ fn pages_are_decoded_in_the_expected_encodings() {
     let (mut right, mut failures) = (0, Vec::new());
     for (case, response) in cases.iter().zip(&responses) {
         let file = case["file"].as_str().unwrap();
-        let otherwise = EXCEPTIONS.iter().find(|(excepted, ..)| *excepted == file);
-        let expected = otherwise.map_or_else(|| case["charset"].clone(), |it| json!(it.1));
+        let exception = EXCEPTIONS.iter().find(|(excepted, ..)| *excepted == file);
+        let expected = exception.map_or_else(|| case["charset"].clone(), |it| json!(it.1));
         if response["charset"] == expected {
-            right += usize::from(otherwise.is_none());
+            right += usize::from(exception.is_none());
         } else {
             failures.push(format!("{file}: {}, not {expected}", response["charset"]));
         }

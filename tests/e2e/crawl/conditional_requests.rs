@@ -19,13 +19,13 @@ const NEW_DATE: &str = "Wed, 18 Nov 2026 10:00:00 GMT";
 fn respond(hit: &Hit, has_changed: bool) -> Option<OriginResponse> {
     let page = hit.path.strip_prefix("/c/")?.parse::<u32>().ok().filter(|page| *page < PAGES)?;
     let is_new = has_changed && page == CHANGED_PAGE;
-    let (header, input, value) = if page.is_multiple_of(2) {
+    let (header, condition, value) = if page.is_multiple_of(2) {
         ("ETag", "If-None-Match", format!("\"{page}-{is_new}\""))
     } else {
         ("Last-Modified", "If-Modified-Since", if is_new { NEW_DATE } else { OLD_DATE }.to_owned())
     };
     let header = format!("{header}: {value}\r\n");
-    if hit.header(input) == Some(&value) {
+    if hit.header(condition) == Some(&value) {
         return Some(full_response("304 Not Modified", &header, ""));
     }
     let children = [2 * page + 1, 2 * page + 2].into_iter().filter(|child| *child < PAGES);

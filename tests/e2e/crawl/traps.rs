@@ -98,8 +98,8 @@ fn the_crawl_of_an_endless_site_ends_with_its_archive_complete() {
         assert_eq!(named(name), 1, "{name}: {traps:?}");
     }
     assert!(named("same-content") + named("soft-not-found") >= MIRROR_COUNT - 20, "{traps:?}");
-    let honest = "select count(*) from pages where outcome = 'done' and url like '%/archive/%'";
-    assert_eq!(stored(honest), [(1 + archive_paths().count()).to_string()]);
+    let archive = "select count(*) from pages where outcome = 'done' and url like '%/archive/%'";
+    assert_eq!(stored(archive), [(1 + archive_paths().count()).to_string()]);
 
     let sum = stored("select count(*) from pages where outcome = 'trap'").remove(0);
     let summary = finished.stdout().pop().unwrap();
@@ -109,7 +109,7 @@ fn the_crawl_of_an_endless_site_ends_with_its_archive_complete() {
 
 #[test]
 fn trap_limits_are_configurable() {
-    let requested = |flags: &[&str]| {
+    let crawl = |flags: &[&str]| {
         let sessions = AtomicU64::new(0);
         let origin = Origin::serve_with(Site::default(), move |hit| respond(hit, &sessions));
         let folder = TempDir::new().unwrap();
@@ -121,7 +121,7 @@ fn trap_limits_are_configurable() {
         (origin, page_database::query(&data, traps).unwrap())
     };
     let limits = ["--max-url=60", "--max-segments=8", "--max-repeats=1", "--max-alike=10"];
-    let (origin, traps) = requested(&limits);
+    let (origin, traps) = crawl(&limits);
     let requests = origin.request_log();
     let count =
         |prefix: &str| requests.page_requests().filter(|hit| hit.path.starts_with(prefix)).count();
@@ -132,6 +132,6 @@ fn trap_limits_are_configurable() {
     for name in ["deep-path", "repeated-segments", "too-many-from-prefix", "url-too-long"] {
         assert!(traps.iter().any(|trap| trap == name), "{name}: {traps:?}");
     }
-    let (origin, traps) = requested(&["--no-traps", "--max-pages=300"]);
+    let (origin, traps) = crawl(&["--no-traps", "--max-pages=300"]);
     assert_eq!((origin.request_log().page_requests().count(), traps), (300, Vec::new()));
 }

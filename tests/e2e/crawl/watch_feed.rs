@@ -58,7 +58,7 @@ fn each_item_is_published_and_fetched_once() {
     let bounds = ["--every", "1s", "--min", "200ms", "--max", "2s"];
     run_at(&server, &[&["watch-feed", &feed], &bounds[..]].concat()).expect_code(0);
     sub.wait_for_stdout_lines(2);
-    // The feed has not changed, so the response is only a 304.
+    // The crawler sends a conditional request.
     assert_eq!(wait_for_feed_request(&origin).header("If-None-Match"), Some("\"2\""));
     items.store(3, Ordering::SeqCst);
     sub.wait_for_stdout_lines(3);
