@@ -47,9 +47,9 @@ impl FeedCase {
 
 /// The responses of `tidings probe` to these cases.
 #[track_caller]
-fn probe(what: &str, cases: &[FeedCase]) -> Vec<Value> {
+fn probe(subcommand: &str, cases: &[FeedCase]) -> Vec<Value> {
     let folder = TempDir::new().unwrap();
-    let mut probe = Process::start(&mut tidings_command(folder.path(), ["probe", what]));
+    let mut probe = Process::start(&mut tidings_command(folder.path(), ["probe", subcommand]));
     for case in cases {
         probe.write(format!("{}\n", case.probe_input()));
     }
@@ -166,8 +166,8 @@ fn sitemaps_match_the_scrapy_and_trafilatura_tables() {
 #[test]
 fn unreadable_input_is_answered_with_an_error() {
     let folder = TempDir::new().unwrap();
-    for what in ["feed", "sitemap"] {
-        let mut probe = Process::start(&mut tidings_command(folder.path(), ["probe", what]));
+    for subcommand in ["feed", "sitemap"] {
+        let mut probe = Process::start(&mut tidings_command(folder.path(), ["probe", subcommand]));
         probe.write("{}\n{\"body_b64\": \"?\"}\n{\"body_b64\": \"\", \"headers\": 1}\n{\"body_b64\": \"PA==\"}\n");
         probe.close_stdin();
         let responses = probe.finish().expect_code(0).stdout();

@@ -17,9 +17,9 @@ fn read_test_data(file: &str) -> String {
 
 /// Sends the inputs one after the other and returns the responses in order.
 #[track_caller]
-fn run_probe(what: &str, inputs: &[String]) -> Vec<Value> {
+fn run_probe(subcommand: &str, inputs: &[String]) -> Vec<Value> {
     let folder = TempDir::new().unwrap();
-    let mut probe = Process::start(&mut tidings_command(folder.path(), ["probe", what]));
+    let mut probe = Process::start(&mut tidings_command(folder.path(), ["probe", subcommand]));
     probe.write(inputs.join("\n"));
     let responses = probe.finish().expect_code(0).stdout();
     assert_eq!(responses.len(), inputs.len());

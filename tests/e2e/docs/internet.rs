@@ -141,11 +141,11 @@ impl TestMachines {
     fn run(&mut self, machine: &str, command: &str, shown: &[String], location: &str) {
         eprintln!("{location}: {machine}{command}");
         self.commands += 1;
-        let done = format!("-- command {} is done: ", self.commands);
-        self.shell.write(format!("{machine}{command}\n{machine}echo \"{done}$status\"\n"));
-        let line = self.shell.wait_for_line_with(&done);
+        let end_marker = format!("-- command {} is done: ", self.commands);
+        self.shell.write(format!("{machine}{command}\n{machine}echo \"{end_marker}$status\"\n"));
+        let line = self.shell.wait_for_line_with(&end_marker);
         if shown.is_empty() {
-            assert_eq!(line, format!("{done}0"), "{location}: {command}");
+            assert_eq!(line, format!("{end_marker}0"), "{location}: {command}");
         }
         let output =
             self.shell.wait_for_lines_in_order(self.printed_lines, &[line], |expected, line| {

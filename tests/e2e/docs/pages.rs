@@ -364,18 +364,19 @@ impl PageShell {
     fn run(&mut self, location: &str, command: &str, shown: &[String]) {
         eprintln!("{location}: {command}");
         self.commands += 1;
-        let done = format!("-- command {} is done", self.commands);
+        let end_marker = format!("-- command {} is done", self.commands);
         self.bash.write(format!("{}\n", self.with_local_ports(command)));
         if command.contains("http.server") {
             // The server prints nothing before its first request.
             let site = self.ports[1].1;
             wait_until("the site to be served", || TcpStream::connect(("127.0.0.1", site)).ok());
         }
-        self.bash.write(format!("echo '{done}'\n"));
-        let output =
-            self.bash.wait_for_lines_in_order(self.printed_lines, &[done], |expected, line| {
-                expected == line
-            });
+        self.bash.write(format!("echo '{end_marker}'\n"));
+        let output = self.bash.wait_for_lines_in_order(
+            self.printed_lines,
+            &[end_marker],
+            |expected, line| expected == line,
+        );
         self.bash.wait_for_lines_in_order(self.printed_lines, shown, is_same_shape);
         self.printed_lines = output;
     }

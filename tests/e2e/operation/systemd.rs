@@ -46,8 +46,8 @@ fn systemd_and_tidings_accept_the_units() {
     verify.arg("verify").args(units.map(|unit| folder.path().join(unit)));
     let output = verify.output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
-    let ours: Vec<_> = stderr.lines().filter(|line| line.contains("tidings")).collect();
-    assert!(ours.is_empty(), "{stderr}");
+    let own_lines: Vec<_> = stderr.lines().filter(|line| line.contains("tidings")).collect();
+    assert!(own_lines.is_empty(), "{stderr}");
 }
 
 /// A service manager that runs the program.

@@ -11,7 +11,7 @@ use crate::support::process::{Server, run_tidings};
 #[test]
 fn an_invalid_flag_is_one_line_and_exit_code_2() {
     let folder = TempDir::new().unwrap();
-    let mistakes: [&[&str]; 18] = [
+    let invalid: [&[&str]; 18] = [
         &["up", "--no-such-flag"],
         &["no-such-subcommand"],
         &["up", "--listen", "nowhere:x"],
@@ -31,7 +31,7 @@ fn an_invalid_flag_is_one_line_and_exit_code_2() {
         &["explain", "two words"],
         &["dead", "drop"],
     ];
-    for arguments in mistakes {
+    for arguments in invalid {
         let output = run_tidings(folder.path(), arguments);
         assert_eq!(output.code, Some(2), "{arguments:?}: {output:#?}");
         assert!(output.stdout().is_empty(), "{arguments:?}: {output:#?}");
@@ -107,10 +107,10 @@ fn help_and_version_exit_with_code_0() {
 #[test]
 fn list_is_an_alias_of_ls() {
     let folder = TempDir::new().unwrap();
-    for what in ["topic", "group", "job", "dead"] {
-        let [short, long] =
-            ["ls", "list"].map(|action| run_tidings(folder.path(), &[what, action, "--help"]));
-        assert_eq!((long.code, long.stdout()), (Some(0), short.stdout()), "{what}");
+    for subcommand in ["topic", "group", "job", "dead"] {
+        let [short, long] = ["ls", "list"]
+            .map(|action| run_tidings(folder.path(), &[subcommand, action, "--help"]));
+        assert_eq!((long.code, long.stdout()), (Some(0), short.stdout()), "{subcommand}");
     }
 }
 
