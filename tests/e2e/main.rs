@@ -1,5 +1,5 @@
-//! End to end: the real binary on free ports, driven by netcat, telnet, curl, nginx, Chromium,
-//! wget, sqlite3 and raw sockets.
+//! End-to-end tests: they run the real binary on free ports and drive it with netcat, telnet, curl,
+//! nginx, Chromium, wget, sqlite3 and raw sockets.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,5 +1,5 @@
-//! Sites with ASCII hosts that IDNA rejects, and the URL standard accepts since 2026, are crawled
-//! like any other. Only the crawler knows the names: it has an /etc/hosts of its own.
+//! Crawls sites with ASCII hosts that IDNA rejects and the URL standard accepts since 2026. Only
+//! the crawler resolves their names, with its own /etc/hosts.
 
 use std::fs;
 use std::process::Command;
@@ -11,10 +11,10 @@ use crate::support::origin::{Hit, Origin, OriginResponse, Site, full_response, h
 use crate::support::page_database;
 use crate::support::process::{Process, tidings_command};
 
-/// As the standard writes them.
+/// Spelled as the standard requires.
 const HOSTS: [&str; 2] = ["xn--8i7caa.famitei.net", "a.b.c.xn--pokxncvks"];
 
-/// Each host has a page with links in several forms, and a redirect to its own name in upper case.
+/// Each host has a page with several forms of links, and a redirect to its own name in upper case.
 fn respond(hit: &Hit) -> Option<OriginResponse> {
     let authority = hit.header("Host")?.to_ascii_uppercase();
     match hit.path.as_str() {
@@ -45,8 +45,8 @@ fn a_site_whose_ascii_host_idna_rejects_is_crawled() {
     fs::write(&hosts, format!("127.0.0.1 localhost\n{address} {}\n", HOSTS.join(" "))).unwrap();
 
     let seeds = HOSTS.map(|host| format!("http://{}:{port}/", host.to_ascii_uppercase()));
-    let words = ["crawl", "--allow-private", "--cookies", "--quiet", &seeds[0], &seeds[1]];
-    let crawl = tidings_command(folder.path(), words);
+    let arguments = ["crawl", "--allow-private", "--cookies", "--quiet", &seeds[0], &seeds[1]];
+    let crawl = tidings_command(folder.path(), arguments);
     let mut inside = Command::new("unshare");
     let script = "mount --bind \"$1\" /etc/hosts && shift && exec \"$@\"";
     inside.args([unshare_flags(), "sh", "-c", script, "sh"]).arg(&hosts);
@@ -59,10 +59,10 @@ fn a_site_whose_ascii_host_idna_rejects_is_crawled() {
     }
     Process::start(&mut inside).finish().expect_code(0);
 
-    let record = origin.request_log();
+    let requests = origin.request_log();
     for host in HOSTS {
         let authority = format!("{host}:{port}");
-        let of_host = || record.0.iter().filter(|hit| hit.header("Host") == Some(&authority));
+        let of_host = || requests.0.iter().filter(|hit| hit.header("Host") == Some(&authority));
         let mut paths: Vec<&str> = of_host().map(|hit| hit.path.as_str()).collect();
         assert_eq!(paths.remove(0), "/robots.txt", "{host}: {paths:?}");
         paths.sort_unstable();
@@ -70,7 +70,7 @@ fn a_site_whose_ascii_host_idna_rejects_is_crawled() {
         let with_cookie = of_host().filter(|hit| hit.header("Cookie") == Some("a=b")).count();
         assert_eq!(with_cookie, 5, "{host}: all but robots.txt and the page that sets it");
     }
-    assert_eq!(record.0.len(), 14, "{record:#?}");
+    assert_eq!(requests.0.len(), 14, "{requests:#?}");
     let data = folder.path().join("tidings-data");
     let stored =
         "select distinct substr(url, 1, instr(substr(url, 8), '/') + 7) from pages order by 1";

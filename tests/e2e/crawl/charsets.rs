@@ -1,4 +1,4 @@
-//! Pages of which the encoding is known, and what they say, through `tidings probe links`.
+//! Pages with known encodings and contents, through `tidings probe links`.
 
 use std::fs;
 
@@ -8,7 +8,8 @@ use tempfile::TempDir;
 
 use crate::support::process::{Process, run_tidings, tidings_command};
 
-/// What is read otherwise, as what, and why.
+/// Files with another detected encoding than expected: the file, the detected encoding, and the
+/// reason.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("html5lib/tests1/55", "windows-1252", "a script writes the <meta>, and no script is run"),
     (
@@ -23,22 +24,22 @@ fn pages_are_decoded_in_the_expected_encodings() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/charset/cases.jsonl");
     let cases = fs::read_to_string(path).unwrap();
     let cases: Vec<Value> = cases.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let questions = cases.iter().map(|case| probe_input(&case["body_b64"], &json!({})));
-    let answers = probe_links(questions);
-    assert_eq!(answers.len(), cases.len());
-    let (mut right, mut wrong) = (0, Vec::new());
-    for (case, answer) in cases.iter().zip(&answers) {
+    let inputs = cases.iter().map(|case| probe_input(&case["body_b64"], &json!({})));
+    let responses = probe_links(inputs);
+    assert_eq!(responses.len(), cases.len());
+    let (mut right, mut failures) = (0, Vec::new());
+    for (case, response) in cases.iter().zip(&responses) {
         let file = case["file"].as_str().unwrap();
-        let otherwise = EXCEPTIONS.iter().find(|(excepted, ..)| *excepted == file);
-        let expected = otherwise.map_or_else(|| case["charset"].clone(), |it| json!(it.1));
-        if answer["charset"] == expected {
-            right += usize::from(otherwise.is_none());
+        let exception = EXCEPTIONS.iter().find(|(excepted, ..)| *excepted == file);
+        let expected = exception.map_or_else(|| case["charset"].clone(), |it| json!(it.1));
+        if response["charset"] == expected {
+            right += usize::from(exception.is_none());
         } else {
-            wrong.push(format!("{file}: {}, not {expected}", answer["charset"]));
+            failures.push(format!("{file}: {}, not {expected}", response["charset"]));
         }
     }
-    eprintln!("{right} of {} as the tables say; otherwise: {EXCEPTIONS:#?}", cases.len());
-    assert!(wrong.is_empty(), "{wrong:#?}");
+    eprintln!("{right} of {} as the tables expect; exceptions: {EXCEPTIONS:#?}", cases.len());
+    assert!(failures.is_empty(), "{failures:#?}");
 }
 
 #[test]
@@ -47,13 +48,13 @@ fn probe_links_answers_in_json() {
         <a href=mailto:x>m</a><meta name=robots content=noindex>";
     let body = json!(BASE64.encode(page.as_bytes()));
     let headers = json!({ "Content-Type": "text/html; charset=UTF-8", "Link": ["</n>; rel=next", "</s>; rel=stylesheet"] });
-    let mut wrong = probe_input(&body, &json!({}));
-    wrong["base"] = json!("mailto:x");
-    let answers = probe_links(
+    let mut invalid = probe_input(&body, &json!({}));
+    invalid["base"] = json!("mailto:x");
+    let responses = probe_links(
         [
             probe_input(&body, &headers),
             probe_input(&json!(""), &json!([["x-robots-tag", "none"]])),
-            wrong,
+            invalid,
         ]
         .into_iter(),
     );
@@ -62,10 +63,10 @@ fn probe_links_answers_in_json() {
         "charset": "utf-8", "title": "A \u{e9}", "canonical": site("c"),
         "links": [site("n"), site("c"), site("dir/b")], "noindex": true, "nofollow": false,
     });
-    assert_eq!(answers[0], expected);
+    assert_eq!(responses[0], expected);
     let nothing = json!({ "charset": "windows-1252", "title": null, "links": [], "noindex": true, "nofollow": true });
-    assert_eq!(answers[1], nothing);
-    assert!(answers[2]["error"].as_str().unwrap().starts_with("`base`: "), "{}", answers[2]);
+    assert_eq!(responses[1], nothing);
+    assert!(responses[2]["error"].as_str().unwrap().starts_with("`base`: "), "{}", responses[2]);
 }
 
 #[test]
@@ -74,7 +75,7 @@ fn probe_links_prints_text() {
     let page = "<meta charset=koi8-r><title>Page</title><link rel=alternate type=application/rss+xml href=feed>\
         <meta name=mybot content=none><a href=\"a\x1b[2J\">x</a>";
     fs::write(folder.path().join("page.html"), page).unwrap();
-    let told = run_tidings(folder.path(), &["probe", "links", "page.html", "--agent", "mybot/1"])
+    let output = run_tidings(folder.path(), &["probe", "links", "page.html", "--agent", "mybot/1"])
         .expect_code(0);
     let expected = "Page
   page       page.html, as if it were http://localhost/
@@ -83,7 +84,7 @@ fn probe_links_prints_text() {
   feed       http://localhost/feed
 1 link
   http://localhost/a%1B[2J  (nofollow)";
-    assert_eq!(told.stdout().join("\n"), expected);
+    assert_eq!(output.stdout().join("\n"), expected);
     let missing = run_tidings(folder.path(), &["probe", "links", "none.html"]).expect_code(1);
     assert!(missing.stderr().contains("cannot read none.html"), "{}", missing.stderr());
 }
@@ -93,13 +94,13 @@ fn probe_input(body: &Value, headers: &Value) -> Value {
 }
 
 #[track_caller]
-fn probe_links(questions: impl Iterator<Item = Value>) -> Vec<Value> {
+fn probe_links(inputs: impl Iterator<Item = Value>) -> Vec<Value> {
     let folder = TempDir::new().unwrap();
     let mut probe = Process::start(&mut tidings_command(folder.path(), ["probe", "links"]));
-    for question in questions {
-        probe.write(format!("{question}\n"));
+    for input in inputs {
+        probe.write(format!("{input}\n"));
     }
     probe.close_stdin();
-    let answers = probe.finish().expect_code(0).stdout();
-    answers.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
+    let responses = probe.finish().expect_code(0).stdout();
+    responses.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
 }

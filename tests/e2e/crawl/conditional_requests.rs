@@ -1,5 +1,4 @@
-//! A pass after the first, and the same crawl another day, ask for what has changed, and read only
-//! that.
+//! Later passes and repeated crawls send conditional requests and download only what has changed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +10,7 @@ use crate::support::page_database;
 use crate::support::process::{Server, run_tidings};
 
 const PAGES: u32 = 15;
-/// The one that changes.
+/// The page that changes.
 const CHANGED_PAGE: u32 = 3;
 const OLD_DATE: &str = "Tue, 17 Nov 2026 10:00:00 GMT";
 const NEW_DATE: &str = "Wed, 18 Nov 2026 10:00:00 GMT";
@@ -20,13 +19,13 @@ const NEW_DATE: &str = "Wed, 18 Nov 2026 10:00:00 GMT";
 fn respond(hit: &Hit, has_changed: bool) -> Option<OriginResponse> {
     let page = hit.path.strip_prefix("/c/")?.parse::<u32>().ok().filter(|page| *page < PAGES)?;
     let is_new = has_changed && page == CHANGED_PAGE;
-    let (header, question, value) = if page.is_multiple_of(2) {
+    let (header, condition, value) = if page.is_multiple_of(2) {
         ("ETag", "If-None-Match", format!("\"{page}-{is_new}\""))
     } else {
         ("Last-Modified", "If-Modified-Since", if is_new { NEW_DATE } else { OLD_DATE }.to_owned())
     };
     let header = format!("{header}: {value}\r\n");
-    if hit.header(question) == Some(&value) {
+    if hit.header(condition) == Some(&value) {
         return Some(full_response("304 Not Modified", &header, ""));
     }
     let children = [2 * page + 1, 2 * page + 2].into_iter().filter(|child| *child < PAGES);
@@ -57,12 +56,12 @@ fn the_second_pass_sends_conditional_requests_for_all_pages() {
     run_tidings(up.folder.path(), &["crawl", &seed]).expect_code(0);
     let first: Vec<_> = origin.request_log().page_requests().cloned().collect();
     assert_eq!(first.len(), PAGES as usize);
-    assert!(!first.iter().any(is_conditional), "nothing was known: {first:#?}");
+    assert!(!first.iter().any(is_conditional), "the first pass sent validators: {first:#?}");
 
     has_changed.store(true, Ordering::SeqCst);
     run_tidings(up.folder.path(), &["crawl", &seed]).expect_code(0);
-    let record = origin.request_log();
-    let second: Vec<_> = record.page_requests().skip(first.len()).collect();
+    let requests = origin.request_log();
+    let second: Vec<_> = requests.page_requests().skip(first.len()).collect();
     assert_eq!(second.len(), PAGES as usize);
     assert!(second.iter().all(|hit| is_conditional(hit)), "{second:#?}");
 
@@ -77,7 +76,7 @@ fn the_second_pass_sends_conditional_requests_for_all_pages() {
         where a.pass = 1 and b.pass = 2 and a.hash = b.hash and a.link_urls = b.link_urls";
     assert_eq!(stored(same), [(PAGES - 1).to_string()]);
 
-    // What was answered with 304 is what the third pass asks with.
+    // The third pass sends the validators of the 304 responses.
     run_tidings(up.folder.path(), &["crawl", &seed]).expect_code(0);
     let unchanged = "select count(*) from pages where pass = 3 and status = 304";
     assert_eq!(stored(unchanged), [PAGES.to_string()]);
@@ -92,17 +91,17 @@ fn a_repeated_crawl_downloads_only_changed_pages() {
     });
     let folder = TempDir::new().unwrap();
     let seed = origin.url(0, "/c/0");
-    // How many pages are asked for, and of how many of them whether they have changed.
+    // Returns the number of requested pages, and how many of the requests were conditional.
     let crawl = |flags: &[&str]| {
         let before = origin.request_log().page_requests().count();
-        let words = [&["crawl", "--allow-private", &seed], flags].concat();
-        run_tidings(folder.path(), &words).expect_code(0);
-        let record = origin.request_log();
-        let asked: Vec<_> = record.page_requests().skip(before).collect();
-        (asked.len(), asked.iter().filter(|hit| is_conditional(hit)).count())
+        let arguments = [&["crawl", "--allow-private", &seed], flags].concat();
+        run_tidings(folder.path(), &arguments).expect_code(0);
+        let requests = origin.request_log();
+        let requested: Vec<_> = requests.page_requests().skip(before).collect();
+        (requested.len(), requested.iter().filter(|hit| is_conditional(hit)).count())
     };
     let all = PAGES as usize;
-    assert_eq!(crawl(&[]), (all, 0), "nothing was known");
+    assert_eq!(crawl(&[]), (all, 0), "the first crawl has no validators");
     has_changed.store(true, Ordering::SeqCst);
     assert_eq!(crawl(&[]), (all, all));
     let stored =
@@ -111,9 +110,10 @@ fn a_repeated_crawl_downloads_only_changed_pages() {
     let read = PAGES + 1;
     assert_eq!(stored(statuses), [format!("200|{read}"), format!("304|{}", PAGES - 1)]);
     assert_eq!(stored("select count(distinct hash) from pages"), [read.to_string()]);
-    assert_eq!(crawl(&["--max-pages", "3"]), (3, 3), "another crawl of the same pages");
+    assert_eq!(crawl(&["--max-pages", "3"]), (3, 3), "a limited crawl of the same pages");
 
-    // Whoever wants everything, or other links than those on record, reads everything.
+    // A crawl that refetches everything, or that needs other links than the stored ones, sends no
+    // conditional requests.
     assert_eq!(crawl(&["--refetch"]), (all, 0));
     assert_eq!(crawl(&["--images"]), (all, 0));
     assert_eq!(crawl(&["--images"]), (all, all));

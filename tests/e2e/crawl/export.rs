@@ -1,4 +1,4 @@
-//! `tidings export`: what two crawlers have stored, in one place.
+//! `tidings export` combines the pages that several crawls have stored.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,14 +11,14 @@ use tempfile::TempDir;
 use crate::support::origin::{Origin, Site};
 use crate::support::process::{Process, run_tidings, tidings_command};
 
-/// Two crawls of different hosts, each with a data directory and lines of its own.
+/// Two crawls of different hosts, each with its own data directory and JSON lines file.
 fn crawl_two_hosts() -> (TempDir, Origin) {
     let origin = Origin::serve(Site { hosts: 2, pages: 12, ..Site::default() });
     let folder = TempDir::new().unwrap();
     for (host, data) in [(0, "a"), (1, "b")] {
         let jsonl = format!("--jsonl={data}.jsonl");
-        let words = ["crawl", "--allow-private", "--sqlite", &jsonl, "--data", data];
-        run_tidings(folder.path(), &[&words[..], &[&origin.url(host, "/p/0")]].concat())
+        let arguments = ["crawl", "--allow-private", "--sqlite", &jsonl, "--data", data];
+        run_tidings(folder.path(), &[&arguments[..], &[&origin.url(host, "/p/0")]].concat())
             .expect_code(0);
     }
     (folder, origin)
@@ -49,16 +49,16 @@ fn export_merges_two_crawls_by_time() {
         })
         .collect();
     assert!(times.is_sorted(), "{times:?}");
-    // Without it they are as they stand there; and the data directory is what is meant by nothing.
+    // Without `--merge`, pages keep their order; without an input, the data directory is exported.
     assert_eq!(run_tidings(folder, &["export", "a", "a.jsonl"]).expect_code(0).stdout().len(), 48);
     assert_eq!(
         run_tidings(folder, &["export", "--data", "b"]).expect_code(0).stdout(),
         read_file_lines(folder, "b.jsonl")
     );
 
-    let words = ["export", "a", "b", "--merge", "--output"];
-    let told = run_tidings(folder, &[&words[..], &["all.jsonl"]].concat()).expect_code(0);
-    assert!(told.stderr().contains("48 records of 48 in all.jsonl"), "{}", told.stderr());
+    let arguments = ["export", "a", "b", "--merge", "--output"];
+    let output = run_tidings(folder, &[&arguments[..], &["all.jsonl"]].concat()).expect_code(0);
+    assert!(output.stderr().contains("48 records of 48 in all.jsonl"), "{}", output.stderr());
     assert_eq!(read_file_lines(folder, "all.jsonl"), merged);
     let python = Command::new("python3")
         .args(["-m", "json.tool", "--json-lines", "all.jsonl"])
@@ -67,7 +67,8 @@ fn export_merges_two_crawls_by_time() {
         .status()
         .unwrap();
     assert!(python.success());
-    run_tidings(folder, &[&words[..], &["all.db", "--format", "sqlite"]].concat()).expect_code(0);
+    run_tidings(folder, &[&arguments[..], &["all.db", "--format", "sqlite"]].concat())
+        .expect_code(0);
     let query = "select count(*), count(distinct url), sum(status = 200) from pages";
     let sqlite3 =
         Command::new("sqlite3").args(["all.db", query]).current_dir(folder).output().unwrap();
@@ -79,11 +80,11 @@ fn export_merges_two_crawls_by_time() {
 fn a_failed_export_is_reported_and_leaves_no_file() {
     let (folder, _origin) = crawl_two_hosts();
     let folder = folder.path();
-    let refused = run_tidings(folder, &["export", "a", "c", "--output", "out"]).expect_code(1);
-    assert!(refused.stderr().contains("c: No such file"), "{}", refused.stderr());
+    let rejected = run_tidings(folder, &["export", "a", "c", "--output", "out"]).expect_code(1);
+    assert!(rejected.stderr().contains("c: No such file"), "{}", rejected.stderr());
     assert!(!folder.join("out").exists());
-    let refused = run_tidings(folder, &["export", "a", "--output", "b.jsonl"]).expect_code(1);
-    assert!(refused.stderr().contains("b.jsonl exists already"), "{}", refused.stderr());
+    let rejected = run_tidings(folder, &["export", "a", "--output", "b.jsonl"]).expect_code(1);
+    assert!(rejected.stderr().contains("b.jsonl exists already"), "{}", rejected.stderr());
     run_tidings(folder, &["export", "a", "--format", "sqlite"]).expect_code(2);
 
     let export = tidings_command(folder, ["export", "a", "b"]);

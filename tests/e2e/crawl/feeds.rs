@@ -1,5 +1,4 @@
-//! Feeds and sitemaps: the tables of other readers through `tidings probe`, and feeds that are
-//! watched.
+//! Feeds and sitemaps: the tables of other parsers through `tidings probe`, and watched feeds.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -46,27 +45,27 @@ impl FeedCase {
     }
 }
 
-/// What `tidings probe` answers to the questions of these cases.
+/// The responses of `tidings probe` to these cases.
 #[track_caller]
-fn probe(what: &str, cases: &[FeedCase]) -> Vec<Value> {
+fn probe(subcommand: &str, cases: &[FeedCase]) -> Vec<Value> {
     let folder = TempDir::new().unwrap();
-    let mut probe = Process::start(&mut tidings_command(folder.path(), ["probe", what]));
+    let mut probe = Process::start(&mut tidings_command(folder.path(), ["probe", subcommand]));
     for case in cases {
         probe.write(format!("{}\n", case.probe_input()));
     }
     probe.close_stdin();
-    let answers = probe.finish().expect_code(0).stdout();
-    assert_eq!(answers.len(), cases.len());
-    answers.iter().map(|answer| serde_json::from_str(answer).unwrap()).collect()
+    let responses = probe.finish().expect_code(0).stdout();
+    assert_eq!(responses.len(), cases.len());
+    responses.iter().map(|response| serde_json::from_str(response).unwrap()).collect()
 }
 
-/// Whether a member is as expected: a list names what is right.
+/// Whether a value is as expected; a list contains all valid values.
 fn matches_expected(expected: &Value, got: &Value) -> bool {
     let got = if got.is_null() { &json!("") } else { got };
     expected.as_array().map_or(expected == got, |any| any.contains(got))
 }
 
-/// Whether an entry has what is expected of it.
+/// Whether an entry has the expected title, link and id.
 fn entry_matches_expected(expected: &Value, got: &Value) -> bool {
     let members = ["title", "link", "id"].iter();
     got.is_object()
@@ -75,62 +74,62 @@ fn entry_matches_expected(expected: &Value, got: &Value) -> bool {
             .all(|name| matches_expected(&expected[*name], &got[*name]))
 }
 
-/// Prints how many were right, and fails for those that are neither that nor in the list of what we
-/// mean to read differently, and for those that are both.
+/// Prints how many results were right. Fails for a wrong result that is not in the list of intended
+/// differences, and for a right result that is in it.
 #[track_caller]
 fn check_results(table: &str, results: Vec<(String, bool, String)>) {
     let listed = include_str!("../../data/feeds/otherwise.txt");
     let listed: Vec<_> = listed.lines().filter(|line| !line.starts_with('#')).collect();
     let mut counts = BTreeMap::new();
-    let mut wrong = Vec::new();
+    let mut failures = Vec::new();
     for (file, is_right, shown) in results {
         let is_listed = listed.contains(&file.as_str());
         *counts.entry(if is_right { "right" } else { "otherwise" }).or_insert(0) += 1;
         if is_right == is_listed {
-            wrong.push(format!("{file} (listed: {is_listed}): {shown}"));
+            failures.push(format!("{file} (listed: {is_listed}): {shown}"));
         }
     }
     eprintln!("{table}: {counts:?}");
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
 #[test]
 fn entries_match_the_feedparser_tables() {
     let mut cases = FeedCase::all("feeds/feedparser.jsonl");
     cases.retain(|case| case.0.get("entry").is_some() || case.0.get("n").is_some());
-    let answers = probe("feed", &cases);
-    let results = cases.iter().zip(answers).map(|(case, answer)| {
+    let responses = probe("feed", &cases);
+    let results = cases.iter().zip(responses).map(|(case, response)| {
         let is_right = match case.0["entry"].as_u64() {
             Some(at) => {
-                entry_matches_expected(&case.0, &answer["entries"][usize::try_from(at).unwrap()])
+                entry_matches_expected(&case.0, &response["entries"][usize::try_from(at).unwrap()])
             }
-            None => case.0["n"] == answer["n"],
+            None => case.0["n"] == response["n"],
         };
-        (case.file().to_owned(), is_right, answer.to_string())
+        (case.file().to_owned(), is_right, response.to_string())
     });
     check_results("feedparser, entries", results.collect());
 }
 
-/// The title of the feed is for people: the first line of what they are told. These are the tests
-/// of encodings and references, mostly.
+/// The title of a feed is the first line of the text output. Most of these cases test encodings and
+/// character references.
 #[test]
 fn titles_match_the_feedparser_tables() {
     let folder = TempDir::new().unwrap();
     let mut cases = FeedCase::all("feeds/feedparser.jsonl");
-    // A file has no headers.
+    // A file has no HTTP headers.
     cases.retain(|case| case.0.get("entry").is_none() && case.0.get("title").is_some());
     cases.retain(|case| {
         !case.0["headers"]["content-type"].as_str().unwrap_or("").contains("charset")
     });
     let results = cases.iter().map(|case| {
         fs::write(folder.path().join("feed"), case.body()).unwrap();
-        let ended = run_tidings(folder.path(), &["probe", "feed", "feed"]);
-        let first = ended.stdout().first().cloned().unwrap_or_default();
+        let output = run_tidings(folder.path(), &["probe", "feed", "feed"]);
+        let first = output.stdout().first().cloned().unwrap_or_default();
         let title = if first == "(no title)" { String::new() } else { first };
         (
             case.file().to_owned(),
             matches_expected(&case.0["title"], &json!(title)),
-            format!("{ended:?}"),
+            format!("{output:?}"),
         )
     });
     check_results("feedparser, titles", results.collect());
@@ -139,16 +138,16 @@ fn titles_match_the_feedparser_tables() {
 #[test]
 fn feeds_match_the_feed_rs_tables() {
     let cases = FeedCase::all("feeds/feed-rs.jsonl");
-    let results = cases.iter().zip(probe("feed", &cases)).map(|(case, answer)| {
+    let results = cases.iter().zip(probe("feed", &cases)).map(|(case, response)| {
         let expected = case.0["entries"].as_array().unwrap();
-        let got = answer["entries"].as_array().unwrap();
-        let is_right = case.0["kind"] == answer["kind"]
+        let got = response["entries"].as_array().unwrap();
+        let is_right = case.0["kind"] == response["kind"]
             && expected.len() == got.len()
             && expected
                 .iter()
                 .zip(got)
                 .all(|(expected, got)| entry_matches_expected(expected, got));
-        (case.file().to_owned(), is_right, answer.to_string())
+        (case.file().to_owned(), is_right, response.to_string())
     });
     check_results("feed-rs", results.collect());
 }
@@ -156,10 +155,10 @@ fn feeds_match_the_feed_rs_tables() {
 #[test]
 fn sitemaps_match_the_scrapy_and_trafilatura_tables() {
     let cases = FeedCase::all("sitemaps/sitemaps.jsonl");
-    let results = cases.iter().zip(probe("sitemap", &cases)).map(|(case, answer)| {
+    let results = cases.iter().zip(probe("sitemap", &cases)).map(|(case, response)| {
         let is_right =
-            ["kind", "n", "first", "last"].iter().all(|name| case.0[*name] == answer[*name]);
-        (case.file().to_owned(), is_right, answer.to_string())
+            ["kind", "n", "first", "last"].iter().all(|name| case.0[*name] == response[*name]);
+        (case.file().to_owned(), is_right, response.to_string())
     });
     check_results("sitemaps", results.collect());
 }
@@ -167,20 +166,20 @@ fn sitemaps_match_the_scrapy_and_trafilatura_tables() {
 #[test]
 fn unreadable_input_is_answered_with_an_error() {
     let folder = TempDir::new().unwrap();
-    for what in ["feed", "sitemap"] {
-        let mut probe = Process::start(&mut tidings_command(folder.path(), ["probe", what]));
+    for subcommand in ["feed", "sitemap"] {
+        let mut probe = Process::start(&mut tidings_command(folder.path(), ["probe", subcommand]));
         probe.write("{}\n{\"body_b64\": \"?\"}\n{\"body_b64\": \"\", \"headers\": 1}\n{\"body_b64\": \"PA==\"}\n");
         probe.close_stdin();
-        let answers = probe.finish().expect_code(0).stdout();
+        let responses = probe.finish().expect_code(0).stdout();
         assert!(
-            answers.len() == 4 && answers[..3].iter().all(|line| line.contains("error")),
-            "{answers:?}"
+            responses.len() == 4 && responses[..3].iter().all(|line| line.contains("error")),
+            "{responses:?}"
         );
-        assert!(answers[3].contains("\"kind\":null"), "{answers:?}");
+        assert!(responses[3].contains("\"kind\":null"), "{responses:?}");
     }
 }
 
-/// As many as sitemaps.org allows, from the file to the queue.
+/// The maximum that sitemaps.org allows, from the file to the queue.
 #[test]
 fn all_urls_of_a_full_sitemap_are_queued() {
     const URLS: usize = 50_000;
@@ -192,14 +191,14 @@ fn all_urls_of_a_full_sitemap_are_queued() {
         (hit.path == "/sitemap.xml").then(|| full_response("200 OK", headers, &body()))
     });
     let server = Server::start_up(&["--allow-private", "--quiet"]);
-    let mut talk = LineConnection::connect_client(server.address);
-    assert!(talk.request("JOB open full scope=any").starts_with("+OK"));
+    let mut client = LineConnection::connect_client(server.address);
+    assert!(client.request("JOB open full scope=any").starts_with("+OK"));
     let seed = origin.url(0, "/sitemap.xml");
-    assert!(talk.request(&format!("PUB new-url {seed} job=full")).starts_with("+OK"));
-    // The seed is one of them.
+    assert!(client.request(&format!("PUB new-url {seed} job=full")).starts_with("+OK"));
+    // The seed counts as well.
     let found = format!("{}", URLS + 1);
-    wait_until("all of them are found", || {
-        (value(&talk.request("JOB show full"), "found") == found).then_some(())
+    wait_until("all URLs to be found", || {
+        (value(&client.request("JOB show full"), "found") == found).then_some(())
     });
 }
 
@@ -211,10 +210,10 @@ fn probe_prints_feeds_and_sitemaps() {
         "<urlset><url><loc>http://a.example/1</loc><lastmod>2026</lastmod></url></urlset>";
     fs::write(folder.path().join("f"), feed).unwrap();
     fs::write(folder.path().join("s"), sitemap).unwrap();
-    let told = run_tidings(folder.path(), &["probe", "feed", "f"]).expect_code(0).stdout();
-    assert_eq!(told, ["News", "  rss, 1 item", "", "One", "  http://a.example/1"]);
-    let told = run_tidings(folder.path(), &["probe", "sitemap", "s"]).expect_code(0).stdout();
-    assert_eq!(told, ["a sitemap of 1 page", "  http://a.example/1 (2026)"]);
+    let output = run_tidings(folder.path(), &["probe", "feed", "f"]).expect_code(0).stdout();
+    assert_eq!(output, ["News", "  rss, 1 item", "", "One", "  http://a.example/1"]);
+    let output = run_tidings(folder.path(), &["probe", "sitemap", "s"]).expect_code(0).stdout();
+    assert_eq!(output, ["a sitemap of 1 page", "  http://a.example/1 (2026)"]);
     run_tidings(folder.path(), &["probe", "feed", "s"]).expect_code(1);
     run_tidings(folder.path(), &["probe", "sitemap", "no-such-file"]).expect_code(1);
 }
@@ -232,14 +231,14 @@ fn probe_fetches_a_url_from_an_allowed_address() {
         write!(peer, "{head} {}\r\n\r\n{body}", body.len()).unwrap();
     });
     let folder = TempDir::new().unwrap();
-    let refused = run_tidings(folder.path(), &["probe", "feed", &url]).expect_code(1);
-    assert!(refused.stderr().contains("127.0.0.1"), "{refused:?}");
+    let rejected = run_tidings(folder.path(), &["probe", "feed", &url]).expect_code(1);
+    assert!(rejected.stderr().contains("127.0.0.1"), "{rejected:?}");
     let temporary = TempDir::new().unwrap();
     let mut probe = tidings_command(folder.path(), ["probe", "feed", &url, "--allow-private"]);
     probe.env("TMPDIR", temporary.path());
-    let told = Process::start(&mut probe).finish().expect_code(0).stdout();
-    assert_eq!(told[0], "News");
-    assert_eq!(told[4], format!("  {}", url.replace("/f", "/1")));
+    let output = Process::start(&mut probe).finish().expect_code(0).stdout();
+    assert_eq!(output[0], "News");
+    assert_eq!(output[4], format!("  {}", url.replace("/f", "/1")));
     let left: Vec<_> = temporary.path().read_dir().unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
     origin.join().unwrap();
@@ -261,12 +260,12 @@ fn a_feed_is_watched_until_stopped() {
     let group = run_json_at(&server, &["group", "show"]).remove(0);
     assert_eq!(group["topics"], "new-url,post-ready");
 
-    // New items are fetched already, and nothing is said of it again.
+    // New items are fetched already, so the note about post-ready is not repeated.
     let second =
         run_at(&server, &["watch-feed", "http://b.example/", "--min", "1s", "--every", "1s"])
             .expect_code(0);
-    let said = "http://b.example/: not read yet: no crawler is connected\n";
-    assert_eq!(second.stderr().trim_end(), said.trim_end());
+    let expected = "http://b.example/: not read yet: no crawler is connected\n";
+    assert_eq!(second.stderr().trim_end(), expected.trim_end());
     wait_until("both schedules", || (schedules().len() == 2).then_some(()));
     let listed = run_at(&server, &["watch-feed", "--list"]).expect_code(0).stdout();
     assert!(listed.len() == 3 && listed[1].ends_with("http://b.example/"), "{listed:?}");
@@ -287,10 +286,10 @@ fn configured_feeds_are_watched_and_keep_their_interval() {
     };
     let server = Server::start_with(&["up"], write);
     server.process.wait_for_line_with("http://127.0.0.1:9/f is watched, every 20m");
-    let talk = |payload: &str| run_at(&server, &["pub", "new-url", payload]).expect_code(0);
+    let publish = |payload: &str| run_at(&server, &["pub", "new-url", payload]).expect_code(0);
     let every = || run_json_at(&server, &["group", "schedules"])[0]["every"].clone();
     wait_until("the schedule", || (every() == "20m").then_some(()));
-    // What was found out meanwhile is not forgotten by a start.
-    talk("http://127.0.0.1:9/f every=3h feed=10m-1d");
+    // A restart keeps the interval that the crawler has found.
+    publish("http://127.0.0.1:9/f every=3h feed=10m-1d");
     wait_until("the other interval", || (every() == "3h").then_some(()));
 }

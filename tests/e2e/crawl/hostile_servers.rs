@@ -1,5 +1,5 @@
-//! A crawl among servers that send what nobody should: every one of them is an outcome with a name,
-//! none takes more than a bounded share of the memory, and none slows down the others.
+//! A crawl of hostile servers: each response has a named outcome, the memory stays within its
+//! bound, and good hosts are not slowed down.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,65 +11,73 @@ use crate::support::hostile::{
 use crate::support::page_database;
 use crate::support::process::{Server, run_at};
 
-/// What all of them together may cost in memory, beside the crawl itself.
+/// How much memory all hostile hosts together may cost, on top of the crawl itself.
 const MEMORY_BYTES_MAX: u64 = 64 << 20;
 
-/// Good hosts beside the others.
+/// Number of good hosts beside the hostile ones.
 const GOOD_HOSTS: usize = 10;
 
-/// A good host is asked so many times as slowly at most as when all of them are good. What bad ones
-/// send costs this machine, which serves it, too, two or three times what good ones do.
+/// The pause between two requests to a good host may grow by this factor. Hostile responses cost
+/// two or three times the work of good ones, and this machine also serves them.
 const SLOWDOWN_MAX: u32 = 10;
 
-/// One request to a bad host may take so long.
+/// The time limit of one request to a hostile host.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[test]
 fn hostile_responses_have_an_outcome_and_a_bounded_cost() {
-    assert!(MISBEHAVIOURS.len() >= 50, "{} ways", MISBEHAVIOURS.len());
+    assert!(MISBEHAVIOURS.len() >= 50, "{} misbehaviours", MISBEHAVIOURS.len());
     let hostile = HostileServers::serve();
     let timeout = format!("{}s", TIMEOUT.as_secs());
     let server = Server::start_up(&["--allow-private", "--quiet", "--timeout", &timeout]);
     run_at(&server, &["group", "set", "crawlers", "max-attempts=1"]).expect_code(0);
-    // What a crawl of as many good hosts takes.
+    // The memory of a crawl of the same number of good hosts.
     let good = |hosts: Range<usize>| hosts.map(|host| hostile.good_url(host));
     let others = 2 * GOOD_HOSTS..2 * GOOD_HOSTS + MISBEHAVIOURS.len();
     let base: Vec<_> = good(others).chain(good(0..GOOD_HOSTS)).collect();
-    // Each of them has a link to a page that is not there.
+    // Each good host links to a missing page.
     crawl_seeds(&server, &base).expect_code(1);
     let before = server.process.peak_memory_bytes();
 
-    let bad = MISBEHAVIOURS.iter().map(|(way, _)| hostile.url(way));
+    let bad = MISBEHAVIOURS.iter().map(|(name, _)| hostile.url(name));
     let all: Vec<_> = bad.chain(good(GOOD_HOSTS..2 * GOOD_HOSTS)).collect();
     crawl_seeds(&server, &all).expect_code(1);
     let grown = server.process.peak_memory_bytes().saturating_sub(before);
     assert!(grown <= MEMORY_BYTES_MAX, "{} MiB more", grown >> 20);
 
-    // Others are not waited for: who says nothing is still given time when the good ones are done.
+    // Good hosts do not wait: a silent host still has time left when they are done.
     let [calm, among_bad] = [0..GOOD_HOSTS, GOOD_HOSTS..2 * GOOD_HOSTS]
         .map(|hosts| GoodHostPace::measure(&hostile.requests(), hosts));
-    let given_up = hostile.first_disconnect("silent").expect("it was given up");
+    let given_up = hostile.first_disconnect("silent").expect("the silent host is given up");
     assert!(among_bad.last_request < given_up, "{among_bad:?}, and {given_up:?}");
     let (gap, most) = (among_bad.median_gap, calm.median_gap * SLOWDOWN_MAX);
-    assert!(gap <= most, "{gap:?} from page to page, and {:?} among good ones", calm.median_gap);
+    assert!(
+        gap <= most,
+        "{gap:?} between requests beside hostile hosts, {:?} without them",
+        calm.median_gap
+    );
     let outcomes = outcomes(&server);
-    let wrong: Vec<_> = EXPECTED_OUTCOMES
+    let failures: Vec<_> = EXPECTED_OUTCOMES
         .iter()
-        .filter(|(way, expected)| {
-            !expected.split('|').any(|end| outcomes[&hostile.url(way)] == end)
+        .filter(|(name, expected)| {
+            !expected.split('|').any(|end| outcomes[&hostile.url(name)] == end)
         })
-        .map(|(way, expected)| {
-            format!("{way}: {expected} expected, {}", outcomes[&hostile.url(way)])
+        .map(|(name, expected)| {
+            format!("{name}: expected {expected}, got {}", outcomes[&hostile.url(name)])
         })
         .collect();
-    assert!(wrong.is_empty(), "{wrong:#?}");
-    assert_eq!(EXPECTED_OUTCOMES.len(), MISBEHAVIOURS.len(), "every way has its outcome");
+    assert!(failures.is_empty(), "{failures:#?}");
+    assert_eq!(
+        EXPECTED_OUTCOMES.len(),
+        MISBEHAVIOURS.len(),
+        "every misbehaviour needs an expected outcome"
+    );
 }
 
-/// What one server may hold of the memory, fifty hold together. So many wait for their share longer
-/// than they may.
+/// Fifty hosts share the memory budget that one of them could hold. Some wait for their share
+/// longer than the timeout.
 #[track_caller]
-fn crawl_fifty_hosts(way: &str) {
+fn crawl_fifty_hosts(misbehaviour: &str) {
     const HOSTS: usize = 50;
     let hostile = HostileServers::serve();
     let server = Server::start_up(&["--allow-private", "--quiet", "--timeout", "8s"]);
@@ -77,10 +85,10 @@ fn crawl_fifty_hosts(way: &str) {
     let base: Vec<_> = (0..HOSTS).map(|host| hostile.good_url(host)).collect();
     crawl_seeds(&server, &base).expect_code(1);
     let before = server.process.peak_memory_bytes();
-    let bad: Vec<_> = (0..HOSTS).map(|host| hostile.url_of_many(way, host)).collect();
+    let bad: Vec<_> = (0..HOSTS).map(|host| hostile.url_of_many(misbehaviour, host)).collect();
     crawl_seeds(&server, &bad).expect_code(1);
     let grown = server.process.peak_memory_bytes().saturating_sub(before);
-    eprintln!("{way}: {} KiB more", grown >> 10);
+    eprintln!("{misbehaviour}: {} KiB more", grown >> 10);
     assert!(grown <= MEMORY_BYTES_MAX, "{} MiB more", grown >> 20);
     let outcomes = outcomes(&server);
     for url in bad {
@@ -99,25 +107,27 @@ fn many_link_lists_share_the_memory_budget() {
     crawl_fifty_hosts("links-and-silence");
 }
 
-/// How good hosts were asked, as they saw it.
+/// The pace of requests to good hosts, as the hosts saw it.
 #[derive(Debug)]
 struct GoodHostPace {
-    /// From one request to a host to the next: the middle one of all.
+    /// The median time between two requests to a host.
     median_gap: Duration,
-    /// The last request.
+    /// The time of the last request.
     last_request: Duration,
 }
 
 impl GoodHostPace {
     #[track_caller]
-    fn measure(seen: &[HostileRequest], hosts: Range<usize>) -> Self {
+    fn measure(requests: &[HostileRequest], hosts: Range<usize>) -> Self {
         let (mut gaps, mut last_request) = (Vec::new(), Duration::ZERO);
         for host in hosts {
-            let of_host =
-                |seen: &&HostileRequest| seen.host == good_host(host) && seen.path != "/robots.txt";
-            let mut times: Vec<_> = seen.iter().filter(of_host).map(|seen| seen.at).collect();
+            let of_host = |request: &&HostileRequest| {
+                request.host == good_host(host) && request.path != "/robots.txt"
+            };
+            let mut times: Vec<_> =
+                requests.iter().filter(of_host).map(|request| request.at).collect();
             times.sort();
-            assert_eq!(times.len(), GOOD_PAGES + 1, "its pages and one that is not there");
+            assert_eq!(times.len(), GOOD_PAGES + 1, "its pages and a missing one");
             last_request = last_request.max(times[GOOD_PAGES]);
             gaps.extend(times.array_windows().map(|[one, next]| next.saturating_sub(*one)));
         }
@@ -126,15 +136,15 @@ impl GoodHostPace {
     }
 }
 
-/// A job of these seeds with a bound for mazes.
+/// Crawls these seeds as a job, with a page limit for endless sites.
 #[track_caller]
 fn crawl_seeds(server: &Server, seeds: &[String]) -> crate::support::process::ProcessOutput {
-    let mut words = vec!["crawl", "--quiet", "--max-per-host", "25", "--scope", "host"];
-    words.extend(seeds.iter().map(String::as_str));
-    crate::support::process::run_tidings(server.folder.path(), &words)
+    let mut arguments = vec!["crawl", "--quiet", "--max-per-host", "25", "--scope", "host"];
+    arguments.extend(seeds.iter().map(String::as_str));
+    crate::support::process::run_tidings(server.folder.path(), &arguments)
 }
 
-/// Of each page, how it ended and why.
+/// The outcome and reason of each page.
 fn outcomes(server: &Server) -> BTreeMap<String, String> {
     let sql = "select url, outcome || coalesce(' ' || reason, '') from pages";
     let rows = page_database::query(&server.data_dir(), sql).unwrap();
@@ -144,8 +154,8 @@ fn outcomes(server: &Server) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// How the first page of each ends: outcome and reason. Where it depends on how fast this machine
-/// is, two of them.
+/// The outcome and reason of the first page of each host. There are two where the speed of the
+/// machine decides.
 const EXPECTED_OUTCOMES: &[(&str, &str)] = &[
     ("status-404", "failed status"),
     ("status-500", "failed try-later"),
@@ -226,7 +236,7 @@ const EXPECTED_OUTCOMES: &[(&str, &str)] = &[
     ("entity-bomb-xhtml", "done"),
     ("entity-bomb-rss", "done"),
     ("entity-bomb-sitemap", "done"),
-    // What it holds of the memory may be too much for as long as others hold theirs.
+    // It may have to wait for memory that other pages hold.
     ("deep-xml", "done|failed timeout"),
     ("deep-json-feed", "done"),
     ("feed-of-bases", "done"),

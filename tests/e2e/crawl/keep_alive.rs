@@ -1,5 +1,5 @@
-//! Servers that end kept connections, and what they see: each repetition waits for the host's
-//! delay, every page is answered, and the job is announced once.
+//! Servers that close kept connections, and the requests they receive: each retry waits for the
+//! delay of the host, every page gets a response, and `job-done` is published once.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -17,7 +17,7 @@ use crate::support::process::Server;
 const DELAY: Duration = Duration::from_millis(300);
 const PAGES: usize = 6;
 
-/// What a server does with the connection, which it announces as kept, of every page.
+/// How a server ends the connection of each page, which it has announced as keep-alive.
 #[derive(Debug, Clone, Copy)]
 enum ConnectionEnd {
     /// Reads the next request on it and resets it.
@@ -26,7 +26,7 @@ enum ConnectionEnd {
     Close,
     /// Reads the next request on it, sends a part of a head and closes it.
     PartialHead,
-    /// Closes it behind the answer.
+    /// Closes it after the response.
     AfterResponse,
 }
 
@@ -34,7 +34,7 @@ enum ConnectionEnd {
 struct ServerRequest {
     path: String,
     start: Duration,
-    /// Before the last byte of the answer was sent, or the connection was ended.
+    /// The time before the last byte of the response was sent, or the connection was closed.
     end: Duration,
     is_answered: bool,
 }
@@ -51,7 +51,7 @@ impl ClosingServer {
         let address = listener.local_addr().unwrap();
         let site = Arc::new(Self { end, started: Instant::now(), requests: Mutex::default() });
         let shared = Arc::clone(&site);
-        // It ends with the process of the test.
+        // The thread ends with the process of the test.
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let site = Arc::clone(&shared);
@@ -65,15 +65,15 @@ impl ClosingServer {
         let mut is_first = true;
         loop {
             let Some((start, path)) = self.read_request(&mut stream)? else { return Ok(()) };
-            let answers = is_first || matches!(self.end, ConnectionEnd::AfterResponse);
+            let responds = is_first || matches!(self.end, ConnectionEnd::AfterResponse);
             let end = self.started.elapsed();
             self.requests.lock().unwrap().push(ServerRequest {
                 path: path.clone(),
                 start,
                 end,
-                is_answered: answers,
+                is_answered: responds,
             });
-            if !answers {
+            if !responds {
                 match self.end {
                     ConnectionEnd::Reset => {
                         SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
@@ -91,7 +91,7 @@ impl ClosingServer {
         }
     }
 
-    /// The next request: when its first byte came, and its path.
+    /// Reads the next request: the time of its first byte, and its path.
     fn read_request(&self, stream: &mut TcpStream) -> io::Result<Option<(Duration, String)>> {
         let (mut head, mut byte, mut start) = (Vec::new(), [0], None);
         while !head.ends_with(b"\r\n\r\n") {
@@ -107,7 +107,7 @@ impl ClosingServer {
     }
 }
 
-/// Page 0 links to all of them.
+/// Page 0 links to all others.
 fn response(path: &str) -> String {
     let body = match path {
         "/robots.txt" => String::new(),
@@ -131,31 +131,39 @@ fn check_crawl(end: ConnectionEnd) {
     for command in
         ["JOB open site", &format!("JOB add site url=http://{address}/p0"), "JOB close site"]
     {
-        let answer = client.request(command);
-        assert!(answer.starts_with("+OK"), "{command}: {answer}");
+        let response = client.request(command);
+        assert!(response.starts_with("+OK"), "{command}: {response}");
     }
     let done = listener.read_line();
-    let seen = site.requests.lock().unwrap();
+    let received = site.requests.lock().unwrap();
     let counts = format!(" result=done completed={PAGES} redirects=0 failed=0 ");
-    assert!(done.starts_with("MSG job-done 1 site ") && done.contains(&counts), "{done} {seen:#?}");
-    for pair in seen.windows(2) {
+    assert!(
+        done.starts_with("MSG job-done 1 site ") && done.contains(&counts),
+        "{done} {received:#?}"
+    );
+    for pair in received.windows(2) {
         let rest = pair[1].start.saturating_sub(pair[0].end);
         assert!(rest >= DELAY, "{end:?}: {rest:?} between {pair:#?}");
     }
     let mut times = BTreeMap::<_, (u32, u32)>::new();
-    for ServerRequest { path, is_answered: answered, .. } in &*seen {
-        let (requests, answers) = times.entry(path).or_default();
+    for ServerRequest { path, is_answered, .. } in &*received {
+        let (requests, responses) = times.entry(path).or_default();
         *requests += 1;
-        *answers += u32::from(*answered);
+        *responses += u32::from(*is_answered);
     }
     assert_eq!(times.len(), PAGES + 1, "the pages and robots.txt: {times:?}");
     assert!(times.values().all(|times| times.0 <= 2 && times.1 == 1), "{end:?}: {times:?}");
-    // No attempt was counted, and the server is known from its first end on.
-    assert!(seen.len() <= PAGES + 2, "{end:?}: {times:?}");
+    // The retry counts as no attempt, and after the first closed connection the crawler knows the
+    // server.
+    assert!(received.len() <= PAGES + 2, "{end:?}: {times:?}");
     let rows = "select count(*) from pages where outcome = 'done' and job = 'site'";
     assert_eq!(page_database::query(&server.data_dir(), rows).unwrap(), [PAGES.to_string()]);
     assert_eq!(client.request("PUB job-done no-more"), "+OK 2 1");
-    assert_eq!(listener.read_line(), "MSG job-done 2 no-more", "{end:?}: announced once");
+    assert_eq!(
+        listener.read_line(),
+        "MSG job-done 2 no-more",
+        "{end:?}: job-done is published once"
+    );
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Two thousand hosts crawled side by side, as they see it: each page once, robots.txt before it,
-//! and after each answer the delay. `bench/peers.sh crawl` measures the same at length, beside
+//! Two thousand hosts crawled at once, as the hosts see it: each page once, robots.txt before it,
+//! and the delay after each response. `bench/peers.sh crawl` measures the same for longer, beside
 //! other crawlers.
 
 use std::net::Ipv4Addr;
@@ -23,19 +23,19 @@ const SITE: Site = Site {
 
 #[test]
 fn thousands_of_hosts_are_crawled_politely_and_each_page_once() {
-    // The origin, which has a connection for each host, is in this process.
+    // The origin, which has one connection for each host, runs in this process.
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
     let origin = Origin::serve(SITE, (Ipv4Addr::UNSPECIFIED, 0).into()).unwrap();
     let seeds: Vec<_> = origin.seeds().collect();
-    let mut words = vec!["crawl", "--quiet", "--allow-private", "--delay", "300ms"];
-    words.extend(seeds.iter().map(String::as_str));
+    let mut arguments = vec!["crawl", "--quiet", "--allow-private", "--delay", "300ms"];
+    arguments.extend(seeds.iter().map(String::as_str));
     let folder = TempDir::new().unwrap();
-    let summary = run_tidings(folder.path(), &words).expect_code(0).stdout().concat();
+    let summary = run_tidings(folder.path(), &arguments).expect_code(0).stdout().concat();
 
     let verdict = origin.request_log().judge(&SITE);
     assert!(verdict.is_clean(), "{verdict}\n{summary}");
-    // Affinity: what was asked of a host came over one connection.
-    let Verdict { pages, unlinked: strange, connections, .. } = verdict;
-    assert_eq!((pages, strange, connections), (6000, 0, 2000), "{summary}");
+    // Affinity: all requests to a host used one connection.
+    let Verdict { pages, unlinked, connections, .. } = verdict;
+    assert_eq!((pages, unlinked, connections), (6000, 0, 2000), "{summary}");
 }

@@ -1,5 +1,5 @@
-//! URLs and addresses through the real binary: the public tables of the URL standard and of the
-//! public suffix list, and the special-purpose registries of addresses.
+//! URLs and addresses through the real binary: the public test tables of the URL standard and of
+//! the public suffix list, and the special-purpose address registries.
 
 use std::fs;
 use std::path::Path;
@@ -15,19 +15,19 @@ fn read_test_data(file: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Asks one question after the other, and returns the answers in their order.
+/// Sends the inputs one after the other and returns the responses in order.
 #[track_caller]
-fn run_probe(what: &str, questions: &[String]) -> Vec<Value> {
+fn run_probe(subcommand: &str, inputs: &[String]) -> Vec<Value> {
     let folder = TempDir::new().unwrap();
-    let mut probe = Process::start(&mut tidings_command(folder.path(), ["probe", what]));
-    probe.write(questions.join("\n"));
-    let answers = probe.finish().expect_code(0).stdout();
-    assert_eq!(answers.len(), questions.len());
-    answers.iter().map(|answer| serde_json::from_str(answer).unwrap()).collect()
+    let mut probe = Process::start(&mut tidings_command(folder.path(), ["probe", subcommand]));
+    probe.write(inputs.join("\n"));
+    let responses = probe.finish().expect_code(0).stdout();
+    assert_eq!(responses.len(), inputs.len());
+    responses.iter().map(|response| serde_json::from_str(response).unwrap()).collect()
 }
 
-/// The cases of a file of the standard's tests; its other elements are comments. Escapes of
-/// surrogates are kept as they are written, as `\\ud800` in a string: half of a pair is no text.
+/// The cases of a file of the standard's tests; its other elements are comments. Escaped surrogates
+/// stay escaped, as `\\ud800` in a string, because half of a pair is not valid text.
 #[track_caller]
 fn read_cases(file: &str) -> Vec<Value> {
     let text = read_test_data(file).replace("\\ud", "\\\\ud").replace("\\uD", "\\\\uD");
@@ -35,21 +35,22 @@ fn read_cases(file: &str) -> Vec<Value> {
     cases.into_iter().filter(Value::is_object).collect()
 }
 
-/// A question with its surrogates as they were in the file.
+/// An input with its surrogates as in the file.
 fn probe_input(input: &Value, base: &Value) -> String {
     let question = json!({ "input": input, "base": base }).to_string();
     question.replace("\\\\ud", "\\ud").replace("\\\\uD", "\\uD")
 }
 
-/// What the `url` crate makes otherwise of URLs that no crawler fetches: nearly all of `file:`,
-/// where hosts and drives meet.
+/// The number of `file:` URLs, which no crawler fetches, that the `url` crate parses differently.
+/// Nearly all concern hosts and drive letters.
 const DIFFERING_FILE_URLS: usize = 39;
-/// And one where `C:` in a path is a drive to it, of a scheme that has none.
+/// A URL whose path segment `C:` the crate takes for a drive letter, although its scheme has no
+/// drives.
 const DIFFERING_URL: &str = "abc://x/y/z/";
 
-/// Hosts that these files refuse and that the standard accepts since June 2026 (whatwg/url pull
-/// request 914): the files are older. An ASCII host is taken as it is, in lower case, although its
-/// labels are no valid Punycode.
+/// Hosts that these older files reject and that the standard accepts since June 2026 (whatwg/url
+/// pull request 914). An ASCII host is accepted in lower case, even if its labels are not valid
+/// Punycode.
 const ASCII_HOSTS: [&str; 10] = [
     "10.0.0.xn--pokxncvks",
     "a.b.c.xn--pokxncvks",
@@ -63,9 +64,9 @@ const ASCII_HOSTS: [&str; 10] = [
     "xn--zn7c.com",
 ];
 
-/// Whether the answer names a host that the files are too old for.
-fn is_ascii_host(answer: &Value) -> bool {
-    answer["host"].as_str().is_some_and(|host| ASCII_HOSTS.contains(&host))
+/// Whether the response contains one of those hosts.
+fn is_ascii_host(response: &Value) -> bool {
+    response["host"].as_str().is_some_and(|host| ASCII_HOSTS.contains(&host))
 }
 
 #[test]
@@ -73,35 +74,35 @@ fn urls_are_parsed_as_the_standard_requires() {
     let mut cases = read_cases("wpt/urltestdata.json");
     cases.extend(read_cases("wpt/urltestdata-javascript-only.json"));
     assert_eq!(cases.len(), 874);
-    let questions: Vec<_> =
+    let inputs: Vec<_> =
         cases.iter().map(|case| probe_input(&case["input"], &case["base"])).collect();
     let (mut file_urls, mut ascii_hosts) = (0, 0);
-    for (case, answer) in cases.iter().zip(run_probe("url", &questions)) {
+    for (case, response) in cases.iter().zip(run_probe("url", &inputs)) {
         let expected = &case["href"];
-        if case["failure"] == true && is_ascii_host(&answer) {
+        if case["failure"] == true && is_ascii_host(&response) {
             ascii_hosts += 1;
         } else if case["failure"] == true {
-            assert!(answer["href"].is_null(), "{case}: {answer}");
-            assert!(answer["why"].is_string(), "{case}: {answer}");
-        } else if answer["href"] == *expected {
+            assert!(response["href"].is_null(), "{case}: {response}");
+            assert!(response["why"].is_string(), "{case}: {response}");
+        } else if response["href"] == *expected {
             let hostname = case["hostname"].as_str().unwrap_or_default();
-            assert_eq!(answer["host"].as_str().unwrap_or_default(), hostname, "{case}");
+            assert_eq!(response["host"].as_str().unwrap_or_default(), hostname, "{case}");
         } else if expected.as_str().unwrap().starts_with("file:") {
             file_urls += 1;
         } else {
-            assert_eq!(*expected, DIFFERING_URL, "{case}: {answer}");
+            assert_eq!(*expected, DIFFERING_URL, "{case}: {response}");
         }
-        // What can be fetched has a key, and nothing else has one.
-        let href = answer["href"].as_str().unwrap_or_default();
+        // Exactly the URLs that can be fetched have a key.
+        let href = response["href"].as_str().unwrap_or_default();
         let credentials =
             ["username", "password"].iter().any(|name| case[name].as_str() > Some(""));
         let is_page = href.starts_with("http://") || href.starts_with("https://");
-        // Without the dots at their end, these are no hosts.
+        // Without their trailing dots, these are not hosts.
         let is_host =
-            ![".", "..", "foo.09.."].contains(&answer["host"].as_str().unwrap_or_default());
+            ![".", "..", "foo.09.."].contains(&response["host"].as_str().unwrap_or_default());
         let has_key = is_page && !credentials && is_host;
-        assert_eq!(answer["key"].is_string(), has_key, "{case}: {answer}");
-        assert_eq!(answer["why"].is_string(), answer["key"].is_null(), "{case}: {answer}");
+        assert_eq!(response["key"].is_string(), has_key, "{case}: {response}");
+        assert_eq!(response["why"].is_string(), response["key"].is_null(), "{case}: {response}");
     }
     assert_eq!(file_urls, DIFFERING_FILE_URLS);
     assert_eq!(ascii_hosts, 8);
@@ -112,15 +113,15 @@ fn hosts_become_ascii_as_the_standard_requires() {
     let cases = read_cases("wpt/toascii.json");
     assert_eq!(cases.len(), 87);
     let url = |case: &Value| format!("https://{}/x", case["input"].as_str().unwrap());
-    let questions: Vec<_> =
+    let inputs: Vec<_> =
         cases.iter().map(|case| probe_input(&url(case).into(), &Value::Null)).collect();
-    for (case, answer) in cases.iter().zip(run_probe("url", &questions)) {
+    for (case, response) in cases.iter().zip(run_probe("url", &inputs)) {
         // These inputs are in lower case.
-        let is_newer = case["output"].is_null() && is_ascii_host(&answer);
+        let is_newer = case["output"].is_null() && is_ascii_host(&response);
         let host = if is_newer { &case["input"] } else { &case["output"] };
-        assert_eq!(answer["host"], *host, "{case}: {answer}");
+        assert_eq!(response["host"], *host, "{case}: {response}");
         let href = host.as_str().map(|host| format!("https://{host}/x"));
-        assert_eq!(answer["href"].as_str(), href.as_deref(), "{case}: {answer}");
+        assert_eq!(response["href"].as_str(), href.as_deref(), "{case}: {response}");
     }
 }
 
@@ -136,21 +137,21 @@ fn domains_follow_the_public_suffix_list() {
         .map(|(host, domain)| (host.trim_matches('\''), domain.trim_matches('\'')))
         .collect();
     assert_eq!(pairs.len(), 77);
-    let ask = |host: &str| probe_input(&format!("http://{host}/").into(), &Value::Null);
-    let hosts: Vec<_> = pairs.iter().map(|(host, _)| ask(host)).collect();
-    // The domains as hosts: a URL has names in lower case, and as Punycode.
-    let domains: Vec<_> = pairs.iter().map(|(_, domain)| ask(domain)).collect();
-    for ((pair, answer), domain) in
+    let probe_line = |host: &str| probe_input(&format!("http://{host}/").into(), &Value::Null);
+    let hosts: Vec<_> = pairs.iter().map(|(host, _)| probe_line(host)).collect();
+    // The domains as hosts, because a URL has names in lower case and in Punycode.
+    let domains: Vec<_> = pairs.iter().map(|(_, domain)| probe_line(domain)).collect();
+    for ((pair, response), domain) in
         pairs.iter().zip(run_probe("url", &hosts)).zip(run_probe("url", &domains))
     {
         let expected = if pair.1 == "null" { &Value::Null } else { &domain["host"] };
-        assert_eq!(answer["domain"], *expected, "{pair:?}: {answer}");
+        assert_eq!(response["domain"], *expected, "{pair:?}: {response}");
     }
     let without =
         ["http://127.0.0.1/", "http://[::1]/", "http://localhost/", "mailto:a@example.org"];
-    let questions = without.map(|url| probe_input(&url.into(), &Value::Null));
-    for answer in run_probe("url", &questions) {
-        assert_eq!(answer["domain"], Value::Null, "{answer}");
+    let inputs = without.map(|url| probe_input(&url.into(), &Value::Null));
+    for response in run_probe("url", &inputs) {
+        assert_eq!(response["domain"], Value::Null, "{response}");
     }
 }
 
@@ -160,23 +161,23 @@ fn special_addresses_are_forbidden_but_their_neighbours_are_not() {
     let rows: Vec<Vec<&str>> =
         table.lines().skip(1).map(|line| line.splitn(3, ',').collect()).collect();
     assert_eq!(rows.len(), 126);
-    let questions: Vec<_> =
-        rows.iter().map(|row| json!({ "address": row[0] }).to_string()).collect();
-    for (row, answer) in rows.iter().zip(run_probe("address", &questions)) {
-        assert_eq!(answer["forbidden"], row[1] == "yes", "{row:?}: {answer}");
-        assert_eq!(answer["why"].is_string(), row[1] == "yes", "{row:?}: {answer}");
+    let inputs: Vec<_> = rows.iter().map(|row| json!({ "address": row[0] }).to_string()).collect();
+    for (row, response) in rows.iter().zip(run_probe("address", &inputs)) {
+        assert_eq!(response["forbidden"], row[1] == "yes", "{row:?}: {response}");
+        assert_eq!(response["why"].is_string(), row[1] == "yes", "{row:?}: {response}");
     }
-    for answer in
+    for response in
         run_probe("address", &[r#"{"address":"localhost"}"#, r#"{"address":7}"#].map(str::to_owned))
     {
-        assert!(answer["error"].is_string(), "{answer}");
+        assert!(response["error"].is_string(), "{response}");
     }
 }
 
 // PROTOCOL: U1
 #[test]
 fn keys_are_equal_for_equal_pages() {
-    let ask = |input: &str| json!({ "input": input, "base": "http://example.org/a/" }).to_string();
+    let probe_line =
+        |input: &str| json!({ "input": input, "base": "http://example.org/a/" }).to_string();
     for (one, other) in [
         ("/%70/3", "/p/3"),
         ("b?utm_source=x#c", "http://EXAMPLE.org:80/a/b"),
@@ -185,9 +186,9 @@ fn keys_are_equal_for_equal_pages() {
         ("ä", "%c3%a4"),
         ("///example.org./b;jsessionid=1", "/b"),
     ] {
-        let answers = run_probe("url", &[ask(one), ask(other)]);
-        assert_eq!(answers[0]["key"], answers[1]["key"], "{one} {other}");
-        assert!(answers[0]["key"].is_string());
+        let responses = run_probe("url", &[probe_line(one), probe_line(other)]);
+        assert_eq!(responses[0]["key"], responses[1]["key"], "{one} {other}");
+        assert!(responses[0]["key"].is_string());
     }
     for (one, other) in [
         ("b?", "b"),
@@ -197,17 +198,23 @@ fn keys_are_equal_for_equal_pages() {
         ("%2F", "/"),
         ("%2541", "%41"),
     ] {
-        let answers = run_probe("url", &[ask(one), ask(other)]);
-        assert_ne!(answers[0]["key"], answers[1]["key"], "{one} {other}");
+        let responses = run_probe("url", &[probe_line(one), probe_line(other)]);
+        assert_ne!(responses[0]["key"], responses[1]["key"], "{one} {other}");
     }
 }
 
 #[test]
 fn probe_prints_one_line_per_field() {
     let folder = TempDir::new().unwrap();
-    let told = |words: &[&str]| run_tidings(folder.path(), words).expect_code(0).stdout();
+    let run_probe_command =
+        |arguments: &[&str]| run_tidings(folder.path(), arguments).expect_code(0).stdout();
     assert_eq!(
-        told(&["probe", "url", "../c?utm_source=x#d", "https://www.example.co.uk/a/b"]),
+        run_probe_command(&[
+            "probe",
+            "url",
+            "../c?utm_source=x#d",
+            "https://www.example.co.uk/a/b"
+        ]),
         [
             "url     https://www.example.co.uk/c?utm_source=x#d",
             "key     https://www.example.co.uk/c",
@@ -217,17 +224,23 @@ fn probe_prints_one_line_per_field() {
     );
     let url = "https://example.org/?utm_source=x&ref=y";
     assert_eq!(
-        told(&["probe", "url", url, "--tracking-params", "ref"])[1],
+        run_probe_command(&["probe", "url", url, "--tracking-params", "ref"])[1],
         "key     https://example.org/?utm_source=x"
     );
     assert_eq!(
-        told(&["probe", "url", "mailto:a@example.org"])[1..],
+        run_probe_command(&["probe", "url", "mailto:a@example.org"])[1..],
         ["key     none: only http and https URLs can be fetched", "host    none", "domain  none"]
     );
-    let wrong = run_tidings(folder.path(), &["probe", "url", "a b"]).expect_code(1).stderr();
-    assert!(wrong.contains("a b: not a URL"), "{wrong}");
-    assert_eq!(told(&["probe", "address", "0x7f.1"]), ["127.0.0.1 is a loopback address: refused"]);
-    let allowed = told(&["probe", "address", "localhost", "--allow-private"]);
+    let stderr = run_tidings(folder.path(), &["probe", "url", "a b"]).expect_code(1).stderr();
+    assert!(stderr.contains("a b: not a URL"), "{stderr}");
+    assert_eq!(
+        run_probe_command(&["probe", "address", "0x7f.1"]),
+        ["127.0.0.1 is a loopback address: refused"]
+    );
+    let allowed = run_probe_command(&["probe", "address", "localhost", "--allow-private"]);
     assert!(allowed.contains(&"127.0.0.1 may be fetched from".to_owned()), "{allowed:?}");
-    assert_eq!(told(&["probe", "address", "8.8.8.8"]), ["8.8.8.8 may be fetched from"]);
+    assert_eq!(
+        run_probe_command(&["probe", "address", "8.8.8.8"]),
+        ["8.8.8.8 may be fetched from"]
+    );
 }

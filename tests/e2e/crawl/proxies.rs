@@ -1,5 +1,4 @@
-//! Requests by proxies that nobody of us has written: pproxy, of HTTP and of SOCKS5. It logs which
-//! host it was asked for.
+//! Requests through pproxy, an independent HTTP and SOCKS5 proxy that logs the requested hosts.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -18,7 +17,7 @@ use crate::support::process::{Process, ProcessOutput, Server, tidings_command};
 use crate::support::wait::wait_until;
 
 const LOGIN: &str = "user:p@ss";
-/// The same in a URL.
+/// The login, encoded for a URL.
 const ENCODED_LOGIN: &str = "user:p%40ss";
 const SCHEMES: [&str; 3] = ["http", "socks5", "socks5h"];
 
@@ -33,7 +32,7 @@ struct Proxy {
 }
 
 impl Proxy {
-    /// It speaks that, and wants the login.
+    /// Starts a proxy for this scheme that requires the login.
     #[track_caller]
     fn start(scheme: &str) -> Self {
         let (port, scheme) = (free_port(), scheme.trim_end_matches('h'));
@@ -50,26 +49,26 @@ impl Proxy {
         format!("{scheme}://{login}@127.0.0.1:{}", self.port)
     }
 
-    /// Waits until it was asked for this host and port.
+    /// Waits until the proxy has logged a request for this host and port.
     #[track_caller]
     fn wait_for_request(&self, host: &str, port: u16) {
         self.process.wait_for_line_with(&format!("-> {host}:{port}"));
     }
 }
 
-/// What the proxy is asked for by each of [`SCHEMES`] when it is to lead to `localhost`.
+/// The host that the proxy receives for `localhost` with each of [`SCHEMES`].
 const REQUESTED_HOSTS: [&str; 3] = ["localhost", "127.0.0.1", "localhost"];
 
 #[track_caller]
 fn crawl_through(url: &str, proxy: &str, certificate: Option<&Path>) -> ProcessOutput {
     let folder = TempDir::new().unwrap();
-    let words = ["crawl", url, "--allow-private", "--max-pages=1", "--json", "--proxy", proxy];
-    let mut command = tidings_command(folder.path(), words);
+    let arguments = ["crawl", url, "--allow-private", "--max-pages=1", "--json", "--proxy", proxy];
+    let mut command = tidings_command(folder.path(), arguments);
     command.envs(certificate.map(|file| ("SSL_CERT_FILE", file)));
     Process::start(&mut command).finish()
 }
 
-/// What is said of the one page.
+/// The JSON object of the one page.
 #[track_caller]
 fn page_result(finished: &ProcessOutput) -> Value {
     let lines = finished.stdout();
@@ -77,7 +76,8 @@ fn page_result(finished: &ProcessOutput) -> Value {
     pages.into_iter().find(|line| line["url"].is_string()).unwrap_or_else(|| panic!("{lines:?}"))
 }
 
-/// A server with TLS for `localhost` and 127.0.0.1 in front of another one, and its certificate.
+/// Starts an nginx with TLS for `localhost` and 127.0.0.1 in front of another server; also returns
+/// its port and certificate.
 fn start_tls_server(to: u16) -> (Nginx, u16, PathBuf) {
     let (folder, port) = (TempDir::new().unwrap(), free_port());
     let files = ["certificate.pem", "key.pem"].map(|name| folder.path().join(name));
@@ -107,12 +107,12 @@ fn the_crawler_fetches_through_http_and_socks_proxies() {
     let (_nginx, tls_port, certificate) = start_tls_server(port);
     for (scheme, host) in SCHEMES.into_iter().zip(REQUESTED_HOSTS) {
         let proxy = Proxy::start(scheme);
-        let by = proxy.url(scheme, ENCODED_LOGIN);
+        let proxy_url = proxy.url(scheme, ENCODED_LOGIN);
         for (url, port) in [
             (format!("http://localhost:{port}/page"), port),
             (format!("https://localhost:{tls_port}/page"), tls_port),
         ] {
-            let page = page_result(&crawl_through(&url, &by, Some(&certificate)));
+            let page = page_result(&crawl_through(&url, &proxy_url, Some(&certificate)));
             assert_eq!(
                 (&page["status"], &page["title"]),
                 (&200.into(), &"seen".into()),
@@ -128,7 +128,7 @@ fn a_proxy_error_does_not_show_the_password() {
     let origin =
         Origin::serve_with(Site::default(), |_| Some(html_response("<title>seen</title>")));
     let port = origin.url(0, "/").rsplit(':').next().unwrap().trim_end_matches('/').to_owned();
-    for (scheme, url, said) in [
+    for (scheme, url, expected) in [
         ("http", format!("https://127.0.0.1:{port}/"), "proxy: "),
         ("socks5", format!("http://127.0.0.1:{port}/"), "proxy: SOCKS error: "),
         ("socks5h", format!("http://127.0.0.1:{port}/"), "proxy: SOCKS error: "),
@@ -136,22 +136,22 @@ fn a_proxy_error_does_not_show_the_password() {
         let proxy = Proxy::start(scheme);
         let finished = crawl_through(&url, &proxy.url(scheme, "user:hush"), None);
         let (stdout, stderr) = (finished.stdout().join("\n"), finished.stderr());
-        assert!(stdout.contains(said) && stdout.contains("\"proxy\""), "{scheme}: {stdout}");
+        assert!(stdout.contains(expected) && stdout.contains("\"proxy\""), "{scheme}: {stdout}");
         assert!(
             !stdout.contains("hush") && !stderr.contains("hush"),
             "{scheme}: {stdout} {stderr}"
         );
     }
     assert!(origin.request_log().0.is_empty());
-    // Nothing is asked for that may not be, and the proxy finds out of no such name.
+    // Forbidden addresses are not requested, and the proxy does not learn their names.
     let proxy = Proxy::start("socks5");
     let folder = TempDir::new().unwrap();
     for scheme in ["socks5", "socks5h"] {
-        let by = proxy.url(scheme, ENCODED_LOGIN);
+        let proxy_url = proxy.url(scheme, ENCODED_LOGIN);
         for host in ["localhost", "127.0.0.1", "[::1]"] {
             let url = format!("http://{host}:{port}/");
-            let words = ["crawl", &url, "--max-pages=1", "--json", "--proxy", &by];
-            let finished = Process::start(&mut tidings_command(folder.path(), words)).finish();
+            let arguments = ["crawl", &url, "--max-pages=1", "--json", "--proxy", &proxy_url];
+            let finished = Process::start(&mut tidings_command(folder.path(), arguments)).finish();
             let page = page_result(&finished);
             assert_eq!(page["reason"], "address", "{scheme} {host}: {page}");
         }
@@ -167,34 +167,42 @@ fn hub_requests_go_through_http_and_socks_proxies() {
         let proxy = Proxy::start(scheme);
         let http = format!("127.0.0.1:{}", free_port());
         let public = format!("http://{http}/");
-        let by = proxy.url(scheme, ENCODED_LOGIN);
-        let flags =
-            ["broker", "--http", &http, "--public-url", &public, "--allow-private", "--proxy", &by];
+        let proxy_url = proxy.url(scheme, ENCODED_LOGIN);
+        let flags = [
+            "broker",
+            "--http",
+            &http,
+            "--public-url",
+            &public,
+            "--allow-private",
+            "--proxy",
+            &proxy_url,
+        ];
         let server = Server::start_in(TempDir::new().unwrap(), &flags, |command| {
             command.env("SSL_CERT_FILE", &certificate);
         });
         let feed = format!("http://blog.example/{scheme}");
-        let mut talk = LineConnection::connect_client(server.address);
+        let mut client = LineConnection::connect_client(server.address);
         assert!(
-            talk.request(&format!("PUB new-url {feed} every=1h feed=10m-1d")).starts_with("+OK")
+            client.request(&format!("PUB new-url {feed} every=1h feed=10m-1d")).starts_with("+OK")
         );
         let found = format!("PUB hub-found {feed} hub=https://localhost:{tls_port}/202/hub");
-        assert!(talk.request(&found).starts_with("+OK"));
+        assert!(client.request(&found).starts_with("+OK"));
         let form = FormFields::parse(&hub.first_requests(n + 1)[n]);
         assert_eq!((form.get("hub.mode"), form.get("hub.topic")), ("subscribe", feed.as_str()));
-        // A tunnel: what it carries is encrypted.
+        // A tunnel, so the proxy sees only encrypted bytes.
         proxy.wait_for_request(host, tls_port);
     }
-    // A hub that may not be asked is not, and the proxy hears nothing of it.
+    // A forbidden hub gets no request, and the proxy does not learn its name.
     let proxy = Proxy::start("socks5");
     let http = format!("127.0.0.1:{}", free_port());
     let public = format!("http://{http}/");
-    let by = proxy.url("socks5", ENCODED_LOGIN);
+    let proxy_url = proxy.url("socks5", ENCODED_LOGIN);
     let server =
-        Server::start(&["broker", "--http", &http, "--public-url", &public, "--proxy", &by]);
-    let mut talk = LineConnection::connect_client(server.address);
-    talk.request("PUB new-url http://blog.example/f every=1h feed=10m-1d");
-    talk.request(&format!(
+        Server::start(&["broker", "--http", &http, "--public-url", &public, "--proxy", &proxy_url]);
+    let mut client = LineConnection::connect_client(server.address);
+    client.request("PUB new-url http://blog.example/f every=1h feed=10m-1d");
+    client.request(&format!(
         "PUB hub-found http://blog.example/f hub=https://localhost:{tls_port}/202/hub"
     ));
     server.process.wait_for_line_with("private");

@@ -1,6 +1,5 @@
-//! The notified crawler: while a pass over many feeds is under way, somebody says that some of them
-//! have something new. These are fetched next, none of them a second time in that pass, and all of
-//! them again in the following one.
+//! During a pass over many feeds, a peer publishes some of them because they have changed. They are
+//! fetched next, not a second time in that pass, and again in the following pass.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,7 +12,7 @@ use crate::support::process::{Process, Server, run_tidings, tidings_command};
 const FEEDS: u16 = 500;
 const PUBLISHED_FEEDS: usize = 50;
 
-/// Requests at once, so that the pass takes a while.
+/// The number of requests at once, low enough for the pass to take a while.
 const CREDIT: usize = 10;
 
 #[test]
@@ -25,44 +24,47 @@ fn published_feeds_are_fetched_next_and_once_in_the_running_pass() {
     });
     let server = Server::start_up(&["--allow-private", "--credit", &CREDIT.to_string(), "--quiet"]);
     let seeds = origin.seed_urls();
-    let mut words = vec!["crawl", "--depth", "0", "--quiet"];
-    words.extend(seeds.iter().map(String::as_str));
+    let mut arguments = vec!["crawl", "--depth", "0", "--quiet"];
+    arguments.extend(seeds.iter().map(String::as_str));
 
-    let pass = Process::start(&mut tidings_command(server.folder.path(), &words));
+    let pass = Process::start(&mut tidings_command(server.folder.path(), &arguments));
     origin.wait_for_hits(100);
-    let asked: BTreeSet<_> = origin.request_log().0.iter().map(|hit| hit.host).collect();
-    let not_asked = (0..FEEDS).filter(|feed| !asked.contains(&Site::host(*feed)));
-    let announced: Vec<_> = not_asked.take(PUBLISHED_FEEDS).collect();
-    let lines: String = announced.iter().map(|feed| origin.url(*feed, "/p/0") + "\n").collect();
-    let answer = run_nc(server.address, lines);
+    let requested: BTreeSet<_> = origin.request_log().0.iter().map(|hit| hit.host).collect();
+    let not_requested = (0..FEEDS).filter(|feed| !requested.contains(&Site::host(*feed)));
+    let published: Vec<_> = not_requested.take(PUBLISHED_FEEDS).collect();
+    let lines: String = published.iter().map(|feed| origin.url(*feed, "/p/0") + "\n").collect();
+    let response = run_nc(server.address, lines);
     let hits_before = origin.request_count();
-    assert_eq!(answer.last().map(String::as_str), Some(FAREWELL), "{answer:?}");
+    assert_eq!(response.last().map(String::as_str), Some(FAREWELL), "{response:?}");
     pass.finish().expect_code(0);
 
-    let record = origin.request_log();
+    let requests = origin.request_log();
     assert_eq!(
-        requests_per_host(&record.0),
+        requests_per_host(&requests.0),
         every_host(1),
-        "every feed is fetched once in its pass"
+        "every feed is fetched once in the pass"
     );
-    // Two requests each (there was no robots.txt of theirs yet), in turns with the rest of the
-    // pass, and behind what had been given out before.
-    let next = &record.0[..hits_before + 2 * 2 * PUBLISHED_FEEDS + 2 * CREDIT];
+    // Two requests for each feed (its robots.txt is not known yet), alternating with the rest of
+    // the pass, after the tasks released before.
+    let next = &requests.0[..hits_before + 2 * 2 * PUBLISHED_FEEDS + 2 * CREDIT];
     let fetched = requests_per_host(next);
-    for feed in announced {
-        assert!(fetched.contains_key(&Site::host(feed).to_string()), "feed {feed} had to wait");
+    for feed in published {
+        assert!(
+            fetched.contains_key(&Site::host(feed).to_string()),
+            "feed {feed} was not fetched next"
+        );
     }
-    assert!(record.0.len() > next.len() + 100, "and the pass was under way");
+    assert!(requests.0.len() > next.len() + 100, "the pass was not running any more");
 
-    run_tidings(server.folder.path(), &words).expect_code(0);
+    run_tidings(server.folder.path(), &arguments).expect_code(0);
     assert_eq!(
         requests_per_host(&origin.request_log().0),
         every_host(2),
-        "and again in the following pass"
+        "every feed is fetched again in the next pass"
     );
 }
 
-/// How often each host was asked for its feed.
+/// How often each host was requested for its feed.
 fn requests_per_host(hits: &[Hit]) -> BTreeMap<String, usize> {
     let mut times = BTreeMap::new();
     for hit in hits.iter().filter(|hit| hit.path == "/p/0") {

@@ -1,6 +1,6 @@
-//! Real input: the HTML documentation of Python, several hundred pages that nobody here wrote,
-//! served by nginx on a loopback port. What wget reaches is the reference, and nginx's access log
-//! the judge.
+//! Real input: the HTML documentation of Python, several hundred pages, served by nginx on a
+//! loopback port. The pages that wget reaches are the reference; the access log of nginx shows the
+//! requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -26,23 +26,24 @@ struct LoggedRequest {
     path: String,
     status: u16,
     is_html: bool,
-    /// In whole milliseconds since 1970, of one clock, cut and not rounded; see [`LoggedRequest::parse`].
+    /// In whole milliseconds since 1970, from one clock, truncated and not rounded; see
+    /// [`LoggedRequest::parse`].
     start_unix_ms: u64,
     end_unix_ms: u64,
 }
 
 impl LoggedRequest {
     /// `$msec` is the time at which nginx logged the request, after it had sent the last byte, and
-    /// `$request_time` the time since it read the first one. nginx 1.22 reads both from one clock
-    /// that it keeps in whole milliseconds, so their difference is the start exactly as that clock
-    /// showed it. Cutting to milliseconds keeps differences of whole milliseconds: where b >= a +
-    /// 200, cut(b) >= cut(a) + 200. And that clock is set when nginx wakes up, so the end is never
-    /// noted late (the client has read the last byte no earlier) nor the start early.
+    /// `$request_time` is the time since it read the first byte. nginx 1.22 reads both from one
+    /// clock in whole milliseconds, so their difference is exactly the start by that clock.
+    /// Truncation to milliseconds keeps differences of whole milliseconds: where b >= a + 200,
+    /// trunc(b) >= trunc(a) + 200. nginx updates the clock when it wakes up, so the logged end is
+    /// never late (the client has read the last byte no earlier) and the logged start never early.
     fn parse(line: &str) -> Self {
         let [msec, request_time, status, path, content_type] =
             line.split('\t').collect::<Vec<_>>()[..]
         else {
-            panic!("not a line of our format: {line}")
+            panic!("not a line of the log format: {line}")
         };
         let end_unix_ms = parse_milliseconds(msec);
         Self {
@@ -55,14 +56,14 @@ impl LoggedRequest {
     }
 }
 
-/// Seconds with three decimals, in milliseconds and without a detour by way of floating point.
+/// Parses seconds with three decimals as milliseconds, without floating point.
 fn parse_milliseconds(text: &str) -> u64 {
     let (seconds, thousandths) = text.split_once('.').unwrap();
     assert_eq!(thousandths.len(), 3, "{text}");
     seconds.parse::<u64>().unwrap() * 1000 + thousandths.parse::<u64>().unwrap()
 }
 
-/// nginx with the documentation.
+/// An nginx that serves the documentation.
 struct DocumentationServer(Nginx);
 
 impl DocumentationServer {
@@ -70,7 +71,7 @@ impl DocumentationServer {
     fn serve() -> Self {
         assert!(
             PathBuf::from(DOCUMENTATION_DIR).join("index.html").exists(),
-            "no {DOCUMENTATION_DIR}; tests/run installs what the tests need"
+            "{DOCUMENTATION_DIR} is missing; run the tests with tests/run, which installs it"
         );
         let log = "log_format times '$msec\t$request_time\t$status\t$request_uri\t$sent_http_content_type';
             access_log access.log times;";
@@ -83,7 +84,8 @@ impl DocumentationServer {
         self.0.url()
     }
 
-    /// Stops nginx, which then has logged everything that it served; in the order of the starts.
+    /// Stops nginx, so that its log is complete, and returns the requests in the order of their
+    /// start.
     #[track_caller]
     fn stop_and_read_log(self) -> Vec<LoggedRequest> {
         let Nginx { process, folder, .. } = self.0;
@@ -95,16 +97,15 @@ impl DocumentationServer {
     }
 }
 
-/// The paths of the HTML pages among the requests: what was answered with a page, not with an
-/// error.
+/// The paths of the HTML pages with status 200 among the requests.
 fn html_paths(requests: &[LoggedRequest]) -> BTreeSet<&str> {
     let is_page = |request: &&LoggedRequest| request.status == 200 && request.is_html;
     requests.iter().filter(is_page).map(|request| request.path.as_str()).collect()
 }
 
-/// Everything that wget asks for when it follows the links of the documentation. It too asks for
-/// each URL once, with the fragment dropped, and stays on the host. Told to leave out robots.txt,
-/// which is not there anyway.
+/// Everything that wget requests when it follows the links of the documentation. Like the crawler,
+/// it requests each URL once without its fragment and stays on the host. It ignores robots.txt,
+/// which does not exist there.
 #[track_caller]
 fn crawl_with_wget() -> Vec<LoggedRequest> {
     let documentation = DocumentationServer::serve();
@@ -114,7 +115,7 @@ fn crawl_with_wget() -> Vec<LoggedRequest> {
         .arg(documentation.url())
         .current_dir(folder.path());
     let wget = Process::start(&mut wget).finish();
-    // 8: some links of the documentation lead nowhere.
+    // 8: some links of the documentation are broken.
     assert!(matches!(wget.code, Some(0 | 8)), "{}", wget.stderr());
     documentation.stop_and_read_log()
 }
@@ -129,7 +130,7 @@ fn the_crawl_fetches_every_page_that_wget_reaches_once() {
     let up = Server::start_up(&["--allow-private", "--delay", "0", "--quiet"]);
     let broker = up.address_text();
     let folder = up.folder.path();
-    let announced = Process::start(&mut crate::support::process::tidings_command(
+    let subscriber = Process::start(&mut crate::support::process::tidings_command(
         folder,
         ["sub", "job-done", "--from", "first", "--count", "2", "--broker", &broker],
     ));
@@ -137,14 +138,14 @@ fn the_crawl_fetches_every_page_that_wget_reaches_once() {
         folder,
         ["crawl", &documentation.url(), "--broker", &broker],
     ));
-    let done = announced.wait_for_stdout_lines(1).remove(0);
+    let done = subscriber.wait_for_stdout_lines(1).remove(0);
     let done_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
     let crawl = crawl.finish();
 
     let requests = documentation.stop_and_read_log();
     let mut seen = BTreeSet::new();
     for request in &requests {
-        assert!(seen.insert(&request.path), "twice: {request:?}");
+        assert!(seen.insert(&request.path), "requested twice: {request:?}");
         assert!(
             u128::from(request.end_unix_ms) <= done_unix_ms,
             "after the job was done: {request:?}"
@@ -155,10 +156,10 @@ fn the_crawl_fetches_every_page_that_wget_reaches_once() {
     let more: Vec<_> = fetched.difference(&reference).collect();
     assert!(
         missing.is_empty() && more.is_empty(),
-        "not fetched: {missing:?}; not by wget: {more:?}"
+        "fetched only by wget: {missing:?}; only by the crawler: {more:?}"
     );
 
-    // Links that lead nowhere are failures; without any the crawl ends well.
+    // Broken links are failures; without any, the crawl succeeds.
     let failed = requests.iter().filter(|r| r.status >= 400 && r.path != "/robots.txt").count();
     assert_eq!(crawl.code, Some(i32::from(failed > 0)), "{crawl:?}");
     for word in [format!("failed={failed}"), "result=done".to_owned()] {
@@ -168,9 +169,9 @@ fn the_crawl_fetches_every_page_that_wget_reaches_once() {
     let stored = page_database::query(&folder.join("tidings-data"), sql).unwrap();
     assert_eq!(stored, [format!("{0}|{0}", reference.len())]);
 
-    // Once: the second event of the topic is this one.
+    // Published once: the second event of the topic is this one.
     run_tidings(folder, &["pub", "job-done", "no more", "--broker", &broker]).expect_code(0);
-    assert_eq!(announced.finish().expect_code(0).stdout(), [done, "no more".to_owned()]);
+    assert_eq!(subscriber.finish().expect_code(0).stdout(), [done, "no more".to_owned()]);
 }
 
 #[test]
@@ -184,9 +185,9 @@ fn every_sink_stores_every_page_that_wget_reaches_once() {
         folder.path(),
         "#!/bin/sh\ntest -s \"$PAGE_PATH\" && echo \"$PAGE_URL\" >> done\n",
     );
-    let words = ["crawl", "--allow-private", "--quiet", "--sqlite", "--jsonl=pages.jsonl"];
+    let arguments = ["crawl", "--allow-private", "--quiet", "--sqlite", "--jsonl=pages.jsonl"];
     let more = ["--warc=warc/docs", "--postgres", &postgres.url(), "--exec", &program, &seed];
-    let crawl = run_tidings(folder.path(), &[&words[..], &more].concat());
+    let crawl = run_tidings(folder.path(), &[&arguments[..], &more].concat());
     let requests = documentation.stop_and_read_log();
     assert_eq!(html_paths(&requests), reference);
     let failed = requests.iter().any(|r| r.status >= 400 && r.path != "/robots.txt");
@@ -197,7 +198,7 @@ fn every_sink_stores_every_page_that_wget_reaches_once() {
     let once = |urls: Vec<String>| {
         let count = urls.len();
         let once: BTreeMap<_, _> = urls.into_iter().map(|url| (url, 1)).collect();
-        assert_eq!(once.len(), count, "some are there twice");
+        assert_eq!(once.len(), count, "some URLs are stored twice");
         once
     };
     let all = "select url from pages";
@@ -207,7 +208,7 @@ fn every_sink_stores_every_page_that_wget_reaches_once() {
     assert_eq!(json_urls(&json), everything);
     assert_eq!(warc_urls(&folder.path().join("warc")), everything);
 
-    // What was fetched; among it are files that are no pages.
+    // The fetched URLs, which include files that are not pages.
     let fetched = once(sqlite("select url from pages where outcome = 'done'"));
     let run = fs::read_to_string(folder.path().join("done")).unwrap();
     assert_eq!(once(run.lines().map(str::to_owned).collect()), fetched);
@@ -229,7 +230,7 @@ fn the_delay_is_kept_between_all_requests() {
     );
     crawl.expect_code(0);
     let requests = documentation.stop_and_read_log();
-    // Thirty pages, and robots.txt before them.
+    // Thirty pages, after robots.txt.
     assert_eq!(requests.len(), 31);
     for pair in requests.windows(2) {
         let [before, after] = pair else { unreachable!("windows of two") };

@@ -1,5 +1,5 @@
-//! What robots.txt allows: the tables of other parsers' suites through the real program, and a
-//! crawler that remembers.
+//! robots.txt: the test tables of other parsers through the real binary, and the robots cache of
+//! the crawler.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,23 +15,22 @@ use crate::support::page_database;
 use crate::support::process::{Process, Server, run_at, run_tidings, tidings_command};
 use crate::support::wait::wait_until;
 
-/// Asks the program everything at once.
+/// Sends all inputs to `tidings probe robots`.
 #[track_caller]
-fn probe_robots(questions: &[Value]) -> Vec<Value> {
+fn probe_robots(inputs: &[Value]) -> Vec<Value> {
     let folder = TempDir::new().unwrap();
     let mut process = Process::start(&mut tidings_command(folder.path(), ["probe", "robots"]));
-    let lines =
-        questions.iter().map(|question| format!("{question}\n")).collect::<Vec<_>>().concat();
+    let lines = inputs.iter().map(|input| format!("{input}\n")).collect::<Vec<_>>().concat();
     process.write(lines);
-    let answers = process.finish().expect_code(0).stdout();
-    answers.iter().map(|answer| serde_json::from_str(answer).unwrap()).collect()
+    let responses = process.finish().expect_code(0).stdout();
+    responses.iter().map(|response| serde_json::from_str(response).unwrap()).collect()
 }
 
-/// A case of a table with the answer that is expected.
+/// A case of a table with its expected result.
 struct RobotsCase {
     name: String,
     probe_input: Value,
-    /// Of `allowed`, or of `delay`.
+    /// `allowed` or `delay`.
     key: &'static str,
     expected: Value,
 }
@@ -44,15 +43,15 @@ fn read_cases() -> Vec<RobotsCase> {
         let table: Value = serde_json::from_str(table).unwrap();
         let list = |key: &str| table[key].as_array().cloned().unwrap_or_default();
         let mut add = |agent: &Value, url: &Value, key, expected: &Value| {
-            let mut question = json!({ "agent": agent, "url": url });
+            let mut input = json!({ "agent": agent, "url": url });
             for key in ["robots", "robots_b64"] {
                 if let Some(text) = table.get(key) {
-                    question[key] = text.clone();
+                    input[key] = text.clone();
                 }
             }
             let [source, test] = ["source", "test"].map(|key| table[key].as_str().unwrap());
             let name = format!("{source}: {test}");
-            cases.push(RobotsCase { name, probe_input: question, key, expected: expected.clone() });
+            cases.push(RobotsCase { name, probe_input: input, key, expected: expected.clone() });
         };
         for case in list("allowed") {
             add(&case[0], &case[1], "allowed", &case[2]);
@@ -64,9 +63,11 @@ fn read_cases() -> Vec<RobotsCase> {
     cases
 }
 
-fn matches_expected(case: &RobotsCase, answer: &Value) -> bool {
-    match (answer.get(case.key), &case.expected) {
-        (None, expected) => case.key == "delay" && expected.is_null() && answer["error"].is_null(),
+fn matches_expected(case: &RobotsCase, response: &Value) -> bool {
+    match (response.get(case.key), &case.expected) {
+        (None, expected) => {
+            case.key == "delay" && expected.is_null() && response["error"].is_null()
+        }
         (Some(found), expected) => {
             found == expected || found.as_f64() == expected.as_f64() && found.is_number()
         }
@@ -76,26 +77,26 @@ fn matches_expected(case: &RobotsCase, answer: &Value) -> bool {
 #[test]
 fn robots_rules_match_the_tables_of_other_parsers() {
     let cases = read_cases();
-    let questions: Vec<_> = cases.iter().map(|case| case.probe_input.clone()).collect();
-    let answers = probe_robots(&questions);
-    assert_eq!(answers.len(), cases.len());
-    let mut wrong: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    let inputs: Vec<_> = cases.iter().map(|case| case.probe_input.clone()).collect();
+    let responses = probe_robots(&inputs);
+    assert_eq!(responses.len(), cases.len());
+    let mut failures: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     let mut counts: BTreeMap<&str, [usize; 2]> = BTreeMap::new();
-    for (case, answer) in cases.iter().zip(&answers) {
+    for (case, response) in cases.iter().zip(&responses) {
         let source = case.name.split(':').next().unwrap();
-        let right = matches_expected(case, answer);
+        let right = matches_expected(case, response);
         counts.entry(source).or_default()[usize::from(!right)] += 1;
         if !right {
-            let text = format!("{} is {}, not {answer}", case.probe_input, case.expected);
-            wrong.entry(&case.name).or_default().push(text);
+            let text = format!("{} is {}, not {response}", case.probe_input, case.expected);
+            failures.entry(&case.name).or_default().push(text);
         }
     }
     eprintln!("robots.txt, [as expected, exceptions] of each source: {counts:?}");
-    assert!(cases.len() > 900, "the tables are there: {}", cases.len());
-    let found: BTreeMap<_, _> = wrong.iter().map(|(name, cases)| (*name, cases.len())).collect();
+    assert!(cases.len() > 900, "only {} cases", cases.len());
+    let found: BTreeMap<_, _> = failures.iter().map(|(name, cases)| (*name, cases.len())).collect();
     let expected: BTreeMap<_, _> =
         EXCEPTIONS.iter().map(|(name, count, _)| (*name, *count)).collect();
-    for (name, cases) in &wrong {
+    for (name, cases) in &failures {
         if expected.get(name) != Some(&cases.len()) {
             eprintln!("{name}:\n  {}", cases.join("\n  "));
         }
@@ -103,15 +104,20 @@ fn robots_rules_match_the_tables_of_other_parsers() {
     assert_eq!(found, expected);
 }
 
-/// Where the suites disagree with RFC 9309 or with each other: how many of a test's cases, and why.
+/// Where the suites disagree with RFC 9309 or with each other: the test, how many of its cases, and
+/// why.
 const EXCEPTIONS: &[(&str, usize, &str)] = &[
-    ("protego: test_1994rfc_example", 1, "nobody fetches an ftp URL"),
-    ("protego: test_allowed_wildcards", 1, "`xyz/foo.js` is no URL"),
-    ("protego: test_empty_user_agent_line", 1, "`user agent` alone is no line of robots.txt"),
-    ("protego: test_generosity", 2, "two words need a colon before them; names have no wildcards"),
-    ("protego: test_grouping_unknown_keys", 3, "unknown lines end no group (section 2.2.4)"),
-    ("protego: test_index_html_is_directory", 1, "`/d/index.html` says nothing of `/d/` (2.2.2)"),
-    ("protego: test_special_symbols_dual_behaviour", 2, "`$` at the end is no dollar (2.2.3)"),
+    ("protego: test_1994rfc_example", 1, "the crawler does not fetch ftp URLs"),
+    ("protego: test_allowed_wildcards", 1, "`xyz/foo.js` is not a URL"),
+    ("protego: test_empty_user_agent_line", 1, "`user agent` alone is not a line of robots.txt"),
+    (
+        "protego: test_generosity",
+        2,
+        "a field name of two words needs a colon; names have no wildcards",
+    ),
+    ("protego: test_grouping_unknown_keys", 3, "unknown lines do not end a group (section 2.2.4)"),
+    ("protego: test_index_html_is_directory", 1, "`/d/index.html` does not cover `/d/` (2.2.2)"),
+    ("protego: test_special_symbols_dual_behaviour", 2, "`$` at the end is an anchor (2.2.3)"),
     ("protego: test_user_agent_boundary_matching", 2, "product tokens are equal or not (2.2.1)"),
     ("protego: test_user_agent_precedence", 5, "the same"),
     ("protego: test_with_absolute_urls", 1, "a pattern begins with a slash or a star (2.2)"),
@@ -124,15 +130,19 @@ const EXCEPTIONS: &[(&str, usize, &str)] = &[
     (
         "texting_robots: test_google_order_of_precedence",
         3,
-        "rules before the first User-agent are for nobody (2.2), as Google has it",
+        "rules before the first User-agent apply to no crawler (2.2), as in Google's parser",
     ),
     ("texting_robots: test_repcpp_no_leading_user_agent", 2, "the same"),
     ("texting_robots: test_repcpp_well_formed_crawl_delay", 2, "the same"),
     ("texting_robots: test_reppy_no_leading_user_agent", 2, "the same"),
-    ("texting_robots: test_robot_excessive_crawl_delay", 1, "a crawl-delay is a day at most"),
+    ("texting_robots: test_robot_excessive_crawl_delay", 1, "a crawl-delay is at most one day"),
     ("texting_robots: test_robot_many_star_rule_simplifier", 1, "as above: no User-agent"),
     ("texting_robots: test_robot_starts_with_crawl_delay", 1, "the same"),
-    ("texting_robots: test_robot_starts_with_wildcard", 4, "the same; `bob/a/home.html` is no URL"),
+    (
+        "texting_robots: test_robot_starts_with_wildcard",
+        4,
+        "the same; `bob/a/home.html` is not a URL",
+    ),
 ];
 
 #[test]
@@ -145,13 +155,13 @@ fn probe_robots_names_the_file_and_the_deciding_line() {
     };
     let origin = Origin::serve(site);
     let folder = TempDir::new().unwrap();
-    let told = |url: &str, flags: &[&str]| {
-        let words = [&["probe", "robots", url], flags].concat();
-        run_tidings(folder.path(), &words).expect_code(0).stdout()
+    let run_probe_command = |url: &str, flags: &[&str]| {
+        let arguments = [&["probe", "robots", url], flags].concat();
+        run_tidings(folder.path(), &arguments).expect_code(0).stdout()
     };
     let found = format!("robots.txt   {} (HTTP 200, 79 B)", origin.url(0, "/robots.txt"));
     assert_eq!(
-        told(&origin.url(0, "/private/1"), &["--allow-private", "--agent", "bot/1"]),
+        run_probe_command(&origin.url(0, "/private/1"), &["--allow-private", "--agent", "bot/1"]),
         [
             found.as_str(),
             "allowed      no, for bot: by the line `Disallow: /private/`",
@@ -160,17 +170,17 @@ fn probe_robots_names_the_file_and_the_deciding_line() {
             "             http://a.example/s",
         ]
     );
-    let public = told(&origin.url(0, "/p/0"), &["--allow-private"]);
+    let public = run_probe_command(&origin.url(0, "/p/0"), &["--allow-private"]);
     assert_eq!(public[1], "allowed      yes, for tidings: no line matches");
-    let refused = told(&origin.url(0, "/p/0"), &[]);
+    let rejected = run_probe_command(&origin.url(0, "/p/0"), &[]);
     assert!(
-        refused[1].starts_with("allowed      no: robots.txt could not be read: "),
-        "{refused:?}"
+        rejected[1].starts_with("allowed      no: robots.txt could not be read: "),
+        "{rejected:?}"
     );
     run_tidings(folder.path(), &["probe", "robots", "nonsense"]).expect_code(2);
 }
 
-/// Whether it is known over restarts that this authority may be asked.
+/// Whether `crawler.db` contains the robots.txt of this origin.
 fn is_robots_cached(data: &Path, origin: &Origin) -> Option<()> {
     let sql = "SELECT count(*) FROM state WHERE kind = 'robots' AND key = ?1";
     let key = format!("tidings {}", origin.url(0, ""));
@@ -184,23 +194,24 @@ fn a_killed_crawler_keeps_its_robots_cache() {
     let site =
         Site { pages: 3, robots: Some("User-agent: *\nDisallow: /p/1\n"), ..Site::default() };
     let origin = Origin::serve(site);
-    let asked = || origin.request_log().0.iter().filter(|hit| hit.path == "/robots.txt").count();
+    let robots_requests =
+        || origin.request_log().0.iter().filter(|hit| hit.path == "/robots.txt").count();
     let up = Server::start_up(&["--allow-private"]);
     let data = up.data_dir();
     run_nc(up.address, origin.url(0, "/p/0"));
     page_database::wait_for_rows(&data, "select url from pages where outcome = 'done'", 1);
-    wait_until("a verdict on the disk", || is_robots_cached(&data, &origin));
+    wait_until("robots.txt to be cached on the disk", || is_robots_cached(&data, &origin));
     let up = up.restart("KILL", &["up", "--allow-private"]);
     run_nc(up.address, format!("{}\n{}", origin.url(0, "/p/1"), origin.url(0, "/p/2")));
     page_database::wait_for_rows(&data, "select url from pages where outcome = 'done'", 2);
     page_database::wait_for_rows(&data, "select url from pages where outcome = 'robots'", 1);
-    assert_eq!(asked(), 1);
+    assert_eq!(robots_requests(), 1);
     assert!(!origin.request_log().paths().contains(&"/p/1"));
-    // Another agent is another crawler to the site.
+    // Another user agent is another crawler to the site.
     let up = up.restart("TERM", &["up", "--allow-private", "--agent", "other/1"]);
     run_nc(up.address, origin.url(0, "/p/0?again"));
     page_database::wait_for_rows(&data, "select url from pages", 4);
-    assert_eq!(asked(), 2);
+    assert_eq!(robots_requests(), 2);
 }
 
 #[test]
@@ -215,8 +226,8 @@ fn an_unavailable_robots_txt_is_not_requested_for_every_page() {
     run_nc(up.address, urls.join("\n"));
     let sql = "select url from pages where outcome = 'failed' and reason = 'try-later'";
     page_database::wait_for_rows(&up.data_dir(), sql, PAGES);
-    let record = origin.request_log();
-    assert!(record.paths().is_empty(), "{record:?}");
-    // Again when some time has passed, which on a busy machine it may have.
-    assert!(record.0.len() < PAGES / 2, "asked {} times", record.0.len());
+    let requests = origin.request_log();
+    assert!(requests.paths().is_empty(), "{requests:?}");
+    // The crawler retries after some time, which may pass on a busy machine.
+    assert!(requests.0.len() < PAGES / 2, "requested {} times", requests.0.len());
 }

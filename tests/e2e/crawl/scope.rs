@@ -1,5 +1,5 @@
-//! Jobs whose scope grows while they are under way: a link that was out of it is fetched when it is
-//! found again. And jobs of which nothing is fetched before the scope is there.
+//! Jobs whose scope grows while they run: a link that was out of scope is fetched when it is found
+//! again. No page of a crawl is fetched before the scope is complete.
 
 use tempfile::TempDir;
 
@@ -7,8 +7,8 @@ use crate::support::origin::{Hit, Origin, OriginResponse, Site, full_response, h
 use crate::support::process::{Process, Server, run_at, run_json_at, tidings_command};
 use crate::support::wait::wait_until;
 
-/// On the first host two pages that link to the second one, and a redirect there; on the second one
-/// a page that links to another of its own.
+/// The first host has two pages that link to the second host, and a redirect to it. The second host
+/// has a page that links to another of its pages.
 fn respond(hit: &Hit) -> Option<OriginResponse> {
     let (_, port) = hit.header("Host")?.split_once(':')?;
     let second = format!("http://{}:{port}", Site::host(1));
@@ -21,24 +21,23 @@ fn respond(hit: &Hit) -> Option<OriginResponse> {
     }
 }
 
-/// What the job `grown` fetches of such seeds, each of which is given when the ones before it are
-/// dealt with.
+/// The paths that the job `grown` fetches. Each seed is added after the ones before it are done.
 fn fetched_paths(seeds: &[(u16, &str)]) -> Vec<String> {
     let origin = Origin::serve_with(Site { hosts: 2, ..Site::default() }, respond);
     let server = Server::start_up(&["--allow-private", "--quiet"]);
     run_at(&server, &["job", "open", "grown", "scope=host"]).expect_code(0);
     for (host, path) in seeds {
         run_at(&server, &["job", "add", "grown", &origin.url(*host, path)]).expect_code(0);
-        wait_until("the end of what is there", || {
+        wait_until("the job to be idle", || {
             let job = &run_json_at(&server, &["job", "show", "grown"])[0];
             (job["pending"] == 0 && job["queued"] == 0 && job["processing"] == 0).then_some(())
         });
     }
     run_at(&server, &["job", "close", "grown"]).expect_code(0);
     run_at(&server, &["job", "wait", "grown"]).expect_code(0);
-    let record = origin.request_log();
-    record.expect_no_duplicates();
-    record.paths().into_iter().map(str::to_owned).collect()
+    let requests = origin.request_log();
+    requests.expect_no_duplicates();
+    requests.paths().into_iter().map(str::to_owned).collect()
 }
 
 #[test]
@@ -53,11 +52,11 @@ fn a_redirected_seed_widens_the_scope_for_earlier_links() {
     assert_eq!(paths, ["/early", "/moved", "/start", "/found"]);
 }
 
-/// Seeds between the first one and the last one: while so many are on their way, a page is fetched
-/// many times.
+/// Seeds between the first and the last. While they are being added, a page could be fetched many
+/// times.
 const SEEDS_BETWEEN: usize = 20_000;
 
-/// A page that links to the host of the last of many seeds, where nothing else does.
+/// The page of the first seed links to the host of the last seed; no other page does.
 fn respond_to_first_seed(hit: &Hit) -> Option<OriginResponse> {
     let (_, port) = hit.header("Host")?.split_once(':')?;
     let last = format!("http://{}:{port}", Site::host(2));
@@ -68,24 +67,28 @@ fn respond_to_first_seed(hit: &Hit) -> Option<OriginResponse> {
     }
 }
 
-/// Crawls from so many seeds, with these words, and looks for what the first page links to.
+/// Crawls many seeds with these arguments and checks that the link of the first page is fetched.
 #[track_caller]
-fn expect_link_of_first_seed_fetched(words: &[&str]) {
+fn expect_link_of_first_seed_fetched(arguments: &[&str]) {
     let origin = Origin::serve_with(Site { hosts: 3, ..Site::default() }, respond_to_first_seed);
     let between = (0..SEEDS_BETWEEN).map(|n| origin.url(1, &format!("/{n}")));
     let (first, last) = (origin.url(0, "/first"), origin.url(2, "/last"));
     let seeds: Vec<String> = [first].into_iter().chain(between).chain([last]).collect();
     let folder = TempDir::new().unwrap();
-    // Of the many, no more than two are fetched.
-    let words = [&["crawl", "--seeds", "-", "--max-per-host", "2", "--quiet"], words].concat();
-    let mut crawl = Process::start(&mut tidings_command(folder.path(), words));
+    // At most two of the seeds in between are fetched.
+    let arguments =
+        [&["crawl", "--seeds", "-", "--max-per-host", "2", "--quiet"], arguments].concat();
+    let mut crawl = Process::start(&mut tidings_command(folder.path(), arguments));
     crawl.write(seeds.join("\n"));
     crawl.finish().expect_code(0);
-    let record = origin.request_log();
-    record.expect_no_duplicates();
-    let paths = record.paths();
+    let requests = origin.request_log();
+    requests.expect_no_duplicates();
+    let paths = requests.paths();
     assert!(paths.contains(&"/first") && paths.contains(&"/last"), "{paths:?}");
-    assert!(paths.contains(&"/found"), "it was found before the last seed was there: {paths:?}");
+    assert!(
+        paths.contains(&"/found"),
+        "the first page was fetched before the last seed was added: {paths:?}"
+    );
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Sites that put a new session id into the links of every page, under names that no list has: each
-//! page is read, and the crawl ends by itself. The origin judges both.
+//! Sites that put a new session id into the links of every page, under unknown parameter names.
+//! Each page is fetched, and the crawl ends. The origin checks both.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -11,21 +11,21 @@ use crate::support::page_database;
 use crate::support::process::{Server, run_tidings};
 use crate::support::seed::seed_from_env;
 
-/// Pages of a site by path.
+/// Pages of a site that are identified by their path.
 const PAGES: usize = 40;
-/// Pages of a list, each of which links to the next.
+/// Pages of a list; each links to the next.
 const LIST_PAGES: usize = 12;
-/// Products, half of which say the same, that they are sold out.
+/// Products; half of them have the same text, that they are sold out.
 const PRODUCTS: usize = 50;
 /// URLs that redirect to a page, with a new session.
 const REDIRECTS: usize = 5;
 /// All pages of a site, with `/`.
 const ALL_PAGES: usize = 1 + PAGES + LIST_PAGES + PRODUCTS;
-/// Requests for pages of one site: each once with a session and once without, and what it takes to
-/// learn.
+/// The limit of requests for pages of one site: each page once with a session and once without, and
+/// some more until the crawler has recognized the parameter.
 const REQUESTS_MAX: usize = 3 * ALL_PAGES;
 
-/// What the values look like.
+/// The format of session ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SessionFormat {
     Hex,
@@ -33,7 +33,7 @@ enum SessionFormat {
     Uuid,
     Base64Url,
     Milliseconds,
-    /// There is none: an honest site.
+    /// No session ids: an ordinary site.
     NoSession,
 }
 
@@ -47,14 +47,14 @@ const SESSION_FORMATS: [SessionFormat; 6] = [
     SessionFormat::NoSession,
 ];
 
-/// One host, as it was drawn.
+/// One host with random parameter names.
 #[derive(Debug, Clone)]
 struct SessionSite {
     format: SessionFormat,
     session_param: String,
     page_param: String,
     id_param: String,
-    /// Whether each link of a page has a session of its own.
+    /// Whether each link of a page has a different session.
     has_session_per_link: bool,
     requests: usize,
     milliseconds: u64,
@@ -99,7 +99,7 @@ impl SessionSite {
         })
     }
 
-    /// The page of a path without its session; nothing: there is none.
+    /// The content of a path without its session; `None` if the page does not exist.
     fn page_content(&mut self, path: &str) -> Option<(String, Vec<String>)> {
         let (number, id) =
             (|text: &str| text.parse::<usize>().ok(), format!("/thing?{}=", self.id_param));
@@ -138,7 +138,7 @@ impl SessionSite {
         let (text, links) = self.page_content(&path)?;
         self.requests += 1;
         let mut body = format!("<title>Shop</title><p>{text}</p>\n");
-        // So that a crawl without an end ends, and the test fails.
+        // Without further links an endless crawl ends, and the test fails.
         let is_over = self.requests > REQUESTS_MAX;
         for link in links.iter().filter(|_| !is_over) {
             if self.has_session_per_link {
@@ -199,15 +199,15 @@ fn a_site_with_session_ids_in_links_is_crawled_completely() {
     });
     let up = Server::start_up(&["--allow-private"]);
     let seeds = (0..6).map(|host| origin.url(host, "/"));
-    let words: Vec<String> = ["crawl".to_owned()].into_iter().chain(seeds).collect();
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    run_tidings(up.folder.path(), &words).expect_code(0);
+    let arguments: Vec<String> = ["crawl".to_owned()].into_iter().chain(seeds).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    run_tidings(up.folder.path(), &arguments).expect_code(0);
 
-    let record = origin.request_log();
-    record.expect_no_duplicates();
+    let requests = origin.request_log();
+    requests.expect_no_duplicates();
     let shops = shops.lock().unwrap();
     let mut read = BTreeMap::<_, BTreeSet<_>>::new();
-    for hit in record.page_requests().filter(|hit| !hit.path.starts_with("/moved/")) {
+    for hit in requests.page_requests().filter(|hit| !hit.path.starts_with("/moved/")) {
         let number = usize::from(hit.host.octets()[3]) - 1;
         read.entry(number).or_default().insert(shops[number].without_session(&hit.path));
     }

@@ -1,5 +1,5 @@
-//! Where pages are stored: in all places at once, each page once, whatever is killed and however
-//! full a disk is.
+//! Sinks: a crawl with several outputs stores each page once in each of them, even if crawlers are
+//! killed or the disk is full.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -25,7 +25,7 @@ const SITE: Site = Site {
     links_across_hosts: false,
 };
 
-/// How often each URL is in a file of JSON lines, none of which may be torn.
+/// How often each URL is in a file of JSON lines; no line may be truncated.
 #[track_caller]
 pub(crate) fn json_urls(text: &str) -> BTreeMap<String, u32> {
     assert!(text.is_empty() || text.ends_with('\n'), "{text}");
@@ -38,7 +38,7 @@ pub(crate) fn json_urls(text: &str) -> BTreeMap<String, u32> {
     urls
 }
 
-/// Lists the pages, and compares every digest of a response.
+/// Lists the pages and checks the digest of every response.
 const READ_WARC_SCRIPT: &str = "
 import base64, hashlib, sys
 from warcio.archiveiterator import ArchiveIterator
@@ -53,8 +53,7 @@ for path in sys.argv[1:]:
                 assert digest == record.rec_headers.get_header('WARC-Payload-Digest')
 ";
 
-/// How often each URL is in the WARC files of a folder, with which `warcio` must find nothing
-/// wrong.
+/// How often each URL is in the WARC files of a folder; `warcio` must find no error in them.
 #[track_caller]
 pub(crate) fn warc_urls(folder: &Path) -> BTreeMap<String, u32> {
     let files = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
@@ -67,7 +66,8 @@ pub(crate) fn warc_urls(folder: &Path) -> BTreeMap<String, u32> {
     let python = |arguments: &[&str]| {
         let python = concat!(env!("CARGO_MANIFEST_DIR"), "/target/venv/bin/python");
         let ran = Command::new(python).args(arguments).args(&files).output();
-        let ran = ran.expect("tests/run has installed warcio into target/venv");
+        let ran =
+            ran.expect("run the tests with tests/run, which installs warcio into target/venv");
         let error = String::from_utf8_lossy(&ran.stderr);
         assert!(ran.status.success(), "{}{error}", String::from_utf8_lossy(&ran.stdout));
         String::from_utf8(ran.stdout).unwrap()
@@ -80,46 +80,46 @@ pub(crate) fn warc_urls(folder: &Path) -> BTreeMap<String, u32> {
     urls
 }
 
-/// A crawler for this broker that stores everywhere.
+/// Starts a crawler for this broker that stores in all sinks.
 #[track_caller]
 fn start_storing_crawler(broker: &Server, folder: &Path, output: &Path) -> Process {
     let (jsonl, warc) = (output.join("pages.jsonl"), output.join("warc/crawl"));
-    let mut words = ["crawl", "--allow-private", "--data", ".", "--sqlite", "--broker"]
+    let mut arguments = ["crawl", "--allow-private", "--data", ".", "--sqlite", "--broker"]
         .map(str::to_owned)
         .to_vec();
-    words.push(broker.address_text());
-    words.push(format!("--jsonl={}", jsonl.display()));
-    words.push(format!("--warc={}", warc.display()));
-    let crawler = Process::start(&mut tidings_command(folder, words));
+    arguments.push(broker.address_text());
+    arguments.push(format!("--jsonl={}", jsonl.display()));
+    arguments.push(format!("--warc={}", warc.display()));
+    let crawler = Process::start(&mut tidings_command(folder, arguments));
     crawler.wait_for_line_with("fetching for");
-    // The mark is written when all files are there.
-    wait_until("the files", || output.join("warc/crawl.mark").exists().then_some(()));
+    // The mark is written after all files have been created.
+    wait_until("the output files", || output.join("warc/crawl.mark").exists().then_some(()));
     crawler
 }
 
-/// A job on all hosts of a site, at a broker whose group has this lease.
+/// Starts a job on all hosts of a site, at a broker with this lease.
 #[track_caller]
 fn start_job(origin: &Origin, lease: &str) -> (Server, Process) {
     let broker = Server::start_broker();
-    let answer = LineConnection::connect_client(broker.address)
+    let response = LineConnection::connect_client(broker.address)
         .request(&format!("GROUP create crawlers delay=20ms lease={lease}"));
-    assert!(answer.starts_with("+OK"), "{answer}");
-    let words = [
+    assert!(response.starts_with("+OK"), "{response}");
+    let arguments = [
         vec!["crawl".to_owned(), "--broker".to_owned(), broker.address_text()],
         origin.seed_urls(),
     ];
-    let watcher = Process::start(&mut tidings_command(broker.folder.path(), words.concat()));
+    let watcher = Process::start(&mut tidings_command(broker.folder.path(), arguments.concat()));
     (broker, watcher)
 }
 
-/// The page and what robots.txt forbids are stored; the database says which they are.
+/// Checks that each page, and each URL that robots.txt forbids, is stored once in every sink.
 #[track_caller]
 fn expect_each_once(site: &Site, folder: &Path, output: &Path) {
     let stored =
         page_database::query(folder, "select url from pages where outcome != 'retry'").unwrap();
     let distinct: BTreeSet<_> = stored.iter().cloned().collect();
     assert_eq!(stored.len(), distinct.len());
-    // The pages, and those that nobody may ask for: each page links to one.
+    // Each page links to one that robots.txt forbids.
     assert_eq!(distinct.len(), 2 * site.paths().len() * usize::from(site.hosts));
     let once: BTreeMap<_, _> = distinct.into_iter().map(|url| (url, 1)).collect();
     assert_eq!(json_urls(&fs::read_to_string(output.join("pages.jsonl")).unwrap()), once);
@@ -131,11 +131,11 @@ fn all_sinks_store_the_same_pages() {
     let site = Site { hosts: 3, ..SITE };
     let origin = Origin::serve(site.clone());
     let folder = TempDir::new().unwrap();
-    let mut words = vec!["crawl", "--allow-private", "--sqlite", "--jsonl=out/pages.jsonl"];
-    words.push("--warc=out/warc/crawl");
+    let mut arguments = vec!["crawl", "--allow-private", "--sqlite", "--jsonl=out/pages.jsonl"];
+    arguments.push("--warc=out/warc/crawl");
     let seeds = origin.seed_urls();
-    words.extend(seeds.iter().map(String::as_str));
-    let finished = run_tidings(folder.path(), &words).expect_code(0);
+    arguments.extend(seeds.iter().map(String::as_str));
+    let finished = run_tidings(folder.path(), &arguments).expect_code(0);
     expect_each_once(&site, &folder.path().join("tidings-data"), &folder.path().join("out"));
     let summary = finished.stdout().pop().unwrap();
     let places =
@@ -147,8 +147,8 @@ fn all_sinks_store_the_same_pages() {
 fn standard_output_contains_only_pages() {
     let origin = Origin::serve(Site { hosts: 1, ..SITE });
     let folder = TempDir::new().unwrap();
-    let words = ["crawl", "--allow-private", "--jsonl", "-", &origin.url(0, "/p/0")];
-    let finished = run_tidings(folder.path(), &words).expect_code(0);
+    let arguments = ["crawl", "--allow-private", "--jsonl", "-", &origin.url(0, "/p/0")];
+    let finished = run_tidings(folder.path(), &arguments).expect_code(0);
     let urls = json_urls(&(finished.stdout().join("\n") + "\n"));
     assert_eq!(urls.len(), 2 * SITE.paths().len());
     assert!(urls.values().all(|count| *count == 1), "{urls:?}");
@@ -198,7 +198,7 @@ fn a_full_disk_pauses_the_crawl_until_space_is_free() {
     let output = disk.disk_path().join("out");
     let crawler = start_storing_crawler(&broker, folder.path(), &output);
     disk.fill_except(0);
-    crawler.wait_for_line("a complaint", |line| {
+    crawler.wait_for_line("warning about the full disk", |line| {
         (line.contains("pages.jsonl: ") && line.contains("pages wait")).then_some(())
     });
     disk.free_space();

@@ -1,4 +1,4 @@
-//! `tidings crawl URL..`: a site as a job, with its limits, its end and its exit code.
+//! `tidings crawl URL..`: crawls a site as a job, with limits and an exit code.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::support::page_database;
 use crate::support::process::{Process, ProcessOutput, Server, run_tidings, tidings_command};
 use crate::support::wait::wait_until;
 
-/// Crawls with a broker of its own, in an empty folder that goes with the result.
+/// Crawls with its own broker in an empty folder, which the result keeps.
 #[track_caller]
 fn crawl_site(arguments: &[&str]) -> (TempDir, ProcessOutput) {
     let folder = TempDir::new().unwrap();
@@ -26,7 +26,7 @@ fn crawl_site(arguments: &[&str]) -> (TempDir, ProcessOutput) {
 
 #[track_caller]
 fn query_pages(folder: &Path, sql: &str) -> Vec<String> {
-    page_database::query(&folder.join("tidings-data"), sql).expect("there are pages")
+    page_database::query(&folder.join("tidings-data"), sql).expect("the page database exists")
 }
 
 #[test]
@@ -35,11 +35,11 @@ fn a_whole_site_is_fetched_once_and_stored() {
     let origin = Origin::serve(site.clone());
     let (folder, finished) = crawl_site(&[&origin.url(0, "/p/0")]);
     let finished = finished.expect_code(0);
-    let record = origin.request_log();
-    record.expect_no_duplicates();
-    record.expect_polite(Duration::ZERO);
-    // The pages, and those below /private/ that each of them links to and no robots.txt forbids.
-    assert_eq!(record.paths().len(), 120);
+    let requests = origin.request_log();
+    requests.expect_no_duplicates();
+    requests.expect_polite(Duration::ZERO);
+    // Each page links to one below /private/, which no robots.txt forbids here.
+    assert_eq!(requests.paths().len(), 120);
     let found = query_pages(
         folder.path(),
         "select count(*) from pages where outcome = 'done' and job is not null",
@@ -62,11 +62,11 @@ fn a_job_crawls_many_hosts_politely() {
     let seed = origin.url(0, "/p/0");
     let (_folder, finished) = crawl_site(&[&seed, "--scope", "any", "--delay", "50ms"]);
     finished.expect_code(0);
-    let record = origin.request_log();
-    record.expect_no_duplicates();
-    record.expect_none_under("/private/");
-    record.expect_polite(Duration::from_millis(50));
-    assert_eq!(record.paths().len(), 30 * 4);
+    let requests = origin.request_log();
+    requests.expect_no_duplicates();
+    requests.expect_none_under("/private/");
+    requests.expect_polite(Duration::from_millis(50));
+    assert_eq!(requests.paths().len(), 30 * 4);
 }
 
 #[test]
@@ -112,9 +112,9 @@ fn the_default_scope_is_the_host() {
     });
     let (_folder, finished) = crawl_site(&[&origin.url(0, "/p/0")]);
     finished.expect_code(0);
-    let record = origin.request_log();
-    assert!(record.0.iter().all(|hit| hit.host == Site::host(0)), "{record:?}");
-    assert_eq!(record.paths().len(), 3);
+    let requests = origin.request_log();
+    assert!(requests.0.iter().all(|hit| hit.host == Site::host(0)), "{requests:?}");
+    assert_eq!(requests.paths().len(), 3);
 }
 
 #[test]
@@ -122,9 +122,9 @@ fn a_prefix_scope_stays_below_the_seeds_path() {
     let origin = Origin::serve(Site { pages: 5, ..Site::default() });
     let (_folder, finished) = crawl_site(&[&origin.url(0, "/p/0"), "--scope", "prefix"]);
     finished.expect_code(0);
-    let record = origin.request_log();
-    record.expect_none_under("/private/");
-    assert_eq!(record.paths().len(), 5);
+    let requests = origin.request_log();
+    requests.expect_none_under("/private/");
+    assert_eq!(requests.paths().len(), 5);
 }
 
 #[test]
@@ -133,18 +133,18 @@ fn pages_that_robots_txt_forbids_are_neither_fetched_nor_failed() {
     let origin = Origin::serve(Site { pages: 12, robots: Some(robots), ..Site::default() });
     let (folder, finished) = crawl_site(&[&origin.url(0, "/p/0")]);
     finished.expect_code(0);
-    let record = origin.request_log();
-    record.expect_none_under("/private/");
-    // Page 1 is out, so 3, 4 and what is below are not found; page 11 is below 5.
-    let mut paths: Vec<_> = record.distinct_pages().into_iter().map(|(_, path)| path).collect();
+    let requests = origin.request_log();
+    requests.expect_none_under("/private/");
+    // Page 1 is forbidden, so 3, 4 and the pages below are not found; page 11 is below page 5.
+    let mut paths: Vec<_> = requests.distinct_pages().into_iter().map(|(_, path)| path).collect();
     paths.sort_unstable();
     assert_eq!(paths, ["/p/0", "/p/11", "/p/2", "/p/5", "/p/6"]);
-    let first = &record.0[0];
+    let first = &requests.0[0];
     assert_eq!(first.path, "/robots.txt");
-    assert_eq!(record.0.iter().filter(|hit| hit.path == "/robots.txt").count(), 1);
-    let kept_out =
+    assert_eq!(requests.0.iter().filter(|hit| hit.path == "/robots.txt").count(), 1);
+    let forbidden =
         query_pages(folder.path(), "select count(*) from pages where outcome = 'robots'");
-    assert_ne!(kept_out, ["0"]);
+    assert_ne!(forbidden, ["0"]);
 }
 
 #[test]
@@ -153,7 +153,8 @@ fn a_crawl_delay_in_robots_txt_is_respected() {
     let origin = Origin::serve(Site { pages: 5, robots: Some(robots), ..Site::default() });
     let (_folder, finished) = crawl_site(&[&origin.url(0, "/p/0")]);
     finished.expect_code(0);
-    // The gap between robots.txt and the first page counts as well: the delay is known by then.
+    // The gap between robots.txt and the first page counts as well, because the delay is known by
+    // then.
     origin.request_log().expect_polite(Duration::from_millis(300));
 }
 
@@ -163,10 +164,10 @@ fn redirects_and_their_targets_are_fetched_once() {
     let (_folder, finished) =
         crawl_site(&[&origin.url(0, "/redirect/0"), &origin.url(0, "/redirect/2")]);
     finished.expect_code(0);
-    let record = origin.request_log();
-    record.expect_no_duplicates();
-    record.expect_polite(Duration::ZERO);
-    assert_eq!(record.paths().len(), 5);
+    let requests = origin.request_log();
+    requests.expect_no_duplicates();
+    requests.expect_polite(Duration::ZERO);
+    assert_eq!(requests.paths().len(), 5);
 }
 
 #[test]
@@ -194,20 +195,19 @@ fn bad_responses_fail_only_their_page_at_a_bounded_cost() {
     crawl.expect_code(1);
     let sql = "select distinct url from pages where outcome = 'failed' and error is not null";
     let failed = query_pages(up.folder.path(), sql);
-    // Redirects and the page that is merely empty have not failed; what a redirect leads to may
-    // have.
+    // Redirects and the empty page have not failed; the targets of redirects may have.
     let fine = ["loop", "nowhere", "elsewhere", "empty"];
-    for way in BAD_PATHS.iter().filter(|way| !fine.contains(way)) {
-        let url = origin.url(0, &format!("/bad/{way}"));
-        assert!(failed.contains(&url), "{way} is not among {failed:#?}");
+    for path in BAD_PATHS.iter().filter(|path| !fine.contains(path)) {
+        let url = origin.url(0, &format!("/bad/{path}"));
+        assert!(failed.contains(&url), "{path} is not among {failed:#?}");
     }
     let empty = format!("select outcome from pages where url = '{}'", origin.url(0, "/bad/empty"));
     assert_eq!(query_pages(up.folder.path(), &empty), ["done"]);
     origin.request_log().expect_polite(Duration::ZERO);
-    // Sixteen gigabytes were on offer.
+    // The responses offered sixteen gigabytes.
     let peak = up.process.peak_memory_bytes();
     assert!(peak < 400 << 20, "{peak} bytes");
-    // And it still works.
+    // The crawler still works.
     let url = origin.url(0, "/p/0");
     LineConnection::connect_peer(up.address).send(format!("{url}\n"));
     assert!(up.process.wait_for_line_with(&format!("{url} ")).contains("200"));
@@ -230,15 +230,15 @@ fn a_running_up_takes_the_job_and_publishes_job_done_once() {
     assert!(done.request("SUB job-done from=first").starts_with("+OK"));
     let seed = origin.url(0, "/p/0");
     for pass in 1..=2 {
-        // No --broker and no --data: the same folder is enough.
-        let handed = run_tidings(up.folder.path(), &["crawl", &seed]).expect_code(0);
-        assert!(handed.stderr().contains(&up.address_text()), "{}", handed.stderr());
+        // Without --broker and --data, the same folder is enough.
+        let crawl = run_tidings(up.folder.path(), &["crawl", &seed]).expect_code(0);
+        assert!(crawl.stderr().contains(&up.address_text()), "{}", crawl.stderr());
         let event = done.read_line();
         assert!(event.starts_with(&format!("MSG job-done {pass} ")), "{event}");
         for word in [format!("pass={pass}"), "completed=15".to_owned(), "result=done".to_owned()] {
             assert!(event.split(' ').any(|found| found == word), "{word} in {event}");
         }
-        // Counted when it was announced: the last page was not still to come.
+        // When `job-done` arrives, the last page is complete and stored.
         let now = origin.request_log();
         assert_eq!(now.paths().len(), 15 * pass);
         assert!(now.0.iter().all(|hit| hit.end.is_some()));
@@ -247,7 +247,7 @@ fn a_running_up_takes_the_job_and_publishes_job_done_once() {
             [(15 * pass).to_string()]
         );
     }
-    // Once each: the next event of the topic is this one.
+    // Published once for each pass: the next event of the topic is this one.
     assert_eq!(
         LineConnection::connect_client(up.address).request("PUB job-done no more"),
         "+OK 3 1"
@@ -267,13 +267,13 @@ fn an_interrupted_crawl_exits_with_code_130() {
         tidings_command(folder.path(), ["crawl", "--allow-private", &origin.url(0, "/p/0")]);
     let crawl = Process::start(&mut { crawl });
     origin.wait_for_hits(10);
-    let ended = crawl.signal_and_finish("INT").expect_code(130);
-    assert!(ended.stderr().contains("interrupted"), "{}", ended.stderr());
+    let output = crawl.signal_and_finish("INT").expect_code(130);
+    assert!(output.stderr().contains("interrupted"), "{}", output.stderr());
 }
 
 #[test]
 fn an_interrupted_crawl_resumes() {
-    // As many again are linked to from these.
+    // The pages link to the same number of pages below /private/.
     const PAGES: u32 = 200;
     let origin = Origin::serve(Site {
         pages: PAGES / 2,
@@ -295,11 +295,11 @@ fn an_interrupted_crawl_resumes() {
     assert!(summary.contains(&format!("{PAGES} pages, 0 failed")), "{summary}");
     let pages = "select count(distinct url) from pages where status = 200";
     assert_eq!(query_pages(folder.path(), pages), [PAGES.to_string()]);
-    // What was in flight when it ended is asked for again, and nothing else.
-    let record = origin.request_log();
-    let paths = record.paths();
+    // Only requests that were in flight at an interruption are repeated.
+    let requests = origin.request_log();
+    let paths = requests.paths();
     let again = paths.len() - paths.iter().collect::<BTreeSet<_>>().len();
-    assert!(again <= 6, "{again} requests were made again: {paths:?}");
+    assert!(again <= 6, "{again} requests were repeated: {paths:?}");
     assert!(!folder.path().join("tidings-data/crawls").read_dir().unwrap().any(|_| true));
 }
 
@@ -310,7 +310,7 @@ fn output_in_a_pipe_has_neither_colour_nor_progress() {
     let finished = finished.expect_code(0);
     let all = finished.stdout().join("\n") + &finished.stderr();
     assert!(!all.contains(['\x1b', '\r']), "{all:?}");
-    // A line for each page, also for those that robots.txt forbids, and the summary.
+    // A line for each page, including those that robots.txt forbids, and the summary.
     let lines = finished.stdout();
     let pages = lines.iter().filter(|line| line.contains("  http://")).count();
     assert_eq!(pages, 10, "{all}");
@@ -336,7 +336,8 @@ fn a_terminal_shows_progress_below_the_pages() {
     let shown = command.output().unwrap();
     let shown = String::from_utf8(shown.stdout).unwrap();
     assert!(shown.contains(" completed, ") && shown.contains(" pages/s, "), "{shown}");
-    // What is below the block's first line when a page comes: itself and the speed.
+    // When a page arrives, the terminal moves from the speed line to the first line of the block
+    // and clears both.
     assert!(shown.contains("\r\x1b[1A\x1b[J"), "{shown:?}");
     let (_, end) = shown.rsplit_once('\x1b').unwrap();
     assert!(end.starts_with("[J") && end.contains("done: 40 pages, 0 failed"), "{end:?}");
@@ -395,8 +396,8 @@ fn compressed_pages_count_decoded_and_wire_bytes() {
     }
     let (_folder, finished) = crawl_site(&[&origin.url(0, "/zeros")]);
     let lines = finished.expect_code(0).stdout();
-    let answers = lines.iter().find(|line| line.starts_with("answers ")).unwrap();
-    assert!(answers.contains(&format!("2.0 kB ({wire} B on the wire) in all")), "{answers}");
+    let responses = lines.iter().find(|line| line.starts_with("answers ")).unwrap();
+    assert!(responses.contains(&format!("2.0 kB ({wire} B on the wire) in all")), "{responses}");
 }
 
 #[test]
@@ -406,9 +407,9 @@ fn patterns_filter_links_but_not_seeds() {
     let seeds = [origin.url(0, "/p/0"), origin.url(0, "/p/1")];
     let (_folder, finished) = crawl_site(&[&[&*seeds[0], &*seeds[1]], &patterns[..]].concat());
     finished.expect_code(0);
-    // Below 2 are 5 and 6, and below those 11 to 14; 9 is below 4.
-    let record = origin.request_log();
-    let mut paths: Vec<_> = record.distinct_pages().into_iter().map(|(_, path)| path).collect();
+    // Pages 5 and 6 are below 2, and 11 to 14 below those; 9 is below 4.
+    let requests = origin.request_log();
+    let mut paths: Vec<_> = requests.distinct_pages().into_iter().map(|(_, path)| path).collect();
     paths.retain(|path| path.starts_with("/p"));
     paths.sort_unstable();
     assert_eq!(paths, ["/p/0", "/p/1", "/p/10", "/p/3", "/p/4", "/p/7", "/p/8"]);
@@ -426,13 +427,13 @@ fn a_header_for_one_origin_is_sent_to_no_other() {
     let seeds = [origin.url(0, "/p/0"), origin.url(0, "/away")];
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("config.toml"), format!("header = ['{header}']\n")).unwrap();
-    for words in [&["--header", &*header], &["--config", "config.toml"]] {
+    for arguments in [&["--header", &*header], &["--config", "config.toml"]] {
         let before = origin.request_count();
         let job = ["crawl", "--allow-private", &seeds[0], &seeds[1]];
-        run_tidings(folder.path(), &[&job[..], words].concat()).expect_code(0);
-        let record = origin.request_log();
+        run_tidings(folder.path(), &[&job[..], arguments].concat()).expect_code(0);
+        let requests = origin.request_log();
         let (first, second): (Vec<_>, Vec<_>) =
-            record.0[before..].iter().partition(|hit| hit.host == Site::host(0));
+            requests.0[before..].iter().partition(|hit| hit.host == Site::host(0));
         assert!(first.iter().all(|hit| hit.header("Authorization") == Some(SECRET)), "{first:#?}");
         assert!(second.iter().any(|hit| hit.path == "/p/2"), "{second:#?}");
         assert!(second.iter().all(|hit| !hit.head.contains("for the first")), "{second:#?}");
@@ -446,14 +447,15 @@ fn seeds_are_read_from_a_file_or_standard_input() {
     let folder = TempDir::new().unwrap();
     let seeds: String = (0..3).map(|host| origin.url(host, "/p/0") + "\n").collect();
     fs::write(folder.path().join("seeds"), format!("# three\n\n{seeds}")).unwrap();
-    let words = ["crawl", "--allow-private", "--seeds", "seeds", "--max-per-host", "4"];
-    run_tidings(folder.path(), &[&words[..], &[&origin.url(3, "/p/0")]].concat()).expect_code(0);
-    let record = origin.request_log();
+    let arguments = ["crawl", "--allow-private", "--seeds", "seeds", "--max-per-host", "4"];
+    run_tidings(folder.path(), &[&arguments[..], &[&origin.url(3, "/p/0")]].concat())
+        .expect_code(0);
+    let requests = origin.request_log();
     for host in 0..4 {
-        let pages = record.0.iter().filter(|hit| hit.host == Site::host(host));
-        assert_eq!(pages.filter(|hit| hit.path.starts_with("/p/")).count(), 4, "{record:?}");
+        let pages = requests.0.iter().filter(|hit| hit.host == Site::host(host));
+        assert_eq!(pages.filter(|hit| hit.path.starts_with("/p/")).count(), 4, "{requests:?}");
     }
-    // The same again, as it is typed in: one job more.
+    // Another crawl with the same seeds from standard input.
     let mut piped = tidings_command(
         folder.path(),
         ["crawl", "--allow-private", "--seeds", "-", "--depth", "0"],
@@ -462,11 +464,11 @@ fn seeds_are_read_from_a_file_or_standard_input() {
     piped.stdin.take().unwrap().write_all(seeds.as_bytes()).unwrap();
     assert!(piped.wait().unwrap().success());
     assert_eq!(origin.request_log().paths().len(), 4 * 4 + 3);
-    // Nothing is begun if one of them is none.
+    // An invalid seed prevents the whole crawl.
     fs::write(folder.path().join("seeds"), format!("{seeds}nonsense\n")).unwrap();
-    let refused = run_tidings(folder.path(), &["crawl", "--allow-private", "--seeds", "seeds"]);
-    let refused = refused.expect_code(2);
-    assert!(refused.stderr().contains("seeds:4: nonsense is not a URL"), "{}", refused.stderr());
+    let rejected = run_tidings(folder.path(), &["crawl", "--allow-private", "--seeds", "seeds"]);
+    let rejected = rejected.expect_code(2);
+    assert!(rejected.stderr().contains("seeds:4: nonsense is not a URL"), "{}", rejected.stderr());
     assert_eq!(origin.request_log().paths().len(), 4 * 4 + 3);
 }
 
@@ -481,17 +483,17 @@ fn a_job_ends_at_its_time_limit() {
 
 #[test]
 fn crawling_other_sites_without_a_contact_warns() {
-    let warned = |words: &[&str]| {
+    let warning_count = |arguments: &[&str]| {
         let folder = TempDir::new().unwrap();
-        let stderr = run_tidings(folder.path(), &[&["crawl"], words].concat()).stderr();
+        let stderr = run_tidings(folder.path(), &[&["crawl"], arguments].concat()).stderr();
         stderr.matches("--contact URL|MAIL").count()
     };
-    // These are private, so that none of them is asked.
+    // These addresses are private, so neither is requested.
     let other = ["http://10.255.255.1/", "http://10.255.255.2/"];
-    assert_eq!(warned(&other), 1);
-    assert_eq!(warned(&[&other[..], &["--contact", "me@example.org"]].concat()), 0);
-    assert_eq!(warned(&[&other[..], &["--agent", "bot/1"]].concat()), 0);
-    assert_eq!(warned(&["http://127.0.0.1:9/"]), 0);
+    assert_eq!(warning_count(&other), 1);
+    assert_eq!(warning_count(&[&other[..], &["--contact", "me@example.org"]].concat()), 0);
+    assert_eq!(warning_count(&[&other[..], &["--agent", "bot/1"]].concat()), 0);
+    assert_eq!(warning_count(&["http://127.0.0.1:9/"]), 0);
 }
 
 #[test]

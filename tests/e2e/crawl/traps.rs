@@ -1,4 +1,4 @@
-//! A site without an end, in four ways, beside an honest archive: the crawl ends by itself.
+//! A site with four endless parts and an ordinary archive: the crawl ends.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
@@ -10,7 +10,7 @@ use crate::support::origin::{Hit, Origin, OriginResponse, Site, html_response};
 use crate::support::page_database;
 use crate::support::process::{Server, run_tidings};
 
-/// Addresses at which the site says the same.
+/// Number of prefixes with the same page.
 const MIRROR_COUNT: usize = 60;
 const SECONDS_OF_YEAR: u64 = 31_556_952;
 
@@ -29,7 +29,7 @@ fn links(paths: impl IntoIterator<Item = String>) -> String {
     paths.into_iter().map(link).collect::<Vec<_>>().concat()
 }
 
-/// The pages of five years, which are all there are.
+/// The complete archive: the pages of five years.
 fn archive_paths() -> impl Iterator<Item = String> {
     (2010..2015).flat_map(|year| (1..=12).map(move |month| format!("/archive/{year}/{month:02}")))
 }
@@ -72,21 +72,21 @@ fn the_crawl_of_an_endless_site_ends_with_its_archive_complete() {
     assert!(done.request("SUB job-done from=first").starts_with("+OK"));
     let finished = run_tidings(up.folder.path(), &["crawl", &origin.url(0, "/")]).expect_code(0);
 
-    let record = origin.request_log();
-    record.expect_no_duplicates();
-    let asked =
-        |prefix: &str| record.page_requests().filter(|hit| hit.path.starts_with(prefix)).count();
-    // Five years ahead of this one.
-    assert_eq!(asked("/calendar/"), 6 * 12);
-    // A segment may be there three times.
-    assert_eq!(asked("/grow/"), 1 + 3);
-    // 32 segments, the last of which is empty.
-    assert_eq!(asked("/deep/"), 31);
+    let requests = origin.request_log();
+    requests.expect_no_duplicates();
+    let requested =
+        |prefix: &str| requests.page_requests().filter(|hit| hit.path.starts_with(prefix)).count();
+    // The current year and five more.
+    assert_eq!(requested("/calendar/"), 6 * 12);
+    // A path segment may occur three times.
+    assert_eq!(requested("/grow/"), 1 + 3);
+    // 32 segments; the last one is empty.
+    assert_eq!(requested("/deep/"), 31);
     // The page without a session, and three with one.
-    assert_eq!(asked("/shop/"), 1 + 3);
-    // Links of the first twenty are followed at most.
-    assert!(asked("/mirror-") <= MIRROR_COUNT + 20, "{}", asked("/mirror-"));
-    assert_eq!(asked("/archive/"), 1 + archive_paths().count());
+    assert_eq!(requested("/shop/"), 1 + 3);
+    // At most the links of the first twenty pages are followed.
+    assert!(requested("/mirror-") <= MIRROR_COUNT + 20, "{}", requested("/mirror-"));
+    assert_eq!(requested("/archive/"), 1 + archive_paths().count());
 
     let stored = |sql: &str| page_database::query(&up.data_dir(), sql).unwrap();
     let traps = stored("select reason, count(*) from pages where outcome = 'trap' group by reason");
@@ -98,8 +98,8 @@ fn the_crawl_of_an_endless_site_ends_with_its_archive_complete() {
         assert_eq!(named(name), 1, "{name}: {traps:?}");
     }
     assert!(named("same-content") + named("soft-not-found") >= MIRROR_COUNT - 20, "{traps:?}");
-    let honest = "select count(*) from pages where outcome = 'done' and url like '%/archive/%'";
-    assert_eq!(stored(honest), [(1 + archive_paths().count()).to_string()]);
+    let archive = "select count(*) from pages where outcome = 'done' and url like '%/archive/%'";
+    assert_eq!(stored(archive), [(1 + archive_paths().count()).to_string()]);
 
     let sum = stored("select count(*) from pages where outcome = 'trap'").remove(0);
     let summary = finished.stdout().pop().unwrap();
@@ -109,29 +109,29 @@ fn the_crawl_of_an_endless_site_ends_with_its_archive_complete() {
 
 #[test]
 fn trap_limits_are_configurable() {
-    let asked = |flags: &[&str]| {
+    let crawl = |flags: &[&str]| {
         let sessions = AtomicU64::new(0);
         let origin = Origin::serve_with(Site::default(), move |hit| respond(hit, &sessions));
         let folder = TempDir::new().unwrap();
         let seed = origin.url(0, "/");
-        let words = [&["crawl", "--allow-private", "--quiet", &seed], flags].concat();
-        run_tidings(folder.path(), &words).expect_code(0);
+        let arguments = [&["crawl", "--allow-private", "--quiet", &seed], flags].concat();
+        run_tidings(folder.path(), &arguments).expect_code(0);
         let data = folder.path().join("tidings-data");
         let traps = "select distinct reason from pages where outcome = 'trap' order by reason";
         (origin, page_database::query(&data, traps).unwrap())
     };
     let limits = ["--max-url=60", "--max-segments=8", "--max-repeats=1", "--max-alike=10"];
-    let (origin, traps) = asked(&limits);
-    let record = origin.request_log();
+    let (origin, traps) = crawl(&limits);
+    let requests = origin.request_log();
     let count =
-        |prefix: &str| record.page_requests().filter(|hit| hit.path.starts_with(prefix)).count();
-    assert_eq!(count("/shop/"), 1, "with a session the URL is too long");
+        |prefix: &str| requests.page_requests().filter(|hit| hit.path.starts_with(prefix)).count();
+    assert_eq!(count("/shop/"), 1, "a URL with a session is too long");
     assert_eq!(count("/deep/"), 7);
     assert_eq!(count("/grow/"), 2);
     assert_eq!((count("/archive/2"), count("/calendar/")), (10, 10));
     for name in ["deep-path", "repeated-segments", "too-many-from-prefix", "url-too-long"] {
         assert!(traps.iter().any(|trap| trap == name), "{name}: {traps:?}");
     }
-    let (origin, traps) = asked(&["--no-traps", "--max-pages=300"]);
+    let (origin, traps) = crawl(&["--no-traps", "--max-pages=300"]);
     assert_eq!((origin.request_log().page_requests().count(), traps), (300, Vec::new()));
 }

@@ -1,4 +1,4 @@
-//! A watched feed, seen from its server and from the topic of its items.
+//! A watched feed, from the view of its server and of the topic with its items.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use crate::support::origin::{Hit, Origin, OriginResponse, Site, full_response, h
 use crate::support::process::{Process, Server, run_at, run_json_at, tidings_command};
 use crate::support::wait::wait_until;
 
-/// A feed with so many items, the newest first, and their pages.
+/// A feed with this number of items, newest first, and their pages.
 fn respond(hit: &Hit, items: usize) -> Option<OriginResponse> {
     if hit.path.starts_with("/item/") {
         return Some(html_response(&format!("<title>{}</title>", hit.path)));
@@ -37,11 +37,11 @@ fn feed_requests(origin: &Origin) -> Vec<Hit> {
     origin.request_log().0.into_iter().filter(|hit| hit.path == "/feed").collect()
 }
 
-/// Waits for one look more than there have been.
+/// Waits for one more request for the feed.
 #[track_caller]
 fn wait_for_feed_request(origin: &Origin) -> Hit {
     let before = feed_requests(origin).len();
-    wait_until("a look at the feed", || feed_requests(origin).into_iter().nth(before))
+    wait_until("a request for the feed", || feed_requests(origin).into_iter().nth(before))
 }
 
 #[test]
@@ -53,23 +53,23 @@ fn each_item_is_published_and_fetched_once() {
     });
     let feed = origin.url(0, "/feed");
     let server = Server::start_up(&["--allow-private"]);
-    let words = ["sub", "post-ready", "--from", "first", "--broker", &server.address_text()];
-    let sub = Process::start(&mut tidings_command(server.folder.path(), words));
+    let arguments = ["sub", "post-ready", "--from", "first", "--broker", &server.address_text()];
+    let sub = Process::start(&mut tidings_command(server.folder.path(), arguments));
     let bounds = ["--every", "1s", "--min", "200ms", "--max", "2s"];
     run_at(&server, &[&["watch-feed", &feed], &bounds[..]].concat()).expect_code(0);
     sub.wait_for_stdout_lines(2);
-    // Nothing has changed: it is only asked.
+    // The crawler sends a conditional request.
     assert_eq!(wait_for_feed_request(&origin).header("If-None-Match"), Some("\"2\""));
     items.store(3, Ordering::SeqCst);
     sub.wait_for_stdout_lines(3);
 
-    // Of itself it is not looked at again within this test.
+    // With this interval the feed is not polled again within the test.
     let hour = ["--every", "1h", "--min", "1h", "--max", "1h"];
     let every = |server: &Server| run_json_at(server, &["group", "schedules"])[0]["every"].clone();
     let before = feed_requests(&origin).len();
     run_at(&server, &[&["watch-feed", &feed], &hour[..]].concat()).expect_code(0);
     wait_until("the longer interval", || (every(&server) == "1h").then_some(()));
-    wait_until("the look that begins it", || feed_requests(&origin).into_iter().nth(before));
+    wait_until("the poll that starts it", || feed_requests(&origin).into_iter().nth(before));
     items.store(4, Ordering::SeqCst);
     assert_eq!(run_nc(server.address, format!("{feed}\n")).last().unwrap(), FAREWELL);
     sub.wait_for_stdout_lines(4);
@@ -83,28 +83,31 @@ fn each_item_is_published_and_fetched_once() {
     let server = server.restart("TERM", &["up", "--allow-private"]);
     let before = feed_requests(&origin).len();
     run_nc(server.address, format!("{feed}\n"));
-    let look =
-        wait_until("a look after the restart", || feed_requests(&origin).into_iter().nth(before));
-    assert_eq!(look.header("If-None-Match"), Some("\"4\""));
+    let poll =
+        wait_until("a poll after the restart", || feed_requests(&origin).into_iter().nth(before));
+    assert_eq!(poll.header("If-None-Match"), Some("\"4\""));
     items.store(5, Ordering::SeqCst);
     run_nc(server.address, format!("{feed}\n"));
     wait_until("the page of the last item", || (fetched(4) > 0).then_some(()));
-    // A look that was under way when that was said has not changed it.
+    // A poll that was running when the interval changed has not overwritten it.
     assert_eq!(every(&server), "1h");
     run_at(&server, &["watch-feed", &feed, "--stop"]).expect_code(0);
     let schedules = || run_json_at(&server, &["group", "schedules"]);
     wait_until("the end of the schedule", || schedules().is_empty().then_some(()));
 
-    // Behind all that was announced.
+    // The end marker, after all items.
     run_at(&server, &["pub", "post-ready", "the end"]).expect_code(0);
-    let heard = run_at(&server, &["sub", "post-ready", "--from", "first", "--count", "6"]);
-    let heard = heard.expect_code(0).stdout();
-    assert_eq!(heard[5], "the end", "{heard:?}");
-    for (item, event) in heard[..5].iter().enumerate() {
-        assert!(event.starts_with(&(origin.url(0, &format!("/item/{item}")) + " ")), "{heard:?}");
+    let received = run_at(&server, &["sub", "post-ready", "--from", "first", "--count", "6"]);
+    let received = received.expect_code(0).stdout();
+    assert_eq!(received[5], "the end", "{received:?}");
+    for (item, event) in received[..5].iter().enumerate() {
+        assert!(
+            event.starts_with(&(origin.url(0, &format!("/item/{item}")) + " ")),
+            "{received:?}"
+        );
         assert_eq!(value(event, "item"), format!("item-{item}"));
         assert_eq!(value(event, "source"), feed);
-        assert_eq!(fetched(item), 1, "of {item}");
+        assert_eq!(fetched(item), 1, "requests for item {item}");
     }
 }
 
@@ -122,6 +125,6 @@ fn a_redirected_feed_adapts_its_poll_interval() {
     wait_until("a longer interval", || (schedules()[0]["every"] == "2s").then_some(()));
     assert_eq!(schedules().len(), 1);
     assert_eq!(schedules()[0]["url"], moved);
-    let heard = run_at(&server, &["sub", "post-ready", "--from", "first", "--count", "1"]);
-    assert_eq!(value(&heard.expect_code(0).stdout()[0], "source"), feed);
+    let received = run_at(&server, &["sub", "post-ready", "--from", "first", "--count", "1"]);
+    assert_eq!(value(&received.expect_code(0).stdout()[0], "source"), feed);
 }

@@ -13,7 +13,7 @@ const CITATION_PREFIX: &str = "// PROTOCOL: ";
 fn every_numbered_sentence_is_cited_by_a_test() {
     let sentences = sentences();
     let mut citations: BTreeMap<String, usize> = BTreeMap::new();
-    let mut wrong = Vec::new();
+    let mut failures = Vec::new();
     for path in sources() {
         let source = read_source(&path);
         for cited in cited_by_tests(&source) {
@@ -21,15 +21,15 @@ fn every_numbered_sentence_is_cited_by_a_test() {
                 Ok(names) => names.into_iter().for_each(|name| {
                     *citations.entry(name.to_owned()).or_default() += 1;
                 }),
-                Err(reason) => wrong.push(format!("{}: {reason}", path.display())),
+                Err(reason) => failures.push(format!("{}: {reason}", path.display())),
             }
         }
     }
     let unknown = citations.keys().filter(|name| !sentences.contains(*name));
-    wrong.extend(unknown.map(|name| format!("a test cites [{name}], which does not exist")));
+    failures.extend(unknown.map(|name| format!("a test cites [{name}], which does not exist")));
     let uncited = sentences.iter().filter(|name| !citations.contains_key(*name));
-    wrong.extend(uncited.map(|name| format!("no test cites [{name}]")));
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    failures.extend(uncited.map(|name| format!("no test cites [{name}]")));
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
     assert!(sentences.len() >= 150, "{} sentences found", sentences.len());
 }
 
@@ -53,19 +53,19 @@ fn citations_are_valid_only_above_tests() {
     assert_eq!(found(test), [Ok(vec!["S3", "L10"])]);
     let of_both = "// PROTOCOL: A1\n#[test]\nfn a() {}\n\n// PROTOCOL: A2\n#[test]\nfn b() {}";
     assert_eq!(found(of_both), [Ok(vec!["A1"]), Ok(vec!["A2"])]);
-    for wrong in [
+    for invalid in [
         "// PROTOCOL: A1\nfn helper() {}",
         "// PROTOCOL: A1\n\n#[test]\nfn a() {}",
         "// PROTOCOL: A1 A2\n#[test]\nfn a() {}",
         "// PROTOCOL: a1\n#[test]\nfn a() {}",
         "// PROTOCOL: A1, A1\n#[test]\nfn a() {}",
     ] {
-        assert!(matches!(found(wrong)[..], [Err(_)]), "{wrong}");
+        assert!(matches!(found(invalid)[..], [Err(_)]), "{invalid}");
     }
     assert_eq!(cited_by_code("`[A1]` and [Z10], not [a1], [A], [1], [AB1]").count(), 2);
 }
 
-/// The names of all numbered sentences, such as `S3`. Each stands for one sentence.
+/// The names of all numbered sentences, such as `S3`. Each name must be unique.
 fn sentences() -> BTreeSet<String> {
     let text = read_source(&repository().join("protocol/PROTOCOL.md"));
     let mut sentences = BTreeSet::new();
@@ -99,13 +99,13 @@ fn cited_by_code(source: &str) -> impl Iterator<Item = &str> {
     bracketed.map(|(name, _)| name).filter(|name| is_sentence_name(name))
 }
 
-/// A capital letter and a number.
+/// Whether a name is a capital letter and a number.
 fn is_sentence_name(name: &str) -> bool {
     let number = name.strip_prefix(|c: char| c.is_ascii_uppercase()).unwrap_or_default();
     !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// All Rust sources of the repository except this one, which has names that stand for nothing.
+/// All Rust sources of the repository except this one: its names are examples.
 fn sources() -> Vec<PathBuf> {
     let (mut open, mut sources) = (vec![repository().to_owned()], Vec::new());
     while let Some(folder) = open.pop() {

@@ -1,4 +1,4 @@
-//! The clients in examples/, in languages that are there anyway, against the real broker; and a
+//! The clients in examples/, in languages that most machines have, against the real broker; and a
 //! Scrapy spider that works for a group.
 
 use std::collections::BTreeSet;
@@ -23,7 +23,7 @@ fn example_path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(name)
 }
 
-/// One of the clients, with arguments.
+/// Starts one of the clients with these arguments.
 #[track_caller]
 fn start_client(server: &Server, (program, file): (&str, &str), arguments: &[&str]) -> Process {
     let mut command = Command::new(program);
@@ -31,7 +31,7 @@ fn start_client(server: &Server, (program, file): (&str, &str), arguments: &[&st
     Process::start(&mut command)
 }
 
-/// Nothing but bash: no other program can be found.
+/// PATH contains no programs, so bash can start none.
 #[test]
 fn bash_needs_no_other_program() {
     let server = Server::start_broker();
@@ -42,8 +42,8 @@ fn bash_needs_no_other_program() {
         command.env("TIDINGS_BROKER", server.address_text()).env("PATH", "/nowhere");
         Process::start(&mut command)
     };
-    let ended = run(&["publish", "alone", "one", "two"]).finish().expect_code(0);
-    assert_eq!((ended.stdout(), ended.stderr()), (vec!["2 confirmed".to_owned()], String::new()));
+    let output = run(&["publish", "alone", "one", "two"]).finish().expect_code(0);
+    assert_eq!((output.stdout(), output.stderr()), (vec!["2 confirmed".to_owned()], String::new()));
     let listener = run(&["listen", "alone", "first"]);
     listener.wait_for_line_with("2 two");
 }
@@ -54,22 +54,22 @@ fn every_client_publishes_and_is_confirmed() {
     for of in EXAMPLE_CLIENTS {
         let topic = of.0;
         let events = ["http://a.example/ x=1", "two  words ", "+OK 9 9", "ünïcode \u{2028} *?"];
-        let ended =
+        let output =
             start_client(&server, of, &[&["publish", topic], &events[..]].concat()).finish();
-        assert_eq!(ended.stdout(), ["4 confirmed"], "{topic}: {}", ended.stderr());
-        ended.expect_code(0);
-        let asked = format!("SUB {topic} from=first\nQUIT\n");
-        let heard = run_nc(server.address, asked);
-        let payloads: Vec<_> = heard
+        assert_eq!(output.stdout(), ["4 confirmed"], "{topic}: {}", output.stderr());
+        output.expect_code(0);
+        let requested = format!("SUB {topic} from=first\nQUIT\n");
+        let received = run_nc(server.address, requested);
+        let payloads: Vec<_> = received
             .iter()
             .filter_map(|line| line.strip_prefix(&format!("MSG {topic} "))?.split_once(' '))
             .map(|(_, payload)| payload)
             .collect();
         assert_eq!(payloads, events, "{topic}");
-        let refused =
+        let rejected =
             start_client(&server, of, &["publish", topic, "fine", "no \u{1} control"]).finish();
-        assert!(refused.stderr().contains("-ERR control n=2"), "{topic}: {}", refused.stderr());
-        assert_ne!(refused.code, Some(0), "{topic}");
+        assert!(rejected.stderr().contains("-ERR control n=2"), "{topic}: {}", rejected.stderr());
+        assert_ne!(rejected.code, Some(0), "{topic}");
     }
 }
 
@@ -96,9 +96,9 @@ fn every_client_listens_from_the_requested_position() {
         assert_eq!(listening.wait_for_stdout_lines(4)[3], "4 \u{fc}", "{}", of.0);
     }
     for of in EXAMPLE_CLIENTS {
-        let refused = start_client(&server, of, &["listen", "t", "soon"]).finish();
-        assert!(refused.stderr().contains("-ERR bad-argument"), "{}: {}", of.0, refused.stderr());
-        assert_ne!(refused.code, Some(0), "{}", of.0);
+        let rejected = start_client(&server, of, &["listen", "t", "soon"]).finish();
+        assert!(rejected.stderr().contains("-ERR bad-argument"), "{}: {}", of.0, rejected.stderr());
+        assert_ne!(rejected.code, Some(0), "{}", of.0);
     }
 }
 
@@ -112,7 +112,7 @@ fn a_scrapy_spider_takes_its_requests_from_a_group() {
     let origin = Origin::serve_with(Site::default(), move |hit| Some(pages(&hit.path)));
     let server = Server::start_broker();
     let scrapy = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/venv/bin/scrapy");
-    assert!(scrapy.exists(), "tests/run installs Scrapy");
+    assert!(scrapy.exists(), "run the tests with tests/run, which installs Scrapy");
     let mut command = Command::new(scrapy);
     command.arg("runspider").arg(example_path("scrapy_spider.py"));
     command.args(["-a", &format!("broker={}", server.address_text()), "-O", "pages.jsonl"]);
@@ -128,11 +128,11 @@ fn a_scrapy_spider_takes_its_requests_from_a_group() {
             serde_json::from_str::<Value>(line).unwrap()["url"].as_str().unwrap().to_owned()
         })
         .collect();
-    let wanted = ["/", "/a", "/b", "/c"].map(|path| origin.url(0, path));
-    assert_eq!(stored, wanted.into());
-    // Each was asked for once, as the group gave each out once.
-    wait_until("the record", || (origin.request_log().0.len() >= 4).then_some(()));
-    let mut asked: Vec<_> = origin.request_log().0.iter().map(|hit| hit.path.clone()).collect();
-    asked.sort();
-    assert_eq!(asked, ["/", "/a", "/b", "/c"]);
+    let expected = ["/", "/a", "/b", "/c"].map(|path| origin.url(0, path));
+    assert_eq!(stored, expected.into());
+    // Each page was requested once, because the group released each task once.
+    wait_until("all requests", || (origin.request_log().0.len() >= 4).then_some(()));
+    let mut requested: Vec<_> = origin.request_log().0.iter().map(|hit| hit.path.clone()).collect();
+    requested.sort();
+    assert_eq!(requested, ["/", "/a", "/b", "/c"]);
 }

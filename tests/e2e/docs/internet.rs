@@ -1,7 +1,6 @@
-//! docs/internet.md, followed literally: every command of it is run, every file of it written, in
-//! its order, on a machine with a network, and on another one, that exist for this test alone.
-//! nginx, nftables, openssl, curl and netcat are the real ones; for systemd somebody stands in who
-//! does with units what is said there.
+//! Follows docs/internet.md literally: runs every command and writes every file in order, on a
+//! machine with a network and on another one, both of which exist only for this test. nginx,
+//! nftables, openssl, curl and netcat are the real programs; a script stands in for systemd.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -15,10 +14,10 @@ use crate::support::process::Process;
 
 const PAGE: &str = "docs/internet.md";
 
-/// How commands begin in the page, on which machine, and what that is called in support/machine.sh.
+/// The prompts of the page, and the prefix of their machine in support/machine.sh.
 const PROMPTS: [(&str, &str); 2] = [("broker# ", ""), ("elsewhere$ ", "elsewhere ")];
 
-/// Blocks that are for those who have a name in the real network.
+/// Blocks that need a name in the public DNS.
 const SKIPPED_BLOCKS: [&str; 1] = ["certbot "];
 
 #[test]
@@ -26,23 +25,23 @@ fn every_command_of_the_page_runs_as_shown() {
     let mut machines = TestMachines::start();
     let (mut commands, mut files) = (0, 0);
     for block in code_blocks(PAGE) {
-        let place = format!("{PAGE}:{}", block.first_line);
+        let location = format!("{PAGE}:{}", block.first_line);
         if block.kind == "console" {
-            commands += machines.run_block(&place, &block);
+            commands += machines.run_block(&location, &block);
         } else if let Some(path) = named_file(&block.preceding_line) {
             machines.write_file(&path, &block);
             files += 1;
         } else {
             let line = &block.lines[0];
-            assert!(SKIPPED_BLOCKS.iter().any(|word| line.starts_with(word)), "{place}: {line}");
+            assert!(SKIPPED_BLOCKS.iter().any(|word| line.starts_with(word)), "{location}: {line}");
         }
     }
     assert!(commands >= 60 && files >= 6, "{commands} commands and {files} files");
 
-    // What stood in for systemd reads less of a unit than systemd does.
+    // The stand-in for systemd reads fewer settings of a unit than systemd does.
     let verify = "systemd-analyze verify /etc/systemd/system/tidings.{service,socket} 2>&1 | grep -c tidings";
     machines.run("", verify, &["0".to_owned()], "the units");
-    // Nothing that was done on the way has let anybody else see tokens, keys or data.
+    // No other user can read tokens, keys or data.
     let modes = "stat --format '%a %U %G' /var/lib/tidings /var/lib/tidings/access.toml /etc/tidings/tls \
                  /etc/tidings/tls/key.pem operator.token";
     let expected = [
@@ -55,16 +54,16 @@ fn every_command_of_the_page_runs_as_shown() {
     machines.run("", modes, &expected.map(str::to_owned), "modes and owners");
 }
 
-/// The file of which a line of text ends by saying that it comes now: `.. in `/a/file`:`.
+/// The file that a line of text announces at its end: `.. in `/a/file`:`.
 fn named_file(line: &str) -> Option<PathBuf> {
     let line = line.strip_suffix("`:")?;
     Some(line.rsplit_once('`')?.1.into()).filter(|path: &PathBuf| path.is_absolute())
 }
 
-/// Two machines: one with a broker, and one elsewhere.
+/// Two machines: one with a broker, and `elsewhere`.
 struct TestMachines {
     shell: Process,
-    /// Lines printed before the present command.
+    /// Lines printed before the current command.
     printed_lines: usize,
     commands: usize,
     folder: TempDir,
@@ -74,7 +73,7 @@ impl TestMachines {
     #[track_caller]
     fn start() -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        // For everybody: the broker's user has to come as far as its data.
+        // World-readable: the broker's user must be able to reach its data.
         let folder = TempDir::new().unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let at = |name: &str| folder.path().join(name);
@@ -86,11 +85,11 @@ impl TestMachines {
         let manager = root.join("tests/e2e/support/systemd.py");
         let (manager, units) = (manager.display(), at("units"));
         for name in ["systemctl", "journalctl"] {
-            let words = format!("exec python3 {manager} {name} {} \"$@\"", units.display());
-            fs::write(at("bin").join(name), format!("#!/bin/sh\n{words}\n")).unwrap();
+            let arguments = format!("exec python3 {manager} {name} {} \"$@\"", units.display());
+            fs::write(at("bin").join(name), format!("#!/bin/sh\n{arguments}\n")).unwrap();
             fs::set_permissions(at("bin").join(name), fs::Permissions::from_mode(0o755)).unwrap();
         }
-        // Only root may have users and networks of its own.
+        // Only root may create users and networks.
         let is_root = rustix::process::geteuid().is_root();
         let mut command = Command::new(if is_root { "unshare" } else { "sudo" });
         command.args((!is_root).then_some("unshare"));
@@ -99,7 +98,8 @@ impl TestMachines {
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TIDINGS_")) {
             command.env_remove(name);
         }
-        // It would end its first line in a second write, behind what others print meanwhile.
+        // Unbuffered Python writes the end of its first line separately, after output of other
+        // programs.
         command.env_remove("PYTHONUNBUFFERED");
         let shell = Process::start(&mut command);
         shell.wait_for_line_with("ready");
@@ -107,16 +107,16 @@ impl TestMachines {
         let units = units.display();
         machines.shell.write(format!("python3 {manager} serve {units} &\n"));
         machines.shell.wait_for_line_with("the manager listens");
-        // The blog of which the page speaks.
+        // The blog that the page mentions.
         let site = "python3 -u -m http.server 80 --bind 192.0.2.99 --directory site";
         machines.shell.write(format!("ip netns exec elsewhere {site} &\n"));
         machines.shell.wait_for_line_with("Serving HTTP");
         machines
     }
 
-    /// Runs the commands of a block, and returns how many there were.
+    /// Runs the commands of a block and returns their number.
     #[track_caller]
-    fn run_block(&mut self, place: &str, block: &CodeBlock) -> usize {
+    fn run_block(&mut self, location: &str, block: &CodeBlock) -> usize {
         let prompt = |line: &str| {
             let of = |(prompt, machine): &(_, &'static str)| {
                 Some((line.strip_prefix(*prompt)?, *machine))
@@ -126,41 +126,38 @@ impl TestMachines {
         let mut lines = block.lines.iter().peekable();
         let mut commands = 0;
         while let Some(line) = lines.next() {
-            let (command, machine) = prompt(line).unwrap_or_else(|| panic!("{place}: {line}"));
+            let (command, machine) = prompt(line).unwrap_or_else(|| panic!("{location}: {line}"));
             let output = std::iter::from_fn(|| lines.next_if(|line| prompt(line).is_none()));
-            let shown: Vec<_> = output.cloned().collect();
-            self.run(machine, &command, &shown, place);
+            let expected: Vec<_> = output.cloned().collect();
+            self.run(machine, &command, &expected, location);
             commands += 1;
         }
         commands
     }
 
-    /// Runs a command to its end, which is a good one if nothing is shown that says otherwise; what
-    /// is shown is printed, with other lines between.
+    /// Runs a command and waits for its end. Without shown output the command must succeed; shown
+    /// lines must be printed, with other lines in between.
     #[track_caller]
-    fn run(&mut self, machine: &str, command: &str, shown: &[String], place: &str) {
-        eprintln!("{place}: {machine}{command}");
+    fn run(&mut self, machine: &str, command: &str, shown: &[String], location: &str) {
+        eprintln!("{location}: {machine}{command}");
         self.commands += 1;
-        let done = format!("-- command {} is done: ", self.commands);
-        self.shell.write(format!("{machine}{command}\n{machine}echo \"{done}$status\"\n"));
-        let line = self.shell.wait_for_line_with(&done);
+        let end_marker = format!("-- command {} is done: ", self.commands);
+        self.shell.write(format!("{machine}{command}\n{machine}echo \"{end_marker}$status\"\n"));
+        let line = self.shell.wait_for_line_with(&end_marker);
         if shown.is_empty() {
-            assert_eq!(line, format!("{done}0"), "{place}: {command}");
+            assert_eq!(line, format!("{end_marker}0"), "{location}: {command}");
         }
-        let ended =
-            self.shell.wait_for_lines_in_order(self.printed_lines, &[line], |wanted, line| {
-                wanted == line
+        let output =
+            self.shell.wait_for_lines_in_order(self.printed_lines, &[line], |expected, line| {
+                expected == line
             });
         let at = self.shell.wait_for_lines_in_order(self.printed_lines, shown, is_same_shape);
-        assert!(
-            at <= ended,
-            "{place}: {command} has not printed {shown:#?}, but what came later did"
-        );
-        self.printed_lines = ended;
+        assert!(at <= output, "{location}: {command} did not print {shown:#?}; later commands did");
+        self.printed_lines = output;
     }
 
-    /// Writes a file as an editor on the broker's machine would: as root, and not into a folder
-    /// that nobody has made.
+    /// Writes a file as an editor on the broker's machine would: as root, and only into an existing
+    /// folder.
     #[track_caller]
     fn write_file(&mut self, path: &Path, block: &CodeBlock) {
         let text = self.folder.path().join("text");

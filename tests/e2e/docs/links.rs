@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use crate::docs::pages::pages;
 
-/// In bytes. A front page is read in one go.
+/// In bytes. A front page is read at one sitting.
 const README_BYTES_MAX: usize = 10_000;
 
-/// In bytes. A page that is longer covers more than one task of a reader.
+/// In bytes. A longer page covers more than one task of a reader.
 const PAGE_BYTES_MAX: usize = 15_000;
 
 #[test]
@@ -59,7 +59,7 @@ fn anchors_match_those_of_github_and_mdbook() {
     assert_eq!(anchors_of(text), BTreeSet::from(expected.map(str::to_owned)));
 }
 
-/// All Markdown files of the repository; not those that a build or a tool has put there.
+/// All Markdown files of the repository, except those of builds and tools.
 fn find_documents(folder: &Path, documents: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -84,7 +84,7 @@ fn check_link(document: &Path, link: &str) -> Result<(), &'static str> {
         file => document.parent().unwrap().join(file),
     };
     if !target.exists() {
-        return Err("there is no such file");
+        return Err("the file does not exist");
     }
     match anchor {
         Some(anchor) if !anchors_of(&read_document(&target)).contains(anchor) => {
@@ -105,7 +105,7 @@ fn links_of(text: &str) -> Vec<String> {
     links
 }
 
-/// The anchors of all headings, made as GitHub and mdBook make them.
+/// The anchors of all headings, as GitHub and mdBook generate them.
 fn anchors_of(text: &str) -> BTreeSet<String> {
     let mut anchors = BTreeSet::new();
     for line in prose_of(text).filter(|line| line.starts_with('#')) {

@@ -27,18 +27,18 @@ const PORTS: [&str; 8] = ["12345", "8000", "12346", "12347", "12348", "12443", "
 /// Flags in the pages that belong to cargo, to a script of the repository or to certbot.
 const FOREIGN_FLAGS: [&str; 4] = ["--no-default-features", "--features", "--quick", "--only"];
 
-/// What stands between two fences of a document.
+/// A fenced code block of a document.
 pub(crate) struct CodeBlock {
-    /// The word behind the opening fence.
+    /// The word after the opening fence.
     pub(crate) kind: String,
-    /// The number of the first line.
+    /// The line number of the first line.
     pub(crate) first_line: usize,
     pub(crate) lines: Vec<String>,
-    /// The last line of text before it.
+    /// The last line of text before the block.
     pub(crate) preceding_line: String,
 }
 
-/// The pages that a reader follows, by their paths in the repository.
+/// The pages of the manual, as paths in the repository.
 pub(crate) fn pages() -> Vec<String> {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut pages = vec!["README.md".to_owned(), "protocol/PROTOCOL.md".to_owned()];
@@ -98,7 +98,7 @@ fn every_session_of_the_specification_runs_as_shown() {
 fn every_shell_example_runs_as_shown() {
     let pages = pages();
     let mut commands = 0;
-    // Most of the time a page waits for a broker or a clock, so several run at once.
+    // Pages mostly wait for a broker or a clock, so several run at once.
     for group in pages.chunks(3) {
         thread::scope(|scope| {
             let followed: Vec<_> =
@@ -115,22 +115,22 @@ fn every_shell_example_runs_as_shown() {
 fn run_page(page: &str) -> usize {
     let mut shell = PageShell::start();
     if page.starts_with("protocol") {
-        // A reader of the specification has a broker already.
+        // A reader of the specification already has a broker.
         shell.run(page, "tidings broker &", &["listening on 127.0.0.1:12345".to_owned()]);
     }
     let mut commands = 0;
     for block in code_blocks(page) {
-        let place = format!("{page}:{}", block.first_line);
+        let location = format!("{page}:{}", block.first_line);
         if block.kind.is_empty() {
-            // Output of a program in the background.
-            shell.expect_lines(&place, &block.lines);
+            // Output of a background program.
+            shell.expect_lines(&location, &block.lines);
         }
         let mut lines = block.lines.iter().peekable();
         while let Some(line) = lines.next() {
             let Some(command) = line.strip_prefix("$ ") else { continue };
             let output = std::iter::from_fn(|| lines.next_if(|line| !line.starts_with("$ ")));
-            let shown: Vec<_> = output.cloned().collect();
-            shell.run(&place, command, &shown);
+            let expected: Vec<_> = output.cloned().collect();
+            shell.run(&location, command, &expected);
             commands += 1;
         }
     }
@@ -138,7 +138,7 @@ fn run_page(page: &str) -> usize {
 }
 
 /// Blocks of `sh` need more machines or more time than a test has. Their commands are not run, but
-/// each must exist with its flags.
+/// each command must exist with its flags.
 #[test]
 fn every_other_command_exists_with_its_flags() {
     let folder = TempDir::new().unwrap();
@@ -146,8 +146,8 @@ fn every_other_command_exists_with_its_flags() {
     for page in pages() {
         for block in code_blocks(&page).iter().filter(|block| block.kind == "sh") {
             for line in block.lines.join("\n").replace("\\\n", " ").lines() {
-                let shown = line.split_once(" #").map_or(line, |(command, _)| command);
-                for command in shown.split(" | ") {
+                let expected = line.split_once(" #").map_or(line, |(command, _)| command);
+                for command in expected.split(" | ") {
                     commands += 1;
                     expect_command_exists(
                         folder.path(),
@@ -161,26 +161,25 @@ fn every_other_command_exists_with_its_flags() {
     assert!(commands >= 30, "{commands} commands found");
 }
 
-/// Checks that a command has a subcommand and flags like these, or that a script of the repository
-/// is there.
+/// Checks that a subcommand has these flags, or that a script of the repository exists.
 #[track_caller]
-fn expect_command_exists(folder: &Path, place: &str, command: &str) {
+fn expect_command_exists(folder: &Path, location: &str, command: &str) {
     let mut words = shell_words(command);
-    // What follows belongs to the shell or to another program.
+    // The rest belongs to the shell or to another program.
     let end = words.iter().position(|word| ["<", ">", ">>", "&", "--exec"].contains(&&**word));
     words.truncate(end.unwrap_or(words.len()));
     let Some((program, arguments)) = words.split_first() else { return };
     if program == "tidings" {
-        eprintln!("{place}: {command}");
+        eprintln!("{location}: {command}");
         let arguments = arguments.iter().map(String::as_str).chain(["--help"]);
         run_tidings(folder, &arguments.collect::<Vec<_>>()).expect_code(0);
     } else if program.contains('/') && !program.starts_with(['/', '#']) {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(program);
-        assert!(path.is_file(), "{place}: there is no {program}");
+        assert!(path.is_file(), "{location}: {program} does not exist");
     }
 }
 
-/// The words of a command, as a shell splits them: quotes of both kinds hold blanks together.
+/// Splits a command into words as a shell does; quotes of both kinds keep spaces.
 fn shell_words(command: &str) -> Vec<String> {
     let (mut words, mut word, mut quote) = (Vec::new(), String::new(), None);
     for c in command.chars().chain([' ']) {
@@ -195,8 +194,8 @@ fn shell_words(command: &str) -> Vec<String> {
     words
 }
 
-/// Flags in running text and tables: `--flag` belongs to some command, `tidings command .. --flag`
-/// to that one.
+/// Flags in text and tables: `--flag` must belong to any command, `tidings command .. --flag` to
+/// that command.
 #[test]
 fn every_flag_that_a_page_names_exists() {
     let helps = help_texts();
@@ -210,11 +209,11 @@ fn every_flag_that_a_page_names_exists() {
             let known = match command {
                 Some(help) => long_flags(help).collect(),
                 None if code.starts_with("--") => all.clone(),
-                // Of another program, or of the protocol.
+                // Code of another program, or of the protocol.
                 None => continue,
             };
             for flag in long_flags(&code).filter(|flag| !FOREIGN_FLAGS.contains(flag)) {
-                assert!(known.contains(flag), "{page}: `{code}`: there is no {flag}");
+                assert!(known.contains(flag), "{page}: `{code}`: {flag} does not exist");
                 flags += 1;
             }
         }
@@ -233,7 +232,7 @@ fn help_texts() -> BTreeMap<String, String> {
         let is_title = |line: &&String| line.ends_with("ommands:");
         let commands = help.iter().skip_while(|line| !is_title(line)).skip(1);
         for line in commands.take_while(|line| line.starts_with("  ")) {
-            // Further lines of a description begin further to the right.
+            // Continuation lines of a description are indented further.
             if let Some(name) = line[2..].split(' ').next().filter(|name| !name.is_empty()) {
                 open.push(format!("{command} {name}"));
             }
@@ -250,7 +249,7 @@ fn long_flags(text: &str) -> impl Iterator<Item = &str> {
     words.filter(|word| word.len() > 2 && word.starts_with("--"))
 }
 
-/// What stands between backticks, outside of blocks.
+/// Inline code of a page, outside of blocks.
 fn inline_code(page: &str) -> Vec<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(page);
     let text = fs::read_to_string(path).unwrap();
@@ -280,7 +279,7 @@ fn every_file_that_a_document_names_exists() {
         let text = fs::read_to_string(repository.join(&document)).unwrap();
         let quoted = text.split('`').skip(1).step_by(2).filter_map(|text| text.split(' ').next());
         for name in quoted.filter(|name| folders.iter().any(|folder| name.starts_with(folder))) {
-            assert!(repository.join(name).exists(), "{document}: there is no {name}");
+            assert!(repository.join(name).exists(), "{document}: {name} does not exist");
             files += 1;
         }
     }
@@ -302,26 +301,27 @@ fn every_test_that_the_threat_model_names_exists() {
     }
     let text = fs::read_to_string(repository.join("docs/threats.md")).unwrap();
     let names = text.split('`').skip(1).step_by(2).filter(|name| name.matches('_').count() >= 4);
-    let mut promises = 0;
+    let mut tests = 0;
     for name in names {
-        let at = code.find(&format!("fn {name}(")).unwrap_or_else(|| panic!("there is no {name}"));
-        // Of a property, the attribute is that of all of them in the block.
+        let at = code
+            .find(&format!("fn {name}("))
+            .unwrap_or_else(|| panic!("docs/threats.md names {name}, which does not exist"));
+        // Properties of a proptest block share its attribute.
         let before = &code[code[..at].rmatch_indices("\n\n").next().unwrap().0..at];
-        assert!(before.contains("test]") || before.contains("proptest!"), "{name} is no test");
-        promises += 1;
+        assert!(before.contains("test]") || before.contains("proptest!"), "{name} is not a test");
+        tests += 1;
     }
-    assert!(promises >= 50, "{promises} promises found");
+    assert!(tests >= 50, "{tests} tests found");
 }
 
-/// A bash for the examples of one document, in a folder of its own with the repository's examples/
-/// in it, where the ports of the document stand for free ones and `tidings` is the binary under
-/// test.
+/// A bash for the examples of one document. It has its own folder with the repository's examples/,
+/// free ports in place of the ports of the document, and the binary under test as `tidings`.
 struct PageShell {
     bash: Process,
-    /// Lines printed before the present command.
+    /// Lines printed before the current command.
     printed_lines: usize,
     commands: usize,
-    /// Each port of the document, and the free port that stands for it.
+    /// Each port of the document with the free port that replaces it.
     ports: Vec<(&'static str, u16)>,
     _folder: TempDir,
 }
@@ -343,10 +343,11 @@ impl PageShell {
             .env("TIDINGS_LISTEN", &broker)
             .env("TIDINGS_HTTP", format!("127.0.0.1:{}", ports[2].1))
             .env("TIDINGS_BROKER", &broker)
-            // It would end its first line in a second write, behind what others print meanwhile.
+            // Unbuffered Python writes the end of its first line separately, after output of other
+            // programs.
             .env_remove("PYTHONUNBUFFERED")
             .current_dir(folder.path())
-            // With everything that it starts in the background, so that all of it can be ended.
+            // A process group, so that background programs can be killed as well.
             .process_group(0);
         Self {
             bash: Process::start(&mut bash),
@@ -357,36 +358,37 @@ impl PageShell {
         }
     }
 
-    /// Runs a command and waits until it is done and has printed what is shown; other lines may
-    /// come between, such as those of programs in the background.
+    /// Runs a command and waits until it is done and has printed the shown lines. Other lines may
+    /// come in between, such as those of background programs.
     #[track_caller]
-    fn run(&mut self, place: &str, command: &str, shown: &[String]) {
-        eprintln!("{place}: {command}");
+    fn run(&mut self, location: &str, command: &str, shown: &[String]) {
+        eprintln!("{location}: {command}");
         self.commands += 1;
-        let done = format!("-- command {} is done", self.commands);
+        let end_marker = format!("-- command {} is done", self.commands);
         self.bash.write(format!("{}\n", self.with_local_ports(command)));
         if command.contains("http.server") {
-            // It says nothing before it is asked something.
+            // The server prints nothing before its first request.
             let site = self.ports[1].1;
             wait_until("the site to be served", || TcpStream::connect(("127.0.0.1", site)).ok());
         }
-        self.bash.write(format!("echo '{done}'\n"));
-        let ended =
-            self.bash.wait_for_lines_in_order(self.printed_lines, &[done], |wanted, line| {
-                wanted == line
-            });
+        self.bash.write(format!("echo '{end_marker}'\n"));
+        let output = self.bash.wait_for_lines_in_order(
+            self.printed_lines,
+            &[end_marker],
+            |expected, line| expected == line,
+        );
         self.bash.wait_for_lines_in_order(self.printed_lines, shown, is_same_shape);
-        self.printed_lines = ended;
+        self.printed_lines = output;
     }
 
-    /// Waits until these lines have been printed, by whatever was started so far.
+    /// Waits until programs started so far have printed these lines.
     #[track_caller]
-    fn expect_lines(&self, place: &str, shown: &[String]) {
-        eprintln!("{place}: expecting {shown:#?}");
-        self.bash.wait_for_lines_in_order(0, shown, is_same_shape);
+    fn expect_lines(&self, location: &str, expected: &[String]) {
+        eprintln!("{location}: expecting {expected:#?}");
+        self.bash.wait_for_lines_in_order(0, expected, is_same_shape);
     }
 
-    /// The text with the ports that are used here. Only whole numbers are replaced: a free port may
+    /// The text with the local ports. Only whole numbers are replaced, because a free port may
     /// contain `8000`.
     fn with_local_ports(&self, text: &str) -> String {
         let mut here = String::new();
@@ -407,28 +409,28 @@ impl PageShell {
     }
 }
 
-/// One session. What it takes for granted is prepared first: events, jobs, membership.
+/// Runs one session, after preparing the events, jobs and memberships that it requires.
 fn run_session(block: &CodeBlock) {
     let server = Server::start_broker();
     let mut client = LineConnection::connect_client(server.address);
     prepare_session(&server, &mut client, &block.lines.join("\n"));
     let mut ids = BTreeMap::new();
-    let mut said = String::new();
+    let mut commands = String::new();
     for (number, line) in (block.first_line..).zip(&block.lines) {
-        let place = format!("PROTOCOL.md:{number}");
+        let location = format!("PROTOCOL.md:{number}");
         if let Some(command) = line.strip_prefix("C: ") {
             let words: Vec<_> =
                 command.split(' ').map(|word| ids.get(word).map_or(word, String::as_str)).collect();
-            said += &words.join(" ");
-            said.push('\n');
-        } else if let Some(shown) = line.strip_prefix("B: ") {
-            // In one go, or what is folded into one answer would be up to chance.
-            client.send(std::mem::take(&mut said));
-            let heard = client.read_line();
-            bind_ids(shown, &heard, &mut ids);
-            assert_same_shape(&place, shown, &heard);
+            commands += &words.join(" ");
+            commands.push('\n');
+        } else if let Some(expected) = line.strip_prefix("B: ") {
+            // One write, because responses of separate writes might not be combined.
+            client.send(std::mem::take(&mut commands));
+            let received = client.read_line();
+            bind_ids(expected, &received, &mut ids);
+            assert_same_shape(&location, expected, &received);
         } else {
-            panic!("{place}: neither client nor broker: {line}");
+            panic!("{location}: a line of neither client nor broker: {line}");
         }
     }
 }
@@ -440,11 +442,11 @@ impl Drop for PageShell {
     }
 }
 
-/// A free port below those of outgoing connections, so that none of them takes it before a program
-/// of the page listens.
+/// A free port below the range of outgoing connections, so that none of them takes it before a
+/// program of the page listens.
 fn free_port() -> u16 {
     static NEXT_PORT: AtomicU16 = AtomicU16::new(0);
-    // Another run of the tests on this machine begins elsewhere.
+    // Parallel test runs on this machine start at different ports.
     let first = 20_000 + u16::try_from(process::id() % 1_000).unwrap() * 12;
     loop {
         let port = first + NEXT_PORT.fetch_add(1, Ordering::Relaxed);
@@ -455,13 +457,13 @@ fn free_port() -> u16 {
     }
 }
 
-/// Makes what the session begins with.
+/// Prepares the state in which the session begins.
 fn prepare_session(server: &Server, client: &mut LineConnection, block: &str) {
     let mut other = LineConnection::connect_client(server.address);
     let mut setup = |commands: &[&str]| {
         for command in commands {
-            let answer = other.request(command);
-            assert!(answer.starts_with("+OK"), "{command}: {answer}");
+            let response = other.request(command);
+            assert!(response.starts_with("+OK"), "{command}: {response}");
         }
     };
     if block.contains("B: MSG new-url ") {
@@ -478,33 +480,35 @@ fn prepare_session(server: &Server, client: &mut LineConnection, block: &str) {
     }
 }
 
-/// Remembers which real task an id of the document stands for, and which real number that of an
-/// event.
-fn bind_ids(shown: &str, heard: &str, ids: &mut BTreeMap<String, String>) {
-    let is_event = shown.starts_with("MSG ");
-    for (at, (shown, heard)) in shown.split(' ').zip(heard.split(' ')).enumerate() {
-        if shown.starts_with("crawlers:") || is_event && at == 2 {
-            let bound = ids.entry(shown.to_owned()).or_insert_with(|| heard.to_owned());
-            assert_eq!(bound, heard, "two things for {shown}");
+/// Binds each task id of the document to the real task, and each seq to the real seq.
+fn bind_ids(expected: &str, received: &str, ids: &mut BTreeMap<String, String>) {
+    let is_event = expected.starts_with("MSG ");
+    for (at, (expected, received)) in expected.split(' ').zip(received.split(' ')).enumerate() {
+        if expected.starts_with("crawlers:") || is_event && at == 2 {
+            let bound = ids.entry(expected.to_owned()).or_insert_with(|| received.to_owned());
+            assert_eq!(bound, received, "{expected} stands for two values");
         }
     }
 }
 
 #[track_caller]
-fn assert_same_shape(place: &str, shown: &str, heard: &str) {
-    assert!(is_same_shape(shown, heard), "{place}\n shown: {shown}\n heard: {heard}");
+fn assert_same_shape(location: &str, expected: &str, received: &str) {
+    assert!(
+        is_same_shape(expected, received),
+        "{location}\n expected: {expected}\n received: {received}"
+    );
 }
 
-pub(crate) fn is_same_shape(shown: &str, heard: &str) -> bool {
-    let (shown, heard) = (shape(shown), shape(heard));
-    match shown.strip_suffix("..") {
-        Some(beginning) => heard.starts_with(beginning),
-        None => shown == heard,
+pub(crate) fn is_same_shape(expected: &str, received: &str) -> bool {
+    let (expected, received) = (shape(expected), shape(received));
+    match expected.strip_suffix("..") {
+        Some(beginning) => received.starts_with(beginning),
+        None => expected == received,
     }
 }
 
-/// The line with every number, decimal, long hexadecimal or of a time, as `0`, and blanks in a row
-/// as one.
+/// The line with each number, decimal, hexadecimal or of a time, replaced by `0`, and with single
+/// spaces.
 fn shape(line: &str) -> String {
     let is_number = |word: &str| {
         let has_digit = word.contains(|c: char| c.is_ascii_digit());

@@ -1,4 +1,4 @@
-//! The commands, as somebody without our client sends them.
+//! The commands of the line protocol, sent without the client library.
 
 use crate::support::line_connection::{FAREWELL, LineConnection};
 use crate::support::nc::run_nc;
@@ -18,7 +18,7 @@ fn netcat_runs_a_whole_session() {
     for key in ["id=1", "clock=", "echo=42", "resume="] {
         assert!(words.iter().any(|word| word.starts_with(key)), "{key} in {hello}");
     }
-    // Two confirmations, or both folded into one; then the answers in the order of the commands.
+    // Two confirmations, or one for both; then the responses in the order of the commands.
     let last_publish = rest.iter().rposition(|line| line.starts_with("+OK ")).unwrap();
     assert!(rest[..=last_publish].contains(&"+OK 2 2".to_owned()), "{output:#?}");
     let clock = rest.iter().position(|line| line.starts_with("PONG clock=")).unwrap();
@@ -42,16 +42,16 @@ fn every_verb_is_recognized() {
         "HELP",
     ];
     for command in understood {
-        let answer = client.request_lines(command);
-        let last = answer.last().unwrap();
-        assert!(last.starts_with("+OK") || last.starts_with("PONG "), "{command}: {answer:?}");
+        let response = client.request_lines(command);
+        let last = response.last().unwrap();
+        assert!(last.starts_with("+OK") || last.starts_with("PONG "), "{command}: {response:?}");
     }
     let id = "crawlers:1.1.1";
     for command in [format!("ACK {id}"), format!("NACK {id} after=1s"), format!("TOUCH {id}")] {
-        let answer = client.request(&command);
-        assert!(answer.starts_with("-ERR stale"), "{command}: {answer}");
+        let response = client.request(&command);
+        assert!(response.starts_with("-ERR stale"), "{command}: {response}");
     }
-    // LINK has no answer: the next line is that of PING.
+    // LINK has no response: the next line is that of PING.
     client.send(format!("LINK {id} http://a.example/\n"));
     assert!(client.request("PING").starts_with("PONG clock="));
     let explained = client.request_lines("EXPLAIN http://a.example/");
@@ -65,8 +65,8 @@ fn every_verb_is_recognized() {
 fn a_token_is_accepted_when_access_control_is_off() {
     let server = Server::start_broker();
     let mut client = LineConnection::connect_client(server.address);
-    let answer = client.request("HELLO token=secret");
-    assert!(answer.starts_with("+OK tidings "), "{answer}");
+    let response = client.request("HELLO token=secret");
+    assert!(response.starts_with("+OK tidings "), "{response}");
 }
 
 // PROTOCOL: S14
@@ -86,11 +86,11 @@ fn a_rejected_command_keeps_the_connection_open() {
         "JOB fly away",
         "GROUP set crawlers delay=soon",
     ] {
-        let answer = client.request(command);
-        let code = answer.strip_prefix("-ERR ").and_then(|rest| rest.split(' ').next());
-        let code = code.unwrap_or_else(|| panic!("{command}: {answer}"));
+        let response = client.request(command);
+        let code = response.strip_prefix("-ERR ").and_then(|rest| rest.split(' ').next());
+        let code = code.unwrap_or_else(|| panic!("{command}: {response}"));
         let is_word = !code.is_empty() && code.chars().all(|c| c.is_ascii_lowercase() || c == '-');
-        assert!(is_word, "{command}: {answer}");
+        assert!(is_word, "{command}: {response}");
         assert!(client.request("PING").starts_with("PONG "), "after {command}");
     }
 }
@@ -104,8 +104,8 @@ fn sixteen_unknown_commands_in_a_row_close_the_connection() {
     }
     assert!(client.request("PING").starts_with("PONG "));
     client.send("NONSENSE\n".repeat(20));
-    let answers = client.read_to_end();
-    assert!((15..=17).contains(&answers.len()), "{answers:?}");
+    let responses = client.read_to_end();
+    assert!((15..=17).contains(&responses.len()), "{responses:?}");
 }
 
 #[test]
@@ -113,8 +113,8 @@ fn http_headers_close_a_client_connection() {
     let server = Server::start_broker();
     let mut client = LineConnection::connect_client(server.address);
     client.send("Host: localhost:12345\r\nPUB t unheard\r\n");
-    let answers = client.read_to_end();
-    assert!(answers.iter().all(|answer| answer.starts_with("-ERR ")), "{answers:?}");
+    let responses = client.read_to_end();
+    assert!(responses.iter().all(|response| response.starts_with("-ERR ")), "{responses:?}");
     let mut other = LineConnection::connect_client(server.address);
     assert_eq!(other.request("PUB t first"), "+OK 1 1");
 }
@@ -130,8 +130,8 @@ fn a_subscription_starts_at_the_requested_position() {
     let from = [("first", 1), ("last", 5), ("3", 3), ("-2", 4), ("2020-01-01T00:00:00Z", 1)];
     for (from, first) in from {
         let mut subscriber = LineConnection::connect_client(server.address);
-        let answer = subscriber.request(&format!("SUB t from={from}"));
-        assert!(answer.starts_with("+OK"), "{from}: {answer}");
+        let response = subscriber.request(&format!("SUB t from={from}"));
+        assert!(response.starts_with("+OK"), "{from}: {response}");
         for n in first..=5 {
             assert_eq!(subscriber.read_line(), format!("MSG t {n} event {n}"), "from={from}");
         }
@@ -154,10 +154,10 @@ fn confirmations_count_the_publishes_of_the_connection() {
     client.send("PUB t x\n".repeat(1000));
     let mut confirmed = 0;
     while confirmed < 1000 {
-        let answer = client.read_line();
-        let numbers: Vec<u64> = answer.split(' ').skip(1).map(|n| n.parse().unwrap()).collect();
-        assert_eq!(numbers[0], numbers[1] + 1, "{answer}");
-        assert!(numbers[1] > confirmed, "{answer} after {confirmed}");
+        let response = client.read_line();
+        let numbers: Vec<u64> = response.split(' ').skip(1).map(|n| n.parse().unwrap()).collect();
+        assert_eq!(numbers[0], numbers[1] + 1, "{response}");
+        assert!(numbers[1] > confirmed, "{response} after {confirmed}");
         confirmed = numbers[1];
     }
     assert_eq!(confirmed, 1000);
@@ -173,9 +173,9 @@ fn a_rejected_publish_is_numbered_and_counted() {
             .collect();
     assert_eq!(lines.first().unwrap(), "+OK 1 1", "{lines:?}");
     assert_eq!(lines.last().unwrap(), "+OK 2 4", "{lines:?}");
-    let refused: Vec<_> = lines.iter().filter(|line| line.starts_with("-ERR ")).collect();
-    assert_eq!(refused.len(), 2, "{lines:?}");
-    assert!(refused[0].contains(" n=2 ") && refused[1].contains(" n=3 "), "{lines:?}");
+    let rejected: Vec<_> = lines.iter().filter(|line| line.starts_with("-ERR ")).collect();
+    assert_eq!(rejected.len(), 2, "{lines:?}");
+    assert!(rejected[0].contains(" n=2 ") && rejected[1].contains(" n=3 "), "{lines:?}");
 }
 
 #[test]
@@ -205,15 +205,15 @@ fn a_hand_written_crawler_completes_a_job() {
     let server = Server::start_broker();
     let mut watcher = LineConnection::connect_client(server.address);
     assert!(watcher.request("SUB job-done from=first").starts_with("+OK"));
-    let mut boss = LineConnection::connect_client(server.address);
+    let mut operator = LineConnection::connect_client(server.address);
     for command in [
         "GROUP create crawlers delay=0",
         "JOB open j scope=host depth=1",
         "PUB new-url http://a.example/ job=j",
         "JOB close j",
     ] {
-        let answer = boss.request(command);
-        assert!(answer.starts_with("+OK"), "{command}: {answer}");
+        let response = operator.request(command);
+        assert!(response.starts_with("+OK"), "{command}: {response}");
     }
 
     let mut worker = LineConnection::connect_client(server.address);
@@ -224,24 +224,24 @@ fn a_hand_written_crawler_completes_a_job() {
     worker.send(format!("LINK {id} http://a.example/child\n"));
     worker.send(format!("LINK {id} http://a.example/child#again\n"));
     worker.send(format!("LINK {id} http://b.example/out-of-scope\n"));
-    let answer = worker.request(&format!("ACK {id}"));
-    assert!(answer.starts_with(&format!("+OK {id} new=1 ")), "{answer}");
+    let response = worker.request(&format!("ACK {id}"));
+    assert!(response.starts_with(&format!("+OK {id} new=1 ")), "{response}");
 
     let second = Task::read(&mut worker);
     assert_eq!(second.url, "http://a.example/child");
     assert!(worker.request(&format!("ACK {id}")).starts_with("-ERR stale"));
     let id = &second.id;
     worker.send(format!("LINK {id} http://a.example/too/deep\n"));
-    let answer = worker.request(&format!("ACK {id}"));
-    assert!(answer.starts_with(&format!("+OK {id} new=0 ")), "{answer}");
+    let response = worker.request(&format!("ACK {id}"));
+    assert!(response.starts_with(&format!("+OK {id} new=0 ")), "{response}");
 
     let done = watcher.read_line();
     assert!(done.starts_with("MSG job-done 1 j "), "{done}");
     for count in ["completed=2", "failed=0", "result=done"] {
         assert!(done.split(' ').any(|word| word == count), "{count} in {done}");
     }
-    // Once: the next event of the topic is this one.
-    assert_eq!(boss.request("PUB job-done no more"), "+OK 2 2");
+    // Published once: the next event of the topic is this one.
+    assert_eq!(operator.request("PUB job-done no more"), "+OK 2 2");
     assert_eq!(watcher.read_line(), "MSG job-done 2 no more");
 }
 
@@ -249,8 +249,8 @@ fn a_hand_written_crawler_completes_a_job() {
 #[test]
 fn a_reconnecting_member_receives_its_task_again() {
     let server = Server::start_broker();
-    let mut boss = LineConnection::connect_client(server.address);
-    assert!(boss.request("PUB new-url http://a.example/").starts_with("+OK"));
+    let mut operator = LineConnection::connect_client(server.address);
+    assert!(operator.request("PUB new-url http://a.example/").starts_with("+OK"));
     let identity = "0123456789abcdef0123456789abcdef";
     let hello = format!("HELLO echo=x resume={identity}");
     let mut before = LineConnection::connect_peer(server.address);

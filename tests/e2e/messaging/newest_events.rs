@@ -1,10 +1,10 @@
-//! `from=last` and `from=-<n>` after `kill -9`: they begin at the newest events that exist.
+//! `from=last` and `from=-<n>` after `kill -9`: they start at the newest events that exist.
 
 use crate::support::http_client::HttpClient;
 use crate::support::nc::run_nc;
 use crate::support::process::{Server, run_at};
 
-/// What `nc` receives: payloads, and lines that name ranges.
+/// The payloads that `nc` receives, and the lines that report ranges.
 #[track_caller]
 fn received_lines(server: &Server, options: &str) -> Vec<String> {
     let lines = run_nc(server.address, format!("SUB log {options}\nQUIT\n"));
@@ -16,15 +16,16 @@ fn received_lines(server: &Server, options: &str) -> Vec<String> {
     lines.iter().filter_map(delivery).collect()
 }
 
-/// Judges what a subscriber receives: these events, and no range before the first one or a `LAG`.
+/// Checks that a subscriber receives these events, without a `LAG` and without a range before the
+/// first event.
 #[track_caller]
-fn expect_events(received: &[String], wanted: &[String], what: &str) {
-    assert_eq!(received.first(), wanted.first(), "{what}: {received:?}");
+fn expect_events(received: &[String], expected: &[String], context: &str) {
+    assert_eq!(received.first(), expected.first(), "{context}: {received:?}");
     let events: Vec<_> = received.iter().filter(|line| !line.starts_with("GAP ")).collect();
-    assert_eq!(events, wanted.iter().collect::<Vec<_>>(), "{what}: {received:?}");
+    assert_eq!(events, expected.iter().collect::<Vec<_>>(), "{context}: {received:?}");
 }
 
-/// The payloads of the pages from `from` on, up to so many events.
+/// The payloads of the HTTP pages from `from` on, until there are `count` of them.
 #[track_caller]
 fn payloads_by_page(http: &HttpClient, from: &str, count: usize) -> Vec<String> {
     let (mut payloads, mut from) = (Vec::new(), from.to_owned());
@@ -38,30 +39,28 @@ fn payloads_by_page(http: &HttpClient, from: &str, count: usize) -> Vec<String> 
     payloads
 }
 
-/// Every way to ask for the newest n events gives them, and no range comes before the first of
-/// them.
+/// Checks every way to request the newest n events; no range may precede the first of them.
 #[track_caller]
 fn check_newest_events(server: &Server, all: &[String]) {
     let http = HttpClient::new(server);
     for count in 1..=all.len() {
-        let wanted = &all[all.len() - count..];
+        let expected = &all[all.len() - count..];
         let received = received_lines(server, &format!("from=-{count}"));
-        expect_events(&received, wanted, &format!("SUB log from=-{count}"));
+        expect_events(&received, expected, &format!("SUB log from=-{count}"));
         let payloads = payloads_by_page(&http, &format!("-{count}"), count);
-        assert_eq!(payloads, wanted, "GET /topics/log?from=-{count}");
+        assert_eq!(payloads, expected, "GET /topics/log?from=-{count}");
         let (from, count) = (format!("-{count}"), count.to_string());
-        let printed = run_at(server, &["sub", "log", "--from", &from, "--count", &count]);
-        assert_eq!(printed.expect_code(0).stdout(), wanted, "tidings sub --from {from}");
+        let output = run_at(server, &["sub", "log", "--from", &from, "--count", &count]);
+        assert_eq!(output.expect_code(0).stdout(), expected, "tidings sub --from {from}");
     }
     let newest = &all[all.len() - 1..];
     expect_events(&received_lines(server, "from=last"), newest, "SUB log from=last");
     let more = received_lines(server, &format!("from=-{}", all.len() + 5));
-    assert_eq!(more, received_lines(server, "from=first"), "there are not so many");
-    let printed = run_at(server, &["sub", "log", "--from", "last", "--count", "1"]);
-    assert_eq!(printed.expect_code(0).stdout(), newest);
+    assert_eq!(more, received_lines(server, "from=first"), "more events requested than exist");
+    let output = run_at(server, &["sub", "log", "--from", "last", "--count", "1"]);
+    assert_eq!(output.expect_code(0).stdout(), newest);
     let stream = http.stream("/topics/log/events?from=-1", &[]);
-    let data =
-        stream.wait_for_line("an event", |line| line.strip_prefix("data: ").map(str::to_owned));
+    let data = stream.wait_for_line("event", |line| line.strip_prefix("data: ").map(str::to_owned));
     assert_eq!(data, newest[0]);
 }
 
@@ -72,16 +71,16 @@ fn the_newest_events_are_correct_after_every_crash() {
     for (life, count) in [3, 1, 0, 2].into_iter().enumerate() {
         let new: Vec<_> = (1..=count).map(|n| format!("event-{life}-{n}")).collect();
         let lines: Vec<_> = new.iter().map(|payload| format!("PUB log {payload}\n")).collect();
-        let answers = run_nc(server.address, lines.concat() + "QUIT\n");
-        assert!(!answers.iter().any(|line| line.starts_with("-ERR")), "{answers:?}");
+        let responses = run_nc(server.address, lines.concat() + "QUIT\n");
+        assert!(!responses.iter().any(|line| line.starts_with("-ERR")), "{responses:?}");
         all.extend(new);
         check_newest_events(&server, &all);
         server = server.restart("KILL", &["broker"]);
         check_newest_events(&server, &all);
     }
-    // A cursor that begins there is stored there, and a crash does not move it.
+    // A cursor that starts there is stored there, and a crash does not move it.
     let newest = &all[all.len() - 2..];
     expect_events(&received_lines(&server, "from=-2 as=mailer"), newest, "a new cursor");
     let server = server.restart("KILL", &["broker"]);
-    expect_events(&received_lines(&server, "as=mailer"), newest, "the cursor of before");
+    expect_events(&received_lines(&server, "as=mailer"), newest, "the stored cursor");
 }

@@ -1,5 +1,5 @@
-//! The notifier mode, replayed: what a person with netcat or telnet sees and what their neighbours
-//! hear.
+//! Peers, which are connections that begin with any line other than a command: what they receive
+//! with netcat or telnet.
 
 use std::process::Command;
 
@@ -11,13 +11,13 @@ use crate::support::wait::wait_until;
 const PAYLOAD_BYTES_MAX: usize = 60 * 1024;
 const LINE_BYTES_MAX: usize = 64 * 1024;
 
-/// Everything that the listener hears up to the marker, which is sent last, by somebody else.
+/// Reads all lines up to a marker, which another peer sends last.
 #[track_caller]
 fn read_until_marker(server: &Server, listener: &mut LineConnection) -> Vec<String> {
     LineConnection::connect_peer(server.address).send("the marker\n");
-    let heard =
+    let received =
         std::iter::from_fn(|| Some(listener.read_line()).filter(|line| line != "the marker"));
-    heard.collect()
+    received.collect()
 }
 
 // PROTOCOL: S1
@@ -38,7 +38,7 @@ fn a_line_reaches_all_other_peers_but_not_its_sender() {
     assert_eq!(bob.read_line(), "from ann");
     assert_eq!(eve.read_line(), "from ann");
     bob.send("from bob\r\n");
-    // The first thing that Ann hears is Bob: her own line did not come back.
+    // Ann's first line is Bob's: she does not receive her own.
     assert_eq!(ann.read_line(), "from bob");
     assert_eq!(eve.read_line(), "from bob");
 }
@@ -62,9 +62,9 @@ fn quit_and_exit_work_only_as_a_whole_line() {
         let mut leaving = LineConnection::connect_peer(server.address);
         leaving.send(format!("quite a line\nplease {word}\n{word} now\n{word}\nunheard\n"));
         leaving.read_to_end();
-        let heard = read_until_marker(&server, &mut listener);
+        let received = read_until_marker(&server, &mut listener);
         let expected = ["quite a line".to_owned(), format!("please {word}"), format!("{word} now")];
-        assert_eq!(heard, expected);
+        assert_eq!(received, expected);
     }
 }
 
@@ -87,7 +87,7 @@ fn ctrl_d_closes_with_the_farewell_line() {
     let mut leaving = LineConnection::connect_peer(server.address);
     leaving.send(b"before\nin\x04side\n\x04unheard\n");
     assert_eq!(leaving.read_to_end(), [FAREWELL]);
-    // Inside a line it is a control byte like any other, and such lines are dropped.
+    // Within a line, ctrl-D is a control byte; lines with control bytes are dropped.
     assert_eq!(read_until_marker(&server, &mut listener), ["before"]);
 }
 
@@ -124,15 +124,15 @@ fn splitting_the_bytes_does_not_change_the_lines() {
         let mut sender = LineConnection::connect_peer(server.address);
         sender.send(&bytes[..split]);
         sender.send(&bytes[split..]);
-        let heard: Vec<_> = expected.map(|_| listener.read_line()).into();
-        assert_eq!(heard, expected, "split at {split}");
+        let received: Vec<_> = expected.map(|_| listener.read_line()).into();
+        assert_eq!(received, expected, "split at {split}");
     }
     let mut sender = LineConnection::connect_peer(server.address);
     for byte in bytes {
         sender.send([*byte]);
     }
-    let heard: Vec<_> = expected.map(|_| listener.read_line()).into();
-    assert_eq!(heard, expected, "byte by byte");
+    let received: Vec<_> = expected.map(|_| listener.read_line()).into();
+    assert_eq!(received, expected, "byte by byte");
 }
 
 #[test]
@@ -153,11 +153,12 @@ fn a_reset_drops_an_unfinished_line() {
     let mut listener = LineConnection::connect_peer(server.address);
     let mut leaving = LineConnection::connect(server.address);
     leaving.send("whole\nhalf");
-    // The whole line is out before the reset; the greeting is unread, so closing is one.
+    // The complete line arrives before the reset. The greeting is unread, so closing causes a
+    // reset.
     assert_eq!(listener.read_line(), "whole");
     leaving.reset();
     let mut client = LineConnection::connect_client(server.address);
-    wait_until("the reset to be noticed", || {
+    wait_until("the broker to notice the reset", || {
         client
             .request_lines("STATS")
             .iter()
@@ -196,11 +197,11 @@ fn http_requests_and_tls_handshakes_are_rejected() {
     for first in firsts {
         let mut closed = LineConnection::connect_peer(server.address);
         closed.send(first);
-        let said = closed.read_to_end();
-        let shown = String::from_utf8_lossy(&first[..first.len().min(40)]);
-        // A command that is HTTP-shaped is told why; the others get nothing that a browser could
-        // show.
-        assert!(said.iter().all(|line| line.starts_with("-ERR ")), "{shown:?}: {said:?}");
+        let lines = closed.read_to_end();
+        let sent = String::from_utf8_lossy(&first[..first.len().min(40)]);
+        // A command in the form of an HTTP request gets an error; the others get nothing that a
+        // browser could show.
+        assert!(lines.iter().all(|line| line.starts_with("-ERR ")), "{sent:?}: {lines:?}");
     }
     assert!(read_until_marker(&server, &mut listener).is_empty());
 }
@@ -214,7 +215,7 @@ fn a_browser_receives_no_page_and_publishes_nothing() {
     for flags in [&[][..], &["--data-binary", form], &["--request", "PUB"], &["--http0.9"]] {
         let mut curl = Command::new("curl");
         curl.args(["--silent", "--noproxy", "*"]).args(flags).arg(&url);
-        // Without HTTP/0.9 curl refuses what it gets, with it the greeting is all there is to show.
+        // Without HTTP/0.9, curl rejects the response; with it, curl can only show the greeting.
         let shown = Process::start(&mut curl).finish().stdout();
         assert!(shown.iter().all(|line| line.starts_with("Connected.")), "{shown:?}");
     }
@@ -237,13 +238,13 @@ fn an_invalid_line_is_dropped_without_side_effects() {
     }
     let longest = "y".repeat(PAYLOAD_BYTES_MAX);
     peer.send(format!("{longest}\r\nlast\n"));
-    let heard: Vec<_> = (0..3).map(|_| listener.read_line()).collect();
+    let received: Vec<_> = (0..3).map(|_| listener.read_line()).collect();
     assert!(
-        heard == ["first", &longest, "last"],
+        received == ["first", &longest, "last"],
         "{:?}",
-        heard.iter().map(String::len).collect::<Vec<_>>()
+        received.iter().map(String::len).collect::<Vec<_>>()
     );
-    // The sender is still connected, too.
+    // The sender is still connected.
     LineConnection::connect_peer(server.address).send("bye\n");
     assert_eq!(peer.read_line(), "bye");
 }
@@ -256,8 +257,8 @@ fn a_stalled_peer_lags_without_delaying_others() {
     let mut neighbour = LineConnection::connect_peer(server.address);
     let mut producer = LineConnection::connect_client(server.address);
     let filler = "x".repeat(50 * 1024);
-    // 50 MiB: more than the tail of a topic and the buffers of a socket hold together. The
-    // neighbour hears each hundred before the next is sent, so it cannot fall behind.
+    // 50 MiB exceed the tail of a topic and the socket buffers together. The neighbour reads each
+    // hundred before the next is sent, so it cannot fall behind.
     let events = 1000;
     for hundred in 0..events / 100 {
         for n in 1..=100 {
@@ -279,7 +280,7 @@ fn a_stalled_peer_lags_without_delaying_others() {
     };
     let numbers: Vec<u64> = lag.split(' ').skip(1).map(|n| n.parse().unwrap()).collect();
     let [from, to] = numbers[..] else { panic!("{lag}") };
-    assert_eq!(from, next, "nothing is skipped without a notice");
+    assert_eq!(from, next, "LAG must start at the next event");
     assert!(from <= to && to <= events, "{lag}");
     producer.send("PUB new-url the end\n");
     let rest: Vec<_> =
@@ -320,6 +321,6 @@ fn help_works_over_telnet() {
     telnet.write("QUIT\n");
     let lines = telnet.finish().stdout().join("\n");
     for verb in ["PUB", "SUB", "JOIN", "JOB", "QUIT"] {
-        assert!(lines.contains(verb), "HELP does not tell of {verb}: {lines}");
+        assert!(lines.contains(verb), "HELP does not mention {verb}: {lines}");
     }
 }

@@ -1,4 +1,4 @@
-//! `tidings pub` and `tidings sub`: what pipes carry, and what is said when the broker goes.
+//! `tidings pub` and `tidings sub`: pipes, confirmations, lost brokers and durable cursors.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -17,11 +17,11 @@ fn arguments_are_published_as_events() {
     let published =
         run_tidings(folder, &["pub", "t", "one", "two words", "--broker", &server.address_text()]);
     assert!(published.expect_code(0).stderr().contains("2 confirmed"));
-    let seen = run_tidings(
+    let output = run_tidings(
         folder,
         &["sub", "t", "--from", "first", "--count", "2", "--broker", &server.address_text()],
     );
-    assert_eq!(seen.expect_code(0).stdout(), ["one", "two words"]);
+    assert_eq!(output.expect_code(0).stdout(), ["one", "two words"]);
 }
 
 #[test]
@@ -37,9 +37,9 @@ fn lines_of_standard_input_arrive_in_order_and_are_counted() {
     ));
     let lines: Vec<_> = (0..20_000).map(|n| format!("line {n} of many")).collect();
     publisher.write(lines.join("\n"));
-    let ended = publisher.finish().expect_code(0);
-    assert!(ended.stderr().contains("20,000 confirmed"), "{}", ended.stderr());
-    assert!(subscriber.finish().expect_code(0).stdout() == lines, "the lines differ");
+    let output = publisher.finish().expect_code(0);
+    assert!(output.stderr().contains("20,000 confirmed"), "{}", output.stderr());
+    assert!(subscriber.finish().expect_code(0).stdout() == lines, "the received lines differ");
 }
 
 #[test]
@@ -82,9 +82,9 @@ fn a_closed_pipe_ends_sub_without_an_error() {
         server.address_text()
     );
     let shell = Process::start(std::process::Command::new("bash").args(["-c", &line]));
-    // `head` is gone after its first line, which `sub` notices with the next thing it writes.
+    // `head` ends after its first line; `sub` notices at its next write.
     assert_eq!(shell.wait_for_stdout_lines(1)[0], "1");
-    client.request("PUB t one more, so that there is a next thing");
+    client.request("PUB t one more, so that sub writes again");
     assert_eq!(shell.finish().expect_code(0).stdout(), ["1", "0"]);
 }
 
@@ -97,8 +97,8 @@ fn rejected_lines_are_reported_and_the_others_are_published() {
     ));
     publisher.write(b"good\nbad \x01 control\n\xff not UTF-8\n");
     publisher.write(["x".repeat(100_000).as_bytes(), b"\nlast\n"].concat());
-    let ended = publisher.finish().expect_code(1);
-    let stderr = ended.stderr();
+    let output = publisher.finish().expect_code(1);
+    let stderr = output.stderr();
     for part in ["line 2", "line 3", "line 4", "2 confirmed", "3 rejected"] {
         assert!(stderr.contains(part), "{part} in {stderr}");
     }
@@ -124,11 +124,11 @@ fn a_killed_broker_fails_pub_with_the_confirmed_count() {
     }
     server.process.signal_and_finish("KILL");
     publisher.write("never to arrive\n".repeat(100));
-    let ended = publisher.finish().expect_code(1);
-    let confirmed = confirmed_count(&ended.stderr());
-    // The last confirmation may have been lost with the broker; those of lines that came before
-    // were read since.
-    assert!((1..=100).contains(&confirmed), "{}", ended.stderr());
+    let output = publisher.finish().expect_code(1);
+    let confirmed = confirmed_count(&output.stderr());
+    // The last confirmation may have been lost with the broker; earlier confirmations were read
+    // since.
+    assert!((1..=100).contains(&confirmed), "{}", output.stderr());
 }
 
 /// The number before the word `confirmed`.
@@ -137,37 +137,37 @@ fn confirmed_count(text: &str) -> u64 {
     let words: Vec<_> = text.split([' ', ';', ',']).collect();
     let pairs = words.windows(2).filter(|pair| pair[1] == "confirmed");
     let number = pairs.filter_map(|pair| pair[0].parse().ok()).next_back();
-    number.unwrap_or_else(|| panic!("nothing is said of confirmations: {text}"))
+    number.unwrap_or_else(|| panic!("no count of confirmations in {text}"))
 }
 
 #[test]
 fn confirmations_before_a_close_are_counted_exactly() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    // A broker that confirms three of the publishes it is sent, and goes.
+    // A broker that confirms three of the publishes it receives, and closes.
     let broker = thread::spawn(move || {
         let (stream, _) = listener.accept().unwrap();
         let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
-        let answer = |text: String| (&stream).write_all(text.as_bytes()).unwrap();
-        answer("Connected.  (PID 1)\r\n".to_owned());
+        let send = |text: String| (&stream).write_all(text.as_bytes()).unwrap();
+        send("Connected.  (PID 1)\r\n".to_owned());
         let hello = lines.next().unwrap().unwrap();
         let echo = hello.split(' ').find(|word| word.starts_with("echo=")).unwrap();
         let resume = "0".repeat(32);
-        answer(format!("+OK tidings 0.1.0 id=1 clock=1 {echo} resume={resume}\r\n"));
+        send(format!("+OK tidings 0.1.0 id=1 clock=1 {echo} resume={resume}\r\n"));
         for _ in 0..5 {
             assert!(lines.next().unwrap().unwrap().starts_with("PUB t "));
         }
-        answer("+OK 3 3\r\n".to_owned());
+        send("+OK 3 3\r\n".to_owned());
     });
     let folder = TempDir::new().unwrap();
-    let ended = run_tidings(
+    let output = run_tidings(
         folder.path(),
         &["pub", "t", "1", "2", "3", "4", "5", "--retry", "0", "--broker", &address],
     );
     broker.join().unwrap();
-    let ended = ended.expect_code(1);
-    assert_eq!(confirmed_count(&ended.stderr()), 3, "{}", ended.stderr());
-    assert!(ended.stderr().contains("line 4"), "{}", ended.stderr());
+    let output = output.expect_code(1);
+    assert_eq!(confirmed_count(&output.stderr()), 3, "{}", output.stderr());
+    assert!(output.stderr().contains("line 4"), "{}", output.stderr());
 }
 
 #[test]
@@ -194,15 +194,15 @@ fn sub_reports_a_lost_broker_and_where_to_resume() {
     LineConnection::connect_client(server.address).request("PUB t one");
     assert_eq!(subscriber.wait_for_stdout_lines(1), ["one"]);
     server.process.signal_and_finish("TERM").expect_code(0);
-    let ended = subscriber.finish().expect_code(1);
-    assert!(ended.stderr().contains("--from 2"), "{}", ended.stderr());
+    let output = subscriber.finish().expect_code(1);
+    assert!(output.stderr().contains("--from 2"), "{}", output.stderr());
 }
 
-/// Waits until the cursor `me` on `t` is shown like this.
+/// Waits until `TOPIC show t` contains this text for the cursor `me`.
 #[track_caller]
 fn wait_for_cursor(server: &Server, like: &str) {
     let mut client = LineConnection::connect_client(server.address);
-    wait_until("the cursor to get there", || {
+    wait_until("the cursor to advance", || {
         let shown = client.request_lines("TOPIC show t");
         let me = shown.iter().find(|line| line.starts_with("+ cursor me "))?;
         me.contains(like).then_some(())
@@ -214,8 +214,8 @@ fn a_killed_sub_resumes_after_its_last_printed_event() {
     let server = Server::start_broker();
     let broker = server.address_text();
     let sub = |flags: &[&str]| {
-        let words = [&["sub", "t", "--as", "me", "--broker", &broker], flags].concat();
-        Process::start(&mut tidings_command(server.folder.path(), words))
+        let arguments = [&["sub", "t", "--as", "me", "--broker", &broker], flags].concat();
+        Process::start(&mut tidings_command(server.folder.path(), arguments))
     };
     let mut client = LineConnection::connect_client(server.address);
     for n in 1..=3 {
@@ -229,10 +229,10 @@ fn a_killed_sub_resumes_after_its_last_printed_event() {
     for n in 4..=6 {
         client.request(&format!("PUB t {n}"));
     }
-    // `--from` is for a new cursor.
+    // `--from` applies only to a new cursor.
     let resumed = sub(&["--from", "first", "--count", "2"]).finish().expect_code(0);
     assert_eq!(resumed.stdout(), ["4", "5"]);
-    // Whoever ended well has given the cursor back.
+    // The previous subscriber ended properly and released the cursor.
     assert_eq!(sub(&["--count", "1"]).finish().expect_code(0).stdout(), ["6"]);
 }
 
@@ -249,13 +249,13 @@ fn a_durable_cursor_survives_a_broker_crash() {
     publisher.finish().expect_code(0);
     let sub = |server: &Server, from: u64, to: u64| {
         let count = (to - from + 1).to_string();
-        let words = ["sub", "t", "--as", "me", "--from", "first", "--count", &count];
-        let printed = run_tidings(
+        let arguments = ["sub", "t", "--as", "me", "--from", "first", "--count", &count];
+        let output = run_tidings(
             server.folder.path(),
-            &[&words[..], &["--broker", &server.address_text()]].concat(),
+            &[&arguments[..], &["--broker", &server.address_text()]].concat(),
         );
         let numbers = (from..=to).map(|n| n.to_string());
-        assert!(printed.expect_code(0).stdout().into_iter().eq(numbers), "{from} to {to}");
+        assert!(output.expect_code(0).stdout().into_iter().eq(numbers), "{from} to {to}");
     };
     sub(&server, 1, count / 2);
     let server = server.restart("KILL", &["broker"]);
@@ -266,17 +266,17 @@ fn a_durable_cursor_survives_a_broker_crash() {
 fn a_durable_cursor_has_one_subscriber_until_a_takeover() {
     let server = Server::start_broker();
     let broker = server.address_text();
-    let words = ["sub", "t", "--as", "me", "--broker", &broker];
-    let first = Process::start(&mut tidings_command(server.folder.path(), words));
+    let arguments = ["sub", "t", "--as", "me", "--broker", &broker];
+    let first = Process::start(&mut tidings_command(server.folder.path(), arguments));
     let mut client = LineConnection::connect_client(server.address);
     client.request("PUB t one");
     wait_for_cursor(&server, " held=yes ");
-    let second = run_tidings(server.folder.path(), &words).expect_code(1);
+    let second = run_tidings(server.folder.path(), &arguments).expect_code(1);
     assert!(second.stderr().contains("uses cursor me"), "{}", second.stderr());
-    let takes = [&words[..], &["--takeover"]].concat();
+    let takes = [&arguments[..], &["--takeover"]].concat();
     let third = Process::start(&mut tidings_command(server.folder.path(), takes));
-    let ended = first.finish().expect_code(1).stderr();
-    assert!(ended.contains("resume with --as me"), "{ended}");
+    let output = first.finish().expect_code(1).stderr();
+    assert!(output.contains("resume with --as me"), "{output}");
     client.request("PUB t two");
     third.wait_for_line_with("two");
     let stopped = third.signal_and_finish("TERM").expect_code(0);

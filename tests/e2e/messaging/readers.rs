@@ -1,6 +1,6 @@
-//! Subscribers that do not read: they disturb nobody and cost no memory, and when they read again
-//! they get everything, from the disk, in the same subscription. `TIDINGS_READERS` is the number of
-//! subscribers, of which a thousand do not read.
+//! Stalled subscribers delay no other client and cost no memory. When they read again, they receive
+//! all events from the disk in the same subscription. `TIDINGS_READERS` is the number of
+//! subscribers; a thousand of them are stalled.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -21,28 +21,28 @@ const TOPIC: &str = "t";
 /// Subscribers that do not read.
 const STALLED_SUBSCRIBERS: usize = 1_000;
 
-/// Bytes that the kernel keeps of what a subscriber has not read.
+/// The size of a subscriber's receive buffer in the kernel.
 const RECEIVE_BUFFER_BYTES: usize = 16 << 10;
 
-/// Bytes of a payload: large, so that there are more bytes than memory holds without many events.
+/// The size of a payload. It is large, so that few events exceed the memory.
 const PAYLOAD_BYTES: usize = 4_000;
 
-/// Events in each half: more than the broker keeps in memory of a topic.
+/// Events in each half: more than the broker keeps in the memory of a topic.
 const EVENTS_PER_HALF: u64 = 5_000;
 
-/// Events after which everybody who reads has caught up.
+/// All reading subscribers catch up after this number of events.
 const EVENTS_PER_STEP: usize = 250;
 
-/// What all of the memory of the broker may come to, whatever its subscribers do.
+/// The limit of the broker's total memory.
 const MEMORY_BYTES_MAX: u64 = 128 << 20;
 
-/// How much of it may be due to chance.
+/// The part of it that may vary by chance.
 const MEMORY_NOISE_BYTES: u64 = 12 << 20;
 
-/// A subscription of which every byte is known beforehand.
+/// A subscription; all its bytes are known in advance.
 struct RawSubscriber {
     stream: TcpStream,
-    /// Bytes that came so far, beginning with those behind the answer to `SUB`.
+    /// Bytes received so far, counted from the end of the response to `SUB`.
     received_bytes: usize,
 }
 
@@ -50,8 +50,7 @@ impl RawSubscriber {
     #[track_caller]
     fn connect(address: SocketAddr) -> Self {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).unwrap();
-        // The clients of a fleet are on machines of their own; here all of them share what the
-        // kernel gives to sockets.
+        // Subscribers usually run on their own machines; here all share the kernel's socket memory.
         socket.set_recv_buffer_size(RECEIVE_BUFFER_BYTES).unwrap();
         socket.connect(&address.into()).unwrap();
         let mut stream = TcpStream::from(socket);
@@ -59,7 +58,7 @@ impl RawSubscriber {
         stream
             .write_all(format!("HELLO echo=reader\nSUB {TOPIC} from=first\n").as_bytes())
             .unwrap();
-        // Byte by byte: what comes behind the answers is left in the socket.
+        // One byte at a time: the bytes after the responses stay in the socket.
         let mut lines = Vec::new();
         while !lines.ends_with(b"+OK\r\n") {
             let mut byte = [0];
@@ -69,26 +68,26 @@ impl RawSubscriber {
         Self { stream, received_bytes: 0 }
     }
 
-    /// Reads up to this many bytes in all, which must be these and no others.
+    /// Reads until this many bytes were received in total, and compares them with `events`.
     #[track_caller]
     fn read_and_check(&mut self, events: &[u8], up_to: usize) {
         let mut chunk = vec![0; 256 << 10];
         while self.received_bytes < up_to {
-            let wanted = chunk.len().min(up_to - self.received_bytes);
-            let read = self.stream.read(&mut chunk[..wanted]).expect("events come");
+            let length = chunk.len().min(up_to - self.received_bytes);
+            let read = self.stream.read(&mut chunk[..length]).expect("no event arrived");
             assert!(read > 0, "closed after {} bytes", self.received_bytes);
             let expected = &events[self.received_bytes..self.received_bytes + read];
             if chunk[..read] != *expected {
                 let at = chunk.iter().zip(expected).position(|(a, b)| a != b).unwrap_or(0);
-                let came = String::from_utf8_lossy(&chunk[at..read.min(at + 100)]).into_owned();
-                panic!("other bytes after {}: {came}", self.received_bytes + at);
+                let received = String::from_utf8_lossy(&chunk[at..read.min(at + 100)]).into_owned();
+                panic!("unexpected bytes after {}: {received}", self.received_bytes + at);
             }
             self.received_bytes += read;
         }
     }
 }
 
-/// All events as they are delivered: numbered from 1.
+/// All delivered lines; seqs start at 1.
 fn delivery_lines(count: u64) -> Vec<u8> {
     (1..=count).flat_map(|seq| delivery_line(seq).into_bytes()).collect()
 }
@@ -101,22 +100,22 @@ fn payload(seq: u64) -> String {
     format!("{seq:08} {}", "x".repeat(PAYLOAD_BYTES))
 }
 
-/// Publishes these, and waits until all are confirmed.
+/// Publishes these events and waits until all are confirmed.
 #[track_caller]
 fn publish(address: SocketAddr, numbers: std::ops::Range<u64>) {
     let mut pipeline = PipelinedPublisher::connect(address).unwrap();
     for seq in numbers {
         pipeline.send([(TOPIC.to_owned(), payload(seq))]);
         while pipeline.pending_count() > 100 {
-            pipeline.read_outcomes().expect("a broker that answers");
+            pipeline.read_outcomes().expect("the broker closed");
         }
     }
     for outcome in pipeline.read_all_outcomes() {
-        outcome.result.expect("there is room");
+        outcome.result.expect("a publish was rejected");
     }
 }
 
-/// As many open files as the system lets this process have.
+/// Raises the limit of open files to the maximum of this process.
 fn raise_open_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -147,7 +146,7 @@ fn stalled_subscribers_cost_no_memory_and_lose_nothing() {
             let next = first + EVENTS_PER_STEP as u64;
             publish(address, first..next);
             up_to += (first..next).map(|seq| delivery_line(seq).len()).sum::<usize>();
-            // A few threads for many sockets.
+            // A few threads serve many sockets.
             thread::scope(|scope| {
                 for some in reading.chunks_mut((count - STALLED_SUBSCRIBERS).div_ceil(8)) {
                     let events = Arc::clone(&events);
@@ -164,10 +163,10 @@ fn stalled_subscribers_cost_no_memory_and_lose_nothing() {
     let [before, after] = residents[..] else { unreachable!("two halves") };
     let peak = server.process.peak_memory_bytes();
     eprintln!("memory: {} MiB, {} MiB, at most {} MiB", before >> 20, after >> 20, peak >> 20);
-    assert!(after < before + MEMORY_NOISE_BYTES, "it grew from {before} to {after} bytes");
+    assert!(after < before + MEMORY_NOISE_BYTES, "memory grew from {before} to {after} bytes");
     assert!(peak < MEMORY_BYTES_MAX, "{peak} bytes");
 
-    // Some read again: all of it, with no `LAG`, and what is published then.
+    // Some subscribers read again: they receive everything without a `LAG`, and then new events.
     thread::scope(|scope| {
         for some in stalled[..24].chunks_mut(6) {
             let events = Arc::clone(&events);
@@ -179,13 +178,13 @@ fn stalled_subscribers_cost_no_memory_and_lose_nothing() {
         }
     });
     let peak = server.process.peak_memory_bytes();
-    assert!(peak < MEMORY_BYTES_MAX, "{peak} bytes when they read again");
+    assert!(peak < MEMORY_BYTES_MAX, "{peak} bytes while stalled subscribers read");
     let next = 2 * EVENTS_PER_HALF + 1;
     publish(address, next..next + 1);
     let events = delivery_lines(next);
     for subscriber in reading.iter_mut().chain(&mut stalled[..24]) {
         subscriber.read_and_check(&events, events.len());
     }
-    let ended = server.process.signal_and_finish("TERM").expect_code(0);
-    assert!(ended.elapsed < Duration::from_secs(5), "{:?}", ended.elapsed);
+    let output = server.process.signal_and_finish("TERM").expect_code(0);
+    assert!(output.elapsed < Duration::from_secs(5), "{:?}", output.elapsed);
 }

@@ -1,4 +1,4 @@
-//! `tidings topic`, the data directory, and a `tidings pub` that outlives its broker.
+//! `tidings topic`, the data directory, and a `tidings pub` that survives a restart of its broker.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -11,23 +11,23 @@ use tempfile::TempDir;
 use crate::support::line_connection::LineConnection;
 use crate::support::process::{Process, ProcessOutput, Server, run_tidings, tidings_command};
 
-/// `tidings topic <words>` at this broker.
+/// Runs `tidings topic <arguments>` against this broker.
 #[track_caller]
-fn run_topic(server: &Server, words: &[&str]) -> ProcessOutput {
+fn run_topic(server: &Server, arguments: &[&str]) -> ProcessOutput {
     run_tidings(
         server.folder.path(),
-        &[&["topic"], words, &["--broker", &server.address_text()]].concat(),
+        &[&["topic"], arguments, &["--broker", &server.address_text()]].concat(),
     )
 }
 
-/// What it prints, one JSON object a line.
+/// The JSON objects that it prints, one on each line.
 #[track_caller]
-fn run_topic_json(server: &Server, words: &[&str], code: i32) -> Vec<Value> {
-    let lines = run_topic(server, &[words, &["--json"]].concat()).expect_code(code).stdout();
+fn run_topic_json(server: &Server, arguments: &[&str], code: i32) -> Vec<Value> {
+    let lines = run_topic(server, &[arguments, &["--json"]].concat()).expect_code(code).stdout();
     lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// The one file of a topic's log.
+/// The only segment file of a topic.
 fn segment_file(data: &Path, topic: &str) -> PathBuf {
     let files = fs::read_dir(data.join("topics").join(topic)).unwrap();
     let mut files: Vec<_> = files.map(|entry| entry.unwrap().path()).collect();
@@ -35,7 +35,7 @@ fn segment_file(data: &Path, topic: &str) -> PathBuf {
     files.remove(0)
 }
 
-/// Flips a bit of the payload that holds this text.
+/// Flips a bit of the payload that contains this text.
 #[track_caller]
 fn flip_bit_of(path: &Path, text: &str) {
     let mut bytes = fs::read(path).unwrap();
@@ -48,8 +48,8 @@ fn flip_bit_of(path: &Path, text: &str) {
 #[test]
 fn topics_and_their_settings_survive_a_restart() {
     let server = Server::start_broker();
-    let made = run_topic(&server, &["create", "t", "retain-bytes=2m"]).expect_code(0);
-    assert_eq!(made.stdout(), ["t sync=always retain-bytes=2m retain-age=30d"]);
+    let created = run_topic(&server, &["create", "t", "retain-bytes=2m"]).expect_code(0);
+    assert_eq!(created.stdout(), ["t sync=always retain-bytes=2m retain-age=30d"]);
     let again = run_topic(&server, &["create", "t"]).expect_code(1);
     assert!(again.stderr().contains("exists already"), "{}", again.stderr());
     run_topic(&server, &["set", "t", "retain-age=1d", "sync=interval"]).expect_code(0);
@@ -81,9 +81,9 @@ fn topics_and_their_settings_survive_a_restart() {
     run_topic(&server, &["show", "t"]).expect_code(1);
     let server = server.restart("KILL", &["broker"]);
     run_topic(&server, &["show", "t"]).expect_code(1);
-    // Numbers of a topic that is deleted are not given again.
-    let answer = LineConnection::connect_client(server.address).request("PUB t two");
-    assert_eq!(answer, "+OK 2 1");
+    // The seqs of a deleted topic are not used again.
+    let response = LineConnection::connect_client(server.address).request("PUB t two");
+    assert_eq!(response, "+OK 2 1");
 }
 
 #[test]
@@ -121,8 +121,8 @@ fn cursors_are_listed_and_forgotten() {
     let shown = &run_topic_json(&server, &["show", "t"], 0)[0]["cursors"][0];
     let found = ["name", "next", "behind", "held"].map(|key| shown[key].clone());
     assert_eq!(found, [json!("indexer"), json!(2), json!(1), json!("yes")]);
-    let people = run_topic(&server, &["show", "t"]).expect_code(0).stdout();
-    assert!(people.iter().any(|line| line.starts_with("indexer ")), "{people:#?}");
+    let text = run_topic(&server, &["show", "t"]).expect_code(0).stdout();
+    assert!(text.iter().any(|line| line.starts_with("indexer ")), "{text:#?}");
 
     run_topic(&server, &["forget", "t", "indexer"]).expect_code(1);
     assert_eq!(client.request("UNSUB t"), "+OK");
@@ -136,17 +136,17 @@ fn verify_finds_a_flipped_bit_with_and_without_a_broker() {
     let server = Server::start_broker();
     let mut client = LineConnection::connect_client(server.address);
     for n in 1..=9 {
-        // Each confirmed before the next one: a batch of its own.
+        // Each event is confirmed before the next, so it is a separate batch.
         assert_eq!(client.request(&format!("PUB t event-{n}")), format!("+OK {n} {n}"));
     }
-    let whole = run_topic(&server, &["verify"]).expect_code(0).stdout();
-    assert!(whole.iter().any(|line| line.starts_with("t: 1 file, 9 events, ")), "{whole:#?}");
+    let verified = run_topic(&server, &["verify"]).expect_code(0).stdout();
+    assert!(verified.iter().any(|line| line.starts_with("t: 1 file, 9 events, ")), "{verified:#?}");
 
     let data = server.data_dir();
     let offline = ["topic", "verify", "--data", "tidings-data"];
-    let refused = run_tidings(server.folder.path(), &offline).expect_code(1);
+    let rejected = run_tidings(server.folder.path(), &offline).expect_code(1);
     let pid = format!("(pid {})", server.process.id());
-    assert!(refused.stderr().contains(&pid), "{}", refused.stderr());
+    assert!(rejected.stderr().contains(&pid), "{}", rejected.stderr());
 
     let Server { process, folder, .. } = server;
     process.signal_and_finish("KILL");
@@ -159,7 +159,7 @@ fn verify_finds_a_flipped_bit_with_and_without_a_broker() {
     {
         assert!(found.contains(part), "{part} in {found}");
     }
-    assert!(fs::read(segment_file(&data, "t")).unwrap() == before, "verifying changed the file");
+    assert!(fs::read(segment_file(&data, "t")).unwrap() == before, "verify changed the file");
 
     let server = Server::start_in(folder, &["broker"], |_| ());
     let found = &run_topic_json(&server, &["verify", "t"], 1)[0];
@@ -168,32 +168,32 @@ fn verify_finds_a_flipped_bit_with_and_without_a_broker() {
         (&found["files"][0]["events"], &found["files"][0]["ranges"]),
         (&json!(8), &json!([[4, 4]]))
     );
-    // The others are served, and what is missing is named.
+    // The other events are served, and the missing one is reported.
     let mut client = LineConnection::connect_client(server.address);
     assert_eq!(client.request("SUB t from=3"), "+OK");
-    let heard = [(); 3].map(|()| client.read_line());
-    assert_eq!(heard, ["MSG t 3 event-3", "LAG t 4 4", "MSG t 5 event-5"]);
+    let received = [(); 3].map(|()| client.read_line());
+    assert_eq!(received, ["MSG t 3 event-3", "LAG t 4 4", "MSG t 5 event-5"]);
 }
 
 #[test]
 fn a_data_directory_is_locked_by_one_broker() {
     let server = Server::start_broker();
     for command in ["broker", "up"] {
-        let refused =
+        let rejected =
             run_tidings(server.folder.path(), &[command, "--listen", "127.0.0.1:0"]).expect_code(1);
-        let wanted = format!(
+        let expected = format!(
             "tidings: ./tidings-data is in use by another tidings (pid {}); stop it or use --data \
              with another directory",
             server.process.id()
         );
-        // Where few files may be open a line before it says so.
-        assert_eq!(refused.stderr().lines().last(), Some(&*wanted));
+        // With a low limit of open files, another line comes before this one.
+        assert_eq!(rejected.stderr().lines().last(), Some(&*expected));
     }
-    // Who was killed holds nothing.
+    // A killed broker holds no lock.
     server.restart("KILL", &["broker"]);
 }
 
-/// A broker on the same port and data as one that has ended.
+/// Starts a broker on the port and data of one that has ended.
 #[track_caller]
 fn restart_broker(folder: &TempDir, address: &str) -> Process {
     let broker =
@@ -214,35 +214,43 @@ fn a_publisher_survives_a_broker_restart_without_duplicates() {
         Process::start(&mut tidings_command(folder.path(), ["pub", "t", "--broker", &address]));
     let lines = |from: u32| (from..from + 2000).map(|n| format!("http://a.example/{n}\n"));
     publisher.write(lines(0).collect::<String>());
-    // Some of it has been heard, is on its way to the disk, and is confirmed or not.
+    // Some events were received, some are being written; they may be confirmed or not.
     while !listener.read_line().contains("http://a.example/1000 ") {}
     let Server { process, folder: data, .. } = server;
     process.signal_and_finish("KILL");
     publisher.write(lines(2000).collect::<String>());
     publisher.wait_for_line_with("unconfirmed, reconnecting for up to 30s");
     let broker = restart_broker(&data, &address);
-    let ended = publisher.finish().expect_code(0);
-    assert!(ended.stderr().contains("4,000 confirmed"), "{}", ended.stderr());
+    let output = publisher.finish().expect_code(0);
+    assert!(output.stderr().contains("4,000 confirmed"), "{}", output.stderr());
 
     let mut client = LineConnection::connect_client(address.parse().unwrap());
     client.request("PUB t the end");
     assert_eq!(client.request("SUB t from=first"), "+OK");
-    let mut kept = Vec::new();
+    let mut stored = Vec::new();
     loop {
         let line = client.read_line();
         match line.split(' ').collect::<Vec<_>>()[..] {
             ["MSG", _, _, "the", "end"] => break,
-            ["MSG", _, _, target, id] if id.starts_with("id=") => kept.push(format!("{target}\n")),
+            ["MSG", _, _, target, id] if id.starts_with("id=") => {
+                stored.push(format!("{target}\n"));
+            }
             ["GAP", ..] => {}
             _ => panic!("{line}"),
         }
     }
-    let wanted: Vec<_> = lines(0).chain(lines(2000)).collect();
-    assert!(kept == wanted, "{} of {} events, or in another order", kept.len(), wanted.len());
+    let expected: Vec<_> = lines(0).chain(lines(2000)).collect();
+    assert!(
+        stored == expected,
+        "{} of {} events are stored, or their order differs",
+        stored.len(),
+        expected.len()
+    );
     drop(broker);
 }
 
-/// A broker that greets whoever comes first, is told its lines, and is gone when `serve` returns.
+/// A broker that greets the first client, passes its lines to `serve`, and closes when `serve`
+/// returns.
 fn start_stub_broker(
     serve: impl FnOnce(&mut dyn Iterator<Item = String>, &dyn Fn(&str)) + Send + 'static,
 ) -> String {
@@ -252,27 +260,27 @@ fn start_stub_broker(
         let (stream, _) = listener.accept().unwrap();
         drop(listener);
         let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
-        let say = |text: &str| (&stream).write_all(text.as_bytes()).unwrap();
-        say("Connected.  (PID 1)\r\n");
+        let send = |text: &str| (&stream).write_all(text.as_bytes()).unwrap();
+        send("Connected.  (PID 1)\r\n");
         let hello = lines.next().unwrap();
         let echo = hello.split(' ').find(|word| word.starts_with("echo=")).unwrap();
         let resume = "0".repeat(32);
-        say(&format!("+OK tidings 0.1.0 id=1 clock=1 {echo} resume={resume}\r\n"));
-        serve(&mut lines, &say);
+        send(&format!("+OK tidings 0.1.0 id=1 clock=1 {echo} resume={resume}\r\n"));
+        serve(&mut lines, &send);
     });
     address
 }
 
 #[test]
 fn a_publisher_stops_retrying_and_reports_confirmed_events() {
-    let address = start_stub_broker(|lines, say| {
+    let address = start_stub_broker(|lines, send| {
         assert_eq!(lines.take(3).count(), 3);
-        say("-ERR full n=2 no room\r\n+OK 1 1\r\n");
+        send("-ERR full n=2 no room\r\n+OK 1 1\r\n");
     });
     let folder = TempDir::new().unwrap();
-    let words = ["pub", "t", "one", "two", "three", "--retry", "200ms", "--broker", &address];
-    let ended = run_tidings(folder.path(), &words).expect_code(1);
-    let stderr = ended.stderr();
+    let arguments = ["pub", "t", "one", "two", "three", "--retry", "200ms", "--broker", &address];
+    let output = run_tidings(folder.path(), &arguments).expect_code(1);
+    let stderr = output.stderr();
     for part in ["1 event unconfirmed", "no connection within 200ms", "1 confirmed", "line 3 is"] {
         assert!(stderr.contains(part), "{part} in {stderr}");
     }
@@ -287,25 +295,25 @@ fn ids_are_added_only_for_retries() {
         .expect_code(0);
     run_tidings(folder, &["pub", "t", "/a id=mine", "text", "/b", "--broker", &address])
         .expect_code(0);
-    let words = ["sub", "t", "--from", "first", "--count", "5", "--broker", &address];
-    let stored = run_tidings(folder, &words).expect_code(0).stdout();
+    let arguments = ["sub", "t", "--from", "first", "--count", "5", "--broker", &address];
+    let stored = run_tidings(folder, &arguments).expect_code(0).stdout();
     assert_eq!(stored[..4], ["/a", "text", "/a id=mine", "text"]);
     assert!(stored[4].starts_with("/b id=") && stored[4].ends_with("-3"), "{stored:?}");
 }
 
 #[test]
 fn possible_duplicates_without_an_id_are_reported() {
-    // It takes two events, and is gone without a word about them.
-    let address = start_stub_broker(|lines, _say| assert_eq!(lines.take(2).count(), 2));
+    // This broker receives two events and closes without a response.
+    let address = start_stub_broker(|lines, _send| assert_eq!(lines.take(2).count(), 2));
     let folder = TempDir::new().unwrap();
-    let words = ["pub", "t", "just text", "/a/path", "--broker", &address];
-    let publisher = Process::start(&mut tidings_command(folder.path(), words));
+    let arguments = ["pub", "t", "just text", "/a/path", "--broker", &address];
+    let publisher = Process::start(&mut tidings_command(folder.path(), arguments));
     publisher.wait_for_line_with("2 events unconfirmed");
     let _broker = restart_broker(&folder, &address);
-    let said = publisher.wait_for_line_with("reconnected");
-    assert!(said.contains("sending 2 events; 1 without an id may be stored twice"), "{said}");
-    let ended = publisher.finish().expect_code(0);
-    assert!(ended.stderr().contains("2 confirmed"), "{}", ended.stderr());
+    let notice = publisher.wait_for_line_with("reconnected");
+    assert!(notice.contains("sending 2 events; 1 without an id may be stored twice"), "{notice}");
+    let output = publisher.finish().expect_code(0);
+    assert!(output.stderr().contains("2 confirmed"), "{}", output.stderr());
 }
 
 #[test]
@@ -317,9 +325,9 @@ fn a_stray_file_among_the_topics_is_ignored() {
     process.signal_and_finish("TERM").expect_code(0);
     fs::write(topics.join("notes.txt"), "no topic").unwrap();
     let server = Server::start_in(folder, &["broker"], |_| ());
-    let warned =
+    let warning =
         server.process.wait_for_line_with("this is not the directory of a topic; it is ignored");
-    assert!(warned.contains("notes.txt"), "{warned}");
+    assert!(warning.contains("notes.txt"), "{warning}");
     run_topic(&server, &["show", "news"]).expect_code(0);
     assert_eq!(fs::read_to_string(topics.join("notes.txt")).unwrap(), "no topic");
 }

@@ -1,4 +1,4 @@
-//! Listening on a unix socket.
+//! The unix socket of the broker.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -21,24 +21,24 @@ fn the_unix_socket_carries_the_line_protocol() {
     assert_eq!(network.read_line(), "http://a.example/");
     network.send("http://b.example/\n");
     nearby.wait_for_line_with("http://b.example/");
-    let place = format!("UNIX-CONNECT:{}", socket.display());
-    let mut socat = Process::start(Command::new("socat").args(["-t", "60", "-", &place]));
+    let address = format!("UNIX-CONNECT:{}", socket.display());
+    let mut socat = Process::start(Command::new("socat").args(["-t", "60", "-", &address]));
     socat.wait_for_line_with("Connected.");
     socat.write("HELLO echo=s\nQUIT\n");
     socat.wait_for_line_with("echo=s");
     socat.finish().expect_code(0);
-    let place = format!("unix:{}", socket.display());
+    let address = format!("unix:{}", socket.display());
     let listed =
-        run_tidings(server.folder.path(), &["topic", "ls", "--broker", &place]).expect_code(0);
+        run_tidings(server.folder.path(), &["topic", "ls", "--broker", &address]).expect_code(0);
     assert!(listed.stdout().iter().any(|line| line.starts_with("new-url")));
-    // The kernel says who it is.
+    // The kernel identifies the peer.
     let uid = rustix::process::getuid().as_raw();
     server.process.wait_for_line_with(&format!("peer=unix:uid={uid},pid={}", nearby.id()));
-    let words = ["broker", "--listen", "127.0.0.1:0", "--data", "other", "--unix", "the.sock"];
-    let said = run_tidings(server.folder.path(), &words).expect_code(1).stderr();
-    assert!(said.contains("the.sock is in use"), "{said}");
-    let said = run_tidings(server.folder.path(), &["topic", "ls", "--broker", "unix:none"]);
-    assert!(said.expect_code(1).stderr().contains("cannot connect to unix:none: "));
+    let arguments = ["broker", "--listen", "127.0.0.1:0", "--data", "other", "--unix", "the.sock"];
+    let stderr = run_tidings(server.folder.path(), &arguments).expect_code(1).stderr();
+    assert!(stderr.contains("the.sock is in use"), "{stderr}");
+    let output = run_tidings(server.folder.path(), &["topic", "ls", "--broker", "unix:none"]);
+    assert!(output.expect_code(1).stderr().contains("cannot connect to unix:none: "));
     server.process.signal_and_finish("TERM").expect_code(0);
     assert!(!socket.exists());
 }
@@ -52,12 +52,12 @@ fn a_stale_socket_is_replaced_but_a_file_is_kept() {
     assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o660);
     fs::write(server.folder.path().join("file"), "precious").unwrap();
     let start = |path: &str| {
-        let words = ["broker", "--listen", "127.0.0.1:0", "--data", "other", "--unix", path];
-        run_tidings(server.folder.path(), &words)
+        let arguments = ["broker", "--listen", "127.0.0.1:0", "--data", "other", "--unix", path];
+        run_tidings(server.folder.path(), &arguments)
     };
-    let said = start("file").expect_code(1).stderr();
-    assert!(said.contains("the path exists and is not a socket"), "{said}");
+    let stderr = start("file").expect_code(1).stderr();
+    assert!(stderr.contains("the path exists and is not a socket"), "{stderr}");
     assert_eq!(fs::read_to_string(server.folder.path().join("file")).unwrap(), "precious");
-    let said = start(&"x".repeat(120)).expect_code(1).stderr();
-    assert!(said.contains("the path of a unix socket may have at most 107"), "{said}");
+    let stderr = start(&"x".repeat(120)).expect_code(1).stderr();
+    assert!(stderr.contains("the path of a unix socket may have at most 107"), "{stderr}");
 }

@@ -1,27 +1,28 @@
-//! Every benchmark runs, and says what it promises to say. No figures: machines differ.
+//! Every benchmark runs and prints the figures that it documents. Their values are not checked,
+//! because machines differ.
 
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::support::process::{Server, run_tidings};
 
-/// Runs a benchmark in a directory of its own and returns its JSON.
+/// Runs a benchmark in a temporary folder and returns its JSON.
 #[track_caller]
 fn run_bench(arguments: &[&str]) -> Value {
     let folder = TempDir::new().unwrap();
-    let ended =
+    let output =
         run_tidings(folder.path(), &[&["bench"], arguments, &["--json"]].concat()).expect_code(0);
     let left = std::fs::read_dir(folder.path()).unwrap().count();
-    assert_eq!(left, 0, "its data are removed");
-    serde_json::from_str(&ended.stdout().join("")).unwrap()
+    assert_eq!(left, 0, "the benchmark left files behind");
+    serde_json::from_str(&output.stdout().join("")).unwrap()
 }
 
-/// The figures are there, each with one value of each run.
+/// Checks that the figures exist, each with one value for each run.
 #[track_caller]
-fn expect_figures(measured: &Value, keys: &[&str]) {
+fn expect_figures(report: &Value, keys: &[&str]) {
     for key in keys {
-        let figure = &measured[key];
-        assert!(figure["p50"].is_number(), "{key} in {measured}");
+        let figure = &report[key];
+        assert!(figure["p50"].is_number(), "{key} in {report}");
         assert!(figure["runs"].as_array().is_some_and(|runs| !runs.is_empty()), "{key}");
     }
 }
@@ -35,12 +36,12 @@ fn fan_out_and_fan_in_count_deliveries() {
     let out = run_bench(
         &[&["fan-out", "--subscribers", "3", "--window", "100"], &SHORT_RUN[..]].concat(),
     );
-    let few = ["fan-in", "--publishers", "3", "--subscribers", "2", "--window", "100"];
-    let into = run_bench(&[&few, &SHORT_RUN[..], &MEMORY_SYNC].concat());
-    for measured in [&out, &into] {
-        expect_figures(measured, &["deliveries_per_second", "publishes_per_second"]);
-        expect_figures(measured, &["broker_cpu_us_per_1000_deliveries"]);
-        expect_figures(measured, &COST_KEYS);
+    let flags = ["fan-in", "--publishers", "3", "--subscribers", "2", "--window", "100"];
+    let into = run_bench(&[&flags, &SHORT_RUN[..], &MEMORY_SYNC].concat());
+    for report in [&out, &into] {
+        expect_figures(report, &["deliveries_per_second", "publishes_per_second"]);
+        expect_figures(report, &["broker_cpu_us_per_1000_deliveries"]);
+        expect_figures(report, &COST_KEYS);
     }
     assert_eq!((&out["bench"], &out["subscribers"]), (&"fan-out".into(), &3.into()));
     assert_eq!((&into["bench"], &into["sync"]), (&"fan-in".into(), &"memory".into()));
@@ -48,132 +49,132 @@ fn fan_out_and_fan_in_count_deliveries() {
 
 #[test]
 fn fan_out_compares_tls_and_tokens_with_plain_text() {
-    let few = ["fan-out", "--subscribers", "3", "--window", "100"];
-    let tokens = run_bench(&[&few, &SHORT_RUN[..], &["--tokens"]].concat());
-    let both = run_bench(&[&few, &SHORT_RUN[..], &["--tls", "--tokens"]].concat());
-    for measured in [&tokens, &both] {
-        expect_figures(measured, &["deliveries_per_second", "plain_deliveries_per_second"]);
-        expect_figures(measured, &["of_plain", "of_plain_by_cpu", "broker_cpus"]);
+    let flags = ["fan-out", "--subscribers", "3", "--window", "100"];
+    let tokens = run_bench(&[&flags, &SHORT_RUN[..], &["--tokens"]].concat());
+    let both = run_bench(&[&flags, &SHORT_RUN[..], &["--tls", "--tokens"]].concat());
+    for report in [&tokens, &both] {
+        expect_figures(report, &["deliveries_per_second", "plain_deliveries_per_second"]);
+        expect_figures(report, &["of_plain", "of_plain_by_cpu", "broker_cpus"]);
     }
     expect_figures(&both, &["aes_mb_per_second", "of_limit", "of_limit_by_cpu"]);
-    assert!(tokens["of_limit"].is_null(), "nothing is encrypted: {tokens}");
+    assert!(tokens["of_limit"].is_null(), "no limit without encryption: {tokens}");
 }
 
 #[test]
 fn latency_reports_quantiles() {
-    let few = ["latency", "--rate", "100", "--subscribers", "2"];
-    let measured = run_bench(&[&few, &SHORT_RUN[..], &MEMORY_SYNC].concat());
-    expect_figures(&measured, &["p50_us", "p99_us", "p999_us", "max_us"]);
-    expect_figures(&measured, &["broker_cpu_us_per_delivery", "broker_peak_mib"]);
+    let flags = ["latency", "--rate", "100", "--subscribers", "2"];
+    let report = run_bench(&[&flags, &SHORT_RUN[..], &MEMORY_SYNC].concat());
+    expect_figures(&report, &["p50_us", "p99_us", "p999_us", "max_us"]);
+    expect_figures(&report, &["broker_cpu_us_per_delivery", "broker_peak_mib"]);
 }
 
 #[test]
 fn idle_reports_memory_and_delivery_time() {
-    let few = ["idle", "--subscribers", "20", "--events", "2"];
+    let flags = ["idle", "--subscribers", "20", "--events", "2"];
     for guard in [&[][..], &["--tls"], &["--tokens"]] {
-        let measured = run_bench(&[&few, &MEMORY_SYNC[..], guard].concat());
-        expect_figures(&measured, &["kib_per_subscriber", "to_all_ms", "broker_cpu_ms_per_event"]);
-        assert_eq!(measured["tls"], guard.contains(&"--tls"));
+        let report = run_bench(&[&flags, &MEMORY_SYNC[..], guard].concat());
+        expect_figures(&report, &["kib_per_subscriber", "to_all_ms", "broker_cpu_ms_per_event"]);
+        assert_eq!(report["tls"], guard.contains(&"--tls"));
     }
 }
 
 #[test]
 fn publish_counts_confirmations() {
-    let few = ["publish", "--publishers", "2", "--window", "100"];
-    let measured = run_bench(&[&few, &SHORT_RUN[..], &MEMORY_SYNC].concat());
-    expect_figures(&measured, &["confirmed_per_second", "broker_cpu_us_per_1000_publishes"]);
-    assert!(measured["bare_loop_per_second"].is_null(), "nothing is synced: {measured}");
+    let flags = ["publish", "--publishers", "2", "--window", "100"];
+    let report = run_bench(&[&flags, &SHORT_RUN[..], &MEMORY_SYNC].concat());
+    expect_figures(&report, &["confirmed_per_second", "broker_cpu_us_per_1000_publishes"]);
+    assert!(report["bare_loop_per_second"].is_null(), "no bare loop without syncs: {report}");
 }
 
 #[test]
 fn queue_acknowledges_every_task_once() {
-    let few = ["queue", "--workers", "3", "--keys", "50", "--credit", "10", "--window", "200"];
-    let durable = run_bench(&[&few, &SHORT_RUN[..]].concat());
-    let bare = run_bench(&[&few, &SHORT_RUN[..], &MEMORY_SYNC, &["--size", "33"]].concat());
-    for measured in [&durable, &bare] {
-        expect_figures(measured, &["tasks_per_second", "broker_cpu_us_per_task"]);
-        expect_figures(measured, &COST_KEYS);
-        assert!(measured["tasks_acked_once"]["p50"].as_f64().unwrap() > 0.0, "{measured}");
-        assert_eq!((&measured["workers"], &measured["keys"]), (&3.into(), &50.into()));
+    let flags = ["queue", "--workers", "3", "--keys", "50", "--credit", "10", "--window", "200"];
+    let durable = run_bench(&[&flags, &SHORT_RUN[..]].concat());
+    let bare = run_bench(&[&flags, &SHORT_RUN[..], &MEMORY_SYNC, &["--size", "33"]].concat());
+    for report in [&durable, &bare] {
+        expect_figures(report, &["tasks_per_second", "broker_cpu_us_per_task"]);
+        expect_figures(report, &COST_KEYS);
+        assert!(report["tasks_acked_once"]["p50"].as_f64().unwrap() > 0.0, "{report}");
+        assert_eq!((&report["workers"], &report["keys"]), (&3.into(), &50.into()));
     }
 }
 
 #[test]
 fn a_task_too_short_for_a_url_is_rejected() {
     let folder = TempDir::new().unwrap();
-    let ended = run_tidings(folder.path(), &["bench", "queue", "--size", "32"]).expect_code(1);
-    assert!(ended.stderr().contains("a URL of at least 33 bytes"), "{}", ended.stderr());
+    let output = run_tidings(folder.path(), &["bench", "queue", "--size", "32"]).expect_code(1);
+    assert!(output.stderr().contains("a URL of at least 33 bytes"), "{}", output.stderr());
 }
 
 #[test]
 fn frontier_reports_the_cost_of_waiting_urls_and_of_a_restart() {
-    let measured = run_bench(&["frontier", "--urls", "2000", "--hosts", "100", "--links", "100"]);
-    assert_eq!((&measured["bench"], &measured["urls"]), (&"frontier".into(), &2000.into()));
+    let report = run_bench(&["frontier", "--urls", "2000", "--hosts", "100", "--links", "100"]);
+    assert_eq!((&report["bench"], &report["urls"]), (&"frontier".into(), &2000.into()));
     let figures =
         ["links_per_second", "release_p99_ms", "broker_us_per_link", "broker_mib", "restart_s"];
-    expect_figures(&measured, &figures);
+    expect_figures(&report, &figures);
 }
 
 #[test]
 fn frontier_respects_its_link_rate() {
-    let few = ["--urls", "20000", "--hosts", "100", "--links", "100", "--rate", "20000"];
-    let measured = run_bench(&[&["frontier"], &few[..]].concat());
-    let rate = measured["links_per_second"]["p50"].as_f64().unwrap();
-    // The first page of links is there at the beginning.
-    assert!(rate < 20_500.0, "{measured}");
+    let flags = ["--urls", "20000", "--hosts", "100", "--links", "100", "--rate", "20000"];
+    let report = run_bench(&[&["frontier"], &flags[..]].concat());
+    let rate = report["links_per_second"]["p50"].as_f64().unwrap();
+    // The first page of links exists at the start.
+    assert!(rate < 20_500.0, "{report}");
 }
 
 #[test]
 fn replay_reads_retained_events() {
-    let few = ["replay", "--events", "2000", "--runs", "2"];
-    let measured = run_bench(&[&few, &MEMORY_SYNC[..]].concat());
-    expect_figures(&measured, &["replayed_per_second", "broker_peak_mib"]);
+    let flags = ["replay", "--events", "2000", "--runs", "2"];
+    let report = run_bench(&[&flags, &MEMORY_SYNC[..]].concat());
+    expect_figures(&report, &["replayed_per_second", "broker_peak_mib"]);
 }
 
 #[test]
 fn connect_counts_connection_cycles() {
-    let measured = run_bench(&[&["connect"], &SHORT_RUN[..], &MEMORY_SYNC].concat());
-    expect_figures(&measured, &["cycles_per_second", "broker_cpu_us_per_1000_cycles"]);
+    let report = run_bench(&[&["connect"], &SHORT_RUN[..], &MEMORY_SYNC].concat());
+    expect_figures(&report, &["cycles_per_second", "broker_cpu_us_per_1000_cycles"]);
 }
 
 #[test]
 fn a_stalled_subscriber_misses_nothing_silently() {
-    let few = ["stalled", "--subscribers", "3", "--window", "1000", "--seconds", "1"];
-    let measured = run_bench(&[&few, &MEMORY_SYNC[..]].concat());
-    expect_figures(&measured, &["others_kept", "stalled_missed_events", "broker_grown_mib"]);
-    let end = measured["stalled_end"].as_str().unwrap();
-    assert!(["everything", "loss reported"].contains(&end), "{measured}");
+    let flags = ["stalled", "--subscribers", "3", "--window", "1000", "--seconds", "1"];
+    let report = run_bench(&[&flags, &MEMORY_SYNC[..]].concat());
+    expect_figures(&report, &["others_kept", "stalled_missed_events", "broker_grown_mib"]);
+    let end = report["stalled_end"].as_str().unwrap();
+    assert!(["everything", "loss reported"].contains(&end), "{report}");
 }
 
 #[test]
 fn a_running_broker_is_measured_from_outside() {
     let server = Server::start_broker();
     let address = server.address.to_string();
-    let few = ["fan-out", "--subscribers", "2", "--window", "100", "--broker", &address];
-    let measured = run_bench(&[&few, &SHORT_RUN[..]].concat());
-    expect_figures(&measured, &["deliveries_per_second"]);
-    assert!(measured["broker_cpus"].is_null(), "its process is not known: {measured}");
+    let flags = ["fan-out", "--subscribers", "2", "--window", "100", "--broker", &address];
+    let report = run_bench(&[&flags, &SHORT_RUN[..]].concat());
+    expect_figures(&report, &["deliveries_per_second"]);
+    assert!(report["broker_cpus"].is_null(), "the process is unknown: {report}");
 }
 
 #[test]
 fn disk_benchmarks_reject_a_memory_file_system() {
     let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
     if !mounts.contains(" /dev/shm tmpfs ") {
-        eprintln!("skipped: /dev/shm is no tmpfs here");
+        eprintln!("skipped: /dev/shm is not a tmpfs here");
         return;
     }
     let folder = TempDir::new_in("/dev/shm").unwrap();
-    let ended =
+    let output =
         run_tidings(folder.path(), &["bench", "publish", "--sync", "always"]).expect_code(1);
-    assert!(ended.stderr().contains("tmpfs"), "{}", ended.stderr());
+    assert!(output.stderr().contains("tmpfs"), "{}", output.stderr());
 }
 
 #[test]
 fn the_table_names_the_measurement() {
     let folder = TempDir::new().unwrap();
-    let few = ["bench", "fan-out", "--subscribers", "2", "--window", "100"];
-    let ended = run_tidings(folder.path(), &[&few, &SHORT_RUN[..]].concat()).expect_code(0);
-    let lines = ended.stdout();
+    let flags = ["bench", "fan-out", "--subscribers", "2", "--window", "100"];
+    let output = run_tidings(folder.path(), &[&flags, &SHORT_RUN[..]].concat()).expect_code(0);
+    let lines = output.stdout();
     assert!(
         lines[0].starts_with("fan-out, a broker of its own: 1 publisher to 2 subs"),
         "{lines:?}"

@@ -1,5 +1,5 @@
-//! `tidings config`: every mistake with its place, and what the flags come to with where each comes
-//! from.
+//! `tidings config`: reports every mistake with its position, and shows the value and the source of
+//! every flag.
 
 use std::fs;
 use std::path::Path;
@@ -8,10 +8,10 @@ use tempfile::TempDir;
 
 use crate::support::process::{Process, ProcessOutput, Server, tidings_command};
 
-/// Runs `tidings config WHAT` in a folder with this file and these variables.
+/// Runs `tidings config <arguments>` in this folder with these environment variables.
 #[track_caller]
-fn run_config(folder: &Path, words: &[&str], environment: &[(&str, &str)]) -> ProcessOutput {
-    let mut command = tidings_command(folder, [&["config"], words].concat());
+fn run_config(folder: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> ProcessOutput {
+    let mut command = tidings_command(folder, [&["config"], arguments].concat());
     command.env_remove("TIDINGS_HTTP").envs(environment.iter().copied());
     Process::start(&mut command).finish()
 }
@@ -27,10 +27,10 @@ fn every_mistake_is_reported_with_its_position() {
         ("TIDINGS_LISTN", "1"),
         ("TIDINGS_LOG", "=="),
     ];
-    let ended = run_config(folder.path(), &["check", "--config", "c.toml"], &environment);
-    let ended = ended.expect_code(2);
-    let stderr = ended.stderr();
-    for place in [
+    let output = run_config(folder.path(), &["check", "--config", "c.toml"], &environment);
+    let output = output.expect_code(2);
+    let stderr = output.stderr();
+    for position in [
         "c.toml:1:1: unknown key `lissen`",
         "c.toml:2:9: `delay`: ",
         "c.toml:4:9: `depth`: ",
@@ -40,26 +40,26 @@ fn every_mistake_is_reported_with_its_position() {
         "environment: TIDINGS_LISTN: no flag has this variable",
         "environment: TIDINGS_LOG: ",
     ] {
-        let found = stderr.lines().filter(|line| line.starts_with(place)).count();
-        assert_eq!(found, 1, "{place} in {stderr}");
+        let found = stderr.lines().filter(|line| line.starts_with(position)).count();
+        assert_eq!(found, 1, "{position} in {stderr}");
     }
     assert_eq!(stderr.lines().count(), 8, "{stderr}");
-    assert!(ended.stdout().is_empty(), "{ended:?}");
+    assert!(output.stdout().is_empty(), "{output:?}");
 }
 
 #[test]
 fn a_valid_configuration_is_reported_in_one_line() {
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("c.toml"), "delay = '2s'\n[crawl]\ndepth = 3\n").unwrap();
-    let ended = run_config(folder.path(), &["check", "--config", "c.toml"], &[]).expect_code(0);
-    assert_eq!(ended.stdout(), ["c.toml: valid for tidings up, 2 keys"]);
-    assert_eq!(ended.stderr(), "");
-    let ended = run_config(folder.path(), &["check", "topic", "create"], &[]).expect_code(0);
+    let output = run_config(folder.path(), &["check", "--config", "c.toml"], &[]).expect_code(0);
+    assert_eq!(output.stdout(), ["c.toml: valid for tidings up, 2 keys"]);
+    assert_eq!(output.stderr(), "");
+    let output = run_config(folder.path(), &["check", "topic", "create"], &[]).expect_code(0);
     let expected = "no configuration file; the environment is valid for tidings topic create";
-    assert_eq!(ended.stdout(), [expected]);
-    for wrong in [&["check", "nonsense"][..], &["show", "zmq"], &["check", "--config", "none"]] {
-        let ended = run_config(folder.path(), wrong, &[]).expect_code(2);
-        assert_eq!(ended.stderr().lines().count(), 1, "{ended:?}");
+    assert_eq!(output.stdout(), [expected]);
+    for invalid in [&["check", "nonsense"][..], &["show", "zmq"], &["check", "--config", "none"]] {
+        let output = run_config(folder.path(), invalid, &[]).expect_code(2);
+        assert_eq!(output.stderr().lines().count(), 1, "{output:?}");
     }
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing was started");
 }
@@ -71,18 +71,18 @@ fn conflicting_settings_are_reported() {
                 url = { field = 'u' }\nprefixes = ['http://a.example/']\n";
     fs::write(folder.path().join("c.toml"), hook).unwrap();
     let check = ["check", "broker", "--config", "c.toml"];
-    let ended = run_config(folder.path(), &check, &[]).expect_code(2);
-    assert!(ended.stderr().contains("HOOK_SECRET"), "{ended:?}");
-    let ended = run_config(folder.path(), &check, &[("HOOK_SECRET", "hush")]).expect_code(2);
-    let said = ended.stderr();
+    let output = run_config(folder.path(), &check, &[]).expect_code(2);
+    assert!(output.stderr().contains("HOOK_SECRET"), "{output:?}");
+    let output = run_config(folder.path(), &check, &[("HOOK_SECRET", "hush")]).expect_code(2);
+    let stderr = output.stderr();
     assert!(
-        said.contains("a secret of 4 bytes can be guessed") && !said.contains("hush"),
-        "{said}"
+        stderr.contains("a secret of 4 bytes can be guessed") && !stderr.contains("hush"),
+        "{stderr}"
     );
-    let ended =
+    let output =
         run_config(folder.path(), &check, &[("HOOK_SECRET", "hush, and let nobody hear it")])
             .expect_code(2);
-    assert!(ended.stderr().contains("--http off"), "{ended:?}");
+    assert!(output.stderr().contains("--http off"), "{output:?}");
     fs::write(folder.path().join("c.toml"), hook.replace("http = 'off'", "")).unwrap();
     run_config(folder.path(), &check, &[("HOOK_SECRET", "hush, and let nobody hear it")])
         .expect_code(0);
@@ -119,7 +119,7 @@ depth = 3
 #[test]
 fn config_show_prints_an_equivalent_file() {
     let folder = TempDir::new().unwrap();
-    // Tables of lists stand below all keys at the top.
+    // In TOML, lists of tables come after all keys of the top level.
     let file = CONFIG_FILE.replace("[up]", "[crawl]\ndepth = 3\n\n[up]");
     let file = file.rsplit_once("\n[crawl]").unwrap().0.replace("[[feed]]", "[[up.feed]]");
     let file = file.replace("[[hook]]", "[[up.hook]]");
@@ -127,8 +127,8 @@ fn config_show_prints_an_equivalent_file() {
     fs::write(folder.path().join("secret"), "hush, and let nobody hear it").unwrap();
     let environment = [("TIDINGS_LISTEN", "127.0.0.1:7"), ("TIDINGS_QUIET", "yes")];
     let show = |file: &str, environment: &[(&str, &str)]| {
-        let words = ["show", "up", "--config", file];
-        run_config(folder.path(), &words, environment).expect_code(0).stdout()
+        let arguments = ["show", "up", "--config", file];
+        run_config(folder.path(), &arguments, environment).expect_code(0).stdout()
     };
     let first = show("c.toml", &environment);
     for line in [
@@ -151,7 +151,7 @@ fn config_show_prints_an_equivalent_file() {
     }
     assert!(!first.concat().contains("hush"), "{first:#?}");
     assert!(first.iter().any(|line| line.starts_with("hook = [{ \"name\" = \"a\"")), "{first:#?}");
-    assert!(!first.concat().contains("depth"), "of another subcommand: {first:#?}");
+    assert!(!first.concat().contains("depth"), "depth belongs to another subcommand: {first:#?}");
 
     fs::write(folder.path().join("d.toml"), first.join("\n")).unwrap();
     let second = show("d.toml", &[]);
@@ -160,7 +160,7 @@ fn config_show_prints_an_equivalent_file() {
         lines.map(|line| line.split("  # ").next().unwrap().to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(values(&first), values(&second));
-    // And with that it starts.
+    // A server accepts the printed file.
     let server = Server::start_in(folder, &["up", "--config", "d.toml"], |_| ());
     server.process.signal_and_finish("TERM").expect_code(0);
 }
@@ -170,12 +170,12 @@ fn config_show_output_is_valid_for_every_subcommand() {
     let folder = TempDir::new().unwrap();
     for names in ["broker", "crawl", "sub", "watch", "topic create", "bench fan-out", "bridge zmq"]
     {
-        let words: Vec<_> = ["show"].into_iter().chain(names.split(' ')).collect();
-        let shown = run_config(folder.path(), &words, &[]).expect_code(0).stdout();
+        let arguments: Vec<_> = ["show"].into_iter().chain(names.split(' ')).collect();
+        let shown = run_config(folder.path(), &arguments, &[]).expect_code(0).stdout();
         assert!(shown.contains(&format!("[{}]", names.replace(' ', "."))), "{shown:#?}");
         fs::write(folder.path().join("c.toml"), shown.join("\n")).unwrap();
-        let words: Vec<_> =
+        let arguments: Vec<_> =
             ["check", "--config", "c.toml"].into_iter().chain(names.split(' ')).collect();
-        run_config(folder.path(), &words, &[]).expect_code(0);
+        run_config(folder.path(), &arguments, &[]).expect_code(0);
     }
 }

@@ -1,4 +1,4 @@
-//! Mistakes and questions of new users, and the messages that they get.
+//! Mistakes and questions of new users, and the messages that answer them.
 
 use crate::support::line_connection::LineConnection;
 use crate::support::process::{Server, run_at};
@@ -16,18 +16,19 @@ fn stored_events_can_be_read_without_waiting_for_more() {
     for event in ["one", "two"] {
         assert!(publisher.request(&format!("PUB t {event}")).starts_with("+OK"));
     }
-    for words in [&["--from", "first", "--count", "5"][..], &["--from", "-2"], &["--from", "1"]] {
-        let words = [&["sub", "t", "--no-follow"], words].concat();
-        assert_eq!(run_at(&server, &words).expect_code(0).stdout(), ["one", "two"]);
+    for arguments in [&["--from", "first", "--count", "5"][..], &["--from", "-2"], &["--from", "1"]]
+    {
+        let arguments = [&["sub", "t", "--no-follow"], arguments].concat();
+        assert_eq!(run_at(&server, &arguments).expect_code(0).stdout(), ["one", "two"]);
     }
     let last = run_at(&server, &["sub", "t", "--from", "last", "--no-follow"]);
     assert_eq!(last.expect_code(0).stdout(), ["two"]);
     let beyond = run_at(&server, &["sub", "t", "--from", "3", "--no-follow"]);
     assert!(beyond.expect_code(0).stdout().is_empty());
-    // A durable cursor ends there, too, and goes on from there.
+    // A durable cursor stops there as well, and continues from there.
     for expected in [&["one", "two"][..], &[]] {
-        let words = ["sub", "t", "--from", "first", "--as", "reader", "--no-follow"];
-        assert_eq!(run_at(&server, &words).expect_code(0).stdout(), expected);
+        let arguments = ["sub", "t", "--from", "first", "--as", "reader", "--no-follow"];
+        assert_eq!(run_at(&server, &arguments).expect_code(0).stdout(), expected);
     }
     run_at(&server, &["sub", "t", "--no-follow"]).expect_code(2);
 }
@@ -35,9 +36,9 @@ fn stored_events_can_be_read_without_waiting_for_more() {
 #[test]
 fn hints_are_shell_commands() {
     let server = Server::start_broker();
-    let said = run_at(&server, &["group", "show", "nix"]).expect_code(1).stderr();
-    assert!(said.contains("create it with: tidings group create nix"), "{said}");
-    assert!(!said.contains("GROUP"), "{said}");
+    let stderr = run_at(&server, &["group", "show", "nix"]).expect_code(1).stderr();
+    assert!(stderr.contains("create it with: tidings group create nix"), "{stderr}");
+    assert!(!stderr.contains("GROUP"), "{stderr}");
 }
 
 #[test]

@@ -1,5 +1,4 @@
-//! SIGHUP: the configuration is read again, and nobody who is connected notices more than what has
-//! changed.
+//! SIGHUP reloads the configuration; open connections notice only the settings that changed.
 
 use std::fs;
 use std::path::PathBuf;
@@ -28,14 +27,14 @@ impl ConfiguredServer {
         Self { server, file, connection }
     }
 
-    /// Another file, and the signal.
+    /// Writes another file and sends the signal.
     #[track_caller]
     fn change_config(&self, text: &str) {
         fs::write(&self.file, text).unwrap();
         self.server.process.signal("HUP");
     }
 
-    /// Asks again and again until the answer begins so.
+    /// Repeats the command until the response starts with this text.
     #[track_caller]
     fn wait_for_response(&mut self, command: &str, beginning: &str) {
         wait_until(&format!("{command}: {beginning}"), || {
@@ -49,27 +48,27 @@ const SCHEDULE_COMMAND: &str = "PUB new-url http://a.example/ every=1h id=1";
 #[test]
 fn reloadable_settings_change_while_connections_stay_open() {
     for subcommand in ["broker", "up"] {
-        let mut it = ConfiguredServer::start(subcommand, "log = 'info'\n");
-        it.wait_for_response(SCHEDULE_COMMAND, "+OK");
-        it.change_config("grant = ['line=prio']\nlog = 'info'\n");
-        it.wait_for_response(SCHEDULE_COMMAND, "-ERR denied");
-        let line = it.server.process.wait_for_line_with("configuration reloaded");
+        let mut configured = ConfiguredServer::start(subcommand, "log = 'info'\n");
+        configured.wait_for_response(SCHEDULE_COMMAND, "+OK");
+        configured.change_config("grant = ['line=prio']\nlog = 'info'\n");
+        configured.wait_for_response(SCHEDULE_COMMAND, "-ERR denied");
+        let line = configured.server.process.wait_for_line_with("configuration reloaded");
         assert!(line.contains(r#"["grant"]"#), "{line}");
 
-        // A mistake changes nothing, and its place is said.
-        it.change_config("grant = ['line=every']\ndelay = 'soon'\n");
-        let line = it.server.process.wait_for_line_with("configuration not reloaded");
+        // An invalid file changes nothing, and the log names its position.
+        configured.change_config("grant = ['line=every']\ndelay = 'soon'\n");
+        let line = configured.server.process.wait_for_line_with("configuration not reloaded");
         assert!(line.contains("c.toml:2:9: `delay`"), "{line}");
-        assert!(it.connection.request(SCHEDULE_COMMAND).starts_with("-ERR denied"));
+        assert!(configured.connection.request(SCHEDULE_COMMAND).starts_with("-ERR denied"));
 
-        it.change_config("log-lines = true\n\n[broker]\nthreads = 1\n[up]\nthreads = 1\n");
-        it.wait_for_response(SCHEDULE_COMMAND, "+OK");
+        configured.change_config("log-lines = true\n\n[broker]\nthreads = 1\n[up]\nthreads = 1\n");
+        configured.wait_for_response(SCHEDULE_COMMAND, "+OK");
         let at = if subcommand == "broker" { 4 } else { 6 };
-        let line = it.server.process.wait_for_line_with("takes effect at the next start");
+        let line = configured.server.process.wait_for_line_with("takes effect at the next start");
         assert!(line.contains(&format!("`threads` changed in c.toml:{at}")), "{line}");
-        it.connection.send("PING once-more\n");
-        it.server.process.wait_for_line_with("once-more");
-        it.server.process.signal_and_finish("TERM").expect_code(0);
+        configured.connection.send("PING once-more\n");
+        configured.server.process.wait_for_line_with("once-more");
+        configured.server.process.signal_and_finish("TERM").expect_code(0);
     }
 }
 
@@ -77,51 +76,53 @@ fn reloadable_settings_change_while_connections_stay_open() {
 fn delay_and_webhooks_are_reloadable() {
     const HOOK: &str = "[[hook]]\nname = 'a'\nsecret-file = 'secret'\nsignature = 'github'\n\
                         url = { field = 'u' }\nprefixes = ['http://a.example/']\n";
-    let mut it = ConfiguredServer::start("broker", "delay = '2s'\n");
-    let delay = |talk: &mut LineConnection| talk.request_lines("GROUP show crawlers").concat();
-    assert!(delay(&mut it.connection).contains("delay=2s"));
-    let secret = it.server.folder.path().join("secret");
+    let mut configured = ConfiguredServer::start("broker", "delay = '2s'\n");
+    let delay = |client: &mut LineConnection| client.request_lines("GROUP show crawlers").concat();
+    assert!(delay(&mut configured.connection).contains("delay=2s"));
+    let secret = configured.server.folder.path().join("secret");
     fs::write(secret, "0123456789abcdef0123456789abcdef").unwrap();
-    it.change_config(&format!("delay = '3s'\n{HOOK}"));
-    wait_until("the new delay", || delay(&mut it.connection).contains("delay=3s").then_some(()));
-    it.change_config(&format!("delay = '3s'\n{}", HOOK.replace("'secret'", "'none'")));
-    let line = it.server.process.wait_for_line_with("configuration not reloaded");
+    configured.change_config(&format!("delay = '3s'\n{HOOK}"));
+    wait_until("the new delay", || {
+        delay(&mut configured.connection).contains("delay=3s").then_some(())
+    });
+    configured.change_config(&format!("delay = '3s'\n{}", HOOK.replace("'secret'", "'none'")));
+    let line = configured.server.process.wait_for_line_with("configuration not reloaded");
     assert!(line.contains("none"), "{line}");
-    it.change_config("");
+    configured.change_config("");
     wait_until("the usual delay", || {
-        delay(&mut it.connection).contains("delay=default").then_some(())
+        delay(&mut configured.connection).contains("delay=default").then_some(())
     });
 }
 
 #[test]
 fn limits_change_for_open_and_new_connections() {
     const COUNTED: &str = "log = 'info'\nlimit-loopback = true\n";
-    let mut it = ConfiguredServer::start("broker", COUNTED);
-    assert!(it.connection.request("SUB a").starts_with("+OK"));
-    let address = it.server.address;
+    let mut configured = ConfiguredServer::start("broker", COUNTED);
+    assert!(configured.connection.request("SUB a").starts_with("+OK"));
+    let address = configured.server.address;
     let greeting = || LineConnection::connect(address).read_line();
     assert!(greeting().starts_with("Connected."));
     let limited = "limit = ['source.connections=1', 'source.subscriptions=1']\n";
-    it.change_config(&format!("{COUNTED}{limited}"));
-    let line = it.server.process.wait_for_line_with("configuration reloaded");
+    configured.change_config(&format!("{COUNTED}{limited}"));
+    let line = configured.server.process.wait_for_line_with("configuration reloaded");
     assert!(line.contains(r#"["limit"]"#), "{line}");
-    let refused = "-ERR limit the address 127.0.0.1 has reached its limit of 1 connections";
-    wait_until("no more connections", || greeting().starts_with(refused).then_some(()));
-    // Who is there keeps what it has, and gets no more.
-    let said = it.connection.request("SUB b");
+    let rejected = "-ERR limit the address 127.0.0.1 has reached its limit of 1 connections";
+    wait_until("no more connections", || greeting().starts_with(rejected).then_some(()));
+    // An open connection keeps what it has, but gets no more.
+    let response = configured.connection.request("SUB b");
     assert!(
-        said.starts_with(
+        response.starts_with(
             "-ERR limit the address 127.0.0.1 has reached its limit of 1 subscriptions"
         ),
-        "{said}"
+        "{response}"
     );
-    it.change_config(&format!("{COUNTED}limit = ['source.subscriptions=none']\n"));
-    it.wait_for_response("SUB b", "+OK");
-    it.change_config(&format!("{COUNTED}{limited}"));
-    wait_until("no more connections", || greeting().starts_with(refused).then_some(()));
-    // What is limited may stay so, when this machine is not counted any more.
-    it.change_config(&format!("log = 'info'\n{limited}"));
-    it.server.process.wait_for_line_with(r#"["limit-loopback"]"#);
+    configured.change_config(&format!("{COUNTED}limit = ['source.subscriptions=none']\n"));
+    configured.wait_for_response("SUB b", "+OK");
+    configured.change_config(&format!("{COUNTED}{limited}"));
+    wait_until("no more connections", || greeting().starts_with(rejected).then_some(()));
+    // The limits stay set when loopback addresses are no longer counted.
+    configured.change_config(&format!("log = 'info'\n{limited}"));
+    configured.server.process.wait_for_line_with(r#"["limit-loopback"]"#);
     assert!(greeting().starts_with("Connected."));
 }
 
@@ -131,10 +132,10 @@ fn sighup_without_a_file_keeps_connections_open() {
         let server = Server::start_with(&[subcommand], |command| {
             command.env("TIDINGS_LOG", "info");
         });
-        let mut talk = LineConnection::connect_client(server.address);
+        let mut client = LineConnection::connect_client(server.address);
         server.process.signal("HUP");
         server.process.wait_for_line_with("configuration reloaded; changed: []");
-        assert!(talk.request("PUB t x").starts_with("+OK"));
+        assert!(client.request("PUB t x").starts_with("+OK"));
         server.process.signal_and_finish("TERM").expect_code(0);
     }
 }

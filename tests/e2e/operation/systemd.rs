@@ -1,4 +1,4 @@
-//! Under a service manager: what the unit gives up, sockets that are passed, and what is said when.
+//! Service managers: the privileges of the unit, passed sockets, and notifications.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -21,10 +21,10 @@ fn the_systemd_unit_drops_unneeded_privileges() {
         .arg(packaging_file("tidings.service"))
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&checked.stdout);
-    let overall = said.lines().find(|line| line.contains("Overall exposure level")).unwrap();
+    let report = String::from_utf8_lossy(&checked.stdout);
+    let overall = report.lines().find(|line| line.contains("Overall exposure level")).unwrap();
     let level = overall.split(": ").nth(1).unwrap().split_whitespace().next().unwrap();
-    assert!(level.parse::<f64>().unwrap() <= 2.0, "{said}");
+    assert!(level.parse::<f64>().unwrap() <= 2.0, "{report}");
 }
 
 #[test]
@@ -32,10 +32,10 @@ fn systemd_and_tidings_accept_the_units() {
     let folder = TempDir::new().unwrap();
     let text = fs::read_to_string(packaging_file("tidings.service")).unwrap();
     let command = text.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
-    let words: Vec<_> = command.split_whitespace().skip(1).collect();
-    let mut help = tidings_command(folder.path(), words.iter().copied().chain(["--help"]));
+    let arguments: Vec<_> = command.split_whitespace().skip(1).collect();
+    let mut help = tidings_command(folder.path(), arguments.iter().copied().chain(["--help"]));
     Process::start(&mut help).finish().expect_code(0);
-    // With the program of which it speaks, as it is not installed here.
+    // The installed path in the unit is replaced, because nothing is installed here.
     let program = command.split_whitespace().next().unwrap();
     for unit in ["tidings.service", "tidings.socket", "tidings-http.socket"] {
         let text = fs::read_to_string(packaging_file(unit)).unwrap().replace(program, "/bin/true");
@@ -44,13 +44,13 @@ fn systemd_and_tidings_accept_the_units() {
     let units = ["tidings.service", "tidings.socket", "tidings-http.socket"];
     let mut verify = Command::new("systemd-analyze");
     verify.arg("verify").args(units.map(|unit| folder.path().join(unit)));
-    let said = verify.output().unwrap();
-    let said = String::from_utf8_lossy(&said.stderr);
-    let ours: Vec<_> = said.lines().filter(|line| line.contains("tidings")).collect();
-    assert!(ours.is_empty(), "{said}");
+    let output = verify.output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let own_lines: Vec<_> = stderr.lines().filter(|line| line.contains("tidings")).collect();
+    assert!(own_lines.is_empty(), "{stderr}");
 }
 
-/// Who looks after the program.
+/// A service manager that runs the program.
 struct ServiceManager {
     process: Process,
     sockets: Vec<SocketAddr>,
@@ -58,16 +58,17 @@ struct ServiceManager {
 
 impl ServiceManager {
     #[track_caller]
-    fn start(folder: &Path, names: &str, words: &[&str]) -> Self {
-        Self::start_at("127.0.0.1", folder, names, words)
+    fn start(folder: &Path, names: &str, arguments: &[&str]) -> Self {
+        Self::start_at("127.0.0.1", folder, names, arguments)
     }
 
     #[track_caller]
-    fn start_at(host: &str, folder: &Path, names: &str, words: &[&str]) -> Self {
-        let program = tidings_command(folder, words);
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/support/manager.py");
+    fn start_at(host: &str, folder: &Path, names: &str, arguments: &[&str]) -> Self {
+        let program = tidings_command(folder, arguments);
+        let script =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/support/service_manager.py");
         let mut python = Command::new("python3");
-        // A watchdog of a fifth of a second.
+        // The watchdog interval is a fifth of a second.
         python.arg(script).args(["200000", names]).arg(program.get_program());
         python.args(program.get_args()).current_dir(folder).env_remove("TIDINGS_HTTP");
         python.env("MANAGER_HOST", host);
@@ -86,11 +87,11 @@ fn tidings_uses_passed_sockets_and_notifies_systemd() {
     for subcommand in ["broker", "up"] {
         let folder = TempDir::new().unwrap();
         fs::write(folder.path().join("c.toml"), "log = 'info'\n").unwrap();
-        let words = [subcommand, "--config", "c.toml"];
-        let mut manager = ServiceManager::start(folder.path(), "line,http", &words);
+        let arguments = [subcommand, "--config", "c.toml"];
+        let mut manager = ServiceManager::start(folder.path(), "line,http", &arguments);
         manager.process.wait_for_line_with("READY=1");
-        let mut talk = LineConnection::connect_client(manager.sockets[0]);
-        assert!(talk.request("PUB t x").starts_with("+OK"));
+        let mut client = LineConnection::connect_client(manager.sockets[0]);
+        assert!(client.request("PUB t x").starts_with("+OK"));
         let health = format!("http://{}/health", manager.sockets[1]);
         let curl = Command::new("curl").args(["-sSf", &health]).status().unwrap();
         assert!(curl.success());
@@ -99,17 +100,17 @@ fn tidings_uses_passed_sockets_and_notifies_systemd() {
         manager.process.wait_for_line_with("RELOADING=1");
         manager.process.wait_for_line_with("MONOTONIC_USEC=");
         manager.process.wait_for_line_with("configuration reloaded");
-        assert!(talk.request("PUB t x").starts_with("+OK"));
+        assert!(client.request("PUB t x").starts_with("+OK"));
         manager.process.write("TERM\n");
         manager.process.wait_for_line_with("STOPPING=1");
         manager.process.wait_for_line_with("exit 0");
-        let said = manager.process.finish().expect_code(0).stdout();
-        let ready = said.iter().filter(|line| *line == "READY=1").count();
-        assert_eq!(ready, 2, "once at first, and once behind RELOADING: {said:#?}");
-        let at = |word: &str| said.iter().position(|line| line == word).unwrap();
+        let lines = manager.process.finish().expect_code(0).stdout();
+        let ready = lines.iter().filter(|line| *line == "READY=1").count();
+        assert_eq!(ready, 2, "one at the start and one after RELOADING: {lines:#?}");
+        let at = |word: &str| lines.iter().position(|line| line == word).unwrap();
         assert!(
             at("READY=1") < at("RELOADING=1") && at("RELOADING=1") < at("STOPPING=1"),
-            "{said:#?}"
+            "{lines:#?}"
         );
     }
 }
@@ -118,10 +119,10 @@ fn tidings_uses_passed_sockets_and_notifies_systemd() {
 fn a_passed_public_socket_is_rejected_whatever_the_flags_are() {
     for subcommand in ["broker", "up"] {
         let folder = TempDir::new().unwrap();
-        let words = [subcommand, "--listen", "127.0.0.1:0", "--http", "off"];
-        let manager = ServiceManager::start_at("0.0.0.0", folder.path(), "line", &words);
-        let said = manager.process.wait_for_line_with("is open to other machines");
-        assert!(said.contains("tidings token create"), "{said}");
+        let arguments = [subcommand, "--listen", "127.0.0.1:0", "--http", "off"];
+        let manager = ServiceManager::start_at("0.0.0.0", folder.path(), "line", &arguments);
+        let line = manager.process.wait_for_line_with("is open to other machines");
+        assert!(line.contains("tidings token create"), "{line}");
         manager.process.wait_for_line_with("exit 2");
     }
 }
@@ -129,8 +130,8 @@ fn a_passed_public_socket_is_rejected_whatever_the_flags_are() {
 #[test]
 fn one_passed_socket_is_enough_and_unknown_names_are_rejected() {
     let folder = TempDir::new().unwrap();
-    let words = ["broker", "--http", "off"];
-    let mut manager = ServiceManager::start(folder.path(), "line", &words);
+    let arguments = ["broker", "--http", "off"];
+    let mut manager = ServiceManager::start(folder.path(), "line", &arguments);
     manager.process.wait_for_line_with("READY=1");
     assert!(
         LineConnection::connect_client(manager.sockets[0]).request("PUB t x").starts_with("+OK")
@@ -138,12 +139,12 @@ fn one_passed_socket_is_enough_and_unknown_names_are_rejected() {
     manager.process.write("TERM\n");
     manager.process.wait_for_line_with("exit 0");
 
-    for (names, words, reason) in [
+    for (names, arguments, reason) in [
         ("telnet", &["broker"][..], "line or http"),
         ("line,line", &["broker"], "another passed socket has this name"),
         ("http", &["broker", "--http", "off"], "--http off"),
     ] {
-        let manager = ServiceManager::start(folder.path(), names, words);
+        let manager = ServiceManager::start(folder.path(), names, arguments);
         manager.process.wait_for_line_with(reason);
         manager.process.wait_for_line_with("exit 2");
     }

@@ -1,4 +1,4 @@
-//! `tidings up`: a line typed into netcat becomes a page fetched, stored and shown.
+//! `tidings up`: a line typed into netcat becomes a fetched, stored and shown page.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::support::origin::{Origin, Site};
 use crate::support::page_database;
 use crate::support::process::{Server, run_tidings, tidings_command};
 
-/// The promise is a second; a machine that also compiles and tests is given a little more.
+/// The documented limit is one second; a machine that also compiles and tests may take longer.
 const STOP_TIME_MAX: Duration = Duration::from_secs(3);
 
 #[test]
@@ -51,7 +51,8 @@ fn a_url_typed_into_netcat_becomes_a_stored_page() {
 
     let ended = up.process.signal_and_finish("INT").expect_code(0);
     assert!(ended.elapsed < STOP_TIME_MAX, "{:?}", ended.elapsed);
-    // Stopped, so nothing can come any more: only these pages were fetched, none that they link to.
+    // The process has ended, so the log is complete: only these pages were fetched, and none of
+    // their links.
     assert_eq!(origin.request_log().paths(), ["/p/0", "/not/there"]);
     let head = &origin.request_log().0[0].head;
     assert!(head.to_ascii_lowercase().contains("\r\nuser-agent: tidings/"), "{head}");
@@ -60,7 +61,7 @@ fn a_url_typed_into_netcat_becomes_a_stored_page() {
 #[test]
 fn a_line_without_a_scheme_is_reported_with_a_suggestion() {
     let up = Server::start_up(&[]);
-    // The subscription of `up` may begin after the first of them.
+    // The subscription of `up` may begin after the first line.
     for _ in 0..20 {
         run_nc(up.address, "example.com/x\n");
     }
@@ -73,8 +74,8 @@ fn up_prints_its_address_its_data_directory_and_a_next_command() {
     let next = up.process.wait_for_line_with("nc -N ");
     assert!(next.contains(&format!("127.0.0.1 {}", up.address.port())), "{next}");
     up.process.wait_for_line_with("tidings-data");
-    let ended = up.process.signal_and_finish("TERM").expect_code(0);
-    assert!(ended.elapsed < STOP_TIME_MAX, "{:?}", ended.elapsed);
+    let output = up.process.signal_and_finish("TERM").expect_code(0);
+    assert!(output.elapsed < STOP_TIME_MAX, "{:?}", output.elapsed);
 }
 
 #[test]
@@ -85,10 +86,10 @@ fn up_stops_promptly_with_open_requests_and_peers() {
     for host in 0..20 {
         peer.send(format!("{}\n", origin.url(host, "/bad/silent")));
     }
-    // Twenty for robots.txt, twenty that are never answered.
+    // Twenty for robots.txt, twenty that never get a response.
     origin.wait_for_hits(40);
-    let ended = up.process.signal_and_finish("INT").expect_code(0);
-    assert!(ended.elapsed < STOP_TIME_MAX, "{:?}", ended.elapsed);
+    let output = up.process.signal_and_finish("INT").expect_code(0);
+    assert!(output.elapsed < STOP_TIME_MAX, "{:?}", output.elapsed);
     peer.read_to_end();
 }
 
@@ -110,9 +111,9 @@ fn private_addresses_are_rejected_and_the_error_names_the_flag() {
 fn only_the_allowed_networks_are_fetched() {
     let origin = Origin::serve(Site { hosts: 2, ..Site::default() });
     let up = Server::start_up(&["--allow-private=127.1.0.2/32"]);
-    let (refused, fetched) = (origin.url(0, "/p/0"), origin.url(1, "/p/0"));
-    run_nc(up.address, format!("{refused}\n{fetched}\n"));
-    assert!(up.process.wait_for_line_with(&refused).contains("--allow-private"));
+    let (rejected, fetched) = (origin.url(0, "/p/0"), origin.url(1, "/p/0"));
+    run_nc(up.address, format!("{rejected}\n{fetched}\n"));
+    assert!(up.process.wait_for_line_with(&rejected).contains("--allow-private"));
     assert!(up.process.wait_for_line_with(&fetched).contains("200"));
     assert!(origin.request_log().0.iter().all(|hit| hit.host == Site::host(1)));
 }
@@ -121,16 +122,19 @@ fn only_the_allowed_networks_are_fetched() {
 fn text_that_is_not_a_url_becomes_a_dead_letter() {
     let origin = Origin::serve(Site::default());
     let up = Server::start_up(&["--allow-private"]);
-    let mut letters = LineConnection::connect_client(up.address);
-    assert!(letters.request("SUB dead-letter from=first").starts_with("+OK"));
+    let mut subscriber = LineConnection::connect_client(up.address);
+    assert!(subscriber.request("SUB dead-letter from=first").starts_with("+OK"));
     let mut peer = LineConnection::connect_peer(up.address);
     run_nc(up.address, "no url at all\n");
-    // A fine event all the same.
+    // The event itself is valid.
     assert_eq!(peer.read_line(), "no url at all");
-    let letter = letters.read_line();
-    assert!(letter.starts_with("MSG dead-letter 1 "), "{letter}");
-    assert!(letter.contains("no url at all") && letter.contains("reason"), "{letter}");
-    // The crawler goes on.
+    let dead_letter = subscriber.read_line();
+    assert!(dead_letter.starts_with("MSG dead-letter 1 "), "{dead_letter}");
+    assert!(
+        dead_letter.contains("no url at all") && dead_letter.contains("reason"),
+        "{dead_letter}"
+    );
+    // The crawler continues.
     let url = origin.url(0, "/p/0");
     run_nc(up.address, &url);
     up.process.wait_for_line_with(&url);

@@ -11,7 +11,7 @@ use crate::support::process::{Server, run_tidings};
 #[test]
 fn an_invalid_flag_is_one_line_and_exit_code_2() {
     let folder = TempDir::new().unwrap();
-    let mistakes: [&[&str]; 18] = [
+    let invalid: [&[&str]; 18] = [
         &["up", "--no-such-flag"],
         &["no-such-subcommand"],
         &["up", "--listen", "nowhere:x"],
@@ -31,11 +31,11 @@ fn an_invalid_flag_is_one_line_and_exit_code_2() {
         &["explain", "two words"],
         &["dead", "drop"],
     ];
-    for arguments in mistakes {
-        let ended = run_tidings(folder.path(), arguments);
-        assert_eq!(ended.code, Some(2), "{arguments:?}: {ended:#?}");
-        assert!(ended.stdout().is_empty(), "{arguments:?}: {ended:#?}");
-        assert_eq!(ended.stderr().lines().count(), 1, "{arguments:?}: {ended:#?}");
+    for arguments in invalid {
+        let output = run_tidings(folder.path(), arguments);
+        assert_eq!(output.code, Some(2), "{arguments:?}: {output:#?}");
+        assert!(output.stdout().is_empty(), "{arguments:?}: {output:#?}");
+        assert_eq!(output.stderr().lines().count(), 1, "{arguments:?}: {output:#?}");
     }
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was started");
 }
@@ -50,11 +50,11 @@ fn an_unknown_configuration_key_is_rejected_with_its_position() {
         ("listen = \n", "tidings.toml:1:", ""),
         ("delay = \"soon\"\n", "tidings.toml:1:", "delay"),
     ];
-    for (text, place, name) in cases {
+    for (text, position, name) in cases {
         fs::write(folder.path().join("tidings.toml"), text).unwrap();
-        let ended = run_tidings(folder.path(), &["up", "--config", "tidings.toml"]).expect_code(2);
-        let stderr = ended.stderr();
-        assert!(stderr.contains(place) && stderr.contains(name), "{text:?}: {stderr}");
+        let output = run_tidings(folder.path(), &["up", "--config", "tidings.toml"]).expect_code(2);
+        let stderr = output.stderr();
+        assert!(stderr.contains(position) && stderr.contains(name), "{text:?}: {stderr}");
         assert_eq!(stderr.lines().count(), 1, "{stderr}");
     }
 }
@@ -66,8 +66,8 @@ fn flags_override_the_environment_and_the_file() {
         let folder = TempDir::new().unwrap();
         fs::write(folder.path().join("c.toml"), file).unwrap();
         let url = origin.url(0, "/p/0");
-        let words = [&["crawl", &url, "--config", "c.toml"], flags].concat();
-        let mut command = crate::support::process::tidings_command(folder.path(), words);
+        let arguments = [&["crawl", &url, "--config", "c.toml"], flags].concat();
+        let mut command = crate::support::process::tidings_command(folder.path(), arguments);
         if let Some(value) = environment {
             command.env("TIDINGS_MAX_PAGES", value);
         }
@@ -88,29 +88,29 @@ fn the_configuration_applies_to_every_subcommand_with_the_flag() {
     let file = format!("broker = \"{}\"\nmax-pages = 3\n", server.address_text());
     fs::write(folder.path().join("c.toml"), file).unwrap();
     run_tidings(folder.path(), &["pub", "t", "x", "--config", "c.toml"]).expect_code(0);
-    let seen = run_tidings(
+    let output = run_tidings(
         folder.path(),
         &["sub", "t", "--from", "first", "--count", "1", "--config", "c.toml"],
     );
-    assert_eq!(seen.expect_code(0).stdout(), ["x"]);
+    assert_eq!(output.expect_code(0).stdout(), ["x"]);
 }
 
 #[test]
 fn help_and_version_exit_with_code_0() {
     let folder = TempDir::new().unwrap();
     for arguments in [&["--help"][..], &["crawl", "--help"], &["--version"]] {
-        let told = run_tidings(folder.path(), arguments).expect_code(0);
-        assert!(!told.stdout().is_empty() && told.stderr().is_empty(), "{told:#?}");
+        let output = run_tidings(folder.path(), arguments).expect_code(0);
+        assert!(!output.stdout().is_empty() && output.stderr().is_empty(), "{output:#?}");
     }
 }
 
 #[test]
 fn list_is_an_alias_of_ls() {
     let folder = TempDir::new().unwrap();
-    for what in ["topic", "group", "job", "dead"] {
-        let [short, long] =
-            ["ls", "list"].map(|action| run_tidings(folder.path(), &[what, action, "--help"]));
-        assert_eq!((long.code, long.stdout()), (Some(0), short.stdout()), "{what}");
+    for subcommand in ["topic", "group", "job", "dead"] {
+        let [short, long] = ["ls", "list"]
+            .map(|action| run_tidings(folder.path(), &[subcommand, action, "--help"]));
+        assert_eq!((long.code, long.stdout()), (Some(0), short.stdout()), "{subcommand}");
     }
 }
 
@@ -123,7 +123,7 @@ fn flags_without_effect_are_rejected() {
         &["crawl", "--broker", &broker, "--depth", "2"][..],
         &["crawl", "http://127.0.0.1/", "--broker", &broker, "--delay", "1s"],
     ] {
-        let ended = run_tidings(folder.path(), arguments).expect_code(2);
-        assert!(ended.stderr().contains(arguments[arguments.len() - 2]), "{}", ended.stderr());
+        let output = run_tidings(folder.path(), arguments).expect_code(2);
+        assert!(output.stderr().contains(arguments[arguments.len() - 2]), "{}", output.stderr());
     }
 }

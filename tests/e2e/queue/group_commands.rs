@@ -1,5 +1,4 @@
-//! What can be done with groups, jobs and dead letters from the command line, beyond looking at
-//! them.
+//! Commands that change groups, jobs and dead letters, and those that list or watch them.
 
 use serde_json::{Value, json};
 
@@ -8,7 +7,7 @@ use crate::support::line_connection::LineConnection;
 use crate::support::process::{Process, Server, run_at, run_json_at, tidings_command};
 use crate::support::wait::wait_until;
 
-/// A broker whose group gives up after one failure, and never rests.
+/// A broker; its group has no delay and gives up after one failure.
 #[track_caller]
 fn start_server() -> Server {
     let server = Server::start_broker();
@@ -20,12 +19,12 @@ fn start_server() -> Server {
 #[track_caller]
 fn join_worker(server: &Server, credit: u32) -> LineConnection {
     let mut worker = LineConnection::connect_client(server.address);
-    let answer = worker.request(&format!("JOIN crawlers credit={credit}"));
-    assert!(answer.starts_with("+OK"), "{answer}");
+    let response = worker.request(&format!("JOIN crawlers credit={credit}"));
+    assert!(response.starts_with("+OK"), "{response}");
     worker
 }
 
-/// The id of the task that comes next.
+/// The id of the next task.
 #[track_caller]
 fn receive_task(worker: &mut LineConnection) -> String {
     let line = worker.read_line();
@@ -35,8 +34,8 @@ fn receive_task(worker: &mut LineConnection) -> String {
 
 #[track_caller]
 fn expect_ok(worker: &mut LineConnection, command: &str) {
-    let answer = worker.request(command);
-    assert!(answer.starts_with("+OK"), "{command}: {answer}");
+    let response = worker.request(command);
+    assert!(response.starts_with("+OK"), "{command}: {response}");
 }
 
 #[track_caller]
@@ -44,7 +43,7 @@ fn publish_url(server: &Server, event: &str) {
     expect_ok(&mut LineConnection::connect_client(server.address), &format!("PUB new-url {event}"));
 }
 
-/// The entries of the group, as `tidings group tasks` has them.
+/// The entries of the group, from `tidings group tasks`.
 #[track_caller]
 fn list_tasks(server: &Server, flags: &[&str]) -> Vec<Value> {
     run_json_at(server, &[&["group", "tasks"], flags].concat())
@@ -57,7 +56,8 @@ fn a_paused_group_releases_nothing_until_it_is_resumed() {
     let mut worker = join_worker(&server, 1);
     publish_url(&server, "http://a.example/");
     wait_for_waiting_entries(&server, 1);
-    // It would have gone out with the event otherwise: there is credit, and the host is free.
+    // If the group were not paused, the entry would be released: there is credit, and the host is
+    // free.
     assert_eq!(list_tasks(&server, &["--state", "pending"]).len(), 1);
     assert_eq!(run_json_at(&server, &["group", "show"])[0]["paused"], json!("yes"));
     let listed = run_at(&server, &["group", "ls"]).expect_code(0).stdout();
@@ -75,8 +75,8 @@ fn a_group_is_purged_and_deleted() {
     run_at(&server, &["group", "purge", "crawlers"]).expect_code(0);
     assert!(list_tasks(&server, &[]).is_empty());
     run_at(&server, &["group", "create", "thumbs", "topics=file-ready", "key=none"]).expect_code(0);
-    let gone = run_at(&server, &["group", "delete", "thumbs"]).expect_code(0);
-    assert_eq!(gone.stdout(), ["deleted thumbs"]);
+    let deleted = run_at(&server, &["group", "delete", "thumbs"]).expect_code(0);
+    assert_eq!(deleted.stdout(), ["deleted thumbs"]);
     run_at(&server, &["group", "show", "thumbs"]).expect_code(1);
     run_at(&server, &["group", "delete", "crawlers"]).expect_code(1);
 }
@@ -103,15 +103,15 @@ fn entries_are_listed_with_their_states() {
     ];
     assert_eq!(listed, expected);
     let [of_job] = &list_tasks(&server, &["--job", "docs"])[..] else {
-        panic!("one is of the job")
+        panic!("expected one entry of the job")
     };
     assert_eq!((&of_job["pass"], &of_job["attempts"]), (&json!(1), &json!(1)));
     assert_eq!(list_tasks(&server, &["--key", "a.example", "--state", "processing"])[0]["prio"], 3);
 
-    let people = run_at(&server, &["group", "tasks", "--limit", "2"]).expect_code(0);
-    assert_eq!(people.stdout().len(), 3, "{people:#?}");
-    assert!(people.stdout()[1].contains(" lease "), "{people:#?}");
-    assert!(people.stderr().contains("2 of 3"), "{people:#?}");
+    let text = run_at(&server, &["group", "tasks", "--limit", "2"]).expect_code(0);
+    assert_eq!(text.stdout().len(), 3, "{text:#?}");
+    assert!(text.stdout()[1].contains(" lease "), "{text:#?}");
+    assert!(text.stderr().contains("2 of 3"), "{text:#?}");
     expect_ok(&mut worker, &format!("ACK {held}"));
 }
 
@@ -127,8 +127,8 @@ fn dead_letters_are_retried_or_dropped() {
     let dead = run_json_at(&server, &["dead", "ls"]);
     let [first, second, ..] = &dead[..] else { panic!("{dead:?}") };
     assert_eq!((dead.len(), &first["reason"]), (4, &json!("max-attempts")));
-    let people = run_at(&server, &["dead", "ls"]).expect_code(0).stdout();
-    assert!(people[1].ends_with("http://a.example/1"), "{people:#?}");
+    let text = run_at(&server, &["dead", "ls"]).expect_code(0).stdout();
+    assert!(text[1].ends_with("http://a.example/1"), "{text:#?}");
 
     let (first, second) = (first["entry"].to_string(), second["entry"].to_string());
     let dropped = run_at(&server, &["dead", "drop", &first, &second]).expect_code(0);
@@ -153,19 +153,19 @@ fn seeds_are_read_from_arguments_and_standard_input() {
     assert_eq!(added.stdout(), ["1 new, 1 known"]);
     assert_eq!(list_tasks(&server, &[])[0]["prio"], json!(-5));
 
-    let words = ["job", "add", "docs", "--broker", &server.address_text()];
-    let mut adding = Process::start(&mut tidings_command(server.folder.path(), words));
+    let arguments = ["job", "add", "docs", "--broker", &server.address_text()];
+    let mut adding = Process::start(&mut tidings_command(server.folder.path(), arguments));
     adding.write("http://a.example/2\n\nnonsense\n http://a.example/3 \r\nhttp://a.example/1");
-    let ended = adding.finish().expect_code(1);
-    assert_eq!(ended.stdout(), ["2 new, 1 known"]);
-    assert!(ended.stderr().contains("line 3 is skipped: nonsense is not a URL"), "{ended:?}");
-    assert!(ended.stderr().contains("1 line skipped"), "{ended:?}");
+    let output = adding.finish().expect_code(1);
+    assert_eq!(output.stdout(), ["2 new, 1 known"]);
+    assert!(output.stderr().contains("line 3 is skipped: nonsense is not a URL"), "{output:?}");
+    assert!(output.stderr().contains("1 line skipped"), "{output:?}");
 
     let unknown = run_at(&server, &["job", "add", "nobody", one]).expect_code(1);
     assert!(unknown.stderr().contains("nobody"), "{}", unknown.stderr());
 }
 
-/// A job of one page.
+/// Opens a job with one page.
 #[track_caller]
 fn open_one_page_job(server: &Server) {
     run_at(server, &["job", "open", "docs"]).expect_code(0);
@@ -178,22 +178,22 @@ fn job_wait_ends_with_the_pass_and_reports_its_result() {
     let server = start_server();
     let mut worker = join_worker(&server, 1);
     let wait = ["job", "wait", "docs", "--broker", &server.address_text()];
-    for (said, code, line) in [
+    for (reply, code, line) in [
         ("ACK", 0, "done: 1 page, 0 failed"),
         ("ACK outcome=failed", 1, "done: 0 pages, 1 failed"),
         ("NACK", 1, "done: 0 pages, 1 failed"),
     ] {
         open_one_page_job(&server);
-        let waiting = Process::start(&mut tidings_command(server.folder.path(), wait));
+        let waiter = Process::start(&mut tidings_command(server.folder.path(), wait));
         let task = receive_task(&mut worker);
-        let (verb, options) = said.split_once(' ').unwrap_or((said, ""));
+        let (verb, options) = reply.split_once(' ').unwrap_or((reply, ""));
         expect_ok(&mut worker, format!("{verb} {task} {options}").trim_end());
-        let ended = waiting.finish().expect_code(code);
-        assert_eq!(ended.stdout(), [line]);
-        assert!(ended.stderr().is_empty(), "{ended:?}");
-        // It is over: answered at once.
-        let told = run_at(&server, &["job", "wait", "docs", "--json"]).expect_code(code).stdout();
-        assert!(told[0].contains("\"result\":\"done\""), "{told:?}");
+        let output = waiter.finish().expect_code(code);
+        assert_eq!(output.stdout(), [line]);
+        assert!(output.stderr().is_empty(), "{output:?}");
+        // The job is done, so `wait` returns at once.
+        let json = run_at(&server, &["job", "wait", "docs", "--json"]).expect_code(code).stdout();
+        assert!(json[0].contains("\"result\":\"done\""), "{json:?}");
     }
     run_at(&server, &["job", "wait", "nobody"]).expect_code(1);
 }
@@ -202,22 +202,22 @@ fn job_wait_ends_with_the_pass_and_reports_its_result() {
 fn job_wait_fails_for_a_cancelled_job() {
     let server = start_server();
     open_one_page_job(&server);
-    let words = ["job", "wait", "docs", "--broker", &server.address_text()];
-    let waiting = Process::start(&mut tidings_command(server.folder.path(), words));
+    let arguments = ["job", "wait", "docs", "--broker", &server.address_text()];
+    let waiter = Process::start(&mut tidings_command(server.folder.path(), arguments));
     run_at(&server, &["job", "cancel", "docs"]).expect_code(0);
-    let ended = waiting.finish().expect_code(1);
-    assert_eq!(ended.stdout(), ["cancelled: 0 pages, 0 failed, 1 cancelled"]);
+    let output = waiter.finish().expect_code(1);
+    assert_eq!(output.stdout(), ["cancelled: 0 pages, 0 failed, 1 cancelled"]);
 }
 
 #[test]
 fn job_wait_can_be_interrupted() {
     let server = Server::start(&["broker", "--log-lines"]);
     run_at(&server, &["job", "open", "docs"]).expect_code(0);
-    let words = ["job", "wait", "docs", "--broker", &server.address_text()];
-    let waiting = Process::start(&mut tidings_command(server.folder.path(), words));
+    let arguments = ["job", "wait", "docs", "--broker", &server.address_text()];
+    let waiter = Process::start(&mut tidings_command(server.folder.path(), arguments));
     server.process.wait_for_line_with("JOB wait docs");
-    let ended = waiting.signal_and_finish("INT").expect_code(130);
-    assert!(ended.stderr().contains("job docs continues"), "{ended:?}");
+    let output = waiter.signal_and_finish("INT").expect_code(130);
+    assert!(output.stderr().contains("job docs continues"), "{output:?}");
     assert_eq!(run_json_at(&server, &["job", "show", "docs"])[0]["state"], json!("open"));
 }
 
@@ -226,8 +226,8 @@ fn job_wait_survives_a_broker_restart() {
     let server = Server::start(&["broker", "--log-lines"]);
     let address = server.address_text();
     open_one_page_job(&server);
-    let words = ["job", "wait", "docs", "--broker", &address];
-    let waiting = Process::start(&mut tidings_command(server.folder.path(), words));
+    let arguments = ["job", "wait", "docs", "--broker", &address];
+    let waiter = Process::start(&mut tidings_command(server.folder.path(), arguments));
     server.process.wait_for_line_with("JOB wait docs");
     let Server { process, folder, address: same } = server;
     process.signal_and_finish("KILL");
@@ -238,7 +238,7 @@ fn job_wait_survives_a_broker_restart() {
     assert!(worker.request("JOIN crawlers credit=1").starts_with("+OK"));
     let task = receive_task(&mut worker);
     expect_ok(&mut worker, &format!("ACK {task}"));
-    assert_eq!(waiting.finish().expect_code(0).stdout(), ["done: 1 page, 0 failed"]);
+    assert_eq!(waiter.finish().expect_code(0).stdout(), ["done: 1 page, 0 failed"]);
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn a_job_is_paused_resumed_and_deleted() {
     assert_eq!(paused.stdout(), ["docs: pass 1, paused"]);
     run_at(&server, &["job", "add", "docs", "http://a.example/"]).expect_code(0);
     let mut worker = join_worker(&server, 1);
-    // What is not of the job passes it.
+    // Entries outside of the job are not held back.
     publish_url(&server, "http://a.example/other");
     let other = receive_task(&mut worker);
     expect_ok(&mut worker, &format!("ACK {other}"));
@@ -267,10 +267,10 @@ fn a_job_is_paused_resumed_and_deleted() {
     run_at(&server, &["job", "show", "docs"]).expect_code(1);
 }
 
-/// Begins something that takes its time.
+/// Starts a command that keeps running.
 #[track_caller]
-fn start_command(server: &Server, words: &[&str]) -> Process {
-    let mut command = tidings_command(server.folder.path(), words);
+fn start_command(server: &Server, arguments: &[&str]) -> Process {
+    let mut command = tidings_command(server.folder.path(), arguments);
     Process::start(command.args(["--broker", &server.address_text()]))
 }
 
@@ -280,23 +280,26 @@ fn job_watch_shows_progress_and_result() {
     let mut worker = join_worker(&server, 1);
     run_at(&server, &["job", "open", "docs"]).expect_code(0);
     let watch = ["job", "watch", "docs", "--every", "100ms"];
-    let people = start_command(&server, &watch);
-    let programs = start_command(&server, &[&watch[..], &["--json"]].concat());
-    people.wait_for_line_with("0 completed, 0 waiting, 0 processing, 0 failed, 0.0 pages/s");
-    programs.wait_for_line_with("\"state\":\"open\"");
+    let text_watch = start_command(&server, &watch);
+    let json_watch = start_command(&server, &[&watch[..], &["--json"]].concat());
+    text_watch.wait_for_line_with("0 completed, 0 waiting, 0 processing, 0 failed, 0.0 pages/s");
+    json_watch.wait_for_line_with("\"state\":\"open\"");
     run_at(&server, &["job", "add", "docs", "http://a.example/1"]).expect_code(0);
     let task = receive_task(&mut worker);
-    people.wait_for_line_with("1 processing");
+    text_watch.wait_for_line_with("1 processing");
     expect_ok(&mut worker, &format!("ACK {task}"));
-    people.wait_for_line_with("1 completed");
+    text_watch.wait_for_line_with("1 completed");
     run_at(&server, &["job", "close", "docs"]).expect_code(0);
-    assert_eq!(people.finish().expect_code(0).stdout().pop().unwrap(), "done: 1 page, 0 failed");
-    let lines = programs.finish().expect_code(0).stdout();
+    assert_eq!(
+        text_watch.finish().expect_code(0).stdout().pop().unwrap(),
+        "done: 1 page, 0 failed"
+    );
+    let lines = json_watch.finish().expect_code(0).stdout();
     let lines: Vec<Value> = lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert!(lines.iter().all(|line| line["job"] == "docs"), "{lines:#?}");
     assert_eq!(lines[0]["rate"], json!(0.0));
     assert_eq!(lines.last().unwrap()["result"], json!("done"));
-    // Every line says something new.
+    // Each line differs from the one before.
     assert!(lines.windows(2).all(|two| two[0] != two[1]), "{lines:#?}");
     let over = run_at(&server, &["job", "watch", "docs"]).expect_code(0);
     assert_eq!(over.stdout(), ["done: 1 page, 0 failed"]);
@@ -308,28 +311,28 @@ fn job_watch_shows_progress_and_result() {
 fn group_watch_shows_counts_until_interrupted() {
     let server = start_server();
     let watch = ["group", "watch", "--every", "100ms"];
-    let people = start_command(&server, &watch);
-    let programs = start_command(&server, &[&watch[..], &["--json"]].concat());
-    people.wait_for_line_with(
+    let text_watch = start_command(&server, &watch);
+    let json_watch = start_command(&server, &[&watch[..], &["--json"]].concat());
+    text_watch.wait_for_line_with(
         "0 members, 0 waiting, 0 processing, 0 completed, 0 failed, 0 dead, 0.0/s",
     );
-    programs.wait_for_line_with("\"waiting\":0");
+    json_watch.wait_for_line_with("\"waiting\":0");
     publish_url(&server, "http://a.example/1");
-    people.wait_for_line_with("0 members, 1 waiting, ");
-    programs.wait_for_line_with("\"waiting\":1");
+    text_watch.wait_for_line_with("0 members, 1 waiting, ");
+    json_watch.wait_for_line_with("\"waiting\":1");
     let mut worker = join_worker(&server, 1);
     let task = receive_task(&mut worker);
-    people.wait_for_line_with("1 members, 0 waiting, 1 processing, ");
+    text_watch.wait_for_line_with("1 members, 0 waiting, 1 processing, ");
     expect_ok(&mut worker, &format!("ACK {task}"));
-    programs.wait_for_line_with("\"completed\":1");
-    people.signal_and_finish("INT").expect_code(0);
-    programs.signal_and_finish("TERM").expect_code(0);
+    json_watch.wait_for_line_with("\"completed\":1");
+    text_watch.signal_and_finish("INT").expect_code(0);
+    json_watch.signal_and_finish("TERM").expect_code(0);
     run_at(&server, &["group", "create", "team", "topics=work"]).expect_code(0);
     let watching = start_command(&server, &["group", "watch", "team"]);
     watching.wait_for_line_with("0 members");
     run_at(&server, &["group", "delete", "team"]).expect_code(0);
-    let ended = watching.finish().expect_code(1);
-    assert!(ended.stderr().contains("no group team"), "{}", ended.stderr());
+    let output = watching.finish().expect_code(1);
+    assert!(output.stderr().contains("no group team"), "{}", output.stderr());
 }
 
 #[test]
@@ -343,16 +346,16 @@ fn schedules_are_listed_by_next_due_time() {
     }
     publish_url(&server, "http://b.example/ every=06:00");
     receive_task(&mut worker);
-    let people =
+    let text =
         run_at(&server, &["group", "schedules", "--key", "a.example"]).expect_code(0).stdout();
-    assert!(people[0].starts_with("NEXT "), "{people:#?}");
-    let row: Vec<_> = people[1].split_whitespace().collect();
+    assert!(text[0].starts_with("NEXT "), "{text:#?}");
+    let row: Vec<_> = text[1].split_whitespace().collect();
     assert_eq!(row, ["in", "59", "min", "1h", "a.example", "3", "-", "http://a.example/2"]);
-    assert!(people[2].ends_with(" http://a.example/1"), "{people:#?}");
+    assert!(text[2].ends_with(" http://a.example/1"), "{text:#?}");
     let all = run_json_at(&server, &["group", "schedules"]);
     let daily = all.iter().find(|one| one["url"] == "http://b.example/").unwrap();
     assert_eq!((&daily["every"], all.len()), (&json!("06:00"), 3));
-    assert_eq!(daily["entry"], 3, "it is just being looked at");
+    assert_eq!(daily["entry"], 3, "its URL is being fetched");
     let some = run_at(&server, &["group", "schedules", "--limit", "1"]).expect_code(0);
     assert!(some.stderr().contains("1 of 3"), "{some:?}");
     publish_url(&server, "http://a.example/1 every=0");
@@ -370,8 +373,8 @@ fn keys_are_listed_by_remaining_time() {
     for event in ["http://a.example/1", "http://b.example/1", "http://b.example/2 job=docs"] {
         publish_url(&server, event);
     }
-    let people = run_at(&server, &["group", "keys"]).expect_code(0).stdout();
-    let rows: Vec<Vec<_>> = people.iter().map(|line| line.split_whitespace().collect()).collect();
+    let text = run_at(&server, &["group", "keys"]).expect_code(0).stdout();
+    let rows: Vec<Vec<_>> = text.iter().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(rows[0], ["KEY", "WAITING", "PROCESSING", "LEFT"]);
     assert_eq!(rows[1], ["b.example", "2", "0", "1m", "00s"]);
     assert_eq!(rows[2], ["a.example", "1", "0", "0", "ms"]);

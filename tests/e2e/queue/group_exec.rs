@@ -1,4 +1,5 @@
-//! `tidings sub --exec` and `--group`: a program for each event, everybody's or those of a group.
+//! `tidings sub --exec` runs a program for each event of a topic, or with `--group` for each task
+//! of a group.
 
 use std::fs;
 use std::io::Write;
@@ -13,30 +14,30 @@ use crate::support::process::{
 };
 use crate::support::wait::wait_until;
 
-/// Begins a `tidings sub` with these words.
+/// Starts `tidings sub` with these arguments.
 #[track_caller]
-fn start_sub(server: &Server, words: &[&str]) -> Process {
-    // The program stands last, so the broker does not.
+fn start_sub(server: &Server, arguments: &[&str]) -> Process {
+    // The program comes last, so `--broker` comes first.
     let mut command =
         tidings_command(server.folder.path(), ["sub", "--broker", &server.address_text()]);
-    Process::start(command.args(words))
+    Process::start(command.args(arguments))
 }
 
-/// Begins one that works for the group `team` and runs this script for each event.
+/// Starts a worker of the group `team` that runs this script for each event.
 #[track_caller]
 fn start_exec_worker(server: &Server, flags: &[&str], script: &str) -> Process {
-    let words = ["work", "--group", "team"];
-    start_sub(server, &[&words[..], flags, &["--exec", "sh", "-c", script]].concat())
+    let arguments = ["work", "--group", "team"];
+    start_sub(server, &[&arguments[..], flags, &["--exec", "sh", "-c", script]].concat())
 }
 
 #[track_caller]
 fn publish(server: &Server, event: &str) {
-    let answer =
+    let response =
         LineConnection::connect_client(server.address).request(&format!("PUB work {event}"));
-    assert!(answer.starts_with("+OK"), "{answer}");
+    assert!(response.starts_with("+OK"), "{response}");
 }
 
-/// The group, when it has come to that.
+/// Waits until a number of the group has this value, and returns the group.
 #[track_caller]
 fn wait_for_group(server: &Server, key: &str, value: u64) -> Value {
     wait_until(&format!("{key} to be {value}"), || {
@@ -46,7 +47,7 @@ fn wait_for_group(server: &Server, key: &str, value: u64) -> Value {
     })
 }
 
-/// A pipe: who reads it waits until somebody writes.
+/// Creates a named pipe: opening it for reading blocks until a writer opens it.
 #[track_caller]
 fn make_pipe(server: &Server, event: &str) -> PathBuf {
     let path = server.folder.path().join(format!("pipe-{event}"));
@@ -54,7 +55,7 @@ fn make_pipe(server: &Server, event: &str) -> PathBuf {
     path
 }
 
-/// Tells that it has begun, waits for the pipe of its event, and tells that it ends.
+/// Prints that it has begun, waits for the pipe of its event, and prints that it ends.
 const WAIT_SCRIPT: &str =
     "echo begun $EVENT_PAYLOAD; cat pipe-$EVENT_PAYLOAD >/dev/null; echo ended $EVENT_PAYLOAD";
 
@@ -70,34 +71,34 @@ fn exec_runs_a_program_for_each_event_in_order() {
         publish(&server, event);
     }
     let script = r#"printf '%s|%s|%s|%s\n' "$EVENT_SEQ" "$EVENT_TOPIC" "$EVENT_URL" "$EVENT_PAYLOAD"; test $EVENT_SEQ != 2"#;
-    let words =
+    let arguments =
         ["work", "--from", "first", "--as", "me", "--count", "3", "--exec", "sh", "-c", script];
-    let ended = start_sub(&server, &words).finish().expect_code(1);
+    let output = start_sub(&server, &arguments).finish().expect_code(1);
     let expected: Vec<_> = [(1, "/srv/a.pdf"), (2, "http://a.example/?a=$(touch%20x)&b"), (3, "")]
         .iter()
         .map(|(seq, url)| format!("{seq}|work|{url}|{}", events[seq - 1]))
         .collect();
-    assert_eq!(ended.stdout(), expected);
+    assert_eq!(output.stdout(), expected);
     let note = format!("event 2 of work: exit_code_1: {}", events[1]);
-    assert!(ended.stderr().contains(&note), "{}", ended.stderr());
-    assert!(!server.folder.path().join("x").exists(), "no shell has looked at it");
-    // The cursor is behind all three.
+    assert!(output.stderr().contains(&note), "{}", output.stderr());
+    assert!(!server.folder.path().join("x").exists(), "a shell evaluated the payload");
+    // The cursor is after all three events.
     publish(&server, "another");
-    let words = ["work", "--as", "me", "--count", "1", "--exec", "sh", "-c", "echo $EVENT_SEQ"];
-    assert_eq!(start_sub(&server, &words).finish().expect_code(0).stdout(), ["4"]);
+    let arguments = ["work", "--as", "me", "--count", "1", "--exec", "sh", "-c", "echo $EVENT_SEQ"];
+    assert_eq!(start_sub(&server, &arguments).finish().expect_code(0).stdout(), ["4"]);
 }
 
 #[test]
 fn a_missing_program_is_reported() {
     let server = Server::start_broker();
     publish(&server, "x");
-    let words = ["work", "--from", "first", "--exec", "./nothing"];
-    let ended = start_sub(&server, &words).finish().expect_code(1);
-    assert!(ended.stderr().contains("cannot run ./nothing: No such file"), "{ended:?}");
-    let ended = start_sub(&server, &["work", "--group", "team", "--exec", "./nothing"]).finish();
-    let ended = ended.expect_code(1);
-    assert!(ended.stderr().contains("cannot run ./nothing: No such file"), "{ended:?}");
-    // The event is handed back, and nothing is counted.
+    let arguments = ["work", "--from", "first", "--exec", "./nothing"];
+    let output = start_sub(&server, &arguments).finish().expect_code(1);
+    assert!(output.stderr().contains("cannot run ./nothing: No such file"), "{output:?}");
+    let output = start_sub(&server, &["work", "--group", "team", "--exec", "./nothing"]).finish();
+    let output = output.expect_code(1);
+    assert!(output.stderr().contains("cannot run ./nothing: No such file"), "{output:?}");
+    // The event is returned, and no attempt is counted.
     wait_for_group(&server, "members", 0);
     let tasks = run_json_at(&server, &["group", "tasks", "team"]);
     assert_eq!((&tasks[0]["attempts"], tasks.len()), (&json!(0), 1), "{tasks:?}");
@@ -114,9 +115,9 @@ fn members_of_a_group_share_its_events() {
         publish(&server, event);
     }
     wait_for_group(&server, "completed", 50);
-    let ended: Vec<ProcessOutput> =
+    let outputs: Vec<ProcessOutput> =
         members.into_iter().map(|member| member.signal_and_finish("INT").expect_code(0)).collect();
-    let printed: Vec<Value> = ended
+    let printed: Vec<Value> = outputs
         .iter()
         .flat_map(ProcessOutput::stdout)
         .map(|line| serde_json::from_str(&line).unwrap())
@@ -125,10 +126,10 @@ fn members_of_a_group_share_its_events() {
         printed.iter().map(|event| event["payload"].as_str().unwrap()).collect();
     let number = |payload: &&str| payload.rsplit('=').next().unwrap().parse::<u32>().unwrap();
     payloads.sort_unstable_by_key(number);
-    assert_eq!(payloads, events, "each once");
+    assert_eq!(payloads, events, "each event is processed once");
     let first = printed.iter().find(|event| event["target"] == "/file/7").unwrap();
     assert_eq!((&first["group"], &first["attributes"]["size"]), (&json!("team"), &json!("7")));
-    // It was made for that.
+    // `sub` created the group for this topic.
     let shown = &run_json_at(&server, &["group", "show", "team"])[0];
     assert_eq!((&shown["topics"], &shown["key"]), (&json!("work"), &json!("none")));
 }
@@ -160,9 +161,9 @@ fn a_busy_member_leaves_events_to_the_other() {
 #[test]
 fn failed_events_are_retried_and_become_dead_letters() {
     let server = Server::start_broker();
-    let words =
+    let arguments =
         ["group", "create", "team", "topics=work", "key=none", "max-attempts=2", "backoff=0"];
-    run_at(&server, &words).expect_code(0);
+    run_at(&server, &arguments).expect_code(0);
     let script = r#"echo "$EVENT_GROUP $EVENT_PAYLOAD"; test "$EVENT_PAYLOAD" = good || exit 3"#;
     let worker = start_exec_worker(&server, &["--jobs", "4"], script);
     publish(&server, "good");
@@ -172,48 +173,55 @@ fn failed_events_are_retried_and_become_dead_letters() {
     let dead = run_json_at(&server, &["dead", "ls", "--group", "team"]);
     let last = json!("exit_code_3:_team_bad");
     assert_eq!((&dead[0]["text"], &dead[0]["last"]), (&json!("bad"), &last));
-    let ended = worker.signal_and_finish("TERM").expect_code(0);
-    let mut printed = ended.stdout();
+    let output = worker.signal_and_finish("TERM").expect_code(0);
+    let mut printed = output.stdout();
     printed.sort();
     assert_eq!(printed, ["team bad", "team bad", "team good"]);
-    assert_eq!(ended.stderr().matches(": exit_code_3: bad").count(), 2, "{}", ended.stderr());
+    assert_eq!(output.stderr().matches(": exit_code_3: bad").count(), 2, "{}", output.stderr());
 }
 
 #[test]
 fn a_dead_letter_quotes_program_output_safely() {
     let server = Server::start_broker();
-    let words = ["group", "create", "team", "topics=work", "key=none", "max-attempts=1"];
-    run_at(&server, &words).expect_code(0);
+    let arguments = ["group", "create", "team", "topics=work", "key=none", "max-attempts=1"];
+    run_at(&server, &arguments).expect_code(0);
     let script = r"seq 10000; printf 'it said\nPUB work forged reason=none \033[2J\n' >&2; exit 7";
     let _worker = start_exec_worker(&server, &[], script);
     publish(&server, "/bad size=1");
     wait_for_group(&server, "dead", 1);
-    let mut talk = LineConnection::connect_client(server.address);
-    talk.send("SUB dead-letter from=first\n");
-    assert!(talk.read_line().starts_with("+OK"));
-    let letter = talk.read_line();
-    let last = value(&letter, "last");
-    assert!(last.starts_with("exit_code_7:_"), "{letter}");
-    // Of either stream the end is there.
-    assert!(last.contains("9999_10000"), "{letter}");
-    assert!(last.contains("it_said_PUB_work_forged_reason=none_\\u{1b}[2J"), "{letter}");
-    assert!(value(&letter, "reason") == "max-attempts" && letter.chars().all(|c| !c.is_control()));
-    assert_eq!(run_json_at(&server, &["group", "tasks", "team"]).len(), 1, "nothing was forged");
+    let mut client = LineConnection::connect_client(server.address);
+    client.send("SUB dead-letter from=first\n");
+    assert!(client.read_line().starts_with("+OK"));
+    let dead_letter = client.read_line();
+    let last = value(&dead_letter, "last");
+    assert!(last.starts_with("exit_code_7:_"), "{dead_letter}");
+    // The end of both streams is included.
+    assert!(last.contains("9999_10000"), "{dead_letter}");
+    assert!(last.contains("it_said_PUB_work_forged_reason=none_\\u{1b}[2J"), "{dead_letter}");
+    assert!(
+        value(&dead_letter, "reason") == "max-attempts"
+            && dead_letter.chars().all(|c| !c.is_control())
+    );
+    assert_eq!(
+        run_json_at(&server, &["group", "tasks", "team"]).len(),
+        1,
+        "program output was published"
+    );
 }
 
 #[test]
 fn a_timeout_kills_the_program_and_its_children() {
     let server = Server::start_broker();
     let pipe = make_pipe(&server, "it");
-    let words = ["group", "create", "team", "topics=work", "key=none", "max-attempts=1"];
-    run_at(&server, &words).expect_code(0);
+    let arguments = ["group", "create", "team", "topics=work", "key=none", "max-attempts=1"];
+    run_at(&server, &arguments).expect_code(0);
     let script = "echo begun; cat pipe-it & wait";
     let _worker = start_exec_worker(&server, &["--timeout", "300ms"], script);
     publish(&server, "it");
-    // Opened once somebody reads.
+    // Opening succeeds when the program reads.
     let mut reader = fs::OpenOptions::new().write(true).open(&pipe).unwrap();
     wait_for_group(&server, "dead", 1);
-    wait_until("the end of the reader", || reader.write_all(b"y").err());
+    wait_until("the reader to end", || reader.write_all(b"y").err());
     let dead = run_json_at(&server, &["dead", "ls", "--group", "team"]);
     assert_eq!(dead[0]["last"], json!("not_finished_within_300ms:_begun"));
 }
@@ -222,18 +230,19 @@ fn a_timeout_kills_the_program_and_its_children() {
 fn a_program_may_outlast_its_lease_and_a_broker_restart() {
     let server = Server::start_broker();
     let pipe = make_pipe(&server, "slow");
-    let words = ["group", "create", "team", "topics=work", "key=none", "lease=3s", "max-losses=1"];
-    run_at(&server, &words).expect_code(0);
+    let arguments =
+        ["group", "create", "team", "topics=work", "key=none", "lease=3s", "max-losses=1"];
+    run_at(&server, &arguments).expect_code(0);
     let worker = start_exec_worker(&server, &[], WAIT_SCRIPT);
     publish(&server, "slow");
     worker.wait_for_line_with("begun slow");
-    // Several leases.
+    // Waits for several renewals of the lease.
     let lease_of = |server: &Server| {
         run_json_at(server, &["group", "tasks", "team"])[0]["lease-ms"].as_u64().unwrap()
     };
     for _ in 0..2 {
         let mut before = lease_of(&server);
-        wait_until("the lease to begin anew", || {
+        wait_until("the lease to be renewed", || {
             let now = lease_of(&server);
             (now > std::mem::replace(&mut before, now)).then_some(())
         });
@@ -246,8 +255,8 @@ fn a_program_may_outlast_its_lease_and_a_broker_restart() {
     worker.wait_for_line_with("ended slow");
     let shown = wait_for_group(&server, "completed", 1);
     assert_eq!(shown["lost"], 0, "{shown}");
-    let ended = worker.signal_and_finish("TERM").expect_code(0);
-    assert_eq!(ended.stdout(), ["begun slow", "ended slow"], "it was run once");
+    let output = worker.signal_and_finish("TERM").expect_code(0);
+    assert_eq!(output.stdout(), ["begun slow", "ended slow"], "the program must run once");
 }
 
 #[test]
@@ -259,13 +268,13 @@ fn a_slow_reader_blocks_no_other_program_and_loses_no_task() {
         .expect_code(0);
     let mut clock = LineConnection::connect_client(server.address);
     assert!(clock.request("JOIN clock credit=1").starts_with("+OK"));
-    // More than pipes hold.
+    // More output than a pipe holds.
     let script = "test $EVENT_PAYLOAD = loud && exec seq 100000; echo $EVENT_PAYLOAD";
-    let words =
+    let arguments =
         ["sub", "--broker", &server.address_text(), "work", "--group", "team", "--jobs", "2"];
-    let words = [&words[..], &["--count", "5", "--exec", "sh", "-c", script]].concat();
-    let tidings = tidings_command(server.folder.path(), words);
-    // A reader who reads nothing until he is told to.
+    let arguments = [&arguments[..], &["--count", "5", "--exec", "sh", "-c", script]].concat();
+    let tidings = tidings_command(server.folder.path(), arguments);
+    // A reader that waits for the file `go`.
     let mut command = Command::new("sh");
     command.args(["-c", "\"$@\" | { until [ -e go ]; do sleep 0.05; done; cat; }", "sh"]);
     command.arg(tidings.get_program()).args(tidings.get_args());
@@ -274,12 +283,12 @@ fn a_slow_reader_blocks_no_other_program_and_loses_no_task() {
     for event in ["loud", "1", "2", "3", "4"] {
         publish(&server, event);
     }
-    // So long does it take until somebody else has lost a task.
-    wait_until("a lease to be over", || {
+    // A lease of another group expires, so enough time has passed.
+    wait_until("a lease to expire", || {
         let shown = &run_json_at(&server, &["group", "show", "clock"])[0];
         (shown["lost"] != 0).then_some(())
     });
-    // The quiet ones are done as far as they could print, the loud one never.
+    // The quiet programs are done, as far as they could print; the loud one is not.
     let shown = &run_json_at(&server, &["group", "show", "team"])[0];
     assert!(shown["lost"] == 0 && shown["processing"] != 0, "{shown}");
     fs::write(server.folder.path().join("go"), "").unwrap();
@@ -293,23 +302,23 @@ fn an_event_with_a_leading_dash_becomes_a_dead_letter() {
     let server = Server::start_broker();
     let group = ["group", "create", "team", "topics=work", "key=none", "max-attempts=1"];
     run_at(&server, &group).expect_code(0);
-    let words = |program: &'static [&str]| {
+    let arguments = |program: &'static [&str]| {
         [&["work", "--group", "team", "--count", "1", "--exec"][..], program].concat()
     };
     publish(&server, "--version");
-    let ended = start_sub(&server, &words(&["sort", "{}"])).finish().expect_code(0);
-    assert!(ended.stdout().is_empty(), "{:?}", ended.stdout());
+    let output = start_sub(&server, &arguments(&["sort", "{}"])).finish().expect_code(0);
+    assert!(output.stdout().is_empty(), "{:?}", output.stdout());
     let dead = &run_json_at(&server, &["dead", "ls", "--group", "team"])[0];
     let last = dead["last"].as_str().unwrap();
     assert!(last.contains("begins_with_a_dash:_write_--_before_{}"), "{dead}");
     publish(&server, "--help");
-    let ended = start_sub(&server, &words(&["echo", "--", "{}"])).finish().expect_code(0);
-    assert_eq!(ended.stdout(), ["-- --help"]);
-    // Without a group, too.
-    let words = ["work", "--from", "first", "--count", "2", "--exec", "sort", "{}"];
-    let ended = start_sub(&server, &words).finish().expect_code(1);
-    assert!(ended.stdout().is_empty(), "{:?}", ended.stdout());
-    assert!(ended.stderr().contains("event 1 of work begins with a dash"), "{}", ended.stderr());
+    let output = start_sub(&server, &arguments(&["echo", "--", "{}"])).finish().expect_code(0);
+    assert_eq!(output.stdout(), ["-- --help"]);
+    // The same applies without a group.
+    let arguments = ["work", "--from", "first", "--count", "2", "--exec", "sort", "{}"];
+    let output = start_sub(&server, &arguments).finish().expect_code(1);
+    assert!(output.stdout().is_empty(), "{:?}", output.stdout());
+    assert!(output.stderr().contains("event 1 of work begins with a dash"), "{}", output.stderr());
 }
 
 #[test]
@@ -326,12 +335,12 @@ fn a_lost_lease_kills_the_program() {
     run_at(&server, &["group", "set", "team", "lease=1m"]).expect_code(0);
     worker.signal("CONT");
     worker.wait_for_line_with("its program is killed: it");
-    // It is the only member, so it gets the event again.
+    // It is the only member, so it receives the event again.
     wait_for_group(&server, "processing", 1);
     fs::write(pipe, "").unwrap();
     wait_for_group(&server, "completed", 1);
-    let ended = worker.finish().expect_code(0);
-    assert_eq!(ended.stdout(), ["begun it", "begun it", "ended it"]);
+    let output = worker.finish().expect_code(0);
+    assert_eq!(output.stdout(), ["begun it", "begun it", "ended it"]);
 }
 
 #[test]
@@ -346,8 +355,8 @@ fn a_stopped_worker_finishes_its_programs_and_takes_no_more() {
     worker.signal("TERM");
     // Its credit is 0 from here on.
     fs::write(pipe, "").unwrap();
-    let ended = worker.finish().expect_code(0);
-    assert_eq!(ended.stdout(), ["begun first", "ended first"]);
+    let output = worker.finish().expect_code(0);
+    assert_eq!(output.stdout(), ["begun first", "ended first"]);
     let shown = wait_for_group(&server, "members", 0);
     assert_eq!((&shown["completed"], &shown["waiting"]), (&json!(1), &json!(1)), "{shown}");
     assert_eq!(run_json_at(&server, &["group", "tasks", "team"])[0]["attempts"], json!(0));
@@ -357,10 +366,10 @@ fn a_stopped_worker_finishes_its_programs_and_takes_no_more() {
 fn a_second_signal_kills_running_programs() {
     let server = Server::start_broker();
     let pipe = make_pipe(&server, "it");
-    let worker = start_exec_worker(&server, &[], "cat pipe-it; echo it has gone on");
+    let worker = start_exec_worker(&server, &[], "cat pipe-it; echo still running");
     publish(&server, "it");
     wait_for_group(&server, "processing", 1);
-    // Somebody reads.
+    // The program reads.
     let mut reader = fs::OpenOptions::new().write(true).open(&pipe).unwrap();
     worker.signal("INT");
     worker.wait_for_line_with("waiting for 1 program; ");
@@ -368,28 +377,28 @@ fn a_second_signal_kills_running_programs() {
     worker.wait_for_line_with("still there");
     worker.signal("INT");
     worker.finish().expect_code(130);
-    wait_until("the end of the reader", || reader.write_all(b"y").err());
+    wait_until("the reader to end", || reader.write_all(b"y").err());
 }
 
 #[test]
 fn a_group_must_be_fed_by_the_topic() {
     let server = Server::start_broker();
     run_at(&server, &["group", "create", "team", "topics=other"]).expect_code(0);
-    let ended = start_sub(&server, &["work", "--group", "team"]).finish().expect_code(1);
-    assert!(ended.stderr().contains("topics=other,work"), "{}", ended.stderr());
-    let words = ["work", "--group", "team", "--from", "first"];
-    start_sub(&server, &words).finish().expect_code(2);
+    let output = start_sub(&server, &["work", "--group", "team"]).finish().expect_code(1);
+    assert!(output.stderr().contains("topics=other,work"), "{}", output.stderr());
+    let arguments = ["work", "--group", "team", "--from", "first"];
+    start_sub(&server, &arguments).finish().expect_code(2);
     start_sub(&server, &["work", "--json", "--exec", "true"]).finish().expect_code(2);
     start_sub(&server, &["work", "--jobs", "2", "--exec", "true"]).finish().expect_code(2);
     start_sub(&server, &["work", "--timeout", "1s", "--exec", "true"]).finish().expect_code(2);
-    let words = ["work", "--group", "team", "--timeout", "0", "--exec", "true"];
-    start_sub(&server, &words).finish().expect_code(2);
-    for words in [&["work"][..], &["work", "--group", "team"]] {
-        let words = [words, &["--exec", "--broker", "127.0.0.1:1"]].concat();
-        let ended = start_sub(&server, &words).finish().expect_code(2);
-        assert!(ended.stderr().contains("--broker is not a program"), "{}", ended.stderr());
+    let arguments = ["work", "--group", "team", "--timeout", "0", "--exec", "true"];
+    start_sub(&server, &arguments).finish().expect_code(2);
+    for arguments in [&["work"][..], &["work", "--group", "team"]] {
+        let arguments = [arguments, &["--exec", "--broker", "127.0.0.1:1"]].concat();
+        let output = start_sub(&server, &arguments).finish().expect_code(2);
+        assert!(output.stderr().contains("--broker is not a program"), "{}", output.stderr());
     }
     start_sub(&server, &["work", "--signal", "USR1"]).finish().expect_code(2);
-    let words = ["work", "--signal", "KILL", "--pid-file", "x", "--spool", "y"];
-    start_sub(&server, &words).finish().expect_code(2);
+    let arguments = ["work", "--signal", "KILL", "--pid-file", "x", "--spool", "y"];
+    start_sub(&server, &arguments).finish().expect_code(2);
 }

@@ -1,5 +1,4 @@
-//! `tidings group`, `tidings job` and `tidings explain`: what people and scripts see of groups and
-//! jobs.
+//! The output of `tidings group`, `tidings job` and `tidings explain`, as text and as JSON.
 
 use std::fs;
 
@@ -11,11 +10,11 @@ use crate::support::nc::run_nc;
 use crate::support::process::{Process, Server, run_at, run_json_at, tidings_command};
 use crate::support::wait::wait_until;
 
-/// Waits until so many entries wait in the default group: it takes events a moment after they are
-/// confirmed.
+/// Waits until this number of entries waits in the default group; the group reads events shortly
+/// after their confirmation.
 #[track_caller]
 pub(crate) fn wait_for_waiting_entries(server: &Server, count: u64) {
-    wait_until(&format!("{count} entries that wait"), || {
+    wait_until(&format!("{count} waiting entries"), || {
         (run_json_at(server, &["group", "show"])[0]["waiting"] == count).then_some(())
     });
 }
@@ -23,9 +22,9 @@ pub(crate) fn wait_for_waiting_entries(server: &Server, count: u64) {
 #[test]
 fn groups_are_created_changed_and_shown() {
     let server = Server::start_broker();
-    let made = run_at(&server, &["group", "create", "thumbs", "topics=file-ready", "key=none"]);
-    let made = made.expect_code(0).stdout();
-    assert!(made[0].starts_with("thumbs ") && made[0].contains(" key=none "), "{made:?}");
+    let created = run_at(&server, &["group", "create", "thumbs", "topics=file-ready", "key=none"]);
+    let created = created.expect_code(0).stdout();
+    assert!(created[0].starts_with("thumbs ") && created[0].contains(" key=none "), "{created:?}");
     let again = run_at(&server, &["group", "create", "thumbs"]).expect_code(1);
     assert!(again.stderr().contains("exists"), "{}", again.stderr());
     run_at(&server, &["group", "set", "thumbs", "lease=5m", "max-attempts=7"]).expect_code(0);
@@ -40,9 +39,9 @@ fn groups_are_created_changed_and_shown() {
     ] {
         assert_eq!(shown[key], value, "{key} in {shown}");
     }
-    let people = run_at(&server, &["group", "show", "thumbs"]).expect_code(0).stdout();
-    assert_eq!(people[0], "thumbs");
-    assert!(people.contains(&"  lease         5m".to_owned()), "{people:#?}");
+    let text = run_at(&server, &["group", "show", "thumbs"]).expect_code(0).stdout();
+    assert_eq!(text[0], "thumbs");
+    assert!(text.contains(&"  lease         5m".to_owned()), "{text:#?}");
     let unknown = run_at(&server, &["group", "show", "nobody"]).expect_code(1);
     assert!(unknown.stderr().contains("no group nobody"), "{}", unknown.stderr());
 }
@@ -51,10 +50,10 @@ fn groups_are_created_changed_and_shown() {
 fn a_reply_to_a_task_of_an_unknown_group_is_stale() {
     let server = Server::start_broker();
     let lines = "PING\nACK thumbs:7.42.1\nTOUCH thumbs:7.42.1\nNACK thumbs:7.42.1\nQUIT\n";
-    let heard = run_nc(server.address, lines);
-    let refused: Vec<_> = heard.iter().filter(|line| line.starts_with("-ERR")).collect();
-    assert_eq!(refused.len(), 3, "{heard:?}");
-    for line in refused {
+    let received = run_nc(server.address, lines);
+    let rejected: Vec<_> = received.iter().filter(|line| line.starts_with("-ERR")).collect();
+    assert_eq!(rejected.len(), 3, "{received:?}");
+    for line in rejected {
         assert!(line.starts_with("-ERR stale thumbs:7.42.1 "), "{line}");
     }
 }
@@ -77,9 +76,9 @@ fn groups_are_listed_with_their_counts() {
         .collect();
     let (zero, one) = (json!(0), json!(1));
     assert_eq!(listed, [(&json!("crawlers"), &one, &one), (&json!("thumbs"), &zero, &zero)]);
-    let people = run_at(&server, &["group", "ls"]).expect_code(0).stdout();
-    assert!(people[0].starts_with("GROUP ") && people[0].ends_with(" STATE"), "{people:#?}");
-    let row: Vec<_> = people[1].split_whitespace().collect();
+    let text = run_at(&server, &["group", "ls"]).expect_code(0).stdout();
+    assert!(text[0].starts_with("GROUP ") && text[0].ends_with(" STATE"), "{text:#?}");
+    let row: Vec<_> = text[1].split_whitespace().collect();
     assert_eq!(row, ["crawlers", "1", "1", "1", "0", "0", "0", "0", "host", "new-url", "ok"]);
 }
 
@@ -115,13 +114,13 @@ fn a_job_is_opened_seeded_closed_and_cancelled() {
 #[test]
 fn a_cancelled_crawl_exits_with_code_1() {
     let server = Server::start_broker();
-    let words = ["crawl", "http://a.example/", "--broker", &server.address_text()];
-    let crawl = Process::start(&mut tidings_command(server.folder.path(), words));
+    let arguments = ["crawl", "http://a.example/", "--broker", &server.address_text()];
+    let crawl = Process::start(&mut tidings_command(server.folder.path(), arguments));
     let job = wait_until("the job", || run_json_at(&server, &["job", "ls"]).pop());
     wait_for_waiting_entries(&server, 1);
     run_at(&server, &["job", "cancel", job["job"].as_str().unwrap()]).expect_code(0);
-    let ended = crawl.finish().expect_code(1);
-    let summary = ended.stdout().pop().unwrap();
+    let output = crawl.finish().expect_code(1);
+    let summary = output.stdout().pop().unwrap();
     assert!(summary.starts_with("cancelled: 0 pages, 0 failed, 1 cancelled; "), "{summary}");
 }
 
@@ -142,8 +141,8 @@ fn explain_shows_why_a_url_waits() {
     let mut client = LineConnection::connect_client(server.address);
     client.request("PUB new-url http://a.example/1");
     wait_for_waiting_entries(&server, 1);
-    let waiting = run_at(&server, &["explain", "http://a.example/1"]).expect_code(0).stdout();
-    assert!(waiting[0].contains("queued because=no-credit"), "{waiting:?}");
+    let waiter = run_at(&server, &["explain", "http://a.example/1"]).expect_code(0).stdout();
+    assert!(waiter[0].contains("queued because=no-credit"), "{waiter:?}");
     assert!(client.request("JOIN crawlers credit=1").starts_with("+OK"));
     assert!(client.read_line().starts_with("TASK "));
     let held = run_at(&server, &["explain", " HTTP://A.example:80/1"]).expect_code(0).stdout();
@@ -152,9 +151,9 @@ fn explain_shows_why_a_url_waits() {
     assert!(host.concat().contains("in-flight"), "{host:?}");
     run_at(&server, &["group", "create", "second", "topics=more"]).expect_code(0);
     client.request("PUB more http://b.example/ after=1h");
-    let asked = ["explain", "b.example", "--group", "second"];
-    let later = wait_until("what waits there", || {
-        let later = run_at(&server, &asked);
+    let requested = ["explain", "b.example", "--group", "second"];
+    let later = wait_until("the delayed entry", || {
+        let later = run_at(&server, &requested);
         (later.code == Some(0)).then(|| later.stdout())
     });
     assert!(later[0].starts_with("http://b.example/ key=b.example delayed due-in="), "{later:?}");
@@ -180,15 +179,15 @@ fn a_renamed_group_directory_is_ignored_and_kept() {
         ("team.bak", "holds the log of group team, which is only used as "),
         ("notes", "is not a directory"),
     ] {
-        let warned = server.process.wait_for_line_with(&format!("groups/{name} {why}"));
-        assert!(warned.ends_with(": it is ignored"), "{warned}");
+        let warning = server.process.wait_for_line_with(&format!("groups/{name} {why}"));
+        assert!(warning.ends_with(": it is ignored"), "{warning}");
         run_at(&server, &["group", "show", name]).expect_code(1);
-        let refused = run_at(&server, &["group", "create", name]).expect_code(1);
-        assert!(refused.stderr().contains(&format!("something else as groups/{name}")));
+        let rejected = run_at(&server, &["group", "create", name]).expect_code(1);
+        assert!(rejected.stderr().contains(&format!("something else as groups/{name}")));
     }
     let listed = run_json_at(&server, &["group", "ls"]);
     assert_eq!(listed.iter().map(|group| &group["group"]).collect::<Vec<_>>(), [&json!("other")]);
-    // The name is free, and what was moved is as it was.
+    // The name is free, and the renamed directory is unchanged.
     run_at(&server, &["group", "create", "team"]).expect_code(0);
     run_at(&server, &["group", "delete", "team"]).expect_code(0);
     let Server { process, folder, .. } = server;

@@ -1,8 +1,8 @@
-//! Four workers on crawls of which nobody knows the size, with pages that take long: again and
-//! again all that is left of a crawl is one page that somebody is still waiting for, and nobody
-//! knows whether it links to more. The end of each is announced once, after its last page.
+//! Four workers crawl sites of unknown size with slow pages. Again and again one page is all that
+//! is left of a crawl, and it may link to more. `job-done` is published once for each crawl, after
+//! its last page.
 //!
-//! `TIDINGS_DONE_ROUNDS` and `TIDINGS_DONE_SEED` choose more of them and others.
+//! `TIDINGS_DONE_ROUNDS` and `TIDINGS_DONE_SEED` set the number of crawls and the seed.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ use crate::support::wait::wait_until;
 
 const ROUNDS: u64 = 20;
 
-/// From a single host with one page, and one below /private/, to a ring of hosts that are found one
-/// after the other.
+/// From one host with one page, and one below /private/, to a ring of hosts, each linking to
+/// the next.
 fn random_site(rng: &mut Rng) -> Site {
     Site {
         hosts: rng.u16(1..=6),
@@ -30,14 +30,14 @@ fn random_site(rng: &mut Rng) -> Site {
     }
 }
 
-/// A crawl that was announced as done: what had been asked for by then.
+/// A completed crawl, and the number of requests by then.
 struct CompletedCrawl {
     origin: Origin,
     requests_at_completion: usize,
 }
 
 impl CompletedCrawl {
-    /// Nothing came after the announcement.
+    /// Checks that no request came after `job-done`.
     #[track_caller]
     fn expect_no_further_requests(&self) {
         assert_eq!(
@@ -58,7 +58,7 @@ fn job_done_is_published_once_after_the_last_page() {
     let mut client = LineConnection::connect_client(server.address);
     let mut listener = LineConnection::connect_client(server.address);
     assert_eq!(listener.request("SUB job-done"), "+OK");
-    // Two kinds, that have nothing in common but the protocol.
+    // Two kinds of workers that share only the protocol.
     let data = [(); 2].map(|()| TempDir::new().unwrap());
     let mut workers: Vec<Process> =
         data.iter().map(|data| start_crawler(server.address, data.path())).collect();
@@ -71,7 +71,7 @@ fn job_done_is_published_once_after_the_last_page() {
     let mut before: Option<CompletedCrawl> = None;
     for round in 1..=rounds {
         let done = crawl_site(round, &random_site(&mut rng), &mut client, &mut listener);
-        // By now there was all the time in the world for a late request.
+        // A late request would have arrived during the crawl in between.
         before.replace(done).iter().for_each(CompletedCrawl::expect_no_further_requests);
     }
     let seq = rounds + 1;
@@ -79,13 +79,13 @@ fn job_done_is_published_once_after_the_last_page() {
     assert_eq!(
         listener.read_line(),
         format!("MSG job-done {seq} no-more"),
-        "each was announced once"
+        "each job-done is published once"
     );
     drop(workers);
     before.iter().for_each(CompletedCrawl::expect_no_further_requests);
 }
 
-/// Crawls a site as a job, until the announcement, and judges what had been done by then.
+/// Crawls a site as a job until `job-done`, and checks the requests up to then.
 #[track_caller]
 fn crawl_site(
     round: u64,
@@ -100,20 +100,20 @@ fn crawl_site(
         format!("JOB add {job} url={}", origin.url(0, "/p/0")),
         format!("JOB close {job}"),
     ] {
-        let answer = client.request(&command);
-        assert!(answer.starts_with("+OK"), "{command}: {answer}");
+        let response = client.request(&command);
+        assert!(response.starts_with("+OK"), "{command}: {response}");
     }
-    let announced = listener.read_line();
-    let record = origin.request_log();
-    // Each page has one below /private/ to it.
+    let done = listener.read_line();
+    let requests = origin.request_log();
+    // Each page links to one below /private/.
     let pages = 2 * usize::from(site.hosts) * usize::try_from(site.pages).unwrap();
     let counts = format!(" pass=1 result=done completed={pages} redirects=0 failed=0 ");
     let begin = format!("MSG job-done {round} {job} ");
-    assert!(announced.starts_with(&begin) && announced.contains(&counts), "{site:?}: {announced}");
-    let open: Vec<_> = record.0.iter().filter(|hit| hit.end.is_none()).collect();
+    assert!(done.starts_with(&begin) && done.contains(&counts), "{site:?}: {done}");
+    let open: Vec<_> = requests.0.iter().filter(|hit| hit.end.is_none()).collect();
     assert!(open.is_empty(), "{site:?}: {open:#?}");
-    assert_eq!(record.page_requests().count(), pages, "{site:?}");
-    record.expect_no_duplicates();
-    record.expect_polite(Duration::ZERO);
-    CompletedCrawl { origin, requests_at_completion: record.0.len() }
+    assert_eq!(requests.page_requests().count(), pages, "{site:?}");
+    requests.expect_no_duplicates();
+    requests.expect_polite(Duration::ZERO);
+    CompletedCrawl { origin, requests_at_completion: requests.0.len() }
 }

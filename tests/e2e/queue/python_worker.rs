@@ -1,6 +1,6 @@
-//! examples/worker.py, the worker that somebody would write from PROTOCOL.md: what it fetches, how
-//! politely, and what becomes of its tasks when it is stopped, killed or cut off. The origin
-//! judges, as it does for the crawler.
+//! examples/worker.py, a worker written from PROTOCOL.md alone: what it fetches, how politely, and
+//! what happens to its tasks when it is stopped, killed or disconnected. The origin checks its
+//! requests like those of the crawler.
 
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -15,8 +15,8 @@ use crate::support::process::{Process, Server};
 
 const DELAY: Duration = Duration::from_millis(100);
 
-/// Four hosts that link to each other; half of the pages are below /private/, which nobody is asked
-/// about here.
+/// Four hosts that link to each other. Half of the pages are below /private/, which no robots.txt
+/// forbids here.
 const SITE: Site = Site {
     hosts: 4,
     pages: 5,
@@ -26,11 +26,11 @@ const SITE: Site = Site {
 };
 const PAGES: usize = 4 * 5 * 2;
 
-/// A job on all of a site, at a broker whose group has this lease.
+/// A job that crawls a whole site, at a broker with this lease.
 struct PythonCrawl {
     origin: Origin,
     server: Server,
-    /// Hears of the end of jobs.
+    /// Receives `job-done`.
     job_done_subscriber: LineConnection,
 }
 
@@ -50,8 +50,8 @@ impl PythonCrawl {
             format!("PUB new-url {} job=site", origin.url(2, "/no/such/page")),
             "JOB close site".to_owned(),
         ] {
-            let answer = client.request(&command);
-            assert!(answer.starts_with("+OK"), "{command}: {answer}");
+            let response = client.request(&command);
+            assert!(response.starts_with("+OK"), "{command}: {response}");
         }
         Self { origin, server, job_done_subscriber }
     }
@@ -61,17 +61,17 @@ impl PythonCrawl {
         start_python_worker(self.server.address)
     }
 
-    /// Waits for the end of the job and judges it.
+    /// Waits until the job is done and checks it.
     #[track_caller]
     fn expect_done(mut self) {
         let done = self.job_done_subscriber.read_line();
         let counts = format!(" result=done completed={PAGES} redirects=1 failed=1 ");
         assert!(done.starts_with("MSG job-done 1 site ") && done.contains(&counts), "{done}");
-        let record = self.origin.request_log();
-        record.expect_polite(DELAY);
-        // The redirect and what is not there were asked for as well.
-        assert_eq!(record.distinct_pages().len(), PAGES + 2);
-        // The next event of the topic is this one: the end was announced once.
+        let requests = self.origin.request_log();
+        requests.expect_polite(DELAY);
+        // The redirect and the missing page were requested as well.
+        assert_eq!(requests.distinct_pages().len(), PAGES + 2);
+        // `job-done` was published once: the next event of the topic is this one.
         assert_eq!(
             LineConnection::connect_client(self.server.address).request("PUB job-done no more"),
             "+OK 2 1"
@@ -80,11 +80,11 @@ impl PythonCrawl {
     }
 }
 
-/// The example, at work for a broker.
+/// Starts the example as a worker of a broker.
 #[track_caller]
 pub(crate) fn start_python_worker(broker: SocketAddr) -> Process {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/worker.py");
-    // A shell starts programs behind `&` with SIGINT ignored, and these tests may run there.
+    // A shell starts background programs with SIGINT ignored, and it may have started these tests.
     let mut python = Command::new("env");
     python
         .args(["--default-signal=INT", "python3"])
@@ -114,7 +114,7 @@ fn two_workers_fetch_a_site_once_and_politely() {
 
 #[test]
 fn tasks_of_a_killed_worker_go_to_another() {
-    // As short as a lease can sensibly be here: the host of the lost task waits for its end.
+    // Short, because the host of the lost task waits until the lease expires.
     let crawl = PythonCrawl::start("3s");
     let first = crawl.start_worker();
     crawl.origin.wait_for_hits(PAGES / 2);
@@ -125,8 +125,7 @@ fn tasks_of_a_killed_worker_go_to_another() {
 
 #[test]
 fn a_stopped_worker_returns_its_tasks() {
-    // A lease that the test would not survive: what the other one gets was handed back, not waited
-    // for.
+    // The lease is longer than the test, so the next worker can only get tasks that were returned.
     let crawl = PythonCrawl::start("10m");
     for signal in ["TERM", "INT"] {
         let stopped = crawl.start_worker();
@@ -148,7 +147,7 @@ fn a_disconnected_worker_resumes_as_the_same_member() {
         relay.cut_all();
     }
     crawl.origin.wait_for_hits(PAGES + 2);
-    // Nothing was lost with a connection, also no answer that was on its way.
+    // No task and no response was lost with a connection.
     crawl.origin.request_log().expect_no_duplicates();
     crawl.expect_done();
 }
@@ -162,22 +161,22 @@ fn slow_servers_do_not_outlast_the_lease() {
     let mut client = LineConnection::connect_client(server.address);
     client.request("GROUP create crawlers lease=2s max-attempts=1");
     client.request("JOB open bad depth=0");
-    // A byte now and then keeps every read of a socket short; only a deadline for all of them ends
-    // it.
-    let ways = ["drip", "silent", "endless-header", "garbage", "torn", "reset", "500", "404"];
-    for way in ways {
-        client.request(&format!("PUB new-url {} job=bad", origin.url(0, &format!("/bad/{way}"))));
+    // Single bytes with pauses keep each read of a socket short; only a deadline for the whole
+    // response ends it.
+    let paths = ["drip", "silent", "endless-header", "garbage", "torn", "reset", "500", "404"];
+    for path in paths {
+        client.request(&format!("PUB new-url {} job=bad", origin.url(0, &format!("/bad/{path}"))));
     }
     client.request("JOB close bad");
     let _worker = start_python_worker(server.address);
     let done = listener.read_line();
-    assert!(done.contains(&format!(" completed=0 redirects=0 failed={} ", ways.len())), "{done}");
+    assert!(done.contains(&format!(" completed=0 redirects=0 failed={} ", paths.len())), "{done}");
     let shown = client.request("GROUP show crawlers");
     assert!(shown.contains(" lost=0 "), "{shown}");
     origin.request_log().expect_polite(Duration::ZERO);
 }
 
-/// A way to the broker that can be cut.
+/// A TCP relay to the broker that can cut its connections.
 struct TcpRelay {
     address: SocketAddr,
     /// Both sides of every connection so far.
@@ -191,7 +190,7 @@ impl TcpRelay {
         let address = listener.local_addr().unwrap();
         let streams = Arc::<Mutex<Vec<TcpStream>>>::default();
         let opened = Arc::clone(&streams);
-        // Not waited for: it ends with the test.
+        // Not joined: the thread ends with the test.
         thread::spawn(move || {
             for near in listener.incoming() {
                 let (near, far) = (near.unwrap(), TcpStream::connect(broker).unwrap());
@@ -205,7 +204,7 @@ impl TcpRelay {
         Self { address, streams }
     }
 
-    /// Ends all connections, wherever what was said on them is.
+    /// Cuts all connections, even with data in transit.
     fn cut_all(&self) {
         for stream in self.streams.lock().unwrap().drain(..) {
             let _ = stream.shutdown(Shutdown::Both);

@@ -1,4 +1,4 @@
-//! An operator retries a failed page of a finished job: the page stays a page of that job, and the
+//! An operator retries a failed page of a finished job: the page still belongs to the job, and the
 //! job counts it.
 
 use std::sync::Arc;
@@ -14,17 +14,17 @@ use crate::support::wait::wait_until;
 
 const UP_COMMAND: [&str; 4] = ["up", "--allow-private", "--delay", "10ms"];
 
-/// What the origin answers for the page `/page`.
+/// The response of the origin for `/page`.
 const PAGE_FAILS: u8 = 0;
 const PAGE_EXISTS: u8 = 1;
 const PAGE_MOVED: u8 = 2;
 
-/// The front page links to `/page`, which answers as the number says.
+/// The front page links to `/page`; the returned number selects the response for it.
 fn start_origin() -> (Origin, Arc<AtomicU8>) {
     let state = Arc::new(AtomicU8::new(PAGE_FAILS));
-    let answers = Arc::clone(&state);
+    let responses = Arc::clone(&state);
     let origin = Origin::serve_with(Site::default(), move |hit| {
-        Some(match (hit.path.as_str(), answers.load(Ordering::SeqCst)) {
+        Some(match (hit.path.as_str(), responses.load(Ordering::SeqCst)) {
             ("/robots.txt", _) => return None,
             ("/page", PAGE_FAILS) => full_response("500 Internal Server Error", "", ""),
             ("/page", PAGE_MOVED) => {
@@ -45,13 +45,13 @@ fn finish_job(origin: &Origin) -> Server {
     run_at(&server, &["job", "open", "site"]).expect_code(0);
     run_at(&server, &["job", "add", "site", &origin.url(0, "/")]).expect_code(0);
     run_at(&server, &["job", "close", "site"]).expect_code(0);
-    let ended = run_at(&server, &["job", "wait", "site"]).expect_code(1);
-    assert_eq!(ended.stdout(), ["done: 1 page, 1 failed"]);
+    let output = run_at(&server, &["job", "wait", "site"]).expect_code(1);
+    assert_eq!(output.stdout(), ["done: 1 page, 1 failed"]);
     assert_eq!(job_counts(&server), [1, 0, 1, 2]);
     server
 }
 
-/// How many URLs of the job were completed, redirected, failed and found, by `tidings job show`.
+/// How many URLs of the job are completed, redirected, failed and found, from `tidings job show`.
 #[track_caller]
 fn job_counts(server: &Server) -> [u64; 4] {
     let shown: Value = run_json_at(server, &["job", "show", "site"]).remove(0);
@@ -66,11 +66,11 @@ fn retry_dead_letters(server: &Server) {
 }
 
 #[track_caller]
-fn wait_for_counts(server: &Server, wanted: [u64; 4]) {
-    wait_until(&format!("counts {wanted:?}"), || (job_counts(server) == wanted).then_some(()));
+fn wait_for_counts(server: &Server, expected: [u64; 4]) {
+    wait_until(&format!("counts {expected:?}"), || (job_counts(server) == expected).then_some(()));
 }
 
-/// The end of the job is the only event on `job-done`.
+/// Checks that the end of the job is the only event on `job-done`.
 #[track_caller]
 fn expect_one_job_done(server: &Server) {
     let mut client = LineConnection::connect_client(server.address);
@@ -92,15 +92,15 @@ fn expect_one_job_done(server: &Server) {
 fn a_retried_page_counts_for_its_finished_job() {
     let (origin, state) = start_origin();
     let server = finish_job(&origin);
-    let mut letters = LineConnection::connect_client(server.address);
-    assert_eq!(letters.request("SUB dead-letter from=first"), "+OK");
-    let first = letters.read_line();
+    let mut subscriber = LineConnection::connect_client(server.address);
+    assert_eq!(subscriber.request("SUB dead-letter from=first"), "+OK");
+    let first = subscriber.read_line();
     retry_dead_letters(&server);
-    let again = letters.read_line();
-    for letter in [first, again] {
-        assert!(letter.contains(" job=site pass=1 depth=1"), "{letter}");
+    let again = subscriber.read_line();
+    for dead_letter in [first, again] {
+        assert!(dead_letter.contains(" job=site pass=1 depth=1"), "{dead_letter}");
     }
-    assert_eq!(job_counts(&server), [1, 0, 1, 2], "it failed again");
+    assert_eq!(job_counts(&server), [1, 0, 1, 2], "the retried page must fail again");
     state.store(PAGE_EXISTS, Ordering::SeqCst);
     retry_dead_letters(&server);
     wait_for_counts(&server, [2, 0, 0, 2]);
@@ -109,7 +109,7 @@ fn a_retried_page_counts_for_its_finished_job() {
         page_database::query(&server.data_dir(), rows).unwrap(),
         ["done|site|1|0", "done|site|1|1"]
     );
-    assert!(!origin.request_log().paths().contains(&"/behind"), "a finished job takes no links");
+    assert!(!origin.request_log().paths().contains(&"/behind"), "a finished job accepts no links");
     expect_one_job_done(&server);
 }
 
@@ -119,7 +119,7 @@ fn a_retried_page_keeps_its_job_across_a_crash_and_a_redirect() {
     let server = finish_job(&origin);
     run_at(&server, &["group", "pause"]).expect_code(0);
     retry_dead_letters(&server);
-    assert_eq!(job_counts(&server), [1, 0, 0, 2], "it waits");
+    assert_eq!(job_counts(&server), [1, 0, 0, 2], "the retried page must wait");
     state.store(PAGE_MOVED, Ordering::SeqCst);
     let server = server.restart("KILL", &UP_COMMAND);
     run_at(&server, &["group", "resume"]).expect_code(0);

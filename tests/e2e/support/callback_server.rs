@@ -1,4 +1,5 @@
-//! Who is called back: a server in Python's standard library that tells what it is told.
+//! An HTTP server for callbacks, written with Python's standard library, that records every
+//! request.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,20 +8,20 @@ use serde_json::Value;
 
 use super::process::Process;
 
-/// Runs until it is dropped.
+/// A running server; it stops when dropped.
 #[derive(Debug)]
 pub(crate) struct CallbackServer {
     process: Process,
     pub(crate) port: u16,
 }
 
-/// A request.
+/// A request that the server received.
 #[derive(Debug, Clone)]
 pub(crate) struct CallbackRequest {
     pub(crate) path: String,
-    /// As it came.
+    /// The body, unchanged.
     pub(crate) body: String,
-    /// Seconds of some clock.
+    /// The time in seconds of a monotonic clock.
     pub(crate) received_at: f64,
     headers: Value,
 }
@@ -28,18 +29,18 @@ pub(crate) struct CallbackRequest {
 impl CallbackRequest {
     #[track_caller]
     fn parse(line: &str) -> Self {
-        let seen: Value = serde_json::from_str(line).unwrap();
-        let text = |key: &str| seen[key].as_str().unwrap().to_owned();
-        let received_at = seen["at"].as_f64().unwrap();
+        let request: Value = serde_json::from_str(line).unwrap();
+        let text = |key: &str| request[key].as_str().unwrap().to_owned();
+        let received_at = request["at"].as_f64().unwrap();
         Self {
             path: text("path"),
             body: text("body"),
             received_at,
-            headers: seen["headers"].clone(),
+            headers: request["headers"].clone(),
         }
     }
 
-    /// A header, which it has to have.
+    /// The value of a header; fails if the header is missing.
     #[track_caller]
     pub(crate) fn header(&self, name: &str) -> &str {
         self.headers[name].as_str().unwrap_or_else(|| panic!("no {name}: {self:?}"))
@@ -49,7 +50,7 @@ impl CallbackRequest {
         self.headers.get(name).is_some()
     }
 
-    /// The body as JSON, which it has to be.
+    /// The body as JSON; fails if it is not JSON.
     #[track_caller]
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap()
@@ -59,46 +60,47 @@ impl CallbackRequest {
 impl CallbackServer {
     #[track_caller]
     pub(crate) fn start() -> Self {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/support/receiver.py");
+        let script =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/support/callback_server.py");
         let process = Process::start(Command::new("python3").arg(script));
         let port = process.wait_for_line("port", |line| line.strip_prefix("port ")?.parse().ok());
         Self { process, port }
     }
 
-    /// A URL of it, with the statuses that its answers have, one after the other.
+    /// A URL of this server. `statuses` are the status codes of its responses, in order.
     pub(crate) fn url(&self, statuses: &str, name: &str) -> String {
         format!("http://127.0.0.1:{}/{statuses}/{name}", self.port)
     }
 
-    /// The first `count` requests of all.
+    /// Waits for `count` requests and returns the first `count` of all.
     #[track_caller]
     pub(crate) fn first_requests(&self, count: usize) -> Vec<CallbackRequest> {
         let lines = self.process.wait_for_stdout_lines(count + 1);
         lines[1..=count].iter().map(|line| CallbackRequest::parse(line)).collect()
     }
 
-    /// Everything so far.
+    /// All requests so far.
     pub(crate) fn requests_so_far(&self) -> Vec<CallbackRequest> {
-        let mut told = Vec::new();
+        let mut requests = Vec::new();
         self.process.find_line(|line| {
             if line.starts_with('{') {
-                told.push(CallbackRequest::parse(line));
+                requests.push(CallbackRequest::parse(line));
             }
             None::<()>
         });
-        told
+        requests
     }
 
-    /// The first requests for this name.
+    /// Waits for `count` requests to paths that end in `name`, and returns them.
     #[track_caller]
     pub(crate) fn first_requests_to(&self, name: &str, count: usize) -> Vec<CallbackRequest> {
         let name = format!("/{name}");
-        let mut told = Vec::new();
+        let mut requests = Vec::new();
         self.process.wait_for_line(&format!("{count} requests for {name}"), |line| {
-            let seen = line.starts_with('{').then(|| CallbackRequest::parse(line));
-            told.extend(seen.filter(|seen| seen.path.ends_with(&name)));
-            (told.len() >= count).then_some(())
+            let request = line.starts_with('{').then(|| CallbackRequest::parse(line));
+            requests.extend(request.filter(|request| request.path.ends_with(&name)));
+            (requests.len() >= count).then_some(())
         });
-        told
+        requests
     }
 }

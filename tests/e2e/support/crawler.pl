@@ -1,13 +1,13 @@
 #!/usr/bin/perl
-# A crawler of somebody else's: it can be sent SIGUSR1, and looks into a directory then.
+# A stand-in for an existing crawler: on SIGUSR1 it reads the files of a spool directory.
 # crawler.pl PID-FILE SPOOL LOG
 use strict;
 use warnings;
 use POSIX ();
 
 my ($pid_file, $spool, $log) = @ARGV;
-my $rung = 0;
-$SIG{USR1} = sub { $rung = 1 };
+my $is_signalled = 0;
+$SIG{USR1} = sub { $is_signalled = 1 };
 
 open(my $out, '>>', $log) or die "$log: $!";
 $out->autoflush(1);
@@ -15,14 +15,14 @@ open(my $pid, '>', $pid_file) or die "$pid_file: $!";
 print $pid "$$\n";
 close($pid);
 
-# A signal that comes between the look and the sleep is one that waits.
-my $bell = POSIX::SigSet->new(POSIX::SIGUSR1());
-my $nothing = POSIX::SigSet->new();
-POSIX::sigprocmask(POSIX::SIG_BLOCK(), $bell);
+# The signal is blocked except in sigsuspend, so none is lost between the check and the sleep.
+my $usr1 = POSIX::SigSet->new(POSIX::SIGUSR1());
+my $empty = POSIX::SigSet->new();
+POSIX::sigprocmask(POSIX::SIG_BLOCK(), $usr1);
 while (1) {
-    POSIX::sigsuspend($nothing) unless $rung;
-    next unless $rung;
-    $rung = 0;
+    POSIX::sigsuspend($empty) unless $is_signalled;
+    next unless $is_signalled;
+    $is_signalled = 0;
     opendir(my $dir, $spool) or die "$spool: $!";
     for my $name (sort grep { !/^\./ } readdir($dir)) {
         open(my $in, '<', "$spool/$name") or die "$name: $!";

@@ -1,5 +1,5 @@
-//! A feed that nginx serves from a file, a hub that is a script, a broker that watches the feed,
-//! and what the hub verifies and delivers, which curl does in its place.
+//! A fixture for WebSub and rssCloud subscriptions: nginx serves a feed from a file, a script is
+//! the hub, a broker watches the feed, and curl sends what the hub would send.
 
 use std::fs;
 use std::net::TcpListener;
@@ -17,7 +17,7 @@ use super::process::{Server, run_at};
 use super::topic_history::ReceivedEvents;
 use super::wait::wait_until;
 
-/// Everybody who has a part.
+/// The programs and files of one test.
 pub(crate) struct FeedFixture {
     pub(crate) nginx: Nginx,
     pub(crate) hub: CallbackServer,
@@ -26,15 +26,15 @@ pub(crate) struct FeedFixture {
     pub(crate) flags: Vec<String>,
 }
 
-/// How the feed names who tells of it.
+/// Where the feed names its hub.
 pub(crate) enum HubLink {
     Header,
     Feed,
     FeedPage,
-    /// There is no feed: it is the page that has a hub.
+    /// The page itself names the hub; the site has no feed.
     PageWithoutFeed,
     Cloud,
-    /// Hubs that answer like this, and then a cloud.
+    /// The feed names hubs that respond with these statuses, and an rssCloud server after them.
     SeveralHubs(&'static [&'static str]),
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn rss_feed(items: &[&str], more: &str) -> String {
     )
 }
 
-/// A page that has a hub, and no feed. What a reader of it does not see is another thing each time.
+/// A page that names a hub and has no feed. Its invisible parts change with each call.
 pub(crate) fn html_page(hub: &str, text: &str) -> String {
     static NONCE: AtomicUsize = AtomicUsize::new(0);
     let nonce = NONCE.fetch_add(1, Ordering::Relaxed);
@@ -79,8 +79,8 @@ impl FeedFixture {
             HubLink::Feed => (String::new(), in_feed(&at_hub)),
             HubLink::FeedPage | HubLink::PageWithoutFeed => (String::new(), String::new()),
             HubLink::Cloud => (String::new(), cloud),
-            HubLink::SeveralHubs(answers) => {
-                let hubs = answers.iter().map(|answer| in_feed(&hub.url(answer, answer)));
+            HubLink::SeveralHubs(statuses) => {
+                let hubs = statuses.iter().map(|status| in_feed(&hub.url(status, status)));
                 (String::new(), hubs.collect::<String>() + &cloud)
             }
         };
@@ -94,34 +94,34 @@ impl FeedFixture {
         };
         fs::write(folder.path().join("index.html"), page).unwrap();
         let http =
-            "types { application/rss+xml rss; text/html html; } log_format looks '$uri $status';";
+            "types { application/rss+xml rss; text/html html; } log_format polls '$uri $status';";
         let root = folder.path().display().to_string();
-        let site = format!("root {root}; access_log looks.log looks; etag on; {link}");
+        let site = format!("root {root}; access_log polls.log polls; etag on; {link}");
         let nginx = Nginx::start(folder, http, &site);
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let (listen, public) = (format!("127.0.0.1:{port}"), format!("http://127.0.0.1:{port}/"));
         let flags =
             ["up", "--quiet", "--allow-private", "--http", &listen, "--public-url", &public];
         let flags: Vec<_> = flags.iter().chain(more_flags).map(ToString::to_string).collect();
-        let words: Vec<_> = flags.iter().map(String::as_str).collect();
-        let server = Server::start(&words);
+        let arguments: Vec<_> = flags.iter().map(String::as_str).collect();
+        let server = Server::start(&arguments);
         let http = HttpClient::new(&server);
-        let scene = Self { nginx, hub, server, http, flags };
+        let fixture = Self { nginx, hub, server, http, flags };
         let watched = match named {
-            HubLink::FeedPage | HubLink::PageWithoutFeed => scene.nginx.url(),
-            _ => scene.feed_url(),
+            HubLink::FeedPage | HubLink::PageWithoutFeed => fixture.nginx.url(),
+            _ => fixture.feed_url(),
         };
         let often = ["--every", "1s", "--min", "1s", "--max", "4s"];
-        let words = [&["watch-feed", watched.as_str()][..], &often].concat();
-        run_at(&scene.server, &words).expect_code(0);
-        scene
+        let arguments = [&["watch-feed", watched.as_str()][..], &often].concat();
+        run_at(&fixture.server, &arguments).expect_code(0);
+        fixture
     }
 
     pub(crate) fn feed_url(&self) -> String {
         format!("{}feed.rss", self.nginx.url())
     }
 
-    /// The feed gets a new item; what names its hub stays.
+    /// Writes the feed with these items; the part that names the hub stays.
     pub(crate) fn write_items(&self, items: &[&str]) {
         let path = self.nginx.folder.path().join("feed.rss");
         let before = fs::read_to_string(&path).unwrap();
@@ -129,16 +129,16 @@ impl FeedFixture {
         fs::write(&path, rss_feed(items, more)).unwrap();
     }
 
-    /// The n-th request to the hub, from 0, as a form.
+    /// The n-th request to the hub, counted from 0, as form fields.
     #[track_caller]
     pub(crate) fn hub_request(&self, n: usize) -> FormFields {
         FormFields::parse(&self.hub.first_requests(n + 1)[n])
     }
 
-    /// How often the feed is looked at now.
+    /// The current poll interval of the feed.
     pub(crate) fn poll_interval(&self) -> Option<String> {
-        let mut talk = LineConnection::connect_client(self.server.address);
-        let lines = talk.request_lines("GROUP schedules crawlers");
+        let mut client = LineConnection::connect_client(self.server.address);
+        let lines = client.request_lines("GROUP schedules crawlers");
         let scheduled = lines.iter().find(|line| line.contains(" every="))?;
         Some(value(scheduled, "every").to_owned())
     }
@@ -148,30 +148,30 @@ impl FeedFixture {
         wait_until(every, || (self.poll_interval().as_deref() == Some(every)).then_some(()));
     }
 
-    /// Looks of crawlers at the feed.
+    /// How often crawlers have requested the feed.
     pub(crate) fn poll_count(&self) -> usize {
         self.request_count("/feed.rss")
     }
 
     pub(crate) fn request_count(&self, path: &str) -> usize {
-        let log = fs::read_to_string(self.nginx.folder.path().join("looks.log"));
+        let log = fs::read_to_string(self.nginx.folder.path().join("polls.log"));
         let log = log.unwrap_or_default();
         log.lines().filter(|line| line.split(' ').next() == Some(path)).count()
     }
 
-    /// What people see of it.
+    /// The output of `tidings watch-feed --list`.
     pub(crate) fn watch_list(&self) -> String {
-        let words = ["watch-feed", "--list", "--data", "tidings-data"];
-        run_at(&self.server, &words).expect_code(0).stdout().join("\n")
+        let arguments = ["watch-feed", "--list", "--data", "tidings-data"];
+        run_at(&self.server, &arguments).expect_code(0).stdout().join("\n")
     }
 
     pub(crate) fn published_items(&self) -> Vec<String> {
-        let heard = ReceivedEvents::read_all(self.server.address, "post-ready", "end-of-items");
-        let items = heard.events.into_iter().map(|(_, payload)| payload);
+        let received = ReceivedEvents::read_all(self.server.address, "post-ready", "end-of-items");
+        let items = received.events.into_iter().map(|(_, payload)| payload);
         items.filter(|payload| payload != "end-of-items").collect()
     }
 
-    /// How often this was announced.
+    /// How often this item was published.
     pub(crate) fn published_count(&self, item: &str) -> usize {
         let item = format!(" item={item} ");
         self.published_items().iter().filter(|payload| payload.contains(&item)).count()
@@ -182,13 +182,13 @@ impl FeedFixture {
     }
 }
 
-/// What a form says, and where it leads.
+/// The decoded fields of a form.
 pub(crate) struct FormFields(Vec<(String, String)>);
 
 impl FormFields {
-    pub(crate) fn parse(told: &CallbackRequest) -> Self {
-        assert_eq!(told.header("content-type"), "application/x-www-form-urlencoded");
-        let pairs = told.body.split('&').filter_map(|pair| pair.split_once('='));
+    pub(crate) fn parse(request: &CallbackRequest) -> Self {
+        assert_eq!(request.header("content-type"), "application/x-www-form-urlencoded");
+        let pairs = request.body.split('&').filter_map(|pair| pair.split_once('='));
         let decoded = |text: &str| {
             let text = text.replace('+', " ");
             let mut parts = text.split('%');
@@ -208,16 +208,16 @@ impl FormFields {
         &found.unwrap_or_else(|| panic!("no {key}: {:?}", self.0)).1
     }
 
-    /// The path of the callback, with its slash.
+    /// The path of the callback, with its leading slash.
     pub(crate) fn callback_path(&self) -> String {
         let (_, path) = self.get("hub.callback").split_once("/websub/").unwrap();
         format!("/websub/{path}")
     }
 }
 
-/// What curl gets that verifies as a hub does.
+/// Sends the verification request of a hub and returns the response.
 pub(crate) fn send_verification(
-    scene: &FeedFixture,
+    fixture: &FeedFixture,
     form: &FormFields,
     mode: &str,
     topic: &str,
@@ -234,34 +234,34 @@ pub(crate) fn send_verification(
     for pair in &pairs {
         arguments.extend(["--data-urlencode", pair]);
     }
-    scene.http.request("GET", &form.callback_path(), &arguments)
+    fixture.http.request("GET", &form.callback_path(), &arguments)
 }
 
-pub(crate) fn confirm_subscription(scene: &FeedFixture, form: &FormFields, lease: &str) {
+pub(crate) fn confirm_subscription(fixture: &FeedFixture, form: &FormFields, lease: &str) {
     let topic = form.get("hub.topic");
-    let got = send_verification(scene, form, form.get("hub.mode"), topic, "a+b c&d", lease);
+    let got = send_verification(fixture, form, form.get("hub.mode"), topic, "a+b c&d", lease);
     assert_eq!((got.status, got.body.as_str()), (200, "a+b c&d"));
     assert_eq!(got.header("content-type"), Some("text/plain; charset=utf-8"));
 }
 
 pub(crate) fn deliver(
-    scene: &FeedFixture,
+    fixture: &FeedFixture,
     form: &FormFields,
     body: &str,
     signature: &str,
 ) -> HttpResponse {
-    deliver_with_type(scene, form, "application/rss+xml", body, signature)
+    deliver_with_type(fixture, form, "application/rss+xml", body, signature)
 }
 
 pub(crate) fn deliver_with_type(
-    scene: &FeedFixture,
+    fixture: &FeedFixture,
     form: &FormFields,
     kind: &str,
     body: &str,
     signature: &str,
 ) -> HttpResponse {
     let signature = format!("X-Hub-Signature: {signature}");
-    scene.http.send_body("POST", &form.callback_path(), kind, &[&signature], body)
+    fixture.http.send_body("POST", &form.callback_path(), kind, &[&signature], body)
 }
 
 pub(crate) fn body_signature(form: &FormFields, body: &str) -> String {

@@ -1,4 +1,4 @@
-//! The broker's HTTP, asked with curl.
+//! A client for the broker's HTTP interface; it runs curl.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -10,17 +10,17 @@ use tempfile::NamedTempFile;
 
 use super::process::{Process, Server};
 
-/// What curl got.
+/// A response, as curl received it.
 #[derive(Debug, Clone)]
 pub(crate) struct HttpResponse {
     pub(crate) status: u16,
-    /// Lines of the head, in lower case up to the colon.
+    /// The header lines; names are in lower case.
     pub(crate) head: Vec<String>,
     pub(crate) body: String,
 }
 
 impl HttpResponse {
-    /// The body as JSON, which it has to be.
+    /// The body as JSON; fails if it is not JSON.
     #[track_caller]
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.body)
@@ -33,19 +33,19 @@ impl HttpResponse {
     }
 }
 
-/// What was asked, and answered.
+/// A request and its response.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct HttpExchange {
     pub(crate) method: String,
-    /// Without a query.
+    /// The path without its query.
     pub(crate) path: String,
     pub(crate) status: u16,
-    /// Its `Content-Type`.
+    /// The `Content-Type` of the response.
     pub(crate) content_type: Option<String>,
     pub(crate) body: String,
 }
 
-/// Asks one broker, and remembers which answers it has had to what.
+/// Sends requests to one broker and records all exchanges.
 #[derive(Debug)]
 pub(crate) struct HttpClient {
     pub(crate) base_url: String,
@@ -53,29 +53,29 @@ pub(crate) struct HttpClient {
 }
 
 impl HttpClient {
-    /// The HTTP of a server, wherever that is.
+    /// A client for this server; waits until the server has printed its HTTP address.
     #[track_caller]
     pub(crate) fn new(server: &Server) -> Self {
-        let base_url = server.process.wait_for_line("where HTTP is", |line| {
+        let base_url = server.process.wait_for_line("HTTP address", |line| {
             let (_, address) = line.split_once("HTTP at ")?;
             Some(address.trim_end_matches('/').to_owned())
         });
         Self { base_url, exchanges: Mutex::default() }
     }
 
-    /// Address and port.
+    /// Host and port.
     pub(crate) fn authority(&self) -> &str {
         self.base_url.trim_start_matches("http://")
     }
 
-    /// A request as curl makes it of these arguments; `method` is what it will be.
+    /// Runs curl with these arguments. `method` must be the method that they produce.
     #[track_caller]
     pub(crate) fn request(&self, method: &str, path: &str, arguments: &[&str]) -> HttpResponse {
         self.try_request(method, path, arguments)
             .unwrap_or_else(|error| panic!("{method} {path}: {error}"))
     }
 
-    /// The same, or what curl says of why there was no answer.
+    /// Like `request`, but returns curl's error if there was no response.
     pub(crate) fn try_request(
         &self,
         method: &str,
@@ -109,7 +109,7 @@ impl HttpClient {
         self.request("GET", path, &[])
     }
 
-    /// All events of a topic; none of one that is not there.
+    /// All events of a topic; none if the topic does not exist.
     #[track_caller]
     pub(crate) fn events(&self, topic: &str) -> Vec<String> {
         let (mut all, mut from) = (Vec::new(), "first".to_owned());
@@ -128,19 +128,19 @@ impl HttpClient {
         }
     }
 
-    /// A body of lines.
+    /// Sends a body of lines.
     #[track_caller]
     pub(crate) fn post_lines(&self, path: &str, body: &str) -> HttpResponse {
         self.send_body("POST", path, "text/plain", &[], body)
     }
 
-    /// A body of JSON.
+    /// Sends a JSON body.
     #[track_caller]
     pub(crate) fn send_json(&self, method: &str, path: &str, body: &str) -> HttpResponse {
         self.send_body(method, path, "application/json", &[], body)
     }
 
-    /// A body of that type, with further headers of the form `NAME: VALUE`.
+    /// Sends a body of this type, with more headers of the form `NAME: VALUE`.
     #[track_caller]
     pub(crate) fn send_body(
         &self,
@@ -150,7 +150,7 @@ impl HttpClient {
         headers: &[&str],
         body: &str,
     ) -> HttpResponse {
-        // Longer ones than an argument may be.
+        // A file, because a body may be longer than a command-line argument.
         let mut file = NamedTempFile::new().unwrap();
         file.write_all(body.as_bytes()).unwrap();
         let (kind, body) = (format!("content-type: {kind}"), format!("@{}", file.path().display()));
@@ -159,7 +159,7 @@ impl HttpClient {
         self.request(method, path, &arguments)
     }
 
-    /// A request that goes on while others are made; curl prints what comes as it comes.
+    /// Starts a request that stays open while others are made; curl prints data as it arrives.
     #[track_caller]
     pub(crate) fn stream(&self, path: &str, arguments: &[&str]) -> Process {
         Process::start(self.curl(path).arg("--no-buffer").args(arguments))
@@ -172,16 +172,16 @@ impl HttpClient {
         command
     }
 
-    /// All answers so far.
+    /// All exchanges so far.
     pub(crate) fn exchanges(&self) -> BTreeSet<HttpExchange> {
         self.exchanges.lock().unwrap().clone()
     }
 }
 
-/// Reads what `curl --include` prints: the last response, after those with a status of 1xx.
+/// Reads the output of `curl --include`: the last response, after those with a status of 1xx.
 #[track_caller]
 fn parse_response(text: &str) -> HttpResponse {
-    let (head, body) = text.split_once("\r\n\r\n").expect("a head ends");
+    let (head, body) = text.split_once("\r\n\r\n").expect("a head that ends with an empty line");
     let mut lines = head.lines();
     let status: u16 = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
     if status < 200 {

@@ -1,5 +1,5 @@
-//! A site with a hub of its own: feeds are served by nginx, publishers are curl, subscribers a
-//! server in Python that knows nothing of us.
+//! A site with its own hub: nginx serves the feeds, curl publishes, and the subscribers are a
+//! Python server that shares no code with Tidings.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -19,7 +19,7 @@ use super::wait::wait_until;
 pub(crate) const FORM_CONTENT_TYPE: &str = "application/x-www-form-urlencoded";
 pub(crate) const PUBLIC_URL: &str = "https://blog.example/tidings/";
 
-/// A site, its hub, and who subscribes there.
+/// A site, its hub and its subscribers.
 pub(crate) struct HubSite {
     pub(crate) server: Server,
     pub(crate) http: HttpClient,
@@ -28,7 +28,7 @@ pub(crate) struct HubSite {
     pub(crate) arguments: Vec<String>,
 }
 
-/// Where all subscribers are.
+/// The server of all subscribers.
 pub(crate) struct SubscriberServer {
     pub(crate) process: Process,
     pub(crate) port: u16,
@@ -37,7 +37,8 @@ pub(crate) struct SubscriberServer {
 impl SubscriberServer {
     #[track_caller]
     pub(crate) fn start() -> Self {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/support/subscriber.py");
+        let file =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/support/hub_subscribers.py");
         let process = Process::start(Command::new("python3").arg(file));
         let port = process.wait_for_line("the port", |line| line.parse().ok());
         Self { process, port }
@@ -47,26 +48,26 @@ impl SubscriberServer {
         format!("http://127.0.0.1:{}{path}", self.port)
     }
 
-    /// All requests with this method to a subscriber so far.
+    /// All requests so far with this method and path.
     pub(crate) fn requests(&self, method: &str, path: &str) -> Vec<Value> {
-        let mut found = Vec::new();
+        let mut requests = Vec::new();
         self.process.find_line(|line| -> Option<()> {
             let request: Value = serde_json::from_str(line).unwrap();
             if request["method"] == method && request["path"] == path {
-                found.push(request);
+                requests.push(request);
             }
             None
         });
-        found
+        requests
     }
 
-    /// What a subscriber was sent so far.
+    /// The bodies that a subscriber has received so far.
     pub(crate) fn received_bodies(&self, path: &str) -> Vec<String> {
         let text = |request: &Value| request["body"].as_str().unwrap().to_owned();
         self.requests("POST", path).iter().map(text).collect()
     }
 
-    /// Waits for so many requests, and returns the last one.
+    /// Waits for `count` requests and returns the last of them.
     #[track_caller]
     pub(crate) fn wait_for_request(&self, method: &str, path: &str, count: usize) -> Value {
         wait_until(&format!("{count} {method} of {path}"), || {
@@ -81,7 +82,7 @@ impl HubSite {
         Self::start_with(arguments, |arguments| Server::start(&[&["broker"], arguments].concat()))
     }
 
-    /// With a broker that is started so.
+    /// Starts the broker with this function.
     #[track_caller]
     pub(crate) fn start_with(arguments: &[&str], start: impl FnOnce(&[&str]) -> Server) -> Self {
         let folder = TempDir::new().unwrap();
@@ -92,7 +93,7 @@ impl HubSite {
         let nginx = Nginx::start(folder, "", &format!("root {root}; {moved}"));
         let prefix = nginx.url();
         let fixed = ["--public-url", PUBLIC_URL, "--hub", &prefix];
-        // All of them come from one address.
+        // All subscribers have the same address, so the default rate limit is too low for tests.
         let rate =
             if arguments.contains(&"--hub-rate") { &[][..] } else { &["--hub-rate", "100000"] };
         let all = fixed.iter().chain(arguments).chain(rate);
@@ -102,7 +103,7 @@ impl HubSite {
         Self { server, http, nginx, subscribers: SubscriberServer::start(), arguments }
     }
 
-    /// With a group that tries again at once, and gives up after so many attempts.
+    /// With a group that retries at once and gives up after this number of attempts.
     #[track_caller]
     pub(crate) fn start_with_fast_retries(attempts: u32, arguments: &[&str]) -> Self {
         let site = Self::start(&[&["--allow-private=127.0.0.0/8"], arguments].concat());
@@ -111,7 +112,7 @@ impl HubSite {
         site
     }
 
-    /// Ends the broker with a signal, and starts it again with what `arguments` says now.
+    /// Ends the broker with a signal and starts it again with the current `arguments`.
     #[track_caller]
     pub(crate) fn restart(self, signal: &str) -> Self {
         let Self { server, http: _, nginx, subscribers, arguments } = self;
@@ -144,7 +145,7 @@ impl HubSite {
         self.post_form("/hub", &[&fields[..], further].concat())
     }
 
-    /// Subscribes, and waits until that is so.
+    /// Subscribes and waits until `hub.db` contains the subscription.
     #[track_caller]
     pub(crate) fn subscribe(&self, feed: &str, subscriber: &str, more: &[(&str, &str)]) {
         let before = self.subscriptions(feed, subscriber);
@@ -155,7 +156,7 @@ impl HubSite {
         });
     }
 
-    /// What `hub.db` has of a subscription: its number, and until when it lasts.
+    /// The id and expiry time of a subscription in `hub.db`.
     pub(crate) fn subscriptions(&self, feed: &str, subscriber: &str) -> Vec<(i64, i64)> {
         let sql = "SELECT subscriptions.id, until_unix_ms FROM subscriptions
             JOIN topics ON topics.id = topic WHERE url = ?1 AND callback = ?2";
@@ -173,12 +174,12 @@ impl HubSite {
         database
     }
 
-    /// Changes a feed, and says nothing.
+    /// Changes a feed without notifying the hub.
     pub(crate) fn write_feed(&self, feed: &str, text: &str) {
         fs::write(self.nginx.folder.path().join(feed), text).unwrap();
     }
 
-    /// Changes a feed, and says so.
+    /// Changes a feed and notifies the hub.
     #[track_caller]
     pub(crate) fn publish_feed(&self, feed: &str, text: &str) {
         self.write_feed(feed, text);
@@ -186,19 +187,19 @@ impl HubSite {
         assert_eq!(self.post_form("/hub", &ping).status, 202);
     }
 
-    /// How a group does.
+    /// The status of a group.
     #[track_caller]
     pub(crate) fn group_status(&self, name: &str) -> Value {
         run_json_at(&self.server, &["group", "show", name]).remove(0)
     }
 
-    /// What `GET /stats` says of the hub.
+    /// The hub's counts in `GET /stats`.
     #[track_caller]
     pub(crate) fn hub_counts(&self) -> Value {
         self.http.get("/stats").json()["hub"].clone()
     }
 
-    /// Waits until the hub has nothing to do.
+    /// Waits until the hub has no work left.
     #[track_caller]
     pub(crate) fn wait_until_idle(&self) {
         wait_until("the hub to be idle", || {
@@ -207,7 +208,7 @@ impl HubSite {
         });
     }
 
-    /// Subscribers `/ok/0` and so on, all of them verified.
+    /// Subscribes `/ok/0` and so on, and waits until all are verified.
     #[track_caller]
     pub(crate) fn subscribe_many(&self, feed: &str, count: usize) {
         thread::scope(|scope| {
@@ -232,7 +233,7 @@ impl HubSite {
         });
     }
 
-    /// How many subscribers have been sent this.
+    /// How many subscribers have received this body.
     pub(crate) fn notified_count(&self, body: &str) -> usize {
         let mut paths = BTreeSet::new();
         self.subscribers.process.find_line(|line| -> Option<()> {

@@ -1,14 +1,14 @@
-//! A raw TCP connection to the line port, byte for byte.
+//! A raw TCP connection to the line port.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use super::wait::WAIT_TIMEOUT;
 
-/// What the broker says at an orderly end of input.
+/// The broker's last line when it reaches the end of a peer's input.
 pub(crate) const FAREWELL: &str = "Received EOF.  Closing connection...";
 
-/// The value of `key=value` in a line.
+/// The value of `key=value` in a line; fails if the key is missing.
 #[track_caller]
 pub(crate) fn value<'a>(line: &'a str, key: &str) -> &'a str {
     let mut words = line.split(' ').filter_map(|word| word.split_once('='));
@@ -16,7 +16,7 @@ pub(crate) fn value<'a>(line: &'a str, key: &str) -> &'a str {
     found.unwrap_or_else(|| panic!("no {key}= in {line}")).1
 }
 
-/// A connection and what has been read of it and not yet looked at.
+/// A connection and its received bytes that no call has returned yet.
 #[derive(Debug)]
 pub(crate) struct LineConnection {
     stream: TcpStream,
@@ -30,12 +30,12 @@ impl LineConnection {
         Self::try_connect(address).unwrap()
     }
 
-    /// The same with a broker that may be gone.
+    /// Like `connect`, but the broker may be down.
     fn try_connect(address: SocketAddr) -> io::Result<Self> {
         Self::try_from_stream(TcpStream::connect(address)?)
     }
 
-    /// Over a connection of which nothing was read.
+    /// Uses a connection from which nothing was read yet.
     #[track_caller]
     pub(crate) fn from_stream(stream: TcpStream) -> Self {
         Self::try_from_stream(stream).unwrap()
@@ -47,52 +47,52 @@ impl LineConnection {
         Ok(Self { stream, unread: Vec::new() })
     }
 
-    /// Connects, reads the greeting, and returns the number in it as well.
+    /// Connects, reads the greeting, and also returns the connection number in it.
     #[track_caller]
     pub(crate) fn connect_with_number(address: SocketAddr) -> (Self, u64) {
-        let mut talk = Self::connect(address);
-        let line = talk.read_line();
+        let mut connection = Self::connect(address);
+        let line = connection.read_line();
         let number = line
             .strip_prefix("Connected.  (PID ")
             .and_then(|rest| rest.strip_suffix(')'))
             .and_then(|number| number.parse().ok());
-        (talk, number.unwrap_or_else(|| panic!("not a greeting: {line:?}")))
+        (connection, number.unwrap_or_else(|| panic!("not a greeting: {line:?}")))
     }
 
-    /// A peer of the notifier.
+    /// Connects as a peer.
     #[track_caller]
     pub(crate) fn connect_peer(address: SocketAddr) -> Self {
         Self::connect_with_number(address).0
     }
 
-    /// A client: introduced, so that everything from here on is an answer or a delivery.
+    /// Connects as a client and sends HELLO; every later line is a response or a delivery.
     #[track_caller]
     pub(crate) fn connect_client(address: SocketAddr) -> Self {
-        Self::try_connect_client(address).expect("a broker that answers HELLO")
+        Self::try_connect_client(address).expect("the broker answers HELLO")
     }
 
-    /// The same, or nothing where the broker is gone or goes.
+    /// Like `connect_client`, but `None` if the broker is down or closes the connection.
     #[track_caller]
     pub(crate) fn try_connect_client(address: SocketAddr) -> Option<Self> {
-        let mut talk = Self::try_connect(address).ok()?;
-        talk.send("HELLO echo=e2e\n");
-        while !talk.try_read_line()?.contains(" echo=e2e") {}
-        Some(talk)
+        let mut connection = Self::try_connect(address).ok()?;
+        connection.send("HELLO echo=e2e\n");
+        while !connection.try_read_line()?.contains(" echo=e2e") {}
+        Some(connection)
     }
 
-    /// Writes all of it; the other side may have closed already, which the reading then shows.
+    /// Writes all bytes. Ignores a closed connection, because the next read reports it.
     pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {
         let _ = self.stream.write_all(bytes.as_ref());
     }
 
-    /// A command and its one answer, which is a single line.
+    /// Sends a command and returns its response of one line.
     #[track_caller]
     pub(crate) fn request(&mut self, command: &str) -> String {
         self.send(format!("{command}\n"));
         self.read_line()
     }
 
-    /// A command and its answer with the lines before the last one.
+    /// Sends a command and returns all lines of its response.
     #[track_caller]
     pub(crate) fn request_lines(&mut self, command: &str) -> Vec<String> {
         let mut lines = vec![self.request(command)];
@@ -102,13 +102,13 @@ impl LineConnection {
         lines
     }
 
-    /// The next line, which must end in CRLF.
+    /// Reads the next line, which must end in CRLF; fails if the broker has closed.
     #[track_caller]
     pub(crate) fn read_line(&mut self) -> String {
         self.try_read_line().unwrap_or_else(|| panic!("closed; unread: {}", self.unread_text()))
     }
 
-    /// The next line, or nothing where the other side has closed.
+    /// Reads the next line; `None` if the broker has closed.
     #[track_caller]
     pub(crate) fn try_read_line(&mut self) -> Option<String> {
         let mut searched = 0;
@@ -124,32 +124,30 @@ impl LineConnection {
                 Ok(0) => return None,
                 Ok(count) => self.unread.extend_from_slice(&chunk[..count]),
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => return None,
-                // With a time-out the system does not go on by itself when this process stood still
-                // for a while.
+                // The kernel does not restart a read with a timeout after this process was stopped.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => panic!("no line: {error}; unread: {}", self.unread_text()),
             }
         }
     }
 
-    /// All lines until the other side closes.
+    /// Reads all lines until the broker closes.
     #[track_caller]
     pub(crate) fn read_to_end(&mut self) -> Vec<String> {
         std::iter::from_fn(|| self.try_read_line()).collect()
     }
 
-    /// The other side has closed and said nothing more.
+    /// Checks that the broker has closed and has sent nothing more.
     #[track_caller]
     pub(crate) fn expect_closed(&mut self) {
         let lines = self.read_to_end();
         assert!(lines.is_empty() && self.unread.is_empty(), "{lines:?} {}", self.unread_text());
     }
 
-    /// Ends the connection with a reset: closing with bytes that were received and not read does
-    /// that.
+    /// Resets the connection: the kernel does so when a socket is closed with unread bytes.
     #[track_caller]
     pub(crate) fn reset(self) {
-        assert!(self.stream.peek(&mut [0]).unwrap() > 0, "something must be left unread");
+        assert!(self.stream.peek(&mut [0]).unwrap() > 0, "reset needs unread bytes");
     }
 
     fn unread_text(&self) -> String {

@@ -1,26 +1,26 @@
-# machine.sh FOLDER: two machines for one test, of which this shell is `broker.example`. In
-# namespaces of its own it has /etc, /var/lib, /var/log, /run and /usr/local/bin to itself, and a
-# network in which there is only `elsewhere`.
+# machine.sh FOLDER: two machines for one test; this shell is `broker.example`. It has namespaces with
+# its bind_own /etc, /var/lib, /var/log, /run and /usr/local/bin, and a network whose only other machine is
+# `elsewhere`.
 #
-# Lines on standard input are commands; those behind `elsewhere ` are for a shell there. What both
-# print is standard output. FOLDER/home is where both work; what is in FOLDER/bin comes first in the
-# PATH of the broker's machine.
+# Lines on standard input are commands; those that begin with `elsewhere ` run in a shell on the other
+# machine. Standard output has the output of both. FOLDER/home is the working directory of both;
+# FOLDER/bin is first in the PATH of the broker's machine.
 set -e
 folder=$1
 exec 2>&1
 
 mount -t proc proc /proc
-own() {
+bind_own() {
     mkdir -p "$2"
     mount --bind "$2" "$1"
 }
 cp -a /etc "$folder/etc"
 cp -a /usr/local/bin "$folder/local"
 mkdir -p "$folder/lib/nginx" "$folder/log/nginx" "$folder/home"
-own /etc "$folder/etc"
-own /usr/local/bin "$folder/local"
-own /var/lib "$folder/lib"
-own /var/log "$folder/log"
+bind_own /etc "$folder/etc"
+bind_own /usr/local/bin "$folder/local"
+bind_own /var/lib "$folder/lib"
+bind_own /var/log "$folder/log"
 mount -t tmpfs none /run
 mkdir /run/netns
 printf '%s\n' '127.0.0.1 localhost' '192.0.2.10 broker.example' '192.0.2.99 blog.example' > /etc/hosts

@@ -1,4 +1,4 @@
-//! What the tests are written with: processes, connections, a web server that remembers.
+//! Helpers of the tests: processes, connections and a web server that records its requests.
 
 pub(crate) mod callback_server;
 pub(crate) mod feed_fixture;

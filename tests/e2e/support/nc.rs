@@ -1,18 +1,18 @@
-//! The foreign clients that the line protocol was made for, as real processes.
+//! The clients for which the line protocol was designed: netcat and telnet, as real processes.
 
 use std::net::SocketAddr;
 use std::process::Command;
 
 use super::process::Process;
 
-/// OpenBSD's netcat, with its flags before the address.
+/// Starts OpenBSD netcat, with its flags before the address.
 #[track_caller]
 pub(crate) fn start_nc(address: SocketAddr, flags: &[&str]) -> Process {
     let (host, port) = (address.ip().to_string(), address.port().to_string());
     Process::start(Command::new("nc").args(flags).args([host, port]))
 }
 
-/// `printf INPUT | nc -N`: all that came back, line by line and without carriage returns.
+/// Runs `printf INPUT | nc -N` and returns the received lines without carriage returns.
 #[track_caller]
 pub(crate) fn run_nc(address: SocketAddr, input: impl AsRef<[u8]>) -> Vec<String> {
     let mut nc = start_nc(address, &["-N"]);
@@ -21,7 +21,7 @@ pub(crate) fn run_nc(address: SocketAddr, input: impl AsRef<[u8]>) -> Vec<String
     finished.stdout().iter().map(|line| line.trim_end_matches('\r').to_owned()).collect()
 }
 
-/// A telnet session with the address, past telnet's own three lines.
+/// Starts a telnet session and waits until telnet has printed its own three lines.
 #[track_caller]
 pub(crate) fn start_telnet(address: SocketAddr) -> Process {
     let (host, port) = (address.ip().to_string(), address.port().to_string());

@@ -1,4 +1,4 @@
-//! nginx on a free port, with files of its own only.
+//! nginx on a free port, with its own configuration and files.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use super::process::Process;
 use super::wait::wait_until;
 
-/// A running nginx; its logs and temporary files are in the folder.
+/// A running nginx; its logs and temporary files are in `folder`.
 #[derive(Debug)]
 pub(crate) struct Nginx {
     pub(crate) process: Process,
@@ -18,7 +18,7 @@ pub(crate) struct Nginx {
 }
 
 impl Nginx {
-    /// Starts it with what `server` says of its one server, and `http` of everything around that.
+    /// Starts nginx; `server` is added to its one server block, `http` to the block around it.
     #[track_caller]
     pub(crate) fn start(folder: TempDir, http: &str, server: &str) -> Self {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -39,7 +39,7 @@ impl Nginx {
         let program = ["nginx", "/usr/sbin/nginx"]
             .into_iter()
             .find(|nginx| Command::new(nginx).arg("-v").output().is_ok())
-            .expect("nginx is installed by tests/run");
+            .expect("nginx is missing; run the tests with tests/run, which installs it");
         let mut command = Command::new(program);
         command.args(["-e", "stderr", "-c", "nginx.conf", "-p"]).arg(folder.path());
         let process = Process::start(&mut command);
@@ -47,7 +47,7 @@ impl Nginx {
         Self { process, folder, port }
     }
 
-    /// Its start page.
+    /// The URL of the start page.
     pub(crate) fn url(&self) -> String {
         format!("http://127.0.0.1:{}/", self.port)
     }

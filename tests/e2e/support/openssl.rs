@@ -1,9 +1,9 @@
-//! Signatures, as openssl makes them.
+//! Signatures made by openssl.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-/// What it prints.
+/// Runs openssl and returns its output.
 #[track_caller]
 pub(crate) fn openssl(arguments: &[&str], input: &[u8]) -> Vec<u8> {
     let mut openssl = Command::new("openssl")

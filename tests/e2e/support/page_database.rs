@@ -1,12 +1,12 @@
-//! The page records, read as a user would: with the `sqlite3` command.
+//! The stored pages, read with the `sqlite3` command as a user would.
 
 use std::path::Path;
 use std::process::Command;
 
 use super::wait::wait_until;
 
-/// The answer of `sqlite3` to a query on the page database below this data folder: one line per
-/// row, columns separated by `|`. None while the database, or its table, is not there.
+/// Runs a query on the page database in this data directory; one line per row, columns separated by
+/// `|`. `None` if the database or its table does not exist yet.
 pub(crate) fn query(data: &Path, sql: &str) -> Option<Vec<String>> {
     let file = data.join("pages.db");
     let output =
@@ -15,7 +15,7 @@ pub(crate) fn query(data: &Path, sql: &str) -> Option<Vec<String>> {
     output.status.success().then(|| text.lines().map(str::to_owned).collect())
 }
 
-/// Waits until the query has so many rows.
+/// Waits until the query has at least `count` rows.
 #[track_caller]
 pub(crate) fn wait_for_rows(data: &Path, sql: &str, count: usize) -> Vec<String> {
     wait_until(&format!("{count} rows of {sql}"), || {

@@ -1,6 +1,6 @@
-//! Lines and requests, many on one connection, over whatever carries bytes. An answer is what
-//! stands between what was said before and after, so that it counts for one line, whatever else is
-//! heard meanwhile.
+//! Sends many lines or HTTP requests on one connection, over any byte stream. A fence, which is a
+//! `HELLO` with a number, follows each line; the lines between two fences are the response to one
+//! line, even if deliveries arrive in between.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -16,13 +16,12 @@ use socket2::{Domain, Socket, Type};
 
 use super::wait::WAIT_TIMEOUT;
 
-/// Something that carries bytes in both directions.
+/// A stream of bytes in both directions.
 pub(crate) trait ByteStream: Read + Write + Send {}
 
 impl<T: Read + Write + Send> ByteStream for T {}
 
-/// A connection from that address of this machine, which has nothing to do with what others do from
-/// elsewhere.
+/// Connects from this loopback address, so that limits per source count it separately.
 #[track_caller]
 pub(crate) fn connect_tcp_from(address: SocketAddr, source: Ipv4Addr) -> TcpStream {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
@@ -34,7 +33,7 @@ pub(crate) fn connect_tcp_from(address: SocketAddr, source: Ipv4Addr) -> TcpStre
     stream
 }
 
-/// A connection to a socket of the file system.
+/// Connects to a unix socket.
 #[track_caller]
 pub(crate) fn connect_unix(path: &Path) -> UnixStream {
     let stream = UnixStream::connect(path).unwrap();
@@ -42,7 +41,7 @@ pub(crate) fn connect_unix(path: &Path) -> UnixStream {
     stream
 }
 
-/// TLS with a certificate of one's own: the files of the authority, of the certificate, and of its
+/// TLS with a client certificate; the files are those of the authority, the certificate and its
 /// key.
 #[track_caller]
 pub(crate) fn connect_tls(
@@ -62,15 +61,15 @@ pub(crate) fn connect_tls(
     StreamOwned::new(ClientConnection::new(Arc::new(config), name).unwrap(), stream)
 }
 
-/// A connection, and what has been read of it and not yet looked at.
+/// A connection and its received bytes that no call has returned yet.
 pub(crate) struct PipelinedConnection {
     stream: Box<dyn ByteStream>,
     unread: Vec<u8>,
-    /// How many fences there were.
+    /// The number of fences sent so far.
     fences: usize,
 }
 
-/// What came in answer to one line: nothing, where none is due.
+/// The response to one line; empty if the line has no response.
 pub(crate) type ResponseLines = Vec<String>;
 
 impl PipelinedConnection {
@@ -78,12 +77,12 @@ impl PipelinedConnection {
         Self { stream: Box::new(carrier), unread: Vec::new(), fences: 0 }
     }
 
-    /// The other side may have closed already, which the reading then shows.
+    /// Ignores a closed connection, because the next read reports it.
     pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {
         let _ = self.stream.write_all(bytes.as_ref()).and_then(|()| self.stream.flush());
     }
 
-    /// Whether there was anything more to read.
+    /// Reads more bytes; false at the end of the stream.
     fn read_more(&mut self) -> bool {
         let mut chunk = [0; 16 << 10];
         loop {
@@ -95,14 +94,14 @@ impl PipelinedConnection {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     let unread = String::from_utf8_lossy(&self.unread);
-                    panic!("nothing comes; unread: {unread}");
+                    panic!("read timed out; unread: {unread}");
                 }
                 Err(_) => return false,
             }
         }
     }
 
-    /// The next line, or nothing where the other side has closed.
+    /// Reads the next line; `None` if the broker has closed.
     pub(crate) fn read_line(&mut self) -> Option<String> {
         loop {
             if let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
@@ -115,51 +114,54 @@ impl PipelinedConnection {
         }
     }
 
-    /// All lines until the other side closes.
+    /// Reads all lines until the broker closes.
     pub(crate) fn read_to_end(&mut self) -> Vec<String> {
         std::iter::from_fn(|| self.read_line()).collect()
     }
 
-    /// Says all of them at once, and returns what is answered to each: the last line of it, without
-    /// deliveries, which may stand anywhere.
+    /// Sends all lines at once and returns the last line of each response. Deliveries, which may
+    /// arrive anywhere, are left out.
     #[track_caller]
     pub(crate) fn request_all(&mut self, lines: &[String]) -> Vec<ResponseLines> {
         let fence = |number: usize| format!("HELLO echo=fence-{number}");
         let fences = self.fences..self.fences + lines.len();
         self.fences = fences.end;
-        let said = lines.iter().zip(fences.clone());
+        let numbered = lines.iter().zip(fences.clone());
         self.send(
-            said.flat_map(|(line, at)| [line.clone(), fence(at)]).collect::<Vec<_>>().join("\n")
+            numbered
+                .flat_map(|(line, at)| [line.clone(), fence(at)])
+                .collect::<Vec<_>>()
+                .join("\n")
                 + "\n",
         );
         let deliveries = ["MSG ", "TASK ", "LAG ", "GAP "];
-        // The lines of an answer before its last, of which some are empty.
+        // Lines of a response before its last; some have no text after the sign.
         let is_more = |line: &str| line.starts_with('+') && !line.starts_with("+OK");
-        let answer = |at: usize| {
+        let read_response = |at: usize| {
             let end = format!(" echo=fence-{at}");
-            let mut heard = Vec::new();
+            let mut received = Vec::new();
             loop {
-                let line = self.read_line().unwrap_or_else(|| panic!("closed; heard {heard:?}"));
+                let line = self.read_line().unwrap_or_else(|| panic!("closed after {received:?}"));
                 if line.starts_with("+OK tidings ") && line.contains(&end) {
-                    return heard;
+                    return received;
                 }
                 if !is_more(&line) && !deliveries.iter().any(|word| line.starts_with(word)) {
-                    heard.push(line);
+                    received.push(line);
                 }
             }
         };
-        fences.map(answer).collect()
+        fences.map(read_response).collect()
     }
 
-    /// The status and the fields of an answer, of which the body is still to come, or nothing where
-    /// the other side has closed.
+    /// Reads the status and the headers of a response, but not its body; `None` if the broker has
+    /// closed.
     pub(crate) fn read_head(&mut self) -> Option<(u16, Vec<String>)> {
         let status = self.read_line()?.split(' ').nth(1)?.parse().ok()?;
         let head = std::iter::from_fn(|| self.read_line().filter(|line| !line.is_empty()));
         Some((status, head.map(|line| line.to_ascii_lowercase()).collect()))
     }
 
-    /// The status and the body of an answer that has an end.
+    /// Reads the status and the body of a response that ends.
     pub(crate) fn read_response(&mut self) -> Option<(u16, String)> {
         let (status, head) = self.read_head()?;
         let field = |name: &str| head.iter().find_map(|line| line.strip_prefix(name));

@@ -1,4 +1,4 @@
-//! A real `PostgreSQL` server for one test, in a folder of its own.
+//! A real `PostgreSQL` server for one test, in a temporary folder.
 
 use std::fs;
 use std::net::TcpListener;
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use super::wait::wait_until;
 
-/// A running server. Stopped when dropped.
+/// A running server; it stops when dropped.
 #[derive(Debug)]
 pub(crate) struct Postgres {
     folder: TempDir,
@@ -17,16 +17,16 @@ pub(crate) struct Postgres {
 }
 
 impl Postgres {
-    /// Makes a database cluster, on which nothing is synced, and starts its server.
+    /// Creates a database cluster without syncs and starts its server.
     #[track_caller]
     pub(crate) fn start() -> Self {
         let folder = TempDir::new().unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        // A server refuses to be root.
+        // The server refuses to run as root.
         let owned = Command::new("chown").arg("postgres").arg(folder.path()).status().unwrap();
         assert!(
             owned.success(),
-            "chown postgres: tests/run installs the server, and with it that user"
+            "chown to the user postgres failed; run the tests with tests/run, which installs the server"
         );
         let server = Self { folder, port };
         server.run_program(
@@ -37,7 +37,7 @@ impl Postgres {
         server
     }
 
-    /// Starts the server, and waits until it lets somebody in.
+    /// Starts the server and waits until it accepts queries.
     #[track_caller]
     pub(crate) fn start_server(&self) {
         let options = format!("-p {} -k {} -c fsync=off", self.port, self.folder.path().display());
@@ -46,43 +46,43 @@ impl Postgres {
             "pg_ctl",
             &["--wait", "--silent", "--options", &options, "--log", &log, "start", "--pgdata"],
         );
-        wait_until("the server lets somebody in", || {
+        wait_until("the server to accept queries", || {
             (!self.query("select 1").is_empty()).then_some(())
         });
     }
 
-    /// Stops the server at once, as a crash would.
+    /// Stops the server immediately, as a crash would.
     #[track_caller]
     pub(crate) fn crash(&self) {
         self.run_program("pg_ctl", &["--silent", "--mode=immediate", "stop", "--pgdata"]);
     }
 
-    /// What `--postgres` takes.
+    /// The URL for `--postgres`.
     pub(crate) fn url(&self) -> String {
         format!("postgres://tidings@127.0.0.1:{}/postgres", self.port)
     }
 
-    /// The rows that psql prints; none if it cannot.
+    /// The rows that psql prints; none if psql fails.
     pub(crate) fn query(&self, sql: &str) -> Vec<String> {
         let flags = ["--no-psqlrc", "--tuples-only", "--no-align", "--command", sql, &self.url()];
-        let printed =
+        let output =
             Command::new(program_path("psql")).args(flags).stderr(Stdio::null()).output().unwrap();
-        String::from_utf8_lossy(&printed.stdout).lines().map(str::to_owned).collect()
+        String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
     }
 
-    /// Runs one of the server's programs as its user, with the cluster's folder at the end.
+    /// Runs one of the server's programs as its user, with the cluster's folder as last argument.
     #[track_caller]
-    fn run_program(&self, name: &str, words: &[&str]) {
-        let ran = Command::new("runuser")
+    fn run_program(&self, name: &str, arguments: &[&str]) {
+        let status = Command::new("runuser")
             .args(["--user", "postgres", "--"])
             .arg(program_path(name))
-            .args(words)
+            .args(arguments)
             .arg(self.folder.path().join("cluster"))
             .current_dir(self.folder.path())
             .stdout(Stdio::null())
             .status()
             .unwrap();
-        assert!(ran.success(), "{name}");
+        assert!(status.success(), "{name} failed");
     }
 }
 
@@ -99,7 +99,7 @@ impl Drop for Postgres {
     }
 }
 
-/// Debian keeps those of each version in a folder of their own.
+/// Debian keeps the programs of each version in a separate folder.
 #[track_caller]
 fn program_path(name: &str) -> PathBuf {
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();

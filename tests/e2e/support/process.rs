@@ -1,5 +1,4 @@
-//! Real processes: the `tidings` binary and the foreign programs that talk to it, with everything
-//! they print.
+//! Runs real processes, the `tidings` binary and other programs, and collects their output.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -18,14 +17,14 @@ use tempfile::TempDir;
 
 use super::wait::WAIT_TIMEOUT;
 
-/// Which of the two output streams a line came from.
+/// The output stream that a line came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OutputStream {
     Stdout,
     Stderr,
 }
 
-/// What a process has printed so far, in the order of arrival.
+/// The output of a process so far, in order of arrival.
 #[derive(Debug, Default)]
 struct SharedOutput {
     lines: Mutex<OutputLines>,
@@ -34,12 +33,12 @@ struct SharedOutput {
 
 #[derive(Debug, Default)]
 struct OutputLines {
-    /// Lines without their line end; a carriage return before it is kept.
+    /// Lines without their line feed; a carriage return before it is kept.
     lines: Vec<(OutputStream, String)>,
     streams_ended: usize,
 }
 
-/// A started process; killed when dropped.
+/// A started process; it is killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Process {
     name: String,
@@ -49,12 +48,12 @@ pub(crate) struct Process {
     readers: Vec<JoinHandle<()>>,
 }
 
-/// A process that has ended.
+/// The output and exit code of a process that has ended.
 #[derive(Debug)]
 pub(crate) struct ProcessOutput {
-    /// None: ended by a signal.
+    /// `None` if a signal ended the process.
     pub(crate) code: Option<i32>,
-    /// From the moment at which the end was asked for or waited for.
+    /// The time from the call that waits for the end until the end.
     pub(crate) elapsed: Duration,
     lines: Vec<(OutputStream, String)>,
 }
@@ -70,7 +69,7 @@ impl Process {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .unwrap_or_else(|error| panic!("{name} does not start: {error}"));
+            .unwrap_or_else(|error| panic!("cannot start {name}: {error}"));
         let output = Arc::new(SharedOutput::default());
         let readers = vec![
             spawn_line_reader(child.stdout.take().unwrap(), OutputStream::Stdout, &output),
@@ -79,78 +78,78 @@ impl Process {
         Self { name, stdin: child.stdin.take(), child, output, readers }
     }
 
-    /// The number of the process.
+    /// The process id.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Writes to standard input; a process that has gone already is not this call's problem.
+    /// Writes to standard input; ignores a process that has already ended.
     pub(crate) fn write(&mut self, bytes: impl AsRef<[u8]>) {
         if let Some(stdin) = &mut self.stdin {
             let _ = stdin.write_all(bytes.as_ref()).and_then(|()| stdin.flush());
         }
     }
 
-    /// The end of standard input.
+    /// Closes standard input.
     pub(crate) fn close_stdin(&mut self) {
         self.stdin = None;
     }
 
-    /// Waits until `look` finds in everything printed so far what it looks for.
+    /// Waits until `find` returns a value for the output so far.
     #[track_caller]
     fn wait_for_output<T>(
         &self,
-        what: &str,
-        mut look: impl FnMut(&[(OutputStream, String)]) -> Option<T>,
+        expected: &str,
+        mut find: impl FnMut(&[(OutputStream, String)]) -> Option<T>,
     ) -> T {
         let deadline = Instant::now() + WAIT_TIMEOUT;
         let mut guard = self.output.lines.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            if let Some(found) = look(&guard.lines) {
+            if let Some(found) = find(&guard.lines) {
                 return found;
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() || guard.streams_ended == 2 {
-                // The lines themselves are printed when this is dropped.
+                // `drop` prints the lines themselves.
                 drop(guard);
-                panic!("no {what} from {}", self.name);
+                panic!("no {expected} from {}", self.name);
             }
             guard = self.output.changed.wait_timeout(guard, left).unwrap().0;
         }
     }
 
-    /// Waits until these lines were printed, in this order, after the first `from` lines and with
-    /// others between them, as far as `same` can tell the wanted from the printed. Returns where
-    /// they end.
+    /// Waits until the `expected` lines were printed, in order, after the first `from` lines; other
+    /// lines may come in between. `same` compares an expected line with a printed one. Returns the
+    /// position after the last of them.
     #[track_caller]
     pub(crate) fn wait_for_lines_in_order(
         &self,
         from: usize,
-        wanted: &[String],
+        expected: &[String],
         same: impl Fn(&str, &str) -> bool,
     ) -> usize {
         let (mut next, mut at) = (0, from);
-        self.wait_for_output(&format!("{wanted:#?} in this order"), |lines| {
-            while let Some(wanted) = wanted.get(next) {
+        self.wait_for_output(&format!("{expected:#?} in this order"), |lines| {
+            while let Some(expected) = expected.get(next) {
                 let (_, line) = lines.get(at)?;
-                next += usize::from(same(wanted, line.trim_end_matches('\r')));
+                next += usize::from(same(expected, line.trim_end_matches('\r')));
                 at += 1;
             }
             Some(at)
         })
     }
 
-    /// Waits for the first line that `pick` takes.
+    /// Waits for the first line for which `pick` returns a value.
     #[track_caller]
     pub(crate) fn wait_for_line<T>(
         &self,
-        what: &str,
+        expected: &str,
         mut pick: impl FnMut(&str) -> Option<T>,
     ) -> T {
-        let mut seen = 0;
-        self.wait_for_output(what, |lines| {
-            let found = lines[seen..].iter().find_map(|(_, line)| pick(line));
-            seen = lines.len();
+        let mut searched = 0;
+        self.wait_for_output(expected, |lines| {
+            let found = lines[searched..].iter().find_map(|(_, line)| pick(line));
+            searched = lines.len();
             found
         })
     }
@@ -163,18 +162,18 @@ impl Process {
         })
     }
 
-    /// What `pick` takes of what was printed so far.
+    /// The first value that `pick` returns for the output so far.
     pub(crate) fn find_line<T>(&self, pick: impl FnMut(&str) -> Option<T>) -> Option<T> {
         let guard = self.output.lines.lock().unwrap_or_else(PoisonError::into_inner);
         guard.lines.iter().map(|(_, line)| line.as_str()).find_map(pick)
     }
 
-    /// Whether a line was printed so far that holds the text.
+    /// Whether a line printed so far contains the text.
     pub(crate) fn has_printed(&self, text: &str) -> bool {
         self.find_line(|line| line.contains(text).then_some(())).is_some()
     }
 
-    /// Waits until standard output has so many lines, and returns all of them.
+    /// Waits until standard output has `count` lines, and returns all of them.
     #[track_caller]
     pub(crate) fn wait_for_stdout_lines(&self, count: usize) -> Vec<String> {
         self.wait_for_output(&format!("{count} lines"), |lines| {
@@ -186,7 +185,7 @@ impl Process {
     /// Sends a signal by name: `INT`, `TERM`, `KILL`, `STOP`, `CONT`.
     #[track_caller]
     pub(crate) fn signal(&self, name: &str) {
-        // The shell's own `kill`: no further package, and no unsafe code for a system call.
+        // The shell's own `kill` needs no further package and no unsafe code.
         let sent = Command::new("sh")
             .args(["-c", &format!("kill -{name} {}", self.child.id())])
             .status()
@@ -194,38 +193,38 @@ impl Process {
         assert!(sent.success(), "kill -{name} of {}", self.name);
     }
 
-    /// The most memory that the process has had so far, as the kernel counts it.
+    /// The peak memory of the process, as the kernel counts it.
     #[track_caller]
     pub(crate) fn peak_memory_bytes(&self) -> u64 {
         memory_bytes(self.id(), "VmHWM:")
     }
 
-    /// The memory that the process has now.
+    /// The current memory of the process.
     #[track_caller]
     pub(crate) fn resident_memory_bytes(&self) -> u64 {
         memory_bytes(self.id(), "VmRSS:")
     }
 
-    /// The time that the process has kept processors busy, in hundredths of a second.
+    /// The processor time of the process, in hundredths of a second.
     #[track_caller]
     pub(crate) fn processor_ticks(&self) -> u64 {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.id())).unwrap();
-        let words: Vec<_> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
-        words[11].parse::<u64>().unwrap() + words[12].parse::<u64>().unwrap()
+        let fields: Vec<_> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
     }
 
-    /// Waits for the end of the process and of everything that it printed.
+    /// Closes standard input and waits until the process and its output have ended.
     #[track_caller]
     pub(crate) fn finish(self) -> ProcessOutput {
         self.finish_within(WAIT_TIMEOUT)
     }
 
-    /// As `finish`, for a process that may take longer than others.
+    /// Like `finish`, with another timeout.
     #[track_caller]
-    pub(crate) fn finish_within(mut self, patience: Duration) -> ProcessOutput {
+    pub(crate) fn finish_within(mut self, timeout: Duration) -> ProcessOutput {
         let started = Instant::now();
         self.close_stdin();
-        let status = self.wait_for_exit(patience);
+        let status = self.wait_for_exit(timeout);
         let took = started.elapsed();
         for reader in self.readers.drain(..) {
             reader.join().unwrap();
@@ -243,18 +242,17 @@ impl Process {
     }
 
     #[track_caller]
-    fn wait_for_exit(&mut self, patience: Duration) -> ExitStatus {
+    fn wait_for_exit(&mut self, timeout: Duration) -> ExitStatus {
         let pid = Pid::from_child(&self.child);
-        let (sender, ended) = mpsc::channel();
-        // Its own handle of the process can only be asked, or waited for without end. This leaves
-        // the status to it.
+        let (sender, receiver) = mpsc::channel();
+        // `Child` can only poll, or wait without a timeout. `NOWAIT` leaves the status for it.
         thread::spawn(move || {
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
             while let Err(Errno::INTR) = waitid(WaitId::Pid(pid), options) {}
             let _ = sender.send(());
         });
-        let ended = ended.recv_timeout(patience);
-        assert!(ended.is_ok(), "{} does not end", self.name);
+        let exited = receiver.recv_timeout(timeout);
+        assert!(exited.is_ok(), "{} is still running after {timeout:?}", self.name);
         self.child.wait().unwrap()
     }
 }
@@ -284,7 +282,7 @@ impl ProcessOutput {
         lines_of_stream(&self.lines, OutputStream::Stderr).join("\n")
     }
 
-    /// Checks the exit code; a wrong one shows everything that was printed.
+    /// Checks the exit code; on a mismatch, shows all output.
     #[track_caller]
     pub(crate) fn expect_code(self, code: i32) -> Self {
         assert_eq!(self.code, Some(code), "{:#?}", self.lines);
@@ -292,7 +290,7 @@ impl ProcessOutput {
     }
 }
 
-/// What the kernel says of the memory of a process, under this word.
+/// A memory figure of a process in `/proc`, such as `VmRSS:`.
 #[track_caller]
 pub(crate) fn memory_bytes(id: u32, word: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap();
@@ -305,24 +303,25 @@ fn lines_of_stream(lines: &[(OutputStream, String)], stream: OutputStream) -> Ve
 }
 
 fn spawn_line_reader(
-    from: impl Read + Send + 'static,
+    source: impl Read + Send + 'static,
     stream: OutputStream,
-    printed: &Arc<SharedOutput>,
+    output: &Arc<SharedOutput>,
 ) -> JoinHandle<()> {
-    let printed = Arc::clone(printed);
+    let output = Arc::clone(output);
     thread::spawn(move || {
-        for line in BufReader::new(from).split(b'\n') {
+        for line in BufReader::new(source).split(b'\n') {
             let Ok(line) = line else { break };
             let line = String::from_utf8_lossy(&line).into_owned();
-            printed.lines.lock().unwrap().lines.push((stream, line));
-            printed.changed.notify_all();
+            output.lines.lock().unwrap().lines.push((stream, line));
+            output.changed.notify_all();
         }
-        printed.lines.lock().unwrap().streams_ended += 1;
-        printed.changed.notify_all();
+        output.lines.lock().unwrap().streams_ended += 1;
+        output.changed.notify_all();
     })
 }
 
-/// The binary under test, with arguments, away from the caller's settings, in a folder of its own.
+/// The binary under test with these arguments, in this folder, without the caller's `TIDINGS_`
+/// variables.
 pub(crate) fn tidings_command<S: AsRef<OsStr>>(
     folder: &Path,
     arguments: impl IntoIterator<Item = S>,
@@ -331,41 +330,41 @@ pub(crate) fn tidings_command<S: AsRef<OsStr>>(
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TIDINGS_")) {
         command.env_remove(name);
     }
-    // Many brokers run at once, also at ports that were asked for.
+    // Many brokers run at once, some of them on fixed line ports; HTTP always gets a free port.
     command.env("TIDINGS_HTTP", "127.0.0.1:0");
     command.args(arguments).current_dir(folder);
     command
 }
 
-/// Runs the binary to its end with nothing on standard input.
+/// Runs the binary to its end without standard input.
 #[track_caller]
 pub(crate) fn run_tidings(folder: &Path, arguments: &[&str]) -> ProcessOutput {
     Process::start(&mut tidings_command(folder, arguments)).finish()
 }
 
-/// A crawler at work for a broker, which stores in this folder.
+/// Starts a crawler for a broker; it stores in this folder.
 #[track_caller]
 pub(crate) fn start_crawler(broker: SocketAddr, folder: &Path) -> Process {
-    let words = ["crawl", "--broker", &broker.to_string(), "--allow-private", "--data", "."];
-    let crawler = Process::start(&mut tidings_command(folder, words));
+    let arguments = ["crawl", "--broker", &broker.to_string(), "--allow-private", "--data", "."];
+    let crawler = Process::start(&mut tidings_command(folder, arguments));
     crawler.wait_for_line_with("fetching for");
     crawler
 }
 
-/// Runs `tidings <words> --broker ..` at this broker to its end.
+/// Runs `tidings <arguments> --broker ..` against this broker to its end.
 #[track_caller]
-pub(crate) fn run_at(server: &Server, words: &[&str]) -> ProcessOutput {
-    run_tidings(server.folder.path(), &[words, &["--broker", &server.address_text()]].concat())
+pub(crate) fn run_at(server: &Server, arguments: &[&str]) -> ProcessOutput {
+    run_tidings(server.folder.path(), &[arguments, &["--broker", &server.address_text()]].concat())
 }
 
-/// What such a command prints with `--json`, one object a line.
+/// The JSON objects that such a command prints with `--json`, one on each line.
 #[track_caller]
-pub(crate) fn run_json_at(server: &Server, words: &[&str]) -> Vec<Value> {
-    let lines = run_at(server, &[words, &["--json"]].concat()).expect_code(0).stdout();
+pub(crate) fn run_json_at(server: &Server, arguments: &[&str]) -> Vec<Value> {
+    let lines = run_at(server, &[arguments, &["--json"]].concat()).expect_code(0).stdout();
     lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// A `tidings up` or `tidings broker` that listens on a free port, with a data folder of its own.
+/// A `tidings up` or `tidings broker` on a free port, with its own data directory.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) process: Process,
@@ -374,31 +373,31 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Only the broker.
+    /// Starts only a broker.
     #[track_caller]
     pub(crate) fn start_broker() -> Self {
         Self::start(&["broker"])
     }
 
-    /// Broker and crawler.
+    /// Starts broker and crawler.
     #[track_caller]
     pub(crate) fn start_up(arguments: &[&str]) -> Self {
         Self::start(&[&["up"], arguments].concat())
     }
 
-    /// The subcommand with its flags; `--listen` is added.
+    /// Starts the subcommand with these flags; `--listen` is added.
     #[track_caller]
     pub(crate) fn start(arguments: &[&str]) -> Self {
         Self::start_with(arguments, |_| ())
     }
 
-    /// The same, with a last word about the command, such as its environment.
+    /// Like `start`, but `adjust` may change the command, such as its environment.
     #[track_caller]
     pub(crate) fn start_with(arguments: &[&str], adjust: impl FnOnce(&mut Command)) -> Self {
         Self::start_in(TempDir::new().unwrap(), arguments, adjust)
     }
 
-    /// The same in a folder where others have worked before.
+    /// Like `start_with`, in a folder that may have data already.
     #[track_caller]
     pub(crate) fn start_in(
         folder: TempDir,
@@ -422,7 +421,7 @@ impl Server {
         Self { process, address, folder }
     }
 
-    /// Ends it with a signal, and starts it again in the same folder.
+    /// Ends the server with a signal and starts it again in the same folder.
     #[track_caller]
     pub(crate) fn restart(self, signal: &str, arguments: &[&str]) -> Self {
         let Self { process, folder, .. } = self;
@@ -430,7 +429,7 @@ impl Server {
         Self::start_in(folder, arguments, |_| ())
     }
 
-    /// The same, at the same address: whoever was connected finds it again.
+    /// Like `restart`, at the same address, so that clients can reconnect.
     #[track_caller]
     pub(crate) fn restart_at_same_address(self, signal: &str, arguments: &[&str]) -> Self {
         let Self { process, folder, address } = self;
@@ -438,7 +437,7 @@ impl Server {
         Self::start_listening_at(&address.to_string(), folder, arguments, |_| ())
     }
 
-    /// Starts one where an earlier one listened, in its folder.
+    /// Starts a server at the address and in the folder of an earlier one.
     #[track_caller]
     pub(crate) fn start_at_address(
         address: SocketAddr,
@@ -448,12 +447,12 @@ impl Server {
         Self::start_listening_at(&address.to_string(), folder, arguments, |_| ())
     }
 
-    /// The data directory, where no flag says otherwise.
+    /// The default data directory.
     pub(crate) fn data_dir(&self) -> PathBuf {
         self.folder.path().join("tidings-data")
     }
 
-    /// The address as flags and foreign programs want it.
+    /// The address for flags and other programs.
     pub(crate) fn address_text(&self) -> String {
         self.address.to_string()
     }

@@ -1,6 +1,7 @@
-"""Judges answers by an OpenAPI document: the first line of a file is the document, each other one an answer.
+"""Checks HTTP responses against an OpenAPI document.
 
-Exits with 1, and says which, if there are answers that are not as it says.
+The first line of the file is the document; each other line is a request with its response. Prints
+the responses that violate the document, and exits with 1 if there are any.
 """
 
 import json
@@ -10,7 +11,7 @@ import jsonschema_rs
 
 
 def resolve(document, part):
-    """What is meant by a part of the document that may be a reference."""
+    """Resolves a part of the document that may be a reference."""
     while "$ref" in part:
         found = document
         for name in part["$ref"].removeprefix("#/").split("/"):
@@ -19,27 +20,27 @@ def resolve(document, part):
     return part
 
 
-def problems(document, validators, answer):
-    """What is wrong with an answer."""
-    operation = document["paths"][answer["path"]][answer["method"].lower()]
-    response = resolve(document, operation["responses"][str(answer["status"])])
+def problems(document, validators, exchange):
+    """The violations of a response."""
+    operation = document["paths"][exchange["path"]][exchange["method"].lower()]
+    response = resolve(document, operation["responses"][str(exchange["status"])])
     contents = response.get("content")
-    if answer["status"] in (429, 503) and answer["kind"] is None and not answer["body"]:
-        # A hub needs no words to come again.
+    if exchange["status"] in (429, 503) and exchange["kind"] is None and not exchange["body"]:
+        # A hub retries without a body.
         return []
     if contents is None:
-        return ["a body that is not described"] if answer["body"] else []
-    if answer["kind"] not in contents:
-        return [f"the type {answer['kind']}"]
-    if answer["kind"] != "application/json":
+        return ["a body without a description"] if exchange["body"] else []
+    if exchange["kind"] not in contents:
+        return [f"the type {exchange['kind']}"]
+    if exchange["kind"] != "application/json":
         return []
-    # References lead to the components, so these are part of each schema.
-    schema = {"allOf": [contents[answer["kind"]]["schema"]], "components": document["components"]}
+    # References point to the components, so each schema includes them.
+    schema = {"allOf": [contents[exchange["kind"]]["schema"]], "components": document["components"]}
     key = json.dumps(schema["allOf"])
     if key not in validators:
         validators[key] = jsonschema_rs.Draft202012Validator(schema)
     try:
-        body = json.loads(answer["body"])
+        body = json.loads(exchange["body"])
     except ValueError as error:
         return [str(error)]
     return [f"{error.instance_path}: {error.message}" for error in validators[key].iter_errors(body)]
@@ -48,11 +49,11 @@ def problems(document, validators, answer):
 with open(sys.argv[1], encoding="utf-8") as lines:
     document, count, wrong, validators = json.loads(next(lines)), 0, 0, {}
     for line in lines:
-        answer = json.loads(line)
+        exchange = json.loads(line)
         count += 1
-        for problem in problems(document, validators, answer):
+        for problem in problems(document, validators, exchange):
             wrong += 1
-            print(answer["method"], answer["path"], answer["status"], problem[:500], answer["body"][:200])
+            print(exchange["method"], exchange["path"], exchange["status"], problem[:500], exchange["body"][:200])
 if not wrong:
     print(f"{count} answers are as described")
 sys.exit(1 if wrong else 0)

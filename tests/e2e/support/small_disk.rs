@@ -1,4 +1,4 @@
-//! A small disk that can be filled: a tmpfs in a mount namespace of its own.
+//! A small disk that a test can fill: a tmpfs in its own mount namespace.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -11,9 +11,9 @@ use tempfile::TempDir;
 use super::namespace::unshare_flags;
 use super::process::{Process, ProcessOutput, Server};
 
-/// A small disk that only the processes of one test see.
+/// A small disk that only the processes of one test can see.
 pub(crate) struct SmallDisk {
-    /// Keeps the namespace alive, and is where it is entered.
+    /// Keeps the namespace alive; other processes enter the namespace of this one.
     namespace_process: Process,
     user_namespace: bool,
     folder: TempDir,
@@ -33,13 +33,13 @@ impl SmallDisk {
         Self { namespace_process, user_namespace: flags.contains('U'), folder }
     }
 
-    /// A broker with its data there.
+    /// Starts a broker with its data on the disk.
     #[track_caller]
     pub(crate) fn start_broker(&self) -> Server {
         self.start_broker_with(&[])
     }
 
-    /// As [`broker`](Self::broker), with more flags.
+    /// Like [`start_broker`](Self::start_broker), with more flags.
     #[track_caller]
     pub(crate) fn start_broker_with(&self, flags: &[&str]) -> Server {
         let data = self.folder.path().join("data");
@@ -52,12 +52,12 @@ impl SmallDisk {
         })
     }
 
-    /// Runs the binary on that disk, with its data directory, until it ends.
+    /// Runs the binary on the disk, with the data directory there, until it ends.
     #[track_caller]
-    pub(crate) fn run_tidings(&self, words: &[&str]) -> ProcessOutput {
+    pub(crate) fn run_tidings(&self, arguments: &[&str]) -> ProcessOutput {
         let mut inside = self.nsenter_command();
         let data = self.folder.path().join("data");
-        inside.arg(env!("CARGO_BIN_EXE_tidings")).args(words).arg("--data").arg(data);
+        inside.arg(env!("CARGO_BIN_EXE_tidings")).args(arguments).arg("--data").arg(data);
         Process::start(&mut inside).finish()
     }
 
@@ -71,7 +71,7 @@ impl SmallDisk {
         inside
     }
 
-    /// Locks a database of the broker against writes, until the result is dropped.
+    /// Locks a database of the broker against writes until the result is dropped.
     #[track_caller]
     pub(crate) fn lock_database(&self, name: &str) -> Process {
         let file = self.folder.path().join("data").join(name);
@@ -81,16 +81,16 @@ impl SmallDisk {
         holder
     }
 
-    /// Also mounts it at another place, until it is unmounted there.
+    /// Also mounts the disk at another path, until it is unmounted there.
     #[track_caller]
-    pub(crate) fn mount_at(&self, place: &Path) {
-        let words = [OsStr::new("mount"), OsStr::new("--bind"), self.folder.path().as_os_str()];
-        assert!(self.nsenter_command().args(words).arg(place).status().unwrap().success());
+    pub(crate) fn mount_at(&self, target: &Path) {
+        let arguments = [OsStr::new("mount"), OsStr::new("--bind"), self.folder.path().as_os_str()];
+        assert!(self.nsenter_command().args(arguments).arg(target).status().unwrap().success());
     }
 
     #[track_caller]
-    pub(crate) fn unmount_at(&self, place: &Path) {
-        assert!(self.nsenter_command().arg("umount").arg(place).status().unwrap().success());
+    pub(crate) fn unmount_at(&self, target: &Path) {
+        assert!(self.nsenter_command().arg("umount").arg(target).status().unwrap().success());
     }
 
     /// The path of another folder inside the namespace, for a process outside of it.
@@ -104,7 +104,7 @@ impl SmallDisk {
         self.outside_path(self.folder.path())
     }
 
-    /// Fills the disk with another file, except for this many bytes.
+    /// Fills the disk with a file, except for this number of bytes.
     #[track_caller]
     pub(crate) fn fill_except(&self, bytes: u64) {
         let stat = rustix::fs::statvfs(self.disk_path()).unwrap();

@@ -1,4 +1,4 @@
-//! System calls of a real process, as `strace` saw them.
+//! System calls of a real process, recorded by `strace`.
 
 use std::collections::HashMap;
 use std::fs;
@@ -7,10 +7,10 @@ use std::process::Command;
 
 use super::wait::wait_until;
 
-/// Bytes of a text that are recorded.
+/// The number of bytes of each string that are recorded.
 const STRING_BYTES_MAX: &str = "200000";
 
-/// What makes something durable, what says so, and what was asked.
+/// The calls that make data durable, those that send responses, and those that receive requests.
 const TRACED_CALLS: &str = "trace=mkdir,mkdirat,rename,renameat,renameat2,pwrite64,pwritev,pwritev2,\
                      fdatasync,fsync,write,writev,sendto,sendmsg,recvfrom";
 
@@ -18,39 +18,40 @@ const TRACED_CALLS: &str = "trace=mkdir,mkdirat,rename,renameat,renameat2,pwrite
 #[derive(Debug, Clone)]
 pub(crate) struct SystemCall {
     pub(crate) name: String,
-    /// Everything between the parentheses, as `strace` writes it.
+    /// The text between the parentheses, as `strace` writes it.
     pub(crate) arguments: String,
     pub(crate) succeeded: bool,
-    /// When it began and when it had ended, in lines of the trace: the kernel began it no earlier
-    /// than the one, and the program learnt of its end no earlier than the other.
+    /// The lines of the trace at which the call began and ended. The kernel did not begin it before
+    /// `start_line`, and the program did not see its end before `end_line`.
     pub(crate) start_line: usize,
     pub(crate) end_line: usize,
 }
 
 impl SystemCall {
-    /// The file or socket of its first argument, by its path or its number.
+    /// The file or socket of the first argument, as a path or a number.
     pub(crate) fn target(&self) -> &str {
         let inside = self.arguments.split_once('<').map_or("", |(_, rest)| rest);
-        inside.split_once('>').map_or("", |(place, _)| place)
+        inside.split_once('>').map_or("", |(target, _)| target)
     }
 }
 
-/// Has the program run by `strace`, which writes to a file in this folder.
+/// Changes the command to run under `strace`, which writes a file into this folder.
 pub(crate) fn trace_command(command: &mut Command, folder: &Path, flags: &[&str]) -> PathBuf {
     let file = folder.join("trace");
     let mut strace = Command::new("strace");
-    // The tracer is a child of the program, so that signals and exit codes are the program's own.
+    // With `-D` the tracer is a child of the program, so signals and exit codes are those of the
+    // program.
     strace
         .args(["-D", "-f", "-y", "-q", "-s", STRING_BYTES_MAX, "-e", TRACED_CALLS, "-o"])
         .arg(&file)
         .args(flags);
     strace.arg(command.get_program()).args(command.get_args());
-    strace.current_dir(command.get_current_dir().expect("a folder of its own"));
+    strace.current_dir(command.get_current_dir().expect("the command has a working directory"));
     *command = strace;
     file
 }
 
-/// Whether the line tells that the process is over; its threads have numbers of their own.
+/// Whether the line reports the end of the process; its threads have their own numbers.
 fn is_exit_line(process: u32, line: &str) -> bool {
     line.split_once(' ').is_some_and(|(number, rest)| {
         number == process.to_string() && rest.trim_start().starts_with("+++ ")
@@ -67,7 +68,7 @@ pub(crate) fn read_trace(file: &Path, process: u32) -> Vec<SystemCall> {
     let mut open: HashMap<&str, (usize, &str, String)> = HashMap::new();
     let mut calls = Vec::new();
     for (at, line) in text.lines().enumerate() {
-        let (thread, line) = line.split_once(' ').expect("a thread's number");
+        let (thread, line) = line.split_once(' ').expect("a thread id");
         let line = line.trim_start();
         if line.starts_with("+++") || line.starts_with("---") {
             continue;
@@ -77,10 +78,10 @@ pub(crate) fn read_trace(file: &Path, process: u32) -> Vec<SystemCall> {
             open.insert(thread, (at, name, arguments.to_owned()));
             continue;
         }
-        let (began, name, rest) = if let Some(resumed) = line.strip_prefix("<... ") {
-            let (_, rest) = resumed.split_once(" resumed>").expect("a call that goes on");
-            let (began, name, first) = open.remove(thread).expect("it began");
-            (began, name, first + rest)
+        let (start, name, rest) = if let Some(resumed) = line.strip_prefix("<... ") {
+            let (_, rest) = resumed.split_once(" resumed>").expect("a resumed call");
+            let (start, name, first) = open.remove(thread).expect("the beginning of the call");
+            (start, name, first + rest)
         } else {
             let (name, rest) = line.split_once('(').expect("a call");
             (at, name, rest.to_owned())
@@ -90,10 +91,13 @@ pub(crate) fn read_trace(file: &Path, process: u32) -> Vec<SystemCall> {
             name: name.to_owned(),
             arguments: arguments.trim_end().trim_end_matches(')').to_owned(),
             succeeded: !result.starts_with(['-', '?']),
-            start_line: began,
+            start_line: start,
             end_line: at,
         });
     }
-    assert!(calls.iter().any(|call| call.name == "fdatasync"), "nothing was traced: {text}");
+    assert!(
+        calls.iter().any(|call| call.name == "fdatasync"),
+        "strace recorded no fdatasync: {text}"
+    );
     calls
 }

@@ -1,6 +1,7 @@
-"""Does what systemd does with units, as far as packaging/ and the documentation need it; what confines a unit is left out.
+"""A stand-in for systemd with the features that packaging/ and the documentation need. It ignores the
+settings that confine a unit.
 
-systemd.py serve FOLDER: the manager. Its socket is FOLDER/manager, what a unit prints is in FOLDER/NAME.
+systemd.py serve FOLDER: the manager. Its socket is FOLDER/manager; FOLDER/NAME has a unit's output.
 systemd.py systemctl|journalctl FOLDER WORD..: the two commands.
 """
 
@@ -19,7 +20,7 @@ DIRECTORIES = ["/etc/systemd/system", "/lib/systemd/system"]
 
 
 def read(name):
-    """The settings of a unit and of its drop-ins: a list for each key, which an empty value empties."""
+    """The settings of a unit with its drop-ins: a list for each key. An empty value clears the list."""
     path = next(path for path in (f"{folder}/{name}" for folder in DIRECTORIES) if os.path.exists(path))
     drop_in = f"/etc/systemd/system/{name}.d"
     files = [path] + sorted(f"{drop_in}/{file}" for file in os.listdir(drop_in)) if os.path.isdir(drop_in) else [path]
@@ -80,25 +81,27 @@ class Manager:
         for file in unit.get("EnvironmentFile", []):
             if os.path.exists(file.lstrip("-")):
                 environment.update(line.strip().split("=", 1) for line in open(file.lstrip("-")) if "=" in line)
-        passed = [(self.unit(of)[1]["FileDescriptorName"][-1], held) for of, held in self.sockets.items()]
-        passed = [(called, held) for called, held in passed]
-        notices = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        passed = [
+            (self.unit(socket_name)[1]["FileDescriptorName"][-1], listener)
+            for socket_name, listener in self.sockets.items()
+        ]
+        notifications = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         notify = f"{self.folder}/{name}.notify"
         if os.path.exists(notify):
             os.unlink(notify)
-        notices.bind(notify)
+        notifications.bind(notify)
         os.chmod(notify, 0o777)
         environment["NOTIFY_SOCKET"] = notify
         journal = open(f"{self.folder}/{name}", "ab")
         child = os.fork()
         if child == 0:
-            moved = [os.dup2(held.fileno(), 100 + at) for at, (_, held) in enumerate(passed)]
+            moved = [os.dup2(listener.fileno(), 100 + at) for at, (_, listener) in enumerate(passed)]
             for at, fd in enumerate(moved):
                 os.dup2(fd, 3 + at)
             os.dup2(journal.fileno(), 1)
             os.dup2(journal.fileno(), 2)
             os.closerange(3 + len(moved), 4096)
-            names = ":".join(called for called, _ in passed)
+            names = ":".join(passed_name for passed_name, _ in passed)
             environment.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(moved)), LISTEN_FDNAMES=names)
             os.umask(int(unit["UMask"][-1], 8))
             os.initgroups(user.pw_name, group)
@@ -107,19 +110,19 @@ class Manager:
             os.chdir("/")
             words = shlex.split(unit["ExecStart"][-1])
             os.execve(words[0], words, environment)
-        while b"READY=1" not in self.heard(child, notices):
+        while b"READY=1" not in self.next_notification(child, notifications):
             pass
         return child
 
-    def heard(self, child, notices):
-        """What a unit says of itself next; fails if it ends instead."""
-        notices.settimeout(0.1)
+    def next_notification(self, child, notifications):
+        """The next notification of a unit; fails if the unit ends instead."""
+        notifications.settimeout(0.1)
         while True:
             try:
-                return notices.recv(4096)
+                return notifications.recv(4096)
             except TimeoutError:
                 if os.waitpid(child, os.WNOHANG) != (0, 0):
-                    raise RuntimeError("it has ended before it was ready") from None
+                    raise RuntimeError("the unit ended before it was ready") from None
 
     def run(self, name, command):
         with open(f"{self.folder}/{name}", "ab") as journal:
@@ -130,9 +133,9 @@ class Manager:
     def stop(self, name):
         name, unit = self.unit(name)
         if name.endswith(".socket"):
-            held = self.sockets.pop(name, None)
-            if held:
-                held.close()
+            listener = self.sockets.pop(name, None)
+            if listener:
+                listener.close()
         elif self.is_active(name):
             child = self.running.pop(name)
             if child:
@@ -173,7 +176,7 @@ class Manager:
             elif action == "start" or (action == "enable" and "--now" in flags):
                 self.start(name)
             elif action not in ("enable", "try-reload-or-restart"):
-                raise RuntimeError(f"no {action} here")
+                raise RuntimeError(f"systemctl {action} is not supported")
         return ""
 
 
@@ -184,23 +187,23 @@ def serve(folder):
     print("the manager listens", flush=True)
     manager = Manager(folder)
     while True:
-        asked, _ = listener.accept()
+        connection, _ = listener.accept()
         try:
-            answer = "0" + manager.do(asked.recv(65536).decode().split("\0"))
+            response = "0" + manager.do(connection.recv(65536).decode().split("\0"))
         except Exception as error:
-            answer = f"1systemctl: {error!r}"
-        asked.sendall(answer.encode())
-        asked.close()
+            response = f"1systemctl: {error!r}"
+        connection.sendall(response.encode())
+        connection.close()
 
 
 def systemctl(folder, *words):
-    ask = socket.socket(socket.AF_UNIX)
-    ask.connect(f"{folder}/manager")
-    ask.sendall("\0".join(words).encode())
-    answer = ask.makefile().read()
-    if answer[1:]:
-        print(answer[1:])
-    sys.exit(int(answer[0]))
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(f"{folder}/manager")
+    connection.sendall("\0".join(words).encode())
+    response = connection.makefile().read()
+    if response[1:]:
+        print(response[1:])
+    sys.exit(int(response[0]))
 
 
 def journalctl(folder, *words):

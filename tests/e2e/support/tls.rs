@@ -1,4 +1,4 @@
-//! Certificates, and foreign programs that encrypt.
+//! Certificates, and TLS programs of other projects.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -15,7 +15,8 @@ use rcgen::{
 use super::openssl::openssl;
 use super::process::Process;
 
-/// A certificate authority. What it signs lies in its folder, as NAME.pem and NAME.key.
+/// A certificate authority. Its folder contains the certificates and keys that it signs, as
+/// NAME.pem and NAME.key.
 pub(crate) struct CertificateAuthority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     folder: PathBuf,
@@ -23,7 +24,7 @@ pub(crate) struct CertificateAuthority {
 }
 
 impl CertificateAuthority {
-    /// One with this name; its own certificate is NAME.pem.
+    /// Creates an authority with this name; its own certificate is NAME.pem.
     pub(crate) fn new(folder: &Path, name: &str) -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -35,22 +36,22 @@ impl CertificateAuthority {
         Self { issuer, folder: folder.to_owned(), name: name.to_owned() }
     }
 
-    /// The file of its certificate.
+    /// The file of its own certificate.
     pub(crate) fn certificate_file(&self) -> String {
         self.signed_file(&self.name, "pem")
     }
 
-    /// The file of what it signed, `pem` or `key`.
+    /// The file of a signed certificate (`pem`) or its key (`key`).
     pub(crate) fn signed_file(&self, name: &str, kind: &str) -> String {
         self.folder.join(format!("{name}.{kind}")).to_str().unwrap().to_owned()
     }
 
-    /// A certificate that is good for localhost, and for a client of this name.
+    /// Signs a certificate for localhost and for a client with this name.
     pub(crate) fn sign(&self, name: &str) {
         self.sign_with(name, |_| ());
     }
 
-    /// The same, with a last word about what is in it.
+    /// Like `sign`, but `adjust` may change the contents.
     pub(crate) fn sign_with(&self, name: &str, adjust: impl FnOnce(&mut CertificateParams)) {
         let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
         params.subject_alt_names.push(SanType::IpAddress("127.0.0.1".parse().unwrap()));
@@ -60,7 +61,7 @@ impl CertificateAuthority {
         adjust(&mut params);
         let key = KeyPair::generate().unwrap();
         let cert = params.signed_by(&key, &self.issuer).unwrap();
-        // The file of a running server takes the place of the old one as a whole.
+        // A rename replaces the file of a running server atomically.
         for (kind, text) in [("pem", cert.pem()), ("key", key.serialize_pem())] {
             let (path, fresh) = (self.signed_file(name, kind), self.signed_file(name, "new"));
             fs::write(&fresh, text).unwrap();
@@ -70,7 +71,8 @@ impl CertificateAuthority {
 }
 
 impl CertificateAuthority {
-    /// Its list of revoked certificates, with those of these names; it is still good, or was once.
+    /// Writes a revocation list with the certificates of these names; the list is current or
+    /// expired.
     pub(crate) fn write_revocation_list(&self, names: &[&str], is_good: bool) -> String {
         let revoked = names.iter().map(|name| RevokedCertParams {
             serial_number: self.serial(name),
@@ -94,35 +96,35 @@ impl CertificateAuthority {
         path
     }
 
-    /// The serial number of what it signed under this name.
+    /// The serial number of a signed certificate.
     fn serial(&self, name: &str) -> SerialNumber {
-        let words = ["x509", "-noout", "-serial", "-in", &self.signed_file(name, "pem")];
-        let said = String::from_utf8(openssl(&words, b"")).unwrap();
-        let digits = said.trim().strip_prefix("serial=").unwrap();
+        let arguments = ["x509", "-noout", "-serial", "-in", &self.signed_file(name, "pem")];
+        let output = String::from_utf8(openssl(&arguments, b"")).unwrap();
+        let digits = output.trim().strip_prefix("serial=").unwrap();
         SerialNumber::from(HEXUPPER.decode(digits.as_bytes()).unwrap())
     }
 }
 
-/// Makes a certificate one of the past.
+/// Makes a certificate expired.
 pub(crate) fn make_expired(params: &mut CertificateParams) {
     params.not_before = date_time_ymd(2020, 1, 1);
     params.not_after = date_time_ymd(2021, 2, 3);
 }
 
-/// Makes it one for somebody else.
+/// Makes a certificate valid for another host only.
 pub(crate) fn make_for_other_host(params: &mut CertificateParams) {
     params.subject_alt_names = vec![SanType::DnsName("broker.example".try_into().unwrap())];
 }
 
-/// `socat - OPENSSL:..`, which trusts this file.
+/// Starts `socat - OPENSSL:..`, which trusts this file.
 #[track_caller]
 pub(crate) fn start_socat(address: SocketAddr, ca: &str) -> Process {
-    let place = format!("OPENSSL:localhost:{},cafile={ca}", address.port());
-    // It waits for the last words for as long as a test may take.
-    Process::start(Command::new("socat").args(["-t", "60", "-", &place]))
+    let target = format!("OPENSSL:localhost:{},cafile={ca}", address.port());
+    // Waits for the last output as long as a test may take.
+    Process::start(Command::new("socat").args(["-t", "60", "-", &target]))
 }
 
-/// `openssl s_client`, which trusts this file, with more flags.
+/// Starts `openssl s_client`, which trusts this file, with more flags.
 #[track_caller]
 pub(crate) fn start_s_client(address: SocketAddr, ca: &str, flags: &[&str]) -> Process {
     let mut command = Command::new("openssl");
@@ -130,7 +132,7 @@ pub(crate) fn start_s_client(address: SocketAddr, ca: &str, flags: &[&str]) -> P
     Process::start(command.arg("-verify_return_error").args(flags))
 }
 
-/// `openssl s_server` on a free port, with more flags.
+/// Starts `openssl s_server` on a free port, with more flags.
 #[track_caller]
 pub(crate) fn start_s_server(flags: &[&str]) -> (Process, SocketAddr) {
     let mut command = Command::new("openssl");

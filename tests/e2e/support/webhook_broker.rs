@@ -1,4 +1,4 @@
-//! A broker with webhooks, and what their senders send, signed by openssl.
+//! A broker with webhooks, and requests to them, signed by openssl.
 
 use std::fs;
 use std::path::Path;
@@ -11,8 +11,8 @@ use super::http_client::{HttpClient, HttpResponse};
 use super::openssl::{hmac, openssl};
 use super::process::Server;
 
-/// The secret of all hooks of these tests, but for that of the Standard Webhooks, which has its own
-/// form.
+/// The secret of the hooks in these tests. Standard Webhooks have another format and their own
+/// secret.
 pub(crate) const HOOK_SECRET: &str = "a secret of forge and broker";
 pub(crate) const STANDARD_WEBHOOKS_SECRET: &str = "whsec_YSBzZWNyZXQgb2YgZm9yZ2UgYW5kIGJyb2tlcg==";
 
@@ -23,7 +23,7 @@ pub(crate) struct WebhookBroker {
 }
 
 impl HttpResponse {
-    /// The numbers of the events, of a request that was taken.
+    /// The seqs of the events in a successful response.
     #[track_caller]
     pub(crate) fn seqs(&self) -> Value {
         assert_eq!(self.status, 200, "{self:?}");
@@ -32,7 +32,8 @@ impl HttpResponse {
 }
 
 impl WebhookBroker {
-    /// With this configuration, in which SECRETS stands for the file with the secret.
+    /// Starts a broker with this configuration, in which SECRETS stands for the file with the
+    /// secret.
     #[track_caller]
     pub(crate) fn start(arguments: &[&str], config: &str) -> Self {
         let folder = TempDir::new().unwrap();
@@ -47,7 +48,7 @@ impl WebhookBroker {
         Self { server, http }
     }
 
-    /// A request with such headers, of the form `NAME: VALUE`.
+    /// Sends a request with these headers of the form `NAME: VALUE`.
     #[track_caller]
     pub(crate) fn post(
         &self,
@@ -59,7 +60,7 @@ impl WebhookBroker {
         self.http.send_body("POST", &format!("/hooks/{hook}"), kind, headers, body)
     }
 
-    /// A body of JSON, signed as GitHub does it.
+    /// Sends a JSON body with a GitHub signature.
     #[track_caller]
     pub(crate) fn post_signed(&self, hook: &str, body: &str) -> HttpResponse {
         let signature =
@@ -81,7 +82,7 @@ pub(crate) fn write_config(folder: &Path, config: &str) {
     fs::write(folder.join("hooks.toml"), config).unwrap();
 }
 
-/// A hook that is signed as GitHub does it, with further lines.
+/// The configuration of a hook with GitHub signatures, with more lines.
 pub(crate) fn github_hook(name: &str, lines: &str) -> String {
     format!(
         "[[hook]]\nname = '{name}'\nsecret-file = 'SECRETS'\nsignature = 'github'\n\

@@ -1,6 +1,9 @@
-"""WebSub as Flask-WebSub has it, which nobody of us has written: websub_peer.py subscriber FEED | hub
-What happens is printed as lines of JSON, the port first. A subscriber asks the hub that the feed names, and then does what the lines
-that it reads say: `renew`, `unsubscribe`."""
+"""A WebSub hub or subscriber on the independent library Flask-WebSub.
+
+websub_peer.py subscriber FEED | hub
+
+Prints its port and then its events as lines of JSON. A subscriber subscribes at the hub that the feed
+names, and then reads commands from standard input: `renew`, `unsubscribe`."""
 import json, sys, tempfile, threading
 
 from flask import Flask
@@ -10,33 +13,33 @@ from werkzeug.serving import make_server
 
 app, printing = Flask(__name__), threading.Lock()
 
-def say(**what):
+def report(**fields):
     with printing:
-        print(json.dumps(what), flush=True)
+        print(json.dumps(fields), flush=True)
 
 class Task:
-    """Works at once, on a thread of its own, where Celery would have a process do it."""
-    def __init__(self, work):
-        self.work = work
+    """Runs at once on its own thread, where Celery would use another process."""
+    def __init__(self, function):
+        self.function = function
 
     def delay(self, *arguments):
-        threading.Thread(target=self.work, args=arguments, daemon=True).start()
+        threading.Thread(target=self.function, args=arguments, daemon=True).start()
 
 class Tasks:
     def task(self, bind=False, max_retries=None):
-        return lambda work: Task((lambda *arguments: work(self, *arguments)) if bind else work)
+        return lambda function: Task((lambda *arguments: function(self, *arguments)) if bind else function)
 
     def retry(self, countdown):
-        say(event="not taken")
+        report(event="not taken")
 
 class Storage(SQLite3HubStorage):
     def __setitem__(self, key, value):
         super().__setitem__(key, value)
-        say(event="subscribed", secret=bool(value["secret"]), lease=value["lease_seconds"])
+        report(event="subscribed", secret=bool(value["secret"]), lease=value["lease_seconds"])
 
     def __delitem__(self, key):
         super().__delitem__(key)
-        say(event="unsubscribed")
+        report(event="unsubscribed")
 
 folder = tempfile.mkdtemp()
 file = folder + "/peer.db"
@@ -49,23 +52,23 @@ else:
     app.register_blueprint(subscriber.build_blueprint(url_prefix="/callbacks"))
 
     @subscriber.add_success_handler
-    def agreed(topic, number, mode):
-        say(event=mode, topic=topic)
+    def confirmed(topic, number, mode):
+        report(event=mode, topic=topic)
 
     @subscriber.add_error_handler
     def denied(topic, number, reason):
-        say(event="denied", topic=topic, reason=reason)
+        report(event="denied", topic=topic, reason=reason)
 
-    # Called with what is signed as it has to be.
+    # Flask-WebSub calls this only if the signature is valid.
     @subscriber.add_listener
-    def told(topic, number, body):
+    def received(topic, number, body):
         signed = bool(subscriber.storage[number]["secret"])
-        say(event="told", topic=topic, body=body.decode(), signed=signed)
+        report(event="told", topic=topic, body=body.decode(), signed=signed)
 
 server = make_server("127.0.0.1", 0, app, threaded=True)
 app.config["SERVER_NAME"] = f"127.0.0.1:{server.port}"
 threading.Thread(target=server.serve_forever, daemon=True).start()
-say(port=server.port)
+report(port=server.port)
 if sys.argv[1] == "subscriber":
     with app.app_context():
         number = subscriber.subscribe(**discover(sys.argv[2]), lease_seconds=86400)

@@ -1,4 +1,4 @@
-//! Peers of libzmq, and the process that they talk to.
+//! Peers that use libzmq, and the process that they connect to.
 
 use std::fs;
 use std::process::Command;
@@ -9,10 +9,10 @@ use super::line_connection::{LineConnection, value};
 use super::process::{Process, Server};
 use super::wait::wait_until;
 
-/// What `pyzmq` runs.
+/// The script that runs with `pyzmq`.
 const PEER_SCRIPT: &str = include_str!("zmq_peer.py");
 
-/// A broker with both sockets.
+/// A broker with both ZeroMQ sockets.
 pub(crate) struct ZmqServer {
     pub(crate) server: Server,
     pub(crate) pub_endpoint: String,
@@ -29,58 +29,59 @@ impl ZmqServer {
         Self { server, pub_endpoint, pull_endpoint }
     }
 
-    /// The process that has the sockets.
+    /// The process that owns the sockets.
     #[track_caller]
     pub(crate) fn bridge_process_id(&self) -> u32 {
-        wait_until("the process", || child_process_of(self.server.process.id()))
+        wait_until("the ZeroMQ process", || child_process_of(self.server.process.id()))
     }
 
-    /// Waits until somebody who prefers `hello` to nothing hears what is published there.
+    /// Waits until a subscriber with the prefix `hello` receives published events.
     #[track_caller]
     pub(crate) fn wait_for_subscription(&self, subscriber: &Process) {
-        let mut talk = LineConnection::connect_client(self.server.address);
+        let mut client = LineConnection::connect_client(self.server.address);
         wait_until("a subscription", || {
-            assert!(talk.request("PUB hello x").starts_with("+OK"));
+            assert!(client.request("PUB hello x").starts_with("+OK"));
             subscriber.has_printed("hello").then_some(())
         });
     }
 }
 
-/// Where a line says that a socket is.
+/// The endpoint in a printed line.
 #[track_caller]
 pub(crate) fn printed_endpoint(process: &Process, before: &str) -> String {
     process.wait_for_line(before, |line| line.strip_prefix(before).map(str::to_owned))
 }
 
-/// The number that the next event of a topic gets.
+/// The seq of the next event of a topic.
 #[track_caller]
-pub(crate) fn next_seq(talk: &mut LineConnection, topic: &str) -> u64 {
-    let state = talk.request_lines(&format!("TOPIC show {topic}")).pop().unwrap();
+pub(crate) fn next_seq(client: &mut LineConnection, topic: &str) -> u64 {
+    let state = client.request_lines(&format!("TOPIC show {topic}")).pop().unwrap();
     value(&state, "next").parse().unwrap()
 }
 
-/// What somebody who counts has heard by the end: runs of numbers, first and last of each.
+/// The numbers that a counting subscriber has received, as runs: the first and last number of each.
 pub(crate) struct ReceivedRuns {
     received_count: u64,
     pub(crate) runs: Vec<(u64, u64)>,
 }
 
 impl ReceivedRuns {
-    /// Has an end published until the peer hears one: who was dropped messages does some time.
+    /// Publishes an end marker until the peer receives one; a subscriber that drops messages may
+    /// need several.
     #[track_caller]
-    pub(crate) fn wait_for_end(peer: &Process, topic: &str, talk: &mut LineConnection) -> Self {
-        let told = wait_until("an end", || {
-            assert!(talk.request(&format!("PUB {topic} end")).starts_with("+OK"));
+    pub(crate) fn wait_for_end(peer: &Process, topic: &str, client: &mut LineConnection) -> Self {
+        let summary = wait_until("the end marker", || {
+            assert!(client.request(&format!("PUB {topic} end")).starts_with("+OK"));
             let object = |line: &str| serde_json::from_str(line).ok().filter(Value::is_object);
             peer.find_line(object)
         });
-        assert_eq!(told["repeated"], 0, "{told}");
-        let runs = serde_json::from_value(told["runs"].clone()).unwrap();
-        Self { received_count: told["heard"].as_u64().unwrap(), runs }
+        assert_eq!(summary["repeated"], 0, "{summary}");
+        let runs = serde_json::from_value(summary["runs"].clone()).unwrap();
+        Self { received_count: summary["received"].as_u64().unwrap(), runs }
     }
 
-    /// How many of the numbers from 1 to `count` are in no run. Each of them is in a hole between
-    /// two.
+    /// How many of the numbers from 1 to `count` are missing. Each missing number must lie in a
+    /// hole between two runs.
     #[track_caller]
     pub(crate) fn lost_count(&self, count: u64) -> u64 {
         let (first, last) = (self.runs[0].0, self.runs[self.runs.len() - 1].1);
@@ -93,19 +94,19 @@ impl ReceivedRuns {
     }
 }
 
-/// How often somebody who counts says how far it is.
+/// After how many messages a counting subscriber prints its progress.
 pub(crate) const PROGRESS_INTERVAL: u64 = 250;
 
-/// Waits until somebody who counts has heard this number, if it is one that is said.
+/// Waits until a counting subscriber has received this number, if it prints progress there.
 #[track_caller]
 pub(crate) fn wait_for_progress(peer: &Process, number: u64) {
     if number.is_multiple_of(PROGRESS_INTERVAL) {
-        let said = format!("[\"at\", {number}]");
-        peer.wait_for_line(&said, |line| (line == said).then_some(()));
+        let progress = format!("[\"at\", {number}]");
+        peer.wait_for_line(&progress, |line| (line == progress).then_some(()));
     }
 }
 
-/// A process of which this one is the parent.
+/// A child process of this process.
 pub(crate) fn child_process_of(parent: u32) -> Option<u32> {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(|id| {
@@ -115,19 +116,22 @@ pub(crate) fn child_process_of(parent: u32) -> Option<u32> {
     })
 }
 
-/// A peer of libzmq.
+/// Starts a libzmq peer.
 #[track_caller]
-pub(crate) fn start_peer(words: &[&str]) -> Process {
-    start_peer_with(words, |_| ())
+pub(crate) fn start_peer(arguments: &[&str]) -> Process {
+    start_peer_with(arguments, |_| ())
 }
 
-/// The same, with a last word about its environment.
+/// Like `start_peer`, but `adjust` may change the command, such as its environment.
 #[track_caller]
-pub(crate) fn start_peer_with(words: &[&str], adjust: impl FnOnce(&mut Command)) -> Process {
+pub(crate) fn start_peer_with(arguments: &[&str], adjust: impl FnOnce(&mut Command)) -> Process {
     let python = concat!(env!("CARGO_MANIFEST_DIR"), "/target/venv/bin/python");
-    assert!(fs::exists(python).unwrap(), "tests/run installs pyzmq into target/venv");
+    assert!(
+        fs::exists(python).unwrap(),
+        "pyzmq is missing; run the tests with tests/run, which installs it into target/venv"
+    );
     let mut command = Command::new(python);
-    command.args(["-c", PEER_SCRIPT]).args(words);
+    command.args(["-c", PEER_SCRIPT]).args(arguments);
     adjust(&mut command);
     Process::start(&mut command)
 }
@@ -137,7 +141,7 @@ pub(crate) fn frames(line: &str) -> Option<Vec<String>> {
     serde_json::from_str(line).ok()
 }
 
-/// A message for a peer to send: frames of which each character is a byte.
+/// A message for a peer to send: frames in which each character is one byte.
 pub(crate) fn message(frames: &[&str]) -> String {
     format!("{}\n", Value::from(frames.to_vec()))
 }

@@ -1,17 +1,18 @@
-"""A peer of libzmq for the tests: says what it hears, and sends what it is told, one JSON list of frames a line.
+"""A libzmq peer for the tests. A message is one line: a JSON list of its frames.
 
-  sub ENDPOINT PREFIX..          prints each message as a JSON list
-  xsub ENDPOINT PREFIX..         the same with an XSUB socket, which prints also what it did not subscribe to
-  count ENDPOINT END PREFIX..    prints one line when the payload END has come: numbers, runs of numbers, repetitions;
-                                 and one at every 250th number, for who waits for that
-  doze ENDPOINT END PREFIX..     the same of somebody who does not keep up: has little room, and reads one message and
-                                 then no other until standard input ends
+  sub ENDPOINT PREFIX..          prints each message
+  xsub ENDPOINT PREFIX..         like sub with an XSUB socket, which also prints other messages
+  count ENDPOINT END PREFIX..    prints a summary when it receives the payload END: how many numbers,
+                                 their runs and how many were repeated; also every 250th number
+  doze ENDPOINT END PREFIX..     like count with a short queue: reads one message, and the others
+                                 only after standard input has ended
   stall ENDPOINT PREFIX..        connects and never reads
-  push ENDPOINT                  sends the lines of standard input
-  flood ENDPOINT COUNT BYTES     sends so many events to the topic `flood`, and says where it stands still
-  pub ENDPOINT                   listens, sends the lines of standard input
+  push ENDPOINT                  sends the messages on standard input
+  flood ENDPOINT COUNT BYTES     sends COUNT events to the topic `flood`, and prints where it blocks
+  pub ENDPOINT                   listens, then sends the messages on standard input
 
-With SERVER_KEY in the environment it speaks CURVE to whoever has that public key, with HEARTBEAT_MS it sends PINGs.
+SERVER_KEY in the environment turns CURVE on, for a server with that public key. HEARTBEAT_MS sends
+PINGs at that interval.
 """
 
 import json
@@ -22,7 +23,7 @@ import time
 import zmq
 
 
-def say(value):
+def report(value):
     print(json.dumps(value), flush=True)
 
 
@@ -30,7 +31,7 @@ def text(frames):
     return [frame.decode("utf-8", "backslashreplace") for frame in frames]
 
 
-def socket_of(kind):
+def open_socket(kind):
     socket = context.socket(kind)
     if "HEARTBEAT_MS" in os.environ:
         socket.heartbeat_ivl = int(os.environ["HEARTBEAT_MS"])
@@ -40,17 +41,17 @@ def socket_of(kind):
     return socket
 
 
-def subscriber(endpoint, prefixes, room=0):
-    socket = socket_of(zmq.SUB)
-    socket.rcvhwm = room
-    # The last one tells that the others are known, too.
+def subscriber(endpoint, prefixes, queue_length=0):
+    socket = open_socket(zmq.SUB)
+    socket.rcvhwm = queue_length
+    # When the server knows the last prefix, it knows the others as well.
     for prefix in prefixes:
         socket.subscribe(prefix.encode())
     socket.connect(endpoint)
     return socket
 
 
-def told():
+def input_messages():
     for line in sys.stdin:
         yield [frame.encode("latin-1") for frame in json.loads(line)]
 
@@ -60,28 +61,28 @@ kind, endpoint, *rest = sys.argv[1:]
 if kind == "sub":
     socket = subscriber(endpoint, rest)
     while True:
-        say(text(socket.recv_multipart()))
+        report(text(socket.recv_multipart()))
 elif kind == "xsub":
-    socket = socket_of(zmq.XSUB)
+    socket = open_socket(zmq.XSUB)
     socket.connect(endpoint)
     for prefix in rest:
         socket.send(b"\x01" + prefix.encode())
     while True:
-        say(text(socket.recv_multipart()))
+        report(text(socket.recv_multipart()))
 elif kind in ("count", "doze"):
     end, *prefixes = rest
-    dozes = kind == "doze"
-    socket = subscriber(endpoint, prefixes, room=1000 if dozes else 0)
-    runs, repeated, heard = [], 0, 0
+    is_dozing = kind == "doze"
+    socket = subscriber(endpoint, prefixes, queue_length=1000 if is_dozing else 0)
+    runs, repeated, received = [], 0, 0
     while True:
         topic, number, payload = socket.recv_multipart()
         if topic == b"hello":
-            say("hello")
+            report("hello")
             continue
         number = int(number)
-        heard += 1
-        if dozes and heard == 1:
-            say("dozes")
+        received += 1
+        if is_dozing and received == 1:
+            report("dozes")
             sys.stdin.read()
         if runs and number <= runs[-1][1]:
             repeated += 1
@@ -89,12 +90,12 @@ elif kind in ("count", "doze"):
             runs[-1][1] = number
         else:
             runs.append([number, number])
-        # What another number says under this one would be a lie.
+        # The payload must belong to its number.
         assert payload == b"end" or payload.split(b" ")[0] == b"m%d" % number, (number, payload[:80])
-        if not dozes and number % 250 == 0:
-            say(["at", number])
+        if not is_dozing and number % 250 == 0:
+            report(["at", number])
         if payload == end.encode():
-            say({"heard": heard, "repeated": repeated, "runs": runs})
+            report({"received": received, "repeated": repeated, "runs": runs})
 elif kind == "stall":
     socket = context.socket(zmq.SUB)
     socket.rcvhwm = 1
@@ -102,12 +103,12 @@ elif kind == "stall":
     for prefix in rest:
         socket.subscribe(prefix.encode())
     socket.connect(endpoint)
-    say("stalled")
+    report("stalled")
     sys.stdin.read()
 elif kind == "push":
-    socket = socket_of(zmq.PUSH)
+    socket = open_socket(zmq.PUSH)
     socket.connect(endpoint)
-    for frames in told():
+    for frames in input_messages():
         socket.send_multipart(frames)
     socket.close(linger=-1)
     context.term()
@@ -121,15 +122,15 @@ elif kind == "flood":
         frames = [b"flood", (b"m%d " % number).ljust(size, b"x")]
         if not socket.poll(1000, zmq.POLLOUT) and not waited:
             waited = True
-            say(["stands still", number])
+            report(["stands still", number])
         socket.send_multipart(frames)
     socket.close(linger=-1)
     context.term()
-    say(["sent", count])
+    report(["sent", count])
 elif kind == "pub":
     socket = context.socket(zmq.PUB)
     socket.bind(endpoint)
-    say(["at", socket.last_endpoint.decode()])
-    for frames in told():
+    report(["at", socket.last_endpoint.decode()])
+    for frames in input_messages():
         socket.send_multipart(frames)
     time.sleep(0.2)

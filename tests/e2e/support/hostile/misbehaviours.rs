@@ -1,4 +1,4 @@
-//! The ways to misbehave.
+//! The responses of the misbehaving hosts.
 
 use std::fmt::Write as _;
 use std::process::{Command, Stdio};
@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use super::Misbehaviour;
 
-/// A whole answer.
+/// A complete response.
 fn response(head: &str, body: impl AsRef<[u8]>) -> Vec<u8> {
     let body = body.as_ref();
     let head =
@@ -18,14 +18,14 @@ pub(super) fn html_response(body: &str) -> Vec<u8> {
     response("200 OK\r\nContent-Type: text/html", body)
 }
 
-/// An answer that lacks its last byte.
+/// A response without its last byte.
 fn truncated_response(header: &str, body: &[u8]) -> Vec<u8> {
     let length = body.len() + 1;
     let head = format!("HTTP/1.1 200 OK\r\n{header}\r\nContent-Length: {length}\r\n\r\n");
     [head.as_bytes(), body].concat()
 }
 
-/// 4 MiB of blanks in the zstd format, in blocks of 128 KiB, with a window of 8 MiB.
+/// 4 MiB of spaces in the zstd format, in blocks of 128 KiB, with a window of 8 MiB.
 fn zstd_window() -> Vec<u8> {
     let block = u32::to_le_bytes((128 << 10) << 3 | 1 << 1);
     let block = [&block[..3], b" "].concat();
@@ -36,15 +36,15 @@ fn redirect(target: &str) -> Vec<u8> {
     response(&format!("302 Found\r\nLocation: {target}"), "")
 }
 
-/// So many zeros, compressed by a program.
+/// Zeros, compressed by a shell command.
 fn compressed_zeros(cell: &'static OnceLock<Vec<u8>>, command: &str) -> Vec<u8> {
-    let made = cell.get_or_init(|| {
+    let zeros = cell.get_or_init(|| {
         let shell = Command::new("sh").args(["-c", command]).stderr(Stdio::inherit()).output();
-        let made = shell.expect("there is a shell").stdout;
-        assert!(made.len() > 1000, "{command}");
-        made
+        let zeros = shell.expect("sh exists").stdout;
+        assert!(zeros.len() > 1000, "{command}");
+        zeros
     });
-    made.clone()
+    zeros.clone()
 }
 
 pub(super) fn gzip_bomb() -> Vec<u8> {
@@ -77,9 +77,9 @@ fn billion_laughs(root: &str) -> String {
     text + &format!("]>\n<{root}><title>&{before};</title><a href=\"/x\">&{before};</a></{root}>")
 }
 
-/// Every way, by name.
+/// Every misbehaviour with its name.
 pub(crate) const MISBEHAVIOURS: &[(&str, Misbehaviour)] = &[
-    // Answers that are errors.
+    // Error statuses.
     ("status-404", Misbehaviour::Responds(|| response("404 Not Found", "gone"))),
     ("status-500", Misbehaviour::Responds(|| response("500 Internal Server Error", "broken"))),
     (
@@ -131,7 +131,7 @@ pub(crate) const MISBEHAVIOURS: &[(&str, Misbehaviour)] = &[
         "hang-before-the-last-byte",
         Misbehaviour::Hangs(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n123456789"),
     ),
-    // What is hardly HTTP.
+    // Invalid HTTP.
     ("garbage", Misbehaviour::Responds(|| (0..=255).cycle().take(4096).collect())),
     (
         "http-0.9",
@@ -175,7 +175,7 @@ pub(crate) const MISBEHAVIOURS: &[(&str, Misbehaviour)] = &[
             b"HTTP/1.1 200 OK\r\nX-Fold: a\r\n b\r\nContent-Length: 0\r\n\r\n".to_vec()
         }),
     ),
-    // Floods.
+    // Endless responses.
     (
         "endless-header-line",
         Misbehaviour::Repeats(b"HTTP/1.1 200 OK\r\nX-Long: ", || vec![b'h'; 64 << 10]),
@@ -457,7 +457,7 @@ pub(crate) const MISBEHAVIOURS: &[(&str, Misbehaviour)] = &[
             response("200 OK\r\nContent-Type: application/rss+xml", feed)
         }),
     ),
-    // Redirects and mazes.
+    // Redirects and endless sites.
     ("redirect-to-itself", Misbehaviour::RespondsByPath(|_| redirect("/"))),
     (
         "redirect-loop-of-two",

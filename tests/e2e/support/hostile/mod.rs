@@ -1,5 +1,5 @@
-//! Servers that send what nobody should: one host (an address in 127.2.0.0/16) for each way to
-//! misbehave, or many (in 127.4.0.0/16), and as many good ones beside them, all on one port.
+//! Servers that send hostile responses, all on one port: one host (an address in 127.2.0.0/16) for
+//! each misbehaviour, or many (in 127.4.0.0/16), and any number of good hosts beside them.
 
 mod misbehaviours;
 
@@ -15,32 +15,32 @@ use socket2::SockRef;
 pub(crate) use self::misbehaviours::MISBEHAVIOURS;
 use self::misbehaviours::{gzip_bomb, gzip_twice_bomb, html_response};
 
-/// Between two bytes of who sends one at a time.
+/// The pause between two bytes of a slow response.
 const DRIP_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Whoever never ends does so when it has sent this much: nobody should have read as far.
+/// An endless response stops after this number of bytes; no client should read that far.
 const ENDLESS_BYTES_MAX: usize = 1 << 30;
 
-/// What a host does when it is asked for `/`.
+/// How a host responds to a request for `/`.
 #[derive(Clone, Copy)]
 pub(crate) enum Misbehaviour {
-    /// These bytes, and the end of the connection.
+    /// Sends these bytes and closes the connection.
     Responds(fn() -> Vec<u8>),
-    /// The first bytes, then the others again and again.
+    /// Sends the first bytes once, then the others again and again.
     Repeats(&'static [u8], fn() -> Vec<u8>),
-    /// The first bytes at once, the others one at a time.
+    /// Sends the first bytes at once, the others one at a time.
     Drips(&'static [u8], &'static [u8]),
-    /// The bytes, then a reset.
+    /// Sends the bytes, then resets the connection.
     Resets(&'static [u8]),
-    /// The bytes, and then silence.
+    /// Sends the bytes, then nothing.
     Hangs(&'static [u8]),
-    /// An answer that depends on the path that was asked for.
+    /// Sends a response that depends on the requested path.
     RespondsByPath(fn(&str) -> Vec<u8>),
-    /// Its robots.txt is this; its page is good.
+    /// Sends this robots.txt and a valid page.
     Robots(fn() -> Vec<u8>),
 }
 
-/// One request, as it was seen.
+/// A received request.
 #[derive(Clone, Debug)]
 pub(crate) struct HostileRequest {
     pub(crate) host: Ipv4Addr,
@@ -60,7 +60,7 @@ pub(crate) struct HostileServers {
 struct HostileState {
     started: Instant,
     requests: Mutex<Vec<HostileRequest>>,
-    /// Hosts that had said what they had to say, and when the client left them.
+    /// Hosts that had sent all their bytes and hung, and when the client disconnected.
     client_disconnects: Mutex<Vec<(Ipv4Addr, Duration)>>,
     stopping: AtomicBool,
 }
@@ -69,7 +69,7 @@ impl HostileServers {
     /// Serves on a free port of all loopback addresses.
     #[track_caller]
     pub(crate) fn serve() -> Self {
-        // Making them takes a while, and nobody should wait for that later.
+        // Compressing takes a while and must not delay a response.
         let _ = (gzip_bomb(), gzip_twice_bomb());
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
         SockRef::from(&listener).listen(4096).unwrap();
@@ -87,27 +87,27 @@ impl HostileServers {
         Self { shared, port, acceptor: Some(acceptor) }
     }
 
-    /// The first page of the host with this way.
-    pub(crate) fn url(&self, way: &str) -> String {
-        format!("http://{}:{}/", misbehaving_host(way), self.port)
+    /// The first page of the host with this misbehaviour.
+    pub(crate) fn url(&self, name: &str) -> String {
+        format!("http://{}:{}/", misbehaving_host(name), self.port)
     }
 
-    /// The first page of one of many hosts with this way.
-    pub(crate) fn url_of_many(&self, way: &str, number: usize) -> String {
-        let at = MISBEHAVIOURS.iter().position(|(name, _)| *name == way).unwrap();
+    /// The first page of one of many hosts with this misbehaviour.
+    pub(crate) fn url_of_many(&self, name: &str, number: usize) -> String {
+        let at = MISBEHAVIOURS.iter().position(|(known, _)| *known == name).unwrap();
         let [at, number] = [at, number + 1].map(|part| u8::try_from(part).unwrap());
         format!("http://{}:{}/", Ipv4Addr::new(127, 4, at, number), self.port)
     }
 
-    /// The first page of a good host, of which there are as many as one likes.
+    /// The first page of a good host; any number is valid.
     pub(crate) fn good_url(&self, number: usize) -> String {
         format!("http://{}:{}/0", good_host(number), self.port)
     }
 
-    /// When the client first left a host with this way that hangs.
-    pub(crate) fn first_disconnect(&self, way: &str) -> Option<Duration> {
-        let left = self.shared.client_disconnects.lock().unwrap();
-        left.iter().find(|(host, _)| *host == misbehaving_host(way)).map(|(_, at)| *at)
+    /// When the client first disconnected from a hanging host with this misbehaviour.
+    pub(crate) fn first_disconnect(&self, name: &str) -> Option<Duration> {
+        let disconnects = self.shared.client_disconnects.lock().unwrap();
+        disconnects.iter().find(|(host, _)| *host == misbehaving_host(name)).map(|(_, at)| *at)
     }
 
     /// All requests so far.
@@ -124,9 +124,9 @@ impl Drop for HostileServers {
     }
 }
 
-/// The address of the host with this way.
-fn misbehaving_host(way: &str) -> Ipv4Addr {
-    loopback_address(2, MISBEHAVIOURS.iter().position(|(name, _)| *name == way).unwrap())
+/// The address of the host with this misbehaviour.
+fn misbehaving_host(name: &str) -> Ipv4Addr {
+    loopback_address(2, MISBEHAVIOURS.iter().position(|(known, _)| *known == name).unwrap())
 }
 
 /// The address of a good host.
@@ -153,7 +153,7 @@ fn accept_connections(listener: &TcpListener, shared: &Arc<HostileState>) {
                 return;
             };
             if peer.ip().is_loopback() {
-                // What the client makes of it is in what it stores.
+                // The test reads the result from what the crawler stores.
                 let _: io::Result<()> = serve_connection(stream, host, &shared);
             }
         });
@@ -167,15 +167,15 @@ fn serve_connection(
 ) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let path = read_path(&mut stream)?;
-    let seen = HostileRequest { host, path: path.clone(), at: shared.started.elapsed() };
-    shared.requests.lock().unwrap().push(seen);
+    let request = HostileRequest { host, path: path.clone(), at: shared.started.elapsed() };
+    shared.requests.lock().unwrap().push(request);
     let [_, net, high, low] = host.octets().map(usize::from);
-    let (_, way) = match net {
+    let (_, misbehaviour) = match net {
         2 => MISBEHAVIOURS[high * 250 + low - 1],
         4 => MISBEHAVIOURS[high],
         _ => return stream.write_all(&good_page(&path)),
     };
-    match way {
+    match misbehaviour {
         Misbehaviour::Robots(robots) if path == "/robots.txt" => stream.write_all(&robots()),
         _ if path == "/robots.txt" => stream.write_all(NOT_FOUND),
         Misbehaviour::Robots(_) => stream.write_all(&html_response("<title>Fine</title>")),
@@ -183,7 +183,7 @@ fn serve_connection(
             stream.write_all(&bytes())?;
             wait_for_close(&mut stream)
         }
-        Misbehaviour::RespondsByPath(answer) => stream.write_all(&answer(&path)),
+        Misbehaviour::RespondsByPath(response) => stream.write_all(&response(&path)),
         Misbehaviour::Repeats(first, again) => {
             stream.write_all(first)?;
             let again = again();
@@ -205,19 +205,20 @@ fn serve_connection(
         }
         Misbehaviour::Hangs(bytes) => {
             stream.write_all(bytes)?;
-            let left = wait_for_close(&mut stream);
+            let closed = wait_for_close(&mut stream);
             shared.client_disconnects.lock().unwrap().push((host, shared.started.elapsed()));
-            left
+            closed
         }
         Misbehaviour::Resets(bytes) => {
-            // On one machine that has come before the reset does, and is read before it.
+            // On the loopback interface the bytes arrive before the reset, and the client reads
+            // them first.
             stream.write_all(bytes)?;
             SockRef::from(&stream).set_linger(Some(Duration::ZERO))
         }
     }
 }
 
-/// Nothing more is sent; ends when the client leaves, so that what was sent is not lost to a reset.
+/// Waits until the client disconnects, so that no reset destroys the sent bytes.
 fn wait_for_close(stream: &mut TcpStream) -> io::Result<()> {
     let mut rest = [0; 1024];
     while stream.read(&mut rest)? > 0 {}
@@ -240,7 +241,7 @@ fn read_path(stream: &mut TcpStream) -> io::Result<String> {
 const NOT_FOUND: &[u8] =
     b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
-/// Pages of a good host.
+/// Number of pages of a good host.
 pub(crate) const GOOD_PAGES: usize = 20;
 
 fn good_page(path: &str) -> Vec<u8> {

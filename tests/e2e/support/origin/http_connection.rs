@@ -1,4 +1,4 @@
-//! HTTP/1.1, as much of it as a test origin needs, on one connection.
+//! Serves HTTP/1.1 on one connection of a test origin.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -11,10 +11,10 @@ use super::{Hit, OriginState};
 
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// Between two bytes of a dripping answer; also how soon the end of the test is noticed.
+/// The pause between two bytes of a slow response, and between checks for the end of the test.
 const DRIP_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Serves requests until the client leaves or an answer ends the connection.
+/// Serves requests until the client disconnects or a response ends the connection.
 pub(super) fn serve_requests(
     mut stream: TcpStream,
     host: Ipv4Addr,
@@ -31,13 +31,13 @@ pub(super) fn serve_requests(
         let head = read_rest_of_head(&mut stream, first[0])?;
         let path = head.split(' ').nth(1).unwrap_or("/").to_owned();
         let hit = Hit { host, path, head, start, end: None };
-        let answer = (shared.override_response)(&hit);
-        let answer = answer.unwrap_or_else(|| shared.site.response(host, port, &hit.path));
+        let response = (shared.override_response)(&hit);
+        let response = response.unwrap_or_else(|| shared.site.response(host, port, &hit.path));
         let request = shared.record_start(hit);
         if !is_connected_after(&stream, shared.site.response_delay)? {
             return Ok(());
         }
-        let sent = send_response(&mut stream, &answer, shared, request);
+        let sent = send_response(&mut stream, &response, shared, request);
         if sent.is_err() {
             shared.clear_end(request);
         }
@@ -60,21 +60,21 @@ fn read_rest_of_head(stream: &mut TcpStream, first: u8) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&head).into_owned())
 }
 
-/// Sends an answer; whether the connection can serve another request.
+/// Sends a response; returns whether the connection can serve another request.
 fn send_response(
     stream: &mut TcpStream,
-    answer: &OriginResponse,
+    response: &OriginResponse,
     shared: &OriginState,
     request: usize,
 ) -> io::Result<bool> {
-    match answer {
+    match response {
         OriginResponse::Full { status, headers, body } => {
-            let response = format!(
+            let text = format!(
                 "HTTP/1.1 {status}\r\nContent-Length: {}\r\n{headers}\r\n{body}",
                 body.len()
             );
             shared.record_end(request);
-            stream.write_all(response.as_bytes())?;
+            stream.write_all(text.as_bytes())?;
             return Ok(true);
         }
         OriginResponse::Raw(bytes) => {
@@ -121,14 +121,14 @@ fn send_response(
     Ok(false)
 }
 
-/// Sends the same bytes until the client breaks off, which is an error.
+/// Sends the same bytes until the client disconnects, which is an error.
 fn send_endlessly(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
     loop {
         stream.write_all(bytes)?;
     }
 }
 
-/// Lets this much time pass, unless the client leaves before.
+/// Waits for this time; returns false if the client disconnects earlier.
 fn is_connected_after(stream: &TcpStream, time: Duration) -> io::Result<bool> {
     let until = Instant::now() + time;
     loop {
@@ -141,10 +141,10 @@ fn is_connected_after(stream: &TcpStream, time: Duration) -> io::Result<bool> {
         stream.set_read_timeout(None)?;
         match peeked {
             Ok(0) => return Ok(false),
-            // A client that sends its next request before it has an answer does not exist here.
+            // The crawler never sends a request before it has the previous response.
             Ok(_) => return Err(ErrorKind::InvalidData.into()),
             Err(error) => match error.kind() {
-                // The time is over, or this process stood still for a while.
+                // The timeout expired, or this process was stopped for a while.
                 ErrorKind::TimedOut | ErrorKind::WouldBlock | ErrorKind::Interrupted => {}
                 _ => return Err(error),
             },
@@ -152,15 +152,15 @@ fn is_connected_after(stream: &TcpStream, time: Duration) -> io::Result<bool> {
     }
 }
 
-/// Made once, by `gzip` itself.
+/// 256 MB of zeros, compressed once by `gzip`.
 fn gzip_bomb() -> &'static [u8] {
     static BOMB: OnceLock<Vec<u8>> = OnceLock::new();
     BOMB.get_or_init(|| {
-        let made = Command::new("sh")
+        let output = Command::new("sh")
             .args(["-c", "head -c 256M /dev/zero | gzip -1"])
             .stderr(Stdio::inherit())
             .output()
             .expect("sh, head and gzip are on every system");
-        made.stdout
+        output.stdout
     })
 }

@@ -1,11 +1,11 @@
-//! A web server that remembers: many hosts (addresses in 127.0.0.0/8) on one port, good and bad
-//! pages, and a record of every request as this side saw it.
+//! A web server that records its requests: many hosts (addresses in 127.0.0.0/8) on one port, with
+//! good and bad pages.
 //!
-//! Times are taken so that the record can only be milder than what the client did. `start` is read
-//! after the first byte of a request was received, so the client began no later. `end` is read
-//! before the last byte of the answer is sent, so the client saw the end no earlier. A gap from
-//! `end` to the next `start` is therefore never shorter than the one that the client kept, and an
-//! overlap here was one there.
+//! The recorded times never make a client look less polite than it was. `start` is read after the
+//! first byte of a request was received, so the client began no later. `end` is read before the
+//! last byte of the response is sent, so the client saw the end no earlier. The client's own pause
+//! is therefore never longer than the recorded gap from `end` to the next `start`, and requests
+//! that overlap in the record overlapped at the client.
 
 mod http_connection;
 mod request_log;
@@ -24,22 +24,22 @@ pub(crate) use self::request_log::RequestLog;
 pub(crate) use self::site::{BAD_PATHS, OriginResponse, Site, full_response, html_response};
 use super::wait::WAIT_TIMEOUT;
 
-/// Connections that wait to be accepted; the standard library would have 128 of them.
+/// The length of the accept queue; the standard library would use 128.
 const BACKLOG: i32 = 4096;
 
 /// One request.
 #[derive(Debug, Clone)]
 pub(crate) struct Hit {
-    /// The address that was asked, which stands for the host.
+    /// The requested address, which stands for the host.
     pub(crate) host: Ipv4Addr,
     /// The path with its query.
     pub(crate) path: String,
     /// All header lines of the request.
     pub(crate) head: String,
-    /// When the first byte had come, since the origin began.
+    /// When the first byte arrived, since the origin started.
     pub(crate) start: Duration,
-    /// When the last byte of the answer was about to be sent; none: not yet, or the client broke
-    /// off.
+    /// The time just before the last byte of the response was sent; `None` if that has not happened
+    /// or the client disconnected.
     pub(crate) end: Option<Duration>,
 }
 
@@ -54,7 +54,7 @@ impl Hit {
     }
 }
 
-/// Answers some requests; the others are the site's.
+/// Responds to some requests; the site responds to the others.
 type ResponseOverride = dyn Fn(&Hit) -> Option<OriginResponse> + Send + Sync;
 
 /// A running test origin; it stops when dropped.
@@ -87,20 +87,20 @@ impl Origin {
         Self::serve_with(site, |_| None)
     }
 
-    /// The same, with answers of its own for some requests.
+    /// Like `serve`, but `override_response` may respond to some requests.
     #[track_caller]
     pub(crate) fn serve_with(
         site: Site,
-        answers: impl Fn(&Hit) -> Option<OriginResponse> + Send + Sync + 'static,
+        override_response: impl Fn(&Hit) -> Option<OriginResponse> + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
-        // All hosts may be called at the same moment; who finds no place tries again a second
+        // A crawler may connect to all hosts at once; with a full queue it would retry a second
         // later.
         SockRef::from(&listener).listen(BACKLOG).unwrap();
         let port = listener.local_addr().unwrap().port();
         let shared = Arc::new(OriginState {
             site,
-            override_response: Box::new(answers),
+            override_response: Box::new(override_response),
             started: Instant::now(),
             hits: Mutex::default(),
             changed: Condvar::new(),
@@ -113,44 +113,44 @@ impl Origin {
         Self { shared, port, acceptor: Some(acceptor) }
     }
 
-    /// The URL of a path on the host with this number (from 0).
+    /// The URL of a path on the host with this number, counted from 0.
     pub(crate) fn url(&self, host: u16, path: &str) -> String {
         format!("http://{}:{}{path}", Site::host(host), self.port)
     }
 
-    /// The URLs of the first page of every host.
+    /// The URL of the first page of every host.
     pub(crate) fn seed_urls(&self) -> Vec<String> {
         (0..self.shared.site.hosts).map(|host| self.url(host, "/p/0")).collect()
     }
 
-    /// Everything asked so far.
+    /// All requests so far.
     pub(crate) fn request_log(&self) -> RequestLog {
         let mut hits = self.shared.hits.lock().unwrap().clone();
-        // Two connections may be noted in the other order.
+        // Two connections may be recorded in reverse order.
         hits.sort_by_key(|hit| hit.start);
         RequestLog(hits)
     }
 
-    /// How many requests have come.
+    /// The number of requests so far.
     pub(crate) fn request_count(&self) -> usize {
         self.shared.hits.lock().unwrap().len()
     }
 
-    /// How long ago this host was asked for the last time.
+    /// The time since the start of the last request to this host.
     pub(crate) fn last_request_age(&self, host: Ipv4Addr) -> Option<Duration> {
         let hits = self.shared.hits.lock().unwrap();
         let last = hits.iter().rev().find(|hit| hit.host == host)?;
         Some(self.shared.now().saturating_sub(last.start))
     }
 
-    /// Waits until so many requests have come.
+    /// Waits until `count` requests have arrived.
     #[track_caller]
     pub(crate) fn wait_for_hits(&self, count: usize) {
         let deadline = Instant::now() + WAIT_TIMEOUT;
         let mut hits = self.shared.hits.lock().unwrap();
         while hits.len() < count {
             let left = deadline.saturating_duration_since(Instant::now());
-            assert!(!left.is_zero(), "{} of {count} requests came: {hits:#?}", hits.len());
+            assert!(!left.is_zero(), "{} of {count} requests arrived: {hits:#?}", hits.len());
             hits = self.shared.changed.wait_timeout(hits, left).unwrap().0;
         }
     }
@@ -174,7 +174,7 @@ impl OriginState {
         self.stopping.load(Ordering::SeqCst)
     }
 
-    /// Notes a request; the returned number is for [`OriginState::record_end`].
+    /// Records a request; the returned number identifies it in [`OriginState::record_end`].
     fn record_start(&self, hit: Hit) -> usize {
         let mut hits = self.hits.lock().unwrap();
         hits.push(hit);
@@ -182,13 +182,13 @@ impl OriginState {
         hits.len() - 1
     }
 
-    /// To be called before the last byte is sent.
+    /// Must be called before the last byte is sent.
     fn record_end(&self, number: usize) {
         let now = self.now();
         self.hits.lock().unwrap()[number].end = Some(now);
     }
 
-    /// The last byte could not be sent after all.
+    /// Clears the end of a request after its last byte could not be sent.
     fn clear_end(&self, number: usize) {
         self.hits.lock().unwrap()[number].end = None;
     }
@@ -201,18 +201,18 @@ fn accept_connections(listener: &TcpListener, shared: &Arc<OriginState>) {
         }
         let Ok(stream) = stream else { continue };
         let shared = Arc::clone(shared);
-        // Not waited for: each ends with its connection, which ends with the process under test.
+        // Not joined: the thread ends with its connection, which ends with the process under test.
         thread::spawn(move || serve_connection(stream, &shared));
     }
 }
 
-/// Serves one connection. Its errors are the client's business: what matters is in the record.
+/// Serves one connection. Ignores its errors: the request log shows what matters.
 fn serve_connection(stream: TcpStream, shared: &OriginState) {
     let (Ok(host), Ok(peer)) = (stream.local_addr(), stream.peer_addr()) else {
         return;
     };
     let IpAddr::V4(host) = host.ip() else { return };
-    // The port is open on every address of this machine, the pages are for this machine only.
+    // The port is open on every address of this machine, but only this machine may read the pages.
     if peer.ip().is_loopback() {
         let _: io::Result<()> = http_connection::serve_requests(stream, host, shared);
     }

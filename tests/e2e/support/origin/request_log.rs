@@ -1,4 +1,4 @@
-//! What the record of an origin says about whoever asked.
+//! The requests that an origin received, with checks of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -6,46 +6,46 @@ use std::time::Duration;
 
 use super::Hit;
 
-/// All requests of a while, in the order in which they began.
+/// Requests in the order of their start.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestLog(pub(crate) Vec<Hit>);
 
 impl RequestLog {
-    /// The requests for pages: all but those for robots.txt.
+    /// The requests for pages, without those for robots.txt.
     pub(crate) fn page_requests(&self) -> impl Iterator<Item = &Hit> {
         self.0.iter().filter(|hit| hit.path != "/robots.txt")
     }
 
-    /// The paths asked for, robots.txt aside, as often as they were asked for.
+    /// The requested paths without robots.txt, with repetitions.
     pub(crate) fn paths(&self) -> Vec<&str> {
         self.page_requests().map(|hit| hit.path.as_str()).collect()
     }
 
-    /// Hosts and paths that were asked for, robots.txt aside.
+    /// The requested hosts and paths, without robots.txt and repetitions.
     pub(crate) fn distinct_pages(&self) -> BTreeSet<(Ipv4Addr, &str)> {
         self.page_requests().map(|hit| (hit.host, hit.path.as_str())).collect()
     }
 
-    /// No page was asked for twice.
+    /// Checks that no page was requested twice.
     #[track_caller]
     pub(crate) fn expect_no_duplicates(&self) {
         let mut seen = BTreeSet::new();
         for hit in self.page_requests() {
-            assert!(seen.insert((hit.host, &hit.path)), "a second time: {hit:?}");
+            assert!(seen.insert((hit.host, &hit.path)), "requested twice: {hit:?}");
         }
     }
 
-    /// Nothing below this prefix was asked for.
+    /// Checks that nothing below this prefix was requested.
     #[track_caller]
     pub(crate) fn expect_none_under(&self, prefix: &str) {
         let found = self.0.iter().find(|hit| hit.path.starts_with(prefix));
-        assert!(found.is_none(), "not allowed: {found:?}");
+        assert!(found.is_none(), "forbidden request: {found:?}");
     }
 
-    /// To no host there were two requests at once, nor one begun sooner than `delay` after the end
-    /// of the one before. Requests for robots.txt count: politeness is about requests.
+    /// Checks that each host had one request at a time, and that each began at least `delay` after
+    /// the end of the one before. Requests for robots.txt count as well.
     ///
-    /// The end of a request that the client broke off is not known here; its start stands in, which
+    /// If the client aborted a request, its end is unknown here; its start is used instead, which
     /// is never later.
     #[track_caller]
     pub(crate) fn expect_polite(&self, delay: Duration) {
@@ -54,7 +54,7 @@ impl RequestLog {
             if let Some(before) = last.insert(hit.host, hit) {
                 let free = before.end.unwrap_or(before.start) + delay;
                 let early = free.saturating_sub(hit.start);
-                assert!(early.is_zero(), "{early:?} early: {hit:?}\nafter {before:?}");
+                assert!(early.is_zero(), "{early:?} too early: {hit:?}\nafter {before:?}");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What is served: generated pages with links among them, and misbehaviour by path.
+//! The pages of an origin: generated pages with links, and misbehaviour by path.
 
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
@@ -6,17 +6,17 @@ use std::time::Duration;
 
 /// A set of hosts that all have the same pages.
 ///
-/// Page n, `/p/n`, links to pages 2n+1 and 2n+2, so that all pages of a host are reached from
-/// `/p/0`; also to itself, to fragments, and to `/private/n`. With `links_across_hosts`, the first page links
-/// to the first page of the next host.
+/// Page n, `/p/n`, links to pages 2n+1 and 2n+2, so that all pages of a host can be reached from
+/// `/p/0`. It also links to itself, to fragments and to `/private/n`. With `links_across_hosts`,
+/// the first page links to the first page of the next host.
 #[derive(Debug, Clone)]
 pub(crate) struct Site {
     pub(crate) hosts: u16,
-    /// Pages of each host.
+    /// The number of pages of each host.
     pub(crate) pages: u32,
-    /// How long every answer is held back, also that for robots.txt.
+    /// The delay before every response, including that for robots.txt.
     pub(crate) response_delay: Duration,
-    /// The content of robots.txt; none: 404.
+    /// The content of robots.txt; `None` means 404.
     pub(crate) robots: Option<&'static str>,
     /// Whether hosts link to each other, in a ring.
     pub(crate) links_across_hosts: bool,
@@ -34,33 +34,33 @@ impl Default for Site {
     }
 }
 
-/// How a path is answered.
+/// The response to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum OriginResponse {
-    /// A whole response with this status, these further header lines, and this body.
+    /// A complete response with this status, these further header lines and this body.
     Full { status: &'static str, headers: String, body: String },
-    /// These bytes, then the connection is closed.
+    /// Sends these bytes and closes the connection.
     Raw(Vec<u8>),
-    /// A head that announces 10 GB, and then bytes for as long as they are read.
+    /// Sends a head with a length of 10 GB, then bytes as long as the client reads.
     Endless,
-    /// Chunks for as long as they are read, without ever a last one.
+    /// Sends chunks as long as the client reads, without a last chunk.
     EndlessChunks,
-    /// A header line without an end.
+    /// Sends a header line without an end.
     EndlessHeader,
-    /// A head, then one byte now and then.
+    /// Sends a head, then single bytes with pauses.
     Drip,
-    /// Nothing at all, for as long as the client waits.
+    /// Sends nothing as long as the client waits.
     Silent,
-    /// The connection is closed in the middle of the body.
+    /// Closes the connection in the middle of the body.
     Truncated,
-    /// 256 MB of zeros in 256 kB of gzip.
+    /// Sends 256 MB of zeros in 256 kB of gzip.
     Bomb,
 }
 
 impl Site {
     /// The address of the host with this number.
     pub(crate) fn host(number: u16) -> Ipv4Addr {
-        // No address ends in 0 or 255, which some take for those of a network.
+        // No address ends in 0 or 255, which could be taken for a network or broadcast address.
         let [high, low] = [number / 250, number % 250 + 1].map(|part| u8::try_from(part).unwrap());
         Ipv4Addr::new(127, 1, high, low)
     }
@@ -76,7 +76,7 @@ impl Site {
         (0..self.pages).map(|page| format!("/p/{page}")).collect()
     }
 
-    /// How this path is answered on this host.
+    /// The response to a request for this path.
     pub(super) fn response(&self, host: Ipv4Addr, port: u16, path: &str) -> OriginResponse {
         let (folder, rest) =
             path.trim_start_matches('/').split_once('/').unwrap_or((&path[1..], ""));
@@ -104,7 +104,7 @@ impl Site {
         );
         for child in [2 * page + 1, 2 * page + 2] {
             if child < self.pages {
-                // Twice, in two ways to write the same URL.
+                // Two spellings of the same URL.
                 let _ =
                     writeln!(body, "<a href=\"/p/{child}\">a</a> <a href='../p/./{child}#x'>b</a>");
             }
@@ -117,7 +117,7 @@ impl Site {
     }
 }
 
-/// Every way to be bad that `/bad/` links to.
+/// Every misbehaviour that `/bad/` links to.
 pub(crate) const BAD_PATHS: [&str; 16] = [
     "404",
     "500",
@@ -137,12 +137,12 @@ pub(crate) const BAD_PATHS: [&str; 16] = [
     "empty",
 ];
 
-fn bad_response(way: &str) -> OriginResponse {
-    match way {
+fn bad_response(path: &str) -> OriginResponse {
+    match path {
         "" => html_response(&BAD_PATHS.iter().fold(
-            "<title>Bad ways</title>\n".to_owned(),
-            |mut page, way| {
-                let _ = writeln!(page, "<a href=\"/bad/{way}\">{way}</a>");
+            "<title>Bad responses</title>\n".to_owned(),
+            |mut page, path| {
+                let _ = writeln!(page, "<a href=\"/bad/{path}\">{path}</a>");
                 page
             },
         )),
@@ -160,7 +160,7 @@ fn bad_response(way: &str) -> OriginResponse {
         "nowhere" => redirect("http://127.1.0.1:1/"),
         "no-location" => full_response("302 Found", "", ""),
         "elsewhere" => redirect("ftp://127.1.0.1/file"),
-        // A fine page that has neither a type nor a body.
+        // A successful response without a type and a body.
         "empty" => full_response("200 OK", "", ""),
         _ => not_found(),
     }

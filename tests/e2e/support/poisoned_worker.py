@@ -1,15 +1,18 @@
-"""A worker that a page with `poison` in its URL kills, as a lack of memory would: poisoned.py HOST PORT HOLD
-It begins when it holds HOLD tasks, with the poison if it is among them, and prints every task that it is given."""
+"""A worker that a page with `poison` in its URL kills, as a lack of memory would.
+
+poisoned_worker.py HOST PORT HOLD
+
+It starts when it holds HOLD tasks, with the poisoned one if it has it, and prints every task."""
 import http.client, os, signal, socket, sys
 from urllib import parse
 
 host, port, hold = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 broker = socket.create_connection((host, port))
 
-def say(line):
+def send(line):
     broker.sendall(f"{line}\n".encode())
 
-def given():
+def received_tasks():
     for line in broker.makefile(encoding="utf-8"):
         if line.startswith("TASK "):
             print(line.rstrip(), flush=True)
@@ -17,9 +20,9 @@ def given():
         elif line.startswith("-ERR "):
             sys.exit(line)
 
-say("HELLO echo=poisoned")
-say("JOIN crawlers credit=1000")
-tasks = given()
+send("HELLO echo=poisoned")
+send("JOIN crawlers credit=1000")
+tasks = received_tasks()
 held = [next(tasks) for _ in range(hold)]
 while True:
     held.sort(key=lambda task: "poison" not in task[4])
@@ -30,5 +33,5 @@ while True:
         page.request("GET", parse.urlsplit(url).path)
         page.getresponse().read()
         page.close()
-        say(f"ACK {task}")
+        send(f"ACK {task}")
     held = [next(tasks)]

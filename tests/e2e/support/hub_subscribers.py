@@ -1,13 +1,13 @@
-"""Subscribers of a hub, each below a path of its own: subscriber.py
-The first segment of the path says what one is like. Each request is printed as JSON; its signature is judged by the secret
-`secret of PATH`. The first line that is printed is the port."""
+"""Many subscribers of a hub on one port, each with its own path: hub_subscribers.py
+The first segment of the path selects the behaviour of the subscriber. Prints the port, then each
+request as JSON; signatures are checked with the secret `secret of PATH`."""
 import hashlib, hmac, json, sys, threading, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 printing, posts = threading.Lock(), {}
 
-def say(value):
+def report(value):
     with printing:
         print(json.dumps(value), flush=True)
 
@@ -15,45 +15,45 @@ class Subscriber(BaseHTTPRequestHandler):
     def do_GET(self):
         url = urlsplit(self.path)
         query = {key: values[0] for key, values in parse_qs(url.query).items()}
-        say({"method": "GET", "path": url.path, "query": query, "agent": self.headers["User-Agent"]})
+        report({"method": "GET", "path": url.path, "query": query, "agent": self.headers["User-Agent"]})
         challenge = query.get("hub.challenge", query.get("challenge", ""))
-        kind = url.path.split("/")[1]
-        if kind == "late":
+        behaviour = url.path.split("/")[1]
+        if behaviour == "late":
             time.sleep(3600)
-        answers = {
+        responses = {
             "wrong": (200, challenge[::-1]), "no": (404, challenge), "moved": (302, challenge),
             "huge": (200, challenge + "x" * (4 << 20)), "empty": (200, ""),
         }
-        status, body = answers.get(kind, (200, challenge))
-        self.answer(status, body, {"Location": url.path.replace("moved", "ok") + "?" + url.query} if kind == "moved" else {})
+        status, body = responses.get(behaviour, (200, challenge))
+        self.respond(status, body, {"Location": url.path.replace("moved", "ok") + "?" + url.query} if behaviour == "moved" else {})
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         path = urlsplit(self.path).path
-        kind = path.split("/")[1]
+        behaviour = path.split("/")[1]
         with printing:
             posts[path] = posts.get(path, 0) + 1
             count = posts[path]
-        right = "sha256=" + hmac.new(b"secret of " + path.encode(), body, hashlib.sha256).hexdigest()
+        expected = "sha256=" + hmac.new(b"secret of " + path.encode(), body, hashlib.sha256).hexdigest()
         signature = self.headers["X-Hub-Signature"]
-        say({
+        report({
             "method": "POST", "path": path, "body": body.decode(), "type": self.headers["Content-Type"],
-            "link": self.headers["Link"], "signed": signature and hmac.compare_digest(signature, right),
+            "link": self.headers["Link"], "signed": signature and hmac.compare_digest(signature, expected),
         })
         always = 1 << 30
         fails = {
             "twice": (503, 2), "later": (503, 1), "down": (500, 3), "dead": (500, always), "gone": (410, always),
             "307": (307, always), "308": (308, always),
         }
-        status, times = fails.get(kind, (200, 0))
+        status, times = fails.get(behaviour, (200, 0))
         status = status if count <= times else 200
-        wait = {"twice": "0", "later": "6"}.get(kind)
+        wait = {"twice": "0", "later": "6"}.get(behaviour)
         headers = {"Retry-After": wait} if wait and status == 503 else {}
         if status in (307, 308):
             headers = {"Location": "/ok/instead"}
-        self.answer(status, "", headers)
+        self.respond(status, "", headers)
 
-    def answer(self, status, body, headers):
+    def respond(self, status, body, headers):
         try:
             self.send_response(status)
             for name, value in headers.items():
@@ -72,5 +72,5 @@ class Server(ThreadingHTTPServer):
     request_queue_size = 256
 
 server = Server(("", 0), Subscriber)
-say(server.server_address[1])
+report(server.server_address[1])
 server.serve_forever()

@@ -1,9 +1,10 @@
-"""Does for a program what systemd does: opens its sockets, passes them, and hears what it says of itself.
+"""Runs a program as systemd would: opens its sockets, passes them, and receives its notifications.
 
-manager.py WATCHDOG_USEC NAME[,NAME..] PROGRAM [ARG..]
+service_manager.py WATCHDOG_USEC NAME[,NAME..] PROGRAM [ARG..]
 
-The sockets are on loopback, or on the address in MANAGER_HOST. Prints `socket NAME HOST:PORT` for each, `started PID`, then what the program says, one line for each word of each
-message, and at last `exit CODE`. Lines on standard input are names of signals for it.
+The sockets are on loopback, or on the address in MANAGER_HOST. Prints `socket NAME HOST:PORT` for
+each socket, `started PID`, then each line of the program's notifications, and finally `exit CODE`.
+Each line on standard input is the name of a signal to send to the program.
 """
 
 import os
@@ -15,8 +16,8 @@ import threading
 
 watchdog, names, program = sys.argv[1], sys.argv[2].split(","), sys.argv[3:]
 folder = tempfile.mkdtemp()
-notices = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-notices.bind(os.path.join(folder, "notify"))
+notifications = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+notifications.bind(os.path.join(folder, "notify"))
 listeners = []
 for name in names:
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -27,7 +28,7 @@ for name in names:
 
 child = os.fork()
 if child == 0:
-    # Out of the way first: what is to be 3 may be the number of another one.
+    # Move all descriptors first: number 3 may belong to another listener.
     moved = [os.dup2(listener.fileno(), 100 + at) for at, listener in enumerate(listeners)]
     for at, fd in enumerate(moved):
         os.dup2(fd, 3 + at)
@@ -47,26 +48,26 @@ for listener in listeners:
 print("started", child, flush=True)
 
 
-def hear():
+def print_notifications():
     while True:
-        for word in notices.recv(4096).decode().splitlines():
-            print(word, flush=True)
+        for line in notifications.recv(4096).decode().splitlines():
+            print(line, flush=True)
 
 
-def command():
+def send_signals():
     for line in sys.stdin:
         os.kill(child, getattr(signal, "SIG" + line.strip()))
 
 
-threading.Thread(target=hear, daemon=True).start()
-threading.Thread(target=command, daemon=True).start()
+threading.Thread(target=print_notifications, daemon=True).start()
+threading.Thread(target=send_signals, daemon=True).start()
 _, status = os.waitpid(child, 0)
-# What it has said last is on its way.
-notices.setblocking(False)
+# The last notifications may still be in the socket.
+notifications.setblocking(False)
 try:
     while True:
-        for word in notices.recv(4096).decode().splitlines():
-            print(word, flush=True)
+        for line in notifications.recv(4096).decode().splitlines():
+            print(line, flush=True)
 except BlockingIOError:
     pass
 print("exit", os.waitstatus_to_exitcode(status), flush=True)
