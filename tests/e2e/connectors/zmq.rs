@@ -151,7 +151,7 @@ fn messages_pushed_on_a_full_disk_are_published_later() {
     for n in 0..100 {
         pusher.write(message(&["log", &format!("pushed-{n}")]));
     }
-    server.process.wait_for_line_with("has no room");
+    server.process.wait_for_line_with("rejects events for now");
     disk.free_space();
     let arrived = || {
         let log = ReceivedEvents::read_all(server.address, "log", "end").events;

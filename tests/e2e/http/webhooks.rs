@@ -455,7 +455,7 @@ fn hook_configuration_errors_prevent_the_start() {
         (github_hook("blog", "http = 3"), "hooks.toml:1:1: `hook`: unknown field `http`"),
         (
             github_hook("blog", "") + &github_hook("b/c", ""),
-            "hooks.toml:8:1: `hook`: the hook \"b/c\": a name",
+            "hooks.toml:8:1: `hook`: the hook \"b/c\": `name` must be",
         ),
         ("[hook]\nname = 'x'".to_owned(), "write [[hook]]"),
     ] {
