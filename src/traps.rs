@@ -1,10 +1,9 @@
 //! Flags for the detection of traps.
 
 use clap::{Args, value_parser};
-use tidings_subscriber::config::{
-    SEGMENT_REPEATS_MAX, SEGMENTS_MAX, SHAPE_PAGES_MAX, TRAP_URL_BYTES_MAX,
+use tidings_subscriber::traps::{
+    SEGMENT_REPEATS_MAX, SEGMENTS_MAX, SHAPE_PAGES_MAX, TRAP_URL_BYTES_MAX, TrapLimits,
 };
-use tidings_subscriber::traps::TrapLimits;
 
 /// The limits beyond which a site counts as a trap. Limits without a flag rarely need a change.
 #[derive(Debug, Clone, Args)]

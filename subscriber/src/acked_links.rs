@@ -13,8 +13,13 @@ use std::mem;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use crate::config::{ACKED_LINKS_BYTES_MAX, ACKED_LINKS_PASSES_MAX};
 use crate::pass::{PassKey, ScopedPass};
+
+/// Memory of [`AckedLinks`](crate::acked_links::AckedLinks): enough for 450,000 links at least, and
+/// mostly for twice as many.
+const ACKED_LINKS_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Passes with known links. A worker with tasks of more passes sends some links again.
+const ACKED_LINKS_PASSES_MAX: usize = 1_024;
 
 /// The size of the smallest table in bytes, rounded down.
 const TABLE_BYTES_MIN: usize = 128;

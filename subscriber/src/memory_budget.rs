@@ -9,7 +9,11 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::config::{LINKS_BUDGET_BYTES, WINDOWS_BUDGET_BYTES};
+/// Decoder windows of all requests together: three of the zstd format, or six of brotli's usual
+/// size.
+pub(crate) const WINDOWS_BUDGET_BYTES: usize = 24 * 1024 * 1024;
+/// Links of large documents, of all requests together, until they are stored.
+pub(crate) const LINKS_BUDGET_BYTES: usize = 24 * 1024 * 1024;
 
 /// The unit of a permit, in bytes.
 const UNIT_BYTES: usize = 1024;

@@ -5,7 +5,9 @@ use std::error::Error;
 use std::{fmt, io};
 
 use crate::address::AddressRefused;
-use crate::config::ERROR_TEXT_BYTES_MAX;
+
+/// An error text is cut after this many bytes, so that it fits in a line everywhere.
+const ERROR_TEXT_BYTES_MAX: usize = 400;
 
 /// Why a page was not fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -9,7 +9,8 @@ use std::str::FromStr;
 
 use tidings_protocol::CanonicalUrl;
 
-use crate::config::TRACKING_PARAMS_MAX;
+/// Names in a list of tracking parameters: more than any published list has.
+const TRACKING_PARAMS_MAX: usize = 1_000;
 
 /// The names that are removed by default. Each is used by one product for one purpose, is an
 /// unlikely choice for anything else, and does not change the page. Names that are also used with a

@@ -7,7 +7,8 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::config::ADDRESS_LIMITS_KEPT;
+/// Limits per address that are kept before unused ones are removed.
+const ADDRESS_LIMITS_KEPT: usize = 1024;
 
 /// Permits one request to one address until it is dropped.
 #[derive(Debug)]

@@ -5,13 +5,17 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::config::{DIAL_ADDRESSES_MAX, DIAL_HEAD_START};
+/// Addresses of one name that are tried for one connection, both families together.
+const DIAL_ADDRESSES_MAX: usize = 4;
+/// How long one address may take before the next is tried in parallel (RFC 8305 section 5).
+const DIAL_HEAD_START: Duration = Duration::from_millis(250);
 
 /// The first connection that succeeds, or the last error.
 pub(super) async fn dial(addresses: &[SocketAddr]) -> io::Result<(TcpStream, SocketAddr)> {

@@ -23,8 +23,13 @@ use tokio::net::TcpStream;
 use tower_service::Service;
 use url::Url;
 
-use crate::config::{PROXY_HEAD_BYTES_MAX, SOCKS_CREDENTIALS_BYTES_MAX};
 use crate::outcome::{Failure, Reason};
+
+/// Limit of a proxy's answer to `CONNECT` in bytes.
+const PROXY_HEAD_BYTES_MAX: usize = 8 * 1024;
+/// User and password of a SOCKS5 proxy together. The protocol allows 255 bytes each; the library
+/// holds all messages of a handshake in 262 bytes, with the host name, which has some dozens.
+const SOCKS_CREDENTIALS_BYTES_MAX: usize = 128;
 
 /// The default port of a SOCKS proxy.
 const SOCKS_PORT: u16 = 1080;

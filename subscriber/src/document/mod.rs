@@ -8,13 +8,20 @@ use std::collections::HashSet;
 
 use tidings_protocol::{CanonicalUrl, UrlKey};
 
-use crate::config::{
-    DOCUMENT_SNIFF_BYTES, PAGE_BUDGET_BYTES, QUICK_BASE_BYTES_MAX, SITEMAP_BUDGET_BYTES,
-    SITEMAP_LINKS_BYTES_MAX, SITEMAP_URLS_MAX,
-};
 use crate::feed::FeedReader;
-use crate::page::{PageContent, PageLink, PageReader, is_html};
-use crate::sitemap::SitemapReader;
+use crate::page::{PageContent, PageLink, PageReader, QUICK_BASE_BYTES_MAX, is_html};
+use crate::sitemap::{SITEMAP_URLS_MAX, SitemapReader};
+
+/// Bytes examined to find the type of a document that is not declared as HTML. A comment and a
+/// style sheet may come before the first element of a feed.
+const DOCUMENT_SNIFF_BYTES: usize = 2 * 1024;
+/// Bytes of all URLs of a sitemap: 160 for each.
+const SITEMAP_LINKS_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// The permit of a page: [`LINKS_BYTES_MAX`] and [`LINKS_ABSOLUTE_BYTES_MAX`].
+pub(crate) const PAGE_BUDGET_BYTES: usize = 6 * 1024 * 1024;
+/// The permit of a sitemap or feed: [`SITEMAP_LINKS_BYTES_MAX`] and the keys of its URLs; or
+/// [`FEED_JSON_BYTES_MAX`] twice.
+const SITEMAP_BUDGET_BYTES: usize = 12 * 1024 * 1024;
 
 /// Reads a document of any kind.
 #[derive(Debug)]

@@ -106,7 +106,7 @@ fn a_document_is_read_in_small_steps() {
     };
     while reader.step(&mut rest) {
         let found = links(&reader) - known;
-        assert!(found <= crate::config::DOCUMENT_STEP_BYTES / 40, "{found} in one step");
+        assert!(found <= crate::markup::DOCUMENT_STEP_BYTES / 40, "{found} in one step");
         known += found;
     }
     assert!(rest.is_empty() && known > 19_000, "{known}");

@@ -8,7 +8,10 @@ use tidings_protocol::{CanonicalUrl, Payload, push_attribute};
 
 use super::hubs::{Hubs, bounded_unique};
 use super::watched_feed::{KnownItems, NewItem};
-use crate::config::{FEED_HUBS_MAX, FEED_ITEM_BYTES_MAX};
+use crate::page::FEED_HUBS_MAX;
+
+/// A longer id of an item is announced as its hash.
+const FEED_ITEM_BYTES_MAX: usize = 512;
 
 /// The topic of new items.
 pub const ITEM_TOPIC: &str = "post-ready";

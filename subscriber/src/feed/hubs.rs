@@ -1,11 +1,13 @@
 //! The hubs of a document, where a client subscribes instead of polling.
 
 use hyper::HeaderMap;
-use tidings_protocol::CanonicalUrl;
+use tidings_protocol::{CanonicalUrl, URL_BYTES_MAX};
 
 use super::Feed;
-use crate::config::{FEED_HUBS_BYTES_MAX, FEED_HUBS_MAX};
-use crate::page::{header_links, verbatim_url};
+use crate::page::{FEED_HUBS_MAX, header_links, verbatim_url};
+
+/// Bytes of all hub URLs; the first one fits. A feed's hubs must fit into one event.
+const FEED_HUBS_BYTES_MAX: usize = URL_BYTES_MAX;
 
 /// The hubs that a document and its response headers name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

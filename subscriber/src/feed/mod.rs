@@ -16,8 +16,17 @@ pub use self::hubs::{Hubs, PageHubLinks};
 use self::json::is_json;
 use self::version::VersionDigest;
 pub(crate) use self::xml::FeedElements;
-use crate::config::{FEED_BYTES_MAX, FEED_JSON_BYTES_MAX, FEED_TEXTS_BYTES_MAX};
 use crate::markup::{MarkupReader, Unpacker};
+
+/// Decoded bytes of a feed that are read. Feeds of busy sites with whole articles have some
+/// megabytes.
+pub(crate) const FEED_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// The same limit for a JSON feed, which is buffered to its end: its fields may come in any order.
+const FEED_JSON_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Items kept of a feed. Most have 10 to 50, archives some thousands.
+const FEED_ENTRIES_MAX: usize = 10_000;
+/// Bytes of the ids, links, titles and dates of a feed: 400 for each of [`FEED_ENTRIES_MAX`] items.
+const FEED_TEXTS_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// The failure of a watched URL that is neither a feed nor names a hub.
 pub const NO_FEED: &str = "no feed and no hub at this URL";

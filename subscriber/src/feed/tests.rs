@@ -3,7 +3,8 @@ use std::io::Write;
 use proptest::prelude::*;
 
 use super::*;
-use crate::config::{FEED_DEPTH_MAX, FEED_ENTRIES_MAX, FEED_TEXTS_BYTES_MAX};
+use crate::feed::xml::FEED_DEPTH_MAX;
+use crate::feed::{FEED_ENTRIES_MAX, FEED_TEXTS_BYTES_MAX};
 
 const BASE: &str = "http://a.example/feeds/f.xml";
 

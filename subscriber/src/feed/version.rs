@@ -76,7 +76,7 @@ mod tests {
             more(
                 "<!-- 5 ms --><style>p{}</style><textarea>x</textarea><input type=hidden value=2>",
             ),
-            more(&format!("<img src=\"data:{}\">", "x".repeat(crate::config::TAG_BYTES_MAX))),
+            more(&format!("<img src=\"data:{}\">", "x".repeat(crate::page::TAG_BYTES_MAX))),
         ];
         assert_eq!(same, [first; 7]);
         for (was, is) in [("é  b", "éb"), ("/x", "/y"), ("/1.png", "/2.png"), (">c<", ">d<")] {

@@ -7,11 +7,15 @@ use tidings_protocol::CanonicalUrl;
 
 use super::namespaces::{Namespaces, Vocabulary};
 use super::{EntryList, Feed, FeedEntry, FeedKind};
-use crate::config::{
-    FEED_BASE_BYTES_MAX, FEED_DEPTH_MAX, FEED_ENTRIES_MAX, FEED_HUBS_MAX, FEED_TEXTS_BYTES_MAX,
-    LINK_BYTES_MAX, TITLE_BYTES_MAX,
-};
+use crate::feed::{FEED_ENTRIES_MAX, FEED_TEXTS_BYTES_MAX};
 use crate::markup::{MarkupTag, MarkupToken, ReferenceResolver, fold_whitespace, plain_text};
+use crate::page::{FEED_HUBS_MAX, LINK_BYTES_MAX, TITLE_BYTES_MAX};
+
+/// Nested elements. Articles written as XHTML have some dozens; a closing tag is matched against
+/// the open ones.
+pub(crate) const FEED_DEPTH_MAX: usize = 100;
+/// A longer `xml:base` is ignored, both as written and made absolute.
+const FEED_BASE_BYTES_MAX: usize = 2_000;
 
 /// Bytes of a summary that count for the id of an item without a better one.
 const SUMMARY_BYTES_MAX: usize = 1024;

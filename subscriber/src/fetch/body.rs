@@ -12,13 +12,19 @@ use tokio::time::Instant;
 use super::decode::ContentDecoder;
 use super::http_connection::HttpConnection;
 use super::request_timer::{Elapsed, RequestTimer};
-use crate::config::{
-    DECODED_RATIO_FROM_BYTES, DECODED_RATIO_MAX, DISCARDED_BODY_BYTES_MAX, SLOW_BYTES_PER_SECOND,
-    SLOW_WINDOW, WINDOW_FREE_BYTES,
-};
+use crate::fetch::{DECODED_RATIO_FROM_BYTES, DECODED_RATIO_MAX, DISCARDED_BODY_BYTES_MAX};
 use crate::memory_budget::{MemoryBudget, MemoryPermit};
 use crate::outcome::{Failure, Reason};
 use crate::spool::Spool;
+
+/// A body must arrive at this rate, on the average of each [`SLOW_WINDOW`]: a server that trickles
+/// bytes would hold a connection for nothing.
+pub(crate) const SLOW_BYTES_PER_SECOND: u64 = 64;
+/// See [`SLOW_BYTES_PER_SECOND`]. Longer than a short stall.
+pub(crate) const SLOW_WINDOW: Duration = Duration::from_secs(30);
+/// Memory of a decoder's window before it needs a permit of [`WINDOWS_BUDGET_BYTES`]. Most pages
+/// are shorter and use no window.
+const WINDOW_FREE_BYTES: usize = 256 * 1024;
 
 /// A body as received: without its transfer coding, still with its content coding.
 pub(super) struct RawBody<'a> {

@@ -9,7 +9,13 @@ use parking_lot::Mutex;
 use tidings_protocol::CanonicalUrl;
 
 use super::origin;
-use crate::config::{COOKIE_BYTES_MAX, COOKIE_ORIGINS_MAX, COOKIES_BYTES_MAX};
+
+/// A cookie's name, value and path together, as in browsers.
+const COOKIE_BYTES_MAX: usize = 4 * 1024;
+/// Bytes of all cookies of one scheme, host and port: what a request may grow by.
+const COOKIES_BYTES_MAX: usize = 8 * 1024;
+/// Schemes, hosts and ports with cookies. 32 MiB at most together.
+const COOKIE_ORIGINS_MAX: usize = 4 * 1024;
 
 #[derive(Default)]
 pub(super) struct CookieJar(Mutex<IndexMap<String, Vec<Cookie>>>);

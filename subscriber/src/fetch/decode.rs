@@ -12,10 +12,16 @@ use compression_codecs::{
 use hyper::HeaderMap;
 use hyper::header::CONTENT_ENCODING;
 
-use crate::config::{
-    CONTENT_ENCODINGS_MAX, DECODED_CHUNK_BYTES, ZSTD_EMPTY_FRAMES_MAX, ZSTD_WINDOW_LOG_MAX,
-};
+use crate::fetch::DECODED_CHUNK_BYTES;
 use crate::outcome::{Failure, Reason};
+
+/// Nested content codings.
+const CONTENT_ENCODINGS_MAX: usize = 2;
+/// The largest window of the zstd format, as a power of two: 8 MiB, which RFC 9659 requires of
+/// senders. It bounds the decoder's memory.
+pub(crate) const ZSTD_WINDOW_LOG_MAX: u32 = 23;
+/// Empty frames of the zstd format in a row: each costs more than its nine bytes.
+const ZSTD_EMPTY_FRAMES_MAX: u32 = 100;
 
 /// Undoes the codings of a body, the last one first.
 pub(super) struct ContentDecoder {

@@ -11,9 +11,15 @@ use tidings_protocol::CanonicalUrl;
 
 use super::Validators;
 use super::http_connection::NoBody;
-use crate::config::{HEADER_VALUE_BYTES_MAX, RETRY_AFTER_MAX, VALIDATOR_BYTES_MAX};
 use crate::connect::HttpProtocol;
 use crate::outcome::{Failure, Reason};
+
+/// A longer `ETag` or `Last-Modified` is not kept.
+const VALIDATOR_BYTES_MAX: usize = 1024;
+/// A header value is recorded up to this many bytes.
+const HEADER_VALUE_BYTES_MAX: usize = 256;
+/// A longer `Retry-After` is cut to this; the broker limits it again.
+const RETRY_AFTER_MAX: Duration = Duration::from_hours(24);
 
 /// The common part of all requests on a connection.
 pub(super) struct RequestTemplate {

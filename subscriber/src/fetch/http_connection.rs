@@ -23,12 +23,16 @@ use tokio::task::JoinHandle;
 
 use super::head::RequestTemplate;
 use super::meter::{ConnectionMeter, MeteredStream, WireCopy};
-use crate::config::{
-    BEFORE_HEAD_BYTES_MAX, HEAD_BYTES_MAX, HEADERS_MAX, HTTP2_CONNECTION_WINDOW_BYTES,
-    HTTP2_STREAM_WINDOW_BYTES,
-};
 use crate::connect::{Connection, HttpProtocol};
+use crate::fetch::{BEFORE_HEAD_BYTES_MAX, HEAD_BYTES_MAX};
 use crate::outcome::{Failure, Reason, causes};
+
+/// .. and the limit of its headers.
+pub(crate) const HEADERS_MAX: usize = 256;
+/// HTTP/2 flow control: what a server may send ahead on a stream or a connection.
+const HTTP2_STREAM_WINDOW_BYTES: u32 = 256 * 1024;
+/// See [`HTTP2_STREAM_WINDOW_BYTES`]. One request per host at a time: twice a stream is enough.
+const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 512 * 1024;
 
 /// A connection to one scheme, host and port.
 pub(super) struct HttpConnection {

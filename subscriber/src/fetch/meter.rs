@@ -10,8 +10,8 @@ use std::task::{Context, Poll, ready};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::config::{BEFORE_HEAD_BYTES_MAX, HEAD_BYTES_MAX};
 use crate::connect::Stream;
+use crate::fetch::{BEFORE_HEAD_BYTES_MAX, HEAD_BYTES_MAX};
 
 /// A connection that counts its bytes.
 #[derive(Debug)]

@@ -47,18 +47,36 @@ use self::http_connection::HttpConnection;
 use self::meter::WireCopy as Copied;
 use self::pool::ConnectionPool;
 use self::request_timer::{Elapsed, RequestTimer};
-use crate::config::{
-    CrawlerConfig, DISCARDED_BODY_BYTES_MAX, LINKS_FREE_BYTES, ROBOTS_BYTES_MAX,
-    ROBOTS_WIRE_BYTES_MAX,
-};
+use crate::config::CrawlerConfig;
 use crate::connect::{AddressPermit, ConnectTarget, Connector, HttpProtocol, Proxy, ProxyError};
 use crate::document::DocumentReader;
 use crate::memory_budget::{MemoryBudget, MemoryPermit};
 use crate::outcome::{Failure, Reason};
 use crate::page::{PageOptions, PageReader};
 use crate::report::{Exchange, KeepBodies, Validators};
-use crate::robots::product_token;
+use crate::robots::{ROBOTS_BYTES_MAX, product_token};
 use crate::spool::{Spool, Spools};
+
+/// Limit of the head of an answer in bytes. Browsers allow 256 KiB; honest servers stay below 16
+/// KiB.
+const HEAD_BYTES_MAX: usize = 64 * 1024;
+/// Bytes read before the end of a head: `1xx` answers, and the head itself. One read may include a
+/// part of the body, so this is more than a head.
+const BEFORE_HEAD_BYTES_MAX: u64 = 256 * 1024;
+/// Bytes read of an unwanted body (redirects, errors), so that the connection can be used again. A
+/// longer body costs the connection.
+const DISCARDED_BODY_BYTES_MAX: u64 = 256 * 1024;
+/// A body that grows more than this many times while it is decoded is a decompression bomb ..
+pub(crate) const DECODED_RATIO_MAX: u64 = 250;
+/// .. but only from this size on: small pages of one repeated byte are harmless.
+pub(crate) const DECODED_RATIO_FROM_BYTES: u64 = 4 * 1024 * 1024;
+/// Bytes of an encoded robots.txt: no coding makes it much longer than its text.
+const ROBOTS_WIRE_BYTES_MAX: u64 = 2 * ROBOTS_BYTES_MAX as u64;
+/// Memory of a document's links until it is stored, before it needs a permit of
+/// [`LINKS_BUDGET_BYTES`]: about a thousand links.
+const LINKS_FREE_BYTES: usize = 128 * 1024;
+/// Bytes taken from a decoder at a time.
+pub(crate) const DECODED_CHUNK_BYTES: usize = 16 * 1024;
 
 /// Sends requests. Cheap to share. All users share one connection pool, which is closed with it.
 pub struct Fetcher {

@@ -4,16 +4,29 @@
 #![expect(clippy::disallowed_methods, reason = "unused connections are closed after a while")]
 
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use indexmap::IndexMap;
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
 use super::http_connection::HttpConnection;
-use crate::config::{
-    POOL_CONNECTIONS_MAX, POOL_DISABLED_FOR, POOL_DISABLED_MAX, POOL_IDLE, POOL_REPLACE_ONE_IN,
-    POOL_SWEEP_EVERY,
-};
+
+/// An unused connection is closed after this time: longer than usual delays between two requests to
+/// a host, short enough that many hosts do not use up the file descriptors.
+pub(crate) const POOL_IDLE: Duration = Duration::from_secs(20);
+/// Idle connections kept, over all hosts. Each is a file descriptor and some 20 KiB.
+const POOL_CONNECTIONS_MAX: usize = 4096;
+/// When the pool is full, one of this many new connections replaces another.
+const POOL_REPLACE_ONE_IN: u32 = 16;
+/// After a server has closed a kept connection instead of answering, its connections are not kept
+/// for this long: each such closure costs one more request and one more delay.
+const POOL_DISABLED_FOR: Duration = Duration::from_mins(10);
+/// Origins in this state. Each takes some 100 bytes.
+const POOL_DISABLED_MAX: usize = 4096;
+/// How often idle connections are checked: those that the server has closed go before
+/// [`POOL_IDLE`].
+const POOL_SWEEP_EVERY: Duration = Duration::from_secs(5);
 
 /// Dropping the pool closes all connections.
 #[derive(Default)]

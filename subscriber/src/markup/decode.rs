@@ -3,8 +3,7 @@
 
 use encoding_rs::{CoderResult, Encoding, UTF_8, UTF_16BE, UTF_16LE, WINDOWS_1252};
 
-use crate::config::CHARSET_PRESCAN_BYTES;
-use crate::page::charset;
+use crate::page::{CHARSET_PRESCAN_BYTES, charset};
 
 /// Decodes a document to UTF-8.
 #[derive(Debug)]

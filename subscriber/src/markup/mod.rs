@@ -17,7 +17,13 @@ use quick_xml::parser::{ElementParser, Parser};
 pub(crate) use self::decode::TextDecoder;
 pub(crate) use self::text::{ReferenceResolver, fold_whitespace, plain_text};
 pub(crate) use self::unpack::Unpacker;
-use crate::config::{DECODED_CHUNK_BYTES, MARKUP_TAG_BYTES_MAX};
+use crate::fetch::DECODED_CHUNK_BYTES;
+
+/// Decoded bytes of a document that are parsed before other tasks run: less than a few milliseconds
+/// for any content.
+pub(crate) const DOCUMENT_STEP_BYTES: usize = 4 * 1024;
+/// An XML tag, attributes included. A longer one is invalid and ends the parsing.
+const MARKUP_TAG_BYTES_MAX: usize = 64 * 1024;
 
 /// The longest named character reference, including `&` and `;`; numeric ones are shorter.
 const REFERENCE_BYTES_MAX: usize = 40;

@@ -5,7 +5,8 @@ use proptest::prelude::*;
 use tidings_protocol::CanonicalUrl;
 
 use super::*;
-use crate::config::{CHARSET_PRESCAN_BYTES, JOINED_BYTES_MAX};
+use crate::markup::text::JOINED_BYTES_MAX;
+use crate::page::CHARSET_PRESCAN_BYTES;
 
 fn tokens_of(chunks: &[&[u8]], content_type: Option<&str>) -> Vec<String> {
     let mut tokens: Vec<String> = Vec::new();

@@ -15,10 +15,20 @@ use super::values::{has_word, is_feed, is_page_relation, refresh_target, srcset}
 use super::visible_digest::VisibleDigest;
 use super::word_fingerprint::WordFingerprint;
 use super::{PageContent, PageLink, PageOptions, charset, is_html, link_header, verbatim_url};
-use crate::config::{
-    FEED_HUBS_MAX, FEEDS_MAX, HEADER_LINKS_MAX, LINK_BYTES_MAX, LINKS_ABSOLUTE_BYTES_MAX,
-    QUICK_BASE_BYTES_MAX, QUICK_LINKS_MAX, TITLE_BYTES_MAX, TITLE_WRITTEN_BYTES_MAX,
-};
+use crate::page::{FEED_HUBS_MAX, LINK_BYTES_MAX, QUICK_BASE_BYTES_MAX, TITLE_BYTES_MAX};
+
+/// Bytes of all links of one page, made absolute. Each link counts at least as much as its base up
+/// to the query, even if it is invalid or a duplicate. Short links under a long `<base>` or URL
+/// grow a thousandfold; honest pages of [`LINKS_MAX`] links stay below this.
+pub(crate) const LINKS_ABSOLUTE_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Links of one page that are made absolute on the runtime's thread ..
+const QUICK_LINKS_MAX: usize = 500;
+/// Links taken from the headers of an answer. Servers send a canonical URL, or the next page.
+pub(crate) const HEADER_LINKS_MAX: usize = 100;
+/// Feeds that one page may name. Blogs have one of each kind, and one for comments.
+pub(crate) const FEEDS_MAX: usize = 16;
+/// Bytes kept of a title as written. Entities and white space make it longer than its text.
+const TITLE_WRITTEN_BYTES_MAX: usize = 8 * TITLE_BYTES_MAX;
 
 const A: TagName = tag_name(b"a");
 const AREA: TagName = tag_name(b"area");

@@ -6,7 +6,9 @@
 //! element counts as the end of an element around the foreign content, and so ends it.
 
 use super::tag::{HtmlTag, TagName, tag_name};
-use crate::config::FOREIGN_DEPTH_MAX;
+
+/// Open elements inside SVG and `MathML` that are tracked by name. Drawing programs nest some tens.
+pub(crate) const FOREIGN_DEPTH_MAX: usize = 256;
 
 const SVG: TagName = tag_name(b"svg");
 const MATH: TagName = tag_name(b"math");

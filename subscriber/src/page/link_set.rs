@@ -5,7 +5,13 @@ use std::ops::Range;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use crate::config::{LINK_BYTES_MAX, LINKS_BYTES_MAX, LINKS_MAX};
+use crate::page::LINK_BYTES_MAX;
+
+/// Links kept from one page, without duplicates. Indexes of large manuals have some thousands.
+pub(crate) const LINKS_MAX: usize = 16 * 1024;
+/// Bytes of all links of one page, before they are made absolute: what one page may hold in memory
+/// until it is stored.
+pub(crate) const LINKS_BYTES_MAX: usize = 2 * 1024 * 1024;
 
 /// Sizes of an average page, reserved at the first link.
 const USUAL_LINKS: usize = 32;

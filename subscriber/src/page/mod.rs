@@ -35,7 +35,19 @@ use tidings_protocol::CanonicalUrl;
 
 use self::content_builder::ContentBuilder;
 use self::scanner::PageScanner;
-use crate::config::CHARSET_PRESCAN_BYTES;
+
+/// .. if their base is at most this long. A link may need its base parsed, at some 12 ns a byte.
+pub(crate) const QUICK_BASE_BYTES_MAX: usize = 1024;
+/// A longer attribute is ignored as a link; also the limit of a canonical URL.
+pub(crate) const LINK_BYTES_MAX: usize = 8 * 1024;
+/// Of a longer tag only the name counts. Images in `data:` URLs are longer; links are not.
+pub(crate) const TAG_BYTES_MAX: usize = 64 * 1024;
+/// Bytes searched for a `<meta charset>`, as in browsers.
+pub(crate) const CHARSET_PRESCAN_BYTES: usize = 1024;
+/// A title is cut after this many bytes, at a character.
+pub(crate) const TITLE_BYTES_MAX: usize = 1024;
+/// Hubs kept of a feed; most name one, and the others are fallbacks.
+pub(crate) const FEED_HUBS_MAX: usize = 4;
 
 /// The content of a page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use super::content_builder::ContentBuilder;
 use super::foreign::ForeignContent;
 use super::raw_text::RawText;
 use super::tag::{HtmlTag, TagName, TagPosition, is_space, tag_name};
-use crate::config::TAG_BYTES_MAX;
+use crate::page::TAG_BYTES_MAX;
 
 /// Reads the text of a page as UTF-8, which may be invalid.
 #[derive(Debug)]

@@ -23,12 +23,21 @@ use tidings_protocol::CanonicalUrl;
 
 use self::line::{LineKey, RobotsLine, lines};
 use self::rule::{RobotsPath, Rule};
-use crate::config::{
-    CRAWL_DELAY_MAX, ROBOTS_BYTES_MAX, ROBOTS_HOPS_MAX, ROBOTS_RULE_SHOWN_BYTES_MAX,
-    ROBOTS_SITEMAPS_MAX,
-};
 use crate::fetch::Fetched;
 use crate::outcome::Failure;
+
+/// Decoded bytes of a robots.txt that are read; the rest is ignored. RFC 9309 section 2.5 requires
+/// at least 500 KiB.
+pub(crate) const ROBOTS_BYTES_MAX: usize = 500 * 1024;
+/// Redirects followed for one robots.txt; after that it counts as unavailable, so everything is
+/// allowed (RFC 9309 section 2.3.1.2).
+pub(crate) const ROBOTS_HOPS_MAX: u8 = 5;
+/// Sitemaps taken from one robots.txt: sites have few, and a sitemap can list others.
+const ROBOTS_SITEMAPS_MAX: usize = 64;
+/// Bytes shown of the robots.txt line that decided.
+const ROBOTS_RULE_SHOWN_BYTES_MAX: usize = 512;
+/// A longer crawl-delay is cut to this: a day, which is also how long the broker keeps a pace.
+const CRAWL_DELAY_MAX: Duration = Duration::from_hours(24);
 
 /// What the status of a robots.txt response means (RFC 9309 section 2.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

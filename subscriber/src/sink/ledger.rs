@@ -33,11 +33,17 @@ use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::append::sync_directory_of;
-use crate::config::{MARK_INTERVAL, UNSETTLED_PAGES_MAX};
 use crate::report::PageId;
+
+/// How often the mark file of an append-only file is written: after a crash the pages of this time
+/// are read again.
+const MARK_INTERVAL: Duration = Duration::from_secs(1);
+/// Unsettled pages that an append-only file remembers: more than all crawlers of a machine hold,
+/// and than are written between two marks. At some 100 bytes each this is 6 MiB.
+const UNSETTLED_PAGES_MAX: usize = 64 * 1024;
 
 const FIRST_LINE: &str = "tidings mark 1";
 const LAST_LINE: &str = "end";

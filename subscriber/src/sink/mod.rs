@@ -37,6 +37,7 @@ use std::collections::HashSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use std::{fmt, io};
 
 use tokio::sync::oneshot;
@@ -52,9 +53,23 @@ use self::sqlite::{LastRecordReader, Sqlite};
 pub(crate) use self::trouble::{TroubleReporter, Troubles};
 use self::warc::Warc;
 use self::writer::SinkWriter;
-use crate::config::{CrawlerConfig, STORE_BATCH_MAX};
+use crate::config::CrawlerConfig;
 use crate::program::Programs;
 use crate::report::{KeepBodies, PageId, PageRecord};
+
+/// Pages that are synced together: bounds how long the first waits for the last.
+const STORE_BATCH_MAX: usize = 512;
+/// How long `SQLite` waits for another process that writes.
+const STORE_BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes of lines that are written to a file at a time.
+const JSONL_CHUNK_BYTES: usize = 256 * 1024;
+/// The longest line of JSON: links have [`SITEMAP_LINKS_BYTES_MAX`] and some words each, and JSON
+/// doubles a character at most.
+const JSONL_LINE_BYTES_MAX: u64 = 32 * 1024 * 1024;
+/// Pause between two retries of a failing sink, and of the spool's disk.
+pub(crate) const STORE_RETRY: Duration = Duration::from_secs(1);
+/// After that, the sinks may take this long to close. Less than a second together.
+pub(crate) const STOP_CLOSE: Duration = Duration::from_millis(200);
 
 /// The configuration of a sink.
 #[derive(Clone, Debug)]

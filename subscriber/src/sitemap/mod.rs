@@ -7,12 +7,17 @@ use std::fmt;
 
 use tidings_protocol::CanonicalUrl;
 
-use crate::config::{FEED_BYTES_MAX, LINK_BYTES_MAX, SITEMAP_BYTES_MAX, SITEMAP_URLS_MAX};
-use crate::feed::FeedElements;
+use crate::feed::{FEED_BYTES_MAX, FeedElements};
 use crate::markup::{
     MarkupReader, MarkupTag, MarkupToken, ReferenceResolver, TextDecoder, Unpacker, local_name,
     name_prefix,
 };
+use crate::page::LINK_BYTES_MAX;
+
+/// Bytes of a sitemap that are read, decoded (sitemaps.org allows 50 MB).
+const SITEMAP_BYTES_MAX: u64 = 50 * 1024 * 1024;
+/// URLs taken from a sitemap (sitemaps.org allows as many).
+pub(crate) const SITEMAP_URLS_MAX: usize = 50_000;
 
 /// The kind of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

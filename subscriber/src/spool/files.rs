@@ -15,8 +15,8 @@ use std::time::Instant;
 use tokio::sync::oneshot;
 
 use super::Buffer;
-use crate::config::{SPOOL_BYTES_MAX, STORE_RETRY};
-use crate::sink::{StoreError, TroubleReporter};
+use crate::sink::{STORE_RETRY, StoreError, TroubleReporter};
+use crate::spool::SPOOL_BYTES_MAX;
 
 /// The file of a body. Dropping it removes it.
 #[derive(Debug)]

@@ -20,8 +20,13 @@ use std::sync::mpsc::Sender;
 use tokio::sync::oneshot;
 
 use self::files::{BodyFile, SpoolCommand};
-use crate::config::{SPOOL_BYTES_MAX, SPOOLS_BYTES_MAX};
 use crate::sink::TroubleReporter;
+
+/// A body that a sink needs whole is in memory up to this size; beyond it, it is in a file, which
+/// is written in pieces of this size.
+pub(crate) const SPOOL_BYTES_MAX: usize = 64 * 1024;
+/// Memory of all such bodies; a body that finds none left goes to a file.
+const SPOOLS_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Hexadecimal digits in the name of a process's directory.
 const NAME_DIGITS: usize = 8;

@@ -37,12 +37,31 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension, TransactionBehavior, pa
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use crate::config::{
-    STATE_BATCH_MAX, STATE_BUSY_TIMEOUT, STATE_BYTES_MAX, STATE_KEY_BYTES_MAX,
-    STATE_QUEUE_BYTES_MAX, STATE_QUEUE_MAX, STATE_ROWS_MAX, STATE_SWEEP_EVERY, STATE_SWEEP_ROWS,
-    STATE_TIMEOUT, STATE_VALUE_BYTES_MAX,
-};
 use crate::digest::{self, Schema, Table};
+
+/// Reads and writes of `crawler.db` that wait. Beyond it, values are dropped instead of stored.
+const STATE_QUEUE_MAX: usize = 4096;
+/// Bytes of values that wait to be written: the memory that a slow disk can hold.
+const STATE_QUEUE_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Values in one transaction: bounds how long the first waits for the last.
+const STATE_BATCH_MAX: usize = 512;
+/// A larger value is not stored: above the largest robots.txt ([`ROBOTS_BYTES_MAX`]).
+const STATE_VALUE_BYTES_MAX: usize = 1024 * 1024;
+/// A longer key is not stored: an authority can be as long as a URL, with a token in front.
+const STATE_KEY_BYTES_MAX: usize = 16 * 1024;
+/// Values kept: one or two for each host of a large crawl. The soonest to expire are removed first.
+const STATE_ROWS_MAX: u64 = 1_000_000;
+/// Used bytes of `crawler.db`.
+const STATE_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+/// How often expired values are removed; sooner after many writes ([`STATE_SWEEP_ROWS`],
+/// [`STATE_QUEUE_BYTES_MAX`]).
+const STATE_SWEEP_EVERY: Duration = Duration::from_mins(10);
+/// Values removed at a time, and stored before the next count: some tens of milliseconds.
+const STATE_SWEEP_ROWS: u32 = 10_000;
+/// How long a task waits for a stored value: a request costs about as much.
+const STATE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long `SQLite` waits for another process that writes to `crawler.db`.
+const STATE_BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The version of the schema.
 pub const VERSION: i64 = 2;

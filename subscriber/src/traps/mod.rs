@@ -26,14 +26,54 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use self::sessions::Sessions;
 use self::shape::UrlShape;
-use crate::config::{
-    CALENDAR_PAGES_MAX, CALENDAR_PAGES_MIN, CALENDAR_YEARS_AHEAD, CALENDAR_YEARS_BACK, CHAIN_MAX,
-    FACETED_PAGES_MAX, FACETED_PARAMS, HOST_PAGES_MAX, PARAMS_MAX, QUERY_SHAPES_MAX,
-    SAME_CONTENT_MAX, SEGMENT_REPEATS_MAX, SEGMENTS_MAX, SESSION_COPIES_MAX, SHAPE_PAGES_MAX,
-    SOFT_NOT_FOUND_SHAPES, TRAP_ENTRIES_MAX, TRAP_URL_BYTES_MAX, TRAPS_BYTES_MAX,
-};
 use crate::page::PageLink;
 use crate::pass::PassKey;
+
+/// A longer URL counts as a trap: browsers, servers and sitemaps have about this limit.
+pub const TRAP_URL_BYTES_MAX: usize = 2_000;
+/// Segments of a path. Deep trees of sources and archives have a dozen.
+pub const SEGMENTS_MAX: usize = 32;
+/// How often one segment that is not a number may occur in a path. Three times is rare, but
+/// happens.
+pub const SEGMENT_REPEATS_MAX: usize = 3;
+/// Parameters of a query. The largest search forms have some twenty.
+const PARAMS_MAX: usize = 32;
+/// Different lists of parameter names of one path, numbers and ids left out. The software of the
+/// largest wikis and forums has some fifty; ten filters in any order have millions.
+const QUERY_SHAPES_MAX: u16 = 200;
+/// A page with this many parameters is a view of others ..
+const FACETED_PARAMS: usize = 4;
+/// .. and this many pages with the same parameter names are enough.
+const FACETED_PAGES_MAX: u32 = 2_000;
+/// How often a page is read with another session id in its URL. Two could be chance.
+const SESSION_COPIES_MAX: u8 = 3;
+/// Calendar pages up to this many years ahead are fetched ..
+const CALENDAR_YEARS_AHEAD: u16 = 5;
+/// .. and up to this many years back: newspapers have archives of that age.
+const CALENDAR_YEARS_BACK: u16 = 200;
+/// After this many pages, all of them with plausible dates, a series of numbers counts as a
+/// calendar. Forum topics that are numbered like years have other numbers sooner.
+const CALENDAR_PAGES_MIN: u32 = 24;
+/// Pages of a calendar: every day of thirty years, and a few.
+const CALENDAR_PAGES_MAX: u32 = 12_000;
+/// Links in a row between the first page and the last of those that differ in numbers only: pages
+/// of a list, each found on the one before. Such long lists have shortcuts.
+const CHAIN_MAX: u32 = 1_000;
+/// Pages that differ in numbers, ids and values only: the products of a very large shop.
+pub const SHAPE_PAGES_MAX: u32 = 100_000;
+/// Pages of one site in one pass: one a second for twelve days.
+const HOST_PAGES_MAX: u64 = 1_000_000;
+/// URLs of a site that may have the same body. A site that exists twice, or in all its languages,
+/// stays below.
+const SAME_CONTENT_MAX: u16 = 100;
+/// The same body under this many different URL shapes is what a site sends instead of 404.
+const SOFT_NOT_FOUND_SHAPES: u32 = 8;
+/// Entries in each table of one site (shapes, bodies ..). Those that were met once are evicted
+/// first.
+const TRAP_ENTRIES_MAX: usize = 14_000;
+/// Memory of the trap tables of all sites, exceeded by a page or two at most: 30,000 small sites,
+/// or ten of the largest.
+const TRAPS_BYTES_MAX: usize = 32 * 1024 * 1024;
 
 /// Why a URL is not requested, or why the links of a page are not followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

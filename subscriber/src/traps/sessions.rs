@@ -31,11 +31,29 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::PageReading;
 use super::shape::params;
-use crate::config::{
-    SESSION_DOUBTS_MAX, SESSION_EVIDENCE_MIN, SESSION_EVIDENCE_PER_DOUBT, SESSION_LINKS_MAX,
-    SESSION_PARAMS_MAX, SESSION_VALUES_MAX, SESSION_VOLATILE_MAX, TRAP_ENTRIES_MAX,
-};
 use crate::page::PageLink;
+use crate::traps::TRAP_ENTRIES_MAX;
+
+/// This many pages with new values in their links, and as many equal readings, show that a
+/// parameter is a session id. Two could be chance.
+pub(crate) const SESSION_EVIDENCE_MIN: u16 = 3;
+/// .. and this many for each page or reading against it: one forum link may contain an old session
+/// id.
+const SESSION_EVIDENCE_PER_DOUBT: u16 = 4;
+/// After this many different readings, or pages with earlier values, a parameter is final as
+/// meaningful.
+const SESSION_DOUBTS_MAX: u16 = 8;
+/// Parameter names tracked on one site. The largest search forms have some twenty; later names are
+/// ignored.
+pub(crate) const SESSION_PARAMS_MAX: usize = 32;
+/// Names of one site that may be session ids at a time, recognized ones included. A further name
+/// waits until there is room: a site has one, or two together with a timestamp.
+const SESSION_VOLATILE_MAX: usize = 4;
+/// Links with a query that are examined on one page. A session id is in all of them.
+const SESSION_LINKS_MAX: usize = 128;
+/// Values remembered of one name, to notice repetition: those of the last 256 pages, at one value a
+/// page. An older value counts as new.
+const SESSION_VALUES_MAX: usize = 256;
 
 /// The parameters of one site, and the evidence about them.
 #[derive(Debug, Default)]

@@ -7,7 +7,8 @@
 
 use std::collections::VecDeque;
 
-use crate::config::CLOCK_SAMPLES;
+/// Samples of the broker's clock that count: the tightest of the last minute or so.
+const CLOCK_SAMPLES: usize = 6;
 
 /// Samples of one broker's clock. Both clocks are monotonic, in milliseconds.
 #[derive(Debug, Default)]

@@ -11,10 +11,16 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::Crawler;
 use super::broker_link::ReplyResult;
 use super::task::{Task, milliseconds, return_for_request};
-use crate::config::{NO_ROOM_NACK_AFTER, STORE_TIMEOUT};
 use crate::pass::PassKey;
 use crate::report::{PageOutcome, PageRecord};
 use crate::sink::Sinks;
+
+/// How long a fetched page waits for a full or failing disk before its task is returned; its lease
+/// is renewed meanwhile.
+const STORE_TIMEOUT: Duration = Duration::from_mins(1);
+/// The delay of a page, before it is fetched again, if the group had no room for its links: many
+/// entries must end before a retry helps.
+pub(crate) const NO_ROOM_NACK_AFTER: Duration = Duration::from_mins(10);
 
 /// The longest delay of a `NACK after=`.
 const NACK_MAX: Duration = Duration::from_hours(24);

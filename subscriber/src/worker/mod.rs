@@ -47,17 +47,30 @@ use self::robots_cache::RobotsCache;
 use self::task::Task;
 use self::task_spec::TaskSpec;
 use crate::acked_links::AckedLinks;
-use crate::config::{
-    BROKER_TIMEOUT, CLOCK_SAMPLE_EVERY, CrawlerConfig, RECONNECT_BACKOFF_MAX,
-    RECONNECT_BACKOFF_MIN, STOP_ANSWERS, STOP_CLOSE, STOP_GRACE,
-};
+use crate::config::CrawlerConfig;
 use crate::fetch::{Fetcher, FetcherError};
 use crate::report::{PageId, PageReport};
 use crate::robots::product_token;
-use crate::sink::{OpenError, Sinks, StoreError};
+use crate::sink::{OpenError, STOP_CLOSE, Sinks, StoreError};
 use crate::spool::Spools;
 use crate::state::StateStore;
 use crate::traps::Traps;
+
+/// The kind of a site's sitemaps in `crawler.db`.
+const SITEMAPS_KIND: &str = "sitemaps";
+/// First and longest pause between two attempts to connect to the broker; doubled each time, with
+/// jitter.
+const RECONNECT_BACKOFF_MIN: Duration = Duration::from_millis(100);
+/// See [`RECONNECT_BACKOFF_MIN`].
+const RECONNECT_BACKOFF_MAX: Duration = Duration::from_secs(10);
+/// How often the broker's clock is compared with ours.
+const CLOCK_SAMPLE_EVERY: Duration = Duration::from_secs(10);
+/// A broker that does not answer `PING` within this time counts as lost.
+const BROKER_TIMEOUT: Duration = Duration::from_secs(10);
+/// After a stop, running requests may go on for this long; then they are aborted.
+const STOP_GRACE: Duration = Duration::from_millis(400);
+/// After that, replies may take this long to be sent.
+const STOP_ANSWERS: Duration = Duration::from_millis(200);
 
 /// The key of an entry of the group, the same for every attempt: its run and its number.
 type EntryKey = (u64, u64);

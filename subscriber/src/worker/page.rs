@@ -20,7 +20,6 @@ use super::feeds::{FeedCheck, FeedResponse, FeedTaskOutcome, NamedLinks, StoredF
 use super::finish::{TaskFailure, finish};
 use super::record::{classify, unix_ms};
 use super::task::{TaskWork, milliseconds, pace};
-use crate::config::{FEED_READ_BYTES, SITEMAPS_KIND};
 use crate::document::DocumentReader;
 use crate::feed::{Feed, FeedReader, NO_FEED, watched_feed};
 use crate::fetch::{FetchPurpose, FetchRequest, Fetched};
@@ -31,6 +30,10 @@ use crate::robots::RobotsRules;
 use crate::sink::LastRecord;
 use crate::spool::Spool;
 use crate::traps::{PageReading, Trap};
+use crate::worker::SITEMAPS_KIND;
+
+/// Bytes of a watched feed that are read at a time.
+const FEED_READ_BYTES: usize = 64 * 1024;
 
 impl TaskWork<'_> {
     pub(super) async fn fetch_page(&self, rules: &RobotsRules) {

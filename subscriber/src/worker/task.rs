@@ -15,11 +15,15 @@ use super::record::{outcome_of, unix_ms};
 use super::robots_cache::{ClockReading, RobotsRecord, RobotsStep, StoredRobots, authority};
 use super::task_spec::TaskSpec;
 use super::{Crawler, EntryKey};
-use crate::config::{BUSY_NACK_AFTER, ROBOTS_FRESH, ROBOTS_OUTAGE_PAUSE_MIN, SITEMAPS_KIND};
 use crate::fetch::{FetchPurpose, FetchRequest, Fetched};
 use crate::outcome::{Failure, Reason};
 use crate::report::{KeepBodies, PageId, PageOutcome, PageRecord};
 use crate::robots::{RobotsRules, sitemaps};
+use crate::worker::SITEMAPS_KIND;
+use crate::worker::robots_cache::{ROBOTS_FRESH, ROBOTS_OUTAGE_PAUSE_MIN};
+
+/// The delay of a page for which this crawler had no room. It has waited for a while already.
+pub(crate) const BUSY_NACK_AFTER: Duration = Duration::from_secs(1);
 
 /// A task as delivered.
 #[derive(Debug)]

@@ -8,6 +8,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 use std::{fmt, io};
 
 use futures_util::future::BoxFuture;
@@ -16,10 +17,23 @@ use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout_at};
 
-use crate::config::{
-    DNS_ADDRESSES_MAX, DNS_CACHE_MAX, DNS_FRESH, DNS_FRESH_FAILURE, DNS_LOOKUPS_MAX, DNS_TIMEOUT,
-};
 use crate::outcome::{Failure, Reason};
+
+/// Time limit of a name look-up; the system's resolver tries several servers meanwhile.
+const DNS_TIMEOUT: Duration = Duration::from_secs(5);
+/// Look-ups at once. Each takes a thread of the system's resolver until it ends by itself, which
+/// takes tens of seconds for a name without an answering server. Half of the runtime's threads for
+/// such work.
+const DNS_LOOKUPS_MAX: usize = 256;
+/// Names in the cache. At some 200 bytes each this is 6 MiB; the oldest tenth is evicted first.
+const DNS_CACHE_MAX: usize = 32 * 1024;
+/// How long an address is used. The system's resolver returns no lifetime; browsers also use a
+/// minute.
+const DNS_FRESH: Duration = Duration::from_mins(1);
+/// How long a failed look-up is cached.
+const DNS_FRESH_FAILURE: Duration = Duration::from_secs(10);
+/// Addresses of one name that are used.
+const DNS_ADDRESSES_MAX: usize = 16;
 
 /// Looks up the addresses of a name, best first.
 pub trait Lookup: fmt::Debug + Send + Sync + 'static {

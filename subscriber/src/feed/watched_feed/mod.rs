@@ -23,7 +23,16 @@ use tidings_protocol::{format_ms, parse_ms};
 
 use super::version::first_u64;
 use super::{Feed, FeedEntry, PollHints};
-use crate::config::{FEED_RESTLESS_MAX, FEED_SEEN_MAX, FEED_VALIDATOR_BYTES_MAX};
+
+/// Items that are remembered of a watched feed after they have left it: as many as a feed may drop
+/// and show again. 32 bytes each.
+const FEED_SEEN_MAX: usize = 2_000;
+/// A watched page that changed this often in a row, in checks triggered by its own announcements,
+/// differs in each answer. Such checks announce its versions no more, nor does a scheduled one
+/// while a hub reports it.
+const FEED_RESTLESS_MAX: u32 = 3;
+/// Longer validators (`ETag`, `Last-Modified`) are not kept, so the feed is fetched whole.
+const FEED_VALIDATOR_BYTES_MAX: usize = 1024;
 
 /// The version of the stored format. Another version is read as if nothing was known. A change of
 /// the meaning of a field must raise it, and must read the old version where items would otherwise

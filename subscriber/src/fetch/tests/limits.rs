@@ -7,11 +7,12 @@ use proptest::prelude::*;
 use tokio::net::TcpStream;
 
 use super::*;
-use crate::config::{
-    BEFORE_HEAD_BYTES_MAX, DECODED_RATIO_MAX, HEAD_BYTES_MAX, HEADERS_MAX, LINKS_BUDGET_BYTES,
-    PAGE_BUDGET_BYTES, SLOW_BYTES_PER_SECOND, SLOW_WINDOW, WINDOWS_BUDGET_BYTES,
-    ZSTD_WINDOW_LOG_MAX,
-};
+use crate::document::PAGE_BUDGET_BYTES;
+use crate::fetch::body::{SLOW_BYTES_PER_SECOND, SLOW_WINDOW};
+use crate::fetch::decode::ZSTD_WINDOW_LOG_MAX;
+use crate::fetch::http_connection::HEADERS_MAX;
+use crate::fetch::{BEFORE_HEAD_BYTES_MAX, DECODED_RATIO_MAX, HEAD_BYTES_MAX};
+use crate::memory_budget::{LINKS_BUDGET_BYTES, WINDOWS_BUDGET_BYTES};
 
 const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n";
 

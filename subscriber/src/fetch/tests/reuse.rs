@@ -7,7 +7,7 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::config::POOL_IDLE;
+use crate::fetch::pool::POOL_IDLE;
 
 /// Answers every request on every connection alike, and sends the received heads to a channel.
 async fn answering(answer: Vec<u8>) -> (Origin, mpsc::UnboundedReceiver<String>) {

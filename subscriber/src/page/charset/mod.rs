@@ -6,7 +6,10 @@ use encoding_rs::{Encoding, UTF_8, UTF_16BE, UTF_16LE, WINDOWS_1252, X_USER_DEFI
 use memchr::memmem;
 
 use super::tag::{AttributeValue, Attributes, is_space};
-use crate::config::CHARSET_GUESS_BYTES;
+
+/// Bytes buffered of a page without a declared encoding, from the first that is not ASCII, to guess
+/// the encoding. Some hundred words between markup; more does not improve the guess.
+const CHARSET_GUESS_BYTES: usize = 16 * 1024;
 
 /// The declared encoding, and the length of the byte order mark.
 ///

@@ -3,10 +3,10 @@ mod oracle;
 use proptest::prelude::*;
 
 use super::*;
-use crate::config::{
-    FEEDS_MAX, FOREIGN_DEPTH_MAX, HEADER_LINKS_MAX, LINKS_ABSOLUTE_BYTES_MAX, LINKS_BYTES_MAX,
-    LINKS_MAX, TAG_BYTES_MAX, TITLE_BYTES_MAX,
-};
+use crate::page::content_builder::{FEEDS_MAX, HEADER_LINKS_MAX, LINKS_ABSOLUTE_BYTES_MAX};
+use crate::page::foreign::FOREIGN_DEPTH_MAX;
+use crate::page::link_set::{LINKS_BYTES_MAX, LINKS_MAX};
+use crate::page::{TAG_BYTES_MAX, TITLE_BYTES_MAX};
 
 const PAGE: &str = "http://site.example/dir/page?q";
 const UTF_8_PAGE: &[(&str, &str)] = &[("Content-Type", "text/html; charset=utf-8")];

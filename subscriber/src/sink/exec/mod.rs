@@ -17,6 +17,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
 use std::process::Stdio;
 use std::sync::Arc;
+use std::time::Duration;
 use std::{io, mem};
 
 use futures_util::future::join_all;
@@ -26,9 +27,13 @@ use tokio::time::timeout;
 
 use super::ledger::Ledger;
 use super::{OpenError, Sink, StoreError};
-use crate::config::{EXEC_CONCURRENT_MAX, EXEC_TIME_MAX};
 use crate::program::{Programs, failure};
 use crate::report::{PageId, PageOutcome, PageRecord};
+
+/// Programs that run at a time, one for each page.
+const EXEC_CONCURRENT_MAX: usize = 8;
+/// Time limit of a program for a page; then it is killed, and the page is refused.
+const EXEC_TIME_MAX: Duration = Duration::from_mins(5);
 
 /// Variables that are not always set, and must not be inherited.
 const VARIABLES: [&str; 12] = [

@@ -8,12 +8,14 @@ use rusqlite::Connection;
 
 use super::ExportError;
 use super::record::{Record, SELECT};
-use crate::config::{
-    EXPORT_STEP_BYTES, EXPORT_STEP_RECORDS, JSONL_CHUNK_BYTES, JSONL_LINE_BYTES_MAX,
-    STORE_BUSY_TIMEOUT,
-};
 use crate::database::ReadOnlyDatabase;
+use crate::sink::export::EXPORT_STEP_RECORDS;
 use crate::sink::sqlite::{VERSION, version};
+use crate::sink::{JSONL_CHUNK_BYTES, JSONL_LINE_BYTES_MAX, STORE_BUSY_TIMEOUT};
+
+/// .. and bytes of their links, which are nearly all of a record: what it holds of a file at a
+/// time.
+const EXPORT_STEP_BYTES: usize = 8 * 1024 * 1024;
 
 /// The oldest version with all columns that are read.
 const OLDEST: i64 = 3;

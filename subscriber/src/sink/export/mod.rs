@@ -23,7 +23,11 @@ use self::input::Input;
 use self::output::Output;
 use self::record::Record;
 use super::sqlite;
-use crate::config::{EXPORT_CACHE_BYTES, EXPORT_STEP_RECORDS};
+
+/// Records that an export reads in one transaction, and after which it reports its progress ..
+const EXPORT_STEP_RECORDS: u32 = 1_000;
+/// Cache of each database of an export; the rest of it is on disk.
+const EXPORT_CACHE_BYTES: i64 = 64 * 1024 * 1024;
 
 /// The target of an export.
 pub enum ExportTarget<'a> {

@@ -8,8 +8,9 @@ use rusqlite::Connection;
 
 use super::record::Record;
 use super::{ExportError, ExportTarget};
-use crate::config::{EXPORT_CACHE_BYTES, JSONL_CHUNK_BYTES};
 use crate::digest;
+use crate::sink::JSONL_CHUNK_BYTES;
+use crate::sink::export::EXPORT_CACHE_BYTES;
 use crate::sink::ledger::with_suffix;
 use crate::sink::sqlite::{CREATE, PAGE_BYTES, UPSERT, VERSION};
 

@@ -34,8 +34,8 @@ use super::append::AppendFile;
 use super::ledger::{Ledger, with_suffix};
 use super::row::PageRow;
 use super::{OpenError, Sink, StoreError, unwritten_final};
-use crate::config::{JSONL_CHUNK_BYTES, JSONL_LINE_BYTES_MAX};
 use crate::report::{PageId, PageRecord};
+use crate::sink::{JSONL_CHUNK_BYTES, JSONL_LINE_BYTES_MAX};
 
 /// A file of JSON lines.
 #[derive(Debug)]

@@ -33,12 +33,22 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::row::PageRow;
 use super::{OpenError, Sink, StoreError};
-use crate::config::{
-    POSTGRES_BATCH_TIMEOUT, POSTGRES_CONNECT_TIMEOUT, POSTGRES_KEEPALIVE, POSTGRES_KEEPALIVE_TRIES,
-    POSTGRES_STATEMENT_TIMEOUT, STOP_CLOSE,
-};
 use crate::connect::system_roots;
 use crate::report::{PageId, PageRecord};
+use crate::sink::STOP_CLOSE;
+
+/// How long a `PostgreSQL` server may take to accept the login.
+const POSTGRES_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// .. and to store a batch; then the connection is closed.
+const POSTGRES_STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
+/// A server that has not answered after this counts as lost, connecting included. Later than the
+/// two limits above, so that the server's own error arrives first.
+const POSTGRES_BATCH_TIMEOUT: Duration = Duration::from_secs(45);
+/// Keepalive interval of an idle connection: without it a lost server machine would go unnoticed
+/// between batches for hours.
+const POSTGRES_KEEPALIVE: Duration = Duration::from_secs(10);
+/// Unanswered keepalive probes in a row after which the machine counts as lost.
+const POSTGRES_KEEPALIVE_TRIES: u32 = 3;
 
 /// Each migrates from the version before, beginning with an empty database.
 const MIGRATIONS: [&str; 1] = ["

@@ -10,10 +10,14 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, TransactionBehavio
 use tokio::sync::{mpsc, oneshot};
 
 use super::url_fingerprint;
-use crate::config::{LOOKUP_BATCH_MAX, LOOKUP_QUEUE_MAX, STORE_BUSY_TIMEOUT};
 use crate::page::PageLink;
 use crate::report::{PageId, Validators};
-use crate::sink::OpenError;
+use crate::sink::{OpenError, STORE_BUSY_TIMEOUT};
+
+/// Look-ups of earlier records that wait. Tasks wait when the queue is full.
+const LOOKUP_QUEUE_MAX: usize = 1024;
+/// Look-ups answered in one transaction.
+const LOOKUP_BATCH_MAX: usize = 128;
 
 pub(super) const NEWEST: &str = "
     SELECT etag, last_modified, hash, title, content_type, bytes, canonical, noindex, link_urls,

@@ -35,9 +35,13 @@ pub(super) use self::last_record::LastRecordReader;
 pub use self::newest::{StoredResult, newest_result};
 use super::row::{LinkUrls, PageRow};
 use super::{OpenError, Sink, StoreError};
-use crate::config::{STORE_BUSY_TIMEOUT, STORE_WAL_BYTES};
 use crate::digest::{self, Schema, Table};
 use crate::report::PageRecord;
+use crate::sink::STORE_BUSY_TIMEOUT;
+
+/// `SQLite` moves its write-ahead log into the database at this size, and cuts it to this size:
+/// seconds of a fast crawl, so that pages of the database which change often are written once.
+const STORE_WAL_BYTES: u32 = 16 * 1024 * 1024;
 
 /// The version of the schema.
 pub const VERSION: i64 = 4;

@@ -7,8 +7,11 @@ use std::path::Path;
 use flate2::write::DeflateEncoder;
 use flate2::{Compression, Crc};
 
-use crate::config::{WARC_CHUNK_BYTES, WARC_LEVEL};
 use crate::sink::append::AppendFile;
+use crate::sink::warc::WARC_CHUNK_BYTES;
+
+/// Compression level of WARC records, of 9: low, since most bodies are small or compressed already.
+const WARC_LEVEL: u32 = 3;
 
 /// Deflate, no flags, no time, no system (RFC 1952 section 2.3).
 const MEMBER_HEAD: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff];

@@ -42,6 +42,9 @@ use super::ledger::{Ledger, with_suffix};
 use super::{OpenError, Sink, StoreError, unwritten_final};
 use crate::report::{PageId, PageRecord};
 
+/// Bytes of a WARC file that are written at a time, and of a body that are read.
+const WARC_CHUNK_BYTES: usize = 64 * 1024;
+
 const OPEN: &str = ".open";
 const CLOSED: &str = ".warc.gz";
 

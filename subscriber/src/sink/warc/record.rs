@@ -9,9 +9,9 @@ use jiff::Timestamp;
 
 use super::file::WarcFile;
 use super::seen_bodies::{OriginalRecord, SeenBodies};
-use crate::config::WARC_CHUNK_BYTES;
 use crate::report::{Exchange, PageRecord};
 use crate::sink::row::PageRow;
+use crate::sink::warc::WARC_CHUNK_BYTES;
 use crate::spool::Spool;
 
 const IDENTICAL: &str = "http://netpreserve.org/warc/1.1/revisit/identical-payload-digest";

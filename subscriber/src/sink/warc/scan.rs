@@ -6,8 +6,12 @@ use std::path::Path;
 
 use flate2::bufread::GzDecoder;
 
-use crate::config::{WARC_CHUNK_BYTES, WARC_HEAD_BYTES_MAX};
 use crate::report::PageId;
+use crate::sink::warc::WARC_CHUNK_BYTES;
+
+/// The longest header of a record written here (two URLs and short words), and the longest
+/// `metadata` block.
+const WARC_HEAD_BYTES_MAX: u64 = 64 * 1024;
 
 /// The content of a file.
 #[derive(Debug, Default, PartialEq, Eq)]

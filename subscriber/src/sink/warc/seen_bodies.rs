@@ -2,7 +2,10 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::config::{WARC_SEEN_BYTES_MAX, WARC_SEEN_MAX};
+/// Bodies that are known to be in the output already. At some 300 bytes each this is 10 MiB.
+const WARC_SEEN_MAX: usize = 32 * 1024;
+/// Bytes of the URLs of those bodies.
+const WARC_SEEN_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// The record that contains a body.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,9 +7,9 @@ use flate2::write::GzEncoder;
 use tempfile::TempDir;
 
 use super::*;
-use crate::config::WARC_CHUNK_BYTES;
 use crate::report::Exchange;
 use crate::sink::testing::{body_of, folder, record, transient};
+use crate::sink::warc::WARC_CHUNK_BYTES;
 use crate::spool::Spools;
 
 struct Output {
@@ -276,7 +276,7 @@ fn two_processes_do_not_share_a_prefix() {
 fn a_page_whose_body_file_was_removed_is_refused_without_a_stall() {
     let output = Output::new();
     let mut warc = output.open(u64::MAX);
-    let large = vec![7; crate::config::SPOOL_BYTES_MAX + 1];
+    let large = vec![7; crate::spool::SPOOL_BYTES_MAX + 1];
     let (page, other) = (output.page(1, OK, Some(&large)), output.page(2, OK, Some(b"small")));
     fs::remove_file(page.exchange.as_ref().unwrap().body.as_ref().unwrap().file().unwrap())
         .unwrap();
@@ -294,7 +294,7 @@ fn a_page_whose_body_file_was_removed_is_refused_without_a_stall() {
 fn an_unreadable_body_is_trouble_and_not_lost() {
     let output = Output::new();
     let mut warc = output.open(u64::MAX);
-    let large = vec![7; crate::config::SPOOL_BYTES_MAX + 1];
+    let large = vec![7; crate::spool::SPOOL_BYTES_MAX + 1];
     let page = output.page(1, OK, Some(&large));
     let path = page.exchange.as_ref().unwrap().body.as_ref().unwrap().file().unwrap().to_owned();
     let batch = batch([record(2, 1), page]);
@@ -441,7 +441,7 @@ fn warcio_validates_and_reads_the_files() {
     gzip.write_all(text.as_bytes()).unwrap();
     let gzip = gzip.finish().unwrap();
     let coded = "HTTP/1.1 200 OK\nContent-Encoding: gzip\nTransfer-Encoding: chunked\n\n";
-    let mut large = vec![0; 3 * crate::config::SPOOL_BYTES_MAX];
+    let mut large = vec![0; 3 * crate::spool::SPOOL_BYTES_MAX];
     fastrand::Rng::with_seed(1).fill(&mut large);
     let mut unchanged = output.page(6, "HTTP/1.1 304 Not Modified\n\n", None);
     unchanged.report.status = Some(304);

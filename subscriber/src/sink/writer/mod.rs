@@ -7,17 +7,25 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use std::{mem, thread};
 
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{OpenError, Sink, StoreError, TroubleReporter};
-use crate::config::{
-    STORE_BATCH_BYTES_MAX, STORE_BATCH_GATHER, STORE_BATCH_INTERVAL, STORE_QUEUE_MAX, STORE_RETRY,
-};
 use crate::report::{PageId, PageRecord};
+use crate::sink::STORE_RETRY;
+
+/// Pages waiting for a sink. Senders wait when the queue is full.
+const STORE_QUEUE_MAX: usize = 1024;
+/// While pages stream in, a batch begins at least this long after the one before ..
+const STORE_BATCH_INTERVAL: Duration = Duration::from_millis(5);
+/// .. unless no page came in this time.
+const STORE_BATCH_GATHER: Duration = Duration::from_millis(1);
+/// A batch with this many bytes is full, even with few pages. Usual pages have some KiB, nearly all
+/// of it links; a few pages with [`LINKS_ABSOLUTE_BYTES_MAX`] are as much work as many others.
+const STORE_BATCH_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// The queue of a sink's thread, which ends when this is dropped.
 #[derive(Debug)]

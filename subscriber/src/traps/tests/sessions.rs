@@ -10,8 +10,8 @@ use fastrand::Rng;
 use proptest::prelude::*;
 
 use super::super::*;
-use crate::config::{SESSION_EVIDENCE_MIN, SESSION_PARAMS_MAX};
 use crate::page::{PageContent, PageOptions, PageReader};
+use crate::traps::sessions::{SESSION_EVIDENCE_MIN, SESSION_PARAMS_MAX};
 
 const SEEDS: std::ops::Range<u64> = 0..30;
 

@@ -18,13 +18,20 @@ use hyper::HeaderMap;
 use tidings_protocol::{CanonicalUrl, Payload, format_ms, parse_ms, push_attribute};
 
 use super::broker_link::BrokerLink;
-use crate::config::{FEED_HUB_ITEMS_MAX, FEED_PUBLISHES_MAX, FEED_STATE_STORED_FOR};
 use crate::feed::event::{self, HubEventFlags, ITEM_TOPIC, PUSHED, SCHEDULE_TOPIC};
 use crate::feed::watched_feed::{
     CheckOutcome, CheckResult, FeedSettings, KnownItems, NewItem, Validators, WatchedFeed,
 };
 use crate::feed::{Feed, Hubs, NO_FEED, NO_FEED_ADVICE, PageHubLinks};
 use crate::state::StateStore;
+
+/// The state of a feed expires this long after its last check: a watched feed is checked more
+/// often.
+const FEED_STATE_STORED_FOR: Duration = Duration::from_hours(24 * 365);
+/// Items of a feed that are sent with its hubs, 32 bytes each.
+const FEED_HUB_ITEMS_MAX: usize = 500;
+/// Published new items of a feed that wait for their confirmation.
+const FEED_PUBLISHES_MAX: usize = 64;
 
 /// The attribute that makes a URL a watched feed, and the kind of its state in `crawler.db`.
 const FEED_ATTRIBUTE: &str = "feed";

@@ -16,14 +16,39 @@ use tokio::time::Instant;
 
 pub(super) use self::stored::RobotsRecord;
 use self::stored::{StoredCopy, StoredOutage};
-use crate::config::{
-    ROBOTS_CACHE_BYTES_MAX, ROBOTS_CACHE_MAX, ROBOTS_FRESH, ROBOTS_OUTAGE_LONG,
-    ROBOTS_OUTAGE_PAUSE_MAX, ROBOTS_OUTAGE_PAUSE_MIN, ROBOTS_OUTAGES_MAX, ROBOTS_REDIRECT_FRESH,
-    ROBOTS_REDIRECTS_MAX, ROBOTS_STALE_EXTENSION,
-};
 use crate::fetch::Fetched;
 use crate::outcome::Failure;
 use crate::robots::{RobotsResponse, RobotsRules};
+
+/// How long a robots.txt is used before it is fetched again (RFC 9309 section 2.4).
+pub(crate) const ROBOTS_FRESH: Duration = Duration::from_hours(24);
+/// How much longer a copy is used while the server has no newer one. Long enough to bridge an
+/// outage, short enough that new rules take effect the same day.
+const ROBOTS_STALE_EXTENSION: Duration = Duration::from_hours(1);
+/// Authorities in the robots cache. At some 200 bytes each this is 20 MiB; the oldest tenth is
+/// evicted first, and costs one more robots.txt request if its host comes again.
+const ROBOTS_CACHE_MAX: usize = 100_000;
+/// Bytes of all cached rules: a robots.txt of 500 KiB takes some megabytes once it is parsed, and a
+/// hostile site can have many names. The oldest are evicted first, here too.
+const ROBOTS_CACHE_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// Authorities with a redirected robots.txt that wait for the next hop. Few sites redirect it; an
+/// evicted one starts again from the first request.
+const ROBOTS_REDIRECTS_MAX: usize = 10_000;
+/// A redirect of a robots.txt that was not followed for this long starts again, as it may have
+/// changed. A busy host delays the next hop far less than this.
+const ROBOTS_REDIRECT_FRESH: Duration = Duration::from_mins(10);
+/// A robots.txt that was unreachable for this long, without a stored copy, counts as missing (RFC
+/// 9309 section 2.3.1.4 also says 30 days).
+const ROBOTS_OUTAGE_LONG: Duration = Duration::from_hours(30 * 24);
+/// The next retry of an unreachable robots.txt comes after as much time as the outage has lasted,
+/// but at least this and at most [`ROBOTS_OUTAGE_PAUSE_MAX`]. The minimum is the group's first
+/// backoff, so that a name which never answers does not delay a job.
+pub(crate) const ROBOTS_OUTAGE_PAUSE_MIN: Duration = Duration::from_secs(2);
+/// A host that is back after a long outage is noticed within this time.
+pub(crate) const ROBOTS_OUTAGE_PAUSE_MAX: Duration = Duration::from_mins(5);
+/// Authorities with an unreachable robots.txt, each with a line of text. An evicted one costs a
+/// request.
+const ROBOTS_OUTAGES_MAX: usize = 10_000;
 
 /// Both clocks at one moment. The monotonic clock measures how long a cached value is fresh; the
 /// time of day measures the age of a stored copy and the start of an outage.

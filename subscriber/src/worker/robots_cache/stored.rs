@@ -2,10 +2,15 @@
 //! excerpt of the robots.txt follows, with the rules for this crawler. A value in another form is
 //! ignored.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
-use crate::config::ROBOTS_STORED_FOR;
 use crate::robots::RobotsRules;
+
+/// How long a copy or an outage stays on disk after its last update: longer than the time after
+/// which a missing file is assumed.
+const ROBOTS_STORED_FOR: Duration = Duration::from_hours(60 * 24);
 
 /// Raise it to discard values of older versions.
 const VERSION: u64 = 1;

@@ -1,6 +1,6 @@
 use super::*;
-use crate::config::ROBOTS_HOPS_MAX;
 use crate::outcome::{Failure, Reason};
+use crate::robots::ROBOTS_HOPS_MAX;
 
 fn url(text: &str) -> CanonicalUrl<'static> {
     text.parse().unwrap()

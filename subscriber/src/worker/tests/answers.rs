@@ -3,7 +3,8 @@
 use tidings_protocol::format_ms;
 
 use super::*;
-use crate::config::{BUSY_NACK_AFTER, NO_ROOM_NACK_AFTER};
+use crate::worker::finish::NO_ROOM_NACK_AFTER;
+use crate::worker::task::BUSY_NACK_AFTER;
 
 /// As an option of `NACK`.
 fn after(pause: Duration) -> String {

@@ -4,7 +4,8 @@ use tidings_protocol::format_ms;
 
 use super::super::task;
 use super::*;
-use crate::config::{ROBOTS_FRESH, ROBOTS_OUTAGE_PAUSE_MAX, SITEMAPS_KIND};
+use crate::worker::SITEMAPS_KIND;
+use crate::worker::robots_cache::{ROBOTS_FRESH, ROBOTS_OUTAGE_PAUSE_MAX};
 
 fn strict_site(path: &str) -> String {
     match path {

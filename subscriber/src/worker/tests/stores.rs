@@ -4,9 +4,9 @@ use std::fs;
 use std::path::PathBuf;
 
 use super::*;
-use crate::config::SPOOL_BYTES_MAX;
 use crate::sink::SinkConfig;
 use crate::sink::testing::record;
+use crate::spool::SPOOL_BYTES_MAX;
 use crate::worker::finish::{TaskFailure, store};
 
 /// Answers with bodies that are too large for the memory of the spool.
