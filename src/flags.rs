@@ -7,8 +7,8 @@ use std::time::Duration;
 use clap::Args;
 use tidings_broker::{AuditConfig, BrokerConfig, HttpConfig, Sockets, Sync, TopicSettings};
 use tidings_protocol::{IpNetworkError, parse_ms};
-use tidings_subscriber::config::LinkConfig;
 use tidings_subscriber::fetch::AddedHeader;
+use tidings_subscriber::page::LinkConfig;
 use tidings_subscriber::tracking::TrackingParams;
 use tidings_subscriber::{AllowPrivate, CrawlerConfig};
 
@@ -403,21 +403,21 @@ impl CrawlerFlags {
             sinks: self.sinks.config(data),
             exec_variables: self.sinks.exec_variables(),
             credit: self.concurrency,
-            headers: self.header.clone(),
-            cookies: self.cookies,
-            links: self.links.config(),
             refetch: self.refetch,
-            per_address: self.per_address,
             traps: self.traps.limits(),
             ..CrawlerConfig::default()
         };
+        config.fetch.headers.clone_from(&self.header);
+        config.fetch.cookies = self.cookies;
+        config.fetch.links = self.links.config();
+        config.fetch.connect.per_address = self.per_address;
         if let Some(timeout) = self.timeout {
-            config.request_timeout = timeout;
+            config.fetch.request_timeout = timeout;
         }
         if let Some(bytes) = self.max_body {
-            config.body_bytes_max = bytes;
+            config.fetch.body_bytes_max = bytes;
         }
-        self.outgoing.apply(&mut config);
+        self.outgoing.apply(&mut config.fetch);
         config
     }
 
@@ -523,22 +523,22 @@ mod tests {
             "--cookies",
         ]);
         let config = config.unwrap();
-        assert_eq!((config.credit, config.body_bytes_max), (7, 10 << 20));
+        assert_eq!((config.credit, config.fetch.body_bytes_max), (7, 10 << 20));
         let headers =
             ["Accept: text/html, text/plain", "https://a.example=Authorization: Bearer x"];
-        assert_eq!(config.headers, headers.map(|header| header.parse().unwrap()));
+        assert_eq!(config.fetch.headers, headers.map(|header| header.parse().unwrap()));
         let version = env!("CARGO_PKG_VERSION");
-        assert_eq!(config.agent, format!("tidings/{version} (+https://example.org/bot)"));
-        assert!(config.cookies && !config.links.images && !config.links.sitemaps);
+        assert_eq!(config.fetch.agent, format!("tidings/{version} (+https://example.org/bot)"));
+        assert!(config.fetch.cookies && !config.fetch.links.images && !config.fetch.links.sitemaps);
         let config = crawler(&["--concurrency=8", "--agent=bot/1", "--contact=me@example.org"]);
         let config = config.unwrap();
-        assert_eq!((config.credit, config.agent.as_str()), (8, "bot/1 (+me@example.org)"));
+        assert_eq!((config.credit, config.fetch.agent.as_str()), (8, "bot/1 (+me@example.org)"));
     }
 
     #[test]
     fn tracking_and_trap_flags_reach_the_configuration() {
         let config = crawler(&[]).unwrap();
-        assert_eq!(config.links, LinkConfig::default());
+        assert_eq!(config.fetch.links, LinkConfig::default());
         assert_eq!(config.traps, TrapLimits::default());
         let config = crawler(&[
             "--tracking-params=default,ref",
@@ -548,7 +548,7 @@ mod tests {
             "--max-alike=50",
         ]);
         let config = config.unwrap();
-        assert_eq!(config.links.tracking, "default,ref".parse().unwrap());
+        assert_eq!(config.fetch.links.tracking, "default,ref".parse().unwrap());
         let expected = TrapLimits {
             url_bytes_max: 500,
             segments_max: 8,

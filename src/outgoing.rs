@@ -5,9 +5,9 @@ use std::time::Duration;
 use clap::Args;
 use hyper::header::HeaderValue;
 use tidings_connectors::outgoing::OutgoingClient;
-use tidings_subscriber::CrawlerConfig;
 use tidings_subscriber::address::AllowPrivate;
 use tidings_subscriber::connect::Connector;
+use tidings_subscriber::fetch::FetchConfig;
 
 use crate::contact;
 use crate::failure::Failure;
@@ -39,10 +39,10 @@ pub(crate) struct OutgoingFlags {
 }
 
 impl OutgoingFlags {
-    /// Writes the flags into a crawler's configuration.
-    pub(crate) fn apply(&self, config: &mut CrawlerConfig) {
-        config.allow_private = self.allow_private.networks.clone();
-        config.proxy.clone_from(&self.proxy);
+    /// Writes the flags into the configuration of a fetcher.
+    pub(crate) fn apply(&self, config: &mut FetchConfig) {
+        config.connect.allow_private = self.allow_private.networks.clone();
+        config.connect.proxy.clone_from(&self.proxy);
         config.contact.clone_from(&self.contact);
         if let Some(agent) = &self.agent {
             config.agent.clone_from(agent);
@@ -54,20 +54,20 @@ impl OutgoingFlags {
 
     /// The client for requests other than pages.
     pub(crate) fn http_client(&self) -> Result<OutgoingClient, Failure> {
-        let mut config = CrawlerConfig::default();
+        let mut config = FetchConfig::default();
         self.apply(&mut config);
         Self::http_client_of(&config)
     }
 
     /// The same without limits on addresses, for hosts that the operator has named.
     pub(crate) fn http_client_for_named_hosts(&self) -> Result<OutgoingClient, Failure> {
-        let mut config = CrawlerConfig::default();
+        let mut config = FetchConfig::default();
         self.apply(&mut config);
-        config.allow_private = AllowPrivate::All;
+        config.connect.allow_private = AllowPrivate::All;
         Self::http_client_of(&config)
     }
 
-    fn http_client_of(config: &CrawlerConfig) -> Result<OutgoingClient, Failure> {
+    fn http_client_of(config: &FetchConfig) -> Result<OutgoingClient, Failure> {
         let agent = HeaderValue::from_str(&config.agent).map_err(|_| {
             Failure::Usage(format!(
                 "--agent {:?}: this text cannot be a header value",
@@ -75,7 +75,7 @@ impl OutgoingFlags {
             ))
         })?;
         let connector =
-            Connector::new(config).map_err(|error| Failure::Usage(error.to_string()))?;
+            Connector::new(&config.connect).map_err(|error| Failure::Usage(error.to_string()))?;
         Ok(OutgoingClient::new(connector, agent, REQUEST_MAX))
     }
 

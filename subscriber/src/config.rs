@@ -1,16 +1,12 @@
-//! The settings of a crawler, and all its limits, each with unit, default and reason.
+//! The settings of a crawler. Limits stand in the module that they bound.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use tidings_protocol::client::Security;
 use tidings_protocol::{GroupName, MemberId};
-use xxhash_rust::xxh3::xxh3_64;
 
-use crate::address::AllowPrivate;
-use crate::fetch::AddedHeader;
-use crate::sink::SinkConfig;
-use crate::tracking::TrackingParams;
+use crate::fetch::FetchConfig;
+use crate::sink::{SinkConfig, SinkContext};
 use crate::traps::TrapLimits;
 
 /// A crawler's settings. Start from [`CrawlerConfig::default`] and change what is needed.
@@ -25,14 +21,8 @@ pub struct CrawlerConfig {
     /// Tasks held at once, at most. Default: 1000. An open request is cheap, and a host never has
     /// two, so this bounds memory and file descriptors; politeness does not depend on it.
     pub credit: u32,
-    /// The `User-Agent` header; the part before the first `/` is the product token that
-    /// robots.txt rules are matched with. Default: `tidings/<version>`.
-    pub agent: String,
-    /// A URL or an e-mail address for questions about this crawler, which [`agent`](Self::agent)
-    /// contains already. Default: none, which is reported as a warning at the start.
-    pub contact: Option<String>,
-    /// What counts as a link of a page.
-    pub links: LinkConfig,
+    /// How requests are made.
+    pub fetch: FetchConfig,
     /// Whether pages are always fetched whole, without conditional requests. Default: no.
     pub refetch: bool,
     /// The limits beyond which a site counts as a trap.
@@ -47,53 +37,6 @@ pub struct CrawlerConfig {
     pub sinks: Vec<SinkConfig>,
     /// Environment variables that programs run for pages inherit, in addition to the usual ones.
     pub exec_variables: Vec<String>,
-    /// Addresses outside the public internet that may be crawled anyway. Default: none.
-    pub allow_private: AllowPrivate,
-    /// Time limit for a connection, name resolution and TLS included. Default: 10 s.
-    pub connect_timeout: Duration,
-    /// The longest silence of a server, before its answer begins and within the body. Default: 15
-    /// s.
-    pub read_timeout: Duration,
-    /// Time limit for one request. Default: 40 s; never more than eight tenths of the task's lease,
-    /// so that a request ends before the broker can release the host to another crawler.
-    pub request_timeout: Duration,
-    /// Limit of a decoded body in bytes; a longer one fails the page. Default: 64 MiB. Bodies are
-    /// streamed, so this bounds work rather than memory.
-    pub body_bytes_max: u64,
-    /// The proxy for all requests: `http://[user:password@]host:port`. Default: none.
-    pub proxy: Option<String>,
-    /// Additional headers of requests. Default: none.
-    pub headers: Vec<AddedHeader>,
-    /// Whether cookies are returned to the server that set them. Default: no.
-    pub cookies: bool,
-    /// Requests at once to one address, under any host name. Default: no limit.
-    pub per_address: Option<u32>,
-}
-
-/// What counts as a link of a page.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LinkConfig {
-    /// Whether images of a page count. Default: no.
-    pub images: bool,
-    /// Whether the sitemaps named in robots.txt are read for links. Default: no.
-    pub sitemaps: bool,
-    /// Tracking parameters that are removed from links. Default: a built-in list.
-    pub tracking: TrackingParams,
-}
-
-impl LinkConfig {
-    /// How links are extracted, if not by the defaults. Stored with each page: a page that has not
-    /// changed may have other links under other settings.
-    pub fn extraction_mode(&self) -> Option<String> {
-        let mut words = Vec::new();
-        words.extend(self.images.then(|| "images".to_owned()));
-        words.extend(self.sitemaps.then(|| "sitemaps".to_owned()));
-        if self.tracking != TrackingParams::default() {
-            // The list may be long.
-            words.push(format!("tracking={:016x}", xxh3_64(self.tracking.to_string().as_bytes())));
-        }
-        (!words.is_empty()).then(|| words.join(" "))
-    }
 }
 
 impl Default for CrawlerConfig {
@@ -105,9 +48,7 @@ impl Default for CrawlerConfig {
                 .parse()
                 .expect("the default group has a valid name"),
             credit: 1000,
-            agent: concat!("tidings/", env!("CARGO_PKG_VERSION")).to_owned(),
-            contact: None,
-            links: LinkConfig::default(),
+            fetch: FetchConfig::default(),
             refetch: false,
             traps: TrapLimits::default(),
             member: None,
@@ -115,15 +56,6 @@ impl Default for CrawlerConfig {
             data: PathBuf::from("tidings-data"),
             sinks: Vec::new(),
             exec_variables: Vec::new(),
-            allow_private: AllowPrivate::None,
-            connect_timeout: Duration::from_secs(10),
-            read_timeout: Duration::from_secs(15),
-            request_timeout: Duration::from_secs(40),
-            body_bytes_max: 64 * 1024 * 1024,
-            proxy: None,
-            headers: Vec::new(),
-            cookies: false,
-            per_address: None,
         }
     }
 }
@@ -135,5 +67,14 @@ impl CrawlerConfig {
             return vec![SinkConfig::Sqlite(self.data.join("pages.db"))];
         }
         self.sinks.clone()
+    }
+
+    /// What the sinks share.
+    pub fn sink_context(&self) -> SinkContext<'_> {
+        SinkContext {
+            agent: &self.fetch.agent,
+            extraction_mode: self.fetch.links.extraction_mode(),
+            exec_variables: &self.exec_variables,
+        }
     }
 }

@@ -14,8 +14,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use rcgen::{CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::{RootCertStore, ServerConfig};
-use tidings_subscriber::connect::SystemLookup;
-use tidings_subscriber::{AllowPrivate, CrawlerConfig};
+use tidings_subscriber::AllowPrivate;
+use tidings_subscriber::connect::{ConnectConfig, SystemLookup};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
@@ -26,12 +26,12 @@ use super::*;
 /// Much longer than anything that ends takes here.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-fn config() -> CrawlerConfig {
-    CrawlerConfig { allow_private: AllowPrivate::All, ..CrawlerConfig::default() }
+fn config() -> ConnectConfig {
+    ConnectConfig { allow_private: AllowPrivate::All, ..ConnectConfig::default() }
 }
 
 fn outgoing_with(
-    config: &CrawlerConfig,
+    config: &ConnectConfig,
     roots: RootCertStore,
     timeout: Duration,
 ) -> OutgoingClient {
@@ -272,7 +272,7 @@ async fn forbidden_addresses_receive_no_connection() {
     let listener = StdListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let port = listener.local_addr().unwrap().port();
-    let outgoing = outgoing_with(&CrawlerConfig::default(), RootCertStore::empty(), PATIENCE);
+    let outgoing = outgoing_with(&ConnectConfig::default(), RootCertStore::empty(), PATIENCE);
     for host in ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "2130706433"] {
         let failure = post(&outgoing, &format!("http://{host}:{port}/"), 0).await.unwrap_err();
         assert_eq!(failure.reason, Reason::Address, "{host}: {failure:?}");
@@ -284,7 +284,7 @@ async fn forbidden_addresses_receive_no_connection() {
 async fn a_proxy_receives_the_target_and_credentials() {
     let server = Server::responding("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await;
     let proxy = server.url.replace("http://", "http://me:secret@");
-    let config = CrawlerConfig { proxy: Some(proxy), ..CrawlerConfig::default() };
+    let config = ConnectConfig { proxy: Some(proxy), ..ConnectConfig::default() };
     let outgoing = outgoing_with(&config, RootCertStore::empty(), PATIENCE);
     post(&outgoing, "http://192.88.98.1:81/hook", 0).await.unwrap();
     let received = server.task.await.unwrap();
@@ -310,7 +310,7 @@ async fn a_connection_to_a_forbidden_address_carries_no_byte() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let connector =
-        Connector::with(&CrawlerConfig::default(), Arc::new(SystemLookup), RootCertStore::empty());
+        Connector::with(&ConnectConfig::default(), Arc::new(SystemLookup), RootCertStore::empty());
     let connector = Arc::new(connector.unwrap());
     for url in [format!("http://rebound.example:{port}/"), format!("http://127.0.0.1:{port}/")] {
         let client = build_client(&connector, Arc::new(Rebound));
@@ -330,7 +330,7 @@ async fn a_connection_to_a_forbidden_address_carries_no_byte() {
 /// Loopback in other notations.
 #[tokio::test]
 async fn every_notation_of_a_forbidden_address_is_refused() {
-    let outgoing = outgoing_with(&CrawlerConfig::default(), RootCertStore::empty(), PATIENCE);
+    let outgoing = outgoing_with(&ConnectConfig::default(), RootCertStore::empty(), PATIENCE);
     for host in ["127.1", "0x7f.1", "0177.0.0.1", "[::ffff:7f00:1]", "[::1]", "0", "127.0.0.1."] {
         let failure = post(&outgoing, &format!("http://{host}:9/"), 0).await.unwrap_err();
         assert_eq!(failure.reason, Reason::Address, "{host}: {failure:?}");

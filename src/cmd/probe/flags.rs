@@ -1,5 +1,5 @@
 use clap::Args;
-use tidings_subscriber::CrawlerConfig;
+use tidings_subscriber::fetch::FetchConfig;
 
 use crate::flags::AllowPrivateFlag;
 
@@ -15,10 +15,10 @@ pub(crate) struct FetchFlags {
 }
 
 impl FetchFlags {
-    /// The configuration of a crawler with these flags.
-    pub(super) fn config(&self) -> CrawlerConfig {
-        let allow_private = self.allow_private.networks.clone();
-        let mut config = CrawlerConfig { allow_private, ..CrawlerConfig::default() };
+    /// The configuration of requests with these flags.
+    pub(super) fn config(&self) -> FetchConfig {
+        let mut config = FetchConfig::default();
+        config.connect.allow_private = self.allow_private.networks.clone();
         if let Some(agent) = &self.agent {
             config.agent.clone_from(agent);
         }

@@ -44,7 +44,6 @@ pub use self::stream::Stream;
 use self::tls::TlsClient;
 pub use self::tls::system_roots;
 use crate::address::AllowPrivate;
-use crate::config::CrawlerConfig;
 use crate::outcome::{Failure, Reason};
 
 /// Makes connections.
@@ -100,15 +99,39 @@ impl<'a> ConnectTarget<'a> {
     }
 }
 
+/// Which connections may be made, and how.
+#[derive(Clone, Debug)]
+pub struct ConnectConfig {
+    /// Addresses outside the public internet that may be crawled anyway. Default: none.
+    pub allow_private: AllowPrivate,
+    /// Time limit for a connection, name resolution and TLS included. Default: 10 s.
+    pub timeout: Duration,
+    /// The proxy for all requests: `http://[user:password@]host:port`. Default: none.
+    pub proxy: Option<String>,
+    /// Requests at once to one address, under any host name. Default: no limit.
+    pub per_address: Option<u32>,
+}
+
+impl Default for ConnectConfig {
+    fn default() -> Self {
+        Self {
+            allow_private: AllowPrivate::None,
+            timeout: Duration::from_secs(10),
+            proxy: None,
+            per_address: None,
+        }
+    }
+}
+
 impl Connector {
     /// With the resolver and the certificates of the system.
-    pub fn new(config: &CrawlerConfig) -> Result<Self, ProxyError> {
+    pub fn new(config: &ConnectConfig) -> Result<Self, ProxyError> {
         Self::with(config, Arc::new(SystemLookup), system_roots())
     }
 
     /// With this resolver and these certificates.
     pub fn with(
-        config: &CrawlerConfig,
+        config: &ConnectConfig,
         lookup: Arc<dyn Lookup>,
         roots: rustls::RootCertStore,
     ) -> Result<Self, ProxyError> {
@@ -118,7 +141,7 @@ impl Connector {
             tls: TlsClient::new(roots),
             proxy: config.proxy.as_deref().map(str::parse).transpose()?,
             address_limits: config.per_address.map(AddressLimits::new),
-            timeout: config.connect_timeout,
+            timeout: config.timeout,
         })
     }
 

@@ -47,12 +47,13 @@ use self::http_connection::HttpConnection;
 use self::meter::WireCopy as Copied;
 use self::pool::ConnectionPool;
 use self::request_timer::{Elapsed, RequestTimer};
-use crate::config::CrawlerConfig;
-use crate::connect::{AddressPermit, ConnectTarget, Connector, HttpProtocol, Proxy, ProxyError};
+use crate::connect::{
+    AddressPermit, ConnectConfig, ConnectTarget, Connector, HttpProtocol, Proxy, ProxyError,
+};
 use crate::document::DocumentReader;
 use crate::memory_budget::{MemoryBudget, MemoryPermit};
 use crate::outcome::{Failure, Reason};
-use crate::page::{PageOptions, PageReader};
+use crate::page::{LinkConfig, PageOptions, PageReader};
 use crate::report::{Exchange, KeepBodies, Validators};
 use crate::robots::{ROBOTS_BYTES_MAX, product_token};
 use crate::spool::{Spool, Spools};
@@ -186,14 +187,58 @@ fn origin<'a>(url: &'a CanonicalUrl<'_>) -> &'a str {
     &url.as_str()[..end]
 }
 
+/// How requests are made.
+#[derive(Clone, Debug)]
+pub struct FetchConfig {
+    /// Which connections may be made, and how.
+    pub connect: ConnectConfig,
+    /// The `User-Agent` header; the part before the first `/` is the product token that
+    /// robots.txt rules are matched with. Default: `tidings/<version>`.
+    pub agent: String,
+    /// A URL or an e-mail address for questions about this crawler, which [`agent`](Self::agent)
+    /// contains already. Default: none, which is reported as a warning at the start.
+    pub contact: Option<String>,
+    /// Additional headers of requests. Default: none.
+    pub headers: Vec<AddedHeader>,
+    /// Whether cookies are returned to the server that set them. Default: no.
+    pub cookies: bool,
+    /// What counts as a link of a page.
+    pub links: LinkConfig,
+    /// The longest silence of a server, before its answer begins and within the body. Default: 15
+    /// s.
+    pub read_timeout: Duration,
+    /// Time limit for one request. Default: 40 s; never more than eight tenths of the task's lease,
+    /// so that a request ends before the broker can release the host to another crawler.
+    pub request_timeout: Duration,
+    /// Limit of a decoded body in bytes; a longer one fails the page. Default: 64 MiB. Bodies are
+    /// streamed, so this bounds work rather than memory.
+    pub body_bytes_max: u64,
+}
+
+impl Default for FetchConfig {
+    fn default() -> Self {
+        Self {
+            connect: ConnectConfig::default(),
+            agent: concat!("tidings/", env!("CARGO_PKG_VERSION")).to_owned(),
+            contact: None,
+            headers: Vec::new(),
+            cookies: false,
+            links: LinkConfig::default(),
+            read_timeout: Duration::from_secs(15),
+            request_timeout: Duration::from_secs(40),
+            body_bytes_max: 64 * 1024 * 1024,
+        }
+    }
+}
+
 impl Fetcher {
     /// Loads the certificates of the system. Fails if the configuration contains values that cannot
     /// be sent.
-    pub fn new(config: &CrawlerConfig) -> Result<Self, FetcherError> {
-        Self::with(config, Connector::new(config)?)
+    pub fn new(config: &FetchConfig) -> Result<Self, FetcherError> {
+        Self::with(config, Connector::new(&config.connect)?)
     }
 
-    fn with(config: &CrawlerConfig, connector: Connector) -> Result<Self, FetcherError> {
+    fn with(config: &FetchConfig, connector: Connector) -> Result<Self, FetcherError> {
         Ok(Self {
             connector,
             headers: RequestHeaders::new(&config.agent, &config.headers)?,

@@ -12,6 +12,7 @@
 pub mod charset;
 mod content_builder;
 mod foreign;
+mod link_config;
 mod link_header;
 mod link_set;
 mod raw_text;
@@ -34,6 +35,7 @@ use encoding_rs::{CoderResult, Decoder, Encoding, UTF_8};
 use tidings_protocol::CanonicalUrl;
 
 use self::content_builder::ContentBuilder;
+pub use self::link_config::LinkConfig;
 use self::scanner::PageScanner;
 
 /// .. if their base is at most this long. A link may need its base parsed, at some 12 ns a byte.

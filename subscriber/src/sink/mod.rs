@@ -53,7 +53,6 @@ use self::sqlite::{LastRecordReader, Sqlite};
 pub(crate) use self::trouble::{TroubleReporter, Troubles};
 use self::warc::Warc;
 use self::writer::SinkWriter;
-use crate::config::CrawlerConfig;
 use crate::program::Programs;
 use crate::report::{KeepBodies, PageId, PageRecord};
 
@@ -226,19 +225,33 @@ pub struct Sinks {
 #[derive(Debug)]
 pub struct SinksClosing(Vec<oneshot::Receiver<()>>);
 
+/// What the sinks of a crawler share.
+#[derive(Clone, Debug)]
+pub struct SinkContext<'a> {
+    /// The `User-Agent` of its requests, for WARC files.
+    pub agent: &'a str,
+    /// How links are extracted, if not by the defaults.
+    pub extraction_mode: Option<String>,
+    /// Environment variables that programs inherit, in addition to the usual ones.
+    pub exec_variables: &'a [String],
+}
+
 impl Sinks {
     /// Opens the configured sinks. May take a while to read files that a crash has left.
-    pub fn open(config: &CrawlerConfig) -> Result<(Self, SinksClosing), OpenError> {
+    pub fn open(
+        sinks: &[SinkConfig],
+        context: &SinkContext<'_>,
+    ) -> Result<(Self, SinksClosing), OpenError> {
         let mut open = Self {
             writers: Vec::new(),
             troubles: Troubles::default(),
             lookup: None,
             keep: KeepBodies::default(),
-            programs: Programs::with_variables(&config.exec_variables),
+            programs: Programs::with_variables(context.exec_variables),
         };
         let mut closing = Vec::new();
-        for sink in config.sinks() {
-            let sink = open.open_sink(&sink, config)?;
+        for sink in sinks {
+            let sink = open.open_sink(sink, context)?;
             let (writer, closed) = SinkWriter::start(sink, open.troubles.reporter())?;
             open.writers.push(writer);
             closing.push(closed);
@@ -249,11 +262,11 @@ impl Sinks {
     fn open_sink(
         &mut self,
         sink: &SinkConfig,
-        config: &CrawlerConfig,
+        context: &SinkContext<'_>,
     ) -> Result<Box<dyn Sink>, OpenError> {
         Ok(match sink {
             SinkConfig::Sqlite(path) => {
-                let (sqlite, lookup) = Sqlite::open(path, config.links.extraction_mode())?;
+                let (sqlite, lookup) = Sqlite::open(path, context.extraction_mode.clone())?;
                 self.lookup = Some(lookup);
                 Box::new(sqlite)
             }
@@ -264,7 +277,7 @@ impl Sinks {
             ),
             SinkConfig::Warc { prefix, bytes_max } => {
                 self.keep.raw = true;
-                Box::new(Warc::open(prefix, *bytes_max, &config.agent)?)
+                Box::new(Warc::open(prefix, *bytes_max, context.agent)?)
             }
             #[cfg(feature = "postgres")]
             SinkConfig::Postgres(config) => Box::new(Postgres::open(config)?),

@@ -178,7 +178,7 @@ pub async fn run(
     let opening = {
         let config = config.clone();
         tokio::task::spawn_blocking(move || {
-            let (sinks, closing) = Sinks::open(&config)?;
+            let (sinks, closing) = Sinks::open(&config.sinks(), &config.sink_context())?;
             let state = StateStore::open(&config.data);
             let directory = config.data.join("spool");
             let spools = Spools::with_trouble_reporter(&directory, sinks.trouble_reporter())
@@ -186,12 +186,12 @@ pub async fn run(
             Ok::<_, OpenError>(((sinks, closing), state, spools))
         })
     };
-    let fetcher = Fetcher::new(&config)?;
+    let fetcher = Fetcher::new(&config.fetch)?;
     let ((sinks, closing), (state, state_closing), spools) =
         opening.await.expect("opening files does not panic")?;
     let fetcher = fetcher.with_spools(spools);
     let crawler = Arc::new(Crawler {
-        product_token: product_token(&config.agent).to_owned(),
+        product_token: product_token(&config.fetch.agent).to_owned(),
         fetcher,
         revisits: Mutex::new(RevisitIndex::new(sinks.have_records())),
         sinks,

@@ -217,7 +217,7 @@ impl TaskWork<'_> {
         let cut = content.cut.map(str::to_owned);
         record.report.error = record.report.error.take().or(cut);
         record.canonical = content.canonical.map(String::from);
-        let tracking = &self.crawler.config.links.tracking;
+        let tracking = &self.crawler.config.fetch.links.tracking;
         record.links =
             strip_links(content.links, |url| Some(tracking.strip_text(url)?.as_str().into()));
         record.report.links = record.links.len();
@@ -252,7 +252,7 @@ impl TaskWork<'_> {
     /// is the page itself.
     fn strip_target(&self, record: &mut PageRecord) {
         let Some(target) = &mut record.redirect else { return };
-        if let Some(bare) = self.crawler.config.links.tracking.strip_text(target)
+        if let Some(bare) = self.crawler.config.fetch.links.tracking.strip_text(target)
             && bare != self.page
         {
             *target = bare.as_str().to_owned();
@@ -280,7 +280,7 @@ impl TaskWork<'_> {
     /// The sitemaps of the site, if enabled and if this page is a seed.
     async fn sitemaps(&self, record: &PageRecord) -> Vec<PageLink> {
         let begins = record.depth == Some(0) && record.report.outcome == PageOutcome::Done;
-        if !begins || !self.crawler.config.links.sitemaps {
+        if !begins || !self.crawler.config.fetch.links.sitemaps {
             return Vec::new();
         }
         let key = super::robots_cache::authority(&self.page);

@@ -124,7 +124,7 @@ async fn request_deadline(crawler: &Crawler, task: &mut Task) -> Option<Instant>
         }
     };
     let lease = (task.lease * 4 / 5).saturating_sub(age);
-    Some((now + lease).min(Instant::now() + crawler.config.request_timeout))
+    Some((now + lease).min(Instant::now() + crawler.config.fetch.request_timeout))
 }
 
 /// Returns a task without counting an attempt.
@@ -259,7 +259,7 @@ impl TaskWork<'_> {
         let authority = authority(&self.page);
         // Rules of an older copy, which stay in force during an outage, are stored already.
         let was_read = remember.iter().any(|remember| remember.kind == RobotsRecord::COPY);
-        if self.crawler.config.links.sitemaps && was_read {
+        if self.crawler.config.fetch.links.sitemaps && was_read {
             let sitemaps = sitemaps(&fetched.text);
             let lines: Vec<_> = sitemaps.iter().map(CanonicalUrl::as_str).collect();
             let until = unix_ms() / 1000 + 2 * ROBOTS_FRESH.as_secs();

@@ -221,7 +221,7 @@ async fn large_windows_and_many_links_share_their_memory() {
         })
         .await;
         let read_timeout = Duration::from_secs(20);
-        let web = Fetcher::new(&CrawlerConfig { read_timeout, ..config() }).unwrap();
+        let web = Fetcher::new(&FetchConfig { read_timeout, ..config() }).unwrap();
         let first: Vec<_> = (0..at_once).map(|n| origin.url(&format!("/first{n}"))).collect();
         let mut holding = futures_util::future::join_all(first.iter().map(|url| web.page(url)));
         let has_room = || web.memory_budget.has_any();
@@ -397,7 +397,7 @@ async fn one_byte_at_a_time_ends_at_the_deadline() {
 #[tokio::test(start_paused = true)]
 async fn a_byte_per_second_is_too_slow_and_the_least_rate_is_not() {
     let rate = usize::try_from(SLOW_BYTES_PER_SECOND).unwrap();
-    let web = Fetcher::new(&CrawlerConfig { read_timeout: SLOW_WINDOW, ..config() }).unwrap();
+    let web = Fetcher::new(&FetchConfig { read_timeout: SLOW_WINDOW, ..config() }).unwrap();
     for (bytes, ends) in [(1, Some(Reason::Slow)), (rate, Some(Reason::Timeout))] {
         let origin = Origin::start(move |mut stream| async move {
             read_head(&mut stream).await;
@@ -451,9 +451,9 @@ proptest! {
     fn anything_may_come(answer in answers()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let fetched = runtime.block_on(async {
-            let config = CrawlerConfig { cookies: true, ..config() };
+            let config = FetchConfig { cookies: true, ..config() };
             let connector = Connector::with(
-                &config,
+                &config.connect,
                 Arc::new(crate::connect::SystemLookup),
                 rustls::RootCertStore::empty(),
             );

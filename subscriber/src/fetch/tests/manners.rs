@@ -86,7 +86,7 @@ async fn credentials_and_cookies_stay_with_their_server() {
     let (other, other_heads) = recording(answer).await;
     let secret = format!("http://{}=Authorization: Bearer x", one.address);
     let headers = vec!["X-Everywhere: yes".parse().unwrap(), secret.parse().unwrap()];
-    let web = Fetcher::new(&CrawlerConfig { headers, cookies: true, ..config() }).unwrap();
+    let web = Fetcher::new(&FetchConfig { headers, cookies: true, ..config() }).unwrap();
     for origin in [&one, &other] {
         web.page(&origin.url("/")).await;
     }
@@ -192,7 +192,15 @@ async fn the_limit_per_address_covers_all_its_names() {
     .await;
     let connect_timeout = Duration::from_millis(100);
     let read_timeout = Duration::from_secs(20);
-    let config = CrawlerConfig { per_address: Some(1), connect_timeout, read_timeout, ..config() };
+    let config = FetchConfig {
+        connect: ConnectConfig {
+            per_address: Some(1),
+            timeout: connect_timeout,
+            ..config().connect
+        },
+        read_timeout,
+        ..config()
+    };
     let web = Fetcher::new(&config).unwrap();
     let (first, second) = (origin.url("/1"), origin.url("/2"));
     let (fetched, late) = tokio::join!(web.page(&first), async {

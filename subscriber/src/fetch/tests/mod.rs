@@ -19,13 +19,16 @@ use crate::address::AllowPrivate;
 use crate::robots::Availability;
 use crate::testing::{Origin, read_head};
 
-fn config() -> CrawlerConfig {
-    CrawlerConfig {
-        allow_private: AllowPrivate::All,
-        connect_timeout: Duration::from_millis(800),
+fn config() -> FetchConfig {
+    FetchConfig {
+        connect: ConnectConfig {
+            allow_private: AllowPrivate::All,
+            timeout: Duration::from_millis(800),
+            ..ConnectConfig::default()
+        },
         read_timeout: Duration::from_millis(400),
         body_bytes_max: 8 * 1024 * 1024,
-        ..CrawlerConfig::default()
+        ..FetchConfig::default()
     }
 }
 
@@ -164,7 +167,10 @@ async fn unrequested_partial_content_is_not_a_page() {
 #[tokio::test]
 async fn private_addresses_are_refused_by_address_and_by_name() {
     let origin = Origin::answering(with_length("", PAGE)).await;
-    let config = CrawlerConfig { allow_private: AllowPrivate::None, ..config() };
+    let config = FetchConfig {
+        connect: ConnectConfig { allow_private: AllowPrivate::None, ..config().connect },
+        ..config()
+    };
     let web = Fetcher::new(&config).unwrap();
     let port = origin.address.port();
     for host in ["127.0.0.1", "localhost", "[::1]", "0x7f.1", "[::ffff:127.0.0.1]"] {

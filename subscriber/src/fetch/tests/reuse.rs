@@ -189,7 +189,7 @@ async fn idle_connections_are_closed_after_a_while_and_with_the_fetcher() {
         }
     })
     .await;
-    let web = Fetcher::new(&CrawlerConfig { read_timeout: Duration::from_hours(1), ..config() });
+    let web = Fetcher::new(&FetchConfig { read_timeout: Duration::from_hours(1), ..config() });
     let web = web.unwrap();
     assert_eq!(web.page(&origin.url("/")).await.failure, None);
     assert_eq!(web.pool.len(), 1);

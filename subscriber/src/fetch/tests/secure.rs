@@ -140,8 +140,8 @@ async fn http2_origin(acceptor: TlsAcceptor) -> Origin {
     .await
 }
 
-fn web(config: &CrawlerConfig, names: Arc<Names>, roots: RootCertStore) -> Fetcher {
-    Fetcher::with(config, Connector::with(config, names, roots).unwrap()).unwrap()
+fn web(config: &FetchConfig, names: Arc<Names>, roots: RootCertStore) -> Fetcher {
+    Fetcher::with(config, Connector::with(&config.connect, names, roots).unwrap()).unwrap()
 }
 
 fn https(origin: &Origin, host: &str, path: &str) -> CanonicalUrl<'static> {
@@ -322,7 +322,15 @@ async fn a_permit_is_for_the_address_that_was_connected_to() {
     let names = Names(Mutex::new(vec![vec![down, LOCALHOST], vec![LOCALHOST]]));
     let connect_timeout = Duration::from_millis(500);
     let read_timeout = Duration::from_secs(20);
-    let config = CrawlerConfig { per_address: Some(1), connect_timeout, read_timeout, ..config() };
+    let config = FetchConfig {
+        connect: ConnectConfig {
+            per_address: Some(1),
+            timeout: connect_timeout,
+            ..config().connect
+        },
+        read_timeout,
+        ..config()
+    };
     let web = web(&config, Arc::new(names), RootCertStore::empty());
     let url = |name: &str| format!("http://{name}:{}/", origin.address.port()).parse().unwrap();
     let (first, second): (CanonicalUrl<'_>, CanonicalUrl<'_>) =
@@ -373,7 +381,11 @@ async fn a_connection_goes_to_the_address_that_was_checked() {
     let private: IpAddr = "127.0.0.2".parse().unwrap();
     let names = Arc::new(Names(Mutex::new(vec![vec![private, LOCALHOST], vec![private]])));
     let allow_private = "127.0.0.1/32".parse().unwrap();
-    let web = web(&CrawlerConfig { allow_private, ..config() }, names, RootCertStore::empty());
+    let web = web(
+        &FetchConfig { connect: ConnectConfig { allow_private, ..config().connect }, ..config() },
+        names,
+        RootCertStore::empty(),
+    );
     let url = format!("http://a.example:{}/", origin.address.port()).parse().unwrap();
     for _ in 0..2 {
         let fetched = web.page(&url).await;
@@ -414,9 +426,12 @@ async fn a_proxy_reaches_servers_with_and_without_tls() {
     let heads = Arc::new(Mutex::new(Vec::new()));
     let proxy = proxy(origin.address, Arc::clone(&heads)).await;
     // The proxy's own address is not checked; some names do not resolve here.
-    let config = CrawlerConfig {
-        proxy: Some(format!("http://user:pass@{}", proxy.address)),
-        allow_private: AllowPrivate::None,
+    let config = FetchConfig {
+        connect: ConnectConfig {
+            proxy: Some(format!("http://user:pass@{}", proxy.address)),
+            allow_private: AllowPrivate::None,
+            ..config().connect
+        },
         ..config()
     };
     let names = Arc::new(Names(Mutex::new(vec![vec![], vec!["9.9.9.9".parse().unwrap()]])));
@@ -445,9 +460,12 @@ async fn a_proxy_does_not_bypass_the_address_check() {
     let inside = "10.0.0.1".parse().unwrap();
     let targets =
         ["http://169.254.169.254/", "https://[::1]/", "http://localhost/", "http://name.example/"];
-    let config = |scheme: &str| CrawlerConfig {
-        proxy: Some(format!("{scheme}://{}", proxy.address)),
-        allow_private: AllowPrivate::None,
+    let config = |scheme: &str| FetchConfig {
+        connect: ConnectConfig {
+            proxy: Some(format!("{scheme}://{}", proxy.address)),
+            allow_private: AllowPrivate::None,
+            ..config().connect
+        },
         ..config()
     };
     // Where the proxy resolves names, a name may lead anywhere.
@@ -466,6 +484,9 @@ async fn a_proxy_does_not_bypass_the_address_check() {
     let web = web(&config("socks5"), unresolvable, RootCertStore::empty());
     let fetched = web.page(&"http://name.example/".parse().unwrap()).await;
     failed(&fetched, Reason::Dns, "the name has no address");
-    let config = CrawlerConfig { proxy: Some("ftp://x".to_owned()), ..config("http") };
+    let config = FetchConfig {
+        connect: ConnectConfig { proxy: Some("ftp://x".to_owned()), ..config("http").connect },
+        ..config("http")
+    };
     assert!(Fetcher::new(&config).unwrap_err().to_string().contains("invalid proxy"));
 }

@@ -88,7 +88,8 @@ async fn a_request_without_room_for_it_counts_as_not_made() {
     let mut site = Site::start(plain_site).await;
     let connect_timeout = Duration::from_millis(100);
     let set = |config: &mut CrawlerConfig| {
-        (config.per_address, config.connect_timeout) = (Some(1), connect_timeout);
+        (config.fetch.connect.per_address, config.fetch.connect.timeout) =
+            (Some(1), connect_timeout);
     };
     let (run, mut broker) = start_as(tempfile::tempdir().unwrap(), 100, set).await;
     broker.introduce(&site.url("/")).await;

@@ -17,6 +17,8 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::address::AllowPrivate;
+use crate::connect::ConnectConfig;
+use crate::fetch::FetchConfig;
 use crate::report::PageOutcome;
 use crate::testing::{Origin, read_head};
 
@@ -64,10 +66,13 @@ async fn start_as(
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut config = CrawlerConfig {
         broker: listener.local_addr().unwrap().to_string(),
-        allow_private: AllowPrivate::All,
+        fetch: FetchConfig {
+            connect: ConnectConfig { allow_private: AllowPrivate::All, ..ConnectConfig::default() },
+            agent: "bot/1".to_owned(),
+            ..FetchConfig::default()
+        },
         data: data.path().to_owned(),
         credit: 7,
-        agent: "bot/1".to_owned(),
         ..CrawlerConfig::default()
     };
     set(&mut config);
@@ -351,8 +356,8 @@ async fn a_request_ends_before_its_lease_does() {
     let mut site = Site::start(plain_site).await;
     // Only the lease may end the request.
     let (run, mut broker) = start_as(tempfile::tempdir().unwrap(), 100, |config| {
-        config.read_timeout = Duration::from_hours(1);
-        config.request_timeout = Duration::from_hours(1);
+        config.fetch.read_timeout = Duration::from_hours(1);
+        config.fetch.request_timeout = Duration::from_hours(1);
     })
     .await;
     broker.introduce(&site.url("/")).await;
@@ -550,7 +555,7 @@ async fn a_crawler_that_was_replaced_or_refused_ends_with_the_reason() {
     assert!(matches!(error, CrawlError::Refused { .. }), "{error}");
 
     let config = CrawlerConfig {
-        agent: "a\nb".to_owned(),
+        fetch: FetchConfig { agent: "a\nb".to_owned(), ..FetchConfig::default() },
         data: run.data.path().to_owned(),
         ..CrawlerConfig::default()
     };

@@ -344,7 +344,7 @@ async fn site_with_sitemap() -> Origin {
 async fn sitemaps_are_links_of_a_seed_once_even_if_it_is_unchanged() {
     let site = site_with_sitemap().await;
     let data = tempfile::tempdir().unwrap();
-    let (run, mut broker) = start_as(data, 100, |config| config.links.sitemaps = true).await;
+    let (run, mut broker) = start_as(data, 100, |config| config.fetch.links.sitemaps = true).await;
     let page = site.url("/");
     broker.introduce(&page).await;
     for pass in 1..=3 {
@@ -376,7 +376,7 @@ async fn an_outage_of_robots_txt_keeps_its_sitemaps() {
     state.store(SITEMAPS_KIND, &format!("http://{}", site.origin.address), map.into(), u64::MAX);
     drop(state);
     closing.wait().await;
-    let (run, mut broker) = start_as(data, 100, |config| config.links.sitemaps = true).await;
+    let (run, mut broker) = start_as(data, 100, |config| config.fetch.links.sitemaps = true).await;
     let page = site.url("/page");
     let nack = ask_robots(&mut broker, "1.1", &page).await;
     assert_eq!(nack, format!("NACK crawlers:1.1.1 again={page}"));

@@ -106,7 +106,7 @@ async fn a_page_whose_body_cannot_be_a_file_costs_no_attempt() {
 async fn an_outage_costs_no_attempt_and_a_refusal_does() {
     let data = tempfile::tempdir().unwrap();
     let config = CrawlerConfig { data: data.path().to_owned(), ..CrawlerConfig::default() };
-    let (sinks, closing) = Sinks::open(&config).unwrap();
+    let (sinks, closing) = Sinks::open(&config.sinks(), &config.sink_context()).unwrap();
     let database = rusqlite::Connection::open(data.path().join("pages.db")).unwrap();
     database.execute_batch("ALTER TABLE pages RENAME TO away").unwrap();
     let page = Arc::new(record(1, 1));
@@ -119,7 +119,7 @@ async fn an_outage_costs_no_attempt_and_a_refusal_does() {
     closing.wait().await;
 
     let sinks = vec![SinkConfig::exec("false").unwrap()];
-    let (sinks, _closing) = Sinks::open(&CrawlerConfig { sinks, ..config }).unwrap();
+    let (sinks, _closing) = Sinks::open(&sinks, &config.sink_context()).unwrap();
     let refused = store(&sinks, &page, Duration::from_secs(1)).await;
     let reason = "the page cannot be stored: false: exit_code_1".to_owned();
     assert_eq!(refused, Err(TaskFailure { reason, counts_as_attempt: true, retry_after: None }));
