@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use serde_json::{Map, Value};
-use tidings_broker::job::JobSettings;
+use tidings_broker::group::job::JobSettings;
 use tidings_protocol::{CanonicalUrl, JobName, format_ms};
 
 use crate::flags::milliseconds;

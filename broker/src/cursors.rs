@@ -13,7 +13,7 @@ use tidings_protocol::{Code, CursorName, ProtocolError, Seq, TopicName};
 
 use crate::catalog::{Catalog, CatalogRecord};
 use crate::clock::Moment;
-use crate::config::Limits;
+use crate::limits::Limits;
 use crate::mailbox::{ConnId, ConnMessage, Mailbox};
 
 const HOUR_MS: u64 = 60 * 60 * 1000;

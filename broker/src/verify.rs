@@ -192,7 +192,7 @@ mod tests {
     use super::*;
     use crate::catalog::{Catalog, CatalogRecord};
     use crate::clock::Clock;
-    use crate::config::Limits;
+    use crate::limits::Limits;
     use crate::log::LogPiece;
     use crate::log::disk::Disk;
 

@@ -6,7 +6,7 @@ use tidings_protocol::{Code, CursorName, ProtocolError, Seq, TopicName};
 
 use super::record::CatalogRecord;
 use super::settings::TopicSettings;
-use crate::config::Limits;
+use crate::limits::Limits;
 
 /// Everything but events that must survive a restart.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]

@@ -44,7 +44,7 @@ pub(crate) use self::record::CatalogRecord;
 pub use self::settings::{Sync, TopicSettings};
 use self::write_batch::WriteBatch;
 use crate::clock::Clock;
-use crate::config::Limits;
+use crate::limits::Limits;
 use crate::log::LogEnd;
 use crate::log::disk::Disk;
 

@@ -95,7 +95,7 @@ mod tests {
 
     use super::super::record::tests::any_record;
     use super::*;
-    use crate::config::Limits;
+    use crate::limits::Limits;
 
     fn turn(lines: &[&str]) -> Vec<String> {
         let (contents, bounds) =

@@ -12,6 +12,7 @@ use tidings_protocol::{
 use super::config::{GroupConfig, KeyKind, key_attribute};
 use super::dormant::DormantRef;
 use super::entry::{Admission, Entry, EntryId, JobNumber, Key, PassId};
+use super::job::JobState;
 use super::mutants::{self, Mutant};
 use super::prefetch::PREFETCH_BATCH;
 use super::record::{Decision, EventEffect};
@@ -19,7 +20,6 @@ use super::schedule::{EVERY_MS_MIN, Schedule, entry_of_effect};
 use super::wall_clock::{WallClockDue, WallClockTarget, WallClockTimes};
 use super::{Group, Output, StagedLink};
 use crate::clock::Moment;
-use crate::job::JobState;
 
 /// Redirects that are followed in a row.
 const HOPS_MAX: u32 = 10;

@@ -7,12 +7,12 @@ use tidings_protocol::Outcome;
 
 use super::Group;
 use super::entry::{Admission, EntryState, JobNumber, Lease};
+use super::job::JobState;
 use super::key_queue::Lane;
 use super::mutants::{self, Mutant};
 use super::record::{Decision, EventEffect, GroupRecord};
 use super::timers::Expiry;
 use crate::clock::Moment;
-use crate::job::JobState;
 
 impl Group {
     /// Applies a record of an earlier run, or of another machine.

@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidings_protocol::{JOB_DONE_TOPIC, Seq, TopicName};
 
 use super::entry::JobNumber;
+use super::job::{Job, JobState};
 use super::mutants::{self, Mutant};
 use super::record::{Decision, EndReason};
 use super::{Group, Output};
 use crate::clock::Moment;
-use crate::job::{Job, JobState};
 
 impl Group {
     /// Called after the count, the pages or the state of a job may have changed. Drops the entries

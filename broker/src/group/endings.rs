@@ -6,12 +6,12 @@ use tidings_protocol::{Outcome, UrlKey};
 use super::Group;
 use super::dormant::DormantRef;
 use super::entry::{ActiveEntry, Admission, Entry, EntryId, EntryState, JobNumber, PassId};
+use super::job::Job;
 use super::key_queue::Lane;
 use super::mutants::{self, Mutant};
 use super::record::EndReason;
 use super::timers::Expiry;
 use crate::clock::Moment;
-use crate::job::Job;
 
 impl Group {
     /// Ends a held entry with the worker's outcome.

@@ -8,12 +8,12 @@ use tidings_protocol::{
 };
 
 use super::entry::JobNumber;
+use super::job::JobSettings;
 use super::record::GroupRecord;
 use super::schedule::ScheduleQuery;
 use super::task_list::{EntrySelection, TaskQuery};
 use super::top_keys::KeyQuery;
 use crate::clock::ClockStamp;
-use crate::job::JobSettings;
 use crate::mailbox::ConnId;
 
 /// The sender of a command, and where its answer goes.

@@ -6,10 +6,10 @@ use super::admit::{EventRequest, wall_clock_dues_of};
 use super::config::bad_argument;
 use super::entry::JobNumber;
 use super::interface::JobAction;
+use super::job::JobState;
 use super::record::{Decision, EventEffect};
 use super::{Group, GroupAnswer, Output, Requester};
 use crate::clock::Moment;
-use crate::job::JobState;
 use crate::mailbox::ConnId;
 
 impl Group {

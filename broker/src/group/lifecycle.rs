@@ -10,6 +10,7 @@ use super::dormant::{DormantAdmission, DormantEntries, DormantRef};
 use super::entry::{
     ActiveEntry, Admission, Entry, EntryId, EntryState, JobNumber, Key, Lease, PassId,
 };
+use super::job::Job;
 use super::key_queue::Lane;
 use super::keys::KeyId;
 use super::mutants::{self, Mutant};
@@ -17,7 +18,6 @@ use super::record::{NextStep, RecordedRest};
 use super::runs::PackedLane;
 use super::timers::{Expiry, Wake};
 use crate::clock::Moment;
-use crate::job::Job;
 
 impl Group {
     /// Admits an entry.

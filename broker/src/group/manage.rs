@@ -4,10 +4,10 @@ use tidings_protocol::{Code, JobName, ProtocolError};
 
 use super::config::KeyKind;
 use super::entry::JobNumber;
+use super::job::{Job, JobSettings, JobState};
 use super::record::Decision;
 use super::{Group, GroupAnswer, GroupQuery};
 use crate::clock::Moment;
-use crate::job::{Job, JobSettings, JobState};
 
 /// Most jobs in an answer to `JOB ls`, newest first.
 const LISTED_JOBS_MAX: usize = 1000;

@@ -7,11 +7,11 @@ use tidings_protocol::{CanonicalUrl, MemberId, TaskId};
 
 use super::admit::{FORWARDED_BYTES_MAX, merge_attributes};
 use super::entry::{Admission, Entry, EntryId, Lease};
+use super::job::Job;
 use super::member::Member;
 use super::schedule::Schedule;
 use super::{Group, GroupAnswer, Output, Requester, TaskMessage};
 use crate::clock::Moment;
-use crate::job::Job;
 use crate::mailbox::ConnId;
 
 /// Attribute of a redirect's target that names the URL with the schedule.

@@ -29,6 +29,7 @@ mod explain;
 pub(crate) mod fuzzing;
 mod id_index;
 pub mod interface;
+pub mod job;
 mod job_actions;
 mod key_queue;
 mod keys;
@@ -74,6 +75,7 @@ pub use self::interface::{
     GroupAnswer, GroupQuery, Input, JobAction, Operation, Output, Requester, StagedLink,
     TaskMessage,
 };
+use self::job::{JobState, Jobs};
 use self::key_queue::CLOCK_GRAIN_MS;
 use self::keys::Keys;
 use self::member::{Member, Members};
@@ -87,7 +89,6 @@ use self::texts::TextStore;
 use self::timers::{Expiry, Timers, Wake};
 use self::wall_clock::WallClock;
 use crate::clock::Moment;
-use crate::job::{JobState, Jobs};
 
 /// Seq of the first event of a topic.
 const FIRST_SEQ: Seq = Seq(1);

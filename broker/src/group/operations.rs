@@ -4,11 +4,11 @@ use tidings_protocol::{Code, DEFAULT_GROUP, ProtocolError};
 
 use super::entry::{EntryId, JobNumber};
 use super::interface::Operation;
+use super::job::JobState;
 use super::record::Decision;
 use super::task_list::EntrySelection;
 use super::{Group, GroupAnswer, Output};
 use crate::clock::Moment;
-use crate::job::JobState;
 
 impl Group {
     pub(super) fn operate(

@@ -9,6 +9,7 @@ use tidings_protocol::{MemberId, Seq, TopicName};
 
 use super::dormant::{DormantEntries, DormantRef};
 use super::entry::{Admission, Entry, EntryState, JobNumber, Key, PassId};
+use super::job::{Job, JobState};
 use super::key_queue::KeyState;
 use super::lifecycle::lane_of;
 use super::record::Decision;
@@ -18,7 +19,6 @@ use super::timers::Expiry;
 use super::wall_clock::WallClockDue;
 use super::{Group, GroupTotals};
 use crate::clock::{ClockStamp, Moment};
-use crate::job::{Job, JobState};
 
 /// Most dormant entries that are written to a snapshot early because they are about to end.
 const EARLY_WRITES_MAX: usize = 4096;

@@ -5,11 +5,11 @@ use tidings_protocol::{After, AfterError, GroupName, JobName, ManageCommand, Pri
 use super::default_group;
 use super::watchers::{EVERY_MS_DEFAULT, EVERY_MS_MAX, EVERY_MS_MIN, WatchRequest};
 use crate::group::config::{bad_argument, duration_within};
+use crate::group::job::JobSettings;
 use crate::group::schedule::ScheduleQuery;
 use crate::group::task_list::{EntrySelection, TaskQuery};
 use crate::group::top_keys::KeyQuery;
 use crate::group::{GroupQuery, Input, JobAction, Operation, Requester};
-use crate::job::JobSettings;
 
 /// The input for an action on an existing group.
 pub(crate) fn group_input(

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::handshake_socket::HandshakeSocket;
 use super::stream::SocketStream;
-use crate::config::Limits;
+use crate::limits::Limits;
 use crate::tls;
 
 /// Bytes that are read from a rejected client. Closing over unread input causes a reset, which may

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use hashbrown::HashMap;
 use tidings_protocol::TaskId;
 
-use crate::config::Limits;
 use crate::group::StagedLink;
+use crate::limits::Limits;
 
 /// Approximate memory of a link without its text.
 const LINK_BYTES: usize = 48;

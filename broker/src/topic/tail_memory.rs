@@ -9,7 +9,7 @@ use parking_lot::RwLock;
 use super::Topic;
 use super::dedup_window::{IDS_MAX, IDS_REDUCED_MAX, IDS_TOTAL};
 use super::tail::Tail;
-use crate::config::Limits;
+use crate::limits::Limits;
 
 /// While all tails together exceed their limit, the limit of uncommitted bytes of each topic is
 /// divided by this.

@@ -4,7 +4,7 @@ mod add;
 pub(crate) mod wait;
 
 use clap::{Args, Subcommand};
-use tidings_broker::job::JobSettings;
+use tidings_broker::group::job::JobSettings;
 use tidings_protocol::{Command, GroupName, JobName, field_number};
 
 use self::add::AddArgs;

@@ -13,7 +13,7 @@ use super::schedule::Schedule;
 use super::snapshot::SnapshotItem;
 use super::wall_clock::WallClockDue;
 use crate::clock::{ClockStamp, Moment};
-use crate::job::JobSettings;
+use crate::group::job::JobSettings;
 
 /// A decision and its moment.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,9 +8,9 @@ use tidings_protocol::{
 
 use crate::clock::Moment;
 use crate::group::config::GroupConfig;
+use crate::group::job::JobSettings;
 use crate::group::record::GroupRecord;
 use crate::group::{Group, GroupAnswer, Input, Output, Requester, StagedLink, TaskMessage};
-use crate::job::JobSettings;
 use crate::mailbox::ConnId;
 
 /// The group, its time, and its outputs by kind.

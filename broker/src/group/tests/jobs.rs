@@ -3,8 +3,8 @@
 use tidings_protocol::{After, Code, JOB_DONE_TOPIC, Outcome, RetryMode, Seq};
 
 use super::bench::{A, B, Bench, topic};
+use crate::group::job::JobSettings;
 use crate::group::{GroupQuery, Input, JobAction, Requester};
-use crate::job::JobSettings;
 use crate::mailbox::ConnId;
 
 const HOUR_MS: u64 = 60 * 60 * 1000;

@@ -13,7 +13,7 @@ use tidings_protocol::{Answers, field_number};
 
 use super::*;
 use crate::catalog::{Sync, TopicSettings};
-use crate::config::Limits;
+use crate::limits::Limits;
 use crate::log::disk::Disk;
 use crate::log::simulated_disk::{DiskFaults, SimulatedDisk};
 use crate::net::completes_within;

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::{TestConnection, start_broker};
-use crate::config::Limits;
 use crate::group::GroupConfig;
+use crate::limits::Limits;
 use crate::{Broker, BrokerConfig};
 
 // PROTOCOL: A1

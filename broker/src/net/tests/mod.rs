@@ -16,7 +16,8 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use super::completes_within;
 use super::connection::Connection;
 use super::stream::{RemoteInfo, SocketStream};
-use crate::config::{BrokerConfig, Limits};
+use crate::config::BrokerConfig;
+use crate::limits::Limits;
 use crate::mailbox::ConnId;
 use crate::{Broker, StartError};
 

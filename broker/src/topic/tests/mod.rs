@@ -15,7 +15,7 @@ use std::task::Wake;
 use super::*;
 use crate::catalog::{Catalog, Sync};
 use crate::clock::Clock;
-use crate::config::Limits;
+use crate::limits::Limits;
 use crate::log::disk::Disk;
 use crate::log::simulated_disk::SimulatedDisk;
 

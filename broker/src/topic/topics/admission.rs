@@ -72,7 +72,7 @@ impl Topics {
 mod tests {
     use super::*;
     use crate::clock::Clock;
-    use crate::config::Limits;
+    use crate::limits::Limits;
 
     // PROTOCOL: Z10
     #[test]

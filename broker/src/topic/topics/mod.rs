@@ -26,7 +26,7 @@ use super::{RESERVED_IN_MEMORY, Topic};
 use crate::catalog::{Catalog, CatalogRecord, Sync, TopicSettings};
 use crate::clean_stop::{self, CleanStop, LogEnds};
 use crate::clock::Clock;
-use crate::config::Limits;
+use crate::limits::Limits;
 use crate::log::committer::{CommitLog, Committers};
 use crate::log::disk::Disk;
 use crate::log::{CheckedFile, Recovered, SegmentLog, SegmentOptions, TopicLog};

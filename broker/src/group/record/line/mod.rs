@@ -18,8 +18,8 @@ use super::{Decision, EndReason, EventEffect, GroupRecord, NextStep, RecordedRes
 use crate::clock::{ClockStamp, Moment};
 use crate::group::config::GroupConfig;
 use crate::group::entry::{Admission, AgainRequest, PassId};
+use crate::group::job::JobSettings;
 use crate::group::schedule::Schedule;
-use crate::job::JobSettings;
 
 /// Most items for which memory is reserved before they are read.
 const RESERVED_MAX: usize = 512;

@@ -7,10 +7,10 @@ use tidings_protocol::UrlKey;
 use super::{LineReader, LineWriter};
 use crate::group::dead_letters::DEAD_REASONS;
 use crate::group::entry::{AgainRequest, Entry, EntryState, Lease, PassId};
+use crate::group::job::{Job, JobState, PassCounts};
 use crate::group::key_queue::{KeyState, Lane};
 use crate::group::snapshot::SnapshotItem;
 use crate::group::wall_clock::{WallClockDue, WallClockTarget};
-use crate::job::{Job, JobState, PassCounts};
 
 impl LineWriter<'_> {
     pub(super) fn snapshot_item(&mut self, item: &SnapshotItem) {

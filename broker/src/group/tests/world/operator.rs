@@ -7,11 +7,11 @@ use super::commands::CommandOrigin;
 use super::promises::{CheckResult, Promise};
 use super::{WAITER_CONN, World, WorldEvent};
 use crate::clock::Moment;
+use crate::group::job::JobSettings;
 use crate::group::task_list::EntrySelection;
 use crate::group::tests::bench::slot;
 use crate::group::tests::site::PAGES;
 use crate::group::{GroupAnswer, Input, JobAction, Operation, Requester};
-use crate::job::JobSettings;
 use crate::mailbox::ConnId;
 
 const OPERATOR: ConnId = ConnId(0);

@@ -7,8 +7,8 @@ use tidings_protocol::Outcome;
 use super::promises::{CheckResult, Promise};
 use super::task::ReceivedTask;
 use crate::clock::Moment;
+use crate::group::job::JobSettings;
 use crate::group::tests::site::{host_number, links_of, redirect_of};
-use crate::job::JobSettings;
 
 /// The current pass of every job, by name, and all announced ends.
 #[derive(Debug, Default)]
