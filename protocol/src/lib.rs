@@ -80,7 +80,6 @@ pub mod line;
 pub mod msg_encoder;
 mod names;
 mod other_protocol;
-mod parse;
 pub mod payload;
 mod publish_batch;
 pub mod reply;

@@ -62,6 +62,7 @@ pub mod sink;
 pub mod sitemap;
 pub mod spool;
 pub mod state;
+mod store_error;
 #[cfg(test)]
 mod testing;
 pub mod tracking;

@@ -1,8 +1,8 @@
 //! The rules of a connection's input: what the first line decides, what each line means, and what
 //! ends it.
 
+use crate::command::parse::check_payload;
 use crate::line::{LineDecoder, LineItem};
-use crate::parse::check_payload;
 use crate::publish_batch::PublishBatch;
 use crate::text::check;
 use crate::{Code, Command, LINE_BYTES_MAX, ProtocolError, Verb, other_protocol};

@@ -29,7 +29,6 @@ mod row;
 pub mod sqlite;
 #[cfg(test)]
 pub(crate) mod testing;
-mod trouble;
 mod warc;
 mod writer;
 
@@ -50,11 +49,12 @@ use self::ledger::Ledger;
 use self::postgres::{Postgres, PostgresConfig};
 pub use self::sqlite::LastRecord;
 use self::sqlite::{LastRecordReader, Sqlite};
-pub(crate) use self::trouble::{TroubleReporter, Troubles};
 use self::warc::Warc;
 use self::writer::SinkWriter;
 use crate::program::Programs;
 use crate::report::{KeepBodies, PageId, PageRecord};
+pub use crate::store_error::StoreError;
+use crate::store_error::{TroubleReporter, Troubles};
 
 /// Pages that are synced together: bounds how long the first waits for the last.
 const STORE_BATCH_MAX: usize = 512;
@@ -65,8 +65,6 @@ const JSONL_CHUNK_BYTES: usize = 256 * 1024;
 /// The longest line of JSON: links have [`SITEMAP_LINKS_BYTES_MAX`] and some words each, and JSON
 /// doubles a character at most.
 const JSONL_LINE_BYTES_MAX: u64 = 32 * 1024 * 1024;
-/// Pause between two retries of a failing sink, and of the spool's disk.
-pub(crate) const STORE_RETRY: Duration = Duration::from_secs(1);
 /// After that, the sinks may take this long to close. Less than a second together.
 pub(crate) const STOP_CLOSE: Duration = Duration::from_millis(200);
 
@@ -164,16 +162,6 @@ pub enum OpenError {
         /// The file.
         path: PathBuf,
     },
-}
-
-/// A page cannot be stored.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the page cannot be stored: {text}")]
-pub struct StoreError {
-    /// The sink, and the error of the system.
-    pub text: String,
-    /// The output is closed finally: its reader has gone.
-    pub closed: bool,
 }
 
 /// A sink, used by one thread.

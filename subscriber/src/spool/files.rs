@@ -15,8 +15,8 @@ use std::time::Instant;
 use tokio::sync::oneshot;
 
 use super::Buffer;
-use crate::sink::{STORE_RETRY, StoreError, TroubleReporter};
 use crate::spool::SPOOL_BYTES_MAX;
+use crate::store_error::{STORE_RETRY, StoreError, TroubleReporter};
 
 /// The file of a body. Dropping it removes it.
 #[derive(Debug)]

@@ -20,7 +20,7 @@ use std::sync::mpsc::Sender;
 use tokio::sync::oneshot;
 
 use self::files::{BodyFile, SpoolCommand};
-use crate::sink::TroubleReporter;
+use crate::store_error::TroubleReporter;
 
 /// A body that a sink needs whole is in memory up to this size; beyond it, it is in a file, which
 /// is written in pieces of this size.

@@ -1,7 +1,7 @@
 use std::sync::mpsc::channel;
 
 use super::*;
-use crate::sink::Troubles;
+use crate::store_error::Troubles;
 
 fn text(spool: &Spool) -> Vec<u8> {
     let mut text = Vec::new();

@@ -13,9 +13,9 @@ use std::{mem, thread};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
-use super::{OpenError, Sink, StoreError, TroubleReporter};
+use super::{OpenError, Sink, StoreError};
 use crate::report::{PageId, PageRecord};
-use crate::sink::STORE_RETRY;
+use crate::store_error::{STORE_RETRY, TroubleReporter};
 
 /// Pages waiting for a sink. Senders wait when the queue is full.
 const STORE_QUEUE_MAX: usize = 1024;

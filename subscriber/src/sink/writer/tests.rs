@@ -5,8 +5,9 @@ use super::*;
 use crate::page::PageLink;
 use crate::program::Programs;
 use crate::report::KeepBodies;
+use crate::sink::Sinks;
 use crate::sink::testing::record;
-use crate::sink::{Sinks, Troubles};
+use crate::store_error::Troubles;
 
 /// A sink with scripted results.
 struct Told {

@@ -1,5 +1,7 @@
 //! The commands of a client, with the grammar of each variant.
 
+pub(crate) mod parse;
+
 use std::fmt;
 use std::str::FromStr;
 
@@ -10,7 +12,7 @@ use crate::text::quote;
 use crate::wire::{LineWriter, is_word_char, number};
 use crate::{
     Code, CursorName, GroupName, MemberId, ProtocolError, Seq, TaskId, TopicName, Verb, duration,
-    names, parse,
+    names,
 };
 
 /// One line of a client. `parse` and `encode` are inverse to each other.

@@ -1,8 +1,8 @@
-//! Parses a line into a [`Command`]; `command.rs` encodes.
+//! Parses a line into a [`Command`]; the parent module encodes.
 
 use std::str::FromStr;
 
-use crate::command::{REASON_BYTES_MAX, check_name};
+use super::{REASON_BYTES_MAX, check_name};
 use crate::text::quote;
 use crate::wire::{first_word, is_word_char, number, words};
 use crate::{

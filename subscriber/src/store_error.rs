@@ -1,9 +1,22 @@
-//! Trouble of the sinks: failing writes are logged once, and the worker takes no new tasks
-//! meanwhile.
+//! Errors of storage: a failing write is logged once, and the worker takes no new tasks until it
+//! succeeds.
+
+use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::StoreError;
+/// Pause between two retries of a failing sink, and of the spool's disk.
+pub(crate) const STORE_RETRY: Duration = Duration::from_secs(1);
+
+/// A page cannot be stored.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the page cannot be stored: {text}")]
+pub struct StoreError {
+    /// The sink, and the error of the system.
+    pub text: String,
+    /// The output is closed finally: its reader has gone.
+    pub closed: bool,
+}
 
 /// The current error of each writer.
 #[derive(Clone, Debug)]
@@ -34,7 +47,7 @@ impl Troubles {
     }
 
     /// An error of a writer, if any has one.
-    pub(super) fn first(&self) -> Option<StoreError> {
+    pub(crate) fn first(&self) -> Option<StoreError> {
         self.0.borrow().iter().flatten().next().cloned()
     }
 
