@@ -12,8 +12,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::failure::Failure;
-use crate::flags::{DataFlag, ServerFlags};
+use crate::flags::DataFlag;
 use crate::outgoing::OutgoingFlags;
+use crate::server_flags::ServerFlags;
 use crate::stack::{self, stop_broker};
 use crate::zmq::ZmqProcess;
 

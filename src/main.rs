@@ -14,6 +14,7 @@ mod companions;
 mod config;
 mod connection;
 mod contact;
+mod crawler_flags;
 mod descriptors;
 mod failure;
 mod flags;
@@ -35,6 +36,7 @@ mod publisher;
 mod quotas;
 mod screen;
 mod seeds;
+mod server_flags;
 mod service;
 mod signals;
 mod sinks;
@@ -55,7 +57,6 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::cli::{Cmd, Parsed};
 use crate::failure::Failure;
-use crate::process::ProcessPaths;
 use crate::service::StartContext;
 
 /// The time limit for blocking calls (name resolution, a write to the disk) that still run at the
@@ -99,15 +100,12 @@ fn run(parsed: Parsed) -> Result<(), Failure> {
 /// Prepares a server process while it has only one thread.
 fn start(parsed: &Parsed) -> Result<Option<StartContext>, Failure> {
     let config = parsed.common.config.as_deref();
-    let (server, places) = match &parsed.cmd {
-        Cmd::Up(args) => (&args.server, args.process_paths(config)),
-        Cmd::Broker(args) => {
-            let (data, written, runs_programs) = (&args.data, Vec::new(), false);
-            (&args.server, ProcessPaths { data, config, output_dirs: written, runs_programs })
-        }
+    let resources = match &parsed.cmd {
+        Cmd::Up(args) => args.resources(config),
+        Cmd::Broker(args) => args.server.resources(&args.data, config, Vec::new(), false),
         _ => return Ok(None),
     };
-    let sockets = process::prepare(server, &places)?;
+    let sockets = process::prepare(&resources)?;
     Ok(Some(StartContext::new(parsed, sockets)))
 }
 

@@ -5,9 +5,10 @@ use tidings_broker::BrokerConfig;
 
 use crate::companions::PreparedCompanions;
 use crate::failure::Failure;
-use crate::flags::{DataFlag, ServerFlags};
+use crate::flags::DataFlag;
 use crate::outgoing::OutgoingFlags;
 use crate::output::Console;
+use crate::server_flags::ServerFlags;
 use crate::service::{self, Service, StartContext};
 use crate::signals::stop_on_signal;
 use crate::stack::{self, StopTimer};

@@ -13,13 +13,15 @@ use crate::address::{BrokerAddress, Listen};
 use crate::broker_flag::OptionalBrokerFlag;
 use crate::cmd::up::{self, PagePrinter};
 use crate::cmd::watch_feed::{FeedsFlag, watch_configured};
+use crate::crawler_flags::CrawlerFlags;
 use crate::failure::Failure;
-use crate::flags::{self, CrawlerFlags, DataFlag};
+use crate::flags::{self, DataFlag};
 use crate::job::{JobCounts, JobLimits, JobRequest, Scope};
 use crate::job_watch::{self, JobUpdate, JobWatch};
 use crate::output::plural;
 use crate::pid_file::PidFile;
 use crate::screen::{Screen, ScreenStyle};
+use crate::server_flags::broker_config;
 use crate::signals::stop_on_signal;
 use crate::stack::{self, Crawler, Stack, StopTimeout};
 use crate::{connection, contact, seeds, sinks};
@@ -242,7 +244,7 @@ async fn run_embedded(
 ) -> Result<(), Failure> {
     stack::make_data_directory(&args.data.data)?;
     let listen = Listen((Ipv4Addr::LOCALHOST, 0).into());
-    let mut config = flags::broker_config(listen, args.delay);
+    let mut config = broker_config(listen, args.delay);
     // The directory belongs to this job alone, so that nothing else is fetched.
     let queue = args.data.data.join("crawls").join(request.name().as_str());
     config.data = Some(queue.clone());

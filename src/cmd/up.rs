@@ -15,11 +15,13 @@ use crate::address::{AddressFile, BrokerAddress};
 use crate::cmd::broker::{http_line, warn_if_open};
 use crate::cmd::watch_feed::{FeedsFlag, watch_configured};
 use crate::companions::PreparedCompanions;
+use crate::crawler_flags::CrawlerFlags;
 use crate::failure::Failure;
-use crate::flags::{CrawlerFlags, DataFlag, ServerFlags};
+use crate::flags::DataFlag;
 use crate::output::{Console, note, printable};
 use crate::page_line::page_line;
-use crate::process::ProcessPaths;
+use crate::process::ServerResources;
+use crate::server_flags::ServerFlags;
 use crate::service::{self, Service, StartContext};
 use crate::signals::stop_on_signal;
 use crate::stack::{self, Crawler, Stack, StopTimer};
@@ -66,10 +68,9 @@ impl UpArgs {
     }
 
     /// The paths that the process uses.
-    pub(crate) fn process_paths<'a>(&'a self, config: Option<&'a Path>) -> ProcessPaths<'a> {
+    pub(crate) fn resources(&self, config: Option<&Path>) -> ServerResources<'_> {
         let sinks = &self.crawler.sinks;
-        let (written, runs_programs) = (sinks.directories(), sinks.run_programs());
-        ProcessPaths { data: &self.data, config, output_dirs: written, runs_programs }
+        self.server.resources(&self.data, config, sinks.directories(), sinks.run_programs())
     }
 }
 

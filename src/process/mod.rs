@@ -9,6 +9,7 @@ mod sockets;
 mod user;
 
 use std::env;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -19,8 +20,7 @@ use tidings_broker::Sockets;
 use self::landlock::LandlockMode;
 pub(crate) use self::sockets::SERVICE_VARIABLES;
 use crate::failure::Failure;
-use crate::flags::{DataFlag, ServerFlags, parse_duration};
-use crate::sinks::parent_dir;
+use crate::flags::parse_duration;
 use crate::stack;
 
 /// Flags of a server process.
@@ -58,15 +58,22 @@ fn parse_stop(text: &str) -> Result<Duration, String> {
     if range.contains(&duration) { Ok(duration) } else { Err("expected 100ms to 1h".to_owned()) }
 }
 
-/// The paths that the process uses.
-pub(crate) struct ProcessPaths<'a> {
-    pub(crate) data: &'a DataFlag,
-    /// The configuration file.
-    pub(crate) config: Option<&'a Path>,
-    /// Directories of further output files.
+/// What a server process uses.
+pub(crate) struct ServerResources<'a> {
+    pub(crate) flags: &'a ProcessFlags,
+    pub(crate) listen: SocketAddr,
+    /// `None`: HTTP is off.
+    pub(crate) http: Option<SocketAddr>,
+    /// The data directory.
+    pub(crate) data: &'a Path,
+    /// Directories of further files that it writes.
     pub(crate) output_dirs: Vec<PathBuf>,
+    /// Directories of further files that it reads.
+    pub(crate) input_dirs: Vec<PathBuf>,
     /// `--exec` is used; programs may do anything.
     pub(crate) runs_programs: bool,
+    /// It starts this program again, as a process of its own.
+    pub(crate) runs_itself: bool,
 }
 
 /// Programs that this process starts do not inherit its descriptors. The process itself keeps them,
@@ -76,10 +83,10 @@ pub(crate) fn close_descriptors_on_exec() {
 }
 
 /// Drops what is not needed, and returns the sockets that are already open.
-pub(crate) fn prepare(server: &ServerFlags, places: &ProcessPaths<'_>) -> Result<Sockets, Failure> {
-    let flags = &server.process;
+pub(crate) fn prepare(server: &ServerResources<'_>) -> Result<Sockets, Failure> {
+    let (flags, listen, http) = (server.flags, server.listen, server.http);
     let mut sockets = sockets::passed_sockets()?;
-    if sockets.http.is_some() && server.http.is_off() {
+    if sockets.http.is_some() && http.is_none() {
         let text = "the service manager passed a socket for HTTP, which is off (--http off); remove one of the two";
         return Err(Failure::Usage(text.to_owned()));
     }
@@ -87,60 +94,51 @@ pub(crate) fn prepare(server: &ServerFlags, places: &ProcessPaths<'_>) -> Result
         let user = user::find_user(user, flags.group.as_deref())?;
         if user.differs_from_current() {
             // Ports below 1024 need root, so they are bound now.
-            let (listen, http) = server.listen_addresses();
             if sockets.line.is_none() {
                 sockets.line = Some(stack::bind(listen, listen, http)?);
             }
             if let (None, Some(at)) = (&sockets.http, http) {
                 sockets.http = Some(stack::bind(at, listen, http)?);
             }
-            user.become_user(&places.data.data)?;
+            user.become_user(server.data)?;
         }
     } else if user::is_root() {
         tracing::warn!("this process runs as root; use --user NAME to drop privileges");
     }
-    if !places.runs_programs {
+    if !server.runs_programs {
         // Programs decide the permissions of their own files.
         let before = rustix::process::umask(Mode::from_raw_mode(0o077));
         // Files that flags name for other readers keep the usual permissions.
         tidings_subscriber::sink::set_output_mode(0o666 & !before.as_raw_mode());
     }
-    confine(flags.landlock, server, places)?;
+    confine(server)?;
     Ok(sockets)
 }
 
-fn confine(
-    when: LandlockMode,
-    server: &ServerFlags,
-    places: &ProcessPaths<'_>,
-) -> Result<(), Failure> {
+fn confine(server: &ServerResources<'_>) -> Result<(), Failure> {
+    let when = server.flags.landlock;
     match when {
         LandlockMode::Off => return Ok(()),
-        LandlockMode::Require if places.runs_programs => {
+        LandlockMode::Require if server.runs_programs => {
             let text = "--landlock require would also confine the programs of --exec; use --landlock off, or remove \
                         --exec";
             return Err(Failure::Usage(text.to_owned()));
         }
-        _ if places.runs_programs => {
+        _ if server.runs_programs => {
             tracing::debug!("not confined by Landlock because of --exec");
             return Ok(());
         }
         LandlockMode::Auto | LandlockMode::Require => {}
     }
-    stack::make_data_directory(&places.data.data)?;
-    let mut written = vec![places.data.data.clone(), env::temp_dir()];
-    written.extend(places.output_dirs.iter().map(|dir| nearest_existing(dir)));
-    written.extend(server.tls.unix_path().map(parent_dir));
-    written.extend(server.audit_file().map(parent_dir));
-    // Directories, because a replaced file is a different file.
-    let mut read: Vec<PathBuf> = server.files().iter().map(|file| parent_dir(file)).collect();
-    read.extend(places.config.map(parent_dir));
+    stack::make_data_directory(server.data)?;
+    let mut written = vec![server.data.to_owned(), env::temp_dir()];
+    written.extend(server.output_dirs.iter().map(|dir| nearest_existing(dir)));
     landlock::confine(
         when,
         &landlock::AllowedPaths {
             writable: written,
-            readable: read,
-            runs_self: server.zmq.is_on(),
+            readable: server.input_dirs.clone(),
+            runs_self: server.runs_itself,
         },
     )
 }
