@@ -3,6 +3,7 @@
 
 mod access;
 mod address;
+mod arguments;
 mod atomic_file;
 mod broker_flag;
 mod broker_message;
@@ -55,7 +56,7 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::cli::{Cmd, Parsed};
+use crate::cli::{Cmd, Parsed, server_config};
 use crate::failure::Failure;
 use crate::service::StartContext;
 
@@ -85,7 +86,9 @@ fn run(parsed: Parsed) -> Result<(), Failure> {
     let Parsed { common, cmd, .. } = &parsed;
     if let Cmd::Config(what) = cmd {
         // It reports problems of the log settings too.
-        return cmd::config::run(what, common.config.as_deref());
+        let check_server = |words| server_config::read_from(words).map(drop);
+        let definition = cli::definition();
+        return cmd::config::run(what, common.config.as_deref(), &definition, check_server);
     }
     logging::start(common.log_json, common.log.as_deref(), logs_lines(cmd));
     descriptors::raise_limit();
@@ -106,7 +109,8 @@ fn start(parsed: &Parsed) -> Result<Option<StartContext>, Failure> {
         _ => return Ok(None),
     };
     let sockets = process::prepare(&resources)?;
-    Ok(Some(StartContext::new(parsed, sockets)))
+    let settings = server_config::untyped_settings(parsed);
+    Ok(Some(StartContext { sockets, settings, read_config: server_config::read }))
 }
 
 fn logs_lines(cmd: &Cmd) -> bool {

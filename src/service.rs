@@ -4,8 +4,8 @@
 
 #![expect(clippy::disallowed_methods, reason = "sends watchdog messages")]
 
+use std::future;
 use std::time::Duration;
-use std::{env, future};
 
 use anyhow::Context;
 use sd_notify::NotifyState;
@@ -13,8 +13,7 @@ use tidings_broker::{Broker, BrokerConfig, Sockets};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::sleep;
 
-use crate::cli::{self, Cmd, Parsed};
-use crate::config::{Setting, settings};
+use crate::config::Setting;
 use crate::failure::Failure;
 use crate::logging;
 
@@ -27,51 +26,52 @@ const RELOADABLE: [&str; 8] =
 pub(crate) struct StartContext {
     pub(crate) sockets: Sockets,
     /// The flags that were not typed: a reload may change their values.
-    settings: Vec<Setting>,
+    pub(crate) settings: Vec<Setting>,
+    /// Called by a reload.
+    pub(crate) read_config: ReadConfig,
 }
 
-impl StartContext {
-    pub(crate) fn new(parsed: &Parsed, sockets: Sockets) -> Self {
-        Self { sockets, settings: untyped_settings(parsed) }
-    }
+/// The configuration of a server, as the command line, the environment and the file give it.
+#[derive(Debug)]
+pub(crate) struct ServerConfig {
+    /// The settings that no typed flag overrides.
+    pub(crate) settings: Vec<Setting>,
+    /// The filter of the log.
+    pub(crate) log: Option<String>,
+    pub(crate) broker: BrokerConfig,
 }
 
-/// The settings that no typed flag overrides.
-fn untyped_settings(parsed: &Parsed) -> Vec<Setting> {
-    let name = match parsed.cmd {
-        Cmd::Broker(_) => "broker",
-        _ => "up",
-    };
-    let all = settings(&cli::definition(), &[name], parsed.file.as_ref()).into_iter();
-    all.filter(|setting| !parsed.typed_flags.contains(&setting.key)).collect()
-}
+/// Reads the present configuration, if it is valid.
+pub(crate) type ReadConfig = fn() -> Result<ServerConfig, Failure>;
 
 /// The service while it runs.
 #[derive(Debug)]
 pub(crate) struct Service {
     hangups: Signal,
     settings: Vec<Setting>,
+    read_config: ReadConfig,
     watchdog: Option<Duration>,
 }
 
 impl Service {
     /// Handles SIGHUP from here on, which no longer ends the process.
-    pub(crate) fn new(settings: StartContext) -> Result<(Self, Sockets), Failure> {
-        let StartContext { sockets, settings } = settings;
+    pub(crate) fn new(context: StartContext) -> Result<(Self, Sockets), Failure> {
+        let StartContext { sockets, settings, read_config } = context;
         let hangups = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
-        Ok((Self { hangups, settings, watchdog: sd_notify::watchdog_enabled() }, sockets))
+        let watchdog = sd_notify::watchdog_enabled();
+        Ok((Self { hangups, settings, read_config, watchdog }, sockets))
     }
 
     /// Reloads the configuration on SIGHUP, and sends watchdog messages while the broker answers.
     /// Never ends.
     pub(crate) async fn run(&mut self, broker: &Broker) {
-        let Self { hangups, settings, watchdog } = self;
+        let Self { hangups, settings, read_config, watchdog } = self;
         tokio::join!(
             async {
                 while hangups.recv().await.is_some() {
                     notify(&reloading());
                     broker.reopen_audit();
-                    reload(settings, broker).await;
+                    reload(settings, *read_config, broker).await;
                     notify(&[NotifyState::Ready]);
                 }
                 future::pending::<()>().await;
@@ -113,8 +113,8 @@ fn notify(state: &[NotifyState<'_>]) {
 }
 
 /// Applies the settings that can change; a mistake changes nothing.
-async fn reload(settings: &mut Vec<Setting>, broker: &Broker) {
-    let (parsed, mut config) = match read_config() {
+async fn reload(settings: &mut Vec<Setting>, read_config: ReadConfig, broker: &Broker) {
+    let ServerConfig { settings: now, log, broker: mut config } = match read_config() {
         Ok(read) => read,
         Err(failure) => {
             let problem = failure.text().unwrap_or_default();
@@ -122,7 +122,6 @@ async fn reload(settings: &mut Vec<Setting>, broker: &Broker) {
             return;
         }
     };
-    let now = untyped_settings(&parsed);
     let mut changed = Vec::new();
     for setting in &now {
         let before = settings.iter().find(|before| before.key == setting.key);
@@ -136,21 +135,10 @@ async fn reload(settings: &mut Vec<Setting>, broker: &Broker) {
             tracing::warn!("`{key}` changed in {place}; takes effect at the next start");
         }
     }
-    logging::set_filter(parsed.common.log.as_deref(), config.log_lines);
+    logging::set_filter(log.as_deref(), config.log_lines);
     config.log_lines |= logging::filter_names_lines();
     broker.reload(&config, changed.contains(&"delay")).await;
     tracing::info!("configuration reloaded; changed: {changed:?}");
     // A change that needs a restart is reported once, and again when the value changes again.
     *settings = now;
-}
-
-/// The present configuration, if it is valid.
-fn read_config() -> Result<(Parsed, BrokerConfig), Failure> {
-    let parsed = cli::parse(env::args_os())?;
-    let config = match &parsed.cmd {
-        Cmd::Up(args) => args.broker_config()?,
-        Cmd::Broker(args) => args.broker_config()?,
-        _ => return Err(Failure::failed("only `up` and `broker` can reload")),
-    };
-    Ok((parsed, config))
 }

@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use clap::builder::BoolishValueParser;
 use clap::error::{ContextKind, Error, ErrorKind};
 use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{ArgAction, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 use tidings_protocol::ProtocolError;
 
+use crate::arguments::{env_variable, one_line_message};
 use crate::cmd::bridge::Bridge;
 use crate::cmd::config::Config;
 use crate::cmd::dead::Dead;
@@ -24,6 +25,7 @@ use crate::output::printable;
 use crate::{broker_message, logging};
 
 mod help;
+pub(crate) mod server_config;
 
 const ABOUT: &str = "\
 A notification broker with polite web crawlers.
@@ -188,12 +190,6 @@ pub(crate) fn definition() -> Command {
     help::arrange(with_switches(Cli::command()))
 }
 
-/// The environment variable of a flag.
-pub(crate) fn env_variable(arg: &Arg) -> Option<String> {
-    let long = arg.get_long().filter(|long| !["help", "version"].contains(long))?;
-    Some(format!("TIDINGS_{}", long.replace('-', "_").to_uppercase()))
-}
-
 /// Parses a command line (the first word is the program), with the environment and the
 /// configuration file as defaults.
 pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Parsed, Failure> {
@@ -212,7 +208,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Parsed,
     let mut command = command();
     let mut matches = command.clone().try_get_matches_from(&words).map_err(refuse)?;
     let path = matches.get_one::<PathBuf>("config");
-    let file = path.map(|path| ConfigFile::read(path)).transpose()?;
+    let file = path.map(|path| ConfigFile::read(path, &definition())).transpose()?;
     if let Some(file) = &file {
         command = file.apply(command)?;
         matches = command.try_get_matches_from(&words).map_err(refuse)?;
@@ -286,24 +282,6 @@ fn failure_of(words: &[OsString], error: &Error) -> Failure {
             Failure::Usage(format!("{problem} (see tidings{name} --help)"))
         }
     }
-}
-
-/// The parser's message in one line: the problem and its hint, without the usage text.
-pub(crate) fn one_line_message(error: &Error) -> String {
-    let text = error.render().to_string();
-    let text = text.strip_prefix("error: ").unwrap_or(&text);
-    let parts: Vec<_> = text
-        .split("\n\n")
-        .filter(|part| !part.starts_with("Usage:") && !part.starts_with("For more information"))
-        .map(|part| {
-            let words: Vec<_> = part.split_whitespace().collect();
-            let part = words.join(" ");
-            part.strip_prefix("tip: ").map_or(part.clone(), str::to_owned)
-        })
-        .filter(|part| !part.is_empty())
-        .collect();
-    // Replaces the standard library's words for an invalid number.
-    parts.join("; ").replace("invalid digit found in string", "write a whole number")
 }
 
 /// `--flag value: what is expected`, if a parser of this program rejected the value.

@@ -1,10 +1,10 @@
 //! `tidings config`: shows the effective configuration and reports its mistakes.
 
+use std::ffi::OsString;
 use std::path::Path;
 
 use clap::{Args, Command, Subcommand};
 
-use crate::cli::{self, Cmd};
 use crate::config::{ConfigFile, as_file, environment_problems, find_subcommand, settings};
 use crate::failure::Failure;
 use crate::output::{self, note, plural};
@@ -37,20 +37,29 @@ pub(crate) struct SubcommandArg {
     subcommand: Vec<String>,
 }
 
-/// Reads the file and the environment; starts nothing.
-pub(crate) fn run(what: &Config, path: Option<&Path>) -> Result<(), Failure> {
+/// Reads the configuration of the server that these words would start.
+pub(crate) type CheckServer = fn(Vec<OsString>) -> Result<(), Failure>;
+
+/// Reads the file and the environment, by the definition of the command line; starts nothing.
+pub(crate) fn run(
+    what: &Config,
+    path: Option<&Path>,
+    definition: &Command,
+    check_server: CheckServer,
+) -> Result<(), Failure> {
     let (Config::Check(of) | Config::Show(of)) = what;
     let names: Vec<_> = of.subcommand.iter().map(String::as_str).collect();
     let shown = names.join(" ");
-    let definition = cli::definition();
-    if find_subcommand(&definition, &names).is_none_or(Command::is_hide_set) {
+    if find_subcommand(definition, &names).is_none_or(Command::is_hide_set) {
         return Err(Failure::Usage(format!("unknown subcommand {shown:?}; see tidings --help")));
     }
-    let file = path.map(ConfigFile::read).transpose()?;
+    let file = path.map(|path| ConfigFile::read(path, definition)).transpose()?;
     let mut problems: Vec<_> = file.iter().flat_map(ConfigFile::problems).collect();
-    problems.extend(environment_problems(&definition, &names));
+    problems.extend(environment_problems(definition, &names));
     if problems.is_empty() {
-        problems.extend(check_combination(&names, path).err().and_then(|failure| failure.text()));
+        problems.extend(
+            check_combination(&names, path, check_server).err().and_then(|failure| failure.text()),
+        );
     }
     if !problems.is_empty() {
         for problem in &problems {
@@ -59,7 +68,7 @@ pub(crate) fn run(what: &Config, path: Option<&Path>) -> Result<(), Failure> {
         return Err(Failure::Misconfigured);
     }
     let text = match what {
-        Config::Show(_) => as_file(&names, &settings(&definition, &names, file.as_ref())),
+        Config::Show(_) => as_file(&names, &settings(definition, &names, file.as_ref())),
         Config::Check(_) => match &file {
             Some(file) => {
                 let (path, keys) = (path.unwrap_or(Path::new("")).display(), file.key_count());
@@ -74,7 +83,11 @@ pub(crate) fn run(what: &Config, path: Option<&Path>) -> Result<(), Failure> {
 }
 
 /// Checks values that are valid one by one but may not fit together.
-fn check_combination(names: &[&str], path: Option<&Path>) -> Result<(), Failure> {
+fn check_combination(
+    names: &[&str],
+    path: Option<&Path>,
+    check_server: CheckServer,
+) -> Result<(), Failure> {
     if !matches!(names, ["up" | "broker"]) {
         return Ok(());
     }
@@ -83,9 +96,5 @@ fn check_combination(names: &[&str], path: Option<&Path>) -> Result<(), Failure>
         words.extend(["--config".into(), path.into()]);
     }
     words.extend(names.iter().map(Into::into));
-    match cli::parse(words)?.cmd {
-        Cmd::Up(args) => args.broker_config().map(drop),
-        Cmd::Broker(args) => args.broker_config().map(drop),
-        _ => Ok(()),
-    }
+    check_server(words)
 }

@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use super::secrets::hide;
 use super::{ConfigFile, check_values, is_key};
+use crate::arguments::env_variable;
 use crate::broker_flag::TOKEN_VARIABLE;
-use crate::cli::env_variable;
 use crate::output::printable;
 
 /// A flag and its value.

@@ -37,7 +37,7 @@ pub(crate) use self::effective::{
     Setting, as_file, environment_problems, find_subcommand, settings,
 };
 use self::value::{FlagValue, flag_values};
-use crate::cli;
+use crate::arguments::one_line_message;
 use crate::failure::Failure;
 
 /// A configuration file that was read.
@@ -78,16 +78,16 @@ struct FoundKey<'a> {
 }
 
 impl ConfigFile {
-    /// Reads a file and finds all its problems.
-    pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
+    /// Reads a file and finds all its problems, by the definition of the command line.
+    pub(crate) fn read(path: &Path, definition: &Command) -> Result<Self, Failure> {
         let text = std::fs::read_to_string(path).map_err(|error| {
             let file = path.display();
             Failure::Usage(format!("cannot read the configuration file {file}: {error}"))
         })?;
-        Ok(Self::parse(path, text))
+        Ok(Self::parse(path, text, definition))
     }
 
-    fn parse(path: &Path, text: String) -> Self {
+    fn parse(path: &Path, text: String, definition: &Command) -> Self {
         let (table, errors) = DeTable::parse_recoverable(&text);
         let mut problems: Vec<_> = errors
             .into_iter()
@@ -98,16 +98,15 @@ impl ConfigFile {
             .collect();
         // Later errors in the same line are usually consequences of the first.
         problems.dedup_by_key(|problem| line_and_column(&text, problem.at).0);
-        let definition = cli::definition();
         let (mut found, mut entries) = (Vec::new(), Vec::new());
         // In a file that is not TOML, further problems would be misleading.
         if problems.is_empty() {
-            collect_keys(&definition, &mut Vec::new(), table.get_ref(), &mut found, &mut problems);
+            collect_keys(definition, &mut Vec::new(), table.get_ref(), &mut found, &mut problems);
         }
         for found in found {
             let values = flag_values(found.key, found.value);
             match values
-                .and_then(|values| check_entry(&definition, &found, &values).map(|()| values))
+                .and_then(|values| check_entry(definition, &found, &values).map(|()| values))
             {
                 Ok(values) => entries.push(found.into_entry(values)),
                 Err(problem) => problems.push(problem),
@@ -293,7 +292,7 @@ fn check_values(
         // later.
         Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => Ok(()),
         Err(error) => {
-            let mut text = cli::one_line_message(&error);
+            let mut text = one_line_message(&error);
             for value in values {
                 text = text.replace(value, &secrets::hide(key, value));
             }
@@ -337,19 +336,19 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::cli::command;
+    use crate::cli::{command, definition};
 
     fn problem(text: &str) -> String {
         problems(text).into_iter().next().expect("there is one")
     }
 
     fn problems(text: &str) -> Vec<String> {
-        let file = ConfigFile::parse(Path::new("f"), text.to_owned());
+        let file = ConfigFile::parse(Path::new("f"), text.to_owned(), &definition());
         file.problems().map(|problem| problem["f:".len()..].to_owned()).collect()
     }
 
     fn with_text(command: Command, text: &str) -> Result<Command, Failure> {
-        ConfigFile::parse(Path::new("f"), text.to_owned()).apply(command)
+        ConfigFile::parse(Path::new("f"), text.to_owned(), &definition()).apply(command)
     }
 
     fn crawl_depth(text: &str, words: &[&str]) -> Option<u32> {

@@ -1,0 +1,28 @@
+//! What the command line and the configuration file need of the argument parser.
+
+use clap::Arg;
+use clap::error::Error;
+
+/// The environment variable of a flag.
+pub(crate) fn env_variable(arg: &Arg) -> Option<String> {
+    let long = arg.get_long().filter(|long| !["help", "version"].contains(long))?;
+    Some(format!("TIDINGS_{}", long.replace('-', "_").to_uppercase()))
+}
+
+/// The parser's message in one line: the problem and its hint, without the usage text.
+pub(crate) fn one_line_message(error: &Error) -> String {
+    let text = error.render().to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    let parts: Vec<_> = text
+        .split("\n\n")
+        .filter(|part| !part.starts_with("Usage:") && !part.starts_with("For more information"))
+        .map(|part| {
+            let words: Vec<_> = part.split_whitespace().collect();
+            let part = words.join(" ");
+            part.strip_prefix("tip: ").map_or(part.clone(), str::to_owned)
+        })
+        .filter(|part| !part.is_empty())
+        .collect();
+    // Replaces the standard library's words for an invalid number.
+    parts.join("; ").replace("invalid digit found in string", "write a whole number")
+}
