@@ -7,6 +7,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -117,13 +118,14 @@ fn with_active_client<T>(server: &Server, token: &str, work: impl FnOnce() -> T)
             times.sort_unstable();
             times
         });
-        let done = work();
+        // A failure ends the active client too; otherwise the scope would wait for it without end.
+        let done = catch_unwind(AssertUnwindSafe(work));
         is_done.store(true, Ordering::Relaxed);
         let times = good.join().unwrap();
         let at = |part: usize| times[(times.len() - 1) * part / 1000];
         let (median, p99, longest) = (at(500), at(990), at(1000));
         eprintln!("publish to delivery: p50 {median:?}, p99 {p99:?}, longest {longest:?}");
-        done
+        done.unwrap_or_else(|panic| resume_unwind(panic))
     })
 }
 
