@@ -44,6 +44,7 @@ pub mod mailbox;
 mod net;
 mod quota;
 mod rate_limit;
+mod remote;
 #[cfg(test)]
 mod simulation_seeds;
 mod stats;

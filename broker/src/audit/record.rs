@@ -9,7 +9,7 @@ use tidings_protocol::Command;
 use tidings_protocol::text::escape_json;
 
 use crate::access::{Identity, redact_tokens};
-use crate::net::{PeerAddr, RemoteInfo};
+use crate::remote::{PeerAddr, RemoteInfo};
 
 /// Bytes of a text that comes from a client; longer ones are cut off.
 const TEXT_BYTES_MAX: usize = 1_024;

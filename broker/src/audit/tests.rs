@@ -13,7 +13,7 @@ use crate::access::Transport;
 use crate::group::Requester;
 use crate::groups::commands::{group_input, job_input};
 use crate::mailbox::ConnId;
-use crate::net::PeerAddr;
+use crate::remote::PeerAddr;
 
 /// A disk on which the test lets each write succeed or fail.
 #[derive(Debug)]

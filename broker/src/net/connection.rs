@@ -22,7 +22,7 @@ use super::listener::AdmittedConnection;
 use super::login::LoginState;
 use super::outbound::OutboundQueue;
 use super::staged_links::StagedLinks;
-use super::stream::{RemoteInfo, SocketStream};
+use super::stream::SocketStream;
 use super::subscriptions::{SubscriptionKind, Subscriptions};
 use crate::access::Identity;
 use crate::audit::{AuditEvent, Initiator};
@@ -30,6 +30,7 @@ use crate::clock::Moment;
 use crate::groups::TaskCommand;
 use crate::mailbox::{ConnId, ConnMessage, GroupLines, Mailbox, MailboxBatch};
 use crate::quota::Quantity;
+use crate::remote::RemoteInfo;
 use crate::topic::{LineForm, Topic, Topics, WaiterSlot};
 
 /// Rounds of reading and writing in one poll; after them other tasks run.

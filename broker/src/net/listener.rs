@@ -18,11 +18,12 @@ use tokio_util::task::TaskTracker;
 use super::Hub;
 use super::connection::Connection;
 use super::handshake::handshake;
-use super::stream::{PeerAddr, RemoteInfo, SocketStream};
+use super::stream::SocketStream;
 use crate::access::Transport;
 use crate::audit::{AuditEvent, Initiator};
 use crate::mailbox::{ConnId, Mailbox};
 use crate::quota::Usage;
+use crate::remote::{PeerAddr, RemoteInfo};
 use crate::tls::Tls;
 
 /// Connections that the kernel completes before they are accepted, enough for many clients that

@@ -7,11 +7,11 @@ use tidings_protocol::{Code, ProtocolError, Slot, Token, TopicName};
 use super::Hub;
 use super::closing::CloseReason;
 use super::connection::Connection;
-use super::stream::{PeerAddr, RemoteInfo};
 use crate::access::{Access, Credential, Identity, LoginError, Transport};
 use crate::audit::AuditEvent;
 use crate::clock::Moment;
 use crate::quota::Usage;
+use crate::remote::{PeerAddr, RemoteInfo};
 use crate::topic::Topic;
 
 /// The identity of a client that has not sent a token: by certificate, by user of the machine, or

@@ -44,7 +44,6 @@ pub(crate) use self::listener::serve_unix;
 use self::listener::spawn_accept_loop;
 pub(crate) use self::listener::{bind, completes_within, listen, run_maintenance, serve_lines};
 use self::registry::ConnectionRegistry;
-pub(crate) use self::stream::{PeerAddr, RemoteInfo};
 use crate::access::{Access, Principal};
 use crate::audit::{Audit, AuditEvent};
 use crate::clean_stop::LogEnds;

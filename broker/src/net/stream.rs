@@ -1,10 +1,9 @@
 //! The byte stream of a connection (TCP, TLS or unix socket), and its remote end.
 
 use std::io::{self, IoSlice};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::{fmt, mem};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -63,88 +62,6 @@ impl TlsSocket {
             session.set_buffer_limit(Some(encrypt_bytes));
         }
         written
-    }
-}
-
-/// The address of a remote end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum PeerAddr {
-    /// Network or loopback.
-    Tcp(SocketAddr),
-    /// Unix socket, with the credentials of the connecting process, from the kernel.
-    #[cfg(unix)]
-    Unix {
-        /// User id.
-        uid: u32,
-        /// Group id.
-        gid: u32,
-        /// Process id, if the kernel knows it.
-        pid: Option<i32>,
-    },
-}
-
-/// What the connection itself tells about its remote end.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct RemoteInfo {
-    /// Its address.
-    pub(crate) peer: PeerAddr,
-    /// The name in its client certificate, which an authority that the broker trusts has signed.
-    pub(crate) certificate: Option<Box<str>>,
-    /// Whether the connection is encrypted.
-    pub(crate) is_encrypted: bool,
-}
-
-impl PeerAddr {
-    /// Whether it is a unix socket.
-    pub(crate) fn is_unix(self) -> bool {
-        match self {
-            Self::Tcp(_) => false,
-            #[cfg(unix)]
-            Self::Unix { .. } => true,
-        }
-    }
-
-    /// The IP address; loopback for a unix socket.
-    pub(crate) fn ip(self) -> IpAddr {
-        match self {
-            Self::Tcp(address) => address.ip(),
-            #[cfg(unix)]
-            Self::Unix { .. } => Ipv4Addr::LOCALHOST.into(),
-        }
-    }
-}
-
-impl PeerAddr {
-    /// The IP address; `None` for a unix socket.
-    pub(super) fn network_ip(self) -> Option<IpAddr> {
-        match self {
-            Self::Tcp(address) => Some(address.ip()),
-            #[cfg(unix)]
-            Self::Unix { .. } => None,
-        }
-    }
-}
-
-impl fmt::Display for PeerAddr {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(address) => address.fmt(out),
-            #[cfg(unix)]
-            Self::Unix { uid, pid: Some(pid), .. } => write!(out, "unix:uid={uid},pid={pid}"),
-            #[cfg(unix)]
-            Self::Unix { uid, pid: None, .. } => write!(out, "unix:uid={uid}"),
-        }
-    }
-}
-
-impl fmt::Display for RemoteInfo {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.peer.fmt(out)?;
-        match &self.certificate {
-            // The characters of the name were checked when the certificate was read.
-            Some(name) => write!(out, " ({name})"),
-            None => Ok(()),
-        }
     }
 }
 

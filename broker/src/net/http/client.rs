@@ -21,8 +21,8 @@ use crate::audit::{AuditEvent, Initiator};
 use crate::groups::Caller;
 use crate::mailbox::{ConnId, ConnMessage, Mailbox};
 use crate::net::listener::AdmittedConnection;
-use crate::net::stream::RemoteInfo;
 use crate::quota::{Quantity, Usage};
+use crate::remote::RemoteInfo;
 
 /// The reply to a command: the texts of its `+` lines, and the text of its `+OK` line.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -266,7 +266,7 @@ mod tests {
     use super::*;
     use crate::access::Transport;
     use crate::net::listener::admit_connection;
-    use crate::net::stream::{PeerAddr, RemoteInfo};
+    use crate::remote::{PeerAddr, RemoteInfo};
     use crate::{Broker, BrokerConfig};
 
     /// Verifies no sender, and counts how often it classifies a request.

@@ -65,9 +65,9 @@ use self::request_input::BodyReceiver;
 pub(crate) use self::server::serve;
 use self::sse_buffers::SseBuffers;
 use super::Hub;
-use super::stream::{PeerAddr, RemoteInfo};
 use crate::access::Transport;
 use crate::net::listener::AdmittedConnection;
+use crate::remote::{PeerAddr, RemoteInfo};
 
 /// State that all requests share.
 #[derive(Debug)]

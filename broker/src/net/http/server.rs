@@ -31,8 +31,9 @@ use crate::access::{Identity, LoginError, Transport, is_token};
 use crate::audit::{AuditEvent, Initiator};
 use crate::net::handshake::handshake;
 use crate::net::listener::{AdmittedConnection, admit_connection, set_socket_options};
-use crate::net::stream::{PeerAddr, RemoteInfo, SocketStream};
+use crate::net::stream::SocketStream;
 use crate::net::{Hub, login, spawn_accept_loop};
+use crate::remote::{PeerAddr, RemoteInfo};
 use crate::tls::Tls;
 
 /// The response to a first head that is too long. Hyper sends the same for later heads.

@@ -15,10 +15,11 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::completes_within;
 use super::connection::Connection;
-use super::stream::{RemoteInfo, SocketStream};
+use super::stream::SocketStream;
 use crate::config::BrokerConfig;
 use crate::limits::Limits;
 use crate::mailbox::ConnId;
+use crate::remote::RemoteInfo;
 use crate::{Broker, StartError};
 
 /// Time limit of any step, after which a test fails instead of hanging.
@@ -34,7 +35,7 @@ async fn start_broker(limits: Limits) -> Broker {
 
 /// Wraps a socket for a connection without TLS.
 fn plain_stream(stream: TcpStream) -> (SocketStream, RemoteInfo) {
-    let peer = super::stream::PeerAddr::Tcp(stream.peer_addr().unwrap());
+    let peer = crate::remote::PeerAddr::Tcp(stream.peer_addr().unwrap());
     (SocketStream::Plain(stream), RemoteInfo { peer, certificate: None, is_encrypted: false })
 }
 

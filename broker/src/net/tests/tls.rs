@@ -161,7 +161,7 @@ async fn a_worker_that_reads_its_tasks_slowly_but_steadily_stays_connected() {
     let limits = Limits { task_bytes_max: 0, stalled_ms: 1_000, ..Limits::default() };
     let broker = start_broker(limits).await;
     let (stream, mut client) = tls_pair().await;
-    let peer = super::super::stream::PeerAddr::Tcp(broker.local_addr());
+    let peer = crate::remote::PeerAddr::Tcp(broker.local_addr());
     let remote = RemoteInfo { peer, certificate: None, is_encrypted: true };
     let entered =
         super::super::listener::admit_connection(&broker.hub, peer, Transport::Line).unwrap();
