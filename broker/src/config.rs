@@ -10,6 +10,7 @@ use crate::audit::AuditConfig;
 use crate::catalog::TopicSettings;
 use crate::group::config::GroupConfig;
 use crate::limits::Limits;
+use crate::net::HubConfig;
 use crate::net::http::HttpConfig;
 use crate::quota::QuotaConfig;
 use crate::tls::TlsConfig;
@@ -64,6 +65,18 @@ impl Default for BrokerConfig {
             embedded_member: None,
             audit: None,
             log_lines: false,
+        }
+    }
+}
+
+impl BrokerConfig {
+    /// What it decides about connections.
+    pub(crate) fn hub(&self) -> HubConfig {
+        HubConfig {
+            limits: self.limits.clone(),
+            access: self.access.clone(),
+            quotas: self.quotas.clone(),
+            log_lines: self.log_lines,
         }
     }
 }

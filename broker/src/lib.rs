@@ -73,7 +73,7 @@ use self::clock::Clock;
 pub use self::config::{BrokerConfig, UnixConfig};
 pub use self::data_dir::DataDir;
 pub use self::groups::repair::{RepairError, Repaired, repair};
-use self::groups::{FoundGroups, GroupStorage, clock_continuing};
+use self::groups::{FoundGroups, GroupStorage, Groups, clock_continuing};
 pub use self::limits::Limits;
 pub use self::log::CheckedFile;
 use self::log::disk::{Disk, FileSystem};
@@ -264,7 +264,16 @@ impl Broker {
             }
         };
         audit.record_broker(&AuditEvent::Started);
-        let hub = Hub::new(config, clock, topics, groups, (tls, audit), stop.clone());
+        let groups = Groups::new(
+            Arc::clone(&topics),
+            config.group.clone(),
+            config.limits.groups_max,
+            config.embedded_member,
+            clock,
+            stop.clone(),
+            groups,
+        );
+        let hub = Hub::new(config.hub(), clock, topics, groups, (tls, audit));
         let listening = stop.child_token();
         net::serve_lines(listener, hub.clone(), listening.clone(), &tasks);
         #[cfg(unix)]
@@ -317,7 +326,7 @@ impl Broker {
     /// of lines, webhooks with their secrets, and the delay of the default group if `delay` says
     /// that it has changed. All other settings are ignored.
     pub async fn reload(&self, config: &BrokerConfig, delay: bool) {
-        self.hub.reload(config);
+        self.hub.reload(&config.hub());
         if let (Some(http), Some(config)) = (&self.http, &config.http) {
             http.reload(config);
         }

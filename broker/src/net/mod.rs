@@ -37,23 +37,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tidings_protocol::MemberId;
-use tokio_util::sync::CancellationToken;
 
 #[cfg(unix)]
 pub(crate) use self::listener::serve_unix;
 use self::listener::spawn_accept_loop;
 pub(crate) use self::listener::{bind, completes_within, listen, run_maintenance, serve_lines};
 use self::registry::ConnectionRegistry;
-use crate::access::{Access, Principal};
+use crate::access::{Access, AccessConfig, Principal};
 use crate::audit::{Audit, AuditEvent};
 use crate::clean_stop::LogEnds;
 use crate::clock::Clock;
-use crate::config::BrokerConfig;
 use crate::cursors::Cursors;
-use crate::groups::{FoundGroups, GroupStorage, Groups};
+use crate::groups::Groups;
 use crate::limits::Limits;
 use crate::mailbox::ConnId;
-use crate::quota::{Created, Quotas};
+use crate::quota::{Created, QuotaConfig, Quotas};
 use crate::stats::Stats;
 use crate::tls::Tls;
 use crate::topic::Topics;
@@ -78,27 +76,26 @@ pub(crate) struct Hub {
     member_id_hasher: RandomState,
 }
 
+/// What the configuration decides about connections.
+#[derive(Debug, Clone)]
+pub(crate) struct HubConfig {
+    pub(crate) limits: Limits,
+    pub(crate) access: AccessConfig,
+    pub(crate) quotas: QuotaConfig,
+    /// Logs every received line.
+    pub(crate) log_lines: bool,
+}
+
 impl Hub {
-    /// Creates the state, with no connections. `groups` are the groups found on disk; `None`
-    /// without a disk. `stop` ends all groups.
+    /// Creates the state, with no connections.
     pub(crate) fn new(
-        config: BrokerConfig,
+        config: HubConfig,
         clock: Clock,
         topics: Arc<Topics>,
-        groups: Option<(GroupStorage, FoundGroups)>,
+        groups: Arc<Groups>,
         (tls, audit): (Option<Tls>, Audit),
-        stop: CancellationToken,
     ) -> Arc<Self> {
         let cursors = Cursors::new(topics.catalog().clone(), &config.limits);
-        let groups = Groups::new(
-            Arc::clone(&topics),
-            config.group,
-            config.limits.groups_max,
-            config.embedded_member,
-            clock,
-            stop,
-            groups,
-        );
         Arc::new(Self {
             registry: ConnectionRegistry::new(config.limits.connections_max),
             limits: config.limits,
@@ -165,7 +162,7 @@ impl Hub {
     }
 
     /// Applies the reloadable settings to open and future connections.
-    pub(crate) fn reload(&self, config: &BrokerConfig) {
+    pub(crate) fn reload(&self, config: &HubConfig) {
         self.audit.record_broker(&AuditEvent::Reloaded);
         self.access.set_transport_policy(config.access.transport_policy);
         self.quotas.set_limits(&config.quotas);

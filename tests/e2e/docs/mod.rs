@@ -4,4 +4,5 @@ mod citations;
 mod examples;
 mod internet;
 mod links;
+mod modules;
 mod pages;

@@ -11,6 +11,7 @@ use super::*;
 use crate::audit::Audit;
 use crate::catalog::Sync;
 use crate::clock::Clock;
+use crate::groups::Groups;
 use crate::log::simulated_disk::SimulatedDisk;
 use crate::net::{Hub, bind, listen, serve_lines};
 use crate::topic::Topics;
@@ -226,14 +227,12 @@ fn broker_on_disk(disk: &SimulatedDisk) -> Broker {
     let topics = Topics::simulated(disk, &Limits::default(), Sync::Always).unwrap();
     let (listener, local_addr) = listen(bind("127.0.0.1:0".parse().unwrap()).unwrap()).unwrap();
     let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
-    let hub = Hub::new(
-        BrokerConfig::default(),
-        Clock::new(),
-        topics,
-        None,
-        (None, Audit::default()),
-        stop.clone(),
-    );
+    let (config, clock) = (BrokerConfig::default(), Clock::new());
+    let (groups_max, member) = (config.limits.groups_max, config.embedded_member);
+    let group = config.group.clone();
+    let groups =
+        Groups::new(Arc::clone(&topics), group, groups_max, member, clock, stop.clone(), None);
+    let hub = Hub::new(config.hub(), clock, topics, groups, (None, Audit::default()));
     serve_lines(listener, Arc::clone(&hub), stop.clone(), &tasks);
     let listening = stop.child_token();
     Broker {

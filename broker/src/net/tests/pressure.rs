@@ -278,7 +278,7 @@ async fn a_raised_rate_limit_resumes_a_paused_client() {
     client.send(&"PUB a x\n".repeat(600)).await;
     while !client.next_line().await.ends_with(" 600\r\n") {}
     // At one event a second the client would be read again after ten minutes.
-    broker.hub.reload(&config_with(rate(u64::MAX)));
+    broker.hub.reload(&config_with(rate(u64::MAX)).hub());
     assert_eq!(client.request("PUB a y").await, "+OK 601 601\r\n");
 }
 
