@@ -77,7 +77,7 @@ pub(super) async fn describe(what: &str, flags: &FetchFlags) -> Result<String, F
         let request =
             FetchRequest { url: &robots_url, purpose: wanted, validators, keep, deadline };
         let response = fetcher.fetch(&request).await;
-        let answer = RobotsResponse::of(&response, &robots_url, hops);
+        let answer = response.robots_response(&robots_url, hops);
         write_row(
             &mut text,
             "robots.txt",

@@ -12,7 +12,7 @@ use compression_codecs::{
 use hyper::HeaderMap;
 use hyper::header::CONTENT_ENCODING;
 
-use crate::fetch::DECODED_CHUNK_BYTES;
+use crate::markup::DECODED_CHUNK_BYTES;
 use crate::outcome::{Failure, Reason};
 
 /// Nested content codings.

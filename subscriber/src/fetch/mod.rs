@@ -55,7 +55,9 @@ use crate::memory_budget::{MemoryBudget, MemoryPermit};
 use crate::outcome::{Failure, Reason};
 use crate::page::{LinkConfig, PageOptions, PageReader};
 use crate::report::{Exchange, KeepBodies, Validators};
-use crate::robots::{ROBOTS_BYTES_MAX, product_token};
+use crate::robots::{
+    Availability, ROBOTS_BYTES_MAX, ROBOTS_HOPS_MAX, RobotsResponse, product_token,
+};
 use crate::spool::{Spool, Spools};
 
 /// Limit of the head of an answer in bytes. Browsers allow 256 KiB; honest servers stay below 16
@@ -67,17 +69,11 @@ const BEFORE_HEAD_BYTES_MAX: u64 = 256 * 1024;
 /// Bytes read of an unwanted body (redirects, errors), so that the connection can be used again. A
 /// longer body costs the connection.
 const DISCARDED_BODY_BYTES_MAX: u64 = 256 * 1024;
-/// A body that grows more than this many times while it is decoded is a decompression bomb ..
-pub(crate) const DECODED_RATIO_MAX: u64 = 250;
-/// .. but only from this size on: small pages of one repeated byte are harmless.
-pub(crate) const DECODED_RATIO_FROM_BYTES: u64 = 4 * 1024 * 1024;
 /// Bytes of an encoded robots.txt: no coding makes it much longer than its text.
 const ROBOTS_WIRE_BYTES_MAX: u64 = 2 * ROBOTS_BYTES_MAX as u64;
 /// Memory of a document's links until it is stored, before it needs a permit of
 /// [`LINKS_BUDGET_BYTES`]: about a thousand links.
 const LINKS_FREE_BYTES: usize = 128 * 1024;
-/// Bytes taken from a decoder at a time.
-pub(crate) const DECODED_CHUNK_BYTES: usize = 16 * 1024;
 
 /// Sends requests. Cheap to share. All users share one connection pool, which is closed with it.
 pub struct Fetcher {
@@ -227,6 +223,29 @@ impl Default for FetchConfig {
             read_timeout: Duration::from_secs(15),
             request_timeout: Duration::from_secs(40),
             body_bytes_max: 64 * 1024 * 1024,
+        }
+    }
+}
+
+impl Fetched {
+    /// The meaning of the response to a request for the robots.txt `requested`, after `hops`
+    /// redirects.
+    pub fn robots_response(&self, requested: &CanonicalUrl, hops: u8) -> RobotsResponse<'_> {
+        if let Some(failure) = &self.failure {
+            return RobotsResponse::Unreachable(failure.clone());
+        }
+        let status = self.status.unwrap_or_default();
+        if (300..400).contains(&status)
+            && hops < ROBOTS_HOPS_MAX
+            && let Some(location) = &self.location
+            && let Ok(target) = requested.join(location)
+        {
+            return RobotsResponse::Redirect(target);
+        }
+        match Availability::of_status(status) {
+            Availability::Readable => RobotsResponse::Text(&self.text),
+            Availability::Unavailable => RobotsResponse::Missing,
+            Availability::Unreachable => RobotsResponse::Unreachable(Failure::of_status(status)),
         }
     }
 }

@@ -17,8 +17,13 @@ use quick_xml::parser::{ElementParser, Parser};
 pub(crate) use self::decode::TextDecoder;
 pub(crate) use self::text::{ReferenceResolver, fold_whitespace, plain_text};
 pub(crate) use self::unpack::Unpacker;
-use crate::fetch::DECODED_CHUNK_BYTES;
 
+/// A body that grows more than this many times while it is decoded is a decompression bomb ..
+pub(crate) const DECODED_RATIO_MAX: u64 = 250;
+/// .. but only from this size on: small pages of one repeated byte are harmless.
+pub(crate) const DECODED_RATIO_FROM_BYTES: u64 = 4 * 1024 * 1024;
+/// Bytes taken from a decoder at a time.
+pub(crate) const DECODED_CHUNK_BYTES: usize = 16 * 1024;
 /// Decoded bytes of a document that are parsed before other tasks run: less than a few milliseconds
 /// for any content.
 pub(crate) const DOCUMENT_STEP_BYTES: usize = 4 * 1024;

@@ -5,8 +5,7 @@ use std::io::Write;
 
 use flate2::write::MultiGzDecoder;
 
-use crate::fetch::{DECODED_RATIO_FROM_BYTES, DECODED_RATIO_MAX};
-use crate::markup::DOCUMENT_STEP_BYTES;
+use crate::markup::{DECODED_RATIO_FROM_BYTES, DECODED_RATIO_MAX, DOCUMENT_STEP_BYTES};
 
 /// Decompresses a document if it is gzip.
 pub(crate) struct Unpacker(UnpackState);

@@ -23,7 +23,6 @@ use tidings_protocol::CanonicalUrl;
 
 use self::line::{LineKey, RobotsLine, lines};
 use self::rule::{RobotsPath, Rule};
-use crate::fetch::Fetched;
 use crate::outcome::Failure;
 
 /// Decoded bytes of a robots.txt that are read; the rest is ignored. RFC 9309 section 2.5 requires
@@ -186,28 +185,6 @@ pub enum RobotsResponse<'a> {
     /// The rules are unknown, so nothing is allowed. This includes a truncated file: the missing
     /// part may forbid the URL.
     Unreachable(Failure),
-}
-
-impl<'a> RobotsResponse<'a> {
-    /// The meaning of the response to a request for `asked`, after `hops` redirects.
-    pub fn of(fetched: &'a Fetched, asked: &CanonicalUrl, hops: u8) -> Self {
-        if let Some(failure) = &fetched.failure {
-            return Self::Unreachable(failure.clone());
-        }
-        let status = fetched.status.unwrap_or_default();
-        if (300..400).contains(&status)
-            && hops < ROBOTS_HOPS_MAX
-            && let Some(location) = &fetched.location
-            && let Ok(target) = asked.join(location)
-        {
-            return Self::Redirect(target);
-        }
-        match Availability::of_status(status) {
-            Availability::Readable => Self::Text(&fetched.text),
-            Availability::Unavailable => Self::Missing,
-            Availability::Unreachable => Self::Unreachable(Failure::of_status(status)),
-        }
-    }
 }
 
 /// A line of a robots.txt as written, for people; truncated if it is long.

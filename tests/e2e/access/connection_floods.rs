@@ -68,11 +68,11 @@ fn open_descriptors(server: &Server) -> usize {
     fs::read_dir(format!("/proc/{}/fd", server.process.id())).unwrap().count()
 }
 
-/// Checks that memory grew by at most 1% between two moments.
+/// Checks that memory grew by at most so many percent between two moments.
 #[track_caller]
-fn expect_no_growth(before: u64, after: u64) {
+fn expect_growth_below(percent: u64, before: u64, after: u64) {
     let (before_kib, after_kib) = (before >> 10, after >> 10);
-    let is_flat = after <= before + before / 100 + MEMORY_NOISE_BYTES;
+    let is_flat = after <= before + before * percent / 100 + MEMORY_NOISE_BYTES;
     assert!(is_flat, "memory grew from {before_kib} KiB to {after_kib} KiB");
 }
 
@@ -198,7 +198,9 @@ fn half_open_connections_are_closed_and_leak_nothing() {
             })
             .collect();
         if let [.., before, _, _, _, after] = memory[..] {
-            expect_no_growth(before, after);
+            // The allocator still gains up to 3% here, and 1% in the ten rounds after. A leak of 100
+            // bytes for each connection of these rounds is 6%.
+            expect_growth_below(4, before, after);
         }
     });
 }
@@ -275,7 +277,7 @@ fn short_connections_leak_nothing() {
     let kib: Vec<_> = memory.iter().map(|bytes| bytes >> 10).collect();
     let took = began.elapsed();
     eprintln!("{count} short connections in {took:?}; memory after each fifth: {kib:?} KiB");
-    expect_no_growth(memory[1], memory[4]);
+    expect_growth_below(1, memory[1], memory[4]);
 }
 
 /// CPU time that the process uses during `work`, in hundredths of a second.

@@ -378,7 +378,11 @@ fn rsscloud_registers_feeds_and_sends_their_urls() {
     assert_eq!(site.subscribers.requests("GET", "/wrong").len(), 2);
     // A callback that does not answer in time is verified later.
     let got = register("/late", &[("domain", "127.0.0.1")]);
-    assert!(got.status == 200 && got.body.contains("The verification has started."), "{}", got.body);
+    assert!(
+        got.status == 200 && got.body.contains("The verification has started."),
+        "{}",
+        got.body
+    );
     // Without a domain the callback gets a notice at once, as a test.
     assert_eq!(register("/ok/peer", &[]).status, 200);
     assert_eq!(site.subscribers.received_bodies("/ok/peer").len(), 2);

@@ -11,7 +11,8 @@ use crate::document::PAGE_BUDGET_BYTES;
 use crate::fetch::body::{SLOW_BYTES_PER_SECOND, SLOW_WINDOW};
 use crate::fetch::decode::ZSTD_WINDOW_LOG_MAX;
 use crate::fetch::http_connection::HEADERS_MAX;
-use crate::fetch::{BEFORE_HEAD_BYTES_MAX, DECODED_RATIO_MAX, HEAD_BYTES_MAX};
+use crate::fetch::{BEFORE_HEAD_BYTES_MAX, HEAD_BYTES_MAX};
+use crate::markup::DECODED_RATIO_MAX;
 use crate::memory_budget::{LINKS_BUDGET_BYTES, WINDOWS_BUDGET_BYTES};
 
 const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n";

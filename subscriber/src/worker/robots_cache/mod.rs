@@ -174,7 +174,7 @@ impl RobotsCache {
         now: ClockReading,
     ) -> (RobotsStep, Vec<RobotsRecord>) {
         let outage = outage.and_then(|outage| StoredOutage::read(outage));
-        let (rules, text) = match RobotsResponse::of(fetched, requested, hops) {
+        let (rules, text) = match fetched.robots_response(requested, hops) {
             RobotsResponse::Redirect(target) => {
                 let walk = RobotsRedirect { target, hops: hops + 1 };
                 let begun = TimedRedirect { redirect: walk.clone(), at: now.instant };
