@@ -4,7 +4,7 @@
 //! | module | content |
 //! |---|---|
 //! | [`topic`] | append-only streams of events, encoded once; readers are cursors on them |
-//! | [`group`], [`job`] | pure state machines: shared queues with keys and delays; counted crawls |
+//! | [`group`] | pure state machines: shared queues with keys and delays; counted crawls |
 //! | [`groups`] | the actors that own groups and feed them from topics |
 //! | `catalog` | the journal of settings, reserved seqs, cursors and positions |
 //! | `clean_stop` | where each log ended at the last orderly stop |

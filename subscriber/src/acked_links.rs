@@ -5,7 +5,7 @@
 //! it then and would decide the same now. An unknown link is sent once more and costs a line, so
 //! dropping entries is always allowed. A false match would lose a page, so this is not a Bloom
 //! filter: it keeps 64 bits of each URL's key, as the broker does. Pure, and bounded by
-//! [`ACKED_LINKS_BYTES_MAX`].
+//! `ACKED_LINKS_BYTES_MAX`.
 
 use std::collections::BTreeMap;
 use std::hash::BuildHasher;
@@ -15,7 +15,7 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 
 use crate::pass::{PassKey, ScopedPass};
 
-/// Memory of [`AckedLinks`](crate::acked_links::AckedLinks): enough for 450,000 links at least, and
+/// Memory of [`AckedLinks`]: enough for 450,000 links at least, and
 /// mostly for twice as many.
 const ACKED_LINKS_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Passes with known links. A worker with tasks of more passes sends some links again.

@@ -6,7 +6,7 @@
 //! by another program. A program that changes a row must set it to NULL: the digest of the old
 //! values would count as damage.
 //!
-//! Rows are written with the SQL function [`DIGEST_FUNCTION`], which exists on our own connections
+//! Rows are written with the SQL function `DIGEST_FUNCTION`, which exists on our own connections
 //! only. So no trigger in the file needs it, and other programs can write to the file.
 
 use std::fmt::Write as _;

@@ -17,10 +17,10 @@ use crate::sitemap::{SITEMAP_URLS_MAX, SitemapReader};
 const DOCUMENT_SNIFF_BYTES: usize = 2 * 1024;
 /// Bytes of all URLs of a sitemap: 160 for each.
 const SITEMAP_LINKS_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// The permit of a page: [`LINKS_BYTES_MAX`] and [`LINKS_ABSOLUTE_BYTES_MAX`].
+/// The permit of a page: `LINKS_BYTES_MAX` and `LINKS_ABSOLUTE_BYTES_MAX`.
 pub(crate) const PAGE_BUDGET_BYTES: usize = 6 * 1024 * 1024;
-/// The permit of a sitemap or feed: [`SITEMAP_LINKS_BYTES_MAX`] and the keys of its URLs; or
-/// [`FEED_JSON_BYTES_MAX`] twice.
+/// The permit of a sitemap or feed: `SITEMAP_LINKS_BYTES_MAX` and the keys of its URLs; or
+/// `FEED_JSON_BYTES_MAX` twice.
 const SITEMAP_BUDGET_BYTES: usize = 12 * 1024 * 1024;
 
 /// Reads a document of any kind.

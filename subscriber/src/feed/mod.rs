@@ -25,7 +25,7 @@ pub(crate) const FEED_BYTES_MAX: usize = 8 * 1024 * 1024;
 const FEED_JSON_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Items kept of a feed. Most have 10 to 50, archives some thousands.
 const FEED_ENTRIES_MAX: usize = 10_000;
-/// Bytes of the ids, links, titles and dates of a feed: 400 for each of [`FEED_ENTRIES_MAX`] items.
+/// Bytes of the ids, links, titles and dates of a feed: 400 for each of `FEED_ENTRIES_MAX` items.
 const FEED_TEXTS_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// The failure of a watched URL that is neither a feed nor names a hub.
@@ -125,7 +125,7 @@ struct FeedDocument {
 
 #[derive(Debug)]
 enum FeedState {
-    /// The first bytes after white space, until there are [`SNIFF_BYTES`] of them.
+    /// The first bytes after white space, until there are `SNIFF_BYTES` of them.
     Begin(Vec<u8>),
     Xml(Box<(MarkupReader, FeedElements)>),
     Json(Vec<u8>),

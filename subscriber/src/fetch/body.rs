@@ -18,12 +18,12 @@ use crate::memory_budget::{MemoryBudget, MemoryPermit};
 use crate::outcome::{Failure, Reason};
 use crate::spool::Spool;
 
-/// A body must arrive at this rate, on the average of each [`SLOW_WINDOW`]: a server that trickles
+/// A body must arrive at this rate, on the average of each `SLOW_WINDOW`: a server that trickles
 /// bytes would hold a connection for nothing.
 pub(crate) const SLOW_BYTES_PER_SECOND: u64 = 64;
-/// See [`SLOW_BYTES_PER_SECOND`]. Longer than a short stall.
+/// See `SLOW_BYTES_PER_SECOND`. Longer than a short stall.
 pub(crate) const SLOW_WINDOW: Duration = Duration::from_secs(30);
-/// Memory of a decoder's window before it needs a permit of [`WINDOWS_BUDGET_BYTES`]. Most pages
+/// Memory of a decoder's window before it needs a permit of `WINDOWS_BUDGET_BYTES`. Most pages
 /// are shorter and use no window.
 const WINDOW_FREE_BYTES: usize = 256 * 1024;
 

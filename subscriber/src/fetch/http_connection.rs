@@ -31,7 +31,7 @@ use crate::outcome::{Failure, Reason, causes};
 pub(crate) const HEADERS_MAX: usize = 256;
 /// HTTP/2 flow control: what a server may send ahead on a stream or a connection.
 const HTTP2_STREAM_WINDOW_BYTES: u32 = 256 * 1024;
-/// See [`HTTP2_STREAM_WINDOW_BYTES`]. One request per host at a time: twice a stream is enough.
+/// See `HTTP2_STREAM_WINDOW_BYTES`. One request per host at a time: twice a stream is enough.
 const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 512 * 1024;
 
 /// A connection to one scheme, host and port.

@@ -72,7 +72,7 @@ const DISCARDED_BODY_BYTES_MAX: u64 = 256 * 1024;
 /// Bytes of an encoded robots.txt: no coding makes it much longer than its text.
 const ROBOTS_WIRE_BYTES_MAX: u64 = 2 * ROBOTS_BYTES_MAX as u64;
 /// Memory of a document's links until it is stored, before it needs a permit of
-/// [`LINKS_BUDGET_BYTES`]: about a thousand links.
+/// `LINKS_BUDGET_BYTES`: about a thousand links.
 const LINKS_FREE_BYTES: usize = 128 * 1024;
 
 /// Sends requests. Cheap to share. All users share one connection pool, which is closed with it.

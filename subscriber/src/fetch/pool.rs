@@ -25,7 +25,7 @@ const POOL_DISABLED_FOR: Duration = Duration::from_mins(10);
 /// Origins in this state. Each takes some 100 bytes.
 const POOL_DISABLED_MAX: usize = 4096;
 /// How often idle connections are checked: those that the server has closed go before
-/// [`POOL_IDLE`].
+/// `POOL_IDLE`.
 const POOL_SWEEP_EVERY: Duration = Duration::from_secs(5);
 
 /// Dropping the pool closes all connections.

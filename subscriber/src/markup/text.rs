@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use tidings_protocol::CanonicalUrl;
 
 /// Bytes of the relative references of one document that are joined, each with its base: a tenth of
-/// a second, when each is parsed. Honest documents of [`SITEMAP_URLS_MAX`] entries stay below this.
+/// a second, when each is parsed. Honest documents of `SITEMAP_URLS_MAX` entries stay below this.
 pub(crate) const JOINED_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// Replaces each run of white space and control characters by one space, and removes it at the

@@ -31,7 +31,7 @@ struct GzipState {
     damaged: bool,
 }
 
-/// Receives decompressed bytes in pieces of at most [`DOCUMENT_STEP_BYTES`], and returns whether it
+/// Receives decompressed bytes in pieces of at most `DOCUMENT_STEP_BYTES`, and returns whether it
 /// wants more.
 pub(crate) type PieceSink<'a> = &'a mut dyn FnMut(&[u8]) -> bool;
 

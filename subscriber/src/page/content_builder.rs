@@ -19,7 +19,7 @@ use crate::page::{FEED_HUBS_MAX, LINK_BYTES_MAX, QUICK_BASE_BYTES_MAX, TITLE_BYT
 
 /// Bytes of all links of one page, made absolute. Each link counts at least as much as its base up
 /// to the query, even if it is invalid or a duplicate. Short links under a long `<base>` or URL
-/// grow a thousandfold; honest pages of [`LINKS_MAX`] links stay below this.
+/// grow a thousandfold; honest pages of `LINKS_MAX` links stay below this.
 pub(crate) const LINKS_ABSOLUTE_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Links of one page that are made absolute on the runtime's thread ..
 const QUICK_LINKS_MAX: usize = 500;

@@ -290,7 +290,7 @@ const RELEVANT_TAGS: [&str; 20] = [
     "xmp",
 ];
 
-/// For each first letter, the lengths of the names in [`RELEVANT_TAGS`] as bits.
+/// For each first letter, the lengths of the names in `RELEVANT_TAGS` as bits.
 const RELEVANT_LENGTHS: [u16; 26] = {
     let mut lengths = [0; 26];
     let mut names = RELEVANT_TAGS.as_slice();
@@ -301,7 +301,7 @@ const RELEVANT_LENGTHS: [u16; 26] = {
     lengths
 };
 
-/// Whether a tag may be one of [`RELEVANT_TAGS`]. The first letter and the length exclude most
+/// Whether a tag may be one of `RELEVANT_TAGS`. The first letter and the length exclude most
 /// tags.
 fn may_be_relevant(tag: &[u8]) -> bool {
     let letter = tag.first().map_or(0, |first| first.to_ascii_lowercase().wrapping_sub(b'a'));

@@ -16,7 +16,7 @@
 //! position back for ever.)
 //!
 //! Pages that never come again, but are never settled, would collect, so the ledger is bounded
-//! ([`UNSETTLED_PAGES_MAX`]): the oldest are evicted first. The limit is above the tasks that a
+//! (`UNSETTLED_PAGES_MAX`): the oldest are evicted first. The limit is above the tasks that a
 //! crawler holds.
 //!
 //! ```text

@@ -82,7 +82,7 @@ struct SitemapDocument {
 }
 
 enum SitemapBody {
-    /// The first bytes after white space, until there are [`SNIFF_BYTES`] of them.
+    /// The first bytes after white space, until there are `SNIFF_BYTES` of them.
     Begin(Vec<u8>),
     Xml(Box<MarkupReader>, RootElement),
     Text(Box<TextDecoder>, String),

@@ -1,7 +1,7 @@
 //! `crawler.db`: small values by kind and key, in `SQLite`, that a crawler keeps over restarts.
 //!
 //! Most values are a cache: a lost value is fetched again ([`StateStore::load`],
-//! [`StateStore::store`]). So no task waits for the disk longer than [`STATE_TIMEOUT`], what does
+//! [`StateStore::store`]). So no task waits for the disk longer than `STATE_TIMEOUT`, what does
 //! not fit in the queue is dropped, and a commit is not synced: a power failure may cost its last
 //! moments, never the file. A file that cannot be used is reported once.
 //!
@@ -45,7 +45,7 @@ const STATE_QUEUE_MAX: usize = 4096;
 const STATE_QUEUE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Values in one transaction: bounds how long the first waits for the last.
 const STATE_BATCH_MAX: usize = 512;
-/// A larger value is not stored: above the largest robots.txt ([`ROBOTS_BYTES_MAX`]).
+/// A larger value is not stored: above the largest robots.txt (`ROBOTS_BYTES_MAX`).
 const STATE_VALUE_BYTES_MAX: usize = 1024 * 1024;
 /// A longer key is not stored: an authority can be as long as a URL, with a token in front.
 const STATE_KEY_BYTES_MAX: usize = 16 * 1024;
@@ -53,8 +53,8 @@ const STATE_KEY_BYTES_MAX: usize = 16 * 1024;
 const STATE_ROWS_MAX: u64 = 1_000_000;
 /// Used bytes of `crawler.db`.
 const STATE_BYTES_MAX: u64 = 1024 * 1024 * 1024;
-/// How often expired values are removed; sooner after many writes ([`STATE_SWEEP_ROWS`],
-/// [`STATE_QUEUE_BYTES_MAX`]).
+/// How often expired values are removed; sooner after many writes (`STATE_SWEEP_ROWS`,
+/// `STATE_QUEUE_BYTES_MAX`).
 const STATE_SWEEP_EVERY: Duration = Duration::from_mins(10);
 /// Values removed at a time, and stored before the next count: some tens of milliseconds.
 const STATE_SWEEP_ROWS: u32 = 10_000;

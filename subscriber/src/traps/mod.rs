@@ -159,30 +159,30 @@ impl fmt::Display for Trap {
 pub struct TrapLimits {
     /// Whether traps are refused at all.
     pub enabled: bool,
-    /// Bytes of a URL. Default: [`TRAP_URL_BYTES_MAX`].
+    /// Bytes of a URL. Default: `TRAP_URL_BYTES_MAX`.
     pub url_bytes_max: usize,
-    /// Segments of a path. Default: [`SEGMENTS_MAX`].
+    /// Segments of a path. Default: `SEGMENTS_MAX`.
     pub segments_max: usize,
-    /// How often a segment may occur in a path. Default: [`SEGMENT_REPEATS_MAX`].
+    /// How often a segment may occur in a path. Default: `SEGMENT_REPEATS_MAX`.
     pub segment_repeats_max: usize,
-    /// Parameters of a query. Default: [`PARAMS_MAX`].
+    /// Parameters of a query. Default: `PARAMS_MAX`.
     pub params_max: usize,
-    /// Combinations of parameters of one path. Default: [`QUERY_SHAPES_MAX`].
+    /// Combinations of parameters of one path. Default: `QUERY_SHAPES_MAX`.
     pub query_shapes_max: u16,
-    /// Pages with one combination of [`FACETED_PARAMS`] or more parameters. Default:
-    /// [`FACETED_PAGES_MAX`].
+    /// Pages with one combination of `FACETED_PARAMS` or more parameters. Default:
+    /// `FACETED_PAGES_MAX`.
     pub faceted_pages_max: u32,
-    /// Pages that differ in a session id only. Default: [`SESSION_COPIES_MAX`].
+    /// Pages that differ in a session id only. Default: `SESSION_COPIES_MAX`.
     pub session_copies_max: u8,
-    /// Pages of a calendar. Default: [`CALENDAR_PAGES_MAX`].
+    /// Pages of a calendar. Default: `CALENDAR_PAGES_MAX`.
     pub calendar_pages_max: u32,
-    /// Steps from page to page along a counter. Default: [`CHAIN_MAX`].
+    /// Steps from page to page along a counter. Default: `CHAIN_MAX`.
     pub chain_max: u32,
-    /// Pages that differ in numbers, ids and values only. Default: [`SHAPE_PAGES_MAX`].
+    /// Pages that differ in numbers, ids and values only. Default: `SHAPE_PAGES_MAX`.
     pub shape_pages_max: u32,
-    /// Pages of a site. Default: [`HOST_PAGES_MAX`].
+    /// Pages of a site. Default: `HOST_PAGES_MAX`.
     pub host_pages_max: u64,
-    /// URLs with the same content. Default: [`SAME_CONTENT_MAX`].
+    /// URLs with the same content. Default: `SAME_CONTENT_MAX`.
     pub same_content_max: u16,
 }
 

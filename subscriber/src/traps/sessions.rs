@@ -19,7 +19,7 @@
 //! a language repeats on other pages. Pages are compared for volatile parameters only, so an honest
 //! site needs no memory for that.
 //!
-//! Evidence must outweigh doubts by [`SESSION_EVIDENCE_PER_DOUBT`], so a link with an old session
+//! Evidence must outweigh doubts by `SESSION_EVIDENCE_PER_DOUBT`, so a link with an old session
 //! id that a visitor pasted into a text does not matter. Pure: [`Sessions::note_links`] and
 //! [`Sessions::note_page`] change it, in this order for each page.
 

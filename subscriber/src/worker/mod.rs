@@ -61,7 +61,7 @@ const SITEMAPS_KIND: &str = "sitemaps";
 /// First and longest pause between two attempts to connect to the broker; doubled each time, with
 /// jitter.
 const RECONNECT_BACKOFF_MIN: Duration = Duration::from_millis(100);
-/// See [`RECONNECT_BACKOFF_MIN`].
+/// See `RECONNECT_BACKOFF_MIN`.
 const RECONNECT_BACKOFF_MAX: Duration = Duration::from_secs(10);
 /// How often the broker's clock is compared with ours.
 const CLOCK_SAMPLE_EVERY: Duration = Duration::from_secs(10);

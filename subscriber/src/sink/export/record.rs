@@ -69,7 +69,7 @@ pub(super) const SELECT: &str = "
 const JSON: &str = "strings and numbers are always JSON";
 
 impl Record {
-    /// Reads a row of [`SELECT`]. Users may have changed the file: a malformed list is read as
+    /// Reads a row of `SELECT`. Users may have changed the file: a malformed list is read as
     /// empty.
     pub(super) fn from_row(row: &Row<'_>) -> rusqlite::Result<Self> {
         let links: String = row.get("link_urls")?;

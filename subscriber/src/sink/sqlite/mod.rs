@@ -5,7 +5,7 @@
 //!
 //! # Schema
 //!
-//! See `CREATE`. The version is `PRAGMA user_version`. To change it: raise [`VERSION`], add the
+//! See `CREATE`. The version is `PRAGMA user_version`. To change it: raise `VERSION`, add the
 //! migration from the version before to `create`, and a test with an old file. A file of a newer
 //! version is refused, never changed.
 //!
@@ -49,7 +49,7 @@ pub const VERSION: i64 = 4;
 /// The tables with digests.
 pub const SCHEMA: Schema = Schema { file: "pages.db", since: 4, newest: VERSION, tables: &[PAGES] };
 
-/// The columns in the order of [`UPSERT`].
+/// The columns in the order of `UPSERT`.
 const PAGES: Table = Table {
     name: "pages",
     key: "rowid",

@@ -24,7 +24,7 @@ const STORE_BATCH_INTERVAL: Duration = Duration::from_millis(5);
 /// .. unless no page came in this time.
 const STORE_BATCH_GATHER: Duration = Duration::from_millis(1);
 /// A batch with this many bytes is full, even with few pages. Usual pages have some KiB, nearly all
-/// of it links; a few pages with [`LINKS_ABSOLUTE_BYTES_MAX`] are as much work as many others.
+/// of it links; a few pages with `LINKS_ABSOLUTE_BYTES_MAX` are as much work as many others.
 const STORE_BATCH_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// The queue of a sink's thread, which ends when this is dropped.

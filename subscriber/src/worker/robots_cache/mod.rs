@@ -41,7 +41,7 @@ const ROBOTS_REDIRECT_FRESH: Duration = Duration::from_mins(10);
 /// 9309 section 2.3.1.4 also says 30 days).
 const ROBOTS_OUTAGE_LONG: Duration = Duration::from_hours(30 * 24);
 /// The next retry of an unreachable robots.txt comes after as much time as the outage has lasted,
-/// but at least this and at most [`ROBOTS_OUTAGE_PAUSE_MAX`]. The minimum is the group's first
+/// but at least this and at most `ROBOTS_OUTAGE_PAUSE_MAX`. The minimum is the group's first
 /// backoff, so that a name which never answers does not delay a job.
 pub(crate) const ROBOTS_OUTAGE_PAUSE_MIN: Duration = Duration::from_secs(2);
 /// A host that is back after a long outage is noticed within this time.
