@@ -18,7 +18,9 @@
 //! | `rate_limit` | token buckets |
 //! | `stats` | counters for `STATS`, and log lines that are limited to one a second |
 //! | [`data_dir`], [`verify`] | the data directory, locked by one process; checking it |
-//! | [`clock`], [`config`] | the one place that reads clocks; configuration and limits |
+//! | [`clock`] | the one place that reads clocks |
+//! | [`config`], `limits` | the configuration; limits of connections, topics and groups |
+//! | `remote` | the remote end of a connection: its address and certificate |
 //!
 //! `net` calls `topic` and `groups`; `groups` calls `group` and `topic`. Calls in the other
 //! direction go through a mailbox or a waker only.

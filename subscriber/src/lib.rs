@@ -36,7 +36,7 @@
 //! | [`database`], [`digest`] | check and read databases; digests of their rows |
 //! | [`state`] | stores what a crawler keeps over restarts |
 //! | `worker` | works on tasks, and holds the connection to the broker |
-//! | [`config`] | settings and limits |
+//! | [`config`] | the settings; limits stand in the module that they bound |
 
 pub mod acked_links;
 pub mod address;
