@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use tidings_protocol::client::{self, Client, ClientError, ClientOptions, Deliveries, Delivery};
 use tidings_protocol::{
-    Code, Command, GroupName, KeyRest, ManageCommand, MemberId, Outcome, RetryMode, TaskId,
-    TopicName, field, field_number,
+    Code, Command, GroupName, KeyRest, ManageCommand, MemberId, Outcome, RetryMode, TaskAction,
+    TaskId, TaskReply, TopicName, field, field_number,
 };
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -381,11 +381,8 @@ impl<H: TaskHandler> Worker<H> {
 
     /// Renews the lease. Returns until when it is valid, less a margin; `None`: it is lost.
     async fn renew_lease(&self, task: &WorkerTask) -> Option<Instant> {
-        let touch = Command::Touch {
-            task: task.id.clone(),
-            request_ended: false,
-            rest: KeyRest::default(),
-        };
+        let touch =
+            task_reply(task, TaskAction::Touch { request_ended: false }, KeyRest::default());
         loop {
             let sent_at = Instant::now();
             let AnswerResult::Applied(ok) = self.send_answer(&touch).await else { return None };
@@ -400,22 +397,17 @@ impl<H: TaskHandler> Worker<H> {
 
     /// Reports the end of a task to the broker.
     async fn report(&self, task: &WorkerTask, end: TaskEnd) {
-        let id = task.id.clone();
         let command = match end {
-            TaskEnd::Ack(outcome, hold) => Command::Ack { task: id, outcome, rest: hold },
-            TaskEnd::Nack(back, hold, reason) => {
-                Command::Nack { task: id, retry: back, rest: hold, reason }
+            TaskEnd::Ack(outcome, rest) => task_reply(task, TaskAction::Ack(outcome), rest),
+            TaskEnd::Nack(retry, rest, reason) => {
+                task_reply(task, TaskAction::Nack { retry, reason }, rest)
             }
             TaskEnd::Interrupted => {
                 // The key rests from the end of the request [T4].
-                let over = Command::Touch {
-                    task: id.clone(),
-                    request_ended: true,
-                    rest: KeyRest::default(),
-                };
-                self.send_answer(&over).await;
-                let back = RetryMode::Uncounted { after_ms: None };
-                Command::Nack { task: id, retry: back, rest: KeyRest::default(), reason: None }
+                let ended = TaskAction::Touch { request_ended: true };
+                self.send_answer(&task_reply(task, ended, KeyRest::default())).await;
+                let retry = RetryMode::Uncounted { after_ms: None };
+                task_reply(task, TaskAction::Nack { retry, reason: None }, KeyRest::default())
             }
         };
         self.send_answer(&command).await;
@@ -444,4 +436,8 @@ impl<H: TaskHandler> Worker<H> {
         let current = current.wait_for(usable).await.expect("the sender is in self");
         (current.0, current.1.clone().expect("wait_for returned one that is set"))
     }
+}
+
+fn task_reply(task: &WorkerTask, action: TaskAction, rest: KeyRest) -> Command<'static> {
+    Command::Reply(TaskReply { task: task.id.clone(), action, rest })
 }

@@ -100,7 +100,8 @@ pub use client::{
     Client, ClientError, ClientOptions, CommandAnswer, Deliveries, Delivery, connect,
 };
 pub use command::{
-    Command, Hello, KeyRest, ManageCommand, Outcome, Prio, RetryMode, StartAt, Token,
+    Command, Hello, KeyRest, ManageCommand, Outcome, Prio, RetryMode, StartAt, TaskAction,
+    TaskReply, Token,
 };
 pub use duration::{DURATION_MS_MAX, DurationError, format_ms, parse_ms};
 pub use error::{Code, ProtocolError, UnknownCode};

@@ -19,7 +19,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use tidings_protocol::{CanonicalUrl, Command, DEFAULT_TOPIC, ManageCommand, Payload, TopicName};
+use tidings_protocol::{
+    CanonicalUrl, Command, DEFAULT_TOPIC, ManageCommand, Payload, TaskReply, TopicName,
+};
 
 use super::transport::{PrivilegedAttribute, PrivilegedAttributes};
 use super::url_prefix::UrlPrefix;
@@ -177,10 +179,9 @@ impl<'a> Action<'a> {
                 Self::Subscribe(topic.as_str())
             }
             Command::Join { group, .. } => Self::Work(group.as_str()),
-            Command::Link { task, .. }
-            | Command::Ack { task, .. }
-            | Command::Nack { task, .. }
-            | Command::Touch { task, .. } => Self::Work(task.group.as_str()),
+            Command::Link { task, .. } | Command::Reply(TaskReply { task, .. }) => {
+                Self::Work(task.group.as_str())
+            }
             Command::Topic(manage) => Self::of_topic(manage),
             Command::Group(manage) => Self::of_group(manage),
             Command::Job(manage) => Self::of_job(manage),

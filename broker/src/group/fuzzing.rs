@@ -2,14 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tidings_protocol::{Command, GroupName, MemberId, Seq, Slot, TaskId, TopicName, text};
+use tidings_protocol::{
+    Command, GroupName, MemberId, Seq, Slot, TaskAction, TaskId, TopicName, text,
+};
 
 use super::config::GroupConfig;
 use super::dump::difference;
 use super::entry::EntryId;
 use super::record::{Decision, GroupRecord};
 use super::replay::Replay;
-use super::{Group, GroupQuery, Input, Output, Requester, StagedLink};
+use super::{Group, GroupQuery, Input, Output, Requester, StagedLink, WorkerReply};
 use crate::clock::{ClockStamp, Moment};
 use crate::groups::commands::{group_input, job_input};
 use crate::mailbox::ConnId;
@@ -220,15 +222,12 @@ impl FuzzWorld {
                 let staged = StagedLink { url: url.into(), redirect, prio };
                 return self.links.entry(task).or_default().push(staged);
             }
-            Command::Ack { task, outcome, rest: hold } => {
-                let links = self.links.remove(&task).unwrap_or_default();
-                Input::Ack { requester, task, outcome, rest: hold, links, over_limit: 0 }
-            }
-            Command::Nack { task, retry: back, rest: hold, reason } => {
-                Input::Nack { requester, task, next_step: back, rest: hold, reason }
-            }
-            Command::Touch { task, request_ended: over, rest: hold } => {
-                Input::Touch { requester, task, request_over: over, rest: hold }
+            Command::Reply(reply) => {
+                let links = match reply.action {
+                    TaskAction::Ack(_) => self.links.remove(&reply.task).unwrap_or_default(),
+                    _ => Vec::new(),
+                };
+                Input::Reply { requester, reply: WorkerReply { reply, links, over_limit: 0 } }
             }
             Command::Group(manage) => match group_input(requester, &manage) {
                 Ok(input) => input,

@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidings_protocol::{
-    After, JobName, KeyRest, MemberId, Outcome, ProtocolError, RetryMode, Seq, Slot, TaskId,
-    TopicName,
+    After, JobName, MemberId, ProtocolError, Seq, Slot, TaskId, TaskReply, TopicName,
 };
 
 use super::entry::JobNumber;
@@ -36,6 +35,31 @@ pub struct StagedLink {
     pub redirect: bool,
     /// Its priority.
     pub prio: i16,
+}
+
+/// A worker's reply about a task, with the links of its page.
+#[derive(Debug, Clone)]
+pub struct WorkerReply {
+    /// The reply.
+    pub reply: TaskReply,
+    /// The links that it found; none unless it acknowledges the task.
+    pub links: Vec<StagedLink>,
+    /// The number of links beyond the connection's limit, which are missing in `links`.
+    pub over_limit: u64,
+}
+
+impl WorkerReply {
+    /// The task that it is about.
+    pub fn task(&self) -> &TaskId {
+        &self.reply.task
+    }
+}
+
+impl From<TaskReply> for WorkerReply {
+    /// A reply without links.
+    fn from(reply: TaskReply) -> Self {
+        Self { reply, links: Vec::new(), over_limit: 0 }
+    }
 }
 
 /// Everything that can happen to a group.
@@ -91,44 +115,12 @@ pub enum Input {
         /// The connection.
         conn: ConnId,
     },
-    /// A worker finished a task (`ACK`).
-    Ack {
+    /// A worker replies about a task.
+    Reply {
         /// The worker.
         requester: Requester,
-        /// The task.
-        task: TaskId,
-        /// How it ended.
-        outcome: Outcome,
-        /// How long the worker wants the key to rest.
-        rest: KeyRest,
-        /// The links that it found.
-        links: Vec<StagedLink>,
-        /// The number of links beyond the connection's limit, which are missing in `links`.
-        over_limit: u64,
-    },
-    /// A worker returned a task (`NACK`).
-    Nack {
-        /// The worker.
-        requester: Requester,
-        /// The task.
-        task: TaskId,
-        /// How the task continues.
-        next_step: RetryMode,
-        /// How long the worker wants the key to rest.
-        rest: KeyRest,
-        /// The reason, one word.
-        reason: Option<String>,
-    },
-    /// A worker renews its lease (`TOUCH`).
-    Touch {
-        /// The worker.
-        requester: Requester,
-        /// The task.
-        task: TaskId,
-        /// Whether its request has ended and no other follows.
-        request_over: bool,
-        /// How long the worker wants the key to rest.
-        rest: KeyRest,
+        /// The reply.
+        reply: WorkerReply,
     },
     /// A client changes settings.
     Configure {
@@ -212,9 +204,7 @@ impl Input {
     /// Returns the task that the input is about, if it answers or renews one.
     pub(crate) fn task(&self) -> Option<&TaskId> {
         match self {
-            Self::Ack { task, .. } | Self::Nack { task, .. } | Self::Touch { task, .. } => {
-                Some(task)
-            }
+            Self::Reply { reply, .. } => Some(reply.task()),
             _ => None,
         }
     }
@@ -223,9 +213,7 @@ impl Input {
     pub(crate) fn requester(&self) -> Option<Requester> {
         match self {
             Self::Join { requester, .. }
-            | Self::Ack { requester, .. }
-            | Self::Nack { requester, .. }
-            | Self::Touch { requester, .. }
+            | Self::Reply { requester, .. }
             | Self::Configure { requester, .. }
             | Self::Operate { requester, .. }
             | Self::OpenJob { requester, .. }

@@ -73,7 +73,7 @@ use self::dormant::{DormantEntries, DormantRef};
 use self::entry::{ActiveEntry, EntryId, JobNumber};
 pub use self::interface::{
     GroupAnswer, GroupQuery, Input, JobAction, Operation, Output, Requester, StagedLink,
-    TaskMessage,
+    TaskMessage, WorkerReply,
 };
 use self::job::{JobState, Jobs};
 use self::key_queue::CLOCK_GRAIN_MS;
@@ -342,16 +342,8 @@ impl Group {
             }
             Input::Join { requester, credit } => self.join(requester, credit, now),
             Input::Disconnected { conn } => self.disconnected(conn, now),
-            Input::Ack { requester, task, outcome, rest: hold, links, over_limit } => {
-                let answer = self.ack(requester, &task, outcome, hold, &links, over_limit, now);
-                self.answer(requester, answer);
-            }
-            Input::Nack { requester, task, next_step: back, rest: hold, reason } => {
-                let answer = self.nack(requester, &task, back, hold, reason, now);
-                self.answer(requester, answer);
-            }
-            Input::Touch { requester, task, request_over: over, rest: hold } => {
-                let answer = self.touch(requester, &task, over, hold, now);
+            Input::Reply { requester, reply } => {
+                let answer = self.reply(requester, reply, now);
                 self.answer(requester, answer);
             }
             Input::Configure { requester, settings } => {

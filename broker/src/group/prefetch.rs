@@ -20,7 +20,7 @@ impl Group {
     pub(super) fn prefetch_tasks(&self, inputs: &[Input]) {
         for inputs in inputs.chunks(PREFETCH_BATCH) {
             let tasks = inputs.iter().filter_map(|input| match input {
-                Input::Ack { task, .. } => Some(task.entry),
+                Input::Reply { reply, .. } => Some(reply.task().entry),
                 _ => None,
             });
             let mut found = [None; PREFETCH_BATCH];

@@ -4,7 +4,8 @@
 use std::fmt::Write;
 
 use tidings_protocol::{
-    CanonicalUrl, Code, DEAD_LETTER_TOPIC, KeyRest, Outcome, ProtocolError, RetryMode, TaskId,
+    CanonicalUrl, Code, DEAD_LETTER_TOPIC, KeyRest, Outcome, ProtocolError, RetryMode, TaskAction,
+    TaskId, TaskReply,
 };
 
 use super::admit::dead_letter_text;
@@ -12,7 +13,7 @@ use super::config::bad_argument;
 use super::entry::{AgainRequest, Entry, EntryId};
 use super::mutants::{self, Mutant};
 use super::record::{Decision, EndReason, NextStep};
-use super::{Group, GroupAnswer, Requester, StagedLink};
+use super::{Group, GroupAnswer, Requester, StagedLink, WorkerReply};
 use crate::clock::Moment;
 
 /// Usual length of the answer to an `ACK`.
@@ -22,15 +23,33 @@ const OK_BYTES: usize = 80;
 const AGAIN_MAX: u32 = 8;
 
 impl Group {
-    #[expect(clippy::too_many_arguments, reason = "the parts of one command")]
-    pub(super) fn ack(
+    pub(super) fn reply(
+        &mut self,
+        requester: Requester,
+        reply: WorkerReply,
+        now: Moment,
+    ) -> Result<GroupAnswer, ProtocolError> {
+        let WorkerReply { reply: TaskReply { task, action, rest }, links, over_limit } = reply;
+        match action {
+            TaskAction::Ack(outcome) => {
+                self.ack(requester, &task, outcome, rest, (&links, over_limit), now)
+            }
+            TaskAction::Nack { retry, reason } => {
+                self.nack(requester, &task, retry, rest, reason, now)
+            }
+            TaskAction::Touch { request_ended } => {
+                self.touch(requester, &task, request_ended, rest, now)
+            }
+        }
+    }
+
+    fn ack(
         &mut self,
         requester: Requester,
         task: &TaskId,
         outcome: Outcome,
         hold: KeyRest,
-        links: &[StagedLink],
-        over_limit: u64,
+        (links, over_limit): (&[StagedLink], u64),
         now: Moment,
     ) -> Result<GroupAnswer, ProtocolError> {
         let entry = self.held_entry(requester, task)?;
@@ -57,7 +76,7 @@ impl Group {
         Ok(GroupAnswer { lines: Vec::new(), ok })
     }
 
-    pub(super) fn nack(
+    fn nack(
         &mut self,
         requester: Requester,
         task: &TaskId,

@@ -10,8 +10,8 @@ use crate::mailbox::{ConnId, ConnMessage, Mailbox};
 /// A message to a group's actor. The channel is unbounded, but each connection may have only a
 /// limited number of unanswered commands.
 pub(super) enum GroupMessage {
-    /// Commands of a worker about its tasks, in order, and the mailbox for the answers.
-    TaskCommands(Vec<Input>, Mailbox),
+    /// Replies of a worker about its tasks, in order, and the mailbox for the answers.
+    Replies(Vec<Input>, Mailbox),
     /// A command of an operator or script. It is rejected while the group is stalled.
     Manage(Input, Mailbox),
     /// A member's connection, and the mailbox for its tasks.
@@ -59,7 +59,7 @@ fn stale_task(task: &TaskId) -> ProtocolError {
 /// does not exist are answered `stale`.
 pub(super) fn reject_message(message: GroupMessage, error: &ProtocolError) {
     let (asked, mailbox) = match message {
-        GroupMessage::TaskCommands(inputs, mailbox) => {
+        GroupMessage::Replies(inputs, mailbox) => {
             for input in &inputs {
                 let stale = input.task().filter(|_| error.code == Code::NotFound).map(stale_task);
                 reject(input.requester().into_iter(), &mailbox, stale.as_ref().unwrap_or(error));

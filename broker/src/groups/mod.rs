@@ -26,8 +26,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::BytesMut;
 use tidings_protocol::{
-    CALLBACK_GROUP, Code, Command, DEFAULT_GROUP, GroupName, JobName, KeyRest, ManageCommand,
-    MemberId, Outcome, ProtocolError, RetryMode, Seq, Slot, TaskId,
+    CALLBACK_GROUP, Code, Command, DEFAULT_GROUP, GroupName, JobName, ManageCommand, MemberId,
+    ProtocolError, Seq, Slot,
 };
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -44,7 +44,7 @@ use self::watchers::WatchRequest;
 use crate::clean_stop::{self, LogEnds};
 use crate::clock::Clock;
 use crate::group::config::{CREDIT_MAX, DELAY_MS_MAX, GroupConfig, bad_argument};
-use crate::group::{Group, GroupAnswer, GroupQuery, Input, JobAction, Requester, StagedLink};
+use crate::group::{Group, GroupAnswer, GroupQuery, Input, JobAction, Requester, WorkerReply};
 use crate::log::{SegmentLog, TopicLog};
 use crate::mailbox::{ConnId, ConnMessage, Mailbox};
 use crate::topic::Topics;
@@ -63,67 +63,6 @@ pub struct Caller {
 impl Caller {
     fn requester(&self, slot: Slot) -> Requester {
         Requester { conn: self.conn, member: self.member, slot }
-    }
-}
-
-/// A worker's command about one of its tasks.
-#[derive(Debug, Clone)]
-pub enum TaskCommand {
-    /// `ACK`, with the `LINK` lines before it.
-    Ack {
-        /// The task.
-        task: TaskId,
-        /// The result.
-        outcome: Outcome,
-        /// The pause that the worker requests for the key.
-        rest: KeyRest,
-        /// New links found on the page.
-        links: Vec<StagedLink>,
-        /// Number of links beyond the connection's limit; they are counted, not stored.
-        over_limit: u64,
-    },
-    /// `NACK`.
-    Nack {
-        /// The task.
-        task: TaskId,
-        /// What happens to the entry next.
-        next_step: RetryMode,
-        /// The pause that the worker requests for the key.
-        rest: KeyRest,
-        /// The reason that the worker gives.
-        reason: Option<String>,
-    },
-    /// `TOUCH`.
-    Touch {
-        /// The task.
-        task: TaskId,
-        /// Whether the task's request to the host has ended.
-        request_over: bool,
-        /// The pause that the worker requests for the key.
-        rest: KeyRest,
-    },
-}
-
-impl TaskCommand {
-    /// The task that the command is about.
-    pub fn task(&self) -> &TaskId {
-        match self {
-            Self::Ack { task, .. } | Self::Nack { task, .. } | Self::Touch { task, .. } => task,
-        }
-    }
-
-    fn input(self, asked: Requester) -> Input {
-        match self {
-            Self::Ack { task, outcome, rest: hold, links, over_limit } => {
-                Input::Ack { requester: asked, task, outcome, rest: hold, links, over_limit }
-            }
-            Self::Nack { task, next_step: back, rest: hold, reason } => {
-                Input::Nack { requester: asked, task, next_step: back, rest: hold, reason }
-            }
-            Self::Touch { task, request_over: over, rest: hold } => {
-                Input::Touch { requester: asked, task, request_over: over, rest: hold }
-            }
-        }
     }
 }
 
@@ -221,13 +160,15 @@ impl Groups {
         groups
     }
 
-    /// Sends a worker's commands to a group, in order. The answers arrive in the mailbox, each for
+    /// Sends a worker's replies to a group, in order. The answers arrive in the mailbox, each for
     /// its slot.
-    pub fn submit(&self, caller: &Caller, group: &GroupName, requests: Vec<(Slot, TaskCommand)>) {
-        let inputs = requests.into_iter();
-        let inputs = inputs.map(|(slot, request)| request.input(caller.requester(slot))).collect();
+    pub fn submit(&self, caller: &Caller, group: &GroupName, replies: Vec<(Slot, WorkerReply)>) {
+        let inputs = replies.into_iter();
+        let inputs = inputs
+            .map(|(slot, reply)| Input::Reply { requester: caller.requester(slot), reply })
+            .collect();
         if let Err(unsent) =
-            self.try_send(group, GroupMessage::TaskCommands(inputs, caller.mailbox.clone()))
+            self.try_send(group, GroupMessage::Replies(inputs, caller.mailbox.clone()))
         {
             let (message, error) = *unsent;
             reject_message(message, &error);

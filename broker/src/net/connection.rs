@@ -27,7 +27,7 @@ use super::subscriptions::{SubscriptionKind, Subscriptions};
 use crate::access::Identity;
 use crate::audit::{AuditEvent, Initiator};
 use crate::clock::Moment;
-use crate::groups::TaskCommand;
+use crate::group::WorkerReply;
 use crate::mailbox::{ConnId, ConnMessage, GroupLines, Mailbox, MailboxBatch};
 use crate::quota::Quantity;
 use crate::remote::RemoteInfo;
@@ -103,8 +103,8 @@ pub(super) struct WorkerState {
     /// When groups were last notified that the member is active.
     pub(super) last_active_at: Moment,
     pub(super) staged_links: StagedLinks,
-    /// Commands on tasks of one group that were read together and not handed over yet.
-    pub(super) pending_commands: Vec<(Slot, TaskCommand)>,
+    /// Replies about tasks of one group that were read together and not handed over yet.
+    pub(super) pending_replies: Vec<(Slot, WorkerReply)>,
     /// The answer of the newest `JOIN`. No task is sent before it (`[D3]`).
     pub(super) join_slot: Option<Slot>,
     /// The pending `TOPIC`, `GROUP`, `JOB` (except `wait` and `watch`) or `EXPLAIN`. Its answer may

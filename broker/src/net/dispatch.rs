@@ -4,8 +4,8 @@ use std::task::Waker;
 
 use bytes::{Bytes, BytesMut};
 use tidings_protocol::{
-    Code, Command, GroupName, Hello, HelloAnswer, KeyRest, MemberId, Outcome, Prio, ProtocolError,
-    RetryMode, Slot, StartAt, TaskId, TopicName, encode_more, encode_ok, encode_pong,
+    Code, Command, GroupName, Hello, HelloAnswer, MemberId, Prio, ProtocolError, RetryMode, Slot,
+    StartAt, TaskAction, TaskReply, TopicName, encode_more, encode_ok, encode_pong,
 };
 
 use super::connection::{Connection, WorkerState};
@@ -16,8 +16,8 @@ use super::topic_commands::{self, PendingReply, describe_topic};
 use crate::access::{PrivilegedAttribute, Transport};
 use crate::audit::AuditEvent;
 use crate::clock::Moment;
-use crate::group::StagedLink;
-use crate::groups::{Caller, TaskCommand};
+use crate::group::{StagedLink, WorkerReply};
+use crate::groups::Caller;
 use crate::mailbox::ConnMessage;
 use crate::quota::Quantity;
 
@@ -32,15 +32,8 @@ impl Connection {
     ///
     /// `PUB` is handled elsewhere, because publishes are collected into batches.
     pub(super) fn handle_command(&mut self, command: Command<'_>, waker: &Waker) {
-        let is_on_task = matches!(
-            command,
-            Command::Link { .. }
-                | Command::Ack { .. }
-                | Command::Nack { .. }
-                | Command::Touch { .. }
-        );
-        if !is_on_task {
-            self.flush_task_commands();
+        if !matches!(command, Command::Link { .. } | Command::Reply(_)) {
+            self.flush_replies();
         }
         let allowed = self.identity.check_command(&command).inspect_err(|error| {
             self.audit(AuditEvent::Denied { topic: command_topic(&command), why: &error.text });
@@ -90,22 +83,7 @@ impl Connection {
                 let link = StagedLink { url: url.into(), redirect, prio };
                 self.worker_mut().staged_links.stage(&hub.limits, task, link);
             }
-            Command::Ack { task, outcome, rest } => self.submit_ack(task, outcome, rest),
-            Command::Nack { task, retry, rest, reason } => {
-                // A NACK with again= may be rejected; the task then stays, and so do its links. If
-                // it is accepted, the links are evicted later.
-                if !matches!(retry, RetryMode::OtherUrl { .. }) {
-                    self.worker_mut().staged_links.discard(&task);
-                }
-                self.queue_task_command(TaskCommand::Nack { task, next_step: retry, rest, reason });
-            }
-            Command::Touch { task, request_ended, rest } => {
-                self.queue_task_command(TaskCommand::Touch {
-                    task,
-                    request_over: request_ended,
-                    rest,
-                });
-            }
+            Command::Reply(reply) => self.queue_reply(reply),
             Command::Topic(manage) => topic_commands::handle_topic_command(
                 &self.hub.clone(),
                 &manage,
@@ -173,7 +151,7 @@ impl Connection {
                 watch_slot: None,
                 last_active_at: Moment::default(),
                 staged_links: StagedLinks::default(),
-                pending_commands: Vec::new(),
+                pending_replies: Vec::new(),
                 join_slot: None,
                 pending_slot: None,
             })
@@ -302,9 +280,28 @@ impl Connection {
         }
     }
 
-    fn submit_ack(&mut self, task: TaskId, outcome: Outcome, rest: KeyRest) {
-        let (links, over_limit) = self.worker_mut().staged_links.take(&task);
-        self.queue_task_command(TaskCommand::Ack { task, outcome, rest, links, over_limit });
+    /// Collects a reply with the links that belong to it, so that a group receives together what
+    /// was read together.
+    fn queue_reply(&mut self, reply: TaskReply) {
+        let replies = &self.worker_mut().pending_replies;
+        if replies.first().is_some_and(|(_, first)| first.task().group != reply.task.group) {
+            self.flush_replies();
+        }
+        let slot = self.answers.reserve();
+        let worker = self.worker_mut();
+        worker.is_known_to_groups = true;
+        let (links, over_limit) = match &reply.action {
+            TaskAction::Ack(_) => worker.staged_links.take(&reply.task),
+            // A NACK with again= may be rejected; the task then stays, and so do its links. If it
+            // is accepted, the links are evicted later.
+            TaskAction::Nack { retry: RetryMode::OtherUrl { .. }, .. }
+            | TaskAction::Touch { .. } => (Vec::new(), 0),
+            TaskAction::Nack { .. } => {
+                worker.staged_links.discard(&reply.task);
+                (Vec::new(), 0)
+            }
+        };
+        worker.pending_replies.push((slot, WorkerReply { reply, links, over_limit }));
     }
 
     /// Identifies this connection to groups.
@@ -328,25 +325,13 @@ impl Connection {
         slot
     }
 
-    /// Collects commands on tasks, so that a group receives together what was read together.
-    fn queue_task_command(&mut self, command: TaskCommand) {
-        let commands = &self.worker_mut().pending_commands;
-        if commands.first().is_some_and(|(_, first)| first.task().group != command.task().group) {
-            self.flush_task_commands();
-        }
-        let slot = self.answers.reserve();
-        let worker = self.worker_mut();
-        worker.is_known_to_groups = true;
-        worker.pending_commands.push((slot, command));
-    }
-
-    /// Passes the collected commands to their group. It applies them now; its answers come later.
-    pub(super) fn flush_task_commands(&mut self) {
+    /// Passes the collected replies to their group. It applies them now; its answers come later.
+    pub(super) fn flush_replies(&mut self) {
         let Some(worker) = &mut self.worker else { return };
-        let commands = std::mem::take(&mut worker.pending_commands);
-        let Some((_, first)) = commands.first() else { return };
+        let replies = std::mem::take(&mut worker.pending_replies);
+        let Some((_, first)) = replies.first() else { return };
         let group = first.task().group.clone();
-        self.hub.clone().groups.submit(&self.caller(), &group, commands);
+        self.hub.clone().groups.submit(&self.caller(), &group, replies);
     }
 
     /// Notifies groups that the member is active: after a lease has expired, a member receives no

@@ -156,7 +156,7 @@ impl Connection {
             }
         }
         self.flush_publishes(&mut pending);
-        self.flush_task_commands();
+        self.flush_replies();
         self.hub.stats.lines.add(lines);
         used
     }
@@ -324,7 +324,7 @@ impl Connection {
             return;
         };
         // Commands on tasks were read before these publishes.
-        self.flush_task_commands();
+        self.flush_replies();
         let count = pending.payloads.len();
         let (payloads, ids) =
             (std::mem::take(&mut pending.payloads), std::mem::take(&mut pending.ids));

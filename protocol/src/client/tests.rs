@@ -299,11 +299,11 @@ async fn links_and_their_ack_are_sent_as_one_piece() {
     let task: TaskId = "g:1.2.3".parse().unwrap();
     let link = |url| Command::Link { task: task.clone(), url, redirect: false, prio: None };
     let links = [link("http://a/"), link("http://b/\nQUIT"), link("http://c/")];
-    let ack = Command::Ack {
+    let ack = Command::Reply(crate::TaskReply {
         task: task.clone(),
-        outcome: crate::Outcome::Done,
+        action: crate::TaskAction::Ack(crate::Outcome::Done),
         rest: crate::KeyRest::default(),
-    };
+    });
     let answer = client.start_request(&links, &ack).await.unwrap();
     let other = client.start_request(&[], &Command::Ping).await.unwrap();
     for line in ["LINK g:1.2.3 http://a/", "LINK g:1.2.3 http://c/", "ACK g:1.2.3", "PING"] {

@@ -1,6 +1,7 @@
 //! The commands of a client, with the grammar of each variant.
 
 pub(crate) mod parse;
+mod task_reply;
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,11 +9,11 @@ use std::str::FromStr;
 use bytes::BufMut;
 use jiff::Timestamp;
 
+pub use self::task_reply::{KeyRest, RetryMode, TaskAction, TaskReply};
 use crate::text::quote;
-use crate::wire::{LineWriter, is_word_char, number};
+use crate::wire::{LineWriter, number};
 use crate::{
-    Code, CursorName, GroupName, MemberId, ProtocolError, Seq, TaskId, TopicName, Verb, duration,
-    names,
+    Code, CursorName, GroupName, MemberId, ProtocolError, Seq, TaskId, TopicName, Verb, names,
 };
 
 /// One line of a client. `parse` and `encode` are inverse to each other.
@@ -73,37 +74,8 @@ pub enum Command<'a> {
         /// The priority; the job's default without it.
         prio: Option<Prio>,
     },
-    /// `ACK <task> [outcome=..] [not-before=..] [pace=..]`: the task is done.
-    Ack {
-        /// The task.
-        task: TaskId,
-        /// How it ended; `done` without the option.
-        outcome: Outcome,
-        /// What the host requested.
-        rest: KeyRest,
-    },
-    /// `NACK <task> [after=..] [count=no] [again=<url>] [not-before=..] [pace=..] [reason=..]`:
-    /// returns the task to the group.
-    Nack {
-        /// The task.
-        task: TaskId,
-        /// When and how it is retried.
-        retry: RetryMode,
-        /// What the host requested.
-        rest: KeyRest,
-        /// For people. One word on the wire: white space becomes `_` when it is encoded.
-        reason: Option<String>,
-    },
-    /// `TOUCH <task> [over=yes] [not-before=..] [pace=..]`: the worker is still busy; renews the
-    /// lease.
-    Touch {
-        /// The task.
-        task: TaskId,
-        /// `over=yes`: the task makes no further request, so its key is free for the next task.
-        request_ended: bool,
-        /// What the host requested.
-        rest: KeyRest,
-    },
+    /// `ACK`, `NACK`, `TOUCH`: what a worker replies about a task that it holds.
+    Reply(TaskReply),
     /// `GROUP <action> [<name>] [key=value ..]`: creates, configures and shows groups.
     Group(ManageCommand<'a>),
     /// `JOB <action> [<name>] [key=value ..]`: opens, closes, watches and cancels jobs.
@@ -145,9 +117,7 @@ impl<'a> Command<'a> {
             Command::Unsub { .. } => Verb::Unsub,
             Command::Join { .. } => Verb::Join,
             Command::Link { .. } => Verb::Link,
-            Command::Ack { .. } => Verb::Ack,
-            Command::Nack { .. } => Verb::Nack,
-            Command::Touch { .. } => Verb::Touch,
+            Command::Reply(reply) => reply.verb(),
             Command::Group(_) => Verb::Group,
             Command::Job(_) => Verb::Job,
             Command::Topic(_) => Verb::Topic,
@@ -188,18 +158,7 @@ impl<'a> Command<'a> {
                 .word(url)
                 .option_if("kind", redirect.then_some("redirect"))
                 .option_if("prio", *prio),
-            Command::Ack { task, outcome, rest: hold } => {
-                let outcome = (*outcome != Outcome::Done).then_some(outcome);
-                put_rest(line.task(task).option_if("outcome", outcome), *hold)
-            }
-            Command::Nack { task, retry: back, rest: hold, reason } => {
-                let line = put_retry(line.task(task), back);
-                put_rest(line, *hold)
-                    .option_if("reason", reason.as_deref().map(to_word).filter(|r| !r.is_empty()))
-            }
-            Command::Touch { task, request_ended: over, rest: hold } => {
-                put_rest(line.task(task).option_if("over", over.then_some("yes")), *hold)
-            }
+            Command::Reply(reply) => reply.encode(line),
             Command::Group(manage) | Command::Job(manage) | Command::Topic(manage) => {
                 let line = line.word(manage.action);
                 let line = manage.name.iter().fold(line, |line, name| line.word(name));
@@ -210,36 +169,6 @@ impl<'a> Command<'a> {
         };
         line.lf();
     }
-}
-
-fn put_rest<B: BufMut>(line: LineWriter<'_, B>, hold: KeyRest) -> LineWriter<'_, B> {
-    line.option_if("not-before", hold.not_before_ms.map(duration::format_ms))
-        .option_if("pace", hold.pace_ms.map(duration::format_ms))
-}
-
-fn put_retry<'b, B: BufMut>(line: LineWriter<'b, B>, back: &RetryMode) -> LineWriter<'b, B> {
-    match back {
-        RetryMode::Counted { after_ms } => {
-            line.option_if("after", after_ms.map(duration::format_ms))
-        }
-        RetryMode::Uncounted { after_ms } => {
-            line.option_if("after", after_ms.map(duration::format_ms)).option("count", "no")
-        }
-        RetryMode::OtherUrl { url } => line.option("again", url),
-    }
-}
-
-/// The longest `reason=`, in bytes; a longer one is cut when it is encoded.
-pub const REASON_BYTES_MAX: usize = 512;
-
-/// A text as one word: white space and control characters become `_`.
-fn to_word(text: &str) -> String {
-    let end = text.floor_char_boundary(REASON_BYTES_MAX);
-    text.chars()
-        .zip(text.char_indices())
-        .take_while(|(_, (at, _))| *at < end)
-        .map(|(c, _)| if is_word_char(c) { c } else { '_' })
-        .collect()
 }
 
 /// The identity of a client. Without any field: a client without a name.
@@ -411,39 +340,6 @@ impl FromStr for Outcome {
             ProtocolError::new(Code::BadArgument, text)
         })
     }
-}
-
-/// The rest of a key that its host requested. A worker can lengthen the rest, and never shorten it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct KeyRest {
-    /// `not-before=`: no request to the key for this time (Retry-After), once; in milliseconds from
-    /// when the broker reads the line.
-    pub not_before_ms: Option<u64>,
-    /// `pace=`: the key's delay is at least this, until it is replaced or a day old (Crawl-delay);
-    /// in milliseconds.
-    pub pace_ms: Option<u64>,
-}
-
-/// When and how a returned task is retried.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RetryMode {
-    /// The task failed and counts as an attempt. It is due after `after_ms`, or after the group's
-    /// backoff.
-    Counted {
-        /// `after=`, in milliseconds.
-        after_ms: Option<u64>,
-    },
-    /// `count=no`: no request was made, so it is not an attempt.
-    Uncounted {
-        /// `after=`, in milliseconds.
-        after_ms: Option<u64>,
-    },
-    /// `again=`: one request was made, and the task's next request is for another URL (robots.txt
-    /// first, then the page), whose key it waits for.
-    OtherUrl {
-        /// An absolute URL, as one word.
-        url: String,
-    },
 }
 
 /// A priority: -1000 to 1000, higher first, 0 by default.

@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tidings_protocol::{Client, ClientError, Code, Command, ProtocolError, RetryMode, TopicName};
+use tidings_protocol::{
+    Client, ClientError, Code, Command, ProtocolError, RetryMode, TaskAction, TaskReply, TopicName,
+};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -170,7 +172,9 @@ impl BrokerLink {
                     log_refusal(&refusal, command);
                     return match (refusal.code, command) {
                         (Code::Stale, _) => ReplyResult::Stale,
-                        (Code::Limit, Command::Ack { .. }) => ReplyResult::GroupFull,
+                        (Code::Limit, Command::Reply(reply)) if is_ack(reply) => {
+                            ReplyResult::GroupFull
+                        }
                         _ => ReplyResult::Refused,
                     };
                 }
@@ -192,19 +196,27 @@ impl BrokerLink {
 /// its requests, which waiting does not change. For `ACK` it means that the group has no room,
 /// which changes when other entries end, and perhaps not before the lease expires.
 fn is_retryable(refusal: &ProtocolError, command: &Command<'_>) -> bool {
+    let Command::Reply(TaskReply { action, .. }) = command else {
+        return refusal.code.is_transient();
+    };
     let is_own = matches!(
-        command,
-        Command::Ack { .. } | Command::Nack { retry: RetryMode::OtherUrl { .. }, .. }
+        action,
+        TaskAction::Ack(_) | TaskAction::Nack { retry: RetryMode::OtherUrl { .. }, .. }
     );
     refusal.code.is_transient() && !(is_own && refusal.code == Code::Limit)
+}
+
+fn is_ack(reply: &TaskReply) -> bool {
+    matches!(reply.action, TaskAction::Ack(_))
 }
 
 /// Logs a refused reply. A stale reply is normal after a stall or a lost connection, and so is a
 /// full group; any other refusal is a bug in the crawler.
 fn log_refusal(refusal: &ProtocolError, command: &Command<'_>) {
     match (refusal.code, command) {
-        (Code::Stale, _) | (Code::Limit, Command::Ack { .. }) => {
-            tracing::debug!("{:?}: {}", command.verb(), refusal.text);
+        (Code::Stale, _) => tracing::debug!("{:?}: {}", command.verb(), refusal.text),
+        (Code::Limit, Command::Reply(reply)) if is_ack(reply) => {
+            tracing::debug!("ACK: {}", refusal.text);
         }
         _ => tracing::error!("the broker refused {:?}: {refusal}", command.verb()),
     }

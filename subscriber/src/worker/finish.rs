@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidings_protocol::{CanonicalUrl, Command, KeyRest, Outcome, RetryMode};
+use tidings_protocol::{CanonicalUrl, Command, KeyRest, Outcome, RetryMode, TaskAction};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Crawler;
@@ -110,7 +110,7 @@ async fn return_task(
 }
 
 async fn reply_outcome(crawler: &Crawler, task: &Task, record: &PageRecord) {
-    let ack = |outcome| Command::Ack { task: task.id.clone(), outcome, rest: KeyRest::default() };
+    let ack = |outcome| task.reply(TaskAction::Ack(outcome), KeyRest::default());
     let link = |url, redirect| Command::Link { task: task.id.clone(), url, redirect, prio: None };
     let mut sent = None;
     let (children, command) = match record.report.outcome {

@@ -6,7 +6,9 @@ use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidings_protocol::{CanonicalUrl, Command, KeyRest, RetryMode, TaskId, field_number};
+use tidings_protocol::{
+    CanonicalUrl, Command, KeyRest, RetryMode, TaskAction, TaskId, TaskReply, field_number,
+};
 use tokio::time::Instant;
 
 use super::broker_link::ReplyResult;
@@ -404,8 +406,12 @@ pub(super) fn milliseconds(duration: Duration) -> u64 {
 }
 
 impl Task {
-    pub(super) fn touch(&self, over: bool, hold: KeyRest) -> Command<'static> {
-        Command::Touch { task: self.id.clone(), request_ended: over, rest: hold }
+    pub(super) fn reply(&self, action: TaskAction, rest: KeyRest) -> Command<'static> {
+        Command::Reply(TaskReply { task: self.id.clone(), action, rest })
+    }
+
+    pub(super) fn touch(&self, request_ended: bool, rest: KeyRest) -> Command<'static> {
+        self.reply(TaskAction::Touch { request_ended }, rest)
     }
 
     fn nack_again(&self, url: &str, hold: KeyRest, reason: Option<String>) -> Command<'static> {
@@ -414,10 +420,10 @@ impl Task {
 
     pub(super) fn nack(
         &self,
-        back: RetryMode,
-        hold: KeyRest,
+        retry: RetryMode,
+        rest: KeyRest,
         reason: Option<String>,
     ) -> Command<'static> {
-        Command::Nack { task: self.id.clone(), retry: back, rest: hold, reason }
+        self.reply(TaskAction::Nack { retry, reason }, rest)
     }
 }

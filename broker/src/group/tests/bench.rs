@@ -3,14 +3,17 @@
 use std::collections::BTreeMap;
 
 use tidings_protocol::{
-    Answers, Code, KeyRest, MemberId, Outcome, RetryMode, Seq, Slot, TaskId, TopicName,
+    Answers, Code, KeyRest, MemberId, Outcome, RetryMode, Seq, Slot, TaskAction, TaskId, TaskReply,
+    TopicName,
 };
 
 use crate::clock::Moment;
 use crate::group::config::GroupConfig;
 use crate::group::job::JobSettings;
 use crate::group::record::GroupRecord;
-use crate::group::{Group, GroupAnswer, Input, Output, Requester, StagedLink, TaskMessage};
+use crate::group::{
+    Group, GroupAnswer, Input, Output, Requester, StagedLink, TaskMessage, WorkerReply,
+};
 use crate::mailbox::ConnId;
 
 /// The group, its time, and its outputs by kind.
@@ -124,33 +127,23 @@ impl Bench {
             redirect: *redirect,
             prio: 0,
         });
-        self.feed(Input::Ack {
-            requester: worker.requester(),
-            task: task.clone(),
-            outcome,
-            rest: KeyRest::default(),
+        let reply = WorkerReply {
+            reply: reply_of(task, TaskAction::Ack(outcome), KeyRest::default()),
             links: links.collect(),
             over_limit: 0,
-        });
+        };
+        self.feed(Input::Reply { requester: worker.requester(), reply });
     }
 
-    pub(super) fn nack(&mut self, worker: Worker, task: &TaskId, back: RetryMode) {
-        self.feed(Input::Nack {
-            requester: worker.requester(),
-            task: task.clone(),
-            next_step: back,
-            rest: KeyRest::default(),
-            reason: Some("test".into()),
-        });
+    pub(super) fn nack(&mut self, worker: Worker, task: &TaskId, retry: RetryMode) {
+        let action = TaskAction::Nack { retry, reason: Some("test".into()) };
+        let reply = reply_of(task, action, KeyRest::default()).into();
+        self.feed(Input::Reply { requester: worker.requester(), reply });
     }
 
     pub(super) fn touch(&mut self, worker: Worker, task: &TaskId, over: bool, hold: KeyRest) {
-        self.feed(Input::Touch {
-            requester: worker.requester(),
-            task: task.clone(),
-            request_over: over,
-            rest: hold,
-        });
+        let reply = reply_of(task, TaskAction::Touch { request_ended: over }, hold).into();
+        self.feed(Input::Reply { requester: worker.requester(), reply });
     }
 
     /// The only task since the last call.
@@ -187,3 +180,7 @@ pub(super) fn slot() -> Slot {
 }
 
 pub(super) const NO_HOLD: KeyRest = KeyRest { not_before_ms: None, pace_ms: None };
+
+fn reply_of(task: &TaskId, action: TaskAction, rest: KeyRest) -> TaskReply {
+    TaskReply { task: task.clone(), action, rest }
+}

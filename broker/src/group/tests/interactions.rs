@@ -1,6 +1,8 @@
 //! Interactions of several rules; each test covers a former or possible bug.
 
-use tidings_protocol::{Code, KeyRest, Outcome, PAYLOAD_BYTES_MAX, RetryMode, Seq};
+use tidings_protocol::{
+    Code, KeyRest, Outcome, PAYLOAD_BYTES_MAX, RetryMode, Seq, TaskAction, TaskReply,
+};
 
 use super::bench::{A, B, Bench, NO_HOLD, topic};
 use crate::clock::{ClockStamp, Moment};
@@ -61,13 +63,9 @@ fn entries_are_not_pinned_to_a_member_without_credit() {
     // A reconnects, answers before it has joined, and disconnects again.
     let requester = Requester { conn: ConnId(9), ..A.requester() };
     let back = RetryMode::OtherUrl { url: "http://x.org/".into() };
-    bench.feed(Input::Nack {
-        requester,
-        task: task.id,
-        next_step: back,
-        rest: NO_HOLD,
-        reason: None,
-    });
+    let action = TaskAction::Nack { retry: back, reason: None };
+    let reply = TaskReply { task: task.id, action, rest: NO_HOLD }.into();
+    bench.feed(Input::Reply { requester, reply });
     bench.join(B, 1);
     assert_eq!(bench.task().payload, "http://x.org/");
 }

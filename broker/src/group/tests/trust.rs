@@ -10,12 +10,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tidings_protocol::{Code, KeyRest, Outcome, Payload, RetryMode, TaskId};
+use tidings_protocol::{Code, KeyRest, Outcome, Payload, RetryMode, TaskAction, TaskId, TaskReply};
 
 use super::bench::{A, B, Bench, Worker};
 use crate::clock::Moment;
 use crate::group::mutants::{self, Mutant};
-use crate::group::{Input, StagedLink};
+use crate::group::{Input, StagedLink, WorkerReply};
 use crate::simulation_seeds;
 
 const RUNS: u64 = 300;
@@ -266,19 +266,16 @@ fn send_command(
     command: &WorkerCommand,
     hold: KeyRest,
 ) {
-    let (requester, task) = (worker.requester(), task.clone());
-    let outcome = Outcome::Done;
-    bench.feed(match command {
-        WorkerCommand::Ack(links) => {
-            Input::Ack { requester, task, outcome, rest: hold, links: links.clone(), over_limit: 0 }
-        }
+    let (action, links) = match command {
+        WorkerCommand::Ack(links) => (TaskAction::Ack(Outcome::Done), links.clone()),
         WorkerCommand::Nack(back) => {
-            Input::Nack { requester, task, next_step: back.clone(), rest: hold, reason: None }
+            (TaskAction::Nack { retry: back.clone(), reason: None }, Vec::new())
         }
-        WorkerCommand::Touch { over } => {
-            Input::Touch { requester, task, request_over: *over, rest: hold }
-        }
-    });
+        WorkerCommand::Touch { over } => (TaskAction::Touch { request_ended: *over }, Vec::new()),
+    };
+    let reply = TaskReply { task: task.clone(), action, rest: hold };
+    let reply = WorkerReply { reply, links, over_limit: 0 };
+    bench.feed(Input::Reply { requester: worker.requester(), reply });
 }
 
 #[test]

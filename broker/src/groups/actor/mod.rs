@@ -383,7 +383,7 @@ impl GroupActor {
             return self.reject_message(message, &unknown_group(self.group.name()));
         }
         match message {
-            GroupMessage::TaskCommands(inputs, mailbox) => self.handle_all(inputs, Some(&mailbox)),
+            GroupMessage::Replies(inputs, mailbox) => self.handle_all(inputs, Some(&mailbox)),
             GroupMessage::Manage(input, mailbox) => self.handle(input, Some(&mailbox)),
             GroupMessage::Join(input, conn, mailbox) => {
                 self.members.insert(conn, mailbox.clone());

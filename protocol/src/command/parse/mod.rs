@@ -2,12 +2,13 @@
 
 use std::str::FromStr;
 
-use super::{REASON_BYTES_MAX, check_name};
+use super::check_name;
+use super::task_reply::REASON_BYTES_MAX;
 use crate::text::quote;
 use crate::wire::{first_word, is_word_char, number, words};
 use crate::{
     Code, Command, Hello, KeyRest, ManageCommand, Outcome, PAYLOAD_BYTES_MAX, ProtocolError,
-    RetryMode, Token, TopicName, Verb, duration,
+    RetryMode, TaskAction, TaskId, TaskReply, Token, TopicName, Verb, duration,
 };
 
 type Parsed<'a> = Result<Command<'a>, ProtocolError>;
@@ -160,7 +161,7 @@ fn ack(rest: &str) -> Parsed<'_> {
             }
         }
     }
-    Ok(Command::Ack { task, outcome: outcome.unwrap_or_default(), rest: hold })
+    Ok(reply(task, TaskAction::Ack(outcome.unwrap_or_default()), hold))
 }
 
 fn nack(rest: &str) -> Parsed<'_> {
@@ -187,7 +188,7 @@ fn nack(rest: &str) -> Parsed<'_> {
         (None, Some(false), after_ms) => RetryMode::Uncounted { after_ms },
         (None, _, after_ms) => RetryMode::Counted { after_ms },
     };
-    Ok(Command::Nack { task, retry: back, rest: hold, reason })
+    Ok(reply(task, TaskAction::Nack { retry: back, reason }, hold))
 }
 
 fn touch(rest: &str) -> Parsed<'_> {
@@ -203,7 +204,11 @@ fn touch(rest: &str) -> Parsed<'_> {
             }
         }
     }
-    Ok(Command::Touch { task, request_ended: over.unwrap_or(false), rest: hold })
+    Ok(reply(task, TaskAction::Touch { request_ended: over.unwrap_or(false) }, hold))
+}
+
+fn reply<'a>(task: TaskId, action: TaskAction, rest: KeyRest) -> Command<'a> {
+    Command::Reply(TaskReply { task, action, rest })
 }
 
 fn manage<'a>(what: &str, rest: &'a str) -> Result<ManageCommand<'a>, ProtocolError> {

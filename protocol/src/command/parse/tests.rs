@@ -154,7 +154,9 @@ fn links() {
 #[test]
 fn acks() {
     let hold = KeyRest { not_before_ms: Some(30_000), pace_ms: Some(250) };
-    let ack = |outcome, hold| Command::Ack { task: task(), outcome, rest: hold };
+    let ack = |outcome, rest| {
+        Command::Reply(TaskReply { task: task(), action: TaskAction::Ack(outcome), rest })
+    };
     both_ways("ACK crawlers:7.42.1", &ack(Outcome::Done, KeyRest::default()));
     let line = "ACK crawlers:7.42.1 outcome=failed not-before=30s pace=250ms";
     both_ways(line, &ack(Outcome::Failed, hold));
@@ -171,11 +173,9 @@ fn acks() {
 // PROTOCOL: C4
 #[test]
 fn nacks() {
-    let nack = |back, reason: Option<&str>| Command::Nack {
-        task: task(),
-        retry: back,
-        rest: KeyRest::default(),
-        reason: reason.map(str::to_owned),
+    let nack = |retry, reason: Option<&str>| {
+        let action = TaskAction::Nack { retry, reason: reason.map(str::to_owned) };
+        Command::Reply(TaskReply { task: task(), action, rest: KeyRest::default() })
     };
     let id = "crawlers:7.42.1";
     both_ways(&format!("NACK {id}"), &nack(RetryMode::Counted { after_ms: None }, None));
@@ -199,7 +199,10 @@ fn nacks() {
 #[test]
 fn touches() {
     let hold = KeyRest { not_before_ms: None, pace_ms: Some(2000) };
-    let touch = |over, hold| Command::Touch { task: task(), request_ended: over, rest: hold };
+    let touch = |request_ended, rest| {
+        let action = TaskAction::Touch { request_ended };
+        Command::Reply(TaskReply { task: task(), action, rest })
+    };
     both_ways("TOUCH crawlers:7.42.1", &touch(false, KeyRest::default()));
     both_ways("TOUCH crawlers:7.42.1 over=yes pace=2s", &touch(true, hold));
     refused("TOUCH crawlers:7.42.1 over", Code::BadArgument, "key=value");
@@ -336,12 +339,8 @@ fn command_of(parts: &Parts) -> Command<'_> {
         settings: settings.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect(),
     };
     let after_ms = hold.not_before_ms;
-    let nack = |back| Command::Nack {
-        task: task.clone(),
-        retry: back,
-        rest: hold,
-        reason: words.0.clone(),
-    };
+    let reply = |action| Command::Reply(TaskReply { task: task.clone(), action, rest: hold });
+    let nack = |retry| reply(TaskAction::Nack { retry, reason: words.0.clone() });
     match kind {
         0 => Command::Hello(Hello {
             name: words.0.clone(),
@@ -364,12 +363,12 @@ fn command_of(parts: &Parts) -> Command<'_> {
         }
         7 => {
             let outcome = Outcome::ALL[usize::from(numbers.2.unsigned_abs()) % 6];
-            Command::Ack { task, outcome, rest: hold }
+            reply(TaskAction::Ack(outcome))
         }
         8 => nack(RetryMode::Counted { after_ms }),
         9 => nack(RetryMode::Uncounted { after_ms }),
         10 => nack(RetryMode::OtherUrl { url: words.1.clone() }),
-        11 => Command::Touch { task, request_ended: flag, rest: hold },
+        11 => reply(TaskAction::Touch { request_ended: flag }),
         12 => Command::Group(manage()),
         13 => Command::Job(manage()),
         _ => Command::Explain { what: &words.1, group: flag.then(|| a.parse().unwrap()) },

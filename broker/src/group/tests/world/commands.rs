@@ -1,10 +1,10 @@
 //! Commands sent to the broker, with their senders.
 
-use tidings_protocol::{KeyRest, Outcome, RetryMode, TaskId};
+use tidings_protocol::{KeyRest, Outcome, RetryMode, TaskAction, TaskId, TaskReply};
 
 use super::task::ReceivedTask;
 use crate::group::tests::site::{links_of, redirect_of};
-use crate::group::{Input, Requester, StagedLink};
+use crate::group::{Input, Requester, StagedLink, WorkerReply};
 use crate::mailbox::ConnId;
 
 /// A worker's command about a task.
@@ -73,18 +73,19 @@ pub(super) fn input_of(
     command: &WorkerCommand,
 ) -> Input {
     let task = received.id.clone();
-    match command.clone() {
+    let (action, rest, links) = match command.clone() {
         WorkerCommand::Ack { outcome, hold, links } => {
-            let links = staged(&received.url, outcome, links);
-            Input::Ack { requester, task, outcome, rest: hold, links, over_limit: 0 }
+            (TaskAction::Ack(outcome), hold, staged(&received.url, outcome, links))
         }
         WorkerCommand::Nack { back, hold } => {
-            Input::Nack { requester, task, next_step: back, rest: hold, reason: None }
+            (TaskAction::Nack { retry: back, reason: None }, hold, Vec::new())
         }
         WorkerCommand::Touch { over, hold } => {
-            Input::Touch { requester, task, request_over: over, rest: hold }
+            (TaskAction::Touch { request_ended: over }, hold, Vec::new())
         }
-    }
+    };
+    let reply = TaskReply { task, action, rest };
+    Input::Reply { requester, reply: WorkerReply { reply, links, over_limit: 0 } }
 }
 
 /// The links of a page if requested, its redirect target, and an invalid link.

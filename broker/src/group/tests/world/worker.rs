@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use tidings_protocol::{
-    AckAnswer, Code, KeyRest, MemberId, Outcome, ProtocolError, RetryMode, TaskId, field_number,
+    AckAnswer, Code, KeyRest, MemberId, Outcome, ProtocolError, RetryMode, TaskAction, TaskId,
+    TaskReply, field_number,
 };
 
 use super::broker::BrokerState;
@@ -576,19 +577,17 @@ impl World {
         worker.last_sent = self.now;
         self.totals.faults += 1;
         let requester = Requester { conn, member: worker.member, slot: slot() };
-        let hold = KeyRest::default();
         let id = task.clone();
-        let input = match self.rng.u32(0..3) {
-            0 => Input::Touch { requester, task, request_over: true, rest: hold },
+        let action = match self.rng.u32(0..3) {
+            0 => TaskAction::Touch { request_ended: true },
             1 => {
-                let back = RetryMode::Counted { after_ms: Some(0) };
-                Input::Nack { requester, task, next_step: back, rest: hold, reason: None }
+                let retry = RetryMode::Counted { after_ms: Some(0) };
+                TaskAction::Nack { retry, reason: None }
             }
-            _ => {
-                let (links, outcome) = (Vec::new(), Outcome::Done);
-                Input::Ack { requester, task, outcome, rest: hold, links, over_limit: 0 }
-            }
+            _ => TaskAction::Ack(Outcome::Done),
         };
+        let reply = TaskReply { task, action, rest: KeyRest::default() }.into();
+        let input = Input::Reply { requester, reply };
         self.feed(input, CommandOrigin::Lie(id))
     }
 

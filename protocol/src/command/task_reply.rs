@@ -1,0 +1,128 @@
+//! What a worker replies about a task that it holds: `ACK`, `NACK` and `TOUCH`.
+
+use bytes::BufMut;
+
+use super::Outcome;
+use crate::wire::{LineWriter, is_word_char};
+use crate::{TaskId, Verb, duration};
+
+/// The longest `reason=`, in bytes; a longer one is cut when it is encoded.
+pub(super) const REASON_BYTES_MAX: usize = 512;
+
+/// A reply about a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskReply {
+    /// The task.
+    pub task: TaskId,
+    /// What becomes of it.
+    pub action: TaskAction,
+    /// `[not-before=..] [pace=..]`: what the host requested.
+    pub rest: KeyRest,
+}
+
+/// What becomes of a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TaskAction {
+    /// `ACK <task> [outcome=..]`: the task is done, and ended so; `done` without the option.
+    Ack(Outcome),
+    /// `NACK <task> [after=..] [count=no] [again=<url>] [reason=..]`: it returns to the group.
+    Nack {
+        /// When and how it is retried.
+        retry: RetryMode,
+        /// For people. One word on the wire: white space becomes `_` when it is encoded.
+        reason: Option<String>,
+    },
+    /// `TOUCH <task> [over=yes]`: the worker is still busy; renews the lease.
+    Touch {
+        /// `over=yes`: the task makes no further request, so its key is free for the next task.
+        request_ended: bool,
+    },
+}
+
+impl TaskReply {
+    pub(super) fn verb(&self) -> Verb {
+        match self.action {
+            TaskAction::Ack(_) => Verb::Ack,
+            TaskAction::Nack { .. } => Verb::Nack,
+            TaskAction::Touch { .. } => Verb::Touch,
+        }
+    }
+
+    /// Appends everything behind the verb.
+    pub(super) fn encode<'b, B: BufMut>(&self, line: LineWriter<'b, B>) -> LineWriter<'b, B> {
+        let line = line.task(&self.task);
+        match &self.action {
+            TaskAction::Ack(outcome) => {
+                let outcome = (*outcome != Outcome::Done).then_some(outcome);
+                put_rest(line.option_if("outcome", outcome), self.rest)
+            }
+            TaskAction::Nack { retry, reason } => {
+                let reason = reason.as_deref().map(to_word).filter(|word| !word.is_empty());
+                put_rest(put_retry(line, retry), self.rest).option_if("reason", reason)
+            }
+            TaskAction::Touch { request_ended } => {
+                put_rest(line.option_if("over", request_ended.then_some("yes")), self.rest)
+            }
+        }
+    }
+}
+
+/// The rest of a key that its host requested. A worker can lengthen the rest, and never shorten it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct KeyRest {
+    /// `not-before=`: no request to the key for this time (Retry-After), once; in milliseconds from
+    /// when the broker reads the line.
+    pub not_before_ms: Option<u64>,
+    /// `pace=`: the key's delay is at least this, until it is replaced or a day old (Crawl-delay);
+    /// in milliseconds.
+    pub pace_ms: Option<u64>,
+}
+
+/// When and how a returned task is retried.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RetryMode {
+    /// The task failed and counts as an attempt. It is due after `after_ms`, or after the group's
+    /// backoff.
+    Counted {
+        /// `after=`, in milliseconds.
+        after_ms: Option<u64>,
+    },
+    /// `count=no`: no request was made, so it is not an attempt.
+    Uncounted {
+        /// `after=`, in milliseconds.
+        after_ms: Option<u64>,
+    },
+    /// `again=`: one request was made, and the task's next request is for another URL (robots.txt
+    /// first, then the page), whose key it waits for.
+    OtherUrl {
+        /// An absolute URL, as one word.
+        url: String,
+    },
+}
+
+fn put_rest<B: BufMut>(line: LineWriter<'_, B>, rest: KeyRest) -> LineWriter<'_, B> {
+    line.option_if("not-before", rest.not_before_ms.map(duration::format_ms))
+        .option_if("pace", rest.pace_ms.map(duration::format_ms))
+}
+
+fn put_retry<'b, B: BufMut>(line: LineWriter<'b, B>, retry: &RetryMode) -> LineWriter<'b, B> {
+    match retry {
+        RetryMode::Counted { after_ms } => {
+            line.option_if("after", after_ms.map(duration::format_ms))
+        }
+        RetryMode::Uncounted { after_ms } => {
+            line.option_if("after", after_ms.map(duration::format_ms)).option("count", "no")
+        }
+        RetryMode::OtherUrl { url } => line.option("again", url),
+    }
+}
+
+/// A text as one word: white space and control characters become `_`.
+fn to_word(text: &str) -> String {
+    let end = text.floor_char_boundary(REASON_BYTES_MAX);
+    text.chars()
+        .zip(text.char_indices())
+        .take_while(|(_, (at, _))| *at < end)
+        .map(|(c, _)| if is_word_char(c) { c } else { '_' })
+        .collect()
+}
