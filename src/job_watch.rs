@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use tidings_protocol::client::{Client, ClientError, Deliveries, Delivery};
+use tidings_protocol::client::{Backoff, Client, ClientError, Deliveries, Delivery};
 use tidings_protocol::{
     Command, DEFAULT_GROUP, DEFAULT_TOPIC, GroupName, JOB_DONE_TOPIC, JobName, ManageCommand,
     TopicName, field_number, format_ms,
@@ -35,10 +35,6 @@ const NAME: &str = "tidings-job";
 
 /// The limit of seeds without a confirmation.
 const UNCONFIRMED_MAX: usize = 256;
-
-/// The shortest and the longest wait before it connects again.
-const RECONNECT_MIN: Duration = Duration::from_millis(100);
-const RECONNECT_MAX: Duration = Duration::from_secs(5);
 
 type JobUpdates = mpsc::Sender<Result<JobUpdate, Failure>>;
 
@@ -114,7 +110,7 @@ async fn follow_job(
 ) -> Result<JobCounts, Failure> {
     let name = request.name();
     let mut connected = connection::connect(broker, "tidings-crawl").await?;
-    let (mut pass, mut pause) = (None, RECONNECT_MIN);
+    let (mut pass, mut backoff) = (None, Backoff::default());
     loop {
         let error = match follow_on_connection(connected, &name, request, progress, &mut pass).await
         {
@@ -127,7 +123,7 @@ async fn follow_job(
         };
         let error = broker_message::client_error(&error);
         tracing::warn!("job {name} at {broker}: {error}; trying again");
-        connected = reconnect(broker, "tidings-crawl", &mut pause).await;
+        connected = reconnect(broker, "tidings-crawl", &mut backoff).await;
     }
 }
 
@@ -140,11 +136,10 @@ fn is_final(error: &ClientError) -> bool {
 async fn reconnect(
     broker: &BrokerAddress,
     name: &str,
-    pause: &mut Duration,
+    backoff: &mut Backoff,
 ) -> (Client, Deliveries) {
     loop {
-        sleep(*pause).await;
-        *pause = (*pause * 2).min(RECONNECT_MAX);
+        sleep(backoff.next_pause()).await;
         if let Ok(connected) = connection::try_connect(broker, name).await {
             return connected;
         }
@@ -194,7 +189,8 @@ async fn wait(
     group: &GroupName,
     progress: Option<(Duration, JobUpdates)>,
 ) -> Result<JobCounts, Failure> {
-    let (mut connected, mut pause) = (connection::connect(broker, NAME).await?, RECONNECT_MIN);
+    let (mut connected, mut backoff) =
+        (connection::connect(broker, NAME).await?, Backoff::default());
     loop {
         let error = match wait_on_connection(connected, job, group, progress.as_ref()).await {
             Ok(end) => return Ok(end),
@@ -203,7 +199,7 @@ async fn wait(
         };
         let error = broker_message::client_error(&error);
         tracing::warn!("job {job} at {broker}: {error}; trying again");
-        connected = reconnect(broker, NAME, &mut pause).await;
+        connected = reconnect(broker, NAME, &mut backoff).await;
     }
 }
 

@@ -3,10 +3,8 @@
 
 #![expect(clippy::disallowed_methods, reason = "waits before it connects again")]
 
-use std::time::Duration;
-
 use tidings_protocol::TopicName;
-use tidings_protocol::client::{Client, ClientError, Deliveries};
+use tidings_protocol::client::{Backoff, Client, ClientError, Deliveries};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -15,10 +13,6 @@ use crate::failure::Failure;
 use crate::output::note;
 use crate::window::{PublishWindow, Rejection};
 use crate::{broker_message, connection};
-
-/// The shortest and the longest wait before it connects again.
-const BACKOFF_MIN: Duration = Duration::from_millis(100);
-const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
 /// A source of events, which receives the result of each.
 pub(crate) trait EventSource {
@@ -59,10 +53,10 @@ pub(crate) async fn publish_all(
         let lost = broker_message::client_error(&lost);
         note(&format!("{broker}: {lost}; reconnecting"));
         window.rewind();
-        let mut backoff = BACKOFF_MIN;
+        let mut backoff = Backoff::default();
         connection = loop {
             let connected = async {
-                sleep(backoff).await;
+                sleep(backoff.next_pause()).await;
                 connection::try_connect(broker, name).await
             };
             tokio::select! {
@@ -70,7 +64,7 @@ pub(crate) async fn publish_all(
                 () = stop.cancelled() => return Ok(()),
                 connected = connected => match connected {
                     Ok(connection) => break connection,
-                    Err(_still_gone) => backoff = (backoff * 2).min(BACKOFF_MAX),
+                    Err(_still_gone) => {}
                 },
             }
         };

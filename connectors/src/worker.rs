@@ -14,7 +14,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tidings_protocol::client::{self, Client, ClientError, ClientOptions, Deliveries, Delivery};
+use tidings_protocol::client::{
+    self, Backoff, Client, ClientError, ClientOptions, Deliveries, Delivery,
+};
 use tidings_protocol::{
     Code, Command, GroupName, KeyRest, ManageCommand, MemberId, Outcome, RetryMode, TaskAction,
     TaskId, TaskReply, TopicName, field, field_number,
@@ -23,10 +25,6 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
-
-/// Backoff between attempts to reconnect to the broker.
-const RECONNECT_MIN: Duration = Duration::from_millis(100);
-const RECONNECT_MAX: Duration = Duration::from_secs(5);
 
 /// The wait after a transient refusal of an answer.
 const REFUSED_RETRY: Duration = Duration::from_secs(1);
@@ -284,10 +282,9 @@ impl<H: TaskHandler> Worker<H> {
 
     /// Connects as the same member, with backoff.
     async fn reconnect(&self, member: MemberId) -> (Client, Deliveries) {
-        let mut pause = RECONNECT_MIN;
+        let mut backoff = Backoff::default();
         loop {
-            sleep(pause).await;
-            pause = (pause * 2).min(RECONNECT_MAX);
+            sleep(backoff.next_pause()).await;
             let name = Some(self.config.name.to_owned());
             let options = ClientOptions { name, resume: Some(member), ..ClientOptions::default() };
             if let Ok(connected) = client::connect(&self.config.broker, options).await {

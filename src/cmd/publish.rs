@@ -7,7 +7,7 @@ use std::io;
 use std::time::Duration;
 
 use clap::Args;
-use tidings_protocol::client::{Client, ClientError, Deliveries};
+use tidings_protocol::client::{Backoff, Client, ClientError, Deliveries};
 use tidings_protocol::{TopicName, format_ms};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -38,8 +38,7 @@ Exit codes: 0 everything is confirmed; 1 some events are not, and standard error
 /// Rejected lines that are reported one by one.
 const REPORTED_MAX: u64 = 20;
 
-/// The shortest and the longest wait before it connects again.
-const BACKOFF_MIN: Duration = Duration::from_millis(100);
+/// Longest pause between two attempts to reconnect.
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
 
 /// The name of the connection, as the broker shows it.
@@ -271,15 +270,14 @@ impl LinePublisher {
         let unconfirmed = plural(self.window.len() as u64, "event");
         let problem = broker_message::client_error(&error);
         self.note(&format!("{problem}; {unconfirmed} unconfirmed, reconnecting for up to {retry}"));
-        let mut backoff = BACKOFF_MIN;
+        let mut backoff = Backoff::up_to(BACKOFF_MAX);
         loop {
             let now = Instant::now();
             if now >= deadline {
                 let problem = broker_message::client_error(&error);
                 return Err(format!("{problem}; no connection within {retry}"));
             }
-            sleep(backoff.min(deadline - now)).await;
-            backoff = (backoff * 2).min(BACKOFF_MAX);
+            sleep(backoff.next_pause().min(deadline - now)).await;
             match timeout_at(deadline, connection::try_connect(&self.broker, NAME)).await {
                 Ok(Ok(connection)) => {
                     let twice = if doubtful == 0 {

@@ -12,7 +12,9 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use tidings_broker::clock::Moment;
 use tidings_broker::{Rate, TokenBucket};
-use tidings_protocol::client::{self, Client, ClientError, ClientOptions, Deliveries, Delivery};
+use tidings_protocol::client::{
+    self, Backoff, Client, ClientError, ClientOptions, Deliveries, Delivery,
+};
 use tidings_protocol::{
     CanonicalUrl, Command, CursorName, DEFAULT_GROUP, ManageCommand, Payload, Seq, StartAt,
     TopicName, field, field_number, format_ms, push_attribute,
@@ -36,10 +38,6 @@ use crate::rate_limited_log::RateLimitedLog;
 /// The client name that the broker shows, and the prefix of the cursor name.
 const CLIENT_NAME: &str = "tidings-websub";
 const CURSOR_PREFIX: &str = "websub";
-
-/// Pauses between attempts to connect to the broker.
-const RECONNECT_MIN: Duration = Duration::from_millis(100);
-const RECONNECT_MAX: Duration = Duration::from_secs(5);
 
 /// How long a publish may take before the hub must retry.
 const BROKER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -256,13 +254,13 @@ impl WebSubService {
     /// Runs until `stop`, and reconnects to the broker.
     pub(super) async fn run(self: Arc<Self>, broker: &str, stop: CancellationToken) {
         let connections = async {
-            let mut pause = RECONNECT_MIN;
+            let mut backoff = Backoff::default();
             loop {
                 let name = Some(CLIENT_NAME.to_owned());
                 let options = ClientOptions { name, ..ClientOptions::default() };
                 let error = match client::connect(broker, options).await {
                     Ok((client, deliveries)) => {
-                        pause = RECONNECT_MIN;
+                        backoff.reset();
                         let error = self.run_connection(client, deliveries).await;
                         self.client.send_replace(None);
                         error
@@ -270,12 +268,12 @@ impl WebSubService {
                     Err(error) => WebSubError::Broker(error),
                 };
                 tracing::debug!("WebSub: {error}; reconnecting");
+                let mut pause = backoff.next_pause();
                 if let WebSubError::Store(_) = &error {
                     self.log_error(&error);
                     pause = pause.max(ERROR_PAUSE);
                 }
                 sleep(pause).await;
-                pause = (pause * 2).min(RECONNECT_MAX);
             }
         };
         tokio::select! {

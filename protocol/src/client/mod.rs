@@ -15,6 +15,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot};
 
+pub use self::backoff::Backoff;
 use self::connection::{
     LineReader, QueuedDelivery, Receiver, SharedConnection, closed_error, drive,
 };
@@ -26,6 +27,7 @@ use crate::{
     text,
 };
 
+mod backoff;
 mod connection;
 mod dial;
 #[cfg(test)]

@@ -13,6 +13,7 @@ use std::time::Duration;
 use tidings_connectors::signal::{
     SignalError, SignalSchedule, SignalSpool, SignalTarget, cursor_name,
 };
+use tidings_protocol::client::Backoff;
 use tidings_protocol::{
     Client, ClientError, Code, Command, CursorName, Deliveries, Delivery, Seq, StartAt, TopicName,
 };
@@ -27,10 +28,6 @@ use crate::{broker_message, connection};
 
 /// The name of the connection, as the broker shows it.
 const NAME: &str = "tidings-sub";
-
-/// The shortest and the longest wait before it connects again.
-const RECONNECT_MIN: Duration = Duration::from_millis(100);
-const RECONNECT_MAX: Duration = Duration::from_secs(5);
 
 /// The interval of checks for room in the directory or on the disk.
 const ROOM_RETRY: Duration = Duration::from_secs(1);
@@ -136,7 +133,8 @@ pub(super) async fn run(spooling: SignalSettings, stop: CancellationToken) -> Re
         note(&format!("{broker}: {lost}; reconnecting"));
         // The broker may not know yet that the old connection is gone.
         takeover = true;
-        let mut pause = RECONNECT_MIN;
+        let mut backoff = Backoff::default();
+        let mut pause = backoff.next_pause();
         connection = loop {
             tokio::select! {
                 biased;
@@ -145,7 +143,7 @@ pub(super) async fn run(spooling: SignalSettings, stop: CancellationToken) -> Re
                 sent = signaller.signal_when_due() => sent?,
                 () = sleep(pause) => match connection::try_connect(&broker, NAME).await {
                     Ok(connection) => break connection,
-                    Err(_still_gone) => pause = (pause * 2).min(RECONNECT_MAX),
+                    Err(_still_gone) => pause = backoff.next_pause(),
                 },
             }
         };

@@ -30,6 +30,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tidings_protocol::client::Backoff;
 use tidings_protocol::{
     Client, ClientError, ClientOptions, Code, Command, Deliveries, Delivery, MemberId,
     ProtocolError, TaskId, connect, field_number,
@@ -58,10 +59,7 @@ use crate::traps::Traps;
 
 /// The kind of a site's sitemaps in `crawler.db`.
 const SITEMAPS_KIND: &str = "sitemaps";
-/// First and longest pause between two attempts to connect to the broker; doubled each time, with
-/// jitter.
-const RECONNECT_BACKOFF_MIN: Duration = Duration::from_millis(100);
-/// See `RECONNECT_BACKOFF_MIN`.
+/// Longest pause between two attempts to connect to the broker.
 const RECONNECT_BACKOFF_MAX: Duration = Duration::from_secs(10);
 /// How often the broker's clock is compared with ours.
 const CLOCK_SAMPLE_EVERY: Duration = Duration::from_secs(10);
@@ -226,7 +224,7 @@ fn this_year() -> u16 {
 /// Connects, serves the connection, and reconnects, until the crawler stops or fails.
 async fn crawl(crawler: &Arc<Crawler>) -> Result<(), CrawlError> {
     let (mut member, mut was_connected) = (crawler.config.member, false);
-    let mut pause = RECONNECT_BACKOFF_MIN;
+    let mut backoff = Backoff::up_to(RECONNECT_BACKOFF_MAX);
     let mut is_logged = false;
     loop {
         let error = tokio::select! {
@@ -239,7 +237,8 @@ async fn crawl(crawler: &Arc<Crawler>) -> Result<(), CrawlError> {
                 Ok((client, deliveries, credit)) => {
                     let broker = &crawler.config.broker;
                     tracing::info!("joined group {} at {broker}", crawler.config.group);
-                    (pause, is_logged, was_connected) = (RECONNECT_BACKOFF_MIN, false, true);
+                    (is_logged, was_connected) = (false, true);
+                    backoff.reset();
                     match serve(crawler, client, deliveries, credit).await {
                         ConnectionEnd::Stop(client, deliveries) => {
                             drain(crawler, Some((client, deliveries))).await;
@@ -265,9 +264,8 @@ async fn crawl(crawler: &Arc<Crawler>) -> Result<(), CrawlError> {
         }
         tokio::select! {
             () = crawler.stop.cancelled() => {}
-            () = sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)) => {}
+            () = sleep(backoff.next_pause()) => {}
         }
-        pause = (pause * 2).min(RECONNECT_BACKOFF_MAX);
     }
 }
 
