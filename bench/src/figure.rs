@@ -7,7 +7,7 @@ pub struct Figure {
     pub key: &'static str,
     /// Name in tables, with the unit.
     pub label: &'static str,
-    /// Significant digits after the decimal point.
+    /// Digits after the decimal point.
     pub decimals: usize,
     /// One value per run.
     pub runs: Vec<f64>,

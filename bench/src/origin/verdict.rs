@@ -45,7 +45,7 @@ pub struct Verdict {
     /// Requests that began during the request before, or sooner than the delay after its end;
     /// robots.txt included.
     pub too_early: u64,
-    /// By how much the earliest of these came too early.
+    /// The largest time by which one of these came too early.
     pub early_by_max: Duration,
     /// Connections that were opened.
     pub connections: u64,

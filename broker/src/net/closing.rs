@@ -48,7 +48,7 @@ pub(super) struct Closing {
     /// remote end closes: closing over unread input causes a reset, which may overtake the final
     /// line. If the broker stops, only input that has already arrived is read.
     pub(super) is_lingering: bool,
-    /// When the connection is cut off; progress extends it.
+    /// When the connection is cut off; each write extends it, unless the broker stops.
     pub(super) deadline: Moment,
 }
 
@@ -110,7 +110,7 @@ impl Connection {
             }
             CloseReason::LoginTimeout => {
                 let text = format!(
-                    "no login within {} ms; send HELLO token=<token> as the first line",
+                    "no login within {} ms; send HELLO token=<token> first",
                     limits.login_timeout_ms
                 );
                 Err(ProtocolError::new(Code::Idle, text))
@@ -171,8 +171,8 @@ impl Connection {
     /// connections may speak another protocol and receive nothing.
     fn error_final_line(&self, error: &ProtocolError) -> Bytes {
         let mut line = BytesMut::new();
-        // A line where anonymous publishing is off also receives the error, since a person may have
-        // typed it.
+        // A connection that sent a bare line while anonymous publishing is off also gets the error,
+        // because a person may have typed the line.
         if self.session.mode() == SessionMode::Client || error.code == Code::Unauthenticated {
             error.encode(&mut line);
         }
@@ -212,7 +212,7 @@ impl Connection {
         // Released before the close, so that a client that reconnects can acquire them.
         self.release_cursors();
         let Some(closing) = &mut self.closing else { return IoStatus::Idle };
-        if self.has_dropped_line && self.session.mode() != SessionMode::Client {
+        if self.has_lost_publish && self.session.mode() != SessionMode::Client {
             closing.final_line = Bytes::new();
         }
         if !closing.final_line.is_empty() {

@@ -61,8 +61,8 @@ pub(super) struct Connection {
     pub(super) read_at: Moment,
     /// The topic of the last publish, which saves a lookup.
     pub(super) last_topic: Option<Arc<Topic>>,
-    /// A published line was lost, so the broker sends a peer no farewell.
-    pub(super) has_dropped_line: bool,
+    /// A publish was rejected, or lost after it was accepted, so the broker sends a peer no farewell.
+    pub(super) has_lost_publish: bool,
     /// The topic's id and the slot in which the connection waits for an event to become durable.
     durable_waiter: Option<(u64, WaiterSlot)>,
     /// Pending answers. For a peer: the pending confirmations of its lines, which one farewell
@@ -143,7 +143,7 @@ impl Connection {
             input_buffer: Vec::new(),
             has_backlog: false,
             last_topic: None,
-            has_dropped_line: false,
+            has_lost_publish: false,
             durable_waiter: None,
             answers: Answers::new(),
             answer_bytes: 0,
@@ -381,7 +381,7 @@ impl Connection {
         while !self.answers.is_empty() {
             let (topics, lost) = (&self.hub.topics, Cell::new(false));
             self.answers.drain(durability_lookup(topics, &lost), &mut lines);
-            self.has_dropped_line |= lost.get();
+            self.has_lost_publish |= lost.get();
             if self.session.mode() == SessionMode::Peer {
                 lines.clear();
             }
@@ -443,7 +443,7 @@ impl Connection {
         if self.is_congested() {
             let (topics, lost) = (&self.hub.topics, Cell::new(false));
             self.answers.fold(durability_lookup(topics, &lost));
-            self.has_dropped_line |= lost.get();
+            self.has_lost_publish |= lost.get();
         }
         self.is_congested()
     }

@@ -127,9 +127,9 @@ impl Connection {
         }
         let (next, unix_ms) = (Seq(last.0 + 1), self.hub.clock.unix_ms());
         let record = CatalogRecord::Moved { topic: name, cursor, next, unix_ms };
-        let unsettled =
+        let pending_store =
             PendingStore { slot, record, pending_cursor: None, topic, last, waiter: None };
-        self.cursors.get_or_insert_default().pending_stores.push_back(unsettled);
+        self.cursors.get_or_insert_default().pending_stores.push_back(pending_store);
         self.store_durable_positions(waker);
         Ok(())
     }

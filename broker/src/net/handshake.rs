@@ -24,7 +24,8 @@ const REJECTED_BYTES_MAX: u64 = 64 << 10;
 /// Accepts TLS on a new connection. Returns the encrypted stream and the name in the client's
 /// certificate, if it has one. The handshake may read about `bytes_max` bytes.
 ///
-/// On an error the client has received a TLS alert, if it speaks TLS.
+/// If the handshake itself fails, the client gets a TLS alert. It gets none after the time limit or
+/// when the broker stops.
 pub(super) async fn handshake(
     (config, bytes_max): (Arc<ServerConfig>, usize),
     stream: TcpStream,

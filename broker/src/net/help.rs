@@ -12,7 +12,7 @@ a command is a peer: its lines are events on the topic new-url, and it receives 
   SUB <topic> [from=..]        subscribe:        SUB new-url from=-10
                                from= first, last, a seq, -n for the newest n, or a time such as
                                2026-01-31T12:00:00Z; default: new events only
-                               LAG: these events are gone; GAP: these seqs never had an event
+                               LAG: these events are gone; GAP: these seqs are empty
                                as=<name>: a durable cursor, which SEEN <topic> <seq> moves;
                                the next SUB continues behind the last SEEN
   UNSUB <topic>                unsubscribe:      UNSUB new-url

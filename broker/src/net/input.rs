@@ -367,7 +367,7 @@ impl Connection {
             }
             return;
         }
-        self.has_dropped_line = true;
+        self.has_lost_publish = true;
         if let Some(held_back) = self.hub.stats.dropped_lines_log.allow(self.hub.clock.now()) {
             tracing::warn!(conn = %self.id, %error, held_back, "lines of a peer were not stored");
         }

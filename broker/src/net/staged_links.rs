@@ -76,13 +76,14 @@ impl StagedLinks {
     }
 
     fn task_links(&mut self, task: TaskId) -> &mut TaskLinks {
-        let (places, next_place) = (&mut self.eviction_order, &mut self.next_eviction_number);
+        let (eviction_order, next_number) =
+            (&mut self.eviction_order, &mut self.next_eviction_number);
         self.tasks.entry(task).or_insert_with_key(|task| {
             self.bytes += TASK_BYTES;
-            let place = *next_place;
-            *next_place += 1;
-            places.insert(place, task.clone());
-            TaskLinks { eviction_number: place, ..TaskLinks::default() }
+            let number = *next_number;
+            *next_number += 1;
+            eviction_order.insert(number, task.clone());
+            TaskLinks { eviction_number: number, ..TaskLinks::default() }
         })
     }
 

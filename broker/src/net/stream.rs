@@ -1,4 +1,4 @@
-//! The byte stream of a connection (TCP, TLS or unix socket), and its remote end.
+//! The byte stream of a connection (TCP, TLS or unix socket).
 
 use std::io::{self, IoSlice};
 use std::mem;

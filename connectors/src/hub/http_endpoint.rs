@@ -17,7 +17,7 @@ const FORM_CONTENT_TYPE: &str = "application/x-www-form-urlencoded";
 /// Value of `Retry-After` with 503, in seconds.
 const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("60");
 
-/// Message of rssCloud when the verification has not ended yet.
+/// Result while the outcome of a verification is unknown. Only rssCloud shows the text.
 const VERIFICATION_STARTED: &str = "The verification has started.";
 
 /// The paths of the hub, below the public URL.
@@ -150,7 +150,7 @@ impl Hub {
             })
             .collect();
         self.publish(&DELIVERY_QUEUE, &events).await?;
-        Ok("The topics will be fetched.")
+        Ok("Topics with subscribers will be fetched.")
     }
 
     /// Stores a request of WebSub, and starts its verification.

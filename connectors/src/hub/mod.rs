@@ -113,8 +113,8 @@ impl HubQueue {
         self.name.parse().expect("the constant is a valid name")
     }
 
-    /// Joins the group as this member, and creates the group if it does not exist.
-    async fn join(&self, broker: &str, member: MemberId) -> Result<GroupConnection, String> {
+    /// Connects to the broker as this member, and creates the group if it does not exist.
+    async fn connect(&self, broker: &str, member: MemberId) -> Result<GroupConnection, String> {
         let options = ClientOptions {
             name: Some(CLIENT_NAME.to_owned()),
             resume: Some(member),
@@ -207,8 +207,8 @@ impl Hub {
         let store = store.expect("opening a file does not panic")?;
         let member = store.member_id().map_err(|error| format!("{}: {error}", path.display()))?;
         let connections = (
-            DELIVERY_QUEUE.join(&config.broker, member).await?,
-            VERIFICATION_QUEUE.join(&config.broker, MemberId(member.0 ^ 1)).await?,
+            DELIVERY_QUEUE.connect(&config.broker, member).await?,
+            VERIFICATION_QUEUE.connect(&config.broker, MemberId(member.0 ^ 1)).await?,
         );
         let hub = Self {
             publisher: HubPublisher::new(config.broker.clone(), CLIENT_NAME),
@@ -284,7 +284,7 @@ impl Hub {
             }
             connection = loop {
                 sleep(RECONNECT_DELAY).await;
-                if let Ok(connection) = queue.join(&config.broker, member).await {
+                if let Ok(connection) = queue.connect(&config.broker, member).await {
                     break connection;
                 }
             };

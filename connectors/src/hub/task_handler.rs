@@ -133,8 +133,8 @@ impl Hub {
         is_free.then(|| TargetPermit { hub: self, target: target.to_owned() })
     }
 
-    /// Verifies a subscription request. The answer of the callback is final; without an answer the
-    /// task is retried.
+    /// Verifies a subscription request. A confirmation or a refusal is final. After no response or a
+    /// transient status the task is retried.
     async fn verify(&self, id: RowId, is_last: bool) -> Result<TaskEnd, HubError> {
         let Some(request) = self.with_store(move |store| store.pending_request(id)).await? else {
             return Ok(TaskEnd::done());
@@ -180,7 +180,12 @@ impl Hub {
                 self.with_store(move |store| store.remove_request(id)).await?;
                 self.verification_waiters.resolve(id, false);
                 let status = response.status.as_u16();
-                tracing::info!(topic, host, status, "a subscriber of the hub declined a request");
+                tracing::info!(
+                    topic,
+                    host,
+                    status,
+                    "a subscriber of the hub did not confirm a request"
+                );
                 Ok(TaskEnd::done())
             }
             Err(failure) if failure.is_transient() && !is_last => {

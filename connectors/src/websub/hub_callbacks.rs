@@ -192,7 +192,7 @@ impl WebSubService {
         content: Option<(Option<String>, Bytes)>,
     ) -> HandlerReply {
         let Some(until_ms) = subscription.lease_end_ms(unix_now_ms()) else {
-            return HandlerReply::Rejected("the lease of the subscription has ended");
+            return HandlerReply::Rejected("the subscription has no lease at the moment");
         };
         let token = subscription.token.clone();
         if !self.with_subscriptions(move |table| table.admit_delivery(&token, unix_now_ms())).await

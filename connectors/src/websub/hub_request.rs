@@ -13,17 +13,17 @@ use super::WebSubConfig;
 use super::subscription::{HubEndpoint, HubMode, HubRequestOutcome, Subscription};
 use crate::outgoing::{OutgoingClient, OutgoingResponse};
 
-/// Bytes of a response that are read. The text is only logged.
+/// Bytes of a response that are read. The text is logged; for rssCloud it also says whether the
+/// registration succeeded.
 const RESPONSE_BYTES_MAX: usize = 4 << 10;
 
-/// Redirects that are followed with the same form.
+/// Redirects that are followed with the same form: 307, 308, and from http to https on one host.
 const REDIRECTS_MAX: usize = 3;
 
 /// The path of callbacks, without a leading slash.
 pub(super) const CALLBACK_PATH: &str = "websub/";
 
-/// Sends a subscription request. Returns its outcome, and the text of a response that did not
-/// accept it.
+/// Sends a subscription request. Returns its outcome, and the text of a refusal or failure.
 pub(super) async fn send_hub_request(
     outgoing: &OutgoingClient,
     config: &WebSubConfig,

@@ -462,14 +462,14 @@ impl WebSubService {
             table.update(&owned_token, |subscription| subscription.start_request(unix_now_ms()))
         });
         let Some(mode) = mode.await? else { return Ok(()) };
-        let (outcome, response) =
+        let (outcome, reason) =
             send_hub_request(&self.outgoing, &self.config, &subscription, mode).await;
-        if let Some(response) = response {
+        if let Some(reason) = reason {
             let (feed, hub) = (&subscription.feed, subscription.endpoint.host());
             tracing::warn!(
                 feed,
                 hub,
-                "WebSub: the hub did not accept the subscription: {response}"
+                "WebSub: the request to the hub failed or was refused: {reason}"
             );
         }
         let is_cloud = matches!(subscription.endpoint, HubEndpoint::RssCloud { .. });

@@ -376,7 +376,7 @@ fn rejected_hub_notices_are_audited() {
     });
     let why = "notice: a ping from an address outside --hub-publishers, or through a proxy";
     wait_for_record(&file, &[("what", "refused"), ("why", why)]);
-    wait_for_record(&file, &[("what", "limit"), ("why", "too many notices from this address")]);
+    wait_for_record(&file, &[("what", "limit"), ("why", "too many requests from this address")]);
     let signed = json!({ "url": "http://a.example/1" }).to_string();
     assert_eq!(send_hook(&http, "application/json", &signed), 200);
     wait_for_record(

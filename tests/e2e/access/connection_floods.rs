@@ -68,7 +68,7 @@ fn open_descriptors(server: &Server) -> usize {
     fs::read_dir(format!("/proc/{}/fd", server.process.id())).unwrap().count()
 }
 
-/// Checks that memory grew by at most so many percent between two moments.
+/// Checks that memory grew by at most `percent` percent between two moments.
 #[track_caller]
 fn expect_growth_below(percent: u64, before: u64, after: u64) {
     let (before_kib, after_kib) = (before >> 10, after >> 10);

@@ -127,7 +127,7 @@ fn a_wall_clock_set_between_runs_loses_nothing_and_keeps_times_ordered() {
         server = Some(started);
     }
     // The clock of the third life was ahead. Its 13 events and the later ones are therefore not
-    // older than a time behind the first two lives.
+    // older than a time after the first two lives.
     let server = server.expect("a broker");
     assert_eq!(first_seq_since(&server, 24, "behind-0"), 2 * 13 + 1);
 }

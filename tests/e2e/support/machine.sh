@@ -1,6 +1,6 @@
-# machine.sh FOLDER: two machines for one test; this shell is `broker.example`. It has namespaces with
-# its bind_own /etc, /var/lib, /var/log, /run and /usr/local/bin, and a network whose only other machine is
-# `elsewhere`.
+# machine.sh FOLDER: two machines for one test; this shell is `broker.example`. In its
+# namespaces it has its own /etc, /var/lib, /var/log, /run and /usr/local/bin, and a network whose only
+# other machine is `elsewhere`.
 #
 # Lines on standard input are commands; those that begin with `elsewhere ` run in a shell on the other
 # machine. Standard output has the output of both. FOLDER/home is the working directory of both;

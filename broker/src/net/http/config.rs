@@ -31,8 +31,9 @@ pub struct HttpConfig {
     /// Bytes of the head of a request. Default 64 KiB, at least 8 KiB; a longer one is rejected
     /// (431).
     pub head_bytes_max: usize,
-    /// Bytes of the first head of a connection if clients must log in. Default 5 KiB, because the
-    /// head is in memory before the client is identified.
+    /// Bytes of a head if clients must log in, in place of `head_bytes_max`. Default 5 KiB, because
+    /// the head is in memory before the client is identified; later heads of the connection may have
+    /// 8 KiB.
     pub anonymous_head_bytes_max: usize,
     /// Milliseconds that a head may take, and that a connection may stay open between two requests.
     /// Default 30,000; then the connection is closed.

@@ -194,7 +194,7 @@ async fn handle_request(
     let source = (Source::from(peer), is_forwarded(request.headers()));
     let (now, counts) = (http.hub.clock.now(), &http.hub.stats.receiver_requests);
     let limited = |wait_ms| {
-        client.audit(AuditEvent::LimitReached { why: "too many notices from this address" });
+        client.audit(AuditEvent::LimitReached { why: "too many requests from this address" });
         counts.too_many_requests(wait_ms, "requests from this address")
     };
     let count = |class| route.count_request(source, class, now).map_err(limited);
@@ -250,7 +250,7 @@ fn reject(
     client.audit(AuditEvent::Refused { why: &format!("notice: {reason}") });
     if let Some(held_back) = counts.count_refused(now) {
         let peer = client.remote.peer.ip();
-        tracing::warn!(%peer, reason, held_back, "rejected a notice");
+        tracing::warn!(%peer, reason, held_back, "rejected a request to an embedded handler");
     }
     ErrorResponse::new(StatusCode::NOT_FOUND, "unknown", "not found")
 }

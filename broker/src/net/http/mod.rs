@@ -116,7 +116,7 @@ impl HttpState {
 pub(crate) struct HttpServer(Arc<HttpState>);
 
 impl HttpServer {
-    /// Replaces the webhooks and their rate limit for all later requests.
+    /// Replaces the webhooks and their common limit of events for all later requests.
     pub(crate) fn reload(&self, config: &HttpConfig) {
         self.0.hooks.replace(config.hooks.clone(), config.hook_events_per_minute);
     }

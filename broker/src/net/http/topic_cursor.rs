@@ -90,7 +90,7 @@ impl TopicCursor {
             Some(StartAt::Seq(seq)) if seq > Seq(1) => {
                 // The same error as of an existing topic: the seq is from another broker.
                 let text = format!(
-                    "next is 1; {topic} does not exist, so it has not reached {seq}; begin at first"
+                    "next is 1; {topic} does not exist, so it has not reached {seq}; use from=first"
                 );
                 return Err(ProtocolError::new(Code::Conflict, text).into());
             }

@@ -134,7 +134,7 @@ pub(super) struct Subscription {
     /// When a hub of the feed last refused, since the first hub was tried; 0 if none has.
     #[serde(default)]
     refused_ms: u64,
-    /// Because the feed lost its schedule, or has another hub.
+    /// Set when the feed has lost its schedule, or has another hub.
     #[serde(rename = "leaving")]
     is_cancelled: bool,
     /// The end of the lease that crawlers were last notified about; 0 if none.
@@ -248,7 +248,7 @@ impl Subscription {
         }
     }
 
-    /// The end of the lease that crawlers were notified about.
+    /// The end of the lease that crawlers were notified about; `u64::MAX` if there is none.
     pub(super) fn crawler_notice_end_ms(&self) -> u64 {
         if self.is_cancelled || self.crawlers_notified_ms == 0 {
             u64::MAX

@@ -19,7 +19,7 @@ const SUBSCRIPTIONS_MAX: usize = 10_000;
 #[derive(Debug)]
 pub(super) struct SubscriptionTable {
     by_token: HashMap<String, Subscription>,
-    /// The tokens of subscriptions that are not cancelled, by feed.
+    /// The token of the newest subscription of each feed, which may be cancelled.
     by_feed: HashMap<String, String>,
     /// The tokens of subscriptions with a request to their hub in flight.
     in_flight: HashSet<String>,

@@ -156,7 +156,7 @@ impl ZmqPublisher {
         Ok(())
     }
 
-    /// Waits until all messages have been sent. Always true.
+    /// Waits until all messages have been sent. Always returns true.
     pub(crate) async fn drain(&mut self) -> bool {
         while self.usage.messages.load(Relaxed) > 0 {
             sleep(std::time::Duration::from_millis(1)).await;

@@ -44,7 +44,7 @@ use super::client::ConnectedClient;
 use super::error::ErrorResponse;
 use super::idempotency::{IdempotencyKey, IdempotencyKeys, KeyState};
 use super::json_objects::JsonResponse;
-use super::publish::{append, confirm, wait_for_memory};
+use super::publish::{append, confirm, wait_for_backpressure};
 use super::request_input::{PathName, QueryParams, check_encoding};
 use crate::audit::{AuditEvent, Initiator};
 use crate::rate_limit::{Rate, RateLimiter, SOURCES_MAX, Source, TokenBucket};
@@ -129,7 +129,7 @@ impl Hooks {
     fn find(&self, name: &str, sender: IpAddr) -> (Option<usize>, Arc<Hook>) {
         let HookTable { hooks, decoys } = &*self.table.read();
         let decoy = self.decoy_hasher.hash_one(name) % decoys.len() as u64;
-        let decoy = &decoys[usize::try_from(decoy).expect("the remainder is below a `usize`")];
+        let decoy = &decoys[usize::try_from(decoy).expect("the remainder is less than a length")];
         let hook = hooks.iter().enumerate().find(|(_, hook)| hook.recipe().name == name);
         match hook.filter(|(_, hook)| hook.senders().allows(sender)) {
             Some((index, hook)) => (Some(index), Arc::clone(hook)),
@@ -244,8 +244,9 @@ async fn publish(
     let initiator = initiator(client, hook);
     let conn = initiator.conn;
     http.hub.audit.identity_changed(conn);
-    let appended =
-        wait_for_memory(http, topic).await.and_then(|()| append(http, topic, initiator, payloads));
+    let appended = wait_for_backpressure(http, topic)
+        .await
+        .and_then(|()| append(http, topic, initiator, payloads));
     http.hub.audit.identity_changed(conn);
     if appended.is_err() {
         http.hooks.event_budget.lock().refund(*http.hooks.event_rate.read(), events);

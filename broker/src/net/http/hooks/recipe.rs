@@ -166,7 +166,7 @@ impl Recipe {
         if let Some(secret) = secrets.iter().find(|secret| secret.len() < SECRET_BYTES_MIN) {
             return Err(format!(
                 "a secret of {} bytes can be guessed: use at least {SECRET_BYTES_MIN} bytes, for \
-                 example of `openssl rand -hex 32`",
+                 example the output of `openssl rand -hex 32`",
                 secret.len()
             ));
         }

@@ -212,7 +212,7 @@ fn add_ids(payloads: &mut [Cow<'_, str>], key: &str) {
     }
 }
 
-/// Waits until the topic has free memory. Fails as soon as the client may not publish one of the
+/// Waits until the topic has no back-pressure. Fails as soon as the client may not publish one of the
 /// events any more.
 async fn wait_while_allowed(
     http: &HttpState,
@@ -220,7 +220,7 @@ async fn wait_while_allowed(
     topic: &Topic,
     payloads: &[Cow<'_, str>],
 ) -> Result<(), ErrorResponse> {
-    // The usual case: there is free memory, and the permissions have just been checked.
+    // The usual case: there is no back-pressure, and the permissions have just been checked.
     if !topic.is_backpressured(None) {
         return Ok(());
     }
@@ -229,18 +229,24 @@ async fn wait_while_allowed(
         let check = |payload| access.check_publish(identity, topic.name().as_str(), payload);
         payloads.iter().try_for_each(|payload| check(payload))
     };
-    client.receive_while_allowed(check_all, wait_for_memory(http, topic)).await?
+    client.receive_while_allowed(check_all, wait_for_backpressure(http, topic)).await?
 }
 
-/// Waits until a topic has free memory; fails after the back-pressure timeout.
-pub(super) async fn wait_for_memory(http: &HttpState, topic: &Topic) -> Result<(), ErrorResponse> {
-    let memory = poll_fn(|cx| {
+/// Waits until a topic has no back-pressure; fails after a time limit.
+pub(super) async fn wait_for_backpressure(
+    http: &HttpState,
+    topic: &Topic,
+) -> Result<(), ErrorResponse> {
+    let relieved = poll_fn(|cx| {
         let is_backpressured = topic.is_backpressured(Some(cx.waker()));
         if is_backpressured { Poll::Pending } else { Poll::Ready(()) }
     });
     let timeout = Duration::from_millis(http.config.backpressure_timeout_ms);
-    super::with_timeout(timeout, memory).await.ok_or_else(|| {
-        let message = format!("the topic {} has no free memory; try again in 1 s", topic.name());
+    super::with_timeout(timeout, relieved).await.ok_or_else(|| {
+        let message = format!(
+            "events arrive on {} faster than they are stored or consumed; try again in 1 s",
+            topic.name()
+        );
         let unavailable = StatusCode::SERVICE_UNAVAILABLE;
         ErrorResponse::new(unavailable, Code::Busy.as_str(), message).with_retry_after(1)
     })
