@@ -44,7 +44,14 @@ fn no_page_is_too_long() {
 fn the_index_and_the_book_list_every_page_of_the_manual() {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
     for list in ["docs/index.md", "docs/SUMMARY.md"] {
-        let links = links_of(&read_document(&repository.join(list)));
+        let mut links = links_of(&read_document(&repository.join(list)));
+        // The decisions have an index of their own.
+        let decisions = read_document(&repository.join("docs/internals/decisions/index.md"));
+        if list == "docs/index.md" {
+            links.extend(
+                links_of(&decisions).iter().map(|link| format!("internals/decisions/{link}")),
+            );
+        }
         for page in pages().iter().filter_map(|page| page.strip_prefix("docs/")) {
             let is_list = page == "index.md" || page == "SUMMARY.md";
             assert!(is_list || links.iter().any(|link| link == page), "{list} lacks {page}");
