@@ -20,7 +20,7 @@ pub(crate) struct AccessFlags {
     /// [default: none]
     ///
     /// May be repeated.
-    #[arg(long, value_name = "RIGHT")]
+    #[arg(long, value_name = "PERMISSION")]
     strangers: Vec<Permission>,
 
     /// Topic for plain lines from nc and telnet [default: new-url; off when login is required]

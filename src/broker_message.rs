@@ -6,7 +6,6 @@ use tidings_protocol::client::ClientError;
 
 /// The beginnings of hints in protocol words, and their replacements in shell words.
 const HINTS: &[(&str, &str)] = &[
-    ("PUB, SUB or TOPIC create ", "create it with: tidings topic create "),
     ("TOPIC create ", "create it with: tidings topic create "),
     ("TOPIC forget ", "remove one with: tidings topic forget "),
     ("GROUP create ", "create it with: tidings group create "),
@@ -65,9 +64,16 @@ fn with_shell_hints(text: &str) -> String {
         return format!("{problem}; {command}");
     }
     let words = hint[verb.len()..].split(' ');
-    let plain = words.take_while(|word| !HINT_VERBS.contains(word));
-    let plain = plain.map(|word| word.split_once('=').map_or(word, |(_, value)| value));
-    format!("{problem}; {command}{}", plain.collect::<Vec<_>>().join(" "))
+    let mut plain = Vec::new();
+    for word in words.take_while(|word| !HINT_VERBS.contains(word)) {
+        let value = word.split_once('=').map_or(word, |(_, value)| value);
+        plain.push(value.trim_end_matches(','));
+        // Other verbs may follow.
+        if value.ends_with(',') {
+            break;
+        }
+    }
+    format!("{problem}; {command}{}", plain.join(" "))
 }
 
 #[cfg(test)]
@@ -86,7 +92,7 @@ mod tests {
                 "no group nix; create it with: tidings group create nix",
             ),
             (
-                "no topic t; PUB, SUB or TOPIC create t makes it",
+                "no topic t; TOPIC create t, PUB or SUB creates it",
                 "no topic t; create it with: tidings topic create t",
             ),
             (

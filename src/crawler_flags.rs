@@ -52,7 +52,7 @@ pub(crate) struct CrawlerFlags {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     per_address: Option<u32>,
 
-    /// Abort a request after this time
+    /// Abort a request after this time [default: 40s]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     timeout: Option<Duration>,
 

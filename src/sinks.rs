@@ -42,8 +42,8 @@ pub(crate) struct SinkFlags {
     #[arg(long, value_name = "COMMAND", value_parser = parse_command)]
     exec: Option<SinkConfig>,
 
-    /// With --exec: also pass these variables; PATH, HOME, LANG, LC_*, TZ, USER and TMPDIR always
-    /// are
+    /// With --exec: also pass these variables; PATH, HOME, USER, LOGNAME, LANG, LANGUAGE, LC_*, TZ
+    /// and TMPDIR are always passed
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', value_parser = parse_variable)]
     exec_env: Vec<String>,
 }

@@ -38,7 +38,7 @@ const SHORT: &[(&str, &[&str])] = &[
             "delay",
             "broker",
             "data",
-            "json",
+            "allow-private",
         ],
     ),
     (

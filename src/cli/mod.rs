@@ -266,13 +266,15 @@ fn failure_of(words: &[OsString], error: &Error) -> Failure {
             Failure::Help(error.render().to_string())
         }
         kind => {
-            let command = Cli::command();
-            let name = words
-                .iter()
-                .skip(1)
-                .filter_map(|word| word.to_str())
-                .find(|word| command.find_subcommand(word).is_some());
-            let name = name.map_or(String::new(), |name| format!(" {name}"));
+            let (mut name, definition) = (String::new(), Cli::command());
+            let mut command = &definition;
+            for word in words.iter().skip(1).filter_map(|word| word.to_str()) {
+                if let Some(subcommand) = command.find_subcommand(word) {
+                    name.push(' ');
+                    name.push_str(word);
+                    command = subcommand;
+                }
+            }
             let problem = match kind {
                 ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
                     "a subcommand or an argument is missing".to_owned()

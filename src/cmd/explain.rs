@@ -33,7 +33,7 @@ const NAME: &str = "tidings-explain";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ExplainArgs {
-    /// A URL, or a host (in general, a key of the group)
+    /// A URL, or a host without a port (in general, a key of the group)
     #[arg(value_name = "URL|HOST", value_parser = one_word)]
     what: String,
 

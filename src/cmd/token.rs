@@ -47,10 +47,11 @@ Examples:
     permissions!(),
     "
 
-The first principal makes login required for all clients. A client logs in with HELLO token=.., by HTTP
-with `Authorization: Bearer ..`, with --token-file FILE or the environment variable TIDINGS_TOKEN of these
-commands, with a certificate, or as a user of the machine over the unix socket. A running broker applies
-changes within a second; a broker that started before the first principal existed must be restarted.
+The first principal makes login required for all clients. A client logs in with HELLO token=..,
+by HTTP with `Authorization: Bearer ..`, with --token-file FILE or TIDINGS_TOKEN of these
+commands, with a certificate, or as a user of the machine over the unix socket. A running broker
+applies changes within a second; a broker that started before the first principal existed must be
+restarted.
 
 Exit codes: 0 success; 1 failure; 2 wrong usage."
 );
@@ -74,11 +75,11 @@ pub(crate) enum Token {
 #[derive(Debug, Args)]
 pub(crate) struct PermissionFlags {
     /// Allow this permission; may be repeated (see the list below)
-    #[arg(long, value_name = "RIGHT", required = true)]
+    #[arg(long, value_name = "PERMISSION", required = true)]
     allow: Vec<Permission>,
 
     /// Deny this permission, even if --allow includes it; may be repeated
-    #[arg(long, value_name = "RIGHT")]
+    #[arg(long, value_name = "PERMISSION")]
     deny: Vec<Permission>,
 }
 
@@ -87,7 +88,7 @@ pub(crate) struct PermissionFlags {
 #[command(after_help = PERMISSIONS)]
 #[command(group = ArgGroup::new("proof").args(["certificate", "unix_user"]))]
 pub(crate) struct CreateArgs {
-    /// Name of the principal, also in logs: letters, digits, -, _ and .
+    /// Name of the principal, also in logs: letters, digits, `.`, `_` and `-`
     #[arg(value_parser = parse_name)]
     name: String,
 

@@ -144,7 +144,7 @@ fn forget_cursor(
 fn find_topic(hub: &Hub, manage: &ManageCommand<'_>) -> Result<Arc<Topic>, ProtocolError> {
     let name = manage.required_name()?;
     hub.topics.find(name).ok_or_else(|| {
-        let text = format!("no topic {name}; create it with TOPIC create {name}, PUB or SUB");
+        let text = format!("no topic {name}; TOPIC create {name}, PUB or SUB creates it");
         ProtocolError::new(Code::NotFound, text)
     })
 }

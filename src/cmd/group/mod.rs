@@ -39,12 +39,13 @@ Exit codes: 0 success; 1 rejected or failed; 2 wrong usage.";
 
 const SETTINGS: &str = "\
 Examples:
-  tidings group set crawlers delay=2s lease=30s
   tidings group create thumbs topics=file-ready key=none lease=5m
+  tidings group set crawlers delay=2s lease=30s
 
 Settings:
   topics=TOPIC,..                 topics that feed the group
-  key=host|domain|attr:NAME|none  what is never worked on twice at once
+  key=host|domain|attr:NAME|none  what is never worked on twice at once [default: host]; use none
+                                  for events that do not begin with an http or https URL
   parallel=N                      tasks of one key at once
   delay=DURATION|default          wait between two tasks of one key
   lease=DURATION                  time for which a task belongs to a member

@@ -21,7 +21,8 @@ use crate::output::{Console, format_count};
 const EXAMPLES: &str = "\
 Examples:
   tidings job open docs scope=prefix max-pages=500        open a job for seeds
-  tidings job add docs https://example.org/docs/          add a seed; many: .. | tidings job add docs
+  tidings job add docs https://example.org/docs/          add a seed
+  tidings job add docs < seeds.txt                        add many, one on each line
   tidings job close docs                                  no more seeds; it ends with the last page
   tidings job wait docs                                   wait; the exit code is the result
   tidings job watch docs                                  the same, with progress

@@ -130,8 +130,8 @@ pub(crate) struct SubArgs {
     #[arg(long, value_name = "PROGRAM [ARG]..", num_args = 1.., allow_hyphen_values = true, conflicts_with = "json")]
     exec: Vec<OsString>,
 
-    /// With --exec: also pass these variables; PATH, HOME, LANG, LC_*, TZ, USER and TMPDIR always
-    /// are
+    /// With --exec: also pass these variables; PATH, HOME, USER, LOGNAME, LANG, LANGUAGE, LC_*, TZ
+    /// and TMPDIR are always passed
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', requires = "exec", value_parser = parse_variable)]
     exec_env: Vec<String>,
 

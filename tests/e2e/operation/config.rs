@@ -142,7 +142,7 @@ fn config_show_prints_an_equivalent_file() {
         "data = \"./tidings-data\"  # default",
         "log-lines = true  # c.toml:5",
         "cookies = false  # default",
-        "# timeout = ..  # not set",
+        "# timeout = ..  # not set; meaning: 40s",
         "# max-body = ..  # not set; meaning: 64m",
         "# proxy = \"http://HIDDEN@proxy.example:3128\"  # c.toml:13, with a secret",
         "# postgres = \"postgres://u:HIDDEN@db.example/pages\"  # c.toml:14, with a secret",
