@@ -25,7 +25,7 @@
 //!
 //! ```
 //! use bytes::BytesMut;
-//! use tidings_protocol::{Answers, Command, Event, Fate, Mode, Reply, Seq, Session};
+//! use tidings_protocol::{Answers, Command, Durability, Reply, Seq, Session, SessionEvent, SessionMode};
 //!
 //! // One read of a socket returned two commands, and the beginning of a third.
 //! let mut unread = &b"HELLO name=me\r\nPUB new-url http://example.org/\r\nPI"[..];
@@ -35,11 +35,11 @@
 //!     let (used, event) = session.next(unread);
 //!     unread = &unread[used..];
 //!     match event {
-//!         Some(Event::Command(Command::Hello(hello))) => {
+//!         Some(SessionEvent::Command(Command::Hello(hello))) => {
 //!             assert_eq!(hello.name.as_deref(), Some("me"));
-//!             answers.ready(b"+OK tidings 0.1.0 id=1 clock=5 resume=..\r\n");
+//!             answers.push_lines(b"+OK tidings 0.1.0 id=1 clock=5 resume=..\r\n");
 //!         }
-//!         Some(Event::Command(Command::Pub { topic, payload })) => {
+//!         Some(SessionEvent::Command(Command::Pub { topic, payload })) => {
 //!             assert_eq!((topic, payload), ("new-url", "http://example.org/"));
 //!             answers.publish(0, Seq(42)); // its seq in the topic
 //!         }
@@ -47,16 +47,16 @@
 //!         None => break, // read more
 //!     }
 //! }
-//! assert_eq!((session.mode(), session.is_mid_line()), (Mode::Client, true));
+//! assert_eq!((session.mode(), session.is_mid_line()), (SessionMode::Client, true));
 //!
 //! // The event is not durable yet: only the answer before it can be sent.
 //! let mut out = BytesMut::new();
-//! answers.drain(|_topic, _seq| (Fate::Waiting, Seq(43)), &mut out);
+//! answers.drain(|_topic, _seq| (Durability::Pending, Seq(43)), &mut out);
 //! assert_eq!(out, "+OK tidings 0.1.0 id=1 clock=5 resume=..\r\n");
 //!
 //! // All events below seq 43 are on the disk.
 //! out.clear();
-//! answers.drain(|_topic, _seq| (Fate::Safe, Seq(43)), &mut out);
+//! answers.drain(|_topic, _seq| (Durability::Durable, Seq(43)), &mut out);
 //! assert_eq!(out, "+OK 42 1\r\n");
 //!
 //! // The client reads the confirmation of its first publish.
