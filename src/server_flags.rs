@@ -216,7 +216,7 @@ impl ServerFlags {
         self.audit.as_deref().filter(|path| *path != Path::new("-"))
     }
 
-    /// What the process uses, besides these directories of further outputs.
+    /// What the process uses. `output_dirs` are directories of further outputs.
     pub(crate) fn resources<'a>(
         &'a self,
         data: &'a DataFlag,
@@ -259,8 +259,8 @@ impl ServerFlags {
         self.tls.apply(&mut config, &data.data)?;
         self.access.apply(&mut config, &data.data)?;
         config.quotas = self.quotas.config();
-        for TransportGrant { transport: way, attributes: powers } in &self.grant {
-            config.access.transport_policy.grant(*way, powers);
+        for TransportGrant { transport, attributes } in &self.grant {
+            config.access.transport_policy.grant(*transport, attributes);
         }
         config.limits.stop_ms = milliseconds(StopTimeout(self.process.stop_timeout).connections());
         config.audit = self.audit.as_ref().map(|_| {

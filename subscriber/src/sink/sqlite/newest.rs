@@ -1,4 +1,4 @@
-//! The newest stored result of a URL, for an operator who wants to know what became of it.
+//! The newest stored result of a URL, for `tidings explain`.
 
 use std::path::Path;
 
