@@ -102,7 +102,8 @@ pub(super) struct LinkCounts {
 
 impl Group {
     /// Consumes events of a feeding topic. Skips events below the first seq not yet consumed, so
-    /// repeating an input changes nothing.
+    /// repeating an input changes nothing. If texts must be read first, returns the number of
+    /// events before those that wait, and the request for the texts.
     pub(super) fn consume_events(
         &mut self,
         topic: &TopicName,
@@ -110,20 +111,27 @@ impl Group {
         events: &[(Seq, String)],
         elsewhere: &BTreeSet<JobName>,
         now: Moment,
-    ) {
+    ) -> Option<(usize, u64)> {
         let first = self.next_to_consume(topic);
         if next <= first {
-            return;
+            return None;
         }
         let mut items = Vec::with_capacity(events.len());
         let mut dead_letters = Vec::new();
         let mut seeded = BTreeSet::new();
         let mut times = Vec::new();
-        let events = &events[events.partition_point(|(seq, _)| *seq < first)..];
-        for events in events.chunks(PREFETCH_BATCH) {
+        let (mut next, mut waiting) = (next, None);
+        let skipped = events.partition_point(|(seq, _)| *seq < first);
+        for (batch, events) in events[skipped..].chunks(PREFETCH_BATCH).enumerate() {
             let read = events.iter().map(|(_, payload)| ParsedEvent::parse(payload, &self.config));
             let parsed: Vec<_> = read.collect();
             self.prefetch_urls(parsed.iter().flatten());
+            let urls = parsed.iter().flatten().filter_map(ParsedEvent::fingerprint);
+            let wanted = self.missing_texts(urls.flat_map(|url| self.dormant.of_fingerprint(url)));
+            if let Some(request) = self.request_texts(wanted) {
+                (next, waiting) = (events[0].0, Some((skipped + batch * PREFETCH_BATCH, request)));
+                break;
+            }
             for ((seq, payload), parsed) in events.iter().zip(parsed) {
                 let judged = parsed.and_then(|parsed| self.judge_event(&parsed, elsewhere, now));
                 let EventVerdict { effect: taking, schedule, wall_clock: at } = judged
@@ -162,12 +170,16 @@ impl Group {
                 items.extend(schedule);
             }
         }
+        if next <= first {
+            return waiting;
+        }
         self.commit(Decision::Consumed { topic: topic.clone(), next, effects: items }, now);
         self.record_wall_clock_dues(times, now);
         for letter in dead_letters {
             self.publish(DEAD_LETTER_TOPIC, letter);
         }
         self.settle_after_consuming(seeded, now);
+        waiting
     }
 
     fn judge_event(

@@ -148,7 +148,7 @@ impl Group {
                 Ok(GroupAnswer { lines: more, ok })
             }
             GroupQuery::Explain(what) => self.explain(what, now),
-            GroupQuery::Tasks(query) => self.list_tasks(query, now),
+            GroupQuery::Tasks(query) => self.describe_tasks(&self.select_tasks(query)?, now),
             GroupQuery::Keys(query) => self.list_keys(query, now),
             GroupQuery::Schedules(query) => Ok(self.list_schedules(query, now)),
         }

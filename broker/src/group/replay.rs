@@ -3,6 +3,7 @@
 use super::Group;
 use super::record::{Decision, GroupRecord};
 use super::snapshot::SnapshotItem;
+use super::texts::{TextReply, TextRequest};
 
 /// A replay begins at the first record, or at a complete snapshot if earlier records are gone.
 /// Where records are unreadable, it begins again at the next complete snapshot, if there is one.
@@ -31,9 +32,31 @@ impl Replay {
         Self { group, base: ReplayBase::new(has_all) }
     }
 
-    /// Applies the next record.
+    /// Requests the texts that the next record needs. The owner of a paged group executes all
+    /// requests between this and [`apply`](Self::apply).
+    pub(crate) fn prepare(&mut self, record: &GroupRecord) {
+        self.group.request_texts_for(&record.decision);
+    }
+
+    /// Returns the next request to the owner.
+    pub(crate) fn poll(&mut self) -> Option<TextRequest> {
+        self.group.dormant.poll_request()
+    }
+
+    /// Takes the reply to a request.
+    pub(crate) fn reply(&mut self, reply: TextReply) {
+        self.group.texts_replied(reply, self.group.now);
+    }
+
+    /// Reports whether too many texts wait to be written.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.group.is_behind()
+    }
+
+    /// Applies the next record, unless a text that it needs cannot be read
+    /// ([`Group::problem`]).
     pub(crate) fn apply(&mut self, record: &GroupRecord) {
-        if self.base.apply(record) {
+        if self.group.problem().is_none() && self.base.apply(record) {
             self.group.replay(record);
             self.group.compact_texts();
         }

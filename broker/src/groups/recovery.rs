@@ -19,6 +19,7 @@ use crate::clock::{Clock, ClockStamp, Moment};
 use crate::group::record::{Decision, GroupRecord};
 use crate::group::replay::Replay;
 use crate::group::snapshot::SnapshotItem;
+use crate::group::texts::{Paging, TextRequest};
 use crate::group::{Group, GroupConfig};
 use crate::limits::Limits;
 use crate::log::disk::Disk;
@@ -63,6 +64,8 @@ pub(crate) struct GroupStorage {
 #[derive(Debug)]
 pub(crate) struct RecoveredGroup {
     pub(crate) group: Group,
+    /// Where its texts are, if not in memory.
+    pub(crate) pages: PageFile,
     pub(crate) log: SegmentLog,
     /// Number of the next record.
     pub(crate) next: Seq,
@@ -144,11 +147,10 @@ impl GroupStorage {
     }
 
     /// A new group with a page file, so that it need not keep all texts in memory.
-    pub(crate) fn group(&self, name: &GroupName, config: GroupConfig) -> Group {
+    pub(crate) fn group(&self, name: &GroupName, config: GroupConfig) -> (Group, PageFile) {
         let mut group = Group::new(name.clone(), 0, config, fastrand::u64(..));
-        let file = PageFile::new(Arc::clone(&self.disk), &self.dir, name.as_str());
-        group.set_text_store(Box::new(file));
-        group
+        group.set_paging(Paging::default());
+        (group, PageFile::new(Arc::clone(&self.disk), &self.dir, name.as_str()))
     }
 
     /// Whether the directory with the group's name holds something else.
@@ -245,9 +247,8 @@ impl GroupStorage {
         name: &GroupName,
     ) -> Result<Option<RecoveredGroup>, (io::Error, GroupSummary)> {
         let without_summary = |error| (error, GroupSummary::default());
-        let reading = self
-            .replay_log(name, self.group(name, GroupConfig::default()))
-            .map_err(without_summary)?;
+        let (group, pages) = self.group(name, GroupConfig::default());
+        let reading = self.replay_log(name, group, Some(pages)).map_err(without_summary)?;
         let is_empty = reading.started.is_none() && reading.first_error.is_none();
         let is_gone = reading.is_deleted || is_empty;
         if !is_gone && !reading.is_whole() {
@@ -271,11 +272,16 @@ impl GroupStorage {
         reading.recovered(log, found.next).map(Some)
     }
 
-    /// Replays the log of a group without changing it.
-    pub(super) fn replay_log(&self, name: &GroupName, group: Group) -> io::Result<LogReplay> {
+    /// Replays the log of a group without changing it. Without `pages`, all texts stay in memory.
+    pub(super) fn replay_log(
+        &self,
+        name: &GroupName,
+        group: Group,
+        pages: Option<PageFile>,
+    ) -> io::Result<LogReplay> {
         let disk = Arc::new(ReadOnlyDisk::new(Arc::clone(&self.disk)));
         let (log, _) = SegmentLog::open(self.options_on(disk, name, FIRST_RECORD), 0)?;
-        let mut reading = LogReplay::new(group, log.bounds().first);
+        let mut reading = LogReplay::new(group, pages, log.bounds().first);
         replay_records(&log, |seq, read| reading.apply(seq, read));
         Ok(reading)
     }
@@ -284,6 +290,7 @@ impl GroupStorage {
 /// The result of replaying a group's log.
 pub(super) struct LogReplay {
     replay: Replay,
+    pages: Option<PageFile>,
     /// The record at which the replay began: the first one, or the start of the newest snapshot
     /// used.
     from: Seq,
@@ -301,11 +308,12 @@ pub(super) struct LogReplay {
 }
 
 impl LogReplay {
-    fn new(group: Group, first: Seq) -> Self {
+    fn new(group: Group, pages: Option<PageFile>, first: Seq) -> Self {
         let has_all = first <= FIRST_RECORD;
         let gone = || invalid(format!("records before {first} are gone"));
         Self {
             replay: Replay::new(group, has_all),
+            pages,
             from: first,
             last_good: None,
             started: None,
@@ -341,6 +349,10 @@ impl LogReplay {
             }
             _ => {}
         }
+        if let Some(pages) = &mut self.pages {
+            self.replay.prepare(record);
+            exchange_texts(&mut self.replay, pages);
+        }
         self.replay.apply(record);
     }
 
@@ -356,18 +368,42 @@ impl LogReplay {
     }
 
     fn recovered(
-        self,
+        mut self,
         log: SegmentLog,
         next: Seq,
     ) -> Result<RecoveredGroup, (io::Error, GroupSummary)> {
+        if let Some(problem) = self.replay.group().problem() {
+            let error =
+                invalid(format!("texts that the start paged out are unreadable: {problem}"));
+            return Err((error, GroupSummary::of(self.replay.group())));
+        }
         let (started, last) = (self.started, self.last);
         if self.replay.is_complete()
             && let Some(started) = started
+            && let Some(pages) = self.pages.take()
         {
             let group = self.replay.finish().expect("the replay is complete");
-            return Ok(RecoveredGroup { group, log, next, started, last });
+            return Ok(RecoveredGroup { group, pages, log, next, started, last });
         }
         Err(self.damage())
+    }
+}
+
+/// Executes what a replay requests of its page file.
+fn exchange_texts(replay: &mut Replay, pages: &mut PageFile) {
+    loop {
+        let reply = match replay.poll() {
+            Some(TextRequest::Read { number, texts }) => Some(pages.read(number, &texts)),
+            Some(write @ TextRequest::Write { .. }) => {
+                pages.begin(write);
+                continue;
+            }
+            // The replay is faster than a disk.
+            None if replay.is_behind() => pages.wait_for_reply(),
+            None => pages.poll_reply(),
+        };
+        let Some(reply) = reply else { return };
+        replay.reply(reply);
     }
 }
 

@@ -4,8 +4,10 @@
 
 mod deletion;
 mod feeding_topics;
-mod guarded_group;
+mod handled_commands;
 mod output_queue;
+mod stop;
+mod supervisor;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -17,19 +19,18 @@ use tidings_protocol::{
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use self::guarded_group::GuardedGroup;
+use self::handled_commands::HandledCommands;
 use self::output_queue::{GroupOutput, OutputQueue};
 use super::job_names::{JobNames, JobStatus};
 use super::log::{GroupLog, RecordMark};
-use super::message::{
-    GroupMessage, encode_answer, group_stopped, log_failed, reject, reject_message,
-};
+use super::message::{GroupMessage, encode_answer, log_failed, reject, reject_message};
 use super::outbox::AnnouncementOutbox;
+use super::page_file::PageFile;
 use super::registry::GroupRegistry;
 use super::unknown_group;
 use super::watchers::Watchers;
 use crate::clock::{Clock, Moment, wall_unix_ms};
-use crate::group::record::GroupRecord;
+use crate::group::record::{Decision, GroupRecord};
 use crate::group::{Group, Input, JobAction, Output, Requester, TaskMessage};
 use crate::mailbox::{ConnId, Mailbox};
 use crate::topic::{Health, Reader, Topics};
@@ -49,7 +50,9 @@ const WALL_CLOCK_POLL_MS: u64 = 1000;
 
 /// The task that owns and drives one group.
 pub(super) struct GroupActor {
-    group: GuardedGroup,
+    group: Group,
+    /// Where texts of the group are, if they are not in memory.
+    pages: Option<PageFile>,
     topics: Arc<Topics>,
     clock: Clock,
     log: Box<dyn GroupLog>,
@@ -64,6 +67,8 @@ pub(super) struct GroupActor {
     /// Mailboxes for answers that come later (`JOB wait`, `JOB watch`).
     waiter_mailboxes: HashMap<ConnId, Mailbox>,
     watchers: Watchers,
+    /// The commands that are being handled, and those that wait for texts.
+    commands: HandledCommands,
     outgoing: OutputQueue,
     appended: RecordMark,
     /// The mark after this start's records. Until they are durable, task ids might be given again.
@@ -86,13 +91,16 @@ pub(super) struct GroupActor {
     /// Job names of all groups.
     job_names: Arc<JobNames>,
     is_deleted: bool,
+    /// The error for all commands once the group has stopped, and whether it panicked.
+    stopped: Option<ProtocolError>,
+    has_panicked: bool,
 }
 
 impl GroupActor {
     /// An actor that reads the feeding topics from the group's position. The log wakes it by
     /// `wake`, and continues at `appended`.
     pub(super) fn new(
-        group: Group,
+        (group, pages): (Group, Option<PageFile>),
         topics: Arc<Topics>,
         clock: Clock,
         log: Box<dyn GroupLog>,
@@ -101,8 +109,12 @@ impl GroupActor {
     ) -> Self {
         let appended = log.durable();
         let outbox = AnnouncementOutbox::new(Arc::clone(&topics), Arc::clone(&wake));
+        if let Some(pages) = &pages {
+            pages.set_wake(Arc::clone(&wake));
+        }
         Self {
-            group: GuardedGroup::new(group),
+            group,
+            pages,
             topics,
             clock,
             log,
@@ -112,6 +124,7 @@ impl GroupActor {
             local_conns: BTreeSet::new(),
             waiter_mailboxes: HashMap::new(),
             watchers: Watchers::default(),
+            commands: HandledCommands::default(),
             outgoing: OutputQueue::default(),
             appended,
             start_mark: appended,
@@ -125,6 +138,8 @@ impl GroupActor {
             registry,
             job_names,
             is_deleted: false,
+            stopped: None,
+            has_panicked: false,
         }
     }
 
@@ -166,23 +181,26 @@ impl GroupActor {
         messages: mpsc::UnboundedReceiver<GroupMessage>,
         stop: CancellationToken,
     ) {
-        tokio::spawn(self.run(messages, stop));
+        tokio::spawn(supervisor::supervise(self, messages, stop));
     }
 
     /// Handles input, processes time-outs and waits, until the broker stops.
     async fn run(
-        mut self,
-        mut messages: mpsc::UnboundedReceiver<GroupMessage>,
-        stop: CancellationToken,
+        &mut self,
+        messages: &mut mpsc::UnboundedReceiver<GroupMessage>,
+        stop: &CancellationToken,
     ) {
         loop {
             if self.is_running() {
                 self.poll_wall_clock();
             }
             // Input that has arrived is handled before leases expire.
-            let more_messages = self.drain_messages(&mut messages);
+            let more_messages = self.drain_messages(messages);
             if self.is_deleted {
                 return self.finish_deletion(messages, stop).await;
+            }
+            if self.is_running() {
+                self.take_text_replies();
             }
             let more_events = self.is_running() && !self.log.is_behind() && self.consume_events();
             if self.is_running() && self.is_tick_due(self.clock.now()) {
@@ -251,12 +269,12 @@ impl GroupActor {
 
     /// Whether the group can decide and write.
     fn health(&self) -> Health {
-        if self.group.is_broken() { Health::Failed } else { self.log.health() }
+        if self.stopped.is_some() { Health::Failed } else { self.log.health() }
     }
 
     /// The error for commands that cannot be answered before a restart.
     fn failure(&self) -> ProtocolError {
-        if self.group.is_broken() { group_stopped(self.group.name()) } else { log_failed() }
+        self.stopped.clone().unwrap_or_else(log_failed)
     }
 
     /// Whether the group can decide, because its decisions can be written. After a stall all leases
@@ -355,11 +373,12 @@ impl GroupActor {
         for (asked, mailbox) in self.watchers.drain_group_watchers() {
             reject([asked].into_iter(), &mailbox, &failure);
         }
-        for asked in self.group.take_waiters() {
+        for asked in self.group.drain_waiters() {
             if let Some(mailbox) = self.waiter_mailboxes.get(&asked.conn) {
                 reject([asked].into_iter(), mailbox, &failure);
             }
         }
+        self.commands.reject_all(&failure);
     }
 
     /// Rejects a message. If it opens a job, the name that was reserved for it is released, unless
@@ -422,6 +441,7 @@ impl GroupActor {
         self.members.remove(&conn);
         self.local_conns.remove(&conn);
         self.waiter_mailboxes.remove(&conn);
+        self.commands.remove(conn);
         self.watchers.remove(conn);
     }
 
@@ -431,8 +451,9 @@ impl GroupActor {
         let (configures, asked) = (matches!(input, Input::Configure { .. }), input.requester());
         let opens =
             if let Input::OpenJob { name, .. } = &input { Some(name.clone()) } else { None };
+        self.commands.begin(asked, mailbox);
         self.group.handle(input, self.clock.now());
-        self.drain_outputs(asked.as_slice(), mailbox);
+        self.drain_outputs();
         if let Some(name) = opens {
             self.publish_job_status(&name);
         }
@@ -443,17 +464,22 @@ impl GroupActor {
 
     /// The same for several commands of one worker.
     fn handle_all(&mut self, inputs: Vec<Input>, mailbox: Option<&Mailbox>) {
-        let asked: Vec<Requester> = inputs.iter().filter_map(Input::requester).collect();
+        self.commands.begin(inputs.iter().filter_map(Input::requester), mailbox);
         self.group.handle_all(inputs, self.clock.now());
-        self.drain_outputs(&asked, mailbox);
+        self.drain_outputs();
     }
 
-    /// Handles all outputs of the state machine; `asked` are the commands just handled.
-    fn drain_outputs(&mut self, asked: &[Requester], mailbox: Option<&Mailbox>) {
+    /// Handles all outputs of the state machine.
+    fn drain_outputs(&mut self) {
         self.watchers.changed();
         while let Some(output) = self.group.poll() {
             match output {
-                Output::Record(record) => self.appended = self.log.append(&record),
+                Output::Record(record) => {
+                    self.appended = self.log.append(&record);
+                    if let Decision::Consumed { topic, next, .. } = record.decision {
+                        self.consumed.push_back((self.appended, topic, next));
+                    }
+                }
                 Output::Task { conn, task } => {
                     if let Some(mailbox) = self.members.get(&conn) {
                         let TaskMessage { id, clock_ms, lease_ms, payload } = &task;
@@ -463,8 +489,10 @@ impl GroupActor {
                 }
                 Output::Answer { requester: asked, answer } => {
                     self.watchers.answered(&asked);
+                    let mailbox = self.commands.answered(&asked);
                     let Requester { conn, slot, .. } = asked;
-                    if let Some(mailbox) = self.waiter_mailboxes.get(&conn).or(mailbox) {
+                    let waiter = self.waiter_mailboxes.get(&conn);
+                    if let Some(mailbox) = waiter.or(mailbox.as_ref()) {
                         let lines = self.outgoing.lines(conn, mailbox);
                         lines.answer(slot, |out| encode_answer(&answer, out));
                     }
@@ -484,16 +512,16 @@ impl GroupActor {
                     let heads = self.topic_heads();
                     self.group.handle(Input::TopicHeads { job, heads }, self.clock.now());
                 }
-            }
-        }
-        if self.group.is_broken() {
-            for asked in asked {
-                if let Some(mailbox) = self.waiter_mailboxes.get(&asked.conn).or(mailbox) {
-                    reject([*asked].into_iter(), mailbox, &self.failure());
+                Output::Texts(request) => {
+                    if let Some(pages) = &mut self.pages {
+                        pages.begin(request);
+                    }
                 }
             }
-            // The other waiting connections are answered in the next turn.
-            return self.wake.notify_one();
+        }
+        self.commands.end();
+        if self.stop_at_problem() {
+            return;
         }
         if self.log.flush_if_large() {
             self.outgoing.mark(self.appended, &self.local_conns);
@@ -509,7 +537,7 @@ impl GroupActor {
     fn flush_and_send_up_to(&mut self, mark: RecordMark) {
         self.outgoing.mark(self.appended, &self.local_conns);
         // Decisions that a panic interrupted are not written.
-        if !self.group.is_broken() {
+        if !self.has_panicked {
             self.log.flush(self.outgoing.last_mark().max(self.start_mark));
         }
         let safe = self.log.durable();
@@ -528,7 +556,7 @@ impl GroupActor {
     /// Queues progress lines for the watchers. Like all outputs they wait until the records are
     /// durable.
     fn update_watchers(&mut self) {
-        if self.group.is_broken() {
+        if self.stopped.is_some() {
             return;
         }
         let (outgoing, appended) = (&mut self.outgoing, self.appended);
@@ -540,7 +568,7 @@ impl GroupActor {
     /// Writes a part of a snapshot of the group's state, if the log has grown enough to be replaced
     /// by one. Other work continues between the parts. Returns whether there is more.
     fn continue_snapshot(&mut self) -> bool {
-        if self.group.is_broken() {
+        if self.stopped.is_some() || self.group.is_snapshot_waiting() {
             return false;
         }
         let begins = !self.group.is_snapshotting();
@@ -560,19 +588,20 @@ impl GroupActor {
                 self.log.flush(0);
             }
         };
-        let is_whole = self.group.catch_panics(|group| {
-            if !begins {
-                return group.continue_snapshot(SNAPSHOT_ITEMS_PER_TURN, write);
-            }
-            group.begin_snapshot(stamp, write);
+        let is_whole = if begins {
+            self.group.begin_snapshot(stamp, write);
             false
-        });
-        match is_whole {
-            Some(true) => self.log.end_snapshot(),
-            Some(false) => self.log.flush(0),
-            None => self.wake.notify_one(),
+        } else {
+            self.group.continue_snapshot(SNAPSHOT_ITEMS_PER_TURN, write)
+        };
+        if is_whole {
+            self.log.end_snapshot();
+        } else {
+            self.log.flush(0);
         }
-        is_whole == Some(false)
+        // It may have requested texts.
+        self.drain_outputs();
+        !is_whole && !self.group.is_snapshot_waiting()
     }
 
     /// Publishes waiting announcements and records those that are safe on their topics.
