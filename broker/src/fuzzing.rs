@@ -2,7 +2,7 @@
 //! property does not hold. For the feature `fuzzing` and for tests only.
 
 use crate::net::http::hooks;
-use crate::{access, group, log};
+use crate::{access, log};
 
 /// The name and the function of a target.
 pub type Target = (&'static str, fn(&[u8]));
@@ -10,8 +10,6 @@ pub type Target = (&'static str, fn(&[u8]));
 /// The targets of this crate.
 pub const TARGETS: &[Target] = &[
     ("log", log::fuzzing::log),
-    ("record", group::fuzzing::record),
-    ("group", group::fuzzing::group),
     ("hook", hooks::fuzzing::fuzz_webhook),
     ("access", access::fuzzing::access),
 ];

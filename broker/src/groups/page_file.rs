@@ -7,8 +7,8 @@ use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::{self, JoinHandle};
 
 use tidings_protocol::GroupName;
+use tidings_queue::texts::{CHUNK_BYTES, TextStore};
 
-use crate::group::texts::{CHUNK_BYTES, TextStore};
 use crate::log::disk::{Disk, DiskFile};
 
 /// Prefix of the file's temporary name. No group name begins with it.

@@ -10,16 +10,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 
 use tidings_protocol::{GroupName, JobName, Seq, TopicName};
+use tidings_queue::record::{Decision, GroupRecord};
+use tidings_queue::replay::Replay;
+use tidings_queue::snapshot::SnapshotItem;
+use tidings_queue::{Group, GroupConfig};
 
 use super::foreign_files::{DirectoryOwner, directory_owner};
 use super::page_file::PageFile;
 use super::repair;
 use crate::clean_stop::{self, CleanStop};
 use crate::clock::{Clock, ClockStamp, Moment};
-use crate::group::record::{Decision, GroupRecord};
-use crate::group::replay::Replay;
-use crate::group::snapshot::SnapshotItem;
-use crate::group::{Group, GroupConfig};
 use crate::limits::Limits;
 use crate::log::disk::Disk;
 use crate::log::read_only_disk::ReadOnlyDisk;

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use tidings_concurrent::LogProgress;
 use tidings_protocol::{GroupName, Seq};
+use tidings_queue::record::{Decision, GroupRecord};
 use tokio::sync::Notify;
 
 use super::{GroupLog, RecordMark};
 use crate::clock::Clock;
-use crate::group::record::{Decision, GroupRecord};
 use crate::log::committer::{CommitLog, Committers};
 use crate::log::{LogError, LogPiece, Retention, TopicLog};
 use crate::topic::{Health, waker_of};
@@ -409,9 +409,10 @@ impl CommitLog for SegmentRemoval {
 mod tests {
     use std::path::Path;
 
+    use tidings_queue::record::Decision;
+
     use super::*;
     use crate::clock::Moment;
-    use crate::group::record::Decision;
     use crate::groups::GroupStorage;
     use crate::log::SegmentLog;
     use crate::log::simulated_disk::SimulatedDisk;

@@ -5,8 +5,9 @@ mod disk_log;
 
 use std::sync::Arc;
 
+use tidings_queue::record::GroupRecord;
+
 pub(in crate::groups) use self::disk_log::DiskLog;
-use crate::group::record::GroupRecord;
 use crate::log::TopicLog;
 use crate::topic::Health;
 

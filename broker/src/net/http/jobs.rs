@@ -8,6 +8,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use serde_json::json;
 use tidings_protocol::{Command, JobName, field_number};
+use tidings_queue::commands::seed_settings;
 
 use super::client::ConnectedClient;
 use super::error::ErrorResponse;
@@ -19,7 +20,6 @@ use super::manage::{ClientExtension, JsonResult, manage_command};
 use super::request_input::{PathName, QueryParams};
 use super::{HttpState, with_timeout};
 use crate::access::{Action, Identity};
-use crate::groups::commands::seed_settings;
 
 /// Seeds of one request.
 const SEEDS_MAX: usize = 10_000;
