@@ -8,9 +8,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hyper::header::{CACHE_CONTROL, CONTENT_ENCODING, HeaderValue};
 use hyper::{HeaderMap, Method, StatusCode};
-use tidings_protocol::{
-    CanonicalUrl, ClientError, KeyRest, Outcome, Payload, RetryMode, push_attribute,
-};
+use tidings_client::ClientError;
+use tidings_protocol::{CanonicalUrl, KeyRest, Outcome, Payload, RetryMode, push_attribute};
 use tidings_subscriber::outcome::{Failure, Reason};
 use tokio_util::sync::CancellationToken;
 
