@@ -12,6 +12,7 @@ type Target = (&'static str, fn(&[u8]));
 /// The targets of all crates.
 const TARGETS_BY_CRATE: [&[Target]; 5] = [
     tidings_protocol::fuzzing::TARGETS,
+    tidings_log::fuzzing::TARGETS,
     tidings_broker::fuzzing::TARGETS,
     tidings_queue::fuzzing::TARGETS,
     tidings_subscriber::fuzzing::TARGETS,

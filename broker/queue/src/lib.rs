@@ -62,9 +62,6 @@ mod url_index;
 pub mod wall_clock;
 
 #[cfg(test)]
-#[path = "../../src/simulation_seeds.rs"]
-mod simulation_seeds;
-#[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

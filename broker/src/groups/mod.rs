@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::BytesMut;
+use tidings_log::{SegmentLog, TopicLog};
 use tidings_protocol::{
     CALLBACK_GROUP, Code, Command, DEFAULT_GROUP, GroupName, JobName, ManageCommand, MemberId,
     ProtocolError, Seq, Slot,
@@ -44,7 +45,6 @@ use self::registry::{CreationLock, GroupRegistry};
 use self::watchers::{WatchRequest, parse_watch};
 use crate::clean_stop::{self, LogEnds};
 use crate::clock::Clock;
-use crate::log::{SegmentLog, TopicLog};
 use crate::mailbox::{ConnId, ConnMessage, Mailbox};
 use crate::topic::Topics;
 

@@ -7,12 +7,13 @@ use tidings_protocol::{
     TopicName,
 };
 
-use crate::ConnId;
 use crate::config::GroupConfig;
 use crate::job::JobSettings;
 use crate::moment::Moment;
 use crate::record::GroupRecord;
-use crate::{Group, GroupAnswer, Input, Output, Requester, StagedLink, TaskMessage, WorkerReply};
+use crate::{
+    ConnId, Group, GroupAnswer, Input, Output, Requester, StagedLink, TaskMessage, WorkerReply,
+};
 
 /// The group, its time, and its outputs by kind.
 pub(super) struct Bench {

@@ -5,10 +5,9 @@ use tidings_protocol::{
 };
 
 use super::bench::{A, B, Bench, NO_HOLD, topic};
-use crate::ConnId;
 use crate::config::GroupConfig;
 use crate::moment::{ClockStamp, Moment};
-use crate::{Group, Input, Output, Requester};
+use crate::{ConnId, Group, Input, Output, Requester};
 
 #[test]
 fn pinned_entry_keeps_its_budget() {

@@ -3,9 +3,8 @@
 use tidings_protocol::{After, Code, JOB_DONE_TOPIC, Outcome, RetryMode, Seq};
 
 use super::bench::{A, B, Bench, topic};
-use crate::ConnId;
 use crate::job::JobSettings;
-use crate::{GroupQuery, Input, JobAction, Requester};
+use crate::{ConnId, GroupQuery, Input, JobAction, Requester};
 
 const HOUR_MS: u64 = 60 * 60 * 1000;
 

@@ -3,10 +3,9 @@
 use tidings_protocol::{Code, JOB_DONE_TOPIC, Outcome, RetryMode, Seq};
 
 use super::bench::{A, B, Bench};
-use crate::ConnId;
 use crate::config::GroupConfig;
 use crate::task_list::{EntrySelection, TaskQuery};
-use crate::{GroupQuery, Input, Operation, Output};
+use crate::{ConnId, GroupQuery, Input, Operation, Output};
 
 impl Bench {
     pub(super) fn operate(&mut self, what: Operation) {

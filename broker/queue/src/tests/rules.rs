@@ -3,9 +3,8 @@
 use tidings_protocol::{Code, KeyRest, Outcome, RetryMode, Seq, TaskId};
 
 use super::bench::{A, B, Bench, NO_HOLD, topic};
-use crate::ConnId;
 use crate::config::GroupConfig;
-use crate::{Input, Requester};
+use crate::{ConnId, Input, Requester};
 
 // PROTOCOL: T4
 #[test]

@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use parking_lot::Mutex;
+use tidings_log::simulation_seeds;
 
 use super::world::{BrokenPromise, Promise, RunTotals, World, WorldOptions};
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
-use crate::simulation_seeds;
 use crate::{Group, dump};
 
 /// Default number of runs, and the least activity in each of them.

@@ -10,12 +10,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tidings_log::simulation_seeds;
 use tidings_protocol::{Code, KeyRest, Outcome, Payload, RetryMode, TaskAction, TaskId, TaskReply};
 
 use super::bench::{A, B, Bench, Worker};
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
-use crate::simulation_seeds;
 use crate::{Input, StagedLink, WorkerReply};
 
 const RUNS: u64 = 300;

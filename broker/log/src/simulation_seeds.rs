@@ -9,7 +9,7 @@ const FIRST_SEED: u64 = 1;
 
 /// The seeds to run: `TIDINGS_<WHAT>_SEED` is the first one, and `TIDINGS_<WHAT>_RUNS` is their
 /// number. With a seed but no number, only that seed runs.
-pub(crate) fn seeds(what: &str, usual_runs: u64) -> Range<u64> {
+pub fn seeds(what: &str, usual_runs: u64) -> Range<u64> {
     let first = number(&format!("TIDINGS_{what}_SEED"));
     let runs = number(&format!("TIDINGS_{what}_RUNS"));
     let runs = runs.unwrap_or(if first.is_some() { 1 } else { usual_runs });

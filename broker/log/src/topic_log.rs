@@ -1,44 +1,4 @@
-//! The log of a topic: batches of events on disk, ordered by seq.
-//!
-//! ```text
-//!   tail ──batches──▶ append ──▶ ┌ segment ┐┌ segment ┐┌ active segment │ free ┐
-//!   (memory)          sync  ──▶  └─────────┘└─────────┘└────────────────┴──────┘
-//!                                     ▲ read: readers behind the tail
-//! ```
-//!
-//! | module | what it is |
-//! |---|---|
-//! | [`mod@format`] | headers of segments and batches |
-//! | [`committer`] | group commit: threads that write and sync the pending events of all logs |
-//! | [`disk`] | the file system calls, behind a trait |
-//! | [`segment_index`] | where the batches of a segment begin, and which seqs have no event |
-//! | [`log_end`] | where a log ends, and how it continues after a lost end |
-//! | [`read_only_disk`] | a disk that drops all writes, for checks |
-//! | [`segment_walk`] | a walk through the batches of one file, damaged or not |
-//! | [`segment_log`] | the log as segment files: append, sync, retention |
-//! | [`recovery`] | opening a log, after an orderly stop or a crash |
-//! | [`log_reader`] | reading from a seq on; verification |
-//!
-//! Everything here blocks. It runs on threads of [`topic`](crate::topic), never on those of the
-//! runtime.
-
-pub(crate) mod committer;
-pub(crate) mod disk;
-pub(crate) mod format;
-#[cfg(any(test, feature = "fuzzing"))]
-pub(crate) mod fuzzing;
-mod log_end;
-mod log_reader;
-pub(crate) mod read_only_disk;
-mod recovery;
-mod segment_index;
-mod segment_log;
-mod segment_walk;
-#[cfg(any(test, feature = "fuzzing"))]
-#[cfg_attr(not(test), allow(dead_code, reason = "only tests simulate power loss"))]
-pub(crate) mod simulated_disk;
-#[cfg(test)]
-mod tests;
+//! A log, behind a trait: batches of events, ordered by seq.
 
 use std::fmt::Debug;
 use std::io;
@@ -47,57 +7,54 @@ use std::path::PathBuf;
 use bytes::Bytes;
 use tidings_protocol::Seq;
 
-pub(crate) use self::recovery::Recovered;
-pub(crate) use self::segment_log::{SegmentLog, SegmentOptions};
-
 /// Maximum number of seqs that are reserved at once. Subscribers see an event only if the
 /// reservation of its seq is safe, so this bounds how far they can be ahead of the disk. A crash
 /// skips at most this many seqs, and twice as many more if the end of the log is torn, because then
 /// the last reservation is unknown.
-pub(crate) const RESERVED_MAX: u64 = 1 << 16;
+pub const RESERVED_MAX: u64 = 1 << 16;
 
 /// Events to append: consecutive seqs, encoded as on the wire.
 #[derive(Debug, Clone)]
-pub(crate) struct LogPiece {
+pub struct LogPiece {
     /// The seq of the first event.
-    pub(crate) first: Seq,
+    pub first: Seq,
     /// Number of events; at least 1.
-    pub(crate) count: u64,
+    pub count: u64,
     /// Append time; never less than that of the piece before.
-    pub(crate) unix_ms: i64,
+    pub unix_ms: i64,
     /// Whole lines.
-    pub(crate) wire: Bytes,
+    pub wire: Bytes,
     /// At least one event has an `id=`.
-    pub(crate) identified: bool,
+    pub identified: bool,
 }
 
 /// Where a log begins and ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LogBounds {
+pub struct LogBounds {
     /// The oldest seq kept; `end` if there is none.
-    pub(crate) first: Seq,
+    pub first: Seq,
     /// The seq after the newest event that was written.
-    pub(crate) end: Seq,
+    pub end: Seq,
     /// Creation time of the oldest segment; `None` if there is none.
-    pub(crate) oldest_unix_ms: Option<i64>,
+    pub oldest_unix_ms: Option<i64>,
     /// Bytes of all files.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// Number of files.
-    pub(crate) segments: usize,
+    pub segments: usize,
 }
 
 /// What is safe after a sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct SyncedMarks {
+pub struct SyncedMarks {
     /// Events before this seq survive a power loss.
-    pub(crate) durable: Seq,
+    pub durable: Seq,
     /// Seqs below this are not assigned to other events after a power loss.
-    pub(crate) reserved: Seq,
+    pub reserved: Seq,
 }
 
 /// The result of a read from a seq on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum LogRead {
+pub enum LogRead {
     /// Whole lines without a gap, from event `first` up to before `end`. Reading continues at `at`.
     Lines {
         /// The seq of the first line.
@@ -121,52 +78,52 @@ pub(crate) enum LogRead {
 
 /// The position of the newest events of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct NewestEvents {
+pub struct NewestEvents {
     /// How many of the requested events do not exist.
-    pub(crate) missing: u64,
+    pub missing: u64,
     /// The first of the events; if some are missing, the seq below which no event is kept.
-    pub(crate) from: Seq,
+    pub from: Seq,
     /// The segment without an index. Its events, and older ones, were not counted.
-    pub(crate) unknown: Option<Seq>,
+    pub unknown: Option<Seq>,
 }
 
 /// A place in a log from which reading can continue without a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ReadPosition {
-    base: Seq,
-    offset: u64,
+pub struct ReadPosition {
+    pub(crate) base: Seq,
+    pub(crate) offset: u64,
     /// The next seq at this place. A reader at another seq must search.
-    next: Seq,
+    pub(crate) next: Seq,
 }
 
 /// The end of a log that was closed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct LogEnd {
+pub struct LogEnd {
     /// The name of the newest file.
-    pub(crate) file: String,
+    pub file: String,
     /// The checksum in the header of that file. A file that replaces it has another checksum.
-    pub(crate) header: u32,
+    pub header: u32,
     /// The offset after the last batch.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// The seq after the last event.
-    pub(crate) end: Seq,
+    pub end: Seq,
     /// The next seq to assign.
-    pub(crate) next: Seq,
+    pub next: Seq,
 }
 
 /// How much of a log is kept.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Retention {
+pub struct Retention {
     /// Maximum bytes of all files; beyond it the oldest segment is removed.
-    pub(crate) bytes_max: u64,
+    pub bytes_max: u64,
     /// Segments are removed if their newest event is older than this.
-    pub(crate) oldest_unix_ms: Option<i64>,
+    pub oldest_unix_ms: Option<i64>,
     /// Maximum number of files; beyond it the oldest is removed.
-    pub(crate) segments_max: usize,
+    pub segments_max: usize,
     /// Everything from this seq on is kept, regardless of the other limits.
-    pub(crate) keep_from: Seq,
+    pub keep_from: Seq,
     /// Maximum number of files to remove in one call.
-    pub(crate) removals_max: usize,
+    pub removals_max: usize,
 }
 
 /// The result of checking one file, for operators.
@@ -198,7 +155,7 @@ impl CheckedFile {
 
 /// Why an operation on a log failed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum LogError {
+pub enum LogError {
     /// The disk is full. Nothing was changed; the caller may try again later.
     #[error("the disk is full")]
     Full,
@@ -220,7 +177,7 @@ pub(crate) enum LogError {
 ///
 /// One thread at a time appends, and one syncs. Any number of threads read and apply retention
 /// meanwhile.
-pub(crate) trait TopicLog: Debug + Send + Sync {
+pub trait TopicLog: Debug + Send + Sync {
     /// Writes `pieces` and reserves the seqs below `reserve`. The seqs of the pieces ascend and may
     /// leave gaps. `next` is the seq after the pieces; without pieces, the next seq to assign.
     fn append(&self, pieces: &[LogPiece], next: Seq, reserve: Seq) -> Result<(), LogError>;

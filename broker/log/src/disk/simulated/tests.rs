@@ -5,8 +5,7 @@ use std::io::{ErrorKind, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::log::disk::{Disk, DiskFile};
-use crate::log::simulated_disk::{DiskFaults, SimulatedDisk};
+use crate::disk::{Disk, DiskFaults, DiskFile, SimulatedDisk};
 
 fn put(disk: &SimulatedDisk, name: &str, bytes: &[u8]) -> Arc<dyn DiskFile> {
     let file = disk.create(Path::new(name)).unwrap();

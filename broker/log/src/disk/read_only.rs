@@ -5,23 +5,24 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::disk::{Disk, DiskFile, DiskSpace};
+use super::{Disk, DiskFile, DiskSpace};
 
 /// A disk that accepts writes and drops them.
 #[derive(Debug)]
-pub(crate) struct ReadOnlyDisk {
+pub struct ReadOnlyDisk {
     disk: Arc<dyn Disk>,
     sets_aside: AtomicBool,
 }
 
 impl ReadOnlyDisk {
-    pub(crate) fn new(disk: Arc<dyn Disk>) -> Self {
+    /// Reads from `disk`.
+    pub fn new(disk: Arc<dyn Disk>) -> Self {
         Self { disk, sets_aside: AtomicBool::new(false) }
     }
 
     /// Whether the caller has renamed or created a `.damaged` file, which would set an unreadable
     /// file aside.
-    pub(crate) fn sets_aside(&self) -> bool {
+    pub fn sets_aside(&self) -> bool {
         self.sets_aside.load(Ordering::Relaxed)
     }
 

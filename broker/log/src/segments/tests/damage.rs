@@ -7,10 +7,11 @@ use fastrand::Rng;
 use tidings_protocol::Seq;
 
 use super::{BUFFER, Heard, events, fill, hear, line, newest, open, options};
-use crate::log::format::{ANY_BATCH_MAGIC, BATCH_HEADER, BatchHeader, BatchHome, SEGMENT_HEADER};
-use crate::log::simulated_disk::SimulatedDisk;
-use crate::log::{CheckedFile, SegmentLog, TopicLog};
+use crate::disk::SimulatedDisk;
+use crate::format::{ANY_BATCH_MAGIC, BATCH_HEADER, BatchHeader, BatchHome, SEGMENT_HEADER};
+use crate::segments::SegmentLog;
 use crate::simulation_seeds;
+use crate::topic_log::{CheckedFile, TopicLog};
 
 const SEGMENT_BYTES: u64 = 500;
 
@@ -329,7 +330,7 @@ fn a_missing_segment_is_reported_as_a_lag() {
     let (disk, log, pieces) = written(true);
     drop(log);
     let files: Vec<PathBuf> = disk.files().into_iter().map(|(path, _)| path).collect();
-    crate::log::disk::Disk::remove(&disk, &files[1]).unwrap();
+    crate::disk::Disk::remove(&disk, &files[1]).unwrap();
     let (log, _) = open(&disk, SEGMENT_BYTES);
     let lost = check(&log, &pieces, &[], "a file is missing");
     assert!(!lost.is_empty());

@@ -3,8 +3,9 @@
 use tidings_protocol::Seq;
 
 use super::{BUFFER, events, fill, hear, newest, open, options};
-use crate::log::simulated_disk::{DiskFaults, SimulatedDisk};
-use crate::log::{RESERVED_MAX, SegmentLog, TopicLog};
+use crate::disk::{DiskFaults, SimulatedDisk};
+use crate::segments::SegmentLog;
+use crate::topic_log::{RESERVED_MAX, TopicLog};
 
 const SEGMENT_BYTES: u64 = 4 << 10;
 

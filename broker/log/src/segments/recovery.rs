@@ -7,10 +7,10 @@
 //!   A crash causes this. The data is cut off and, if there is any, kept beside the file.
 //! - **A batch in the middle is damaged**: a later batch records that it had been synced. It stays
 //!   where it is, and a reader that reaches it receives a `Lag`.
-//! - **The end is lost**: at the last [orderly stop](crate::clean_stop) the log was longer, so no
+//! - **The end is lost**: at the last orderly stop the log was longer, so no
 //!   crash has torn it. The file stays as it is, and the next events go to a new file.
 //! - **A whole batch lies in the wrong place**: its checksum is for another
-//!   [address](super::format), so it is ignored. In files of version 1 it would be valid. There, a
+//!   [address](crate::format), so it is ignored. In files of version 1 it would be valid. There, a
 //!   batch with seqs of a newer file, or beyond what had been synced, is skipped, and its header is
 //!   not trusted.
 //! - **Nothing in the file can be read**: the file is renamed, and seqs continue far after any that
@@ -28,17 +28,17 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tidings_protocol::Seq;
 
-use super::disk::{DiskFile, is_full};
-use super::format::{
-    BATCH_HEADER, BatchHeader, BatchHome, FormatError, SEGMENT_HEADER, SegmentHeader, VERSION,
-};
 use super::segment_index::SegmentIndex;
 use super::segment_log::{
     ActiveSegment, LogWriter, Segment, SegmentLog, SegmentOptions, SegmentTable, file_name,
     torn_path,
 };
 use super::segment_walk::{BatchLocation, SegmentWalk, WalkStep, is_whole, payload};
-use super::{LogEnd, RESERVED_MAX};
+use crate::disk::{DiskFile, is_full};
+use crate::format::{
+    BATCH_HEADER, BatchHeader, BatchHome, FormatError, SEGMENT_HEADER, SegmentHeader, VERSION,
+};
+use crate::topic_log::{LogEnd, RESERVED_MAX};
 
 /// More seqs than a segment can hold, to continue after an unreadable one.
 const UNREADABLE_SEQS: u64 = 1 << 26;
@@ -55,20 +55,20 @@ const REWRITE_BYTES: usize = 256 << 10;
 
 /// The result of opening a log.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(crate) struct Recovered {
+pub struct Recovered {
     /// The next seq to assign.
-    pub(crate) next: Seq,
+    pub next: Seq,
     /// Seqs below this are durably reserved.
-    pub(crate) reserved: Seq,
+    pub reserved: Seq,
     /// Append time of the newest event; 0 if there is none.
-    pub(crate) newest_unix_ms: i64,
+    pub newest_unix_ms: i64,
     /// The lines of the newest batches with an `id=`, oldest first, each with the seq of its first
     /// line.
-    pub(crate) identified: Vec<(Seq, Vec<u8>)>,
+    pub identified: Vec<(Seq, Vec<u8>)>,
     /// Descriptions of damage.
-    pub(crate) findings: Vec<String>,
+    pub findings: Vec<String>,
     /// At the last orderly stop the log was longer.
-    pub(crate) has_lost_end: bool,
+    pub has_lost_end: bool,
 }
 
 impl SegmentLog {
@@ -76,10 +76,7 @@ impl SegmentLog {
     /// batches with ids.
     ///
     /// Fails if an existing file cannot be opened or read, or is of a newer version.
-    pub(crate) fn open(
-        options: SegmentOptions,
-        identified_max: usize,
-    ) -> io::Result<(Self, Recovered)> {
+    pub fn open(options: SegmentOptions, identified_max: usize) -> io::Result<(Self, Recovered)> {
         let first = options.first;
         let recovery = Recovery {
             shared: SegmentTable { end: first, ..SegmentTable::default() },

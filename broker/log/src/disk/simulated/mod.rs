@@ -13,14 +13,14 @@ use std::sync::Arc;
 use fastrand::Rng;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::disk::{Disk, DiskFile, DiskSpace};
+use crate::disk::{Disk, DiskFile, DiskSpace};
 
 const SECTOR: usize = 512;
 const ROOT: usize = 0;
 
 /// A simulated disk. Clones are handles of the same disk.
 #[derive(Debug, Clone)]
-pub(crate) struct SimulatedDisk(Arc<SimulatedDiskShared>);
+pub struct SimulatedDisk(Arc<SimulatedDiskShared>);
 
 #[derive(Debug)]
 struct SimulatedDiskShared {
@@ -44,17 +44,17 @@ struct SimulatedDiskState {
 /// Planned faults. Each count is the number of calls of that kind that still succeed. Then one call
 /// fails; after `power_off_after`, all calls fail.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct DiskFaults {
+pub struct DiskFaults {
     /// Changes until the power or the process is gone.
-    pub(crate) power_off_after: Option<u64>,
+    pub power_off_after: Option<u64>,
     /// Syncs of files and directories until one fails.
-    pub(crate) fail_sync_after: Option<u64>,
+    pub fail_sync_after: Option<u64>,
     /// Reads until one fails.
-    pub(crate) fail_read_after: Option<u64>,
+    pub fail_read_after: Option<u64>,
     /// [`Disk::space`] reports more room than there is, as if other programs were writing, too.
-    pub(crate) hides_full: bool,
+    pub hides_full: bool,
     /// Space cannot be allocated ahead.
-    pub(crate) no_allocate: bool,
+    pub no_allocate: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -89,7 +89,7 @@ enum DirChange {
 
 impl SimulatedDisk {
     /// An empty disk with practically unlimited room.
-    pub(crate) fn new(seed: u64) -> Self {
+    pub fn new(seed: u64) -> Self {
         Self::with(SimulatedDiskState {
             rng: Rng::with_seed(seed),
             nodes: vec![Node::Dir(Layers::new())],
@@ -101,7 +101,8 @@ impl SimulatedDisk {
     }
 
     /// A copy with the same content and the same random future.
-    pub(crate) fn copy(&self) -> Self {
+    #[must_use]
+    pub fn copy(&self) -> Self {
         Self::with(self.0.state.lock().clone())
     }
 
@@ -110,33 +111,33 @@ impl SimulatedDisk {
     }
 
     /// Makes syncs of the files in a directory wait, as on a slow disk, until `resume_syncs`.
-    pub(crate) fn stall_syncs(&self, dir: &Path) {
+    pub fn stall_syncs(&self, dir: &Path) {
         self.0.state.lock().stalled_dir = Some(dir.to_owned());
     }
 
     /// Lets waiting syncs continue.
-    pub(crate) fn resume_syncs(&self) {
+    pub fn resume_syncs(&self) {
         self.0.state.lock().stalled_dir = None;
         self.0.released.notify_all();
     }
 
     /// Limits the bytes of all files together.
-    pub(crate) fn set_room(&self, bytes: u64) {
+    pub fn set_room(&self, bytes: u64) {
         self.0.state.lock().room = bytes;
     }
 
     /// Bytes of all files together.
-    pub(crate) fn used(&self) -> u64 {
+    pub fn used(&self) -> u64 {
         self.0.state.lock().used()
     }
 
     /// Sets the planned faults.
-    pub(crate) fn set_faults(&self, faults: DiskFaults) {
+    pub fn set_faults(&self, faults: DiskFaults) {
         self.0.state.lock().faults = faults;
     }
 
     /// Cuts the power and turns it on again. Clears the faults.
-    pub(crate) fn cut_power(&self) {
+    pub fn cut_power(&self) {
         let state = &mut *self.0.state.lock();
         state.restart();
         // Percentage of unsynced changes that survive: none, about half, nearly all, all.
@@ -151,12 +152,12 @@ impl SimulatedDisk {
     }
 
     /// Kills the process and starts another one; the system keeps running. Clears the faults.
-    pub(crate) fn kill(&self) {
+    pub fn kill(&self) {
         self.0.state.lock().restart();
     }
 
     /// Every file with its live content, sorted by path.
-    pub(crate) fn files(&self) -> Vec<(PathBuf, Vec<u8>)> {
+    pub fn files(&self) -> Vec<(PathBuf, Vec<u8>)> {
         let state = self.0.state.lock();
         let (mut files, mut dirs) = (Vec::new(), vec![(PathBuf::new(), ROOT)]);
         while let Some((path, dir)) = dirs.pop() {
@@ -173,7 +174,7 @@ impl SimulatedDisk {
 
     /// Changes a file permanently, without any handle.
     #[track_caller]
-    pub(crate) fn damage(&self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+    pub fn damage(&self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
         let state = &mut *self.0.state.lock();
         let node = state.find(path).expect("the file exists");
         let file = state.file(node).expect("the node is a file");
@@ -587,3 +588,6 @@ impl DiskFile for SimulatedFile {
             .resize(self.node, usize::try_from(offset + length).expect("an offset is a usize here"))
     }
 }
+
+#[cfg(test)]
+mod tests;

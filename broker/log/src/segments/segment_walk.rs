@@ -7,8 +7,8 @@ use std::io;
 
 use memchr::memmem;
 
-use super::disk::DiskFile;
-use super::format::{ANY_BATCH_MAGIC, BATCH_HEADER, BatchHeader, BatchHome, FormatError};
+use crate::disk::DiskFile;
+use crate::format::{ANY_BATCH_MAGIC, BATCH_HEADER, BatchHeader, BatchHome, FormatError};
 
 /// Bytes that are read at once.
 const WINDOW: usize = 64 << 10;

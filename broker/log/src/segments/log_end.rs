@@ -4,13 +4,13 @@ use std::io;
 
 use tidings_protocol::Seq;
 
-use super::format::{SEGMENT_HEADER, SegmentHeader};
 use super::segment_log::SegmentLog;
-use super::{LogEnd, LogError};
+use crate::format::{SEGMENT_HEADER, SegmentHeader};
+use crate::topic_log::{LogEnd, LogError};
 
 impl SegmentLog {
     /// Begins a new segment after one with a lost end, so that every later start knows the loss.
-    pub(crate) fn begin_after_loss(&self) -> Result<(), LogError> {
+    pub fn begin_after_loss(&self) -> Result<(), LogError> {
         self.with_writer(|log, writer| {
             let end = log.shared.lock().end;
             // The time differs, so that this header differs from that of a damaged file of the same

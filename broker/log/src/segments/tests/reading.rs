@@ -7,9 +7,9 @@ use fastrand::Rng;
 use tidings_protocol::Seq;
 
 use super::{BUFFER, Heard, events, fill, hear, line, open, options, piece};
-use crate::log::disk::FileSystem;
-use crate::log::simulated_disk::SimulatedDisk;
-use crate::log::{LogError, LogRead, ReadPosition, Retention, SegmentLog, TopicLog};
+use crate::disk::{FileSystem, SimulatedDisk};
+use crate::segments::SegmentLog;
+use crate::topic_log::{LogError, LogRead, ReadPosition, Retention, TopicLog};
 
 #[test]
 fn every_seq_is_found_even_in_old_segments() {
@@ -183,10 +183,7 @@ fn an_unreadable_sector_is_an_error_and_not_an_end() {
     let disk = SimulatedDisk::new(1);
     let (log, _) = open(&disk, 1 << 20);
     fill(&log, &[(1, 3)]);
-    let faults = || crate::log::simulated_disk::DiskFaults {
-        fail_read_after: Some(0),
-        ..Default::default()
-    };
+    let faults = || crate::disk::DiskFaults { fail_read_after: Some(0), ..Default::default() };
     disk.set_faults(faults());
     assert!(matches!(hear(&log, 1, BUFFER), Err(LogError::Io { .. })));
     assert_eq!(hear(&log, 1, BUFFER).unwrap(), events(&[(1, 3)]), "the next read succeeds");

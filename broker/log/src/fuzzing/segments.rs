@@ -5,11 +5,11 @@ use std::sync::{Arc, LazyLock};
 use bytes::Bytes;
 use tidings_protocol::Seq;
 
-use super::disk::Disk;
-use super::format::{BatchHeader, BatchHome, SegmentHeader, VERSION, VERSION_1};
-use super::simulated_disk::SimulatedDisk;
-use super::{LogPiece, LogRead, SegmentLog, SegmentOptions, TopicLog};
+use crate::disk::{Disk, SimulatedDisk};
+use crate::format::{BatchHeader, BatchHome, SegmentHeader, VERSION, VERSION_1};
 use crate::fuzzing::Choices;
+use crate::segments::{Recovered, SegmentLog, SegmentOptions};
+use crate::topic_log::{LogPiece, LogRead, TopicLog};
 
 const DIR: &str = "data/topics/t";
 const SEGMENT_BYTES: u64 = 600;
@@ -19,12 +19,12 @@ const BUFFER: usize = 4 << 10;
 const EVENTS: u64 = 18;
 
 /// Runs one case: a log with damage as the input says, or forged files with valid checksums.
-pub(crate) fn log(bytes: &[u8]) {
+pub(super) fn log(bytes: &[u8]) {
     let mut choices = Choices(bytes);
     if choices.byte() & 1 == 0 { damaged(&mut choices) } else { crafted(&mut choices) }
 }
 
-fn open(disk: &SimulatedDisk) -> Option<(SegmentLog, super::Recovered)> {
+fn open(disk: &SimulatedDisk) -> Option<(SegmentLog, Recovered)> {
     let options = SegmentOptions {
         disk: Arc::new(disk.clone()),
         dir: DIR.into(),

@@ -8,11 +8,10 @@ use tidings_protocol::Seq;
 
 use super::model::{Event, Model};
 use super::{BUFFER, Heard, hear, options, piece};
-use crate::log::simulated_disk::{DiskFaults, SimulatedDisk};
-use crate::log::{
-    LogError, LogPiece, LogRead, Recovered, Retention, SegmentLog, SegmentOptions, TopicLog,
-};
+use crate::disk::{DiskFaults, SimulatedDisk};
+use crate::segments::{Recovered, SegmentLog, SegmentOptions};
 use crate::simulation_seeds;
+use crate::topic_log::{LogError, LogPiece, LogRead, Retention, TopicLog};
 
 const RUNS: u64 = 400;
 const STEPS: u32 = 120;

@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use tidings_protocol::Seq;
 
 use super::{BUFFER, DIR, Heard, events, fill, hear, name, newest, open};
-use crate::log::disk::Disk;
-use crate::log::format::{BATCH_HEADER, BATCH_MAGIC_1, SEGMENT_HEADER};
-use crate::log::simulated_disk::SimulatedDisk;
-use crate::log::{Recovered, SegmentLog, TopicLog};
+use crate::disk::{Disk, SimulatedDisk};
+use crate::format::{BATCH_HEADER, BATCH_MAGIC_1, SEGMENT_HEADER};
+use crate::segments::{Recovered, SegmentLog};
+use crate::topic_log::TopicLog;
 
 const SEGMENT_BYTES: u64 = 600;
 
@@ -57,7 +57,7 @@ fn write_whole() -> (SimulatedDisk, SegmentLog) {
 /// The versions with fixtures.
 const VERSIONS: [&str; 2] = ["v1", "v2"];
 
-/// Writes the fixtures of this version: `cargo test -p tidings-broker log::tests::fixtures --
+/// Writes the fixtures of this version: `cargo test -p tidings-log tests::fixtures --
 /// --ignored`. Only for a version that was never released.
 #[test]
 #[ignore = "writes into the source tree"]

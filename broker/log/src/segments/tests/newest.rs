@@ -3,9 +3,10 @@
 use tidings_protocol::Seq;
 
 use super::{BUFFER, Heard, fill, hear, open};
-use crate::log::format::{BATCH_HEADER, SEGMENT_HEADER};
-use crate::log::simulated_disk::SimulatedDisk;
-use crate::log::{NewestEvents, Retention, SegmentLog, TopicLog};
+use crate::disk::SimulatedDisk;
+use crate::format::{BATCH_HEADER, SEGMENT_HEADER};
+use crate::segments::SegmentLog;
+use crate::topic_log::{NewestEvents, Retention, TopicLog};
 
 /// The result once all necessary segments are indexed. Before that it is a lower bound.
 #[track_caller]

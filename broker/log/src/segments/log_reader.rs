@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use tidings_protocol::Seq;
 
-use super::disk::DiskFile;
-use super::format::{BATCH_HEADER, BatchHeader, BatchHome, SEGMENT_HEADER, SegmentHeader};
 use super::segment_index::SegmentIndex;
 use super::segment_log::{Segment, SegmentLog};
 use super::segment_walk::{BatchLocation, SegmentWalk, WalkStep, is_whole};
-use super::{CheckedFile, LogError, LogRead, ReadPosition};
+use crate::disk::DiskFile;
+use crate::format::{BATCH_HEADER, BatchHeader, BatchHome, SEGMENT_HEADER, SegmentHeader};
+use crate::topic_log::{CheckedFile, LogError, LogRead, ReadPosition};
 
 /// Maximum number of damaged places that are logged. Thousands of readers may meet the same one.
 const REPORTED_MAX: usize = 100;
@@ -26,7 +26,7 @@ struct SegmentReader<'a> {
     end: Seq,
 }
 
-/// [`TopicLog::read`](super::TopicLog::read).
+/// [`TopicLog::read`](crate::topic_log::TopicLog::read).
 pub(super) fn read(
     log: &SegmentLog,
     from: Seq,
@@ -57,7 +57,7 @@ pub(super) fn read(
     })
 }
 
-/// [`TopicLog::index`](super::TopicLog::index).
+/// [`TopicLog::index`](crate::topic_log::TopicLog::index).
 pub(super) fn index(log: &SegmentLog, base: Seq) -> Result<(), LogError> {
     // A removed segment needs no index.
     let Ok((segment, end)) = locate(log, base) else { return Ok(()) };
@@ -322,7 +322,7 @@ fn skip(lines: &[u8], count: u64) -> usize {
     memchr::memchr_iter(b'\n', lines).nth(nth).map_or(lines.len(), |end| end + 1)
 }
 
-/// [`TopicLog::verify`](super::TopicLog::verify).
+/// [`TopicLog::verify`](crate::topic_log::TopicLog::verify).
 pub(super) fn verify(log: &SegmentLog) -> Vec<CheckedFile> {
     let (segments, end) = {
         let shared = log.shared.lock();

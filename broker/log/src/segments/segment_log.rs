@@ -8,12 +8,13 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tidings_protocol::{Seq, TopicName};
 
-use super::disk::{Disk, DiskFile, DiskSpace, is_full};
-use super::format::{BATCH_HEADER, BatchHeader, BatchHome, SEGMENT_HEADER, SegmentHeader, VERSION};
+use super::log_reader;
 use super::segment_index::SegmentIndex;
-use super::{
+use crate::disk::{Disk, DiskFile, DiskSpace, is_full};
+use crate::format::{BATCH_HEADER, BatchHeader, BatchHome, SEGMENT_HEADER, SegmentHeader, VERSION};
+use crate::topic_log::{
     CheckedFile, LogBounds, LogEnd, LogError, LogPiece, LogRead, NewestEvents, ReadPosition,
-    Retention, SyncedMarks, TopicLog, log_reader,
+    Retention, SyncedMarks, TopicLog,
 };
 
 /// Maximum payload of a batch with more than one piece, so that every batch fits into a reader's
@@ -25,26 +26,27 @@ const ALLOCATE_BYTES: u64 = 1 << 20;
 
 /// Location and limits of a log.
 #[derive(Debug, Clone)]
-pub(crate) struct SegmentOptions {
-    pub(crate) disk: Arc<dyn Disk>,
+pub struct SegmentOptions {
+    /// Where its files are.
+    pub disk: Arc<dyn Disk>,
     /// The directory. It is created with the first event.
-    pub(crate) dir: PathBuf,
+    pub dir: PathBuf,
     /// The topic of the log.
-    pub(crate) topic: TopicName,
+    pub topic: TopicName,
     /// The first seq of a log without segments.
-    pub(crate) first: Seq,
+    pub first: Seq,
     /// Size at which a new segment is begun.
-    pub(crate) segment_bytes: u64,
+    pub segment_bytes: u64,
     /// Divisor of the free space that this log must leave to others: with 1 it leaves all of the
     /// reserve, with 4 a quarter.
-    pub(crate) reserve_part: u64,
+    pub reserve_part: u64,
     /// Where the log ended at the last orderly stop, if known.
-    pub(crate) stopped: Option<LogEnd>,
+    pub stopped: Option<LogEnd>,
 }
 
 /// A log stored as segment files.
 #[derive(Debug)]
-pub(crate) struct SegmentLog {
+pub struct SegmentLog {
     pub(super) options: SegmentOptions,
     /// The state that readers need; locked only briefly.
     pub(super) shared: Mutex<SegmentTable>,
@@ -116,7 +118,7 @@ pub(super) fn file_name(base: Seq) -> String {
 
 impl SegmentLog {
     /// A log with a missing or empty directory. Nothing is read or written yet.
-    pub(crate) fn fresh(options: SegmentOptions) -> Self {
+    pub fn fresh(options: SegmentOptions) -> Self {
         let first = options.first;
         let shared = SegmentTable { end: first, ..SegmentTable::default() };
         let writer = LogWriter { durable: first, reserved: first, ..LogWriter::default() };

@@ -7,7 +7,6 @@ mod fixtures;
 mod model;
 mod newest;
 mod reading;
-mod simulated_disk;
 mod simulation;
 mod stopped;
 
@@ -17,9 +16,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tidings_protocol::Seq;
 
-use super::disk::Disk;
-use super::simulated_disk::SimulatedDisk;
-use super::{LogError, LogPiece, LogRead, Recovered, SegmentLog, SegmentOptions, TopicLog};
+use crate::disk::{Disk, SimulatedDisk};
+use crate::segments::{Recovered, SegmentLog, SegmentOptions};
+use crate::topic_log::{LogError, LogPiece, LogRead, TopicLog};
 
 /// Larger than every batch of these tests.
 const BUFFER: usize = 4 << 10;

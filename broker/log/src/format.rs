@@ -54,7 +54,7 @@
 //!
 //! In files of version 1, batches begin with "TDB1" and their checksum covers the 60 bytes alone.
 //! Such a file is read and receives no more events. A start may still record in it, as in version
-//! 2, how far seqs were assigned. The [catalog](crate::catalog) still uses this form: its seqs have
+//! 2, how far seqs were assigned. The catalog still uses this form: its seqs have
 //! no gaps, so a misplaced copy is noticed.
 //!
 //! A change that an older program would misread needs a new segment version; a change of `MSG`
@@ -65,21 +65,22 @@
 use tidings_protocol::{Seq, TopicName};
 
 /// The format version of new files.
-pub(crate) const VERSION: u16 = 2;
+pub const VERSION: u16 = 2;
 /// The version in which batches have no address.
-pub(crate) const VERSION_1: u16 = 1;
+pub const VERSION_1: u16 = 1;
 /// The version of the line protocol's `MSG` in payloads.
 const WIRE_VERSION: u16 = 1;
 
 /// Bytes of a segment's header.
-pub(crate) const SEGMENT_HEADER: usize = 128;
+pub const SEGMENT_HEADER: usize = 128;
 /// Bytes of a batch's header.
-pub(crate) const BATCH_HEADER: usize = 64;
+pub const BATCH_HEADER: usize = 64;
 
 const SEGMENT_MAGIC: &[u8; 8] = b"TIDINGSL";
-/// Magic of a batch with an address, and of one without.
+/// Magic of a batch with an address.
 const BATCH_MAGIC: &[u8; 4] = b"TDB2";
-pub(crate) const BATCH_MAGIC_1: &[u8; 4] = b"TDB1";
+/// Magic of a batch without an address.
+pub const BATCH_MAGIC_1: &[u8; 4] = b"TDB1";
 /// The common prefix of both.
 pub(crate) const ANY_BATCH_MAGIC: &[u8; 3] = b"TDB";
 
@@ -88,27 +89,27 @@ const IDENTIFIED: u16 = 2;
 
 /// The header of a segment file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct SegmentHeader {
+pub struct SegmentHeader {
     /// [`VERSION`], or an earlier one.
-    pub(crate) version: u16,
+    pub version: u16,
     /// The topic that the segment belongs to.
-    pub(crate) topic: TopicName,
+    pub topic: TopicName,
     /// The first seq that the file may hold; also the file's name.
-    pub(crate) base: Seq,
+    pub base: Seq,
     /// The seq after the newest event in the earlier segments.
-    pub(crate) previous_end: Seq,
+    pub previous_end: Seq,
     /// Seqs below this may have been seen.
-    pub(crate) reserved: Seq,
+    pub reserved: Seq,
     /// Creation time, which is about the time of its first event.
-    pub(crate) unix_ms: i64,
+    pub unix_ms: i64,
 }
 
 /// The file that a batch belongs to, as the first part of the batch's address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct BatchHome(u32);
+pub struct BatchHome(u32);
 
 impl BatchHome {
-    pub(crate) fn new(topic: &TopicName, base: Seq) -> Self {
+    pub fn new(topic: &TopicName, base: Seq) -> Self {
         let name = crc32c::crc32c(topic.as_str().as_bytes());
         Self(crc32c::crc32c_append(name, &base.0.to_le_bytes()))
     }
@@ -122,32 +123,32 @@ impl BatchHome {
 
 /// The header of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct BatchHeader {
+pub struct BatchHeader {
     /// The seq of the first event; without events, the next seq to assign.
-    pub(crate) first: Seq,
+    pub first: Seq,
     /// Number of events.
-    pub(crate) count: u32,
+    pub count: u32,
     /// Bytes of payload.
-    pub(crate) bytes: u32,
+    pub bytes: u32,
     /// The seq after the newest event before this batch.
-    pub(crate) previous_end: Seq,
+    pub previous_end: Seq,
     /// Everything before this seq was synced when the batch was written.
-    pub(crate) durable: Seq,
+    pub durable: Seq,
     /// Seqs below this may have been seen.
-    pub(crate) reserved: Seq,
+    pub reserved: Seq,
     /// Append time of its newest event.
-    pub(crate) unix_ms: i64,
+    pub unix_ms: i64,
     /// CRC-32C of the payload.
-    pub(crate) crc: u32,
+    pub crc: u32,
     /// An orderly stop followed this batch.
-    pub(crate) clean: bool,
+    pub clean: bool,
     /// At least one event has an `id=`.
-    pub(crate) identified: bool,
+    pub identified: bool,
 }
 
 /// Why bytes are not a valid header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum FormatError {
+pub enum FormatError {
     /// Too few bytes.
     #[error("it ends before its header does")]
     Short,
@@ -179,7 +180,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 
 impl SegmentHeader {
     /// Encodes the header.
-    pub(crate) fn encode(&self) -> [u8; SEGMENT_HEADER] {
+    pub fn encode(&self) -> [u8; SEGMENT_HEADER] {
         let mut bytes = [0; SEGMENT_HEADER];
         let name = self.topic.as_str().as_bytes();
         let length = u16::try_from(name.len()).expect("names have at most 64 bytes");
@@ -197,12 +198,12 @@ impl SegmentHeader {
     }
 
     /// The checksum in the first bytes of a file, if it is correct.
-    pub(crate) fn checksum(bytes: &[u8]) -> Option<u32> {
+    pub fn checksum(bytes: &[u8]) -> Option<u32> {
         Self::decode(bytes).ok().map(|_| u32_at(bytes, SEGMENT_HEADER - 4))
     }
 
     /// Decodes the first bytes of a file.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let bytes = bytes.get(..SEGMENT_HEADER).ok_or(FormatError::Short)?;
         if &bytes[..8] != SEGMENT_MAGIC {
             return Err(FormatError::Magic);
@@ -230,17 +231,17 @@ impl SegmentHeader {
 
 impl BatchHeader {
     /// The seq after the last event.
-    pub(crate) fn end(&self) -> Seq {
+    pub fn end(&self) -> Seq {
         Seq(self.first.0 + u64::from(self.count))
     }
 
     /// Encodes the header for a batch at `offset`.
-    pub(crate) fn encode_at(&self, home: BatchHome, offset: u64) -> [u8; BATCH_HEADER] {
+    pub fn encode_at(&self, home: BatchHome, offset: u64) -> [u8; BATCH_HEADER] {
         self.encode_with(*BATCH_MAGIC, |header| home.checksum(header, offset))
     }
 
     /// Encodes the header as in a file of [`VERSION_1`].
-    pub(crate) fn encode(&self) -> [u8; BATCH_HEADER] {
+    pub fn encode(&self) -> [u8; BATCH_HEADER] {
         self.encode_with(*BATCH_MAGIC_1, crc32c::crc32c)
     }
 
@@ -266,11 +267,7 @@ impl BatchHeader {
 
     /// Decodes the header of a batch at `offset`, or of one without an address. Does not check the
     /// payload.
-    pub(crate) fn decode_at(
-        bytes: &[u8],
-        home: BatchHome,
-        offset: u64,
-    ) -> Result<Self, FormatError> {
+    pub fn decode_at(bytes: &[u8], home: BatchHome, offset: u64) -> Result<Self, FormatError> {
         match Self::decode(bytes) {
             Err(FormatError::Magic) => {
                 Self::decode_with(bytes, *BATCH_MAGIC, |header| home.checksum(header, offset))
@@ -280,7 +277,7 @@ impl BatchHeader {
     }
 
     /// Decodes the header of a batch in a file of [`VERSION_1`].
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         Self::decode_with(bytes, *BATCH_MAGIC_1, crc32c::crc32c)
     }
 

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use tidings_protocol::Seq;
 
-use super::NewestEvents;
-use super::format::BatchHeader;
 use super::segment_log::{Segment, SegmentTable};
+use crate::format::BatchHeader;
+use crate::topic_log::NewestEvents;
 
 /// Bytes of a segment between two entries of its index.
 const INDEX_BYTES: u64 = 256 << 10;
@@ -88,7 +88,7 @@ impl SegmentIndex {
 }
 
 impl SegmentTable {
-    /// [`TopicLog::newest`](super::TopicLog::newest).
+    /// [`TopicLog::newest`](crate::topic_log::TopicLog::newest).
     pub(super) fn newest(&self, count: u64, before: Seq) -> NewestEvents {
         let (mut missing, mut limit, mut next) = (count, before, None::<&Segment>);
         for segment in self.segments.iter().rev() {

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use tidings_protocol::Seq;
 
 use super::{BUFFER, DIR, Heard, events, fill, hear, newest, open, options, piece};
-use crate::log::format::{BATCH_HEADER, SEGMENT_HEADER};
-use crate::log::simulated_disk::{DiskFaults, SimulatedDisk};
-use crate::log::{LogError, Retention, SegmentLog, TopicLog};
+use crate::disk::{DiskFaults, SimulatedDisk};
+use crate::format::{BATCH_HEADER, SEGMENT_HEADER};
+use crate::segments::SegmentLog;
+use crate::topic_log::{LogError, Retention, TopicLog};
 
 const SEGMENT_BYTES: u64 = 4 << 10;
 
@@ -129,7 +130,7 @@ fn a_segment_whose_sync_failed_stops_the_log() {
 fn an_unreadable_parent_directory_is_not_an_error() {
     use std::path::Path;
 
-    use crate::log::disk::{Disk, DiskFile, DiskSpace};
+    use crate::disk::{Disk, DiskFile, DiskSpace};
 
     /// A disk on which the process cannot read the parent directories.
     #[derive(Debug, Clone)]

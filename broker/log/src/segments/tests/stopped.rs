@@ -4,9 +4,10 @@ use tidings_protocol::Seq;
 
 use super::damage::check;
 use super::{BUFFER, DIR, events, fill, hear, newest, options};
-use crate::log::format::SEGMENT_HEADER;
-use crate::log::simulated_disk::SimulatedDisk;
-use crate::log::{LogEnd, Recovered, SegmentLog, SegmentOptions, TopicLog};
+use crate::disk::SimulatedDisk;
+use crate::format::SEGMENT_HEADER;
+use crate::segments::{Recovered, SegmentLog, SegmentOptions};
+use crate::topic_log::{LogEnd, TopicLog};
 
 const SEGMENT_BYTES: u64 = 500;
 const PIECES: [(u64, u64); 6] = [(1, 2), (3, 3), (6, 1), (7, 4), (11, 1), (12, 2)];

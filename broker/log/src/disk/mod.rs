@@ -1,6 +1,10 @@
 //! The file system calls of the log, behind a trait, so that a simulated disk can lose, tear and
 //! reorder unsynced writes.
 
+mod read_only;
+#[cfg(any(test, feature = "simulation"))]
+mod simulated;
+
 use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice};
@@ -11,11 +15,15 @@ use std::sync::Arc;
 
 use rustix::fs::{Advice, FallocateFlags};
 
+pub use self::read_only::ReadOnlyDisk;
+#[cfg(any(test, feature = "simulation"))]
+pub use self::simulated::{DiskFaults, SimulatedDisk};
+
 /// Maximum number of slices in one system call.
 const PIECES_MAX: usize = 1024;
 
 /// A file system. Every call blocks.
-pub(crate) trait Disk: Debug + Send + Sync {
+pub trait Disk: Debug + Send + Sync {
     /// Creates a directory with mode 0700, and its parents. An existing one stays as it is.
     fn create_dir(&self, dir: &Path) -> io::Result<()>;
     /// The names in a directory, in no order.
@@ -40,20 +48,23 @@ const RESERVE_BYTES: u64 = 16 << 20;
 
 /// Space of a disk, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct DiskSpace {
-    pub(crate) free: u64,
-    pub(crate) total: u64,
+pub struct DiskSpace {
+    /// What this process may still write.
+    pub free: u64,
+    /// The whole disk.
+    pub total: u64,
 }
 
 impl DiskSpace {
     /// Bytes that must stay free.
-    pub(crate) fn reserve(&self) -> u64 {
+    pub fn reserve(&self) -> u64 {
         RESERVE_BYTES.min(self.total / 16)
     }
 }
 
 /// An open file. Every call blocks.
-pub(crate) trait DiskFile: Debug + Send + Sync {
+#[expect(clippy::len_without_is_empty, reason = "no caller asks whether a file is empty")]
+pub trait DiskFile: Debug + Send + Sync {
     /// Its length in bytes.
     fn len(&self) -> io::Result<u64>;
     /// Reads from `offset` until `buffer` is full or the file ends; returns the number of bytes.
@@ -79,7 +90,7 @@ pub(crate) trait DiskFile: Debug + Send + Sync {
 
 /// The file system.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct FileSystem;
+pub struct FileSystem;
 
 impl Disk for FileSystem {
     fn create_dir(&self, dir: &Path) -> io::Result<()> {
@@ -187,7 +198,7 @@ impl DiskFile for RealFile {
 }
 
 /// Whether an error means that the disk is full, which may change.
-pub(crate) fn is_full(error: &io::Error) -> bool {
+pub fn is_full(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge

@@ -31,7 +31,7 @@ const GATHER_STEP: Duration = Duration::from_micros(100);
 const LATER_DELAY: Duration = Duration::from_millis(50);
 
 /// A topic or group that gathers writes for its own log.
-pub(crate) trait CommitLog: Debug + Send + Sync {
+pub trait CommitLog: Debug + Send + Sync {
     /// Writes what has gathered. Returns the bytes that have gathered meanwhile; `None` if nothing
     /// is left to do.
     fn commit(self: Arc<Self>) -> Option<usize>;
@@ -42,7 +42,7 @@ pub(crate) trait CommitLog: Debug + Send + Sync {
 
 /// The commit threads.
 #[derive(Debug)]
-pub(crate) struct Committers {
+pub struct Committers {
     queue: Arc<CommitQueue>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -65,7 +65,7 @@ struct CommitQueueState {
 
 impl Committers {
     /// Starts the threads.
-    pub(crate) fn start() -> Self {
+    pub fn start() -> Self {
         let queue = Arc::new(CommitQueue::default());
         let threads = (1..=THREADS)
             .map(|number| {
@@ -85,13 +85,13 @@ impl Committers {
     }
 
     /// Queues a commit of a log. The caller must not queue it again before all is done.
-    pub(crate) fn enqueue(&self, log: Arc<dyn CommitLog>) {
+    pub fn enqueue(&self, log: Arc<dyn CommitLog>) {
         self.queue.state.lock().logs.push_back(log);
         self.queue.ready.notify_one();
     }
 
     /// Queues a commit after a delay, for one part of work that would keep the disk busy for long.
-    pub(crate) fn enqueue_later(&self, log: Arc<dyn CommitLog>) {
+    pub fn enqueue_later(&self, log: Arc<dyn CommitLog>) {
         // Taken inside the lock, so that the times ascend.
         let state = &mut *self.queue.state.lock();
         if !state.abandoned {
@@ -101,7 +101,7 @@ impl Committers {
     }
 
     /// Commits everything queued, and ends the threads.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         self.queue.state.lock().closed = true;
         self.queue.ready.notify_all();
         let threads = std::mem::take(&mut *self.threads.lock());
@@ -115,7 +115,7 @@ impl Committers {
 
     /// Ends the threads and drops everything queued. A running commit finishes first, so nothing is
     /// written after this call.
-    pub(crate) fn abandon(&self) {
+    pub fn abandon(&self) {
         {
             let state = &mut *self.queue.state.lock();
             state.abandoned = true;
