@@ -12,6 +12,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use tidings_broker::clock::Moment;
 use tidings_broker::{Rate, TokenBucket};
+use tidings_egress::client::OutgoingClient;
 use tidings_protocol::client::{
     self, Backoff, Client, ClientError, ClientOptions, Deliveries, Delivery,
 };
@@ -32,7 +33,6 @@ use super::store::StoreError;
 use super::subscription::{HubEndpoint, HubMode, HubRequestOutcome, WatchedKind};
 use super::subscription_table::{SubscriptionTable, WatchedUrl};
 use super::{WebSubConfig, milliseconds, unix_now_ms};
-use crate::outgoing::OutgoingClient;
 use crate::rate_limited_log::RateLimitedLog;
 
 /// The client name that the broker shows, and the prefix of the cursor name.
