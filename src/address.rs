@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::{fmt, io};
 
+use tidings_client::{Security, UNIX_PREFIX};
 use tidings_protocol::PORT;
-use tidings_protocol::client::{Security, UNIX_PREFIX};
 
 /// The file in the data directory that holds the address of a running `tidings up`.
 const FILE: &str = "broker.addr";

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, Command, Error, FromArgMatches};
+use tidings_client::{ClientTls, Security, TokenSource};
 use tidings_protocol::Token;
-use tidings_protocol::client::{ClientTls, Security, TokenSource};
 
 use crate::address::BrokerAddress;
 

@@ -1,8 +1,8 @@
 //! Converts answers of the broker to messages for the shell, without error codes and verbs of the
 //! protocol.
 
+use tidings_client::ClientError;
 use tidings_protocol::ProtocolError;
-use tidings_protocol::client::ClientError;
 
 /// The beginnings of hints in protocol words, and their replacements in shell words.
 const HINTS: &[(&str, &str)] = &[

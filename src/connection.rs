@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use tidings_protocol::client::{self, Client, ClientError, ClientOptions, Deliveries};
+use tidings_client::{Client, ClientError, ClientOptions, Deliveries};
 
 use crate::address::{self, BrokerAddress};
 use crate::broker_message;
@@ -36,7 +36,7 @@ pub(crate) async fn try_connect(
     broker: &BrokerAddress,
     name: &str,
 ) -> Result<(Client, Deliveries), ClientError> {
-    client::connect(broker.as_str(), options(broker, name)).await
+    tidings_client::connect(broker.as_str(), options(broker, name)).await
 }
 
 /// The broker of a `tidings up` that runs on this data directory. An address in the directory

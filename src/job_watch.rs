@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use tidings_protocol::client::{Backoff, Client, ClientError, Deliveries, Delivery};
+use tidings_client::{Backoff, Client, ClientError, Deliveries, Delivery};
 use tidings_protocol::{
     Command, DEFAULT_GROUP, DEFAULT_TOPIC, GroupName, JOB_DONE_TOPIC, JobName, ManageCommand,
     TopicName, field_number, format_ms,

@@ -3,7 +3,7 @@
 
 use clap::Args;
 use serde_json::{Map, Value};
-use tidings_protocol::client::{Client, ClientError, CommandAnswer};
+use tidings_client::{Client, ClientError, CommandAnswer};
 use tidings_protocol::{Command, GroupName, ManageCommand, field_number};
 
 use crate::address::BrokerAddress;

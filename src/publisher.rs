@@ -3,8 +3,8 @@
 
 #![expect(clippy::disallowed_methods, reason = "waits before it connects again")]
 
+use tidings_client::{Backoff, Client, ClientError, Deliveries};
 use tidings_protocol::TopicName;
-use tidings_protocol::client::{Backoff, Client, ClientError, Deliveries};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 

@@ -121,7 +121,7 @@ fn start_failure(error: StartError, listen: SocketAddr, http: Option<SocketAddr>
 /// Reserves the member id of the crawler in this process. After both have ended, the next broker
 /// does not wait for the leases of that member.
 pub(crate) fn set_own_member(config: &mut BrokerConfig) -> MemberId {
-    *config.embedded_member.insert(MemberId::random())
+    *config.embedded_member.insert(tidings_client::random_member_id())
 }
 
 /// Stops a broker within the default time limit.

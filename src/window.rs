@@ -6,9 +6,9 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 
-use tidings_protocol::client::{Client, ClientError, PendingConfirmation};
+use tidings_client::{Client, ClientError, PendingConfirmation};
 use tidings_protocol::{
-    Code, MemberId, PAYLOAD_BYTES_MAX, Payload, ProtocolError, TopicName, push_attribute, text,
+    Code, PAYLOAD_BYTES_MAX, Payload, ProtocolError, TopicName, push_attribute, text,
 };
 
 /// The limit in bytes above which no more events are read. It equals the limit of the client, so
@@ -63,7 +63,8 @@ impl PublishWindow {
     /// An empty window. With `ids`, events that can carry an id get one.
     pub(crate) fn new(topic: TopicName, ids: bool) -> Self {
         // 64 random bits distinguish the runs of all publishers.
-        let id_prefix = ids.then(|| MemberId::random().to_string()[..16].to_owned());
+        let id_prefix =
+            ids.then(|| tidings_client::random_member_id().to_string()[..16].to_owned());
         Self { topic, events: VecDeque::new(), sent: 0, bytes: 0, id_prefix }
     }
 

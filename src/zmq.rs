@@ -16,11 +16,11 @@ use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use tidings_client::{ClientTls, Security, TokenSource};
 use tidings_connectors::zmq::frames::PayloadFrame;
 use tidings_connectors::zmq::{
     BindEndpoint, BoundAddresses, BridgeConfig, IS_BUILT_IN, TopicPattern,
 };
-use tidings_protocol::client::{ClientTls, Security, TokenSource};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::task::JoinHandle;

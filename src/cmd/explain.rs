@@ -1,7 +1,7 @@
 //! `tidings explain`: why a URL or a host waits, and what became of a URL that does not wait.
 
 use clap::Args;
-use tidings_protocol::client::ClientError;
+use tidings_client::ClientError;
 use tidings_protocol::{CanonicalUrl, Code, Command};
 use tidings_subscriber::sink::sqlite::{StoredResult, newest_result};
 

@@ -7,7 +7,7 @@ use std::io;
 use std::time::Duration;
 
 use clap::Args;
-use tidings_protocol::client::{Backoff, Client, ClientError, Deliveries};
+use tidings_client::{Backoff, Client, ClientError, Deliveries};
 use tidings_protocol::{TopicName, format_ms};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout_at};

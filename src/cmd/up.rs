@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Context;
 use clap::Args;
 use tidings_broker::BrokerConfig;
-use tidings_protocol::client::{ClientError, Delivery};
+use tidings_client::{ClientError, Delivery};
 use tidings_protocol::{CanonicalUrl, Command, DEAD_LETTER_TOPIC, DEFAULT_GROUP, field};
 use tidings_subscriber::{CrawlerConfig, PageReport};
 use tokio_util::sync::CancellationToken;

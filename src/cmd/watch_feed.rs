@@ -11,8 +11,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
+use tidings_client::{ClientError, CommandAnswer};
 use tidings_connectors::websub::{self, HubLease};
-use tidings_protocol::client::{ClientError, CommandAnswer};
 use tidings_protocol::{
     CanonicalUrl, Code, Command, DEFAULT_GROUP, Payload, TopicName, field, field_number, format_ms,
 };

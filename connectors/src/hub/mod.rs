@@ -41,8 +41,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
+use tidings_client::{Client, ClientOptions, Deliveries};
 use tidings_egress::client::OutgoingClient;
-use tidings_protocol::client::{self, Client, ClientOptions, Deliveries};
 use tidings_protocol::{
     CanonicalUrl, GroupName, HUB_TOPIC, HUB_VERIFY_TOPIC, IpNetwork, MemberId, TopicName,
 };
@@ -121,7 +121,7 @@ impl HubQueue {
             ..ClientOptions::default()
         };
         let connection =
-            client::connect(broker, options).await.map_err(|error| error.to_string())?;
+            tidings_client::connect(broker, options).await.map_err(|error| error.to_string())?;
         worker::ensure_group(
             &connection.0,
             &self.group(),

@@ -8,11 +8,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hyper::header::{CACHE_CONTROL, CONTENT_ENCODING, HeaderValue};
 use hyper::{HeaderMap, Method, StatusCode};
+use tidings_client::ClientError;
 use tidings_egress::client::OutgoingResponse;
 use tidings_egress::failure::{Failure, Reason};
-use tidings_protocol::{
-    CanonicalUrl, ClientError, KeyRest, Outcome, Payload, RetryMode, push_attribute,
-};
+use tidings_protocol::{CanonicalUrl, KeyRest, Outcome, Payload, RetryMode, push_attribute};
 use tokio_util::sync::CancellationToken;
 
 use super::callback_request::{self, Challenge};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde_json::Value;
-use tidings_protocol::client::CommandAnswer;
+use tidings_client::CommandAnswer;
 use tidings_protocol::{DEFAULT_GROUP, GroupName, JobName};
 
 use super::{NAME, command};

@@ -1,7 +1,7 @@
 //! `tidings group watch`: shows the counts of a group as they change.
 
 use clap::Args;
-use tidings_protocol::client::Delivery;
+use tidings_client::Delivery;
 use tidings_protocol::{DEFAULT_GROUP, GroupName, field, field_number, format_ms};
 
 use super::{NAME, command};

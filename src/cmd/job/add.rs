@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use clap::Args;
-use tidings_protocol::client::PendingAnswer;
+use tidings_client::PendingAnswer;
 use tidings_protocol::{After, JobName, Prio, field_number};
 
 use super::{NAME, command};

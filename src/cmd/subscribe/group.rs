@@ -5,10 +5,11 @@
 use std::time::Duration;
 use std::{future, io};
 
+use tidings_client::ClientError;
 use tidings_connectors::worker::{
     self, EnsureGroupError, TaskEnd, TaskHandler, WorkerConfig, WorkerError, WorkerTask,
 };
-use tidings_protocol::{ClientError, GroupName, TopicName, format_ms};
+use tidings_protocol::{GroupName, TopicName, format_ms};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 

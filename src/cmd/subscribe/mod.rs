@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
+use tidings_client::{Client, ClientError, Deliveries, Delivery, PendingAnswer};
 use tidings_connectors::signal::{SignalName, SignalTarget};
-use tidings_protocol::client::{Client, ClientError, Deliveries, Delivery, PendingAnswer};
 use tidings_protocol::{Command, CursorName, GroupName, Payload, Seq, StartAt, TaskId, TopicName};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;

@@ -1,6 +1,6 @@
 //! `--no-follow`: the stop at the newest event that the topic has when the subscription begins.
 
-use tidings_protocol::client::Client;
+use tidings_client::Client;
 use tidings_protocol::{Command, CursorName, Seq, StartAt, TopicName, field, field_number};
 
 use crate::address::BrokerAddress;

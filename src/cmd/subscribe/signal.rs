@@ -10,13 +10,12 @@ use std::future;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tidings_client::Backoff;
+use tidings_client::{Client, ClientError, Deliveries, Delivery};
 use tidings_connectors::signal::{
     SignalError, SignalSchedule, SignalSpool, SignalTarget, cursor_name,
 };
-use tidings_protocol::client::Backoff;
-use tidings_protocol::{
-    Client, ClientError, Code, Command, CursorName, Deliveries, Delivery, Seq, StartAt, TopicName,
-};
+use tidings_protocol::{Code, Command, CursorName, Seq, StartAt, TopicName};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 

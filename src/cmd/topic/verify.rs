@@ -6,7 +6,7 @@ use clap::Args;
 use serde::Serialize;
 use tidings_broker::verify::{StopRecord, VerifiedGroup, VerifiedTopic};
 use tidings_broker::{CheckedFile, StartError};
-use tidings_protocol::client::CommandAnswer;
+use tidings_client::CommandAnswer;
 use tidings_protocol::{GroupName, TopicName, field, field_number};
 
 use super::{NAME, command};

@@ -15,6 +15,7 @@ fn modules_do_not_import_each_other_in_a_circle() {
     for sources in [
         "src",
         "protocol/src",
+        "protocol/client/src",
         "broker/src",
         "egress/src",
         "egress/signature/src",

@@ -1,13 +1,14 @@
 use std::future::poll_fn;
 
+use tidings_protocol::{
+    AckAnswer, KeyRest, ManageCommand, Outcome, PAYLOAD_BYTES_MAX, TaskAction, TaskReply, field,
+};
 use tokio::io::{
     AsyncBufReadExt as _, AsyncReadExt as _, BufReader, DuplexStream, ReadHalf, WriteHalf,
 };
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
-use crate::ManageCommand;
-use crate::reply::AckAnswer;
 
 /// The broker's end of a connection, controlled by the test.
 struct Broker {
@@ -30,7 +31,7 @@ impl Broker {
 
     async fn answer_hello(&mut self) {
         let hello = self.hear().await;
-        let echo = crate::field(&hello, "echo").expect("HELLO has an echo");
+        let echo = field(&hello, "echo").expect("HELLO has an echo");
         let resume = MemberId(5);
         self.say(&format!("+OK tidings 0.1.0 id=1 clock=7 echo={echo} resume={resume} new=1"))
             .await;
@@ -91,7 +92,7 @@ async fn everything_before_the_repeated_echo_is_discarded() {
         let mut hello = String::new();
         stream.read_line(&mut hello).await.unwrap();
         assert!(hello.starts_with("HELLO name=me echo="), "{hello}");
-        let echo = crate::field(hello.trim_end(), "echo").unwrap();
+        let echo = field(hello.trim_end(), "echo").unwrap();
         let answer =
             format!("+OK tidings 0.1.0 id=3 clock=8 echo={echo} resume={}\r\n", MemberId(1));
         stream.write_all(answer.as_bytes()).await.unwrap();
@@ -115,7 +116,7 @@ async fn keepalive_detects_a_vanished_broker() {
         let mut stream = BufReader::new(stream);
         let mut hello = String::new();
         stream.read_line(&mut hello).await.unwrap();
-        let echo = crate::field(hello.trim_end(), "echo").unwrap();
+        let echo = field(hello.trim_end(), "echo").unwrap();
         let resume = MemberId(1);
         let answer = format!("+OK tidings 0.1.0 id=3 clock=8 echo={echo} resume={resume}\r\n");
         stream.write_all(answer.as_bytes()).await.unwrap();
@@ -299,10 +300,10 @@ async fn links_and_their_ack_are_sent_as_one_piece() {
     let task: TaskId = "g:1.2.3".parse().unwrap();
     let link = |url| Command::Link { task: task.clone(), url, redirect: false, prio: None };
     let links = [link("http://a/"), link("http://b/\nQUIT"), link("http://c/")];
-    let ack = Command::Reply(crate::TaskReply {
+    let ack = Command::Reply(TaskReply {
         task: task.clone(),
-        action: crate::TaskAction::Ack(crate::Outcome::Done),
-        rest: crate::KeyRest::default(),
+        action: TaskAction::Ack(Outcome::Done),
+        rest: KeyRest::default(),
     });
     let answer = client.start_request(&links, &ack).await.unwrap();
     let other = client.start_request(&[], &Command::Ping).await.unwrap();
@@ -320,7 +321,7 @@ async fn no_text_becomes_another_line_or_option() {
     let (client, _deliveries, mut broker) = connected().await;
     assert_eq!(refused(client.publish(&topic(), "a\nQUIT").await), Code::Control);
     assert_eq!(refused(client.publish(&topic(), "").await), Code::BadArgument);
-    let long = "x".repeat(crate::PAYLOAD_BYTES_MAX + 1);
+    let long = "x".repeat(PAYLOAD_BYTES_MAX + 1);
     assert_eq!(refused(client.publish(&topic(), &long).await), Code::TooLong);
     let explain = Command::Explain { what: "a b", group: None };
     assert_eq!(refused(client.request(&explain).await), Code::BadArgument);
@@ -341,9 +342,9 @@ async fn publishing_waits_while_too_much_is_unconfirmed() {
         // Reads everything, so only the window can make the client wait.
         tokio::io::copy(&mut reader, &mut tokio::io::sink()).await
     });
-    let payload = "x".repeat(crate::PAYLOAD_BYTES_MAX);
+    let payload = "x".repeat(PAYLOAD_BYTES_MAX);
     let mut published = Vec::new();
-    for _ in 0..connection::PUBLISH_WINDOW_BYTES / (crate::PAYLOAD_BYTES_MAX + 200) {
+    for _ in 0..connection::PUBLISH_WINDOW_BYTES / (PAYLOAD_BYTES_MAX + 200) {
         published.push(client.publish(&topic(), &payload).await.unwrap());
     }
     let topic = topic();
@@ -363,7 +364,7 @@ async fn publishing_waits_while_too_much_is_unconfirmed() {
 async fn a_waiting_publish_fails_when_the_connection_ends() {
     let (client, _deliveries, mut broker) = connected().await;
     let topic = topic();
-    let payload = "x".repeat(crate::PAYLOAD_BYTES_MAX);
+    let payload = "x".repeat(PAYLOAD_BYTES_MAX);
     // The broker reads nothing: first the pipe and then the outgoing buffer are full.
     let waiting = async {
         loop {
@@ -384,7 +385,7 @@ async fn answers_arrive_when_deliveries_are_not_taken() {
     let (client, deliveries, mut broker) = connected().await;
     drop(deliveries);
     let answer = client.start_request(&[], &Command::Ping).await.unwrap();
-    let payload = "x".repeat(crate::PAYLOAD_BYTES_MAX);
+    let payload = "x".repeat(PAYLOAD_BYTES_MAX);
     for seq in 1..200 {
         broker.say(&format!("MSG t {seq} {payload}")).await;
     }
@@ -408,7 +409,7 @@ async fn a_dropped_client_sends_what_it_accepted() {
 #[tokio::test(start_paused = true)]
 async fn a_broker_that_does_not_read_cannot_keep_a_dropped_connection() {
     let (client, mut deliveries, broker) = connected().await;
-    let payload = "x".repeat(crate::PAYLOAD_BYTES_MAX);
+    let payload = "x".repeat(PAYLOAD_BYTES_MAX);
     for _ in 0..10 {
         drop(client.publish(&topic(), &payload).await.unwrap());
     }
@@ -459,8 +460,8 @@ async fn invalid_lines_end_the_connection() {
 // PROTOCOL: N4
 #[test]
 fn random_members_differ() {
-    assert_ne!(MemberId::random(), MemberId::random());
-    assert_ne!(MemberId::random().0 >> 64, MemberId::random().0 & u128::from(u64::MAX));
+    assert_ne!(random_member_id(), random_member_id());
+    assert_ne!(random_member_id().0 >> 64, random_member_id().0 & u128::from(u64::MAX));
 }
 
 #[tokio::test]

@@ -1,4 +1,6 @@
-//! The async client: the only module of this crate that needs a runtime.
+//! The async client of a Tidings broker: the line protocol over a socket.
+//!
+//! It may not know the broker, its files or any state machine: its manifest has the protocol alone.
 
 #![expect(
     clippy::disallowed_methods,
@@ -12,6 +14,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use tidings_protocol::{
+    Code, Command, Hello, HelloAnswer, LINE_BYTES_MAX, MemberId, ProtocolError, Reply, Seq, TaskId,
+    TopicName, Verb, error_from_wire, field_number, text,
+};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot};
 
@@ -21,11 +27,6 @@ use self::connection::{
 };
 use self::dial::dial;
 pub use self::dial::{ClientTls, Security, TokenSource, UNIX_PREFIX};
-use crate::reply::{HelloAnswer, Reply, error_from_wire, field_number};
-use crate::{
-    Code, Command, Hello, LINE_BYTES_MAX, MemberId, ProtocolError, Seq, TaskId, TopicName, Verb,
-    text,
-};
 
 mod backoff;
 mod connection;
@@ -186,11 +187,9 @@ pub async fn connect(
     }
 }
 
-impl MemberId {
-    /// A new member: 128 bits from the system's random source.
-    pub fn random() -> Self {
-        MemberId(random_bits())
-    }
+/// A new member: 128 bits from the system's random source.
+pub fn random_member_id() -> MemberId {
+    MemberId(random_bits())
 }
 
 /// The keys of `RandomState` come from the system; its hash is a keyed pseudo-random function.
