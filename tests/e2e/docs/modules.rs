@@ -17,6 +17,7 @@ fn modules_do_not_import_each_other_in_a_circle() {
         "protocol/src",
         "protocol/client/src",
         "broker/src",
+        "broker/log/src",
         "egress/src",
         "egress/signature/src",
         "subscriber/src",
