@@ -16,12 +16,12 @@ use hyper::http::Extensions;
 use hyper_util::client::legacy::connect::{Connection, HttpInfo};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::{Client, redirect, retry};
-use tidings_subscriber::connect::{Connector, Proxy};
-use tidings_subscriber::outcome::{Failure, Reason};
 use tower_layer::Layer;
 use tower_service::Service;
 
 use super::HEAD_BYTES_MAX;
+use crate::connect::{Connector, Proxy};
+use crate::failure::{Failure, Reason};
 
 /// Headers of a response.
 const HEADERS_MAX: usize = 256;

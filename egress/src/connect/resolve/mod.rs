@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout_at};
 
-use crate::outcome::{Failure, Reason};
+use crate::failure::{Failure, Reason};
 
 /// Time limit of a name look-up; the system's resolver tries several servers meanwhile.
 const DNS_TIMEOUT: Duration = Duration::from_secs(5);

@@ -14,14 +14,14 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use rcgen::{CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::{RootCertStore, ServerConfig};
-use tidings_subscriber::AllowPrivate;
-use tidings_subscriber::connect::{ConnectConfig, SystemLookup};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
+use crate::address::AllowPrivate;
+use crate::connect::{ConnectConfig, SystemLookup};
 
 /// Much longer than anything that ends takes here.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -473,7 +473,7 @@ async fn a_connection_carries_many_requests() {
     }
 }
 
-/// CPU time of the client for a POST: `cargo test -p tidings-connectors --lib cpu_of -- --ignored
+/// CPU time of the client for a POST: `cargo test -p tidings-egress --lib cpu_of -- --ignored
 /// --nocapture`.
 #[test]
 #[ignore = "a measurement, not a test"]

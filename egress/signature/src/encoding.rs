@@ -6,14 +6,14 @@ use serde::Deserialize;
 /// A text encoding of bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Encoding {
+pub(crate) enum Encoding {
     #[default]
     Hex,
     Base64,
 }
 
 impl Encoding {
-    pub(super) fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Hex => "hex",
             Self::Base64 => "Base64",
@@ -21,7 +21,7 @@ impl Encoding {
     }
 
     /// Encodes bytes: hex in lower case, Base64 with padding.
-    pub(super) fn encode(self, bytes: &[u8]) -> String {
+    pub(crate) fn encode(self, bytes: &[u8]) -> String {
         match self {
             Self::Hex => HEXLOWER.encode(bytes),
             Self::Base64 => BASE64.encode(bytes),
@@ -29,7 +29,7 @@ impl Encoding {
     }
 
     /// Decodes a text: hex in any case, Base64 with or without padding.
-    pub(super) fn decode(self, text: &str) -> Option<Vec<u8>> {
+    pub(crate) fn decode(self, text: &str) -> Option<Vec<u8>> {
         match self {
             Self::Hex => HEXLOWER_PERMISSIVE.decode(text.as_bytes()).ok(),
             Self::Base64 => decode_base64(text),

@@ -4,11 +4,11 @@ use serde::Deserialize;
 use serde_json::Value;
 use tidings_protocol::parse_ms;
 
-use super::super::encoding::Encoding;
 use super::{
     Algorithm, DEFAULT_TOLERANCE_MS, HmacScheme, SchemeKind, SecretEncoding, SignatureScheme,
     SignedPart, TimestampSource, parse_header_name,
 };
+use crate::encoding::Encoding;
 
 /// The schemes of known senders, as tables.
 pub(super) const PRESETS: [(&str, &str); 8] = [

@@ -44,7 +44,7 @@ pub use self::stream::Stream;
 use self::tls::TlsClient;
 pub use self::tls::system_roots;
 use crate::address::AllowPrivate;
-use crate::outcome::{Failure, Reason};
+use crate::failure::{Failure, Reason};
 
 /// Makes connections.
 #[derive(Debug)]

@@ -1,7 +1,10 @@
 //! Signatures of webhooks, in the forms of forges, CMSs and payment services: verifies those of
-//! received requests, and signs those that Tidings sends. Pure: the caller looks up headers, and
-//! time is an argument.
+//! received requests, and signs those that Tidings sends.
+//!
+//! Pure: the caller looks up headers, time is an argument, and no secret is read here. So this crate
+//! knows no runtime, socket or HTTP library; `.ci/run` checks its dependencies.
 
+mod encoding;
 mod table;
 
 use std::fmt;
@@ -10,7 +13,7 @@ use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::{digest, hmac};
 use serde::Deserialize;
 
-use super::encoding::Encoding;
+use self::encoding::Encoding;
 
 /// Returns the value of a header, if the request has the header exactly once and it is ASCII.
 pub type HeaderLookup<'a> = &'a dyn Fn(&str) -> Option<&'a str>;
@@ -46,11 +49,6 @@ impl Secret {
     /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
-    }
-
-    /// A random secret of the same length.
-    pub(super) fn random_of_same_len(&self) -> Self {
-        Self(std::iter::repeat_with(|| fastrand::u8(..)).take(self.0.len()).collect())
     }
 }
 
@@ -426,7 +424,7 @@ impl HmacScheme {
 }
 
 /// Checks the name of a header.
-pub(super) fn parse_header_name(name: &str) -> Result<String, String> {
+pub fn parse_header_name(name: &str) -> Result<String, String> {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     if !name.is_empty() && name.bytes().all(is_token) {
         return Ok(name.to_owned());
@@ -436,7 +434,7 @@ pub(super) fn parse_header_name(name: &str) -> Result<String, String> {
 
 /// The SHA-256 of parts. The length of each part is hashed too, so that the limits between parts
 /// matter.
-pub(super) fn digest_parts(parts: &[&[u8]]) -> [u8; 32] {
+pub fn digest_parts(parts: &[&[u8]]) -> [u8; 32] {
     let mut context = digest::Context::new(&digest::SHA256);
     for part in parts {
         context.update(&(part.len() as u64).to_le_bytes());

@@ -23,7 +23,7 @@ use tokio::net::TcpStream;
 use tower_service::Service;
 use url::Url;
 
-use crate::outcome::{Failure, Reason};
+use crate::failure::{Failure, Reason};
 
 /// Limit of a proxy's answer to `CONNECT` in bytes.
 const PROXY_HEAD_BYTES_MAX: usize = 8 * 1024;

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::{HttpProtocol, Stream};
-use crate::outcome::{Failure, Reason, causes};
+use crate::failure::{Failure, Reason, causes};
 
 const HTTP2: &[u8] = b"h2";
 const HTTP1: &[u8] = b"http/1.1";

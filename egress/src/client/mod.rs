@@ -1,9 +1,9 @@
 //! HTTP requests to the servers of others: callbacks, deliveries and verifications of the hub, and
 //! requests to hubs.
 //!
-//! `client.rs` makes the connections and keeps them for the next request to the same server. It
+//! `connections.rs` makes the connections and keeps them for the next request to the same server. It
 //! connects only to addresses that the operator allows, as the crawler does
-//! ([`tidings_subscriber::connect`]). A redirect counts as a response and is not followed. A failed
+//! ([`crate::connect`]). A redirect counts as a response and is not followed. A failed
 //! request is not repeated here: the caller decides, and sends it again later.
 
 #![expect(
@@ -11,7 +11,7 @@
     reason = "requests have a time limit, and Retry-After may be a date"
 )]
 
-mod client;
+mod connections;
 
 use std::io;
 use std::sync::Arc;
@@ -24,11 +24,11 @@ use hyper::header::{
 use hyper::{HeaderMap, Method, StatusCode};
 use reqwest::{Client, Response, Url};
 use tidings_protocol::{CanonicalUrl, UncallableHost};
-use tidings_subscriber::connect::{ConnectTarget, Connector};
-use tidings_subscriber::fetch;
-use tidings_subscriber::outcome::{Failure, Reason, causes};
 
-use self::client::{AllowedResolver, build_client};
+use self::connections::{AllowedResolver, build_client};
+use crate::connect::{ConnectTarget, Connector};
+use crate::failure::{Failure, Reason, causes};
+use crate::retry_after::retry_after;
 
 /// Limit of the head of a response. An HTTP/1 head over the limit is rejected after it was
 /// received; the client buffers at most 400 KiB of it.
@@ -66,7 +66,7 @@ pub struct OutgoingResponse {
 impl OutgoingResponse {
     /// How long the server asks clients to wait, with 429 and 503.
     pub fn retry_after(&self) -> Option<Duration> {
-        fetch::retry_after(self.status, &self.headers, SystemTime::now())
+        retry_after(self.status, &self.headers, SystemTime::now())
     }
 
     /// The target of a redirect, absolute.
