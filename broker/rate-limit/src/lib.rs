@@ -83,10 +83,10 @@ impl TokenBucket {
     /// Takes this number of tokens, or none. The error is the number of milliseconds after which
     /// there will be enough, if none are taken meanwhile.
     pub fn take(&mut self, rate: Rate, tokens: u32, now_ms: u64) -> Result<(), u64> {
-        let now_us = now_ms.saturating_mul(US_PER_MS);
+        let at_us = now_ms.saturating_mul(US_PER_MS);
         let price_us = rate.token_us().saturating_mul(tokens.into());
-        let full_at_us = self.full_at_us.max(now_us).saturating_add(price_us);
-        let over_us = (full_at_us - now_us).saturating_sub(rate.full_us());
+        let full_at_us = self.full_at_us.max(at_us).saturating_add(price_us);
+        let over_us = (full_at_us - at_us).saturating_sub(rate.full_us());
         if over_us > 0 {
             return Err(over_us.div_ceil(US_PER_MS));
         }
