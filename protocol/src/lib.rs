@@ -84,6 +84,7 @@ pub mod payload;
 mod publish_batch;
 pub mod reply;
 pub mod session;
+pub mod status;
 pub mod text;
 pub mod time_of_day;
 pub mod verb;
