@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::BytesMut;
+use tidings_log::{SegmentLog, TopicLog};
 use tidings_protocol::{
     CALLBACK_GROUP, Code, Command, DEFAULT_GROUP, GroupName, JobName, ManageCommand, MemberId,
     ProtocolError, Seq, Slot,
@@ -45,7 +46,6 @@ use crate::clean_stop::{self, LogEnds};
 use crate::clock::Clock;
 use crate::group::config::{CREDIT_MAX, DELAY_MS_MAX, GroupConfig, bad_argument};
 use crate::group::{Group, GroupAnswer, GroupQuery, Input, JobAction, Requester, WorkerReply};
-use crate::log::{SegmentLog, TopicLog};
 use crate::mailbox::{ConnId, ConnMessage, Mailbox};
 use crate::topic::Topics;
 

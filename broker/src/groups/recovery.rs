@@ -9,6 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 
+use tidings_log::{Disk, LogError, LogRead, ReadOnlyDisk, SegmentLog, SegmentOptions, TopicLog};
 use tidings_protocol::{GroupName, JobName, Seq, TopicName};
 
 use super::foreign_files::{DirectoryOwner, directory_owner};
@@ -21,9 +22,6 @@ use crate::group::replay::Replay;
 use crate::group::snapshot::SnapshotItem;
 use crate::group::{Group, GroupConfig};
 use crate::limits::Limits;
-use crate::log::disk::Disk;
-use crate::log::read_only_disk::ReadOnlyDisk;
-use crate::log::{LogError, LogRead, SegmentLog, SegmentOptions, TopicLog};
 
 /// Segments per log: a segment has this fraction of the bytes after which the log is cut.
 const SEGMENTS_PER_LOG: u64 = 8;
@@ -478,9 +476,9 @@ pub(crate) fn clock_continuing(groups: &FoundGroups) -> Clock {
 
 #[cfg(test)]
 mod tests {
+    use tidings_log::{FileSystem, LogPiece};
+
     use super::*;
-    use crate::log::LogPiece;
-    use crate::log::disk::FileSystem;
 
     fn storage(dir: &Path) -> GroupStorage {
         let taken = BTreeSet::new();

@@ -22,6 +22,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tidings_log::{FileSystem, LogPiece, ReadOnlyDisk, SegmentLog, TopicLog};
 use tidings_protocol::{GroupName, Seq};
 
 use super::recovery::{FIRST_RECORD, GroupStorage, invalid, read_records};
@@ -31,9 +32,6 @@ use crate::clock::wall_unix_ms;
 use crate::data_dir::DataDir;
 use crate::group::record::{Decision, GroupRecord};
 use crate::group::{Group, GroupConfig};
-use crate::log::disk::FileSystem;
-use crate::log::read_only_disk::ReadOnlyDisk;
-use crate::log::{LogPiece, SegmentLog, TopicLog};
 
 /// Bytes of records that are written to the new log at once.
 const COPY_BATCH_BYTES: usize = 256 << 10;

@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use parking_lot::Mutex;
+use tidings_log::simulation_seeds;
 
 use super::world::{BrokenPromise, Promise, RunTotals, World, WorldOptions};
 use crate::clock::Moment;
 use crate::group::mutants::{self, Mutant};
 use crate::group::{Group, dump};
-use crate::simulation_seeds;
 
 /// Default number of runs, and the least activity in each of them.
 pub(super) const RUNS: u64 = 1000;

@@ -10,13 +10,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tidings_log::simulation_seeds;
 use tidings_protocol::{Code, KeyRest, Outcome, Payload, RetryMode, TaskAction, TaskId, TaskReply};
 
 use super::bench::{A, B, Bench, Worker};
 use crate::clock::Moment;
 use crate::group::mutants::{self, Mutant};
 use crate::group::{Input, StagedLink, WorkerReply};
-use crate::simulation_seeds;
 
 const RUNS: u64 = 300;
 const STEPS: u32 = 400;

@@ -5,14 +5,13 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use tidings_log::{LogPiece, SegmentLog, SimulatedDisk, TopicLog};
 use tidings_protocol::Seq;
 
 use super::broker::Batch;
 use crate::clock::{ClockStamp, Moment};
 use crate::group::Group;
 use crate::groups::recovery::{GroupStorage, RecoveredGroup};
-use crate::log::simulated_disk::SimulatedDisk;
-use crate::log::{LogPiece, SegmentLog, TopicLog};
 
 /// Makes most logs here a single segment of 1 MiB.
 const LOG_BYTES: u64 = 8 << 20;
