@@ -17,6 +17,7 @@
 //! | [`command`], [`verb`] | the commands of a client |
 //! | [`answers`] | the order of answers, and how they fold |
 //! | [`reply`], [`error`] | the lines of the broker |
+//! | [`status`] | what the lines say about topics, groups, jobs and tasks |
 //! | [`payload`] | the content of an event: text, or a target with attributes |
 //! | [`canonical_url`] | decides which URLs are the same page |
 //!

@@ -2,7 +2,7 @@ use std::fmt::Display;
 
 use proptest::prelude::*;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::*;
 
@@ -38,7 +38,7 @@ fn check<S: Display + Serialize>(
 ) -> Result<(), TestCaseError> {
     let status = parse(line);
     prop_assert_eq!(status.to_string(), line);
-    let object = serde_json::to_value(&status).unwrap();
+    let object = json(&status);
     prop_assert_eq!(object.as_object().unwrap().len(), words.len());
     for (field, word) in words {
         let shown = match (field.json, &object[field.key]) {
@@ -113,4 +113,36 @@ fn what_is_unknown_or_missing_is_left_at_its_default() {
     let counts = PassCounts { found: 10, ..PassCounts::default() };
     assert_eq!(job, JobStatus { job: "docs".into(), number: 3, counts, ..JobStatus::default() });
     assert_eq!(job.state, JobState::Unknown);
+}
+
+// PROTOCOL: H9
+#[test]
+fn the_type_of_a_value_depends_on_its_key_alone() {
+    let topic = json(&TopicStatus::parse("7 next=1043 rate=0.5 retain-bytes=1 state=ok"));
+    assert_eq!((&topic["topic"], &topic["next"]), (&json!("7"), &json!(1043)));
+    assert_eq!((&topic["rate"], &topic["retain-bytes"]), (&json!(0.5), &json!("1")));
+    let group = json(&GroupStatus::parse("g paused=yes members=0 topics=a,12 key=12"));
+    assert_eq!((&group["paused"], &group["members"]), (&json!(true), &json!(0)));
+    assert_eq!((&group["topics"], &group["key"]), (&json!(["a", "12"]), &json!("12")));
+    let job = json(&JobStatus::parse("docs number=3 pass=1 scope=17 include=/a,/b"));
+    assert_eq!((&job["scope"], &job["include"]), (&json!(17), &json!(["/a", "/b"])));
+}
+
+#[test]
+fn the_url_of_a_task_is_the_rest_after_the_known_keys() {
+    let task = json(&TaskStatus::parse("17 state=dead key=a b=c d attempts=1"));
+    assert_eq!(task["url"], "b=c d attempts=1");
+    let line = "17 state=pending key=a.example job=9 pass=1 depth=0 prio=-1 attempts=0 losses=0 due-ms=5 \
+                http://a.example/?x=1";
+    let expected = json!({
+        "entry": 17, "state": "pending", "key": "a.example", "job": "9", "pass": 1, "depth": 0,
+        "prio": -1, "attempts": 0, "losses": 0, "due-ms": 5, "url": "http://a.example/?x=1"
+    });
+    assert_eq!(json(&TaskStatus::parse(line)), expected);
+    let repeated = "17 state=dead key=none attempts=0 losses=0 last=x state=dead";
+    assert_eq!(TaskStatus::parse(repeated).url, "state=dead");
+}
+
+fn json(status: &impl Serialize) -> Value {
+    serde_json::to_value(status).unwrap()
 }
