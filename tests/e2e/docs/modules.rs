@@ -18,6 +18,7 @@ fn modules_do_not_import_each_other_in_a_circle() {
         "protocol/client/src",
         "broker/src",
         "broker/log/src",
+        "broker/queue/src",
         "egress/src",
         "egress/signature/src",
         "subscriber/src",

@@ -9,6 +9,7 @@ use axum::http::{HeaderMap, StatusCode, Uri};
 use serde_json::json;
 use tidings_protocol::status::JobStatus;
 use tidings_protocol::{Command, JobName, field_number};
+use tidings_queue::commands::seed_settings;
 
 use super::client::ConnectedClient;
 use super::error::ErrorResponse;
@@ -20,7 +21,6 @@ use super::manage::{ClientExtension, JsonResult, manage_command};
 use super::request_input::{PathName, QueryParams};
 use super::{HttpState, with_timeout};
 use crate::access::{Action, Identity};
-use crate::groups::commands::seed_settings;
 
 /// Seeds of one request.
 const SEEDS_MAX: usize = 10_000;
