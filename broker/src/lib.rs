@@ -4,7 +4,6 @@
 //! | module | content |
 //! |---|---|
 //! | [`topic`] | append-only streams of events, encoded once; readers are cursors on them |
-//! | [`group`] | pure state machines: shared queues with keys and delays; counted crawls |
 //! | [`groups`] | the actors that own groups and feed them from topics |
 //! | `catalog` | the journal of settings, reserved seqs, cursors and positions |
 //! | `clean_stop` | where each log ended at the last orderly stop |
@@ -38,7 +37,6 @@ pub mod data_dir;
 #[doc(hidden)]
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
-pub mod group;
 pub mod groups;
 mod limits;
 pub mod mailbox;

@@ -14,6 +14,7 @@ const TARGETS_BY_CRATE: [&[Target]; 5] = [
     tidings_protocol::fuzzing::TARGETS,
     tidings_log::fuzzing::TARGETS,
     tidings_broker::fuzzing::TARGETS,
+    tidings_queue::fuzzing::TARGETS,
     tidings_subscriber::fuzzing::TARGETS,
     tidings_connectors::fuzzing::TARGETS,
 ];

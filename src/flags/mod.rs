@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use tidings_egress::AllowPrivate;
 use tidings_protocol::{IpNetworkError, parse_ms};
-use tidings_subscriber::AllowPrivate;
 use tidings_subscriber::tracking::TrackingParams;
 
 /// The default data directory.

@@ -7,8 +7,9 @@ use hyper::HeaderMap;
 use hyper::header::{HeaderName, HeaderValue};
 use serde_json::json;
 use tidings_broker::Broker;
-use tidings_broker::hooks::{SECRET_BYTES_MIN, Secret, SignatureScheme};
+use tidings_broker::hooks::SECRET_BYTES_MIN;
 use tidings_connectors::callbacks::{self, CallbackConfig, Signer};
+use tidings_signature::{Secret, SignatureScheme};
 use tokio_util::sync::CancellationToken;
 
 use crate::flags::address::BrokerAddress;

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use clap::Args;
 use hyper::header::HeaderValue;
-use tidings_connectors::outgoing::OutgoingClient;
-use tidings_subscriber::address::AllowPrivate;
-use tidings_subscriber::connect::Connector;
+use tidings_egress::AllowPrivate;
+use tidings_egress::client::OutgoingClient;
+use tidings_egress::connect::Connector;
 use tidings_subscriber::fetch::FetchConfig;
 
 use crate::flags::AllowPrivateFlag;

@@ -8,8 +8,7 @@ use std::thread::{self, JoinHandle};
 
 use tidings_log::{Disk, DiskFile};
 use tidings_protocol::GroupName;
-
-use crate::group::texts::{CHUNK_BYTES, TextStore};
+use tidings_queue::texts::{CHUNK_BYTES, TextStore};
 
 /// Prefix of the file's temporary name. No group name begins with it.
 const TEMP_PREFIX: &str = "~";

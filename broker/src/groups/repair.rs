@@ -24,14 +24,14 @@ use std::sync::Arc;
 
 use tidings_log::{FileSystem, LogPiece, ReadOnlyDisk, SegmentLog, TopicLog};
 use tidings_protocol::{GroupName, Seq};
+use tidings_queue::record::{Decision, GroupRecord};
+use tidings_queue::{Group, GroupConfig};
 
 use super::recovery::{FIRST_RECORD, GroupStorage, invalid, read_records};
 use crate::StartError;
 use crate::clean_stop::CleanStop;
 use crate::clock::wall_unix_ms;
 use crate::data_dir::DataDir;
-use crate::group::record::{Decision, GroupRecord};
-use crate::group::{Group, GroupConfig};
 
 /// Bytes of records that are written to the new log at once.
 const COPY_BATCH_BYTES: usize = 256 << 10;

@@ -7,8 +7,8 @@ pub(crate) mod tasks;
 mod watch;
 
 use clap::{Args, Subcommand};
-use tidings_broker::group::GroupConfig;
 use tidings_protocol::{Command, DEFAULT_GROUP, GroupName, field, field_number};
+use tidings_queue::GroupConfig;
 
 use self::keys::KeysArgs;
 use self::repair::RepairArgs;

@@ -4,8 +4,8 @@ mod add;
 pub(crate) mod wait;
 
 use clap::{Args, Subcommand};
-use tidings_broker::group::job::JobSettings;
 use tidings_protocol::{Command, GroupName, JobName, field_number};
+use tidings_queue::job::JobSettings;
 
 use self::add::AddArgs;
 use self::wait::{WaitArgs, WatchArgs};

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::Args;
 use data_encoding::HEXLOWER_PERMISSIVE;
 use serde_json::{Value, json};
-use tidings_broker::hooks::{Secret, SignatureError, SignatureScheme};
+use tidings_signature::{Secret, SignatureError, SignatureScheme};
 
 use super::{JsonQuery, header, headers, optional_text, required_text};
 use crate::services::hooks::read_secrets;

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use tidings_concurrent::LogProgress;
 use tidings_log::{CommitLog, Committers, LogError, LogPiece, Retention, TopicLog};
 use tidings_protocol::{GroupName, Seq};
+use tidings_queue::record::{Decision, GroupRecord};
 use tokio::sync::Notify;
 
 use super::{GroupLog, RecordMark};
 use crate::clock::Clock;
-use crate::group::record::{Decision, GroupRecord};
 use crate::topic::{Health, waker_of};
 
 /// Bytes of records that may wait for a slow disk; beyond this the group consumes no more events.
@@ -409,10 +409,10 @@ mod tests {
     use std::path::Path;
 
     use tidings_log::{SegmentLog, SimulatedDisk};
+    use tidings_queue::record::Decision;
 
     use super::*;
     use crate::clock::Moment;
-    use crate::group::record::Decision;
     use crate::groups::GroupStorage;
 
     /// A log on a simulated disk; its segments have an eighth of `log_bytes`.
