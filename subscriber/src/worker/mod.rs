@@ -30,8 +30,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tidings_client::Backoff;
-use tidings_client::{Client, ClientError, ClientOptions, Deliveries, Delivery, connect};
+use tidings_client::{Backoff, Client, ClientError, ClientOptions, Deliveries, Delivery, connect};
 use tidings_protocol::{Code, Command, MemberId, ProtocolError, TaskId, field_number};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
