@@ -12,8 +12,7 @@
 //! | [`websub`] | hubs that report changes of a feed |
 //! | [`zmq`] | ZeroMQ sockets |
 //!
-//! Shared parts: [`worker`], a worker within a group, and [`outgoing`], HTTP requests to the
-//! servers of others.
+//! Shared part: [`worker`], a worker within a group.
 
 pub mod callbacks;
 pub mod files;
@@ -21,7 +20,6 @@ pub mod files;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 pub mod hub;
-pub mod outgoing;
 mod rate_limited_log;
 pub mod signal;
 pub mod websub;

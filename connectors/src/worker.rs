@@ -14,9 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tidings_protocol::client::{
-    self, Backoff, Client, ClientError, ClientOptions, Deliveries, Delivery,
-};
+use tidings_client::{Backoff, Client, ClientError, ClientOptions, Deliveries, Delivery};
 use tidings_protocol::{
     Code, Command, GroupName, KeyRest, ManageCommand, MemberId, Outcome, RetryMode, TaskAction,
     TaskId, TaskReply, TopicName, field, field_number,
@@ -287,7 +285,7 @@ impl<H: TaskHandler> Worker<H> {
             sleep(backoff.next_pause()).await;
             let name = Some(self.config.name.to_owned());
             let options = ClientOptions { name, resume: Some(member), ..ClientOptions::default() };
-            if let Ok(connected) = client::connect(&self.config.broker, options).await {
+            if let Ok(connected) = tidings_client::connect(&self.config.broker, options).await {
                 return connected;
             }
         }

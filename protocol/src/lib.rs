@@ -6,8 +6,8 @@
 //! numbered. Code cites them as `[S3]`, and a test that fails when one is broken has a line
 //! `// PROTOCOL: S3` above its attributes.
 //!
-//! Everything here is pure: bytes and values in, values and bytes out, no clock, no sockets. Only
-//! the `client` feature needs a runtime.
+//! Everything here is pure: bytes and values in, values and bytes out, no clock, no sockets, no
+//! runtime. The crate `tidings-client` speaks it over a socket.
 //!
 //! | module | content |
 //! |---|---|
@@ -17,9 +17,9 @@
 //! | [`command`], [`verb`] | the commands of a client |
 //! | [`answers`] | the order of answers, and how they fold |
 //! | [`reply`], [`error`] | the lines of the broker |
+//! | [`status`] | what the lines say about topics, groups, jobs and tasks |
 //! | [`payload`] | the content of an event: text, or a target with attributes |
 //! | [`canonical_url`] | decides which URLs are the same page |
-//! | `client` | all of this over a socket, with the feature of this name |
 //!
 //! # One exchange
 //!
@@ -68,8 +68,6 @@
 pub mod answers;
 pub mod canonical_url;
 mod cidr;
-#[cfg(feature = "client")]
-pub mod client;
 pub mod command;
 pub mod duration;
 pub mod error;
@@ -84,6 +82,7 @@ pub mod payload;
 mod publish_batch;
 pub mod reply;
 pub mod session;
+pub mod status;
 pub mod text;
 pub mod time_of_day;
 pub mod verb;
@@ -95,10 +94,6 @@ pub use canonical_url::{
     escaped_octet,
 };
 pub use cidr::{IpNetwork, IpNetworkError};
-#[cfg(feature = "client")]
-pub use client::{
-    Client, ClientError, ClientOptions, CommandAnswer, Deliveries, Delivery, connect,
-};
 pub use command::{
     Command, Hello, KeyRest, ManageCommand, Outcome, Prio, RetryMode, StartAt, TaskAction,
     TaskReply, Token,

@@ -101,7 +101,7 @@ pub(crate) fn truncate(text: &str, bytes_max: usize) -> Cow<'_, str> {
 }
 
 /// Quotes a text in an error: short, on one line, without control characters.
-pub(crate) fn quote(text: &str) -> String {
+pub fn quote(text: &str) -> String {
     const CHARS_MAX: usize = 40;
     let mut out = String::with_capacity(CHARS_MAX + 5);
     out.push('"');

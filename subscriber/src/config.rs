@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use tidings_protocol::client::Security;
+use tidings_client::Security;
 use tidings_protocol::{GroupName, MemberId};
 
 use crate::fetch::FetchConfig;

@@ -9,11 +9,10 @@ use std::thread::{self, JoinHandle};
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
+use tidings_log::{Disk, DiskFile};
 use tidings_protocol::GroupName;
+use tidings_queue::texts::{CHUNK_BYTES, StoredText, TextError, TextReply, TextRequest};
 use tokio::sync::Notify;
-
-use crate::group::texts::{CHUNK_BYTES, StoredText, TextError, TextReply, TextRequest};
-use crate::log::disk::{Disk, DiskFile};
 
 /// Prefix of the file's temporary name. No group name begins with it.
 const TEMP_PREFIX: &str = "~";
@@ -318,8 +317,9 @@ fn failed(request: TextRequest, error: &io::Error) -> TextReply {
 
 #[cfg(test)]
 mod tests {
+    use tidings_log::SimulatedDisk;
+
     use super::*;
-    use crate::log::simulated_disk::SimulatedDisk;
 
     /// The result of the next write.
     fn written(file: &mut PageFile) -> (u32, Result<(), TextError>) {

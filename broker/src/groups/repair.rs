@@ -22,18 +22,17 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tidings_log::{FileSystem, LogPiece, ReadOnlyDisk, SegmentLog, TopicLog, read_lines};
 use tidings_protocol::{GroupName, Seq};
+use tidings_queue::record::{Decision, GroupRecord};
+use tidings_queue::replay::FIRST_RECORD;
+use tidings_queue::{Group, GroupConfig};
 
-use super::recovery::{FIRST_RECORD, GroupStorage, invalid, read_records};
+use super::recovery::{GroupStorage, invalid};
 use crate::StartError;
 use crate::clean_stop::CleanStop;
 use crate::clock::wall_unix_ms;
 use crate::data_dir::DataDir;
-use crate::group::record::{Decision, GroupRecord};
-use crate::group::{Group, GroupConfig};
-use crate::log::disk::FileSystem;
-use crate::log::read_only_disk::ReadOnlyDisk;
-use crate::log::{LogPiece, SegmentLog, TopicLog};
 
 /// Bytes of records that are written to the new log at once.
 const COPY_BATCH_BYTES: usize = 256 << 10;
@@ -255,7 +254,7 @@ fn copy(
         let piece = LogPiece { first, count, unix_ms, wire: lines.into(), identified: false };
         new.append(&[piece], next, next).map_err(io::Error::other)
     };
-    read_records(&log, log.bounds().first, |seq, line| {
+    read_lines(&log, log.bounds().first, |seq, line| {
         if seq < from {
             return Ok(());
         }

@@ -21,17 +21,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, StatusCode};
 use parking_lot::Mutex;
-use tidings_protocol::client::{self, ClientError, ClientOptions};
+use tidings_client::{ClientError, ClientOptions};
+use tidings_egress::client::{OutgoingClient, OutgoingResponse};
+use tidings_egress::failure::{Failure, Reason};
 use tidings_protocol::{
     CALLBACK_GROUP, CanonicalUrl, GroupName, JOB_DONE_TOPIC, KeyRest, Outcome, RetryMode, TopicName,
 };
-use tidings_subscriber::outcome::{Failure, Reason};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 pub use self::callback::{Callback, CallbackError};
 use self::host_limits::HostLimits;
-use crate::outgoing::{OutgoingClient, OutgoingResponse};
 use crate::rate_limited_log::RateLimitedLog;
 use crate::worker::{self, TaskEnd, TaskHandler, WorkerConfig, WorkerError, WorkerTask};
 
@@ -116,7 +116,7 @@ impl CallbackHandler {
         let group: GroupName = CALLBACK_GROUP.parse().expect("the constant is a valid name");
         let topic: TopicName = JOB_DONE_TOPIC.parse().expect("the constant is a valid name");
         let options = ClientOptions { name: Some(NAME.to_owned()), ..ClientOptions::default() };
-        let connected = client::connect(broker, options).await?;
+        let connected = tidings_client::connect(broker, options).await?;
         worker::ensure_group(&connected.0, &group, &topic, "none", GROUP_SETTINGS).await?;
         let config =
             WorkerConfig { broker: broker.clone(), name: NAME, group, credit: CREDIT, count: None };

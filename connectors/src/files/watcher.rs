@@ -22,7 +22,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
-use tidings_protocol::MemberId;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::directory_watch::{PublishRequest, WatchCommand, WatchError, WatchSettings, dir_error};
@@ -143,7 +142,7 @@ impl Watcher {
         Ok(Self {
             settings,
             watch_index: of,
-            run: MemberId::random().to_string(),
+            run: tidings_client::random_member_id().to_string(),
             tracker,
             state,
             state_failed: false,

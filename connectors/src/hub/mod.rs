@@ -41,7 +41,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use tidings_protocol::client::{self, Client, ClientOptions, Deliveries};
+use tidings_client::{Client, ClientOptions, Deliveries};
+use tidings_egress::client::OutgoingClient;
 use tidings_protocol::{
     CanonicalUrl, GroupName, HUB_TOPIC, HUB_VERIFY_TOPIC, IpNetwork, MemberId, TopicName,
 };
@@ -50,14 +51,13 @@ use tokio::time::{interval, sleep};
 use tokio_util::sync::CancellationToken;
 
 use self::content_cache::ContentCache;
-pub use self::http_endpoint::{HubResponse, OPENAPI_PATHS, PATHS};
+pub use self::http_endpoint::{HubRequestClass, HubResponse, OPENAPI_PATHS, PATHS};
 pub use self::hub_request::HubRules;
 use self::publisher::HubPublisher;
 pub use self::store::{HubCounts, HubLimits, SCHEMA};
 use self::store::{HubStore, RowId, UnixMs};
 use self::task_handler::{CONTENT_BYTES_MAX, HubTaskHandler};
 use self::verification_waiters::VerificationWaiters;
-use crate::outgoing::OutgoingClient;
 use crate::rate_limited_log::RateLimitedLog;
 use crate::worker::{self, WorkerConfig, WorkerError};
 
@@ -121,7 +121,7 @@ impl HubQueue {
             ..ClientOptions::default()
         };
         let connection =
-            client::connect(broker, options).await.map_err(|error| error.to_string())?;
+            tidings_client::connect(broker, options).await.map_err(|error| error.to_string())?;
         worker::ensure_group(
             &connection.0,
             &self.group(),

@@ -1,7 +1,7 @@
 //! Publishes events of the hub. It reconnects after its connection was lost.
 
+use tidings_client::{Client, ClientError, ClientOptions};
 use tidings_protocol::TopicName;
-use tidings_protocol::client::{self, Client, ClientError, ClientOptions};
 use tokio::sync::Mutex;
 
 /// A connection to the broker that is opened at the first event, and again after an error.
@@ -49,7 +49,7 @@ impl HubPublisher {
         }
         let name = Some(self.client_name.to_owned());
         let options = ClientOptions { name, ..ClientOptions::default() };
-        let (client, _deliveries) = client::connect(&self.broker, options).await?;
+        let (client, _deliveries) = tidings_client::connect(&self.broker, options).await?;
         Ok(current.insert(client).clone())
     }
 }

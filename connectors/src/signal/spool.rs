@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use tidings_protocol::{CursorName, MemberId, Payload, Seq, TopicName};
+use tidings_protocol::{CursorName, Payload, Seq, TopicName};
 
 /// Prefix of incomplete files. The program ignores names that begin with a dot.
 const UNFINISHED: &str = ".unfinished-";
@@ -101,7 +101,7 @@ pub fn cursor_name(dir: &Path) -> io::Result<CursorName> {
             io::Error::new(io::ErrorKind::InvalidData, text)
         }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let name = format!("spool-{}", &MemberId::random().to_string()[..16]);
+            let name = format!("spool-{}", &tidings_client::random_member_id().to_string()[..16]);
             let unfinished = dir.join(format!("{CURSOR}.new"));
             let mut file = File::create(&unfinished)?;
             writeln!(file, "{name}")?;

@@ -10,15 +10,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
-use tidings_broker::clock::Moment;
-use tidings_broker::{Rate, TokenBucket};
-use tidings_protocol::client::{
-    self, Backoff, Client, ClientError, ClientOptions, Deliveries, Delivery,
-};
+use tidings_client::{Backoff, Client, ClientError, ClientOptions, Deliveries, Delivery};
+use tidings_egress::client::OutgoingClient;
 use tidings_protocol::{
     CanonicalUrl, Command, CursorName, DEFAULT_GROUP, ManageCommand, Payload, Seq, StartAt,
     TopicName, field, field_number, format_ms, push_attribute,
 };
+use tidings_rate_limit::{Rate, TokenBucket};
 use tidings_subscriber::feed::event;
 use tidings_subscriber::feed::watched_feed::ItemFingerprint;
 use tokio::sync::{Notify, watch};
@@ -32,7 +30,6 @@ use super::store::StoreError;
 use super::subscription::{HubEndpoint, HubMode, HubRequestOutcome, WatchedKind};
 use super::subscription_table::{SubscriptionTable, WatchedUrl};
 use super::{WebSubConfig, milliseconds, unix_now_ms};
-use crate::outgoing::OutgoingClient;
 use crate::rate_limited_log::RateLimitedLog;
 
 /// The client name that the broker shows, and the prefix of the cursor name.
@@ -131,9 +128,9 @@ impl WebSubService {
     /// Takes items from the rate limit that all hubs share. The error is the number of seconds
     /// until that many items fit.
     pub(super) fn take_item_quota(&self, items: usize) -> Result<(), u32> {
-        let now = Moment(milliseconds(self.started.elapsed()));
+        let now_ms = milliseconds(self.started.elapsed());
         let items = u32::try_from(items).unwrap_or(u32::MAX);
-        let taken = self.item_bucket.lock().take(self.item_rate(), items, now);
+        let taken = self.item_bucket.lock().take(self.item_rate(), items, now_ms);
         taken.map_err(|wait_ms| u32::try_from(wait_ms.div_ceil(1000)).unwrap_or(u32::MAX))
     }
 
@@ -258,7 +255,7 @@ impl WebSubService {
             loop {
                 let name = Some(CLIENT_NAME.to_owned());
                 let options = ClientOptions { name, ..ClientOptions::default() };
-                let error = match client::connect(broker, options).await {
+                let error = match tidings_client::connect(broker, options).await {
                     Ok((client, deliveries)) => {
                         backoff.reset();
                         let error = self.run_connection(client, deliveries).await;

@@ -35,7 +35,7 @@ mod topic_forwarder;
 use std::io;
 use std::net::SocketAddr;
 
-use tidings_protocol::client::{ClientError, Security};
+use tidings_client::{ClientError, Security};
 use tidings_protocol::{TopicName, is_name};
 
 pub use self::endpoint::{BindEndpoint, ConnectEndpoint};

@@ -7,8 +7,8 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::ready;
 
-use tidings_protocol::client::{
-    self, Client, ClientError, ClientOptions, Deliveries, PendingConfirmation, Security,
+use tidings_client::{
+    Client, ClientError, ClientOptions, Deliveries, PendingConfirmation, Security,
 };
 use tidings_protocol::{Code, Seq};
 use tokio::time::{Instant, sleep_until};
@@ -178,7 +178,7 @@ impl RetryingPublisher {
             security: self.security.clone(),
             ..ClientOptions::default()
         };
-        match client::connect(&self.broker, options).await {
+        match tidings_client::connect(&self.broker, options).await {
             Ok(connection) => {
                 self.connection = Some(connection);
                 for in_flight in &mut self.in_flight {

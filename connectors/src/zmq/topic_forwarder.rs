@@ -10,8 +10,8 @@ use std::collections::{HashMap, VecDeque};
 use std::future;
 
 use bytes::Bytes;
-use tidings_protocol::client::{
-    self, Client, ClientError, ClientOptions, CommandAnswer, Deliveries, Delivery, PendingAnswer,
+use tidings_client::{
+    Client, ClientError, ClientOptions, CommandAnswer, Deliveries, Delivery, PendingAnswer,
 };
 use tidings_protocol::{Code, Command, CursorName, ManageCommand, Seq, StartAt, TopicName};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
@@ -81,7 +81,7 @@ impl<'a> TopicForwarder<'a> {
         }
         let (name, security) = (Some(CURSOR_NAME.to_owned()), config.security.clone());
         let options = ClientOptions { name, security, ..ClientOptions::default() };
-        let (client, mut deliveries) = client::connect(&config.broker, options).await?;
+        let (client, mut deliveries) = tidings_client::connect(&config.broker, options).await?;
         let mut forwarder = Self {
             client,
             patterns: &config.topics,

@@ -10,9 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tidings_protocol::{
-    Client, ClientError, Code, Command, ProtocolError, RetryMode, TaskAction, TaskReply, TopicName,
-};
+use tidings_client::{Client, ClientError};
+use tidings_protocol::{Code, Command, ProtocolError, RetryMode, TaskAction, TaskReply, TopicName};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;

@@ -30,11 +30,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tidings_protocol::client::Backoff;
-use tidings_protocol::{
-    Client, ClientError, ClientOptions, Code, Command, Deliveries, Delivery, MemberId,
-    ProtocolError, TaskId, connect, field_number,
-};
+use tidings_client::{Backoff, Client, ClientError, ClientOptions, Deliveries, Delivery, connect};
+use tidings_protocol::{Code, Command, MemberId, ProtocolError, TaskId, field_number};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};

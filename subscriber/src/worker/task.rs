@@ -6,6 +6,7 @@ use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidings_egress::failure::{Failure, Reason};
 use tidings_protocol::{
     CanonicalUrl, Command, KeyRest, RetryMode, TaskAction, TaskId, TaskReply, field_number,
 };
@@ -18,7 +19,6 @@ use super::robots_cache::{ClockReading, RobotsRecord, RobotsStep, StoredRobots, 
 use super::task_spec::TaskSpec;
 use super::{Crawler, EntryKey};
 use crate::fetch::{FetchPurpose, FetchRequest, Fetched};
-use crate::outcome::{Failure, Reason};
 use crate::report::{KeepBodies, PageId, PageOutcome, PageRecord};
 use crate::robots::{RobotsRules, sitemaps};
 use crate::worker::SITEMAPS_KIND;

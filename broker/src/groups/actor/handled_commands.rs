@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use hashbrown::HashMap;
 use tidings_protocol::{ProtocolError, Slot};
+use tidings_queue::Requester;
 
-use crate::group::Requester;
 use crate::groups::message::reject;
 use crate::mailbox::{ConnId, Mailbox};
 

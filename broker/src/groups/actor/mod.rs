@@ -16,6 +16,8 @@ use hashbrown::HashMap;
 use tidings_protocol::{
     Code, JOB_DONE_TOPIC, JobName, MemberId, ProtocolError, Seq, TopicName, duration, encode_task,
 };
+use tidings_queue::record::{Decision, GroupRecord};
+use tidings_queue::{Group, Input, JobAction, Notice, Output, Requester, TaskMessage};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -30,8 +32,6 @@ use super::registry::GroupRegistry;
 use super::unknown_group;
 use super::watchers::Watchers;
 use crate::clock::{Clock, Moment, wall_unix_ms};
-use crate::group::record::{Decision, GroupRecord};
-use crate::group::{Group, Input, JobAction, Output, Requester, TaskMessage};
 use crate::mailbox::{ConnId, Mailbox};
 use crate::topic::{Health, Reader, Topics};
 
@@ -517,6 +517,7 @@ impl GroupActor {
                         pages.begin(request);
                     }
                 }
+                Output::Notice(notice) => self.log_notice(&notice),
             }
         }
         self.commands.end();
@@ -525,6 +526,24 @@ impl GroupActor {
         }
         if self.log.flush_if_large() {
             self.outgoing.mark(self.appended, &self.local_conns);
+        }
+    }
+
+    fn log_notice(&self, notice: &Notice) {
+        let group = self.group.name();
+        match notice {
+            Notice::SettingIgnored(error) => {
+                tracing::error!(%group, %error, "a setting from the start of the broker is invalid and ignored");
+            }
+            Notice::AbandonedJobClosed(job) => {
+                tracing::info!(%group, %job, "closed a job that was left open without seeds");
+            }
+            Notice::FetchSkipped(url) => {
+                tracing::warn!(%group, %url, "the group is full: skipped a scheduled fetch");
+            }
+            Notice::LeaseExpired { entry, member } => {
+                tracing::info!(%group, entry, ?member, "a lease expired");
+            }
         }
     }
 

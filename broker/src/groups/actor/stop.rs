@@ -1,8 +1,9 @@
 //! Texts outside memory, and the end of a group that cannot read one, or that has panicked. Such a
 //! group rejects all commands until the broker restarts. The other groups continue.
 
+use tidings_queue::Input;
+
 use super::GroupActor;
-use crate::group::Input;
 use crate::groups::message::{group_stopped, texts_unreadable};
 
 impl GroupActor {

@@ -459,7 +459,7 @@ fn migrate(connection: &mut Connection, version: i64) -> StoreResult<()> {
             table.add_digest_triggers(&transaction)?;
         }
         if version == 0 {
-            let member = MemberId::random().to_string();
+            let member = tidings_client::random_member_id().to_string();
             transaction.execute("INSERT INTO own (member) VALUES (?1)", [member])?;
         }
         transaction.pragma_update(None, "user_version", SCHEMA_VERSION)?;

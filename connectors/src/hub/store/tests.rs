@@ -89,7 +89,7 @@ fn a_version_1_file_is_migrated_and_changed_rows_get_digests() {
         "INSERT INTO own VALUES ('{}');
         INSERT INTO topics (url) VALUES ('{TOPIC}'), ('https://blog.example/other');
         PRAGMA user_version = 1",
-        MemberId::random()
+        tidings_client::random_member_id()
     ))
     .unwrap();
     drop(old);

@@ -1,0 +1,136 @@
+//! Converts answers of the broker to messages for the shell, without error codes and verbs of the
+//! protocol.
+
+use tidings_client::ClientError;
+use tidings_protocol::ProtocolError;
+
+/// The beginnings of hints in protocol words, and their replacements in shell words.
+const HINTS: &[(&str, &str)] = &[
+    ("TOPIC create ", "create it with: tidings topic create "),
+    ("TOPIC forget ", "remove one with: tidings topic forget "),
+    ("GROUP create ", "create it with: tidings group create "),
+    ("GROUP set ", "change it with: tidings group set "),
+    ("JOB open ", "create it with: tidings job open "),
+    ("JOB cancel ", "end it first with: tidings job cancel "),
+    ("log in with HELLO", "log in with --token-file FILE or TIDINGS_TOKEN"),
+];
+
+/// The verbs behind a command in a hint, as in `GROUP create nix creates it`.
+const HINT_VERBS: &[&str] = &["changes", "creates", "ends", "lets", "makes", "removes"];
+
+/// The message for a rejected command.
+pub(crate) fn rejection(error: &ProtocolError) -> String {
+    with_shell_hints(&error.text)
+}
+
+/// The message for an error of a client.
+pub(crate) fn client_error(error: &ClientError) -> String {
+    match error {
+        ClientError::Refused(error) => rejection(error),
+        ClientError::Ended(error) => {
+            format!("the broker ended the connection: {}", rejection(error))
+        }
+        error => error.to_string(),
+    }
+}
+
+/// The message for a wrong value of a flag. The name of the flag is printed before it.
+pub(crate) fn flag_value_error(text: &str) -> String {
+    if text.starts_with("from=") {
+        return "expected first, last, a number, -N or a time such as 2026-01-31T12:00:00Z"
+            .to_owned();
+    }
+    let is_setting = |setting: &str| setting.contains('=');
+    if let Some((setting, expected)) = text.split_once(" should be ")
+        && is_setting(setting)
+    {
+        return format!("expected {expected}");
+    }
+    match text.split_once(": ") {
+        Some((setting, problem)) if is_setting(setting) && !setting.contains(' ') => {
+            problem.to_owned()
+        }
+        _ => with_shell_hints(text),
+    }
+}
+
+/// A text of the broker with its hint as a shell command.
+fn with_shell_hints(text: &str) -> String {
+    let Some((problem, hint)) = text.split_once("; ") else { return text.to_owned() };
+    let Some((verb, command)) = HINTS.iter().find(|(verb, _)| hint.starts_with(verb)) else {
+        return text.to_owned();
+    };
+    if *verb == "log in with HELLO" {
+        return format!("{problem}; {command}");
+    }
+    let words = hint[verb.len()..].split(' ');
+    let mut plain = Vec::new();
+    for word in words.take_while(|word| !HINT_VERBS.contains(word)) {
+        let value = word.split_once('=').map_or(word, |(_, value)| value);
+        plain.push(value.trim_end_matches(','));
+        // Other verbs may follow.
+        if value.ends_with(',') {
+            break;
+        }
+    }
+    format!("{problem}; {command}{}", plain.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn protocol_hints_become_shell_commands() {
+        for (text, expected) in [
+            (
+                "no group nix; GROUP create nix makes it",
+                "no group nix; create it with: tidings group create nix",
+            ),
+            (
+                "no group nix; GROUP create nix creates it",
+                "no group nix; create it with: tidings group create nix",
+            ),
+            (
+                "no topic t; TOPIC create t, PUB or SUB creates it",
+                "no topic t; create it with: tidings topic create t",
+            ),
+            (
+                "no job j in group g; JOB open j makes it",
+                "no job j in group g; create it with: tidings job open j",
+            ),
+            (
+                "group g exists; GROUP set g changes it",
+                "group g exists; change it with: tidings group set g",
+            ),
+            (
+                "j is not done; JOB cancel j ends it",
+                "j is not done; end it first with: tidings job cancel j",
+            ),
+            (
+                "anonymous clients may not publish; log in with HELLO token=<token>, or by HTTP",
+                "anonymous clients may not publish; log in with --token-file FILE or TIDINGS_TOKEN",
+            ),
+            (
+                "group crawlers is damaged; nothing is done",
+                "group crawlers is damaged; nothing is done",
+            ),
+        ] {
+            assert_eq!(with_shell_hints(text), expected);
+        }
+    }
+
+    #[test]
+    fn a_flag_error_has_no_protocol_words() {
+        let from = "from=\"x\" should be first, last, a number from 1";
+        assert!(flag_value_error(from).starts_with("expected first, last"));
+        assert_eq!(
+            flag_value_error("prio=\"x\" should be a whole number from -1000 to 1000"),
+            "expected a whole number from -1000 to 1000"
+        );
+        assert_eq!(
+            flag_value_error("sync=\"x\": expected always or memory"),
+            "expected always or memory"
+        );
+    }
+}
