@@ -11,7 +11,7 @@ use tidings_protocol::{
 
 use super::config::{GroupConfig, KeyKind, key_attribute};
 use super::dormant::DormantRef;
-use super::entry::{Admission, Entry, EntryId, JobNumber, Key, PassId};
+use super::entry::{Admission, Entry, EntryId, Key, PassId};
 use super::job::JobState;
 use super::mutants::{self, Mutant};
 use super::prefetch::PREFETCH_BATCH;
@@ -126,9 +126,7 @@ impl Group {
             let read = events.iter().map(|(_, payload)| ParsedEvent::parse(payload, &self.config));
             let parsed: Vec<_> = read.collect();
             self.prefetch_urls(parsed.iter().flatten());
-            let urls = parsed.iter().flatten().filter_map(ParsedEvent::fingerprint);
-            let wanted = self.missing_texts(urls.flat_map(|url| self.dormant.of_fingerprint(url)));
-            if let Some(request) = self.request_texts(wanted) {
+            if let Some(request) = self.request_texts_of(parsed.iter().flatten()) {
                 (next, waiting) = (events[0].0, Some((skipped + batch * PREFETCH_BATCH, request)));
                 break;
             }
@@ -420,11 +418,6 @@ impl Group {
     fn has_seen(&self, pass: PassId, url: UrlKey) -> bool {
         let is_of_pass = |dormant: DormantRef| dormant.job() == Some(pass.number);
         self.seen.contains(pass, url.fingerprint()) || self.dormant.of_url(url).any(is_of_pass)
-    }
-
-    /// Returns the job of a dormant entry. The lane of schedules has no job.
-    pub(super) fn job_of_dormant(&self, dormant: &DormantRef) -> Option<JobNumber> {
-        dormant.job().filter(|number| self.jobs.find(*number).is_some())
     }
 
     /// Reports whether an answer with these links must be rejected: the group is full, and one of

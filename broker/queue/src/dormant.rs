@@ -12,6 +12,8 @@ use super::id_index::IdIndex;
 use super::key_queue::{KeyQueue, Lane};
 use super::keys::{FIND_MANY_MAX, KeyId, Keys};
 use super::runs::{NO_SLOT, PackedLane, SlotId};
+#[cfg(any(test, feature = "fuzzing"))]
+use super::texts::StoredText;
 use super::texts::{self, MovedText, Paging, TextError, TextLocation, TextRequest, Texts};
 use super::url_index::UrlIndex;
 use crate::moment::Moment;
@@ -259,6 +261,12 @@ impl DormantEntries {
     pub(super) fn request_texts(&mut self, wanted: &[WantedText]) -> u64 {
         let texts: Vec<_> = wanted.iter().map(|wanted| (wanted.place, wanted.len)).collect();
         self.texts.request(&texts)
+    }
+
+    /// Returns where a text that must be read is stored.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn stored_text(&self, wanted: WantedText) -> StoredText {
+        self.texts.stored(wanted.place, wanted.len)
     }
 
     /// Takes a text that was read. If its entry has ended or the text has moved, it is not needed.

@@ -51,6 +51,8 @@ mod runs;
 pub mod schedule;
 pub mod scope;
 mod seen_set;
+#[cfg(any(test, feature = "fuzzing"))]
+mod simulated_pages;
 pub mod snapshot;
 pub mod task_list;
 mod task_release;
@@ -175,8 +177,6 @@ pub struct Group {
     /// What waits for texts outside memory. Not recorded.
     reads: TextReads,
     outputs: VecDeque<Output>,
-    /// The number of outputs that the owner has taken.
-    polled: u64,
 }
 
 impl Group {
@@ -220,7 +220,6 @@ impl Group {
             rng: fastrand::Rng::with_seed(seed),
             reads: TextReads::default(),
             outputs: VecDeque::new(),
-            polled: 0,
         }
     }
 
@@ -368,7 +367,9 @@ impl Group {
             }
             Input::WallClock { unix_ms } => self.set_wall_clock(unix_ms, now),
             Input::Activity { conn } => self.members.mark_active_on(conn),
-            Input::Events { .. } => self.handle_or_hold(HeldInput::Input(input), now),
+            Input::Events { .. }
+            | Input::JobAction { action: JobAction::Add { .. }, .. }
+            | Input::Query { .. } => self.handle_or_hold(HeldInput::Input(input), now),
             Input::Texts(reply) => self.texts_replied(reply, now),
             Input::Join { requester, credit } => self.join(requester, credit, now),
             Input::Disconnected { conn } => self.disconnected(conn, now),
@@ -402,16 +403,12 @@ impl Group {
                 let answer = self.cancel_job(&name, now);
                 self.answer(requester, answer);
             }
-            Input::JobAction { action: JobAction::Add { .. }, .. } => {
-                self.handle_or_hold(HeldInput::Input(input), now);
-            }
             Input::JobAction { requester, name, action: what } => {
                 if let Some(answer) = self.run_job_action(requester, &name, &what, now).transpose()
                 {
                     self.answer(requester, answer);
                 }
             }
-            Input::Query { .. } => self.handle_or_hold(HeldInput::Input(input), now),
             Input::TopicHeads { job, heads } => self.note_heads(job, heads, now),
             Input::Published { serial, topic, seq } => {
                 self.commit(Decision::Published { serial, topic, seq }, now);
@@ -460,12 +457,8 @@ impl Group {
         if let Some(request) = self.dormant.poll_request() {
             return Some(Output::Texts(request));
         }
-        if self.reads.is_unread(self.polled) {
-            return None;
-        }
-        let output = self.outputs.pop_front();
-        self.polled += u64::from(output.is_some());
-        output
+        // The records of one input are written together.
+        if self.reads.has_unread() { None } else { self.outputs.pop_front() }
     }
 
     /// Returns when an [`Input::Tick`] is due. May change after every `handle`.

@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use hashbrown::HashMap;
 use tidings_protocol::{CanonicalUrl, UrlKey};
 
+use super::admit::ParsedEvent;
 use super::dormant::{DormantRef, WantedText};
 use super::entry::{EntryId, Key, PassId};
 use super::keys::KeyId;
@@ -39,7 +40,7 @@ pub(super) struct TextReads {
     held: VecDeque<HeldInput>,
     /// The request for which the first of them waits.
     held_for: Option<u64>,
-    /// Outputs without their text, in order. Later outputs wait for them.
+    /// Records without their text, in order. While there are any, no output leaves.
     unread: VecDeque<UnreadRecord>,
     /// Why the group has stopped.
     problem: Option<TextError>,
@@ -59,8 +60,8 @@ pub(super) enum HeldInput {
 /// The record of a dormant entry for a snapshot, without the text of the entry.
 #[derive(Debug)]
 struct UnreadRecord {
-    /// The number of outputs before it.
-    position: u64,
+    /// Its index among the outputs.
+    index: usize,
     /// The text, which is pinned, and the request for it.
     wanted: WantedText,
     request: Option<u64>,
@@ -79,12 +80,7 @@ impl TextReads {
         !self.held.is_empty()
     }
 
-    /// Reports whether the output at this position has no text yet.
-    pub(super) fn is_unread(&self, position: u64) -> bool {
-        self.unread.front().is_some_and(|unread| unread.position == position)
-    }
-
-    /// Reports whether outputs wait for texts.
+    /// Reports whether the outputs wait for texts.
     pub(super) fn has_unread(&self) -> bool {
         !self.unread.is_empty()
     }
@@ -140,7 +136,7 @@ impl Group {
                 let schedule = self.schedules.with_fingerprint(url);
                 let schedule = schedule.filter(|schedule| schedule.due <= now);
                 let url_key = schedule.map(|schedule| schedule.url_key)?;
-                if let Some(request) = self.request_texts_of(url_key) {
+                if let Some(request) = self.request_texts_of_url(url_key) {
                     return Some((input, request));
                 }
                 self.fire_schedule(url, now);
@@ -156,7 +152,7 @@ impl Group {
             _ => None,
         };
         let url = url.and_then(|url| CanonicalUrl::parse(url).ok()).map(|url| url.url_key());
-        if let Some(request) = url.and_then(|url| self.request_texts_of(url)) {
+        if let Some(request) = url.and_then(|url| self.request_texts_of_url(url)) {
             return Some((HeldInput::Input(input), request));
         }
         match input {
@@ -229,8 +225,18 @@ impl Group {
         }
     }
 
-    /// Requests the texts of the dormant entries of a URL that must be read.
-    fn request_texts_of(&mut self, url: UrlKey) -> Option<u64> {
+    /// Requests the texts of the waiting entries of events' URLs, as far as they must be read.
+    pub(super) fn request_texts_of<'a>(
+        &mut self,
+        events: impl Iterator<Item = &'a ParsedEvent<'a>>,
+    ) -> Option<u64> {
+        let urls = events.filter_map(ParsedEvent::fingerprint);
+        let wanted = self.missing_texts(urls.flat_map(|url| self.dormant.of_fingerprint(url)));
+        self.request_texts(wanted)
+    }
+
+    /// Requests those of one URL.
+    fn request_texts_of_url(&mut self, url: UrlKey) -> Option<u64> {
         let wanted = self.missing_texts(self.dormant.of_url(url));
         self.request_texts(wanted)
     }
@@ -249,14 +255,14 @@ impl Group {
     }
 
     /// Records a dormant entry for the snapshot in progress when its text was read. Until then, no
-    /// later output leaves.
+    /// output leaves.
     pub(super) fn record_when_read(&mut self, dormant: DormantRef) {
         let job = dormant.job().and_then(|job| self.jobs.find(job)).map(|job| job.id);
         let key = self.keys[dormant.key].name().clone();
         let wanted = self.dormant.wanted(dormant);
         self.dormant.pin_text(wanted);
-        let position = self.polled + self.outputs.len() as u64;
-        self.reads.unread.push_back(UnreadRecord { position, wanted, request: None, key, job });
+        let index = self.outputs.len();
+        self.reads.unread.push_back(UnreadRecord { index, wanted, request: None, key, job });
         let empty = SnapshotItem::Dormant(Vec::new());
         self.record(Decision::SnapshotPart(Box::new(empty)), self.now);
     }
@@ -336,13 +342,11 @@ impl Group {
             if unread.request != Some(request) {
                 continue;
             }
-            let UnreadRecord { position, wanted, key, job, .. } = unread;
+            let UnreadRecord { index, wanted, key, job, .. } = unread;
             let missing = || TextError::new("a reply has the wrong number of texts");
             let text = texts.next().ok_or_else(missing)??;
             let admission = wanted.parse(&text)?.admission(wanted.dormant, key.clone(), *job);
-            let index = usize::try_from(position - self.polled);
-            let output = index.ok().and_then(|index| self.outputs.get_mut(index));
-            if let Some(Output::Record(record)) = output {
+            if let Some(Output::Record(record)) = self.outputs.get_mut(*index) {
                 let whole = SnapshotItem::Dormant(vec![admission]);
                 record.decision = Decision::SnapshotPart(Box::new(whole));
             }

@@ -268,14 +268,17 @@ impl Texts {
 
     /// Requests texts that must be read, each with its length. Returns the number of the request.
     pub(super) fn request(&mut self, texts: &[(TextLocation, usize)]) -> u64 {
-        let texts = texts.iter().map(|(place, text_len)| {
-            let ChunkBytes::Stored(chunk) = self.chunk(place.chunk).bytes else {
-                unreachable!("only stored texts are read");
-            };
-            stored_text(chunk, place.offset, HEADER_BYTES + text_len)
-        });
+        let texts = texts.iter().map(|(place, text_len)| self.stored(*place, *text_len));
         let texts = texts.collect();
         self.push_read(texts)
+    }
+
+    /// Returns where a text that must be read is stored, with its header.
+    pub(super) fn stored(&self, place: TextLocation, text_len: usize) -> StoredText {
+        let ChunkBytes::Stored(chunk) = self.chunk(place.chunk).bytes else {
+            unreachable!("only stored texts are read");
+        };
+        stored_text(chunk, place.offset, HEADER_BYTES + text_len)
     }
 
     fn push_read(&mut self, texts: Vec<StoredText>) -> u64 {

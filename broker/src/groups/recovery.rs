@@ -260,7 +260,7 @@ impl GroupStorage {
 /// Executes what a replay requests of its page file.
 fn exchange_texts(replay: &mut LogReplay, pages: &mut PageFile) {
     loop {
-        let reply = match replay.poll_texts() {
+        let done = match replay.poll_texts() {
             Some(TextRequest::Read { number, texts }) => Some(pages.read(number, &texts)),
             Some(write @ TextRequest::Write { .. }) => {
                 pages.begin(write);
@@ -270,8 +270,8 @@ fn exchange_texts(replay: &mut LogReplay, pages: &mut PageFile) {
             None if replay.is_behind() => pages.wait_for_reply(),
             None => pages.poll_reply(),
         };
-        let Some(reply) = reply else { return };
-        replay.texts_replied(reply);
+        let Some(done) = done else { return };
+        replay.texts_replied(done);
     }
 }
 

@@ -251,8 +251,9 @@ impl Decision {
             Self::Consumed { effects, .. } => {
                 effects.iter().flat_map(EventEffect::entries).copied().collect()
             }
-            Self::SeedAdded(effect) => effect.entries().into(),
-            Self::ScheduleDue { effect: Some(effect), .. } => effect.entries().into(),
+            Self::SeedAdded(effect) | Self::ScheduleDue { effect: Some(effect), .. } => {
+                effect.entries().into()
+            }
             Self::WallClockDues(dues) => dues.iter().filter_map(WallClockDue::entry).collect(),
             _ => Cow::default(),
         }

@@ -5,7 +5,9 @@
 mod deletion;
 mod feeding_topics;
 mod handled_commands;
+mod notices;
 mod output_queue;
+mod snapshots;
 mod stop;
 mod supervisor;
 
@@ -16,8 +18,8 @@ use hashbrown::HashMap;
 use tidings_protocol::{
     Code, JOB_DONE_TOPIC, JobName, MemberId, ProtocolError, Seq, TopicName, duration, encode_task,
 };
-use tidings_queue::record::{Decision, GroupRecord};
-use tidings_queue::{Group, Input, JobAction, Notice, Output, Requester, TaskMessage};
+use tidings_queue::record::Decision;
+use tidings_queue::{Group, Input, JobAction, Output, Requester, TaskMessage};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -39,10 +41,6 @@ use crate::topic::{Health, Reader, Topics};
 const STALL_MS_MIN: u64 = 250;
 /// After such a stall, time for reading input that arrived meanwhile.
 const STALL_GRACE_MS: u64 = 100;
-/// Records of a snapshot that are flushed together.
-const SNAPSHOT_FLUSH_RECORDS: u64 = 64;
-/// Parts of the group's state that one turn writes to a snapshot: less than a millisecond of work.
-const SNAPSHOT_ITEMS_PER_TURN: usize = 256;
 /// Interval at which a stalled group checks whether it can continue, in ms.
 const RETRY_MS: u64 = 1000;
 /// Interval at which the wall clock is checked while entries wait for a time of day, in ms.
@@ -529,24 +527,6 @@ impl GroupActor {
         }
     }
 
-    fn log_notice(&self, notice: &Notice) {
-        let group = self.group.name();
-        match notice {
-            Notice::SettingIgnored(error) => {
-                tracing::error!(%group, %error, "a setting from the start of the broker is invalid and ignored");
-            }
-            Notice::AbandonedJobClosed(job) => {
-                tracing::info!(%group, %job, "closed a job that was left open without seeds");
-            }
-            Notice::FetchSkipped(url) => {
-                tracing::warn!(%group, %url, "the group is full: skipped a scheduled fetch");
-            }
-            Notice::LeaseExpired { entry, member } => {
-                tracing::info!(%group, entry, ?member, "a lease expired");
-            }
-        }
-    }
-
     /// Flushes the log and sends all outputs with safe records.
     fn flush_and_send(&mut self) {
         self.flush_and_send_up_to(RecordMark::MAX);
@@ -582,45 +562,6 @@ impl GroupActor {
         self.watchers.poll(&self.group, self.clock.now(), |mailbox, parcel| {
             outgoing.push(appended, GroupOutput::Parcel(mailbox.clone(), parcel));
         });
-    }
-
-    /// Writes a part of a snapshot of the group's state, if the log has grown enough to be replaced
-    /// by one. Other work continues between the parts. Returns whether there is more.
-    fn continue_snapshot(&mut self) -> bool {
-        if self.stopped.is_some() || self.group.is_snapshot_waiting() {
-            return false;
-        }
-        let begins = !self.group.is_snapshotting();
-        if begins && !self.log.wants_snapshot() || self.log.is_busy() {
-            // A busy log wakes the actor when it has room.
-            return false;
-        }
-        if begins {
-            self.log.begin_snapshot();
-        }
-        let (at, stamp) = (self.clock.now(), self.clock.stamp());
-        let mut records = 0_u64;
-        let write = |decision| {
-            self.appended = self.log.append(&GroupRecord { at, decision });
-            records += 1;
-            if records.is_multiple_of(SNAPSHOT_FLUSH_RECORDS) {
-                self.log.flush(0);
-            }
-        };
-        let is_whole = if begins {
-            self.group.begin_snapshot(stamp, write);
-            false
-        } else {
-            self.group.continue_snapshot(SNAPSHOT_ITEMS_PER_TURN, write)
-        };
-        if is_whole {
-            self.log.end_snapshot();
-        } else {
-            self.log.flush(0);
-        }
-        // It may have requested texts.
-        self.drain_outputs();
-        !is_whole && !self.group.is_snapshot_waiting()
     }
 
     /// Publishes waiting announcements and records those that are safe on their topics.

@@ -5,12 +5,13 @@ use tidings_queue::Input;
 
 use super::GroupActor;
 use crate::groups::message::{group_stopped, texts_unreadable};
+use crate::groups::page_file::PageFile;
 
 impl GroupActor {
     /// Passes the replies of the page file to the group.
     pub(super) fn take_text_replies(&mut self) {
         while self.stopped.is_none()
-            && let Some(reply) = self.pages.as_mut().and_then(|pages| pages.poll_reply())
+            && let Some(reply) = self.pages.as_mut().and_then(PageFile::poll_reply)
         {
             self.handle(Input::Texts(reply), None);
         }
