@@ -1,20 +1,16 @@
-//! The flags of `tidings bench frontier`.
-
-use std::path::Path;
+//! `frontier`: links a second that become waiting URLs.
 
 use clap::Args;
 use serde_json::{Value, json};
 use tidings_bench::frontier::Frontier;
-use tidings_bench::{ProgressFn, Server, Target};
+use tidings_load::command::broker_process::BrokerProcess;
+use tidings_load::command::flags::CommonFlags;
+use tidings_load::command::text::{format_count, plural};
+use tidings_load::command::{Benchmark, Outcome, Subject};
+use tidings_load::{ProgressFn, Server};
 
-use super::flags::CommonFlags;
-use super::{Benchmark, EXAMPLES, Outcome};
-use crate::commands::bench::broker_process::BrokerProcess;
-use crate::terminal::output::{format_count, plural};
-
-/// The flags of `tidings bench frontier`.
+/// The flags of `frontier`.
 #[derive(Debug, Clone, Args)]
-#[command(after_help = EXAMPLES)]
 pub(crate) struct FrontierArgs {
     /// URLs that wait at the end
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
@@ -60,18 +56,18 @@ impl Benchmark for FrontierArgs {
 
     fn measure(
         &self,
-        target: Target<'_>,
-        data: Option<&Path>,
+        subject: &Subject<'_>,
         watch: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Outcome> {
         let &Self { urls, hosts, links, rate, .. } = self;
         let frontier = Frontier { urls, hosts, links, rate };
-        let Some(data) = data else {
-            return frontier.measure(target, None, watch).map(Outcome::from);
+        let Some(data) = subject.data else {
+            return frontier.measure(subject.target, None, watch).map(Outcome::from);
         };
         let processor = self.common.pin.map(|(server, _)| server);
-        let launch = || BrokerProcess::launch(data, self.common.threads, processor);
+        let launch =
+            || BrokerProcess::launch(subject.program, data, self.common.threads, processor);
         let again = || launch().and_then(Server::start);
-        frontier.measure(target, Some(&again), watch).map(Outcome::from)
+        frontier.measure(subject.target, Some(&again), watch).map(Outcome::from)
     }
 }

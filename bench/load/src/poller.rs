@@ -17,28 +17,25 @@ const EVENTS_MAX: usize = 1024;
 const DISCARD_BYTES: usize = 16 << 20;
 
 /// Waits for sockets.
-pub(crate) struct Poller {
+pub struct Poller {
     epoll: OwnedFd,
     events: Vec<Event>,
 }
 
 impl Poller {
-    pub(crate) fn new() -> io::Result<Self> {
+    /// Waits for nothing yet.
+    pub fn new() -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         Ok(Self { epoll, events: Vec::with_capacity(EVENTS_MAX) })
     }
 
     /// Reports `token` as long as the source is readable.
-    pub(crate) fn register_readable(&self, source: impl AsFd, token: usize) -> io::Result<()> {
+    pub fn register_readable(&self, source: impl AsFd, token: usize) -> io::Result<()> {
         self.register(source, token, EventFlags::IN)
     }
 
     /// Reports `token` each time that the source becomes readable or writable.
-    pub(crate) fn register_edge_triggered(
-        &self,
-        source: impl AsFd,
-        token: usize,
-    ) -> io::Result<()> {
+    pub fn register_edge_triggered(&self, source: impl AsFd, token: usize) -> io::Result<()> {
         self.register(source, token, EventFlags::IN | EventFlags::OUT | EventFlags::ET)
     }
 
@@ -47,12 +44,12 @@ impl Poller {
     }
 
     /// From now on, reports a readable source when it is writable instead.
-    pub(crate) fn switch_to_writable(&self, source: impl AsFd, token: usize) -> io::Result<()> {
+    pub fn switch_to_writable(&self, source: impl AsFd, token: usize) -> io::Result<()> {
         self.modify(source, token, EventFlags::OUT)
     }
 
     /// The opposite of [`Poller::switch_to_writable`].
-    pub(crate) fn switch_to_readable(&self, source: impl AsFd, token: usize) -> io::Result<()> {
+    pub fn switch_to_readable(&self, source: impl AsFd, token: usize) -> io::Result<()> {
         self.modify(source, token, EventFlags::IN)
     }
 
@@ -66,7 +63,7 @@ impl Poller {
     }
 
     /// Waits until a source is ready, for `limit` at most (in whole milliseconds, at least 1), and puts the tokens into `ready`.
-    pub(crate) fn wait(&mut self, limit: Duration, ready: &mut Vec<usize>) -> io::Result<()> {
+    pub fn wait(&mut self, limit: Duration, ready: &mut Vec<usize>) -> io::Result<()> {
         ready.clear();
         // Whole milliseconds, so that the old system call suffices, which every kernel has.
         let limit = Duration::from_millis(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX));
@@ -91,16 +88,18 @@ fn event_data(token: usize) -> EventData {
 }
 
 /// Reads bytes from sockets and discards them, without a copy out of the kernel.
-pub(crate) struct DiscardBuffer(Vec<u8>);
+pub struct DiscardBuffer(Vec<u8>);
 
-impl DiscardBuffer {
+impl Default for DiscardBuffer {
     /// The memory is never touched, so it only takes address space.
-    pub(crate) fn new() -> Self {
+    fn default() -> Self {
         Self(vec![0; DISCARD_BYTES])
     }
+}
 
+impl DiscardBuffer {
     /// Number of discarded bytes; `None` if none had arrived, `Some(0)` at the end of the stream.
-    pub(crate) fn discard_available(&mut self, socket: &TcpStream) -> io::Result<Option<u64>> {
+    pub fn discard_available(&mut self, socket: &TcpStream) -> io::Result<Option<u64>> {
         self.discard_up_to(socket, DISCARD_BYTES)
     }
 

@@ -113,7 +113,7 @@ impl Write for BlockingStream {
 
 /// The connection of a subscriber after its setup: it only receives. The socket does not block.
 #[derive(Debug)]
-pub(crate) struct SubscriberSocket {
+pub struct SubscriberSocket {
     socket: TcpStream,
     records: Option<RecordCounter>,
 }
@@ -127,16 +127,14 @@ impl SubscriberSocket {
         Ok(Self { socket, records: session.map(|_| RecordCounter::default()) })
     }
 
-    pub(crate) fn socket(&self) -> &TcpStream {
+    /// The socket, for the poller.
+    pub fn socket(&self) -> &TcpStream {
         &self.socket
     }
 
     /// Counts and discards the bytes that have arrived, before encryption; `None` if there were
     /// none, `Some(0)` at the end of the stream.
-    pub(crate) fn count_available(
-        &mut self,
-        discard: &mut DiscardBuffer,
-    ) -> io::Result<Option<u64>> {
+    pub fn count_available(&mut self, discard: &mut DiscardBuffer) -> io::Result<Option<u64>> {
         match &mut self.records {
             None => discard.discard_available(&self.socket),
             Some(records) => records.count_available(&self.socket, discard),
@@ -225,7 +223,7 @@ mod tests {
         let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         sender.set_nodelay(true).unwrap();
         let receiver = listener.accept().unwrap().0;
-        let (mut records, mut discard) = (RecordCounter::default(), DiscardBuffer::new());
+        let (mut records, mut discard) = (RecordCounter::default(), DiscardBuffer::default());
         let mut counted = Vec::new();
         for piece in pieces {
             sender.write_all(piece).unwrap();

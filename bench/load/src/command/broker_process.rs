@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context;
-use tidings_bench::{Launch, ReadyWhen, Server};
 
-/// A broker process of this program, so that its processor time is separate from that of the load
+use crate::{Launch, ReadyWhen, Server};
+
+/// A process of `tidings broker`, so that its processor time is separate from that of the load
 /// generator. It ends when this value is dropped, and a temporary data directory is removed.
 #[derive(Debug)]
-pub(crate) struct BrokerProcess {
+pub struct BrokerProcess {
     // Dropped first, so that the process does not write into a directory that is being removed.
     server: Server,
     data: DataDir,
@@ -19,14 +20,15 @@ pub(crate) struct BrokerProcess {
 impl BrokerProcess {
     /// Starts the process with this number of threads, on this processor, with HTTP at this port,
     /// and with further flags.
-    pub(crate) fn start(
+    pub fn start(
+        program: &Path,
         data: DataDir,
         threads: Option<u16>,
         processor: Option<usize>,
         http: Option<u16>,
         flags: &[PathBuf],
     ) -> anyhow::Result<Self> {
-        let mut launch = Self::launch(data.path(), threads, processor)?;
+        let mut launch = Self::launch(program, data.path(), threads, processor)?;
         let http = http.map_or_else(|| "off".to_owned(), |port| port.to_string());
         launch.command.args(["--http", &http]).args(flags);
         let server = Server::start(launch)?;
@@ -34,12 +36,12 @@ impl BrokerProcess {
     }
 
     /// The launch without HTTP.
-    pub(crate) fn launch(
+    pub fn launch(
+        program: &Path,
         data: &Path,
         threads: Option<u16>,
         processor: Option<usize>,
     ) -> anyhow::Result<Launch> {
-        let program = std::env::current_exe().context("cannot find this program's own file")?;
         let mut command = Command::new(program);
         command.args(["broker", "--listen", "127.0.0.1:0", "--data"]).arg(data);
         command.args(threads.map(|threads| format!("--threads={threads}")));
@@ -47,19 +49,20 @@ impl BrokerProcess {
         Ok(Launch { command, ready: ReadyWhen::PrintsAddress("listening on "), processor })
     }
 
-    pub(crate) fn server(&self) -> &Server {
+    /// The process.
+    pub fn server(&self) -> &Server {
         &self.server
     }
 
     /// The data directory.
-    pub(crate) fn data(&self) -> &Path {
+    pub fn data(&self) -> &Path {
         self.data.path()
     }
 }
 
 /// A data directory.
 #[derive(Debug)]
-pub(crate) struct DataDir {
+pub struct DataDir {
     path: PathBuf,
     is_temporary: bool,
 }
@@ -67,7 +70,7 @@ pub(crate) struct DataDir {
 impl DataDir {
     /// This directory, which is kept; or a temporary one in the current directory. `behind` is
     /// appended to the name, so that a process can have several.
-    pub(crate) fn new(named: Option<&Path>, behind: &str) -> anyhow::Result<Self> {
+    pub fn new(named: Option<&Path>, behind: &str) -> anyhow::Result<Self> {
         let fresh = || PathBuf::from(format!("tidings-bench-{}", std::process::id()));
         let mut path = named.map_or_else(fresh, Path::to_owned).into_os_string();
         path.push(behind);
@@ -77,7 +80,8 @@ impl DataDir {
         Ok(Self { path, is_temporary: named.is_none() })
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
         &self.path
     }
 }

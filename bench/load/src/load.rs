@@ -26,26 +26,28 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Numbers of connections, and the window.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct LoadSize {
-    pub(crate) publishers: usize,
-    pub(crate) subscribers: usize,
+pub struct LoadSize {
+    /// Connections that publish.
+    pub publishers: usize,
+    /// Connections that subscribe.
+    pub subscribers: usize,
     /// Most events that publishers are ahead of the slowest subscriber.
-    pub(crate) window: u64,
+    pub window: u64,
 }
 
 /// Progress of a load.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct LoadCounters {
     /// Events that were written completely or in part.
-    pub(crate) published: u64,
+    pub published: u64,
     /// Events that arrived, over all active subscribers.
-    pub(crate) delivered: u64,
+    pub delivered: u64,
     /// Bytes of these, before encryption.
-    pub(crate) delivered_bytes: u64,
+    pub delivered_bytes: u64,
 }
 
 /// A load that can pause and resume.
-pub(crate) struct Load<'a> {
+pub struct Load<'a> {
     target: Target<'a>,
     stream: StreamLayout,
     window: u64,
@@ -65,7 +67,7 @@ pub(crate) struct Load<'a> {
 
 impl<'a> Load<'a> {
     /// Connects all subscribers and publishers.
-    pub(crate) fn connect(
+    pub fn connect(
         target: Target<'a>,
         size: LoadSize,
         progress: &mut ProgressFn<'_>,
@@ -86,7 +88,7 @@ impl<'a> Load<'a> {
             window: size.window,
             poller,
             ready: Vec::new(),
-            discard: DiscardBuffer::new(),
+            discard: DiscardBuffer::default(),
             positions: ReceivePositions::new(subscribers.len()),
             idle_publishers: (0..publishers.len()).collect(),
             subscribers,
@@ -99,11 +101,7 @@ impl<'a> Load<'a> {
     }
 
     /// Publishes until `end`.
-    pub(crate) fn run_until(
-        &mut self,
-        end: Instant,
-        progress: &mut ProgressFn<'_>,
-    ) -> anyhow::Result<()> {
+    pub fn run_until(&mut self, end: Instant, progress: &mut ProgressFn<'_>) -> anyhow::Result<()> {
         let (mut reported, mut before) = (Instant::now(), self.counters());
         loop {
             let now = Instant::now();
@@ -130,7 +128,7 @@ impl<'a> Load<'a> {
 
     /// Stops publishing and waits until every subscriber has received exactly the published bytes.
     /// More bytes mean a line that is not an event; fewer mean a loss.
-    pub(crate) fn finish(&mut self, progress: &mut ProgressFn<'_>) -> anyhow::Result<()> {
+    pub fn finish(&mut self, progress: &mut ProgressFn<'_>) -> anyhow::Result<()> {
         self.is_stopped = true;
         let mut last = (Instant::now(), 0);
         loop {
@@ -242,25 +240,25 @@ impl<'a> Load<'a> {
     }
 
     /// Stops reading from this subscriber, and does not wait for it any more.
-    pub(crate) fn stall(&mut self, subscriber: usize) -> anyhow::Result<()> {
+    pub fn stall(&mut self, subscriber: usize) -> anyhow::Result<()> {
         self.poller.deregister(self.subscribers[subscriber].socket())?;
         self.positions.exclude(subscriber);
         Ok(())
     }
 
     /// Bytes that this subscriber received, and bytes of all published events.
-    pub(crate) fn received_and_published(&self, subscriber: usize) -> (u64, u64) {
+    pub fn received_and_published(&self, subscriber: usize) -> (u64, u64) {
         (self.positions.received(subscriber), self.stream.bytes(self.published))
     }
 
     /// Complete events in `bytes`.
-    pub(crate) fn events(&self, bytes: u64) -> u64 {
+    pub fn events(&self, bytes: u64) -> u64 {
         self.stream.events(bytes)
     }
 
     /// Reads from a subscriber that is stalled; `None` if no bytes have arrived, 0 at the end of
     /// the stream.
-    pub(crate) fn read_stalled(
+    pub fn read_stalled(
         &mut self,
         subscriber: usize,
         buffer: &mut [u8],
@@ -279,7 +277,7 @@ impl<'a> Load<'a> {
 }
 
 /// Connects subscribers; the token of each is its index.
-pub(crate) fn connect_subscribers(
+pub fn connect_subscribers(
     target: &Target<'_>,
     poller: &Poller,
     count: usize,
@@ -304,7 +302,7 @@ fn wait_for_subscriptions(target: &Target<'_>) {
 }
 
 /// An error if the broker rejected a message.
-pub(crate) fn check_rejection(marker: &[u8], received: &[u8]) -> anyhow::Result<()> {
+pub fn check_rejection(marker: &[u8], received: &[u8]) -> anyhow::Result<()> {
     if marker.is_empty() {
         return Ok(());
     }

@@ -40,7 +40,7 @@ impl Fan {
         };
         let mut load = Load::connect(target, size, progress)?;
         load.run_until(Instant::now() + self.warm_up, progress)?;
-        let mut rates = DeliveryRates::new();
+        let mut rates = DeliveryRates::default();
         for _ in 0..self.runs {
             rates.run(&mut load, target, self.run, progress)?;
         }
@@ -53,23 +53,25 @@ impl Fan {
 
 /// Rates and costs of the runs.
 #[derive(Debug)]
-pub(crate) struct DeliveryRates {
+pub struct DeliveryRates {
     deliveries: Figure,
     publishes: Figure,
     cost: CpuCost,
 }
 
-impl DeliveryRates {
-    pub(crate) fn new() -> Self {
+impl Default for DeliveryRates {
+    fn default() -> Self {
         Self {
             deliveries: Figure::new("deliveries_per_second", "deliveries/s", 0),
             publishes: Figure::new("publishes_per_second", "publishes/s", 0),
             cost: CpuCost::per_thousand_deliveries(),
         }
     }
+}
 
+impl DeliveryRates {
     /// Runs the load for the time `length`.
-    pub(crate) fn run(
+    pub fn run(
         &mut self,
         load: &mut Load<'_>,
         target: Target<'_>,
@@ -96,7 +98,7 @@ impl DeliveryRates {
     }
 
     /// Deliveries per second of each run.
-    pub(crate) fn deliveries(&self) -> impl Iterator<Item = f64> {
+    pub fn deliveries(&self) -> impl Iterator<Item = f64> {
         self.deliveries.runs.iter().copied()
     }
 

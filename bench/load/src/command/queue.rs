@@ -1,20 +1,17 @@
-//! The flags of `tidings bench queue`.
-
-use std::path::Path;
+//! `queue`: tasks per second.
 
 use clap::Args;
 use serde_json::{Value, json};
-use tidings_bench::queue::{KEYS_MAX, Queue};
-use tidings_bench::{ProgressFn, Target};
 
-use super::flags::{CommonFlags, RunFlags, WARM_UP};
-use super::{Benchmark, EXAMPLES, Outcome};
-use crate::terminal::output::{format_count, plural};
+use crate::ProgressFn;
+use crate::command::flags::{CommonFlags, RunFlags, WARM_UP};
+use crate::command::text::{format_count, plural};
+use crate::command::{Benchmark, Outcome, Subject};
+use crate::queue::{KEYS_MAX, Queue};
 
-/// The flags of `tidings bench queue`.
+/// The flags of `queue`.
 #[derive(Debug, Clone, Args)]
-#[command(after_help = EXAMPLES)]
-pub(crate) struct QueueArgs {
+pub struct QueueArgs {
     /// Connections that work
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1000))]
     workers: u16,
@@ -70,8 +67,7 @@ impl Benchmark for QueueArgs {
 
     fn measure(
         &self,
-        target: Target<'_>,
-        _: Option<&Path>,
+        subject: &Subject<'_>,
         watch: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Outcome> {
         let queue = Queue {
@@ -83,6 +79,6 @@ impl Benchmark for QueueArgs {
             runs: self.length.runs.into(),
             warm_up: WARM_UP,
         };
-        queue.measure(target, watch).map(Outcome::from)
+        queue.measure(subject.target, watch).map(Outcome::from)
     }
 }

@@ -82,7 +82,7 @@ impl Publish<'_> {
 }
 
 /// Publishes `events` events and returns when all are confirmed.
-pub(crate) fn publish_all(
+pub fn publish_all(
     target: Target<'_>,
     events: u64,
     window: u64,
@@ -97,11 +97,7 @@ pub(crate) fn publish_all(
 }
 
 /// Rounds `events` up to a number that whole writes can publish.
-pub(crate) fn round_up_to_writes(
-    target: Target<'_>,
-    events: u64,
-    window: u64,
-) -> anyhow::Result<u64> {
+pub fn round_up_to_writes(target: Target<'_>, events: u64, window: u64) -> anyhow::Result<u64> {
     let burst = u64::try_from(connection::burst(target.payload_bytes, window, 1))?;
     Ok(events.next_multiple_of(burst))
 }

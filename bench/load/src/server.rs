@@ -22,7 +22,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 const START_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Unit of the times in `/proc/PID/stat`: Linux reports hundredths of a second to all programs.
-pub(crate) const CLOCK_TICK: Duration = Duration::from_millis(10);
+pub const CLOCK_TICK: Duration = Duration::from_millis(10);
 
 /// The start of a server.
 #[derive(Debug)]
@@ -190,14 +190,14 @@ fn stat_cpu_ticks(stat: &str) -> Option<u32> {
 
 /// The sum of the field with this number (from 1) and the next one. The second field is the process
 /// name and may contain anything.
-pub(crate) fn stat_field_ticks(stat: &str, field: usize) -> Option<u32> {
+pub fn stat_field_ticks(stat: &str, field: usize) -> Option<u32> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_ascii_whitespace().skip(field - 3);
     Some(fields.next()?.parse::<u32>().ok()? + fields.next()?.parse::<u32>().ok()?)
 }
 
 /// A size in a `status` file, where sizes are in KiB.
-pub(crate) fn status_bytes(status: &str, name: &str) -> Option<u64> {
+pub fn status_bytes(status: &str, name: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     Some(line.split_ascii_whitespace().next()?.parse::<u64>().ok()? * 1024)
 }
@@ -205,7 +205,7 @@ pub(crate) fn status_bytes(status: &str, name: &str) -> Option<u64> {
 /// Costs of the runs: of the server, if its process is known, and of the generator. A generator
 /// that keeps its processor busy has measured itself.
 #[derive(Debug)]
-pub(crate) struct CpuCost {
+pub struct CpuCost {
     /// Processor time per unit of work.
     work: Figure,
     /// Factor from microseconds per unit of work to the unit of the figure.
@@ -218,18 +218,20 @@ pub(crate) struct CpuCost {
 
 /// Processor times before a run.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct CpuSnapshot {
+pub struct CpuSnapshot {
     server: Option<Duration>,
     generator: Duration,
 }
 
 impl CpuCost {
-    pub(crate) fn per_thousand_deliveries() -> Self {
+    /// The work is a thousand deliveries.
+    pub fn per_thousand_deliveries() -> Self {
         let key = "broker_cpu_us_per_1000_deliveries";
         Self::new(Figure::new(key, "broker us per 1,000", 1), 1000.0)
     }
 
-    pub(crate) fn per_delivery() -> Self {
+    /// The work is a delivery.
+    pub fn per_delivery() -> Self {
         Self::new(Figure::new("broker_cpu_us_per_delivery", "broker us per delivery", 2), 1.0)
     }
 
@@ -242,7 +244,8 @@ impl CpuCost {
         Self::new(Figure::new("broker_cpu_us_per_task", "broker us per task", 2), 1.0)
     }
 
-    pub(crate) fn per_thousand_cycles() -> Self {
+    /// The work is a thousand connections.
+    pub fn per_thousand_cycles() -> Self {
         let key = "broker_cpu_us_per_1000_cycles";
         Self::new(Figure::new(key, "broker us per 1,000", 0), 1000.0)
     }
@@ -254,13 +257,13 @@ impl CpuCost {
     }
 
     /// Reads the processor times before a run.
-    pub(crate) fn snapshot(server: Option<&Server>) -> anyhow::Result<CpuSnapshot> {
+    pub fn snapshot(server: Option<&Server>) -> anyhow::Result<CpuSnapshot> {
         let server = server.map(Server::cpu_time).transpose()?;
         Ok(CpuSnapshot { server, generator: thread_cpu_time()? })
     }
 
     /// Adds a run that did `work` units of work.
-    pub(crate) fn add_run(
+    pub fn add_run(
         &mut self,
         before: CpuSnapshot,
         server: Option<&Server>,
@@ -278,14 +281,14 @@ impl CpuCost {
     }
 
     /// The figures, and the peak memory.
-    pub(crate) fn figures(self, server: Option<&Server>) -> anyhow::Result<Vec<Figure>> {
+    pub fn figures(self, server: Option<&Server>) -> anyhow::Result<Vec<Figure>> {
         let Some(server) = server else { return Ok(vec![self.generator]) };
         Ok(vec![self.work, self.processors, self.generator, peak_memory(server)?])
     }
 }
 
 /// Peak memory so far.
-pub(crate) fn peak_memory(server: &Server) -> anyhow::Result<Figure> {
+pub fn peak_memory(server: &Server) -> anyhow::Result<Figure> {
     let mebibytes = to_f64(server.peak_bytes()?) / (1024.0 * 1024.0);
     Ok(Figure::new("broker_peak_mib", "broker peak MiB", 1).with_runs([mebibytes]))
 }

@@ -1,24 +1,28 @@
 //! The output of a benchmark.
 
 use serde_json::{Map, Value, json};
-use tidings_bench::Figure;
 
-use crate::terminal::output::format_count;
+use crate::Figure;
+use crate::command::text::format_count;
 
 /// The settings and results of a measurement.
 #[derive(Debug)]
-pub(super) struct BenchReport {
-    pub(super) title: String,
-    pub(super) settings: Map<String, Value>,
-    pub(super) figures: Vec<Figure>,
+pub struct BenchReport {
+    /// The first line of the table.
+    pub title: String,
+    /// The flags and the disk, for JSON.
+    pub settings: Map<String, Value>,
+    /// The results.
+    pub figures: Vec<Figure>,
     /// Results that are not numbers: key, label, value.
-    pub(super) words: Vec<(&'static str, &'static str, String)>,
-    pub(super) notes: Vec<String>,
+    pub words: Vec<(&'static str, &'static str, String)>,
+    /// Lines below the table.
+    pub notes: Vec<String>,
 }
 
 impl BenchReport {
     /// The report as lines.
-    pub(super) fn table(&self) -> Vec<String> {
+    pub fn table(&self) -> Vec<String> {
         let mut lines = vec![self.title.clone()];
         lines.extend(self.figures.iter().filter_map(row));
         lines.extend(self.words.iter().map(|(_, name, value)| format!("  {name:<24} {value:>14}")));
@@ -27,7 +31,7 @@ impl BenchReport {
     }
 
     /// The report as one object: the settings, and for each figure its median and the runs.
-    pub(super) fn json(&self) -> Value {
+    pub fn json(&self) -> Value {
         let mut object = self.settings.clone();
         for figure in &self.figures {
             let value = json!({ "p50": figure.median(), "runs": figure.runs });

@@ -5,10 +5,10 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 use clap::Args;
-use tidings_bench::{Tidings, TlsClient, openssl};
 
-use super::flags::CommonFlags;
-use crate::commands::bench::broker_process::{BrokerProcess, DataDir};
+use crate::command::broker_process::{BrokerProcess, DataDir};
+use crate::command::flags::CommonFlags;
+use crate::{Tidings, TlsClient, openssl};
 
 /// The permissions of the token: only what a benchmark needs. With all permissions the broker would
 /// skip the check.
@@ -16,24 +16,24 @@ const PERMISSIONS: [&str; 3] = ["pub:bench-*", "sub:bench-*", "admin"];
 
 /// The protection of the broker that is started.
 #[derive(Debug, Clone, Copy, Default, Args)]
-pub(crate) struct ProtectionFlags {
+pub struct ProtectionFlags {
     /// Log in with a token; fan-out compares with a broker without login
-    #[arg(long, conflicts_with_all = ["broker", "sse"])]
-    pub(super) tokens: bool,
+    #[arg(long, conflicts_with = "broker")]
+    pub tokens: bool,
 
     /// Use TLS; fan-out compares with a broker without TLS
-    #[arg(long, conflicts_with_all = ["broker", "sse"])]
-    pub(super) tls: bool,
+    #[arg(long, conflicts_with = "broker")]
+    pub tls: bool,
 }
 
 impl ProtectionFlags {
     /// Whether any protection is on.
-    pub(super) fn is_some(self) -> bool {
+    pub fn is_some(self) -> bool {
         self.tokens || self.tls
     }
 
     /// The protection in words, for the title.
-    pub(super) fn title(self) -> &'static str {
+    pub fn title(self) -> &'static str {
         match (self.tokens, self.tls) {
             (false, false) => "",
             (true, false) => ", with tokens",
@@ -43,16 +43,18 @@ impl ProtectionFlags {
     }
 
     /// Starts a second broker with this protection, with its data beside those of the first.
-    pub(super) fn start_second(
+    pub fn start_second(
         self,
+        program: &Path,
         common: &CommonFlags,
     ) -> anyhow::Result<(BrokerProcess, Tidings)> {
-        self.start(common, DataDir::new(common.data.as_deref(), "-guarded")?, None)
+        self.start(program, common, DataDir::new(common.data.as_deref(), "-guarded")?, None)
     }
 
     /// Starts a broker with this protection, and returns how to talk to it.
-    pub(super) fn start(
+    pub fn start(
         self,
+        program: &Path,
         common: &CommonFlags,
         data: DataDir,
         http: Option<u16>,
@@ -60,7 +62,7 @@ impl ProtectionFlags {
         let mut wire = Tidings::plain(common.sync);
         let mut flags = Vec::new();
         if self.tokens {
-            wire.token = Some(token(data.path())?);
+            wire.token = Some(token(program, data.path())?);
         }
         if self.tls {
             let files = openssl::create_certificate(data.path())?;
@@ -68,14 +70,13 @@ impl ProtectionFlags {
             flags = vec!["--tls-cert".into(), files.cert, "--tls-key".into(), files.key];
         }
         let processor = common.pin.map(|(server, _)| server);
-        let own = BrokerProcess::start(data, common.threads, processor, http, &flags)?;
+        let own = BrokerProcess::start(program, data, common.threads, processor, http, &flags)?;
         Ok((own, wire))
     }
 }
 
 /// Creates a token for the broker with this data directory, as an operator would.
-fn token(data: &Path) -> anyhow::Result<String> {
-    let program = std::env::current_exe().context("cannot find this program's own file")?;
+fn token(program: &Path, data: &Path) -> anyhow::Result<String> {
     let mut command = Command::new(program);
     command.args(["token", "create", "bench", "--data"]).arg(data).env_remove("TIDINGS_CONFIG");
     command.args(PERMISSIONS.iter().flat_map(|right| ["--allow", right]));

@@ -114,7 +114,7 @@ pub fn create_topic(target: &Target<'_>) -> anyhow::Result<()> {
 }
 
 /// Connects a subscriber. Its socket does not block.
-pub(crate) fn subscriber(target: &Target<'_>) -> anyhow::Result<SubscriberSocket> {
+pub fn subscriber(target: &Target<'_>) -> anyhow::Result<SubscriberSocket> {
     let wire = target.wire;
     let steps = wire.handshake().into_iter().chain(wire.subscribe(target.topic));
     let link = open_to_target(target, target.address, steps).context("a subscriber")?;
@@ -122,7 +122,7 @@ pub(crate) fn subscriber(target: &Target<'_>) -> anyhow::Result<SubscriberSocket
 }
 
 /// Connects a publisher, which writes `burst` messages at once. Its socket does not block.
-pub(crate) fn publisher(target: &Target<'_>, burst: usize) -> anyhow::Result<PublisherSocket> {
+pub fn publisher(target: &Target<'_>, burst: usize) -> anyhow::Result<PublisherSocket> {
     let steps = target.wire.handshake().into_iter().chain(target.wire.publisher_setup());
     let address = target.wire.publisher_address(target.address);
     let (socket, session) =
@@ -146,7 +146,7 @@ pub(crate) fn burst(payload_bytes: usize, window: u64, publishers: usize) -> usi
 }
 
 /// A socket that writes the same messages again and again.
-pub(crate) struct PublisherSocket {
+pub struct PublisherSocket {
     socket: TcpStream,
     messages: Vec<u8>,
     /// Bytes of `messages` that are written; all of them: the publisher is idle.
@@ -161,7 +161,8 @@ impl PublisherSocket {
         Ok(Self { socket, written: piece.len(), messages: piece, session: None })
     }
 
-    pub(crate) fn socket(&self) -> &TcpStream {
+    /// The socket, for the poller.
+    pub fn socket(&self) -> &TcpStream {
         &self.socket
     }
 
@@ -172,7 +173,7 @@ impl PublisherSocket {
     }
 
     /// Starts the next write of the messages.
-    pub(crate) fn start_write(&mut self) {
+    pub fn start_write(&mut self) {
         debug_assert!(self.is_idle(), "the last write is complete");
         self.written = 0;
     }
@@ -184,7 +185,7 @@ impl PublisherSocket {
     }
 
     /// Writes what the socket accepts. Returns whether the write is complete.
-    pub(crate) fn flush(&mut self) -> io::Result<bool> {
+    pub fn flush(&mut self) -> io::Result<bool> {
         let Some(session) = &mut self.session else {
             self.written += write_available(&mut self.socket, &self.messages[self.written..])?;
             return Ok(self.is_idle());
@@ -205,7 +206,7 @@ impl PublisherSocket {
     }
 
     /// Reads all bytes that have arrived and passes them to `handle`.
-    pub(crate) fn read_available(
+    pub fn read_available(
         &mut self,
         buffer: &mut [u8],
         mut handle: impl FnMut(&[u8]) -> anyhow::Result<()>,
