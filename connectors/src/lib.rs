@@ -12,8 +12,7 @@
 //! | [`websub`] | hubs that report changes of a feed |
 //! | [`zmq`] | ZeroMQ sockets |
 //!
-//! Shared parts: [`worker`], a worker within a group, and [`outgoing`], HTTP requests to the
-//! servers of others.
+//! Shared: [`outgoing`], HTTP requests to the servers of others.
 
 pub mod callbacks;
 pub mod files;
@@ -25,5 +24,4 @@ pub mod outgoing;
 mod rate_limited_log;
 pub mod signal;
 pub mod websub;
-pub mod worker;
 pub mod zmq;

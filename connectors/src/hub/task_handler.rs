@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hyper::header::{CACHE_CONTROL, CONTENT_ENCODING, HeaderValue};
 use hyper::{HeaderMap, Method, StatusCode};
-use tidings_client::ClientError;
+use tidings_client::{ClientError, TaskEnd, TaskHandler, WorkerTask};
 use tidings_protocol::{CanonicalUrl, KeyRest, Outcome, Payload, RetryMode, push_attribute};
 use tidings_subscriber::outcome::{Failure, Reason};
 use tokio_util::sync::CancellationToken;
@@ -18,7 +18,6 @@ use super::hub_request::SubscriptionRequest;
 use super::store::{DueDelivery, GrantOutcome, HubStore, RowId, StoredVersion, TopicContent};
 use super::{DELIVERY_QUEUE, Hub, host_of, now_unix_ms};
 use crate::outgoing::OutgoingResponse;
-use crate::worker::{TaskEnd, TaskHandler, WorkerTask};
 
 /// Limit of a topic's content, and of all contents in the cache.
 pub(super) const CONTENT_BYTES_MAX: usize = 4 << 20;

@@ -4,11 +4,18 @@
 
 mod backoff;
 mod connection;
+mod connector;
 mod error;
+mod worker;
 
 pub use backoff::Backoff;
 pub use connection::{
     Client, ClientOptions, ClientTls, CommandAnswer, Deliveries, Delivery, PendingAnswer,
     PendingConfirmation, Security, TokenSource, UNIX_PREFIX, connect, random_member_id,
 };
+pub use connector::{Connection, Connector};
 pub use error::ClientError;
+pub use worker::{
+    EnsureGroupError, ReplyOutcome, TaskEnd, TaskHandler, TaskLease, Worker, WorkerError,
+    WorkerEvent, WorkerLink, WorkerTask, ensure_group,
+};
