@@ -1,54 +1,25 @@
 //! The `tidings` command: reads flags and configuration, connects broker and crawler, and prints
 //! for people. The crates `tidings-broker` and `tidings-subscriber` do the work.
+//!
+//! Each folder imports only those behind it in this list, which a test of circles keeps so:
+//!
+//! 1. `cli`: the parser of the command line, help, and the configuration of a server
+//! 2. `commands`: one module for each subcommand, with what only that subcommand uses
+//! 3. `services`: flags and wiring of what runs in a server or crawler
+//! 4. `process`: signals, log, files, privileges, service manager
+//! 5. `config`: the configuration file and the environment
+//! 6. `client`: this program as a client of a broker
+//! 7. `flags`: flags that several subcommands share, and the forms of their values
+//! 8. `terminal`: output, the end of a command, lines of input
 
-mod access;
-mod address;
-mod arguments;
-mod atomic_file;
-mod broker_flag;
-mod broker_message;
-mod broker_process;
-mod callbacks;
 mod cli;
-mod cmd;
-mod companions;
+mod client;
+mod commands;
 mod config;
-mod connection;
-mod contact;
-mod crawler_flags;
-mod descriptors;
-mod failure;
 mod flags;
-mod hooks;
-mod hub;
-mod job;
-mod job_watch;
-mod lines;
-mod logging;
-mod manage;
-mod outgoing;
-mod output;
-mod page_line;
-mod pid_file;
-mod principals;
 mod process;
-mod public_url;
-mod publisher;
-mod quotas;
-mod screen;
-mod seeds;
-mod server_flags;
-mod service;
-mod signals;
-mod sinks;
-mod stack;
-mod tally;
-mod tls;
-mod traps;
-mod waiting;
-mod websub;
-mod window;
-mod zmq;
+mod services;
+mod terminal;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -57,8 +28,10 @@ use anyhow::Context;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::cli::{Cmd, Parsed, server_config};
-use crate::failure::Failure;
-use crate::service::StartContext;
+use crate::process::service::StartContext;
+use crate::process::{descriptors, logging, privileges};
+use crate::terminal::failure::Failure;
+use crate::terminal::output;
 
 /// The time limit for blocking calls (name resolution, a write to the disk) that still run at the
 /// end.
@@ -88,11 +61,11 @@ fn run(parsed: Parsed) -> Result<(), Failure> {
         // It reports problems of the log settings too.
         let check_server = |words| server_config::read_from(words).map(drop);
         let definition = cli::definition();
-        return cmd::config::run(what, common.config.as_deref(), &definition, check_server);
+        return commands::config::run(what, common.config.as_deref(), &definition, check_server);
     }
     logging::start(common.log_json, common.log.as_deref(), logs_lines(cmd));
     descriptors::raise_limit();
-    process::close_descriptors_on_exec();
+    privileges::close_descriptors_on_exec();
     let started = start(&parsed)?;
     let runtime = runtime(cmd)?;
     let result = runtime.block_on(dispatch(parsed.cmd, started));
@@ -108,7 +81,7 @@ fn start(parsed: &Parsed) -> Result<Option<StartContext>, Failure> {
         Cmd::Broker(args) => args.server.resources(&args.data, config, Vec::new(), false),
         _ => return Ok(None),
     };
-    let sockets = process::prepare(&resources)?;
+    let sockets = privileges::prepare(&resources)?;
     let settings = server_config::untyped_settings(parsed);
     Ok(Some(StartContext { sockets, settings, read_config: server_config::read }))
 }
@@ -154,7 +127,7 @@ fn runtime(cmd: &Cmd) -> Result<Runtime, Failure> {
     }
     if let Cmd::Zmq(_) = cmd {
         // All subscribers get a turn before more messages arrive for them.
-        builder.event_interval(cmd::zmq::EVENT_INTERVAL);
+        builder.event_interval(commands::zmq::EVENT_INTERVAL);
     }
     Ok(builder.enable_all().build().context("cannot start the runtime's threads")?)
 }
@@ -162,25 +135,25 @@ fn runtime(cmd: &Cmd) -> Result<Runtime, Failure> {
 async fn dispatch(cmd: Cmd, started: Option<StartContext>) -> Result<(), Failure> {
     let started = || started.expect("servers are prepared before the runtime");
     match cmd {
-        Cmd::Up(args) => cmd::up::run(args, started()).await,
-        Cmd::Broker(args) => cmd::broker::run(args, started()).await,
-        Cmd::Crawl(args) => cmd::crawl::run(args).await,
-        Cmd::Pub(args) => cmd::publish::run(args).await,
-        Cmd::Sub(args) => cmd::subscribe::run(args).await,
-        Cmd::Topic(args) => cmd::topic::run(args).await,
-        Cmd::Verify(args) => cmd::verify::run(&args),
-        Cmd::Group(args) => cmd::group::run(args).await,
-        Cmd::Job(args) => cmd::job::run(args).await,
-        Cmd::Explain(args) => cmd::explain::run(args).await,
-        Cmd::Dead(args) => cmd::dead::run(args).await,
-        Cmd::Token(args) => cmd::token::run(args),
-        Cmd::Export(args) => cmd::export::run(args).await,
-        Cmd::Probe(probe) => cmd::probe::run(probe).await,
-        Cmd::Watch(args) => cmd::watch::run(args).await,
-        Cmd::WatchFeed(args) => cmd::watch_feed::run(args).await,
-        Cmd::Bridge(args) => cmd::bridge::run(args).await,
+        Cmd::Up(args) => commands::up::run(args, started()).await,
+        Cmd::Broker(args) => commands::broker::run(args, started()).await,
+        Cmd::Crawl(args) => commands::crawl::run(args).await,
+        Cmd::Pub(args) => commands::publish::run(args).await,
+        Cmd::Sub(args) => commands::subscribe::run(args).await,
+        Cmd::Topic(args) => commands::topic::run(args).await,
+        Cmd::Verify(args) => commands::verify::run(&args),
+        Cmd::Group(args) => commands::group::run(args).await,
+        Cmd::Job(args) => commands::job::run(args).await,
+        Cmd::Explain(args) => commands::explain::run(args).await,
+        Cmd::Dead(args) => commands::dead::run(args).await,
+        Cmd::Token(args) => commands::token::run(args),
+        Cmd::Export(args) => commands::export::run(args).await,
+        Cmd::Probe(probe) => commands::probe::run(probe).await,
+        Cmd::Watch(args) => commands::watch::run(args).await,
+        Cmd::WatchFeed(args) => commands::watch_feed::run(args).await,
+        Cmd::Bridge(args) => commands::bridge::run(args).await,
         Cmd::Config(_) => unreachable!("`config` runs without a runtime"),
-        Cmd::Zmq(args) => cmd::zmq::run(args).await,
-        Cmd::Bench(args) => cmd::bench::run(args).await,
+        Cmd::Zmq(args) => commands::zmq::run(args).await,
+        Cmd::Bench(args) => commands::bench::run(args).await,
     }
 }

@@ -29,10 +29,8 @@ use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tidings_log::{Disk, FileSystem, LogEnd};
 use tidings_protocol::{GroupName, Seq, TopicName, field, field_number};
-
-use crate::log::LogEnd;
-use crate::log::disk::{Disk, FileSystem};
 
 /// The file name.
 const FILE: &str = "clean-stop";

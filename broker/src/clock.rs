@@ -4,80 +4,19 @@
 //! [`Clock`]. Under tokio's paused time this clock is virtual, too.
 #![expect(clippy::disallowed_methods, reason = "the only module that may read clocks")]
 
-use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+pub use tidings_queue::moment::{ClockStamp, Moment};
 use tokio::time::Instant;
 
-/// Milliseconds on the broker's clock, which never goes back. With groups on disk it continues
-/// where it was when the broker stopped, plus the time in between.
-///
-/// Arithmetic saturates, so a far deadline is merely far.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Moment(pub u64);
-
-impl Moment {
-    /// Milliseconds from `earlier` to `self`, 0 if `earlier` is later.
-    pub fn since(self, earlier: Self) -> u64 {
-        self.0.saturating_sub(earlier.0)
-    }
-}
-
-/// `Moment + milliseconds`.
-impl std::ops::Add<u64> for Moment {
-    type Output = Self;
-
-    fn add(self, ms: u64) -> Self {
-        Self(self.0.saturating_add(ms))
-    }
-}
-
-impl fmt::Display for Moment {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-/// A moment as the machine knows it, from which the next start computes how much time has passed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ClockStamp {
-    /// The moment on the broker's clock.
-    pub moment: Moment,
-    /// The run of the machine; 0 if unknown.
-    pub boot_id: u128,
-    /// Milliseconds since that run began, sleep included.
-    pub uptime_ms: u64,
-    /// The time of day in ms.
-    pub unix_ms: i64,
-}
-
-impl ClockStamp {
-    fn now() -> Self {
-        let uptime = rustix::time::clock_gettime(UPTIME);
-        Self {
-            moment: Moment(0),
-            boot_id: boot_id().unwrap_or(0),
-            uptime_ms: Duration::try_from(uptime).map_or(0, millis),
-            unix_ms: wall_unix_ms(),
-        }
-    }
-
-    /// Whether the machine has been running since.
-    pub fn is_same_boot(&self, later: &Self) -> bool {
-        self.boot_id != 0 && self.boot_id == later.boot_id && self.uptime_ms <= later.uptime_ms
-    }
-
-    /// What a clock that was at `earlier`, and last showed `last`, would show now. While the
-    /// machine runs, its uptime decides, not the time of day. After a reboot the time of day
-    /// has to do, which may have been set. The result never goes back.
-    pub(crate) fn moment_after(&self, earlier: &Self, last: Moment) -> Moment {
-        let moment = if earlier.is_same_boot(self) {
-            earlier.moment + (self.uptime_ms - earlier.uptime_ms)
-        } else {
-            let last_ms = earlier.unix_ms.saturating_add_unsigned(last.since(earlier.moment));
-            last + u64::try_from(self.unix_ms.saturating_sub(last_ms)).unwrap_or(0)
-        };
-        moment.max(last)
+/// The present moment as the machine knows it, at moment 0.
+fn stamp_now() -> ClockStamp {
+    let uptime = rustix::time::clock_gettime(UPTIME);
+    ClockStamp {
+        moment: Moment(0),
+        boot_id: boot_id().unwrap_or(0),
+        uptime_ms: Duration::try_from(uptime).map_or(0, millis),
+        unix_ms: wall_unix_ms(),
     }
 }
 
@@ -115,7 +54,7 @@ impl Clock {
     /// A clock that starts now, with moment 0.
     #[expect(clippy::new_without_default, reason = "starting a clock should be explicit")]
     pub fn new() -> Self {
-        Self { start: Instant::now(), start_stamp: ClockStamp::now() }
+        Self { start: Instant::now(), start_stamp: stamp_now() }
     }
 
     /// Sets this clock forward to what an earlier clock would show now, which was at `stamp` and

@@ -4,11 +4,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use tidings_protocol::{MemberId, PORT};
+use tidings_queue::config::GroupConfig;
 
 use crate::access::AccessConfig;
 use crate::audit::AuditConfig;
 use crate::catalog::TopicSettings;
-use crate::group::config::GroupConfig;
 use crate::limits::Limits;
 use crate::net::HubConfig;
 use crate::net::http::HttpConfig;

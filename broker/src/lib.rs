@@ -4,7 +4,6 @@
 //! | module | content |
 //! |---|---|
 //! | [`topic`] | append-only streams of events, encoded once; readers are cursors on them |
-//! | [`group`] | pure state machines: shared queues with keys and delays; counted crawls |
 //! | [`groups`] | the actors that own groups and feed them from topics |
 //! | `catalog` | the journal of settings, reserved seqs, cursors and positions |
 //! | `clean_stop` | where each log ended at the last orderly stop |
@@ -38,17 +37,13 @@ pub mod data_dir;
 #[doc(hidden)]
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
-pub mod group;
 pub mod groups;
 mod limits;
-mod log;
 pub mod mailbox;
 mod net;
 mod quota;
 mod rate_limit;
 mod remote;
-#[cfg(test)]
-mod simulation_seeds;
 mod stats;
 mod tls;
 pub mod topic;
@@ -61,6 +56,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use tidings_log::CheckedFile;
+use tidings_log::{Disk, FileSystem};
 use tidings_protocol::{Code, Command, DEFAULT_GROUP, format_ms};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -77,8 +74,6 @@ pub use self::data_dir::DataDir;
 pub use self::groups::repair::{RepairError, Repaired, repair};
 use self::groups::{FoundGroups, GroupStorage, Groups, clock_continuing};
 pub use self::limits::Limits;
-pub use self::log::CheckedFile;
-use self::log::disk::{Disk, FileSystem};
 use self::net::Hub;
 pub use self::net::http::{
     ClassifyFuture, CountersFuture, EmbeddedHandler, HTTP_PORT, HandlerFuture, HandlerReply,

@@ -1,24 +1,8 @@
 //! Messages from groups, and from the broker itself, to a connection.
 
-use std::fmt;
-
 use bytes::{Bytes, BytesMut};
 use tidings_protocol::{ProtocolError, Slot};
-
-/// The number of a connection, from 1 in the order of arrival; never reused in a run of the broker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ConnId(pub u64);
-
-impl ConnId {
-    /// The broker itself, as the origin of events that no connection sent.
-    pub const BROKER: Self = Self(0);
-}
-
-impl fmt::Display for ConnId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
+pub use tidings_queue::ConnId;
 
 /// A message to a connection.
 #[derive(Debug)]

@@ -8,6 +8,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::{fs, io};
 
+use tidings_log::{CheckedFile, FileSystem, ReadOnlyDisk, SegmentLog, SegmentOptions, TopicLog};
 use tidings_protocol::{GroupName, Seq, TopicName};
 
 use crate::clean_stop::{self, CleanStop};
@@ -15,9 +16,6 @@ use crate::data_dir::DataDir;
 pub use crate::groups::check::VerifiedGroup;
 use crate::groups::check::verify_group;
 use crate::groups::repair::repaired_group;
-use crate::log::disk::FileSystem;
-use crate::log::read_only_disk::ReadOnlyDisk;
-use crate::log::{CheckedFile, SegmentLog, SegmentOptions, TopicLog};
 use crate::{StartError, catalog};
 
 /// The findings in a data directory.
@@ -188,13 +186,12 @@ mod tests {
     use std::path::PathBuf;
 
     use bytes::Bytes;
+    use tidings_log::{Disk, LogPiece};
 
     use super::*;
     use crate::catalog::{Catalog, CatalogRecord};
     use crate::clock::Clock;
     use crate::limits::Limits;
-    use crate::log::LogPiece;
-    use crate::log::disk::Disk;
 
     /// A data directory with settings for topic `t`, and three batches of two events in it.
     fn written() -> tempfile::TempDir {

@@ -11,8 +11,6 @@
 //! | [`signal`] | programs that look into a directory when they receive a signal |
 //! | [`websub`] | hubs that report changes of a feed |
 //! | [`zmq`] | ZeroMQ sockets |
-//!
-//! Shared: [`outgoing`], HTTP requests to the servers of others.
 
 pub mod callbacks;
 pub mod files;
@@ -20,7 +18,6 @@ pub mod files;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 pub mod hub;
-pub mod outgoing;
 mod rate_limited_log;
 pub mod signal;
 pub mod websub;

@@ -10,9 +10,11 @@ use libfuzzer_sys::fuzz_target;
 type Target = (&'static str, fn(&[u8]));
 
 /// The targets of all crates.
-const TARGETS_BY_CRATE: [&[Target]; 4] = [
+const TARGETS_BY_CRATE: [&[Target]; 5] = [
     tidings_protocol::fuzzing::TARGETS,
+    tidings_log::fuzzing::TARGETS,
     tidings_broker::fuzzing::TARGETS,
+    tidings_queue::fuzzing::TARGETS,
     tidings_subscriber::fuzzing::TARGETS,
     tidings_connectors::fuzzing::TARGETS,
 ];

@@ -17,6 +17,7 @@
 //! | [`command`], [`verb`] | the commands of a client |
 //! | [`answers`] | the order of answers, and how they fold |
 //! | [`reply`], [`error`] | the lines of the broker |
+//! | [`status`] | what the lines say about topics, groups, jobs and tasks |
 //! | [`payload`] | the content of an event: text, or a target with attributes |
 //! | [`canonical_url`] | decides which URLs are the same page |
 //!
@@ -81,6 +82,7 @@ pub mod payload;
 mod publish_batch;
 pub mod reply;
 pub mod session;
+pub mod status;
 pub mod text;
 pub mod time_of_day;
 pub mod verb;

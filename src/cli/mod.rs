@@ -9,20 +9,21 @@ use clap::parser::ValueSource;
 use clap::{ArgAction, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 use tidings_protocol::ProtocolError;
 
-use crate::arguments::{env_variable, one_line_message};
-use crate::cmd::bridge::Bridge;
-use crate::cmd::config::Config;
-use crate::cmd::dead::Dead;
-use crate::cmd::group::Group;
-use crate::cmd::job::Job;
-use crate::cmd::probe::Probe;
-use crate::cmd::token::Token;
-use crate::cmd::topic::Topic;
-use crate::cmd::{self};
+use crate::client::broker_message;
+use crate::commands::bridge::Bridge;
+use crate::commands::config::Config;
+use crate::commands::dead::Dead;
+use crate::commands::group::Group;
+use crate::commands::job::Job;
+use crate::commands::probe::Probe;
+use crate::commands::token::Token;
+use crate::commands::topic::Topic;
+use crate::commands::{self};
 use crate::config::ConfigFile;
-use crate::failure::Failure;
-use crate::output::printable;
-use crate::{broker_message, logging};
+use crate::flags::arguments::{env_variable, one_line_message};
+use crate::process::logging;
+use crate::terminal::failure::Failure;
+use crate::terminal::output::printable;
 
 mod help;
 pub(crate) mod server_config;
@@ -60,7 +61,7 @@ Exit codes: 0 success; 1 failure, or some pages failed; 2 wrong flag, address or
 pub(crate) struct Cli {
     /// The flags of `up`, for `tidings` without a subcommand.
     #[command(flatten)]
-    up: cmd::up::UpArgs,
+    up: commands::up::UpArgs,
 
     #[command(flatten)]
     common: GeneralFlags,
@@ -91,22 +92,22 @@ pub(crate) struct GeneralFlags {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Cmd {
     /// Run a broker and a crawler in one process (same as `tidings` alone)
-    Up(cmd::up::UpArgs),
+    Up(commands::up::UpArgs),
     /// Run only the broker
-    Broker(cmd::broker::BrokerArgs),
+    Broker(commands::broker::BrokerArgs),
     /// Crawl URLs as a job, or fetch for a broker until stopped
-    Crawl(cmd::crawl::CrawlArgs),
+    Crawl(commands::crawl::CrawlArgs),
     /// Publish the arguments, or the lines of standard input
-    Pub(cmd::publish::PubArgs),
+    Pub(commands::publish::PubArgs),
     /// Print the events of a topic, or run a program for each
-    Sub(cmd::subscribe::SubArgs),
+    Sub(commands::subscribe::SubArgs),
     /// Announce files in directories when they are complete
-    Watch(cmd::watch::WatchArgs),
+    Watch(commands::watch::WatchArgs),
     /// List, configure, delete and verify topics
     #[command(subcommand)]
     Topic(Topic),
     /// Check a data directory: topics, groups, catalog and databases
-    Verify(cmd::verify::VerifyArgs),
+    Verify(commands::verify::VerifyArgs),
     /// Manage tokens and permissions
     #[command(subcommand)]
     Token(Token),
@@ -117,14 +118,14 @@ pub(crate) enum Cmd {
     #[command(subcommand)]
     Job(Job),
     /// Explain why a URL or a host waits and what comes next
-    Explain(cmd::explain::ExplainArgs),
+    Explain(commands::explain::ExplainArgs),
     /// List, retry or drop dead letters
     #[command(subcommand)]
     Dead(Dead),
     /// Watch feeds; announce and fetch their new items
-    WatchFeed(cmd::watch_feed::WatchFeedArgs),
+    WatchFeed(commands::watch_feed::WatchFeedArgs),
     /// Export pages of crawlers as JSON lines or as one database
-    Export(cmd::export::ExportArgs),
+    Export(commands::export::ExportArgs),
     /// Show how the crawler reads a URL, page, feed or robots.txt
     #[command(subcommand)]
     Probe(Probe),
@@ -136,10 +137,10 @@ pub(crate) enum Cmd {
     Config(Config),
     /// Run the ZeroMQ process (internal)
     #[command(hide = true)]
-    Zmq(cmd::zmq::ZmqArgs),
+    Zmq(commands::zmq::ZmqArgs),
     /// Measure the performance of a broker
     #[command(subcommand)]
-    Bench(cmd::bench::Bench),
+    Bench(commands::bench::Bench),
 }
 
 /// A command line that was understood.
@@ -245,7 +246,7 @@ fn typed_flags(matches: &clap::ArgMatches) -> Vec<String> {
 /// Rejects flags before the subcommand: `tidings --listen X broker` would set a flag of `tidings
 /// up` and ignore it.
 fn reject_misplaced_flags(subcommand: &str, matches: &clap::ArgMatches) -> Result<(), Failure> {
-    let up = cmd::up::UpArgs::augment_args(Command::new("up"));
+    let up = commands::up::UpArgs::augment_args(Command::new("up"));
     let typed = typed_flags(matches);
     let misplaced = up
         .get_arguments()

@@ -5,8 +5,8 @@ use std::ffi::OsString;
 
 use super::{Cmd, Parsed, definition, parse};
 use crate::config::{Setting, settings};
-use crate::failure::Failure;
-use crate::service::ServerConfig;
+use crate::process::service::ServerConfig;
+use crate::terminal::failure::Failure;
 
 /// The configuration that this process would start with now.
 pub(crate) fn read() -> Result<ServerConfig, Failure> {

@@ -10,9 +10,9 @@ use serde_json::Value;
 
 use super::secrets::hide;
 use super::{ConfigFile, check_values, is_key};
-use crate::arguments::env_variable;
-use crate::broker_flag::TOKEN_VARIABLE;
-use crate::output::printable;
+use crate::flags::arguments::env_variable;
+use crate::flags::broker::TOKEN_VARIABLE;
+use crate::terminal::output::printable;
 
 /// A flag and its value.
 #[derive(Debug, Clone)]

@@ -37,8 +37,8 @@ pub(crate) use self::effective::{
     Setting, as_file, environment_problems, find_subcommand, settings,
 };
 use self::value::{FlagValue, flag_values};
-use crate::arguments::one_line_message;
-use crate::failure::Failure;
+use crate::flags::arguments::one_line_message;
+use crate::terminal::failure::Failure;
 
 /// A configuration file that was read.
 #[derive(Debug)]
@@ -378,7 +378,7 @@ mod tests {
         let broker = command.try_get_matches_from(["tidings", "broker"]).unwrap();
         let broker = broker.subcommand_matches("broker").unwrap();
         for matches in [&bare, broker] {
-            let listen = matches.get_one::<crate::address::Listen>("listen").unwrap();
+            let listen = matches.get_one::<crate::flags::address::Listen>("listen").unwrap();
             assert_eq!(listen.to_string(), "127.0.0.1:7");
         }
     }

@@ -9,7 +9,7 @@ use ::landlock::{
     RulesetStatus, path_beneath_rules,
 };
 
-use crate::failure::Failure;
+use crate::terminal::failure::Failure;
 
 /// Paths that every program reads: libraries, names, certificates, time zones, and kernel
 /// information.

@@ -5,7 +5,7 @@ use std::{env, io};
 use listenfd::ListenFd;
 use tidings_broker::Sockets;
 
-use crate::failure::Failure;
+use crate::terminal::failure::Failure;
 
 /// Variables with which a service manager addresses this process only.
 pub(crate) const SERVICE_VARIABLES: [&str; 6] = [

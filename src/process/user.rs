@@ -11,7 +11,7 @@ use nix::unistd::{
 };
 use rustix::fs::{Mode, OFlags};
 
-use crate::failure::Failure;
+use crate::terminal::failure::Failure;
 
 /// A user of this machine, and a group.
 pub(super) struct ProcessUser {

@@ -19,7 +19,6 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`address`] | which addresses may be requested |
 //! | [`robots`] | parses robots.txt |
 //! | [`page`] | parses a page |
 //! | [`feed`], [`sitemap`] | parse feeds and sitemaps; watched feeds and their intervals |
@@ -27,9 +26,7 @@
 //! | [`tracking`] | removes tracking parameters from links |
 //! | [`acked_links`] | remembers links that the broker has already |
 //! | [`traps`] | recognizes sites without end |
-//! | [`connect`] | opens connections, directly or through a proxy |
 //! | [`fetch`] | makes one request, within its limits |
-//! | [`outcome`] | the reasons for a failure |
 //! | [`program`] | runs programs |
 //! | [`sink`] | stores pages |
 //! | [`spool`] | holds whole bodies for the sinks that need them |
@@ -39,9 +36,7 @@
 //! | [`config`] | the settings; limits stand in the module that they bound |
 
 pub mod acked_links;
-pub mod address;
 pub mod config;
-pub mod connect;
 pub mod database;
 pub mod digest;
 pub mod document;
@@ -52,7 +47,6 @@ pub mod fetch;
 pub mod fuzzing;
 mod markup;
 mod memory_budget;
-pub mod outcome;
 pub mod page;
 pub mod pass;
 pub mod program;
@@ -69,7 +63,6 @@ pub mod tracking;
 pub mod traps;
 mod worker;
 
-pub use address::AllowPrivate;
 pub use config::CrawlerConfig;
 pub use report::{Exchange, KeepBodies, PageId, PageOutcome, PageRecord, PageReport, Validators};
 pub use sink::SinkConfig;

@@ -214,7 +214,27 @@ pub struct Exchange {
 
 #[cfg(test)]
 mod tests {
+    use tidings_egress::failure::Reason;
+
     use super::*;
+    use crate::traps::Trap;
+
+    #[test]
+    fn the_documented_list_is_this_list() {
+        let documented: Vec<(&str, &str)> = include_str!("../OUTCOMES.md")
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `"))
+            .map(|row| {
+                let (name, row) = row.split_once("` | ").unwrap();
+                (name, row.split_once(" | ").unwrap().0)
+            })
+            .collect();
+        let end = |is_transient| if is_transient { "transient" } else { "final" };
+        let reasons = Reason::ALL.map(|reason| (reason.as_str(), end(reason.is_transient())));
+        let traps = Trap::ALL.map(|trap| (trap.as_str(), "trap"));
+        let built: Vec<(&str, &str)> = reasons.into_iter().chain(traps).collect();
+        assert_eq!(documented, built);
+    }
 
     #[test]
     fn page_ids_are_read_as_they_are_written() {

@@ -6,12 +6,12 @@ use parking_lot::Mutex;
 use proptest::prelude::*;
 use serde_json::Value;
 use tidings_protocol::{MemberId, Slot};
+use tidings_queue::Requester;
+use tidings_queue::commands::{group_input, job_input};
 
 use super::writer::TestOutput;
 use super::*;
 use crate::access::Transport;
-use crate::group::Requester;
-use crate::groups::commands::{group_input, job_input};
 use crate::mailbox::ConnId;
 use crate::remote::PeerAddr;
 

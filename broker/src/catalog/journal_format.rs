@@ -1,18 +1,18 @@
 //! The encoding of the journal: a segment header and batches, as in
-//! [`log::format`](crate::log::format). The topic's name is `catalog`, seqs count records, and a
+//! the crate `tidings-log`. The topic's name is `catalog`, seqs count records, and a
 //! payload is lines of records. A batch takes effect as a whole or not at all.
 //!
 //! A batch also records what was synced when it was written (*durable*). So invalid data that a
 //! later batch declares durable was lost by the disk; other invalid data is what a crash has left.
 
 use memchr::memmem;
+use tidings_log::{
+    BATCH_HEADER, BATCH_MAGIC_1, BatchHeader, FormatError, SEGMENT_HEADER, SegmentHeader, VERSION_1,
+};
 use tidings_protocol::{Seq, TopicName};
 
 use super::contents::CatalogContents;
 use super::record::{CatalogRecord, InvalidRecord};
-use crate::log::format::{
-    BATCH_HEADER, BATCH_MAGIC_1, BatchHeader, FormatError, SEGMENT_HEADER, SegmentHeader, VERSION_1,
-};
 
 /// A batch is closed at this payload size.
 const BATCH_BYTES: usize = 64 << 10;

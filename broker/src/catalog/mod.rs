@@ -35,6 +35,7 @@ use std::thread::{self, JoinHandle};
 use std::{fmt, io};
 
 use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
+use tidings_log::{Disk, LogEnd};
 use tidings_protocol::{Code, ProtocolError};
 
 use self::contents::CatalogLimits;
@@ -45,8 +46,6 @@ pub use self::settings::{Sync, TopicSettings};
 use self::write_batch::WriteBatch;
 use crate::clock::Clock;
 use crate::limits::Limits;
-use crate::log::LogEnd;
-use crate::log::disk::Disk;
 
 /// Checks the catalog in a directory. Returns descriptions of damage, and whether kept data cannot
 /// be read. Changes nothing.

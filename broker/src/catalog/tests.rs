@@ -7,9 +7,9 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use tempfile::TempDir;
+use tidings_log::{DiskFile, DiskSpace, FileSystem};
 
 use super::*;
-use crate::log::disk::{DiskFile, DiskSpace, FileSystem};
 
 /// A test fails after this time instead of hanging.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -4,16 +4,14 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use tidings_log::{CheckedFile, FileSystem, ReadOnlyDisk, SegmentLog, TopicLog};
 use tidings_protocol::GroupName;
+use tidings_queue::record::{Decision, GroupRecord};
+use tidings_queue::replay::ReplayBase;
 
 use super::foreign_files::{DirectoryOwner, directory_owner};
 use super::recovery::{FIRST_RECORD, GroupStorage, invalid, read_records};
 use crate::clean_stop::CleanStop;
-use crate::group::record::{Decision, GroupRecord};
-use crate::group::replay::ReplayBase;
-use crate::log::disk::FileSystem;
-use crate::log::read_only_disk::ReadOnlyDisk;
-use crate::log::{CheckedFile, SegmentLog, TopicLog};
 
 /// The result for one group.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tidings_protocol::{Code, GroupName, ProtocolError, StartAt, TopicName};
+use tidings_queue::GroupAnswer;
 use tokio::sync::Notify;
 
 use super::GroupStorage;
 use super::job_names::{JobNames, JobStatus};
 use super::recovery::UnreadableGroup;
-use crate::group::GroupAnswer;
 use crate::topic::{Reader, Topics};
 
 /// All damaged groups that the start found.

@@ -5,10 +5,8 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
+use tidings_log::{Disk, SEGMENT_HEADER, SegmentHeader};
 use tidings_protocol::GroupName;
-
-use crate::log::disk::Disk;
-use crate::log::format::{SEGMENT_HEADER, SegmentHeader};
 
 /// The contents of the directory with a group's name.
 #[derive(Debug, PartialEq, Eq)]
@@ -57,11 +55,10 @@ pub(super) fn directory_owner(
 mod tests {
     use std::fs;
 
+    use tidings_log::{FileSystem, VERSION};
     use tidings_protocol::Seq;
 
     use super::*;
-    use crate::log::disk::FileSystem;
-    use crate::log::format::VERSION;
 
     fn look(dir: &Path, name: &str) -> io::Result<DirectoryOwner> {
         directory_owner(&FileSystem, &dir.join(name), &name.parse().unwrap())

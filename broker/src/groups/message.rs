@@ -2,9 +2,9 @@
 
 use bytes::BytesMut;
 use tidings_protocol::{Code, GroupName, ProtocolError, TaskId, encode_more, encode_ok};
+use tidings_queue::{GroupAnswer, Input, Requester};
 
 use super::watchers::WatchRequest;
-use crate::group::{GroupAnswer, Input, Requester};
 use crate::mailbox::{ConnId, ConnMessage, Mailbox};
 
 /// A message to a group's actor. The channel is unbounded, but each connection may have only a

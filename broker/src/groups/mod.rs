@@ -3,7 +3,6 @@
 
 mod actor;
 pub(crate) mod check;
-pub(crate) mod commands;
 mod damaged_groups;
 mod foreign_files;
 mod job_names;
@@ -25,27 +24,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::BytesMut;
+use tidings_log::{SegmentLog, TopicLog};
 use tidings_protocol::{
     CALLBACK_GROUP, Code, Command, DEFAULT_GROUP, GroupName, JobName, ManageCommand, MemberId,
     ProtocolError, Seq, Slot,
 };
+use tidings_queue::commands::{self, default_group};
+use tidings_queue::config::{CREDIT_MAX, DELAY_MS_MAX, GroupConfig, bad_argument};
+use tidings_queue::{Group, GroupAnswer, GroupQuery, Input, JobAction, Requester, WorkerReply};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use self::actor::GroupActor;
-pub(crate) use self::commands::group_of;
 use self::damaged_groups::DamagedGroups;
 use self::job_names::{JobNames, JobStatus};
 use self::log::{DiskLog, GroupLog, MemoryLog};
 use self::message::{GroupMessage, encode_answer, reject_message};
 pub(crate) use self::recovery::{FoundGroups, GroupStorage, RecoveredGroup, clock_continuing};
 use self::registry::{CreationLock, GroupRegistry};
-use self::watchers::WatchRequest;
+use self::watchers::{WatchRequest, parse_watch};
 use crate::clean_stop::{self, LogEnds};
 use crate::clock::Clock;
-use crate::group::config::{CREDIT_MAX, DELAY_MS_MAX, GroupConfig, bad_argument};
-use crate::group::{Group, GroupAnswer, GroupQuery, Input, JobAction, Requester, WorkerReply};
-use crate::log::{SegmentLog, TopicLog};
 use crate::mailbox::{ConnId, ConnMessage, Mailbox};
 use crate::topic::Topics;
 
@@ -189,7 +188,7 @@ impl Groups {
             && manage.action == "watch"
         {
             let is_job = matches!(command, Command::Job(_));
-            return self.watch(caller, commands::watch(asked, manage, is_job)?);
+            return self.watch(caller, parse_watch(asked, manage, is_job)?);
         }
         let (group, input) = match command {
             Command::Group(manage) => match manage.action {
@@ -526,8 +525,4 @@ fn group_number(unix_ms: i64, random: u64) -> u64 {
 fn unknown_group(group: &GroupName) -> ProtocolError {
     let text = format!("no group {group}; GROUP create {group} makes it");
     ProtocolError::new(Code::NotFound, text)
-}
-
-fn default_group() -> GroupName {
-    DEFAULT_GROUP.parse().expect("the default group has a valid name")
 }

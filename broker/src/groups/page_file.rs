@@ -6,10 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::{self, JoinHandle};
 
+use tidings_log::{Disk, DiskFile};
 use tidings_protocol::GroupName;
-
-use crate::group::texts::{CHUNK_BYTES, TextStore};
-use crate::log::disk::{Disk, DiskFile};
+use tidings_queue::texts::{CHUNK_BYTES, TextStore};
 
 /// Prefix of the file's temporary name. No group name begins with it.
 const TEMP_PREFIX: &str = "~";
@@ -148,8 +147,9 @@ fn chunk_offset(number: u32) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use tidings_log::SimulatedDisk;
+
     use super::*;
-    use crate::log::simulated_disk::SimulatedDisk;
 
     /// The result of the next write.
     fn written(file: &mut PageFile) -> WrittenChunk {

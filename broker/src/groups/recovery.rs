@@ -9,21 +9,19 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 
+use tidings_log::{Disk, LogError, LogRead, ReadOnlyDisk, SegmentLog, SegmentOptions, TopicLog};
 use tidings_protocol::{GroupName, JobName, Seq, TopicName};
+use tidings_queue::record::{Decision, GroupRecord};
+use tidings_queue::replay::Replay;
+use tidings_queue::snapshot::SnapshotItem;
+use tidings_queue::{Group, GroupConfig};
 
 use super::foreign_files::{DirectoryOwner, directory_owner};
 use super::page_file::PageFile;
 use super::repair;
 use crate::clean_stop::{self, CleanStop};
 use crate::clock::{Clock, ClockStamp, Moment};
-use crate::group::record::{Decision, GroupRecord};
-use crate::group::replay::Replay;
-use crate::group::snapshot::SnapshotItem;
-use crate::group::{Group, GroupConfig};
 use crate::limits::Limits;
-use crate::log::disk::Disk;
-use crate::log::read_only_disk::ReadOnlyDisk;
-use crate::log::{LogError, LogRead, SegmentLog, SegmentOptions, TopicLog};
 
 /// Segments per log: a segment has this fraction of the bytes after which the log is cut.
 const SEGMENTS_PER_LOG: u64 = 8;
@@ -478,9 +476,9 @@ pub(crate) fn clock_continuing(groups: &FoundGroups) -> Clock {
 
 #[cfg(test)]
 mod tests {
+    use tidings_log::{FileSystem, LogPiece};
+
     use super::*;
-    use crate::log::LogPiece;
-    use crate::log::disk::FileSystem;
 
     fn storage(dir: &Path) -> GroupStorage {
         let taken = BTreeSet::new();

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use dashmap::DashMap;
 use parking_lot::{Mutex, MutexGuard};
+use tidings_log::TopicLog;
 use tidings_protocol::{GroupName, ProtocolError};
 use tokio::sync::mpsc;
 
 use super::message::{GroupMessage, group_stopped};
 use super::unknown_group;
-use crate::log::TopicLog;
 use crate::mailbox::ConnId;
 
 /// Entries of the maps are independent of each other. A guard of a map lives within one expression.

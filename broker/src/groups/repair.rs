@@ -22,18 +22,16 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tidings_log::{FileSystem, LogPiece, ReadOnlyDisk, SegmentLog, TopicLog};
 use tidings_protocol::{GroupName, Seq};
+use tidings_queue::record::{Decision, GroupRecord};
+use tidings_queue::{Group, GroupConfig};
 
 use super::recovery::{FIRST_RECORD, GroupStorage, invalid, read_records};
 use crate::StartError;
 use crate::clean_stop::CleanStop;
 use crate::clock::wall_unix_ms;
 use crate::data_dir::DataDir;
-use crate::group::record::{Decision, GroupRecord};
-use crate::group::{Group, GroupConfig};
-use crate::log::disk::FileSystem;
-use crate::log::read_only_disk::ReadOnlyDisk;
-use crate::log::{LogPiece, SegmentLog, TopicLog};
 
 /// Bytes of records that are written to the new log at once.
 const COPY_BATCH_BYTES: usize = 256 << 10;

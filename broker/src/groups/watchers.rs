@@ -7,16 +7,18 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::BytesMut;
-use tidings_protocol::{JobName, encode_more};
+use tidings_protocol::{GroupName, JobName, ManageCommand, ProtocolError, encode_more};
+use tidings_queue::commands::group_of;
+use tidings_queue::config::duration_within;
+use tidings_queue::{Group, Requester};
 
 use crate::clock::Moment;
-use crate::group::{Group, Requester};
 use crate::mailbox::{ConnId, ConnMessage, Mailbox};
 
 /// Default, minimum and maximum of the shortest time between two lines, in ms.
-pub(super) const EVERY_MS_DEFAULT: u64 = 1000;
-pub(super) const EVERY_MS_MIN: u64 = 100;
-pub(super) const EVERY_MS_MAX: u64 = 60 * 60 * 1000;
+const EVERY_MS_DEFAULT: u64 = 1000;
+const EVERY_MS_MIN: u64 = 100;
+const EVERY_MS_MAX: u64 = 60 * 60 * 1000;
 
 /// Window over which the page rate is averaged, in ms.
 const RATE_WINDOW_MS: u64 = 5000;
@@ -33,6 +35,26 @@ pub(super) struct WatchRequest {
     pub(super) job: Option<JobName>,
     /// The shortest time between two lines, in ms.
     pub(super) every_ms: u64,
+}
+
+/// The group and the parsed request of `JOB watch` or `GROUP watch`.
+pub(super) fn parse_watch(
+    asked: Requester,
+    manage: &ManageCommand<'_>,
+    is_job: bool,
+) -> Result<(GroupName, WatchRequest), ProtocolError> {
+    let name = manage.required_name()?;
+    let every_ms = match manage.setting("every") {
+        Some(every) => duration_within("every", every, EVERY_MS_MIN, EVERY_MS_MAX)?,
+        None => EVERY_MS_DEFAULT,
+    };
+    if !is_job {
+        manage.allow_only(&["every"])?;
+        return Ok((name.parse()?, WatchRequest { asked, job: None, every_ms }));
+    }
+    manage.allow_only(&["group", "every"])?;
+    let watch = WatchRequest { asked, job: Some(name.parse()?), every_ms };
+    Ok((group_of(manage)?, watch))
 }
 
 /// All watchers of one group.
@@ -186,9 +208,9 @@ impl PageRate {
 #[cfg(test)]
 mod tests {
     use tidings_protocol::{Answers, MemberId};
+    use tidings_queue::{GroupConfig, Input, Operation};
 
     use super::*;
-    use crate::group::{GroupConfig, Input, Operation};
 
     /// Polls and returns the lines.
     fn look(watchers: &mut Watchers, group: &Group, now: u64) -> Vec<String> {

@@ -12,6 +12,7 @@ use bytes::{Bytes, BytesMut};
 use tidings_protocol::{
     Answers, Durability, MemberId, ProtocolError, Seq, Session, SessionMode, Slot, encode_greeting,
 };
+use tidings_queue::WorkerReply;
 use tokio::io::AsyncWrite;
 use tokio::time::{Sleep, sleep_until};
 
@@ -27,7 +28,6 @@ use super::subscriptions::{SubscriptionKind, Subscriptions};
 use crate::access::Identity;
 use crate::audit::{AuditEvent, Initiator};
 use crate::clock::Moment;
-use crate::group::WorkerReply;
 use crate::mailbox::{ConnId, ConnMessage, GroupLines, Mailbox, MailboxBatch};
 use crate::quota::Quantity;
 use crate::remote::RemoteInfo;

@@ -7,6 +7,7 @@ use tidings_protocol::{
     Code, Command, GroupName, Hello, HelloAnswer, MemberId, Prio, ProtocolError, RetryMode, Slot,
     StartAt, TaskAction, TaskReply, TopicName, encode_more, encode_ok, encode_pong,
 };
+use tidings_queue::{StagedLink, WorkerReply};
 
 use super::connection::{Connection, WorkerState};
 use super::help::HELP;
@@ -16,7 +17,6 @@ use super::topic_commands::{self, PendingReply, describe_topic};
 use crate::access::{PrivilegedAttribute, Transport};
 use crate::audit::AuditEvent;
 use crate::clock::Moment;
-use crate::group::{StagedLink, WorkerReply};
 use crate::groups::Caller;
 use crate::mailbox::ConnMessage;
 use crate::quota::Quantity;

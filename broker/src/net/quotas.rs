@@ -1,11 +1,11 @@
 //! Quota checks for commands that create topics, cursors, groups or jobs.
 
 use tidings_protocol::{Command, CursorName, GroupName, ManageCommand, ProtocolError, TopicName};
+use tidings_queue::commands::group_of;
 
 use super::Hub;
 use crate::access::Identity;
 use crate::cursors::CursorId;
-use crate::groups::group_of;
 use crate::quota::{ConnectionUsage, Created, Usage};
 
 impl Hub {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use hashbrown::HashMap;
 use tidings_protocol::TaskId;
+use tidings_queue::StagedLink;
 
-use crate::group::StagedLink;
 use crate::limits::Limits;
 
 /// Approximate memory of a link without its text.

@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use bytes::BytesMut;
+use tidings_log::CheckedFile;
 use tidings_protocol::{
     Code, ManageCommand, ProtocolError, Seq, Slot, StartAt, TopicName, encode_more, encode_ok,
 };
@@ -11,7 +12,6 @@ use tidings_protocol::{
 use super::Hub;
 use crate::catalog::TopicSettings;
 use crate::cursors::CursorId;
-use crate::log::CheckedFile;
 use crate::mailbox::{ConnMessage, Mailbox};
 use crate::topic::{Health, Topic};
 

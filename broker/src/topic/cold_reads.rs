@@ -11,9 +11,8 @@ use std::thread;
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
+use tidings_log::{LogError, LogRead, ReadPosition, TopicLog};
 use tidings_protocol::Seq;
-
-use crate::log::{LogError, LogRead, ReadPosition, TopicLog};
 
 /// Bytes of a buffer: enough for the longest batch with its header, and for a few sends.
 const BUFFER_BYTES: usize = 256 << 10;

@@ -3,14 +3,13 @@
 
 use std::sync::Arc;
 
+use tidings_log::{CommitLog, LogEnd, LogError, Retention};
 use tidings_protocol::{Code, ProtocolError, Seq};
 
 use super::tail::Tail;
 use super::watermarks::Health;
 use super::{RESERVED_IN_MEMORY, Topic};
 use crate::catalog::{CatalogRecord, Sync};
-use crate::log::committer::CommitLog;
-use crate::log::{LogEnd, LogError, Retention};
 
 /// Maximum bytes of one commit, so that confirmations arrive regularly.
 const COMMIT_BYTES: usize = 1 << 20;

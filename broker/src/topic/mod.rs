@@ -41,6 +41,7 @@ use std::task::Waker;
 use parking_lot::Mutex;
 pub(crate) use tidings_concurrent::WaiterSlot;
 use tidings_concurrent::{Mark, MutexGuard, Watermarked};
+use tidings_log::{NewestEvents, RESERVED_MAX, ReadPosition, TopicLog};
 use tidings_protocol::{Code, Durability, ProtocolError, Seq, StartAt, TopicName};
 use tokio::sync::Notify;
 
@@ -57,7 +58,6 @@ pub use self::topics::Topics;
 use self::topics::TopicsShared;
 pub use self::watermarks::Health;
 use crate::catalog::TopicSettings;
-use crate::log::{self, RESERVED_MAX, ReadPosition, TopicLog};
 use crate::mailbox::ConnId;
 
 /// Seqs that a topic without a log reserves at once. Each reservation costs a sync of the catalog.
@@ -411,7 +411,7 @@ impl Topic {
         let NewestQuery { count, before, otherwise } = newest;
         let found = match &self.log {
             Some(log) => log.newest(count, before),
-            None => log::NewestEvents { missing: count, from: before, unknown: None },
+            None => NewestEvents { missing: count, from: before, unknown: None },
         };
         if let (1.., None, Some(otherwise)) = (found.missing, found.unknown, otherwise) {
             return (otherwise, None);

@@ -5,6 +5,7 @@ use std::task::{Wake, Waker};
 
 use bytes::Bytes;
 use tidings_concurrent::{Mark, MarkWait};
+use tidings_log::{LogRead, ReadPosition};
 use tidings_protocol::Seq;
 use tokio::sync::Notify;
 
@@ -12,7 +13,6 @@ use super::Topic;
 use super::batch::first_lines;
 use super::cold_reads::{PendingRead, ReadResult};
 use super::tail::LineForm;
-use crate::log::{LogRead, ReadPosition};
 
 /// Events that were kept and are gone: the seqs from `from` to `to`, inclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

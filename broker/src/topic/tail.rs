@@ -6,6 +6,7 @@ use std::task::Waker;
 use bytes::Bytes;
 use slab::Slab;
 use tidings_concurrent::{Levels, Mark, Waiters, Watermarks};
+use tidings_log::LogPiece;
 use tidings_protocol::{MsgEncoder, Seq};
 
 use super::arena::Arena;
@@ -13,7 +14,6 @@ use super::batch::{Batch, skip_lines};
 use super::dedup_window::DedupWindow;
 use super::watermarks::{Health, TopicWatermarks};
 use crate::clock::Moment;
-use crate::log::LogPiece;
 use crate::mailbox::ConnId;
 
 /// A batch is sealed at this size, so that a reader receives about as many bytes as it requested.

@@ -12,9 +12,8 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use tidings_log::RESERVED_MAX;
 use tidings_protocol::{Code, Durability, Seq};
-
-use crate::log::RESERVED_MAX;
 
 /// Seqs that a topic with few events reserves. A crash skips them.
 const RESERVED_MIN: u64 = 1 << 10;

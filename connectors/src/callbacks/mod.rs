@@ -25,16 +25,16 @@ use tidings_client::{
     ClientError, ClientOptions, Connector, EnsureGroupError, TaskEnd, TaskHandler, Worker,
     WorkerError, WorkerTask, ensure_group,
 };
+use tidings_egress::client::{OutgoingClient, OutgoingResponse};
+use tidings_egress::failure::{Failure, Reason};
 use tidings_protocol::{
     CALLBACK_GROUP, CanonicalUrl, GroupName, JOB_DONE_TOPIC, KeyRest, Outcome, RetryMode, TopicName,
 };
-use tidings_subscriber::outcome::{Failure, Reason};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 pub use self::callback::{Callback, CallbackError};
 use self::host_limits::HostLimits;
-use crate::outgoing::{OutgoingClient, OutgoingResponse};
 use crate::rate_limited_log::RateLimitedLog;
 
 /// The label that the broker shows for this client.

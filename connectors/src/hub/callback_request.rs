@@ -5,12 +5,12 @@ use bytes::Bytes;
 use data_encoding::HEXLOWER;
 use hyper::HeaderMap;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue, LINK};
+use tidings_egress::client::OutgoingResponse;
 use tidings_protocol::CanonicalUrl;
 use url::form_urlencoded;
 
 use super::hub_request::{SubscriberProtocol, SubscriptionRequest};
 use super::store::{DueDelivery, TopicContent};
-use crate::outgoing::OutgoingResponse;
 
 /// Random bytes of a challenge.
 const CHALLENGE_BYTES: usize = 32;

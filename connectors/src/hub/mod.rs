@@ -42,6 +42,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use tidings_client::{ClientOptions, Connector, Worker, WorkerError, ensure_group};
+use tidings_egress::client::OutgoingClient;
 use tidings_protocol::{
     CanonicalUrl, GroupName, HUB_TOPIC, HUB_VERIFY_TOPIC, IpNetwork, MemberId, TopicName,
 };
@@ -57,7 +58,6 @@ pub use self::store::{HubCounts, HubLimits, SCHEMA};
 use self::store::{HubStore, RowId, UnixMs};
 use self::task_handler::{CONTENT_BYTES_MAX, HubTaskHandler};
 use self::verification_waiters::VerificationWaiters;
-use crate::outgoing::OutgoingClient;
 use crate::rate_limited_log::RateLimitedLog;
 
 /// The label that the broker shows.

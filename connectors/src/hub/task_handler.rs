@@ -9,15 +9,15 @@ use bytes::Bytes;
 use hyper::header::{CACHE_CONTROL, CONTENT_ENCODING, HeaderValue};
 use hyper::{HeaderMap, Method, StatusCode};
 use tidings_client::{ClientError, TaskEnd, TaskHandler, WorkerTask};
+use tidings_egress::client::OutgoingResponse;
+use tidings_egress::failure::{Failure, Reason};
 use tidings_protocol::{CanonicalUrl, KeyRest, Outcome, Payload, RetryMode, push_attribute};
-use tidings_subscriber::outcome::{Failure, Reason};
 use tokio_util::sync::CancellationToken;
 
 use super::callback_request::{self, Challenge};
 use super::hub_request::SubscriptionRequest;
 use super::store::{DueDelivery, GrantOutcome, HubStore, RowId, StoredVersion, TopicContent};
 use super::{DELIVERY_QUEUE, Hub, host_of, now_unix_ms};
-use crate::outgoing::OutgoingResponse;
 
 /// Limit of a topic's content, and of all contents in the cache.
 pub(super) const CONTENT_BYTES_MAX: usize = 4 << 20;

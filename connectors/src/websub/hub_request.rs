@@ -5,13 +5,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::{HeaderMap, Method, StatusCode};
+use tidings_egress::client::{OutgoingClient, OutgoingResponse};
+use tidings_egress::failure::{Failure, Reason};
 use tidings_protocol::CanonicalUrl;
-use tidings_subscriber::outcome::{Failure, Reason};
 use url::form_urlencoded;
 
 use super::WebSubConfig;
 use super::subscription::{HubEndpoint, HubMode, HubRequestOutcome, Subscription};
-use crate::outgoing::{OutgoingClient, OutgoingResponse};
 
 /// Bytes of a response that are read. The text is logged; for rssCloud it also says whether the
 /// registration succeeded.

@@ -37,12 +37,12 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use data_encoding::HEXLOWER;
+use tidings_egress::client::OutgoingClient;
 use tokio_util::sync::CancellationToken;
 
 use self::service::WebSubService;
 use self::store::SubscriptionStore;
 pub use self::store::{DIGEST_SCHEMA, StoreError};
-use crate::outgoing::OutgoingClient;
 
 /// The settings of the subscriber.
 #[derive(Debug, Clone)]

@@ -13,6 +13,7 @@ use parking_lot::{Mutex, RwLock};
 use tidings_broker::clock::Moment;
 use tidings_broker::{Rate, TokenBucket};
 use tidings_client::{Backoff, Client, ClientError, ClientOptions, Deliveries, Delivery};
+use tidings_egress::client::OutgoingClient;
 use tidings_protocol::{
     CanonicalUrl, Command, CursorName, DEFAULT_GROUP, ManageCommand, Payload, Seq, StartAt,
     TopicName, field, field_number, format_ms, push_attribute,
@@ -30,7 +31,6 @@ use super::store::StoreError;
 use super::subscription::{HubEndpoint, HubMode, HubRequestOutcome, WatchedKind};
 use super::subscription_table::{SubscriptionTable, WatchedUrl};
 use super::{WebSubConfig, milliseconds, unix_now_ms};
-use crate::outgoing::OutgoingClient;
 use crate::rate_limited_log::RateLimitedLog;
 
 /// The client name that the broker shows, and the prefix of the cursor name.

@@ -3,7 +3,7 @@
 
 use aws_lc_rs::hmac;
 use data_encoding::HEXLOWER_PERMISSIVE;
-use tidings_broker::hooks::{Secret, SignatureError, SignatureScheme};
+use tidings_signature::{Secret, SignatureError, SignatureScheme};
 
 /// How far the signature proves that a delivery is from the hub.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::HeaderMap;
 use hyper::body::{Body as _, Incoming};
+use tidings_egress::failure::{Failure, Reason};
 use tokio::time::Instant;
 
 use super::decode::ContentDecoder;
@@ -15,7 +16,6 @@ use super::request_timer::{Elapsed, RequestTimer};
 use crate::fetch::DISCARDED_BODY_BYTES_MAX;
 use crate::markup::{DECODED_RATIO_FROM_BYTES, DECODED_RATIO_MAX};
 use crate::memory_budget::{MemoryBudget, MemoryPermit};
-use crate::outcome::{Failure, Reason};
 use crate::spool::Spool;
 
 /// A body must arrive at this rate, on the average of each `SLOW_WINDOW`: a server that trickles

@@ -11,9 +11,9 @@ use compression_codecs::{
 };
 use hyper::HeaderMap;
 use hyper::header::CONTENT_ENCODING;
+use tidings_egress::failure::{Failure, Reason};
 
 use crate::markup::DECODED_CHUNK_BYTES;
-use crate::outcome::{Failure, Reason};
 
 /// Nested content codings.
 const CONTENT_ENCODINGS_MAX: usize = 2;

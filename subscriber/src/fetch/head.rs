@@ -1,25 +1,21 @@
 //! Writes the heads of requests, and reads those of responses.
 
-use std::time::{Duration, SystemTime};
-
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::http::response;
 use hyper::http::uri::{Authority, PathAndQuery, Scheme};
 use hyper::{Request, StatusCode, Uri, Version};
 use percent_encoding::{AsciiSet, percent_encode};
+use tidings_egress::connect::HttpProtocol;
+use tidings_egress::failure::{Failure, Reason};
 use tidings_protocol::CanonicalUrl;
 
 use super::Validators;
 use super::http_connection::NoBody;
-use crate::connect::HttpProtocol;
-use crate::outcome::{Failure, Reason};
 
 /// A longer `ETag` or `Last-Modified` is not kept.
 const VALIDATOR_BYTES_MAX: usize = 1024;
 /// A header value is recorded up to this many bytes.
 const HEADER_VALUE_BYTES_MAX: usize = 256;
-/// A longer `Retry-After` is cut to this; the broker limits it again.
-const RETRY_AFTER_MAX: Duration = Duration::from_hours(24);
 
 /// The common part of all requests on a connection.
 pub(super) struct RequestTemplate {
@@ -175,28 +171,6 @@ pub(super) fn location(status: StatusCode, headers: &HeaderMap) -> Option<String
     (!location.is_empty()).then_some(location)
 }
 
-/// How long the server asks clients to wait, at most a day.
-pub fn retry_after(status: StatusCode, headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
-    if !matches!(status.as_u16(), 429 | 503) {
-        return None;
-    }
-    parse_retry_after(&header_text(headers, &header::RETRY_AFTER)?, now)
-}
-
-/// Parses seconds or an HTTP date; at most a day.
-fn parse_retry_after(value: &str, now: SystemTime) -> Option<Duration> {
-    let wait = match value.parse() {
-        Ok(seconds) => Duration::from_secs(seconds),
-        // More digits than a number holds.
-        Err(_) if value.bytes().all(|byte| byte.is_ascii_digit()) && !value.is_empty() => {
-            RETRY_AFTER_MAX
-        }
-        // A date in the past means no wait.
-        Err(_) => httpdate::parse_http_date(value).ok()?.duration_since(now).ok()?,
-    };
-    Some(wait.min(RETRY_AFTER_MAX))
-}
-
 /// The validators for the next request. A value over the limit is dropped, because a truncated one
 /// is useless.
 pub(super) fn validators(headers: &HeaderMap) -> Validators {
@@ -216,22 +190,6 @@ fn header_text(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn retry_after_is_seconds_or_a_date() {
-        let now = httpdate::parse_http_date("Sun, 06 Nov 1994 08:49:37 GMT").unwrap();
-        assert_eq!(parse_retry_after("120", now), Some(Duration::from_mins(2)));
-        assert_eq!(
-            parse_retry_after("Sun, 06 Nov 1994 08:50:07 GMT", now),
-            Some(Duration::from_secs(30))
-        );
-        assert_eq!(parse_retry_after("Sun, 06 Nov 1994 08:00:00 GMT", now), None);
-        assert_eq!(parse_retry_after("99999999999", now), Some(RETRY_AFTER_MAX));
-        assert_eq!(parse_retry_after("99999999999999999999999", now), Some(RETRY_AFTER_MAX));
-        for nonsense in ["", "-1", "soon", "1.5"] {
-            assert_eq!(parse_retry_after(nonsense, now), None, "{nonsense}");
-        }
-    }
 
     #[test]
     fn the_final_head_is_found_in_the_received_bytes() {

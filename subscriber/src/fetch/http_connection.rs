@@ -19,13 +19,13 @@ use hyper::body::{Body as _, Frame, Incoming};
 use hyper::client::conn::{http1, http2};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use tidings_egress::connect::{Connection, HttpProtocol};
+use tidings_egress::failure::{Failure, Reason, causes};
 use tokio::task::JoinHandle;
 
 use super::head::RequestTemplate;
 use super::meter::{ConnectionMeter, MeteredStream, WireCopy};
-use crate::connect::{Connection, HttpProtocol};
 use crate::fetch::{BEFORE_HEAD_BYTES_MAX, HEAD_BYTES_MAX};
-use crate::outcome::{Failure, Reason, causes};
 
 /// .. and the limit of its headers.
 pub(crate) const HEADERS_MAX: usize = 256;

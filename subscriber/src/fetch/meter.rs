@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::task::{Context, Poll, ready};
 
 use parking_lot::Mutex;
+use tidings_egress::connect::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::connect::Stream;
 use crate::fetch::{BEFORE_HEAD_BYTES_MAX, HEAD_BYTES_MAX};
 
 /// A connection that counts its bytes.

@@ -34,25 +34,25 @@ use std::time::{Duration, SystemTime};
 use hyper::body::Incoming;
 use hyper::http::response;
 use hyper::{HeaderMap, Response, Version, header};
+use tidings_egress::connect::{
+    AddressPermit, ConnectConfig, ConnectTarget, Connector, HttpProtocol, Proxy, ProxyError,
+};
+use tidings_egress::failure::{Failure, Reason};
+use tidings_egress::retry_after;
 use tidings_protocol::CanonicalUrl;
 use tokio::time::{Instant, sleep_until};
 
 use self::body::{DecodedBody, RawBody};
 use self::cookies::CookieJar;
 use self::head::RequestTemplate;
-pub use self::head::retry_after;
 use self::headers::RequestHeaders;
 pub use self::headers::{AddedHeader, HeaderError};
 use self::http_connection::HttpConnection;
 use self::meter::WireCopy as Copied;
 use self::pool::ConnectionPool;
 use self::request_timer::{Elapsed, RequestTimer};
-use crate::connect::{
-    AddressPermit, ConnectConfig, ConnectTarget, Connector, HttpProtocol, Proxy, ProxyError,
-};
 use crate::document::DocumentReader;
 use crate::memory_budget::{MemoryBudget, MemoryPermit};
-use crate::outcome::{Failure, Reason};
 use crate::page::{LinkConfig, PageOptions, PageReader};
 use crate::report::{Exchange, KeepBodies, Validators};
 use crate::robots::{

@@ -7,9 +7,8 @@ use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::task::Poll;
 
+use tidings_egress::failure::{Failure, Reason};
 use tokio::time::{Instant, Sleep};
-
-use crate::outcome::{Failure, Reason};
 
 /// Limits the time of everything that a request waits for.
 pub(super) struct RequestTimer<'a> {

@@ -19,11 +19,11 @@ mod tests;
 use std::ops::Range;
 use std::time::Duration;
 
+use tidings_egress::failure::Failure;
 use tidings_protocol::CanonicalUrl;
 
 use self::line::{LineKey, RobotsLine, lines};
 use self::rule::{RobotsPath, Rule};
-use crate::outcome::Failure;
 
 /// Decoded bytes of a robots.txt that are read; the rest is ignored. RFC 9309 section 2.5 requires
 /// at least 500 KiB.

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use indexmap::IndexMap;
+use tidings_egress::failure::{Failure, Reason};
 use tidings_protocol::{CanonicalUrl, KeyRest, RetryMode};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
@@ -23,7 +24,6 @@ use super::task::{TaskWork, milliseconds, pace};
 use crate::document::DocumentReader;
 use crate::feed::{Feed, FeedReader, NO_FEED, watched_feed};
 use crate::fetch::{FetchPurpose, FetchRequest, Fetched};
-use crate::outcome::{Failure, Reason};
 use crate::page::{PageContent, PageLink};
 use crate::report::{KeepBodies, PageOutcome, PageRecord, Validators};
 use crate::robots::RobotsRules;

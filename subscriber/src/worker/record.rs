@@ -4,11 +4,11 @@
 
 use std::time::{Duration, SystemTime};
 
+use tidings_egress::failure::{Failure, Reason};
 use tidings_protocol::CanonicalUrl;
 
 use super::task::Task;
 use crate::fetch::Fetched;
-use crate::outcome::{Failure, Reason};
 use crate::report::{PageOutcome, PageRecord, PageReport};
 use crate::sink::LastRecord;
 use crate::traps::Trap;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidings_client::{ReplyOutcome, TaskLease};
+use tidings_egress::failure::{Failure, Reason};
 use tidings_protocol::{
     CanonicalUrl, Code, Command, KeyRest, RetryMode, TaskAction, TaskId, TaskReply,
 };
@@ -18,7 +19,6 @@ use super::robots_cache::{ClockReading, RobotsRecord, RobotsStep, StoredRobots, 
 use super::task_spec::TaskSpec;
 use super::{Crawler, EntryKey};
 use crate::fetch::{FetchPurpose, FetchRequest, Fetched};
-use crate::outcome::{Failure, Reason};
 use crate::report::{KeepBodies, PageId, PageOutcome, PageRecord};
 use crate::robots::{RobotsRules, sitemaps};
 use crate::worker::SITEMAPS_KIND;

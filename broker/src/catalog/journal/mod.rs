@@ -11,15 +11,13 @@ use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tidings_log::{Disk, DiskFile, FormatError, LogEnd, SEGMENT_HEADER, SegmentHeader, is_full};
 use tidings_protocol::Seq;
 
 use super::contents::CatalogContents;
 use super::journal_format;
 use super::record::CatalogRecord;
 use crate::clock::Clock;
-use crate::log::LogEnd;
-use crate::log::disk::{Disk, DiskFile, is_full};
-use crate::log::format::{FormatError, SEGMENT_HEADER, SegmentHeader};
 
 /// The file name.
 const FILE: &str = "catalog.log";

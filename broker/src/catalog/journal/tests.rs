@@ -4,10 +4,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use fastrand::Rng;
+use tidings_log::{DiskFaults, SimulatedDisk, simulation_seeds};
 
 use super::*;
-use crate::log::simulated_disk::{DiskFaults, SimulatedDisk};
-use crate::simulation_seeds;
 
 const RUNS: u64 = 1_500;
 const STEPS: u32 = 40;

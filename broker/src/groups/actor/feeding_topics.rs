@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use tidings_protocol::{ProtocolError, Seq, StartAt, TopicName};
+use tidings_queue::Input;
 
 use super::GroupActor;
-use crate::group::Input;
 use crate::groups::log::RecordMark;
 use crate::topic::{Event, Reader};
 

@@ -3,8 +3,9 @@
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use tidings_queue::{Group, Input, Output, Requester};
+
 use crate::clock::Moment;
-use crate::group::{Group, Input, Output, Requester};
 
 /// A group that makes no more decisions once it has panicked, because of a bug or because its page
 /// file cannot be read. Its state may then be inconsistent; its log holds every earlier decision.

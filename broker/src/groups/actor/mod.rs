@@ -14,6 +14,8 @@ use hashbrown::HashMap;
 use tidings_protocol::{
     Code, JOB_DONE_TOPIC, JobName, MemberId, ProtocolError, Seq, TopicName, duration, encode_task,
 };
+use tidings_queue::record::GroupRecord;
+use tidings_queue::{Group, Input, JobAction, Output, Requester, TaskMessage};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -29,8 +31,6 @@ use super::registry::GroupRegistry;
 use super::unknown_group;
 use super::watchers::Watchers;
 use crate::clock::{Clock, Moment, wall_unix_ms};
-use crate::group::record::GroupRecord;
-use crate::group::{Group, Input, JobAction, Output, Requester, TaskMessage};
 use crate::mailbox::{ConnId, Mailbox};
 use crate::topic::{Health, Reader, Topics};
 

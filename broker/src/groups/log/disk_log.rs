@@ -5,14 +5,13 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use tidings_concurrent::LogProgress;
+use tidings_log::{CommitLog, Committers, LogError, LogPiece, Retention, TopicLog};
 use tidings_protocol::{GroupName, Seq};
+use tidings_queue::record::{Decision, GroupRecord};
 use tokio::sync::Notify;
 
 use super::{GroupLog, RecordMark};
 use crate::clock::Clock;
-use crate::group::record::{Decision, GroupRecord};
-use crate::log::committer::{CommitLog, Committers};
-use crate::log::{LogError, LogPiece, Retention, TopicLog};
 use crate::topic::{Health, waker_of};
 
 /// Bytes of records that may wait for a slow disk; beyond this the group consumes no more events.
@@ -409,12 +408,12 @@ impl CommitLog for SegmentRemoval {
 mod tests {
     use std::path::Path;
 
+    use tidings_log::{SegmentLog, SimulatedDisk};
+    use tidings_queue::record::Decision;
+
     use super::*;
     use crate::clock::Moment;
-    use crate::group::record::Decision;
     use crate::groups::GroupStorage;
-    use crate::log::SegmentLog;
-    use crate::log::simulated_disk::SimulatedDisk;
 
     /// A log on a simulated disk; its segments have an eighth of `log_bytes`.
     struct Rig {

@@ -5,9 +5,10 @@ mod disk_log;
 
 use std::sync::Arc;
 
+use tidings_log::TopicLog;
+use tidings_queue::record::GroupRecord;
+
 pub(in crate::groups) use self::disk_log::DiskLog;
-use crate::group::record::GroupRecord;
-use crate::log::TopicLog;
 use crate::topic::Health;
 
 /// A position in a log: the number of the next record. Half-open, so marks compare directly.

@@ -9,13 +9,12 @@ use std::path::Path;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use tidings_log::{Disk, DiskFaults, SimulatedDisk};
 use tidings_protocol::{Answers, field_number};
 
 use super::*;
 use crate::catalog::{Sync, TopicSettings};
 use crate::limits::Limits;
-use crate::log::disk::Disk;
-use crate::log::simulated_disk::{DiskFaults, SimulatedDisk};
 use crate::net::completes_within;
 
 /// Longest time that anything may take before a test fails instead of hanging.

@@ -7,19 +7,20 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use serde_json::json;
+use tidings_protocol::status::JobStatus;
 use tidings_protocol::{Command, JobName, field_number};
+use tidings_queue::commands::seed_settings;
 
 use super::client::ConnectedClient;
 use super::error::ErrorResponse;
 use super::json_fields::{
     FieldType, JsonField, JsonFields, ObjectSchema, as_pairs, take_words, to_settings,
 };
-use super::json_objects::{self, JsonResponse};
+use super::json_objects::{JsonResponse, object};
 use super::manage::{ClientExtension, JsonResult, manage_command};
 use super::request_input::{PathName, QueryParams};
 use super::{HttpState, with_timeout};
 use crate::access::{Action, Identity};
-use crate::groups::commands::seed_settings;
 
 /// Seeds of one request.
 const SEEDS_MAX: usize = 10_000;
@@ -44,7 +45,7 @@ const SEED_SETTINGS: &ObjectSchema = &[("prio", FieldType::Number), ("after", Fi
 pub(super) async fn jobs(Extension(client): ClientExtension, uri: Uri) -> JsonResult {
     let params = QueryParams::parse(&uri, &["group"])?;
     let reply = client.run(&Command::Job(manage_command("ls", None, params.settings()))).await?;
-    let jobs: Vec<_> = reply.lines.iter().map(|line| json_objects::job(line)).collect();
+    let jobs: Vec<_> = reply.lines.iter().map(|line| JobStatus::parse(line)).collect();
     let count = field_number(&reply.ok, "jobs").unwrap_or(0);
     Ok(JsonResponse(json!({ "matched": count, "jobs": jobs })))
 }
@@ -256,7 +257,7 @@ async fn run_job_action(
     params: &QueryParams,
 ) -> JsonResult {
     let command = Command::Job(manage_command(action, Some(name.as_ref()), group_param(params)));
-    Ok(JsonResponse(json_objects::job(&client.run(&command).await?.ok)))
+    Ok(JsonResponse(object(&JobStatus::parse(&client.run(&command).await?.ok))))
 }
 
 /// The parameter `group` as a setting.

@@ -1,9 +1,9 @@
-//! Answers of the line protocol as JSON objects with the same keys. The type of a value depends on
-//! its key, never on how the value looks.
+//! Responses with JSON objects.
 
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use serde_json::{Map, Value};
+use serde::Serialize;
+use serde_json::Value;
 
 /// A response with a JSON object, followed by a line end.
 #[derive(Debug)]
@@ -16,186 +16,73 @@ impl IntoResponse for JsonResponse {
     }
 }
 
-/// Keys with an integer as value.
-const NUMBER_KEYS: &[&str] = &[
-    "attempts",
-    "batches",
-    "behind",
-    "budget",
-    "bytes",
-    "bytes-in",
-    "cancelled",
-    "clock",
-    "completed",
-    "connected",
-    "connections",
-    "dead",
-    "dead-kept",
-    "depth",
-    "dropped",
-    "due-ms",
-    "duplicates",
-    "durable",
-    "entry",
-    "events",
-    "failed",
-    "first",
-    "found",
-    "kept",
-    "keys",
-    "known",
-    "lease-ms",
-    "left-ms",
-    "lines",
-    "listed",
-    "log-bytes",
-    "losses",
-    "lost",
-    "matched",
-    "max-attempts",
-    "max-depth",
-    "max-losses",
-    "max-pages",
-    "max-per-host",
-    "members",
-    "new",
-    "next",
-    "number",
-    "parallel",
-    "pass",
-    "pending",
-    "prio",
-    "processing",
-    "queued",
-    "readers",
-    "redirects",
-    "refused",
-    "retried",
-    "robots",
-    "scheduled",
-    "segments",
-    "trap",
-    "turned-away",
-    "unkeyed",
-    "waiting",
-];
-
-/// Keys with the value `yes` or `no`.
-const BOOL_KEYS: &[&str] = &["damaged", "held", "hold", "paused", "skips"];
-
-/// Keys with a list as value, separated by commas.
-const LIST_KEYS: &[&str] = &["exclude", "include", "topics"];
-
-/// `<name> <key>=<value> ..` as an object, with the name under `name_key`.
-pub(super) fn from_line(name_key: &str, line: &str) -> Value {
-    let (name, rest) = line.split_once(' ').unwrap_or((line, ""));
-    let mut object = Map::new();
-    object.insert(name_key.to_owned(), name.into());
-    add_fields(&mut object, rest);
-    object.into()
-}
-
-/// A job from its line, where `scope=` is a count and not the setting of that name.
-pub(super) fn job(line: &str) -> Value {
-    let mut value = from_line("job", line);
-    if let Some(object) = value.as_object_mut()
-        && let Some(Value::String(scope)) = object.get("scope")
-    {
-        object["scope"] = number_value(scope);
-    }
-    value
-}
-
-/// The keys of a line of `GROUP tasks`, in their order.
-const TASK_KEYS: &[&str] = &[
-    "state", "key", "job", "pass", "depth", "prio", "attempts", "losses", "member", "lease-ms",
-    "due-ms", "reason", "last",
-];
-
-/// `<entry> <key>=<value> .. <url>`, where the URL may be any text.
-pub(super) fn task(line: &str) -> Value {
-    let (entry, mut rest) = line.split_once(' ').unwrap_or((line, ""));
-    let mut object = Map::new();
-    object.insert("entry".to_owned(), number_value(entry));
-    let mut keys = TASK_KEYS;
-    while let Some((word, after)) = rest.split_once(' ')
-        && let Some((key, value)) = word.split_once('=')
-        && let Some(at) = keys.iter().position(|next| *next == key)
-    {
-        object.insert(key.to_owned(), typed_value(key, value));
-        (keys, rest) = (&keys[at + 1..], after);
-    }
-    object.insert("url".to_owned(), rest.into());
-    object.into()
-}
-
-fn add_fields(object: &mut Map<String, Value>, words: &str) {
-    for (key, value) in words.split(' ').filter_map(|word| word.split_once('=')) {
-        object.insert(key.to_owned(), typed_value(key, value));
-    }
-}
-
-fn typed_value(key: &str, value: &str) -> Value {
-    if NUMBER_KEYS.contains(&key) {
-        number_value(value)
-    } else if BOOL_KEYS.contains(&key) {
-        (value == "yes").into()
-    } else if LIST_KEYS.contains(&key) {
-        value.split(',').collect()
-    } else if key == "rate" {
-        value.parse::<f64>().map_or(Value::Null, Value::from)
-    } else {
-        value.into()
-    }
-}
-
-/// A value that is not an integer stays a string, so that it is not lost.
-fn number_value(text: &str) -> Value {
-    let unsigned = text.parse::<u64>().map(Value::from);
-    unsigned.or_else(|_| text.parse::<i64>().map(Value::from)).unwrap_or_else(|_| text.into())
+/// A status as an object.
+pub(super) fn object(status: &impl Serialize) -> Value {
+    serde_json::to_value(status).expect("a status is an object with string keys")
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use std::collections::BTreeSet;
+
+    use tidings_protocol::status::{
+        CursorStatus, DamagedGroupStatus, Field, GroupStatus, JobStatus, JsonType, KeyStatus,
+        ScheduleStatus, TaskStatus, TopicStatus,
+    };
 
     use super::*;
 
-    // PROTOCOL: H9
-    #[test]
-    fn the_type_of_a_value_depends_on_its_key_alone() {
-        let line = "7 next=1043 rate=0.5 retain-bytes=1g sync=always state=ok";
-        let topic = json!({
-            "topic": "7", "next": 1043, "rate": 0.5, "retain-bytes": "1g", "sync": "always", "state": "ok"
-        });
-        assert_eq!(from_line("topic", line), topic);
-        let group = from_line("group", "g paused=yes members=0 topics=a,12 key=12 prio=-3");
-        let expected = json!({
-            "group": "g", "paused": true, "members": 0, "topics": ["a", "12"], "key": "12", "prio": -3
-        });
-        assert_eq!(group, expected);
+    /// Checks that a schema describes exactly these fields, and `others`.
+    #[track_caller]
+    fn expect_described(place: &str, fields: &[Field], others: &[&str]) {
+        let description: Value = serde_json::from_str(include_str!("openapi.json")).unwrap();
+        let schema = description.pointer(&format!("/components/schemas/{place}")).unwrap();
+        let properties = schema["properties"].as_object().unwrap();
+        let required: Vec<_> = schema["required"].as_array().unwrap().iter().collect();
+        for Field { key, json, required: is_required } in fields {
+            let described = &properties[*key];
+            let expected = match json {
+                JsonType::String | JsonType::OneOf(_) => "string",
+                JsonType::Integer => "integer",
+                JsonType::Number => "number",
+                JsonType::Boolean => "boolean",
+                JsonType::Strings => "array",
+            };
+            assert_eq!(described["type"], expected, "{place}: {key}");
+            if let JsonType::OneOf(words) = json {
+                let described = described["enum"].as_array().unwrap().iter();
+                let described: BTreeSet<_> = described.filter_map(Value::as_str).collect();
+                assert_eq!(described, words.iter().copied().collect(), "{place}: {key}");
+            }
+            assert_eq!(required.contains(&&Value::from(*key)), *is_required, "{place}: {key}");
+        }
+        let known: BTreeSet<_> =
+            fields.iter().map(|field| field.key).chain(others.iter().copied()).collect();
+        assert_eq!(
+            properties.keys().map(String::as_str).collect::<BTreeSet<_>>(),
+            known,
+            "{place}"
+        );
     }
 
     #[test]
-    fn the_url_of_a_task_is_the_rest_after_the_known_keys() {
-        let task = task("17 state=dead key=a b=c d attempts=1").to_string();
-        assert!(task.contains(r#""url":"b=c d attempts=1""#), "{task}");
-        let line = "17 state=pending key=a.example job=9 pass=1 depth=0 prio=-1 attempts=0 losses=0 due-ms=5 \
-                    http://a.example/?x=1";
-        let expected = json!({
-            "entry": 17, "state": "pending", "key": "a.example", "job": "9", "pass": 1, "depth": 0,
-            "prio": -1, "attempts": 0, "losses": 0, "due-ms": 5, "url": "http://a.example/?x=1"
-        });
-        assert_eq!(super::task(line), expected);
-        let repeated =
-            super::task("17 state=dead key=none attempts=0 losses=0 last=x state=dead").to_string();
-        assert!(repeated.contains(r#""url":"state=dead""#), "{repeated}");
+    fn each_field_of_a_status_is_described() {
+        expect_described("Topic", &TopicStatus::fields(), &[]);
+        expect_described("TopicState", &TopicStatus::fields(), &["cursors"]);
+        expect_described("TopicState/properties/cursors/items", &CursorStatus::fields(), &[]);
+        expect_described("Group", &without(GroupStatus::fields(), "rate"), &[]);
+        let damaged = DamagedGroupStatus::fields();
+        expect_described("DamagedGroup", &damaged, &["problem", "remedy"]);
+        expect_described("Task", &TaskStatus::fields(), &[]);
+        expect_described("Keys/properties/keys/items", &KeyStatus::fields(), &[]);
+        let schedules = "Schedules/properties/schedules/items";
+        expect_described(schedules, &ScheduleStatus::fields(), &[]);
+        expect_described("Job", &without(JobStatus::fields(), "rate"), &[]);
     }
 
-    #[test]
-    fn the_scope_of_a_job_is_a_count() {
-        let value = job("docs number=3 pass=1 scope=17 include=/a,/b");
-        assert_eq!(value["scope"], 17);
-        assert_eq!(value["include"], json!(["/a", "/b"]));
+    /// The rate is only in the lines of `watch`, which HTTP does not have.
+    fn without(mut fields: Vec<Field>, key: &str) -> Vec<Field> {
+        fields.retain(|field| field.key != key);
+        fields
     }
 }

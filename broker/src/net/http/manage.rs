@@ -7,14 +7,19 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
+use tidings_protocol::status::{
+    CursorStatus, DamagedGroupStatus, GroupStatus, KeyStatus, ScheduleStatus, TaskStatus,
+    TopicStatus,
+};
 use tidings_protocol::{Code, Command, GroupName, ManageCommand, TopicName, field_number};
 
 use super::HttpState;
 use super::client::{CommandReply, ConnectedClient};
 use super::error::ErrorResponse;
 use super::json_fields::{FieldType, JsonFields, ObjectSchema, as_pairs, to_settings};
-use super::json_objects::{self, JsonResponse};
+use super::json_objects::{JsonResponse, object};
 use super::request_input::{PathName, QueryParams};
 use crate::access::Action;
 
@@ -72,8 +77,7 @@ async fn receive_settings(
 pub(super) async fn topics(Extension(client): ClientExtension, uri: Uri) -> JsonResult {
     QueryParams::parse(&uri, &[])?;
     let reply = client.run(&Command::Topic(manage_command("ls", None, Vec::new()))).await?;
-    let topics: Vec<_> =
-        reply.lines.iter().map(|line| json_objects::from_line("topic", line)).collect();
+    let topics: Vec<_> = reply.lines.iter().map(|line| TopicStatus::parse(line)).collect();
     Ok(JsonResponse(json!({ "topics": topics })))
 }
 
@@ -86,9 +90,9 @@ pub(super) async fn topic(
     QueryParams::parse(&uri, &[])?;
     let show = manage_command("show", Some(name.as_str()), Vec::new());
     let reply = client.run(&Command::Topic(show)).await?;
-    let mut topic = json_objects::from_line("topic", &reply.ok);
-    let lines = reply.lines.iter().filter_map(|line| line.strip_prefix("cursor "));
-    topic["cursors"] = lines.map(|line| json_objects::from_line("cursor", line)).collect();
+    let mut topic = object(&TopicStatus::parse(&reply.ok));
+    let cursors = reply.lines.iter().filter_map(|line| line.strip_prefix("cursor "));
+    topic["cursors"] = cursors.map(|line| object(&CursorStatus::parse(line))).collect();
     Ok(JsonResponse(topic))
 }
 
@@ -116,7 +120,7 @@ pub(super) async fn put_topic(
         }
     }
     let show = manage_command("show", Some(name.as_str()), Vec::new());
-    Ok(JsonResponse(json_objects::from_line("topic", &client.run(&Command::Topic(show)).await?.ok)))
+    Ok(JsonResponse(object(&TopicStatus::parse(&client.run(&Command::Topic(show)).await?.ok))))
 }
 
 /// `DELETE /topics/{topic}`
@@ -147,8 +151,12 @@ pub(super) async fn group(
     QueryParams::parse(&uri, &[])?;
     let show = manage_command("show", Some(name.as_str()), Vec::new());
     let CommandReply { lines, ok } = client.run(&Command::Group(show)).await?;
-    let mut object = json_objects::from_line("group", &ok);
-    // The lines of a damaged group: `problem` and `remedy`.
+    let damaged = DamagedGroupStatus::parse(&ok);
+    if !damaged.damaged {
+        return Ok(JsonResponse(object(&GroupStatus::parse(&ok))));
+    }
+    let mut object = object(&damaged);
+    // `problem` and `remedy`.
     for (key, text) in lines.iter().filter_map(|line| line.split_once(' ')) {
         object[key] = text.into();
     }
@@ -225,7 +233,7 @@ pub(super) async fn purge_group(
 
 async fn run_group_action(client: &ConnectedClient, action: &str, name: &GroupName) -> JsonResult {
     let command = Command::Group(manage_command(action, Some(name.as_str()), Vec::new()));
-    Ok(JsonResponse(json_objects::from_line("group", &client.run(&command).await?.ok)))
+    Ok(JsonResponse(object(&GroupStatus::parse(&client.run(&command).await?.ok))))
 }
 
 /// `GET /groups/{group}/tasks`
@@ -235,7 +243,7 @@ pub(super) async fn tasks(
     uri: Uri,
 ) -> JsonResult {
     let params = QueryParams::parse(&uri, &["state", "entry", "key", "job", "limit"])?;
-    list_objects(&client, ("tasks", "tasks"), &name.0, params.settings(), json_objects::task).await
+    list_objects(&client, ("tasks", "tasks"), &name.0, params.settings(), TaskStatus::parse).await
 }
 
 /// `GET /groups/{group}/keys`
@@ -245,8 +253,7 @@ pub(super) async fn keys(
     uri: Uri,
 ) -> JsonResult {
     let params = QueryParams::parse(&uri, &["job", "limit"])?;
-    let object = |line: &str| json_objects::from_line("key", line);
-    list_objects(&client, ("keys", "keys"), &name.0, params.settings(), object).await
+    list_objects(&client, ("keys", "keys"), &name.0, params.settings(), KeyStatus::parse).await
 }
 
 /// `GET /groups/{group}/schedules`
@@ -256,8 +263,8 @@ pub(super) async fn schedules(
     uri: Uri,
 ) -> JsonResult {
     let params = QueryParams::parse(&uri, &["key", "limit"])?;
-    let object = |line: &str| json_objects::from_line("url", line);
-    list_objects(&client, ("schedules", "schedules"), &name.0, params.settings(), object).await
+    let what = ("schedules", "schedules");
+    list_objects(&client, what, &name.0, params.settings(), ScheduleStatus::parse).await
 }
 
 /// `GET /groups/{group}/dead`: the dead letters of a group.
@@ -268,20 +275,20 @@ pub(super) async fn dead_letters(
 ) -> JsonResult {
     let params = QueryParams::parse(&uri, &["entry", "key", "job", "limit"])?;
     let settings = [vec![("state", "dead")], params.settings()].concat();
-    list_objects(&client, ("tasks", "dead"), &name.0, settings, json_objects::task).await
+    list_objects(&client, ("tasks", "dead"), &name.0, settings, TaskStatus::parse).await
 }
 
 /// Returns the lines of an answer as objects under `key`, and the number of all that match.
-async fn list_objects(
+async fn list_objects<S: Serialize>(
     client: &ConnectedClient,
     (action, key): (&str, &str),
     name: &GroupName,
     settings: Vec<(&str, &str)>,
-    object: impl Fn(&str) -> Value,
+    parse: impl Fn(&str) -> S,
 ) -> JsonResult {
     let command = Command::Group(manage_command(action, Some(name.as_str()), settings));
     let CommandReply { lines, ok } = client.run(&command).await?;
-    let objects: Vec<Value> = lines.iter().map(|line| object(line)).collect();
+    let objects: Vec<S> = lines.iter().map(|line| parse(line)).collect();
     let matched = field_number(&ok, "matched").unwrap_or(0);
     Ok(JsonResponse(json!({ "group": name.as_str(), "matched": matched, key: objects })))
 }

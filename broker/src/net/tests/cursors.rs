@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tempfile::TempDir;
+use tidings_log::SimulatedDisk;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -12,7 +13,6 @@ use crate::audit::Audit;
 use crate::catalog::Sync;
 use crate::clock::Clock;
 use crate::groups::Groups;
-use crate::log::simulated_disk::SimulatedDisk;
 use crate::net::{Hub, bind, listen, serve_lines};
 use crate::topic::Topics;
 

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use tidings_queue::GroupConfig;
+
 use super::{TestConnection, start_broker};
-use crate::group::GroupConfig;
 use crate::limits::Limits;
 use crate::{Broker, BrokerConfig};
 

@@ -5,10 +5,10 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 
 use proptest::prelude::*;
+use tidings_log::{Disk, FileSystem};
 
 use super::*;
 use crate::catalog::{Catalog, Sync, TopicSettings};
-use crate::log::disk::{Disk, FileSystem};
 
 /// A test fails after this time instead of hanging.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);

@@ -6,11 +6,11 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tidings_log::{DiskFaults, SimulatedDisk};
 
 use super::disk::{PATIENCE, expected, keep, named, numbered, open, replay, settle, waker};
 use super::*;
 use crate::catalog::{CatalogRecord, Sync};
-use crate::log::simulated_disk::{DiskFaults, SimulatedDisk};
 
 /// Waits until a condition is met, which a waker reports.
 #[track_caller]

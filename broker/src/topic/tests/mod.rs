@@ -12,12 +12,12 @@ use std::path::Path;
 use std::sync::atomic::AtomicUsize;
 use std::task::Wake;
 
+use tidings_log::{Disk, SimulatedDisk};
+
 use super::*;
 use crate::catalog::{Catalog, Sync};
 use crate::clock::Clock;
 use crate::limits::Limits;
-use crate::log::disk::Disk;
-use crate::log::simulated_disk::SimulatedDisk;
 
 impl Topic {
     /// Events published from now on wait, as if the disk were slow.

@@ -4,12 +4,11 @@
 use std::collections::BTreeMap;
 
 use fastrand::Rng;
+use tidings_log::{DiskFaults, SimulatedDisk, simulation_seeds};
 
 use super::disk::{named, replay, settle, waker};
 use super::*;
 use crate::catalog::Sync;
-use crate::log::simulated_disk::{DiskFaults, SimulatedDisk};
-use crate::simulation_seeds;
 
 /// Starts of the broker in one simulation.
 const LIVES: usize = 6;

@@ -11,6 +11,9 @@ use std::task::Waker;
 
 use parking_lot::{Mutex, RwLock};
 use tidings_concurrent::{NewTopicWaiters, Watermarked};
+use tidings_log::{
+    CheckedFile, CommitLog, Committers, Disk, Recovered, SegmentLog, SegmentOptions, TopicLog,
+};
 use tidings_protocol::{
     Code, DEAD_LETTER_TOPIC, DEFAULT_TOPIC, Durability, JOB_DONE_TOPIC, ProtocolError, Seq,
     StartAt, TopicName,
@@ -27,9 +30,6 @@ use crate::catalog::{Catalog, CatalogRecord, Sync, TopicSettings};
 use crate::clean_stop::{self, CleanStop, LogEnds};
 use crate::clock::Clock;
 use crate::limits::Limits;
-use crate::log::committer::{CommitLog, Committers};
-use crate::log::disk::Disk;
-use crate::log::{CheckedFile, Recovered, SegmentLog, SegmentOptions, TopicLog};
 
 /// Topics that always exist: the default topic, which is made first, and those on which groups
 /// publish.

@@ -455,7 +455,7 @@ proptest! {
             let config = FetchConfig { cookies: true, ..config() };
             let connector = Connector::with(
                 &config.connect,
-                Arc::new(crate::connect::SystemLookup),
+                Arc::new(tidings_egress::connect::SystemLookup),
                 rustls::RootCertStore::empty(),
             );
             let web = Fetcher::with(&config, connector.unwrap()).unwrap();

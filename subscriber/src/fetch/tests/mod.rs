@@ -11,11 +11,11 @@ use std::net::Ipv4Addr;
 use std::sync::atomic::Ordering::SeqCst;
 use std::task::Poll;
 
+use tidings_egress::AllowPrivate;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 use super::*;
-use crate::address::AllowPrivate;
 use crate::robots::Availability;
 use crate::testing::{Origin, read_head};
 

@@ -16,11 +16,11 @@ use parking_lot::Mutex;
 use rcgen::{CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{RootCertStore, ServerConfig};
+use tidings_egress::connect::Lookup;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
-use crate::connect::Lookup;
 
 /// Returns the given answers in order, the last one forever.
 #[derive(Debug)]

@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use rustls::ClientConfig;
 use rustls::crypto::aws_lc_rs;
+use tidings_egress::connect::system_roots;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 use tokio_postgres::config::{Host, SslMode};
@@ -33,7 +34,6 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::row::PageRow;
 use super::{OpenError, Sink, StoreError};
-use crate::connect::system_roots;
 use crate::report::{PageId, PageRecord};
 use crate::sink::STOP_CLOSE;
 

@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use indexmap::IndexMap;
+use tidings_egress::failure::Failure;
 use tidings_protocol::CanonicalUrl;
 use tokio::time::Instant;
 
 pub(super) use self::stored::RobotsRecord;
 use self::stored::{StoredCopy, StoredOutage};
 use crate::fetch::Fetched;
-use crate::outcome::Failure;
 use crate::robots::{RobotsResponse, RobotsRules};
 
 /// How long a robots.txt is used before it is fetched again (RFC 9309 section 2.4).

@@ -1,5 +1,6 @@
+use tidings_egress::failure::{Failure, Reason};
+
 use super::*;
-use crate::outcome::{Failure, Reason};
 use crate::robots::ROBOTS_HOPS_MAX;
 
 fn url(text: &str) -> CanonicalUrl<'static> {

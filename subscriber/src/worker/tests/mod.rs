@@ -9,6 +9,8 @@ use std::future::Future;
 use std::path::Path;
 
 use tempfile::TempDir;
+use tidings_egress::AllowPrivate;
+use tidings_egress::connect::ConnectConfig;
 use tidings_protocol::{CanonicalUrl, URL_BYTES_MAX};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -16,8 +18,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::address::AllowPrivate;
-use crate::connect::ConnectConfig;
 use crate::fetch::FetchConfig;
 use crate::report::PageOutcome;
 use crate::testing::{Origin, read_head};

@@ -5,9 +5,9 @@ use std::sync::LazyLock;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, json};
 use tidings_protocol::{CanonicalUrl, Payload, text};
+use tidings_signature::VerifiedRequest;
 
 use super::recipe::{Hook, Recipe};
-use super::signature::VerifiedRequest;
 use crate::access::is_below;
 
 const PREFIX: &str = "https://a.example/x/";

@@ -13,11 +13,9 @@
 //! An event consists of the recipe's attributes and a URL below the recipe's prefixes. So
 //! privileged attributes (`every`, `prio`, `job`, `hub`) come from the configuration alone.
 
-mod encoding;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
 mod recipe;
-mod signature;
 mod url_location;
 
 use std::borrow::Cow;
@@ -35,10 +33,6 @@ use parking_lot::{Mutex, RwLock};
 use tidings_protocol::{ProtocolError, Seq};
 
 pub use self::recipe::{Hook, Recipe, SECRET_BYTES_MIN, SecretSource};
-pub use self::signature::{
-    Algorithm, HeaderLookup, Secret, SignatureError, SignatureHeaders, SignatureScheme,
-    VerifiedRequest,
-};
 use super::HttpState;
 use super::client::ConnectedClient;
 use super::error::ErrorResponse;

@@ -10,9 +10,9 @@ use data_encoding::HEXLOWER;
 use serde::Deserialize;
 use serde_json::Value;
 use tidings_protocol::{CanonicalUrl, DEFAULT_TOPIC, Payload, TopicName, is_name, push_attribute};
+use tidings_signature::{Secret, SignatureError, SignatureScheme, VerifiedRequest, digest_parts};
 
 use super::super::error::ErrorResponse;
-use super::signature::{Secret, SignatureError, SignatureScheme, VerifiedRequest, digest_parts};
 use super::url_location::{self, UrlLocation};
 use crate::access::{SourceFilter, UrlPrefix};
 use crate::rate_limit::Rate;
@@ -227,7 +227,12 @@ impl Hook {
 
     /// A hook that takes as long to verify a request, with random secrets that no sender knows.
     pub(super) fn decoy(&self) -> Self {
-        let secrets = self.secrets.iter().map(Secret::random_of_same_len).collect();
+        let random = |secret: &Secret| {
+            let bytes: Vec<u8> =
+                std::iter::repeat_with(|| fastrand::u8(..)).take(secret.len()).collect();
+            Secret::from(bytes)
+        };
+        let secrets = self.secrets.iter().map(random).collect();
         Self { recipe: self.recipe.clone(), secrets }
     }
 

@@ -5,11 +5,11 @@ use std::borrow::Cow;
 use axum::http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use serde_json::Value;
+use tidings_signature::parse_header_name;
 use url::form_urlencoded;
 
 use super::super::error::ErrorResponse;
 use super::super::request_input::{content_type, parse_json};
-use super::signature::parse_header_name;
 
 /// URLs of one request. The search stops at one more.
 pub(super) const URLS_MAX: u32 = 100;

@@ -1,0 +1,316 @@
+//! Applies decisions. Only this code changes a group, so a group that applies the records of
+//! another one in their order becomes equal to it.
+
+use std::collections::BTreeSet;
+
+use tidings_protocol::Outcome;
+
+use super::Group;
+use super::entry::{Admission, EntryState, JobNumber, Lease};
+use super::job::JobState;
+use super::key_queue::Lane;
+use super::mutants::{self, Mutant};
+use super::record::{Decision, EventEffect, GroupRecord};
+use super::timers::Expiry;
+use crate::moment::Moment;
+
+impl Group {
+    /// Applies a record of an earlier run, or of another machine.
+    pub fn replay(&mut self, record: &GroupRecord) {
+        let decision = &record.decision;
+        let is_reboot = matches!(decision, Decision::Started { run, elapsed_unknown, .. } if self.is_reboot(*run, *elapsed_unknown));
+        if !is_reboot {
+            self.advance(record.at);
+        }
+        match &record.decision {
+            Decision::Consumed { effects: items, .. } => {
+                self.apply_event_effects(items, record.at);
+            }
+            Decision::Answered { children, .. } => {
+                self.admit_all(children, record.at);
+            }
+            _ => {}
+        }
+        self.apply(&record.decision, record.at);
+        if is_reboot {
+            self.advance(record.at);
+        }
+    }
+
+    /// Applies a decision. The effects of events and links have already been applied one by one,
+    /// because each depends on those before it.
+    pub(super) fn apply(&mut self, decision: &Decision, now: Moment) {
+        match decision {
+            Decision::Started { run, elapsed_unknown, local_member: own, .. } => {
+                self.local_member = *own;
+                self.apply_start(*run, *elapsed_unknown, now);
+            }
+            Decision::Born { since } => self.since = Some(*since),
+            Decision::Configured(config) => {
+                // Each start records the settings, and refreshing may visit millions of keys.
+                if self.config != **config && !mutants::is(Mutant::IgnoresSettings) {
+                    self.config = (**config).clone();
+                    for key in self.keys.ids() {
+                        self.refresh(key, now);
+                    }
+                }
+            }
+            Decision::Consumed { topic, next, .. } => {
+                self.consumed.insert(topic.clone(), *next);
+            }
+            Decision::Released { entry, member, until } => {
+                let (member, until, run) = (*member, *until, self.run);
+                let lease = Lease { member, run, until, request_over: false };
+                self.apply_release(*entry, lease, now);
+            }
+            Decision::Touched { entry, until, request_over: over, rest } => {
+                self.apply_touch(*entry, *until, *over, *rest, now);
+            }
+            Decision::Answered { entry, outcome, children, rest, no_room } => {
+                if *outcome == Outcome::Redirect {
+                    self.pass_repair_to_redirect(*entry, children);
+                }
+                let job = self.active[entry].entry.admitted.job;
+                if let Some(job) = job.and_then(|job| self.jobs.find_mut(job.number)) {
+                    job.counts.found += no_room;
+                    job.counts.budget += no_room;
+                }
+                self.end_request(*entry, *rest, reached_host(*outcome), now);
+                self.finish_entry(*entry, *outcome, now);
+            }
+            Decision::Returned { entry, next_step: back, rest, reason } => {
+                self.apply_return(*entry, back, *rest, reason.clone(), now);
+            }
+            Decision::Lost { entry } => self.apply_loss(*entry, now),
+            Decision::Ended { entries, end } => {
+                for entry in entries {
+                    self.drop_entry(*entry, *end, now);
+                }
+            }
+            Decision::Unpinned { entries } => {
+                for entry in entries {
+                    self.restart_from_own_request(*entry, now);
+                }
+            }
+            Decision::Paused(paused) => self.is_paused = *paused,
+            Decision::Purged => self.purge_all(now),
+            Decision::JobCleared { number, key, end } => {
+                self.clear_job(*number, key.as_deref(), *end, now);
+            }
+            Decision::DeadRetried { entries, repairs } => {
+                for buried in self.dead_letters.take(entries) {
+                    self.retry_dead(buried.entry, *repairs, now);
+                }
+            }
+            Decision::Deleted => {}
+            Decision::SnapshotPart(item) => self.restore(item, now),
+            Decision::DeadDropped { entries } => {
+                self.dead_letters.take(entries);
+            }
+            Decision::ScheduleDue { url, next, effect: item } => {
+                self.apply_schedule_due(*url, *next, item.as_deref(), now);
+            }
+            Decision::PublishQueued { serial, topic, payload } => {
+                self.last_serial = *serial;
+                self.unpublished.insert(*serial, (topic, payload.clone()));
+            }
+            Decision::Published { serial, topic, seq } => {
+                self.unpublished.remove(serial);
+                let newest = self.published.entry(topic).or_default();
+                *newest = (*newest).max(*seq);
+            }
+            Decision::WallClockDues(times) => {
+                for time in times {
+                    self.apply_wall_clock_due(time, now);
+                }
+            }
+            Decision::SeedAdded(taking) => self.apply_event_effect(taking, now),
+            _ => self.apply_to_job(decision, now),
+        }
+    }
+
+    /// Applies a decision about a job.
+    fn apply_to_job(&mut self, decision: &Decision, now: Moment) {
+        match decision {
+            Decision::JobOpened { number, name, settings } => {
+                let until = now + self.config.open_ms_max;
+                self.jobs.open(*number, name, settings.clone(), now, until);
+                if let Some(at) = self.jobs.find(*number).and_then(|job| job.time_until) {
+                    self.expiries.set(at, Expiry::JobTime(*number));
+                }
+                self.extend_open_time(*number, until);
+            }
+            Decision::JobReopened { number } => {
+                if let Some(job) = self.jobs.find_mut(*number) {
+                    job.state = JobState::Open;
+                    job.completion_heads = None;
+                    self.completion_pending.remove(number);
+                }
+                self.extend_open_time(*number, now + self.config.open_ms_max);
+            }
+            Decision::JobClosed { number } => self.apply_job_closed(*number),
+            Decision::JobCompletionPending { number, heads } => {
+                if let Some(job) = self.jobs.find_mut(*number) {
+                    job.completion_heads = Some(heads.clone());
+                    self.completion_pending.insert(*number);
+                }
+            }
+            Decision::JobCancelled { number } => {
+                self.apply_job_closed(*number);
+                if let Some(job) = self.jobs.find_mut(*number) {
+                    job.cancelled = true;
+                    // A cancelled job must request new topic heads before it is done.
+                    job.completion_heads = None;
+                    self.completion_pending.remove(number);
+                }
+            }
+            Decision::JobPaused { number, paused } => self.apply_job_paused(*number, *paused, now),
+            Decision::JobHoldEnded { number } => self.apply_job_hold_ended(*number, now),
+            Decision::JobTimeUp { number } => {
+                if let Some(job) = self.jobs.find_mut(*number) {
+                    job.time_is_up = true;
+                    if let Some(at) = job.time_until.take() {
+                        self.expiries.cancel(at, Expiry::JobTime(*number));
+                    }
+                    self.ready.block(*number, true);
+                }
+            }
+            Decision::JobDone { number } => self.apply_job_done(*number),
+            Decision::JobDeleted { number } => self.jobs.delete(*number),
+            _ => unreachable!("decisions about other things were applied before"),
+        }
+    }
+
+    fn apply_job_done(&mut self, number: JobNumber) {
+        if let Some(job) = self.jobs.find(number) {
+            self.seen.remove(job.id);
+            if let Some(at) = job.time_until {
+                self.expiries.cancel(at, Expiry::JobTime(number));
+            }
+        }
+        self.completion_pending.remove(&number);
+        self.ready.block(number, false);
+        self.jobs.finish(number, self.config.finished_jobs_max);
+    }
+
+    /// A paused job takes no turns on the keys of its entries.
+    fn apply_job_paused(&mut self, number: JobNumber, paused: bool, now: Moment) {
+        let Some(job) = self.jobs.find_mut(number) else { return };
+        job.paused = paused;
+        self.refresh_keys_of(number, now);
+    }
+
+    /// Ends the hold of a job: its seeds have been consumed.
+    fn apply_job_hold_ended(&mut self, number: JobNumber, now: Moment) {
+        let Some(job) = self.jobs.find_mut(number) else { return };
+        job.settings.hold = false;
+        job.completion_heads = None;
+        self.completion_pending.remove(&number);
+        self.refresh_keys_of(number, now);
+    }
+
+    /// Refreshes the keys of a job, after the job started or stopped taking turns.
+    fn refresh_keys_of(&mut self, number: JobNumber, now: Moment) {
+        let Some(job) = self.jobs.find(number) else { return };
+        let mut keys: BTreeSet<_> = job.waiting.iter().map(|id| self.active[id].key).collect();
+        keys.extend(self.dormant.keys_of(Lane::Job(number)));
+        for key in keys {
+            self.refresh(key, now);
+        }
+    }
+
+    /// Sets the run of new task ids. With `elapsed_unknown`, leases and rests restart
+    /// at `now`.
+    fn apply_start(&mut self, run: u64, elapsed_unknown: bool, now: Moment) {
+        self.run = run;
+        if !elapsed_unknown {
+            return;
+        }
+        let until = now + self.config.lease_ms;
+        for (id, live) in &mut self.active {
+            if let EntryState::Held(lease) = &mut live.entry.state
+                && !mutants::is(Mutant::NoLeaseAfterReboot)
+            {
+                self.expiries.cancel(lease.until, Expiry::Lease(*id));
+                lease.until = lease.until.max(until);
+                self.expiries.set(lease.until, Expiry::Lease(*id));
+            }
+        }
+        for key in self.keys.ids() {
+            let queue = &mut self.keys[key];
+            let delay_ms = self.config.delay_of(queue.name());
+            queue.restart_rest(now, delay_ms);
+            self.refresh(key, now);
+        }
+    }
+
+    /// Applies the effects of the events of one record.
+    fn apply_event_effects(&mut self, takings: &[EventEffect], now: Moment) {
+        fn admitted(taking: &EventEffect) -> Option<&Admission> {
+            if let EventEffect::Admitted(admission) = taking { Some(admission) } else { None }
+        }
+        let are_alike =
+            |a: &EventEffect, b: &EventEffect| admitted(a).is_some() && admitted(b).is_some();
+        for some in takings.chunk_by(are_alike) {
+            if admitted(&some[0]).is_none() {
+                self.apply_event_effect(&some[0], now);
+                continue;
+            }
+            self.admit_all(some.iter().filter_map(admitted), now);
+            let jobs = some.iter().filter_map(admitted).filter_map(|admission| admission.job);
+            for job in jobs {
+                self.extend_open_time(job.number, now + self.config.open_ms_max);
+            }
+        }
+    }
+
+    /// Applies the effect of one event.
+    pub(super) fn apply_event_effect(&mut self, taking: &EventEffect, now: Moment) {
+        match taking {
+            EventEffect::Admitted(admission) => {
+                self.admit(admission, now);
+                if let Some(job) = admission.job {
+                    self.extend_open_time(job.number, now + self.config.open_ms_max);
+                }
+            }
+            EventEffect::Coalesced { entries, announced, prio, due, forwarded: carried } => {
+                for entry in entries {
+                    self.coalesce(*entry, *announced, (*prio, *due, carried), now);
+                }
+            }
+            EventEffect::Duplicate(number) => {
+                if let Some(job) = self.jobs.find_mut(*number) {
+                    job.counts.duplicates += 1;
+                }
+                self.extend_open_time(*number, now + self.config.open_ms_max);
+            }
+            EventEffect::Scheduled(schedule) => self.set_schedule(schedule),
+            EventEffect::Unscheduled(url) => self.remove_schedule(*url),
+            EventEffect::Unusable => self.totals.unkeyed += 1,
+        }
+    }
+
+    /// Extends the time for which an open job may wait for seeds.
+    fn extend_open_time(&mut self, number: JobNumber, until: Moment) {
+        if let Some(job) = self.jobs.find_mut(number)
+            && job.state == JobState::Open
+        {
+            self.expiries.cancel(job.open_until, Expiry::JobOpen(number));
+            job.open_until = until;
+            self.expiries.set(until, Expiry::JobOpen(number));
+        }
+    }
+
+    fn apply_job_closed(&mut self, number: JobNumber) {
+        if let Some(job) = self.jobs.find_mut(number) {
+            self.expiries.cancel(job.open_until, Expiry::JobOpen(number));
+            job.state = JobState::Closed;
+        }
+    }
+}
+
+/// Reports whether the outcome implies a request to the host. A URL that a rule excluded cost the
+/// host nothing, so its key need not rest (T4 of PROTOCOL.md).
+fn reached_host(outcome: Outcome) -> bool {
+    !matches!(outcome, Outcome::Robots | Outcome::Scope | Outcome::Trap)
+}

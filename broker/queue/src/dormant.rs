@@ -1,0 +1,454 @@
+//! Dormant entries: those that only wait for their first release. In a large crawl, most entries
+//! are dormant. Each takes a slot here, and its text may be paged out to disk. It becomes an active
+//! [`Entry`](super::entry::Entry) as soon as something happens to it.
+
+use std::hint::black_box;
+
+use hashbrown::{HashMap, HashSet};
+use tidings_protocol::{CanonicalUrl, UrlKey};
+
+use super::entry::{Admission, EntryId, JobNumber, PassId};
+use super::id_index::IdIndex;
+use super::key_queue::{KeyQueue, Lane};
+use super::keys::{FIND_MANY_MAX, KeyId, Keys};
+use super::runs::{NO_SLOT, PackedLane, SlotId};
+use super::texts::{TextLocation, TextStore, Texts};
+use super::url_index::UrlIndex;
+use crate::moment::Moment;
+
+/// Approximate memory of an entry without its text, with its places in the indexes.
+pub(super) const SLOT_BYTES: usize = 72;
+
+/// Bytes of the header of a text: its length, the length of the attributes, depth, hops, priority.
+const HEADER_BYTES: usize = 18;
+
+/// Most entries for which memory is reserved at once.
+const RESERVED_MAX: usize = 20_000_000;
+
+/// An entry to store, and the lane that [`DormantEntries::lane_for`] returns for it.
+pub(super) type DormantAdmission<'a> = (&'a Admission, PackedLane);
+
+/// A dormant entry, or a free slot.
+#[derive(Debug)]
+struct DormantSlot {
+    id: EntryId,
+    /// The fingerprint of its URL, see [`UrlKey::fingerprint`]; 0 if it has none.
+    url_fingerprint: u64,
+    text: TextLocation,
+    /// Bytes of the text.
+    text_len: u32,
+    key: KeyId,
+    lane: PackedLane,
+    /// The previous and the next entry of the same key, lane and priority: `before` has a smaller
+    /// id than `after` once the runs are sorted. In a free slot, `after` is the next free slot.
+    previous: SlotId,
+    next: SlotId,
+    /// Number of the last snapshot that contains the entry, or that had begun before it came.
+    snapshot: u32,
+}
+
+/// What is known of a dormant entry without reading its text.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DormantRef {
+    pub(super) id: EntryId,
+    pub(super) url_fingerprint: u64,
+    pub(super) key: KeyId,
+    pub(super) lane: PackedLane,
+    slot: SlotId,
+}
+
+/// All dormant entries.
+#[derive(Debug, Default)]
+pub(super) struct DormantEntries {
+    slots: Vec<DormantSlot>,
+    /// The first free slot.
+    first_free: Option<SlotId>,
+    by_id: IdIndex,
+    by_url: UrlIndex,
+    /// For each lane, the keys with dormant entries of it.
+    keys: HashMap<PackedLane, HashSet<KeyId>>,
+    texts: Texts,
+    /// Number of the last snapshot that began.
+    snapshot: u32,
+    /// Keys with runs that may be out of order.
+    unsorted: Vec<KeyId>,
+}
+
+impl DormantEntries {
+    /// Sets the store for texts outside memory.
+    pub(super) fn set_store(&mut self, outside: Box<dyn TextStore>) {
+        self.texts.set_store(outside);
+    }
+
+    /// Returns an empty set with the same store.
+    pub(super) fn cleared(&mut self) -> Self {
+        let by_url = UrlIndex::new(self.by_url.is_deferred());
+        Self { texts: self.texts.cleared(), by_url, ..Self::default() }
+    }
+
+    /// Reserves memory for `count` entries, within limits, because the number may be damaged.
+    pub(super) fn reserve(&mut self, count: usize) {
+        self.slots.reserve(count.min(RESERVED_MAX));
+    }
+
+    /// Defers the index by URL until [`build_url_index`](Self::build_url_index). Called while no
+    /// entry is stored.
+    pub(super) fn defer_url_index(&mut self) {
+        self.by_url = UrlIndex::new(true);
+    }
+
+    /// Builds the deferred index by URL.
+    pub(super) fn build_url_index(&mut self) {
+        let slots =
+            (0..).zip(&self.slots).filter(|(_, slot)| slot.id != 0 && slot.url_fingerprint != 0);
+        let slots = slots.map(|(number, slot)| (number, slot.url_fingerprint));
+        self.by_url
+            .build(self.by_id.len(), slots, |slot| slot_at(&self.slots, slot).url_fingerprint);
+    }
+
+    /// Counts the entries.
+    pub(super) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// Returns their approximate memory.
+    pub(super) fn bytes(&self) -> usize {
+        self.len() * SLOT_BYTES + self.texts.memory_bytes()
+    }
+
+    /// Returns the lane in which an entry can be dormant. It must be due, be no redirect, and have
+    /// no job if it was announced.
+    pub(super) fn lane_for(admission: &Admission, lane: Lane, now: Moment) -> Option<PackedLane> {
+        let is_plain = admission.due <= now
+            && !admission.redirect
+            && !(admission.announced && admission.job.is_some());
+        PackedLane::new(lane).filter(|_| is_plain)
+    }
+
+    /// Stores entries, each at the end of the run of its key. Their ids must exceed those in their
+    /// lanes, or the runs must be sorted before the next release. Returns the keys of those that
+    /// are first of their lane and priority.
+    ///
+    /// Each entry touches several places in memory. Each step is done for the whole batch before
+    /// the next step, so that the processor loads several places at a time.
+    pub(super) fn insert_all(
+        &mut self,
+        some: &[DormantAdmission<'_>],
+        keys: &mut Keys,
+    ) -> Vec<KeyId> {
+        let mut first = Vec::new();
+        for some in some.chunks(FIND_MANY_MAX) {
+            let (mut found, mut slots) = ([None; FIND_MANY_MAX], [NO_SLOT; FIND_MANY_MAX]);
+            let found = &mut found[..some.len()];
+            keys.find_many(some.iter().map(|(admission, _)| &*admission.key), found);
+            for (((admission, lane), key), slot) in some.iter().zip(found).zip(&mut slots) {
+                let key = key.unwrap_or_else(|| keys.intern(&admission.key));
+                *slot = self.fill_slot(admission, *lane, key);
+            }
+            let slots = &slots[..some.len()];
+            for (slot, (admission, _)) in slots.iter().zip(some) {
+                let key = slot_at(&self.slots, *slot).key;
+                if self.append(*slot, admission.prio, &mut keys[key]) {
+                    first.push(key);
+                }
+            }
+            self.index(slots);
+        }
+        first
+    }
+
+    /// Fills a slot, without indexing it.
+    fn fill_slot(&mut self, admission: &Admission, lane: PackedLane, key: KeyId) -> SlotId {
+        let (text, text_len) = self.put_text(admission);
+        let (id, url) = (admission.id, admission.url_key.map_or(0, UrlKey::fingerprint));
+        let (before, after, snapshot) = (NO_SLOT, NO_SLOT, self.snapshot);
+        let parked = DormantSlot {
+            id,
+            url_fingerprint: url,
+            text,
+            text_len,
+            key,
+            lane,
+            previous: before,
+            next: after,
+            snapshot,
+        };
+        if let Some(free) = self.first_free {
+            let slot = &mut self.slots[free as usize];
+            self.first_free = (slot.next != NO_SLOT).then_some(slot.next);
+            *slot = parked;
+            return free;
+        }
+        self.slots.push(parked);
+        SlotId::try_from(self.slots.len() - 1).expect("slots have 32-bit numbers")
+    }
+
+    /// Appends an entry to its run. Returns whether it is the first there.
+    fn append(&mut self, number: SlotId, prio: i16, queue: &mut KeyQueue) -> bool {
+        let DormantSlot { id, key, lane, .. } = *slot_at(&self.slots, number);
+        let Some(before) = queue.dormant.append(lane, prio, id, number) else {
+            self.keys.entry(lane).or_default().insert(key);
+            return true;
+        };
+        self.slots[number as usize].previous = before;
+        let before = &mut self.slots[before as usize];
+        before.next = number;
+        if before.id > id && self.unsorted.last() != Some(&key) {
+            self.unsorted.push(key);
+        }
+        false
+    }
+
+    /// Indexes entries by id and URL.
+    fn index(&mut self, some: &[SlotId]) {
+        let Self { slots, by_id, by_url, .. } = self;
+        for slot in some {
+            by_id.insert(slot_at(slots, *slot).id, *slot);
+        }
+        for slot in some {
+            if slot_at(slots, *slot).url_fingerprint != 0 {
+                by_url.insert(*slot, |slot| slot_at(slots, slot).url_fingerprint);
+            }
+        }
+    }
+
+    /// Removes an entry and returns it as it was admitted. `job` is the job of its lane, with its
+    /// pass.
+    pub(super) fn take(
+        &mut self,
+        dormant: DormantRef,
+        queue: &mut KeyQueue,
+        job: Option<PassId>,
+    ) -> Admission {
+        let admission = self.read(dormant, queue, job);
+        self.remove(dormant, queue);
+        admission
+    }
+
+    /// Returns an entry as it was admitted, except that its due time is lost.
+    pub(super) fn read(
+        &self,
+        dormant: DormantRef,
+        queue: &KeyQueue,
+        job: Option<PassId>,
+    ) -> Admission {
+        let slot = &self.slots[dormant.slot as usize];
+        let front = self.texts.get(slot.text);
+        let mut front = TextHeader(&front);
+        let text_len = front.number() as usize;
+        let (depth, hops) = (front.number(), front.number());
+        let (carried_len, prio) = (front.number() as usize, front.prio());
+        let (text, carried) = front.0.split_at(text_len);
+        debug_assert_eq!(carried.len(), carried_len, "the header has the right lengths");
+        let text = std::str::from_utf8(text).expect("texts are stored as valid UTF-8");
+        let carried = std::str::from_utf8(carried).expect("texts are stored as valid UTF-8");
+        Admission {
+            id: slot.id,
+            text: text.into(),
+            url_key: (slot.url_fingerprint != 0).then(|| CanonicalUrl::key_of(text)),
+            key: queue.name().clone(),
+            job,
+            depth,
+            hops,
+            redirect: false,
+            announced: slot.lane.lane() == Lane::Announced,
+            prio,
+            due: Moment(0),
+            forwarded: carried.into(),
+        }
+    }
+
+    /// Removes an entry.
+    pub(super) fn remove(&mut self, dormant: DormantRef, queue: &mut KeyQueue) {
+        let DormantRef { slot: number, id, url_fingerprint: url, lane, key, .. } = dormant;
+        let DormantSlot { previous: before, next: after, text, text_len, .. } =
+            self.slots[number as usize];
+        let next = (after != NO_SLOT).then(|| (after, self.slots[after as usize].id));
+        queue.dormant.remove((lane, number), before, next);
+        if before != NO_SLOT {
+            self.slots[before as usize].next = after;
+        }
+        if after != NO_SLOT {
+            self.slots[after as usize].previous = before;
+        }
+        if !queue.dormant.has_lane(lane)
+            && let Some(keys) = self.keys.get_mut(&lane)
+        {
+            keys.remove(&key);
+            if keys.is_empty() {
+                self.keys.remove(&lane);
+            }
+        }
+        self.texts.remove(text, text_len as usize);
+        self.by_id.remove(id);
+        if url != 0 {
+            self.by_url.remove(url, number);
+        }
+        self.slots[number as usize].next = self.first_free.replace(number).unwrap_or(NO_SLOT);
+        self.slots[number as usize].id = 0;
+    }
+
+    /// Returns an entry by its id.
+    pub(super) fn find(&self, id: EntryId) -> Option<DormantRef> {
+        self.by_id.find(id).map(|slot| self.dormant_ref(slot))
+    }
+
+    /// Returns the entries of a URL, in no order.
+    pub(super) fn of_url(&self, url: UrlKey) -> impl Iterator<Item = DormantRef> {
+        let url = url.fingerprint();
+        let alike = self.by_url.find(url).map(|slot| self.dormant_ref(slot));
+        alike.filter(move |dormant| dormant.url_fingerprint == url)
+    }
+
+    /// Returns all entries, in no order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = DormantRef> {
+        (0..)
+            .zip(&self.slots)
+            .filter(|(_, slot)| slot.id != 0)
+            .map(|(slot, _)| self.dormant_ref(slot))
+    }
+
+    /// Returns the keys with dormant entries of a lane, sorted.
+    pub(super) fn keys_of(&self, lane: Lane) -> Vec<KeyId> {
+        let keys = PackedLane::new(lane).and_then(|lane| self.keys.get(&lane));
+        let mut keys: Vec<KeyId> = keys.into_iter().flatten().copied().collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    /// Returns any dormant entry of a lane and key.
+    pub(super) fn any_of(&self, lane: Lane, queue: &KeyQueue) -> Option<DormantRef> {
+        let slot = queue.dormant.first_slot_of(PackedLane::new(lane)?)?;
+        Some(self.dormant_ref(slot))
+    }
+
+    /// Begins a snapshot, which must contain all current entries.
+    pub(super) fn begin_snapshot(&mut self) {
+        self.snapshot = self.snapshot.wrapping_add(1);
+    }
+
+    /// Marks an entry as written to the current snapshot. Returns whether it was still missing
+    /// there.
+    pub(super) fn mark_in_snapshot(&mut self, dormant: DormantRef) -> bool {
+        let slot = &mut self.slots[dormant.slot as usize];
+        std::mem::replace(&mut slot.snapshot, self.snapshot) != self.snapshot
+    }
+
+    /// Returns the entry in a slot; `Err` beyond the last slot.
+    pub(super) fn at_slot(&self, slot: SlotId) -> Result<Option<DormantRef>, ()> {
+        let found = self.slots.get(slot as usize).ok_or(())?;
+        Ok((found.id != 0).then(|| self.dormant_ref(slot)))
+    }
+
+    /// Moves the live texts of one chunk that is mostly dead.
+    pub(super) fn compact_texts(&mut self) {
+        for (id, place, text) in self.texts.sparse_chunk().unwrap_or_default() {
+            let Some(slot) = self.by_id.find(id) else { continue };
+            if slot_at(&self.slots, slot).text == place {
+                let moved = self.texts.put(id, &[&text]);
+                self.slots[slot as usize].text = moved;
+                self.texts.remove(place, text.len());
+            }
+        }
+    }
+
+    /// Sorts the runs that were stored out of order.
+    pub(super) fn sort_runs(&mut self, keys: &mut Keys) {
+        let mut unsorted = std::mem::take(&mut self.unsorted);
+        unsorted.sort_unstable();
+        unsorted.dedup();
+        for key in unsorted {
+            let runs = keys.get_mut(key).map(|queue| queue.dormant.iter_mut());
+            for run in runs.into_iter().flatten() {
+                let mut slots = Vec::new();
+                let mut slot = run.first;
+                while slot != NO_SLOT {
+                    slots.push(slot);
+                    slot = slot_at(&self.slots, slot).next;
+                }
+                if slots.is_sorted_by_key(|slot| slot_at(&self.slots, *slot).id) {
+                    continue;
+                }
+                slots.sort_unstable_by_key(|slot| slot_at(&self.slots, *slot).id);
+                let ends = [NO_SLOT];
+                let after = slots[1..].iter().chain(&ends);
+                let before = ends.iter().chain(&slots);
+                for ((slot, before), after) in slots.iter().zip(before).zip(after) {
+                    let slot = &mut self.slots[*slot as usize];
+                    (slot.previous, slot.next) = (*before, *after);
+                }
+                run.first = slots[0];
+                run.last = slots[slots.len() - 1];
+                run.first_entry = slot_at(&self.slots, run.first).id;
+            }
+        }
+    }
+
+    /// Loads a slot into the cache (see [`prefetch`](super::prefetch)).
+    pub(super) fn prefetch(&self, slot: SlotId) {
+        black_box(slot_at(&self.slots, slot).text_len);
+    }
+
+    /// Loads the text of a slot, its place in the index by URL, and the next slot.
+    pub(super) fn prefetch_text(&self, slot: SlotId) {
+        let DormantSlot { url_fingerprint: url, text, next: after, .. } =
+            *slot_at(&self.slots, slot);
+        self.texts.prefetch(text);
+        self.prefetch_url(url);
+        if after != NO_SLOT {
+            self.prefetch(after);
+        }
+    }
+
+    /// Loads the place of a URL in the index.
+    pub(super) fn prefetch_url(&self, url: u64) {
+        black_box(self.by_url.find(url).next());
+    }
+
+    fn dormant_ref(&self, slot: SlotId) -> DormantRef {
+        let DormantSlot { id, url_fingerprint: url, key, lane, .. } = *slot_at(&self.slots, slot);
+        DormantRef { id, url_fingerprint: url, key, lane, slot }
+    }
+
+    fn put_text(&mut self, admission: &Admission) -> (TextLocation, u32) {
+        let Admission { id, text, forwarded: carried, depth, hops, prio, .. } = admission;
+        let len = |text: &str| u32::try_from(text.len()).expect("a text is shorter than 4 GiB");
+        let mut front = [0; HEADER_BYTES];
+        let fields = [len(text), *depth, *hops, len(carried)];
+        for (bytes, field) in front.chunks_exact_mut(4).zip(fields) {
+            bytes.copy_from_slice(&field.to_le_bytes());
+        }
+        front[16..].copy_from_slice(&prio.to_le_bytes());
+        let place = self.texts.put(*id, &[&front, text.as_bytes(), carried.as_bytes()]);
+        let front_len = u32::try_from(HEADER_BYTES).expect("the header is short");
+        (place, front_len + len(text) + len(carried))
+    }
+}
+
+impl DormantRef {
+    /// Returns the job of its lane.
+    pub(super) fn job(&self) -> Option<JobNumber> {
+        self.lane.job()
+    }
+}
+
+fn slot_at(slots: &[DormantSlot], slot: SlotId) -> &DormantSlot {
+    &slots[slot as usize]
+}
+
+/// Reads the header of a text.
+struct TextHeader<'a>(&'a [u8]);
+
+impl TextHeader<'_> {
+    fn number(&mut self) -> u32 {
+        let (number, rest) = self.0.split_at(size_of::<u32>());
+        self.0 = rest;
+        u32::from_le_bytes(number.try_into().expect("it has the right length"))
+    }
+
+    fn prio(&mut self) -> i16 {
+        let (prio, rest) = self.0.split_at(size_of::<i16>());
+        self.0 = rest;
+        i16::from_le_bytes(prio.try_into().expect("it has the right length"))
+    }
+}

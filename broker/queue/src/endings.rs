@@ -1,0 +1,208 @@
+//! The ends of entries, and the retry of dead ones. Part of applying decisions, like
+//! [`apply`](super::apply): nothing here decides anything.
+
+use tidings_protocol::{Outcome, UrlKey};
+
+use super::Group;
+use super::dormant::DormantRef;
+use super::entry::{ActiveEntry, Admission, Entry, EntryId, EntryState, JobNumber, PassId};
+use super::job::Job;
+use super::key_queue::Lane;
+use super::mutants::{self, Mutant};
+use super::record::EndReason;
+use super::timers::Expiry;
+use crate::moment::Moment;
+
+impl Group {
+    /// Ends a held entry with the worker's outcome.
+    pub(super) fn finish_entry(&mut self, id: EntryId, outcome: Outcome, now: Moment) {
+        let ActiveEntry { entry, key, again_key: again } = self.remove_active(id);
+        if let EntryState::Held(lease) = entry.state {
+            self.expiries.cancel(lease.until, Expiry::Lease(id));
+            self.members.end_lease(lease.member, id, entry.is_suspect());
+        }
+        if let Some(url) = entry.admitted.url_key {
+            self.schedules.entry_ended(url.fingerprint(), id, Some(outcome));
+        }
+        match outcome {
+            Outcome::Failed => self.totals.failed += 1,
+            _ => self.totals.completed += 1,
+        }
+        if let Some(job) = entry.admitted.job {
+            self.update_job(job.number, key, now, |job, key| job.complete_entry(outcome, key));
+        }
+        if let Some(job) = entry.repairs.and_then(|pass| self.jobs.of_pass_mut(pass))
+            && !mutants::is(Mutant::UncountedRepair)
+        {
+            job.complete_repair(outcome);
+        }
+        self.release_keys(key, again, now);
+    }
+
+    /// Ends an entry that no member holds. If only its job drops it and the entry was announced, it
+    /// continues without a job, because the publisher expects a fetch.
+    pub(super) fn drop_entry(&mut self, id: EntryId, end: EndReason, now: Moment) {
+        self.detach(id);
+        let ActiveEntry { mut entry, key, again_key: again } = self.remove_active(id);
+        let (job, url) = (entry.admitted.job, entry.admitted.url_key);
+        let repairs = entry.repairs.take();
+        if let Some(job) = repairs.and_then(|pass| self.jobs.of_pass_mut(pass)) {
+            job.drop_repair(end);
+        }
+        self.unindex_waiting(url, id);
+        let pinned_to = entry.again.take().map(|again| again.member);
+        self.remove_pin(pinned_to, id, job, key, now);
+        if let Some(job) = job {
+            self.update_job(job.number, key, now, |job, key| job.drop_waiting(id, key, end));
+        }
+        let leaves_its_job =
+            matches!(end, EndReason::Budget | EndReason::Cancelled) && job.is_some();
+        let is_promised = leaves_its_job && entry.admitted.announced;
+        if is_promised && !url.is_some_and(|url| self.waits_without_job(url, None)) {
+            entry.admitted.job = None;
+            self.insert_active_for_key(key, entry);
+            self.enqueue(id, now);
+            return self.release_keys(key, again, now);
+        }
+        self.release_keys(key, again, now);
+        self.wall_clock.remove_entry(id);
+        if let Some(url) = url {
+            self.schedules.entry_ended(url.fingerprint(), id, None);
+        }
+        if end == EndReason::Dead {
+            self.totals.dead += 1;
+            let reason = self.config.dead_reason(&entry).unwrap_or("unknown");
+            // A retry of the new dead letter can repair the pass again.
+            entry.admitted.job = job.or(repairs);
+            self.dead_letters.push(entry, reason, &self.config);
+        }
+    }
+
+    /// Ends a dormant entry. The caller refreshes its key.
+    fn drop_dormant(&mut self, dormant: DormantRef, end: EndReason) {
+        self.snapshot_before_change(dormant);
+        let queue = &mut self.keys[dormant.key];
+        if let Some(job) = dormant.job().and_then(|job| self.jobs.find_mut(job)) {
+            job.drop_dormant(queue.name(), end);
+            self.seen.insert(job.id, dormant.url_fingerprint);
+        }
+        self.dormant.remove(dormant, queue);
+        self.schedules.entry_ended(dormant.url_fingerprint, dormant.id, None);
+    }
+
+    /// Ends the waiting entries of a job, all of them or those of one key. The decision does not
+    /// say which are dormant: that depends on where the replay began.
+    pub(super) fn clear_job(
+        &mut self,
+        number: JobNumber,
+        key: Option<&str>,
+        end: EndReason,
+        now: Moment,
+    ) {
+        let Some(job) = self.jobs.find(number) else { return };
+        let (parked, waiting) = (job.dormant, job.waiting(key));
+        let ending = match key.map(|key| self.keys.find(key)) {
+            None => usize::try_from(parked).unwrap_or(usize::MAX),
+            Some(key) => key.map_or(0, |key| self.keys[key].dormant.len()),
+        };
+        self.abandon_snapshot_if_many(ending);
+        for entry in waiting {
+            self.drop_entry(entry, end, now);
+        }
+        let lane = Lane::Job(number);
+        let keys = match key {
+            Some(key) => self.keys.find(key).into_iter().collect(),
+            None => self.dormant.keys_of(lane),
+        };
+        for key in keys {
+            while let Some(dormant) = self.dormant.any_of(lane, &self.keys[key]) {
+                self.drop_dormant(dormant, end);
+            }
+            self.refresh(key, now);
+        }
+    }
+
+    /// Ends everything that waits.
+    pub(super) fn purge_all(&mut self, now: Moment) {
+        self.abandon_snapshot_if_many(self.dormant.len());
+        for id in self.active_ids() {
+            if self.active[&id].entry.lease().is_none() {
+                self.drop_entry(id, EndReason::Purged, now);
+            }
+        }
+        for dormant in self.dormant.iter().collect::<Vec<_>>() {
+            self.drop_dormant(dormant, EndReason::Purged);
+            self.refresh(dormant.key, now);
+        }
+    }
+
+    /// Makes the target of a repair's redirect part of the repair.
+    pub(super) fn pass_repair_to_redirect(&mut self, id: EntryId, children: &[Admission]) {
+        let Some(pass) = self.active[&id].entry.repairs else { return };
+        let Some(job) = self.jobs.of_pass_mut(pass) else { return };
+        job.redirect_repair(children.len() as u64);
+        for child in children {
+            // The target of a redirect is never dormant.
+            self.entry_mut(child.id).repairs = Some(pass);
+        }
+    }
+
+    /// Returns a dead entry to the queue, with its attempts and losses reset. It rejoins its pass
+    /// if the pass is not done and may release it. If the pass is done, the entry repairs it: it
+    /// waits without a job, so that the pass cannot end twice, and its result is counted. Otherwise
+    /// it leaves its job. `repairs` is false in records of earlier versions, which had no repairs.
+    ///
+    /// An entry without a job is dropped if its URL already waits without one. Repairs of two
+    /// passes both wait.
+    pub(super) fn retry_dead(&mut self, mut entry: Entry, repairs: bool, now: Moment) {
+        let (id, url) = (entry.admitted.id, entry.admitted.url_key);
+        entry.failures = 0;
+        entry.losses = 0;
+        entry.last_reason = None;
+        entry.admitted.due = now;
+        let failed_in = entry.admitted.job;
+        let pass = failed_in.filter(|pass| {
+            let job = self.jobs.of_pass(*pass);
+            job.is_some_and(|job| job.may_readmit(&entry.admitted.key))
+        });
+        entry.admitted.job = pass;
+        entry.repairs = failed_in.filter(|pass| {
+            let job = self.jobs.of_pass(*pass);
+            repairs && job.is_some_and(Job::may_repair)
+        });
+        if pass.is_none() && url.is_some_and(|url| self.waits_without_job(url, entry.repairs)) {
+            return;
+        }
+        if let Some(job) = entry.repairs.and_then(|pass| self.jobs.of_pass_mut(pass)) {
+            job.begin_repair();
+        }
+        self.insert_active(entry);
+        if let Some(pass) = pass {
+            self.cancel_completion(pass.number);
+            let key = self.active[&id].key;
+            self.update_job(pass.number, key, now, |job, key| job.readmit(id, key));
+        }
+        self.enqueue(id, now);
+    }
+
+    /// Reports whether a URL waits without a job. For a repair of a pass, repairs of other passes
+    /// do not count. A dormant entry that decides this is first written to the snapshot in
+    /// progress.
+    fn waits_without_job(&mut self, url: UrlKey, repairs: Option<PassId>) -> bool {
+        self.dormant.build_url_index();
+        let is_beside =
+            |other: Option<PassId>| repairs.is_some() && other.is_some() && other != repairs;
+        let is_alone = |entry: &Entry| entry.admitted.job.is_none() && !is_beside(entry.repairs);
+        let waiting = self.waiting_entries(url).into_iter().find(|id| match self.active.get(id) {
+            Some(live) => is_alone(&live.entry),
+            None => self
+                .dormant
+                .find(*id)
+                .is_some_and(|dormant| self.job_of_dormant(&dormant).is_none()),
+        });
+        if let Some(dormant) = waiting.and_then(|id| self.dormant.find(id)) {
+            self.snapshot_before_change(dormant);
+        }
+        waiting.is_some()
+    }
+}

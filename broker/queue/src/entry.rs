@@ -1,0 +1,202 @@
+//! Entries: URLs (or texts) to work on, with their state and lease.
+
+use smol_str::SmolStr;
+use tidings_protocol::{MemberId, UrlKey};
+
+use super::keys::KeyId;
+use crate::moment::Moment;
+
+/// Id of an entry within its group, rising from 1 and never reused within a run.
+pub type EntryId = u64;
+
+/// Number of a job within its group, rising from 1 and never reused.
+pub type JobNumber = u64;
+
+/// The thing that is never worked on twice at once: the host, the domain, or the value of an
+/// attribute.
+pub type Key = SmolStr;
+
+/// An entry as it was admitted. Records contain exactly this, so that a replay does not have to
+/// judge again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Admission {
+    /// Its id.
+    pub id: EntryId,
+    /// The canonical URL, or the whole payload in a group without keys.
+    pub text: Box<str>,
+    /// Identity of the URL within (job, pass); `None` in a group without keys.
+    pub url_key: Option<UrlKey>,
+    /// The key that limits its requests.
+    pub key: Key,
+    /// The job and pass that count it. `None`: it is fetched alone.
+    pub job: Option<PassId>,
+    /// Links between a seed and this entry. A redirect keeps its parent's depth.
+    pub depth: u32,
+    /// Redirects in a row that led here.
+    pub hops: u32,
+    /// Whether it is the target of a redirect, which goes to the head of its key's queue.
+    pub redirect: bool,
+    /// Whether an event announced it, rather than a job found it. Announced entries take turns with
+    /// those of jobs.
+    pub announced: bool,
+    /// Among the free keys of a lane, higher goes first.
+    pub prio: i16,
+    /// Earliest release.
+    pub due: Moment,
+    /// Attributes of the event that are forwarded unchanged, each with a leading space.
+    pub forwarded: Box<str>,
+}
+
+impl Admission {
+    /// Its approximate memory, with its places in queues and indexes.
+    pub fn bytes(&self) -> usize {
+        const FIXED_BYTES: usize = 400;
+        FIXED_BYTES + self.text.len() + self.forwarded.len()
+    }
+}
+
+/// A job and one of its passes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PassId {
+    /// The job.
+    pub number: JobNumber,
+    /// The pass, rising from 1.
+    pub pass: u32,
+}
+
+/// An admitted entry and its history.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// As it was admitted; `announced`, `prio` and `due` may have improved since.
+    pub admitted: Admission,
+    /// Its state.
+    pub state: EntryState,
+    /// The number of releases. It is the attempt in the task id, so that every answer to an older
+    /// attempt is stale.
+    pub releases: u32,
+    /// Failed attempts, limited by `max_attempts`.
+    pub failures: u32,
+    /// Attempts that ended with a lost lease, limited by `max_losses`.
+    pub losses: u32,
+    /// Why the last attempt failed.
+    pub last_reason: Option<Box<str>>,
+    /// The next request of the task, if it is not for its own URL.
+    pub again: Option<Box<AgainRequest>>,
+    /// `again` answers in a row.
+    pub again_count: u32,
+    /// The finished pass in which the entry failed. The pass counts how the entry ends; nothing
+    /// else in the pass changes. If this is `Some`, `admitted.job` is `None`.
+    pub repairs: Option<PassId>,
+}
+
+/// The next request of a task, for another URL such as robots.txt, which may have another key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AgainRequest {
+    /// The URL to request.
+    pub url: Box<str>,
+    /// The key of this request.
+    pub key: Key,
+    /// The member that asked for it. No other member can continue, so this is dropped when the
+    /// member leaves.
+    pub member: MemberId,
+}
+
+/// The state of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EntryState {
+    /// Not due yet; a timer queues it.
+    Delayed,
+    /// In its key's queue.
+    Waiting,
+    /// Leased to a member.
+    Held(Lease),
+}
+
+/// The time-bounded right of one member to one entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lease {
+    /// The member.
+    pub member: MemberId,
+    /// The run in which the task was released, which its task id carries. The lease may outlive
+    /// that run.
+    pub run: u64,
+    /// When it expires unless the member renews it.
+    pub until: Moment,
+    /// Whether its request has ended. Then credit and job still count it, and the key does
+    /// not.
+    pub request_over: bool,
+}
+
+/// An active entry and the ids of its keys.
+#[derive(Debug)]
+pub(super) struct ActiveEntry {
+    /// The entry.
+    pub(super) entry: Entry,
+    /// Its key.
+    pub(super) key: KeyId,
+    /// The key of its `again` request.
+    pub(super) again_key: Option<KeyId>,
+}
+
+impl ActiveEntry {
+    /// Returns the key of its next (or current) request.
+    pub(super) fn gate(&self) -> KeyId {
+        self.again_key.unwrap_or(self.key)
+    }
+}
+
+/// An entry that was lost this often is suspected of killing its workers.
+pub const SUSPECT_LOSSES: u32 = 2;
+
+impl Entry {
+    /// Creates a newly admitted entry, not yet in any queue.
+    pub fn new(admitted: Admission) -> Self {
+        Self {
+            admitted,
+            state: EntryState::Delayed,
+            releases: 0,
+            failures: 0,
+            losses: 0,
+            last_reason: None,
+            again: None,
+            again_count: 0,
+            repairs: None,
+        }
+    }
+
+    /// Returns the key of its next (or current) request.
+    pub fn gate(&self) -> &Key {
+        self.again.as_ref().map_or(&self.admitted.key, |again| &again.key)
+    }
+
+    /// Reports whether nothing has happened to it since its admission.
+    pub fn is_untouched(&self) -> bool {
+        let Self {
+            admitted: _,
+            state,
+            releases,
+            failures,
+            losses,
+            last_reason,
+            again,
+            again_count: agains,
+            repairs,
+        } = self;
+        let counts = releases + failures + losses + agains;
+        let has_history = last_reason.is_some() || again.is_some() || repairs.is_some();
+        !matches!(state, EntryState::Held(_)) && counts == 0 && !has_history
+    }
+
+    /// Returns its lease while a member holds it.
+    pub fn lease(&self) -> Option<&Lease> {
+        match &self.state {
+            EntryState::Held(lease) => Some(lease),
+            EntryState::Delayed | EntryState::Waiting => None,
+        }
+    }
+
+    /// Reports whether it is a suspect. A member may hold only one suspect.
+    pub fn is_suspect(&self) -> bool {
+        self.losses >= SUSPECT_LOSSES
+    }
+}

@@ -1,0 +1,374 @@
+//! Inputs and outputs of a group.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use tidings_protocol::{
+    After, JobName, MemberId, ProtocolError, Seq, Slot, TaskId, TaskReply, TopicName,
+};
+
+use super::entry::JobNumber;
+use super::job::JobSettings;
+use super::record::GroupRecord;
+use super::schedule::ScheduleQuery;
+use super::task_list::{EntrySelection, TaskQuery};
+use super::top_keys::KeyQuery;
+use crate::moment::ClockStamp;
+
+/// The number of a connection, from 1 in the order of arrival; never reused in a run of the broker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnId(pub u64);
+
+impl ConnId {
+    /// The broker itself, as the origin of events that no connection sent.
+    pub const BROKER: Self = Self(0);
+}
+
+impl fmt::Display for ConnId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The sender of a command, and where its answer goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Requester {
+    /// The sender's connection.
+    pub conn: ConnId,
+    /// The worker on that connection.
+    pub member: MemberId,
+    /// The position of the answer among the answers of the connection.
+    pub slot: Slot,
+}
+
+/// A link that a worker found in the result of a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StagedLink {
+    /// The URL as the worker wrote it.
+    pub url: Box<str>,
+    /// Whether this is the target of the redirect that the task's request received.
+    pub redirect: bool,
+    /// Its priority.
+    pub prio: i16,
+}
+
+/// A worker's reply about a task, with the links of its page.
+#[derive(Debug, Clone)]
+pub struct WorkerReply {
+    /// The reply.
+    pub reply: TaskReply,
+    /// The links that it found; none unless it acknowledges the task.
+    pub links: Vec<StagedLink>,
+    /// The number of links beyond the connection's limit, which are missing in `links`.
+    pub over_limit: u64,
+}
+
+impl WorkerReply {
+    /// The task that it is about.
+    pub fn task(&self) -> &TaskId {
+        &self.reply.task
+    }
+}
+
+impl From<TaskReply> for WorkerReply {
+    /// A reply without links.
+    fn from(reply: TaskReply) -> Self {
+        Self { reply, links: Vec::new(), over_limit: 0 }
+    }
+}
+
+/// Everything that can happen to a group.
+#[derive(Debug, Clone)]
+pub enum Input {
+    /// The group starts: for the first time, after its records were
+    /// [replayed](super::Group::replay), or after it was suspended.
+    Start {
+        /// Above that of every earlier start; unchanged if the group was only suspended.
+        run: u64,
+        /// Becomes the group's number for life if this is its first start. No other group of its
+        /// name has had it.
+        since: u64,
+        /// See [`Decision::Started`](super::record::Decision::Started).
+        elapsed_unknown: bool,
+        /// The current moment on all clocks of the machine.
+        stamp: ClockStamp,
+        /// The worker that runs inside the broker's process and ends with it.
+        local_member: Option<MemberId>,
+    },
+    /// What the wall clock shows. Expected after [`Input::Start`], and whenever the clock differs
+    /// from what the group assumes.
+    WallClock {
+        /// Milliseconds since 1970.
+        unix_ms: i64,
+    },
+    /// New events of a feeding topic, which is durable up to `next`.
+    Events {
+        /// The topic.
+        topic: TopicName,
+        /// The first seq after these events.
+        next: Seq,
+        /// Seq and payload of each event.
+        events: Vec<(Seq, String)>,
+        /// Jobs that these events name and that other groups have. Unless this group has a job of
+        /// that name, it takes such an event as one without a job.
+        foreign_jobs: BTreeSet<JobName>,
+    },
+    /// A worker joins or changes its credit.
+    Join {
+        /// The worker.
+        requester: Requester,
+        /// The number of tasks that it may hold at once; 0 drains it.
+        credit: u32,
+    },
+    /// A worker sent a command that is not an input of the group: it is alive.
+    Activity {
+        /// Its connection.
+        conn: ConnId,
+    },
+    /// A connection ended.
+    Disconnected {
+        /// The connection.
+        conn: ConnId,
+    },
+    /// A worker replies about a task.
+    Reply {
+        /// The worker.
+        requester: Requester,
+        /// The reply.
+        reply: WorkerReply,
+    },
+    /// A client changes settings.
+    Configure {
+        /// The client.
+        requester: Requester,
+        /// Names and values.
+        settings: Vec<(String, String)>,
+    },
+    /// Settings from the start of the broker.
+    ApplySettings {
+        /// Names and values, which are valid.
+        settings: Vec<(String, String)>,
+    },
+    /// An operator acts on the whole group or on its dead letters.
+    Operate {
+        /// The operator.
+        requester: Requester,
+        /// The operation.
+        operation: Operation,
+    },
+    /// Opens a job.
+    OpenJob {
+        /// The client.
+        requester: Requester,
+        /// The job's name.
+        name: JobName,
+        /// The job's settings.
+        settings: JobSettings,
+    },
+    /// Closes a job: no further seeds follow.
+    CloseJob {
+        /// The client.
+        requester: Requester,
+        /// The job's name.
+        name: JobName,
+    },
+    /// Cancels a job: drops its waiting entries, and ends it when nothing is in flight.
+    CancelJob {
+        /// The client.
+        requester: Requester,
+        /// The job's name.
+        name: JobName,
+    },
+    /// Acts on an existing job.
+    JobAction {
+        /// The client.
+        requester: Requester,
+        /// The job's name.
+        name: JobName,
+        /// The action.
+        action: JobAction,
+    },
+    /// Queries the group; changes nothing.
+    Query {
+        /// The client.
+        requester: Requester,
+        /// The query.
+        query: GroupQuery,
+    },
+    /// The answer to [`Output::RequestTopicHeads`].
+    TopicHeads {
+        /// The job.
+        job: JobNumber,
+        /// The next seq of each feeding topic.
+        heads: BTreeMap<TopicName, Seq>,
+    },
+    /// An event that the group published is safe on its topic.
+    Published {
+        /// Its serial.
+        serial: u64,
+        /// The topic.
+        topic: &'static str,
+        /// Its seq there.
+        seq: Seq,
+    },
+    /// Time has passed.
+    Tick,
+}
+
+impl Input {
+    /// Returns the task that the input is about, if it answers or renews one.
+    pub fn task(&self) -> Option<&TaskId> {
+        match self {
+            Self::Reply { reply, .. } => Some(reply.task()),
+            _ => None,
+        }
+    }
+
+    /// Returns the sender of a command.
+    pub fn requester(&self) -> Option<Requester> {
+        match self {
+            Self::Join { requester, .. }
+            | Self::Reply { requester, .. }
+            | Self::Configure { requester, .. }
+            | Self::Operate { requester, .. }
+            | Self::OpenJob { requester, .. }
+            | Self::CloseJob { requester, .. }
+            | Self::CancelJob { requester, .. }
+            | Self::JobAction { requester, .. }
+            | Self::Query { requester, .. } => Some(*requester),
+            Self::Start { .. }
+            | Self::WallClock { .. }
+            | Self::ApplySettings { .. }
+            | Self::Events { .. }
+            | Self::Activity { .. }
+            | Self::Disconnected { .. }
+            | Self::TopicHeads { .. }
+            | Self::Published { .. }
+            | Self::Tick => None,
+        }
+    }
+}
+
+/// Operations on a group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Operation {
+    /// Releases nothing.
+    Pause,
+    /// Releases tasks again.
+    Resume,
+    /// Drops everything that waits.
+    Purge,
+    /// Returns dead letters to the queue.
+    Retry(EntrySelection),
+    /// Deletes dead letters.
+    Drop(EntrySelection),
+    /// Deletes the group, if it is not in use.
+    Delete,
+}
+
+/// Actions on an existing job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JobAction {
+    /// Releases none of its entries.
+    Pause,
+    /// Releases its entries again.
+    Resume,
+    /// Adds a seed.
+    Add {
+        /// The URL as the client wrote it.
+        url: Box<str>,
+        /// Its priority.
+        prio: i16,
+        /// The delay or time of day before which it is not released.
+        after: After,
+    },
+    /// Answers when its pass is over.
+    Wait,
+    /// Forgets the job.
+    Delete,
+}
+
+/// Queries about a group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GroupQuery {
+    /// Settings and totals of the group.
+    Group,
+    /// One job.
+    Job(JobName),
+    /// All jobs.
+    Jobs,
+    /// Why a URL or key waits.
+    Explain(String),
+    /// Single entries.
+    Tasks(TaskQuery),
+    /// Keys with waiting entries.
+    Keys(KeyQuery),
+    /// Schedules.
+    Schedules(ScheduleQuery),
+}
+
+/// What the group's owner must do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Output {
+    /// Write this record. Later outputs depend on it.
+    Record(GroupRecord),
+    /// Send a task to a worker.
+    Task {
+        /// The worker's connection.
+        conn: ConnId,
+        /// The task.
+        task: TaskMessage,
+    },
+    /// Answer a command.
+    Answer {
+        /// The sender of the command.
+        requester: Requester,
+        /// The answer, or the error.
+        answer: Result<GroupAnswer, ProtocolError>,
+    },
+    /// Publish an event once, and feed [`Input::Published`] when it is safe on its topic.
+    Publish {
+        /// The serial of the event.
+        serial: u64,
+        /// The topic.
+        topic: &'static str,
+        /// The payload.
+        payload: String,
+    },
+    /// Tell other groups whether this group has a job of that name.
+    JobNameChanged {
+        /// The name.
+        name: JobName,
+        /// Whether there is one.
+        exists: bool,
+    },
+    /// The group was deleted: remove everything that belongs to it. No input follows.
+    Deleted,
+    /// Feed the next seq of each feeding topic, as [`Input::TopicHeads`], at once.
+    RequestTopicHeads {
+        /// The job.
+        job: JobNumber,
+    },
+}
+
+/// A successful answer.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct GroupAnswer {
+    /// Lines before the last one.
+    pub lines: Vec<String>,
+    /// The words after `+OK`.
+    pub ok: String,
+}
+
+/// A released entry, as it is sent to a worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskMessage {
+    /// Its id for this attempt.
+    pub id: TaskId,
+    /// The broker's clock when the task is sent.
+    pub clock_ms: u64,
+    /// The remaining time of the lease.
+    pub lease_ms: u64,
+    /// URL and attributes.
+    pub payload: String,
+}

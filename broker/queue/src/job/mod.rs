@@ -1,0 +1,611 @@
+//! Jobs: crawls of unknown size with exact counts. A job is done when it is closed, none of its
+//! entries wait or are in flight, and the group has consumed everything that was published before
+//! that moment.
+//!
+//! ```text
+//!          seeds, close                 count = 0        consumed up to the heads, count still 0
+//!   open ───────────────▶ closed ─────────────────▶ heads noted ───────────────────────────────▶ done
+//!    ▲                       ▲                        │ a late seed                               │
+//!    │                       └────────────────────────┘                                           │
+//!    └──────────────────────────────── opened again: the next pass ──────────────────────────────┘
+//! ```
+
+mod counts;
+mod hosts;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::fmt::Write;
+
+use tidings_protocol::duration::{self, DURATION_MS_MAX};
+use tidings_protocol::{CanonicalUrl, JobName, Outcome, ProtocolError, Seq, TopicName};
+
+pub use self::counts::PassCounts;
+use self::hosts::HostPages;
+use crate::config::{bad_argument, duration_within, whole_number};
+use crate::entry::{EntryId, JobNumber, Key, PassId};
+use crate::moment::Moment;
+use crate::mutants::{self, Mutant};
+use crate::pattern::UrlFilter;
+use crate::record::EndReason;
+use crate::scope::{Scope, ScopeRule};
+use crate::snapshot::SnapshotItem;
+
+/// Settings that an operator gives when opening a job; they hold for the pass.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct JobSettings {
+    /// Links that belong to the job ..
+    pub scope: ScopeRule,
+    /// .. except those that this filter rejects.
+    pub filter: UrlFilter,
+    /// Largest number of links from a seed; `None`: no limit.
+    pub depth_max: Option<u32>,
+    /// Most completed pages; `None`: no limit.
+    pub pages_max: Option<u64>,
+    /// Most completed pages per key of the group, which usually is a host; `None`: no limit.
+    pub host_pages_max: Option<u64>,
+    /// How long after its opening the pass may release entries, in ms; `None`: no limit.
+    pub time_ms_max: Option<u64>,
+    /// Whether entries are released only after the job was closed and all seeds published by then
+    /// were consumed: until all seeds are known, it is not known which links belong to the job.
+    /// Becomes `false` at that moment.
+    pub hold: bool,
+    /// URL that receives a request when the pass is done, in canonical form. It is part of the
+    /// announcement.
+    pub callback: Option<Box<str>>,
+}
+
+/// The longest `callback=`, in bytes.
+const CALLBACK_BYTES_MAX: usize = 2_048;
+
+impl JobSettings {
+    /// Reads `key=value` settings.
+    pub fn parse<'a>(
+        settings: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Self, ProtocolError> {
+        let mut parsed = Self::default();
+        for (name, value) in settings {
+            match name {
+                "scope" => parsed.scope = value.parse()?,
+                "include" => parsed.filter.include = value.parse()?,
+                "exclude" => parsed.filter.exclude = value.parse()?,
+                "max-depth" | "depth" if parsed.depth_max.is_some() => {
+                    return Err(bad_argument(
+                        "max-depth and depth are the same setting; give only one",
+                    ));
+                }
+                "max-depth" | "depth" => {
+                    parsed.depth_max = Some(whole_number(name, value, 0, u64::from(u32::MAX))?);
+                }
+                "max-pages" => parsed.pages_max = Some(whole_number(name, value, 1, u64::MAX)?),
+                "max-per-host" => {
+                    parsed.host_pages_max = Some(whole_number(name, value, 1, u64::MAX)?);
+                }
+                "max-time" => {
+                    parsed.time_ms_max = Some(duration_within(name, value, 1, DURATION_MS_MAX)?);
+                }
+                "hold" => {
+                    parsed.hold = match value {
+                        "yes" => true,
+                        "no" => false,
+                        _ => return Err(bad_argument(format!("hold={value}: expected yes or no"))),
+                    };
+                }
+                "callback" => parsed.callback = Some(parse_callback(value)?),
+                _ => {
+                    return Err(bad_argument(format!(
+                        "no job setting {name}; the settings are scope, include, exclude, max-depth, \
+                         max-pages, max-per-host, max-time, hold, callback"
+                    )));
+                }
+            }
+        }
+        Ok(parsed)
+    }
+
+    /// The settings as `name=value` words that [`JobSettings::parse`] accepts.
+    pub fn describe(&self) -> String {
+        let mut words = format!("scope={}", self.scope.as_str());
+        if let Some(depth) = self.depth_max {
+            // Writing into a string cannot fail.
+            let _ = write!(words, " max-depth={depth}");
+        }
+        if let Some(pages) = self.pages_max {
+            let _ = write!(words, " max-pages={pages}");
+        }
+        if let Some(pages) = self.host_pages_max {
+            let _ = write!(words, " max-per-host={pages}");
+        }
+        if let Some(ms) = self.time_ms_max {
+            let _ = write!(words, " max-time={}", duration::format_ms(ms));
+        }
+        if self.hold {
+            words.push_str(" hold=yes");
+        }
+        words + &self.filter.describe() + &self.describe_callback()
+    }
+
+    /// Rejects a callback to which no request can be sent. Not part of [`JobSettings::parse`],
+    /// which also reads records.
+    pub fn check_callback(&self) -> Result<(), ProtocolError> {
+        let callback = self.callback.as_deref().and_then(|url| CanonicalUrl::parse(url).ok());
+        let check = callback.map_or(Ok(()), |url| url.check_callable());
+        check.map_err(|error| bad_argument(format!("callback=: {error}")))
+    }
+
+    /// ` callback=<url>`, if there is one.
+    pub(crate) fn describe_callback(&self) -> String {
+        self.callback.as_ref().map_or_else(String::new, |url| format!(" callback={url}"))
+    }
+}
+
+fn parse_callback(value: &str) -> Result<Box<str>, ProtocolError> {
+    if value.len() > CALLBACK_BYTES_MAX {
+        return Err(bad_argument(format!(
+            "callback=: the URL is longer than {CALLBACK_BYTES_MAX} bytes"
+        )));
+    }
+    let url = CanonicalUrl::parse(value)
+        .map_err(|error| bad_argument(format!("callback={value}: {error}")))?;
+    Ok(url.as_str().into())
+}
+
+/// The state of a job's pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JobState {
+    /// Seeds may arrive.
+    Open,
+    /// All seeds were published; some may not be consumed yet.
+    Closed,
+    /// Its end was announced.
+    Done,
+}
+
+/// A job and its current or last pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Job {
+    /// Number and pass of the job.
+    pub id: PassId,
+    /// Its name.
+    pub name: JobName,
+    /// Settings of the pass.
+    pub settings: JobSettings,
+    /// State of the pass.
+    pub state: JobState,
+    /// Whether the job was cancelled: no more entries are admitted.
+    pub cancelled: bool,
+    /// Whether the job is paused: nothing is released.
+    pub paused: bool,
+    /// Whether the time limit was reached.
+    pub time_is_up: bool,
+    /// When the time limit will be reached.
+    pub time_until: Option<Moment>,
+    /// The links that belong to it.
+    pub scope: Scope,
+    /// Waiting entries that are active, due or not.
+    pub waiting: BTreeSet<EntryId>,
+    /// Number of waiting entries that are dormant.
+    pub dormant: u64,
+    /// Number of entries that members hold.
+    pub held: u64,
+    /// Entries and pages per key.
+    hosts: HostPages,
+    /// Counts of final results.
+    pub counts: PassCounts,
+    /// Heads of the feeding topics when the count became zero, or when a job with `hold` was
+    /// closed. Once these are consumed, the job is done, or its hold ends.
+    pub completion_heads: Option<BTreeMap<TopicName, Seq>>,
+    /// When the job is closed if no further seed arrives.
+    pub open_until: Moment,
+    /// Entries that wait for their member's next request. They keep their part of the budget.
+    pub pinned: u64,
+}
+
+impl Job {
+    /// A job without entries and counts.
+    pub(crate) fn new(id: PassId, name: JobName, settings: JobSettings, state: JobState) -> Self {
+        // A finished job needs no rules and no budget.
+        let is_done = state == JobState::Done;
+        Self {
+            id,
+            name,
+            state,
+            cancelled: false,
+            paused: false,
+            time_is_up: false,
+            time_until: None,
+            scope: if is_done { Scope::default() } else { Scope::new(settings.scope) },
+            waiting: BTreeSet::new(),
+            dormant: 0,
+            held: 0,
+            hosts: HostPages::new(settings.host_pages_max.filter(|_| !is_done)),
+            settings,
+            counts: PassCounts::default(),
+            completion_heads: None,
+            open_until: Moment(0),
+            pinned: 0,
+        }
+    }
+
+    /// The job, its scope and its page counts as snapshot items; the entries are not included.
+    pub(crate) fn snapshot_items(&self, keep: &mut impl FnMut(SnapshotItem)) {
+        let bare = Self {
+            scope: self.scope.without_parts(),
+            waiting: BTreeSet::new(),
+            dormant: 0,
+            held: 0,
+            pinned: 0,
+            hosts: self.hosts.without_counts(),
+            ..self.clone()
+        };
+        let number = self.id.number;
+        keep(SnapshotItem::Job(Box::new(bare)));
+        for part in self.scope.parts() {
+            keep(SnapshotItem::Scope { number, part: part.into() });
+        }
+        for (key, completed) in self.hosts.completed() {
+            keep(SnapshotItem::Pages { number, key: key.clone(), completed });
+        }
+    }
+
+    /// Restores the number of completed pages of a key.
+    pub(crate) fn restore_host_pages(&mut self, key: &Key, completed: u64) {
+        self.hosts.restore(key, completed);
+    }
+
+    /// Whether a link to this URL belongs to the job.
+    pub fn contains(&self, url: &CanonicalUrl) -> bool {
+        self.scope.contains(url) && self.settings.filter.admits(url)
+    }
+
+    /// Number of entries without a final result.
+    pub fn unfinished_count(&self) -> u64 {
+        let held = if mutants::is(Mutant::DoneWhileHeld) { 0 } else { self.held };
+        self.waiting_count() + held
+    }
+
+    /// Number of waiting entries.
+    pub fn waiting_count(&self) -> u64 {
+        self.waiting.len() as u64 + self.dormant
+    }
+
+    /// Whether the budget is used up or the time limit was reached. What still waits is dropped.
+    pub fn is_exhausted(&self) -> bool {
+        let has_all = self.settings.pages_max.is_some_and(|max| self.counts.completed >= max);
+        has_all || self.time_is_up
+    }
+
+    /// Whether nothing may be released now: entries in flight use the rest of the budget, or the
+    /// time limit was reached.
+    pub fn is_blocked(&self) -> bool {
+        let used = self.counts.completed + self.held + self.pinned;
+        let used = used - u64::from(used > 0 && mutants::is(Mutant::OverBudget));
+        self.time_is_up || self.settings.pages_max.is_some_and(|max| used >= max)
+    }
+
+    /// The same for one key.
+    pub fn is_blocked_on(&self, key: &str) -> bool {
+        self.is_blocked() || self.hosts.is_blocked(key)
+    }
+
+    /// Whether the job waits until all its seeds are known.
+    pub fn awaits_seeds(&self) -> bool {
+        self.settings.hold && !mutants::is(Mutant::IgnoresJobHold)
+    }
+
+    /// Whether an entry of the job may be the next one of this key. This ignores the budget of the
+    /// whole job: entries in flight soon return their part of that, whereas the budget of a key may
+    /// stay used up.
+    pub fn may_release_on(&self, key: &str) -> bool {
+        !self.paused && !self.awaits_seeds() && !self.hosts.is_blocked(key)
+    }
+
+    /// Whether each key has its own budget.
+    pub fn limits_hosts(&self) -> bool {
+        self.hosts.is_limited()
+    }
+
+    /// Keys that have used up their budget while entries of the job still wait behind them.
+    pub fn exhausted_hosts(&self) -> impl Iterator<Item = &Key> {
+        self.hosts.exhausted()
+    }
+
+    /// Active entries that wait; with `key`, those behind that key, which has a budget.
+    pub fn waiting(&self, key: Option<&str>) -> Vec<EntryId> {
+        match key {
+            None => self.waiting.iter().copied().collect(),
+            Some(key) => self.hosts.waiting(key).collect(),
+        }
+    }
+
+    /// Adds a dormant entry.
+    pub fn add_dormant(&mut self, key: &Key) {
+        self.dormant += 1;
+        self.hosts.add_dormant(key);
+    }
+
+    /// A dormant entry becomes active.
+    pub fn activate(&mut self, entry: EntryId, key: &Key) {
+        self.dormant -= 1;
+        self.hosts.remove_dormant(key);
+        self.add_waiting(entry, key);
+    }
+
+    /// A dormant entry ends.
+    pub fn drop_dormant(&mut self, key: &Key, end: EndReason) {
+        self.dormant -= 1;
+        self.hosts.remove_dormant(key);
+        self.counts.count_end(end);
+    }
+
+    /// Adds a waiting active entry.
+    pub fn add_waiting(&mut self, entry: EntryId, key: &Key) {
+        self.waiting.insert(entry);
+        self.hosts.add_waiting(entry, key);
+    }
+
+    /// A waiting entry is leased to a member.
+    pub fn lease_entry(&mut self, entry: EntryId, key: &Key) {
+        self.waiting.remove(&entry);
+        self.hosts.remove_waiting(entry, key);
+        self.held += 1;
+        self.hosts.begin_page(key);
+    }
+
+    /// A member returns an entry, which waits again.
+    pub fn return_entry(&mut self, entry: EntryId, key: &Key) {
+        self.held -= 1;
+        self.hosts.cancel_page(key);
+        self.add_waiting(entry, key);
+    }
+
+    /// A waiting entry reserves a part of the budget for its member's next request.
+    pub fn pin(&mut self, key: &Key) {
+        self.pinned += 1;
+        self.hosts.begin_page(key);
+    }
+
+    /// Ends the reservation.
+    pub fn unpin(&mut self, key: &Key) {
+        self.pinned -= 1;
+        self.hosts.cancel_page(key);
+    }
+
+    /// An entry ends with a worker's result.
+    pub fn complete_entry(&mut self, outcome: Outcome, key: &Key) {
+        self.held -= 1;
+        match outcome {
+            Outcome::Done => self.hosts.complete_page(key),
+            _ => self.hosts.cancel_page(key),
+        }
+        self.counts.count_outcome(outcome);
+    }
+
+    /// A waiting entry ends without a result.
+    pub fn drop_waiting(&mut self, entry: EntryId, key: &Key, end: EndReason) {
+        assert!(self.waiting.remove(&entry), "only a waiting entry is dropped");
+        self.hosts.remove_waiting(entry, key);
+        self.counts.count_end(end);
+    }
+
+    /// Whether a dead entry of the pass may be retried as a part of it.
+    pub fn may_readmit(&self, key: &str) -> bool {
+        let has_room = !self.is_exhausted() && !self.hosts.is_exhausted(key);
+        self.state != JobState::Done && !self.cancelled && has_room
+    }
+
+    /// Whether a failed page of this finished pass may be fetched again and counted in the pass.
+    ///
+    /// URLs of a finished pass without a final result are repairs in progress, and each may
+    /// complete a page. The page counts of the keys are no longer known.
+    pub fn may_repair(&self) -> bool {
+        let used = self.counts.completed + self.counts.unfinished();
+        let has_room = self.settings.pages_max.is_none_or(|max| used < max);
+        self.state == JobState::Done && !self.cancelled && has_room
+    }
+
+    /// A failed page of this finished pass is fetched again.
+    pub fn begin_repair(&mut self) {
+        self.counts.failed -= 1;
+    }
+
+    /// A repair redirects to `targets` URLs, which become part of the repair.
+    pub fn redirect_repair(&mut self, targets: u64) {
+        self.counts.found += targets;
+    }
+
+    /// A repair ends with a worker's result.
+    pub fn complete_repair(&mut self, outcome: Outcome) {
+        self.counts.count_outcome(outcome);
+    }
+
+    /// A repair ends without a result.
+    pub fn drop_repair(&mut self, end: EndReason) {
+        self.counts.count_end(end);
+    }
+
+    /// A dead entry waits again.
+    pub fn readmit(&mut self, entry: EntryId, key: &Key) {
+        self.counts.failed -= 1;
+        self.add_waiting(entry, key);
+    }
+
+    /// The event that announces the end of the pass.
+    pub fn announcement(&self) -> String {
+        let result = match self.cancelled {
+            true => "cancelled",
+            false if self.counts.found == 0 => "done reason=empty",
+            false => "done",
+        };
+        format!(
+            "{} number={} pass={} result={result} {}{}",
+            self.name,
+            self.id.number,
+            self.id.pass,
+            self.counts,
+            self.settings.describe_callback()
+        )
+    }
+
+    /// The job as `key=value` words. `queued` is the number of waiting entries that could be
+    /// released at once.
+    pub fn describe(&self, queued: usize) -> String {
+        let state = match self.state {
+            JobState::Done => "done",
+            _ if self.paused && !self.cancelled => "paused",
+            JobState::Open => "open",
+            JobState::Closed => "closed",
+        };
+        format!(
+            "{} number={} pass={} state={state} pending={} queued={queued} processing={} {}",
+            self.name,
+            self.id.number,
+            self.id.pass,
+            self.waiting_count().saturating_sub(queued as u64),
+            self.held,
+            self.counts
+        )
+    }
+}
+
+/// All jobs that a group remembers.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Jobs {
+    by_number: BTreeMap<JobNumber, Job>,
+    numbers: HashMap<JobName, JobNumber>,
+    /// Finished jobs, oldest first.
+    finished: VecDeque<JobNumber>,
+    last_number: JobNumber,
+}
+
+impl Jobs {
+    /// The number that opening `name` would use: that of the existing job, or a new one.
+    pub fn number_for(&self, name: &JobName) -> JobNumber {
+        self.numbers.get(name).copied().unwrap_or(self.last_number + 1)
+    }
+
+    /// Opens a job, or the next pass of a finished one. It is closed at `until` unless seeds
+    /// arrive.
+    pub fn open(
+        &mut self,
+        number: JobNumber,
+        name: &JobName,
+        settings: JobSettings,
+        now: Moment,
+        until: Moment,
+    ) {
+        let pass = self.by_number.get(&number).map_or(1, |job| job.id.pass + 1);
+        self.finished.retain(|finished| *finished != number);
+        self.last_number = self.last_number.max(number);
+        self.numbers.insert(name.clone(), number);
+        let id = PassId { number, pass };
+        let time_until = settings.time_ms_max.map(|ms| now + ms);
+        let mut job = Job::new(id, name.clone(), settings, JobState::Open);
+        job.time_until = time_until;
+        job.open_until = until;
+        self.by_number.insert(number, job);
+    }
+
+    /// Finishes the pass. Keeps the newest `remembered` finished jobs.
+    pub fn finish(&mut self, number: JobNumber, remembered: usize) {
+        if let Some(job) = self.by_number.get_mut(&number) {
+            job.state = JobState::Done;
+            job.completion_heads = None;
+            job.paused = false;
+            job.time_until = None;
+            job.scope = Scope::default();
+            job.hosts = HostPages::default();
+            self.finished.push_back(number);
+        }
+        while self.finished.len() > remembered
+            && let Some(oldest) = self.finished.pop_front()
+            && let Some(job) = self.by_number.remove(&oldest)
+        {
+            self.numbers.remove(&job.name);
+        }
+    }
+
+    /// The job that is forgotten when the next one finishes, if `remembered` jobs are kept.
+    pub fn next_evicted(&self, remembered: usize) -> Option<&JobName> {
+        let oldest = self.finished.front().filter(|_| self.finished.len() >= remembered)?;
+        self.find(*oldest).map(|job| &job.name)
+    }
+
+    /// Removes a finished job. Its number is not used again.
+    pub fn delete(&mut self, number: JobNumber) {
+        self.finished.retain(|finished| *finished != number);
+        if let Some(job) = self.by_number.remove(&number) {
+            self.numbers.remove(&job.name);
+        }
+    }
+
+    /// All jobs. Finished ones come last, in the order in which they will be forgotten.
+    pub(crate) fn in_order(&self) -> impl Iterator<Item = &Job> {
+        let unfinished = self.by_number.values().filter(|job| job.state != JobState::Done);
+        unfinished.chain(self.finished.iter().filter_map(|number| self.find(*number)))
+    }
+
+    /// Restores a job of a snapshot.
+    pub(crate) fn restore(&mut self, job: Job) {
+        let number = job.id.number;
+        if job.state == JobState::Done {
+            self.finished.push_back(number);
+        }
+        self.numbers.insert(job.name.clone(), number);
+        self.by_number.insert(number, job);
+    }
+
+    /// The newest job's number, even if that job was forgotten.
+    pub(crate) fn last_number(&self) -> JobNumber {
+        self.last_number
+    }
+
+    /// Restores the last number; new jobs get higher ones.
+    pub(crate) fn restore_last_number(&mut self, last: JobNumber) {
+        self.last_number = self.last_number.max(last);
+    }
+
+    /// The job with this number.
+    pub fn find(&self, number: JobNumber) -> Option<&Job> {
+        self.by_number.get(&number)
+    }
+
+    /// The job with this number, mutable.
+    pub fn find_mut(&mut self, number: JobNumber) -> Option<&mut Job> {
+        self.by_number.get_mut(&number)
+    }
+
+    /// The job with this newest pass.
+    pub fn of_pass(&self, pass: PassId) -> Option<&Job> {
+        self.find(pass.number).filter(|job| job.id == pass)
+    }
+
+    /// The job with this newest pass, mutable.
+    pub fn of_pass_mut(&mut self, pass: PassId) -> Option<&mut Job> {
+        self.find_mut(pass.number).filter(|job| job.id == pass)
+    }
+
+    /// The job with this name.
+    pub fn named(&self, name: &str) -> Option<&Job> {
+        self.numbers.get(name).and_then(|number| self.by_number.get(number))
+    }
+
+    /// Number of unfinished jobs.
+    pub fn unfinished(&self) -> usize {
+        self.by_number.len() - self.finished.len()
+    }
+
+    /// Number of jobs.
+    pub fn len(&self) -> usize {
+        self.by_number.len()
+    }
+
+    /// Whether the list is empty.
+    pub fn is_empty(&self) -> bool {
+        self.by_number.is_empty()
+    }
+
+    /// All jobs, lowest number first.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Job> {
+        self.by_number.values()
+    }
+}

@@ -1,0 +1,393 @@
+//! The queue of one key: its waiting entries, its rest, and the order of turns.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hint::black_box;
+
+use tidings_protocol::MemberId;
+
+use super::config::PACE_VALID_MS;
+use super::entry::{EntryId, JobNumber, Key};
+use super::mutants::{self, Mutant};
+use super::record::RecordedRest;
+use super::runs::DormantRuns;
+use crate::moment::Moment;
+
+/// The lanes of a key, which take turns: announced entries, and those of each job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Lane {
+    /// Entries that an event announced.
+    Announced,
+    /// Seeds and links of a job.
+    Job(JobNumber),
+}
+
+/// The state of one key. There may be millions, so state that few keys have is boxed.
+///
+/// Invariant: an entry is released only while `busy < parallel` and `free_at <= now`.
+#[derive(Debug)]
+pub(super) struct KeyQueue {
+    name: Key,
+    /// The number of active entries that refer to this key. It is kept while there are any.
+    references: u32,
+    /// Tasks in flight with a request that has not ended.
+    in_flight: u32,
+    /// End of the rest after the last request, or of a longer rest that a worker requested.
+    free_at: Moment,
+    /// The moment at which the group refreshes this key: at most one timer per key.
+    pub(super) timer: Option<Moment>,
+    /// Waiting dormant entries.
+    pub(super) dormant: DormantRuns,
+    /// Waiting active entries.
+    active: Option<Box<ActiveQueue>>,
+    /// Earlier requests; `None` before the first release.
+    history: Option<Box<KeyHistory>>,
+}
+
+/// Active entries that wait for a key.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct ActiveQueue {
+    /// Targets of redirects and `again` requests. They go before everything else, the oldest entry
+    /// first.
+    heads: BTreeMap<EntryId, HeadEntry>,
+    announced: ByPriority,
+    jobs: BTreeMap<JobNumber, ByPriority>,
+}
+
+/// What a key remembers of earlier requests.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct KeyHistory {
+    /// When the last request ended.
+    ended_at: Option<Moment>,
+    /// The delay in ms that a worker requested, and until when it is in force.
+    pace: Option<(u64, Moment)>,
+    /// The member that served it last, which has connections and robots rules of the host.
+    last_member: Option<MemberId>,
+    /// The lane that was served last; the other one is next.
+    last_lane: Option<Lane>,
+    /// The job that was served last; the following one is next.
+    last_job: JobNumber,
+}
+
+/// The state of a key without its entries, as a snapshot contains it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeyState {
+    /// See [`KeyQueue`] and [`KeyHistory`].
+    pub(super) free_at: Moment,
+    pub(super) ended_at: Option<Moment>,
+    pub(super) pace: Option<(u64, Moment)>,
+    pub(super) last_member: Option<MemberId>,
+    pub(super) last_lane: Option<Lane>,
+    pub(super) last_job: JobNumber,
+}
+
+/// Moments are truncated to milliseconds, so an event at `now` may have happened up to 1 ms later.
+/// A minimum wait is counted from that later moment.
+pub(super) const CLOCK_GRAIN_MS: u64 = 1;
+
+/// An entry at the head of a key's queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct HeadEntry {
+    lane: Lane,
+    /// Whether the task has begun, and this is its next request.
+    is_begun: bool,
+}
+
+/// The entry that a key would release next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct NextEntry {
+    pub(super) entry: EntryId,
+    pub(super) lane: Lane,
+    /// Its priority; 0 for an entry at the head.
+    pub(super) prio: i16,
+}
+
+/// Highest priority first, oldest first within a priority.
+type ByPriority = BTreeSet<(Reverse<i16>, EntryId)>;
+
+impl KeyQueue {
+    /// Creates a key without history.
+    pub(super) fn new(name: Key) -> Self {
+        Self {
+            name,
+            references: 0,
+            in_flight: 0,
+            free_at: Moment(0),
+            timer: None,
+            dormant: DormantRuns::default(),
+            active: None,
+            history: None,
+        }
+    }
+
+    /// Loads what an answer will change into the cache (see [`prefetch`](super::prefetch)).
+    pub(super) fn prefetch(&self) {
+        black_box((
+            self.name.as_bytes().first(),
+            self.history.as_deref().map(|past| past.last_job),
+        ));
+    }
+
+    /// Returns the key's text.
+    pub(super) fn name(&self) -> &Key {
+        &self.name
+    }
+
+    fn history(&self) -> KeyHistory {
+        self.history.as_deref().copied().unwrap_or_default()
+    }
+
+    fn history_mut(&mut self) -> &mut KeyHistory {
+        self.history.get_or_insert_default()
+    }
+
+    /// Returns the state to remember; `None` if the key was never requested.
+    pub(super) fn state(&self) -> Option<KeyState> {
+        let KeyHistory { ended_at, pace, last_member, last_lane, last_job } = self.history();
+        let free_at = self.free_at;
+        let is_known = self.history.is_some() || free_at > Moment(0);
+        is_known.then_some(KeyState { free_at, ended_at, pace, last_member, last_lane, last_job })
+    }
+
+    /// Restores a remembered state.
+    pub(super) fn restore(&mut self, state: KeyState) {
+        let KeyState { free_at, ended_at, pace, last_member, last_lane, last_job } = state;
+        self.free_at = free_at;
+        let past = KeyHistory { ended_at, pace, last_member, last_lane, last_job };
+        self.history = (past != KeyHistory::default()).then(|| Box::new(past));
+    }
+
+    /// Counts an active entry that refers to this key.
+    pub(super) fn add_reference(&mut self) {
+        self.references += 1;
+    }
+
+    /// Uncounts an active entry that referred to this key.
+    pub(super) fn drop_reference(&mut self) {
+        self.references -= 1;
+    }
+
+    /// A task is in flight.
+    pub(super) fn add_in_flight(&mut self) {
+        self.in_flight += 1;
+    }
+
+    /// Adds a due entry to its lane.
+    pub(super) fn push(&mut self, entry: EntryId, lane: Lane, prio: i16) {
+        self.lane_mut(lane).insert((Reverse(prio), entry));
+    }
+
+    /// Adds an entry before all others of the key. One that has `begun` does not wait for its job's
+    /// turn.
+    pub(super) fn push_head(&mut self, entry: EntryId, lane: Lane, begun: bool) {
+        self.active
+            .get_or_insert_default()
+            .heads
+            .insert(entry, HeadEntry { lane, is_begun: begun });
+    }
+
+    /// Removes an active entry from the queue. `lane` and `prio` must be those with which it was
+    /// added.
+    pub(super) fn remove(&mut self, entry: EntryId, lane: Lane, prio: i16) {
+        let Some(queued) = self.active.as_deref_mut() else { return };
+        if !queued.lane(lane).remove(&(Reverse(prio), entry)) {
+            queued.heads.remove(&entry);
+        }
+        if let Lane::Job(job) = lane
+            && queued.jobs.get(&job).is_some_and(BTreeSet::is_empty)
+        {
+            queued.jobs.remove(&job);
+        }
+        if *queued == ActiveQueue::default() {
+            self.active = None;
+        }
+    }
+
+    /// Returns the entry to be released next if the key were free, among the jobs that take turns
+    /// here. May change after `push`, `push_head`, `remove`, `mark_released`, every change of the
+    /// runs, and with the results of `takes_turns`.
+    pub(super) fn next(&self, takes_turns: impl Fn(JobNumber) -> bool) -> Option<NextEntry> {
+        let may_go = |head: &HeadEntry| match head.lane {
+            Lane::Job(job) => head.is_begun || takes_turns(job),
+            Lane::Announced => true,
+        };
+        let heads = self.active.as_deref().into_iter().flat_map(|queued| &queued.heads);
+        // A task that has begun goes first: its job may have no budget for another entry until it
+        // ends.
+        let first = heads
+            .filter(|(_, head)| may_go(head))
+            .min_by_key(|(entry, head)| (!head.is_begun, **entry));
+        if let Some((entry, head)) = first {
+            return Some(NextEntry { entry: *entry, lane: head.lane, prio: 0 });
+        }
+        if self.history().last_lane == Some(Lane::Announced) && !mutants::is(Mutant::AnnouncedFirst)
+        {
+            self.next_of_jobs(takes_turns).or_else(|| self.first_of(Lane::Announced))
+        } else {
+            self.first_of(Lane::Announced).or_else(|| self.next_of_jobs(takes_turns))
+        }
+    }
+
+    /// Jobs take turns, by their numbers.
+    fn next_of_jobs(&self, takes_turns: impl Fn(JobNumber) -> bool) -> Option<NextEntry> {
+        let last = self.history().last_job;
+        let after = std::iter::successors(self.job_from(last + 1), |job| self.job_from(job + 1));
+        let upto = std::iter::successors(self.job_from(0), |job| self.job_from(job + 1));
+        let mut all = after.chain(upto.take_while(|job| *job <= last));
+        all.find(|job| takes_turns(*job)).and_then(|job| self.first_of(Lane::Job(job)))
+    }
+
+    /// Returns the first job from this number on that has waiting entries here.
+    fn job_from(&self, number: JobNumber) -> Option<JobNumber> {
+        let queued = self.active.as_deref();
+        let queued = queued.and_then(|queued| queued.jobs.range(number..).next());
+        self.dormant.job_from(number).into_iter().chain(queued.map(|(job, _)| *job)).min()
+    }
+
+    fn first_of(&self, lane: Lane) -> Option<NextEntry> {
+        let queued = self.active.as_deref().and_then(|queued| match lane {
+            Lane::Announced => queued.announced.first(),
+            Lane::Job(job) => queued.jobs.get(&job).and_then(BTreeSet::first),
+        });
+        let mut firsts = self.dormant.first_of(lane).into_iter().chain(queued.copied());
+        let first = if mutants::is(Mutant::DormantFirst) { firsts.next() } else { firsts.min() };
+        first.map(|(Reverse(prio), entry)| NextEntry { entry, lane, prio })
+    }
+
+    /// Notes that an entry of this lane was released to a member.
+    pub(super) fn mark_released(&mut self, lane: Lane, member: MemberId) {
+        self.in_flight += 1;
+        let past = self.history_mut();
+        past.last_member = Some(member);
+        past.last_lane = Some(lane);
+        if let Lane::Job(job) = lane {
+            past.last_job = job;
+        }
+    }
+
+    /// Ends a request, or a lost lease, at `now`: the key rests for at least `delay_ms`.
+    pub(super) fn request_ended(&mut self, now: Moment, delay_ms: u64, rest: RecordedRest) {
+        self.request_not_made();
+        self.history_mut().ended_at = Some(now);
+        self.apply_rest(now, rest);
+        let pace_ms = self.pace_at(now);
+        let shortest_ms =
+            if mutants::is(Mutant::ShortPace) && pace_ms.is_some() { 0 } else { delay_ms };
+        self.rest_at_least(shortest_ms.max(pace_ms.unwrap_or(0)));
+    }
+
+    /// Restarts the rest at `now`, because the end of the last request is not known reliably.
+    pub(super) fn restart_rest(&mut self, now: Moment, delay_ms: u64) {
+        if self.history.is_none() {
+            // The key has no known request, like most keys.
+            if delay_ms > 0 {
+                self.free_at = self.free_at.max(now + delay_ms + CLOCK_GRAIN_MS);
+            }
+            return;
+        }
+        self.history_mut().ended_at = Some(now);
+        self.rest_at_least(delay_ms.max(self.pace_at(now).unwrap_or(0)));
+    }
+
+    fn rest_at_least(&mut self, rest_ms: u64) {
+        if let Some(ended_at) = self.history().ended_at
+            && rest_ms > 0
+        {
+            self.free_at = self.free_at.max(ended_at + rest_ms + CLOCK_GRAIN_MS);
+            if mutants::is(Mutant::ShortRest) {
+                self.free_at = ended_at + (rest_ms - 1);
+            }
+        }
+    }
+
+    /// Ends a task that made no request, so the key need not rest.
+    pub(super) fn request_not_made(&mut self) {
+        assert!(self.in_flight > 0, "the key has a task in flight");
+        self.in_flight -= 1;
+    }
+
+    /// Applies the rest that a worker requests. It can lengthen the current rest, never shorten it.
+    pub(super) fn apply_rest(&mut self, now: Moment, rest: RecordedRest) {
+        if let Some(pace_ms) = rest.pace_ms {
+            let past = self.history_mut();
+            past.pace = Some((pace_ms, now + PACE_VALID_MS));
+            // The end of the last request may be unknown here if a key without a pace rested long
+            // enough.
+            past.ended_at.get_or_insert(now);
+            self.rest_at_least(pace_ms);
+        }
+        if let Some(not_before) = rest.not_before {
+            self.free_at = self.free_at.max(not_before);
+        }
+    }
+
+    /// Returns the delay in ms that a worker requested, while it is in force.
+    pub(super) fn pace_at(&self, now: Moment) -> Option<u64> {
+        self.history().pace.filter(|(_, until)| now < *until).map(|(pace_ms, _)| pace_ms)
+    }
+
+    /// Reports whether a request may start at `now`.
+    pub(super) fn is_free(&self, now: Moment, parallel: u32) -> bool {
+        let more = u32::from(parallel > 1 && mutants::is(Mutant::OverParallel));
+        (self.in_flight < parallel + more || mutants::is(Mutant::TwoAtOnce)) && self.free_at <= now
+    }
+
+    /// Returns the number of requests in flight.
+    pub(super) fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    /// Returns the earliest start of the next request, as far as rests decide it.
+    pub(super) fn free_at(&self) -> Moment {
+        self.free_at
+    }
+
+    /// Returns the member that served it last.
+    pub(super) fn last_member(&self) -> Option<MemberId> {
+        self.history().last_member
+    }
+
+    /// Reports whether anything waits.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.active.is_some() || !self.dormant.is_empty()
+    }
+
+    /// Reports whether anything of a job waits.
+    pub(super) fn has_waiting_of(&self, job: JobNumber) -> bool {
+        let mut heads = self.active.iter().flat_map(|queued| queued.heads.values());
+        self.job_from(job) == Some(job) || heads.any(|head| head.lane == Lane::Job(job))
+    }
+
+    /// Counts the waiting entries.
+    pub(super) fn waiting(&self) -> usize {
+        let queued = self.active.as_deref().map_or(0, |queued| {
+            let jobs: usize = queued.jobs.values().map(BTreeSet::len).sum();
+            queued.heads.len() + queued.announced.len() + jobs
+        });
+        queued + self.dormant.len()
+    }
+
+    /// Returns when the group must refresh this key, if time alone changes something.
+    pub(super) fn wake_at(&self) -> Option<Moment> {
+        if self.has_waiting() { Some(self.free_at) } else { self.forgettable_at() }
+    }
+
+    /// Returns when the key can be removed; `None` while it is in use.
+    pub(super) fn forgettable_at(&self) -> Option<Moment> {
+        let idle = self.references == 0 && self.in_flight == 0 && !self.has_waiting();
+        idle.then(|| self.history().pace.map_or(self.free_at, |(_, until)| until.max(self.free_at)))
+    }
+
+    fn lane_mut(&mut self, lane: Lane) -> &mut ByPriority {
+        self.active.get_or_insert_default().lane(lane)
+    }
+}
+
+impl ActiveQueue {
+    fn lane(&mut self, lane: Lane) -> &mut ByPriority {
+        match lane {
+            Lane::Announced => &mut self.announced,
+            Lane::Job(job) => self.jobs.entry(job).or_default(),
+        }
+    }
+}

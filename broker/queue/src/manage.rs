@@ -1,0 +1,203 @@
+//! Commands for settings and jobs.
+
+use tidings_protocol::{Code, JobName, ProtocolError};
+
+use super::config::KeyKind;
+use super::entry::JobNumber;
+use super::job::{Job, JobSettings, JobState};
+use super::record::Decision;
+use super::{Group, GroupAnswer, GroupQuery};
+use crate::moment::Moment;
+
+/// Most jobs in an answer to `JOB ls`, newest first.
+const LISTED_JOBS_MAX: usize = 1000;
+
+impl Group {
+    pub(super) fn configure(
+        &mut self,
+        settings: &[(String, String)],
+        now: Moment,
+    ) -> Result<GroupAnswer, ProtocolError> {
+        let pairs = settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let config = self.config.with_settings(pairs)?;
+        config.validate()?;
+        let is_used = !self.is_idle()
+            || !self.keys.is_empty()
+            || !self.dead_letters.is_empty()
+            || !self.schedules.is_empty()
+            || self.jobs.unfinished() > 0;
+        if config.key != self.config.key && is_used {
+            return Err(ProtocolError::new(
+                Code::Conflict,
+                "the key cannot change while the group has entries, dead letters, schedules, jobs that \
+                 are not done, or keys that rest",
+            ));
+        }
+        let ok = format!("{} {}", self.name, config.describe());
+        self.commit(Decision::Configured(Box::new(config)), now);
+        // A topic for which a job waited may no longer feed the group.
+        for number in self.completion_pending.clone() {
+            self.complete_if_consumed(number, now);
+        }
+        Ok(GroupAnswer { lines: Vec::new(), ok })
+    }
+
+    pub(super) fn open_job(
+        &mut self,
+        name: &JobName,
+        settings: JobSettings,
+        now: Moment,
+    ) -> Result<GroupAnswer, ProtocolError> {
+        if self.config.key == KeyKind::None {
+            let text = "a group with key=none cannot have jobs, because jobs count URLs";
+            return Err(ProtocolError::new(Code::Conflict, text));
+        }
+        if let Some(job) = self.jobs.named(name.as_ref())
+            && job.state != JobState::Done
+        {
+            return self.reopen_job(job.id.number, &settings, now);
+        }
+        if self.jobs.unfinished() >= self.config.jobs_max {
+            return Err(ProtocolError::new(
+                Code::Limit,
+                format!(
+                    "{} jobs are not done, which is the limit; try again when one is done",
+                    self.config.jobs_max
+                ),
+            ));
+        }
+        let number = self.jobs.number_for(name);
+        self.commit(Decision::JobOpened { number, name: name.clone(), settings }, now);
+        let ok = self.jobs.find(number).map(|job| self.describe_job(job)).unwrap_or_default();
+        Ok(GroupAnswer { lines: Vec::new(), ok })
+    }
+
+    /// Reopens a job that is not done: its pass continues and accepts seeds again.
+    fn reopen_job(
+        &mut self,
+        number: JobNumber,
+        settings: &JobSettings,
+        now: Moment,
+    ) -> Result<GroupAnswer, ProtocolError> {
+        let Some(job) = self.jobs.find(number) else { return Ok(GroupAnswer::default()) };
+        if job.cancelled {
+            let text = format!(
+                "job {} was cancelled and has tasks in flight; try again when they have ended",
+                job.name
+            );
+            return Err(ProtocolError::new(Code::Busy, text));
+        }
+        // `hold=` counts only when the pass begins, and changes none of its pages.
+        if job.settings != (JobSettings { hold: job.settings.hold, ..settings.clone() }) {
+            let text = format!("{} with other settings", self.describe_job(job));
+            return Err(ProtocolError::new(Code::Exists, text));
+        }
+        self.commit(Decision::JobReopened { number }, now);
+        let ok = self.jobs.find(number).map(|job| self.describe_job(job)).unwrap_or_default();
+        Ok(GroupAnswer { lines: Vec::new(), ok })
+    }
+
+    pub(super) fn close_job(
+        &mut self,
+        name: &JobName,
+        now: Moment,
+    ) -> Result<GroupAnswer, ProtocolError> {
+        let job = self.find_job(name)?;
+        let number = job.id.number;
+        if job.state == JobState::Open {
+            self.commit(Decision::JobClosed { number }, now);
+            self.settle_job(number, now);
+        }
+        let ok = self.describe_job(self.find_job(name)?);
+        Ok(GroupAnswer { lines: Vec::new(), ok })
+    }
+
+    pub(super) fn cancel_job(
+        &mut self,
+        name: &JobName,
+        now: Moment,
+    ) -> Result<GroupAnswer, ProtocolError> {
+        let job = self.find_job(name)?;
+        let number = job.id.number;
+        if job.state != JobState::Done && !job.cancelled {
+            self.commit(Decision::JobCancelled { number }, now);
+            self.settle_job(number, now);
+        }
+        let ok = self.describe_job(self.find_job(name)?);
+        Ok(GroupAnswer { lines: Vec::new(), ok })
+    }
+
+    pub(super) fn show(
+        &self,
+        what: &GroupQuery,
+        now: Moment,
+    ) -> Result<GroupAnswer, ProtocolError> {
+        match what {
+            GroupQuery::Group => Ok(GroupAnswer { lines: Vec::new(), ok: self.describe() }),
+            GroupQuery::Job(name) => {
+                let job = self.find_job(name)?;
+                let settings = &job.settings;
+                let others = settings.filter.describe() + &settings.describe_callback();
+                let ok = self.describe_job(job) + &others;
+                Ok(GroupAnswer { lines: Vec::new(), ok })
+            }
+            GroupQuery::Jobs => {
+                let newest = self.jobs.iter().rev().take(LISTED_JOBS_MAX);
+                let more: Vec<String> = newest.map(|job| self.describe_job(job)).collect();
+                let ok = format!("{} jobs={} listed={}", self.name, self.jobs.len(), more.len());
+                Ok(GroupAnswer { lines: more, ok })
+            }
+            GroupQuery::Explain(what) => self.explain(what, now),
+            GroupQuery::Tasks(query) => self.list_tasks(query, now),
+            GroupQuery::Keys(query) => self.list_keys(query, now),
+            GroupQuery::Schedules(query) => Ok(self.list_schedules(query, now)),
+        }
+    }
+
+    /// Returns the status line of the group or of a job, and how much has been completed.
+    pub fn progress(&self, job: Option<&JobName>) -> Option<(String, u64)> {
+        match job {
+            None => Some((self.describe(), self.totals.completed)),
+            Some(name) => {
+                let job = self.jobs.named(name.as_ref())?;
+                Some((self.describe_job(job), job.counts.completed))
+            }
+        }
+    }
+
+    pub(super) fn find_job(&self, name: &JobName) -> Result<&Job, ProtocolError> {
+        self.jobs.named(name.as_ref()).ok_or_else(|| {
+            ProtocolError::new(
+                Code::NotFound,
+                format!("no job {name} in group {}; JOB open {name} creates it", self.name),
+            )
+        })
+    }
+
+    pub(super) fn describe_job(&self, job: &Job) -> String {
+        let queued = if self.is_paused { 0 } else { self.ready.queued_of(job.id.number) };
+        job.describe(queued)
+    }
+
+    pub(super) fn describe(&self) -> String {
+        let held = self.members.iter().map(|(_, member)| member.load()).sum::<usize>();
+        let connected = self.members.iter().filter(|(_, member)| member.conn.is_some()).count();
+        let totals = self.totals;
+        format!(
+            "{} paused={} members={connected} waiting={} processing={held} completed={} failed={} \
+             dead={} dead-kept={} scheduled={} lost={} unkeyed={} keys={} {}",
+            self.name,
+            if self.is_paused { "yes" } else { "no" },
+            self.entry_count() - held,
+            totals.completed,
+            totals.failed,
+            totals.dead,
+            self.dead_letters.len(),
+            self.schedules.len(),
+            totals.lost,
+            totals.unkeyed,
+            self.keys.len(),
+            self.config.describe(),
+        )
+    }
+}

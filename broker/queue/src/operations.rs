@@ -1,0 +1,106 @@
+//! Operations on a whole group and its dead letters.
+
+use tidings_protocol::{Code, DEFAULT_GROUP, ProtocolError};
+
+use super::entry::{EntryId, JobNumber};
+use super::interface::Operation;
+use super::job::JobState;
+use super::record::Decision;
+use super::task_list::EntrySelection;
+use super::{Group, GroupAnswer, Output};
+use crate::moment::Moment;
+
+impl Group {
+    pub(super) fn operate(
+        &mut self,
+        what: &Operation,
+        now: Moment,
+    ) -> Result<GroupAnswer, ProtocolError> {
+        match what {
+            Operation::Pause => self.pause(true, now),
+            Operation::Resume => self.pause(false, now),
+            Operation::Purge => self.purge(now),
+            Operation::Retry(selection) => return self.retry(selection, now),
+            Operation::Drop(selection) => {
+                let entries = self.dead_among(selection)?;
+                let ok = format!("{} dropped={}", self.name, entries.len());
+                self.commit_unless_empty(entries, |entries| Decision::DeadDropped { entries }, now);
+                return Ok(GroupAnswer { lines: Vec::new(), ok });
+            }
+            Operation::Delete => return self.delete(now),
+        }
+        Ok(GroupAnswer { lines: Vec::new(), ok: self.describe() })
+    }
+
+    fn pause(&mut self, paused: bool, now: Moment) {
+        if self.is_paused != paused {
+            self.commit(Decision::Paused(paused), now);
+        }
+    }
+
+    fn purge(&mut self, now: Moment) {
+        self.commit(Decision::Purged, now);
+        let unfinished = self.jobs.iter().filter(|job| job.state != JobState::Done);
+        let numbers: Vec<JobNumber> = unfinished.map(|job| job.id.number).collect();
+        for number in numbers {
+            self.settle_job(number, now);
+        }
+    }
+
+    fn retry(
+        &mut self,
+        selection: &EntrySelection,
+        now: Moment,
+    ) -> Result<GroupAnswer, ProtocolError> {
+        let entries = self.dead_among(selection)?;
+        if self.is_full() {
+            let text = "the group is full; retry when some entries are done";
+            return Err(ProtocolError::new(Code::Limit, text));
+        }
+        let ok = format!("{} retried={}", self.name, entries.len());
+        self.commit_unless_empty(
+            entries,
+            |entries| Decision::DeadRetried { entries, repairs: true },
+            now,
+        );
+        Ok(GroupAnswer { lines: Vec::new(), ok })
+    }
+
+    /// Commits a decision, unless it is about no entry.
+    fn commit_unless_empty(
+        &mut self,
+        entries: Vec<EntryId>,
+        decision: impl FnOnce(Vec<EntryId>) -> Decision,
+        now: Moment,
+    ) {
+        if !entries.is_empty() {
+            self.commit(decision(entries), now);
+        }
+    }
+
+    /// Deletes the group, with everything that waits.
+    fn delete(&mut self, now: Moment) -> Result<GroupAnswer, ProtocolError> {
+        let conflict = |text: String| Err(ProtocolError::new(Code::Conflict, text));
+        if self.name.as_str() == DEFAULT_GROUP {
+            return conflict(format!("group {DEFAULT_GROUP} cannot be deleted"));
+        }
+        let members = self.members.iter().count();
+        if members > 0 {
+            return conflict(format!("group {} has {members} members; stop them first", self.name));
+        }
+        let unfinished = self.jobs.unfinished();
+        if unfinished > 0 {
+            return conflict(format!(
+                "{unfinished} jobs of group {} are not done; cancel them first",
+                self.name
+            ));
+        }
+        if !self.unpublished.is_empty() {
+            let text = format!("group {} is publishing its last events; try again", self.name);
+            return Err(ProtocolError::new(Code::Busy, text));
+        }
+        self.commit(Decision::Deleted, now);
+        self.outputs.push_back(Output::Deleted);
+        Ok(GroupAnswer { lines: Vec::new(), ok: self.name.to_string() })
+    }
+}

@@ -1,0 +1,282 @@
+//! Lists of entries (`GROUP tasks`), with the dead ones.
+
+use std::collections::BinaryHeap;
+use std::fmt::Write;
+
+use tidings_protocol::{JobName, ProtocolError};
+
+use super::config::{bad_argument, whole_number};
+use super::dormant::DormantRef;
+use super::entry::{ActiveEntry, Entry, EntryId, EntryState, JobNumber};
+use super::keys::KeyId;
+use super::{Group, GroupAnswer};
+use crate::moment::Moment;
+
+/// Lines of an answer: default and maximum.
+pub(super) const LISTED_DEFAULT: usize = 100;
+pub(super) const LISTED_MAX: usize = 1000;
+
+/// Bytes that are shown of a text that is not a URL.
+const LINE_TEXT_BYTES_MAX: usize = 1024;
+
+/// A selection of entries. `None` selects all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EntrySelection {
+    /// The entry with this id.
+    pub entry: Option<EntryId>,
+    /// Entries of this key.
+    pub key: Option<Box<str>>,
+    /// Entries of this job, of any pass.
+    pub job: Option<JobName>,
+}
+
+impl EntrySelection {
+    /// Parses `key=value` settings, and passes all others to `others`.
+    pub fn parse<'a>(
+        settings: impl IntoIterator<Item = (&'a str, &'a str)>,
+        mut others: impl FnMut(&str, &str) -> Result<(), ProtocolError>,
+    ) -> Result<Self, ProtocolError> {
+        let mut parsed = Self::default();
+        for (name, value) in settings {
+            match name {
+                "entry" => parsed.entry = Some(whole_number(name, value, 1, u64::MAX)?),
+                "key" => parsed.key = Some(value.into()),
+                "job" => parsed.job = Some(value.parse()?),
+                _ => others(name, value)?,
+            }
+        }
+        Ok(parsed)
+    }
+}
+
+/// Query of `GROUP tasks`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskQuery {
+    /// The entries.
+    pub selection: EntrySelection,
+    /// Only entries in this state.
+    pub state: Option<TaskState>,
+    /// The number of entries to list.
+    pub limit: usize,
+}
+
+impl TaskQuery {
+    /// Parses `key=value` settings.
+    pub fn parse<'a>(
+        settings: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Self, ProtocolError> {
+        let (mut state, mut limit) = (None, LISTED_DEFAULT);
+        let selection = EntrySelection::parse(settings, |name, value| {
+            match name {
+                "state" => state = Some(TaskState::parse(value)?),
+                "limit" => limit = whole_number(name, value, 0, LISTED_MAX as u64)?,
+                _ => {
+                    let text = format!(
+                        "unknown option {name}; the options are state, entry, key, job, limit"
+                    );
+                    return Err(bad_argument(text));
+                }
+            }
+            Ok(())
+        })?;
+        Ok(Self { selection, state, limit })
+    }
+}
+
+/// The states of entries in lists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskState {
+    /// Waits for its due time, its key, its turn or its job.
+    Pending,
+    /// Waits only for a member's credit.
+    Queued,
+    /// Held by a member.
+    Processing,
+    /// Given up.
+    Dead,
+}
+
+impl TaskState {
+    fn parse(text: &str) -> Result<Self, ProtocolError> {
+        match text {
+            "pending" => Ok(Self::Pending),
+            "queued" => Ok(Self::Queued),
+            "processing" => Ok(Self::Processing),
+            "dead" => Ok(Self::Dead),
+            _ => Err(bad_argument(format!(
+                "state={text}: expected pending, queued, processing or dead"
+            ))),
+        }
+    }
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Queued => "queued",
+            Self::Processing => "processing",
+            Self::Dead => "dead",
+        }
+    }
+}
+
+impl Group {
+    /// Lists entries by id, then the dead ones, oldest first. Visits every entry.
+    pub(super) fn list_tasks(
+        &self,
+        query: &TaskQuery,
+        now: Moment,
+    ) -> Result<GroupAnswer, ProtocolError> {
+        let wanted = self.matcher(&query.selection)?;
+        let is_in = |state| query.state.is_none_or(|wanted| wanted == state);
+        let live = self.active.values().filter(|live| wanted(&live.entry));
+        let live = live.filter(|live| is_in(self.state_of(live)));
+        let live = live.map(|live| live.entry.admitted.id);
+        let parked = self.dormant_among(&query.selection)?;
+        let parked = parked.filter(|dormant| is_in(self.state_of_dormant(dormant)));
+        let mut count = 0;
+        // The lowest ids so far.
+        let mut listed = BinaryHeap::new();
+        for id in live.chain(parked.map(|dormant| dormant.id)) {
+            count += 1;
+            listed.push(id);
+            if listed.len() > query.limit {
+                listed.pop();
+            }
+        }
+        let mut more = Vec::new();
+        for id in listed.into_sorted_vec() {
+            more.push(self.describe_waiting(id, now));
+        }
+        for dead in self.dead_letters.iter().filter(|dead| wanted(&dead.entry)) {
+            if is_in(TaskState::Dead) {
+                count += 1;
+                if more.len() < query.limit {
+                    let reason = Some(dead.reason);
+                    more.push(self.describe_task(&dead.entry, TaskState::Dead, reason, now));
+                }
+            }
+        }
+        let ok = format!("{} matched={count} listed={}", self.name, more.len());
+        Ok(GroupAnswer { lines: more, ok })
+    }
+
+    fn describe_waiting(&self, id: EntryId, now: Moment) -> String {
+        if let Some(live) = self.active.get(&id) {
+            return self.describe_task(&live.entry, self.state_of(live), None, now);
+        }
+        let dormant = self.dormant.find(id).expect("an entry that is not active is dormant");
+        let state = self.state_of_dormant(&dormant);
+        self.describe_task(&self.dormant_entry(dormant), state, None, now)
+    }
+
+    /// Returns the selected dormant entries.
+    fn dormant_among(
+        &self,
+        selection: &EntrySelection,
+    ) -> Result<impl Iterator<Item = DormantRef>, ProtocolError> {
+        let job = match &selection.job {
+            None => None,
+            Some(name) => Some(self.find_job(name)?.id.number),
+        };
+        let is_any_key = selection.key.is_none();
+        let key = selection.key.as_deref().and_then(|key| self.keys.find(key));
+        // An entry that is selected by its id is found in the index.
+        let named = selection.entry.map(|id| self.dormant.find(id));
+        let all = named.is_none().then(|| self.dormant.iter());
+        let some = named.flatten().into_iter().chain(all.into_iter().flatten());
+        Ok(some.filter(move |dormant| {
+            (is_any_key || key == Some(dormant.key))
+                && job.is_none_or(|job| dormant.job() == Some(job))
+        }))
+    }
+
+    /// Returns the ids of the selected dead entries.
+    pub(super) fn dead_among(
+        &self,
+        selection: &EntrySelection,
+    ) -> Result<Vec<EntryId>, ProtocolError> {
+        let wanted = self.matcher(selection)?;
+        let entries = self.dead_letters.iter().map(|dead| &dead.entry);
+        Ok(entries.filter(|entry| wanted(entry)).map(|entry| entry.admitted.id).collect())
+    }
+
+    /// Returns a predicate for a selection.
+    fn matcher<'a>(
+        &'a self,
+        selection: &'a EntrySelection,
+    ) -> Result<impl Fn(&Entry) -> bool + use<'a>, ProtocolError> {
+        let job: Option<JobNumber> = match &selection.job {
+            None => None,
+            Some(name) => Some(self.find_job(name)?.id.number),
+        };
+        Ok(move |entry: &Entry| {
+            let admitted = &entry.admitted;
+            selection.entry.is_none_or(|id| admitted.id == id)
+                && selection.key.as_ref().is_none_or(|key| *admitted.key == **key)
+                && job.is_none_or(|job| {
+                    self.job_and_pass(entry).is_some_and(|(owner, _)| owner.id.number == job)
+                })
+        })
+    }
+
+    fn state_of(&self, live: &ActiveEntry) -> TaskState {
+        match live.entry.state {
+            EntryState::Held(_) => TaskState::Processing,
+            EntryState::Waiting if self.is_queued(live.entry.admitted.id, live.gate()) => {
+                TaskState::Queued
+            }
+            EntryState::Waiting | EntryState::Delayed => TaskState::Pending,
+        }
+    }
+
+    fn state_of_dormant(&self, dormant: &DormantRef) -> TaskState {
+        let is_queued = self.is_queued(dormant.id, dormant.key);
+        if is_queued { TaskState::Queued } else { TaskState::Pending }
+    }
+
+    /// Reports whether only a member's credit is missing: the key is free, and it is the entry's
+    /// turn.
+    fn is_queued(&self, id: EntryId, gate: KeyId) -> bool {
+        let is_next = || self.next_entry(&self.keys[gate]).is_some_and(|next| next.entry == id);
+        !self.is_paused && self.ready.offers(gate) && is_next()
+    }
+
+    fn describe_task(
+        &self,
+        entry: &Entry,
+        state: TaskState,
+        reason: Option<&str>,
+        now: Moment,
+    ) -> String {
+        let admitted = &entry.admitted;
+        let mut line = format!("{} state={} key={}", admitted.id, state.as_str(), admitted.key);
+        // Writing into a string cannot fail.
+        if let Some((job, pass)) = self.job_and_pass(entry) {
+            let _ = write!(line, " job={} pass={pass}", job.name);
+        }
+        let _ = write!(
+            line,
+            " depth={} prio={} attempts={} losses={}",
+            admitted.depth, admitted.prio, entry.failures, entry.losses
+        );
+        if let Some(lease) = entry.lease() {
+            let lease_ms = lease.until.since(now);
+            // Only a part of the member id, because the whole id would let any client rejoin as
+            // this member.
+            let _ = write!(line, " member={:08x} lease-ms={lease_ms}", lease.member.0 >> 96);
+        } else if state != TaskState::Dead && admitted.due > now {
+            let _ = write!(line, " due-ms={}", admitted.due.since(now));
+        }
+        if let Some(reason) = reason {
+            let _ = write!(line, " reason={reason}");
+        }
+        if let Some(last) = &entry.last_reason {
+            let _ = write!(line, " last={}", last.replace(' ', "_"));
+        }
+        let shown = match admitted.url_key {
+            Some(_) => &*admitted.text,
+            None => &admitted.text[..admitted.text.floor_char_boundary(LINE_TEXT_BYTES_MAX)],
+        };
+        line + " " + shown
+    }
+}

@@ -1,0 +1,185 @@
+//! A group with a test clock, and its collected outputs.
+
+use std::collections::BTreeMap;
+
+use tidings_protocol::{
+    Answers, Code, KeyRest, MemberId, Outcome, RetryMode, Seq, Slot, TaskAction, TaskId, TaskReply,
+    TopicName,
+};
+
+use crate::config::GroupConfig;
+use crate::job::JobSettings;
+use crate::moment::Moment;
+use crate::record::GroupRecord;
+use crate::{
+    ConnId, Group, GroupAnswer, Input, Output, Requester, StagedLink, TaskMessage, WorkerReply,
+};
+
+/// The group, its time, and its outputs by kind.
+pub(super) struct Bench {
+    pub(super) group: Group,
+    pub(super) now: Moment,
+    pub(super) next_seq: u64,
+    pub(super) tasks: Vec<(ConnId, TaskMessage)>,
+    pub(super) answers: Vec<Result<GroupAnswer, tidings_protocol::ProtocolError>>,
+    pub(super) events: Vec<(&'static str, String)>,
+    pub(super) records: Vec<GroupRecord>,
+    /// Jobs reported to other groups, and whether each exists.
+    pub(super) job_names: BTreeMap<String, bool>,
+}
+
+pub(super) const A: Worker = Worker(1);
+pub(super) const B: Worker = Worker(2);
+
+#[derive(Clone, Copy)]
+pub(super) struct Worker(pub(super) u64);
+
+impl Worker {
+    pub(super) fn requester(self) -> Requester {
+        Requester { conn: ConnId(self.0), member: MemberId(u128::from(self.0)), slot: slot() }
+    }
+}
+
+impl Bench {
+    pub(super) fn new(settings: &[(&str, &str)]) -> Self {
+        let config = GroupConfig::default().with_settings(settings.iter().copied()).unwrap();
+        Self {
+            group: Group::new("crawlers".parse().unwrap(), 7, config, 1),
+            now: Moment(1000),
+            next_seq: 1,
+            tasks: Vec::new(),
+            answers: Vec::new(),
+            events: Vec::new(),
+            records: Vec::new(),
+            job_names: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn feed(&mut self, input: Input) {
+        self.group.handle(input, self.now);
+        while let Some(output) = self.group.poll() {
+            match output {
+                Output::Record(record) => self.records.push(record),
+                Output::Deleted => {}
+                Output::JobNameChanged { name, exists: known } => {
+                    self.job_names.insert(name.to_string(), known);
+                }
+                Output::Task { conn, task } => self.tasks.push((conn, task)),
+                Output::Answer { answer, .. } => self.answers.push(answer),
+                Output::Publish { topic, payload, .. } => self.events.push((topic, payload)),
+                Output::RequestTopicHeads { job } => {
+                    let heads = [(topic(), Seq(self.next_seq))].into();
+                    self.group.handle(Input::TopicHeads { job, heads }, self.now);
+                }
+            }
+        }
+    }
+
+    pub(super) fn publish(&mut self, payload: &str) {
+        let seq = Seq(self.next_seq);
+        self.next_seq += 1;
+        let next = Seq(self.next_seq);
+        self.feed(Input::Events {
+            topic: topic(),
+            next,
+            events: vec![(seq, payload.into())],
+            foreign_jobs: [].into(),
+        });
+    }
+
+    pub(super) fn join(&mut self, worker: Worker, credit: u32) {
+        self.feed(Input::Join { requester: worker.requester(), credit });
+    }
+
+    pub(super) fn wait(&mut self, ms: u64) {
+        let until = self.now + ms;
+        while let Some(deadline) = self.group.deadline().filter(|deadline| *deadline <= until) {
+            self.now = self.now.max(deadline);
+            self.feed(Input::Tick);
+        }
+        self.now = until;
+        self.feed(Input::Tick);
+    }
+
+    pub(super) fn open(&mut self, name: &str, settings: &[(&str, &str)]) {
+        let settings = JobSettings::parse(settings.iter().copied()).unwrap();
+        self.feed(Input::OpenJob {
+            requester: A.requester(),
+            name: name.parse().unwrap(),
+            settings,
+        });
+    }
+
+    pub(super) fn close(&mut self, name: &str) {
+        self.feed(Input::CloseJob { requester: A.requester(), name: name.parse().unwrap() });
+    }
+
+    pub(super) fn ack(
+        &mut self,
+        worker: Worker,
+        task: &TaskId,
+        outcome: Outcome,
+        links: &[(&str, bool)],
+    ) {
+        let links = links.iter().map(|(url, redirect)| StagedLink {
+            url: (*url).into(),
+            redirect: *redirect,
+            prio: 0,
+        });
+        let reply = WorkerReply {
+            reply: reply_of(task, TaskAction::Ack(outcome), KeyRest::default()),
+            links: links.collect(),
+            over_limit: 0,
+        };
+        self.feed(Input::Reply { requester: worker.requester(), reply });
+    }
+
+    pub(super) fn nack(&mut self, worker: Worker, task: &TaskId, retry: RetryMode) {
+        let action = TaskAction::Nack { retry, reason: Some("test".into()) };
+        let reply = reply_of(task, action, KeyRest::default()).into();
+        self.feed(Input::Reply { requester: worker.requester(), reply });
+    }
+
+    pub(super) fn touch(&mut self, worker: Worker, task: &TaskId, over: bool, hold: KeyRest) {
+        let reply = reply_of(task, TaskAction::Touch { request_ended: over }, hold).into();
+        self.feed(Input::Reply { requester: worker.requester(), reply });
+    }
+
+    /// The only task since the last call.
+    #[track_caller]
+    pub(super) fn task(&mut self) -> TaskMessage {
+        assert_eq!(self.tasks.len(), 1, "exactly one task: {:?}", self.tasks);
+        self.tasks.pop().expect("there is one").1
+    }
+
+    #[track_caller]
+    pub(super) fn assert_no_task(&self, why: &str) {
+        assert!(self.tasks.is_empty(), "{why}: {:?}", self.tasks);
+    }
+
+    /// The words after `+OK` of the last answer.
+    #[track_caller]
+    pub(super) fn ok(&self) -> &str {
+        &self.answers.last().expect("there was an answer").as_ref().expect("not rejected").ok
+    }
+
+    #[track_caller]
+    pub(super) fn error_code(&self) -> Code {
+        self.answers.last().expect("there was an answer").as_ref().expect_err("rejected").code
+    }
+}
+
+pub(super) fn topic() -> TopicName {
+    "new-url".parse().unwrap()
+}
+
+/// Any slot: these tests read answers in their order.
+pub(super) fn slot() -> Slot {
+    Answers::new().reserve()
+}
+
+pub(super) const NO_HOLD: KeyRest = KeyRest { not_before_ms: None, pace_ms: None };
+
+fn reply_of(task: &TaskId, action: TaskAction, rest: KeyRest) -> TaskReply {
+    TaskReply { task: task.clone(), action, rest }
+}

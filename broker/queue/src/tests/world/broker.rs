@@ -1,0 +1,546 @@
+//! The group's actor in the simulation: writes records, sends the outputs that depend on them,
+//! crashes at any point, and restarts from what was written.
+
+use std::collections::VecDeque;
+
+use tidings_protocol::Seq;
+
+use super::commands::CommandOrigin;
+use super::disk::{CrashKind, SurvivingLog, crash_and_recover};
+use super::fetch_request::FetchRequest;
+use super::output_queue::{PendingOutput, SimulatedOutput};
+use super::promises::{BrokenPromise, CheckResult, Promise};
+use super::task::ReceivedTask;
+use super::{LEASE_MS, WAITER_CONN, World, WorldEvent, topic};
+use crate::moment::{ClockStamp, Moment};
+use crate::record::{Decision, GroupRecord};
+use crate::tests::simulation::difference;
+use crate::{Group, Input, JobAction, Output, TaskMessage};
+
+/// One of this many writes is the last of its broker.
+const WRITES_PER_CRASH: u32 = 2500;
+/// Records after which a snapshot is written, and the most parts of it that are written together.
+const SNAPSHOT_AFTER: u64 = 400;
+const SNAPSHOT_PIECE: usize = 64;
+
+/// One of this many pieces is left to a committer, which writes it before the next sync.
+const PIECES_PER_COMMITTER_WRITE: u32 = 4;
+
+/// One of this many worker commands arrives while the broker is briefly busy, so that others may
+/// arrive, too.
+const COMMANDS_PER_DELAY: u32 = 16;
+const BUSY_MS_MAX: u64 = 20;
+
+/// A planned crash of the broker.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PlannedCrash {
+    /// The number of writes until the crash.
+    pub(super) writes: u64,
+    pub(super) end: CrashKind,
+    /// Whether the last write still reached the operating system.
+    pub(super) is_written: bool,
+}
+
+/// The current broker, with what remains of earlier ones.
+pub(super) struct Broker {
+    pub(super) group: Group,
+    pub(super) state: BrokerState,
+    /// Increased by each start, so that events of an earlier start are recognised.
+    start_number: u64,
+    /// A moment of the broker's clock, and the true time of it.
+    moment: (Moment, Moment),
+    /// Time of the last tick.
+    ticked: Moment,
+    /// The log from the start of its newest complete snapshot.
+    log: VecDeque<Batch>,
+    /// Number after the last record, after the last written one, after the last durable one, and
+    /// after the last one of this start.
+    pub(super) appended: u64,
+    pub(super) written: u64,
+    pub(super) safe: u64,
+    pub(super) start_end: u64,
+    is_syncing: bool,
+    /// Start of the newest snapshot, and the number of records when it was complete.
+    snapshot: (u64, u64),
+    /// Start of the snapshot in progress.
+    snapshot_begin: u64,
+    pub(super) pending_outputs: VecDeque<PendingOutput>,
+    /// Inputs without a confirmation that they are safe; their senders repeat them after a crash.
+    pub(super) unsafe_inputs: VecDeque<(u64, Input, CommandOrigin)>,
+}
+
+/// State of the broker.
+#[derive(Debug)]
+pub(super) enum BrokerState {
+    Running,
+    /// Paused, or (`elapsed_unknown`) stopped because its disk is full. Input waits.
+    Paused {
+        elapsed_unknown: bool,
+        inbox: VecDeque<(Input, CommandOrigin)>,
+    },
+    /// Crashed. Commands of an operator wait for the next start.
+    Down {
+        backlog: VecDeque<(Input, CommandOrigin)>,
+    },
+}
+
+/// The records of one input, which are written completely or not at all.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pub(super) records: Vec<GroupRecord>,
+    /// Number after its last record.
+    end: u64,
+}
+
+impl Broker {
+    pub(super) fn new(group: Group) -> Self {
+        Self {
+            group,
+            state: BrokerState::Running,
+            start_number: 0,
+            moment: (Moment(0), Moment(0)),
+            ticked: Moment(0),
+            log: VecDeque::new(),
+            appended: 0,
+            written: 0,
+            safe: 0,
+            start_end: 0,
+            is_syncing: false,
+            snapshot: (0, 0),
+            snapshot_begin: 0,
+            pending_outputs: VecDeque::new(),
+            unsafe_inputs: VecDeque::new(),
+        }
+    }
+
+    /// The number of its current start.
+    pub(super) fn start_number(&self) -> u64 {
+        self.start_number
+    }
+
+    /// Reading of its clock.
+    pub(super) fn moment(&self, now: Moment) -> Moment {
+        self.moment.0 + now.since(self.moment.1)
+    }
+
+    /// Time of the group's next deadline.
+    pub(super) fn deadline(&self) -> Option<Moment> {
+        let is_running = matches!(self.state, BrokerState::Running);
+        let deadline = self.group.deadline().filter(|_| is_running)?;
+        Some(self.moment.1 + deadline.since(self.moment.0))
+    }
+
+    /// Number of batches from a mark on.
+    fn batches_after(&self, mark: u64) -> usize {
+        self.log.len() - self.log.partition_point(|batch| batch.end <= mark)
+    }
+
+    fn append(&mut self, records: Vec<GroupRecord>) {
+        self.appended += records.len() as u64;
+        self.log.push_back(Batch { records, end: self.appended });
+    }
+
+    /// Everything before `upto` is durable.
+    fn mark_safe(&mut self, upto: u64) {
+        self.safe = self.safe.max(upto);
+        self.written = self.written.max(upto);
+        self.trim_log();
+    }
+
+    /// Removes the log before the newest durable snapshot.
+    fn trim_log(&mut self) {
+        let (begin, end) = self.snapshot;
+        if self.safe >= end {
+            while self.log.front().is_some_and(|batch| batch.end <= begin) {
+                self.log.pop_front();
+            }
+        }
+    }
+}
+
+impl World {
+    /// Sends an input to the broker.
+    pub(super) fn feed(&mut self, input: Input, origin: CommandOrigin) -> CheckResult {
+        match &mut self.broker.state {
+            BrokerState::Running
+                if self.is_faulty
+                    && origin.is_of_worker()
+                    && self.rng.u32(0..COMMANDS_PER_DELAY) == 0 =>
+            {
+                let busy_ms = self.rng.u64(0..BUSY_MS_MAX);
+                self.pause_for(false, busy_ms);
+                self.feed(input, origin)
+            }
+            BrokerState::Running => self.handle(vec![(input, origin)]),
+            BrokerState::Paused { inbox, .. } => {
+                inbox.push_back((input, origin));
+                Ok(())
+            }
+            BrokerState::Down { backlog } => {
+                if is_repeated(&input) {
+                    backlog.push_back((input, origin));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Passes inputs that arrived together to the group.
+    fn handle(&mut self, commands: Vec<(Input, CommandOrigin)>) -> CheckResult {
+        let moment = self.broker.moment(self.now);
+        let (mut unsent, mut again) = (Vec::new(), Vec::new());
+        for (input, origin) in &commands {
+            self.note(|| match input {
+                // The trace leaves out the wall clock, which must make no difference.
+                Input::Start { run, elapsed_unknown, .. } => {
+                    format!("<- start run={run} elapsed_unknown={elapsed_unknown}")
+                }
+                input => format!("<- {input:?}"),
+            });
+            self.order += 1;
+            self.expect(input, moment);
+            if matches!(input, Input::Tick) {
+                self.broker.ticked = moment;
+            }
+            again.extend(is_repeated(input).then(|| (input.clone(), origin.clone())));
+            let (order, fetches) = (self.order, FetchRequest::all_of(input));
+            if !fetches.is_empty() {
+                unsent.push(SimulatedOutput::Taken { order, fetches, at: self.now });
+            }
+        }
+        let (mut inputs, mut origins): (Vec<_>, VecDeque<_>) = commands.into_iter().unzip();
+        match (inputs.pop(), inputs.is_empty()) {
+            (Some(input), true) => self.broker.group.handle(input, moment),
+            (last, _) => {
+                inputs.extend(last);
+                self.broker.group.handle_all(inputs, moment);
+            }
+        }
+        let (mut records, mut released) = (Vec::new(), None);
+        while let Some(output) = self.broker.group.poll() {
+            match output {
+                Output::Record(record) => {
+                    if let Decision::Released { member, .. } = record.decision {
+                        released = Some(member);
+                    }
+                    records.push(record);
+                }
+                Output::Task { conn, task } => {
+                    let received = self.read(task, released.is_some())?;
+                    unsent.push(SimulatedOutput::Task { conn, received, to: released.take() });
+                }
+                Output::Answer { requester, answer } if requester.conn == WAITER_CONN => {
+                    unsent.push(SimulatedOutput::Ended(answer));
+                }
+                Output::Answer { answer, .. } => {
+                    let origin = origins.pop_front().unwrap_or(CommandOrigin::Nothing);
+                    unsent.push(SimulatedOutput::Answer { origin, answer, at: self.now });
+                }
+                Output::Publish { serial, topic, payload } => {
+                    unsent.push(SimulatedOutput::Announce { serial, topic, payload });
+                }
+                Output::RequestTopicHeads { job } => {
+                    let heads = [(topic(), Seq(self.next_seq))].into();
+                    self.broker.group.handle(Input::TopicHeads { job, heads }, moment);
+                }
+                Output::JobNameChanged { name, exists: true } => {
+                    self.job_names.insert(name);
+                }
+                Output::JobNameChanged { name, exists: false } => {
+                    self.job_names.remove(&name);
+                }
+                Output::Deleted => unreachable!("the simulated group is never deleted"),
+            }
+        }
+        self.check_suspects()?;
+        self.write(records, unsent, again)
+    }
+
+    /// Reads a released task; `is_new` if it was released just now. Checks that its release was
+    /// allowed.
+    fn read(&mut self, task: TaskMessage, is_new: bool) -> Result<ReceivedTask, BrokenPromise> {
+        self.order += 1;
+        let released = if is_new {
+            self.released.insert(task.id.clone(), (self.order, self.now));
+            (self.order, self.now)
+        } else {
+            self.released.get(&task.id).copied().unwrap_or_default()
+        };
+        let mut received = ReceivedTask::read(task, self.now, released);
+        // A repair waits and is released as an entry without a job.
+        received.job = received.job.filter(|name| !self.passes.repairs(name, &received.url));
+        if is_new {
+            self.totals.releases += 1;
+            let is_named = self.announced.contains(&received.url);
+            self.passes.check_release(&received, is_named, self.broker.ticked)?;
+        }
+        Ok(received)
+    }
+
+    /// Starts writing the records of an input.
+    fn write(
+        &mut self,
+        records: Vec<GroupRecord>,
+        unsent: Vec<SimulatedOutput>,
+        again: Vec<(Input, CommandOrigin)>,
+    ) -> CheckResult {
+        let broker = &mut self.broker;
+        let is_write = !records.is_empty();
+        // Pieces that are left to a committer are written in order.
+        let is_next = broker.written == broker.appended;
+        if is_write {
+            broker.append(records);
+        }
+        let mark = broker.appended;
+        broker
+            .pending_outputs
+            .extend(unsent.into_iter().map(|unsent| PendingOutput::new(mark, unsent)));
+        broker.unsafe_inputs.extend(again.into_iter().map(|(input, origin)| (mark, input, origin)));
+        if is_write && self.is_last_write() {
+            return self.crash();
+        }
+        if is_next && !(self.is_faulty && self.rng.u32(0..PIECES_PER_COMMITTER_WRITE) == 0) {
+            self.broker.written = mark;
+        }
+        let is_due = self.broker.appended - self.broker.snapshot.1 > SNAPSHOT_AFTER;
+        if is_due || self.broker.group.is_snapshotting() {
+            self.continue_snapshot();
+        }
+        if !self.broker.is_syncing && self.broker.safe < self.broker.appended {
+            // Syncs mostly end at once, sometimes a little later, and rarely so late that much is
+            // waiting.
+            let slow_ms = match self.rng.u32(0..64) {
+                0 if self.is_faulty => self.rng.u64(50..1000),
+                1..8 => self.rng.u64(1..20),
+                8..24 if self.is_faulty => self.rng.u64(1..50),
+                _ => 0,
+            };
+            if slow_ms > 0 {
+                self.broker.is_syncing = true;
+                let (start_number, upto) = (self.broker.start_number, self.broker.appended);
+                self.schedule(slow_ms, WorldEvent::Synced { start_number, upto });
+                return Ok(());
+            }
+            self.broker.mark_safe(self.broker.appended);
+        }
+        self.send()
+    }
+
+    /// The disk has synced everything before `upto`.
+    pub(super) fn synced(&mut self, start_number: u64, upto: u64) -> CheckResult {
+        if start_number != self.broker.start_number {
+            return Ok(());
+        }
+        self.broker.mark_safe(upto);
+        self.broker.is_syncing = false;
+        self.send()?;
+        self.write(Vec::new(), Vec::new(), Vec::new())
+    }
+
+    /// Writes a part of a snapshot between other records.
+    fn continue_snapshot(&mut self) {
+        let moment = self.broker.moment(self.now);
+        let mut records = Vec::new();
+        let write = |decision| records.push(GroupRecord { at: moment, decision });
+        let is_whole = if self.broker.group.is_snapshotting() {
+            self.broker.group.continue_snapshot(self.rng.usize(1..SNAPSHOT_PIECE), write)
+        } else {
+            self.broker.snapshot_begin = self.broker.appended;
+            let stamp = self.machine.stamp(self.now, moment);
+            self.broker.group.begin_snapshot(stamp, write);
+            false
+        };
+        if !records.is_empty() {
+            self.broker.append(records);
+        }
+        if is_whole {
+            self.broker.snapshot = (self.broker.snapshot_begin, self.broker.appended);
+        }
+    }
+
+    /// Whether the broker crashes with this write.
+    fn is_last_write(&mut self) -> bool {
+        if self.broker.safe == 0 {
+            return false; // Before anything is safe, no client knows the group.
+        }
+        if let Some(doom) = &mut self.planned_crash {
+            doom.writes -= 1;
+            return doom.writes == 0;
+        }
+        self.is_faulty && self.rng.u32(0..WRITES_PER_CRASH) == 0
+    }
+
+    /// Crashes the broker during a write. Outputs that were not sent are lost.
+    pub(super) fn crash(&mut self) -> CheckResult {
+        if matches!(self.broker.state, BrokerState::Down { .. }) || self.broker.safe == 0 {
+            return Ok(());
+        }
+        self.totals.faults += 1;
+        self.totals.crashes += 1;
+        let unsafe_batches = self.broker.batches_after(self.broker.safe);
+        let written = unsafe_batches - self.broker.batches_after(self.broker.written);
+        let (end, written, away_ms_max) = if let Some(doom) = self.planned_crash.take() {
+            (doom.end, if doom.is_written { unsafe_batches } else { written }, 500)
+        } else {
+            let is_power = self.nature.reboots && self.rng.bool();
+            let end = if is_power { CrashKind::Power } else { CrashKind::Process };
+            let away_ms_max = if self.rng.u32(0..4) > 0 { 2_000 } else { 60_000 };
+            (end, self.rng.usize(written..=unsafe_batches), away_ms_max)
+        };
+        let (started, last) = self.restore_from_log(end, written)?;
+        let backlog = self.lose_unsent()?;
+        self.broker.state = BrokerState::Down { backlog };
+        self.passes.iter_mut().for_each(|pass| pass.waits = 0);
+        self.note(|| format!("-- {end:?} gone"));
+        self.disconnect_all();
+        let away_ms = self.rng.u64(..away_ms_max);
+        self.schedule(away_ms, WorldEvent::BrokerStarts { end, started, last });
+        Ok(())
+    }
+
+    /// Restores the group from the log after a loss: the durable batches and `written` others
+    /// survive. Returns its last start and the time of its newest record.
+    fn restore_from_log(
+        &mut self,
+        end: CrashKind,
+        written: usize,
+    ) -> Result<(ClockStamp, Moment), BrokenPromise> {
+        let moment = self.broker.moment(self.now);
+        let broker = &mut self.broker;
+        broker.start_number += 1;
+        let safe = broker.log.len() - broker.batches_after(broker.safe);
+        let log = broker.log.make_contiguous();
+        let begin = log[0].end - log[0].records.len() as u64;
+        let (safe, written) = (&log[..safe], &log[safe..safe + written]);
+        let mut survivors = crash_and_recover(Seq(begin + 1), safe, written, end, &mut self.rng);
+        let upto = begin + survivors.records;
+        let is_whole = log.iter().any(|batch| batch.end == upto) && upto >= broker.safe;
+        Promise::RecordsSuffice.holds(is_whole, || {
+            format!("{upto} records are left, and {} were safe", broker.safe)
+        })?;
+        if upto == broker.appended {
+            // A second restored group is compared, because the clock of the first may continue at
+            // an earlier moment.
+            let differs = difference(&mut broker.group, survivors.recover_again(), moment);
+            Promise::RecordsSuffice.holds(differs.is_none(), || format!("other {differs:?}"))?;
+        }
+        broker.log.truncate(broker.log.partition_point(|batch| batch.end <= upto));
+        (broker.appended, broker.written, broker.safe) = (upto, upto, upto);
+        broker.is_syncing = false;
+        if upto < broker.snapshot.1 {
+            broker.snapshot = (0, upto); // It is not whole, and says nothing.
+        }
+        let SurvivingLog { group, started, last, .. } = survivors;
+        broker.group = group;
+        Ok((started, last))
+    }
+
+    /// Starts the next broker.
+    pub(super) fn start(
+        &mut self,
+        end: CrashKind,
+        started: ClockStamp,
+        last: Moment,
+    ) -> CheckResult {
+        if end == CrashKind::Power {
+            self.machine.reboot(self.now);
+        }
+        let here = self.machine.stamp(self.now, Moment(0));
+        self.broker.moment = (here.moment_after(&started, last), self.now);
+        let elapsed_unknown = !started.is_same_boot(&here);
+        if elapsed_unknown {
+            // Whether their time has come depends on the wall clock, which may be wrong.
+            self.hosts.forget_rests();
+            self.due_check.forget_times();
+            self.priority_check.forget_times();
+        }
+        let state = std::mem::replace(&mut self.broker.state, BrokerState::Running);
+        self.job_names = self.broker.group.job_names().cloned().collect();
+        let unsent = self.broker.group.unpublished();
+        let unsent: Vec<_> =
+            unsent.map(|(serial, topic, text)| (serial, topic, text.to_owned())).collect();
+        for (serial, topic, payload) in unsent {
+            self.receive_announcement(serial, topic, &payload)?;
+        }
+        self.begin(self.broker.group.run() + 1, elapsed_unknown)?;
+        let BrokerState::Down { backlog } = state else { return Ok(()) };
+        backlog.into_iter().try_for_each(|(input, origin)| self.feed(input, origin))
+    }
+
+    /// Starts the group.
+    pub(super) fn begin(&mut self, run: u64, elapsed_unknown: bool) -> CheckResult {
+        self.fairness_check.restart();
+        if elapsed_unknown {
+            self.fairness_check.extend_all(self.now + LEASE_MS);
+            self.priority_check.rest_all(self.now);
+        }
+        let moment = self.broker.moment(self.now);
+        let stamp = self.machine.stamp(self.now, moment);
+        let local_member = self.local_worker.map(|index| self.workers[index].member);
+        // A new `since` at each start; the group keeps the first one.
+        let since = 1000 + run;
+        self.handle(vec![(
+            Input::Start { run, since, elapsed_unknown, stamp, local_member },
+            CommandOrigin::Nothing,
+        )])?;
+        self.broker.start_end = self.broker.appended;
+        Ok(())
+    }
+
+    /// Pauses the broker: it is stopped, or its disk is full.
+    pub(super) fn pause_broker(&mut self) {
+        if matches!(self.broker.state, BrokerState::Running) {
+            self.totals.faults += 1;
+            let elapsed_unknown = self.rng.bool();
+            self.note(|| format!("-- paused, elapsed_unknown={elapsed_unknown}"));
+            let still_ms = self.rng.u64(500..2 * LEASE_MS);
+            self.pause_for(elapsed_unknown, still_ms);
+        }
+    }
+
+    fn pause_for(&mut self, elapsed_unknown: bool, still_ms: u64) {
+        self.broker.state = BrokerState::Paused { elapsed_unknown, inbox: VecDeque::new() };
+        let start_number = self.broker.start_number;
+        self.schedule(still_ms, WorldEvent::BrokerResumes { start_number });
+    }
+
+    /// Continues after a pause. Input that has arrived is handled before leases expire.
+    pub(super) fn resume_broker(&mut self, start_number: u64) -> CheckResult {
+        if start_number != self.broker.start_number {
+            return Ok(());
+        }
+        let state = std::mem::replace(&mut self.broker.state, BrokerState::Running);
+        let BrokerState::Paused { elapsed_unknown, mut inbox } = state else { return Ok(()) };
+        if elapsed_unknown {
+            self.begin(self.broker.group.run(), true)?;
+        }
+        // Consecutive commands of workers are read and applied together.
+        while let Some((input, origin)) = inbox.pop_front() {
+            let mut some = vec![(input, origin)];
+            while some[0].1.is_of_worker()
+                && let Some(next) = inbox.pop_front_if(|(_, origin)| origin.is_of_worker())
+            {
+                some.push(next);
+            }
+            match &mut self.broker.state {
+                BrokerState::Running => self.handle(some)?,
+                _ => some.into_iter().try_for_each(|(input, origin)| self.feed(input, origin))?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether the sender repeats this input when it gets no confirmation.
+pub(super) fn is_repeated(input: &Input) -> bool {
+    match input {
+        Input::JobAction { action: what, .. } => *what != JobAction::Wait,
+        Input::Events { .. }
+        | Input::Operate { .. }
+        | Input::Configure { .. }
+        | Input::OpenJob { .. }
+        | Input::CloseJob { .. }
+        | Input::CancelJob { .. } => true,
+        _ => false,
+    }
+}

@@ -1,0 +1,100 @@
+//! Commands sent to the broker, with their senders.
+
+use tidings_protocol::{KeyRest, Outcome, RetryMode, TaskAction, TaskId, TaskReply};
+
+use super::task::ReceivedTask;
+use crate::ConnId;
+use crate::tests::site::{links_of, redirect_of};
+use crate::{Input, Requester, StagedLink, WorkerReply};
+
+/// A worker's command about a task.
+#[derive(Debug, Clone)]
+pub(super) enum WorkerCommand {
+    /// `links`: whether it reports the links of the page.
+    Ack {
+        outcome: Outcome,
+        hold: KeyRest,
+        links: bool,
+    },
+    Nack {
+        back: RetryMode,
+        hold: KeyRest,
+    },
+    Touch {
+        over: bool,
+        hold: KeyRest,
+    },
+}
+
+impl WorkerCommand {
+    pub(super) fn ack(outcome: Outcome, links: bool) -> Self {
+        Self::Ack { outcome, hold: KeyRest::default(), links }
+    }
+}
+
+/// The sender of a command, for matching its answer.
+#[derive(Debug, Clone)]
+pub(super) enum CommandOrigin {
+    Nothing,
+    Purge,
+    /// Sets another delay.
+    Delay(u64),
+    Delete {
+        name: String,
+        opened: u64,
+    },
+    Join {
+        worker: usize,
+        conn: ConnId,
+    },
+    /// A command of a task's holder.
+    Task {
+        worker: usize,
+        conn: ConnId,
+        received: ReceivedTask,
+        command: WorkerCommand,
+        may_be_stale: bool,
+    },
+    /// A command about a task of another worker, or of none.
+    Lie(TaskId),
+}
+
+impl CommandOrigin {
+    /// Whether it is a worker's command about a task.
+    pub(super) fn is_of_worker(&self) -> bool {
+        matches!(self, Self::Task { .. } | Self::Lie(_))
+    }
+}
+
+/// The same command as an input of the group.
+pub(super) fn input_of(
+    requester: Requester,
+    received: &ReceivedTask,
+    command: &WorkerCommand,
+) -> Input {
+    let task = received.id.clone();
+    let (action, rest, links) = match command.clone() {
+        WorkerCommand::Ack { outcome, hold, links } => {
+            (TaskAction::Ack(outcome), hold, staged(&received.url, outcome, links))
+        }
+        WorkerCommand::Nack { back, hold } => {
+            (TaskAction::Nack { retry: back, reason: None }, hold, Vec::new())
+        }
+        WorkerCommand::Touch { over, hold } => {
+            (TaskAction::Touch { request_ended: over }, hold, Vec::new())
+        }
+    };
+    let reply = TaskReply { task, action, rest };
+    Input::Reply { requester, reply: WorkerReply { reply, links, over_limit: 0 } }
+}
+
+/// The links of a page if requested, its redirect target, and an invalid link.
+pub(super) fn staged(url: &str, outcome: Outcome, links: bool) -> Vec<StagedLink> {
+    let link = |url: &str| StagedLink { url: url.into(), redirect: false, prio: 0 };
+    let mut staged: Vec<_> = links_of(url).filter(|_| links).map(link).collect();
+    if outcome == Outcome::Redirect {
+        staged.push(StagedLink { redirect: true, ..link(&redirect_of(url)) });
+    }
+    staged.push(link("gopher:// this is no URL"));
+    staged
+}

@@ -1,0 +1,153 @@
+//! Checks the politeness of requests as the hosts observe them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tidings_protocol::{KeyRest, TaskId};
+
+use super::DELAY_MS;
+use super::promises::{CheckResult, Promise, between};
+use crate::moment::Moment;
+
+/// All hosts, in true time.
+#[derive(Debug)]
+pub(super) struct HostCheck {
+    /// Limit of open requests per host.
+    parallel: u32,
+    /// Shortest rest that may be in force now, and the one that is about to be.
+    delay_ms: u64,
+    next_delay_ms: Option<u64>,
+    /// Tasks with a request that has ended, as far as the group knows.
+    known_to_end: BTreeSet<TaskId>,
+    by_name: BTreeMap<String, SimulatedHost>,
+}
+
+/// What a host has observed and requested.
+#[derive(Debug, Default)]
+struct SimulatedHost {
+    open: u32,
+    /// End of the last request that the group should know of.
+    last_end: Option<Moment>,
+    /// Shortest delay after that.
+    rest_ms: u64,
+    /// Retry-After: until then a worker was asked to stay away, and has reported it.
+    closed_until: Moment,
+    /// Crawl-delay: pause between requests, in ms, that a worker was asked for and has reported.
+    pace_ms: u64,
+    /// When the group received either.
+    wished_at: Moment,
+}
+
+impl HostCheck {
+    pub(super) fn new(parallel: u32) -> Self {
+        Self {
+            parallel,
+            delay_ms: DELAY_MS,
+            next_delay_ms: None,
+            known_to_end: BTreeSet::new(),
+            by_name: BTreeMap::new(),
+        }
+    }
+
+    /// Whether a change of the delay is in progress.
+    pub(super) fn is_delay_changing(&self) -> bool {
+        self.next_delay_ms.is_some()
+    }
+
+    /// The delay is about to change. Until the change is safe, either delay may be in force.
+    pub(super) fn begin_delay(&mut self, delay_ms: u64) {
+        self.next_delay_ms = Some(delay_ms);
+        self.delay_ms = self.delay_ms.min(delay_ms);
+        for host in self.by_name.values_mut() {
+            // The rest after an end that the group does not know yet is still undecided.
+            host.rest_ms = host.rest_ms.min(delay_ms);
+        }
+    }
+
+    /// The delay has changed for every request that ends from now on.
+    pub(super) fn set_delay(&mut self, delay_ms: u64) {
+        self.delay_ms = delay_ms;
+        self.next_delay_ms = None;
+    }
+
+    /// Limit of open requests per host.
+    pub(super) fn parallel(&self) -> u32 {
+        self.parallel
+    }
+
+    /// A request begins for a task that was released at `released`, perhaps a second time.
+    pub(super) fn begin(&mut self, name: &str, released: Moment, now: Moment) -> CheckResult {
+        if !self.by_name.contains_key(name) {
+            self.by_name.insert(name.to_owned(), SimulatedHost::default());
+        }
+        let host = self.by_name.get_mut(name).expect("the host was inserted above");
+        Promise::OneInFlight.holds(host.open < self.parallel, || {
+            format!("{name} gets another request with {} of {} open", host.open, self.parallel)
+        })?;
+        host.open += 1;
+        // With parallel requests, one may be on its way while another ends.
+        let is_alone = self.parallel == 1;
+        let knows_wishes = is_alone || released > host.wished_at;
+        let start = if is_alone { now } else { released };
+        if let Some(end) = host.last_end.filter(|end| is_alone || *end < start) {
+            let pace_ms = if knows_wishes { host.pace_ms } else { 0 };
+            let rest_ms = host.rest_ms.max(pace_ms);
+            Promise::DelayKept.holds(start.since(end) >= rest_ms, || {
+                format!(
+                    "{name} rests {rest_ms} ms and gets a request after {}",
+                    between(end, start)
+                )
+            })?;
+        }
+        Promise::DelayKept.holds(now >= host.closed_until || !knows_wishes, || {
+            format!("{name} gets a request {} too early", between(now, host.closed_until))
+        })
+    }
+
+    /// A request ends.
+    pub(super) fn end(&mut self, name: &str, now: Moment) {
+        let host = self.by_name.get_mut(name).expect("a request has begun");
+        host.open -= 1;
+        if self.parallel == 1 {
+            // Until the group knows of this end, no other request may begin.
+            (host.last_end, host.rest_ms) = (Some(now), self.delay_ms);
+        }
+    }
+
+    /// The group knows since `at` that the request of a task has ended.
+    pub(super) fn end_is_known(&mut self, name: &str, task: &TaskId, at: Moment) {
+        if self.known_to_end.insert(task.clone()) {
+            let host = self.by_name.get_mut(name).expect("a request has begun");
+            host.last_end = host.last_end.max(Some(at));
+            host.rest_ms = self.delay_ms;
+        }
+    }
+
+    /// The group knows since `at` what the host has requested from a worker.
+    pub(super) fn request_rest(&mut self, name: &str, hold: KeyRest, at: Moment) {
+        if hold == KeyRest::default() {
+            return;
+        }
+        let host = self.by_name.entry(name.to_owned()).or_default();
+        host.wished_at = at;
+        if let Some(ms) = hold.not_before_ms {
+            host.closed_until = host.closed_until.max(at + ms);
+        }
+        host.pace_ms = hold.pace_ms.unwrap_or(host.pace_ms);
+    }
+
+    /// Ends all time-limited requests of hosts, because the wall clock may have changed.
+    pub(super) fn forget_rests(&mut self) {
+        for host in self.by_name.values_mut() {
+            (host.closed_until, host.pace_ms) = (Moment(0), 0);
+        }
+    }
+
+    /// Whether the host accepts a request now.
+    pub(super) fn welcomes(&self, name: &str, now: Moment) -> bool {
+        self.by_name.get(name).is_none_or(|host| {
+            let rest_ms = host.rest_ms.max(host.pace_ms) + 1;
+            let has_rested = host.last_end.is_none_or(|end| now.since(end) >= rest_ms);
+            host.open < self.parallel && has_rested && now > host.closed_until
+        })
+    }
+}

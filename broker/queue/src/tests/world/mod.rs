@@ -1,0 +1,631 @@
+//! Simulated world of one group: true time, hosts that observe their requests, pages that link to
+//! each other, misbehaving workers, an operator, and a broker that crashes at any point and
+//! restarts from its disk.
+//!
+//! One seed decides every event. The group, its log, its recovery and the handling of clocks are
+//! the real code. Everything around them is simulated:
+//!
+//! | | faults |
+//! |---|---|
+//! | [`worker`] | stalls past its lease, is redirected, loses its connection or its process, reconnects before the broker notices, answers late or twice, answers for tasks of others |
+//! | [`broker`] | crashes at any write, is paused, runs out of disk space, has a slow disk |
+//! | [`disk`] | loses or tears data that was not synced |
+//! | [`machine`] | reboots; its wall clock is set by up to years, and back |
+//! | [`operator`] | pauses, purges, cancels, deletes, opens the next pass, adds late seeds, changes the delay |
+//!
+//! The promises that must hold nevertheless are in [`promises`]. Each has one checker:
+//! [`host_check`], [`announcement_check`], [`pass_check`], [`fairness_check`], [`due_check`],
+//! [`priority_check`]. The checkers use only what hosts, workers and readers of the topics observe.
+//! The first broken promise ends the run.
+
+mod announcement_check;
+mod broker;
+mod commands;
+mod disk;
+mod due_check;
+mod event_orders;
+mod fairness_check;
+mod fetch_request;
+mod host_check;
+mod machine;
+mod operator;
+mod output_queue;
+mod pass_check;
+mod priority_check;
+mod promises;
+mod schedules;
+mod settings;
+mod task;
+mod worker;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::AddAssign;
+
+use tidings_protocol::{JobName, MemberId, Seq, TaskId, TopicName};
+
+use self::announcement_check::AnnouncementCheck;
+use self::broker::{Broker, BrokerState, PlannedCrash};
+use self::commands::CommandOrigin;
+use self::disk::CrashKind;
+use self::due_check::DueCheck;
+use self::fairness_check::FairnessCheck;
+use self::fetch_request::FetchRequest;
+use self::host_check::HostCheck;
+use self::machine::Machine;
+use self::output_queue::SimulatedOutput;
+use self::pass_check::PassCheck;
+use self::priority_check::PriorityCheck;
+pub(super) use self::promises::{BrokenPromise, CheckResult, Promise};
+use self::worker::{CREDIT_MAX, Worker};
+use super::site::{HOSTS, LONELY_HOSTS, PAGES, page};
+use crate::ConnId;
+use crate::config::GroupConfig;
+use crate::entry::EntryId;
+use crate::moment::{ClockStamp, Moment};
+use crate::{Group, Input};
+
+const DELAY_MS: u64 = 1000;
+const LEASE_MS: u64 = 20_000;
+const WORKERS: u64 = 4;
+const HOUR_MS: u64 = 3_600_000;
+/// The connection that waits for jobs.
+const WAITER_CONN: ConnId = ConnId(u64::MAX);
+/// Releases that an hour should have.
+const RELEASES: u64 = 1_100;
+/// Pages of a host that are announced repeatedly while jobs wait for all of them.
+const HAMMERED_PAGES: u64 = PAGES / 2;
+/// Once the faults have ended, everything must be done within this time.
+const END_MS_MAX: u64 = 30 * 60_000;
+
+/// A scheduled event of the world.
+enum WorldEvent {
+    /// A random action.
+    Step,
+    /// The group consumes some of the published events.
+    Takes,
+    RequestEnds {
+        host: String,
+        worker: usize,
+        incarnation: u64,
+        task: TaskId,
+    },
+    /// A worker sends its answer for a task.
+    WorkerAnswers {
+        worker: usize,
+        task: TaskId,
+    },
+    /// The broker notices the end of a connection.
+    Disconnected {
+        conn: ConnId,
+    },
+    WorkerReturns {
+        worker: usize,
+    },
+    /// In that start of the broker, the disk has synced everything before `upto`.
+    Synced {
+        start_number: u64,
+        upto: u64,
+    },
+    /// An announcement is durable on its topic.
+    EventDurable {
+        start_number: u64,
+        serial: u64,
+        topic: &'static str,
+    },
+    /// A broker that was paused continues.
+    BrokerResumes {
+        start_number: u64,
+    },
+    BrokerStarts {
+        end: CrashKind,
+        started: ClockStamp,
+        last: Moment,
+    },
+    Publishes {
+        payload: String,
+    },
+    /// The first pages of a host are announced repeatedly until then.
+    Hammers {
+        host: u64,
+        until: Moment,
+    },
+}
+
+/// Counts of events, to check that a run was hard enough.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct RunTotals {
+    pub(super) releases: u64,
+    pub(super) requests: u64,
+    pub(super) faults: u64,
+    pub(super) crashes: u64,
+    pub(super) clock_jumps: u64,
+}
+
+impl AddAssign for RunTotals {
+    fn add_assign(&mut self, other: Self) {
+        self.releases += other.releases;
+        self.requests += other.requests;
+        self.faults += other.faults;
+        self.crashes += other.crashes;
+        self.clock_jumps += other.clock_jumps;
+    }
+}
+
+/// Options of a world.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WorldOptions {
+    /// Whether the wall clock is set.
+    pub(super) clock_jumps: bool,
+    /// Whether the power fails. Only the wall clock connects the machine's time before and after
+    /// that.
+    pub(super) reboots: bool,
+    /// Limit of entries for some groups.
+    pub(super) low_entries_max: Option<usize>,
+    /// Largest limit of parallel requests per host.
+    pub(super) parallel_max: u32,
+    /// Whether events are recorded.
+    pub(super) traced: bool,
+}
+
+pub(super) struct World {
+    broker: Broker,
+    machine: Machine,
+    /// True time.
+    now: Moment,
+    rng: fastrand::Rng,
+    nature: WorldOptions,
+    /// The worker in the broker's own process.
+    local_worker: Option<usize>,
+    is_faulty: bool,
+    /// Whether a test, not the worker, decides when requests end and how they are answered.
+    is_scripted: bool,
+    /// The group's limit of entries. Only workers receive an error when it is reached.
+    low_entries_max: Option<usize>,
+    /// A planned crash of the broker, instead of random ones.
+    planned_crash: Option<PlannedCrash>,
+    is_paused: bool,
+    hosts: HostCheck,
+    due_check: DueCheck,
+    announcement_check: AnnouncementCheck,
+    passes: PassCheck,
+    fairness_check: FairnessCheck,
+    priority_check: PriorityCheck,
+    workers: Vec<Worker>,
+    agenda: BTreeMap<(Moment, u64), WorldEvent>,
+    agenda_len: u64,
+    /// Number of the group's last decision.
+    order: u64,
+    /// Decision number and time of the release of each task.
+    released: BTreeMap<TaskId, (u64, Moment)>,
+    /// Ids of answered tasks; every further answer for them is stale.
+    answered: Vec<(usize, TaskId)>,
+    next_conn: u64,
+    next_seq: u64,
+    last_job: u64,
+    /// Number of the next unlinked page.
+    next_page: u64,
+    /// Published events that the group has not consumed.
+    unconsumed: Vec<(Seq, String)>,
+    /// All URLs that were ever announced.
+    announced: BTreeSet<String>,
+    /// When each URL was last given to a worker.
+    begun: BTreeMap<String, Moment>,
+    /// Intervals of the scheduled URLs, in ms.
+    scheduled: BTreeMap<String, u64>,
+    /// Jobs that other groups know of.
+    job_names: BTreeSet<JobName>,
+    /// Serials of announcements that are on their topics.
+    published: BTreeSet<u64>,
+    /// The group's `since` number that workers received.
+    since: Option<u64>,
+    totals: RunTotals,
+    trace: Option<Vec<String>>,
+}
+
+impl World {
+    fn new(seed: u64, nature: WorldOptions) -> Self {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let attempts = if rng.bool() { "100" } else { "2" };
+        // Most groups have one.
+        let is_crowded = nature.parallel_max > 1 && rng.bool();
+        let parallel = if is_crowded { rng.u32(2..=nature.parallel_max) } else { 1 };
+        let settings = [
+            ("parallel", &*parallel.to_string()),
+            ("delay", "1s"),
+            ("lease", "20s"),
+            ("max-attempts", attempts),
+            ("max-losses", "100"),
+        ];
+        let config =
+            GroupConfig::default().with_settings(settings).expect("the settings are valid");
+        let low_entries_max = nature.low_entries_max.filter(|_| rng.u32(0..4) == 0);
+        let entries_max = low_entries_max.unwrap_or(config.entries_max);
+        // Few enough that some jobs are forgotten.
+        let config = GroupConfig { finished_jobs_max: 5, dead_max: 5, entries_max, ..config };
+        let name = "crawlers".parse().expect("the name is valid");
+        let group = Group::new(name, 0, config, rng.u64(..));
+        let members = (0..WORKERS).map(|number| MemberId(u128::from(number) + 1));
+        let local_worker = rng.bool().then_some(0);
+        Self {
+            broker: Broker::new(group),
+            machine: Machine::new(nature.clock_jumps.then_some(seed)),
+            now: Moment(0),
+            rng,
+            nature,
+            local_worker,
+            is_faulty: true,
+            is_scripted: false,
+            low_entries_max,
+            planned_crash: None,
+            is_paused: false,
+            hosts: HostCheck::new(parallel),
+            due_check: DueCheck::default(),
+            announcement_check: AnnouncementCheck::default(),
+            passes: PassCheck::default(),
+            fairness_check: FairnessCheck::default(),
+            priority_check: PriorityCheck::default(),
+            workers: members.map(Worker::new).collect(),
+            agenda: BTreeMap::new(),
+            agenda_len: 0,
+            order: 0,
+            released: BTreeMap::new(),
+            answered: Vec::new(),
+            next_conn: 1,
+            next_seq: 1,
+            last_job: 0,
+            next_page: PAGES,
+            unconsumed: Vec::new(),
+            announced: BTreeSet::new(),
+            begun: BTreeMap::new(),
+            scheduled: BTreeMap::new(),
+            job_names: BTreeSet::new(),
+            published: BTreeSet::new(),
+            since: None,
+            totals: RunTotals::default(),
+            trace: nature.traced.then(Vec::new),
+        }
+    }
+
+    /// Simulates one hour of faults, and then lets everything end. Returns the counts and the
+    /// recorded events.
+    pub(super) fn simulate(
+        seed: u64,
+        nature: WorldOptions,
+    ) -> (Result<RunTotals, BrokenPromise>, Vec<String>) {
+        let mut world = Self::new(seed, nature);
+        let lived = world.simulate_hour();
+        (lived.map(|()| world.totals), world.trace.unwrap_or_default())
+    }
+
+    fn simulate_hour(&mut self) -> CheckResult {
+        self.begin(1, false)?;
+        (0..self.workers.len()).try_for_each(|worker| self.reconnect_worker(worker))?;
+        self.schedule(0, WorldEvent::Step);
+        self.advance(HOUR_MS)?;
+        self.finish_everything()
+    }
+
+    /// Ends all faults, after which the group must finish everything by itself.
+    fn finish_everything(&mut self) -> CheckResult {
+        self.is_faulty = false;
+        let until = self.now + END_MS_MAX;
+        // Absent workers come back first.
+        self.advance(3 * LEASE_MS + 60_000)?;
+        self.resume_everything()?;
+        self.set_delay(DELAY_MS)?;
+        for worker in 0..self.workers.len() {
+            self.join(worker, CREDIT_MAX)?;
+        }
+        self.finish_schedules()?;
+        while self.now < until && !(self.is_idle() && self.passes.are_done()) {
+            self.consume_events()?;
+            self.advance(DELAY_MS)?;
+        }
+        // The last records are on their way to the disk.
+        self.advance(DELAY_MS)?;
+        let (group, passes) = (&self.broker.group, &self.passes);
+        Promise::AllFinishes.holds(group.is_idle(), || {
+            format!("left: {:?}, {} dormant", group.active, group.dormant.len())
+        })?;
+        let open = passes.names(false);
+        Promise::AllFinishes.holds(open.is_empty(), || format!("never done: {open:?}"))?;
+        for job in group.jobs.iter() {
+            passes.check_counts(job.name.as_ref(), &group.describe_job(job))?;
+        }
+        self.announcement_check.check_end()?;
+        let no_waiters = passes.iter().all(|(_, pass)| pass.waits == 0);
+        Promise::DoneOnce
+            .holds(no_waiters, || "a client still waits for a job that is done".to_owned())?;
+        let same = self.job_names.iter().eq(group.job_names().collect::<BTreeSet<_>>());
+        Promise::DoneOnce.holds(same, || format!("other groups know of {:?}", self.job_names))
+    }
+
+    fn is_idle(&self) -> bool {
+        let publishes = |it: &WorldEvent| matches!(it, WorldEvent::Publishes { .. });
+        self.broker.group.is_idle()
+            && self.unconsumed.is_empty()
+            && !self.agenda.values().any(publishes)
+    }
+
+    /// Advances the time, with all events in it, in order.
+    fn advance(&mut self, ms: u64) -> CheckResult {
+        let until = self.now + ms;
+        loop {
+            let happening = self.agenda.first_key_value().map(|((at, _), _)| *at);
+            let next = happening.into_iter().chain(self.broker.deadline()).min();
+            let Some(next) = next.filter(|next| *next <= until) else { break };
+            self.now = self.now.max(next);
+            self.totals.clock_jumps += u64::from(self.machine.pass(self.now));
+            // Input that has arrived is handled before leases expire.
+            if happening.is_some_and(|at| at <= self.now) {
+                let (_, happening) = self.agenda.pop_first().expect("the agenda is not empty");
+                self.handle_event(happening)?;
+            } else {
+                self.feed(Input::Tick, CommandOrigin::Nothing)?;
+            }
+        }
+        self.now = until;
+        Ok(())
+    }
+
+    fn handle_event(&mut self, happening: WorldEvent) -> CheckResult {
+        match happening {
+            WorldEvent::Step => self.step(),
+            WorldEvent::Takes => self.consume_events(),
+            WorldEvent::RequestEnds { host, worker, incarnation, task } => {
+                self.request_ends(&host, worker, incarnation, &task)
+            }
+            WorldEvent::WorkerAnswers { worker, task } => self.send_answer(worker, &task),
+            WorldEvent::Disconnected { conn } => {
+                self.feed(Input::Disconnected { conn }, CommandOrigin::Nothing)
+            }
+            WorldEvent::WorkerReturns { worker } => self.reconnect_worker(worker),
+            WorldEvent::Synced { start_number, upto } => self.synced(start_number, upto),
+            WorldEvent::EventDurable { start_number, serial, topic }
+                if start_number == self.broker.start_number() =>
+            {
+                self.feed(
+                    Input::Published { serial, topic, seq: Seq(serial) },
+                    CommandOrigin::Nothing,
+                )
+            }
+            WorldEvent::EventDurable { .. } => Ok(()),
+            WorldEvent::BrokerResumes { start_number } => self.resume_broker(start_number),
+            WorldEvent::BrokerStarts { end, started, last } => self.start(end, started, last),
+            WorldEvent::Publishes { payload } => {
+                self.publish(&payload);
+                Ok(())
+            }
+            WorldEvent::Hammers { host, until } => {
+                let url = page(host, self.rng.u64(..HAMMERED_PAGES));
+                self.announce(url);
+                if self.now < until {
+                    self.schedule(600, WorldEvent::Hammers { host, until });
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Does one random action.
+    fn step(&mut self) -> CheckResult {
+        if !self.is_faulty {
+            return Ok(());
+        }
+        let pause_ms = self.rng.u64(0..2_000);
+        self.schedule(pause_ms, WorldEvent::Step);
+        self.note_losses();
+        let could = !self.is_paused
+            && matches!(self.broker.state, BrokerState::Running)
+            && self.any_has_credit();
+        self.fairness_check.check_idle(self.now, could, &self.hosts, &self.announcement_check)?;
+        if self.totals.releases * HOUR_MS < RELEASES * self.now.0 {
+            self.add_work()?;
+        }
+        match self.rng.u32(0..2_000) {
+            0..30 => self.disconnect_worker(),
+            30..50 => return self.answer_twice(),
+            50..70 => return self.answer_for_others(),
+            70 => return self.crash(),
+            73..76 => self.pause_broker(),
+            76..78 => self.announce_repeatedly(),
+            80..140 => return self.change_credit(),
+            140..260 => return self.ping(),
+            260..290 => return self.operate(),
+            290..340 => return self.with_some_job(),
+            340..350 => self.announce_schedule(),
+            350..360 => return self.delete_some_job(),
+            360..370 => self.publish("no URL at all"),
+            370..380 => return self.change_delay(),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Adds work when there is little of it.
+    fn add_work(&mut self) -> CheckResult {
+        if self.is_paused && self.rng.u32(0..30) == 0 {
+            return self.resume();
+        }
+        if self.rng.u32(0..8) == 0 {
+            return self.open_job();
+        }
+        match self.rng.u32(0..24) {
+            0 => self.announce_for_later(),
+            1 => self.announce_by_rank(),
+            2..9 => {
+                let url = self.any_page();
+                self.announce(url);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Announces more pages of a host than the host can serve.
+    fn announce_repeatedly(&mut self) {
+        let host = self.rng.u64(..HOSTS);
+        let until = self.now + 150_000;
+        self.schedule(0, WorldEvent::Hammers { host, until });
+    }
+
+    fn announce(&mut self, url: String) {
+        self.publish(&url);
+        self.announced.insert(url);
+    }
+
+    /// Publishes an event, which the group consumes soon.
+    fn publish(&mut self, payload: &str) {
+        self.unconsumed.push((Seq(self.next_seq), payload.to_owned()));
+        self.next_seq += 1;
+        let soon_ms = self.rng.u64(..2_000);
+        self.schedule(soon_ms, WorldEvent::Takes);
+    }
+
+    /// Publishes an event after `ms`.
+    fn publish_in(&mut self, ms: u64, payload: String) {
+        self.schedule(ms, WorldEvent::Publishes { payload });
+    }
+
+    fn consume_events(&mut self) -> CheckResult {
+        let most = if self.is_faulty { self.rng.usize(1..5) } else { usize::MAX };
+        let events: Vec<_> = self.unconsumed.drain(..self.unconsumed.len().min(most)).collect();
+        let Some((last, _)) = events.last() else { return Ok(()) };
+        let next = Seq(last.0 + 1);
+        self.feed(
+            Input::Events { topic: topic(), next, events, foreign_jobs: [].into() },
+            CommandOrigin::Nothing,
+        )
+    }
+
+    /// The group may act on an output, even if a crash can still undo it.
+    fn mark_decided(&mut self, unsent: &SimulatedOutput) {
+        if let SimulatedOutput::Answer {
+            origin: CommandOrigin::Task { received, command, .. },
+            answer: Ok(_),
+            at,
+        } = unsent
+        {
+            self.answer_is_decided(received, command, *at);
+        }
+    }
+
+    /// An output is safe: the group cannot forget it any more, even if its receiver is gone.
+    fn output_is_safe(&mut self, unsent: &SimulatedOutput) -> CheckResult {
+        match unsent {
+            SimulatedOutput::Taken { order, fetches, at } => {
+                for fetch in fetches {
+                    self.fetch_requested(fetch, *order, *at);
+                }
+                Ok(())
+            }
+            SimulatedOutput::Task { received, to: Some(member), .. } => {
+                self.due_check.check_release(received)?;
+                self.passes.check_depth(received)?;
+                self.priority_check.take(received)?;
+                self.fairness_check.lease(received, *member);
+                self.fairness_check.take(received, &self.announcement_check, &self.passes)
+            }
+            SimulatedOutput::Answer { origin, answer, at } => {
+                Self::check_answer(origin, answer, *at)?;
+                match origin {
+                    CommandOrigin::Task { received, command, .. } if answer.is_ok() => {
+                        self.answer_is_safe(received, command, *at)
+                    }
+                    CommandOrigin::Purge => {
+                        self.announcement_check.purge();
+                        self.priority_check.purge();
+                        Ok(())
+                    }
+                    CommandOrigin::Delay(delay_ms) => {
+                        self.hosts.set_delay(*delay_ms);
+                        Ok(())
+                    }
+                    CommandOrigin::Delete { name, opened } => self.deleted(name, *opened, answer),
+                    _ => Ok(()),
+                }
+            }
+            SimulatedOutput::Task { .. }
+            | SimulatedOutput::Ended(_)
+            | SimulatedOutput::Announce { .. } => Ok(()),
+        }
+    }
+
+    /// The group knows, since `at`, of a requested fetch.
+    fn fetch_requested(&mut self, fetch: &FetchRequest, order: u64, at: Moment) {
+        let FetchRequest { url, job, after_ms, .. } = fetch;
+        self.due_check.want(url, at + *after_ms);
+        self.priority_check.want(fetch, at);
+        if job.is_some() {
+            return;
+        }
+        if *after_ms > 0 {
+            self.fairness_check.announce_for_later(url, &self.announcement_check, &self.passes);
+        } else {
+            self.fairness_check.announce(url, &self.passes);
+        }
+        self.announcement_check.promise(url, order);
+    }
+
+    /// Makes an output effective and sends it.
+    fn send_output(&mut self, unsent: SimulatedOutput) -> CheckResult {
+        match unsent {
+            SimulatedOutput::Taken { .. } => Ok(()),
+            SimulatedOutput::Task { conn, received, to } => {
+                self.receive_task(conn, received, to.is_some())
+            }
+            SimulatedOutput::Answer { origin, answer, at } => {
+                self.receive_answer(origin, answer, at)
+            }
+            SimulatedOutput::Ended(answer) => self.check_wait_answer(&answer),
+            SimulatedOutput::Announce { serial, topic, payload } => {
+                self.receive_announcement(serial, topic, &payload)
+            }
+        }
+    }
+
+    /// Checks that no member holds two suspects (entries that lost members before).
+    fn check_suspects(&self) -> CheckResult {
+        let group = &self.broker.group;
+        let suspect =
+            |entry: &EntryId| group.active.get(entry).is_some_and(|live| live.entry.is_suspect());
+        let twice = group
+            .members
+            .iter()
+            .find(|(_, member)| member.held().iter().filter(|entry| suspect(entry)).count() > 1);
+        Promise::CreditKept.holds(twice.is_none(), || format!("two suspects: {twice:?}"))
+    }
+
+    fn schedule(&mut self, ms: u64, happening: WorldEvent) {
+        self.agenda_len += 1;
+        self.agenda.insert((self.now + ms, self.agenda_len), happening);
+    }
+
+    fn any_page(&mut self) -> String {
+        page(self.rng.u64(0..HOSTS), self.rng.u64(0..PAGES))
+    }
+
+    /// A page that no other page links to, and that was never announced.
+    fn new_page(&mut self) -> String {
+        self.next_page += 1;
+        page(self.rng.u64(0..HOSTS + LONELY_HOSTS), self.next_page)
+    }
+
+    /// The same, but sometimes on a host with pages that other jobs wait for.
+    fn new_seed(&mut self) -> String {
+        self.next_page += 1;
+        page(self.rng.u64(0..HOSTS), self.next_page)
+    }
+
+    /// Records an event, if the world is traced.
+    fn note(&mut self, what: impl FnOnce() -> String) {
+        let now = self.now;
+        if let Some(trace) = &mut self.trace {
+            trace.push(format!("{now} {}", what()));
+        }
+    }
+}
+
+fn topic() -> TopicName {
+    "new-url".parse().expect("the name is valid")
+}

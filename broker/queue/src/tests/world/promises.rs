@@ -1,0 +1,76 @@
+//! The promises of a group, and the report of a broken one. Checkers trust only what can be
+//! observed from outside (by hosts, workers and topic readers), never the group's own reports.
+
+use std::fmt;
+
+use crate::moment::Moment;
+
+/// A promise, with the type that checks it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::tests) enum Promise {
+    /// A key has at most one open request, or as many as its setting allows
+    /// ([`HostCheck`](super::hosts::HostCheck)).
+    OneInFlight,
+    /// Between the end of a request and the start of the next one, the key rests for its delay and
+    /// for what workers requested ([`HostCheck`](super::hosts::HostCheck)).
+    DelayKept,
+    /// Announced URLs are fetched and their results known, unless the publisher was informed
+    /// otherwise ([`AnnouncementCheck`](super::looks::AnnouncementCheck)).
+    NoTaskLost,
+    /// A member receives no more tasks than its credit allows, and holds at most one suspect
+    /// ([`World::check_credit`](super::World)).
+    CreditKept,
+    /// The end of a pass is announced once ([`PassCheck`](super::passes::PassCheck)).
+    DoneOnce,
+    /// It is not announced before the last page is final ([`PassCheck`](super::passes::PassCheck)).
+    NeverEarly,
+    /// Pages of a job are within its depth and patterns, and their depth matches their links
+    /// ([`PassCheck`](super::passes::PassCheck)).
+    DepthKept,
+    /// A job that is paused or has no budget left releases nothing
+    /// ([`PassCheck`](super::passes::PassCheck)).
+    BudgetKept,
+    /// Every job gets its turn on each host, and no host stays idle while work waits for it
+    /// ([`FairnessCheck`](super::turns::FairnessCheck)).
+    NoStarvation,
+    /// Nothing is released before it is due ([`DueCheck`](super::dues::DueCheck)).
+    NeverBeforeDue,
+    /// Higher priorities go first, and among equal ones the oldest
+    /// ([`PriorityCheck`](super::ranks::PriorityCheck)).
+    PriorityKept,
+    /// When the faults are over, all work is finished ([`World::finish_everything`](super::World)).
+    AllFinishes,
+    /// The id of a held task is valid for one answer of its holder; no other id is valid
+    /// ([`World::hear_answer`](super::World)).
+    IdsHold,
+    /// The records alone restore the same group ([`World::crash`](super::World)).
+    RecordsSuffice,
+}
+
+/// A promise that was broken.
+#[derive(Debug, Clone)]
+pub(in crate::tests) struct BrokenPromise {
+    pub(in crate::tests) promise: Promise,
+    pub(in crate::tests) what: String,
+}
+
+/// `Err` ends the run: a promise was broken.
+pub(in crate::tests) type CheckResult = Result<(), BrokenPromise>;
+
+impl Promise {
+    /// Returns an error unless the promise is `kept`.
+    pub(super) fn holds(self, kept: bool, what: impl FnOnce() -> String) -> CheckResult {
+        if kept { Ok(()) } else { Err(BrokenPromise { promise: self, what: what() }) }
+    }
+}
+
+impl fmt::Display for BrokenPromise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} is broken: {}", self.promise, self.what)
+    }
+}
+
+/// Milliseconds between two moments, for messages.
+pub(super) fn between(from: Moment, to: Moment) -> String {
+    format!("{} ms", to.since(from))
+}

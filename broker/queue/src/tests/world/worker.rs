@@ -1,0 +1,613 @@
+//! Misbehaving workers: they stall, disappear, answer late or twice, and answer for tasks of
+//! others.
+
+use std::collections::BTreeMap;
+
+use tidings_protocol::{
+    AckAnswer, Code, KeyRest, MemberId, Outcome, ProtocolError, RetryMode, TaskAction, TaskId,
+    TaskReply, field_number,
+};
+
+use super::broker::BrokerState;
+use super::commands::{CommandOrigin, WorkerCommand, input_of, staged};
+use super::promises::{CheckResult, Promise};
+use super::task::ReceivedTask;
+use super::{LEASE_MS, World, WorldEvent};
+use crate::ConnId;
+use crate::moment::Moment;
+use crate::tests::bench::slot;
+use crate::tests::site::{HOSTS, redirect_of};
+use crate::{GroupAnswer, Input, Requester};
+
+pub(super) const CREDIT_MAX: u32 = 8;
+
+/// A worker. It remembers its tasks; the hosts keep its requests.
+pub(super) struct Worker {
+    pub(super) member: MemberId,
+    pub(super) conn: Option<ConnId>,
+    /// Increased when the worker is killed.
+    incarnation: u64,
+    tasks: BTreeMap<TaskId, HeldTask>,
+    /// Credits that it requested on this connection, oldest first. The first one was confirmed.
+    credits: Vec<u32>,
+    last_sent: Moment,
+    /// When a lease of it last expired.
+    lost_at: Moment,
+}
+
+/// A task that a worker holds.
+struct HeldTask {
+    received: ReceivedTask,
+    request: RequestState,
+    /// The answer that it will send.
+    command: Option<WorkerCommand>,
+    /// Whether it has sent the answer on this connection.
+    is_sent: bool,
+    /// Whether it has sent the answer before, without learning the result.
+    may_be_stale: bool,
+}
+
+/// State of the request for a task.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RequestState {
+    Unmade,
+    Open,
+    Ended,
+    /// The request has ended and the group was informed.
+    Over,
+}
+
+impl Worker {
+    pub(super) fn new(member: MemberId) -> Self {
+        Self {
+            member,
+            conn: None,
+            incarnation: 0,
+            tasks: BTreeMap::new(),
+            credits: Vec::new(),
+            last_sent: Moment(0),
+            lost_at: Moment(0),
+        }
+    }
+
+    /// The most tasks that it may be given. Until a change is confirmed, both the old and the new
+    /// credit are allowed.
+    fn credit(&self) -> usize {
+        self.credits.iter().max().map_or(0, |credit| *credit as usize)
+    }
+
+    /// Its only task.
+    pub(super) fn only_task(&self) -> TaskId {
+        assert_eq!(self.tasks.len(), 1, "the worker has one task");
+        self.tasks.keys().next().expect("the worker has one task").clone()
+    }
+
+    /// End of its lease of a task.
+    pub(super) fn lease_of(&self, task: &TaskId) -> Option<Moment> {
+        self.tasks.get(task).map(|held| held.received.until)
+    }
+
+    /// Ends its open request for a task. Returns the host.
+    pub(super) fn ends_request(&mut self, task: &TaskId) -> Option<String> {
+        let held = self.tasks.get_mut(task)?;
+        if held.request != RequestState::Open {
+            return None;
+        }
+        held.request = RequestState::Ended;
+        Some(held.received.host())
+    }
+
+    fn held(&self, now: Moment) -> usize {
+        let is_held =
+            |held: &&HeldTask| held.received.until > now && !held.is_sent && !held.may_be_stale;
+        self.tasks.values().filter(is_held).count()
+    }
+}
+
+impl World {
+    /// A worker receives a task.
+    pub(super) fn receive_task(
+        &mut self,
+        conn: ConnId,
+        received: ReceivedTask,
+        is_new: bool,
+    ) -> CheckResult {
+        let Some(index) = self.workers.iter().position(|worker| worker.conn == Some(conn)) else {
+            return Ok(()); // Nobody is there any more.
+        };
+        let worker = &mut self.workers[index];
+        if let Some(held) = worker.tasks.get_mut(&received.id) {
+            held.received.until = held.received.until.max(received.until);
+            return Ok(());
+        }
+        let (id, at, until) = (received.id.clone(), received.at, received.until);
+        let (request, host) = (received.request().to_owned(), received.host());
+        let mut held = HeldTask {
+            received,
+            request: RequestState::Unmade,
+            command: None,
+            is_sent: false,
+            may_be_stale: false,
+        };
+        self.begun.insert(request.clone(), self.now);
+        // It does not begin a task that it receives too late.
+        if until.since(self.now) < 10 || (!self.is_scripted && self.rng.u32(0..30) == 0) {
+            held.command = Some(if self.rng.bool() || held.received.is_next_request() {
+                WorkerCommand::Nack {
+                    back: RetryMode::Uncounted { after_ms: None },
+                    hold: KeyRest::default(),
+                }
+            } else {
+                let unasked = [Outcome::Robots, Outcome::Scope, Outcome::Trap];
+                WorkerCommand::ack(self.rng.choice(unasked).expect("the list is not empty"), false)
+            });
+            worker.tasks.insert(id.clone(), held);
+            self.schedule(0, WorldEvent::WorkerAnswers { worker: index, task: id });
+            return self.check_credit(index, is_new);
+        }
+        held.request = RequestState::Open;
+        worker.tasks.insert(id.clone(), held);
+        self.check_credit(index, is_new)?;
+        self.note(|| format!("{request} requested"));
+        self.hosts.begin(&host, at, self.now)?;
+        self.totals.requests += 1;
+        if self.is_scripted {
+            return Ok(());
+        }
+        // A request never outlives its lease: the worker must ensure that.
+        let left_ms = until.since(self.now);
+        let most_ms = if self.rng.u32(0..8) == 0 && self.is_faulty { left_ms } else { 1500 };
+        let lasts_ms = self.rng.u64(1..most_ms.min(left_ms));
+        let incarnation = self.workers[index].incarnation;
+        self.schedule(
+            lasts_ms,
+            WorldEvent::RequestEnds { host, worker: index, incarnation, task: id },
+        );
+        Ok(())
+    }
+
+    /// Checks that a member receives no more tasks than its credit allows. A task that is sent
+    /// again does not count.
+    fn check_credit(&self, index: usize, is_new: bool) -> CheckResult {
+        let worker = &self.workers[index];
+        let (held, credit) = (worker.held(self.now), worker.credit());
+        Promise::CreditKept.holds(!is_new || held <= credit, || {
+            format!("worker {index} holds {held} tasks with credit {credit}")
+        })
+    }
+
+    /// A request ends at its host; its worker notices if it still exists.
+    pub(super) fn request_ends(
+        &mut self,
+        host: &str,
+        index: usize,
+        incarnation: u64,
+        task: &TaskId,
+    ) -> CheckResult {
+        let is_alive = self.workers[index].incarnation == incarnation;
+        if !is_alive && self.is_own(index) {
+            return Ok(()); // It ended with the broker.
+        }
+        self.hosts.end(host, self.now);
+        let Some(held) = self.workers[index].tasks.get_mut(task).filter(|_| is_alive) else {
+            return Ok(());
+        };
+        held.request = RequestState::Ended;
+        held.received.has_ended = true;
+        let received = held.received.clone();
+        self.decide(index, &received)
+    }
+
+    /// A worker chooses its answer for a task.
+    fn decide(&mut self, index: usize, received: &ReceivedTask) -> CheckResult {
+        let hold = self.any_hold();
+        let command = match self.rng.u32(0..100) {
+            _ if received.is_elsewhere() => WorkerCommand::Nack {
+                back: RetryMode::OtherUrl { url: received.url.clone() },
+                hold,
+            },
+            0..8 => WorkerCommand::Nack { back: RetryMode::Counted { after_ms: None }, hold },
+            8..14 => {
+                let host = self.rng.u64(0..HOSTS);
+                let robots = format!("http://h{host}.org/robots.txt");
+                let url = if self.rng.bool() { received.url.clone() } else { robots };
+                WorkerCommand::Nack { back: RetryMode::OtherUrl { url }, hold }
+            }
+            14..17 if self.is_faulty => {
+                // Stalls past its lease and answers then.
+                self.totals.faults += 1;
+                let late_ms = LEASE_MS + self.rng.u64(..5_000);
+                let command = WorkerCommand::Ack { outcome: Outcome::Done, hold, links: true };
+                return self.schedule_answer(late_ms, index, &received.id, command);
+            }
+            17..35 => WorkerCommand::Touch { over: self.rng.u32(0..4) > 0, hold },
+            35..38 => {
+                let outcomes = [Outcome::Failed, Outcome::Redirect];
+                let outcome = self.rng.choice(outcomes).expect("the list is not empty");
+                WorkerCommand::Ack { outcome, hold, links: false }
+            }
+            _ => WorkerCommand::Ack { outcome: Outcome::Done, hold, links: true },
+        };
+        self.schedule_answer(0, index, &received.id, command)
+    }
+
+    fn any_hold(&mut self) -> KeyRest {
+        match self.rng.u32(0..60) {
+            0 => KeyRest { not_before_ms: Some(self.rng.u64(..6_000)), pace_ms: None },
+            1 => KeyRest { not_before_ms: None, pace_ms: Some(self.rng.u64(..3_000)) },
+            _ => KeyRest::default(),
+        }
+    }
+
+    pub(super) fn schedule_answer(
+        &mut self,
+        ms: u64,
+        index: usize,
+        task: &TaskId,
+        command: WorkerCommand,
+    ) -> CheckResult {
+        if let Some(held) = self.workers[index].tasks.get_mut(task) {
+            held.command = Some(command);
+        }
+        if ms == 0 {
+            return self.send_answer(index, task);
+        }
+        self.schedule(ms, WorldEvent::WorkerAnswers { worker: index, task: task.clone() });
+        Ok(())
+    }
+
+    /// A worker sends its answer for a task, if it is connected and has not sent it.
+    pub(super) fn send_answer(&mut self, index: usize, task: &TaskId) -> CheckResult {
+        let worker = &mut self.workers[index];
+        let Some(conn) = worker.conn else { return Ok(()) };
+        let requester = Requester { conn, member: worker.member, slot: slot() };
+        let Some(held) = worker.tasks.get_mut(task).filter(|held| !held.is_sent) else {
+            return Ok(());
+        };
+        let Some(command) = held.command.clone() else { return Ok(()) };
+        held.is_sent = true;
+        let (received, may_be_stale) = (held.received.clone(), held.may_be_stale);
+        worker.last_sent = self.now;
+        if matches!(command, WorkerCommand::Ack { outcome: Outcome::Redirect, .. })
+            && self.announced.contains(&received.url)
+        {
+            // The redirect target of an announced page counts as announced, too.
+            self.announced.insert(redirect_of(&received.url));
+        }
+        let input = input_of(requester, &received, &command);
+        self.feed(
+            input,
+            CommandOrigin::Task { worker: index, conn, received, command, may_be_stale },
+        )
+    }
+
+    /// The group acts on a worker's answer about a host. A power failure may undo that, but then
+    /// all hosts rest.
+    pub(super) fn answer_is_decided(
+        &mut self,
+        received: &ReceivedTask,
+        command: &WorkerCommand,
+        at: Moment,
+    ) {
+        let (WorkerCommand::Ack { hold, .. }
+        | WorkerCommand::Nack { hold, .. }
+        | WorkerCommand::Touch { hold, .. }) = command;
+        self.hosts.request_rest(&received.host(), *hold, at);
+        if received.has_ended && !matches!(command, WorkerCommand::Touch { over: false, .. }) {
+            self.hosts.end_is_known(&received.host(), &received.id, at);
+        }
+    }
+
+    /// A worker's answer for a held task is safe: the group cannot forget it.
+    pub(super) fn answer_is_safe(
+        &mut self,
+        received: &ReceivedTask,
+        command: &WorkerCommand,
+        at: Moment,
+    ) -> CheckResult {
+        if !matches!(command, WorkerCommand::Touch { .. }) {
+            self.priority_check.ended(received, matches!(command, WorkerCommand::Ack { .. }), at);
+        }
+        if let WorkerCommand::Touch { .. } = command {
+            self.fairness_check.extend(&received.id, at + LEASE_MS);
+            return Ok(());
+        }
+        self.fairness_check.release(&received.id);
+        self.released.remove(&received.id);
+        if let WorkerCommand::Ack { outcome, links, .. } = command {
+            self.announcement_check.ended(&received.url, received.released);
+            if let Some(name) = &received.job {
+                self.passes.answered(name, received, *outcome, *links)?;
+            }
+            if *outcome == Outcome::Redirect {
+                self.due_check.want(&redirect_of(&received.url), at);
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that only ids of held tasks are accepted.
+    pub(super) fn check_answer(
+        origin: &CommandOrigin,
+        answer: &Result<GroupAnswer, ProtocolError>,
+        at: Moment,
+    ) -> CheckResult {
+        let code = answer.as_ref().err().map(|error| error.code);
+        match origin {
+            CommandOrigin::Lie(id) => Promise::IdsHold.holds(code == Some(Code::Stale), || {
+                format!("{id} is not held by the sender, and got {answer:?}")
+            }),
+            CommandOrigin::Task { received, may_be_stale, .. } => {
+                let in_time = at < received.until && !may_be_stale;
+                Promise::IdsHold.holds(code != Some(Code::Stale) || !in_time, || {
+                    format!("{} is held until {}, but stale at {at}", received.id, received.until)
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A worker receives the result of its command.
+    pub(super) fn receive_answer(
+        &mut self,
+        origin: CommandOrigin,
+        answer: Result<GroupAnswer, ProtocolError>,
+        at: Moment,
+    ) -> CheckResult {
+        match origin {
+            CommandOrigin::Join { worker, conn } => {
+                let joined = answer.expect("JOIN is not rejected").ok;
+                let since = field_number(&joined, "since").unwrap_or_default();
+                let is_same = since == *self.since.get_or_insert(since);
+                Promise::IdsHold.holds(is_same && since > 0, || {
+                    format!("{joined}, but since was {:?} before", self.since)
+                })?;
+                let worker = &mut self.workers[worker];
+                if worker.conn == Some(conn) {
+                    worker.credits.remove(0);
+                }
+                Ok(())
+            }
+            CommandOrigin::Task { worker, conn, received, command, .. } => {
+                if self.workers[worker].conn != Some(conn) {
+                    return Ok(());
+                }
+                self.go_on(worker, &received, &command, answer, at)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn go_on(
+        &mut self,
+        index: usize,
+        received: &ReceivedTask,
+        command: &WorkerCommand,
+        answer: Result<GroupAnswer, ProtocolError>,
+        at: Moment,
+    ) -> CheckResult {
+        let worker = &mut self.workers[index];
+        let Some(held) = worker.tasks.get_mut(&received.id) else { return Ok(()) };
+        match (command, answer) {
+            (WorkerCommand::Touch { over, .. }, Ok(_)) => {
+                (held.command, held.is_sent, held.may_be_stale) = (None, false, false);
+                held.received.until = held.received.until.max(at + LEASE_MS);
+                if *over {
+                    held.request = RequestState::Over;
+                }
+                let stores_ms = self.rng.u64(1..3_000);
+                let command = match self.rng.u32(0..16) {
+                    0 if *over => WorkerCommand::ack(Outcome::Scope, false),
+                    1 if *over => WorkerCommand::ack(Outcome::Trap, false),
+                    _ => WorkerCommand::ack(Outcome::Done, true),
+                };
+                self.schedule_answer(stores_ms, index, &received.id, command)
+            }
+            (WorkerCommand::Ack { .. }, Err(error))
+                if error.code == Code::Limit && self.rng.bool() =>
+            {
+                // The group has no room for the links, which the worker will find again.
+                held.is_sent = false;
+                let back = RetryMode::Uncounted { after_ms: Some(self.rng.u64(..60_000)) };
+                let command = if held.request == RequestState::Over {
+                    WorkerCommand::Nack { back, hold: KeyRest::default() }
+                } else {
+                    WorkerCommand::Touch { over: true, hold: KeyRest::default() }
+                };
+                self.schedule_answer(1, index, &received.id, command)
+            }
+            (_, Err(error)) if error.code == Code::Limit => {
+                // It has requested robots.txt often enough; it still holds the task.
+                held.is_sent = false;
+                let command = WorkerCommand::ack(Outcome::Failed, false);
+                self.schedule_answer(1, index, &received.id, command)
+            }
+            (WorkerCommand::Ack { outcome, links, .. }, Ok(answer)) => {
+                worker.tasks.remove(&received.id);
+                self.answered.push((index, received.id.clone()));
+                let counts = AckAnswer::parse(&answer.ok).expect("the answer to an ACK");
+                let staged = staged(&received.url, *outcome, *links).len() as u64;
+                assert_eq!(counts.new + counts.known + counts.refused, staged);
+                Ok(())
+            }
+            _ => {
+                worker.tasks.remove(&received.id);
+                Ok(())
+            }
+        }
+    }
+
+    /// A worker loses its connection, and perhaps its process.
+    pub(super) fn disconnect_worker(&mut self) {
+        let index = self.rng.usize(0..self.workers.len());
+        let Some(conn) = self.workers[index].conn else { return };
+        self.totals.faults += 1;
+        if !self.is_own(index) && self.rng.bool() {
+            // Its memory is lost, but its requests go on. A new worker takes its place.
+            self.forget_everything(index);
+        }
+        self.lose_conn(index);
+        self.note(|| format!("-- worker {index} vanishes"));
+        // The broker may notice this only after the worker has returned.
+        let unheard_ms = if self.rng.bool() { 0 } else { self.rng.u64(..10_000) };
+        self.schedule(unheard_ms, WorldEvent::Disconnected { conn });
+        let away_ms = if self.rng.bool() { 2_000 } else { 2 * LEASE_MS };
+        let away_ms = self.rng.u64(1..away_ms);
+        self.schedule(away_ms, WorldEvent::WorkerReturns { worker: index });
+    }
+
+    fn forget_everything(&mut self, index: usize) {
+        let member = MemberId(self.rng.u128(..));
+        let worker = &mut self.workers[index];
+        worker.tasks.clear();
+        worker.incarnation += 1;
+        worker.member = member;
+    }
+
+    pub(super) fn lose_conn(&mut self, index: usize) {
+        let worker = &mut self.workers[index];
+        worker.conn = None;
+        worker.credits.clear();
+        for held in worker.tasks.values_mut() {
+            held.may_be_stale |= std::mem::take(&mut held.is_sent);
+        }
+    }
+
+    /// The broker crashes, which ends all connections and the local worker.
+    pub(super) fn disconnect_all(&mut self) {
+        for index in 0..self.workers.len() {
+            if self.is_own(index) {
+                let open = self.workers[index]
+                    .tasks
+                    .values()
+                    .filter(|held| held.request == RequestState::Open);
+                open.for_each(|held| self.hosts.end(&held.received.host(), self.now));
+                self.forget_everything(index);
+            }
+            if self.workers[index].conn.is_some() {
+                self.lose_conn(index);
+                let away_ms = if self.rng.bool() { 100 } else { 5_000 };
+                let away_ms = self.rng.u64(..away_ms);
+                self.schedule(away_ms, WorldEvent::WorkerReturns { worker: index });
+            }
+        }
+    }
+
+    /// Whether the worker runs in the broker's own process.
+    fn is_own(&self, index: usize) -> bool {
+        self.local_worker == Some(index)
+    }
+
+    /// A worker reconnects, and sends the answers that it could not send.
+    pub(super) fn reconnect_worker(&mut self, index: usize) -> CheckResult {
+        if self.workers[index].conn.is_some() {
+            return Ok(());
+        }
+        if matches!(self.broker.state, BrokerState::Down { .. }) {
+            self.schedule(300, WorldEvent::WorkerReturns { worker: index });
+            return Ok(());
+        }
+        self.workers[index].conn = Some(ConnId(self.next_conn));
+        self.next_conn += 1;
+        let credit = self.rng.u32(1..=CREDIT_MAX);
+        self.join(index, credit)?;
+        let tasks: Vec<TaskId> = self.workers[index].tasks.keys().cloned().collect();
+        tasks.iter().try_for_each(|task| self.send_answer(index, task))
+    }
+
+    pub(super) fn join(&mut self, index: usize, credit: u32) -> CheckResult {
+        let worker = &mut self.workers[index];
+        let Some(conn) = worker.conn else { return Ok(()) };
+        // Nothing is allowed before the first credit is confirmed.
+        if worker.credits.is_empty() {
+            worker.credits.push(0);
+        }
+        worker.credits.push(credit);
+        worker.last_sent = self.now;
+        let requester = Requester { conn, member: worker.member, slot: slot() };
+        self.feed(Input::Join { requester, credit }, CommandOrigin::Join { worker: index, conn })
+    }
+
+    pub(super) fn change_credit(&mut self) -> CheckResult {
+        let index = self.rng.usize(0..self.workers.len());
+        let credit = self.rng.u32(0..=CREDIT_MAX);
+        self.join(index, credit)
+    }
+
+    /// A worker reports that it is alive.
+    pub(super) fn ping(&mut self) -> CheckResult {
+        let index = self.rng.usize(0..self.workers.len());
+        let Some(conn) = self.workers[index].conn else { return Ok(()) };
+        self.workers[index].last_sent = self.now;
+        self.feed(Input::Activity { conn }, CommandOrigin::Nothing)
+    }
+
+    /// A worker repeats the answer for an answered task.
+    pub(super) fn answer_twice(&mut self) -> CheckResult {
+        if self.answered.is_empty() {
+            return Ok(());
+        }
+        let (index, task) = self.answered.swap_remove(self.rng.usize(0..self.answered.len()));
+        self.send_false_answer(index, task)
+    }
+
+    /// A worker answers for a task that it does not hold.
+    pub(super) fn answer_for_others(&mut self) -> CheckResult {
+        let index = self.rng.usize(0..self.workers.len());
+        let others = self.workers.iter().enumerate().filter(|(other, _)| *other != index);
+        let others: Vec<_> = others.flat_map(|(_, other)| other.tasks.keys()).collect();
+        let own: Vec<_> = self.workers[index].tasks.keys().collect();
+        let task = match self.rng.choice(others) {
+            Some(task) if self.rng.bool() => task.clone(),
+            _ => {
+                let Some(task) = self.rng.choice(own).cloned() else { return Ok(()) };
+                match self.rng.u32(0..3) {
+                    0 => TaskId { run: task.run + 1000, ..task },
+                    1 => TaskId { attempt: task.attempt + 1000, ..task },
+                    _ => TaskId { entry: task.entry + 1_000_000, ..task },
+                }
+            }
+        };
+        self.send_false_answer(index, task)
+    }
+
+    fn send_false_answer(&mut self, index: usize, task: TaskId) -> CheckResult {
+        let worker = &mut self.workers[index];
+        let Some(conn) = worker.conn else { return Ok(()) };
+        worker.last_sent = self.now;
+        self.totals.faults += 1;
+        let requester = Requester { conn, member: worker.member, slot: slot() };
+        let id = task.clone();
+        let action = match self.rng.u32(0..3) {
+            0 => TaskAction::Touch { request_ended: true },
+            1 => {
+                let retry = RetryMode::Counted { after_ms: Some(0) };
+                TaskAction::Nack { retry, reason: None }
+            }
+            _ => TaskAction::Ack(Outcome::Done),
+        };
+        let reply = TaskReply { task, action, rest: KeyRest::default() }.into();
+        let input = Input::Reply { requester, reply };
+        self.feed(input, CommandOrigin::Lie(id))
+    }
+
+    /// Whether any worker has credit, as far as the group can know.
+    pub(super) fn any_has_credit(&self) -> bool {
+        let has_room = |worker: &Worker| {
+            let credit = *worker.credits.first().unwrap_or(&0) as usize;
+            let is_heard = worker.last_sent > worker.lost_at;
+            let settled = worker.credits.len() == 1 && worker.conn.is_some();
+            settled && is_heard && self.fairness_check.held_by(worker.member) < credit
+        };
+        self.workers.iter().any(has_room)
+    }
+
+    /// Notes leases that have expired. Their members receive nothing until they send something.
+    pub(super) fn note_losses(&mut self) {
+        for worker in &mut self.workers {
+            if let Some(at) = self.fairness_check.lost_by(worker.member, self.now) {
+                worker.lost_at = worker.lost_at.max(at);
+            }
+        }
+    }
+}

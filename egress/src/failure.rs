@@ -1,0 +1,278 @@
+//! Why a request failed: the closed list of reasons. Each has a fixed name, described in
+//! `subscriber/OUTCOMES.md`, and comes with a line of text for people. Some of them only the crawler
+//! reports, such as `robots`.
+
+use std::error::Error;
+use std::{fmt, io};
+
+use crate::address::AddressRefused;
+
+/// An error text is cut after this many bytes, so that it fits in a line everywhere.
+const ERROR_TEXT_BYTES_MAX: usize = 400;
+
+/// Why a page was not fetched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Reason {
+    /// The task contains no URL that can be requested.
+    Url,
+    /// robots.txt does not allow it.
+    Robots,
+    /// The address does not belong to the public internet.
+    Address,
+    /// The name could not be resolved.
+    Dns,
+    /// The connection was refused, or the server is unreachable.
+    Connect,
+    /// The connection took too long.
+    ConnectTimeout,
+    /// Too many requests to this address are in flight.
+    Busy,
+    /// The proxy did not connect to the server.
+    Proxy,
+    /// The TLS handshake failed.
+    Tls,
+    /// The certificate is not trusted.
+    Certificate,
+    /// The connection ended before the response.
+    Reset,
+    /// The server sent nothing for too long.
+    Silent,
+    /// The server sends too slowly.
+    Slow,
+    /// The time limit of the whole request was reached.
+    Timeout,
+    /// The response is not HTTP.
+    BadHttp,
+    /// The headers are too many or too long.
+    HeadTooLarge,
+    /// Too many bytes arrived before the response.
+    Interim,
+    /// The body ended early.
+    Truncated,
+    /// The body is over the limit.
+    TooLarge,
+    /// The body grows too much when it is decompressed.
+    Bomb,
+    /// The body does not match its encoding, or the encoding is unknown.
+    Encoding,
+    /// The target of a redirect cannot be requested.
+    Redirect,
+    /// A final status without a page.
+    Status,
+    /// A status that may change later.
+    TryLater,
+    /// The body could not be stored on this machine.
+    Storage,
+}
+
+impl Reason {
+    /// All reasons, in the order of the documentation.
+    pub const ALL: [Self; 25] = [
+        Self::Url,
+        Self::Robots,
+        Self::Address,
+        Self::Dns,
+        Self::Connect,
+        Self::ConnectTimeout,
+        Self::Busy,
+        Self::Proxy,
+        Self::Tls,
+        Self::Certificate,
+        Self::Reset,
+        Self::Silent,
+        Self::Slow,
+        Self::Timeout,
+        Self::BadHttp,
+        Self::HeadTooLarge,
+        Self::Interim,
+        Self::Truncated,
+        Self::TooLarge,
+        Self::Bomb,
+        Self::Encoding,
+        Self::Redirect,
+        Self::Status,
+        Self::TryLater,
+        Self::Storage,
+    ];
+
+    /// The name in records and reports.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Url => "url",
+            Self::Robots => "robots",
+            Self::Address => "address",
+            Self::Dns => "dns",
+            Self::Connect => "connect",
+            Self::ConnectTimeout => "connect-timeout",
+            Self::Busy => "busy",
+            Self::Proxy => "proxy",
+            Self::Tls => "tls",
+            Self::Certificate => "certificate",
+            Self::Reset => "reset",
+            Self::Silent => "silent",
+            Self::Slow => "slow",
+            Self::Timeout => "timeout",
+            Self::BadHttp => "bad-http",
+            Self::HeadTooLarge => "head-too-large",
+            Self::Interim => "interim",
+            Self::Truncated => "truncated",
+            Self::TooLarge => "too-large",
+            Self::Bomb => "bomb",
+            Self::Encoding => "encoding",
+            Self::Redirect => "redirect",
+            Self::Status => "status",
+            Self::TryLater => "try-later",
+            Self::Storage => "storage",
+        }
+    }
+
+    /// Whether a retry may help. A decision of the server is final; names, connections and broken
+    /// bodies may be fine tomorrow.
+    pub const fn is_transient(self) -> bool {
+        match self {
+            Self::Dns
+            | Self::Connect
+            | Self::ConnectTimeout
+            | Self::Busy
+            | Self::Proxy
+            | Self::Reset
+            | Self::Silent
+            | Self::Slow
+            | Self::Timeout
+            | Self::Truncated
+            | Self::TryLater
+            | Self::Storage => true,
+            Self::Url
+            | Self::Robots
+            | Self::Address
+            | Self::Tls
+            | Self::Certificate
+            | Self::BadHttp
+            | Self::HeadTooLarge
+            | Self::Interim
+            | Self::TooLarge
+            | Self::Bomb
+            | Self::Encoding
+            | Self::Redirect
+            | Self::Status => false,
+        }
+    }
+
+    /// The reason for a status that is neither a page nor a redirect.
+    pub const fn of_status(status: u16) -> Self {
+        match status {
+            408 | 425 | 429 | 500..=599 => Self::TryLater,
+            _ => Self::Status,
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(self.as_str())
+    }
+}
+
+/// A request without a complete response, or a response without a page.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub struct Failure {
+    /// For programs.
+    pub reason: Reason,
+    /// One line for people.
+    pub text: String,
+}
+
+impl Failure {
+    /// With this text of one line.
+    pub fn new(reason: Reason, text: impl Into<String>) -> Self {
+        Self { reason, text: text.into() }
+    }
+
+    /// With the error and its causes as text.
+    pub fn of(reason: Reason, error: &(dyn Error + 'static)) -> Self {
+        Self::new(reason, one_line(error))
+    }
+
+    /// For a status that is neither a page nor a redirect.
+    pub fn of_status(status: u16) -> Self {
+        Self::new(Reason::of_status(status), format!("HTTP status {status}"))
+    }
+
+    /// Whether a retry may help.
+    pub fn is_transient(&self) -> bool {
+        self.reason.is_transient()
+    }
+
+    /// The same failure with the place of the error before its text.
+    #[must_use]
+    pub fn with_context(mut self, place: &str) -> Self {
+        self.text.insert_str(0, place);
+        self
+    }
+}
+
+impl From<AddressRefused> for Failure {
+    fn from(refused: AddressRefused) -> Self {
+        Self::new(Reason::Address, refused.to_string())
+    }
+}
+
+/// The error and its causes, from the outside in. [`Error::source`] does not return the error that
+/// an [`io::Error`] wraps, so it is read with `get_ref`.
+pub fn causes<'a>(
+    error: &'a (dyn Error + 'static),
+) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    const DEPTH_MAX: usize = 16;
+    std::iter::successors(Some(error), |error| cause(*error)).take(DEPTH_MAX)
+}
+
+fn cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
+    match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+        Some(inner) => Some(inner),
+        None => error.source(),
+    }
+}
+
+/// The chain of causes as one line, without repetitions.
+fn one_line(error: &(dyn Error + 'static)) -> String {
+    let mut line = String::new();
+    for error in causes(error) {
+        let text = error.to_string();
+        if line.contains(&text) {
+            continue;
+        }
+        if !line.is_empty() {
+            line.push_str(": ");
+        }
+        line.extend(text.chars().map(|c| if c.is_control() { ' ' } else { c }));
+    }
+    line.truncate(line.floor_char_boundary(ERROR_TEXT_BYTES_MAX));
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // PROTOCOL: T12
+    #[test]
+    fn a_status_that_may_change_is_retried_and_any_other_is_final() {
+        for status in [408, 425, 429, 500, 502, 503, 504, 599] {
+            assert!(Reason::of_status(status).is_transient(), "{status}");
+        }
+        for status in [304, 400, 401, 403, 404, 407, 409, 410, 424, 426, 428, 430, 499, 600] {
+            assert!(!Reason::of_status(status).is_transient(), "{status}");
+        }
+    }
+
+    #[test]
+    fn an_error_is_shown_in_one_short_line() {
+        let cause = io::Error::other(format!("line\nline {}", "x".repeat(1000)));
+        let error = io::Error::other(io::Error::other(cause));
+        let failure = Failure::of(Reason::Connect, &error);
+        assert!(failure.text.starts_with("line line xxx"), "{failure}");
+        assert_eq!(failure.text.len(), ERROR_TEXT_BYTES_MAX);
+    }
+}

@@ -1,0 +1,27 @@
+//! Every connection to a server of others: for the crawler, callbacks, hubs and probes.
+//!
+//! A name is resolved, each address is checked when the connection is made, and the connection goes
+//! to a checked address, directly or through the proxy of the operator, with TLS if the URL says
+//! so.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`address`] | decides which addresses may be requested |
+//! | [`connect`] | resolves, checks, connects, and secures connections with TLS |
+//! | [`client`] | sends single requests, such as callbacks, and keeps connections |
+//! | [`failure`] | the reasons for a failure |
+//!
+//! This crate knows no topic, group, page or job. Of the crates of this workspace it depends on
+//! `tidings-protocol` only, without its client, for canonical URLs and networks; `.ci/run` checks
+//! this. Clippy forbids the other crates to open connections (`disallowed-methods` in
+//! `clippy.toml`), so no request can skip the check of its address.
+
+pub mod address;
+pub mod client;
+pub mod connect;
+pub mod failure;
+mod retry_after;
+
+pub use address::AllowPrivate;
+pub use failure::{Failure, Reason};
+pub use retry_after::retry_after;

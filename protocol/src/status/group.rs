@@ -1,0 +1,114 @@
+//! Groups.
+
+use std::fmt;
+
+use serde::{Serialize, Serializer};
+
+use super::fields::JsonType;
+use super::value::{DurationMs, Rate, Value};
+
+/// The delay of a key that has no pace of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum KeyDelay {
+    /// The broker's default for that key.
+    #[default]
+    Default,
+    /// The same for each key, in milliseconds.
+    Ms(u64),
+}
+
+impl fmt::Display for KeyDelay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::Ms(ms) => DurationMs(*ms).fmt(f),
+        }
+    }
+}
+
+impl Serialize for KeyDelay {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl Value for KeyDelay {
+    const JSON: JsonType = JsonType::String;
+
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+
+    fn read(word: &str) -> Option<Self> {
+        if word == "default" {
+            return Some(Self::Default);
+        }
+        DurationMs::read(word).map(|DurationMs(ms)| Self::Ms(ms))
+    }
+}
+
+fields! {
+    /// The settings of a group.
+    GroupSettingsStatus {
+        /// The topics that feed it.
+        topics: Vec<String> = "topics",
+        /// What the key of an entry is: `host`, `domain`, `attr:<name>` or `none`.
+        key: String = "key",
+        /// The largest number of tasks of a key in flight.
+        parallel: u64 = "parallel",
+        /// The delay of a key.
+        delay: KeyDelay = "delay",
+        /// The time for which a member holds a task.
+        lease: DurationMs = "lease",
+        /// Attempts, after which an entry is a dead letter.
+        max_attempts: u64 = "max-attempts",
+        /// Lost leases, after which an entry is a dead letter.
+        max_losses: u64 = "max-losses",
+        /// The wait after the first failed attempt.
+        backoff: DurationMs = "backoff",
+    }
+}
+
+status! {
+    /// A group: `GROUP show`, `watch`, and actions on the whole group.
+    GroupStatus(group: String) {
+        /// Whether it releases nothing.
+        paused: bool = "paused",
+        /// Connected members.
+        members: u64 = "members",
+        /// Entries that no member holds.
+        waiting: u64 = "waiting",
+        /// Entries that members hold.
+        processing: u64 = "processing",
+        /// Tasks that were acknowledged.
+        completed: u64 = "completed",
+        /// Attempts that failed.
+        failed: u64 = "failed",
+        /// Entries that were given up.
+        dead: u64 = "dead",
+        /// Dead letters that are kept.
+        dead_kept: u64 = "dead-kept",
+        /// Schedules.
+        scheduled: u64 = "scheduled",
+        /// Leases that ended without an answer.
+        lost: u64 = "lost",
+        /// Events without the group's key.
+        unkeyed: u64 = "unkeyed",
+        /// Keys in memory.
+        keys: u64 = "keys",
+        /// Its settings.
+        settings: GroupSettingsStatus,
+        /// Recent tasks per second; only in `GROUP watch`.
+        rate: Option<Rate> = "rate",
+    }
+}
+
+status! {
+    /// A group whose log cannot be read: `GROUP show`.
+    DamagedGroupStatus(group: String) {
+        /// `true`; `false` if the line is about a sound group.
+        damaged: bool = "damaged",
+        /// The topics whose events it keeps, if they are known.
+        topics: Option<Vec<String>> = "topics",
+    }
+}

@@ -1,0 +1,112 @@
+//! Jobs: their status while they run, and the announcement of their end.
+
+use super::value::Rate;
+
+fields! {
+    /// Results of a pass's URLs. All are final.
+    #[derive(Copy)]
+    PassCounts {
+        /// Pages that were fetched.
+        completed: u64 = "completed",
+        /// Responses that redirected elsewhere.
+        redirects: u64 = "redirects",
+        /// URLs that failed after their last attempt.
+        failed: u64 = "failed",
+        /// URLs forbidden by robots.txt.
+        robots: u64 = "robots",
+        /// URLs that the worker found out of scope.
+        scope: u64 = "scope",
+        /// URLs that the worker recognised as a trap.
+        trap: u64 = "trap",
+        /// URLs that were left when the budget was used up.
+        budget: u64 = "budget",
+        /// Seeds that the pass had already met.
+        duplicates: u64 = "duplicates",
+        /// URLs dropped because the job was cancelled or the group purged.
+        cancelled: u64 = "cancelled",
+        /// URLs that the pass admitted.
+        found: u64 = "found",
+    }
+}
+
+words! {
+    /// The state of a job.
+    JobState {
+        /// It accepts seeds.
+        Open = "open",
+        /// It accepts no more seeds, and ends when nothing of it waits.
+        Closed = "closed",
+        /// Nothing of it is released.
+        Paused = "paused",
+        /// Its pass is over.
+        Done = "done",
+    }
+}
+
+status! {
+    /// A job: `JOB show`, `ls`, `watch`, and every action that changes it.
+    JobStatus(job: String) {
+        /// The job's number; another job of this name has another.
+        number: u64 = "number",
+        /// The pass, from 1.
+        pass: u64 = "pass",
+        /// Its state.
+        state: JobState = "state",
+        /// Entries that wait for their key, their time or the job.
+        pending: u64 = "pending",
+        /// Entries that wait only for a member.
+        queued: u64 = "queued",
+        /// Entries that members hold.
+        processing: u64 = "processing",
+        /// The results so far.
+        counts: PassCounts,
+        /// Pages that it includes; only in `JOB show`.
+        include: Option<Vec<String>> = "include",
+        /// Pages that it excludes; only in `JOB show`.
+        exclude: Option<Vec<String>> = "exclude",
+        /// Where its end is sent; only in `JOB show`.
+        callback: Option<String> = "callback",
+        /// Recent pages per second; only in `JOB watch`.
+        rate: Option<Rate> = "rate",
+    }
+}
+
+words! {
+    /// How a pass ended.
+    JobResult {
+        /// Everything has a result.
+        Done = "done",
+        /// It was cancelled.
+        Cancelled = "cancelled",
+    }
+}
+
+words! {
+    /// A remark about the end of a pass.
+    JobEndReason {
+        /// The pass never had an entry.
+        Empty = "empty",
+    }
+}
+
+status! {
+    /// The end of a pass: the answer to `JOB wait`, and the payload of `job-done`.
+    JobEnd(job: String) {
+        /// The job's number.
+        number: u64 = "number",
+        /// The pass.
+        pass: u64 = "pass",
+        /// How it ended.
+        result: JobResult = "result",
+        /// A remark.
+        reason: Option<JobEndReason> = "reason",
+        /// The results.
+        counts: PassCounts,
+        /// Where the end is sent.
+        callback: Option<String> = "callback",
+        /// The group; only in `job-done`.
+        group: Option<String> = "group",
+        /// A number that no other announcement of the group has; only in `job-done`.
+        serial: Option<String> = "serial",
+    }
+}

@@ -1,0 +1,26 @@
+//! What the broker says about its topics, groups, jobs, tasks, keys and schedules.
+//!
+//! A status is one struct with one list of its fields. From this list come the line on the wire
+//! (`<name> key=value ..`, by `Display`), its parser, the JSON object of HTTP (by
+//! [`serde::Serialize`]), and [`Field`]s, with which a test compares the `OpenAPI` description.
+//!
+//! A peer may have another version. The parser ignores keys that it does not know, and a key that
+//! is missing or has an unreadable value leaves its field at the default.
+
+#[macro_use]
+mod fields;
+mod group;
+mod job;
+mod queue;
+mod topic;
+mod value;
+
+pub use self::fields::{Field, JsonType};
+pub use self::group::{DamagedGroupStatus, GroupSettingsStatus, GroupStatus, KeyDelay};
+pub use self::job::{JobEnd, JobEndReason, JobResult, JobState, JobStatus, PassCounts};
+pub use self::queue::{KeyStatus, ScheduleStatus, TaskFields, TaskState, TaskStatus};
+pub use self::topic::{CursorStatus, TopicState, TopicStatus};
+pub use self::value::{DurationMs, Rate};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,144 @@
+//! What waits in a group: tasks, keys and schedules.
+
+use std::fmt;
+
+use serde::ser::{Serialize, SerializeMap, Serializer};
+
+use super::fields::{Field, FieldSet};
+use super::value;
+
+words! {
+    /// The state of an entry.
+    TaskState {
+        /// Waits for its due time, its key, its turn or its job.
+        Pending = "pending",
+        /// Waits only for a member's credit.
+        Queued = "queued",
+        /// Held by a member.
+        Processing = "processing",
+        /// Given up.
+        Dead = "dead",
+    }
+}
+
+fields! {
+    /// What a line of `GROUP tasks` says about an entry.
+    TaskFields {
+        /// Its state.
+        state: TaskState = "state",
+        /// Its key.
+        key: String = "key",
+        /// Its job.
+        job: Option<String> = "job",
+        /// The pass of its job.
+        pass: Option<u64> = "pass",
+        /// Links between a seed and it.
+        depth: u64 = "depth",
+        /// Its priority.
+        prio: i16 = "prio",
+        /// Failed attempts.
+        attempts: u64 = "attempts",
+        /// Leases that ended without an answer.
+        losses: u64 = "losses",
+        /// The beginning of the id of the member that holds it.
+        member: Option<String> = "member",
+        /// The rest of its lease, in milliseconds.
+        lease_ms: Option<u64> = "lease-ms",
+        /// The time until it is due, in milliseconds.
+        due_ms: Option<u64> = "due-ms",
+        /// Why it was given up.
+        reason: Option<String> = "reason",
+        /// The last reason of a worker.
+        last: Option<String> = "last",
+    }
+}
+
+/// An entry: a line of `GROUP tasks`, `<entry> key=value .. <url>`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TaskStatus {
+    /// Its number in the group.
+    pub entry: u64,
+    /// What is said about it.
+    pub fields: TaskFields,
+    /// Its URL, or the beginning of its payload if the group has `key=none`.
+    pub url: String,
+}
+
+impl TaskStatus {
+    /// Its fields in JSON.
+    pub fn fields() -> Vec<Field> {
+        let mut fields = vec![value::describe::<u64>("entry")];
+        TaskFields::describe(&mut fields);
+        fields.push(value::describe::<String>("url"));
+        fields
+    }
+
+    /// Reads a line. The URL begins at the first word that is not a field in the order of the
+    /// fields, because a payload may be any text, also one that looks like a field.
+    pub fn parse(line: &str) -> Self {
+        let (entry, mut rest) = line.split_once(' ').unwrap_or((line, ""));
+        let mut status = Self::default();
+        value::set(&mut status.entry, entry);
+        let mut known = Vec::new();
+        TaskFields::describe(&mut known);
+        let mut known = known.into_iter();
+        while let Some((word, after)) = rest.split_once(' ')
+            && let Some((key, value)) = word.split_once('=')
+            && known.any(|field| field.key == key)
+        {
+            status.fields.set(key, value);
+            rest = after;
+        }
+        rest.clone_into(&mut status.url);
+        status
+    }
+}
+
+impl fmt::Display for TaskStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { entry, fields, url } = self;
+        write!(f, "{entry}")?;
+        fields.write(f)?;
+        write!(f, " {url}")
+    }
+}
+
+impl Serialize for TaskStatus {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut object = serializer.serialize_map(None)?;
+        object.serialize_entry("entry", &self.entry)?;
+        self.fields.serialize_into(&mut object)?;
+        object.serialize_entry("url", &self.url)?;
+        object.end()
+    }
+}
+
+status! {
+    /// A key with waiting entries: a line of `GROUP keys`.
+    KeyStatus(key: String) {
+        /// Waiting entries.
+        waiting: u64 = "waiting",
+        /// Tasks in flight.
+        processing: u64 = "processing",
+        /// The least time until the last of them may begin, in milliseconds.
+        left_ms: u64 = "left-ms",
+    }
+}
+
+status! {
+    /// A schedule: a line of `GROUP schedules`.
+    ScheduleStatus(url: String) {
+        /// Its interval, or the time of day.
+        every: String = "every",
+        /// The time until it is due, in milliseconds.
+        due_ms: u64 = "due-ms",
+        /// Its key.
+        key: String = "key",
+        /// The priority of its entries.
+        prio: i16 = "prio",
+        /// The entry that is in progress.
+        entry: Option<u64> = "entry",
+        /// `true` if the next run is left out; absent otherwise.
+        skips: Option<bool> = "skips",
+    }
+}

@@ -1,0 +1,61 @@
+//! Connections to a broker, with errors that name a remedy.
+
+#![expect(clippy::disallowed_methods, reason = "an answer has a time limit")]
+
+use std::path::Path;
+use std::time::Duration;
+
+use tidings_client::{Client, ClientError, ClientOptions, Connector, Deliveries};
+
+use crate::client::broker_message;
+use crate::flags::address::{self, BrokerAddress};
+use crate::terminal::failure::Failure;
+
+/// The time limit for an answer of the broker that a data directory names. It is on this machine,
+/// if it runs.
+const ANSWER_MAX: Duration = Duration::from_secs(1);
+
+/// Connects with this name, which the broker shows. The failure names a remedy.
+pub(crate) async fn connect(
+    broker: &BrokerAddress,
+    name: &str,
+) -> Result<(Client, Deliveries), Failure> {
+    try_connect(broker, name).await.map_err(|error| connect_failure(broker, &error))
+}
+
+/// The failure of the first attempt to connect.
+pub(crate) fn connect_failure(broker: &BrokerAddress, error: &ClientError) -> Failure {
+    Failure::failed(match error {
+        ClientError::Connect { .. } => {
+            format!("{error}; start a broker with `tidings up`, or name another one with --broker")
+        }
+        error @ ClientError::Tls { .. } => error.to_string(),
+        error => format!("{broker}: {}", broker_message::client_error(error)),
+    })
+}
+
+/// Opens one connection after the other with this name.
+pub(crate) fn connector(broker: &BrokerAddress, name: &str) -> Connector {
+    Connector::new(broker.as_str(), options(broker, name))
+}
+
+/// The same for callers that handle a missing broker themselves.
+pub(crate) async fn try_connect(
+    broker: &BrokerAddress,
+    name: &str,
+) -> Result<(Client, Deliveries), ClientError> {
+    tidings_client::connect(broker.as_str(), options(broker, name)).await
+}
+
+/// The broker of a `tidings up` that runs on this data directory. An address in the directory
+/// without an answer is stale.
+pub(crate) async fn running_broker(data: &Path) -> Option<BrokerAddress> {
+    let broker = address::read_address_file(data)?;
+    let answer = tokio::time::timeout(ANSWER_MAX, try_connect(&broker, "tidings"));
+    matches!(answer.await, Ok(Ok(_))).then_some(broker)
+}
+
+fn options(broker: &BrokerAddress, name: &str) -> ClientOptions {
+    let (name, security) = (Some(name.to_owned()), broker.security().clone());
+    ClientOptions { name, security, ..ClientOptions::default() }
+}

@@ -1,0 +1,436 @@
+//! The job of `tidings crawl URL..`. Its name is a hash of the request, so the same command means
+//! the same job.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::fmt::Write;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use serde_json::{Map, Value};
+use tidings_protocol::{CanonicalUrl, JobName, format_ms};
+use tidings_queue::job::JobSettings;
+
+use crate::client::waiting_host::WaitingHost;
+use crate::flags::milliseconds;
+use crate::terminal::output::{format_count, plural, printable, time_or};
+
+/// Hexadecimal digits of the hash in the name of a job: 64 bits, enough for the jobs of one broker.
+const HASH_DIGITS: usize = 16;
+
+/// The time over which the rate on the progress line is averaged.
+const RATE_SECONDS: f64 = 5.0;
+
+/// The links that belong to a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum Scope {
+    // The hosts of the seeds.
+    #[default]
+    Host,
+    // Their registrable domains: www.example.org and docs.example.org.
+    Domain,
+    // What is below the seeds' own paths.
+    Prefix,
+    // Everything.
+    Any,
+}
+
+impl Scope {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Domain => "domain",
+            Self::Prefix => "prefix",
+            Self::Any => "any",
+        }
+    }
+}
+
+/// The limits of a job.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct JobLimits {
+    pub(crate) scope: Scope,
+    /// Links match one of these patterns, if there are any, ..
+    pub(crate) include: Vec<String>,
+    /// .. and none of these.
+    pub(crate) exclude: Vec<String>,
+    /// The largest number of links from a seed.
+    pub(crate) depth: Option<u32>,
+    /// The largest number of pages ..
+    pub(crate) max_pages: Option<u64>,
+    /// .. of one host ..
+    pub(crate) max_per_host: Option<u64>,
+    /// .. and the longest time.
+    pub(crate) max_time: Option<Duration>,
+}
+
+impl JobLimits {
+    /// The limits as settings of `JOB open`.
+    fn settings(&self) -> Vec<(&'static str, String)> {
+        let mut settings = vec![("scope", self.scope.word().to_owned())];
+        settings.extend(self.depth.map(|depth| ("depth", depth.to_string())));
+        settings.extend(self.max_pages.map(|pages| ("max-pages", pages.to_string())));
+        settings.extend(self.max_per_host.map(|pages| ("max-per-host", pages.to_string())));
+        settings.extend(self.max_time.map(|time| ("max-time", format_ms(milliseconds(time)))));
+        for (name, patterns) in [("include", &self.include), ("exclude", &self.exclude)] {
+            // Their order has no meaning.
+            let patterns: BTreeSet<&str> = patterns.iter().map(String::as_str).collect();
+            if !patterns.is_empty() {
+                settings.push((name, Vec::from_iter(patterns).join(",")));
+            }
+        }
+        settings
+    }
+}
+
+/// Seeds and limits of a job.
+#[derive(Debug, Clone)]
+pub(crate) struct JobRequest {
+    /// Sorted and without duplicates: the order on the command line has no meaning.
+    pub(crate) seeds: Vec<CanonicalUrl<'static>>,
+    limits: JobLimits,
+}
+
+impl JobRequest {
+    /// A request for these seeds; `Err` names a wrong limit.
+    pub(crate) fn new(
+        mut seeds: Vec<CanonicalUrl<'static>>,
+        bounds: JobLimits,
+    ) -> Result<Self, String> {
+        let settings = bounds.settings();
+        let settings = settings.iter().map(|(name, value)| (*name, value.as_str()));
+        JobSettings::parse(settings).map_err(|error| error.text)?;
+        seeds.sort_unstable();
+        seeds.dedup();
+        Ok(Self { seeds, limits: bounds })
+    }
+
+    /// The settings of `JOB open`.
+    pub(crate) fn settings(&self) -> Vec<(&'static str, String)> {
+        self.limits.settings()
+    }
+
+    /// The largest number of pages.
+    pub(crate) fn max_pages(&self) -> Option<u64> {
+        self.limits.max_pages
+    }
+
+    /// `crawl-` and a hash of seeds, scope and limits. Stable, so that an interrupted command finds
+    /// its job again, also after an upgrade.
+    pub(crate) fn name(&self) -> JobName {
+        let mut hasher = blake3::Hasher::new();
+        // No URL and no setting contains a line end, so the lines are unambiguous.
+        for seed in &self.seeds {
+            hasher.update(format!("seed {}\n", seed.as_str()).as_bytes());
+        }
+        for (key, value) in self.settings() {
+            hasher.update(format!("{key}={value}\n").as_bytes());
+        }
+        let hash = hasher.finalize().to_hex();
+        format!("crawl-{}", &hash[..HASH_DIGITS]).parse().expect("letters, digits and a dash")
+    }
+}
+
+/// The state and counts of a job, as the broker reports them: while it runs (`JOB show`) and at its
+/// end (`job-done`). Missing values are empty or 0.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct JobCounts {
+    /// The line as it was received.
+    pub(crate) text: String,
+    pub(crate) name: String,
+    pub(crate) number: String,
+    pub(crate) pass: String,
+    /// `open`, `closed` or `done`.
+    pub(crate) state: String,
+    /// `done` or `cancelled`; only at the end.
+    pub(crate) result: String,
+    /// Wait for their host.
+    pub(crate) pending: u64,
+    /// Wait for a crawler with room.
+    pub(crate) queued: u64,
+    pub(crate) processing: u64,
+    pub(crate) completed: u64,
+    pub(crate) redirects: u64,
+    pub(crate) failed: u64,
+    pub(crate) robots: u64,
+    pub(crate) scope: u64,
+    pub(crate) trap: u64,
+    pub(crate) budget: u64,
+    pub(crate) cancelled: u64,
+    /// All pages that ever belonged to the pass.
+    pub(crate) found: u64,
+    /// Recent pages per second; only while the job is watched.
+    pub(crate) rate: f64,
+    /// The hosts that the job waits for; only while it is crawled.
+    pub(crate) waiting: Vec<WaitingHost>,
+}
+
+impl JobCounts {
+    /// Reads `<name> key=value ..`. Unknown keys of a newer broker are ignored.
+    pub(crate) fn parse(text: &str) -> Self {
+        let mut words = text.split_ascii_whitespace();
+        let name = words.next().unwrap_or_default().to_owned();
+        let mut counts = Self { text: text.to_owned(), name, ..Self::default() };
+        for (key, value) in words.filter_map(|word| word.split_once('=')) {
+            match key {
+                "number" => value.clone_into(&mut counts.number),
+                "pass" => value.clone_into(&mut counts.pass),
+                "state" => value.clone_into(&mut counts.state),
+                "result" => value.clone_into(&mut counts.result),
+                "rate" => counts.rate = value.parse().unwrap_or(0.0),
+                _ => {
+                    if let (Some(count), Ok(value)) = (counts.count_mut(key), value.parse()) {
+                        *count = value;
+                    }
+                }
+            }
+        }
+        counts
+    }
+
+    fn count_mut(&mut self, key: &str) -> Option<&mut u64> {
+        Some(match key {
+            "pending" => &mut self.pending,
+            "queued" => &mut self.queued,
+            "processing" => &mut self.processing,
+            "completed" => &mut self.completed,
+            "redirects" => &mut self.redirects,
+            "failed" => &mut self.failed,
+            "robots" => &mut self.robots,
+            "scope" => &mut self.scope,
+            "trap" => &mut self.trap,
+            "budget" => &mut self.budget,
+            "cancelled" => &mut self.cancelled,
+            "found" => &mut self.found,
+            _ => return None,
+        })
+    }
+
+    /// The numbers of pages by state, in a line.
+    pub(crate) fn progress_line(&self) -> String {
+        format!(
+            "{} completed, {} waiting, {} processing, {} failed",
+            format_count(self.completed),
+            format_count(self.pending + self.queued),
+            format_count(self.processing),
+            format_count(self.failed),
+        )
+    }
+
+    /// The same with the rate: the line that is redrawn while the job is watched.
+    pub(crate) fn watch_line(&self) -> String {
+        format!("{}, {:.1} pages/s", self.progress_line(), self.rate)
+    }
+
+    /// The result as JSON.
+    pub(crate) fn json(&self) -> Map<String, Value> {
+        let result = if self.result.is_empty() { "done" } else { &self.result };
+        let mut object = Map::new();
+        object.insert("job".into(), self.name.as_str().into());
+        object.insert("result".into(), result.into());
+        for (name, n) in [
+            ("pages", self.completed),
+            ("redirects", self.redirects),
+            ("failed", self.failed),
+            ("robots", self.robots),
+            ("scope", self.scope),
+            ("trap", self.trap),
+            ("budget", self.budget),
+            ("cancelled", self.cancelled),
+            ("found", self.found),
+        ] {
+            object.insert(name.into(), n.into());
+        }
+        object
+    }
+
+    /// The state in a line.
+    pub(crate) fn state_line(&self) -> String {
+        format!("{}: pass {}, {}", self.name, self.pass, self.state)
+    }
+
+    /// Whether nothing failed and the job was not cancelled.
+    pub(crate) fn succeeded(&self) -> bool {
+        self.failed == 0 && self.result != "cancelled"
+    }
+
+    /// The last line of a job that was crawled by this command.
+    pub(crate) fn summary_line(&self, seconds: f64) -> String {
+        let mut line = self.end_line();
+        #[expect(clippy::cast_precision_loss, reason = "one digit is shown")]
+        let rate = self.completed as f64 / seconds.max(0.001);
+        let digits = if seconds < 10.0 { 2 } else { 1 };
+        let time = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        let time = time_or(time, format!("{seconds:.digits$} s"));
+        let _ = write!(line, "; {time}, {rate:.1} pages/s");
+        line
+    }
+
+    /// The result: always pages and failures, other numbers only above 0.
+    pub(crate) fn end_line(&self) -> String {
+        let result = if self.result.is_empty() { "done" } else { &self.result };
+        let mut line = format!(
+            "{result}: {}, {} failed",
+            plural(self.completed, "page"),
+            format_count(self.failed)
+        );
+        for (n, what) in [
+            (self.redirects, "redirects"),
+            (self.robots, "kept out by robots.txt"),
+            (self.scope, "out of scope"),
+            (self.trap, "in traps"),
+            (self.budget, "over budget"),
+            (self.cancelled, "cancelled"),
+        ] {
+            if n > 0 {
+                let _ = write!(line, ", {} {what}", format_count(n));
+            }
+        }
+        line
+    }
+}
+
+/// The average per second of a counter over the last few seconds.
+#[derive(Debug, Default)]
+pub(crate) struct RecentRate {
+    /// Seconds since the start, and the counter at that time; oldest first, spanning
+    /// `RATE_SECONDS`.
+    samples: VecDeque<(f64, u64)>,
+}
+
+impl RecentRate {
+    /// Whether the samples span the full time, so that the first moments have no weight.
+    pub(crate) fn is_full(&self) -> bool {
+        let span = self.samples.front().zip(self.samples.back());
+        span.is_some_and(|((from, _), (to, _))| to - from >= RATE_SECONDS)
+    }
+
+    /// Adds the counter at `seconds` since the start and returns the rate; `seconds` never falls.
+    pub(crate) fn record(&mut self, seconds: f64, pages: u64) -> f64 {
+        self.samples.push_back((seconds, pages));
+        while self.samples.len() > 2 && self.samples[1].0 <= seconds - RATE_SECONDS {
+            self.samples.pop_front();
+        }
+        let (from, pages_then) = self.samples[0];
+        #[expect(clippy::cast_precision_loss, reason = "one digit is shown")]
+        let new_pages = pages.saturating_sub(pages_then) as f64;
+        if seconds > from { new_pages / (seconds - from) } else { 0.0 }
+    }
+}
+
+/// Parses a URL as people type it; the error suggests a correction if there is one.
+pub(crate) fn parse_seed(text: &str) -> Result<CanonicalUrl<'static>, String> {
+    text.parse().map_err(|error| {
+        if !text.contains("://") && CanonicalUrl::parse(&format!("https://{text}")).is_ok() {
+            format!("{text} is not a URL; did you mean https://{text} ?")
+        } else {
+            format!("{}: {error}", printable(text, 200))
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(seeds: &[&str]) -> JobRequest {
+        request_within(seeds, JobLimits::default())
+    }
+
+    fn request_within(seeds: &[&str], bounds: JobLimits) -> JobRequest {
+        JobRequest::new(seeds.iter().map(|text| parse_seed(text).unwrap()).collect(), bounds)
+            .unwrap()
+    }
+
+    #[test]
+    fn equal_requests_have_the_same_name() {
+        let name = request(&["http://a.example/", "http://b.example/x"]).name();
+        let typed = ["HTTP://B.example:80/x#top", "http://a.example", "http://a.example/"];
+        assert_eq!(request(&typed).name(), name);
+    }
+
+    #[test]
+    fn different_requests_have_different_names() {
+        let (all, patterns) = (JobLimits::default, || vec!["/x".to_owned()]);
+        let bounds = [
+            all(),
+            JobLimits { scope: Scope::Any, ..all() },
+            JobLimits { depth: Some(1), ..all() },
+            JobLimits { max_pages: Some(1), ..all() },
+            JobLimits { max_per_host: Some(1), ..all() },
+            JobLimits { max_time: Some(Duration::from_secs(1)), ..all() },
+            JobLimits { include: patterns(), ..all() },
+            JobLimits { exclude: patterns(), ..all() },
+        ];
+        let mut names: BTreeSet<String> =
+            [request(&["http://a.example/x"]).name().to_string()].into();
+        for bounds in bounds {
+            let name = request_within(&["http://a.example/"], bounds.clone()).name();
+            assert!(names.insert(name.to_string()), "{bounds:?}");
+        }
+    }
+
+    #[test]
+    fn patterns_are_unordered_and_wrong_ones_are_rejected() {
+        let patterns = |exclude: &[&str]| {
+            let exclude = exclude.iter().map(ToString::to_string).collect();
+            JobLimits { exclude, ..JobLimits::default() }
+        };
+        let name = |exclude| request_within(&["http://a.example/"], patterns(exclude)).name();
+        assert_eq!(name(&["/a", "/b"]), name(&["/b", "/a", "/b"]));
+        let wrong = JobRequest::new(Vec::new(), patterns(&["/a", "b"])).unwrap_err();
+        assert!(wrong.contains("at the beginning"), "{wrong}");
+    }
+
+    #[test]
+    fn names_are_stable() {
+        // With another name every interrupted crawl would begin again: do not change it.
+        let name = request(&["https://example.org/"]).name();
+        assert_eq!(AsRef::<str>::as_ref(&name), "crawl-282765a1e6ca9f34");
+    }
+
+    #[test]
+    fn a_wrong_url_is_rejected_with_a_hint() {
+        let refuse = |text: &str| parse_seed(text).unwrap_err();
+        assert_eq!(
+            refuse("example.org"),
+            "example.org is not a URL; did you mean https://example.org ?"
+        );
+        assert!(refuse("ftp://example.org/").starts_with("ftp://example.org/: "));
+    }
+
+    const SHOWN: &str = "crawl-1 number=7 pass=2 state=closed pending=3 queued=1 processing=2 \
+                         completed=1234 redirects=5 failed=1 robots=0 trap=0 fresh=9 found=10";
+
+    #[test]
+    fn unknown_counts_are_ignored() {
+        let counts = JobCounts::parse(SHOWN);
+        assert_eq!((counts.name.as_str(), counts.number.as_str()), ("crawl-1", "7"));
+        assert_eq!((counts.pass.as_str(), counts.state.as_str()), ("2", "closed"));
+        assert_eq!((counts.pending, counts.queued, counts.processing), (3, 1, 2));
+        assert_eq!((counts.completed, counts.failed, counts.budget), (1234, 1, 0));
+        assert_eq!(JobCounts::parse(""), JobCounts::default());
+        assert_eq!(JobCounts::parse("x completed=-1 failed=y").completed, 0);
+    }
+
+    #[test]
+    fn progress_and_summary_are_one_line_each() {
+        let counts = JobCounts::parse(SHOWN);
+        let counts = JobCounts { rate: 3.04, ..counts };
+        assert_eq!(
+            counts.watch_line(),
+            "1,234 completed, 4 waiting, 2 processing, 1 failed, 3.0 pages/s"
+        );
+        assert_eq!(
+            counts.summary_line(10.0),
+            "done: 1,234 pages, 1 failed, 5 redirects; 10.0 s, 123.4 pages/s"
+        );
+    }
+
+    #[test]
+    fn the_rate_forgets_old_samples() {
+        let mut rate = RecentRate::default();
+        let rates = [(0.0, 0), (1.0, 10), (5.0, 50), (6.0, 50), (100.0, 50)];
+        let rates = rates.map(|(seconds, pages)| rate.record(seconds, pages));
+        assert_eq!(rates.map(|rate| format!("{rate:.1}")), ["0.0", "10.0", "10.0", "8.0", "0.0"]);
+    }
+}

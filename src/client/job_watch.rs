@@ -1,0 +1,340 @@
+//! Watches a job of a broker to its end; may open, seed and close it before.
+
+#![expect(clippy::disallowed_methods, reason = "a task watches the job while another one prints")]
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tidings_client::{Backoff, Client, ClientError, Deliveries, Delivery};
+use tidings_protocol::{
+    Command, DEFAULT_GROUP, DEFAULT_TOPIC, GroupName, JOB_DONE_TOPIC, JobName, ManageCommand,
+    TopicName, field_number, format_ms,
+};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+
+use crate::client::job::{JobCounts, JobRequest};
+use crate::client::waiting_host::{WAITING_HOSTS_SHOWN, WaitingHost};
+use crate::client::{broker_message, connection, manage};
+use crate::flags::address::BrokerAddress;
+use crate::flags::milliseconds;
+use crate::terminal::failure::Failure;
+
+/// The interval of requests for the counts, while progress is shown.
+const POLL: Duration = Duration::from_millis(250);
+
+/// The interval of requests for the hosts that a job waits for, and the divisor that limits their
+/// share of the time: the broker reads all its hosts for the answer, which may be a million.
+const HOSTS_INTERVAL: Duration = Duration::from_secs(5);
+const HOSTS_TIME_DIVISOR: u32 = 100;
+
+/// The name of the connection of `tidings job`, as the broker shows it.
+const NAME: &str = "tidings-job";
+
+/// The limit of seeds without a confirmation.
+const UNCONFIRMED_MAX: usize = 256;
+
+type JobUpdates = mpsc::Sender<Result<JobUpdate, Failure>>;
+
+/// A watched job. Dropping it ends the watching, not the job.
+#[derive(Debug)]
+pub(crate) struct JobWatch {
+    updates: mpsc::Receiver<Result<JobUpdate, Failure>>,
+    follower: JoinHandle<()>,
+}
+
+/// An update about a job.
+#[derive(Debug)]
+pub(crate) enum JobUpdate {
+    /// The job is still running.
+    Progress(JobCounts),
+    /// The job has ended; this is the last update.
+    Done(JobCounts),
+}
+
+impl JobWatch {
+    /// Opens the job of `request` at the broker and watches it. With `progress` there are updates
+    /// before the end.
+    pub(crate) fn open(broker: BrokerAddress, request: JobRequest, progress: bool) -> Self {
+        Self::spawn(|steps| async move {
+            follow_job(&broker, &request, progress.then_some(&steps)).await
+        })
+    }
+
+    /// Watches the pass of an existing job. With `progress` there are updates before the end, at
+    /// most one in this time.
+    pub(crate) fn wait(
+        broker: BrokerAddress,
+        job: JobName,
+        group: GroupName,
+        progress: Option<Duration>,
+    ) -> Self {
+        Self::spawn(|steps| async move {
+            wait(&broker, &job, &group, progress.map(|every| (every, steps))).await
+        })
+    }
+
+    fn spawn<F>(follow: impl FnOnce(JobUpdates) -> F) -> Self
+    where
+        F: Future<Output = Result<JobCounts, Failure>> + Send + 'static,
+    {
+        let (sender, updates) = mpsc::channel(1);
+        let following = follow(sender.clone());
+        let follower = tokio::spawn(async move {
+            let result = following.await;
+            // The receiver may be gone.
+            let _ = sender.send(result.map(JobUpdate::Done)).await;
+        });
+        Self { updates, follower }
+    }
+
+    /// The next update. Cancel-safe. It must not be called after the last update.
+    pub(crate) async fn next(&mut self) -> Result<JobUpdate, Failure> {
+        self.updates.recv().await.expect("the follower's last step is the end or a failure")
+    }
+}
+
+impl Drop for JobWatch {
+    fn drop(&mut self) {
+        self.follower.abort();
+    }
+}
+
+/// Watches the job to its end, and reconnects when a connection is lost: that does not end the job.
+async fn follow_job(
+    broker: &BrokerAddress,
+    request: &JobRequest,
+    progress: Option<&JobUpdates>,
+) -> Result<JobCounts, Failure> {
+    let name = request.name();
+    let mut connected = connection::connect(broker, "tidings-crawl").await?;
+    let (mut pass, mut backoff) = (None, Backoff::default());
+    loop {
+        let error = match follow_on_connection(connected, &name, request, progress, &mut pass).await
+        {
+            Ok(end) => return Ok(end),
+            Err(error) if is_final(&error) => {
+                let error = broker_message::client_error(&error);
+                return Err(Failure::failed(format!("job {name} at {broker}: {error}")));
+            }
+            Err(error) => error,
+        };
+        let error = broker_message::client_error(&error);
+        tracing::warn!("job {name} at {broker}: {error}; trying again");
+        connected = reconnect(broker, "tidings-crawl", &mut backoff).await;
+    }
+}
+
+/// Whether another connection would get the same answer.
+fn is_final(error: &ClientError) -> bool {
+    matches!(error, ClientError::Refused(refusal) if !refusal.code.is_transient())
+}
+
+/// A new connection, as soon as one is possible.
+async fn reconnect(
+    broker: &BrokerAddress,
+    name: &str,
+    backoff: &mut Backoff,
+) -> (Client, Deliveries) {
+    loop {
+        sleep(backoff.next_pause()).await;
+        if let Ok(connected) = connection::try_connect(broker, name).await {
+            return connected;
+        }
+    }
+}
+
+/// Watches the job while the connection lasts. `pass` is the known state of the running pass.
+async fn follow_on_connection(
+    (client, mut deliveries): (Client, Deliveries),
+    name: &JobName,
+    request: &JobRequest,
+    progress: Option<&JobUpdates>,
+    pass: &mut Option<JobCounts>,
+) -> Result<JobCounts, ClientError> {
+    // Subscribe before the job exists, so that its end cannot be missed.
+    let topic = JOB_DONE_TOPIC.parse().expect("a constant that is a name");
+    let subscribe = Command::Sub { topic, from: None, cursor: None, takeover: false };
+    client.request(&subscribe).await?;
+    let running = match pass {
+        Some(running) => {
+            // It may have ended between two connections.
+            let now = show(&client, name).await?;
+            let is_same = now.number == running.number && now.pass == running.pass;
+            if now.state == "done" || !is_same {
+                return Ok(now);
+            }
+            running
+        }
+        None => pass.insert(open_and_seed(&client, name, request).await?),
+    };
+    let polls = async {
+        match progress {
+            Some(steps) => poll(&client, name, steps).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        end = until_done(&mut deliveries, name, running) => end,
+        error = polls => Err(error),
+    }
+}
+
+/// Waits for the end of an existing job, and reconnects when a connection is lost.
+async fn wait(
+    broker: &BrokerAddress,
+    job: &JobName,
+    group: &GroupName,
+    progress: Option<(Duration, JobUpdates)>,
+) -> Result<JobCounts, Failure> {
+    let (mut connected, mut backoff) =
+        (connection::connect(broker, NAME).await?, Backoff::default());
+    loop {
+        let error = match wait_on_connection(connected, job, group, progress.as_ref()).await {
+            Ok(end) => return Ok(end),
+            Err(error) if is_final(&error) => return Err(manage::failure(broker, error)),
+            Err(error) => error,
+        };
+        let error = broker_message::client_error(&error);
+        tracing::warn!("job {job} at {broker}: {error}; trying again");
+        connected = reconnect(broker, NAME, &mut backoff).await;
+    }
+}
+
+/// The same while the connection lasts.
+async fn wait_on_connection(
+    (client, mut deliveries): (Client, Deliveries),
+    job: &JobName,
+    group: &GroupName,
+    progress: Option<&(Duration, JobUpdates)>,
+) -> Result<JobCounts, ClientError> {
+    let mut settings = vec![("group", group.as_str())];
+    let Some((every, steps)) = progress else {
+        let wait = Command::Job(manage::manage_command("wait", Some(job.as_str()), settings));
+        return client.request(&wait).await.map(|answer| JobCounts::parse(&answer.ok));
+    };
+    let every = format_ms(milliseconds(*every));
+    settings.push(("every", &every));
+    let watch = Command::Job(manage::manage_command("watch", Some(job.as_str()), settings));
+    let mut end = client.watch(&watch).await?;
+    loop {
+        tokio::select! {
+            // An update that arrived before the end is shown before it.
+            biased;
+            Some(delivery) = deliveries.next() => if let Delivery::More(line) = delivery {
+                // The receiver may be gone.
+                let _ = steps.send(Ok(JobUpdate::Progress(JobCounts::parse(&line)))).await;
+            },
+            end = &mut end => return end.map(|answer| JobCounts::parse(&answer.ok)),
+        }
+    }
+}
+
+/// The number of crawlers that are connected to the broker.
+pub(crate) async fn crawlers(broker: &BrokerAddress) -> Result<u64, Failure> {
+    let (client, _deliveries) = connection::connect(broker, "tidings-crawl").await?;
+    let show = ManageCommand { action: "show", name: Some(DEFAULT_GROUP), settings: Vec::new() };
+    // A missing group has no members.
+    let answer = client.request(&Command::Group(show)).await.ok();
+    Ok(answer.and_then(|answer| field_number(&answer.ok, "members")).unwrap_or(0))
+}
+
+/// Opens, seeds and closes the job, unless it runs already. Returns the state of the running pass.
+async fn open_and_seed(
+    client: &Client,
+    name: &JobName,
+    request: &JobRequest,
+) -> Result<JobCounts, ClientError> {
+    let settings = request.settings();
+    let mut settings: Vec<_> = settings.iter().map(|(key, value)| (*key, value.as_str())).collect();
+    // The scope is known only with all seeds: a page with a link to the host of a later seed would
+    // be judged too early. A single seed needs no such wait.
+    if request.seeds.len() > 1 {
+        settings.push(("hold", "yes"));
+    }
+    let open = ManageCommand { action: "open", name: Some(name.as_str()), settings };
+    let pass = JobCounts::parse(&client.request(&Command::Job(open)).await?.ok);
+    // A paused job may still be open; a seed that it already has changes nothing.
+    if matches!(pass.state.as_str(), "open" | "paused") {
+        let topic: TopicName = DEFAULT_TOPIC.parse().expect("a constant that is a name");
+        let mut unconfirmed = VecDeque::new();
+        for seed in &request.seeds {
+            if unconfirmed.len() == UNCONFIRMED_MAX
+                && let Some(oldest) = unconfirmed.pop_front()
+            {
+                oldest.await?;
+            }
+            let event = format!("{} job={name}", seed.as_str());
+            unconfirmed.push_back(client.publish(&topic, &event).await?);
+        }
+        for seed in unconfirmed {
+            seed.await?;
+        }
+        let close =
+            ManageCommand { action: "close", name: Some(name.as_str()), settings: Vec::new() };
+        client.request(&Command::Job(close)).await?;
+    }
+    Ok(pass)
+}
+
+/// Waits for the event that announces the end of this pass.
+async fn until_done(
+    deliveries: &mut Deliveries,
+    name: &JobName,
+    pass: &JobCounts,
+) -> Result<JobCounts, ClientError> {
+    while let Some(delivery) = deliveries.next().await {
+        if let Delivery::Msg { payload, .. } = delivery {
+            let end = JobCounts::parse(&payload);
+            if end.name == name.as_str() && end.number == pass.number && end.pass == pass.pass {
+                return Ok(end);
+            }
+        }
+    }
+    Err(deliveries.reason())
+}
+
+/// Requests the counts of the job repeatedly, until a request fails.
+async fn poll(client: &Client, name: &JobName, steps: &JobUpdates) -> ClientError {
+    let mut ticks = interval(POLL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // At first no host has waited long.
+    let (mut hosts, mut hosts_at) = (Vec::new(), Instant::now() + HOSTS_INTERVAL);
+    loop {
+        ticks.tick().await;
+        let now = Instant::now();
+        if now >= hosts_at {
+            hosts = match waiting_hosts(client, name).await {
+                Ok(hosts) => hosts,
+                // An older broker, or a job that has just ended, has no such list.
+                Err(ClientError::Refused(_)) => Vec::new(),
+                Err(error) => return error,
+            };
+            hosts_at = now + HOSTS_INTERVAL.max(now.elapsed() * HOSTS_TIME_DIVISOR);
+        }
+        match show(client, name).await {
+            // A busy printer gets the next update.
+            Ok(counts) => {
+                let counts = JobCounts { waiting: hosts.clone(), ..counts };
+                _ = steps.try_send(Ok(JobUpdate::Progress(counts)));
+            }
+            Err(error) => return error,
+        }
+    }
+}
+
+/// The hosts that a job waits for, as many as are shown.
+async fn waiting_hosts(client: &Client, name: &JobName) -> Result<Vec<WaitingHost>, ClientError> {
+    let limit = WAITING_HOSTS_SHOWN.to_string();
+    let settings = vec![("job", name.as_str()), ("limit", &*limit)];
+    let keys = Command::Group(manage::manage_command("keys", Some(DEFAULT_GROUP), settings));
+    let answer = client.request(&keys).await?;
+    Ok(answer.more.iter().map(|line| WaitingHost::parse(line)).collect())
+}
+
+/// `JOB show`.
+async fn show(client: &Client, name: &JobName) -> Result<JobCounts, ClientError> {
+    let show = ManageCommand { action: "show", name: Some(name.as_str()), settings: Vec::new() };
+    Ok(JobCounts::parse(&client.request(&Command::Job(show)).await?.ok))
+}

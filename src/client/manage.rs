@@ -1,0 +1,180 @@
+//! Helpers of the commands that manage a broker: a connection for requests, and answers of
+//! `key=value` words as tables and as JSON.
+
+use clap::Args;
+use serde_json::{Map, Value};
+use tidings_client::{Client, ClientError, CommandAnswer};
+use tidings_protocol::{Command, GroupName, ManageCommand, field_number};
+
+use crate::client::{broker_message, connection};
+use crate::flags::address::BrokerAddress;
+use crate::flags::broker::BrokerFlag;
+use crate::terminal::failure::Failure;
+use crate::terminal::output::{Console, format_count, readable};
+
+/// The flags of commands with a table or JSON as output.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct OutputFlags {
+    #[command(flatten)]
+    pub(crate) broker: BrokerFlag,
+
+    /// Print one JSON object on each line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// The group of a command.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct GroupFlag {
+    /// The group
+    #[arg(long, value_name = "GROUP", default_value = tidings_protocol::DEFAULT_GROUP)]
+    pub(crate) group: GroupName,
+}
+
+/// A connection for management commands.
+pub(crate) struct BrokerClient<'a> {
+    address: &'a BrokerAddress,
+    pub(crate) client: Client,
+}
+
+impl<'a> BrokerClient<'a> {
+    /// Connects with this name, which the broker shows.
+    pub(crate) async fn connect(flag: &'a BrokerFlag, name: &str) -> Result<Self, Failure> {
+        let (client, _deliveries) = connection::connect(&flag.broker, name).await?;
+        Ok(Self { address: &flag.broker, client })
+    }
+
+    /// Sends a command and returns the answer.
+    pub(crate) async fn request(&self, command: &Command<'_>) -> Result<CommandAnswer, Failure> {
+        self.client.request(command).await.map_err(|error| self.failure(error))
+    }
+
+    /// The failure for an error of this connection.
+    pub(crate) fn failure(&self, error: ClientError) -> Failure {
+        failure(self.address, error)
+    }
+}
+
+/// The failure for an error of a client.
+pub(crate) fn failure(broker: &BrokerAddress, error: ClientError) -> Failure {
+    match error {
+        // The error code is left out: scripts have the exit code.
+        ClientError::Refused(error) => Failure::failed(broker_message::rejection(&error)),
+        error => Failure::failed(format!("{broker}: {}", broker_message::client_error(&error))),
+    }
+}
+
+/// A command `<action> <name> <settings>`.
+pub(crate) fn manage_command<'a>(
+    action: &'a str,
+    name: Option<&'a str>,
+    settings: Vec<(&'a str, &'a str)>,
+) -> ManageCommand<'a> {
+    ManageCommand { action, name, settings }
+}
+
+/// The settings as pairs of string slices.
+pub(crate) fn as_str_pairs(settings: &[(String, String)]) -> Vec<(&str, &str)> {
+    settings.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
+}
+
+/// Parses `KEY=VALUE`.
+pub(crate) fn parse_setting(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE")?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+/// The text before the first space.
+pub(crate) fn first_word(line: &str) -> &str {
+    line.split(' ').next().unwrap_or_default()
+}
+
+/// The `key=value` words of an answer.
+pub(crate) fn key_values(line: &str) -> impl Iterator<Item = (&str, &str)> {
+    line.split(' ').filter_map(|word| word.split_once('='))
+}
+
+/// `<name> key=value ..` as an object; numbers become JSON numbers.
+pub(crate) fn named_object(line: &str, key_of_name: &str) -> Value {
+    object([(key_of_name, first_word(line))].into_iter().chain(key_values(line)))
+}
+
+/// An object; numbers become JSON numbers, except in the first pair.
+pub(crate) fn object<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Value {
+    let mut object = Map::new();
+    for (at, (key, value)) in pairs.enumerate() {
+        // The first pair is the name, which stays a string even if it consists of digits.
+        let number = (at > 0).then(|| serde_json::from_str(value).ok()).flatten();
+        let number = number.filter(Value::is_number);
+        object.insert(key.to_owned(), number.unwrap_or_else(|| value.into()));
+    }
+    object.into()
+}
+
+/// Prints `<name> key=value ..` as a list.
+pub(crate) fn print_list(console: &mut Console, line: &str) -> Result<(), Failure> {
+    let row = |(key, value): (&str, &str)| vec![key.to_owned(), readable(key, value)];
+    let rows: Vec<_> = key_values(line).map(row).collect();
+    console.line(first_word(line))?;
+    for line in table(&rows, &[true, true]) {
+        console.line(&format!("  {line}"))?;
+    }
+    Ok(())
+}
+
+/// Prints rows with headings. A heading that ends in `>` aligns its column to the right.
+pub(crate) fn print_table(
+    console: &mut Console,
+    heads: &[&str],
+    rows: impl IntoIterator<Item = Vec<String>>,
+) -> Result<(), Failure> {
+    let left: Vec<_> = heads.iter().map(|head| !head.ends_with('>')).collect();
+    let heads = heads.iter().map(|head| head.trim_end_matches('>').to_owned()).collect();
+    let rows: Vec<_> = [heads].into_iter().chain(rows).collect();
+    table(&rows, &left).iter().try_for_each(|line| console.line(line))
+}
+
+/// Prints a note if an answer lists only part of the matches.
+pub(crate) fn note_unlisted(console: &mut Console, ok: &str) {
+    let number = |key| field_number(ok, key).unwrap_or(0);
+    let (matched, listed) = (number("matched"), number("listed"));
+    if listed < matched {
+        let (listed, matched) = (format_count(listed), format_count(matched));
+        console.note(&format!("{listed} of {matched} listed; --limit N lists up to 1,000"));
+    }
+}
+
+/// Rows with the same number of cells as aligned lines.
+fn table(rows: &[Vec<String>], left: &[bool]) -> Vec<String> {
+    let widths: Vec<usize> = (0..left.len())
+        .map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
+        .collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).zip(left).map(|((cell, width), left)| {
+            if *left { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_has_aligned_columns() {
+        let rows = ["TOPIC NEXT STATE", "a 1,043 ok"];
+        let rows = rows.map(|row| row.split(' ').map(str::to_owned).collect());
+        assert_eq!(table(&rows, &[true, false, true]), ["TOPIC   NEXT  STATE", "a      1,043  ok"]);
+    }
+
+    #[test]
+    fn numbers_become_json_numbers() {
+        let topic = named_object("7 next=1043 rate=0.5 retain-bytes=1g sync=always", "topic");
+        assert_eq!(topic["topic"], "7");
+        assert_eq!(topic["next"], 1043);
+        assert_eq!(topic["rate"], 0.5);
+        assert_eq!(topic["retain-bytes"], "1g");
+    }
+}

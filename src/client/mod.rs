@@ -1,0 +1,11 @@
+//! This program as a client of a broker: connections, requests to manage it, publishing, and the
+//! jobs of a broker. Errors are converted to messages for the shell.
+
+pub(crate) mod broker_message;
+pub(crate) mod connection;
+pub(crate) mod job;
+pub(crate) mod job_watch;
+pub(crate) mod manage;
+pub(crate) mod publish_window;
+pub(crate) mod publisher;
+pub(crate) mod waiting_host;

@@ -1,0 +1,100 @@
+//! `tidings config`: shows the effective configuration and reports its mistakes.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use clap::{Args, Command, Subcommand};
+
+use crate::config::{ConfigFile, as_file, environment_problems, find_subcommand, settings};
+use crate::terminal::failure::Failure;
+use crate::terminal::output::{self, note, plural};
+
+const CHECK: &str = "\
+Exit codes: 0 the configuration is valid; 2 it is not. Each mistake is a line on standard error,
+with file, line and column, or the environment variable. For up and broker, the files with webhook
+secrets are read too.";
+
+const SHOW: &str = "\
+The output is an equivalent configuration file. A comment behind each value names its origin: a
+variable, file and line, or the default. Passwords and headers with secrets are left out.";
+
+/// The subcommands of `tidings config`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Config {
+    /// Report every mistake in the configuration file and the environment
+    #[command(after_help = CHECK)]
+    Check(SubcommandArg),
+    /// Print the value of each flag and its origin
+    #[command(after_help = SHOW)]
+    Show(SubcommandArg),
+}
+
+/// The subcommand that is checked.
+#[derive(Debug, Args)]
+pub(crate) struct SubcommandArg {
+    /// The subcommand to check
+    #[arg(value_name = "SUBCOMMAND", default_values = ["up"])]
+    subcommand: Vec<String>,
+}
+
+/// Reads the configuration of the server that these words would start.
+pub(crate) type CheckServer = fn(Vec<OsString>) -> Result<(), Failure>;
+
+/// Reads the file and the environment, by the definition of the command line; starts nothing.
+pub(crate) fn run(
+    what: &Config,
+    path: Option<&Path>,
+    definition: &Command,
+    check_server: CheckServer,
+) -> Result<(), Failure> {
+    let (Config::Check(of) | Config::Show(of)) = what;
+    let names: Vec<_> = of.subcommand.iter().map(String::as_str).collect();
+    let shown = names.join(" ");
+    if find_subcommand(definition, &names).is_none_or(Command::is_hide_set) {
+        return Err(Failure::Usage(format!("unknown subcommand {shown:?}; see tidings --help")));
+    }
+    let file = path.map(|path| ConfigFile::read(path, definition)).transpose()?;
+    let mut problems: Vec<_> = file.iter().flat_map(ConfigFile::problems).collect();
+    problems.extend(environment_problems(definition, &names));
+    if problems.is_empty() {
+        problems.extend(
+            check_combination(&names, path, check_server).err().and_then(|failure| failure.text()),
+        );
+    }
+    if !problems.is_empty() {
+        for problem in &problems {
+            note(problem);
+        }
+        return Err(Failure::Misconfigured);
+    }
+    let text = match what {
+        Config::Show(_) => as_file(&names, &settings(definition, &names, file.as_ref())),
+        Config::Check(_) => match &file {
+            Some(file) => {
+                let (path, keys) = (path.unwrap_or(Path::new("")).display(), file.key_count());
+                format!("{path}: valid for tidings {shown}, {}\n", plural(keys as u64, "key"))
+            }
+            None => {
+                format!("no configuration file; the environment is valid for tidings {shown}\n")
+            }
+        },
+    };
+    output::print_text(&text).map_err(Failure::from_output)
+}
+
+/// Checks values that are valid one by one but may not fit together.
+fn check_combination(
+    names: &[&str],
+    path: Option<&Path>,
+    check_server: CheckServer,
+) -> Result<(), Failure> {
+    if !matches!(names, ["up" | "broker"]) {
+        return Ok(());
+    }
+    let mut words = vec!["tidings".into()];
+    if let Some(path) = path {
+        words.extend(["--config".into(), path.into()]);
+    }
+    words.extend(names.iter().map(Into::into));
+    check_server(words)
+}

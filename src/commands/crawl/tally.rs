@@ -1,0 +1,331 @@
+//! Counts and times of a crawl, with a limit on memory.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::Duration;
+
+use tidings_subscriber::{PageOutcome, PageReport};
+
+use crate::terminal::output::printable;
+
+/// The limit of hosts with known times, each about 100 bytes. Beyond it the faster half is
+/// forgotten, so the slowest hosts are right unless they were fast at first.
+const HOSTS_MAX: usize = 10_000;
+
+/// The longest example of a failure, in characters.
+const EXAMPLE_CHARS_MAX: usize = 100;
+
+/// The answers among which the slowest recent ones are found, and their greatest age.
+const RECENT_MAX: usize = 500;
+const RECENT: Duration = Duration::from_secs(15);
+
+/// Times of answers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct AnswerTimes {
+    pub(crate) answers: u64,
+    total: Duration,
+    pub(crate) longest: Duration,
+    /// When the first request began and the last answer arrived, since the start.
+    began: Duration,
+    ended: Duration,
+}
+
+impl AnswerTimes {
+    /// Adds an answer that took `time` and arrived at `at`.
+    fn add(&mut self, time: Duration, at: Duration) {
+        let began = at.saturating_sub(time);
+        self.began = if self.answers == 0 { began } else { self.began.min(began) };
+        self.ended = self.ended.max(at);
+        self.answers += 1;
+        self.total += time;
+        self.longest = self.longest.max(time);
+    }
+
+    /// The average; 0 without answers.
+    pub(crate) fn mean(&self) -> Duration {
+        let answers = u32::try_from(self.answers).unwrap_or(u32::MAX);
+        self.total.checked_div(answers).unwrap_or_default()
+    }
+
+    /// The time from the first request to the last answer, with the pauses between.
+    pub(crate) fn span(&self) -> Duration {
+        self.ended.saturating_sub(self.began)
+    }
+}
+
+/// Pages that failed for the same reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FailureCount {
+    /// The word for the reason.
+    pub(crate) reason: &'static str,
+    pub(crate) count: u64,
+    /// The error of the first of them.
+    pub(crate) example: String,
+}
+
+/// Counts of a crawl.
+#[derive(Debug, Default)]
+pub(crate) struct CrawlTally {
+    outcomes: BTreeMap<&'static str, u64>,
+    /// By the first digit of the status; 0: a request without a response.
+    classes: [u64; 6],
+    bytes: u64,
+    wire_bytes: u64,
+    times: AnswerTimes,
+    hosts: HashMap<Box<str>, AnswerTimes>,
+    /// Some hosts were forgotten.
+    has_evicted: bool,
+    /// By the word for the reason; the list of words is closed.
+    failures: BTreeMap<&'static str, FailureCount>,
+    /// The time since the start, the host, and how long the answer took.
+    recent: VecDeque<(Duration, Box<str>, Duration)>,
+}
+
+impl CrawlTally {
+    /// Counts a page that was finished at `at`.
+    pub(crate) fn record_page(&mut self, report: &PageReport, at: Duration) {
+        *self.outcomes.entry(report.outcome.as_str()).or_default() += 1;
+        // An unchanged page was answered without its body.
+        if report.status != Some(304) {
+            self.bytes += report.bytes;
+        }
+        self.wire_bytes += report.wire_bytes;
+        if report.outcome == PageOutcome::Failed {
+            self.record_failure(report);
+        }
+        if report.status.is_none() && report.duration.is_zero() {
+            // No request was made.
+            return;
+        }
+        let class = usize::from(report.status.unwrap_or_default() / 100);
+        self.classes[if class < self.classes.len() { class } else { 0 }] += 1;
+        self.record_time(host_of(&report.url), report.duration, at);
+    }
+
+    fn record_time(&mut self, host: &str, time: Duration, at: Duration) {
+        self.times.add(time, at);
+        if let Some(times) = self.hosts.get_mut(host) {
+            times.add(time, at);
+        } else {
+            self.evict_fast_hosts();
+            self.hosts.entry(host.into()).or_default().add(time, at);
+        }
+        self.recent.push_back((at, host.into(), time));
+        if self.recent.len() > RECENT_MAX {
+            self.recent.pop_front();
+        }
+    }
+
+    fn evict_fast_hosts(&mut self) {
+        if self.hosts.len() < HOSTS_MAX {
+            return;
+        }
+        let mut means: Vec<Duration> = self.hosts.values().map(AnswerTimes::mean).collect();
+        let (_, median, _) = means.select_nth_unstable(HOSTS_MAX / 2);
+        let median = *median;
+        self.has_evicted = true;
+        self.hosts.retain(|_, times| times.mean() > median);
+    }
+
+    fn record_failure(&mut self, report: &PageReport) {
+        let reason = report.reason.unwrap_or("unnamed");
+        let failures = self.failures.entry(reason).or_insert_with(|| {
+            let error = report.error.as_deref().unwrap_or_default();
+            FailureCount { reason, count: 0, example: printable(error, EXAMPLE_CHARS_MAX) }
+        });
+        failures.count += 1;
+    }
+
+    /// The number of finished pages, with any outcome.
+    pub(crate) fn pages(&self) -> u64 {
+        self.outcomes.values().sum()
+    }
+
+    /// The numbers of pages by outcome.
+    pub(crate) fn outcomes(&self) -> &BTreeMap<&'static str, u64> {
+        &self.outcomes
+    }
+
+    /// Bytes of all bodies, decoded.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Bytes of all bodies as received.
+    pub(crate) fn wire_bytes(&self) -> u64 {
+        self.wire_bytes
+    }
+
+    /// The times of the answers of all hosts.
+    pub(crate) fn times(&self) -> AnswerTimes {
+        self.times
+    }
+
+    /// The numbers of answers by class of status, without zeros: `2xx`, `no answer`.
+    pub(crate) fn classes(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        const NAMES: [&str; 6] = ["no answer", "1xx", "2xx", "3xx", "4xx", "5xx"];
+        let classes = NAMES.into_iter().zip(self.classes);
+        // Requests without a response come last.
+        classes.clone().skip(1).chain(classes.take(1)).filter(|(_, count)| *count > 0)
+    }
+
+    /// The number of hosts that answered; `None`: some were forgotten.
+    pub(crate) fn host_count(&self) -> Option<usize> {
+        (!self.has_evicted).then_some(self.hosts.len())
+    }
+
+    /// The hosts with the slowest answers on average, slowest first.
+    pub(crate) fn slowest(&self, count: usize) -> Vec<(&str, AnswerTimes)> {
+        self.top_hosts(count, AnswerTimes::mean)
+    }
+
+    /// The hosts with the longest time from the first request to the last answer, longest first.
+    pub(crate) fn longest(&self, count: usize) -> Vec<(&str, AnswerTimes)> {
+        self.top_hosts(count, AnswerTimes::span)
+    }
+
+    fn top_hosts(
+        &self,
+        count: usize,
+        of: impl Fn(&AnswerTimes) -> Duration,
+    ) -> Vec<(&str, AnswerTimes)> {
+        let mut hosts: Vec<_> = self.hosts.iter().map(|(host, times)| (&**host, *times)).collect();
+        hosts.sort_unstable_by_key(|(host, times)| (Reverse(of(times)), *host));
+        hosts.truncate(count);
+        hosts
+    }
+
+    /// The hosts with the slowest recent answers, slowest first.
+    pub(crate) fn slowest_now(&self, count: usize, now: Duration) -> Vec<(&str, Duration)> {
+        let recent = self.recent.iter().filter(|(at, ..)| *at + RECENT >= now);
+        let mut hosts: BTreeMap<&str, Duration> = BTreeMap::new();
+        for (_, host, time) in recent {
+            let longest = hosts.entry(host).or_default();
+            *longest = (*longest).max(*time);
+        }
+        let mut hosts: Vec<_> = hosts.into_iter().collect();
+        hosts.sort_by_key(|(_, time)| Reverse(*time));
+        hosts.truncate(count);
+        hosts
+    }
+
+    /// The reasons of failures, most frequent first.
+    pub(crate) fn failures(&self) -> Vec<&FailureCount> {
+        let mut failures: Vec<_> = self.failures.values().collect();
+        failures.sort_by_key(|failures| Reverse(failures.count));
+        failures
+    }
+}
+
+/// The host and port of a URL.
+fn host_of(url: &str) -> &str {
+    url.split('/').nth(2).unwrap_or(url)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(url: &str, status: u16, ms: u64) -> PageReport {
+        PageReport {
+            url: url.to_owned(),
+            status: (status > 0).then_some(status),
+            outcome: PageOutcome::Done,
+            bytes: 100,
+            wire_bytes: 40,
+            duration: Duration::from_millis(ms),
+            title: None,
+            links: 0,
+            job: None,
+            reason: None,
+            error: None,
+        }
+    }
+
+    fn failed(url: &str, reason: &'static str, error: &str) -> PageReport {
+        let (outcome, error) = (PageOutcome::Failed, Some(error.to_owned()));
+        PageReport { outcome, reason: Some(reason), error, ..report(url, 0, 0) }
+    }
+
+    fn tally(reports: impl IntoIterator<Item = PageReport>) -> CrawlTally {
+        let mut tally = CrawlTally::default();
+        for report in reports {
+            tally.record_page(&report, Duration::ZERO);
+        }
+        tally
+    }
+
+    #[test]
+    fn statuses_bytes_and_outcomes_are_counted() {
+        let robots = PageReport { outcome: PageOutcome::Robots, ..report("http://a/", 0, 0) };
+        let statuses =
+            [200, 204, 301, 404, 503, 99, 999, 0].map(|status| report("http://a/", status, 7));
+        let tally = tally(statuses.into_iter().chain([robots]));
+        let classes: Vec<_> = tally.classes().collect();
+        let expected = [("2xx", 2), ("3xx", 1), ("4xx", 1), ("5xx", 1), ("no answer", 3)];
+        assert_eq!(classes, expected, "robots.txt forbids a request");
+        assert_eq!((tally.pages(), tally.bytes(), tally.wire_bytes()), (9, 900, 360));
+        assert_eq!(tally.outcomes()["robots"], 1);
+        assert_eq!((tally.times().answers, tally.times().mean()), (8, Duration::from_millis(7)));
+    }
+
+    #[test]
+    fn the_slowest_hosts_come_first() {
+        let tally = tally([
+            report("http://a.example/", 200, 10),
+            report("http://b.example:8080/x", 200, 500),
+            report("http://b.example:8080/y", 200, 100),
+            report("http://c.example/", 200, 400),
+        ]);
+        let ms = Duration::from_millis;
+        let slowest = tally.slowest(2);
+        let slowest: Vec<_> = slowest.iter().map(|(host, times)| (*host, times.mean())).collect();
+        assert_eq!(slowest, [("c.example", ms(400)), ("b.example:8080", ms(300))]);
+        let now = tally.slowest_now(2, Duration::ZERO);
+        assert_eq!(now, [("b.example:8080", ms(500)), ("c.example", ms(400))]);
+        assert_eq!(tally.slowest_now(2, RECENT + ms(1)), []);
+        assert_eq!(tally.host_count(), Some(3));
+    }
+
+    #[test]
+    fn the_longest_host_may_answer_fast() {
+        let (ms, mut tally) = (Duration::from_millis, CrawlTally::default());
+        tally.record_page(&report("http://slow.example/", 200, 900), ms(1000));
+        for second in 1..=60 {
+            tally.record_page(&report("http://large.example/", 200, 20), ms(1000 * second));
+        }
+        let longest = tally.longest(2);
+        let longest: Vec<_> = longest.iter().map(|(host, times)| (*host, times.span())).collect();
+        assert_eq!(longest, [("large.example", ms(59_020)), ("slow.example", ms(900))]);
+        assert_eq!(tally.times().span(), ms(59_900));
+    }
+
+    #[test]
+    fn many_hosts_use_bounded_memory() {
+        let mut tally = tally([report("http://slow.example/", 200, 9000)]);
+        for number in 0..3 * HOSTS_MAX as u64 {
+            let page = report(&format!("http://h{number}.example/"), 200, number % 100);
+            tally.record_page(&page, Duration::ZERO);
+            assert!(tally.hosts.len() <= HOSTS_MAX && tally.recent.len() <= RECENT_MAX);
+        }
+        assert_eq!(tally.slowest(1)[0].0, "slow.example");
+        assert_eq!(tally.host_count(), None);
+        assert_eq!(tally.times().answers, 3 * HOSTS_MAX as u64 + 1);
+    }
+
+    #[test]
+    fn failures_are_grouped_by_reason() {
+        let tally = tally([
+            failed("http://a.example/", "dns", "a.example: no such name"),
+            failed("http://c.example/", "address", "10.1.2.3 is a private address"),
+            failed("http://d.example/", "address", "[fe80::1]:80 is a private address"),
+            failed("http://f.example/", "status", &"x".repeat(1000)),
+            failed("http://g.example/", "address", "10.1.2.4 is a private address"),
+        ]);
+        let failures = tally.failures();
+        let counts: Vec<_> = failures.iter().map(|some| (some.reason, some.count)).collect();
+        assert_eq!(counts, [("address", 3), ("dns", 1), ("status", 1)]);
+        assert_eq!(failures[0].example, "10.1.2.3 is a private address");
+        assert_eq!(failures[2].example.chars().count(), EXAMPLE_CHARS_MAX);
+    }
+}

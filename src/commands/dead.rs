@@ -1,0 +1,122 @@
+//! `tidings dead`: lists, retries and drops dead letters of a group.
+
+use clap::{ArgGroup, Args, Subcommand};
+use tidings_protocol::{JobName, field_number};
+
+use crate::client::manage::{BrokerClient, GroupFlag, OutputFlags};
+use crate::commands::group::command;
+use crate::commands::group::tasks::{self, EntryFilter, EntryState};
+use crate::flags::broker::BrokerFlag;
+use crate::terminal::failure::Failure;
+use crate::terminal::output::{Console, format_count};
+
+const EXAMPLES: &str = "\
+Examples:
+  tidings dead ls                          all dead letters and their reasons
+  tidings dead retry 42 57                 release these two again
+  tidings dead retry --key example.org     all of a host that works again
+  tidings dead drop --job old-crawl        remove those of a job
+  tidings dead drop --all
+
+The topic dead-letter announces each dead letter once.
+
+Exit codes: 0 success; 1 rejected or failed; 2 wrong usage.";
+
+/// The name of the connection, as the broker shows it.
+const NAME: &str = "tidings-dead";
+
+/// The subcommands of `tidings dead`.
+#[derive(Debug, Subcommand)]
+#[command(after_help = EXAMPLES)]
+pub(crate) enum Dead {
+    /// List dead letters with their reasons
+    #[command(alias = "list")]
+    Ls(LsArgs),
+    /// Return dead letters to the queue; attempts and losses start at 0
+    Retry(SelectArgs),
+    /// Remove dead letters
+    Drop(SelectArgs),
+}
+
+/// The flags of `tidings dead ls`.
+#[derive(Debug, Args)]
+pub(crate) struct LsArgs {
+    #[command(flatten)]
+    group: GroupFlag,
+
+    #[command(flatten)]
+    filter: EntryFilter,
+
+    #[command(flatten)]
+    output: OutputFlags,
+}
+
+/// The flags of `tidings dead retry` and `drop`: the selected entries.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("which").required(true).args(["entries", "key", "job", "all"]))]
+pub(crate) struct SelectArgs {
+    /// Entry numbers, as `tidings dead ls` prints them
+    #[arg(value_name = "ENTRY")]
+    entries: Vec<u64>,
+
+    /// All entries of this key, usually a host
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+
+    /// All entries of this job
+    #[arg(long, value_name = "JOB")]
+    job: Option<JobName>,
+
+    /// All entries
+    #[arg(long)]
+    all: bool,
+
+    #[command(flatten)]
+    group: GroupFlag,
+
+    #[command(flatten)]
+    broker: BrokerFlag,
+}
+
+/// Runs the subcommand.
+pub(crate) async fn run(dead: Dead) -> Result<(), Failure> {
+    match dead {
+        Dead::Ls(args) => {
+            let headings = ["ENTRY>", "REASON", "ATTEMPTS>", "LOSSES>", "LAST", "JOB", "URL"];
+            let (group, state) = (&args.group.group, Some(EntryState::Dead));
+            tasks::list(group, state, &args.filter, &args.output, &headings, |entry| {
+                let values = ["reason", "attempts", "losses", "last", "job"];
+                let values = values.map(|key| entry.value(key));
+                [vec![entry.number()], values.to_vec(), vec![entry.text()]].concat()
+            })
+            .await
+        }
+        Dead::Retry(args) => apply("retry", "retried", &args).await,
+        Dead::Drop(args) => apply("drop", "dropped", &args).await,
+    }
+}
+
+/// Applies the action to the selected entries and prints their number.
+async fn apply(action: &str, done: &str, args: &SelectArgs) -> Result<(), Failure> {
+    let broker = BrokerClient::connect(&args.broker, NAME).await?;
+    let mut sum = 0;
+    for settings in args.requests() {
+        let settings = settings.iter().map(|(key, value)| (*key, value.as_str())).collect();
+        let answer = broker.request(&command(action, &args.group.group, settings)).await?;
+        sum += field_number(&answer.ok, done).unwrap_or(0);
+    }
+    Console::new().line(&format!("{done} {}", format_count(sum)))
+}
+
+impl SelectArgs {
+    /// The options of each request.
+    fn requests(&self) -> Vec<Vec<(&'static str, String)>> {
+        if !self.entries.is_empty() {
+            return self.entries.iter().map(|entry| vec![("entry", entry.to_string())]).collect();
+        }
+        let mut settings = Vec::new();
+        settings.extend(self.key.clone().map(|key| ("key", key)));
+        settings.extend(self.job.as_ref().map(|job| ("job", job.to_string())));
+        vec![settings]
+    }
+}

@@ -1,0 +1,106 @@
+//! `tidings explain`: why a URL or a host waits, and what became of a URL that does not wait.
+
+use clap::Args;
+use tidings_client::ClientError;
+use tidings_protocol::{CanonicalUrl, Code, Command};
+use tidings_subscriber::sink::sqlite::{StoredResult, newest_result};
+
+use crate::client::manage::{BrokerClient, GroupFlag};
+use crate::flags::broker::BrokerFlag;
+use crate::flags::{DataFlag, address};
+use crate::terminal::failure::Failure;
+use crate::terminal::output::{Console, printable, readable_line};
+
+/// Characters of a stored error text that are shown.
+const ERROR_CHARS_MAX: usize = 300;
+
+const EXAMPLES: &str = "\
+Examples:
+  tidings explain https://example.org/docs/    what this page waits for, or which crawler fetches it
+  tidings explain example.org                  whether its host is in use, or when it is next
+  tidings explain example.org --group feeds    the same in another group
+
+The broker forgets finished pages. When it is the broker of the --data directory, the newest result
+of the URL is read from pages.db there.
+
+Exit codes: 0 the broker knows it; 1 it neither waits nor is being fetched; 2 wrong usage.";
+
+/// The name of the connection, as the broker shows it.
+const NAME: &str = "tidings-explain";
+
+/// The flags of `tidings explain`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ExplainArgs {
+    /// A URL, or a host without a port (in general, a key of the group)
+    #[arg(value_name = "URL|HOST", value_parser = one_word)]
+    what: String,
+
+    #[command(flatten)]
+    group: GroupFlag,
+
+    #[command(flatten)]
+    data: DataFlag,
+
+    #[command(flatten)]
+    broker: BrokerFlag,
+}
+
+/// Prints the broker's answer, or the stored result of a URL that the broker does not know.
+pub(crate) async fn run(args: ExplainArgs) -> Result<(), Failure> {
+    let broker = BrokerClient::connect(&args.broker, NAME).await?;
+    let explain = Command::Explain { what: &args.what, group: Some(args.group.group.clone()) };
+    let mut console = Console::new();
+    match broker.client.request(&explain).await {
+        Ok(answer) => {
+            let lines = answer.more.iter().chain([&answer.ok]);
+            lines.map(|line| readable_line(line)).try_for_each(|line| console.line(&line))
+        }
+        Err(ClientError::Refused(error)) if error.code == Code::NotFound => match stored(&args)? {
+            Some(line) => {
+                console.line(&line)?;
+                Err(Failure::Unsuccessful)
+            }
+            None => Err(broker.failure(ClientError::Refused(error))),
+        },
+        Err(error) => Err(broker.failure(error)),
+    }
+}
+
+/// One line about the newest stored result. None for a host, without pages.db, and when the data
+/// directory belongs to another broker than the one that answered.
+fn stored(args: &ExplainArgs) -> Result<Option<String>, Failure> {
+    let data = &args.data.data;
+    let pages = data.join("pages.db");
+    let is_ours = address::read_address_file(data)
+        .is_some_and(|at| at.as_str() == args.broker.broker.as_str());
+    let Some(url) = CanonicalUrl::parse(&args.what).ok().filter(|_| is_ours && pages.is_file())
+    else {
+        return Ok(None);
+    };
+    let found = newest_result(&pages, url.as_str());
+    let found = found.map_err(|error| Failure::Failed(error.into()))?;
+    Ok(found.map(|found| format!("{} {}; see {}", url.as_str(), in_words(&found), pages.display())))
+}
+
+fn in_words(found: &StoredResult) -> String {
+    let result = match found.outcome.as_str() {
+        "done" => "was fetched",
+        "redirect" => "was fetched and redirects",
+        "robots" => "was not fetched: robots.txt disallows it",
+        "trap" => "was not followed: it looks like a trap",
+        "retry" => "failed and will be retried",
+        _ => "failed",
+    };
+    let status = found.status.map(|status| format!(" with status {status}")).unwrap_or_default();
+    let error = found.error.as_ref().filter(|_| found.outcome != "done");
+    let error = error.map(|error| format!(" ({})", printable(error, ERROR_CHARS_MAX)));
+    format!("{result}{status} at {}{}", found.fetched_at, error.unwrap_or_default())
+}
+
+fn one_word(text: &str) -> Result<String, String> {
+    match text.split_whitespace().collect::<Vec<_>>()[..] {
+        [word] => Ok(word.to_owned()),
+        _ => Err("expected one word: a URL or a host".to_owned()),
+    }
+}

@@ -1,0 +1,85 @@
+//! `tidings group keys`: the keys (usually hosts) that hold up a group.
+
+use clap::Args;
+use tidings_protocol::{DEFAULT_GROUP, GroupName, JobName};
+
+use super::{NAME, command};
+use crate::client::manage::{BrokerClient, OutputFlags, named_object, note_unlisted, print_table};
+use crate::client::waiting_host::WaitingHost;
+use crate::terminal::failure::Failure;
+use crate::terminal::output::{Console, format_count, format_duration, printable};
+
+const EXAMPLES: &str = "\
+Examples:
+  tidings group keys --limit 10        the hosts that take longest
+  tidings group keys --job docs        the hosts that this job waits for
+
+LEFT is the least time until the last page of a host is requested, with the delay between two
+requests. The broker reads all its hosts for this command.";
+
+/// The longest key in a table, in characters.
+const KEY_CHARS_MAX: usize = 200;
+
+/// The flags of `tidings group keys`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct KeysArgs {
+    /// The group
+    #[arg(default_value = DEFAULT_GROUP)]
+    group: GroupName,
+
+    /// Only keys with waiting entries of this job
+    #[arg(long, value_name = "JOB")]
+    job: Option<JobName>,
+
+    /// List at most this many
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(0..=1000))]
+    limit: u64,
+
+    #[command(flatten)]
+    output: OutputFlags,
+}
+
+/// Lists the keys.
+pub(super) async fn run(args: &KeysArgs) -> Result<(), Failure> {
+    let limit = args.limit.to_string();
+    let mut settings = vec![("limit", limit.as_str())];
+    settings.extend(args.job.as_ref().map(|job| ("job", job.as_str())));
+    let broker = BrokerClient::connect(&args.output.broker, NAME).await?;
+    let answer = broker.request(&command("keys", &args.group, settings)).await?;
+    let mut console = Console::new();
+    if args.output.json {
+        let keys = answer.more.iter().map(|line| named_object(line, "key"));
+        return keys.into_iter().try_for_each(|one| console.line(&one.to_string()));
+    }
+    let headings = ["KEY", "WAITING>", "PROCESSING>", "LEFT>"];
+    print_table(
+        &mut console,
+        &headings,
+        answer.more.iter().map(|line| row(&WaitingHost::parse(line))),
+    )?;
+    note_unlisted(&mut console, &answer.ok);
+    Ok(())
+}
+
+fn row(waiting: &WaitingHost) -> Vec<String> {
+    let WaitingHost { host, tasks, processing, left } = waiting;
+    vec![
+        printable(host, KEY_CHARS_MAX),
+        format_count(*tasks),
+        format_count(*processing),
+        format_duration(*left),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_a_row() {
+        let line = "a.example waiting=1205 processing=1 left-ms=1204700 new=7";
+        assert_eq!(row(&WaitingHost::parse(line)), ["a.example", "1,205", "1", "20m 04s"]);
+        assert_eq!(row(&WaitingHost::parse("b")), ["b", "0", "0", "0 ms"]);
+    }
+}

@@ -1,0 +1,286 @@
+//! `tidings group`: lists, inspects and configures groups.
+
+mod keys;
+mod repair;
+mod schedules;
+pub(crate) mod tasks;
+mod watch;
+
+use clap::{Args, Subcommand};
+use tidings_protocol::{Command, DEFAULT_GROUP, GroupName, field, field_number};
+use tidings_queue::GroupConfig;
+
+use self::keys::KeysArgs;
+use self::repair::RepairArgs;
+use self::schedules::SchedulesArgs;
+use self::tasks::TasksArgs;
+use self::watch::WatchArgs;
+use crate::client::broker_message;
+use crate::client::manage::{
+    self, BrokerClient, OutputFlags, as_str_pairs, first_word, manage_command, named_object,
+    print_list, print_table,
+};
+use crate::terminal::failure::Failure;
+use crate::terminal::output::{Console, format_count};
+
+const EXAMPLES: &str = "\
+Examples:
+  tidings group ls                                  all groups and their counts
+  tidings group watch                               the counts of one group, as they change
+  tidings group tasks --state processing            what the crawlers fetch now
+  tidings group tasks --key example.org             entries of that host
+  tidings group keys --limit 10                     hosts with the longest remaining time
+  tidings group schedules                           scheduled URLs and when they are due
+  tidings group set crawlers delay=2s parallel=1    applies from the next task on
+  tidings group create thumbs topics=file-ready key=none lease=5m
+  tidings group pause                               crawlers get no new tasks until `resume`
+
+Exit codes: 0 success; 1 rejected or failed; 2 wrong usage.";
+
+const SETTINGS: &str = "\
+Examples:
+  tidings group create thumbs topics=file-ready key=none lease=5m
+  tidings group set crawlers delay=2s lease=30s
+
+Settings:
+  topics=TOPIC,..                 topics that feed the group
+  key=host|domain|attr:NAME|none  what is never worked on twice at once [default: host]; use none
+                                  for events that do not begin with an http or https URL
+  parallel=N                      tasks of one key at once
+  delay=DURATION|default          wait between two tasks of one key
+  lease=DURATION                  time for which a task belongs to a member
+  max-attempts=N, max-losses=N    failures and lost workers until a task becomes a dead letter
+  backoff=DURATION                wait after the first failure of a task";
+
+/// The name of the connection, as the broker shows it.
+const NAME: &str = "tidings-group";
+
+/// The subcommands of `tidings group`.
+#[derive(Debug, Subcommand)]
+#[command(after_help = EXAMPLES)]
+pub(crate) enum Group {
+    /// List all groups
+    #[command(alias = "list")]
+    Ls(LsArgs),
+    /// Show the counts and settings of a group
+    Show(ShowArgs),
+    /// Create a group
+    Create(SettingsArgs),
+    /// Change settings of a group; other settings stay
+    Set(SettingsArgs),
+    /// Show the counts of a group as they change
+    Watch(WatchArgs),
+    /// Stop releasing tasks; members finish those they hold
+    Pause(ShowArgs),
+    /// Release tasks again after a pause
+    Resume(ShowArgs),
+    /// Drop all waiting entries; their jobs count them as cancelled
+    Purge(NamedArgs),
+    /// Delete a group and its entries; it must have no members and no jobs
+    Delete(NamedArgs),
+    /// List entries: waiting, held by members, or dead
+    Tasks(TasksArgs),
+    /// List keys (usually hosts) with waiting entries, longest remaining time first
+    Keys(KeysArgs),
+    /// List schedules (URLs with `every=`)
+    Schedules(SchedulesArgs),
+    /// Repair the damaged log of a group while no broker runs
+    Repair(RepairArgs),
+}
+
+/// The flags of `tidings group ls`.
+#[derive(Debug, Args)]
+pub(crate) struct LsArgs {
+    #[command(flatten)]
+    output: OutputFlags,
+}
+
+/// The flags of subcommands for which the default group is a safe choice.
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    /// The group
+    #[arg(default_value = DEFAULT_GROUP)]
+    group: GroupName,
+
+    #[command(flatten)]
+    output: OutputFlags,
+}
+
+/// The flags of subcommands that need an explicit group.
+#[derive(Debug, Args)]
+pub(crate) struct NamedArgs {
+    /// The group
+    group: GroupName,
+
+    #[command(flatten)]
+    output: OutputFlags,
+}
+
+/// The flags of `tidings group create` and `set`.
+#[derive(Debug, Args)]
+#[command(after_help = SETTINGS)]
+pub(crate) struct SettingsArgs {
+    /// The group
+    group: GroupName,
+
+    /// topics=, key=, parallel=, delay=, lease=, max-attempts=, max-losses=, backoff=
+    #[arg(value_name = "SETTING", value_parser = parse_setting)]
+    settings: Vec<(String, String)>,
+
+    #[command(flatten)]
+    output: OutputFlags,
+}
+
+/// Runs the subcommand.
+pub(crate) async fn run(group: Group) -> Result<(), Failure> {
+    match group {
+        Group::Ls(args) => ls(&args.output).await,
+        Group::Show(args) => run_action("show", &args.group, &[], &args.output).await,
+        Group::Create(args) => {
+            run_action("create", &args.group, &args.settings, &args.output).await
+        }
+        Group::Set(args) if args.settings.is_empty() => Err(Failure::Usage(
+            "no setting given; name one, such as delay=2s (see tidings group set --help)"
+                .to_owned(),
+        )),
+        Group::Set(args) => run_action("set", &args.group, &args.settings, &args.output).await,
+        Group::Watch(args) => watch::run(args).await,
+        Group::Pause(args) => run_action("pause", &args.group, &[], &args.output).await,
+        Group::Resume(args) => run_action("resume", &args.group, &[], &args.output).await,
+        Group::Purge(args) => run_action("purge", &args.group, &[], &args.output).await,
+        Group::Delete(args) => run_action("delete", &args.group, &[], &args.output).await,
+        Group::Tasks(args) => tasks::run(&args).await,
+        Group::Keys(args) => keys::run(&args).await,
+        Group::Schedules(args) => schedules::run(&args).await,
+        Group::Repair(args) => repair::run(&args),
+    }
+}
+
+/// `GROUP <action> <group> <settings>`.
+pub(crate) fn command<'a>(
+    action: &'a str,
+    group: &'a GroupName,
+    settings: Vec<(&'a str, &'a str)>,
+) -> Command<'a> {
+    Command::Group(manage_command(action, Some(group.as_str()), settings))
+}
+
+async fn ls(output: &OutputFlags) -> Result<(), Failure> {
+    let broker = BrokerClient::connect(&output.broker, NAME).await?;
+    let names = broker.request(&Command::Group(manage_command("ls", None, Vec::new()))).await?.more;
+    let mut groups = Vec::new();
+    for name in names.iter().filter_map(|line| first_word(line).parse().ok()) {
+        groups.push(broker.request(&command("show", &name, Vec::new())).await?.ok);
+    }
+    let mut console = Console::new();
+    if output.json {
+        let groups = groups.iter().map(|line| named_object(line, "group"));
+        return groups.into_iter().try_for_each(|group| console.line(&group.to_string()));
+    }
+    let headings = [
+        "GROUP",
+        "MEMBERS>",
+        "WAITING>",
+        "PROCESSING>",
+        "COMPLETED>",
+        "FAILED>",
+        "DEAD>",
+        "LOST>",
+        "KEY",
+        "TOPICS",
+        "STATE",
+    ];
+    print_table(&mut console, &headings, groups.iter().map(|line| row(line)))
+}
+
+/// A group as a row of `ls`.
+fn row(line: &str) -> Vec<String> {
+    let number = |key| {
+        // `dead-kept` are the present dead letters; `dead` counts retried ones too.
+        let key = if key == "dead" { "dead-kept" } else { key };
+        format_count(field_number(line, key).unwrap_or(0))
+    };
+    let word = |key| field(line, key).unwrap_or("?").to_owned();
+    let numbers = ["members", "waiting", "processing", "completed", "failed", "dead", "lost"];
+    let is_paused = field(line, "paused") == Some("yes");
+    let state = match field(line, "damaged") {
+        Some("yes") => "damaged",
+        _ if is_paused => "paused",
+        _ => "ok",
+    };
+    [
+        vec![first_word(line).to_owned()],
+        numbers.map(number).to_vec(),
+        vec![word("key"), word("topics"), state.to_owned()],
+    ]
+    .concat()
+}
+
+/// Sends the action for one group and prints the answer.
+async fn run_action(
+    action: &str,
+    group: &GroupName,
+    settings: &[(String, String)],
+    output: &OutputFlags,
+) -> Result<(), Failure> {
+    let broker = BrokerClient::connect(&output.broker, NAME).await?;
+    let answer = broker.request(&command(action, group, as_str_pairs(settings))).await?;
+    let mut console = Console::new();
+    if output.json {
+        let mut object = named_object(&answer.ok, "group");
+        for (key, text) in answer.more.iter().filter_map(|line| line.split_once(' ')) {
+            object[key] = text.into();
+        }
+        return console.line(&object.to_string());
+    }
+    match action {
+        "show" => {
+            print_list(&mut console, &answer.ok)?;
+            // A damaged group: its problem and its remedy.
+            answer.more.iter().try_for_each(|line| console.line(line))
+        }
+        "pause" => console.line(&format!("paused {group}")),
+        "resume" => console.line(&format!("resumed {group}")),
+        "purge" => console.line(&format!("purged {group}")),
+        "delete" => console.line(&format!("deleted {group}")),
+        _ => console.line(&answer.ok),
+    }
+}
+
+/// A setting, checked as the broker would check it.
+fn parse_setting(text: &str) -> Result<(String, String), String> {
+    let (key, value) = manage::parse_setting(text)?;
+    GroupConfig::default()
+        .with_settings([(key.as_str(), value.as_str())])
+        .map_err(|error| broker_message::flag_value_error(&error.text))?;
+    Ok((key, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINE: &str = "crawlers paused=yes members=2 waiting=1043 processing=7 completed=12 \
+                        failed=0 dead=4 dead-kept=1 lost=3 unkeyed=0 keys=9 topics=new-url,more key=host \
+                        parallel=1 delay=default";
+
+    #[test]
+    fn a_group_is_a_row() {
+        let row = row(LINE);
+        assert_eq!(row[..4], ["crawlers", "2", "1,043", "7"]);
+        assert_eq!(row[6], "1", "retried entries are not dead");
+        assert_eq!(row[7..], ["3", "host", "new-url,more", "paused"]);
+        assert_eq!(super::row(&LINE.replace("paused=yes ", ""))[10], "ok");
+    }
+
+    #[test]
+    fn a_setting_is_checked_before_it_is_sent() {
+        assert!(parse_setting("delay=2s").is_ok());
+        for (wrong, right) in
+            [("delay", "KEY=VALUE"), ("delay=soon", "30s"), ("colour=red", "max-attempts")]
+        {
+            let error = parse_setting(wrong).unwrap_err();
+            assert!(error.contains(right), "{error}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! `tidings group schedules`: URLs that are fetched again and again.
+
+use clap::Args;
+use tidings_protocol::{DEFAULT_GROUP, GroupName, field, field_number};
+
+use super::tasks::duration;
+use super::{NAME, command};
+use crate::client::manage::{
+    BrokerClient, OutputFlags, first_word, named_object, note_unlisted, print_table,
+};
+use crate::terminal::failure::Failure;
+use crate::terminal::output::{Console, printable};
+
+const EXAMPLES: &str = "\
+Examples:
+  tidings pub new-url 'https://example.org/feed every=30m'   fetch it every half hour
+  tidings pub new-url 'https://example.org/ every=06:00'     every day at six, in UTC
+  tidings group schedules                                    what is due next
+  tidings group schedules --key example.org --json
+  tidings pub new-url 'https://example.org/feed every=0'     end the schedule
+
+The schedules are listed by due time. STATE is `in progress` while the URL is fetched, and `skips
+next` if it was fetched since the last due time, so that the next one is left out.";
+
+/// The longest URL in a table, in characters.
+const URL_CHARS_MAX: usize = 200;
+
+/// The flags of `tidings group schedules`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct SchedulesArgs {
+    /// The group
+    #[arg(default_value = DEFAULT_GROUP)]
+    group: GroupName,
+
+    /// Only schedules of this key, usually a host
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+
+    /// List at most this many
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(0..=1000))]
+    limit: u64,
+
+    #[command(flatten)]
+    output: OutputFlags,
+}
+
+/// Lists the schedules.
+pub(crate) async fn run(args: &SchedulesArgs) -> Result<(), Failure> {
+    let limit = args.limit.to_string();
+    let mut settings = vec![("limit", limit.as_str())];
+    settings.extend(args.key.as_deref().map(|key| ("key", key)));
+    let broker = BrokerClient::connect(&args.output.broker, NAME).await?;
+    let answer = broker.request(&command("schedules", &args.group, settings)).await?;
+    let mut console = Console::new();
+    if args.output.json {
+        let schedules = answer.more.iter().map(|line| named_object(line, "url"));
+        return schedules.into_iter().try_for_each(|one| console.line(&one.to_string()));
+    }
+    let headings = ["NEXT", "EVERY", "KEY", "PRIO>", "STATE", "URL"];
+    print_table(&mut console, &headings, answer.more.iter().map(|line| row(line)))?;
+    note_unlisted(&mut console, &answer.ok);
+    Ok(())
+}
+
+fn row(line: &str) -> Vec<String> {
+    let word = |key| field(line, key).unwrap_or("?").to_owned();
+    let next =
+        field_number(line, "due-ms").map_or("?".to_owned(), |ms| format!("in {}", duration(ms)));
+    let state = if field(line, "entry").is_some() {
+        "in progress"
+    } else if field(line, "skips") == Some("yes") {
+        "skips next"
+    } else {
+        "-"
+    };
+    let url = printable(first_word(line), URL_CHARS_MAX);
+    vec![next, word("every"), word("key"), word("prio"), state.to_owned(), url]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_schedule_is_a_row() {
+        let line = "http://a.example/?every=1 every=06:00 due-ms=90000 key=a.example prio=-3";
+        let shown = ["in 90 s", "06:00", "a.example", "-3", "-", "http://a.example/?every=1"];
+        assert_eq!(row(line), shown);
+        assert_eq!(row(&format!("{line} skips=yes"))[4], "skips next");
+        assert_eq!(row(&format!("{line} entry=7 skips=yes"))[4], "in progress");
+    }
+}

@@ -1,0 +1,245 @@
+//! `tidings job`: opens, inspects and ends jobs.
+
+mod add;
+pub(crate) mod wait;
+
+use clap::{Args, Subcommand};
+use tidings_protocol::{Command, GroupName, JobName, field_number};
+use tidings_queue::job::JobSettings;
+
+use self::add::AddArgs;
+use self::wait::{WaitArgs, WatchArgs};
+use crate::client::broker_message;
+use crate::client::job::JobCounts;
+use crate::client::manage::{
+    self, BrokerClient, GroupFlag, OutputFlags, as_str_pairs, manage_command, named_object,
+    print_list, print_table,
+};
+use crate::terminal::failure::Failure;
+use crate::terminal::output::{Console, format_count};
+
+const EXAMPLES: &str = "\
+Examples:
+  tidings job open docs scope=prefix max-pages=500        open a job for seeds
+  tidings job add docs https://example.org/docs/          add a seed
+  tidings job add docs < seeds.txt                        add many, one on each line
+  tidings job close docs                                  no more seeds; it ends with the last page
+  tidings job wait docs                                   wait; the exit code is the result
+  tidings job watch docs                                  the same, with progress
+  tidings job open docs scope=prefix max-pages=500        run it again: the next pass
+
+`tidings crawl URL..` does all of this at once.
+
+Exit codes: 0 success; 1 rejected or failed; for `wait` and `watch` also that pages failed or the
+job was cancelled; 2 wrong usage; 130 interrupted.";
+
+const OPEN_EXAMPLES: &str = "\
+Examples:
+  tidings job open docs                               the hosts of its seeds, without a limit
+  tidings job open docs scope=domain max-time=6h      a domain, for at most six hours
+  tidings job open news scope=any max-depth=1 max-per-host=20
+  tidings job open texts include=/docs/,/blog/ exclude='*.pdf$'
+
+Settings, for this pass of the job:
+  scope=host|domain|prefix|any   links that belong to the job: those on the hosts of its seeds, in
+                                 their registrable domains, below their paths, or all
+  include=PATTERN,..             of these, only links that match one of the patterns
+  exclude=PATTERN,..             no links that match one of the patterns
+  max-pages=N, max-per-host=N    budget in pages, of all hosts and of each host
+  max-depth=N, max-time=DURATION budget in links from a seed, and in time
+  hold=yes                       fetch nothing before the job is closed
+  callback=URL                   send a POST with JSON there when the pass is done
+Patterns have the syntax of robots.txt and match path and query, or the whole URL if they begin with
+http. What exceeds a limit ends as over budget. With hold=yes the order of the seeds does not
+matter: a link from the page of one seed to the host of another belongs to the job. A broker with
+--callback-secret-file signs callbacks.
+
+A job that is open without a seed for a day is closed.";
+
+/// The name of the connection, as the broker shows it.
+const NAME: &str = "tidings-job";
+
+/// The subcommands of `tidings job`.
+#[derive(Debug, Subcommand)]
+#[command(after_help = EXAMPLES)]
+pub(crate) enum Job {
+    /// Open a job, or the next pass of one that is done
+    Open(OpenArgs),
+    /// Add seeds to a job: arguments, or the lines of standard input
+    Add(AddArgs),
+    /// Accept no more seeds; the job ends after its last page
+    Close(JobArgs),
+    /// List the jobs of a group, the newest first
+    #[command(alias = "list")]
+    Ls(LsArgs),
+    /// Show the state and counts of a job
+    Show(JobArgs),
+    /// Wait until the pass of a job is done
+    Wait(WaitArgs),
+    /// Show the counts of a job until its pass is done
+    Watch(WatchArgs),
+    /// Stop releasing pages of a job; crawlers finish those they hold
+    Pause(JobArgs),
+    /// Release pages again after a pause
+    Resume(JobArgs),
+    /// End a job: drop waiting pages and ignore links of pages in work
+    Cancel(JobArgs),
+    /// Delete a finished job
+    Delete(JobArgs),
+}
+
+/// The flags of subcommands for one job.
+#[derive(Debug, Args)]
+pub(crate) struct JobArgs {
+    /// The job
+    job: JobName,
+
+    #[command(flatten)]
+    group: GroupFlag,
+
+    #[command(flatten)]
+    output: OutputFlags,
+}
+
+/// The flags of `tidings job open`.
+#[derive(Debug, Args)]
+#[command(after_help = OPEN_EXAMPLES)]
+pub(crate) struct OpenArgs {
+    #[command(flatten)]
+    of: JobArgs,
+
+    /// scope=, include=, exclude=, max-pages=, max-depth=, max-per-host=, max-time=, hold=,
+    /// callback=
+    #[arg(value_name = "SETTING", value_parser = parse_setting)]
+    settings: Vec<(String, String)>,
+}
+
+/// The flags of `tidings job ls`.
+#[derive(Debug, Args)]
+pub(crate) struct LsArgs {
+    #[command(flatten)]
+    group: GroupFlag,
+
+    #[command(flatten)]
+    output: OutputFlags,
+}
+
+/// Runs the subcommand.
+pub(crate) async fn run(job: Job) -> Result<(), Failure> {
+    match job {
+        Job::Open(args) => run_action("open", &args.of, &args.settings).await,
+        Job::Add(args) => add::run(args).await,
+        Job::Close(args) => run_action("close", &args, &[]).await,
+        Job::Ls(args) => ls(&args).await,
+        Job::Show(args) => run_action("show", &args, &[]).await,
+        Job::Wait(args) => wait::wait(args).await,
+        Job::Watch(args) => wait::watch(args).await,
+        Job::Pause(args) => run_action("pause", &args, &[]).await,
+        Job::Resume(args) => run_action("resume", &args, &[]).await,
+        Job::Cancel(args) => run_action("cancel", &args, &[]).await,
+        Job::Delete(args) => run_action("delete", &args, &[]).await,
+    }
+}
+
+/// `JOB <action> <job> group=<group> <settings>`.
+fn command<'a>(
+    action: &'a str,
+    job: Option<&'a JobName>,
+    group: &'a GroupName,
+    mut settings: Vec<(&'a str, &'a str)>,
+) -> Command<'a> {
+    settings.insert(0, ("group", group.as_str()));
+    Command::Job(manage_command(action, job.map(JobName::as_str), settings))
+}
+
+/// Sends the action for one job and prints the answer.
+async fn run_action(
+    action: &str,
+    args: &JobArgs,
+    settings: &[(String, String)],
+) -> Result<(), Failure> {
+    let broker = BrokerClient::connect(&args.output.broker, NAME).await?;
+    let command = command(action, Some(&args.job), &args.group.group, as_str_pairs(settings));
+    let answer = broker.request(&command).await?;
+    let mut console = Console::new();
+    if args.output.json {
+        return console.line(&named_object(&answer.ok, "job").to_string());
+    }
+    match action {
+        "show" => print_list(&mut console, &answer.ok),
+        "delete" => console.line(&format!("deleted {}", args.job)),
+        _ => console.line(&JobCounts::parse(&answer.ok).state_line()),
+    }
+}
+
+async fn ls(args: &LsArgs) -> Result<(), Failure> {
+    let broker = BrokerClient::connect(&args.output.broker, NAME).await?;
+    let answer = broker.request(&command("ls", None, &args.group.group, Vec::new())).await?;
+    let mut console = Console::new();
+    if args.output.json {
+        let jobs = answer.more.iter().map(|line| named_object(line, "job"));
+        return jobs.into_iter().try_for_each(|job| console.line(&job.to_string()));
+    }
+    let headings = [
+        "JOB",
+        "PASS>",
+        "STATE",
+        "FOUND>",
+        "PENDING>",
+        "QUEUED>",
+        "PROCESSING>",
+        "COMPLETED>",
+        "FAILED>",
+    ];
+    print_table(
+        &mut console,
+        &headings,
+        answer.more.iter().map(|line| row(&JobCounts::parse(line))),
+    )?;
+    let number = |key| field_number(&answer.ok, key).unwrap_or(0);
+    let (jobs, listed) = (number("jobs"), number("listed"));
+    if listed < jobs {
+        console.note(&format!("the newest {} of {}", format_count(listed), format_count(jobs)));
+    }
+    Ok(())
+}
+
+/// A job as a row of `ls`.
+fn row(job: &JobCounts) -> Vec<String> {
+    let numbers = [job.found, job.pending, job.queued, job.processing, job.completed, job.failed]
+        .map(format_count);
+    [vec![job.name.clone(), job.pass.clone(), job.state.clone()], numbers.to_vec()].concat()
+}
+
+/// A setting, checked as the broker would check it.
+fn parse_setting(text: &str) -> Result<(String, String), String> {
+    let (key, value) = manage::parse_setting(text)?;
+    JobSettings::parse([(key.as_str(), value.as_str())])
+        .map_err(|error| broker_message::flag_value_error(&error.text))?;
+    Ok((key, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_is_a_row() {
+        let job = JobCounts::parse(
+            "docs number=3 pass=2 state=closed pending=1 queued=2 processing=3 completed=4000 \
+             failed=5 found=6",
+        );
+        assert_eq!(row(&job), ["docs", "2", "closed", "6", "1", "2", "3", "4,000", "5"]);
+    }
+
+    #[test]
+    fn a_setting_is_checked_before_it_is_sent() {
+        assert!(parse_setting("max-pages=5").is_ok());
+        for (wrong, right) in
+            [("scope", "KEY=VALUE"), ("scope=galaxy", "prefix"), ("colour=red", "max-pages")]
+        {
+            let error = parse_setting(wrong).unwrap_err();
+            assert!(error.contains(right), "{error}");
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! `tidings sub --group`: works on events as a member of a group.
+
+#![expect(clippy::disallowed_methods, reason = "programs have a time limit")]
+
+use std::time::Duration;
+use std::{future, io};
+
+use tidings_client::{
+    ClientError, EnsureGroupError, TaskEnd, TaskHandler, Worker, WorkerError, WorkerTask,
+    ensure_group,
+};
+use tidings_protocol::{GroupName, TopicName, format_ms};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::program::{self, Program};
+use super::writer::OutputWriter;
+use super::{broker_failure, task_json};
+use crate::client::{broker_message, connection};
+use crate::flags::address::BrokerAddress;
+use crate::flags::milliseconds;
+use crate::terminal::failure::Failure;
+use crate::terminal::output::{note, plural, printable, terminal_safe, terminal_safe_json};
+
+/// The name of the connection, as the broker shows it.
+const NAME: &str = "tidings-sub";
+
+/// The settings of `tidings sub --group`.
+pub(super) struct GroupSubscription {
+    pub(super) broker: BrokerAddress,
+    pub(super) topic: TopicName,
+    pub(super) group: GroupName,
+    /// Tasks at once.
+    pub(super) credit: u32,
+    /// Stop after this many tasks.
+    pub(super) count: Option<u64>,
+    pub(super) json: bool,
+    /// The time limit of a program.
+    pub(super) timeout: Option<Duration>,
+    /// `None`: events are printed.
+    pub(super) program: Option<Program>,
+}
+
+/// The handler of each task.
+struct GroupHandler {
+    subscription: GroupSubscription,
+    stop: CancellationToken,
+    /// Standard output, and standard error of programs.
+    writers: [OutputWriter; 2],
+}
+
+/// The failure of a program.
+struct ProgramFailure {
+    /// The reason as one word.
+    failure: String,
+    /// The end of the program's output as one word.
+    output_end: String,
+}
+
+impl ProgramFailure {
+    fn is_signal(&self) -> bool {
+        program::is_signal(&self.failure)
+    }
+
+    /// The reason for the broker, which keeps it with the dead letter.
+    fn reason(&self) -> String {
+        let Self { failure, output_end: last_words } = self;
+        if last_words.is_empty() { failure.clone() } else { format!("{failure}:_{last_words}") }
+    }
+}
+
+/// Works on tasks until `stop` or the count, then finishes the tasks in progress.
+pub(super) async fn run(share: GroupSubscription, stop: CancellationToken) -> Result<(), Failure> {
+    let broker = share.broker.clone();
+    let mut connector = connection::connector(&broker, NAME);
+    let connected = connector.connect().await;
+    let connected = connected.map_err(|error| connection::connect_failure(&broker, &error))?;
+    ensure_group(&connected.client, &share.group, &share.topic, "none", &[]).await.map_err(
+        |error| match error {
+            EnsureGroupError::Broker(error) => broker_failure(&broker, &error),
+            error => Failure::failed(error.to_string()),
+        },
+    )?;
+    let worker = Worker::new(connector, share.group.clone(), share.credit).on(connected);
+    let count = share.count;
+    let writers = [OutputWriter::new(io::stdout()), OutputWriter::new(io::stderr())];
+    let sharing = GroupHandler { subscription: share, stop: stop.clone(), writers };
+    worker.run(sharing, count, stop).await.map_err(|error| match error {
+        WorkerError::Broker(error) => broker_failure(&broker, &error),
+        WorkerError::Handler(failure) => failure,
+    })
+}
+
+impl TaskHandler for GroupHandler {
+    type Error = Failure;
+
+    async fn handle(
+        &self,
+        task: &WorkerTask,
+        lost: &CancellationToken,
+    ) -> Result<TaskEnd, Failure> {
+        let Some(program) = &self.subscription.program else {
+            return tokio::select! {
+                biased;
+                printed = self.print(task) => printed.map(|()| TaskEnd::done()),
+                () = lost.cancelled() => {
+                    note(&format!("{}: task lost: standard output is not read", task.id));
+                    Ok(TaskEnd::not_started())
+                }
+            };
+        };
+        let failed = if program.would_be_option(&task.payload) {
+            let (failure, last_words) = ("begins_with_a_dash", "write_--_before_{}");
+            Some(ProgramFailure { failure: failure.to_owned(), output_end: last_words.to_owned() })
+        } else {
+            self.run_program(program, task, lost).await?
+        };
+        let Some(failed) = failed else { return Ok(TaskEnd::done()) };
+        if self.stop.is_cancelled() && failed.is_signal() {
+            // The signal was meant for both processes. The program may have made a request already.
+            return Ok(TaskEnd::Interrupted);
+        }
+        if !lost.is_cancelled() {
+            note(&format!("{}: {}: {}", task.id, failed.failure, printable(&task.payload, 200)));
+        }
+        Ok(TaskEnd::failed(failed.reason()))
+    }
+
+    fn disconnected(&self, error: &ClientError) {
+        let error = broker_message::client_error(error);
+        note(&format!("{}: {error}; reconnecting", self.subscription.broker));
+    }
+
+    fn draining(&self, tasks: usize) {
+        if self.subscription.program.is_some() {
+            let running = plural(tasks as u64, "program");
+            note(&format!("waiting for {running}; a second signal kills what runs"));
+        }
+    }
+}
+
+impl GroupHandler {
+    /// Runs the program to its end and returns its failure, if any. If the task is lost meanwhile,
+    /// the program is killed.
+    async fn run_program(
+        &self,
+        program: &Program,
+        task: &WorkerTask,
+        lost: &CancellationToken,
+    ) -> Result<Option<ProgramFailure>, Failure> {
+        let id = task.id.to_string();
+        let GroupSubscription { topic, group, .. } = &self.subscription;
+        let about =
+            [("EVENT_TOPIC", topic.as_str()), ("EVENT_GROUP", group.as_str()), ("EVENT_TASK", &id)];
+        let (mut running, mut tail) =
+            program.start_with_tail(&task.payload, &about, &self.writers)?;
+        let limit = async {
+            match self.subscription.timeout {
+                Some(limit) => sleep(limit).await,
+                None => future::pending().await,
+            }
+        };
+        let failure = tokio::select! {
+            biased;
+            ended = running.wait() => {
+                let status = ended.map_err(|error| Failure::failed(error.to_string()))?;
+                program::failure(status)
+            }
+            () = limit => {
+                running.kill().await;
+                let limit = format_ms(milliseconds(self.subscription.timeout.unwrap_or_default()));
+                Some(format!("not_finished_within_{limit}"))
+            }
+            () = lost.cancelled() => {
+                note(&format!("{id}: task lost, its program is killed: {}", printable(&task.payload, 200)));
+                // The program ends here before the task may be released to this member again;
+                // another member may start earlier.
+                running.kill().await;
+                return Ok(None);
+            }
+        };
+        // Slow output delays the next task, so that no more programs start than `--jobs` allows,
+        // and no task is lost.
+        tokio::select! {
+            biased;
+            () = tail.wait_until_forwarded() => {}
+            () = lost.cancelled() => {
+                note(&format!("{id}: task lost: the output of its program is not read"));
+                return Ok(None);
+            }
+        }
+        Ok(failure.map(|failure| ProgramFailure { failure, output_end: tail.output_end() }))
+    }
+
+    async fn print(&self, task: &WorkerTask) -> Result<(), Failure> {
+        let mut line = if self.subscription.json {
+            terminal_safe_json(&task_json(&self.subscription.group, &task.id, &task.payload))
+                .into_owned()
+        } else {
+            terminal_safe(&task.payload).into_owned()
+        };
+        line.push('\n');
+        self.writers[0].write(line.into_bytes()).await.map_err(Failure::from_output)
+    }
+}

@@ -1,0 +1,579 @@
+//! `tidings sub`: prints the events of a topic, or runs a program for each; as a subscriber, or as
+//! a member of a group.
+
+#![expect(clippy::disallowed_methods, reason = "the last request has a time limit")]
+
+mod group;
+mod no_follow;
+mod program;
+mod signal;
+mod tail;
+mod writer;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::future;
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+use tidings_client::{Client, ClientError, Deliveries, Delivery, PendingAnswer};
+use tidings_connectors::signal::{SignalName, SignalTarget};
+use tidings_protocol::{Command, CursorName, GroupName, Payload, Seq, StartAt, TaskId, TopicName};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use self::group::GroupSubscription;
+use self::program::Program;
+use self::signal::SignalSettings;
+use crate::client::{broker_message, connection};
+use crate::flags::address::BrokerAddress;
+use crate::flags::broker::BrokerFlag;
+use crate::flags::parse_duration;
+use crate::process::signals::stop_on_signal_with;
+use crate::services::sinks::parse_variable;
+use crate::terminal::failure::Failure;
+use crate::terminal::output::{note, printable, terminal_safe, terminal_safe_json};
+
+const EXAMPLES: &str = "\
+Examples:
+  tidings sub new-url                         new events as they arrive
+  tidings sub new-url --from -10              the newest ten events, then new ones
+  tidings sub job-done --json | jq .          with seq, target and attributes
+  tidings sub new-url --from first --count 1  the oldest event that is kept
+  tidings sub new-url --as indexer            resume where `indexer` stopped
+  tidings sub file-ready --exec ./checksum    run a program for each event, one after the other
+  tidings sub file-ready --group thumbs --jobs 4 --exec convert-one --small {}
+                                              each event to one member of the group, four
+                                              programs at once, again if one fails
+  tidings sub post-ready --signal USR1 --pid-file /run/bot.pid --spool /var/spool/bot
+                                              each URL as a file in a directory, and a signal
+
+Durable cursors: with --as the broker stores the position NAME, also while no client is connected.
+The position moves after events were written to standard output; those written just before a crash
+may come twice. --from applies only to a new NAME. `tidings topic show` lists cursors, `forget`
+removes one.
+
+Missing events: standard error names events that are no longer kept (LAG), and seqs that hold no
+event (GAP): a crash of the broker skips some, and a full disk leaves some empty. Nothing is skipped
+silently.
+
+Programs: --exec starts the program without a shell (use --exec sh -c '..' for one). Its environment
+has EVENT_PAYLOAD (the event), EVENT_URL (the URL or path at its beginning, if any), EVENT_PATH
+(that path, decoded), EVENT_TOPIC, and EVENT_SEQ or, with --group, EVENT_GROUP and EVENT_TASK; of
+this environment only PATH, HOME, LANG, LANGUAGE, LC_*, TZ, USER, LOGNAME, TMPDIR and the variables
+of --exec-env; and TIDINGS_BROKER, the address of the broker. An argument that is exactly {} becomes
+the path, the URL or else the whole event. An event that begins with a dash fails, since it might be
+an option, unless -- stands before {}. A failed program (exit code other than 0) is reported on
+standard error. With --group its event is released again after the backoff of the group, to any
+member, up to max-attempts times; then it is a dead letter with the end of the program's output.
+Without --group the next event follows.
+
+Groups: with --group each event goes to one member. A missing group is created as by `tidings group
+create GROUP topics=TOPIC key=none`: it begins at the oldest event, and events wait for a member.
+The first Ctrl-C waits for running programs, the second kills them. A program is killed, with all
+processes that it started, when its lease ends (the broker could not be reached) or after --timeout.
+
+Signals: with --signal each event is one file in --spool, with the URL or path of the event (or the
+whole event) as its only line. A file is complete when its name appears; names do not begin with a
+dot and sort in the order of the events. The program reads and removes the files. It receives the
+signal when files arrive, and again while files remain, but only if the process of --pid-file is not
+younger than that file, has the name --program, and handles the signal. Without such a process the
+files wait. A durable cursor, stored in the directory, resumes after the last file.
+
+Exit codes: 0 the count is reached, or stopped; 1 the broker is gone or rejects the request, or a
+program of --exec failed without --group; 2 wrong usage.";
+
+/// While events arrive, the durable cursor moves by at least this many: each move is a sync of the
+/// broker's disk.
+const EVENTS_PER_CURSOR_MOVE: u64 = 1_000;
+
+/// The time limit of the last move of the cursor.
+const LAST_CURSOR_MOVE_MAX: Duration = Duration::from_secs(5);
+
+/// The flags of `tidings sub`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct SubArgs {
+    /// Topic to read; created if it does not exist
+    topic: TopicName,
+
+    /// Start at: first, last, a seq, -N for the newest N, or an RFC 3339 time [default: new events
+    /// only]
+    #[arg(long, value_name = "WHERE", allow_hyphen_values = true)]
+    from: Option<StartAt>,
+
+    /// Resume from the durable cursor NAME, and move it behind each printed event
+    #[arg(long = "as", value_name = "NAME")]
+    cursor: Option<CursorName>,
+
+    /// Take the cursor over from another subscriber that holds it
+    #[arg(long, requires = "cursor")]
+    takeover: bool,
+
+    /// Join this group; each event goes to one member
+    #[arg(long, value_name = "GROUP", conflicts_with_all = ["from", "cursor"])]
+    group: Option<GroupName>,
+
+    /// With --group: work on at most this many events at once
+    #[arg(long, alias = "credit", value_name = "N", default_value_t = 1, requires = "group", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    jobs: u32,
+
+    /// With --group: kill a program that runs longer; its event is released again [default: no
+    /// limit]
+    #[arg(long, value_name = "DURATION", requires_all = ["group", "exec"], value_parser = parse_timeout)]
+    timeout: Option<Duration>,
+
+    /// Run this program for each event; must be the last flag
+    #[arg(long, value_name = "PROGRAM [ARG]..", num_args = 1.., allow_hyphen_values = true, conflicts_with = "json")]
+    exec: Vec<OsString>,
+
+    /// With --exec: also pass these variables; PATH, HOME, USER, LOGNAME, LANG, LANGUAGE, LC_*, TZ
+    /// and TMPDIR are always passed
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',', requires = "exec", value_parser = parse_variable)]
+    exec_env: Vec<String>,
+
+    /// Write each event to the --spool directory, then send this signal to the process of
+    /// --pid-file
+    #[arg(long, value_name = "NAME", requires_all = ["pid_file", "spool"], conflicts_with_all = ["group", "exec", "json"])]
+    signal: Option<SignalName>,
+
+    /// With --signal: file with the id of the process
+    #[arg(long, value_name = "FILE", requires = "signal")]
+    pid_file: Option<PathBuf>,
+
+    /// With --signal: directory for events; created if it does not exist
+    #[arg(long, value_name = "DIR", requires = "signal")]
+    spool: Option<PathBuf>,
+
+    /// With --signal: name or path that the process must have; for a script, that of the script
+    #[arg(long, value_name = "NAME", requires = "signal")]
+    program: Option<String>,
+
+    /// With --signal: keep at most this many files; further events wait at the broker
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..))]
+    spool_max: u32,
+
+    /// Print one JSON object for each event: topic and seq (or group and task), payload, target and
+    /// attributes
+    #[arg(long)]
+    json: bool,
+
+    /// Stop after this many events
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+
+    /// Stop after the newest event that is stored now, instead of waiting for more
+    #[arg(long, conflicts_with_all = ["group", "signal"])]
+    no_follow: bool,
+
+    #[command(flatten)]
+    broker: BrokerFlag,
+}
+
+/// Runs until the count is reached, a signal, or the end of the broker or of the reader of standard
+/// output.
+pub(crate) async fn run(args: SubArgs) -> Result<(), Failure> {
+    let programs = program::Programs::with_variables(&args.exec_env);
+    let running = programs.clone();
+    let stop = stop_on_signal_with(move || running.kill())?;
+    let broker = &args.broker.broker;
+    if let (Some(signal), Some(pid_file), Some(dir)) = (args.signal, args.pid_file, args.spool) {
+        let spooling = SignalSettings {
+            broker: broker.clone(),
+            topic: args.topic,
+            from: args.from,
+            cursor: args.cursor,
+            takeover: args.takeover,
+            count: args.count,
+            dir,
+            files_max: usize::try_from(args.spool_max).unwrap_or(usize::MAX),
+            target: SignalTarget { pid_file, program: args.program, signal },
+        };
+        return signal::run(spooling, stop).await;
+    }
+    let program = Program::new(args.exec, broker, programs)?;
+    if let Some(group) = args.group {
+        let (broker, topic, json) = (broker.clone(), args.topic, args.json);
+        let most = args.count.and_then(|count| u32::try_from(count).ok()).unwrap_or(u32::MAX);
+        let (credit, count, timeout) = (args.jobs.min(most), args.count, args.timeout);
+        let subscription =
+            GroupSubscription { broker, topic, group, credit, count, json, timeout, program };
+        return group::run(subscription, stop).await;
+    }
+    let (client, mut deliveries) = connection::connect(broker, "tidings-sub").await?;
+    let SubArgs { topic, from, takeover, .. } = args;
+    if args.no_follow {
+        no_follow::check_flags(from, args.cursor.as_ref())?;
+    }
+    let subscribe =
+        Command::Sub { topic: topic.clone(), from, cursor: args.cursor.clone(), takeover };
+    client.request(&subscribe).await.map_err(|error| broker_failure(broker, &error))?;
+    let mut printer = EventPrinter::new(args.json, program);
+    if args.no_follow {
+        let start = (from, args.cursor.as_ref());
+        printer.end_seq = Some(no_follow::end_seq(&client, broker, &topic, start).await?);
+    }
+    let is_durable = args.cursor.is_some();
+    let mut cursor = is_durable.then(|| CursorMover::new(&client, &topic));
+    let ended = print_events(&mut deliveries, &mut printer, args.count, &mut cursor, &stop).await?;
+    if let Some(error) = ended {
+        let resume = match (printer.last, args.cursor) {
+            (_, Some(cursor)) => format!("; resume with --as {cursor}"),
+            (Some(Seq(last)), None) => {
+                format!("; the last event was {last}, resume with --from {}", last + 1)
+            }
+            (None, None) => String::new(),
+        };
+        let error = broker_message::client_error(&error);
+        return Err(Failure::failed(format!("{broker}: {error}{resume}")));
+    }
+    // Undelivered events must not delay the last answers.
+    drop(deliveries);
+    if let Some(cursor) = cursor {
+        let finished = timeout(LAST_CURSOR_MOVE_MAX, cursor.finish(printer.written)).await;
+        let finished = finished.map_err(|_elapsed| {
+            let text =
+                format!("{broker} did not confirm the cursor; some events may be delivered again");
+            Failure::failed(text)
+        })?;
+        finished.map_err(|error| broker_failure(broker, &error))?;
+    }
+    if printer.has_failed { Err(Failure::Unsuccessful) } else { Ok(()) }
+}
+
+/// Parses the time limit of a program.
+fn parse_timeout(text: &str) -> Result<Duration, String> {
+    let timeout = parse_duration(text)?;
+    if timeout.is_zero() {
+        return Err("expected more than 0; leave --timeout out for no limit".to_owned());
+    }
+    Ok(timeout)
+}
+
+fn broker_failure(broker: &BrokerAddress, error: &ClientError) -> Failure {
+    Failure::failed(match error {
+        ClientError::Refused(error) => {
+            format!("{broker} rejects: {}", broker_message::rejection(error))
+        }
+        error => format!("{broker}: {}", broker_message::client_error(error)),
+    })
+}
+
+/// Prints until the count is reached or `stop` is cancelled (`None`), or until the connection is
+/// lost or the cursor cannot move. A running program is waited for.
+async fn print_events(
+    deliveries: &mut Deliveries,
+    printer: &mut EventPrinter,
+    count: Option<u64>,
+    cursor: &mut Option<CursorMover<'_>>,
+    stop: &CancellationToken,
+) -> Result<Option<ClientError>, Failure> {
+    loop {
+        if printer.is_at_end() || count.is_some_and(|count| printer.printed >= count) {
+            printer.flush()?;
+            return Ok(None);
+        }
+        if let Some(cursor) = cursor.as_mut().filter(|cursor| cursor.is_ready()) {
+            if printer.buffered >= EVENTS_PER_CURSOR_MOVE {
+                printer.flush()?;
+            }
+            cursor.advance(printer.written).await;
+        }
+        // Output is flushed as soon as no further delivery waits.
+        let delivery = tokio::select! {
+            biased;
+            () = stop.cancelled() => {
+                printer.flush()?;
+                return Ok(None);
+            }
+            moved = CursorMover::wait_for_step(cursor) => match moved {
+                Err(error @ ClientError::Refused(_)) => return Ok(Some(error)),
+                // If the connection is lost, the deliveries end too, with the reason.
+                _ => continue,
+            },
+            delivery = deliveries.next() => delivery,
+            () = future::ready(()), if printer.buffered > 0 => {
+                printer.flush()?;
+                continue;
+            }
+        };
+        let Some(delivery) = delivery else {
+            printer.flush()?;
+            return Ok(Some(deliveries.reason()));
+        };
+        printer.print_delivery(&delivery).await?;
+    }
+}
+
+/// Moves the durable cursor after events were written, one move at a time: the next move includes
+/// everything written meanwhile.
+struct CursorMover<'a> {
+    client: &'a Client,
+    topic: &'a TopicName,
+    /// The newest event of the last move, finished or not.
+    seen: Option<Seq>,
+    step: Option<PendingAnswer>,
+}
+
+impl<'a> CursorMover<'a> {
+    fn new(client: &'a Client, topic: &'a TopicName) -> Self {
+        Self { client, topic, seen: None, step: None }
+    }
+
+    /// Whether no move is in progress.
+    fn is_ready(&self) -> bool {
+        self.step.is_none()
+    }
+
+    /// Starts a move if there is one to make and the connection lives.
+    async fn advance(&mut self, written: Option<Seq>) {
+        if let Some(seq) = written.filter(|_| written > self.seen) {
+            self.seen = written;
+            let seen = Command::Seen { topic: self.topic.clone(), seq };
+            self.step = self.client.start_request(&[], &seen).await.ok();
+        }
+    }
+
+    /// Waits for the end of the current move, without end if there is none. Cancel-safe.
+    async fn wait_for_step(cursor: &mut Option<Self>) -> Result<(), ClientError> {
+        let Some(Self { step, .. }) = cursor else { return future::pending().await };
+        let Some(answering) = step else { return future::pending().await };
+        let answer = answering.await;
+        *step = None;
+        answer.map(drop)
+    }
+
+    /// Moves the cursor after the last event, and releases it for the next subscriber.
+    async fn finish(mut self, written: Option<Seq>) -> Result<(), ClientError> {
+        if let Some(step) = self.step.take() {
+            step.await?;
+        }
+        self.advance(written).await;
+        if let Some(step) = self.step.take() {
+            step.await?;
+        }
+        // This also fails if the connection was lost before.
+        self.client.request(&Command::Unsub { topic: self.topic.clone() }).await.map(drop)
+    }
+}
+
+/// Writes deliveries to standard output through a buffer, or runs the program for each.
+struct EventPrinter {
+    program: Option<Program>,
+    /// A program has failed for an event, which was reported.
+    has_failed: bool,
+    output: BufWriter<io::Stdout>,
+    /// Deliveries since the last flush.
+    buffered: u64,
+    json: bool,
+    printed: u64,
+    /// The last seq that was received, and the last one that was flushed.
+    last: Option<Seq>,
+    written: Option<Seq>,
+    /// The last seq to print; 0: there is nothing to print.
+    end_seq: Option<Seq>,
+}
+
+impl EventPrinter {
+    fn new(json: bool, program: Option<Program>) -> Self {
+        // The buffer of the standard library ends at each line; this one is larger.
+        let output = BufWriter::with_capacity(64 * 1024, io::stdout());
+        let (last, written) = (None, None);
+        let (has_failed, buffered, printed, end_seq) = (false, 0, 0, None);
+        Self { program, has_failed, output, buffered, json, printed, last, written, end_seq }
+    }
+
+    /// Whether the last seq was printed or skipped.
+    fn is_at_end(&self) -> bool {
+        self.end_seq.is_some_and(|end| end == Seq(0) || self.last >= Some(end))
+    }
+
+    async fn print_delivery(&mut self, delivery: &Delivery) -> Result<(), Failure> {
+        match delivery {
+            Delivery::Msg { topic, seq, payload } => {
+                if let Some(program) = &self.program {
+                    self.has_failed |= !run_program(program, topic, *seq, payload).await?;
+                    (self.last, self.written) = (Some(*seq), Some(*seq));
+                    self.printed += 1;
+                    return Ok(());
+                }
+                self.last = Some(*seq);
+                self.buffered += 1;
+                self.printed += 1;
+                if self.json {
+                    self.line(&terminal_safe_json(&event_json(topic, *seq, payload)))
+                } else {
+                    self.line(&terminal_safe(payload))
+                }
+            }
+            Delivery::Lag { topic, from, to } => self.print_missing("lag", topic, *from, *to),
+            Delivery::Gap { topic, from, to } => self.print_missing("gap", topic, *from, *to),
+            Delivery::Notice(error) => {
+                note(&format!("note from the broker: {}", broker_message::rejection(error)));
+                Ok(())
+            }
+            Delivery::Task { .. } | Delivery::More(_) => Ok(()),
+        }
+    }
+
+    fn print_missing(
+        &mut self,
+        word: &str,
+        topic: &TopicName,
+        from: Seq,
+        to: Seq,
+    ) -> Result<(), Failure> {
+        self.last = Some(to);
+        self.buffered += 1;
+        if self.json {
+            let (topic, skipped) = (topic.as_str(), word);
+            return self.line(&to_json(&MissingRange { topic, skipped, from: from.0, to: to.0 }));
+        }
+        note(&describe_missing(word, topic, from, to));
+        Ok(())
+    }
+
+    fn line(&mut self, text: &str) -> Result<(), Failure> {
+        writeln!(self.output, "{text}").map_err(Failure::from_output)
+    }
+
+    fn flush(&mut self) -> Result<(), Failure> {
+        self.output.flush().map_err(Failure::from_output)?;
+        self.buffered = 0;
+        self.written = self.last;
+        Ok(())
+    }
+}
+
+/// Runs the program for an event; whether it succeeded.
+async fn run_program(
+    program: &Program,
+    topic: &TopicName,
+    seq: Seq,
+    payload: &str,
+) -> Result<bool, Failure> {
+    if program.would_be_option(payload) {
+        let payload = printable(payload, 200);
+        note(&format!(
+            "event {seq} of {topic} begins with a dash; write -- before {{}}: {payload}"
+        ));
+        return Ok(false);
+    }
+    let about = [("EVENT_TOPIC", topic.as_str()), ("EVENT_SEQ", &seq.to_string())];
+    let ended = program.start(payload, &about)?.wait().await;
+    let status = ended.map_err(|error| Failure::failed(error.to_string()))?;
+    let failure = program::failure(status);
+    if let Some(reason) = &failure {
+        note(&format!("event {seq} of {topic}: {reason}: {}", printable(payload, 200)));
+    }
+    Ok(failure.is_none())
+}
+
+/// An event with the parts of its payload.
+#[derive(Serialize)]
+struct EventJson<'a, P: Serialize> {
+    #[serde(flatten)]
+    place: P,
+    payload: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<&'a str>,
+    /// Only with a target; of attributes with the same name the first counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attributes: Option<BTreeMap<&'a str, &'a str>>,
+}
+
+/// The place of an event.
+#[derive(Serialize)]
+struct TopicPlace<'a> {
+    topic: &'a str,
+    seq: u64,
+}
+
+/// The task of an event.
+#[derive(Serialize)]
+struct GroupPlace<'a> {
+    group: &'a str,
+    task: String,
+}
+
+/// Seqs without an event.
+#[derive(Serialize)]
+struct MissingRange<'a> {
+    topic: &'a str,
+    /// `lag`: no longer kept; `gap`: never given to an event that was kept.
+    skipped: &'a str,
+    from: u64,
+    to: u64,
+}
+
+/// Why seqs are missing. The broker no longer knows whether a seq of a gap was skipped or given to
+/// an event that could not be kept. Such an event was not confirmed, unless the topic confirms
+/// before the sync.
+fn describe_missing(word: &str, topic: &TopicName, from: Seq, to: Seq) -> String {
+    match (word, from == to) {
+        ("lag", true) => format!("event {from} of {topic} is no longer kept"),
+        ("lag", false) => format!("events {from} to {to} of {topic} are no longer kept"),
+        (_, true) => format!("number {from} of {topic} was left empty by a crash or a full disk"),
+        (_, false) => {
+            format!("numbers {from} to {to} of {topic} were left empty by a crash or a full disk")
+        }
+    }
+}
+
+fn to_json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("text and numbers always serialise")
+}
+
+fn event_json(topic: &TopicName, seq: Seq, payload: &str) -> String {
+    payload_json(TopicPlace { topic: topic.as_str(), seq: seq.0 }, payload)
+}
+
+fn task_json(group: &GroupName, task: &TaskId, payload: &str) -> String {
+    payload_json(GroupPlace { group: group.as_str(), task: task.to_string() }, payload)
+}
+
+fn payload_json(place: impl Serialize, payload: &str) -> String {
+    let parsed = Payload::parse(payload);
+    let attributes = parsed.target().map(|_| {
+        let mut attributes = BTreeMap::new();
+        for (key, value) in parsed.attributes() {
+            attributes.entry(key).or_insert(value);
+        }
+        attributes
+    });
+    to_json(&EventJson { place, payload, target: parsed.target(), attributes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn skipped_seqs_are_not_called_lost() {
+        let topic: TopicName = "t".parse().unwrap();
+        let words = |word, from, to| describe_missing(word, &topic, Seq(from), Seq(to));
+        assert_eq!(words("lag", 3, 9), "events 3 to 9 of t are no longer kept");
+        assert_eq!(words("lag", 3, 3), "event 3 of t is no longer kept");
+        assert_eq!(
+            words("gap", 3, 9),
+            "numbers 3 to 9 of t were left empty by a crash or a full disk"
+        );
+        assert_eq!(words("gap", 3, 3), "number 3 of t was left empty by a crash or a full disk");
+    }
+
+    #[test]
+    fn only_a_target_has_attributes() {
+        let topic: TopicName = "t".parse().unwrap();
+        assert_eq!(
+            event_json(&topic, Seq(7), "just \"text\""),
+            r#"{"topic":"t","seq":7,"payload":"just \"text\""}"#
+        );
+        assert_eq!(
+            event_json(&topic, Seq(8), "http://a/ job=x prio=5 job=y"),
+            r#"{"topic":"t","seq":8,"payload":"http://a/ job=x prio=5 job=y","target":"http://a/","attributes":{"job":"x","prio":"5"}}"#
+        );
+    }
+}

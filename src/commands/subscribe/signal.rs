@@ -1,0 +1,327 @@
+//! `tidings sub --signal`: writes events as files into a directory and signals a program that reads
+//! them there.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "waits for the program, and before it connects again"
+)]
+
+use std::future;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tidings_client::Backoff;
+use tidings_client::{Client, ClientError, Deliveries, Delivery};
+use tidings_connectors::signal::{
+    SignalError, SignalSchedule, SignalSpool, SignalTarget, cursor_name,
+};
+use tidings_protocol::{Code, Command, CursorName, Seq, StartAt, TopicName};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::{CursorMover, LAST_CURSOR_MOVE_MAX, broker_failure, describe_missing};
+use crate::client::{broker_message, connection};
+use crate::flags::address::BrokerAddress;
+use crate::terminal::failure::Failure;
+use crate::terminal::output::{note, printable};
+
+/// The name of the connection, as the broker shows it.
+const NAME: &str = "tidings-sub";
+
+/// The interval of checks for room in the directory or on the disk.
+const ROOM_RETRY: Duration = Duration::from_secs(1);
+
+/// Events that are written before the program is signalled and the cursor moved.
+const BATCH_MAX: u32 = 1_000;
+
+/// The settings of `tidings sub --signal`.
+pub(super) struct SignalSettings {
+    pub(super) broker: BrokerAddress,
+    pub(super) topic: TopicName,
+    pub(super) from: Option<StartAt>,
+    /// `None`: the cursor of the directory.
+    pub(super) cursor: Option<CursorName>,
+    pub(super) takeover: bool,
+    pub(super) count: Option<u64>,
+    pub(super) dir: PathBuf,
+    pub(super) files_max: usize,
+    pub(super) target: SignalTarget,
+}
+
+/// The state of one run.
+struct SpoolSignaller {
+    topic: TopicName,
+    spool: SignalSpool,
+    files_max: usize,
+    target: SignalTarget,
+    schedule: SignalSchedule,
+    /// Why the last signal was not sent, which was reported.
+    blocked_by: Option<SignalError>,
+    /// The newest event that is in the directory.
+    newest_put: Option<Seq>,
+    /// Events written since the last sync.
+    unsynced: u32,
+    /// The newest event that is synced with its directory.
+    synced: Option<Seq>,
+    /// The position of the stored cursor. stored <= safe <= put
+    stored: Option<Seq>,
+    remaining: Option<u64>,
+}
+
+/// The reason for the end of a connection.
+enum ConnectionEnd {
+    /// `stop` was cancelled, or the count is reached.
+    Over,
+    Lost(ClientError),
+}
+
+/// Runs until the count is reached or it is stopped, and reconnects when the connection is lost.
+pub(super) async fn run(spooling: SignalSettings, stop: CancellationToken) -> Result<(), Failure> {
+    let SignalSettings { broker, topic, from, cursor, mut takeover, count, dir, files_max, target } =
+        spooling;
+    let unusable = |error: std::io::Error| {
+        Failure::failed(format!(
+            "cannot use {}: {error}",
+            printable(&dir.display().to_string(), 500)
+        ))
+    };
+    let spool = SignalSpool::open(&dir, topic.clone()).map_err(unusable)?;
+    let cursor = match cursor {
+        Some(cursor) => cursor,
+        None => cursor_name(&dir).map_err(unusable)?,
+    };
+    let mut signaller = SpoolSignaller {
+        topic: topic.clone(),
+        spool,
+        files_max,
+        target,
+        schedule: SignalSchedule::new(),
+        blocked_by: None,
+        newest_put: None,
+        unsynced: 0,
+        synced: None,
+        stored: None,
+        remaining: count,
+    };
+    // An earlier run may have left files that the program does not know.
+    signaller.schedule.file_added(Instant::now().into_std());
+    let mut connection = connection::connect(&broker, NAME).await?;
+    let mut is_first = true;
+    loop {
+        let (client, deliveries) = &mut connection;
+        let sub =
+            Command::Sub { topic: topic.clone(), from, cursor: Some(cursor.clone()), takeover };
+        let end = match client.request(&sub).await {
+            Ok(_) => {
+                if std::mem::take(&mut is_first) {
+                    note(&format!("spooling {topic} as {cursor}"));
+                }
+                signaller.serve(client, deliveries, &stop).await?
+            }
+            Err(error @ ClientError::Refused(_)) => return Err(broker_failure(&broker, &error)),
+            Err(lost) => ConnectionEnd::Lost(lost),
+        };
+        let lost = match end {
+            ConnectionEnd::Over => return signaller.finish(&broker, connection).await,
+            ConnectionEnd::Lost(ClientError::Ended(error)) if error.code == Code::Replaced => {
+                return Err(broker_failure(&broker, &ClientError::Ended(error)));
+            }
+            ConnectionEnd::Lost(lost) => lost,
+        };
+        let lost = broker_message::client_error(&lost);
+        note(&format!("{broker}: {lost}; reconnecting"));
+        // The broker may not know yet that the old connection is gone.
+        takeover = true;
+        let mut backoff = Backoff::default();
+        let mut pause = backoff.next_pause();
+        connection = loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return signaller.sync().map(drop),
+                // The program is signalled with or without a broker.
+                sent = signaller.signal_when_due() => sent?,
+                () = sleep(pause) => match connection::try_connect(&broker, NAME).await {
+                    Ok(connection) => break connection,
+                    Err(_still_gone) => pause = backoff.next_pause(),
+                },
+            }
+        };
+    }
+}
+
+impl SpoolSignaller {
+    /// Writes events to the directory and sends signals, until the connection ends.
+    async fn serve(
+        &mut self,
+        client: &Client,
+        deliveries: &mut Deliveries,
+        stop: &CancellationToken,
+    ) -> Result<ConnectionEnd, Failure> {
+        let topic = self.topic.clone();
+        let mut cursor = Some(CursorMover::new(client, &topic));
+        loop {
+            if self.remaining == Some(0) {
+                return Ok(ConnectionEnd::Over);
+            }
+            if let Some(cursor) = cursor.as_mut().filter(|cursor| cursor.is_ready()) {
+                cursor.advance(self.synced).await;
+            }
+            let has_room =
+                self.spool.has_room(self.files_max).map_err(|error| spool_failure(&error))?;
+            let delivery = tokio::select! {
+                biased;
+                () = stop.cancelled() => return Ok(ConnectionEnd::Over),
+                sent = self.signal_when_due() => {
+                    sent?;
+                    continue;
+                }
+                moved = CursorMover::wait_for_step(&mut cursor) => match moved {
+                    Ok(()) => {
+                        self.stored = cursor.as_ref().and_then(|cursor| cursor.seen);
+                        continue;
+                    }
+                    Err(error @ ClientError::Refused(_)) => return Ok(ConnectionEnd::Lost(error)),
+                    // If the connection is lost, the deliveries end too, with the reason.
+                    Err(_gone) => continue,
+                },
+                delivery = deliveries.next(), if has_room && self.unsynced < BATCH_MAX => delivery,
+                // No delivery waits, or the batch is full.
+                () = future::ready(()), if self.unsynced > 0 => {
+                    self.sync()?;
+                    self.schedule.file_added(Instant::now().into_std());
+                    continue;
+                }
+                () = sleep(ROOM_RETRY), if !has_room => continue,
+            };
+            match delivery {
+                Some(Delivery::Msg { seq, payload, .. }) => self.put(seq, &payload, stop).await?,
+                Some(Delivery::Lag { topic, from, to }) => {
+                    note(&describe_missing("lag", &topic, from, to));
+                }
+                Some(Delivery::Gap { topic, from, to }) => {
+                    note(&describe_missing("gap", &topic, from, to));
+                }
+                Some(Delivery::Notice(error)) => {
+                    note(&format!("note from the broker: {}", broker_message::rejection(&error)));
+                }
+                Some(Delivery::Task { .. } | Delivery::More(_)) => {}
+                None => return Ok(ConnectionEnd::Lost(deliveries.reason())),
+            }
+        }
+    }
+
+    /// Writes an event to the directory, and retries until there is room.
+    async fn put(
+        &mut self,
+        seq: Seq,
+        payload: &str,
+        stop: &CancellationToken,
+    ) -> Result<(), Failure> {
+        if self.stored >= Some(seq) {
+            // Events before the cursor are not delivered again, so the broker has lost its topic
+            // and counts from 1 again.
+            (self.newest_put, self.synced, self.stored) = (None, None, None);
+        }
+        if self.newest_put >= Some(seq) {
+            // A new connection repeats the event; the program may have removed its file already.
+            return Ok(());
+        }
+        let mut was_reported = false;
+        while let Err(error) = self.spool.write_event(seq, payload) {
+            if !std::mem::replace(&mut was_reported, true) {
+                note(&format!("cannot write event {seq}: {error}; trying again"));
+            }
+            // The program makes room only if it is signalled.
+            if self.unsynced > 0 && self.sync().is_ok() {
+                self.schedule.file_added(Instant::now().into_std());
+            }
+            let again = sleep(ROOM_RETRY);
+            tokio::pin!(again);
+            loop {
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return Ok(()),
+                    sent = self.signal_when_due() => sent?,
+                    () = &mut again => break,
+                }
+            }
+        }
+        self.newest_put = Some(seq);
+        self.unsynced += 1;
+        self.remaining = self.remaining.map(|left| left - 1);
+        Ok(())
+    }
+
+    /// Syncs the written files; then the cursor may move.
+    fn sync(&mut self) -> Result<(), Failure> {
+        if self.unsynced > 0 {
+            self.spool.sync().map_err(|error| spool_failure(&error))?;
+            (self.unsynced, self.synced) = (0, self.newest_put);
+        }
+        Ok(())
+    }
+
+    /// Waits until a signal is due, and sends it. Cancel-safe.
+    async fn signal_when_due(&mut self) -> Result<(), Failure> {
+        match self.schedule.due() {
+            Some(due) => sleep_until(due.into()).await,
+            None => future::pending().await,
+        }
+        self.signal()
+    }
+
+    fn signal(&mut self) -> Result<(), Failure> {
+        let files = self.spool.count().map_err(|error| spool_failure(&error))?;
+        if files == 0 {
+            self.schedule.emptied();
+            return Ok(());
+        }
+        let now = Instant::now().into_std();
+        match self.target.send() {
+            Ok(pid) => {
+                if self.blocked_by.take().is_some() {
+                    note(&format!("signalling process {pid}"));
+                }
+                self.schedule.signalled(files, now);
+            }
+            Err(held) => {
+                if self.blocked_by.as_ref() != Some(&held) {
+                    note(&format!("no signal sent: {held}"));
+                    self.blocked_by = Some(held);
+                }
+                self.schedule.no_process(now);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the last signal, and moves the cursor after all events in the directory.
+    async fn finish(
+        mut self,
+        broker: &BrokerAddress,
+        (client, deliveries): (Client, Deliveries),
+    ) -> Result<(), Failure> {
+        self.sync()?;
+        self.signal()?;
+        // Undelivered events must not delay the last answers.
+        drop(deliveries);
+        match timeout(
+            LAST_CURSOR_MOVE_MAX,
+            CursorMover::new(&client, &self.topic).finish(self.synced),
+        )
+        .await
+        {
+            Ok(finished) => finished.map_err(|error| broker_failure(broker, &error)),
+            Err(_elapsed) => {
+                let text = format!(
+                    "{broker} did not confirm the cursor; some events may be delivered again"
+                );
+                Err(Failure::failed(text))
+            }
+        }
+    }
+}
+
+fn spool_failure(error: &std::io::Error) -> Failure {
+    Failure::failed(format!("cannot use the spool directory: {error}"))
+}

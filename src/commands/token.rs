@@ -1,0 +1,276 @@
+//! `tidings token`: manages principals, their tokens and permissions.
+
+use clap::{ArgGroup, Args, Subcommand};
+use tidings_broker::access::{Permission, TokenHash, new_token};
+
+use crate::flags::DataFlag;
+use crate::process::atomic_file::DirectoryLock;
+use crate::process::stack;
+use crate::services::principals::{AccessFile, AccessFileContents, PrincipalEntry, uid_of};
+use crate::terminal::failure::Failure;
+use crate::terminal::output::Console;
+
+macro_rules! permissions {
+    () => {
+        "\
+Permissions:
+  pub:TOPIC, sub:TOPIC   publish on the topic, read the topic
+  group:GROUP            work for the group and inspect it
+  job:JOB                open, extend, watch and cancel the job; publish with job=
+  every, prio, hub       use the attributes of these names
+  url:PREFIX             publish only URLs below PREFIX; without this permission, any URL
+  monitor                read all counts and settings, but no events
+  admin                  change topics and groups
+  all                    everything
+TOPIC, GROUP and JOB are names, or prefixes that end in *. --deny overrides --allow:
+  --allow all --deny sub:secret-*      everything except reading these topics
+  --allow all --deny admin             everything except changing topics and groups
+  --allow 'pub:*' --deny url:http://a.example/    publish anything except URLs below this one
+  --allow .. --deny all                nothing, until this is changed"
+    };
+}
+
+const PERMISSIONS: &str = permissions!();
+
+const EXAMPLES: &str = concat!(
+    "\
+Examples:
+  tidings token create blog --allow pub:new-url --allow url:https://blog.example/
+  tidings token create reader --allow 'sub:*' --deny sub:dead-letter
+  tidings token create crawler-7 --allow group:crawlers --allow pub:post-ready
+  tidings token create alice --unix-user alice --allow all
+  tidings token set reader --allow 'sub:post-*'
+  tidings token ls
+  tidings token revoke blog
+
+",
+    permissions!(),
+    "
+
+The first principal makes login required for all clients. A client logs in with HELLO token=..,
+by HTTP with `Authorization: Bearer ..`, with --token-file FILE or TIDINGS_TOKEN of these
+commands, with a certificate, or as a user of the machine over the unix socket. A running broker
+applies changes within a second; a broker that started before the first principal existed must be
+restarted.
+
+Exit codes: 0 success; 1 failure; 2 wrong usage."
+);
+
+/// The subcommands of `tidings token`.
+#[derive(Debug, Subcommand)]
+#[command(after_help = EXAMPLES)]
+pub(crate) enum Token {
+    /// Create a principal and print its token once; or allow a certificate or a user of the machine
+    Create(CreateArgs),
+    /// Replace the permissions of a principal
+    Set(SetArgs),
+    /// List all principals and their permissions
+    #[command(alias = "list")]
+    Ls(LsArgs),
+    /// Remove a principal and close its connections
+    Revoke(RevokeArgs),
+}
+
+/// The permissions of a principal.
+#[derive(Debug, Args)]
+pub(crate) struct PermissionFlags {
+    /// Allow this permission; may be repeated (see the list below)
+    #[arg(long, value_name = "PERMISSION", required = true)]
+    allow: Vec<Permission>,
+
+    /// Deny this permission, even if --allow includes it; may be repeated
+    #[arg(long, value_name = "PERMISSION")]
+    deny: Vec<Permission>,
+}
+
+/// The flags of `tidings token create`.
+#[derive(Debug, Args)]
+#[command(after_help = PERMISSIONS)]
+#[command(group = ArgGroup::new("proof").args(["certificate", "unix_user"]))]
+pub(crate) struct CreateArgs {
+    /// Name of the principal, also in logs: letters, digits, `.`, `_` and `-`
+    #[arg(value_parser = parse_name)]
+    name: String,
+
+    #[command(flatten)]
+    rights: PermissionFlags,
+
+    /// Log in with a client certificate for this name instead of a token (the broker needs
+    /// --client-ca)
+    #[arg(long, value_name = "NAME")]
+    certificate: Option<String>,
+
+    /// Log in as this user of the machine over the unix socket instead of a token
+    #[arg(long, value_name = "USER")]
+    unix_user: Option<String>,
+
+    #[command(flatten)]
+    data: DataFlag,
+}
+
+/// The flags of `tidings token set`.
+#[derive(Debug, Args)]
+#[command(after_help = PERMISSIONS)]
+pub(crate) struct SetArgs {
+    /// Name of the principal
+    #[arg(value_parser = parse_name)]
+    name: String,
+
+    #[command(flatten)]
+    rights: PermissionFlags,
+
+    #[command(flatten)]
+    data: DataFlag,
+}
+
+/// The flags of `tidings token ls`.
+#[derive(Debug, Args)]
+pub(crate) struct LsArgs {
+    #[command(flatten)]
+    data: DataFlag,
+}
+
+/// The flags of `tidings token revoke`.
+#[derive(Debug, Args)]
+pub(crate) struct RevokeArgs {
+    /// Name of the principal
+    #[arg(value_parser = parse_name)]
+    name: String,
+
+    #[command(flatten)]
+    data: DataFlag,
+}
+
+fn parse_name(text: &str) -> Result<String, String> {
+    let is_fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if (1..=64).contains(&text.len()) && text.chars().all(is_fine) {
+        return Ok(text.to_owned());
+    }
+    Err("expected 1 to 64 letters, digits, -, _ and .".to_owned())
+}
+
+/// Edits the file in the data directory, with or without a running broker.
+pub(crate) fn run(what: Token) -> Result<(), Failure> {
+    match what {
+        Token::Create(args) => create(args),
+        Token::Set(args) => change_principal(&args.data, &args.name, |entry| {
+            (entry.allow, entry.deny) = args.rights.words();
+        }),
+        Token::Ls(args) => list(&args.data),
+        Token::Revoke(args) => revoke(&args.data, &args.name),
+    }
+}
+
+impl PermissionFlags {
+    fn words(&self) -> (Vec<String>, Vec<String>) {
+        let words = |rights: &[Permission]| rights.iter().map(ToString::to_string).collect();
+        (words(&self.allow), words(&self.deny))
+    }
+}
+
+fn create(args: CreateArgs) -> Result<(), Failure> {
+    let (allow, deny) = args.rights.words();
+    if let Some(user) = &args.unix_user {
+        uid_of(user).map_err(Failure::Usage)?;
+    }
+    stack::make_data_directory(&args.data.data)?;
+    let (principals, known, _lock) = open_locked(&args.data)?;
+    let is_first = known.is_none();
+    let mut contents = known.unwrap_or_default();
+    if contents.principals.iter().any(|entry| entry.name == args.name) {
+        let name = &args.name;
+        let text = format!(
+            "{name} exists already; change it with `tidings token set {name}`, or remove it with `tidings token revoke {name}`"
+        );
+        return Err(Failure::failed(text));
+    }
+    let by_token = args.certificate.is_none() && args.unix_user.is_none();
+    let token = by_token.then(new_token);
+    contents.principals.push(PrincipalEntry {
+        name: args.name.clone(),
+        token: token.as_ref().map(|token| TokenHash::of(token).to_string()),
+        certificate: args.certificate,
+        unix_user: args.unix_user,
+        allow,
+        deny,
+        created: Some(jiff::Timestamp::now().to_string()),
+    });
+    principals.write(&contents)?;
+    let mut console = Console::new();
+    if let Some(token) = &token {
+        // The token stands alone on its line, for scripts.
+        console.line(token.secret()).map_err(|_| Failure::OutputClosed)?;
+        console.note(&format!("this is the token of {}; it is not shown again", args.name));
+    }
+    if is_first {
+        let data = args.data.data.display();
+        console.note(&format!(
+            "login is now required for all clients; restart a broker that already runs on {data}"
+        ));
+    }
+    Ok(())
+}
+
+/// The locked file and its contents, if it exists. Other commands cannot change it meanwhile.
+fn open_locked(
+    data: &DataFlag,
+) -> Result<(AccessFile, Option<AccessFileContents>, DirectoryLock), Failure> {
+    let principals = AccessFile::at(&data.data);
+    let lock = principals.lock()?;
+    let contents = principals.contents()?;
+    Ok((principals, contents, lock))
+}
+
+fn unknown_principal(name: &str, principals: &AccessFile) -> Failure {
+    Failure::failed(format!("no principal {name} in {}", principals.path().display()))
+}
+
+fn change_principal(
+    data: &DataFlag,
+    name: &str,
+    change: impl FnOnce(&mut PrincipalEntry),
+) -> Result<(), Failure> {
+    let (principals, contents, _lock) = open_locked(data)?;
+    let mut contents = contents.ok_or_else(|| unknown_principal(name, &principals))?;
+    let entry = contents.principals.iter_mut().find(|entry| entry.name == name);
+    change(entry.ok_or_else(|| unknown_principal(name, &principals))?);
+    principals.write(&contents)
+}
+
+fn revoke(data: &DataFlag, name: &str) -> Result<(), Failure> {
+    let (principals, contents, _lock) = open_locked(data)?;
+    let mut contents = contents.ok_or_else(|| unknown_principal(name, &principals))?;
+    let before = contents.principals.len();
+    contents.principals.retain(|entry| entry.name != name);
+    if contents.principals.len() == before {
+        return Err(unknown_principal(name, &principals));
+    }
+    principals.write(&contents)
+}
+
+fn list(data: &DataFlag) -> Result<(), Failure> {
+    let principals = AccessFile::at(&data.data);
+    let mut console = Console::new();
+    let Some(contents) = principals.contents()? else {
+        let path = principals.path().display();
+        console.note(&format!("{path} does not exist: login is not required"));
+        return Ok(());
+    };
+    for entry in &contents.principals {
+        let proof = match (&entry.certificate, &entry.unix_user) {
+            (Some(name), _) => format!("certificate={name}"),
+            (_, Some(user)) => format!("unix-user={user}"),
+            _ => "token".to_owned(),
+        };
+        let deny = (!entry.deny.is_empty()).then(|| format!(" deny={}", entry.deny.join(",")));
+        let created = entry.created.as_ref().map(|created| format!(" created={created}"));
+        let line = [
+            Some(format!("{} {proof} allow={}", entry.name, entry.allow.join(","))),
+            deny,
+            created,
+        ];
+        let line: String = line.into_iter().flatten().collect();
+        console.line(&line).map_err(|_| Failure::OutputClosed)?;
+    }
+    Ok(())
+}

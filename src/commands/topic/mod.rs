@@ -1,0 +1,253 @@
+//! `tidings topic`: lists, inspects and configures topics.
+
+mod verify;
+
+use clap::{Args, Subcommand};
+use tidings_broker::TopicSettings;
+use tidings_protocol::{Command, CursorName, TopicName, field, field_number};
+
+pub(crate) use self::verify::{TopicVerifyArgs, VerifyReport, verify_offline};
+use crate::client::broker_message;
+use crate::client::manage::{
+    self, BrokerClient, OutputFlags, as_str_pairs, first_word, manage_command, named_object,
+    print_list, print_table,
+};
+use crate::flags::broker::BrokerFlag;
+use crate::terminal::failure::Failure;
+use crate::terminal::output::{Console, format_bytes, format_count, readable};
+
+const EXAMPLES: &str = "\
+Examples:
+  tidings topic ls                                          all topics
+  tidings topic create sensor sync=memory                   a topic in memory only
+  tidings topic set new-url retain-bytes=4g retain-age=90d  change the retention
+  tidings topic verify                                      verify every checksum
+
+Settings:
+  sync=always|interval|memory  confirm an event after the sync, after the write, or without a disk
+  retain-bytes=BYTES           keep this many bytes, with k, m or g as unit
+  retain-age=DURATION          keep events for this time; 0 sets no limit
+
+Exit codes: 0 success; 1 failure, or verify found damage; 2 wrong usage.";
+
+/// The subcommands of `tidings topic`.
+#[derive(Debug, Subcommand)]
+#[command(after_help = EXAMPLES)]
+pub(crate) enum Topic {
+    /// List all topics
+    #[command(alias = "list")]
+    Ls(LsArgs),
+    /// Show a topic: its seqs, settings and durable cursors
+    Show(ShowArgs),
+    /// Create a topic with its own settings
+    Create(SetArgs),
+    /// Change settings of a topic; other settings stay
+    Set(SetArgs),
+    /// Delete a topic with its events and cursors; its seqs are not reused
+    Delete(NameArgs),
+    /// Verify every checksum and report damage
+    Verify(TopicVerifyArgs),
+    /// Remove a durable cursor that is not in use
+    Forget(ForgetArgs),
+}
+
+/// The flags of `tidings topic ls`.
+#[derive(Debug, Args)]
+pub(crate) struct LsArgs {
+    #[command(flatten)]
+    output: OutputFlags,
+}
+
+/// The flags of `tidings topic show`.
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    /// The topic
+    topic: TopicName,
+
+    #[command(flatten)]
+    output: OutputFlags,
+}
+
+/// The flags of `tidings topic create` and `set`.
+#[derive(Debug, Args)]
+pub(crate) struct SetArgs {
+    /// The topic
+    topic: TopicName,
+
+    /// sync=always|interval|memory, retain-bytes=BYTES, retain-age=DURATION
+    #[arg(value_name = "SETTING", value_parser = parse_setting)]
+    settings: Vec<(String, String)>,
+
+    #[command(flatten)]
+    output: OutputFlags,
+}
+
+/// The flags of `tidings topic delete`.
+#[derive(Debug, Args)]
+pub(crate) struct NameArgs {
+    /// The topic
+    topic: TopicName,
+
+    #[command(flatten)]
+    broker: BrokerFlag,
+}
+
+/// The flags of `tidings topic forget`.
+#[derive(Debug, Args)]
+pub(crate) struct ForgetArgs {
+    /// The topic
+    topic: TopicName,
+
+    /// The cursor
+    cursor: CursorName,
+
+    #[command(flatten)]
+    broker: BrokerFlag,
+}
+
+/// Runs the subcommand.
+pub(crate) async fn run(topic: Topic) -> Result<(), Failure> {
+    match topic {
+        Topic::Ls(args) => ls(&args.output).await,
+        Topic::Show(args) => show(&args).await,
+        Topic::Create(args) => apply_settings("create", &args).await,
+        Topic::Set(args) if args.settings.is_empty() => Err(Failure::Usage(format!(
+            "no setting given; name one: {}= (see tidings topic set --help)",
+            TopicSettings::KEYS.join("=, ")
+        ))),
+        Topic::Set(args) => apply_settings("set", &args).await,
+        Topic::Delete(args) => {
+            let broker = BrokerClient::connect(&args.broker, NAME).await?;
+            broker.request(&command("delete", Some(&args.topic), Vec::new())).await?;
+            Console::new().line(&format!("deleted {}", args.topic))
+        }
+        Topic::Verify(args) => verify::run(&args).await,
+        Topic::Forget(args) => {
+            let broker = BrokerClient::connect(&args.broker, NAME).await?;
+            let settings = vec![("cursor", args.cursor.as_str())];
+            broker.request(&command("forget", Some(&args.topic), settings)).await?;
+            Console::new().line(&format!("removed cursor {} of {}", args.cursor, args.topic))
+        }
+    }
+}
+
+/// The name of the connection, as the broker shows it.
+const NAME: &str = "tidings-topic";
+
+/// `TOPIC <action> [<topic>] [<settings>]`.
+fn command<'a>(
+    action: &'a str,
+    topic: Option<&'a TopicName>,
+    settings: Vec<(&'a str, &'a str)>,
+) -> Command<'a> {
+    Command::Topic(manage_command(action, topic.map(TopicName::as_str), settings))
+}
+
+async fn ls(output: &OutputFlags) -> Result<(), Failure> {
+    let broker = BrokerClient::connect(&output.broker, NAME).await?;
+    let answer = broker.request(&command("ls", None, Vec::new())).await?;
+    let mut console = Console::new();
+    if output.json {
+        let lines = answer.more.iter().map(|line| named_object(line, "topic"));
+        return lines.into_iter().try_for_each(|topic| console.line(&topic.to_string()));
+    }
+    let headings =
+        ["TOPIC", "KEPT>", "NEXT>", "RATE/S>", "READERS>", "MEMORY>", "DISK>", "SYNC", "STATE"];
+    print_table(&mut console, &headings, answer.more.iter().map(|line| row(line)))
+}
+
+/// A topic as a row of `ls`.
+fn row(line: &str) -> Vec<String> {
+    let number = |key| format_count(field_number(line, key).unwrap_or(0));
+    let size = |key| match field_number(line, key) {
+        None | Some(0) => "-".to_owned(),
+        Some(size) => format_bytes(size),
+    };
+    let word = |key| field(line, key).unwrap_or("?").to_owned();
+    vec![
+        first_word(line).to_owned(),
+        number("kept"),
+        number("next"),
+        word("rate"),
+        number("readers"),
+        size("bytes"),
+        size("log-bytes"),
+        word("sync"),
+        word("state"),
+    ]
+}
+
+async fn show(args: &ShowArgs) -> Result<(), Failure> {
+    let broker = BrokerClient::connect(&args.output.broker, NAME).await?;
+    let answer = broker.request(&command("show", Some(&args.topic), Vec::new())).await?;
+    let cursors = || answer.more.iter().filter_map(|line| line.strip_prefix("cursor "));
+    let mut console = Console::new();
+    if args.output.json {
+        let mut topic = named_object(&answer.ok, "topic");
+        topic["cursors"] = cursors().map(|line| named_object(line, "name")).collect();
+        return console.line(&topic.to_string());
+    }
+    print_list(&mut console, &answer.ok)?;
+    let mut rows = cursors().map(cursor_row).peekable();
+    if rows.peek().is_none() {
+        return Ok(());
+    }
+    print_table(&mut console, &["CURSOR", "NEXT>", "BEHIND>", "HELD", "MOVED"], rows)
+}
+
+/// A cursor as a row of `show`.
+fn cursor_row(line: &str) -> Vec<String> {
+    let values = ["next", "behind", "held", "moved"]
+        .map(|key| readable(key, field(line, key).unwrap_or("?")));
+    [vec![first_word(line).to_owned()], values.to_vec()].concat()
+}
+
+/// Creates or changes a topic, and prints its settings.
+async fn apply_settings(action: &str, args: &SetArgs) -> Result<(), Failure> {
+    let broker = BrokerClient::connect(&args.output.broker, NAME).await?;
+    let answer =
+        broker.request(&command(action, Some(&args.topic), as_str_pairs(&args.settings))).await?;
+    let mut console = Console::new();
+    if args.output.json {
+        console.line(&named_object(&answer.ok, "topic").to_string())
+    } else {
+        console.line(&answer.ok)
+    }
+}
+
+/// A setting, checked as the broker would check it.
+fn parse_setting(text: &str) -> Result<(String, String), String> {
+    let (key, value) = manage::parse_setting(text)
+        .map_err(|error| format!("{error}, with one of {}", TopicSettings::KEYS.join(", ")))?;
+    TopicSettings::parse(&[(&key, &value)], TopicSettings::default())
+        .map_err(|error| broker_message::flag_value_error(&error.text))?;
+    Ok((key, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINE: &str = "new-url next=1043 first=1 kept=1042 batches=2 bytes=65536 readers=3 rate=0.5 \
+                        sync=always retain-bytes=1g retain-age=30d durable=1043 log-bytes=0 \
+                        segments=1 state=ok";
+
+    #[test]
+    fn a_topic_is_a_row() {
+        assert_eq!(
+            row(LINE),
+            ["new-url", "1,042", "1,043", "0.5", "3", "66 kB", "-", "always", "ok"]
+        );
+    }
+
+    #[test]
+    fn a_setting_is_checked_before_it_is_sent() {
+        assert!(parse_setting("sync=memory").is_ok());
+        for (wrong, right) in
+            [("sync", "KEY=VALUE"), ("sync=no", "memory"), ("colour=red", "retain-age")]
+        {
+            let error = parse_setting(wrong).unwrap_err();
+            assert!(error.contains(right), "{error}");
+        }
+    }
+}

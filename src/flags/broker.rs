@@ -1,0 +1,196 @@
+//! The flags for the broker that a command connects to, and for the security of that connection.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+
+use clap::error::ErrorKind;
+use clap::{ArgMatches, Args, Command, Error, FromArgMatches};
+use tidings_client::{ClientTls, Security, TokenSource};
+use tidings_protocol::Token;
+
+use crate::flags::address::BrokerAddress;
+
+/// The environment variable that holds a token.
+pub(crate) const TOKEN_VARIABLE: &str = "TIDINGS_TOKEN";
+
+/// The broker that a command connects to.
+#[derive(Debug, Clone)]
+pub(crate) struct BrokerFlag {
+    pub(crate) broker: BrokerAddress,
+}
+
+/// The same for commands that also work without a broker.
+#[derive(Debug, Clone)]
+pub(crate) struct OptionalBrokerFlag {
+    pub(crate) broker: Option<BrokerAddress>,
+}
+
+#[derive(Args)]
+struct BrokerFlagArgs {
+    /// Address of the broker: HOST:PORT or unix:PATH
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:12345")]
+    broker: BrokerAddress,
+
+    #[command(flatten)]
+    security: SecurityFlags,
+}
+
+#[derive(Args)]
+struct OptionalBrokerFlagArgs {
+    /// Address of the broker: HOST:PORT or unix:PATH [default: the broker on the data directory, or
+    /// a new one]
+    #[arg(long, value_name = "HOST:PORT")]
+    broker: Option<BrokerAddress>,
+
+    #[command(flatten)]
+    security: SecurityFlags,
+}
+
+/// Each flag except the last one turns on TLS.
+#[derive(Args)]
+struct SecurityFlags {
+    /// Encrypt the connection to the broker and verify its certificate (not used on a unix socket)
+    #[arg(long)]
+    tls: bool,
+
+    /// PEM file with the authorities that may sign the broker's certificate [default: those of the
+    /// system]
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+
+    /// PEM file with revocation lists, at least one for each authority in the broker's certificate
+    /// chain
+    #[arg(long, value_name = "FILE")]
+    crl: Option<PathBuf>,
+
+    /// PEM file with the client certificate for login
+    #[arg(long, value_name = "FILE")]
+    cert: Option<PathBuf>,
+
+    /// PEM file with the private key of --cert [default: the file of --cert]
+    // Also `--key`, except in commands where that names the key of a group (`cli.rs`).
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    cert_key: Option<PathBuf>,
+
+    /// File with the token for login [default: the token in `TIDINGS_TOKEN`]
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+}
+
+impl TryFrom<SecurityFlags> for Security {
+    type Error = Error;
+
+    fn try_from(flags: SecurityFlags) -> Result<Self, Error> {
+        let SecurityFlags { tls, ca, crl, cert, cert_key: key, token_file } = flags;
+        let is_asked_for = tls || ca.is_some() || crl.is_some() || cert.is_some();
+        let tls = is_asked_for.then_some(ClientTls { ca, crl, cert, key });
+        let token = match token_file {
+            Some(file) => Some(TokenSource::File(file)),
+            None => {
+                token_from_env(std::env::var_os(TOKEN_VARIABLE).as_deref())?.map(TokenSource::Given)
+            }
+        };
+        Ok(Self { tls, token })
+    }
+}
+
+/// The token in the environment. It is never a flag, since every user of the machine can read
+/// flags.
+fn token_from_env(variable: Option<&OsStr>) -> Result<Option<Token>, Error> {
+    let Some(value) = variable else { return Ok(None) };
+    let word = value.to_str().map(str::trim);
+    if word == Some("") {
+        return Ok(None);
+    }
+    let token = word.and_then(|word| Token::new(word).ok());
+    // The message leaves out the value, which is or was meant to be a secret.
+    let text = format!(
+        "the environment variable {TOKEN_VARIABLE} is not a token; a token is one word of up to 256 bytes"
+    );
+    token.map(Some).ok_or_else(|| Error::raw(ErrorKind::ValueValidation, text))
+}
+
+impl TryFrom<BrokerFlagArgs> for BrokerFlag {
+    type Error = Error;
+
+    fn try_from(flag: BrokerFlagArgs) -> Result<Self, Error> {
+        Ok(Self { broker: flag.broker.with_security(flag.security.try_into()?) })
+    }
+}
+
+impl TryFrom<OptionalBrokerFlagArgs> for OptionalBrokerFlag {
+    type Error = Error;
+
+    fn try_from(flag: OptionalBrokerFlagArgs) -> Result<Self, Error> {
+        let security: Security = flag.security.try_into()?;
+        Ok(Self { broker: flag.broker.map(|broker| broker.with_security(security)) })
+    }
+}
+
+/// Parses the flags of `$words` and converts them, so that no address exists without its security.
+macro_rules! parse_as {
+    ($flag:ty, $words:ty) => {
+        impl Args for $flag {
+            fn augment_args(command: Command) -> Command {
+                <$words>::augment_args(command)
+            }
+
+            fn augment_args_for_update(command: Command) -> Command {
+                <$words>::augment_args_for_update(command)
+            }
+        }
+
+        impl FromArgMatches for $flag {
+            fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
+                <$words>::from_arg_matches(matches).and_then(Self::try_from)
+            }
+
+            fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+                *self = Self::from_arg_matches(matches)?;
+                Ok(())
+            }
+        }
+    };
+}
+
+parse_as!(BrokerFlag, BrokerFlagArgs);
+parse_as!(OptionalBrokerFlag, OptionalBrokerFlagArgs);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn broker(words: &[&str]) -> BrokerAddress {
+        let words = ["tidings"].iter().chain(words);
+        let matches = BrokerFlag::augment_args(Command::new("tidings")).get_matches_from(words);
+        BrokerFlag::from_arg_matches(&matches).unwrap().broker
+    }
+
+    #[test]
+    fn an_environment_variable_that_is_not_a_token_is_rejected() {
+        assert_eq!(token_from_env(None).unwrap(), None);
+        assert_eq!(token_from_env(Some(OsStr::new(" \n"))).unwrap(), None);
+        assert_eq!(token_from_env(Some(OsStr::new("x\n"))).unwrap(), Token::new("x").ok());
+        let long = "x".repeat(257);
+        for wrong in ["hush hush", "hush\u{7}", &long] {
+            let message = token_from_env(Some(OsStr::new(wrong))).unwrap_err().to_string();
+            assert!(message.contains("TIDINGS_TOKEN") && !message.contains("hush"), "{message}");
+        }
+    }
+
+    #[test]
+    fn each_tls_flag_turns_on_tls() {
+        assert_eq!(broker(&[]).security().tls, None);
+        assert_eq!(broker(&["--tls"]).security().tls, Some(ClientTls::default()));
+        let ca = ClientTls { ca: Some("a".into()), ..ClientTls::default() };
+        assert_eq!(broker(&["--ca", "a"]).security().tls, Some(ca));
+        let crl = ClientTls { crl: Some("r".into()), ..ClientTls::default() };
+        assert_eq!(broker(&["--crl", "r"]).security().tls, Some(crl));
+        let (cert, key) = (Some("c".into()), Some("k".into()));
+        let cert = ClientTls { cert, key, ..ClientTls::default() };
+        assert_eq!(broker(&["--cert", "c", "--cert-key", "k"]).security().tls, Some(cert));
+        assert_eq!(broker(&["--tls", "--broker", "unix:/a"]).security().tls, None);
+        let file = TokenSource::File("t".into());
+        assert_eq!(broker(&["--token-file", "t"]).security().token, Some(file));
+    }
+}

@@ -1,0 +1,91 @@
+//! Flags that several subcommands share, and the forms of their values.
+
+pub(crate) mod address;
+pub(crate) mod arguments;
+pub(crate) mod broker;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use tidings_egress::AllowPrivate;
+use tidings_protocol::{IpNetworkError, parse_ms};
+use tidings_subscriber::tracking::TrackingParams;
+
+/// The default data directory.
+const DATA_DEFAULT: &str = "./tidings-data";
+
+/// The data directory.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DataFlag {
+    /// Data directory for topics, groups and pages.db; created if it does not exist
+    #[arg(long, value_name = "DIR", default_value = DATA_DEFAULT)]
+    pub(crate) data: PathBuf,
+}
+
+/// Private addresses that may be fetched from.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct AllowPrivateFlag {
+    /// Allow private, loopback and link-local addresses: all of them, or only these networks
+    #[arg(
+        id = "allow_private",
+        long = "allow-private",
+        value_name = "NET,..",
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "none",
+        default_missing_value = "all",
+        hide_default_value = true,
+        value_parser = parse_allow_private,
+    )]
+    pub(crate) networks: AllowPrivate,
+}
+
+/// Parameters that are removed from links.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct TrackingFlag {
+    /// Parameters to remove from links, separated by commas
+    ///
+    /// NAME removes one, NAME* all with this prefix, and ;NAME one within a path. `default` is the
+    /// built-in list, `none` removes nothing.
+    #[arg(
+        id = "tracking_params",
+        long = "tracking-params",
+        value_name = "LIST",
+        default_value = "default"
+    )]
+    pub(crate) params: TrackingParams,
+}
+
+/// Parses a duration in the format of all Tidings flags: `250ms`, `30s`, `5m`, `2h`, `1d`, `0`.
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
+    parse_ms(text).map(Duration::from_millis).map_err(|error| error.to_string())
+}
+
+/// The milliseconds of a duration from [`parse_duration`].
+pub(crate) fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).expect("parse_duration() makes it of a u64 of milliseconds")
+}
+
+/// Parses a number of bytes: `65536`, `64k`, `10m`, `1g`.
+pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
+    let (digits, unit) = match text.find(|c: char| !c.is_ascii_digit()) {
+        Some(at) => text.split_at(at),
+        None => (text, ""),
+    };
+    let units = [("", 1), ("k", 1 << 10), ("m", 1 << 20), ("g", 1_u64 << 30)];
+    let unit = units.iter().find(|(name, _)| *name == unit).map(|(_, bytes)| bytes);
+    let bytes = unit.and_then(|unit| digits.parse::<u64>().ok()?.checked_mul(*unit));
+    bytes
+        .filter(|bytes| *bytes > 0)
+        .ok_or_else(|| "expected bytes such as 65536, 64k, 10m or 1g".to_owned())
+}
+
+/// The value of `--allow-private`.
+fn parse_allow_private(text: &str) -> Result<AllowPrivate, String> {
+    if text.is_empty() {
+        // A variable that is set to an empty text must not allow anything.
+        return Ok(AllowPrivate::None);
+    }
+    text.parse().map_err(|error: IpNetworkError| error.to_string())
+}

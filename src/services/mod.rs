@@ -1,0 +1,20 @@
+//! The services of a server and a crawler: the flags of each, and how they become configuration,
+//! connections and running parts.
+
+pub(crate) mod access;
+pub(crate) mod callbacks;
+pub(crate) mod companions;
+pub(crate) mod contact;
+pub(crate) mod crawler_flags;
+pub(crate) mod hooks;
+pub(crate) mod hub;
+pub(crate) mod outgoing;
+pub(crate) mod principals;
+pub(crate) mod public_url;
+pub(crate) mod quotas;
+pub(crate) mod server_flags;
+pub(crate) mod sinks;
+pub(crate) mod tls;
+pub(crate) mod traps;
+pub(crate) mod websub;
+pub(crate) mod zmq;

@@ -1,0 +1,345 @@
+//! Flags of the subcommands that run a broker, and the configuration that they make.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use tidings_broker::{AuditConfig, BrokerConfig, HttpConfig, Sockets, Sync, TopicSettings};
+
+use crate::client::broker_message;
+use crate::flags::address::Listen;
+use crate::flags::{DataFlag, milliseconds, parse_duration};
+use crate::process::logging;
+use crate::process::privileges::{ProcessFlags, ServerResources};
+use crate::process::stack::StopTimeout;
+use crate::services::access::{AccessFlags, TransportGrant, parse_grant};
+use crate::services::callbacks::CallbackFlags;
+use crate::services::hooks::HookFlags;
+use crate::services::hub::HubFlags;
+use crate::services::public_url::PublicUrl;
+use crate::services::quotas::QuotaFlags;
+use crate::services::sinks::parent_dir;
+use crate::services::tls::TlsFlags;
+use crate::services::websub::WebSubFlags;
+use crate::services::zmq::ZmqFlags;
+use crate::terminal::failure::Failure;
+
+/// Flags of the subcommands that run a broker for other processes.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ServerFlags {
+    /// Listen on HOST:PORT, or on a port of 127.0.0.1; port 0 takes a free one
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:12345")]
+    pub(crate) listen: Listen,
+
+    /// Wait this long between two requests to one host [default: 1s, 0 for loopback]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) delay: Option<Duration>,
+
+    /// Number of network threads [default: one per core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) threads: Option<u16>,
+
+    /// Log every received line (same as `TIDINGS_LOG=tidings::line=debug`)
+    #[arg(long)]
+    pub(crate) log_lines: bool,
+
+    /// Append an audit log in JSON Lines to FILE, or write it to standard error with -
+    ///
+    /// The file is reopened on SIGHUP.
+    #[arg(long, value_name = "FILE")]
+    audit: Option<PathBuf>,
+
+    #[command(flatten)]
+    topics: TopicFlags,
+
+    #[command(flatten)]
+    pub(crate) tls: Box<TlsFlags>,
+
+    #[command(flatten)]
+    pub(crate) access: AccessFlags,
+
+    #[command(flatten)]
+    quotas: QuotaFlags,
+
+    #[command(flatten)]
+    pub(crate) http: HttpFlags,
+
+    /// Privileged attributes that a transport accepts [default: all for line and http, none for
+    /// zmq]
+    ///
+    /// Transports are line, http and zmq. The attributes every=, prio= and job= control schedules,
+    /// priority and jobs. hub allows notifications of feed changes (hub=, cloud=, pushed=) and the
+    /// topics hub-found, hub and hub-verify. job also allows the topic job-done. May be repeated.
+    #[arg(long, value_name = "TRANSPORT=ATTRIBUTE,..", value_parser = parse_grant)]
+    grant: Vec<TransportGrant>,
+
+    #[command(flatten)]
+    pub(crate) zmq: ZmqFlags,
+
+    #[command(flatten)]
+    pub(crate) callbacks: CallbackFlags,
+
+    #[command(flatten)]
+    pub(crate) process: Box<ProcessFlags>,
+}
+
+/// Flags of the HTTP listener.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct HttpFlags {
+    /// Listen for HTTP on HOST:PORT or a port, or off [default: 127.0.0.1:12346, or a free port if
+    /// --listen takes one]
+    #[arg(long, value_name = "HOST:PORT")]
+    http: Option<ListenHttp>,
+
+    /// Also accept HTTP requests with this Host header; may be repeated
+    ///
+    /// localhost and IP addresses are always accepted.
+    #[arg(long, value_name = "NAME")]
+    http_host: Vec<String>,
+
+    /// Public URL of the HTTP listener, for example behind a proxy
+    ///
+    /// Hubs of watched feeds send their notifications there. Its host is accepted as with
+    /// --http-host.
+    #[arg(long, value_name = "URL")]
+    pub(crate) public_url: Option<PublicUrl>,
+
+    #[command(flatten)]
+    hooks: HookFlags,
+
+    #[command(flatten)]
+    pub(crate) websub: WebSubFlags,
+
+    #[command(flatten)]
+    pub(crate) hub: Box<HubFlags>,
+}
+
+/// The address of the HTTP listener, or off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ListenHttp {
+    Off,
+    At(Listen),
+}
+
+impl std::str::FromStr for ListenHttp {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "off" { Ok(Self::Off) } else { text.parse().map(Self::At) }
+    }
+}
+
+impl HttpFlags {
+    fn hosts(&self) -> Vec<String> {
+        let public = self.public_url.as_ref().map(|url| url.host().to_owned());
+        self.http_host.iter().cloned().chain(public).collect()
+    }
+
+    /// The address of the HTTP listener, if it is on.
+    fn listen_address(&self, lines: Listen) -> Option<SocketAddr> {
+        let mut usual = HttpConfig::default().listen;
+        match self.http {
+            Some(ListenHttp::Off) => return None,
+            Some(ListenHttp::At(listen)) => return Some(listen.0),
+            // Without a fixed port for lines, HTTP has none either.
+            None if lines.0.port() == 0 => usual.set_port(0),
+            None => {}
+        }
+        Some(usual)
+    }
+
+    fn config(&self, lines: Listen) -> Result<Option<HttpConfig>, Failure> {
+        let mut config = HttpConfig {
+            allowed_hosts: self.hosts(),
+            hooks: self.hooks.hooks()?,
+            hook_events_per_minute: self.hooks.hook_events,
+            ..HttpConfig::default()
+        };
+        config.embedded_handlers.extend(self.hub.receiver(self.public_url.as_ref())?);
+        if self.http == Some(ListenHttp::Off) && self.public_url.is_some() {
+            let text =
+                "--public-url needs HTTP, which is off (--http off); remove one of the two flags";
+            return Err(Failure::Usage(text.to_owned()));
+        }
+        let Some(listen) = self.listen_address(lines) else {
+            if !config.embedded_handlers.is_empty() {
+                let text =
+                    "--hub needs HTTP, which is off (--http off); remove one of the two flags";
+                return Err(Failure::Usage(text.to_owned()));
+            }
+            if !config.hooks.is_empty() {
+                let text = "[[hook]] needs HTTP, which is off (--http off); remove one of the two";
+                return Err(Failure::Usage(text.to_owned()));
+            }
+            return Ok(None);
+        };
+        config.listen = listen;
+        Ok(Some(config))
+    }
+}
+
+/// The default settings of topics.
+#[derive(Debug, Clone, Args)]
+struct TopicFlags {
+    /// When an event is confirmed: always (after a sync to disk), interval (after the write) or
+    /// memory (never on disk)
+    #[arg(long, value_name = "WHEN", default_value = "always", value_parser = parse_sync)]
+    sync: Sync,
+
+    /// Keep this many bytes of each topic; k, m and g are units
+    #[arg(long, value_name = "BYTES", default_value = "1g", value_parser = parse_retain_bytes)]
+    retain_bytes: u64,
+
+    /// Keep events for this time; 0 sets no limit
+    #[arg(long, value_name = "DURATION", default_value = "30d", value_parser = parse_duration)]
+    retain_age: Duration,
+}
+
+impl TopicFlags {
+    fn settings(&self) -> TopicSettings {
+        TopicSettings {
+            sync: self.sync,
+            retain_bytes: self.retain_bytes,
+            retain_age_ms: milliseconds(self.retain_age),
+        }
+    }
+}
+
+impl ServerFlags {
+    /// The addresses of the line listener, and of the HTTP listener if it is on.
+    pub(crate) fn listen_addresses(&self) -> (SocketAddr, Option<SocketAddr>) {
+        (self.listen.0, self.http.listen_address(self.listen))
+    }
+
+    /// The audit file, if records are written to one.
+    pub(crate) fn audit_file(&self) -> Option<&Path> {
+        self.audit.as_deref().filter(|path| *path != Path::new("-"))
+    }
+
+    /// What the process uses. `output_dirs` are directories of further outputs.
+    pub(crate) fn resources<'a>(
+        &'a self,
+        data: &'a DataFlag,
+        config: Option<&Path>,
+        mut output_dirs: Vec<PathBuf>,
+        runs_programs: bool,
+    ) -> ServerResources<'a> {
+        let (listen, http) = self.listen_addresses();
+        output_dirs
+            .extend(self.tls.unix_path().into_iter().chain(self.audit_file()).map(parent_dir));
+        // Directories, because a replaced file is a different file.
+        let mut input_dirs: Vec<_> = self.files().iter().map(|file| parent_dir(file)).collect();
+        input_dirs.extend(config.map(parent_dir));
+        ServerResources {
+            flags: &self.process,
+            listen,
+            http,
+            data: &data.data,
+            output_dirs,
+            input_dirs,
+            runs_programs,
+            runs_itself: self.zmq.is_on(),
+        }
+    }
+
+    /// Files outside the data directory that the broker reads while it runs.
+    fn files(&self) -> Vec<PathBuf> {
+        let secrets = self.http.hooks.secret_files().chain(self.callbacks.secret_file());
+        let files = secrets.chain(self.zmq.key_file()).chain(self.tls.files());
+        files.map(Path::to_owned).collect()
+    }
+
+    /// The configuration of a broker with these flags and this data directory. Reads the secrets of
+    /// webhooks.
+    pub(crate) fn config(&self, data: &DataFlag) -> Result<BrokerConfig, Failure> {
+        let mut config = broker_config(self.listen, self.delay);
+        config.data = Some(data.data.clone());
+        config.topic_defaults = self.topics.settings();
+        config.http = self.http.config(self.listen)?;
+        self.tls.apply(&mut config, &data.data)?;
+        self.access.apply(&mut config, &data.data)?;
+        config.quotas = self.quotas.config();
+        for TransportGrant { transport, attributes } in &self.grant {
+            config.access.transport_policy.grant(*transport, attributes);
+        }
+        config.limits.stop_ms = milliseconds(StopTimeout(self.process.stop_timeout).connections());
+        config.audit = self.audit.as_ref().map(|_| {
+            self.audit_file().map_or(AuditConfig::Stderr, |path| AuditConfig::File(path.to_owned()))
+        });
+        config.log_lines = self.log_lines || logging::filter_names_lines();
+        self.check_exposure(&config, &Sockets::default(), data)?;
+        Ok(config)
+    }
+
+    /// [`AccessFlags::check_exposure`]
+    pub(crate) fn check_exposure(
+        &self,
+        config: &BrokerConfig,
+        sockets: &Sockets,
+        data: &DataFlag,
+    ) -> Result<(), Failure> {
+        self.access.check_exposure(config, sockets, &self.zmq, &data.data)
+    }
+}
+
+/// The configuration of a broker at this address, without a data directory, with this delay between
+/// two requests to a host.
+pub(crate) fn broker_config(listen: Listen, delay: Option<Duration>) -> BrokerConfig {
+    let mut config = BrokerConfig { listen: listen.0, ..BrokerConfig::default() };
+    if let Some(delay) = delay {
+        config.group.delay_ms = Some(milliseconds(delay));
+    }
+    config
+}
+
+fn parse_sync(text: &str) -> Result<Sync, String> {
+    parse_topic_setting("sync", text).map(|settings| settings.sync)
+}
+
+/// Parses bytes in the format of all Tidings flags, at least a megabyte.
+fn parse_retain_bytes(text: &str) -> Result<u64, String> {
+    parse_topic_setting("retain-bytes", text).map(|settings| settings.retain_bytes)
+}
+
+/// Parses one setting of a topic.
+fn parse_topic_setting(key: &str, text: &str) -> Result<TopicSettings, String> {
+    TopicSettings::parse(&[(key, text)], TopicSettings::default())
+        .map_err(|error| broker_message::flag_value_error(&error.text))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args, Command, FromArgMatches};
+
+    use super::*;
+
+    fn topics(words: &[&str]) -> Result<TopicSettings, String> {
+        let words = ["tidings"].iter().chain(words);
+        TopicFlags::augment_args(Command::new("tidings"))
+            .try_get_matches_from(words)
+            .and_then(|matches| TopicFlags::from_arg_matches(&matches))
+            .map(|flags| flags.settings())
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn topic_flags_have_the_defaults_of_the_broker() {
+        assert_eq!(topics(&[]).unwrap(), TopicSettings::default());
+        let given = ["--sync=interval", "--retain-bytes=3m", "--retain-age=0"];
+        assert_eq!(
+            topics(&given).unwrap().to_string(),
+            "sync=interval retain-bytes=3m retain-age=0"
+        );
+    }
+
+    #[test]
+    fn a_wrong_setting_is_rejected_with_a_valid_one() {
+        for (flag, right) in
+            [("--sync=no", "memory"), ("--retain-bytes=5", "1m"), ("--retain-age=5", "30s")]
+        {
+            let error = topics(&[flag]).unwrap_err();
+            assert!(error.contains(right), "{error}");
+        }
+    }
+}

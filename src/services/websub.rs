@@ -1,0 +1,66 @@
+//! Subscriptions of this broker to hubs of watched feeds.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use tidings_broker::HttpConfig;
+use tidings_connectors::websub::{WebSub, WebSubConfig};
+
+use crate::flags::parse_duration;
+use crate::process::stack;
+use crate::services::outgoing::OutgoingFlags;
+use crate::services::public_url::PublicUrl;
+use crate::terminal::failure::Failure;
+
+/// Flags of the subscriptions to hubs.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct WebSubFlags {
+    /// Do not subscribe to hubs (WebSub, rssCloud) of watched feeds; without --public-url there is
+    /// no subscription either
+    #[arg(long)]
+    no_websub: bool,
+
+    /// Accept notifications that are signed with SHA-1; otherwise they only cause a read of the
+    /// feed
+    #[arg(long)]
+    websub_sha1: bool,
+
+    /// Lease to request from hubs; it is renewed before it ends
+    #[arg(long, value_name = "DURATION", default_value = "10d", value_parser = parse_lease)]
+    websub_lease: Duration,
+}
+
+/// Parses a lease of 1 second to 30 days.
+fn parse_lease(text: &str) -> Result<Duration, String> {
+    let lease = parse_duration(text)?;
+    let range = Duration::from_secs(1)..=Duration::from_hours(30 * 24);
+    if range.contains(&lease) { Ok(lease) } else { Err("expected 1s to 30d".to_owned()) }
+}
+
+impl WebSubFlags {
+    /// Opens the subscriptions, if they are on, and adds their receiver to `http`.
+    pub(crate) fn open(
+        &self,
+        public_url: Option<&PublicUrl>,
+        http: &mut HttpConfig,
+        outgoing: &OutgoingFlags,
+        data: &Path,
+    ) -> Result<Option<WebSub>, Failure> {
+        let Some(public_url) = public_url.filter(|_| !self.no_websub) else { return Ok(None) };
+        stack::make_data_directory(data)?;
+        let database = data.join("websub.db");
+        let config = WebSubConfig {
+            database: database.clone(),
+            public_url: public_url.to_string(),
+            lease: self.websub_lease,
+            sha1: self.websub_sha1,
+            items_per_minute: http.hook_events_per_minute,
+        };
+        let websub = WebSub::open(config, outgoing.http_client()?)
+            .map_err(|error| Failure::failed(format!("{}: {error}", database.display())))?;
+        http.embedded_handlers.push(Arc::new(websub.clone()));
+        Ok(Some(websub))
+    }
+}

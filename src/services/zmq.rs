@@ -1,0 +1,398 @@
+//! Starts and supervises the ZeroMQ process.
+//!
+//! Messages of unknown peers can crash it, so it is a separate process. It ends together with this
+//! process, because it reads a pipe with its other end only here.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "supervises a process, and waits before it restarts it"
+)]
+
+use std::env;
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use tidings_client::{ClientTls, Security, TokenSource};
+use tidings_connectors::zmq::frames::PayloadFrame;
+use tidings_connectors::zmq::{
+    BindEndpoint, BoundAddresses, BridgeConfig, IS_BUILT_IN, TopicPattern,
+};
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::flags::address::BrokerAddress;
+use crate::flags::broker::TOKEN_VARIABLE;
+use crate::process::logging;
+use crate::process::sockets::SERVICE_VARIABLES;
+use crate::terminal::failure::Failure;
+
+/// The time limit for opening its sockets.
+const START_MAX: Duration = Duration::from_secs(10);
+
+/// The time limit of its stop, which is longer than its own limit (`STOP_TIMEOUT` of its topic
+/// forwarder).
+const STOP_MAX: Duration = Duration::from_millis(400);
+
+/// The shortest and the longest wait before a restart; it doubles each time.
+const BACKOFF_MIN: Duration = Duration::from_millis(100);
+const BACKOFF_MAX: Duration = Duration::from_secs(5);
+
+/// After this time an exit is not attributed to the start.
+const STABLE_AFTER: Duration = Duration::from_secs(10);
+
+/// The ZeroMQ flags of a broker.
+#[expect(
+    clippy::struct_field_names,
+    reason = "they are the names of the flags, which stand among others"
+)]
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct ZmqFlags {
+    /// Publish all events to ZeroMQ subscribers (PUB) at tcp://ADDRESS:PORT, in the frames topic,
+    /// number, payload
+    #[arg(long, help_heading = "ZeroMQ", value_name = "ENDPOINT")]
+    zmq_pub: Option<BindEndpoint>,
+
+    /// Accept events from ZeroMQ (PULL) at tcp://ADDRESS:PORT, in the frames topic, payload, or a
+    /// payload for new-url
+    #[arg(long, help_heading = "ZeroMQ", value_name = "ENDPOINT")]
+    zmq_pull: Option<BindEndpoint>,
+
+    /// With --zmq-pub: only these topics, separated by commas; NAME* matches a prefix
+    #[arg(
+        long,
+        help_heading = "ZeroMQ",
+        value_name = "TOPIC,..",
+        value_delimiter = ',',
+        requires = "zmq_pub"
+    )]
+    zmq_topics: Vec<TopicPattern>,
+
+    /// File with the server's secret CURVE key; only peers that know its public key can connect
+    /// (needs libzmq)
+    #[arg(long, help_heading = "ZeroMQ", value_name = "FILE")]
+    zmq_key: Option<PathBuf>,
+}
+
+impl ZmqFlags {
+    /// The addresses that accept clients without a key, with their flags.
+    pub(crate) fn open_endpoints(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
+        let (publish, pull) = (self.zmq_pub.as_ref(), self.zmq_pull.as_ref());
+        let publish = publish.map(|at| ("--zmq-pub", at.0));
+        let pull = pull.map(|at| ("--zmq-pull", at.0));
+        publish.into_iter().chain(pull).filter(|_| self.zmq_key.is_none())
+    }
+
+    /// Whether the process is needed.
+    pub(crate) fn is_on(&self) -> bool {
+        self.zmq_pub.is_some() || self.zmq_pull.is_some()
+    }
+
+    /// The file with its key.
+    pub(crate) fn key_file(&self) -> Option<&Path> {
+        self.zmq_key.as_deref()
+    }
+}
+
+/// The task of the process.
+#[derive(Debug, Clone)]
+pub(crate) struct ZmqWork {
+    broker: BrokerAddress,
+    publish: Option<BindEndpoint>,
+    topics: Vec<TopicPattern>,
+    pull: Option<BindEndpoint>,
+    key: Option<PathBuf>,
+    bridge: Option<BridgeConfig>,
+}
+
+impl ZmqWork {
+    /// A bridge to this broker.
+    pub(crate) fn bridge(broker: BrokerAddress, bridge: BridgeConfig) -> Self {
+        let (publish, pull, key) = (None, None, None);
+        Self { broker, publish, topics: Vec::new(), pull, key, bridge: Some(bridge) }
+    }
+
+    /// The arguments of `tidings zmq`.
+    fn arguments(&self) -> Vec<OsString> {
+        let mut words: Vec<OsString> = vec![format!("--broker={}", self.broker).into()];
+        let Security { tls, token } = self.broker.security();
+        if let Some(TokenSource::File(path)) = token {
+            words.extend(["--token-file".into(), path.into()]);
+        }
+        if let Some(ClientTls { ca, crl, cert, key }) = tls {
+            words.push("--tls".into());
+            for (flag, file) in
+                [("--ca", ca), ("--crl", crl), ("--cert", cert), ("--cert-key", key)]
+            {
+                words.extend(file.iter().flat_map(|file| [flag.into(), file.into()]));
+            }
+        }
+        words.extend(self.publish.map(|at| format!("--publish={at}").into()));
+        words.extend(self.topics.iter().map(|topic| format!("--topics={topic}").into()));
+        words.extend(self.pull.map(|at| format!("--pull={at}").into()));
+        if let Some(key) = &self.key {
+            words.extend(["--curve-key".into(), key.into()]);
+        }
+        if let Some(BridgeConfig { connect, prefixes, frame, topic }) = &self.bridge {
+            words.push(format!("--connect={connect}").into());
+            words.push(format!("--into={topic}").into());
+            words.extend(prefixes.iter().map(|prefix| format!("--prefix={prefix}").into()));
+            if let PayloadFrame::Index(number) = frame {
+                words.push(format!("--frame={number}").into());
+            }
+        }
+        words
+    }
+}
+
+/// How the process has ended.
+#[derive(Debug)]
+pub(crate) struct ZmqEnd {
+    /// Its last line.
+    pub(crate) last_line: Option<String>,
+    /// All messages were processed.
+    pub(crate) is_complete: bool,
+}
+
+/// The supervised process, which [`ZmqProcess::stop`] ends.
+#[derive(Debug)]
+pub(crate) struct ZmqProcess {
+    /// The addresses of its sockets, and warnings, for people.
+    pub(crate) notes: Vec<String>,
+    bound: BoundAddresses,
+    task: JoinHandle<Option<ZmqEnd>>,
+    stop: CancellationToken,
+}
+
+impl ZmqProcess {
+    /// Starts the process that the flags describe; `None`: they describe none.
+    pub(crate) async fn start(
+        flags: &ZmqFlags,
+        broker: BrokerAddress,
+    ) -> Result<Option<Self>, Failure> {
+        let ZmqFlags { zmq_pub: publish, zmq_pull: pull, zmq_topics, zmq_key } = flags;
+        if publish.is_none() && pull.is_none() {
+            return Ok(None);
+        }
+        let (publish, pull, key) = (*publish, *pull, zmq_key.clone());
+        let is_open_to_all = key.is_none();
+        let work = ZmqWork { broker, publish, topics: zmq_topics.clone(), pull, key, bridge: None };
+        let mut zmq = Self::launch(work).await?;
+        let BoundAddresses { publish, pull } = zmq.bound;
+        zmq.notes.extend(publish.map(|at| format!("ZeroMQ subscribers at {}", BindEndpoint(at))));
+        zmq.notes.extend(pull.map(|at| format!("ZeroMQ publishers at {}", BindEndpoint(at))));
+        for at in [publish, pull].into_iter().flatten().filter(|at| !at.ip().is_loopback()) {
+            if is_open_to_all {
+                let at = BindEndpoint(at);
+                zmq.notes.push(format!("note: {at} is open to other machines without a key"));
+            }
+        }
+        Ok(Some(zmq))
+    }
+
+    /// Starts the process and supervises it. The failure is that of the first start.
+    pub(crate) async fn launch(mut work: ZmqWork) -> Result<Self, Failure> {
+        if !IS_BUILT_IN {
+            let text =
+                "this tidings was built without ZeroMQ; build it with --features zeromq, or libzmq";
+            return Err(Failure::Usage(text.to_owned()));
+        }
+        let mut process =
+            ChildProcess::spawn(&work, false).map_err(|reason| zmq_failure(&reason))?;
+        let bound = process.ready().await.map_err(|reason| zmq_failure(&reason))?;
+        // A restarted process uses the same addresses, so that peers can reconnect.
+        work.publish = bound.publish.map(BindEndpoint);
+        work.pull = bound.pull.map(BindEndpoint);
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(supervise(work, process, stop.clone()));
+        Ok(Self { notes: Vec::new(), bound, task, stop })
+    }
+
+    /// Stops it; `None`: it was not running, or had to be killed.
+    pub(crate) async fn stop(self) -> Option<ZmqEnd> {
+        self.stop.cancel();
+        self.task.await.ok().flatten()
+    }
+}
+
+fn zmq_failure(reason: &str) -> Failure {
+    Failure::failed(format!("ZeroMQ: {reason}"))
+}
+
+/// Restarts the process whenever it ends, until `stop`.
+async fn supervise(work: ZmqWork, first: ChildProcess, stop: CancellationToken) -> Option<ZmqEnd> {
+    let mut backoff = BACKOFF_MIN;
+    let mut running = Ok(first);
+    loop {
+        let ended = match running {
+            Ok(mut process) => {
+                let began = Instant::now();
+                let status = tokio::select! {
+                    status = process.child.wait() => status,
+                    () = stop.cancelled() => return process.end().await,
+                };
+                if began.elapsed() >= STABLE_AFTER {
+                    backoff = BACKOFF_MIN;
+                }
+                status.map_or_else(|error| error.to_string(), status_text)
+            }
+            Err(reason) => reason,
+        };
+        if stop.is_cancelled() {
+            return None;
+        }
+        tracing::warn!(
+            "the ZeroMQ process has ended ({ended}); restarting it in {} ms",
+            backoff.as_millis()
+        );
+        tokio::select! {
+            () = sleep(backoff) => {}
+            () = stop.cancelled() => return None,
+        }
+        backoff = (2 * backoff).min(BACKOFF_MAX);
+        running = ChildProcess::spawn(&work, true);
+        if let Ok(process) = &mut running {
+            let ready = tokio::select! {
+                ready = process.ready() => ready,
+                () = stop.cancelled() => return None,
+            };
+            if let Err(reason) = ready {
+                running = Err(reason);
+            }
+        }
+    }
+}
+
+fn status_text(status: ExitStatus) -> String {
+    status.to_string()
+}
+
+/// One run of the process. It is killed when this value is dropped.
+struct ChildProcess {
+    child: Child,
+    /// Closing it tells the process to end.
+    stdin: Option<ChildStdin>,
+    stdout: Lines<BufReader<ChildStdout>>,
+}
+
+impl ChildProcess {
+    fn spawn(work: &ZmqWork, is_restart: bool) -> Result<Self, String> {
+        let mut command = own_program().map_err(|error| error.to_string())?;
+        command.arg("zmq").args(work.arguments());
+        if is_restart {
+            command.arg("--restart");
+        }
+        if logging::is_json() {
+            command.arg("--log-json");
+        }
+        // Variables of this process are not meant for the other.
+        for (name, _) in env::vars_os() {
+            if name.as_encoded_bytes().starts_with(b"TIDINGS_") {
+                command.env_remove(&name);
+            }
+        }
+        for name in SERVICE_VARIABLES {
+            command.env_remove(name);
+        }
+        command.args(logging::filter_text().map(|filter| format!("--log={filter}")));
+        if let Some(TokenSource::Given(token)) = &work.broker.security().token {
+            command.env(TOKEN_VARIABLE, token.secret());
+        }
+        // A peer may crash it often, so each crash must log one line and not fifty.
+        command.env("RUST_BACKTRACE", "0");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut child = command.spawn().map_err(|error| error.to_string())?;
+        let stdin = child.stdin.take();
+        let stdout = child.stdout.take().expect("it is piped");
+        Ok(Self { child, stdin, stdout: BufReader::new(stdout).lines() })
+    }
+
+    /// Waits until its sockets are open.
+    async fn ready(&mut self) -> Result<BoundAddresses, String> {
+        let line = timeout(START_MAX, self.stdout.next_line()).await;
+        let line = line.map_err(|_| format!("not ready within {} s", START_MAX.as_secs()))?;
+        if let Ok(Some(line)) = line {
+            return StartReport::parse(&line);
+        }
+        let status = self.child.wait().await;
+        Err(status.map_or_else(|error| error.to_string(), status_text))
+    }
+
+    /// Ends it and waits. Its last line is its report.
+    async fn end(mut self) -> Option<ZmqEnd> {
+        self.stdin = None;
+        let ended = async {
+            let mut said = None;
+            while let Ok(Some(line)) = self.stdout.next_line().await {
+                said = Some(line);
+            }
+            let is_whole = self.child.wait().await.is_ok_and(|status| status.success());
+            ZmqEnd { last_line: said, is_complete: is_whole }
+        };
+        timeout(STOP_MAX, ended).await.ok()
+    }
+}
+
+/// The file of this program, even if another one has replaced it on the disk.
+fn own_program() -> std::io::Result<Command> {
+    let running = PathBuf::from("/proc/self/exe");
+    if running.exists() {
+        let mut command = Command::new(running);
+        command.arg0("tidings");
+        return Ok(command);
+    }
+    Ok(Command::new(env::current_exe()?))
+}
+
+/// The first line that the process prints.
+pub(crate) struct StartReport;
+
+#[cfg(any(test, feature = "zeromq", feature = "libzmq"))]
+impl StartReport {
+    /// The line for open sockets.
+    pub(crate) fn ready(bound: &BoundAddresses) -> String {
+        let place = |at: Option<SocketAddr>| at.map_or("-".to_owned(), |at| at.to_string());
+        format!("ready {} {}", place(bound.publish), place(bound.pull))
+    }
+
+    /// The line for a failed start.
+    pub(crate) fn failed(reason: &str) -> String {
+        format!("failed {reason}")
+    }
+}
+
+impl StartReport {
+    fn parse(line: &str) -> Result<BoundAddresses, String> {
+        if let Some(reason) = line.strip_prefix("failed ") {
+            return Err(reason.to_owned());
+        }
+        let words: Vec<_> = line.split(' ').collect();
+        let ["ready", publish, pull] = words[..] else {
+            return Err("unexpected first line".to_owned());
+        };
+        Ok(BoundAddresses { publish: publish.parse().ok(), pull: pull.parse().ok() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_parsed() {
+        let bound = BoundAddresses { publish: "127.0.0.1:7".parse().ok(), pull: None };
+        assert_eq!(StartReport::parse(&StartReport::ready(&bound)), Ok(bound));
+        assert_eq!(
+            StartReport::parse(&StartReport::ready(&BoundAddresses::default())),
+            Ok(BoundAddresses::default())
+        );
+        assert_eq!(StartReport::parse(&StartReport::failed("in use")), Err("in use".to_owned()));
+        assert!(StartReport::parse("x").is_err());
+    }
+}
