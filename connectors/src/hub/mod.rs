@@ -51,7 +51,7 @@ use tokio::time::{interval, sleep};
 use tokio_util::sync::CancellationToken;
 
 use self::content_cache::ContentCache;
-pub use self::http_endpoint::{HubResponse, OPENAPI_PATHS, PATHS};
+pub use self::http_endpoint::{HubRequestClass, HubResponse, OPENAPI_PATHS, PATHS};
 pub use self::hub_request::HubRules;
 use self::publisher::HubPublisher;
 pub use self::store::{HubCounts, HubLimits, SCHEMA};
