@@ -1,8 +1,6 @@
 //! Handles the tasks of a worker: each in a future of its own, which starts once the broker has
 //! confirmed that the worker still holds the task, and whose lease is renewed while it runs.
 
-#![expect(clippy::disallowed_methods, reason = "spawns the futures of tasks, and owns them")]
-
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
