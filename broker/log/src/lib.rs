@@ -12,6 +12,8 @@
 //! | [`disk`] | the file system calls, behind the trait [`Disk`]; a simulated disk; one that drops writes |
 //! | [`mod@format`] | headers of segments and batches |
 //! | [`segments`] | the log as segment files: append, sync, retention, recovery, reading |
+//! | [`read_lines()`] | a log as lines |
+//! | [`journal`] | one small file of records, rewritten when most of it is obsolete |
 //! | [`committer`] | group commit: threads that write and sync the pending events of all logs |
 //!
 //! Everything here blocks. It runs on threads that the caller starts for it, never on those of a
@@ -25,6 +27,8 @@ mod disk;
 mod format;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+mod journal;
+mod read_lines;
 mod segments;
 #[cfg(any(test, feature = "simulation"))]
 pub mod simulation_seeds;
@@ -38,6 +42,10 @@ pub use self::format::{
     BATCH_HEADER, BATCH_MAGIC_1, BatchHeader, FormatError, SEGMENT_HEADER, SegmentHeader, VERSION,
     VERSION_1,
 };
+pub use self::journal::{
+    InvalidRecord, Journal, JournalContents, JournalError, JournalFile, check_journal,
+};
+pub use self::read_lines::read_lines;
 pub use self::segments::{Recovered, SegmentLog, SegmentOptions};
 pub use self::topic_log::{
     CheckedFile, LogBounds, LogEnd, LogError, LogPiece, LogRead, NewestEvents, RESERVED_MAX,

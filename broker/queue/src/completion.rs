@@ -10,7 +10,7 @@ use super::entry::JobNumber;
 use super::job::{Job, JobState};
 use super::mutants::{self, Mutant};
 use super::record::{Decision, EndReason};
-use super::{Group, Output};
+use super::{Group, Notice, Output};
 use crate::moment::Moment;
 
 impl Group {
@@ -108,8 +108,8 @@ impl Group {
         if job.state != JobState::Open {
             return;
         }
-        let group = &self.name;
-        tracing::info!(%group, job = %job.name, "closed a job that was left open without seeds");
+        let name = job.name.clone();
+        self.notice(Notice::AbandonedJobClosed(name));
         self.commit(Decision::JobClosed { number }, now);
         self.settle_job(number, now);
     }

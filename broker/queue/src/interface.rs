@@ -7,7 +7,7 @@ use tidings_protocol::{
     After, JobName, MemberId, ProtocolError, Seq, Slot, TaskId, TaskReply, TopicName,
 };
 
-use super::entry::JobNumber;
+use super::entry::{EntryId, JobNumber};
 use super::job::JobSettings;
 use super::record::GroupRecord;
 use super::schedule::ScheduleQuery;
@@ -348,6 +348,26 @@ pub enum Output {
     RequestTopicHeads {
         /// The job.
         job: JobNumber,
+    },
+    /// Tell the operator. Depends on no record.
+    Notice(Notice),
+}
+
+/// What an operator should know, and no command answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice {
+    /// A setting from the start of the broker is invalid and ignored.
+    SettingIgnored(ProtocolError),
+    /// A job was closed that was left open without seeds.
+    AbandonedJobClosed(JobName),
+    /// A scheduled fetch of this URL was skipped, because the group is full.
+    FetchSkipped(Box<str>),
+    /// A lease expired.
+    LeaseExpired {
+        /// The entry.
+        entry: EntryId,
+        /// The member that held it.
+        member: MemberId,
     },
 }
 

@@ -17,7 +17,7 @@ use super::mutants::{self, Mutant};
 use super::record::{Decision, EventEffect};
 use super::task_list::{LISTED_DEFAULT, LISTED_MAX};
 use super::timers::Expiry;
-use super::{Group, GroupAnswer};
+use super::{Group, GroupAnswer, Notice};
 use crate::moment::Moment;
 
 /// Schedules take turns with jobs, as if they were one. No job has this number.
@@ -138,6 +138,7 @@ impl Group {
         let url = schedule.url_key;
         let at_time = self.due_next_day(url, now);
         let next = at_time.map_or_else(|| schedule.next_after(now), |time| time.due);
+        let mut skipped = None;
         let item = if schedule.skips_next || schedule.entry.is_some() {
             None
         } else if let Some(entry) = self.waiting_entry(url, None) {
@@ -151,11 +152,14 @@ impl Group {
                 forwarded: carried,
             })
         } else if self.is_full() {
-            tracing::warn!(group = %self.name, url = %schedule.text, "the group is full: skipped a scheduled fetch");
+            skipped = Some(Notice::FetchSkipped(schedule.text.clone()));
             None
         } else {
             Some(EventEffect::Admitted(self.scheduled_admission(schedule, now)))
         };
+        if let Some(notice) = skipped {
+            self.notice(notice);
+        }
         self.commit(Decision::ScheduleDue { url, next, effect: item.map(Box::new) }, now);
         if let Some(time) = at_time {
             self.commit(Decision::WallClockDues(vec![time]), now);

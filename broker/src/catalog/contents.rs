@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use tidings_log::{InvalidRecord, JournalContents};
 use tidings_protocol::{Code, CursorName, ProtocolError, Seq, TopicName};
 
 use super::record::CatalogRecord;
@@ -161,6 +162,20 @@ impl CatalogContents {
         self.topics.iter().flat_map(|(topic, entry)| {
             entry.cursors.iter().map(move |(name, cursor)| (topic, name, *cursor))
         })
+    }
+}
+
+impl JournalContents for CatalogContents {
+    fn apply(&mut self, records: &[&str]) -> Result<(), InvalidRecord> {
+        let records = records.iter().map(|line| line.parse()).collect::<Result<Vec<_>, _>>()?;
+        for record in &records {
+            self.apply(record);
+        }
+        Ok(())
+    }
+
+    fn snapshot(&self) -> Box<dyn Iterator<Item = String> + '_> {
+        Box::new(self.snapshot().map(|record| record.to_string()))
     }
 }
 

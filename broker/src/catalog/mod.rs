@@ -13,16 +13,12 @@
 //! | [`settings`] | the settings of a topic |
 //! | [`contents`] | the result of all records; pure |
 //! | [`write_batch`] | records that are written together; pure |
-//! | [`journal_format`] | the encoding of the journal; pure |
-//! | [`journal`] | the file |
 //!
 //! It holds the settings of topics, the next seqs of deleted topics, the reserved seqs of topics in
 //! memory, durable cursors, and the positions of groups. All are small. With one file, one sync
 //! covers all changes that arrive together.
 
 mod contents;
-mod journal;
-mod journal_format;
 mod record;
 mod settings;
 #[cfg(test)]
@@ -35,12 +31,11 @@ use std::thread::{self, JoinHandle};
 use std::{fmt, io};
 
 use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
-use tidings_log::{Disk, LogEnd};
+use tidings_log::{Disk, Journal, JournalError, JournalFile, LogEnd};
 use tidings_protocol::{Code, ProtocolError};
 
 use self::contents::CatalogLimits;
 pub(crate) use self::contents::{CatalogContents, StoredCursor};
-use self::journal::{Journal, JournalError};
 pub(crate) use self::record::CatalogRecord;
 pub use self::settings::{Sync, TopicSettings};
 use self::write_batch::WriteBatch;
@@ -54,7 +49,7 @@ pub(crate) fn check(
     dir: &Path,
     stopped: Option<&LogEnd>,
 ) -> io::Result<(Vec<String>, bool)> {
-    journal::check(disk, dir, stopped)
+    tidings_log::check_journal(disk, dir, stopped, &mut CatalogContents::default())
 }
 
 /// The catalog of a broker. Cheap to clone.
@@ -113,11 +108,13 @@ impl Catalog {
         clock: Clock,
         stopped: Option<&LogEnd>,
     ) -> io::Result<(Self, Vec<String>)> {
-        let (journal, contents, findings) = Journal::open(disk, dir, clock, stopped)?;
+        let mut contents = CatalogContents::default();
+        let (journal, findings) =
+            JournalFile::open(disk, dir, clock.unix_ms(), stopped, &mut contents)?;
         let shared = Arc::new(CatalogShared::new(contents, limits, true));
         let thread = thread::Builder::new().name("tidings-catalog".to_owned()).spawn({
             let shared = Arc::clone(&shared);
-            move || shared.run(journal)
+            move || shared.run(Box::new(journal), clock)
         })?;
         let thread = Mutex::new(Some(thread));
         Ok((Self(Arc::new(CatalogHandle { shared, thread })), findings))
@@ -212,7 +209,7 @@ impl CatalogShared {
     }
 
     /// Writes queued records until the catalog is closed. Returns the end of the journal.
-    fn run(&self, mut journal: Journal) -> Option<LogEnd> {
+    fn run(&self, mut journal: Box<dyn Journal>, clock: Clock) -> Option<LogEnd> {
         loop {
             let waiting = {
                 let mut queue = self.queue.lock();
@@ -224,13 +221,13 @@ impl CatalogShared {
             if waiting.is_empty() {
                 return journal.end();
             }
-            self.write_batch(waiting, &mut journal);
+            self.write_batch(waiting, &mut *journal, clock.unix_ms());
             // Compact after the callbacks, so that no caller waits for it.
-            journal.compact_if_due(&self.contents.read());
+            journal.compact_if_due(&*self.contents.read(), clock.unix_ms());
         }
     }
 
-    fn write_batch(&self, waiting: Vec<PendingWrite>, journal: &mut Journal) {
+    fn write_batch(&self, waiting: Vec<PendingWrite>, journal: &mut dyn Journal, unix_ms: i64) {
         let mut turn = WriteBatch::default();
         let mut results: Vec<(DoneCallback, Result<(), ProtocolError>)> = Vec::new();
         let written = {
@@ -238,7 +235,8 @@ impl CatalogShared {
             for PendingWrite { record, done } in waiting {
                 results.push((done, turn.add(record, &contents, &self.bounds)));
             }
-            journal.append(turn.records(), &contents)
+            let records: Vec<_> = turn.records().iter().map(ToString::to_string).collect();
+            journal.append(&records, &*contents, unix_ms)
         };
         if written.is_ok() {
             let mut contents = self.contents.write();

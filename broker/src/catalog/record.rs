@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use tidings_log::InvalidRecord;
 use tidings_protocol::{CursorName, Seq, TopicName};
 
 use super::settings::TopicSettings;
@@ -58,11 +59,6 @@ impl fmt::Display for CatalogRecord {
         }
     }
 }
-
-/// The line of a newer version, or a damaged line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("it holds a line that is not a valid record")]
-pub(crate) struct InvalidRecord;
 
 impl FromStr for CatalogRecord {
     type Err = InvalidRecord;

@@ -10,8 +10,7 @@ use std::future;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tidings_client::Backoff;
-use tidings_client::{Client, ClientError, Deliveries, Delivery};
+use tidings_client::{Backoff, Client, ClientError, Deliveries, Delivery};
 use tidings_connectors::signal::{
     SignalError, SignalSchedule, SignalSpool, SignalTarget, cursor_name,
 };

@@ -19,6 +19,7 @@ fn modules_do_not_import_each_other_in_a_circle() {
         "broker/src",
         "broker/log/src",
         "broker/queue/src",
+        "broker/rate-limit/src",
         "egress/src",
         "egress/signature/src",
         "subscriber/src",

@@ -1,18 +1,17 @@
 //! The encoding of the journal: a segment header and batches, as in
-//! the crate `tidings-log`. The topic's name is `catalog`, seqs count records, and a
+//! [segments](crate::format). The topic's name is `catalog`, seqs count records, and a
 //! payload is lines of records. A batch takes effect as a whole or not at all.
 //!
 //! A batch also records what was synced when it was written (*durable*). So invalid data that a
 //! later batch declares durable was lost by the disk; other invalid data is what a crash has left.
 
 use memchr::memmem;
-use tidings_log::{
-    BATCH_HEADER, BATCH_MAGIC_1, BatchHeader, FormatError, SEGMENT_HEADER, SegmentHeader, VERSION_1,
-};
 use tidings_protocol::{Seq, TopicName};
 
-use super::contents::CatalogContents;
-use super::record::{CatalogRecord, InvalidRecord};
+use super::{InvalidRecord, JournalContents};
+use crate::format::{
+    BATCH_HEADER, BATCH_MAGIC_1, BatchHeader, FormatError, SEGMENT_HEADER, SegmentHeader, VERSION_1,
+};
 
 /// A batch is closed at this payload size.
 const BATCH_BYTES: usize = 64 << 10;
@@ -32,7 +31,7 @@ pub(super) fn encode_header(base: Seq, unix_ms: i64, out: &mut Vec<u8>) {
 /// Appends records as batches, beginning with the seq `first`, and returns the seq after the last
 /// one. Everything before `durable` is safe when these records take effect.
 pub(super) fn encode(
-    records: impl IntoIterator<Item = CatalogRecord>,
+    records: impl IntoIterator<Item = impl AsRef<str>>,
     first: Seq,
     durable: Seq,
     unix_ms: i64,
@@ -57,7 +56,7 @@ pub(super) fn encode(
     };
     let (mut next, mut count, mut lines) = (first, 0, String::new());
     for record in records {
-        lines.push_str(&record.to_string());
+        lines.push_str(record.as_ref());
         lines.push('\n');
         count += 1;
         if lines.len() >= BATCH_BYTES {
@@ -72,7 +71,6 @@ pub(super) fn encode(
 /// The result of replaying a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Replayed {
-    pub(super) contents: CatalogContents,
     /// The seq of the next record; known from the header, or once a record was read.
     pub(super) next: Option<Seq>,
     /// The offset after the last valid batch.
@@ -87,11 +85,14 @@ pub(super) struct Replayed {
 ///
 /// Fails only if the file is of a version that this program does not know, because its meaning may
 /// be different then.
-pub(super) fn replay(bytes: &[u8]) -> Result<Replayed, FormatError> {
+pub(super) fn replay(
+    bytes: &[u8],
+    contents: &mut dyn JournalContents,
+) -> Result<Replayed, FormatError> {
     let mut replay = Replay {
         bytes,
+        contents,
         found: Replayed {
-            contents: CatalogContents::default(),
             next: None,
             end: SEGMENT_HEADER.min(bytes.len()),
             damaged: false,
@@ -115,17 +116,18 @@ pub(super) fn replay(bytes: &[u8]) -> Result<Replayed, FormatError> {
 
 struct Replay<'a> {
     bytes: &'a [u8],
+    contents: &'a mut dyn JournalContents,
     found: Replayed,
 }
 
 /// A valid batch of the file.
-struct Batch {
+struct Batch<'a> {
     header: BatchHeader,
-    records: Result<Vec<CatalogRecord>, InvalidRecord>,
+    records: Result<Vec<&'a str>, InvalidRecord>,
     end: usize,
 }
 
-impl Replay<'_> {
+impl<'a> Replay<'a> {
     fn run(&mut self) -> Result<(), FormatError> {
         let mut at = self.found.end;
         loop {
@@ -149,25 +151,21 @@ impl Replay<'_> {
         Ok(())
     }
 
-    fn apply(&mut self, batch: Batch) {
+    fn apply(&mut self, batch: Batch<'_>) {
         let Batch { header, records, end } = batch;
         self.found.end = end;
         let next = self.found.next.unwrap_or(header.first);
-        match records {
-            Ok(_) if header.first < next => {
-                let (first, last) = (header.first, header.end().0 - 1);
-                self.damage(format!("records {first} to {last} appear again"));
-                return;
+        if header.first < next {
+            let (first, last) = (header.first, header.end().0 - 1);
+            self.damage(format!("records {first} to {last} appear again"));
+            return;
+        }
+        match records.and_then(|records| self.contents.apply(&records)) {
+            Ok(()) if header.first > next => {
+                let last = header.first.0 - 1;
+                self.damage(format!("records {next} to {last} cannot be read"));
             }
-            Ok(records) => {
-                if header.first > next {
-                    let last = header.first.0 - 1;
-                    self.damage(format!("records {next} to {last} cannot be read"));
-                }
-                for record in &records {
-                    self.found.contents.apply(record);
-                }
-            }
+            Ok(()) => {}
             Err(error) => self.damage(format!("in the batch of record {}, {error}", header.first)),
         }
         self.found.next = Some(next.max(header.end()));
@@ -179,7 +177,7 @@ impl Replay<'_> {
     }
 
     /// The batch at `at`, if its header and payload are valid.
-    fn batch_at(&self, at: usize) -> Result<Option<Batch>, FormatError> {
+    fn batch_at(&self, at: usize) -> Result<Option<Batch<'a>>, FormatError> {
         let bytes = self.bytes.get(at..).unwrap_or_default();
         let header = match BatchHeader::decode(bytes) {
             Ok(header) => header,
@@ -196,7 +194,7 @@ impl Replay<'_> {
     }
 
     /// The next batch from `at` on, and its offset.
-    fn search(&self, at: usize) -> Result<Option<(usize, Batch)>, FormatError> {
+    fn search(&self, at: usize) -> Result<Option<(usize, Batch<'a>)>, FormatError> {
         for found in memmem::find_iter(self.bytes.get(at..).unwrap_or_default(), BATCH_MAGIC_1) {
             if let Some(batch) = self.batch_at(at + found)? {
                 return Ok(Some((at + found, batch)));
@@ -206,9 +204,9 @@ impl Replay<'_> {
     }
 }
 
-fn records(payload: &[u8], count: u32) -> Result<Vec<CatalogRecord>, InvalidRecord> {
+fn records(payload: &[u8], count: u32) -> Result<Vec<&str>, InvalidRecord> {
     let text = std::str::from_utf8(payload).map_err(|_| InvalidRecord)?;
-    let records: Vec<CatalogRecord> = text.lines().map(str::parse).collect::<Result<_, _>>()?;
+    let records: Vec<_> = text.lines().collect();
     if u32::try_from(records.len()) == Ok(count) { Ok(records) } else { Err(InvalidRecord) }
 }
 
@@ -216,100 +214,101 @@ fn records(payload: &[u8], count: u32) -> Result<Vec<CatalogRecord>, InvalidReco
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::record::tests::any_record;
+    use super::super::tests::{Numbers, any_record};
     use super::*;
 
     /// A file with one batch per item of `runs`, and the end of each batch.
-    fn file(runs: &[Vec<CatalogRecord>]) -> (Vec<u8>, Vec<usize>) {
+    fn file(runs: &[Vec<String>]) -> (Vec<u8>, Vec<usize>) {
         let (mut bytes, mut next) = (Vec::new(), Seq(40));
         encode_header(next, 7, &mut bytes);
         let mut ends = vec![bytes.len()];
         for run in runs {
-            next = encode(run.iter().cloned(), next, next, 8, &mut bytes);
+            next = encode(run, next, next, 8, &mut bytes);
             ends.push(bytes.len());
         }
         (bytes, ends)
     }
 
-    fn contents<'a>(records: impl IntoIterator<Item = &'a CatalogRecord>) -> CatalogContents {
-        let mut contents = CatalogContents::default();
-        records.into_iter().for_each(|record| contents.apply(record));
+    fn contents<'a>(records: impl IntoIterator<Item = &'a String>) -> Numbers {
+        let mut contents = Numbers::default();
+        records.into_iter().for_each(|record| contents.apply(&[record]).unwrap());
         contents
     }
 
-    fn any_runs() -> impl Strategy<Value = Vec<Vec<CatalogRecord>>> {
+    /// What a file amounts to.
+    fn read(bytes: &[u8]) -> Result<(Replayed, Numbers), FormatError> {
+        let mut contents = Numbers::default();
+        Ok((replay(bytes, &mut contents)?, contents))
+    }
+
+    fn any_runs() -> impl Strategy<Value = Vec<Vec<String>>> {
         let run = prop::collection::vec(any_record(), 1..4);
         prop::collection::vec(run, 1..6)
     }
 
     #[track_caller]
-    fn damaged(bytes: &[u8], problem: &str) -> Replayed {
-        let found = replay(bytes).unwrap();
+    fn damaged(bytes: &[u8], problem: &str) -> (Replayed, Numbers) {
+        let (found, contents) = read(bytes).unwrap();
         assert!(found.damaged);
         assert!(found.problems.iter().any(|text| text.contains(problem)), "{:?}", found.problems);
-        found
+        (found, contents)
     }
 
     #[test]
     fn a_batch_is_closed_when_it_is_long() {
-        let record: CatalogRecord = "deleted a 5".parse().unwrap();
+        let record = "set a 5".to_owned();
         let (bytes, _) = file(&[vec![record; 10_000]]);
         let batches = memmem::find_iter(&bytes, BATCH_MAGIC_1).count();
         assert!(batches > 1, "{batches} for {} bytes", bytes.len());
-        let found = replay(&bytes).unwrap();
+        let (found, _) = read(&bytes).unwrap();
         assert_eq!((found.next, found.end, found.damaged), (Some(Seq(10_040)), bytes.len(), false));
     }
 
     #[test]
     fn a_newer_version_is_an_error() {
-        let (mut bytes, _) = file(&[vec!["deleted a 5".parse().unwrap()]]);
+        let (mut bytes, _) = file(&[vec!["set a 5".to_owned()]]);
         bytes[8] = 2;
         let crc = crc32c::crc32c(&bytes[..SEGMENT_HEADER - 4]);
         bytes[SEGMENT_HEADER - 4..SEGMENT_HEADER].copy_from_slice(&crc.to_le_bytes());
-        assert_eq!(replay(&bytes), Err(FormatError::Version(2)));
+        assert_eq!(read(&bytes), Err(FormatError::Version(2)));
     }
 
     #[test]
     fn a_valid_batch_with_invalid_records_is_damage() {
-        let (mut bytes, ends) = file(&[vec!["deleted a 5".parse().unwrap()]]);
+        let (mut bytes, ends) = file(&[vec!["set a 5".to_owned()]]);
         // The same number of bytes, with a verb that a newer version might have.
         let at = ends[0] + BATCH_HEADER;
-        bytes[at..at + 7].copy_from_slice(b"removed");
+        bytes[at..at + 3].copy_from_slice(b"put");
         let mut header = BatchHeader::decode(&bytes[ends[0]..]).unwrap();
         header.crc = crc32c::crc32c(&bytes[at..]);
         bytes[ends[0]..at].copy_from_slice(&header.encode());
-        let found = damaged(&bytes, "not a valid record");
+        let (found, _) = damaged(&bytes, "not a valid record");
         assert_eq!((found.next, found.end), (Some(Seq(41)), bytes.len()));
     }
 
     #[test]
     fn missing_records_are_reported() {
-        let runs: Vec<_> =
-            (2..5).map(|n| vec![CatalogRecord::Deleted { topic: name(), next: Seq(n) }]).collect();
+        let runs: Vec<_> = (2..5).map(|n| vec![format!("set a {n}")]).collect();
         let (bytes, ends) = file(&runs);
         let hole = [&bytes[..ends[1]], &bytes[ends[2]..]].concat();
-        let found = damaged(&hole, "records 41 to 41 cannot be read");
-        assert_eq!(found.contents, contents(&runs[2]));
+        let (_, kept) = damaged(&hole, "records 41 to 41 cannot be read");
+        assert_eq!(kept, contents(&runs[2]));
         let again = [&bytes[..ends[2]], &bytes[ends[1]..]].concat();
         damaged(&again, "records 41 to 41 appear again");
-        let found = damaged(&bytes[1..], "does not begin with the right bytes");
-        assert_eq!((found.contents, found.next), (contents(&runs[2]), Some(Seq(43))));
+        let (found, kept) = damaged(&bytes[1..], "does not begin with the right bytes");
+        assert_eq!((kept, found.next), (contents(&runs[2]), Some(Seq(43))));
     }
 
     #[test]
     fn unsynced_batches_may_be_lost_in_any_order() {
-        let (mut bytes, _) = file(&[vec!["deleted a 5".parse().unwrap()]]);
+        let (mut bytes, _) = file(&[vec!["set a 5".to_owned()]]);
         let end = bytes.len();
         // Two batches with one sync. Only the second one reached the disk.
-        encode(vec!["deleted b 6".parse().unwrap(); 10_000], Seq(41), Seq(41), 0, &mut bytes);
+        encode(vec!["set b 6".to_owned(); 20_000], Seq(41), Seq(41), 0, &mut bytes);
         bytes[end..end + 512].fill(0);
-        let found = replay(&bytes).unwrap();
+        let (found, _) = read(&bytes).unwrap();
         assert_eq!((found.damaged, found.end, found.next), (false, end, Some(Seq(41))));
         assert_eq!(found.problems.len(), 1);
-    }
-
-    fn name() -> TopicName {
-        TopicName::new("a").unwrap()
     }
 
     proptest! {
@@ -318,14 +317,14 @@ mod tests {
             let (bytes, ends) = file(&runs);
             for cut in ends[0]..=bytes.len() {
                 let whole = ends.iter().filter(|end| **end <= cut).count() - 1;
-                let found = replay(&bytes[..cut]).unwrap();
+                let (found, kept) = read(&bytes[..cut]).unwrap();
                 prop_assert!(!found.damaged, "{:?}", found.problems);
                 prop_assert_eq!(found.end, ends[whole]);
                 prop_assert_eq!(found.problems.is_empty(), cut == ends[whole]);
-                prop_assert_eq!(&found.contents, &contents(runs[..whole].iter().flatten()));
+                prop_assert_eq!(kept, contents(runs[..whole].iter().flatten()));
             }
             for cut in 0..ends[0] {
-                prop_assert!(replay(&bytes[..cut]).unwrap().damaged);
+                prop_assert!(read(&bytes[..cut]).unwrap().0.damaged);
             }
         }
 
@@ -339,17 +338,17 @@ mod tests {
             let bit = bit.index(bytes.len() * 8);
             bytes[bit / 8] ^= 1 << (bit % 8);
             bytes.resize(bytes.len() + zeros, 0);
-            let found = replay(&bytes).unwrap();
+            let (found, kept) = read(&bytes).unwrap();
             prop_assert!(!found.problems.is_empty());
             let hit = ends.iter().filter(|end| **end <= bit / 8).count();
             let rest = runs.iter().enumerate().filter(|(run, _)| run + 1 != hit);
-            prop_assert_eq!(&found.contents, &contents(rest.flat_map(|(_, run)| run)));
+            prop_assert_eq!(kept, contents(rest.flat_map(|(_, run)| run)));
             prop_assert_eq!(found.damaged, hit < ends.len() - 1, "{:?}", found.problems);
         }
 
         #[test]
         fn anything_can_be_read(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
-            prop_assert!(replay(&bytes).is_ok_and(|found| found.damaged));
+            prop_assert!(read(&bytes).is_ok_and(|(found, _)| found.damaged));
         }
     }
 }

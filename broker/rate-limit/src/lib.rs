@@ -1,14 +1,16 @@
-//! Token buckets: rate limits with a burst. Pure: time is an argument, and memory has a limit.
+//! Token buckets: rate limits with a burst, for the sources of requests to the broker and for the
+//! items of hubs.
+//!
+//! Pure: time is an argument, in milliseconds on any clock that never goes back, and memory has a
+//! limit. This crate depends on nothing but the standard library; `.ci/run` checks this.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr};
 
-use crate::clock::Moment;
-
 /// Sources that are counted at once, about 50 bytes each.
-pub(crate) const SOURCES_MAX: usize = 16_384;
+pub const SOURCES_MAX: usize = 16_384;
 
 /// Bits of an IPv6 address that name its network: a client that has a network has all addresses in
 /// it.
@@ -20,7 +22,7 @@ const US_PER_MINUTE: u64 = 60_000_000;
 
 /// What is counted as one client: an IPv4 address, or a /64 network of IPv6.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Source(IpAddr);
+pub struct Source(IpAddr);
 
 impl From<IpAddr> for Source {
     fn from(address: IpAddr) -> Self {
@@ -46,7 +48,7 @@ impl fmt::Display for Source {
 
 impl Source {
     /// The address, or the first one of the network.
-    pub(crate) fn address(self) -> IpAddr {
+    pub fn address(self) -> IpAddr {
         self.0
     }
 }
@@ -80,11 +82,11 @@ pub struct TokenBucket {
 impl TokenBucket {
     /// Takes this number of tokens, or none. The error is the number of milliseconds after which
     /// there will be enough, if none are taken meanwhile.
-    pub fn take(&mut self, rate: Rate, tokens: u32, now: Moment) -> Result<(), u64> {
-        let now_us = now.0.saturating_mul(US_PER_MS);
+    pub fn take(&mut self, rate: Rate, tokens: u32, now_ms: u64) -> Result<(), u64> {
+        let at_us = now_ms.saturating_mul(US_PER_MS);
         let price_us = rate.token_us().saturating_mul(tokens.into());
-        let full_at_us = self.full_at_us.max(now_us).saturating_add(price_us);
-        let over_us = (full_at_us - now_us).saturating_sub(rate.full_us());
+        let full_at_us = self.full_at_us.max(at_us).saturating_add(price_us);
+        let over_us = (full_at_us - at_us).saturating_sub(rate.full_us());
         if over_us > 0 {
             return Err(over_us.div_ceil(US_PER_MS));
         }
@@ -93,8 +95,8 @@ impl TokenBucket {
     }
 
     /// Whether nothing is missing, so that it equals a new one.
-    pub(crate) fn is_full(self, now: Moment) -> bool {
-        self.full_at_us <= now.0.saturating_mul(US_PER_MS)
+    pub fn is_full(self, now_ms: u64) -> bool {
+        self.full_at_us <= now_ms.saturating_mul(US_PER_MS)
     }
 
     /// Returns tokens that were taken in vain.
@@ -106,26 +108,27 @@ impl TokenBucket {
 
 /// A bucket for each key, as far as it differs from a full one.
 #[derive(Debug)]
-pub(crate) struct RateLimiter<K> {
+pub struct RateLimiter<K> {
     buckets: HashMap<K, TokenBucket>,
     /// The largest number of buckets, at least 1.
     max: usize,
 }
 
 impl<K: Copy + Eq + Hash> RateLimiter<K> {
-    pub(crate) fn new(max: usize) -> Self {
+    /// Keeps at most `max` buckets; the fullest ones are dropped first.
+    pub fn new(max: usize) -> Self {
         Self { buckets: HashMap::new(), max: max.max(1) }
     }
 
     /// Takes one token of `key`. The error is the number of milliseconds after which one can be
     /// taken.
-    pub(crate) fn take(&mut self, key: K, rate: Rate, now: Moment) -> Result<(), u64> {
+    pub fn take(&mut self, key: K, rate: Rate, now_ms: u64) -> Result<(), u64> {
         if let Some(bucket) = self.buckets.get_mut(&key) {
-            return bucket.take(rate, 1, now);
+            return bucket.take(rate, 1, now_ms);
         }
         let mut bucket = TokenBucket::default();
-        bucket.take(rate, 1, now)?;
-        self.evict(now);
+        bucket.take(rate, 1, now_ms)?;
+        self.evict(now_ms);
         self.buckets.insert(key, bucket);
         Ok(())
     }
@@ -133,11 +136,11 @@ impl<K: Copy + Eq + Hash> RateLimiter<K> {
     /// Removes full buckets, which loses nothing, and then those that are nearly full if that is
     /// not enough: the busiest keys are remembered longest. Removes a quarter at a time, so that
     /// one scan serves many insertions.
-    fn evict(&mut self, now: Moment) {
+    fn evict(&mut self, now_ms: u64) {
         if self.buckets.len() < self.max {
             return;
         }
-        self.buckets.retain(|_, bucket| !bucket.is_full(now));
+        self.buckets.retain(|_, bucket| !bucket.is_full(now_ms));
         let kept = self.max - self.max.div_ceil(4);
         if self.buckets.len() <= kept {
             return;
@@ -164,18 +167,14 @@ mod tests {
     fn a_burst_is_allowed_and_then_one_token_at_a_time() {
         let mut bucket = TokenBucket::default();
         for _ in 0..3 {
-            assert_eq!(bucket.take(RATE, 1, Moment(5)), Ok(()));
+            assert_eq!(bucket.take(RATE, 1, 5), Ok(()));
         }
-        assert_eq!(bucket.take(RATE, 1, Moment(5)), Err(1_000));
-        assert_eq!(bucket.take(RATE, 1, Moment(1_004)), Err(1), "a refusal costs nothing");
-        assert_eq!(bucket.take(RATE, 1, Moment(1_005)), Ok(()));
-        assert_eq!(bucket.take(RATE, 2, Moment(1_005)), Err(2_000));
-        assert_eq!(
-            bucket.take(RATE, 4, Moment(1 << 40)),
-            Err(1_000),
-            "more than the burst never succeeds"
-        );
-        assert_eq!(bucket.take(RATE, 3, Moment(1 << 40)), Ok(()));
+        assert_eq!(bucket.take(RATE, 1, 5), Err(1_000));
+        assert_eq!(bucket.take(RATE, 1, 1_004), Err(1), "a refusal costs nothing");
+        assert_eq!(bucket.take(RATE, 1, 1_005), Ok(()));
+        assert_eq!(bucket.take(RATE, 2, 1_005), Err(2_000));
+        assert_eq!(bucket.take(RATE, 4, 1 << 40), Err(1_000), "more than the burst never succeeds");
+        assert_eq!(bucket.take(RATE, 3, 1 << 40), Ok(()));
     }
 
     #[test]
@@ -191,14 +190,14 @@ mod tests {
     fn the_busiest_keys_are_remembered_and_memory_is_bounded() {
         let mut throttle = RateLimiter::new(8);
         for _ in 0..3 {
-            assert_eq!(throttle.take(0, RATE, Moment(0)), Ok(()));
+            assert_eq!(throttle.take(0, RATE, 0), Ok(()));
         }
         for other in 1..1_000 {
-            assert_eq!(throttle.take(other, RATE, Moment(0)), Ok(()));
+            assert_eq!(throttle.take(other, RATE, 0), Ok(()));
             assert!(throttle.buckets.len() <= 8, "{other}");
-            assert!(throttle.take(0, RATE, Moment(0)).is_err(), "{other}");
+            assert!(throttle.take(0, RATE, 0).is_err(), "{other}");
         }
-        assert_eq!(throttle.take(0, RATE, Moment(60_000)), Ok(()));
+        assert_eq!(throttle.take(0, RATE, 60_000), Ok(()));
     }
 
     proptest! {
@@ -212,14 +211,14 @@ mod tests {
             let (mut bucket, mut now, mut taken) = (TokenBucket::default(), 0, Vec::new());
             for (wait_ms, tokens) in steps {
                 now += wait_ms;
-                match bucket.take(rate, tokens, Moment(now)) {
+                match bucket.take(rate, tokens, now) {
                     Ok(()) => taken.push((now, u64::from(tokens))),
                     Err(later_ms) if tokens <= burst => {
                         let mut late_bucket = bucket;
-                        prop_assert!(late_bucket.take(rate, tokens, Moment(now + later_ms)).is_ok());
+                        prop_assert!(late_bucket.take(rate, tokens, now + later_ms).is_ok());
                         prop_assert!(later_ms > 0);
                         let mut early_bucket = bucket;
-                        let early = Moment(now + later_ms - 1);
+                        let early = now + later_ms - 1;
                         prop_assert!(early_bucket.take(rate, tokens, early).is_err());
                     }
                     Err(_) => {}

@@ -1,25 +1,71 @@
 //! Simulations of a journal, each from one printed seed, with power cuts and other faults.
 //! `TIDINGS_LOG_SEED` sets the first seed, and `TIDINGS_LOG_RUNS` the number of simulations.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use fastrand::Rng;
-use tidings_log::{DiskFaults, SimulatedDisk, simulation_seeds};
+use proptest::prelude::*;
 
 use super::*;
+use crate::disk::{DiskFaults, SimulatedDisk};
+use crate::simulation_seeds;
 
 const RUNS: u64 = 1_500;
 const STEPS: u32 = 40;
+
+/// Contents for tests: numbers with names.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(super) struct Numbers(BTreeMap<String, u64>);
+
+/// `set <name> <number>`, `raise <name> <number>` for an existing number, or `remove <name>`.
+fn parse(record: &str) -> Option<(&str, String, Option<u64>)> {
+    let words: Vec<_> = record.split(' ').collect();
+    match words[..] {
+        [verb @ ("set" | "raise"), name, number] => {
+            Some((verb, name.to_owned(), Some(number.parse().ok()?)))
+        }
+        ["remove", name] => Some(("remove", name.to_owned(), None)),
+        _ => None,
+    }
+}
+
+impl JournalContents for Numbers {
+    fn apply(&mut self, records: &[&str]) -> Result<(), InvalidRecord> {
+        let records = records.iter().map(|record| parse(record)).collect::<Option<Vec<_>>>();
+        for (verb, name, number) in records.ok_or(InvalidRecord)? {
+            match (verb, number) {
+                ("set", Some(number)) => _ = self.0.insert(name, number),
+                (_, Some(number)) => {
+                    self.0.entry(name).and_modify(|kept| *kept = number.max(*kept));
+                }
+                (_, None) => _ = self.0.remove(&name),
+            }
+        }
+        Ok(())
+    }
+
+    fn snapshot(&self) -> Box<dyn Iterator<Item = String> + '_> {
+        Box::new(self.0.iter().map(|(name, number)| format!("set {name} {number}")))
+    }
+}
+
+pub(super) fn any_record() -> impl Strategy<Value = String> {
+    ("set|raise|remove", "[a-c]|TDB1", any::<u64>()).prop_map(|(verb, name, number)| match verb {
+        verb if verb == "remove" => format!("remove {name}"),
+        verb => format!("{verb} {name} {number}"),
+    })
+}
 
 /// A broker that writes records of all kinds, on a failing disk.
 struct Life {
     rng: Rng,
     disk: SimulatedDisk,
-    journal: Journal,
+    journal: JournalFile,
     /// The contents that were confirmed.
-    contents: CatalogContents,
+    contents: Numbers,
     /// Other contents that a restart may find, because a write failed.
-    perhaps: Option<CatalogContents>,
+    perhaps: Option<Numbers>,
     /// The end at the last orderly stop, which holds for every later start.
     stopped: Option<LogEnd>,
     crashes: u32,
@@ -29,8 +75,17 @@ struct Life {
 fn open(
     disk: &SimulatedDisk,
     stopped: Option<&LogEnd>,
-) -> io::Result<(Journal, CatalogContents, Vec<String>)> {
-    Journal::open(Arc::new(disk.clone()), Path::new("d"), Clock::new(), stopped)
+) -> io::Result<(JournalFile, Numbers, Vec<String>)> {
+    let mut contents = Numbers::default();
+    let (journal, findings) =
+        JournalFile::open(Arc::new(disk.clone()), Path::new("d"), 7, stopped, &mut contents)?;
+    Ok((journal, contents, findings))
+}
+
+/// Appends a record and applies it.
+fn append(journal: &mut JournalFile, contents: &mut Numbers, record: &str) {
+    journal.append(&[record.to_owned()], contents, 7).unwrap();
+    contents.apply(&[record]).unwrap();
 }
 
 impl Life {
@@ -44,7 +99,7 @@ impl Life {
         Self { rng, disk, journal, contents, perhaps, stopped, crashes: 0, refusals: 0 }
     }
 
-    fn records(&mut self) -> Vec<CatalogRecord> {
+    fn records(&mut self) -> Vec<String> {
         let count = self.rng.usize(1..20);
         (0..count).map(|_| record(&mut self.rng)).collect()
     }
@@ -69,7 +124,7 @@ impl Life {
             }
             3 if !self.journal.broken => {
                 // Success or not, the contents stay the same.
-                let _ = self.journal.rewrite(self.contents.snapshot());
+                let _ = self.journal.rewrite(self.contents.snapshot(), 7);
             }
             _ => self.append(),
         }
@@ -79,10 +134,10 @@ impl Life {
         let records = self.records();
         let mut after = self.contents.clone();
         for record in &records {
-            after.apply(record);
+            after.apply(&[record]).unwrap();
         }
         let was_broken = self.journal.broken;
-        match self.journal.append(&records, &self.contents) {
+        match self.journal.append(&records, &self.contents, 7) {
             Ok(()) => {
                 assert!(!was_broken, "no record is confirmed after a failure");
                 self.contents = after;
@@ -128,20 +183,14 @@ impl Life {
     }
 }
 
-fn record(rng: &mut Rng) -> CatalogRecord {
-    let topic = ["new-url", "a", "TDB1"][rng.usize(..3)];
-    let name = ["indexer", "b"][rng.usize(..2)];
-    let (next, unix_ms) = (rng.u64(1..1_000), rng.i64(..));
-    let line = match rng.u32(..10) {
-        0 => format!("deleted {topic} {next}"),
-        1 => format!("settings {topic} sync=memory retain-bytes={next}m retain-age=0"),
-        2 => format!("forgotten {topic} {name}"),
-        3 => format!("reserved {topic} {next}"),
-        4 => format!("cursor {topic} other {next} {unix_ms}"),
-        5 => format!("cursor {topic} {name} {next} {unix_ms}"),
-        _ => format!("moved {topic} {name} {next} {unix_ms}"),
-    };
-    line.parse().unwrap()
+fn record(rng: &mut Rng) -> String {
+    let name = ["new-url", "a", "TDB1"][rng.usize(..3)];
+    let number = rng.u64(1..1_000);
+    match rng.u32(..10) {
+        0 | 1 => format!("remove {name}"),
+        2..5 => format!("set {name} {number}"),
+        _ => format!("raise {name} {number}"),
+    }
 }
 
 #[test]
@@ -173,8 +222,8 @@ fn confirmed_records_survive_power_cuts() {
 fn an_unreadable_file_is_not_treated_as_empty() {
     let disk = SimulatedDisk::new(1);
     disk.create_dir(Path::new("d")).unwrap();
-    let (mut journal, contents, _) = open(&disk, None).unwrap();
-    journal.append(&["deleted a 7".parse().unwrap()], &contents).unwrap();
+    let (mut journal, mut contents, _) = open(&disk, None).unwrap();
+    append(&mut journal, &mut contents, "set a 7");
     disk.set_faults(DiskFaults { fail_read_after: Some(0), ..DiskFaults::default() });
     let error = open(&disk, None).unwrap_err().to_string();
     assert_eq!(error, "d/catalog.log: the disk cannot read that");
@@ -187,10 +236,8 @@ fn any_flipped_bit_is_reported_and_loses_one_batch_at_most() {
     disk.create_dir(Path::new("d")).unwrap();
     let (mut journal, mut contents, _) = open(&disk, None).unwrap();
     let mut after = vec![contents.clone()];
-    for line in ["deleted a 7", "cursor b c 3 0", "reserved b 5"] {
-        let record: CatalogRecord = line.parse().unwrap();
-        journal.append(std::slice::from_ref(&record), &contents).unwrap();
-        contents.apply(&record);
+    for record in ["set a 7", "set b 3", "set c 5"] {
+        append(&mut journal, &mut contents, record);
         after.push(contents.clone());
     }
     let path = Path::new("d/catalog.log");
@@ -214,10 +261,8 @@ fn the_end_after_an_orderly_stop_is_not_torn() {
     let disk = SimulatedDisk::new(1);
     disk.create_dir(Path::new("d")).unwrap();
     let (mut journal, mut contents, _) = open(&disk, None).unwrap();
-    for line in ["reserved a 5", "reserved b 6"] {
-        let record: CatalogRecord = line.parse().unwrap();
-        journal.append(std::slice::from_ref(&record), &contents).unwrap();
-        contents.apply(&record);
+    for record in ["set a 5", "set b 6"] {
+        append(&mut journal, &mut contents, record);
     }
     let end = journal.end().unwrap();
     drop(journal);
@@ -229,7 +274,8 @@ fn the_end_after_an_orderly_stop_is_not_torn() {
             file.clone_from(&whole);
             file[bit / 8] ^= 1 << (bit % 8);
         });
-        let (problems, is_damaged) = check(&disk, Path::new("d"), Some(&end)).unwrap();
+        let (problems, is_damaged) =
+            check_journal(&disk, Path::new("d"), Some(&end), &mut Numbers::default()).unwrap();
         assert!(is_damaged && !problems.is_empty(), "bit {bit}: {problems:?}");
     }
     // A start reports it, and keeps the damaged file.
@@ -239,5 +285,8 @@ fn the_end_after_an_orderly_stop_is_not_torn() {
     assert!(disk.files().iter().any(|(path, _)| path.to_string_lossy().contains("damaged-")));
     // The file is a new one now, so the old end does not apply.
     drop(journal);
-    assert_eq!(check(&disk, Path::new("d"), Some(&end)).unwrap(), (Vec::new(), false));
+    assert_eq!(
+        check_journal(&disk, Path::new("d"), Some(&end), &mut Numbers::default()).unwrap(),
+        (Vec::new(), false)
+    );
 }

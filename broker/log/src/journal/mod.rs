@@ -1,5 +1,5 @@
-//! The journal file of the catalog. Records are appended. Every start rewrites the file, and so
-//! does compaction.
+//! A journal: records, one line each, that are all read back at a start. What they amount to is
+//! small, so every start rewrites the file, and so does compaction.
 //!
 //! ```text
 //!   catalog.log                     the journal
@@ -7,17 +7,20 @@
 //!   catalog.log.damaged-<unix ms>   a copy of a damaged journal
 //! ```
 
+mod format;
+#[cfg(test)]
+mod tests;
+
+use std::fmt::Debug;
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tidings_log::{Disk, DiskFile, FormatError, LogEnd, SEGMENT_HEADER, SegmentHeader, is_full};
 use tidings_protocol::Seq;
 
-use super::contents::CatalogContents;
-use super::journal_format;
-use super::record::CatalogRecord;
-use crate::clock::Clock;
+use crate::disk::{Disk, DiskFile, is_full};
+use crate::format::{FormatError, SEGMENT_HEADER, SegmentHeader};
+use crate::topic_log::LogEnd;
 
 /// The file name.
 const FILE: &str = "catalog.log";
@@ -28,12 +31,44 @@ const COMPACT_BYTES_MIN: u64 = 1 << 20;
 /// A file is compacted when it has grown by this factor since it was written.
 const COMPACT_FACTOR: u64 = 4;
 
-/// The journal. A data directory has one.
+/// What the records of a journal amount to.
+pub trait JournalContents {
+    /// Applies these records in order; none of them if one is invalid.
+    fn apply(&mut self, records: &[&str]) -> Result<(), InvalidRecord>;
+
+    /// Records that reproduce these contents when they are applied to empty ones.
+    fn snapshot(&self) -> Box<dyn Iterator<Item = String> + '_>;
+}
+
+/// A record of a newer version, or a damaged one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("it holds a line that is not a valid record")]
+pub struct InvalidRecord;
+
+/// A journal that was read. Every call blocks.
+///
+/// `contents` is always the result of all earlier records.
+pub trait Journal: Debug + Send {
+    /// Makes records durable, all or none of them.
+    fn append(
+        &mut self,
+        records: &[String],
+        contents: &dyn JournalContents,
+        unix_ms: i64,
+    ) -> Result<(), JournalError>;
+
+    /// Compacts the journal if most of it is obsolete.
+    fn compact_if_due(&mut self, contents: &dyn JournalContents, unix_ms: i64);
+
+    /// The end of the journal; `None` if it is uncertain or the journal is empty.
+    fn end(&self) -> Option<LogEnd>;
+}
+
+/// A journal in a file. A data directory has one.
 #[derive(Debug)]
-pub(super) struct Journal {
+pub struct JournalFile {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
-    clock: Clock,
     /// `None`: the next record begins a new file.
     active: Option<ActiveJournal>,
     /// The seq of the next record.
@@ -55,7 +90,7 @@ struct ActiveJournal {
 
 /// Why records were not written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum JournalError {
+pub enum JournalError {
     /// The disk is full. Nothing was changed.
     #[error("the disk is full")]
     Full,
@@ -66,10 +101,11 @@ pub(super) enum JournalError {
 
 /// Checks the journal in a directory. Returns descriptions of damage, and whether kept data cannot
 /// be read. Changes nothing.
-pub(super) fn check(
+pub fn check_journal(
     disk: &dyn Disk,
     dir: &Path,
     stopped: Option<&LogEnd>,
+    contents: &mut dyn JournalContents,
 ) -> io::Result<(Vec<String>, bool)> {
     let path = dir.join(FILE);
     let bytes = match disk.open(&path) {
@@ -77,14 +113,18 @@ pub(super) fn check(
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((Vec::new(), false)),
         Err(error) => return Err(with_path(&error, &path)),
     };
-    let found =
-        replay(&bytes, stopped).map_err(|error| with_path(&io::Error::other(error), &path))?;
+    let found = replay(&bytes, stopped, contents)
+        .map_err(|error| with_path(&io::Error::other(error), &path))?;
     Ok((problems(&found, &path), found.damaged))
 }
 
 /// Applies every valid batch of a file. `stopped`: where the file ended at the last orderly stop.
-fn replay(bytes: &[u8], stopped: Option<&LogEnd>) -> Result<journal_format::Replayed, FormatError> {
-    let mut found = journal_format::replay(bytes)?;
+fn replay(
+    bytes: &[u8],
+    stopped: Option<&LogEnd>,
+    contents: &mut dyn JournalContents,
+) -> Result<format::Replayed, FormatError> {
+    let mut found = format::replay(bytes, contents)?;
     let header = SegmentHeader::checksum(bytes);
     let stopped = stopped.filter(|stopped| {
         stopped.file == FILE && header.is_none_or(|checksum| checksum == stopped.header)
@@ -101,35 +141,37 @@ fn replay(bytes: &[u8], stopped: Option<&LogEnd>) -> Result<journal_format::Repl
 }
 
 /// Descriptions of damage, prefixed with the path.
-fn problems(found: &journal_format::Replayed, path: &Path) -> Vec<String> {
+fn problems(found: &format::Replayed, path: &Path) -> Vec<String> {
     found.problems.iter().map(|problem| format!("{}: {problem}", path.display())).collect()
 }
 
-impl Journal {
-    /// Opens the journal in a directory. Returns it with its contents and descriptions of damage.
-    pub(super) fn open(
+impl JournalFile {
+    /// Opens the journal in a directory, and applies its records to the empty `contents`. Returns it
+    /// with descriptions of damage. `stopped` is its end at the last orderly stop, if known.
+    ///
+    /// Fails if an existing journal cannot be read or is of a newer version: it is never treated as
+    /// an empty one.
+    pub fn open(
         disk: Arc<dyn Disk>,
         dir: &Path,
-        clock: Clock,
+        unix_ms: i64,
         stopped: Option<&LogEnd>,
-    ) -> io::Result<(Self, CatalogContents, Vec<String>)> {
+        contents: &mut dyn JournalContents,
+    ) -> io::Result<(Self, Vec<String>)> {
         let path = dir.join(FILE);
         let journal = Self {
             disk,
             dir: dir.to_owned(),
-            clock,
             active: None,
             next: Seq(1),
             damaged_copy: None,
             broken: false,
         };
         match journal.disk.open(&path) {
-            Ok(file) => {
-                journal.recover(&path, &*file, stopped).map_err(|error| with_path(&error, &path))
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                Ok((journal, CatalogContents::default(), Vec::new()))
-            }
+            Ok(file) => journal
+                .recover(&path, &*file, unix_ms, stopped, contents)
+                .map_err(|error| with_path(&error, &path)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((journal, Vec::new())),
             Err(error) => Err(with_path(&error, &path)),
         }
     }
@@ -138,87 +180,41 @@ impl Journal {
         mut self,
         path: &Path,
         file: &dyn DiskFile,
+        unix_ms: i64,
         stopped: Option<&LogEnd>,
-    ) -> io::Result<(Self, CatalogContents, Vec<String>)> {
+        contents: &mut dyn JournalContents,
+    ) -> io::Result<(Self, Vec<String>)> {
         let bytes = read(file)?;
-        let found = replay(&bytes, stopped).map_err(io::Error::other)?;
+        let found = replay(&bytes, stopped, contents).map_err(io::Error::other)?;
         let name = path.display();
         let mut findings = problems(&found, path);
         self.next = found.next.unwrap_or(self.next);
         if found.damaged {
-            let unix_ms = self.clock.unix_ms();
             self.damaged_copy = Some(self.dir.join(format!("{FILE}.damaged-{unix_ms}")));
         }
         // After a failed sync of an earlier run, the data that was read may be in the system's
         // memory only, and another sync would prove nothing. So it is written again.
-        match self.rewrite(found.contents.snapshot()) {
+        match self.rewrite(contents.snapshot(), unix_ms) {
             Ok(()) => {}
             // The old file stays, so nothing is lost.
             Err(JournalError::Full) => findings.push(format!("{name}: no room to rewrite it")),
             Err(JournalError::Broken) => return Err(io::Error::other("it cannot be rewritten")),
         }
-        Ok((self, found.contents, findings))
-    }
-
-    /// Makes records durable. `contents` is the result of all earlier records.
-    pub(super) fn append(
-        &mut self,
-        records: &[CatalogRecord],
-        contents: &CatalogContents,
-    ) -> Result<(), JournalError> {
-        if self.broken {
-            return Err(JournalError::Broken);
-        }
-        if records.is_empty() {
-            return Ok(());
-        }
-        let Some(active) = &mut self.active else {
-            return self.rewrite(contents.snapshot().chain(records.iter().cloned()));
-        };
-        let mut bytes = Vec::new();
-        let unix_ms = self.clock.unix_ms();
-        let next = journal_format::encode(
-            records.iter().cloned(),
-            self.next,
-            self.next,
-            unix_ms,
-            &mut bytes,
-        );
-        let appended = active.append(&bytes);
-        match appended {
-            Ok(()) => self.next = next,
-            Err(AppendError::Full) => return Err(JournalError::Full),
-            Err(AppendError::Io(error)) => return Err(self.mark_broken(&error)),
-        }
-        Ok(())
-    }
-
-    /// Compacts the file if most of it is obsolete.
-    pub(super) fn compact_if_due(&mut self, contents: &CatalogContents) {
-        let due = self.active.as_ref().is_some_and(|active| active.bytes > active.compact_at);
-        if self.broken || !due {
-            return;
-        }
-        // If the disk is full, the file keeps growing and compaction is tried later.
-        if self.rewrite(contents.snapshot()) == Err(JournalError::Full)
-            && let Some(active) = &mut self.active
-        {
-            active.compact_at = active.bytes + COMPACT_BYTES_MIN;
-        }
+        Ok((self, findings))
     }
 
     /// Replaces the file by one with these records. The old file stays in effect until the rename,
     /// so a failure before it changes nothing.
     fn rewrite(
         &mut self,
-        records: impl Iterator<Item = CatalogRecord>,
+        records: impl Iterator<Item = String>,
+        unix_ms: i64,
     ) -> Result<(), JournalError> {
         let mut bytes = Vec::new();
-        let unix_ms = self.clock.unix_ms();
-        journal_format::encode_header(self.next, unix_ms, &mut bytes);
+        format::encode_header(self.next, unix_ms, &mut bytes);
         // The file takes effect only when all of it is synced.
         let durable = Seq(u64::MAX);
-        let next = journal_format::encode(records, self.next, durable, unix_ms, &mut bytes);
+        let next = format::encode(records, self.next, durable, unix_ms, &mut bytes);
         match self.replace(&bytes) {
             Ok(file) => {
                 self.active = Some(ActiveJournal::new(file, bytes.len() as u64));
@@ -229,16 +225,6 @@ impl Journal {
             Err(error) if is_full(&error) => Err(JournalError::Full),
             Err(error) => Err(self.mark_broken(&error)),
         }
-    }
-
-    /// The end of the file; `None` if it is uncertain or the file does not exist.
-    pub(super) fn end(&self) -> Option<LogEnd> {
-        let active = self.active.as_ref().filter(|_| !self.broken)?;
-        let mut header = [0; SEGMENT_HEADER];
-        let read = active.file.read_at(&mut header, 0).ok()?;
-        let header = SegmentHeader::checksum(&header[..read])?;
-        let (file, bytes) = (FILE.to_owned(), active.bytes);
-        Some(LogEnd { file, header, bytes, end: self.next, next: self.next })
     }
 
     fn replace(&self, bytes: &[u8]) -> io::Result<Arc<dyn DiskFile>> {
@@ -269,6 +255,56 @@ impl Journal {
         tracing::error!(%dir, %error, "the catalog cannot be written any more; changes are rejected until a restart");
         self.broken = true;
         JournalError::Broken
+    }
+}
+
+impl Journal for JournalFile {
+    fn append(
+        &mut self,
+        records: &[String],
+        contents: &dyn JournalContents,
+        unix_ms: i64,
+    ) -> Result<(), JournalError> {
+        if self.broken {
+            return Err(JournalError::Broken);
+        }
+        if records.is_empty() {
+            return Ok(());
+        }
+        let Some(active) = &mut self.active else {
+            return self.rewrite(contents.snapshot().chain(records.iter().cloned()), unix_ms);
+        };
+        let mut bytes = Vec::new();
+        let next = format::encode(records, self.next, self.next, unix_ms, &mut bytes);
+        let appended = active.append(&bytes);
+        match appended {
+            Ok(()) => self.next = next,
+            Err(AppendError::Full) => return Err(JournalError::Full),
+            Err(AppendError::Io(error)) => return Err(self.mark_broken(&error)),
+        }
+        Ok(())
+    }
+
+    fn compact_if_due(&mut self, contents: &dyn JournalContents, unix_ms: i64) {
+        let due = self.active.as_ref().is_some_and(|active| active.bytes > active.compact_at);
+        if self.broken || !due {
+            return;
+        }
+        // If the disk is full, the file keeps growing and compaction is tried later.
+        if self.rewrite(contents.snapshot(), unix_ms) == Err(JournalError::Full)
+            && let Some(active) = &mut self.active
+        {
+            active.compact_at = active.bytes + COMPACT_BYTES_MIN;
+        }
+    }
+
+    fn end(&self) -> Option<LogEnd> {
+        let active = self.active.as_ref().filter(|_| !self.broken)?;
+        let mut header = [0; SEGMENT_HEADER];
+        let read = active.file.read_at(&mut header, 0).ok()?;
+        let header = SegmentHeader::checksum(&header[..read])?;
+        let (file, bytes) = (FILE.to_owned(), active.bytes);
+        Some(LogEnd { file, header, bytes, end: self.next, next: self.next })
     }
 }
 
@@ -314,6 +350,3 @@ fn read(file: &dyn DiskFile) -> io::Result<Vec<u8>> {
 fn with_path(error: &io::Error, path: &Path) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
-
-#[cfg(test)]
-mod tests;
