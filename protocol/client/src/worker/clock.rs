@@ -12,20 +12,20 @@ const CLOCK_SAMPLES: usize = 6;
 
 /// Samples of one broker's clock. Both clocks are monotonic, in milliseconds.
 #[derive(Debug, Default)]
-pub(super) struct BrokerClock {
+pub(crate) struct BrokerClock {
     /// `reading - sent` of the newest samples.
     ahead_ms: VecDeque<i64>,
 }
 
 impl BrokerClock {
     /// Drops all samples: the broker is another one, or has restarted with a new clock.
-    pub(super) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.ahead_ms.clear();
     }
 
     /// Adds a reading that was requested at our time `sent_ms`. The oldest sample is dropped, since
     /// clocks drift apart.
-    pub(super) fn add_sample(&mut self, sent_ms: u64, reading_ms: u64) {
+    pub(crate) fn add_sample(&mut self, sent_ms: u64, reading_ms: u64) {
         if self.ahead_ms.len() == CLOCK_SAMPLES {
             self.ahead_ms.pop_front();
         }
@@ -34,7 +34,7 @@ impl BrokerClock {
 
     /// The longest time that may have passed since the broker's clock showed `then_ms`; `None`
     /// without a sample.
-    pub(super) fn task_age_max_ms(&self, now_ms: u64, then_ms: u64) -> Option<u64> {
+    pub(crate) fn task_age_max_ms(&self, now_ms: u64, then_ms: u64) -> Option<u64> {
         let ahead_ms = self.ahead_ms.iter().min()?;
         let broker_now_ms = signed(now_ms).saturating_add(*ahead_ms);
         Some(u64::try_from(broker_now_ms.saturating_sub(signed(then_ms))).unwrap_or(0))

@@ -20,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::ClientError;
+use crate::error::ClientError;
 
 /// The beginning of the address of a unix socket.
 pub const UNIX_PREFIX: &str = "unix:";
@@ -60,7 +60,7 @@ pub enum TokenSource {
 
 impl TokenSource {
     /// Reads the token.
-    pub(crate) fn token(&self) -> Result<Token, String> {
+    pub(super) fn token(&self) -> Result<Token, String> {
         let path = match self {
             Self::Given(token) => return Ok(token.clone()),
             Self::File(path) => path,
@@ -77,7 +77,7 @@ type BoxedReader = Box<dyn AsyncRead + Unpin + Send>;
 type BoxedWriter = Box<dyn AsyncWrite + Unpin + Send>;
 
 /// The two halves of a connection to `HOST:PORT` or `unix:PATH`; the latter never has TLS.
-pub(crate) async fn dial(
+pub(super) async fn dial(
     address: &str,
     Security { tls, token }: &Security,
 ) -> Result<(BoxedReader, BoxedWriter), ClientError> {
@@ -234,7 +234,7 @@ fn tls_cause(error: &io::Error) -> Option<&rustls::Error> {
 }
 
 /// The text of an error after the handshake, such as a rejected client certificate.
-pub(crate) fn io_error_text(error: &io::Error) -> String {
+pub(super) fn io_error_text(error: &io::Error) -> String {
     tls_cause(error).map_or_else(|| error.to_string(), tls_error_text)
 }
 

@@ -18,14 +18,15 @@ use tidings_protocol::{
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-use crate::{ClientError, CommandAnswer, Delivery, dial};
+use super::{CommandAnswer, Delivery, dial};
+use crate::error::ClientError;
 
 /// Bytes of unconfirmed publishes: enough to keep a publisher busy during a sync of the disk, and
 /// the most whose outcome is unknown after a lost connection.
-pub(crate) const PUBLISH_WINDOW_BYTES: usize = 4 * 1024 * 1024;
-/// Bytes that wait for the socket before [`Client`](crate::Client) makes its callers wait.
+pub(super) const PUBLISH_WINDOW_BYTES: usize = 4 * 1024 * 1024;
+/// Bytes that wait for the socket before [`Client`](super::Client) makes its callers wait.
 const OUTGOING_BYTES_MAX: usize = 1024 * 1024;
-/// Bytes of deliveries that wait for [`Deliveries::next`](crate::Deliveries::next) before the
+/// Bytes of deliveries that wait for [`Deliveries::next`](super::Deliveries::next) before the
 /// socket is left unread.
 const DELIVERIES_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// The approximate memory of a queued publish or delivery without its text.
@@ -40,15 +41,15 @@ const FLUSH_TIME_MAX: Duration = Duration::from_secs(1);
 const LAST_WORDS_TIME_MAX: Duration = Duration::from_secs(1);
 
 type Sender<T> = oneshot::Sender<Result<T, ClientError>>;
-pub(crate) type Receiver<T> = oneshot::Receiver<Result<T, ClientError>>;
+pub(super) type Receiver<T> = oneshot::Receiver<Result<T, ClientError>>;
 /// A delivery that was not taken yet, with its permit.
-pub(crate) type QueuedDelivery = (Delivery, OwnedSemaphorePermit);
+pub(super) type QueuedDelivery = (Delivery, OwnedSemaphorePermit);
 
 /// Shared by the clones of a client, its deliveries, and the task of its connection.
 #[derive(Debug)]
-pub(crate) struct SharedConnection {
+pub(super) struct SharedConnection {
     state: Mutex<ConnectionState>,
-    pub(crate) hello: HelloAnswer,
+    pub(super) hello: HelloAnswer,
     /// Signals output, or that the last client was dropped.
     outgoing: Notify,
     /// Signals that queued output was taken, or that the connection has ended.
@@ -58,7 +59,7 @@ pub(crate) struct SharedConnection {
     /// Permits for unconfirmed publishes, in bytes; closed with the connection.
     publish_window: Arc<Semaphore>,
     /// Permits for deliveries that were not taken, in bytes; closed with
-    /// [`Deliveries`](crate::Deliveries).
+    /// [`Deliveries`](super::Deliveries).
     delivery_window: Arc<Semaphore>,
 }
 
@@ -92,7 +93,7 @@ struct PendingPublish {
 }
 
 impl SharedConnection {
-    pub(crate) fn new(hello: HelloAnswer) -> Self {
+    pub(super) fn new(hello: HelloAnswer) -> Self {
         SharedConnection {
             state: Mutex::default(),
             hello,
@@ -110,13 +111,13 @@ impl SharedConnection {
     }
 
     /// Why the connection has ended.
-    pub(crate) fn reason(&self) -> ClientError {
+    pub(super) fn reason(&self) -> ClientError {
         let ended = self.lock().ended.clone();
         ended.unwrap_or_else(abandoned_error)
     }
 
     /// Queues the line of a publish once the window has room for it.
-    pub(crate) async fn publish(&self, line: &[u8]) -> Result<Receiver<Seq>, ClientError> {
+    pub(super) async fn publish(&self, line: &[u8]) -> Result<Receiver<Seq>, ClientError> {
         let room = Arc::clone(&self.publish_window).acquire_many_owned(permit_count(line)).await;
         let room = room.map_err(|_closed| self.reason())?;
         let (sender, receiver) = oneshot::channel();
@@ -127,7 +128,7 @@ impl SharedConnection {
 
     /// Queues lines; the last one is a command with an answer. With `watches`, lines before the
     /// answer are delivered.
-    pub(crate) async fn request(
+    pub(super) async fn request(
         &self,
         lines: &[u8],
         watches: bool,
@@ -139,19 +140,19 @@ impl SharedConnection {
     }
 
     /// Queues lines that are not answered.
-    pub(crate) async fn send(&self, lines: &[u8]) -> Result<(), ClientError> {
+    pub(super) async fn send(&self, lines: &[u8]) -> Result<(), ClientError> {
         self.push(lines, |_state| ()).await
     }
 
     /// The last client was dropped: what is queued is sent, then the connection ends.
-    pub(crate) fn drop_clients(&self) {
+    pub(super) fn drop_clients(&self) {
         self.lock().dropped = true;
         self.outgoing.notify_one();
         self.abandoned.notify_one();
     }
 
     /// Deliveries are ignored from now on.
-    pub(crate) fn drop_deliveries(&self) {
+    pub(super) fn drop_deliveries(&self) {
         self.delivery_window.close();
     }
 
@@ -208,7 +209,7 @@ impl SharedConnection {
 ///
 /// Both halves are polled from here for as long as the connection lives, so neither is cancelled in
 /// the middle of a line.
-pub(crate) async fn drive<R, W>(
+pub(super) async fn drive<R, W>(
     shared: Arc<SharedConnection>,
     input: LineReader,
     reader: R,
@@ -425,7 +426,7 @@ impl ReplyRouter<'_> {
 }
 
 /// Bytes that were read and not used yet, split into lines.
-pub(crate) struct LineReader {
+pub(super) struct LineReader {
     buffer: BytesMut,
     decoder: LineDecoder,
     /// Bytes of the line that was returned last; dropped before the next one.
@@ -433,18 +434,18 @@ pub(crate) struct LineReader {
 }
 
 impl LineReader {
-    pub(crate) fn new() -> Self {
+    pub(super) fn new() -> Self {
         LineReader { buffer: BytesMut::new(), decoder: LineDecoder::new(LINE_BYTES_MAX), used: 0 }
     }
 
     /// Whether the input begins as a TLS server answers a client that does not speak TLS (RFC 8446,
     /// section 5.1: an alert).
-    pub(crate) fn is_tls_alert(&self) -> bool {
+    pub(super) fn is_tls_alert(&self) -> bool {
         self.buffer.starts_with(&[21, 3])
     }
 
     /// The next line, reading as needed; `None` at the end of input.
-    pub(crate) async fn line(
+    pub(super) async fn line(
         &mut self,
         reader: &mut (impl AsyncRead + Unpin),
     ) -> Result<Option<&[u8]>, ClientError> {
@@ -481,7 +482,7 @@ fn permit_count(line: &[u8]) -> u32 {
     u32::try_from(line.len() + OVERHEAD_BYTES).expect("lines are at most 64 KiB")
 }
 
-pub(crate) fn closed_error(error: &io::Error) -> ClientError {
+pub(super) fn closed_error(error: &io::Error) -> ClientError {
     ClientError::Closed(dial::io_error_text(error))
 }
 

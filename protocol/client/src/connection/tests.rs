@@ -344,7 +344,7 @@ async fn publishing_waits_while_too_much_is_unconfirmed() {
     });
     let payload = "x".repeat(PAYLOAD_BYTES_MAX);
     let mut published = Vec::new();
-    for _ in 0..connection::PUBLISH_WINDOW_BYTES / (PAYLOAD_BYTES_MAX + 200) {
+    for _ in 0..driver::PUBLISH_WINDOW_BYTES / (PAYLOAD_BYTES_MAX + 200) {
         published.push(client.publish(&topic(), &payload).await.unwrap());
     }
     let topic = topic();
