@@ -2,6 +2,8 @@
 //! are not checked, because machines differ. Needs the program `tidings`, which
 //! `cargo test --workspace` builds.
 
+#![expect(clippy::unwrap_used, reason = "tests panic to fail")]
+
 use std::process::{Command, Output};
 
 use serde_json::Value;
