@@ -14,8 +14,6 @@
 //! | [`signal`] | programs that look into a directory when they receive a signal |
 //! | [`websub`] | hubs that report changes of a feed |
 //! | [`zmq`] | ZeroMQ sockets |
-//!
-//! Shared part: [`worker`], a worker within a group.
 
 pub mod callbacks;
 pub mod files;
@@ -26,5 +24,4 @@ pub mod hub;
 mod rate_limited_log;
 pub mod signal;
 pub mod websub;
-pub mod worker;
 pub mod zmq;

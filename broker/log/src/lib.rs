@@ -12,6 +12,7 @@
 //! | [`disk`] | the file system calls, behind the trait [`Disk`]; a simulated disk; one that drops writes |
 //! | [`mod@format`] | headers of segments and batches |
 //! | [`segments`] | the log as segment files: append, sync, retention, recovery, reading |
+//! | [`read_lines()`] | a log as lines |
 //! | [`journal`] | one small file of records, rewritten when most of it is obsolete |
 //! | [`committer`] | group commit: threads that write and sync the pending events of all logs |
 //!
@@ -27,6 +28,7 @@ mod format;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod journal;
+mod read_lines;
 mod segments;
 #[cfg(any(test, feature = "simulation"))]
 pub mod simulation_seeds;
@@ -43,6 +45,7 @@ pub use self::format::{
 pub use self::journal::{
     InvalidRecord, Journal, JournalContents, JournalError, JournalFile, check_journal,
 };
+pub use self::read_lines::read_lines;
 pub use self::segments::{Recovered, SegmentLog, SegmentOptions};
 pub use self::topic_log::{
     CheckedFile, LogBounds, LogEnd, LogError, LogPiece, LogRead, NewestEvents, RESERVED_MAX,

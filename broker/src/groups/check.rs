@@ -4,13 +4,13 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use tidings_log::{CheckedFile, FileSystem, ReadOnlyDisk, SegmentLog, TopicLog};
+use tidings_log::{CheckedFile, FileSystem, ReadOnlyDisk, SegmentLog, TopicLog, read_lines};
 use tidings_protocol::GroupName;
 use tidings_queue::record::{Decision, GroupRecord};
-use tidings_queue::replay::ReplayBase;
+use tidings_queue::replay::{FIRST_RECORD, ReplayBase};
 
 use super::foreign_files::{DirectoryOwner, directory_owner};
-use super::recovery::{FIRST_RECORD, GroupStorage, invalid, read_records};
+use super::recovery::{GroupStorage, invalid};
 use crate::clean_stop::CleanStop;
 
 /// The result for one group.
@@ -86,7 +86,7 @@ fn verify_log(
     let first = log.bounds().first;
     let (mut base, mut is_deleted) = (ReplayBase::new(first <= FIRST_RECORD), false);
     let mut damage = (first > FIRST_RECORD).then(|| format!("records before {first} are gone"));
-    read_records(&log, first, |seq, line| {
+    read_lines(&log, first, |seq, line| {
         match line.and_then(|line| GroupRecord::decode(line).map_err(invalid)) {
             Ok(record) => {
                 is_deleted = record.decision == Decision::Deleted;

@@ -22,12 +22,13 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tidings_log::{FileSystem, LogPiece, ReadOnlyDisk, SegmentLog, TopicLog};
+use tidings_log::{FileSystem, LogPiece, ReadOnlyDisk, SegmentLog, TopicLog, read_lines};
 use tidings_protocol::{GroupName, Seq};
 use tidings_queue::record::{Decision, GroupRecord};
+use tidings_queue::replay::FIRST_RECORD;
 use tidings_queue::{Group, GroupConfig};
 
-use super::recovery::{FIRST_RECORD, GroupStorage, invalid, read_records};
+use super::recovery::{GroupStorage, invalid};
 use crate::StartError;
 use crate::clean_stop::CleanStop;
 use crate::clock::wall_unix_ms;
@@ -253,7 +254,7 @@ fn copy(
         let piece = LogPiece { first, count, unix_ms, wire: lines.into(), identified: false };
         new.append(&[piece], next, next).map_err(io::Error::other)
     };
-    read_records(&log, log.bounds().first, |seq, line| {
+    read_lines(&log, log.bounds().first, |seq, line| {
         if seq < from {
             return Ok(());
         }

@@ -49,7 +49,7 @@ impl TaskWork<'_> {
             Err(reason) => {
                 let back = RetryMode::Counted { after_ms: None };
                 let nack = self.task.nack(back, KeyRest::default(), Some(reason));
-                Box::pin(self.crawler.broker.reply(&[], &nack)).await;
+                Box::pin(self.crawler.reply(&[], &nack)).await;
                 return;
             }
         };

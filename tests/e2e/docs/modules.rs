@@ -27,6 +27,7 @@ fn modules_do_not_import_each_other_in_a_circle() {
         "subscriber/documents/src",
         "connectors/src",
         "bench/src",
+        "bench/load/src",
     ] {
         let imports = read_imports(&repository.join(sources));
         modules += imports.len();
