@@ -13,12 +13,12 @@ use std::time::Duration;
 use clap::Args;
 use tidings_client::{ClientError, CommandAnswer};
 use tidings_connectors::websub::{self, HubLease};
+use tidings_documents::feed::watched_feed::FeedSettings;
+use tidings_documents::feed::{NO_FEED, NO_FEED_ADVICE};
 use tidings_protocol::status::{GroupStatus, ScheduleStatus, TaskState, TaskStatus};
 use tidings_protocol::{
     CanonicalUrl, Code, Command, DEFAULT_GROUP, Payload, TopicName, field, format_ms,
 };
-use tidings_subscriber::feed::watched_feed::FeedSettings;
-use tidings_subscriber::feed::{NO_FEED, NO_FEED_ADVICE};
 use tokio::time::{Instant, sleep};
 
 use crate::client::manage::{BrokerClient, first_word, manage_command, print_table};
