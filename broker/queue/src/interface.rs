@@ -387,6 +387,13 @@ pub struct GroupAnswer {
     pub ok: String,
 }
 
+impl GroupAnswer {
+    /// An answer of one line.
+    pub(crate) fn new(ok: impl fmt::Display) -> Self {
+        Self { lines: Vec::new(), ok: ok.to_string() }
+    }
+}
+
 /// A released entry, as it is sent to a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskMessage {
