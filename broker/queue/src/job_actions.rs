@@ -123,11 +123,13 @@ impl Group {
 
     /// Removes and returns all waiting clients, which will receive no answer.
     pub fn drain_waiters(&mut self) -> impl Iterator<Item = Requester> + use<> {
-        std::mem::take(&mut self.waiters).into_values().flatten()
+        let waiters = std::mem::take(&mut self.waiters).into_values().flatten();
+        waiters.chain(self.reads.drain_waits())
     }
 
     /// Removes the waiting commands of a connection that ended.
     pub(super) fn remove_waiters(&mut self, conn: ConnId) {
+        self.reads.remove_waits(conn);
         self.waiters.retain(|_, waiters| {
             waiters.retain(|requester| requester.conn != conn);
             !waiters.is_empty()

@@ -368,7 +368,12 @@ impl Group {
             Input::WallClock { unix_ms } => self.set_wall_clock(unix_ms, now),
             Input::Activity { conn } => self.members.mark_active_on(conn),
             Input::Events { .. }
-            | Input::JobAction { action: JobAction::Add { .. }, .. }
+            | Input::Configure { .. }
+            | Input::Operate { .. }
+            | Input::OpenJob { .. }
+            | Input::CloseJob { .. }
+            | Input::CancelJob { .. }
+            | Input::JobAction { .. }
             | Input::Query { .. } => self.handle_or_hold(HeldInput::Input(input), now),
             Input::Texts(reply) => self.texts_replied(reply, now),
             Input::Join { requester, credit } => self.join(requester, credit, now),
@@ -377,14 +382,25 @@ impl Group {
                 let answer = self.reply(requester, reply, now);
                 self.answer(requester, answer);
             }
-            Input::Configure { requester, settings } => {
-                let answer = self.configure(&settings, now);
-                self.answer(requester, answer);
-            }
             Input::ApplySettings { settings } => {
                 if let Err(error) = self.configure(&settings, now) {
                     self.notice(Notice::SettingIgnored(error));
                 }
+            }
+            Input::TopicHeads { job, heads } => self.note_heads(job, heads, now),
+            Input::Published { serial, topic, seq } => {
+                self.commit(Decision::Published { serial, topic, seq }, now);
+            }
+            Input::Tick => self.expire(now),
+        }
+    }
+
+    /// Handles a command of an operator or script.
+    fn handle_command(&mut self, command: Input, now: Moment) {
+        match command {
+            Input::Configure { requester, settings } => {
+                let answer = self.configure(&settings, now);
+                self.answer(requester, answer);
             }
             Input::Operate { requester, operation: what } => {
                 let answer = self.operate(&what, now);
@@ -409,11 +425,11 @@ impl Group {
                     self.answer(requester, answer);
                 }
             }
-            Input::TopicHeads { job, heads } => self.note_heads(job, heads, now),
-            Input::Published { serial, topic, seq } => {
-                self.commit(Decision::Published { serial, topic, seq }, now);
+            Input::Query { requester, query: what } => {
+                let answer = self.show(&what, now);
+                self.answer(requester, answer);
             }
-            Input::Tick => self.expire(now),
+            _ => unreachable!("other inputs are no commands"),
         }
     }
 
@@ -449,6 +465,11 @@ impl Group {
                 self.unpin(member, now);
             }
         }
+    }
+
+    /// Reports whether all outputs wait for texts.
+    pub fn is_blocked(&self) -> bool {
+        self.reads.has_unread()
     }
 
     /// Returns the next output. May change after every `handle`, and after every call that continues

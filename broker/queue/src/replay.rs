@@ -50,10 +50,12 @@ impl Replay {
         }
     }
 
-    /// Requests the texts that the next record needs, if the group is paged. The owner executes all
-    /// requests before it calls [`apply`](Self::apply).
-    pub(crate) fn prepare(&mut self, record: &GroupRecord) {
+    /// Returns the request for the texts that the next record needs, if any. The owner has executed
+    /// all earlier requests, and passes nothing but the reply to this one before it calls
+    /// [`apply`](Self::apply).
+    pub(crate) fn prepare(&mut self, record: &GroupRecord) -> Option<TextRequest> {
         self.group.request_texts_for(&record.decision);
+        self.poll_texts()
     }
 
     /// Returns the next request to the owner.
@@ -221,10 +223,11 @@ impl LogReplay {
         self.first_error.as_ref()
     }
 
-    /// Requests the texts that the next record needs, if the group is paged. The owner executes all
-    /// requests before it calls [`apply`](Self::apply).
-    pub fn prepare(&mut self, record: &GroupRecord) {
-        self.replay.prepare(record);
+    /// Returns the request for the texts that the next record needs, if any. The owner has executed
+    /// all earlier requests, and passes nothing but the reply to this one before it calls
+    /// [`apply`](Self::apply).
+    pub fn prepare(&mut self, record: &GroupRecord) -> Option<TextRequest> {
+        self.replay.prepare(record)
     }
 
     /// Returns the next request about texts.

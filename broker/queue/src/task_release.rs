@@ -36,12 +36,18 @@ impl Group {
                 self.prefetch_keys(self.ready.upcoming(place, PREFETCH_BATCH));
             }
             let queue = &self.keys[key];
-            let id = self.next_entry(queue).expect("a ready key has a next entry").entry;
+            let next = self.next_entry(queue).expect("a ready key has a next entry");
+            let id = next.entry;
+            if let ReadyClass::Any(lane, prio) = place
+                && self.reads.is_loading_before(lane, prio)
+            {
+                break;
+            }
             if let Some(dormant) = self.dormant_to_read(id) {
                 if missing.len() >= *room.get_or_insert_with(|| self.loading_room()) {
                     break;
                 }
-                missing.push(self.begin_loading(key, dormant));
+                missing.push(self.begin_loading(key, next, dormant));
                 continue;
             }
             let member = match place {
@@ -109,7 +115,7 @@ impl Group {
         }
         if is_forgettable {
             self.keys.remove(key);
-            self.reads.forget_key(key);
+            self.reads.end_loading(key);
             return self.ready.set_class(key, None, &mut self.rng);
         }
         self.offer(key, now);

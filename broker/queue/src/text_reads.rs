@@ -5,7 +5,9 @@
 //! and recorded at once, as if all texts were there, and a replay does not depend on when they came.
 //! A text that cannot be read stops the group, because the group's log still has it.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 
 use hashbrown::HashMap;
 use tidings_protocol::{CanonicalUrl, UrlKey};
@@ -13,6 +15,7 @@ use tidings_protocol::{CanonicalUrl, UrlKey};
 use super::admit::ParsedEvent;
 use super::dormant::{DormantRef, WantedText};
 use super::entry::{EntryId, Key, PassId};
+use super::key_queue::{Lane, NextEntry};
 use super::keys::KeyId;
 use super::moment::Moment;
 use super::prefetch::PREFETCH_BATCH;
@@ -20,7 +23,7 @@ use super::record::Decision;
 use super::snapshot::SnapshotItem;
 use super::task_list::SelectedTasks;
 use super::texts::{TextError, TextReply};
-use super::{Group, GroupQuery, Input, JobAction, Output, Requester};
+use super::{ConnId, Group, GroupQuery, Input, JobAction, Output, Requester};
 
 /// Texts that are read in advance: those of keys that are released next, beyond the free credit.
 const READ_AHEAD: usize = 2 * PREFETCH_BATCH;
@@ -35,7 +38,9 @@ pub(super) struct TextReads {
     pending: HashMap<u64, Vec<WantedText>>,
     /// Keys that are free and not listed as ready, because the text of this entry, their next one,
     /// is being read.
-    loading: HashMap<KeyId, EntryId>,
+    loading: HashMap<KeyId, LoadingEntry>,
+    /// How many of them there are of each lane and priority, highest priority first.
+    loading_classes: BTreeMap<(Lane, Reverse<i16>), usize>,
     /// Inputs that wait, in order.
     held: VecDeque<HeldInput>,
     /// The request for which the first of them waits.
@@ -46,10 +51,18 @@ pub(super) struct TextReads {
     problem: Option<TextError>,
 }
 
+/// The next entry of a key that is being read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct LoadingEntry {
+    entry: EntryId,
+    lane: Lane,
+    prio: i16,
+}
+
 /// An input that waits for texts.
 #[derive(Debug)]
 pub(super) enum HeldInput {
-    /// Events, a seed or a query.
+    /// Events or a command. Some need texts; the others keep their order.
     Input(Input),
     /// Entries that a query has selected.
     Tasks(Requester, SelectedTasks),
@@ -75,6 +88,18 @@ impl TextReads {
         self.problem.as_ref()
     }
 
+    /// Removes and returns the senders of held commands that wait for the end of a pass.
+    pub(super) fn drain_waits(&mut self) -> impl Iterator<Item = Requester> + use<> {
+        let held = std::mem::take(&mut self.held);
+        held.into_iter().filter_map(|held| waiter(&held))
+    }
+
+    /// Removes such commands of a connection that has ended.
+    pub(super) fn remove_waits(&mut self, conn: ConnId) {
+        let is_gone = |held: &HeldInput| waiter(held).is_some_and(|waiter| waiter.conn == conn);
+        self.held.retain(|held| !is_gone(held));
+    }
+
     /// Reports whether inputs wait.
     pub(super) fn is_holding(&self) -> bool {
         !self.held.is_empty()
@@ -90,9 +115,38 @@ impl TextReads {
         self.loading.contains_key(&key)
     }
 
-    /// Forgets a key that was removed.
-    pub(super) fn forget_key(&mut self, key: KeyId) {
-        self.loading.remove(&key);
+    /// Reports whether an entry of this lane that goes before this priority is being read.
+    pub(super) fn is_loading_before(&self, lane: Lane, prio: i16) -> bool {
+        let first = self.loading_classes.range((lane, Reverse(i16::MAX))..).next();
+        first.is_some_and(|((first_lane, first), _)| *first_lane == lane && first.0 > prio)
+    }
+
+    fn begin_loading(&mut self, key: KeyId, next: NextEntry) {
+        let NextEntry { entry, lane, prio } = next;
+        self.end_loading(key);
+        self.loading.insert(key, LoadingEntry { entry, lane, prio });
+        *self.loading_classes.entry((lane, Reverse(prio))).or_default() += 1;
+    }
+
+    /// The next entry of a key is no longer being read, or the key was removed.
+    pub(super) fn end_loading(&mut self, key: KeyId) {
+        let Some(LoadingEntry { lane, prio, .. }) = self.loading.remove(&key) else { return };
+        if let Entry::Occupied(mut count) = self.loading_classes.entry((lane, Reverse(prio))) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
+
+    /// Reports whether an input waits.
+    #[cfg(test)]
+    pub(super) fn holds(&self, input: &Input) -> bool {
+        let is_same = |held: &Input| match (held, input) {
+            (Input::Events { next, .. }, Input::Events { next: other, .. }) => next == other,
+            _ => held.requester().is_some() && held.requester() == input.requester(),
+        };
+        self.held.iter().any(|held| matches!(held, HeldInput::Input(held) if is_same(held)))
     }
 
     /// Returns the fingerprints of schedules that are due and wait.
@@ -102,6 +156,16 @@ impl TextReads {
             HeldInput::Schedule(url) => Some(*url),
             _ => None,
         })
+    }
+}
+
+/// Returns the sender of a command that waits for the end of a pass.
+fn waiter(held: &HeldInput) -> Option<Requester> {
+    match held {
+        HeldInput::Input(Input::JobAction { requester, action: JobAction::Wait, .. }) => {
+            Some(*requester)
+        }
+        _ => None,
     }
 }
 
@@ -156,23 +220,13 @@ impl Group {
             return Some((HeldInput::Input(input), request));
         }
         match input {
-            Input::JobAction { requester, name, action } => {
-                let answer = self.run_job_action(requester, &name, &action, now).transpose();
-                if let Some(answer) = answer {
-                    self.answer(requester, answer);
-                }
-            }
             Input::Query { requester, query: GroupQuery::Tasks(query) } => {
                 match self.select_tasks(&query) {
                     Ok(selected) => return self.answer_selected(requester, selected, now),
                     Err(error) => self.answer(requester, Err(error)),
                 }
             }
-            Input::Query { requester, query } => {
-                let answer = self.show(&query, now);
-                self.answer(requester, answer);
-            }
-            _ => unreachable!("other inputs need no texts"),
+            input => self.handle_command(input, now),
         }
         None
     }
@@ -248,9 +302,14 @@ impl Group {
     }
 
     /// Takes a key out of the ready ones until the text of its next entry was read.
-    pub(super) fn begin_loading(&mut self, key: KeyId, dormant: DormantRef) -> WantedText {
+    pub(super) fn begin_loading(
+        &mut self,
+        key: KeyId,
+        next: NextEntry,
+        dormant: DormantRef,
+    ) -> WantedText {
         self.ready.set_class(key, None, &mut self.rng);
-        self.reads.loading.insert(key, dormant.id);
+        self.reads.begin_loading(key, next);
         self.dormant.wanted(dormant)
     }
 
@@ -313,8 +372,8 @@ impl Group {
         for (wanted, text) in wanted.into_iter().zip(texts) {
             self.dormant.take_text(wanted, text)?;
             let DormantRef { id, key, .. } = wanted.dormant;
-            if self.reads.loading.get(&key) == Some(&id) {
-                self.reads.loading.remove(&key);
+            if self.reads.loading.get(&key).is_some_and(|loading| loading.entry == id) {
+                self.reads.end_loading(key);
                 self.offer_next(key, now);
             }
         }

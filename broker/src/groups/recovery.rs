@@ -248,8 +248,10 @@ impl GroupStorage {
         let mut reading = LogReplay::new(group, log.bounds().first);
         replay_records(&log, |seq, read| {
             if let (Some(pages), Ok(record)) = (&mut pages, &*read) {
-                reading.prepare(record);
                 exchange_texts(&mut reading, pages);
+                if let Some(TextRequest::Read { number, texts }) = reading.prepare(record) {
+                    reading.texts_replied(pages.read(number, &texts));
+                }
             }
             reading.apply(seq, read);
         });
@@ -257,7 +259,7 @@ impl GroupStorage {
     }
 }
 
-/// Executes what a replay requests of its page file.
+/// Executes what a replay requests of its page file, and passes on what was written meanwhile.
 fn exchange_texts(replay: &mut LogReplay, pages: &mut PageFile) {
     loop {
         let done = match replay.poll_texts() {

@@ -67,6 +67,8 @@ pub(super) struct GroupActor {
     watchers: Watchers,
     /// The commands that are being handled, and those that wait for texts.
     commands: HandledCommands,
+    /// Whether the settings were recorded since the topics were opened.
+    is_configured: bool,
     outgoing: OutputQueue,
     appended: RecordMark,
     /// The mark after this start's records. Until they are durable, task ids might be given again.
@@ -123,6 +125,7 @@ impl GroupActor {
             waiter_mailboxes: HashMap::new(),
             watchers: Watchers::default(),
             commands: HandledCommands::default(),
+            is_configured: false,
             outgoing: OutputQueue::default(),
             appended,
             start_mark: appended,
@@ -446,16 +449,20 @@ impl GroupActor {
     /// Passes an input to the state machine and handles all its outputs. `mailbox` belongs to the
     /// sender of the input.
     fn handle(&mut self, input: Input, mailbox: Option<&Mailbox>) {
-        let (configures, asked) = (matches!(input, Input::Configure { .. }), input.requester());
+        let is_start = matches!(input, Input::Start { .. });
         let opens =
             if let Input::OpenJob { name, .. } = &input { Some(name.clone()) } else { None };
-        self.commands.begin(asked, mailbox);
+        self.commands.begin(input.requester(), mailbox);
         self.group.handle(input, self.clock.now());
         self.drain_outputs();
-        if let Some(name) = opens {
+        if self.stopped.is_some()
+            && let Some(name) = opens
+        {
+            // Its reservation ends.
             self.publish_job_status(&name);
         }
-        if configures && let Err(error) = self.follow_topics() {
+        let configured = std::mem::take(&mut self.is_configured) && !is_start;
+        if configured && let Err(error) = self.follow_topics() {
             tracing::error!(group = %self.group.name(), %error, "cannot read a feeding topic");
         }
     }
@@ -474,6 +481,7 @@ impl GroupActor {
             match output {
                 Output::Record(record) => {
                     self.appended = self.log.append(&record);
+                    self.is_configured |= matches!(record.decision, Decision::Configured(_));
                     if let Decision::Consumed { topic, next, .. } = record.decision {
                         self.consumed.push_back((self.appended, topic, next));
                     }

@@ -1,11 +1,11 @@
 //! The group's actor in the simulation: writes records, sends the outputs that depend on them,
 //! crashes at any point, and restarts from what was written.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-use tidings_protocol::Seq;
+use tidings_protocol::{Seq, Slot};
 
-use super::commands::CommandOrigin;
+use super::commands::{CommandOrigin, requester_mut};
 use super::disk::{CrashKind, SurvivingLog, crash_and_recover};
 use super::fetch_request::FetchRequest;
 use super::output_queue::{PendingOutput, SimulatedOutput};
@@ -14,7 +14,9 @@ use super::task::ReceivedTask;
 use super::{LEASE_MS, WAITER_CONN, World, WorldEvent, topic};
 use crate::moment::{ClockStamp, Moment};
 use crate::record::{Decision, GroupRecord};
+use crate::simulated_pages::SimulatedPages;
 use crate::tests::simulation::difference;
+use crate::texts::{TextError, TextReply, TextRequest};
 use crate::{Group, Input, JobAction, Output, TaskMessage};
 
 /// One of this many writes is the last of its broker.
@@ -22,6 +24,13 @@ const WRITES_PER_CRASH: u32 = 2500;
 /// Records after which a snapshot is written, and the most parts of it that are written together.
 const SNAPSHOT_AFTER: u64 = 400;
 const SNAPSHOT_PIECE: usize = 64;
+
+/// One of this many reads of texts fails, and one of this many writes. A group that cannot read a
+/// text stops, and its broker is restarted.
+const TEXT_READS_PER_FAILURE: u32 = 1000;
+const TEXT_WRITES_PER_FAILURE: u32 = 16;
+/// Latest reply about texts.
+const TEXT_MS_MAX: u64 = 2_000;
 
 /// One of this many pieces is left to a committer, which writes it before the next sync.
 const PIECES_PER_COMMITTER_WRITE: u32 = 4;
@@ -67,6 +76,52 @@ pub(super) struct Broker {
     pub(super) pending_outputs: VecDeque<PendingOutput>,
     /// Inputs without a confirmation that they are safe; their senders repeat them after a crash.
     pub(super) unsafe_inputs: VecDeque<(u64, Input, CommandOrigin)>,
+    /// Where texts are, if not in memory.
+    pub(super) pages: SimulatedPages,
+    /// Commands without an answer, and when they arrived.
+    pub(super) origins: BTreeMap<Slot, (CommandOrigin, Moment)>,
+    last_slot: u64,
+    /// Inputs of which not all outputs have left, because they wait for texts.
+    pub(super) unfinished: Vec<UnfinishedInput>,
+}
+
+/// An input of which not all outputs have left.
+#[derive(Debug)]
+pub(super) struct UnfinishedInput {
+    input: Input,
+    origin: CommandOrigin,
+    order: u64,
+    /// When it took effect.
+    at: Option<Moment>,
+}
+
+impl UnfinishedInput {
+    fn new(input: &Input, origin: CommandOrigin, order: u64) -> Self {
+        Self { input: input.clone(), origin, order, at: None }
+    }
+
+    /// Notes whether it has taken effect now, before the outputs after `order`.
+    fn note_progress(&mut self, group: &Group, now: Moment, order: u64) {
+        if group.reads.holds(&self.input) {
+            self.order = order;
+        } else {
+            self.at.get_or_insert(now);
+        }
+    }
+
+    /// The fetches that it requested, if any, and itself if its sender repeats it after a crash.
+    #[expect(clippy::type_complexity, reason = "the parts of the result are used once")]
+    fn finish(self) -> Result<(Option<SimulatedOutput>, Option<(Input, CommandOrigin)>), Self> {
+        let Some(at) = self.at else { return Err(self) };
+        let fetches = FetchRequest::all_of(&self.input);
+        let taken = SimulatedOutput::Taken { order: self.order, fetches: fetches.clone(), at };
+        Ok(((!fetches.is_empty()).then_some(taken), self.repeated()))
+    }
+
+    /// The input if its sender repeats it after a crash.
+    pub(super) fn repeated(self) -> Option<(Input, CommandOrigin)> {
+        is_repeated(&self.input).then_some((self.input, self.origin))
+    }
 }
 
 /// State of the broker.
@@ -110,6 +165,10 @@ impl Broker {
             snapshot_begin: 0,
             pending_outputs: VecDeque::new(),
             unsafe_inputs: VecDeque::new(),
+            pages: SimulatedPages::default(),
+            origins: BTreeMap::new(),
+            last_slot: 0,
+            unfinished: Vec::new(),
         }
     }
 
@@ -121,6 +180,22 @@ impl Broker {
     /// Reading of its clock.
     pub(super) fn moment(&self, now: Moment) -> Moment {
         self.moment.0 + now.since(self.moment.1)
+    }
+
+    /// The true time at a moment of its clock.
+    fn true_time(&self, moment: Moment) -> Moment {
+        self.moment.1 + moment.since(self.moment.0)
+    }
+
+    /// Gives a command a slot of its own, by which its answer is recognised.
+    fn number(&mut self, input: &mut Input, origin: &CommandOrigin, now: Moment) {
+        if let Some(requester) = requester_mut(input)
+            && requester.conn != WAITER_CONN
+        {
+            self.last_slot += 1;
+            requester.slot = Slot::numbered(self.last_slot);
+            self.origins.insert(requester.slot, (origin.clone(), now));
+        }
     }
 
     /// Time of the group's next deadline.
@@ -188,9 +263,9 @@ impl World {
     /// Passes inputs that arrived together to the group.
     fn handle(&mut self, commands: Vec<(Input, CommandOrigin)>) -> CheckResult {
         let moment = self.broker.moment(self.now);
-        let (mut unsent, mut again) = (Vec::new(), Vec::new());
-        for (input, origin) in &commands {
-            self.note(|| match input {
+        let mut inputs = Vec::new();
+        for (mut input, origin) in commands {
+            self.note(|| match &input {
                 // The trace leaves out the wall clock, which must make no difference.
                 Input::Start { run, elapsed_unknown, .. } => {
                     format!("<- start run={run} elapsed_unknown={elapsed_unknown}")
@@ -198,17 +273,14 @@ impl World {
                 input => format!("<- {input:?}"),
             });
             self.order += 1;
-            self.expect(input, moment);
+            self.expect(&input, moment);
             if matches!(input, Input::Tick) {
                 self.broker.ticked = moment;
             }
-            again.extend(is_repeated(input).then(|| (input.clone(), origin.clone())));
-            let (order, fetches) = (self.order, FetchRequest::all_of(input));
-            if !fetches.is_empty() {
-                unsent.push(SimulatedOutput::Taken { order, fetches, at: self.now });
-            }
+            self.broker.number(&mut input, &origin, self.now);
+            self.broker.unfinished.push(UnfinishedInput::new(&input, origin, self.order));
+            inputs.push(input);
         }
-        let (mut inputs, mut origins): (Vec<_>, VecDeque<_>) = commands.into_iter().unzip();
         match (inputs.pop(), inputs.is_empty()) {
             (Some(input), true) => self.broker.group.handle(input, moment),
             (last, _) => {
@@ -216,7 +288,16 @@ impl World {
                 self.broker.group.handle_all(inputs, moment);
             }
         }
-        let (mut records, mut released) = (Vec::new(), None);
+        self.order += 1;
+        let order = self.order;
+        for unfinished in &mut self.broker.unfinished {
+            unfinished.note_progress(&self.broker.group, self.now, order);
+        }
+        if self.broker.group.problem().is_some() {
+            // An operator restarts the broker.
+            return self.crash();
+        }
+        let (mut records, mut outputs, mut released) = (Vec::new(), Vec::new(), None);
         while let Some(output) = self.broker.group.poll() {
             match output {
                 Output::Record(record) => {
@@ -227,17 +308,18 @@ impl World {
                 }
                 Output::Task { conn, task } => {
                     let received = self.read(task, released.is_some())?;
-                    unsent.push(SimulatedOutput::Task { conn, received, to: released.take() });
+                    outputs.push(SimulatedOutput::Task { conn, received, to: released.take() });
                 }
                 Output::Answer { requester, answer } if requester.conn == WAITER_CONN => {
-                    unsent.push(SimulatedOutput::Ended(answer));
+                    outputs.push(SimulatedOutput::Ended(answer));
                 }
-                Output::Answer { answer, .. } => {
-                    let origin = origins.pop_front().unwrap_or(CommandOrigin::Nothing);
-                    unsent.push(SimulatedOutput::Answer { origin, answer, at: self.now });
+                Output::Answer { requester, answer } => {
+                    let asked = self.broker.origins.remove(&requester.slot);
+                    let (origin, at) = asked.unwrap_or((CommandOrigin::Nothing, self.now));
+                    outputs.push(SimulatedOutput::Answer { origin, answer, at });
                 }
                 Output::Publish { serial, topic, payload } => {
-                    unsent.push(SimulatedOutput::Announce { serial, topic, payload });
+                    outputs.push(SimulatedOutput::Announce { serial, topic, payload });
                 }
                 Output::RequestTopicHeads { job } => {
                     let heads = [(topic(), Seq(self.next_seq))].into();
@@ -250,10 +332,23 @@ impl World {
                     self.job_names.remove(&name);
                 }
                 Output::Notice(_) => {}
-                Output::Texts(_) => unreachable!("the group is not paged"),
+                Output::Texts(request) => self.execute(request),
                 Output::Deleted => unreachable!("the simulated group is never deleted"),
             }
         }
+        let (mut unsent, mut again) = (Vec::new(), Vec::new());
+        if !self.broker.group.is_blocked() {
+            for unfinished in std::mem::take(&mut self.broker.unfinished) {
+                match unfinished.finish() {
+                    Ok((taken, repeated)) => {
+                        unsent.extend(taken);
+                        again.extend(repeated);
+                    }
+                    Err(unfinished) => self.broker.unfinished.push(unfinished),
+                }
+            }
+        }
+        unsent.append(&mut outputs);
         self.check_suspects()?;
         self.write(records, unsent, again)
     }
@@ -268,7 +363,9 @@ impl World {
         } else {
             self.released.get(&task.id).copied().unwrap_or_default()
         };
-        let mut received = ReceivedTask::read(task, self.now, released);
+        // A task that waited for the text of another entry was sent earlier.
+        let sent_at = self.broker.true_time(Moment(task.clock_ms));
+        let mut received = ReceivedTask::read(task, sent_at, released);
         // A repair waits and is released as an entry without a job.
         received.job = received.job.filter(|name| !self.passes.repairs(name, &received.url));
         if is_new {
@@ -339,8 +436,42 @@ impl World {
         self.write(Vec::new(), Vec::new(), Vec::new())
     }
 
+    /// Executes a request about texts. The reply comes later, so replies come in any order.
+    fn execute(&mut self, request: TextRequest) {
+        let is_failing = self.is_faulty && !self.is_scripted && self.broker.safe > 0;
+        let is_write = matches!(request, TextRequest::Write { .. });
+        self.broker.pages.is_full =
+            is_write && is_failing && self.text_rng.u32(0..TEXT_WRITES_PER_FAILURE) == 0;
+        let mut reply = self.broker.pages.execute(request);
+        if let TextReply::Read { texts, .. } = &mut reply
+            && is_failing
+            && self.text_rng.u32(0..TEXT_READS_PER_FAILURE) == 0
+        {
+            self.totals.unreadable_texts += 1;
+            let index = self.text_rng.usize(..texts.len());
+            match &mut texts[index] {
+                Ok(text) if self.text_rng.bool() => {
+                    // The header of the entry, which is checked.
+                    let byte = self.text_rng.usize(..8);
+                    text[byte] ^= self.text_rng.u8(1..);
+                }
+                text => *text = Err(TextError::new("input/output error")),
+            }
+        }
+        let late_ms = match self.text_rng.u32(0..64) {
+            0 if self.is_faulty => self.text_rng.u64(..TEXT_MS_MAX),
+            1..16 if self.is_faulty => self.text_rng.u64(..20),
+            _ => self.text_rng.u64(..3),
+        };
+        let start_number = self.broker.start_number;
+        self.schedule(late_ms, WorldEvent::TextsReplied { start_number, reply });
+    }
+
     /// Writes a part of a snapshot between other records.
     fn continue_snapshot(&mut self) {
+        if self.broker.group.is_snapshot_waiting() {
+            return;
+        }
         let moment = self.broker.moment(self.now);
         let mut records = Vec::new();
         let write = |decision| records.push(GroupRecord { at: moment, decision });
@@ -354,6 +485,10 @@ impl World {
         };
         if !records.is_empty() {
             self.broker.append(records);
+        }
+        while let Some(output) = self.broker.group.poll() {
+            let Output::Texts(request) = output else { unreachable!("it decides nothing") };
+            self.execute(request);
         }
         if is_whole {
             self.broker.snapshot = (self.broker.snapshot_begin, self.broker.appended);
@@ -414,13 +549,20 @@ impl World {
         let log = broker.log.make_contiguous();
         let begin = log[0].end - log[0].records.len() as u64;
         let (safe, written) = (&log[..safe], &log[safe..safe + written]);
-        let mut survivors = crash_and_recover(Seq(begin + 1), safe, written, end, &mut self.rng);
+        let mut survivors = crash_and_recover(
+            Seq(begin + 1),
+            safe,
+            written,
+            end,
+            (&mut self.rng, self.nature.paged),
+        );
         let upto = begin + survivors.records;
         let is_whole = log.iter().any(|batch| batch.end == upto) && upto >= broker.safe;
         Promise::RecordsSuffice.holds(is_whole, || {
             format!("{upto} records are left, and {} were safe", broker.safe)
         })?;
-        if upto == broker.appended {
+        if upto == broker.appended && !broker.group.is_blocked() {
+            broker.pages.read_all(&mut broker.group);
             // A second restored group is compared, because the clock of the first may continue at
             // an earlier moment.
             let differs = difference(&mut broker.group, survivors.recover_again(), moment);
@@ -432,8 +574,9 @@ impl World {
         if upto < broker.snapshot.1 {
             broker.snapshot = (0, upto); // It is not whole, and says nothing.
         }
-        let SurvivingLog { group, started, last, .. } = survivors;
-        broker.group = group;
+        let SurvivingLog { group, pages, started, last, .. } = survivors;
+        (broker.group, broker.pages) = (group, pages);
+        broker.origins.clear();
         Ok((started, last))
     }
 

@@ -65,6 +65,22 @@ impl CommandOrigin {
     }
 }
 
+/// The sender of a command.
+pub(super) fn requester_mut(input: &mut Input) -> Option<&mut Requester> {
+    match input {
+        Input::Join { requester, .. }
+        | Input::Reply { requester, .. }
+        | Input::Configure { requester, .. }
+        | Input::Operate { requester, .. }
+        | Input::OpenJob { requester, .. }
+        | Input::CloseJob { requester, .. }
+        | Input::CancelJob { requester, .. }
+        | Input::JobAction { requester, .. }
+        | Input::Query { requester, .. } => Some(requester),
+        _ => None,
+    }
+}
+
 /// The same command as an input of the group.
 pub(super) fn input_of(
     requester: Requester,

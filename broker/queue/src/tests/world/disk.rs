@@ -13,6 +13,7 @@ use super::broker::Batch;
 use crate::moment::{ClockStamp, Moment};
 use crate::record::GroupRecord;
 use crate::replay::{FIRST_RECORD, LogReplay, ReplayedGroup};
+use crate::simulated_pages::{SimulatedPages, TINY};
 use crate::{Group, GroupConfig};
 
 /// Makes most logs here a single segment.
@@ -30,6 +31,8 @@ pub(super) enum CrashKind {
 /// The result of a recovery.
 pub(super) struct SurvivingLog {
     pub(super) group: Group,
+    /// Where its texts are, if not in memory.
+    pub(super) pages: SimulatedPages,
     /// Time of the last start, as the machine knew it.
     pub(super) started: ClockStamp,
     /// Time of the newest record.
@@ -38,12 +41,16 @@ pub(super) struct SurvivingLog {
     pub(super) records: u64,
     disk: Arc<dyn Disk>,
     seed: u64,
+    paged: bool,
 }
 
 impl SurvivingLog {
     /// Recovers the group once more.
     pub(super) fn recover_again(&mut self) -> Group {
-        recover(&self.disk, self.seed).group
+        let (recovered, pages) = recover(&self.disk, self.seed, self.paged);
+        let mut group = recovered.group;
+        pages.read_all(&mut group);
+        group
     }
 }
 
@@ -54,7 +61,7 @@ pub(super) fn crash_and_recover(
     safe: &[Batch],
     written: &[Batch],
     end: CrashKind,
-    rng: &mut fastrand::Rng,
+    (rng, paged): (&mut fastrand::Rng, bool),
 ) -> SurvivingLog {
     let disk = SimulatedDisk::new(rng.u64(..));
     let storage: Arc<dyn Disk> = Arc::new(disk.clone());
@@ -68,10 +75,10 @@ pub(super) fn crash_and_recover(
         CrashKind::Power => disk.cut_power(),
     }
     let seed = rng.u64(..);
-    let ReplayedGroup { group, started, last } = recover(&storage, seed);
+    let (ReplayedGroup { group, started, last }, pages) = recover(&storage, seed, paged);
     let checked = log.verify().expect("an undamaged log can be read");
     let records = checked.iter().map(|file| file.events).sum();
-    SurvivingLog { group, started, last, records, disk: storage, seed }
+    SurvivingLog { group, pages, started, last, records, disk: storage, seed, paged }
 }
 
 fn options(disk: Arc<dyn Disk>, first: Seq) -> SegmentOptions {
@@ -87,15 +94,25 @@ fn options(disk: Arc<dyn Disk>, first: Seq) -> SegmentOptions {
 }
 
 /// Replays the log without changing it, and then opens it to continue it, as a start does.
-fn recover(disk: &Arc<dyn Disk>, seed: u64) -> ReplayedGroup {
+fn recover(disk: &Arc<dyn Disk>, seed: u64, paged: bool) -> (ReplayedGroup, SimulatedPages) {
     let name = "crawlers".parse().expect("the name is valid");
-    let group = Group::new(name, 0, GroupConfig::default(), seed);
+    let mut group = Group::new(name, 0, GroupConfig::default(), seed);
+    if paged {
+        group.set_paging(TINY);
+    }
+    let mut pages = SimulatedPages::default();
     let reader = Arc::new(ReadOnlyDisk::new(Arc::clone(disk)));
     let (log, _) = SegmentLog::open(options(reader, FIRST_RECORD), 0).expect("the log is whole");
     let first = log.bounds().first;
     let mut replay = LogReplay::new(group, first);
     let read = read_lines(&log, first, |seq, line| {
         let record = GroupRecord::decode(line?).expect("a record survives whole or not at all");
+        while let Some(request) = replay.poll_texts() {
+            replay.texts_replied(pages.execute(request));
+        }
+        if let Some(request) = replay.prepare(&record) {
+            replay.texts_replied(pages.execute(request));
+        }
         replay.apply(seq, &mut Ok(record));
         Ok(())
     });
@@ -105,7 +122,7 @@ fn recover(disk: &Arc<dyn Disk>, seed: u64) -> ReplayedGroup {
     if found.has_lost_end {
         log.begin_after_loss().expect("the simulated disk has room");
     }
-    replay.finish().expect("nothing is missing")
+    (replay.finish().expect("nothing is missing"), pages)
 }
 
 fn append(log: &SegmentLog, batches: &[Batch], next: &mut u64) {

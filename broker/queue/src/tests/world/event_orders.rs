@@ -90,6 +90,7 @@ fn simulate_order(
         reboots: true,
         low_entries_max: None,
         parallel_max: 1,
+        paged: true,
         traced: true,
     };
     let mut world = World::new(7, nature);

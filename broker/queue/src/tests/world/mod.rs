@@ -61,6 +61,9 @@ use super::site::{HOSTS, LONELY_HOSTS, PAGES, page};
 use crate::config::GroupConfig;
 use crate::entry::EntryId;
 use crate::moment::{ClockStamp, Moment};
+use crate::prefetch::PREFETCH_BATCH;
+use crate::simulated_pages::TINY;
+use crate::texts::TextReply;
 use crate::{ConnId, Group, Input};
 
 const DELAY_MS: u64 = 1000;
@@ -111,6 +114,11 @@ enum WorldEvent {
         serial: u64,
         topic: &'static str,
     },
+    /// In that start of the broker, texts were read or written.
+    TextsReplied {
+        start_number: u64,
+        reply: TextReply,
+    },
     /// A broker that was paused continues.
     BrokerResumes {
         start_number: u64,
@@ -138,6 +146,7 @@ pub(super) struct RunTotals {
     pub(super) faults: u64,
     pub(super) crashes: u64,
     pub(super) clock_jumps: u64,
+    pub(super) unreadable_texts: u64,
 }
 
 impl AddAssign for RunTotals {
@@ -147,6 +156,7 @@ impl AddAssign for RunTotals {
         self.faults += other.faults;
         self.crashes += other.crashes;
         self.clock_jumps += other.clock_jumps;
+        self.unreadable_texts += other.unreadable_texts;
     }
 }
 
@@ -162,6 +172,8 @@ pub(super) struct WorldOptions {
     pub(super) low_entries_max: Option<usize>,
     /// Largest limit of parallel requests per host.
     pub(super) parallel_max: u32,
+    /// Whether nearly all texts are outside memory.
+    pub(super) paged: bool,
     /// Whether events are recorded.
     pub(super) traced: bool,
 }
@@ -171,6 +183,8 @@ pub(super) struct World {
     machine: Machine,
     /// True time.
     now: Moment,
+    /// Decides about replies about texts, so that a world without them is the same.
+    text_rng: fastrand::Rng,
     rng: fastrand::Rng,
     nature: WorldOptions,
     /// The worker in the broker's own process.
@@ -242,13 +256,17 @@ impl World {
         // Few enough that some jobs are forgotten.
         let config = GroupConfig { finished_jobs_max: 5, dead_max: 5, entries_max, ..config };
         let name = "crawlers".parse().expect("the name is valid");
-        let group = Group::new(name, 0, config, rng.u64(..));
+        let mut group = Group::new(name, 0, config, rng.u64(..));
+        if nature.paged {
+            group.set_paging(TINY);
+        }
         let members = (0..WORKERS).map(|number| MemberId(u128::from(number) + 1));
         let local_worker = rng.bool().then_some(0);
         Self {
             broker: Broker::new(group),
             machine: Machine::new(nature.clock_jumps.then_some(seed)),
             now: Moment(0),
+            text_rng: fastrand::Rng::with_seed(seed),
             rng,
             nature,
             local_worker,
@@ -389,6 +407,12 @@ impl World {
                 )
             }
             WorldEvent::EventDurable { .. } => Ok(()),
+            WorldEvent::TextsReplied { start_number, reply }
+                if start_number == self.broker.start_number() =>
+            {
+                self.feed(Input::Texts(reply), CommandOrigin::Nothing)
+            }
+            WorldEvent::TextsReplied { .. } => Ok(()),
             WorldEvent::BrokerResumes { start_number } => self.resume_broker(start_number),
             WorldEvent::BrokerStarts { end, started, last } => self.start(end, started, last),
             WorldEvent::Publishes { payload } => {
@@ -487,7 +511,14 @@ impl World {
     }
 
     fn consume_events(&mut self) -> CheckResult {
-        let most = if self.is_faulty { self.rng.usize(1..5) } else { usize::MAX };
+        // At most as many as the group prefetches, so that it consumes all or none of them.
+        let most = if self.is_faulty {
+            self.rng.usize(1..5)
+        } else if self.nature.paged {
+            PREFETCH_BATCH
+        } else {
+            usize::MAX
+        };
         let events: Vec<_> = self.unconsumed.drain(..self.unconsumed.len().min(most)).collect();
         let Some((last, _)) = events.last() else { return Ok(()) };
         let next = Seq(last.0 + 1);

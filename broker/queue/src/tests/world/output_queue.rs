@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use tidings_protocol::{MemberId, ProtocolError};
 
 use super::World;
-use super::broker::{BrokerState, is_repeated};
+use super::broker::{BrokerState, UnfinishedInput, is_repeated};
 use super::commands::CommandOrigin;
 use super::fetch_request::FetchRequest;
 use super::promises::{BrokenPromise, CheckResult};
@@ -140,6 +140,8 @@ impl World {
         let lost =
             inputs.filter(|(mark, ..)| *mark > upto).map(|(_, input, origin)| (input, origin));
         let mut lost: VecDeque<_> = lost.collect();
+        let unfinished = std::mem::take(&mut self.broker.unfinished).into_iter();
+        lost.extend(unfinished.filter_map(UnfinishedInput::repeated));
         if let BrokerState::Paused { inbox, .. } = &mut self.broker.state {
             let waiting = std::mem::take(inbox).into_iter();
             lost.extend(waiting.filter(|(input, _)| is_repeated(input)));
