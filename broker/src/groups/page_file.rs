@@ -1,17 +1,12 @@
 //! A group's page file: stores the texts that need not stay in memory. The file has no name and
 //! disappears with the process. A thread of its own writes it.
 
-use std::io::{self, IoSlice};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock, mpsc};
+use std::io;
+use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 
-use tidings_log::{Disk, DiskFile};
-use tidings_protocol::GroupName;
+use tidings_log::ScratchFile;
 use tidings_queue::texts::{CHUNK_BYTES, TextStore};
-
-/// Prefix of the file's temporary name. No group name begins with it.
-const TEMP_PREFIX: &str = "~";
 
 /// Chunks that may wait for the disk before the sender of the next one blocks.
 const QUEUED_CHUNKS_MAX: usize = 4;
@@ -19,20 +14,11 @@ const QUEUED_CHUNKS_MAX: usize = 4;
 /// Chunks in a file, each at a fixed offset.
 #[derive(Debug)]
 pub(super) struct PageFile {
-    pages: Arc<PageFileShared>,
+    pages: Arc<ScratchFile>,
     /// Started on first use.
     writer: Option<PageWriter>,
     /// Write results: the writer's end and the group's end of a channel.
     written: (mpsc::Sender<WrittenChunk>, mpsc::Receiver<WrittenChunk>),
-}
-
-/// The file, shared by the thread that writes it and the one that reads it.
-#[derive(Debug)]
-struct PageFileShared {
-    disk: Arc<dyn Disk>,
-    path: PathBuf,
-    /// Created on the first write.
-    file: OnceLock<Arc<dyn DiskFile>>,
 }
 
 /// The writer thread, and its queue of numbered chunks.
@@ -46,16 +32,9 @@ struct PageWriter {
 type WrittenChunk = (u32, io::Result<()>);
 
 impl PageFile {
-    /// A file for that group; it is created in `dir` on the first write.
-    pub(super) fn new(disk: Arc<dyn Disk>, dir: &Path, group: &str) -> Self {
-        let path = dir.join(format!("{TEMP_PREFIX}{group}"));
-        let pages = Arc::new(PageFileShared { disk, path, file: OnceLock::new() });
-        Self { pages, writer: None, written: mpsc::channel() }
-    }
-
-    /// Whether a process that was killed may have left a file of that name. Such a file is empty.
-    pub(super) fn is_stale_file(name: &str) -> bool {
-        name.strip_prefix(TEMP_PREFIX).is_some_and(|group| GroupName::new(group).is_ok())
+    /// Pages in this file.
+    pub(super) fn new(file: ScratchFile) -> Self {
+        Self { pages: Arc::new(file), writer: None, written: mpsc::channel() }
     }
 
     fn writer(&mut self) -> io::Result<&PageWriter> {
@@ -82,8 +61,7 @@ impl TextStore for PageFile {
     }
 
     fn read(&self, number: u32, from: usize, buffer: &mut [u8]) -> io::Result<usize> {
-        let file = self.pages.file.get().ok_or(io::ErrorKind::NotFound)?;
-        file.read_at(buffer, chunk_offset(number) + from as u64)
+        self.pages.read(buffer, chunk_offset(number) + from as u64)
     }
 }
 
@@ -99,11 +77,11 @@ impl Drop for PageFile {
 
 impl PageWriter {
     /// Starts the thread, which reports each result and ends when its queue is closed.
-    fn start(pages: Arc<PageFileShared>, written: mpsc::Sender<WrittenChunk>) -> io::Result<Self> {
+    fn start(pages: Arc<ScratchFile>, written: mpsc::Sender<WrittenChunk>) -> io::Result<Self> {
         let (chunks, waiting) = mpsc::sync_channel::<(u32, Arc<Vec<u8>>)>(QUEUED_CHUNKS_MAX);
         let thread = thread::Builder::new().name("page-out".to_owned()).spawn(move || {
             for (number, chunk) in waiting {
-                let result = pages.write(number, &chunk);
+                let result = pages.write(&chunk, chunk_offset(number));
                 // The receiver of the result must hold the only reference to the chunk.
                 drop(chunk);
                 if written.send((number, result)).is_err() {
@@ -115,39 +93,15 @@ impl PageWriter {
     }
 }
 
-impl PageFileShared {
-    fn write(&self, number: u32, chunk: &[u8]) -> io::Result<()> {
-        // The log's reserve of disk space has priority.
-        let dir = self.path.parent().unwrap_or(&self.path);
-        let space = self.disk.space(dir)?;
-        if space.free < 2 * space.reserve() + chunk.len() as u64 {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
-        let offset = chunk_offset(number);
-        let file = self.file()?;
-        file.write_at(&mut [IoSlice::new(chunk)], offset)?;
-        file.start_writeback(offset, chunk.len() as u64);
-        Ok(())
-    }
-
-    /// Returns the file; creates it if necessary. Only one thread writes.
-    fn file(&self) -> io::Result<&Arc<dyn DiskFile>> {
-        if let Some(file) = self.file.get() {
-            return Ok(file);
-        }
-        let file = self.disk.create(&self.path)?;
-        self.disk.remove(&self.path)?;
-        Ok(self.file.get_or_init(|| file))
-    }
-}
-
 fn chunk_offset(number: u32) -> u64 {
     u64::from(number) * CHUNK_BYTES as u64
 }
 
 #[cfg(test)]
 mod tests {
-    use tidings_log::SimulatedDisk;
+    use std::path::Path;
+
+    use tidings_log::{Disk, SegmentStore, SimulatedDisk, Store};
 
     use super::*;
 
@@ -164,9 +118,10 @@ mod tests {
     /// Uses more chunks than may wait.
     #[test]
     fn chunks_are_read_back_and_rejected_chunks_are_returned() {
-        let (disk, dir) = (SimulatedDisk::new(1), Path::new("groups"));
-        disk.create_dir(dir).unwrap();
-        let mut file = PageFile::new(Arc::new(disk.clone()), dir, "g");
+        let (disk, dir) = (SimulatedDisk::new(1), Path::new("data"));
+        disk.create_dir(&dir.join("groups")).unwrap();
+        let store = SegmentStore::new(Arc::new(disk.clone()), dir);
+        let mut file = PageFile::new(store.scratch_file(&"g".parse().unwrap()));
         let chunk = |number: u32| Arc::new([number.to_le_bytes(), [7; 4]].concat());
         let numbers = 0..4 * u32::try_from(QUEUED_CHUNKS_MAX).unwrap();
         let chunks: Vec<_> = numbers.clone().map(chunk).collect();

@@ -3,9 +3,8 @@
 use tidings_protocol::{KeyRest, Outcome, RetryMode, TaskAction, TaskId, TaskReply};
 
 use super::task::ReceivedTask;
-use crate::ConnId;
 use crate::tests::site::{links_of, redirect_of};
-use crate::{Input, Requester, StagedLink, WorkerReply};
+use crate::{ConnId, Input, Requester, StagedLink, WorkerReply};
 
 /// A worker's command about a task.
 #[derive(Debug, Clone)]

@@ -58,11 +58,10 @@ use self::priority_check::PriorityCheck;
 pub(super) use self::promises::{BrokenPromise, CheckResult, Promise};
 use self::worker::{CREDIT_MAX, Worker};
 use super::site::{HOSTS, LONELY_HOSTS, PAGES, page};
-use crate::ConnId;
 use crate::config::GroupConfig;
 use crate::entry::EntryId;
 use crate::moment::{ClockStamp, Moment};
-use crate::{Group, Input};
+use crate::{ConnId, Group, Input};
 
 const DELAY_MS: u64 = 1000;
 const LEASE_MS: u64 = 20_000;

@@ -6,13 +6,12 @@ use tidings_protocol::{After, Code, JOB_DONE_TOPIC, MemberId, ProtocolError};
 use super::commands::CommandOrigin;
 use super::promises::{CheckResult, Promise};
 use super::{WAITER_CONN, World, WorldEvent};
-use crate::ConnId;
 use crate::job::JobSettings;
 use crate::moment::Moment;
 use crate::task_list::EntrySelection;
 use crate::tests::bench::slot;
 use crate::tests::site::PAGES;
-use crate::{GroupAnswer, Input, JobAction, Operation, Requester};
+use crate::{ConnId, GroupAnswer, Input, JobAction, Operation, Requester};
 
 const OPERATOR: ConnId = ConnId(0);
 /// Most unfinished jobs at a time.

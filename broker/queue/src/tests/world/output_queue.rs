@@ -11,9 +11,8 @@ use super::commands::CommandOrigin;
 use super::fetch_request::FetchRequest;
 use super::promises::{BrokenPromise, CheckResult};
 use super::task::ReceivedTask;
-use crate::ConnId;
 use crate::moment::Moment;
-use crate::{GroupAnswer, Input};
+use crate::{ConnId, GroupAnswer, Input};
 
 /// An output that depends on the records before a mark.
 #[derive(Debug)]

@@ -13,11 +13,10 @@ use super::commands::{CommandOrigin, WorkerCommand, input_of, staged};
 use super::promises::{CheckResult, Promise};
 use super::task::ReceivedTask;
 use super::{LEASE_MS, World, WorldEvent};
-use crate::ConnId;
 use crate::moment::Moment;
 use crate::tests::bench::slot;
 use crate::tests::site::{HOSTS, redirect_of};
-use crate::{GroupAnswer, Input, Requester};
+use crate::{ConnId, GroupAnswer, Input, Requester};
 
 pub(super) const CREDIT_MAX: u32 = 8;
 
