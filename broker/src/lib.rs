@@ -40,7 +40,6 @@ mod limits;
 pub mod mailbox;
 mod net;
 mod quota;
-mod rate_limit;
 mod remote;
 mod stats;
 mod tls;
@@ -76,7 +75,6 @@ pub use self::net::http::{
     HttpConfig, RequestClass, hooks, is_forwarded,
 };
 pub use self::quota::{Quantity, Quota, QuotaConfig};
-pub use self::rate_limit::{Rate, TokenBucket};
 use self::tls::Tls;
 pub use self::tls::{TlsConfig, TlsError};
 use self::topic::Topics;

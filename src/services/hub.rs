@@ -17,9 +17,11 @@ use hyper::header::RETRY_AFTER;
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use tidings_broker::{
     ClassifyFuture, CountersFuture, EmbeddedHandler, HandlerFuture, HandlerReply, RequestClass,
+    is_forwarded,
 };
 use tidings_connectors::hub::{
-    Hub, HubConfig, HubCounts, HubLimits, HubResponse, HubRules, OPENAPI_PATHS, PATHS,
+    Hub, HubConfig, HubCounts, HubLimits, HubRequestClass, HubResponse, HubRules, OPENAPI_PATHS,
+    PATHS,
 };
 use tidings_protocol::{CanonicalUrl, IpNetwork};
 use tokio_util::sync::CancellationToken;
@@ -193,9 +195,12 @@ impl EmbeddedHandler for HubReceiver {
 
     fn classify<'a>(&'a self, request: &'a Request<Bytes>, peer: IpAddr) -> ClassifyFuture<'a> {
         Box::pin(async move {
-            match self.slot.0.get() {
-                Some(hub) => hub.classify(request, peer).await,
-                None => RequestClass::Anonymous,
+            let Some(hub) = self.slot.0.get() else { return RequestClass::Anonymous };
+            match hub.classify(request, direct_client(request, peer)).await {
+                HubRequestClass::Publisher => RequestClass::Verified,
+                HubRequestClass::ExistingSubscription(number) => RequestClass::Resource(number),
+                HubRequestClass::NewSubscription => RequestClass::Anonymous,
+                HubRequestClass::Invalid => RequestClass::Unwanted,
             }
         })
     }
@@ -207,7 +212,8 @@ impl EmbeddedHandler for HubReceiver {
             };
             // A request that was stored is completed even if the client disconnects.
             let hub = Arc::clone(hub);
-            let answer = tokio::spawn(async move { hub.handle(request, peer).await });
+            let client = direct_client(&request, peer);
+            let answer = tokio::spawn(async move { hub.handle(request, client).await });
             match answer.await.expect("it does not panic") {
                 HubResponse::Trusted(response) => HandlerReply::Verified(response),
                 HubResponse::Public(response) => HandlerReply::Public(response),
@@ -215,6 +221,11 @@ impl EmbeddedHandler for HubReceiver {
             }
         })
     }
+}
+
+/// The address of the client, unless a proxy is in between.
+fn direct_client(request: &Request<Bytes>, peer: IpAddr) -> Option<IpAddr> {
+    (!is_forwarded(request.headers())).then_some(peer)
 }
 
 fn starting_response() -> Response<Bytes> {

@@ -1,12 +1,17 @@
 //! Subscriptions of this broker to hubs of watched feeds.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use tidings_broker::HttpConfig;
-use tidings_connectors::websub::{WebSub, WebSubConfig};
+use hyper::Request;
+use hyper::body::Bytes;
+use tidings_broker::{EmbeddedHandler, HandlerFuture, HandlerReply, HttpConfig};
+use tidings_connectors::websub::{
+    CALLBACK_PATHS, CallbackReply, OPENAPI_PATHS, WebSub, WebSubConfig,
+};
 
 use crate::flags::parse_duration;
 use crate::process::stack;
@@ -60,7 +65,38 @@ impl WebSubFlags {
         };
         let websub = WebSub::open(config, outgoing.http_client()?)
             .map_err(|error| Failure::failed(format!("{}: {error}", database.display())))?;
-        http.embedded_handlers.push(Arc::new(websub.clone()));
+        http.embedded_handlers.push(Arc::new(CallbackReceiver(websub.clone())));
         Ok(Some(websub))
+    }
+}
+
+/// Receives the requests of hubs from the HTTP server of the broker.
+#[derive(Debug)]
+struct CallbackReceiver(WebSub);
+
+impl EmbeddedHandler for CallbackReceiver {
+    fn paths(&self) -> &[&'static str] {
+        &CALLBACK_PATHS
+    }
+
+    fn openapi_paths(&self) -> &'static str {
+        OPENAPI_PATHS
+    }
+
+    fn is_issued_path(&self, path: &str) -> bool {
+        self.0.is_callback(path)
+    }
+
+    fn accepts_unissued_paths(&self) -> bool {
+        false
+    }
+
+    fn handle(&self, request: Request<Bytes>, _: IpAddr) -> HandlerFuture<'_> {
+        Box::pin(async move {
+            match self.0.handle_callback(request).await {
+                CallbackReply::Verified(response) => HandlerReply::Verified(response),
+                CallbackReply::Rejected(reason) => HandlerReply::Rejected(reason),
+            }
+        })
     }
 }

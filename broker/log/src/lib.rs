@@ -12,6 +12,7 @@
 //! | [`disk`] | the file system calls, behind the trait [`Disk`]; a simulated disk; one that drops writes |
 //! | [`mod@format`] | headers of segments and batches |
 //! | [`segments`] | the log as segment files: append, sync, retention, recovery, reading |
+//! | [`read_lines()`] | a log as lines |
 //! | [`journal`] | one small file of records, rewritten when most of it is obsolete |
 //! | [`committer`] | group commit: threads that write and sync the pending events of all logs |
 //!
@@ -28,6 +29,7 @@ mod format;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod journal;
+mod read_lines;
 mod segments;
 #[cfg(any(test, feature = "simulation"))]
 pub mod simulation_seeds;
@@ -40,6 +42,7 @@ pub use self::disk::{Disk, DiskFile, DiskSpace, FileSystem};
 #[cfg(any(test, feature = "simulation"))]
 pub use self::disk::{DiskFaults, SimulatedDisk};
 pub use self::journal::{InvalidRecord, Journal, JournalContents, JournalError};
+pub use self::read_lines::read_lines;
 pub use self::segments::Recovered;
 pub use self::store::{
     AfterStep, CheckedLog, LogId, LogPlan, ScratchFile, SegmentStore, Store, StoredNames,

@@ -308,7 +308,7 @@ impl FuzzWorld {
                 let heads = topics.iter().map(|topic| (topic.clone(), head(topic))).collect();
                 self.group.handle(Input::TopicHeads { job, heads }, self.now);
             }
-            Output::JobNameChanged { .. } => {}
+            Output::JobNameChanged { .. } | Output::Notice(_) => {}
             Output::Deleted => self.is_deleted = true,
         }
     }
@@ -377,6 +377,7 @@ fn assert_line(text: &str) {
 
 #[cfg(test)]
 #[path = "../../../fuzz/replay.rs"]
+#[expect(clippy::disallowed_methods, reason = "the corpus is files, and a failed input is named")]
 mod replay_corpus;
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use tidings_protocol::{
     After, JobName, MemberId, ProtocolError, Seq, Slot, TaskId, TaskReply, TopicName,
 };
 
-use super::entry::JobNumber;
+use super::entry::{EntryId, JobNumber};
 use super::job::JobSettings;
 use super::record::GroupRecord;
 use super::schedule::ScheduleQuery;
@@ -349,6 +349,26 @@ pub enum Output {
         /// The job.
         job: JobNumber,
     },
+    /// Tell the operator. Depends on no record.
+    Notice(Notice),
+}
+
+/// What an operator should know, and no command answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice {
+    /// A setting from the start of the broker is invalid and ignored.
+    SettingIgnored(ProtocolError),
+    /// A job was closed that was left open without seeds.
+    AbandonedJobClosed(JobName),
+    /// A scheduled fetch of this URL was skipped, because the group is full.
+    FetchSkipped(Box<str>),
+    /// A lease expired.
+    LeaseExpired {
+        /// The entry.
+        entry: EntryId,
+        /// The member that held it.
+        member: MemberId,
+    },
 }
 
 /// A successful answer.
@@ -358,6 +378,13 @@ pub struct GroupAnswer {
     pub lines: Vec<String>,
     /// The words after `+OK`.
     pub ok: String,
+}
+
+impl GroupAnswer {
+    /// An answer of one line.
+    pub(crate) fn new(ok: impl fmt::Display) -> Self {
+        Self { lines: Vec::new(), ok: ok.to_string() }
+    }
 }
 
 /// A released entry, as it is sent to a worker.

@@ -6,7 +6,7 @@ use super::entry::{EntryId, EntryState};
 use super::mutants::{self, Mutant};
 use super::record::{Decision, RecordedRest};
 use super::timers::Expiry;
-use super::{Group, GroupAnswer, Requester};
+use super::{Group, GroupAnswer, Notice, Requester};
 use crate::moment::Moment;
 
 impl Group {
@@ -53,7 +53,7 @@ impl Group {
             return;
         };
         let member = lease.member;
-        tracing::info!(group = %self.name, entry = id, ?member, "a lease expired");
+        self.notice(Notice::LeaseExpired { entry: id, member });
         self.members.mark_silent(member);
         self.commit(Decision::Lost { entry: id }, now);
         self.dead_letter_if_exhausted(id, now);

@@ -74,8 +74,8 @@ use self::dead_letters::DeadLetters;
 use self::dormant::{DormantEntries, DormantRef};
 use self::entry::{ActiveEntry, EntryId, JobNumber};
 pub use self::interface::{
-    ConnId, GroupAnswer, GroupQuery, Input, JobAction, Operation, Output, Requester, StagedLink,
-    TaskMessage, WorkerReply,
+    ConnId, GroupAnswer, GroupQuery, Input, JobAction, Notice, Operation, Output, Requester,
+    StagedLink, TaskMessage, WorkerReply,
 };
 use self::job::{JobState, Jobs};
 use self::key_queue::CLOCK_GRAIN_MS;
@@ -354,7 +354,7 @@ impl Group {
             }
             Input::ApplySettings { settings } => {
                 if let Err(error) = self.configure(&settings, now) {
-                    tracing::error!(group = %self.name, %error, "a setting from the start of the broker is invalid and ignored");
+                    self.notice(Notice::SettingIgnored(error));
                 }
             }
             Input::Operate { requester, operation: what } => {
@@ -448,6 +448,10 @@ impl Group {
     /// Records a decision that has already been applied.
     fn record(&mut self, decision: Decision, now: Moment) {
         self.outputs.push_back(Output::Record(GroupRecord { at: now, decision }));
+    }
+
+    fn notice(&mut self, notice: Notice) {
+        self.outputs.push_back(Output::Notice(notice));
     }
 
     fn answer(&mut self, requester: Requester, answer: Result<GroupAnswer, ProtocolError>) {

@@ -1,13 +1,22 @@
 //! Replay: rebuilds a group from the records of its log.
 
+use std::collections::BTreeMap;
+use std::io;
+
+use tidings_protocol::{JobName, Seq, TopicName};
+
 use super::Group;
+use super::moment::{ClockStamp, Moment};
 use super::record::{Decision, GroupRecord};
 use super::snapshot::SnapshotItem;
+
+/// Number of a log's first record.
+pub const FIRST_RECORD: Seq = Seq(1);
 
 /// A replay begins at the first record, or at a complete snapshot if earlier records are gone.
 /// Where records are unreadable, it begins again at the next complete snapshot, if there is one.
 #[derive(Debug)]
-pub struct Replay {
+pub(crate) struct Replay {
     group: Group,
     base: ReplayBase,
 }
@@ -25,14 +34,14 @@ pub enum ReplayBase {
 
 impl Replay {
     /// Starts a replay. `has_all` says whether the next record is the first that was ever written.
-    pub fn new(mut group: Group, has_all: bool) -> Self {
+    pub(crate) fn new(mut group: Group, has_all: bool) -> Self {
         group.dormant.defer_url_index();
         group.ready.defer();
         Self { group, base: ReplayBase::new(has_all) }
     }
 
     /// Applies the next record.
-    pub fn apply(&mut self, record: &GroupRecord) {
+    pub(crate) fn apply(&mut self, record: &GroupRecord) {
         if self.base.apply(record) {
             self.group.replay(record);
             self.group.compact_texts();
@@ -40,22 +49,22 @@ impl Replay {
     }
 
     /// Returns the group as rebuilt so far.
-    pub fn group(&self) -> &Group {
+    pub(crate) fn group(&self) -> &Group {
         &self.group
     }
 
     /// Notes that records are missing here.
-    pub fn mark_gap(&mut self) {
+    pub(crate) fn mark_gap(&mut self) {
         self.base = ReplayBase::Missing;
     }
 
     /// Reports whether nothing relevant is missing so far.
-    pub fn is_complete(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         self.base == ReplayBase::Complete
     }
 
     /// Returns the group; `None` if something is missing.
-    pub fn finish(mut self) -> Option<Group> {
+    pub(crate) fn finish(mut self) -> Option<Group> {
         let group = &mut self.group;
         group.dormant.build_url_index();
         group.ready.start();
@@ -97,5 +106,150 @@ impl ReplayBase {
             _ => {}
         }
         true
+    }
+}
+
+/// The result of replaying a group's log.
+#[derive(Debug)]
+pub struct LogReplay {
+    replay: Replay,
+    /// The record at which the replay began: the first one, or the start of the newest snapshot
+    /// used.
+    from: Seq,
+    /// The last range of records that gave a complete group before damage, as first record and end,
+    /// with a summary of that group.
+    pub last_good: Option<(Seq, Seq, GroupSummary)>,
+    /// Time of the last start.
+    started: Option<ClockStamp>,
+    /// Time of the newest record.
+    last: Moment,
+    /// The first read error.
+    first_error: Option<io::Error>,
+    /// Whether the last record says that the group was deleted.
+    is_deleted: bool,
+}
+
+impl LogReplay {
+    /// Starts a replay of a log whose first record has this number.
+    pub fn new(group: Group, first: Seq) -> Self {
+        let has_all = first <= FIRST_RECORD;
+        let gone = || damage(format!("records before {first} are gone"));
+        Self {
+            replay: Replay::new(group, has_all),
+            from: first,
+            last_good: None,
+            started: None,
+            last: Moment(0),
+            first_error: (!has_all).then(gone),
+            is_deleted: false,
+        }
+    }
+
+    /// Applies the next record, or notes that it cannot be read. Takes the error out of `read`.
+    pub fn apply(&mut self, seq: Seq, read: &mut io::Result<GroupRecord>) {
+        let record = match read {
+            Ok(record) => record,
+            Err(error) => {
+                if self.is_whole() {
+                    self.last_good = Some((self.from, seq, GroupSummary::of(self.replay.group())));
+                }
+                let error = std::mem::replace(error, io::ErrorKind::InvalidData.into());
+                self.first_error.get_or_insert(error);
+                return self.replay.mark_gap();
+            }
+        };
+        self.last = record.at;
+        self.is_deleted = record.decision == Decision::Deleted;
+        match &record.decision {
+            Decision::Started { stamp, .. } => self.started = Some(*stamp),
+            Decision::SnapshotPart(item) => {
+                if let SnapshotItem::Begin { stamp, .. } = **item {
+                    self.started = Some(stamp);
+                    if !self.is_whole() {
+                        self.from = seq;
+                    }
+                }
+            }
+            _ => {}
+        }
+        self.replay.apply(record);
+    }
+
+    /// Whether the records so far give the whole group.
+    pub fn is_whole(&self) -> bool {
+        self.replay.is_complete()
+    }
+
+    /// The damage, and the group before it.
+    pub fn damage(self) -> (io::Error, GroupSummary) {
+        let error = self
+            .first_error
+            .unwrap_or_else(|| damage("the log has no complete beginning".to_owned()));
+        (error, self.last_good.map(|(.., before)| before).unwrap_or_default())
+    }
+
+    /// Whether the log has no record, and nothing is missing.
+    pub fn is_empty(&self) -> bool {
+        self.started.is_none() && self.first_error.is_none()
+    }
+
+    /// Whether the last record says that the group was deleted.
+    pub fn is_deleted(&self) -> bool {
+        self.is_deleted
+    }
+
+    /// The first read error.
+    pub fn first_error(&self) -> Option<&io::Error> {
+        self.first_error.as_ref()
+    }
+
+    /// The group; the damage if something is missing.
+    pub fn finish(self) -> Result<ReplayedGroup, (io::Error, GroupSummary)> {
+        let last = self.last;
+        if self.replay.is_complete()
+            && let Some(started) = self.started
+        {
+            let group = self.replay.finish().expect("the replay is complete");
+            return Ok(ReplayedGroup { group, started, last });
+        }
+        Err(self.damage())
+    }
+}
+
+/// A group as its log gives it.
+#[derive(Debug)]
+pub struct ReplayedGroup {
+    /// The group.
+    pub group: Group,
+    /// Time of the last start.
+    pub started: ClockStamp,
+    /// Time of the newest record.
+    pub last: Moment,
+}
+
+fn damage(text: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text)
+}
+
+/// Summary of a damaged group before the damage; empty if no earlier record can be read.
+#[derive(Debug, Default)]
+pub struct GroupSummary {
+    /// Its feeding topics, each with the first seq that it had not consumed.
+    pub feeds: BTreeMap<TopicName, Seq>,
+    /// Its jobs, and whether each is done.
+    pub jobs: Vec<(JobName, bool)>,
+    /// Whether a job has a `callback=`.
+    pub has_callbacks: bool,
+}
+
+impl GroupSummary {
+    fn of(group: &Group) -> Self {
+        let feeds = group.config().topics.iter();
+        let jobs = group.job_names();
+        Self {
+            feeds: feeds.map(|topic| (topic.clone(), group.next_to_consume(topic))).collect(),
+            jobs: jobs.map(|job| (job.clone(), group.is_done(job) == Some(true))).collect(),
+            has_callbacks: group.has_callbacks(),
+        }
     }
 }

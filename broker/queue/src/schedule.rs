@@ -7,8 +7,8 @@
 //! ```
 
 use std::collections::{HashMap, HashSet};
-use std::fmt::Write;
 
+use tidings_protocol::status::ScheduleStatus;
 use tidings_protocol::{After, Outcome, ProtocolError, UrlKey, duration};
 
 use super::config::{bad_argument, whole_number};
@@ -17,7 +17,7 @@ use super::mutants::{self, Mutant};
 use super::record::{Decision, EventEffect};
 use super::task_list::{LISTED_DEFAULT, LISTED_MAX};
 use super::timers::Expiry;
-use super::{Group, GroupAnswer};
+use super::{Group, GroupAnswer, Notice};
 use crate::moment::Moment;
 
 /// Schedules take turns with jobs, as if they were one. No job has this number.
@@ -138,6 +138,7 @@ impl Group {
         let url = schedule.url_key;
         let at_time = self.due_next_day(url, now);
         let next = at_time.map_or_else(|| schedule.next_after(now), |time| time.due);
+        let mut skipped = None;
         let item = if schedule.skips_next || schedule.entry.is_some() {
             None
         } else if let Some(entry) = self.waiting_entry(url, None) {
@@ -151,11 +152,14 @@ impl Group {
                 forwarded: carried,
             })
         } else if self.is_full() {
-            tracing::warn!(group = %self.name, url = %schedule.text, "the group is full: skipped a scheduled fetch");
+            skipped = Some(Notice::FetchSkipped(schedule.text.clone()));
             None
         } else {
             Some(EventEffect::Admitted(self.scheduled_admission(schedule, now)))
         };
+        if let Some(notice) = skipped {
+            self.notice(notice);
+        }
         self.commit(Decision::ScheduleDue { url, next, effect: item.map(Box::new) }, now);
         if let Some(time) = at_time {
             self.commit(Decision::WallClockDues(vec![time]), now);
@@ -176,22 +180,22 @@ impl Group {
         matched.sort_unstable_by_key(order);
         let more: Vec<String> =
             matched.iter().map(|schedule| self.describe_schedule(schedule, now)).collect();
-        let ok = format!("{} matched={count} listed={}", self.name, more.len());
-        GroupAnswer { lines: more, ok }
+        self.list(more, count)
     }
 
     fn describe_schedule(&self, schedule: &Schedule, now: Moment) -> String {
         let Schedule { text, key, prio, due, .. } = schedule;
         let (every, due_ms) = (self.interval_text(schedule), due.since(now));
-        let mut line = format!("{text} every={every} due-ms={due_ms} key={key} prio={prio}");
-        // Writing into a string cannot fail.
-        if let Some(entry) = schedule.entry {
-            let _ = write!(line, " entry={entry}");
-        }
-        if schedule.skips_next {
-            line += " skips=yes";
-        }
-        line
+        let status = ScheduleStatus {
+            url: text.to_string(),
+            every,
+            due_ms,
+            key: key.to_string(),
+            prio: *prio,
+            entry: schedule.entry,
+            skips: schedule.skips_next.then_some(true),
+        };
+        status.to_string()
     }
 
     /// Returns the interval or the time of day.

@@ -1,8 +1,8 @@
 //! Lists of entries (`GROUP tasks`), with the dead ones.
 
 use std::collections::BinaryHeap;
-use std::fmt::Write;
 
+use tidings_protocol::status::{ListEnd, TaskFields, TaskState, TaskStatus};
 use tidings_protocol::{JobName, ProtocolError};
 
 use super::config::{bad_argument, whole_number};
@@ -68,7 +68,7 @@ impl TaskQuery {
         let (mut state, mut limit) = (None, LISTED_DEFAULT);
         let selection = EntrySelection::parse(settings, |name, value| {
             match name {
-                "state" => state = Some(TaskState::parse(value)?),
+                "state" => state = Some(parse_state(value)?),
                 "limit" => limit = whole_number(name, value, 0, LISTED_MAX as u64)?,
                 _ => {
                     let text = format!(
@@ -83,40 +83,9 @@ impl TaskQuery {
     }
 }
 
-/// The states of entries in lists.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TaskState {
-    /// Waits for its due time, its key, its turn or its job.
-    Pending,
-    /// Waits only for a member's credit.
-    Queued,
-    /// Held by a member.
-    Processing,
-    /// Given up.
-    Dead,
-}
-
-impl TaskState {
-    fn parse(text: &str) -> Result<Self, ProtocolError> {
-        match text {
-            "pending" => Ok(Self::Pending),
-            "queued" => Ok(Self::Queued),
-            "processing" => Ok(Self::Processing),
-            "dead" => Ok(Self::Dead),
-            _ => Err(bad_argument(format!(
-                "state={text}: expected pending, queued, processing or dead"
-            ))),
-        }
-    }
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Queued => "queued",
-            Self::Processing => "processing",
-            Self::Dead => "dead",
-        }
-    }
+fn parse_state(text: &str) -> Result<TaskState, ProtocolError> {
+    let error = || format!("state={text}: expected pending, queued, processing or dead");
+    TaskState::from_word(text).ok_or_else(|| bad_argument(error()))
 }
 
 impl Group {
@@ -156,8 +125,14 @@ impl Group {
                 }
             }
         }
-        let ok = format!("{} matched={count} listed={}", self.name, more.len());
-        Ok(GroupAnswer { lines: more, ok })
+        Ok(self.list(more, count))
+    }
+
+    /// The lines of a list, of which `matched` would match.
+    pub(super) fn list(&self, lines: Vec<String>, matched: usize) -> GroupAnswer {
+        let (group, listed) = (self.name.to_string(), lines.len() as u64);
+        let ok = ListEnd { group, matched: matched as u64, listed };
+        GroupAnswer { ok: ok.to_string(), lines }
     }
 
     fn describe_waiting(&self, id: EntryId, now: Moment) -> String {
@@ -249,34 +224,31 @@ impl Group {
         now: Moment,
     ) -> String {
         let admitted = &entry.admitted;
-        let mut line = format!("{} state={} key={}", admitted.id, state.as_str(), admitted.key);
-        // Writing into a string cannot fail.
-        if let Some((job, pass)) = self.job_and_pass(entry) {
-            let _ = write!(line, " job={} pass={pass}", job.name);
-        }
-        let _ = write!(
-            line,
-            " depth={} prio={} attempts={} losses={}",
-            admitted.depth, admitted.prio, entry.failures, entry.losses
-        );
-        if let Some(lease) = entry.lease() {
-            let lease_ms = lease.until.since(now);
+        let (job, pass) =
+            self.job_and_pass(entry).map(|(job, pass)| (job.name.to_string(), pass.into())).unzip();
+        let lease = entry.lease();
+        let is_due_later = lease.is_none() && state != TaskState::Dead && admitted.due > now;
+        let fields = TaskFields {
+            state,
+            key: admitted.key.to_string(),
+            job,
+            pass,
+            depth: admitted.depth.into(),
+            prio: admitted.prio,
+            attempts: entry.failures.into(),
+            losses: entry.losses.into(),
             // Only a part of the member id, because the whole id would let any client rejoin as
             // this member.
-            let _ = write!(line, " member={:08x} lease-ms={lease_ms}", lease.member.0 >> 96);
-        } else if state != TaskState::Dead && admitted.due > now {
-            let _ = write!(line, " due-ms={}", admitted.due.since(now));
-        }
-        if let Some(reason) = reason {
-            let _ = write!(line, " reason={reason}");
-        }
-        if let Some(last) = &entry.last_reason {
-            let _ = write!(line, " last={}", last.replace(' ', "_"));
-        }
+            member: lease.map(|lease| format!("{:08x}", lease.member.0 >> 96)),
+            lease_ms: lease.map(|lease| lease.until.since(now)),
+            due_ms: is_due_later.then(|| admitted.due.since(now)),
+            reason: reason.map(str::to_owned),
+            last: entry.last_reason.as_ref().map(|last| last.replace(' ', "_")),
+        };
         let shown = match admitted.url_key {
             Some(_) => &*admitted.text,
             None => &admitted.text[..admitted.text.floor_char_boundary(LINE_TEXT_BYTES_MAX)],
         };
-        line + " " + shown
+        TaskStatus { entry: admitted.id, fields, url: shown.to_owned() }.to_string()
     }
 }

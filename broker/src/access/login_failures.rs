@@ -3,8 +3,9 @@
 
 use std::collections::HashMap;
 
+use tidings_rate_limit::Source;
+
 use crate::clock::Moment;
-use crate::rate_limit::Source;
 
 /// Wrong tokens that one source may try within [`WINDOW_MS`].
 pub(crate) const FAILURES_MAX: usize = 10;

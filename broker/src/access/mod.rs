@@ -34,6 +34,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tidings_protocol::{Code, Command, DEFAULT_TOPIC, ProtocolError, Token, TopicName};
+use tidings_rate_limit::Source;
 use tokio::sync::watch;
 
 use self::login_failures::LoginFailures;
@@ -44,9 +45,8 @@ pub use self::token::{TokenHash, mask_tokens, new_token};
 pub(crate) use self::token::{contains_token, is_token, redact_tokens};
 use self::transport::LiveTransportPolicy;
 pub use self::transport::{PrivilegedAttribute, Transport, TransportPolicy};
-pub use self::url_prefix::{UrlPrefix, is_below};
+pub use self::url_prefix::UrlPrefix;
 use crate::clock::Moment;
-use crate::rate_limit::Source;
 
 /// The principal of clients that have not logged in. Audit records contain this name.
 const ANONYMOUS: &str = "strangers";

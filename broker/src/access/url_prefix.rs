@@ -1,15 +1,9 @@
 //! URL prefixes: which URLs a sender may publish. Pure.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-use percent_encoding::percent_decode;
 use tidings_protocol::CanonicalUrl;
-
-/// How many layers of percent-encoding are removed from a path before it counts as one that may
-/// lead up.
-const DECODINGS_MAX: usize = 3;
 
 /// The beginning of a URL: its scheme, host and port, and its path up to the end of a segment.
 /// `/blog` and `/blog/new` are below `http://a.example/blog`, and `/blogger` is not. `/blog` is not
@@ -21,19 +15,8 @@ impl UrlPrefix {
     /// Whether a URL is below this prefix. Both are canonical, so a host has one spelling, and the
     /// published text is the one that was checked.
     pub(crate) fn contains(&self, url: &CanonicalUrl<'_>) -> bool {
-        is_below(url, &self.0)
+        url.is_below(&self.0)
     }
-}
-
-/// Whether a URL is below another one: on the same server, with a path that continues the other one
-/// at the end of a segment, and that no server reads as leading up.
-pub fn is_below(url: &CanonicalUrl<'_>, prefix: &CanonicalUrl<'_>) -> bool {
-    let is_same_server = prefix.scheme() == url.scheme() && prefix.authority() == url.authority();
-    let Some(rest) = url.path().strip_prefix(prefix.path()).filter(|_| is_same_server) else {
-        return false;
-    };
-    let at_boundary = rest.is_empty() || rest.starts_with('/') || prefix.path().ends_with('/');
-    at_boundary && (prefix.path() == "/" || !may_leave_prefix(url.path()))
 }
 
 impl FromStr for UrlPrefix {
@@ -52,31 +35,6 @@ impl fmt::Display for UrlPrefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
-}
-
-/// Whether some server may read a path as one that leads up. `..%2f` is one segment by the
-/// standard, and two for a server that decodes the path before it splits it; some servers read
-/// `..;x` as `..`. A path that is encoded many times over counts as leading up.
-fn may_leave_prefix(path: &str) -> bool {
-    let mut path = Cow::Borrowed(path.as_bytes());
-    // Nearly all paths have neither an escape nor two dots.
-    let has_dots = memchr::memchr_iter(b'.', &path).any(|at| path.get(at + 1) == Some(&b'.'));
-    if !has_dots && !path.contains(&b'%') {
-        return false;
-    }
-    for _ in 0..DECODINGS_MAX {
-        let mut segments = path.split(|byte| matches!(byte, b'/' | b'\\'));
-        if segments.any(|segment| segment.split(|byte| *byte == b';').next() == Some(b"..")) {
-            return true;
-        }
-        if !path.contains(&b'%') {
-            return false;
-        }
-        // Borrowed if the path has no escape.
-        let Cow::Owned(decoded) = Cow::from(percent_decode(&path)) else { return false };
-        path = Cow::Owned(decoded);
-    }
-    true
 }
 
 #[cfg(test)]

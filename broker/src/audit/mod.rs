@@ -31,12 +31,12 @@ use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
 use tidings_protocol::{Command, ManageCommand};
+use tidings_rate_limit::{Rate, RateLimiter, SOURCES_MAX, Source};
 
 pub(crate) use self::record::{AuditEvent, Initiator};
 use self::record::{AuditRecord, EventClass};
 use self::writer::AuditWriter;
 use crate::clock::Clock;
-use crate::rate_limit::{Rate, RateLimiter, SOURCES_MAX, Source};
 
 /// Records that wait for the disk, about 300 bytes each.
 const QUEUE_RECORDS_MAX: usize = 4_096;
@@ -312,9 +312,11 @@ impl ActiveAudit {
         let taken = match what.class() {
             Some(habit) => {
                 let name = sources.name_hasher.hash_one(by.name());
-                sources.by_name.take((name, source, habit), NAME_RATE, now)
+                sources.by_name.take((name, source, habit), NAME_RATE, now.0)
             }
-            None if what.is_limited_by_source() => sources.by_source.take(source, SOURCE_RATE, now),
+            None if what.is_limited_by_source() => {
+                sources.by_source.take(source, SOURCE_RATE, now.0)
+            }
             None => Ok(()),
         };
         if taken.is_ok() {

@@ -2,12 +2,12 @@
 
 use std::io;
 
-use tidings_log::{CheckedFile, LogId, SegmentStore, TopicLog};
+use tidings_log::{CheckedFile, LogId, SegmentStore, TopicLog, read_lines};
 use tidings_protocol::GroupName;
 use tidings_queue::record::{Decision, GroupRecord};
-use tidings_queue::replay::ReplayBase;
+use tidings_queue::replay::{FIRST_RECORD, ReplayBase};
 
-use super::recovery::{FIRST_RECORD, invalid, read_records};
+use super::recovery::invalid;
 
 /// The result for one group.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,7 +58,7 @@ fn find_refusal(log: &dyn TopicLog) -> io::Result<Option<String>> {
     let first = log.bounds().first;
     let (mut base, mut is_deleted) = (ReplayBase::new(first <= FIRST_RECORD), false);
     let mut damage = (first > FIRST_RECORD).then(|| format!("records before {first} are gone"));
-    read_records(log, first, |seq, line| {
+    read_lines(log, first, |seq, line| {
         match line.and_then(|line| GroupRecord::decode(line).map_err(invalid)) {
             Ok(record) => {
                 is_deleted = record.decision == Decision::Deleted;

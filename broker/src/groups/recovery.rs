@@ -1,34 +1,22 @@
 //! Recovers the groups at a start by replaying their logs.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, mpsc};
 
-use tidings_log::{LogError, LogId, LogPlan, LogRead, Store, TopicLog};
-use tidings_protocol::{GroupName, JobName, Seq, TopicName};
-use tidings_queue::record::{Decision, GroupRecord};
-use tidings_queue::replay::Replay;
-use tidings_queue::snapshot::SnapshotItem;
+use tidings_log::{LogId, LogPlan, Store, TopicLog, read_lines};
+use tidings_protocol::{GroupName, Seq};
+use tidings_queue::record::GroupRecord;
+use tidings_queue::replay::{FIRST_RECORD, GroupSummary, LogReplay, ReplayedGroup};
 use tidings_queue::{Group, GroupConfig};
 
 use super::page_file::PageFile;
 use crate::clock::{Clock, ClockStamp, Moment};
-
-/// Bytes that are read at once; more if a batch is longer. Small enough not to evict the group's
-/// data from the processor's caches.
-const READ_BYTES: usize = 2 << 20;
-
-/// Longest batch of a log, with its header.
-const BATCH_BYTES_MAX: usize = (1 << 32) + 64;
 
 /// Limits of the replay pipeline: records of a batch, bytes of lines that end a batch early, and
 /// batches decoded in advance.
 const BATCH_RECORDS: usize = 512;
 const BATCH_LINES_BYTES: usize = 64 << 10;
 const BATCHES_PREFETCHED: usize = 8;
-
-/// Number of a log's first record.
-pub(super) const FIRST_RECORD: Seq = Seq(1);
 
 /// Storage of the groups that survive a restart.
 #[derive(Debug, Clone)]
@@ -69,29 +57,6 @@ pub(crate) struct UnreadableGroup {
     pub(crate) reason: String,
     /// The group before the damage.
     pub(crate) last_good: GroupSummary,
-}
-
-/// Summary of a damaged group before the damage; empty if no earlier record can be read.
-#[derive(Debug, Default)]
-pub(crate) struct GroupSummary {
-    /// Its feeding topics, each with the first seq that it had not consumed.
-    pub(crate) feeds: BTreeMap<TopicName, Seq>,
-    /// Its jobs, and whether each is done.
-    pub(crate) jobs: Vec<(JobName, bool)>,
-    /// Whether a job has a `callback=`.
-    pub(crate) has_callbacks: bool,
-}
-
-impl GroupSummary {
-    fn of(group: &Group) -> Self {
-        let feeds = group.config().topics.iter();
-        let jobs = group.job_names();
-        Self {
-            feeds: feeds.map(|topic| (topic.clone(), group.next_to_consume(topic))).collect(),
-            jobs: jobs.map(|job| (job.clone(), group.is_done(job) == Some(true))).collect(),
-            has_callbacks: group.has_callbacks(),
-        }
-    }
 }
 
 impl GroupStorage {
@@ -150,10 +115,9 @@ impl GroupStorage {
         let without_summary = |error| (error, GroupSummary::default());
         let id = LogId::Group(name.clone());
         let log = self.store.open_read_only(&id).map_err(without_summary)?;
-        let reading = LogReplay::of(&*log, self.group(name, GroupConfig::default()));
+        let reading = replay_log(&*log, self.group(name, GroupConfig::default()));
         drop(log);
-        let is_empty = reading.started.is_none() && reading.first_error.is_none();
-        let is_gone = reading.is_deleted || is_empty;
+        let is_gone = reading.is_deleted() || reading.is_empty();
         if !is_gone && !reading.is_whole() {
             return Err(reading.damage());
         }
@@ -169,108 +133,19 @@ impl GroupStorage {
         if found.has_lost_end {
             log.begin_after_loss().map_err(|error| without_summary(io::Error::other(error)))?;
         }
-        if let Some(trouble) = &reading.first_error {
+        if let Some(trouble) = reading.first_error() {
             tracing::warn!(group = %name, "{trouble}; a later snapshot of the group replaces these records");
         }
-        reading.recovered(log, found.next).map(Some)
+        let ReplayedGroup { group, started, last } = reading.finish()?;
+        Ok(Some(RecoveredGroup { group, log, next: found.next, started, last }))
     }
 }
 
-/// The result of replaying a group's log.
-pub(super) struct LogReplay {
-    replay: Replay,
-    /// The record at which the replay began: the first one, or the start of the newest snapshot
-    /// used.
-    from: Seq,
-    /// The last range of records that gave a complete group before damage, as first record and end,
-    /// with a summary of that group.
-    pub(super) last_good: Option<(Seq, Seq, GroupSummary)>,
-    /// Time of the last start.
-    started: Option<ClockStamp>,
-    /// Time of the newest record.
-    last: Moment,
-    /// The first read error.
-    first_error: Option<io::Error>,
-    /// Whether the last record says that the group was deleted.
-    is_deleted: bool,
-}
-
-impl LogReplay {
-    /// Replays a log into an empty group.
-    pub(super) fn of(log: &dyn TopicLog, group: Group) -> Self {
-        let mut reading = Self::new(group, log.bounds().first);
-        replay_records(log, |seq, read| reading.apply(seq, read));
-        reading
-    }
-
-    fn new(group: Group, first: Seq) -> Self {
-        let has_all = first <= FIRST_RECORD;
-        let gone = || invalid(format!("records before {first} are gone"));
-        Self {
-            replay: Replay::new(group, has_all),
-            from: first,
-            last_good: None,
-            started: None,
-            last: Moment(0),
-            first_error: (!has_all).then(gone),
-            is_deleted: false,
-        }
-    }
-
-    fn apply(&mut self, seq: Seq, read: &mut io::Result<GroupRecord>) {
-        let record = match read {
-            Ok(record) => record,
-            Err(error) => {
-                if self.is_whole() {
-                    self.last_good = Some((self.from, seq, GroupSummary::of(self.replay.group())));
-                }
-                let error = std::mem::replace(error, io::ErrorKind::InvalidData.into());
-                self.first_error.get_or_insert(error);
-                return self.replay.mark_gap();
-            }
-        };
-        self.last = record.at;
-        self.is_deleted = record.decision == Decision::Deleted;
-        match &record.decision {
-            Decision::Started { stamp, .. } => self.started = Some(*stamp),
-            Decision::SnapshotPart(item) => {
-                if let SnapshotItem::Begin { stamp, .. } = **item {
-                    self.started = Some(stamp);
-                    if !self.is_whole() {
-                        self.from = seq;
-                    }
-                }
-            }
-            _ => {}
-        }
-        self.replay.apply(record);
-    }
-
-    pub(super) fn is_whole(&self) -> bool {
-        self.replay.is_complete()
-    }
-
-    /// The damage, and the group before it.
-    pub(super) fn damage(self) -> (io::Error, GroupSummary) {
-        let error =
-            self.first_error.unwrap_or_else(|| invalid("the log has no complete beginning"));
-        (error, self.last_good.map(|(.., before)| before).unwrap_or_default())
-    }
-
-    fn recovered(
-        self,
-        log: Arc<dyn TopicLog>,
-        next: Seq,
-    ) -> Result<RecoveredGroup, (io::Error, GroupSummary)> {
-        let (started, last) = (self.started, self.last);
-        if self.replay.is_complete()
-            && let Some(started) = started
-        {
-            let group = self.replay.finish().expect("the replay is complete");
-            return Ok(RecoveredGroup { group, log, next, started, last });
-        }
-        Err(self.damage())
-    }
+/// Replays a log into an empty group.
+pub(super) fn replay_log(log: &dyn TopicLog, group: Group) -> LogReplay {
+    let mut reading = LogReplay::new(group, log.bounds().first);
+    replay_records(log, |seq, read| reading.apply(seq, read));
+    reading
 }
 
 /// Passes every record of a log to `apply`. Another thread reads, decodes and finally frees the
@@ -297,7 +172,7 @@ fn replay_records(log: &dyn TopicLog, mut take: impl FnMut(Seq, &mut io::Result<
             };
             let first = log.bounds().first;
             let mut next = first;
-            let read = read_records(log, first, |seq, line| {
+            let read = read_lines(log, first, |seq, line| {
                 let bytes = line.as_ref().map_or(0, |line| line.len());
                 next = Seq(seq.0 + 1);
                 put(seq, line.and_then(|line| GroupRecord::decode(line).map_err(invalid)), bytes);
@@ -318,53 +193,6 @@ fn replay_records(log: &dyn TopicLog, mut take: impl FnMut(Seq, &mut io::Result<
     });
 }
 
-/// Passes every line of a log from `from` on to `apply`, with its number.
-pub(super) fn read_records(
-    log: &dyn TopicLog,
-    mut from: Seq,
-    mut take: impl FnMut(Seq, io::Result<&str>) -> io::Result<()>,
-) -> io::Result<()> {
-    // A short log needs a buffer of its own length only.
-    let bytes = usize::try_from(log.bounds().bytes).unwrap_or(READ_BYTES);
-    let mut buffer = vec![0; bytes.clamp(1, READ_BYTES)];
-    let mut at = None;
-    loop {
-        let found = match log.read(from, at, None, &mut buffer) {
-            Err(LogError::Io { source, .. })
-                if source.kind() == io::ErrorKind::InvalidInput
-                    && buffer.len() < BATCH_BYTES_MAX =>
-            {
-                // All records of one input are one batch, of any length.
-                buffer = vec![0; (buffer.len() * 2).min(BATCH_BYTES_MAX)];
-                continue;
-            }
-            found => found.map_err(io::Error::other)?,
-        };
-        match found {
-            LogRead::Lines { runs, end, at: next, .. } => {
-                for (first, run) in runs {
-                    let (mut seq, mut rest) = (first, &buffer[run]);
-                    while !rest.is_empty() {
-                        let end = memchr::memchr(b'\n', rest).unwrap_or(rest.len());
-                        let line = std::str::from_utf8(&rest[..end]);
-                        take(seq, line.map_err(invalid))?;
-                        (seq, rest) = (Seq(seq.0 + 1), rest.get(end + 1..).unwrap_or_default());
-                    }
-                }
-                (from, at) = (end, Some(next));
-            }
-            // A start after a crash skips numbers.
-            LogRead::Gap(_, to) => (from, at) = (Seq(to.0 + 1), None),
-            LogRead::Lag(first, last) => {
-                let text = format!("records {first} to {last} cannot be read");
-                take(first, Err(invalid(text)))?;
-                (from, at) = (Seq(last.0 + 1), None);
-            }
-            LogRead::Skip(_) | LogRead::End => return Ok(()),
-        }
-    }
-}
-
 pub(super) fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
@@ -383,6 +211,7 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     use tidings_log::{FileSystem, LogPiece, SegmentStore};
+    use tidings_queue::record::Decision;
 
     use super::*;
 

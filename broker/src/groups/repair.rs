@@ -11,12 +11,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fs, io};
 
-use tidings_log::{FileSystem, LogId, LogPiece, LogPlan, SegmentStore, Store, TopicLog};
+use tidings_log::{
+    FileSystem, LogId, LogPiece, LogPlan, SegmentStore, Store, TopicLog, read_lines,
+};
 use tidings_protocol::{GroupName, Seq};
 use tidings_queue::record::{Decision, GroupRecord};
 use tidings_queue::{Group, GroupConfig};
 
-use super::recovery::{LogReplay, invalid, read_records};
+use super::recovery::{invalid, replay_log};
 use crate::StartError;
 use crate::clock::wall_unix_ms;
 use crate::data_dir::DataDir;
@@ -118,7 +120,7 @@ fn repair_in_steps(
     let log = store.open_read_only(&LogId::Group(name.clone()));
     let log = log.map_err(|error| nothing(error.to_string()))?;
     let group = Group::new(name.clone(), 0, GroupConfig::default(), 0);
-    let mut reading = LogReplay::of(&*log, group);
+    let mut reading = replay_log(&*log, group);
     if reading.is_whole() {
         return Err(RepairError::Whole(name.clone()));
     }
@@ -162,7 +164,7 @@ fn copy(
         let piece = LogPiece { first, count, unix_ms, wire: lines.into(), identified: false };
         new.append(&[piece], next, next).map_err(io::Error::other)
     };
-    read_records(log, log.bounds().first, |seq, line| {
+    read_lines(log, log.bounds().first, |seq, line| {
         if seq < from {
             return Ok(());
         }

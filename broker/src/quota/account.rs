@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tidings_protocol::{Code, GroupName, JobName, ProtocolError, TopicName};
+use tidings_rate_limit::{Rate, TokenBucket};
 
 use super::over_quota;
 use super::quantity::{LiveQuota, Quantity, Quota};
 use super::usage::Exists;
 use crate::clock::Moment;
 use crate::cursors::CursorId;
-use crate::rate_limit::{Rate, TokenBucket};
 
 /// The part of a minute's new connections that may come at once: one in this number.
 const CONNECT_BURST_DIVISOR: u32 = 4;
@@ -98,7 +98,7 @@ impl Account {
         let max = self.quota.limit(Quantity::Connects);
         let Ok(per_minute) = u32::try_from(max) else { return Ok(()) };
         let rate = Rate { per_minute, burst: per_minute.div_ceil(CONNECT_BURST_DIVISOR) };
-        self.rates.lock().connects.take(rate, 1, now).map_err(|wait_ms| {
+        self.rates.lock().connects.take(rate, 1, now.0).map_err(|wait_ms| {
             let seconds = wait_ms.div_ceil(1_000);
             let text = format!(
                 "{} has more than {max} new connections a minute; try again in {seconds} s",
@@ -215,7 +215,7 @@ impl Account {
     fn is_over_rate(&self, now: Moment) -> bool {
         let pace = self.rates.lock();
         let meters = [&pace.events, &pace.bytes];
-        pace.connects != TokenBucket::default() && !pace.connects.is_full(now)
+        pace.connects != TokenBucket::default() && !pace.connects.is_full(now.0)
             || meters.iter().any(|meter| meter.settled_at_us > micros(now))
     }
 }

@@ -32,6 +32,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use dashmap::DashMap;
 use parking_lot::Mutex;
 use tidings_protocol::{Code, ProtocolError};
+use tidings_rate_limit::Source;
 
 use self::account::Account;
 pub(crate) use self::account::Created;
@@ -39,7 +40,6 @@ use self::quantity::LiveQuota;
 pub use self::quantity::{Quantity, Quota};
 pub(crate) use self::usage::{ConnectionUsage, Exists};
 use crate::clock::Moment;
-use crate::rate_limit::Source;
 
 /// Sources that are remembered only for their rates, about 200 bytes each.
 const SOURCES_MAX: usize = 16_384;

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use tidings_broker::access::is_below;
+use tidings_protocol::CanonicalUrl;
 
 use super::hub_request::{HubRequest, HubRules, SubscriptionRequest};
 
@@ -19,11 +19,12 @@ pub(crate) fn form(bytes: &[u8]) {
         lease_min: Duration::from_hours(1),
         lease_max: Duration::from_hours(720),
     };
-    let is_own = |topic: &_| rules.topic_prefixes.iter().any(|prefix| is_below(topic, prefix));
+    let is_own =
+        |topic: &CanonicalUrl<'_>| rules.topic_prefixes.iter().any(|prefix| topic.is_below(prefix));
     let check = |request: &SubscriptionRequest| {
         assert!(is_own(&request.topic.url), "{} is not a topic of the hub", request.topic.url);
         assert!(
-            !is_below(&request.callback, &rules.hub_url),
+            !request.callback.is_below(&rules.hub_url),
             "{} is the hub itself",
             request.callback
         );

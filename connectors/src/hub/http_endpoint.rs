@@ -5,7 +5,6 @@ use std::net::IpAddr;
 use bytes::Bytes;
 use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
-use tidings_broker::{RequestClass, is_forwarded};
 use tidings_protocol::{CanonicalUrl, push_attribute};
 
 use super::hub_request::{self, FORM_BYTES_MAX, HubRejection, HubRequest, SubscriptionRequest};
@@ -37,6 +36,20 @@ pub enum HubResponse {
     Rejected(&'static str),
 }
 
+/// What a request is about, as far as it is known before it is handled. It decides the rate limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HubRequestClass {
+    /// A publisher of the site; no limit.
+    Publisher,
+    /// An existing subscription, by its number, whose callback was verified before. It has a limit
+    /// of its own.
+    ExistingSubscription(u64),
+    /// A new subscription. The request is not signed, so it shares the limit of its source.
+    NewSubscription,
+    /// An invalid request.
+    Invalid,
+}
+
 /// The format of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ResponseFormat {
@@ -47,41 +60,47 @@ enum ResponseFormat {
 }
 
 impl Hub {
-    /// Classifies a request before it is handled. A subscription request is not signed, so it
-    /// shares the limit of its source. One about an existing subscription has a limit of its own,
-    /// because its callback was verified before.
-    pub async fn classify(&self, request: &Request<Bytes>, peer: IpAddr) -> RequestClass {
+    /// Classifies a request before it is handled. `client` is the address of the client, and `None`
+    /// if a proxy is in between.
+    pub async fn classify(
+        &self,
+        request: &Request<Bytes>,
+        client: Option<IpAddr>,
+    ) -> HubRequestClass {
         let (path, headers, body) = (request.uri().path(), request.headers(), request.body());
         let is_form_post = request.method() == Method::POST && is_form(headers);
         if !is_form_post || body.len() > FORM_BYTES_MAX {
-            return RequestClass::Unwanted;
+            return HubRequestClass::Invalid;
         }
-        let client_ip = direct_peer(headers, peer);
+        let client_ip = client.map(|client| client.to_canonical());
         if path == "/hub/ping" || hub_request::is_publish(body) {
             let is_allowed = client_ip.is_some_and(|peer| self.is_publisher(peer));
-            return if is_allowed { RequestClass::Verified } else { RequestClass::Unwanted };
+            return if is_allowed { HubRequestClass::Publisher } else { HubRequestClass::Invalid };
         }
         let rules = &self.config.rules;
         let requests = match path {
             "/hub/rsscloud" => rules.parse_registration(body, client_ip),
             _ => match rules.parse_request(body) {
                 Ok(HubRequest::Subscription(subscription)) => Ok(vec![subscription]),
-                Ok(HubRequest::Publish(_)) => return RequestClass::Unwanted,
+                Ok(HubRequest::Publish(_)) => return HubRequestClass::Invalid,
                 Err(rejection) => Err(rejection),
             },
         };
-        let Ok(requests) = requests else { return RequestClass::Unwanted };
+        let Ok(requests) = requests else { return HubRequestClass::Invalid };
         // A read error is reported when the request is handled.
         let subscribed = self
             .with_store(move |store| store.existing_subscription(&requests))
             .await
             .ok()
             .flatten();
-        subscribed.map_or(RequestClass::Anonymous, |id| RequestClass::Resource(id.unsigned_abs()))
+        subscribed.map_or(HubRequestClass::NewSubscription, |id| {
+            HubRequestClass::ExistingSubscription(id.unsigned_abs())
+        })
     }
 
-    /// Handles a request to one of [`PATHS`]. Its body must be complete.
-    pub async fn handle(&self, request: Request<Bytes>, peer: IpAddr) -> HubResponse {
+    /// Handles a request to one of [`PATHS`]. Its body must be complete. `client` is the address of
+    /// the client, and `None` if a proxy is in between.
+    pub async fn handle(&self, request: Request<Bytes>, client: Option<IpAddr>) -> HubResponse {
         let path = request.uri().path();
         let is_json = request.headers().get_all(ACCEPT).iter().any(accepts_json);
         let format = match path {
@@ -103,8 +122,8 @@ impl Hub {
             let text = "the form is longer than 64 KiB";
             return HubResponse::Public(format.rejection(HubRejection { status: 413, text }));
         }
-        let (rules, body, headers) = (&self.config.rules, request.body(), request.headers());
-        let client_ip = direct_peer(headers, peer);
+        let (rules, body) = (&self.config.rules, request.body());
+        let client_ip = client.map(|client| client.to_canonical());
         let is_ping = path == "/hub/ping" || hub_request::is_publish(body);
         if is_ping && !client_ip.is_some_and(|peer| self.is_publisher(peer)) {
             return HubResponse::Rejected(
@@ -293,11 +312,6 @@ fn text_response(status: StatusCode, content_type: &'static str, text: String) -
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
-}
-
-/// The address of the client, unless a proxy is in between.
-fn direct_peer(headers: &HeaderMap, peer: IpAddr) -> Option<IpAddr> {
-    Some(peer.to_canonical()).filter(|_| !is_forwarded(headers))
 }
 
 fn is_form(headers: &HeaderMap) -> bool {

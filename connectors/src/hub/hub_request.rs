@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use tidings_broker::access::is_below;
 use tidings_protocol::CanonicalUrl;
 use url::form_urlencoded;
 
@@ -195,7 +194,7 @@ impl HubRules {
         }
         let url = CanonicalUrl::parse(text)
             .map_err(|_| bad_request("the topic is not an http or https URL"))?;
-        if !self.topic_prefixes.iter().any(|prefix| is_below(&url, prefix)) {
+        if !self.topic_prefixes.iter().any(|prefix| url.is_below(prefix)) {
             return Err(HubRejection { status: 404, text: "this hub has no such topic" });
         }
         Ok(HubTopic { url: url.into_owned(), verbatim_url: text.to_owned() })
@@ -203,7 +202,7 @@ impl HubRules {
 
     /// Whether a topic belongs to this hub. The prefixes may have changed since the subscription.
     pub(super) fn has_topic(&self, topic: &CanonicalUrl<'_>) -> bool {
-        self.topic_prefixes.iter().any(|prefix| is_below(topic, prefix))
+        self.topic_prefixes.iter().any(|prefix| topic.is_below(prefix))
     }
 
     /// Parses a callback.
@@ -219,7 +218,7 @@ impl HubRules {
         url.check_callable().map_err(|_| {
             bad_request("the callback's host has an xn-- label that is not valid IDNA; the hub cannot send to it")
         })?;
-        if is_below(&url, &self.hub_url) {
+        if url.is_below(&self.hub_url) {
             return Err(bad_request("the callback must not be a URL of this hub"));
         }
         Ok(url.into_owned())

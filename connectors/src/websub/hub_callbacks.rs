@@ -1,17 +1,15 @@
 //! The requests of hubs to callback URLs: verifications and deliveries. An unexpected request is
 //! answered as if the URL did not exist.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
-use tidings_broker::{EmbeddedHandler, HandlerFuture, HandlerReply};
+use tidings_documents::feed::watched_feed::{ItemFingerprint, KnownItems, NewItem};
+use tidings_documents::feed::{self, Feed, event};
 use tidings_protocol::CanonicalUrl;
-use tidings_subscriber::feed::watched_feed::{ItemFingerprint, KnownItems, NewItem};
-use tidings_subscriber::feed::{self, Feed, event};
 use url::form_urlencoded;
 
 use super::service::{WebSubError, WebSubService, run_blocking};
@@ -19,8 +17,11 @@ use super::signature::SignatureTrust;
 use super::subscription::{HubEndpoint, HubMode, LeaseTerms, Subscription, WatchedKind};
 use super::{StoreError, WebSub, signature, unix_now_ms};
 
-/// The paths of callbacks.
-const CALLBACK_PATHS: [&str; 1] = ["/websub/{token}"];
+/// The paths of callbacks, below the public URL.
+pub const CALLBACK_PATHS: [&str; 1] = ["/websub/{token}"];
+
+/// Their description: the `paths` of an `OpenAPI` document, as JSON.
+pub const OPENAPI_PATHS: &str = include_str!("openapi.json");
 
 /// Bytes of a challenge, which the response repeats.
 const CHALLENGE_BYTES_MAX: usize = 1024;
@@ -35,25 +36,24 @@ const CONCURRENT_PUBLISHES_MAX: usize = 64;
 /// When a hub may repeat a request that failed.
 const RETRY_AFTER_S: u32 = 10;
 
-impl EmbeddedHandler for WebSub {
-    fn paths(&self) -> &[&'static str] {
-        &CALLBACK_PATHS
-    }
+/// What is decided about the request of a hub.
+#[derive(Debug)]
+pub enum CallbackReply {
+    /// The hub sent it.
+    Verified(Response<Bytes>),
+    /// The client must learn nothing. The reason is for the logs.
+    Rejected(&'static str),
+}
 
-    fn openapi_paths(&self) -> &'static str {
-        include_str!("openapi.json")
-    }
-
-    fn is_issued_path(&self, path: &str) -> bool {
+impl WebSub {
+    /// Whether the path is the secret callback of a subscription. Other paths are not handled.
+    pub fn is_callback(&self, path: &str) -> bool {
         self.0.has_subscription(callback_token(path))
     }
 
-    fn accepts_unissued_paths(&self) -> bool {
-        false
-    }
-
-    fn handle(&self, request: Request<Bytes>, _peer: IpAddr) -> HandlerFuture<'_> {
-        Box::pin(self.0.handle_callback(request))
+    /// Handles a request to one of [`CALLBACK_PATHS`]. Its body must be complete.
+    pub async fn handle_callback(&self, request: Request<Bytes>) -> CallbackReply {
+        self.0.handle_callback(request).await
     }
 }
 
@@ -76,13 +76,13 @@ impl HubParameters {
 }
 
 impl WebSubService {
-    async fn handle_callback(&self, request: Request<Bytes>) -> HandlerReply {
+    async fn handle_callback(&self, request: Request<Bytes>) -> CallbackReply {
         let (head, body) = request.into_parts();
         let token = callback_token(head.uri.path()).to_owned();
         let Some(subscription) =
             self.with_subscriptions(move |table| table.get(&token).cloned()).await
         else {
-            return HandlerReply::Rejected("unknown subscription");
+            return CallbackReply::Rejected("unknown subscription");
         };
         let parameters = HubParameters::parse(head.uri.query().unwrap_or_default().as_bytes());
         match (head.method, &subscription.endpoint) {
@@ -97,11 +97,11 @@ impl WebSubService {
             }
             (Method::POST, HubEndpoint::RssCloud { .. }) => {
                 if HubParameters::parse(&body).get("url") != Some(subscription.feed.as_str()) {
-                    return HandlerReply::Rejected("the request is about another feed");
+                    return CallbackReply::Rejected("the request is about another feed");
                 }
                 self.handle_notification(&subscription, None).await
             }
-            _ => HandlerReply::Rejected("expected GET (verification) or POST (delivery)"),
+            _ => CallbackReply::Rejected("expected GET (verification) or POST (delivery)"),
         }
     }
 
@@ -110,7 +110,7 @@ impl WebSubService {
         &self,
         subscription: &Subscription,
         parameters: &HubParameters,
-    ) -> HandlerReply {
+    ) -> CallbackReply {
         let token = subscription.token.clone();
         let topic = parameters.get("hub.topic").unwrap_or_default().to_owned();
         let mode = match parameters.get("hub.mode") {
@@ -129,19 +129,19 @@ impl WebSubService {
                 return verification_reply(self, result, "");
             }
             _ => {
-                return HandlerReply::Rejected(
+                return CallbackReply::Rejected(
                     "hub.mode: expected subscribe, unsubscribe or denied",
                 );
             }
         };
         let Some(challenge) = parameters.challenge("hub.challenge") else {
-            return HandlerReply::Rejected("hub.challenge: expected 1 to 1024 bytes");
+            return CallbackReply::Rejected("hub.challenge: expected 1 to 1024 bytes");
         };
         let granted = match parameters.get("hub.lease_seconds").map(str::parse::<u64>) {
             Some(Err(_)) if mode == HubMode::Unsubscribe => None,
             None => None,
             Some(Ok(seconds)) => Some(Duration::from_secs(seconds)),
-            Some(Err(_)) => return HandlerReply::Rejected("hub.lease_seconds: expected a number"),
+            Some(Err(_)) => return CallbackReply::Rejected("hub.lease_seconds: expected a number"),
         };
         let lease = LeaseTerms { requested: self.config.lease, granted };
         let result = self.with_subscriptions(move |table| {
@@ -164,11 +164,11 @@ impl WebSubService {
         subscription: &Subscription,
         headers: &HeaderMap,
         body: Bytes,
-    ) -> HandlerReply {
+    ) -> CallbackReply {
         let mut signatures = headers.get_all("x-hub-signature").iter();
         let signature = match (signatures.next(), signatures.next()) {
             (Some(value), None) => value.to_str().unwrap_or_default(),
-            _ => return HandlerReply::Rejected("expected one X-Hub-Signature header"),
+            _ => return CallbackReply::Rejected("expected one X-Hub-Signature header"),
         };
         match signature::verify(signature, &subscription.secret, &body, self.config.sha1) {
             Ok(SignatureTrust::Content) => {
@@ -180,7 +180,7 @@ impl WebSubService {
                 .await
             }
             Ok(SignatureTrust::Ping) => self.handle_notification(subscription, None).await,
-            Err(_) => HandlerReply::Rejected("invalid signature"),
+            Err(_) => CallbackReply::Rejected("invalid signature"),
         }
     }
 
@@ -190,14 +190,17 @@ impl WebSubService {
         &self,
         subscription: &Subscription,
         content: Option<(Option<String>, Bytes)>,
-    ) -> HandlerReply {
+    ) -> CallbackReply {
         let Some(until_ms) = subscription.lease_end_ms(unix_now_ms()) else {
-            return HandlerReply::Rejected("the subscription has no lease at the moment");
+            return CallbackReply::Rejected("the subscription has no lease at the moment");
         };
         let token = subscription.token.clone();
         if !self.with_subscriptions(move |table| table.admit_delivery(&token, unix_now_ms())).await
         {
-            return HandlerReply::Verified(empty_response(StatusCode::TOO_MANY_REQUESTS, Some(60)));
+            return CallbackReply::Verified(empty_response(
+                StatusCode::TOO_MANY_REQUESTS,
+                Some(60),
+            ));
         }
         let result = async {
             if !self.is_still_scheduled(&subscription.token, &subscription.watched).await? {
@@ -214,8 +217,8 @@ impl WebSubService {
             Ok(true)
         };
         match result.await {
-            Ok(true) => HandlerReply::Verified(empty_response(StatusCode::NO_CONTENT, None)),
-            Ok(false) => HandlerReply::Rejected("the feed is no longer watched"),
+            Ok(true) => CallbackReply::Verified(empty_response(StatusCode::NO_CONTENT, None)),
+            Ok(false) => CallbackReply::Rejected("the feed is no longer watched"),
             Err(error) => unavailable_reply(self, &error),
         }
     }
@@ -282,25 +285,25 @@ fn verification_reply(
     service: &WebSubService,
     result: Result<Option<Result<(), &'static str>>, StoreError>,
     challenge: &str,
-) -> HandlerReply {
+) -> CallbackReply {
     match result {
-        Ok(Some(Ok(()))) => HandlerReply::Verified(challenge_response(challenge)),
-        Ok(Some(Err(reason))) => HandlerReply::Rejected(reason),
-        Ok(None) => HandlerReply::Rejected("unknown subscription"),
+        Ok(Some(Ok(()))) => CallbackReply::Verified(challenge_response(challenge)),
+        Ok(Some(Err(reason))) => CallbackReply::Rejected(reason),
+        Ok(None) => CallbackReply::Rejected("unknown subscription"),
         Err(error) => unavailable_reply(service, &error.into()),
     }
 }
 
 /// Answers a server of `rssCloud` that verifies a registration.
-fn confirm_registration(subscription: &Subscription, parameters: &HubParameters) -> HandlerReply {
+fn confirm_registration(subscription: &Subscription, parameters: &HubParameters) -> CallbackReply {
     match (parameters.get("url"), parameters.challenge("challenge")) {
         (Some(url), Some(challenge))
             if url == subscription.feed && !subscription.is_cancelled() =>
         {
-            HandlerReply::Verified(challenge_response(challenge))
+            CallbackReply::Verified(challenge_response(challenge))
         }
-        (Some(_), Some(_)) => HandlerReply::Rejected("the request is about another feed"),
-        _ => HandlerReply::Rejected("expected the parameters `url` and `challenge`"),
+        (Some(_), Some(_)) => CallbackReply::Rejected("the request is about another feed"),
+        _ => CallbackReply::Rejected("expected the parameters `url` and `challenge`"),
     }
 }
 
@@ -314,9 +317,9 @@ fn challenge_response(challenge: &str) -> Response<Bytes> {
 }
 
 /// Logs the error, and makes the hub retry.
-fn unavailable_reply(service: &WebSubService, error: &WebSubError) -> HandlerReply {
+fn unavailable_reply(service: &WebSubService, error: &WebSubError) -> CallbackReply {
     service.log_error(error);
-    HandlerReply::Verified(match error {
+    CallbackReply::Verified(match error {
         WebSubError::RateLimited(wait_s) => {
             empty_response(StatusCode::TOO_MANY_REQUESTS, Some(*wait_s))
         }

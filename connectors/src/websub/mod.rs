@@ -40,6 +40,7 @@ use data_encoding::HEXLOWER;
 use tidings_egress::client::OutgoingClient;
 use tokio_util::sync::CancellationToken;
 
+pub use self::hub_callbacks::{CALLBACK_PATHS, CallbackReply, OPENAPI_PATHS};
 use self::service::WebSubService;
 use self::store::SubscriptionStore;
 pub use self::store::{DIGEST_SCHEMA, StoreError};
@@ -61,8 +62,7 @@ pub struct WebSubConfig {
     pub items_per_minute: u32,
 }
 
-/// The subscriber. As an [`EmbeddedHandler`](tidings_broker::EmbeddedHandler) it answers the
-/// requests of hubs.
+/// The subscriber. The HTTP server of the process passes the requests of hubs to it.
 #[derive(Debug, Clone)]
 pub struct WebSub(Arc<WebSubService>);
 

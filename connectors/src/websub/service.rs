@@ -10,16 +10,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
-use tidings_broker::clock::Moment;
-use tidings_broker::{Rate, TokenBucket};
 use tidings_client::{Backoff, Client, ClientError, ClientOptions, Deliveries, Delivery};
+use tidings_documents::feed::event;
+use tidings_documents::feed::watched_feed::ItemFingerprint;
 use tidings_egress::client::OutgoingClient;
 use tidings_protocol::{
     CanonicalUrl, Command, CursorName, DEFAULT_GROUP, ManageCommand, Payload, Seq, StartAt,
     TopicName, field, field_number, format_ms, push_attribute,
 };
-use tidings_subscriber::feed::event;
-use tidings_subscriber::feed::watched_feed::ItemFingerprint;
+use tidings_rate_limit::{Rate, TokenBucket};
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout};
@@ -129,9 +128,9 @@ impl WebSubService {
     /// Takes items from the rate limit that all hubs share. The error is the number of seconds
     /// until that many items fit.
     pub(super) fn take_item_quota(&self, items: usize) -> Result<(), u32> {
-        let now = Moment(milliseconds(self.started.elapsed()));
+        let now_ms = milliseconds(self.started.elapsed());
         let items = u32::try_from(items).unwrap_or(u32::MAX);
-        let taken = self.item_bucket.lock().take(self.item_rate(), items, now);
+        let taken = self.item_bucket.lock().take(self.item_rate(), items, now_ms);
         taken.map_err(|wait_ms| u32::try_from(wait_ms.div_ceil(1000)).unwrap_or(u32::MAX))
     }
 

@@ -8,6 +8,7 @@
 //! fetched once more, and an `every=` of the old text stays until its group is deleted.
 
 mod ascii_host;
+mod below;
 mod escapes;
 mod join;
 mod parts;

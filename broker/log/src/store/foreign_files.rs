@@ -31,6 +31,7 @@ pub(super) fn directory_owner(
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
             return Ok(DirectoryOwner::Foreign("is not a directory".to_owned()));
         }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(DirectoryOwner::Own),
         files => files?,
     };
     let mut owners = BTreeSet::new();

@@ -60,7 +60,7 @@ impl Bench {
         while let Some(output) = self.group.poll() {
             match output {
                 Output::Record(record) => self.records.push(record),
-                Output::Deleted => {}
+                Output::Deleted | Output::Notice(_) => {}
                 Output::JobNameChanged { name, exists: known } => {
                     self.job_names.insert(name.to_string(), known);
                 }

@@ -156,6 +156,7 @@ fn setting_the_wall_clock_changes_nothing() {
 }
 
 /// Simulates all seeds, one run per processor at a time. Stops at the first failure.
+#[expect(clippy::disallowed_methods, reason = "independent runs")]
 fn simulate_all(seeds: Range<u64>) -> Vec<RunTotals> {
     let next = AtomicU64::new(seeds.start);
     let outcome = Mutex::new(Vec::new());

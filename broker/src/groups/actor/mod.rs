@@ -15,7 +15,7 @@ use tidings_protocol::{
     Code, JOB_DONE_TOPIC, JobName, MemberId, ProtocolError, Seq, TopicName, duration, encode_task,
 };
 use tidings_queue::record::GroupRecord;
-use tidings_queue::{Group, Input, JobAction, Output, Requester, TaskMessage};
+use tidings_queue::{Group, Input, JobAction, Notice, Output, Requester, TaskMessage};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -484,6 +484,7 @@ impl GroupActor {
                     let heads = self.topic_heads();
                     self.group.handle(Input::TopicHeads { job, heads }, self.clock.now());
                 }
+                Output::Notice(notice) => self.log_notice(&notice),
             }
         }
         if self.group.is_broken() {
@@ -497,6 +498,24 @@ impl GroupActor {
         }
         if self.log.flush_if_large() {
             self.outgoing.mark(self.appended, &self.local_conns);
+        }
+    }
+
+    fn log_notice(&self, notice: &Notice) {
+        let group = self.group.name();
+        match notice {
+            Notice::SettingIgnored(error) => {
+                tracing::error!(%group, %error, "a setting from the start of the broker is invalid and ignored");
+            }
+            Notice::AbandonedJobClosed(job) => {
+                tracing::info!(%group, %job, "closed a job that was left open without seeds");
+            }
+            Notice::FetchSkipped(url) => {
+                tracing::warn!(%group, %url, "the group is full: skipped a scheduled fetch");
+            }
+            Notice::LeaseExpired { entry, member } => {
+                tracing::info!(%group, entry, ?member, "a lease expired");
+            }
         }
     }
 

@@ -26,13 +26,13 @@ use axum::http::{HeaderMap, Response, StatusCode};
 use axum::routing::any;
 use bytes::Bytes;
 use parking_lot::Mutex;
+use tidings_rate_limit::{Rate, RateLimiter, SOURCES_MAX, Source};
 
 use super::HttpState;
 use super::client::ConnectedClient;
 use super::error::ErrorResponse;
 use crate::audit::AuditEvent;
 use crate::clock::Moment;
-use crate::rate_limit::{Rate, RateLimiter, SOURCES_MAX, Source};
 use crate::stats::RequestCounts;
 
 /// The class of a request, which is known before it is handled and decides its rate limit.
@@ -164,7 +164,7 @@ impl HandlerRoute {
             RequestClass::Resource(_) => RESOURCE_RATE,
             RequestClass::Anonymous | RequestClass::Unwanted => self.request_rate,
         };
-        self.request_limiter.lock().take((source, is_forwarded, class), rate, now)
+        self.request_limiter.lock().take((source, is_forwarded, class), rate, now.0)
     }
 }
 
@@ -204,7 +204,7 @@ async fn handle_request(
         return Err(reject(counts, now, client, "this path was not issued"));
     }
     if !is_issued {
-        route.classify_limiter.lock().take(source, route.classify_rate, now).map_err(limited)?;
+        route.classify_limiter.lock().take(source, route.classify_rate, now.0).map_err(limited)?;
     }
     let (head, body) = request.into_parts();
     let body = http.unverified_bodies.receive_untyped(body).await?;

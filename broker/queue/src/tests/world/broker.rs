@@ -249,6 +249,7 @@ impl World {
                 Output::JobNameChanged { name, exists: false } => {
                     self.job_names.remove(&name);
                 }
+                Output::Notice(_) => {}
                 Output::Deleted => unreachable!("the simulated group is never deleted"),
             }
         }

@@ -1,20 +1,29 @@
-//! Decides what part of a group's log survives a crash or a power failure.
+//! Decides what part of a group's log survives a crash or a power failure: the real log, on a
+//! simulated disk.
 
-use tidings_protocol::Seq;
+use std::path::Path;
+use std::sync::Arc;
+
+use tidings_log::{
+    LogId, LogPiece, LogPlan, SegmentStore, SimulatedDisk, Store, TopicLog, read_lines,
+};
+use tidings_protocol::{GroupName, Seq};
 
 use super::broker::Batch;
 use crate::moment::{ClockStamp, Moment};
-use crate::record::{Decision, GroupRecord};
-use crate::replay::Replay;
-use crate::snapshot::SnapshotItem;
+use crate::record::GroupRecord;
+use crate::replay::{FIRST_RECORD, LogReplay, ReplayedGroup};
 use crate::{Group, GroupConfig};
+
+/// Makes most logs here a single segment.
+const KEPT_BYTES: u64 = 8 << 20;
 
 /// Kinds of crashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CrashKind {
     /// The process is killed; written data survives.
     Process,
-    /// The power fails; data that was not synced is lost.
+    /// The power fails; data that was not synced is lost or torn.
     Power,
 }
 
@@ -27,14 +36,14 @@ pub(super) struct SurvivingLog {
     pub(super) last: Moment,
     /// Number of records.
     pub(super) records: u64,
-    first: Seq,
-    lines: String,
+    store: SegmentStore,
+    seed: u64,
 }
 
 impl SurvivingLog {
     /// Recovers the group once more.
     pub(super) fn recover_again(&mut self) -> Group {
-        recover(self.first, &self.lines, 0).0
+        recover(&self.store, self.seed).group
     }
 }
 
@@ -47,39 +56,65 @@ pub(super) fn crash_and_recover(
     end: CrashKind,
     rng: &mut fastrand::Rng,
 ) -> SurvivingLog {
-    let left = match end {
-        CrashKind::Process => written.len(),
-        CrashKind::Power => rng.usize(..=written.len()),
-    };
-    let batches = safe.iter().chain(&written[..left]);
-    let (mut lines, mut records) = (String::new(), 0);
-    for record in batches.flat_map(|batch| &batch.records) {
-        record.encode(&mut lines);
-        records += 1;
+    let disk = SimulatedDisk::new(rng.u64(..));
+    let store = SegmentStore::new(Arc::new(disk.clone()), Path::new(""));
+    let log = store.fresh(&id(), LogPlan { first, kept_bytes: KEPT_BYTES });
+    let mut next = first.0;
+    append(&*log, safe, &mut next);
+    log.sync().expect("the simulated disk does not fail");
+    append(&*log, written, &mut next);
+    match end {
+        CrashKind::Process => disk.kill(),
+        CrashKind::Power => disk.cut_power(),
     }
-    let (group, started, last) = recover(first, &lines, rng.u64(..));
-    SurvivingLog { group, started, last, records, first, lines }
+    let seed = rng.u64(..);
+    let ReplayedGroup { group, started, last } = recover(&store, seed);
+    let checked = log.verify().expect("an undamaged log can be read");
+    let records = checked.iter().map(|file| file.events).sum();
+    SurvivingLog { group, started, last, records, store, seed }
 }
 
-fn recover(first: Seq, lines: &str, seed: u64) -> (Group, ClockStamp, Moment) {
-    let name = "crawlers".parse().expect("the name is valid");
-    let group = Group::new(name, 0, GroupConfig::default(), seed);
-    let mut replay = Replay::new(group, first == Seq(1));
-    let (mut started, mut last) = (None, Moment(0));
-    for line in lines.lines() {
-        let record = GroupRecord::decode(line).expect("the record was encoded");
-        last = record.at;
-        match &record.decision {
-            Decision::Started { stamp, .. } => started = Some(*stamp),
-            Decision::SnapshotPart(item) => {
-                if let SnapshotItem::Begin { stamp, .. } = **item {
-                    started = Some(stamp);
-                }
-            }
-            _ => {}
-        }
-        replay.apply(&record);
+fn name() -> GroupName {
+    "crawlers".parse().expect("the name is valid")
+}
+
+fn id() -> LogId {
+    LogId::Group(name())
+}
+
+/// Replays the log without changing it, and then opens it to continue it, as a start does.
+fn recover(store: &SegmentStore, seed: u64) -> ReplayedGroup {
+    let group = Group::new(name(), 0, GroupConfig::default(), seed);
+    let log = store.open_read_only(&id()).expect("the log is whole");
+    let first = log.bounds().first;
+    let mut replay = LogReplay::new(group, first);
+    let read = read_lines(&*log, first, |seq, line| {
+        let record = GroupRecord::decode(line?).expect("a record survives whole or not at all");
+        replay.apply(seq, &mut Ok(record));
+        Ok(())
+    });
+    read.expect("the log is whole");
+    let plan = LogPlan { first: FIRST_RECORD, kept_bytes: KEPT_BYTES };
+    let (log, found) = store.open(&id(), plan, 0).expect("the log is whole");
+    if found.has_lost_end {
+        log.begin_after_loss().expect("the simulated disk has room");
     }
-    let group = replay.finish().expect("the log is complete");
-    (group, started.expect("the group was started"), last)
+    replay.finish().expect("nothing is missing")
+}
+
+fn append(log: &dyn TopicLog, batches: &[Batch], next: &mut u64) {
+    let pieces: Vec<LogPiece> = batches
+        .iter()
+        .map(|batch| {
+            let mut wire = String::new();
+            batch.records.iter().for_each(|record| record.encode(&mut wire));
+            let (first, count) = (Seq(*next), batch.records.len() as u64);
+            *next += count;
+            LogPiece { first, count, unix_ms: 0, wire: wire.into(), identified: false }
+        })
+        .collect();
+    let next = Seq(*next);
+    if !pieces.is_empty() {
+        log.append(&pieces, next, next).expect("the simulated disk has room");
+    }
 }

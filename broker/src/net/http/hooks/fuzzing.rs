@@ -8,7 +8,6 @@ use tidings_protocol::{CanonicalUrl, Payload, text};
 use tidings_signature::VerifiedRequest;
 
 use super::recipe::{Hook, Recipe};
-use crate::access::is_below;
 
 const PREFIX: &str = "https://a.example/x/";
 const SECRET: &str = "whsec_aHVzaC1odXNoLWh1c2gtaHVzaC1odXNo";
@@ -73,7 +72,7 @@ fn check_events(hook: &Hook, verified: &VerifiedRequest, headers: &HeaderMap, bo
         let read = Payload::parse(payload);
         let target = read.target().expect("the event has no target");
         let url = CanonicalUrl::parse(target).expect("the target is not a URL");
-        assert!(is_below(&url, &prefix), "{url} is not below {prefix}");
+        assert!(url.is_below(&prefix), "{url} is not below {prefix}");
         let attributes: Vec<_> = read.attributes().collect();
         assert!(attributes.starts_with(&[("prio", "5"), ("source", "forge")]), "{payload:?}");
         assert!(attributes.len() == 3 && attributes[2].0 == "id", "{payload:?}");

@@ -31,6 +31,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use parking_lot::{Mutex, RwLock};
 use tidings_protocol::{ProtocolError, Seq};
+use tidings_rate_limit::{Rate, RateLimiter, SOURCES_MAX, Source, TokenBucket};
 
 pub use self::recipe::{Hook, Recipe, SECRET_BYTES_MIN, SecretSource};
 use super::HttpState;
@@ -41,7 +42,6 @@ use super::json_objects::JsonResponse;
 use super::publish::{append, confirm, wait_for_backpressure};
 use super::request_input::{PathName, QueryParams, check_encoding};
 use crate::audit::{AuditEvent, Initiator};
-use crate::rate_limit::{Rate, RateLimiter, SOURCES_MAX, Source, TokenBucket};
 use crate::topic::Topic;
 
 /// Unverified requests of one source to all hooks together, existing or not. They get 404, and
@@ -169,7 +169,7 @@ pub(super) async fn receive(
     let source = Source::from(peer);
     let reject = |hook: Option<&Hook>, reason: &dyn fmt::Display| {
         // A separate rate: behind one proxy, unverified requests must not slow down verified ones.
-        let permit = hooks.source_limits.lock().take((source, None), UNVERIFIED_RATE, now);
+        let permit = hooks.source_limits.lock().take((source, None), UNVERIFIED_RATE, now.0);
         match permit {
             Ok(()) => reject_unverified(&http, &client, hook, reason),
             Err(wait_ms) => rate_limited(&http, &client, wait_ms, "requests from this address"),
@@ -184,7 +184,7 @@ pub(super) async fn receive(
         Err(error) => return Err(reject(Some(&hook), &error)),
     };
     client.mark_verified();
-    let permit = hooks.source_limits.lock().take((source, index), hook.rate(), now);
+    let permit = hooks.source_limits.lock().take((source, index), hook.rate(), now.0);
     permit
         .map_err(|wait_ms| rate_limited(&http, &client, wait_ms, "requests from this address"))?;
     check_encoding(&headers)?;
@@ -256,7 +256,7 @@ fn take_event_budget(
     events: u32,
 ) -> Result<(), ErrorResponse> {
     let now = http.hub.clock.now();
-    let permit = http.hooks.event_budget.lock().take(*http.hooks.event_rate.read(), events, now);
+    let permit = http.hooks.event_budget.lock().take(*http.hooks.event_rate.read(), events, now.0);
     permit.map_err(|wait_ms| rate_limited(http, client, wait_ms, "events of all webhooks together"))
 }
 

@@ -10,12 +10,12 @@ use data_encoding::HEXLOWER;
 use serde::Deserialize;
 use serde_json::Value;
 use tidings_protocol::{CanonicalUrl, DEFAULT_TOPIC, Payload, TopicName, is_name, push_attribute};
+use tidings_rate_limit::Rate;
 use tidings_signature::{Secret, SignatureError, SignatureScheme, VerifiedRequest, digest_parts};
 
 use super::super::error::ErrorResponse;
 use super::url_location::{self, UrlLocation};
 use crate::access::{SourceFilter, UrlPrefix};
-use crate::rate_limit::Rate;
 
 /// Bytes of the attributes that a recipe adds to its events.
 const ATTRIBUTES_BYTES_MAX: usize = 4 << 10;
