@@ -7,6 +7,7 @@ use tidings_log::{LogId, LogPlan, Store, TopicLog, read_lines};
 use tidings_protocol::{GroupName, Seq};
 use tidings_queue::record::GroupRecord;
 use tidings_queue::replay::{FIRST_RECORD, GroupSummary, LogReplay, ReplayedGroup};
+use tidings_queue::texts::{Paging, TextRequest};
 use tidings_queue::{Group, GroupConfig};
 
 use super::page_file::PageFile;
@@ -31,6 +32,8 @@ pub(crate) struct GroupStorage {
 #[derive(Debug)]
 pub(crate) struct RecoveredGroup {
     pub(crate) group: Group,
+    /// Where its texts are, if not in memory.
+    pub(crate) pages: PageFile,
     pub(crate) log: Arc<dyn TopicLog>,
     /// Number of the next record.
     pub(crate) next: Seq,
@@ -65,11 +68,10 @@ impl GroupStorage {
     }
 
     /// A new group with a page file, so that it need not keep all texts in memory.
-    pub(crate) fn group(&self, name: &GroupName, config: GroupConfig) -> Group {
+    pub(crate) fn group(&self, name: &GroupName, config: GroupConfig) -> (Group, PageFile) {
         let mut group = Group::new(name.clone(), 0, config, fastrand::u64(..));
-        let file = PageFile::new(self.store.scratch_file(name));
-        group.set_text_store(Box::new(file));
-        group
+        group.set_paging(Paging::default());
+        (group, PageFile::new(name.clone(), self.store.scratch_file(name)))
     }
 
     /// The log of a new group.
@@ -115,7 +117,8 @@ impl GroupStorage {
         let without_summary = |error| (error, GroupSummary::default());
         let id = LogId::Group(name.clone());
         let log = self.store.open_read_only(&id).map_err(without_summary)?;
-        let reading = replay_log(&*log, self.group(name, GroupConfig::default()));
+        let (group, mut pages) = self.group(name, GroupConfig::default());
+        let reading = replay_log(&*log, group, Some(&mut pages));
         drop(log);
         let is_gone = reading.is_deleted() || reading.is_empty();
         if !is_gone && !reading.is_whole() {
@@ -137,15 +140,43 @@ impl GroupStorage {
             tracing::warn!(group = %name, "{trouble}; a later snapshot of the group replaces these records");
         }
         let ReplayedGroup { group, started, last } = reading.finish()?;
-        Ok(Some(RecoveredGroup { group, log, next: found.next, started, last }))
+        Ok(Some(RecoveredGroup { group, pages, log, next: found.next, started, last }))
     }
 }
 
-/// Replays a log into an empty group.
-pub(super) fn replay_log(log: &dyn TopicLog, group: Group) -> LogReplay {
+/// Replays a log into an empty group. Without `pages`, all texts stay in memory.
+pub(super) fn replay_log(
+    log: &dyn TopicLog,
+    group: Group,
+    mut pages: Option<&mut PageFile>,
+) -> LogReplay {
     let mut reading = LogReplay::new(group, log.bounds().first);
-    replay_records(log, |seq, read| reading.apply(seq, read));
+    replay_records(log, |seq, read| {
+        if let (Some(pages), Ok(record)) = (&mut pages, &*read) {
+            reading.prepare(record);
+            exchange_texts(&mut reading, pages);
+        }
+        reading.apply(seq, read);
+    });
     reading
+}
+
+/// Executes what a replay requests of its page file.
+fn exchange_texts(replay: &mut LogReplay, pages: &mut PageFile) {
+    loop {
+        let done = match replay.poll_texts() {
+            Some(TextRequest::Read { number, texts }) => Some(pages.read(number, &texts)),
+            Some(write @ TextRequest::Write { .. }) => {
+                pages.begin(write);
+                continue;
+            }
+            // The replay is faster than the disk.
+            None if replay.is_behind() => pages.wait_for_reply(),
+            None => pages.poll_reply(),
+        };
+        let Some(done) = done else { return };
+        replay.texts_replied(done);
+    }
 }
 
 /// Passes every record of a log to `apply`. Another thread reads, decodes and finally frees the

@@ -120,7 +120,7 @@ fn repair_in_steps(
     let log = store.open_read_only(&LogId::Group(name.clone()));
     let log = log.map_err(|error| nothing(error.to_string()))?;
     let group = Group::new(name.clone(), 0, GroupConfig::default(), 0);
-    let mut reading = replay_log(&*log, group);
+    let mut reading = replay_log(&*log, group, None);
     if reading.is_whole() {
         return Err(RepairError::Whole(name.clone()));
     }
