@@ -10,7 +10,7 @@ use libfuzzer_sys::fuzz_target;
 type Target = (&'static str, fn(&[u8]));
 
 /// The targets of all crates.
-const TARGETS_BY_CRATE: [&[Target]; 5] = [
+const TARGETS_BY_CRATE: [&[Target]; 6] = [
     tidings_protocol::fuzzing::TARGETS,
     tidings_log::fuzzing::TARGETS,
     tidings_broker::fuzzing::TARGETS,
