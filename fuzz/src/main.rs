@@ -15,6 +15,7 @@ const TARGETS_BY_CRATE: [&[Target]; 6] = [
     tidings_log::fuzzing::TARGETS,
     tidings_broker::fuzzing::TARGETS,
     tidings_queue::fuzzing::TARGETS,
+    tidings_documents::fuzzing::TARGETS,
     tidings_subscriber::fuzzing::TARGETS,
     tidings_connectors::fuzzing::TARGETS,
 ];

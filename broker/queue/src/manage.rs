@@ -146,7 +146,7 @@ impl Group {
                 Ok(GroupAnswer { lines, ok: ok.to_string() })
             }
             GroupQuery::Explain(what) => self.explain(what, now),
-            GroupQuery::Tasks(query) => self.list_tasks(query, now),
+            GroupQuery::Tasks(query) => self.describe_tasks(&self.select_tasks(query)?, now),
             GroupQuery::Keys(query) => self.list_keys(query, now),
             GroupQuery::Schedules(query) => Ok(self.list_schedules(query, now)),
         }

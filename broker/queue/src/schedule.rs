@@ -101,6 +101,11 @@ impl Schedules {
         self.0.get_mut(&url.fingerprint())
     }
 
+    /// Returns the schedule of the URL with this fingerprint.
+    pub(super) fn with_fingerprint(&self, url: u64) -> Option<&Schedule> {
+        self.0.get(&url)
+    }
+
     /// Returns all schedules in a fixed order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Schedule> {
         let mut all: Vec<_> = self.0.values().collect();
@@ -134,7 +139,7 @@ impl Group {
     /// Creates the entry of a schedule that is due, unless another fetch has replaced it or its
     /// last entry is not final.
     pub(super) fn fire_schedule(&mut self, fingerprint: u64, now: Moment) {
-        let Some(schedule) = self.schedules.0.get(&fingerprint) else { return };
+        let Some(schedule) = self.schedules.with_fingerprint(fingerprint) else { return };
         let url = schedule.url_key;
         let at_time = self.due_next_day(url, now);
         let next = at_time.map_or_else(|| schedule.next_after(now), |time| time.due);

@@ -1,6 +1,6 @@
 //! The hubs of a document, where a client subscribes instead of polling.
 
-use hyper::HeaderMap;
+use http::HeaderMap;
 use tidings_protocol::{CanonicalUrl, URL_BYTES_MAX};
 
 use super::Feed;

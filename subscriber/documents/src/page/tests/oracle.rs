@@ -173,7 +173,7 @@ const EXCEPTIONS: &[&str] = &[
 
 #[test]
 fn html5lib_inputs_give_the_same_result() {
-    const INPUTS: &str = include_str!("../../../../tests/data/html5lib/inputs.jsonl");
+    const INPUTS: &str = include_str!("../../../../../tests/data/html5lib/inputs.jsonl");
     // Appended to each input, to detect a scanner in a wrong state.
     const BEHIND: [&str; 6] = [
         "",

@@ -18,7 +18,7 @@ const DOCUMENT_SNIFF_BYTES: usize = 2 * 1024;
 /// Bytes of all URLs of a sitemap: 160 for each.
 const SITEMAP_LINKS_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// The permit of a page: `LINKS_BYTES_MAX` and `LINKS_ABSOLUTE_BYTES_MAX`.
-pub(crate) const PAGE_BUDGET_BYTES: usize = 6 * 1024 * 1024;
+pub const PAGE_BUDGET_BYTES: usize = 6 * 1024 * 1024;
 /// The permit of a sitemap or feed: `SITEMAP_LINKS_BYTES_MAX` and the keys of its URLs; or
 /// `FEED_JSON_BYTES_MAX` twice.
 const SITEMAP_BUDGET_BYTES: usize = 12 * 1024 * 1024;
@@ -125,7 +125,7 @@ impl DocumentReader {
     }
 
     /// The most memory that it may use until it is stored, approximately.
-    pub(crate) fn memory_bytes_max(&self) -> usize {
+    pub fn memory_bytes_max(&self) -> usize {
         match &self.state {
             DocumentState::Page(_) => PAGE_BUDGET_BYTES,
             _ => SITEMAP_BUDGET_BYTES,
@@ -133,7 +133,7 @@ impl DocumentReader {
     }
 
     /// The memory that it uses, approximately.
-    pub(crate) fn memory_bytes(&self) -> usize {
+    pub fn memory_bytes(&self) -> usize {
         match &self.state {
             DocumentState::Page(page) => page.memory_bytes(),
             DocumentState::Sitemap(sitemap) => sitemap.0.memory_bytes() + sitemap.1.memory_bytes(),
