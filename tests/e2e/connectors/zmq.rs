@@ -1,7 +1,9 @@
 //! Events over sockets of libzmq: their frames, topics and guarantees. `TIDINGS_ZMQ_MESSAGES` is
 //! the number of messages of the longest test.
 
-use std::{env, fs};
+use std::env;
+#[cfg(feature = "libzmq")]
+use std::fs;
 
 use tempfile::TempDir;
 
