@@ -284,8 +284,8 @@ impl Group {
                 }
                 self.extend_open_time(*number, now + self.config.open_ms_max);
             }
-            EventEffect::Scheduled(schedule) => self.set_schedule(schedule),
-            EventEffect::Unscheduled(url) => self.remove_schedule(*url),
+            EventEffect::Scheduled(schedule) => self.schedules.set(schedule),
+            EventEffect::Unscheduled(url) => self.schedules.remove(*url),
             EventEffect::Unusable => self.totals.unkeyed += 1,
         }
     }

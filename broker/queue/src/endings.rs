@@ -65,7 +65,7 @@ impl Group {
             return self.release_keys(key, again, now);
         }
         self.release_keys(key, again, now);
-        self.wall_clock.remove_entry(id);
+        self.schedules.entry_waits_no_more(id);
         if let Some(url) = url {
             self.schedules.entry_ended(url.fingerprint(), id, None);
         }

@@ -6,7 +6,7 @@ use tidings_protocol::{CanonicalUrl, Code, ProtocolError, duration};
 
 use super::entry::{ActiveEntry, Entry, EntryId, EntryState};
 use super::keys::KeyId;
-use super::schedule::Schedule;
+use super::schedules::Schedule;
 use super::{Group, GroupAnswer};
 use crate::moment::Moment;
 
@@ -159,7 +159,8 @@ impl Group {
     }
 
     fn explain_schedule(&self, schedule: &Schedule, now: Moment) -> String {
-        let (every, due_in) = (self.interval_text(schedule), time_until(schedule.due, now));
+        let (every, due_in) =
+            (self.schedules.interval_text(schedule), time_until(schedule.due, now));
         format!("{} every={every} due-in={due_in}", schedule.text)
     }
 

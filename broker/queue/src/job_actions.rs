@@ -74,7 +74,7 @@ impl Group {
             let text = "the group is full; add the seed again when some entries are done";
             return Err(ProtocolError::new(Code::Limit, text));
         }
-        let (due, at) = self.due_after(after, now);
+        let (due, at) = self.schedules.due_after(after, now);
         let request = EventRequest {
             text: url.as_str(),
             url_key: Some(url.url_key()),

@@ -49,6 +49,7 @@ mod release_order;
 pub mod replay;
 mod runs;
 pub mod schedule;
+pub mod schedules;
 pub mod scope;
 mod seen_set;
 pub mod snapshot;
@@ -85,12 +86,11 @@ use self::moment::Moment;
 use self::mutants::Mutant;
 use self::record::{Decision, GroupRecord};
 use self::release_order::ReadyKeys;
-use self::schedule::Schedules;
+use self::schedules::Schedules;
 use self::seen_set::SeenSets;
 use self::snapshot::{SnapshotItem, SnapshotProgress};
 use self::texts::TextStore;
 use self::timers::{Expiry, Timers, Wake};
-use self::wall_clock::WallClock;
 
 /// Seq of the first event of a topic.
 const FIRST_SEQ: Seq = Seq(1);
@@ -140,10 +140,8 @@ pub struct Group {
     /// Jobs with a count of zero that wait until the group has consumed all events
     /// published before that.
     completion_pending: BTreeSet<JobNumber>,
-    /// Schedules: URLs with `every=`.
+    /// Schedules: URLs with `every=`, and everything that is due at a time of day.
     schedules: Schedules,
-    /// Entries and schedules that are due at a time of day.
-    wall_clock: WallClock,
     /// Entries that the group gave up.
     dead_letters: DeadLetters,
     /// Connections that wait for the end of a pass. Not recorded.
@@ -197,7 +195,6 @@ impl Group {
             consumed: BTreeMap::new(),
             completion_pending: BTreeSet::new(),
             schedules: Schedules::default(),
-            wall_clock: WallClock::default(),
             dead_letters: DeadLetters::default(),
             waiters: BTreeMap::new(),
             is_paused: false,
@@ -433,7 +430,8 @@ impl Group {
 
     /// Returns when an [`Input::Tick`] is due. May change after every `handle`.
     pub fn deadline(&self) -> Option<Moment> {
-        [self.wakes.next(), self.expiries.next(), self.quiet_until].into_iter().flatten().min()
+        let (others, schedules) = (self.expiries.next(), self.schedules.next_due());
+        [self.wakes.next(), others, schedules, self.quiet_until].into_iter().flatten().min()
     }
 
     /// Applies a decision and records it.
@@ -486,7 +484,7 @@ impl Group {
     /// Decides what time alone decides: expired leases, jobs left open, job time limits, due
     /// schedules.
     fn expire(&mut self, now: Moment) {
-        while let Some(expiry) = self.expiries.pop(now) {
+        while let Some(expiry) = self.pop_expiry(now) {
             match expiry {
                 Expiry::Lease(id) => self.expire_lease(id, now),
                 Expiry::JobOpen(number) => self.close_abandoned_job(number, now),
@@ -494,6 +492,15 @@ impl Group {
                 Expiry::Schedule(url) => self.fire_schedule(url, now),
             }
         }
+    }
+
+    /// Returns the earliest of these that is due at `now`. At the same moment, schedules are last.
+    fn pop_expiry(&mut self, now: Moment) -> Option<Expiry> {
+        let (others, schedules) = (self.expiries.next(), self.schedules.next_due());
+        if schedules.is_some_and(|due| others.is_none_or(|other| due < other)) {
+            return self.schedules.pop_due(now).map(Expiry::Schedule);
+        }
+        self.expiries.pop(now)
     }
 
     /// Called before a dormant entry changes: writes it to a snapshot in progress that must contain

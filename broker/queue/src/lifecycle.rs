@@ -202,7 +202,7 @@ impl Group {
         entry.state = EntryState::Waiting;
         // A queued entry no longer needs its due time.
         entry.admitted.due = Moment(0);
-        self.wall_clock.remove_entry(id);
+        self.schedules.entry_waits_no_more(id);
         let (lane, prio) = (lane_of(&entry.admitted), entry.admitted.prio);
         let queue = &mut self.keys[gate];
         if goes_to_head(entry) {
@@ -240,7 +240,7 @@ impl Group {
             admitted.due = admitted.due.min(due);
         }
         if is_earlier {
-            self.wall_clock.remove_entry(id);
+            self.schedules.entry_waits_no_more(id);
         }
         self.enqueue(id, now);
         self.refresh(gate, now);
@@ -439,7 +439,7 @@ impl Group {
 pub(super) fn lane_of(admitted: &Admission) -> Lane {
     match admitted.job {
         _ if admitted.announced => Lane::Announced,
-        job => Lane::Job(job.map_or(super::schedule::SCHEDULES_JOB, |job| job.number)),
+        job => Lane::Job(job.map_or(super::schedules::SCHEDULES_JOB, |job| job.number)),
     }
 }
 

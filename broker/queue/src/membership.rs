@@ -9,7 +9,7 @@ use super::admit::{FORWARDED_BYTES_MAX, merge_attributes};
 use super::entry::{Admission, Entry, EntryId, Lease};
 use super::job::Job;
 use super::member::Member;
-use super::schedule::Schedule;
+use super::schedules::Schedule;
 use super::{Group, GroupAnswer, Output, Requester, TaskMessage};
 use crate::ConnId;
 use crate::moment::Moment;
@@ -116,7 +116,7 @@ impl Group {
             let _ = write!(payload, " again={}", again.url);
         }
         if let Some(schedule) = self.schedule_of(admitted) {
-            let _ = write!(payload, " every={}", self.interval_text(schedule));
+            let _ = write!(payload, " every={}", self.schedules.interval_text(schedule));
         }
         payload.push_str(&self.task_attributes(admitted));
         payload

@@ -14,9 +14,8 @@ use super::key_queue::KeyState;
 use super::lifecycle::lane_of;
 use super::record::Decision;
 use super::runs::SlotId;
-use super::schedule::Schedule;
+use super::schedules::{Schedule, WallClockDue};
 use super::timers::Expiry;
-use super::wall_clock::WallClockDue;
 use super::{Group, GroupTotals};
 use crate::moment::{ClockStamp, Moment};
 
@@ -345,7 +344,7 @@ impl Group {
             }
             SnapshotItem::Entry(entry) => self.restore_entry(entry, now),
             SnapshotItem::Dormant(admissions) => self.restore_dormant(admissions, now),
-            SnapshotItem::Schedule(schedule) => self.set_schedule(schedule),
+            SnapshotItem::Schedule(schedule) => self.schedules.set(schedule),
             SnapshotItem::WallClockDue(time) => self.apply_wall_clock_due(time, now),
             SnapshotItem::Dead { entry, reason } => {
                 self.dead_letters.push((**entry).clone(), reason, &self.config);

@@ -9,9 +9,8 @@ use tidings_protocol::{JobName, MemberId, Outcome, Seq, TopicName, UrlKey};
 
 use super::config::GroupConfig;
 use super::entry::{Admission, AgainRequest, EntryId, JobNumber};
-use super::schedule::Schedule;
+use super::schedules::{Schedule, WallClockDue};
 use super::snapshot::SnapshotItem;
-use super::wall_clock::WallClockDue;
 use crate::job::JobSettings;
 use crate::moment::{ClockStamp, Moment};
 

@@ -9,8 +9,8 @@ use crate::dead_letters::DEAD_REASONS;
 use crate::entry::{AgainRequest, Entry, EntryState, Lease, PassId};
 use crate::job::{Job, JobState, PassCounts};
 use crate::key_queue::{KeyState, Lane};
+use crate::schedules::{WallClockDue, WallClockTarget};
 use crate::snapshot::SnapshotItem;
-use crate::wall_clock::{WallClockDue, WallClockTarget};
 
 impl LineWriter<'_> {
     pub(super) fn snapshot_item(&mut self, item: &SnapshotItem) {
