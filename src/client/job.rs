@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use serde_json::{Map, Value};
 use tidings_protocol::{CanonicalUrl, JobName, format_ms};
-use tidings_queue::job::JobSettings;
+use tidings_queue::jobs::JobSettings;
 
 use crate::client::waiting_host::WaitingHost;
 use crate::flags::milliseconds;

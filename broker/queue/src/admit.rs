@@ -12,7 +12,7 @@ use tidings_protocol::{
 use super::config::{GroupConfig, KeyKind, key_attribute};
 use super::dormant::DormantRef;
 use super::entry::{Admission, Entry, EntryId, JobNumber, Key, PassId};
-use super::job::JobState;
+use super::jobs::JobState;
 use super::mutants::{self, Mutant};
 use super::prefetch::PREFETCH_BATCH;
 use super::record::{Decision, EventEffect};
@@ -407,7 +407,7 @@ impl Group {
     /// Reports whether a pass has seen a URL.
     fn has_seen(&self, pass: PassId, url: UrlKey) -> bool {
         let is_of_pass = |dormant: DormantRef| dormant.job() == Some(pass.number);
-        self.seen.contains(pass, url.fingerprint()) || self.dormant.of_url(url).any(is_of_pass)
+        self.jobs.has_seen(pass, url.fingerprint()) || self.dormant.of_url(url).any(is_of_pass)
     }
 
     /// Returns the job of a dormant entry. The lane of schedules has no job.

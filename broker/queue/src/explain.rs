@@ -45,7 +45,7 @@ impl Group {
         if more.is_empty() {
             let (url, group) = (url.as_str(), &self.name);
             let text =
-                match self.jobs.iter().find(|job| self.seen.contains(job.id, key.fingerprint())) {
+                match self.jobs.iter().find(|job| self.jobs.has_seen(job.id, key.fingerprint())) {
                     Some(job) => format!(
                         "{url} is finished in job {} of group {group}: it was fetched, or given up",
                         job.name

@@ -7,7 +7,7 @@ use tidings_protocol::{CanonicalUrl, MemberId, TaskId};
 
 use super::admit::{FORWARDED_BYTES_MAX, merge_attributes};
 use super::entry::{Admission, Entry, EntryId, Lease};
-use super::job::Job;
+use super::jobs::Job;
 use super::member::Member;
 use super::schedules::Schedule;
 use super::{Group, GroupAnswer, Output, Requester, TaskMessage};
@@ -44,7 +44,7 @@ impl Group {
     }
 
     pub(super) fn disconnected(&mut self, conn: ConnId, now: Moment) {
-        self.remove_waiters(conn);
+        self.jobs.remove_waiters(conn);
         if let Some(member) = self.members.disconnect(conn) {
             self.resend_tasks(member, now);
             if !self.members.takes_tasks(member) {

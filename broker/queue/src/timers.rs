@@ -2,9 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use tidings_protocol::UrlKey;
-
-use super::entry::{EntryId, JobNumber};
+use super::entry::EntryId;
 use super::keys::KeyId;
 use crate::moment::Moment;
 
@@ -15,20 +13,6 @@ pub(crate) enum Wake {
     Due(EntryId),
     /// A key has rested, or can be removed.
     Key(KeyId),
-}
-
-/// Timers that lead to a decision. They fire only on [`Input::Tick`](super::Input::Tick), after all
-/// inputs that have arrived.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Expiry {
-    /// A lease expires.
-    Lease(EntryId),
-    /// A job was left open for too long.
-    JobOpen(JobNumber),
-    /// The time limit of a job passes.
-    JobTime(JobNumber),
-    /// The schedule of this URL is due.
-    Schedule(UrlKey),
 }
 
 /// Timers, ordered by moment.

@@ -5,7 +5,7 @@ pub(crate) mod wait;
 
 use clap::{Args, Subcommand};
 use tidings_protocol::{Command, GroupName, JobName, field_number};
-use tidings_queue::job::JobSettings;
+use tidings_queue::jobs::JobSettings;
 
 use self::add::AddArgs;
 use self::wait::{WaitArgs, WatchArgs};

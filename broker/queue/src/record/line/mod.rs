@@ -17,7 +17,7 @@ use self::field::LineField;
 use super::{Decision, EndReason, EventEffect, GroupRecord, NextStep, RecordedRest};
 use crate::config::GroupConfig;
 use crate::entry::{Admission, AgainRequest, PassId};
-use crate::job::JobSettings;
+use crate::jobs::JobSettings;
 use crate::moment::{ClockStamp, Moment};
 use crate::schedules::Schedule;
 

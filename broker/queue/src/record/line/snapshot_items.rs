@@ -7,7 +7,7 @@ use tidings_protocol::UrlKey;
 use super::{LineReader, LineWriter};
 use crate::dead_letters::DEAD_REASONS;
 use crate::entry::{AgainRequest, Entry, EntryState, Lease, PassId};
-use crate::job::{Job, JobState, PassCounts};
+use crate::jobs::{Job, JobState, PassCounts};
 use crate::key_queue::{KeyState, Lane};
 use crate::schedules::{WallClockDue, WallClockTarget};
 use crate::snapshot::SnapshotItem;

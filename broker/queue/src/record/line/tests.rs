@@ -3,9 +3,9 @@ use tidings_protocol::{CanonicalUrl, JobName, Seq, TopicName};
 
 use super::*;
 use crate::entry::{Entry, EntryId, EntryState, Lease};
-use crate::pattern::UrlFilter;
+use crate::jobs::ScopeRule;
+use crate::jobs::UrlFilter;
 use crate::schedules::{WallClockDue, WallClockTarget};
-use crate::scope::ScopeRule;
 use crate::snapshot::SnapshotItem;
 
 fn moment() -> impl Strategy<Value = Moment> {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use tidings_protocol::Outcome;
 
-use crate::record::EndReason;
+use crate::entry::EndReason;
 
 /// Results of a pass's URLs. All are final.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
