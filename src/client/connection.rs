@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use tidings_client::{Client, ClientError, ClientOptions, Deliveries};
+use tidings_client::{Client, ClientError, ClientOptions, Connector, Deliveries};
 
 use crate::client::broker_message;
 use crate::flags::address::{self, BrokerAddress};
@@ -20,15 +20,23 @@ pub(crate) async fn connect(
     broker: &BrokerAddress,
     name: &str,
 ) -> Result<(Client, Deliveries), Failure> {
-    try_connect(broker, name).await.map_err(|error| {
-        Failure::failed(match error {
-            ClientError::Connect { .. } => format!(
-                "{error}; start a broker with `tidings up`, or name another one with --broker"
-            ),
-            error @ ClientError::Tls { .. } => error.to_string(),
-            error => format!("{broker}: {}", broker_message::client_error(&error)),
-        })
+    try_connect(broker, name).await.map_err(|error| connect_failure(broker, &error))
+}
+
+/// The failure of the first attempt to connect.
+pub(crate) fn connect_failure(broker: &BrokerAddress, error: &ClientError) -> Failure {
+    Failure::failed(match error {
+        ClientError::Connect { .. } => {
+            format!("{error}; start a broker with `tidings up`, or name another one with --broker")
+        }
+        error @ ClientError::Tls { .. } => error.to_string(),
+        error => format!("{broker}: {}", broker_message::client_error(error)),
     })
+}
+
+/// Opens one connection after the other with this name.
+pub(crate) fn connector(broker: &BrokerAddress, name: &str) -> Connector {
+    Connector::new(broker.as_str(), options(broker, name))
 }
 
 /// The same for callers that handle a missing broker themselves.

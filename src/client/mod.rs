@@ -8,4 +8,3 @@ pub(crate) mod job_watch;
 pub(crate) mod manage;
 pub(crate) mod publish_window;
 pub(crate) mod publisher;
-pub(crate) mod waiting_host;

@@ -33,7 +33,7 @@ struct GroupDump {
     wakes: Vec<(Moment, String)>,
     lease_timers: Vec<(Moment, EntryId)>,
     job_timers: Vec<(Moment, JobTimer)>,
-    schedule_timers: Vec<(Moment, u64)>,
+    schedule_timers: BTreeSet<(Moment, u64)>,
     is_paused: bool,
     totals: GroupTotals,
     last_entry_id: EntryId,
@@ -110,7 +110,7 @@ fn dump(group: &Group) -> GroupDump {
         wakes,
         lease_timers: group.expiries.iter().copied().collect(),
         job_timers: group.jobs.timers().collect(),
-        schedule_timers: group.schedules.timers().collect(),
+        schedule_timers: schedule_timers_of(group),
         is_paused: group.is_paused,
         totals: group.totals,
         last_entry_id: group.last_entry_id,
@@ -118,6 +118,13 @@ fn dump(group: &Group) -> GroupDump {
         config: group.config.clone(),
         entries,
     }
+}
+
+/// Returns the timers of schedules, with those that are due and wait for a text.
+fn schedule_timers_of(group: &Group) -> BTreeSet<(Moment, u64)> {
+    let held = group.reads.held_schedules();
+    let held = held.filter_map(|url| Some((group.schedules.find(url)?.due, url.fingerprint())));
+    group.schedules.timers().chain(held).collect()
 }
 
 /// Returns the URLs that each pass has seen, including those of dormant entries.

@@ -1,8 +1,8 @@
 //! Decisions about schedules that are due, and their list.
 
 use std::collections::HashSet;
-use std::fmt::Write;
 
+use tidings_protocol::status::ScheduleStatus;
 use tidings_protocol::{After, ProtocolError, UrlKey};
 
 use super::config::{bad_argument, whole_number};
@@ -93,22 +93,22 @@ impl Group {
         matched.sort_unstable_by_key(order);
         let more: Vec<String> =
             matched.iter().map(|schedule| self.describe_schedule(schedule, now)).collect();
-        let ok = format!("{} matched={count} listed={}", self.name, more.len());
-        GroupAnswer { lines: more, ok }
+        self.list(more, count)
     }
 
     fn describe_schedule(&self, schedule: &Schedule, now: Moment) -> String {
         let Schedule { text, key, prio, due, .. } = schedule;
         let (every, due_ms) = (self.schedules.interval_text(schedule), due.since(now));
-        let mut line = format!("{text} every={every} due-ms={due_ms} key={key} prio={prio}");
-        // Writing into a string cannot fail.
-        if let Some(entry) = schedule.entry {
-            let _ = write!(line, " entry={entry}");
-        }
-        if schedule.skips_next {
-            line += " skips=yes";
-        }
-        line
+        let status = ScheduleStatus {
+            url: text.to_string(),
+            every,
+            due_ms,
+            key: key.to_string(),
+            prio: *prio,
+            entry: schedule.entry,
+            skips: schedule.skips_next.then_some(true),
+        };
+        status.to_string()
     }
 
     /// Reports whether a schedule still has this interval and these attributes.

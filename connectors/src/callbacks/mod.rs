@@ -21,7 +21,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, StatusCode};
 use parking_lot::Mutex;
-use tidings_client::{ClientError, ClientOptions};
+use tidings_client::{
+    ClientError, ClientOptions, Connector, EnsureGroupError, TaskEnd, TaskHandler, Worker,
+    WorkerError, WorkerTask, ensure_group,
+};
 use tidings_egress::client::{OutgoingClient, OutgoingResponse};
 use tidings_egress::failure::{Failure, Reason};
 use tidings_protocol::{
@@ -33,7 +36,6 @@ use tokio_util::sync::CancellationToken;
 pub use self::callback::{Callback, CallbackError};
 use self::host_limits::HostLimits;
 use crate::rate_limited_log::RateLimitedLog;
-use crate::worker::{self, TaskEnd, TaskHandler, WorkerConfig, WorkerError, WorkerTask};
 
 /// The label that the broker shows for this client.
 const NAME: &str = "tidings-callbacks";
@@ -111,16 +113,16 @@ struct Inner {
 }
 
 impl CallbackHandler {
-    async fn work_until_stopped(&self) -> Result<(), worker::EnsureGroupError> {
+    async fn work_until_stopped(&self) -> Result<(), EnsureGroupError> {
         let broker = &self.0.config.broker;
         let group: GroupName = CALLBACK_GROUP.parse().expect("the constant is a valid name");
         let topic: TopicName = JOB_DONE_TOPIC.parse().expect("the constant is a valid name");
         let options = ClientOptions { name: Some(NAME.to_owned()), ..ClientOptions::default() };
-        let connected = tidings_client::connect(broker, options).await?;
-        worker::ensure_group(&connected.0, &group, &topic, "none", GROUP_SETTINGS).await?;
-        let config =
-            WorkerConfig { broker: broker.clone(), name: NAME, group, credit: CREDIT, count: None };
-        match worker::run(config, connected, self.clone(), self.0.stop.clone()).await {
+        let mut connector = Connector::new(broker, options);
+        let connection = connector.connect().await?;
+        ensure_group(&connection.client, &group, &topic, "none", GROUP_SETTINGS).await?;
+        let worker = Worker::new(connector, group, CREDIT).on(connection);
+        match worker.run(self.clone(), None, self.0.stop.clone()).await {
             Ok(()) => Ok(()),
             Err(WorkerError::Broker(error)) => Err(error.into()),
             Err(WorkerError::Handler(never)) => match never {},

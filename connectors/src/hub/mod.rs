@@ -41,7 +41,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use tidings_client::{Client, ClientOptions, Deliveries};
+use tidings_client::{ClientOptions, Connector, Worker, WorkerError, ensure_group};
 use tidings_egress::client::OutgoingClient;
 use tidings_protocol::{
     CanonicalUrl, GroupName, HUB_TOPIC, HUB_VERIFY_TOPIC, IpNetwork, MemberId, TopicName,
@@ -59,7 +59,6 @@ use self::store::{HubStore, RowId, UnixMs};
 use self::task_handler::{CONTENT_BYTES_MAX, HubTaskHandler};
 use self::verification_waiters::VerificationWaiters;
 use crate::rate_limited_log::RateLimitedLog;
-use crate::worker::{self, WorkerConfig, WorkerError};
 
 /// The label that the broker shows.
 const CLIENT_NAME: &str = "tidings-hub";
@@ -114,24 +113,19 @@ impl HubQueue {
     }
 
     /// Connects to the broker as this member, and creates the group if it does not exist.
-    async fn connect(&self, broker: &str, member: MemberId) -> Result<GroupConnection, String> {
+    async fn connect(&self, broker: &str, member: Option<MemberId>) -> Result<Worker, String> {
         let options = ClientOptions {
             name: Some(CLIENT_NAME.to_owned()),
-            resume: Some(member),
+            resume: member,
             ..ClientOptions::default()
         };
-        let connection =
-            tidings_client::connect(broker, options).await.map_err(|error| error.to_string())?;
-        worker::ensure_group(
-            &connection.0,
-            &self.group(),
-            &self.topic(),
-            GROUP_KEY,
-            &self.settings,
-        )
-        .await
-        .map_err(|error| error.to_string())?;
-        Ok(connection)
+        let mut connector = Connector::new(broker, options);
+        let connection = connector.connect().await.map_err(|error| error.to_string())?;
+        let (group, topic) = (self.group(), self.topic());
+        ensure_group(&connection.client, &group, &topic, GROUP_KEY, &self.settings)
+            .await
+            .map_err(|error| error.to_string())?;
+        Ok(Worker::new(connector, group, self.credit).on(connection))
     }
 }
 
@@ -186,11 +180,8 @@ struct HubLogs {
     invalid_events: Mutex<RateLimitedLog>,
 }
 
-/// A connection to a group as one of its members.
-type GroupConnection = (Client, Deliveries);
-
-/// The connections to both groups of the hub.
-pub type HubConnections = (GroupConnection, GroupConnection);
+/// The members of both groups of the hub.
+pub type HubWorkers = (Worker, Worker);
 
 impl Hub {
     /// Opens the database at `path`, and connects to the broker. [`run`](Self::run) does the work.
@@ -201,14 +192,14 @@ impl Hub {
         path: &Path,
         subscriber_client: OutgoingClient,
         site_client: OutgoingClient,
-    ) -> Result<(Arc<Self>, HubConnections), String> {
+    ) -> Result<(Arc<Self>, HubWorkers), String> {
         let file = path.to_owned();
         let store = spawn_blocking(move || HubStore::open(&file)).await;
         let store = store.expect("opening a file does not panic")?;
         let member = store.member_id().map_err(|error| format!("{}: {error}", path.display()))?;
-        let connections = (
-            DELIVERY_QUEUE.connect(&config.broker, member).await?,
-            VERIFICATION_QUEUE.connect(&config.broker, MemberId(member.0 ^ 1)).await?,
+        let workers = (
+            DELIVERY_QUEUE.connect(&config.broker, Some(member)).await?,
+            VERIFICATION_QUEUE.connect(&config.broker, Some(MemberId(member.0 ^ 1))).await?,
         );
         let hub = Self {
             publisher: HubPublisher::new(config.broker.clone(), CLIENT_NAME),
@@ -230,13 +221,13 @@ impl Hub {
                 ),
             },
         };
-        Ok((Arc::new(hub), connections))
+        Ok((Arc::new(hub), workers))
     }
 
     /// Runs the tasks of both groups until `stop`, which interrupts the tasks that are running.
     pub async fn run(
         self: Arc<Self>,
-        (delivery, verification): HubConnections,
+        (delivery, verification): HubWorkers,
         stop: CancellationToken,
     ) {
         let workers = async {
@@ -261,31 +252,23 @@ impl Hub {
     async fn run_worker(
         self: &Arc<Self>,
         queue: &HubQueue,
-        connection: GroupConnection,
+        mut worker: Worker,
         stop: CancellationToken,
     ) {
-        let config = WorkerConfig {
-            broker: self.config.broker.clone(),
-            name: CLIENT_NAME,
-            group: queue.group(),
-            credit: queue.credit,
-            count: None,
-        };
-        let mut connection = connection;
         loop {
             let handler = HubTaskHandler { hub: Arc::clone(self), stop: stop.clone() };
-            let member = connection.0.hello().resume;
-            match worker::run(config.clone(), connection, handler, stop.clone()).await {
+            let member = worker.member();
+            match worker.run(handler, None, stop.clone()).await {
                 Ok(()) => return,
                 Err(WorkerError::Broker(error)) => {
                     tracing::error!(group = queue.name, %error, "the hub's worker has stopped; it reconnects");
                 }
                 Err(WorkerError::Handler(never)) => match never {},
             }
-            connection = loop {
+            worker = loop {
                 sleep(RECONNECT_DELAY).await;
-                if let Ok(connection) = queue.connect(&config.broker, member).await {
-                    break connection;
+                if let Ok(worker) = queue.connect(&self.config.broker, member).await {
+                    break worker;
                 }
             };
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hyper::header::{CACHE_CONTROL, CONTENT_ENCODING, HeaderValue};
 use hyper::{HeaderMap, Method, StatusCode};
-use tidings_client::ClientError;
+use tidings_client::{ClientError, TaskEnd, TaskHandler, WorkerTask};
 use tidings_egress::client::OutgoingResponse;
 use tidings_egress::failure::{Failure, Reason};
 use tidings_protocol::{CanonicalUrl, KeyRest, Outcome, Payload, RetryMode, push_attribute};
@@ -18,7 +18,6 @@ use super::callback_request::{self, Challenge};
 use super::hub_request::SubscriptionRequest;
 use super::store::{DueDelivery, GrantOutcome, HubStore, RowId, StoredVersion, TopicContent};
 use super::{DELIVERY_QUEUE, Hub, host_of, now_unix_ms};
-use crate::worker::{TaskEnd, TaskHandler, WorkerTask};
 
 /// Limit of a topic's content, and of all contents in the cache.
 pub(super) const CONTENT_BYTES_MAX: usize = 4 << 20;

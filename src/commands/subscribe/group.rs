@@ -5,9 +5,9 @@
 use std::time::Duration;
 use std::{future, io};
 
-use tidings_client::ClientError;
-use tidings_connectors::worker::{
-    self, EnsureGroupError, TaskEnd, TaskHandler, WorkerConfig, WorkerError, WorkerTask,
+use tidings_client::{
+    ClientError, EnsureGroupError, TaskEnd, TaskHandler, Worker, WorkerError, WorkerTask,
+    ensure_group,
 };
 use tidings_protocol::{GroupName, TopicName, format_ms};
 use tokio::time::sleep;
@@ -71,24 +71,21 @@ impl ProgramFailure {
 
 /// Works on tasks until `stop` or the count, then finishes the tasks in progress.
 pub(super) async fn run(share: GroupSubscription, stop: CancellationToken) -> Result<(), Failure> {
-    let connected = connection::connect(&share.broker, NAME).await?;
-    worker::ensure_group(&connected.0, &share.group, &share.topic, "none", &[]).await.map_err(
+    let broker = share.broker.clone();
+    let mut connector = connection::connector(&broker, NAME);
+    let connected = connector.connect().await;
+    let connected = connected.map_err(|error| connection::connect_failure(&broker, &error))?;
+    ensure_group(&connected.client, &share.group, &share.topic, "none", &[]).await.map_err(
         |error| match error {
-            EnsureGroupError::Broker(error) => broker_failure(&share.broker, &error),
+            EnsureGroupError::Broker(error) => broker_failure(&broker, &error),
             error => Failure::failed(error.to_string()),
         },
     )?;
-    let broker = share.broker.clone();
-    let config = WorkerConfig {
-        broker: broker.to_string(),
-        name: NAME,
-        group: share.group.clone(),
-        credit: share.credit,
-        count: share.count,
-    };
+    let worker = Worker::new(connector, share.group.clone(), share.credit).on(connected);
+    let count = share.count;
     let writers = [OutputWriter::new(io::stdout()), OutputWriter::new(io::stderr())];
     let sharing = GroupHandler { subscription: share, stop: stop.clone(), writers };
-    worker::run(config, connected, sharing, stop).await.map_err(|error| match error {
+    worker.run(sharing, count, stop).await.map_err(|error| match error {
         WorkerError::Broker(error) => broker_failure(&broker, &error),
         WorkerError::Handler(failure) => failure,
     })

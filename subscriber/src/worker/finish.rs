@@ -5,11 +5,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidings_protocol::{CanonicalUrl, Command, KeyRest, Outcome, RetryMode, TaskAction};
+use tidings_client::ReplyOutcome;
+use tidings_protocol::{
+    CanonicalUrl, Code, Command, KeyRest, Outcome, ProtocolError, RetryMode, TaskAction, TaskReply,
+};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Crawler;
-use super::broker_link::ReplyResult;
 use super::task::{Task, milliseconds, return_for_request};
 use crate::pass::PassKey;
 use crate::report::{PageOutcome, PageRecord};
@@ -51,7 +53,7 @@ pub(super) async fn finish(
     let free = async {
         let Some(hold) = over else { return true };
         let over = task.touch(true, hold);
-        !matches!(crawler.broker.reply(&[], &over).await, ReplyResult::Stale | ReplyResult::Refused)
+        !matches!(crawler.reply(&[], &over).await, ReplyOutcome::Refused(_))
     };
     let store = async {
         // Hosts wait for the message that frees them and for other requests: those go first.
@@ -106,7 +108,7 @@ async fn return_task(
             RetryMode::Counted { after_ms: after.map(|after| milliseconds(after.min(NACK_MAX))) }
         }
     };
-    crawler.broker.reply(&[], &task.nack(back, KeyRest::default(), Some(reason))).await;
+    crawler.reply(&[], &task.nack(back, KeyRest::default(), Some(reason))).await;
 }
 
 async fn reply_outcome(crawler: &Crawler, task: &Task, record: &PageRecord) {
@@ -132,20 +134,20 @@ async fn reply_outcome(crawler: &Crawler, task: &Task, record: &PageRecord) {
         PageOutcome::Robots => (Vec::new(), ack(Outcome::Robots)),
         PageOutcome::Trap => (Vec::new(), ack(Outcome::Trap)),
     };
-    match crawler.broker.reply(&children, &command).await {
-        ReplyResult::Applied(_) => {}
+    match crawler.reply(&children, &command).await {
+        ReplyOutcome::Applied(_) => {}
         // No link is lost: the page is fetched again and sends them then. After its last attempt it
         // is a dead letter with this reason, so that a job which never gets room still ends.
-        ReplyResult::GroupFull => {
-            crawler.broker.log_group_full();
+        ReplyOutcome::Refused(refusal) if is_group_full(&refusal, &command) => {
+            crawler.log_group_full();
             let back = RetryMode::Counted { after_ms: Some(milliseconds(NO_ROOM_NACK_AFTER)) };
             let reason = Some("the group has no room for its links".to_owned());
             let nack = task.nack(back, KeyRest::default(), reason);
-            crawler.broker.reply(&[], &nack).await;
+            crawler.reply(&[], &nack).await;
             return;
         }
         // After a stale reply it is unknown here whether a member still holds the task.
-        ReplyResult::Stale | ReplyResult::Refused | ReplyResult::Cancelled => return,
+        ReplyOutcome::Refused(_) | ReplyOutcome::Cancelled => return,
     }
     if record.is_final() {
         crawler.sinks.settled(&record.page);
@@ -153,6 +155,13 @@ async fn reply_outcome(crawler: &Crawler, task: &Task, record: &PageRecord) {
     if let (Some(pass), Some(prints)) = (task.spec.scoped_pass, sent) {
         crawler.acked_links.lock().acked(pass, prints, links_depth(record));
     }
+}
+
+/// Whether the group has no room for the links of an `ACK`: nothing has changed, and the task is
+/// still held.
+fn is_group_full(refusal: &ProtocolError, reply: &Command<'_>) -> bool {
+    refusal.code == Code::Limit
+        && matches!(reply, Command::Reply(TaskReply { action: TaskAction::Ack(_), .. }))
 }
 
 /// The links of a page that the broker may not have yet.
@@ -230,14 +239,14 @@ pub(super) async fn store(
 /// Renews the lease until it is dropped; returns when another member holds the task.
 async fn renew_lease(crawler: &Crawler, task: &Task) {
     loop {
-        sleep(task.lease / 3).await;
+        sleep(task.lease.length / 3).await;
         let touch = task.touch(false, KeyRest::default());
         // Boxed: rarely needed, but part of every task's future.
-        match Box::pin(crawler.broker.reply(&[], &touch)).await {
-            ReplyResult::Applied(_) => {}
-            ReplyResult::Stale | ReplyResult::Refused | ReplyResult::GroupFull => return,
+        match Box::pin(crawler.reply(&[], &touch)).await {
+            ReplyOutcome::Applied(_) => {}
+            ReplyOutcome::Refused(_) => return,
             // The page is stored in any case.
-            ReplyResult::Cancelled => std::future::pending().await,
+            ReplyOutcome::Cancelled => std::future::pending().await,
         }
     }
 }

@@ -10,8 +10,6 @@
     reason = "this is the crawler's main loop: it owns its tasks and waits"
 )]
 
-mod broker_link;
-mod clock;
 mod feeds;
 mod finish;
 mod key_lock;
@@ -27,18 +25,21 @@ mod tests;
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tidings_client::{Backoff, Client, ClientError, ClientOptions, Deliveries, Delivery, connect};
-use tidings_protocol::{Code, Command, MemberId, ProtocolError, TaskId, field_number};
+use tidings_client::{
+    Backoff, ClientError, ClientOptions, Connector, ReplyOutcome, Worker, WorkerEvent, WorkerLink,
+    WorkerTask,
+};
+use tidings_protocol::{Code, Command, ProtocolError, TaskAction, TaskReply};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::broker_link::BrokerLink;
 use self::key_lock::KeyLocks;
 use self::revisits::RevisitIndex;
 use self::robots_cache::RobotsCache;
@@ -58,10 +59,8 @@ use crate::traps::Traps;
 const SITEMAPS_KIND: &str = "sitemaps";
 /// Longest pause between two attempts to connect to the broker.
 const RECONNECT_BACKOFF_MAX: Duration = Duration::from_secs(10);
-/// How often the broker's clock is compared with ours.
-const CLOCK_SAMPLE_EVERY: Duration = Duration::from_secs(10);
-/// A broker that does not answer `PING` within this time counts as lost.
-const BROKER_TIMEOUT: Duration = Duration::from_secs(10);
+/// The most tasks that a member may hold. A server that sends more is not a broker.
+const TASKS_MAX: usize = 10_000;
 /// After a stop, running requests may go on for this long; then they are aborted.
 const STOP_GRACE: Duration = Duration::from_millis(400);
 /// After that, replies may take this long to be sent.
@@ -117,7 +116,9 @@ struct Crawler {
     sinks: Sinks,
     fetcher: Fetcher,
     reports: mpsc::Sender<PageReport>,
-    broker: BrokerLink,
+    broker: WorkerLink,
+    /// Whether the log has reported that the group was full.
+    was_full: AtomicBool,
     robots_cache: Mutex<RobotsCache>,
     /// Links that an applied `ACK` has carried.
     acked_links: Mutex<AckedLinks>,
@@ -131,8 +132,6 @@ struct Crawler {
     running: Mutex<HashMap<EntryKey, RunningTask>>,
     /// The `since` of the group, if the broker sends it; the group keeps it for life.
     since: Mutex<Option<u64>>,
-    /// The longest lease seen so far: a task with a shorter one was leased before.
-    lease_max: Mutex<Duration>,
     tasks: TaskTracker,
     /// Cancelled: no new request begins.
     stop: CancellationToken,
@@ -148,13 +147,6 @@ struct RunningTask {
     task: JoinHandle<()>,
     /// Ends the attempt without a reply when it is dropped.
     _alive: oneshot::Sender<Infallible>,
-}
-
-/// Why the service of a connection ended.
-enum ConnectionEnd {
-    Stop(Client, Deliveries),
-    OutputClosed(Client, Deliveries),
-    Lost(ClientError),
 }
 
 /// Crawls until `stop`: takes tasks from the group, works on them, and sends a report of each page.
@@ -185,13 +177,15 @@ pub async fn run(
     let ((sinks, closing), (state, state_closing), spools) =
         opening.await.expect("opening files does not panic")?;
     let fetcher = fetcher.with_spools(spools);
+    let mut worker = worker(&config);
     let crawler = Arc::new(Crawler {
         product_token: product_token(&config.fetch.agent).to_owned(),
         fetcher,
         revisits: Mutex::new(RevisitIndex::new(sinks.have_records())),
         sinks,
         reports,
-        broker: BrokerLink::new(),
+        broker: worker.link(),
+        was_full: AtomicBool::default(),
         robots_cache: Mutex::default(),
         acked_links: Mutex::default(),
         traps: Mutex::new(Traps::new(config.traps.clone(), this_year())),
@@ -199,13 +193,13 @@ pub async fn run(
         state,
         running: Mutex::default(),
         since: Mutex::default(),
-        lease_max: Mutex::default(),
         tasks: TaskTracker::new(),
         stop,
         abandon: CancellationToken::new(),
         config,
     });
-    let result = crawl(&crawler).await;
+    let result = crawl(&crawler, &mut worker).await;
+    drop(worker);
     drop(crawler);
     // Answered pages are on the disk already; the rest may wait long for another process's lock.
     let _ = timeout(STOP_CLOSE, async { tokio::join!(closing.wait(), state_closing.wait()) }).await;
@@ -218,196 +212,98 @@ fn this_year() -> u16 {
     u16::try_from(now.year()).unwrap_or_default()
 }
 
-/// Connects, serves the connection, and reconnects, until the crawler stops or fails.
-async fn crawl(crawler: &Arc<Crawler>) -> Result<(), CrawlError> {
-    let (mut member, mut was_connected) = (crawler.config.member, false);
-    let mut backoff = Backoff::up_to(RECONNECT_BACKOFF_MAX);
+/// The member of the group that this crawler is.
+fn worker(config: &CrawlerConfig) -> Worker {
+    let options = ClientOptions {
+        name: Some(config.name.clone()),
+        resume: config.member,
+        security: config.security.clone(),
+        ..ClientOptions::default()
+    };
+    let backoff = Backoff::up_to(RECONNECT_BACKOFF_MAX);
+    let connector = Connector::new(&config.broker, options).with_backoff(backoff);
+    Worker::new(connector, config.group.clone(), config.credit)
+}
+
+/// Takes tasks until the crawler stops or fails.
+async fn crawl(crawler: &Arc<Crawler>, worker: &mut Worker) -> Result<(), CrawlError> {
     let mut is_logged = false;
+    let trouble = crawler.sinks.trouble();
+    worker.set_credit(crawler.credit(trouble.as_ref()));
+    let change = crawler.sinks.trouble_change(trouble.is_some());
+    tokio::pin!(change);
     loop {
-        let error = tokio::select! {
+        tokio::select! {
             biased;
             () = crawler.stop.cancelled() => {
-                drain(crawler, None).await;
+                drain(crawler, worker).await;
                 return Ok(());
             }
-            joined = join(crawler, &mut member) => match joined {
-                Ok((client, deliveries, credit)) => {
-                    let broker = &crawler.config.broker;
-                    tracing::info!("joined group {} at {broker}", crawler.config.group);
-                    (is_logged, was_connected) = (false, true);
-                    backoff.reset();
-                    match serve(crawler, client, deliveries, credit).await {
-                        ConnectionEnd::Stop(client, deliveries) => {
-                            drain(crawler, Some((client, deliveries))).await;
-                            return Ok(());
-                        }
-                        ConnectionEnd::OutputClosed(client, deliveries) => {
-                            drain(crawler, Some((client, deliveries))).await;
-                            return Err(CrawlError::OutputClosed);
-                        }
-                        ConnectionEnd::Lost(error) => error,
-                    }
+            event = worker.next() => match event {
+                Ok(event) => crawler.handle_event(event, worker, &mut is_logged),
+                Err(error) => {
+                    drain(crawler, worker).await;
+                    return Err(fatal_error(crawler, error));
                 }
-                Err(error) => error,
             },
-        };
-        if let Some(fatal) = fatal_error(crawler, &error, was_connected) {
-            drain(crawler, None).await;
-            return Err(fatal);
-        }
-        if !std::mem::replace(&mut is_logged, true) {
-            let running = crawler.running.lock().len();
-            tracing::warn!("{error}; reconnecting ({running} tasks are held meanwhile)");
-        }
-        tokio::select! {
-            () = crawler.stop.cancelled() => {}
-            () = sleep(backoff.next_pause()) => {}
+            trouble = &mut change => {
+                if trouble.as_ref().is_some_and(|trouble| trouble.closed) {
+                    drain(crawler, worker).await;
+                    return Err(CrawlError::OutputClosed);
+                }
+                // No tasks while a sink is in trouble.
+                worker.set_credit(crawler.credit(trouble.as_ref()));
+                change.set(crawler.sinks.trouble_change(trouble.is_some()));
+            }
         }
     }
 }
 
-/// The error that ends the crawler, if a retry cannot help.
-fn fatal_error(crawler: &Crawler, error: &ClientError, was_connected: bool) -> Option<CrawlError> {
+/// The error of a worker that has ended.
+fn fatal_error(crawler: &Crawler, error: ClientError) -> CrawlError {
     let broker = crawler.config.broker.clone();
     match error {
         ClientError::Ended(refusal) if refusal.code == Code::Replaced => {
-            Some(CrawlError::Replaced { broker })
+            CrawlError::Replaced { broker }
         }
-        // The group's log is damaged: an operator can repair it, as the broker's error text says.
-        ClientError::Refused(refusal) if refusal.code == Code::Conflict => None,
-        ClientError::Refused(refusal) if !refusal.code.is_transient() => {
-            Some(CrawlError::Refused { broker, refusal: refusal.clone() })
-        }
-        ClientError::Protocol(_) | ClientError::Tls { .. } if !was_connected => {
-            Some(CrawlError::NoBroker { broker, reason: error.clone() })
-        }
-        _ => None,
-    }
-}
-
-/// Connects, resumes the member's identity if there is one, and joins the group. Returns the credit
-/// that was sent.
-async fn join(
-    crawler: &Crawler,
-    member: &mut Option<MemberId>,
-) -> Result<(Client, Deliveries, u32), ClientError> {
-    let options = ClientOptions {
-        name: Some(crawler.config.name.clone()),
-        resume: *member,
-        security: crawler.config.security.clone(),
-        ..ClientOptions::default()
-    };
-    let patience = options.connect_timeout;
-    let sent_ms = crawler.broker.now_ms();
-    let (client, deliveries) = connect(&crawler.config.broker, options).await?;
-    crawler.broker.restart_clock(sent_ms, client.hello().clock_ms);
-    *member = Some(client.hello().resume);
-    let credit = crawler.credit(crawler.sinks.trouble().as_ref());
-    let join = crawler.join(credit);
-    let silent =
-        || ClientError::Timeout { address: crawler.config.broker.clone(), after: patience };
-    let joined = timeout(patience, client.request(&join)).await.map_err(|_| silent())??;
-    *crawler.since.lock() = field_number(&joined.ok, "since");
-    Ok((client, deliveries, credit))
-}
-
-/// Handles deliveries until the connection is lost or the crawler must stop.
-async fn serve(
-    crawler: &Arc<Crawler>,
-    client: Client,
-    mut deliveries: Deliveries,
-    credit: u32,
-) -> ConnectionEnd {
-    crawler.broker.connected(client.clone());
-    let lost = {
-        let watch = watch_clock(crawler, &client);
-        let sinks = watch_sinks(crawler, &client, credit);
-        tokio::pin!(watch, sinks);
-        loop {
-            tokio::select! {
-                biased;
-                () = crawler.stop.cancelled() => break None,
-                delivery = deliveries.next() => match delivery {
-                    Some(delivery) => crawler.handle_delivery(delivery),
-                    None => break Some(deliveries.reason()),
-                },
-                error = &mut watch => break Some(error),
-                ended = &mut sinks => break ended,
-            }
-        }
-    };
-    match lost {
-        None if crawler.stop.is_cancelled() => ConnectionEnd::Stop(client, deliveries),
-        None => ConnectionEnd::OutputClosed(client, deliveries),
-        Some(lost) => {
-            crawler.broker.disconnected();
-            ConnectionEnd::Lost(lost)
-        }
-    }
-}
-
-/// Sets the credit to 0 while a sink is in trouble, and restores it afterwards. Returns the error
-/// of a lost connection, or `None` when a sink can never be written again.
-async fn watch_sinks(crawler: &Crawler, client: &Client, mut credit: u32) -> Option<ClientError> {
-    loop {
-        let trouble = crawler.sinks.trouble_change(credit == 0).await;
-        if trouble.as_ref().is_some_and(|trouble| trouble.closed) {
-            return None;
-        }
-        credit = crawler.credit(trouble.as_ref());
-        match client.request(&crawler.join(credit)).await {
-            Ok(_) => {}
-            Err(ClientError::Refused(refusal)) => tracing::warn!("the broker reports: {refusal}"),
-            Err(lost) => return Some(lost),
-        }
-    }
-}
-
-/// Samples the broker's clock at intervals; returns when the broker does not answer.
-async fn watch_clock(crawler: &Crawler, client: &Client) -> ClientError {
-    loop {
-        match timeout(BROKER_TIMEOUT, crawler.broker.read_clock(client)).await {
-            Ok(Ok(())) => sleep(CLOCK_SAMPLE_EVERY).await,
-            Ok(Err(error)) => return error,
-            Err(_) => {
-                let address = crawler.config.broker.clone();
-                return ClientError::Timeout { address, after: BROKER_TIMEOUT };
-            }
-        }
+        ClientError::Refused(refusal) => CrawlError::Refused { broker, refusal },
+        reason => CrawlError::NoBroker { broker, reason },
     }
 }
 
 /// Stops in order: takes no new tasks, returns those not begun, lets requests finish, aborts the
-/// rest.
-async fn drain(crawler: &Arc<Crawler>, connection: Option<(Client, Deliveries)>) {
+/// rest. Without a connection, everything is aborted at once.
+async fn drain(crawler: &Arc<Crawler>, worker: &mut Worker) {
     crawler.tasks.close();
-    let Some((client, mut deliveries)) = connection else {
+    if !worker.is_joined() {
         crawler.abandon.cancel();
-        crawler.broker.cancel_replies();
+        crawler.broker.give_up();
         crawler.tasks.wait().await;
         return;
-    };
+    }
+    worker.drain();
+    let drained = CancellationToken::new();
     // Tasks that the broker has sent already are returned as they arrive.
     let delivering = async {
-        while let Some(delivery) = deliveries.next().await {
-            crawler.handle_delivery(delivery);
+        while let Ok(event) = worker.next().await {
+            match event {
+                WorkerEvent::Task(task) => crawler.start_task(task),
+                WorkerEvent::Drained => drained.cancel(),
+                WorkerEvent::Lost(_) => break,
+                WorkerEvent::Joined { .. } | WorkerEvent::Notice(_) => {}
+            }
         }
-        crawler.broker.disconnected();
-        crawler.broker.cancel_replies();
+        crawler.broker.give_up();
         std::future::pending::<()>().await;
     };
     let ending = async {
-        let leaving = async {
-            let none = crawler.join(0);
-            let _ = client.request(&none).await;
-            // Tasks sent before the answer to `JOIN` arrive before the answer to `PING` [T11].
-            let _ = client.ping().await;
-        };
-        let (_, _) =
-            tokio::join!(timeout(STOP_GRACE, leaving), timeout(STOP_GRACE, crawler.tasks.wait()));
+        let (_, _) = tokio::join!(
+            timeout(STOP_GRACE, drained.cancelled()),
+            timeout(STOP_GRACE, crawler.tasks.wait())
+        );
         crawler.abandon.cancel();
         let _ = timeout(STOP_ANSWERS, crawler.tasks.wait()).await;
-        crawler.broker.cancel_replies();
+        crawler.broker.give_up();
         crawler.tasks.wait().await;
     };
     tokio::select! {
@@ -419,41 +315,67 @@ async fn drain(crawler: &Arc<Crawler>, connection: Option<(Client, Deliveries)>)
 }
 
 impl Crawler {
-    fn join(&self, credit: u32) -> Command<'static> {
-        Command::Join { group: self.config.group.clone(), credit: Some(credit) }
-    }
-
     /// The number of tasks to ask for: 0 while a sink is in trouble.
     fn credit(&self, trouble: Option<&StoreError>) -> u32 {
         if trouble.is_some() { 0 } else { self.config.credit }
     }
 
-    fn handle_delivery(self: &Arc<Self>, delivery: Delivery) {
-        match delivery {
-            Delivery::Task { id, clock_ms, lease_ms, payload } => {
-                self.start_task(id, clock_ms, Duration::from_millis(lease_ms), payload);
+    fn handle_event(
+        self: &Arc<Self>,
+        event: WorkerEvent,
+        worker: &mut Worker,
+        is_loss_logged: &mut bool,
+    ) {
+        let broker = &self.config.broker;
+        match event {
+            WorkerEvent::Task(task) => {
+                if self.running.lock().len() < TASKS_MAX {
+                    self.start_task(task);
+                } else {
+                    tracing::warn!("{broker} sends too many tasks; reconnecting");
+                    worker.disconnect();
+                }
             }
-            Delivery::Notice(refusal) => tracing::warn!("the broker reports: {refusal}"),
-            // The crawler subscribes to no topic and watches no group.
-            Delivery::Msg { .. }
-            | Delivery::Lag { .. }
-            | Delivery::Gap { .. }
-            | Delivery::More(_) => {}
+            WorkerEvent::Joined { since } => {
+                tracing::info!("joined group {} at {broker}", self.config.group);
+                *self.since.lock() = since;
+                *is_loss_logged = false;
+            }
+            WorkerEvent::Notice(refusal) => tracing::warn!("the broker reports: {refusal}"),
+            WorkerEvent::Lost(error) => {
+                if !std::mem::replace(is_loss_logged, true) {
+                    let running = self.running.lock().len();
+                    tracing::warn!("{error}; reconnecting ({running} tasks are held meanwhile)");
+                }
+            }
+            WorkerEvent::Drained => {}
+        }
+    }
+
+    /// Sends a reply with its links, and logs why the broker refuses it.
+    async fn reply(&self, links: &[Command<'_>], reply: &Command<'_>) -> ReplyOutcome {
+        let outcome = self.broker.reply(links, reply).await;
+        if let ReplyOutcome::Refused(refusal) = &outcome {
+            log_refusal(refusal, reply);
+        }
+        outcome
+    }
+
+    /// Logs once that the group is full: this may change back and forth many times.
+    fn log_group_full(&self) {
+        if !self.was_full.swap(true, Ordering::Relaxed) {
+            tracing::warn!("the group is full; pages with new links will be fetched again later");
         }
     }
 
     /// Starts a task, unless this attempt runs already: after a reconnection the broker sends again
     /// the tasks that the member holds. An older attempt of the same entry ends first, so there are
     /// never two requests for it.
-    fn start_task(self: &Arc<Self>, id: TaskId, clock_ms: u64, lease: Duration, payload: String) {
-        let resumed = {
-            let mut lease_max = self.lease_max.lock();
-            *lease_max = lease.max(*lease_max);
-            lease < *lease_max
-        };
+    fn start_task(self: &Arc<Self>, task: WorkerTask) {
+        let WorkerTask { id, payload, lease } = task;
         let page = PageId::of(&id, *self.since.lock());
-        let order = TaskSpec::parse(payload, id.run);
-        let task = Task { id, page, clock_ms, lease, spec: order, resumed };
+        let spec = TaskSpec::parse(payload, id.run);
+        let task = Task { id, page, lease, spec };
         let (entry, attempt) = (task.entry(), task.id.attempt);
         let mut running = self.running.lock();
         if running.get(&entry).is_some_and(|same| same.attempt == attempt) {
@@ -493,5 +415,16 @@ impl Drop for TaskEndGuard {
         if running.get(&self.entry).is_some_and(|running| running.attempt == self.attempt) {
             running.remove(&self.entry);
         }
+    }
+}
+
+/// Logs a refused reply. A stale reply is normal after a stall or a lost connection, and so is a
+/// full group; any other refusal is a bug in the crawler.
+fn log_refusal(refusal: &ProtocolError, reply: &Command<'_>) {
+    let is_ack = matches!(reply, Command::Reply(TaskReply { action: TaskAction::Ack(_), .. }));
+    match refusal.code {
+        Code::Stale => tracing::debug!("{:?}: {}", reply.verb(), refusal.text),
+        Code::Limit if is_ack => tracing::debug!("ACK: {}", refusal.text),
+        _ => tracing::error!("the broker refused {:?}: {refusal}", reply.verb()),
     }
 }

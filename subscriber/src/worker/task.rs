@@ -6,13 +6,13 @@ use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidings_client::{ReplyOutcome, TaskLease};
 use tidings_egress::failure::{Failure, Reason};
 use tidings_protocol::{
-    CanonicalUrl, Command, KeyRest, RetryMode, TaskAction, TaskId, TaskReply, field_number,
+    CanonicalUrl, Code, Command, KeyRest, RetryMode, TaskAction, TaskId, TaskReply,
 };
 use tokio::time::Instant;
 
-use super::broker_link::ReplyResult;
 use super::finish::finish;
 use super::record::{outcome_of, unix_ms};
 use super::robots_cache::{ClockReading, RobotsRecord, RobotsStep, StoredRobots, authority};
@@ -33,13 +33,8 @@ pub(super) struct Task {
     pub(super) id: TaskId,
     /// The id of the page in the sinks.
     pub(super) page: PageId,
-    /// The broker's clock when the task was sent.
-    pub(super) clock_ms: u64,
-    /// The rest of the lease at that time; the whole lease once the broker has renewed it.
-    pub(super) lease: Duration,
+    pub(super) lease: TaskLease,
     pub(super) spec: TaskSpec,
-    /// The lease began before this delivery, at an unknown time.
-    pub(super) resumed: bool,
 }
 
 /// A task in progress.
@@ -94,45 +89,20 @@ pub(super) async fn work(crawler: &Crawler, mut task: Task) {
 
 /// The time by which a request for this task must end; `None` if no request may be made.
 ///
-/// A lease counts from the release, so the age of the task is subtracted. A task that may be older
-/// than a tenth of its lease, or that was resumed after a reconnection, is renewed first with
-/// `TOUCH`. Then the lease counts from the moment the `TOUCH` was sent, and its length is the one
-/// in the answer. If the answer took long (a connection was lost meanwhile), too little of the
-/// lease is left, and the `TOUCH` is sent again.
+/// The lease bounds it, so that no request is made for a task that another member may hold.
 async fn request_deadline(crawler: &Crawler, task: &mut Task) -> Option<Instant> {
-    let mut now = Instant::now();
-    let age = crawler.broker.age_max(task.clock_ms).filter(|age| *age <= task.lease / 10);
-    let age = match age {
-        Some(age) if !task.resumed => age,
-        _ => {
-            let touch = task.touch(false, KeyRest::default());
-            loop {
-                let answer = Box::pin(crawler.broker.reply(&[], &touch)).await;
-                let ReplyResult::Applied(ok) = answer else { return None };
-                let answered = Instant::now();
-                if let Some(lease_ms) = field_number(&ok, "lease") {
-                    task.lease = Duration::from_millis(lease_ms);
-                }
-                if answered - now <= task.lease * 2 / 5 {
-                    break;
-                }
-                now = answered;
-            }
-            if crawler.stop.is_cancelled() {
-                return_uncounted(crawler, task, None).await;
-                return None;
-            }
-            Duration::ZERO
-        }
-    };
-    let lease = (task.lease * 4 / 5).saturating_sub(age);
-    Some((now + lease).min(Instant::now() + crawler.config.fetch.request_timeout))
+    let held_until = crawler.broker.hold(&task.id, &mut task.lease).await?;
+    if crawler.stop.is_cancelled() {
+        return_uncounted(crawler, task, None).await;
+        return None;
+    }
+    Some(held_until.min(Instant::now() + crawler.config.fetch.request_timeout))
 }
 
 /// Returns a task without counting an attempt.
 pub(super) async fn return_uncounted(crawler: &Crawler, task: &Task, after: Option<Duration>) {
     let back = RetryMode::Uncounted { after_ms: after.map(milliseconds) };
-    crawler.broker.reply(&[], &task.nack(back, KeyRest::default(), None)).await;
+    crawler.reply(&[], &task.nack(back, KeyRest::default(), None)).await;
 }
 
 /// Returns a task for a request to this URL, without counting an attempt. If the group allows this
@@ -145,10 +115,11 @@ pub(super) async fn return_for_request(
     (hold, reason): (KeyRest, Option<String>),
 ) {
     let nack = task.nack_again(url, hold, reason.clone());
-    if let ReplyResult::Refused = crawler.broker.reply(&[], &nack).await {
+    let refused = crawler.reply(&[], &nack).await;
+    if matches!(&refused, ReplyOutcome::Refused(refusal) if refusal.code != Code::Stale) {
         let reason = reason.unwrap_or_else(|| "its next request was refused".to_owned());
         let nack = task.nack(RetryMode::Counted { after_ms: None }, hold, Some(reason));
-        crawler.broker.reply(&[], &nack).await;
+        crawler.reply(&[], &nack).await;
     }
 }
 
@@ -369,7 +340,8 @@ impl TaskWork<'_> {
             return false;
         };
         let nack = self.task.nack_again(self.page.as_str(), hold, Some(failure.text.clone()));
-        !matches!(self.crawler.broker.reply(&[], &nack).await, ReplyResult::Refused)
+        let refused = self.crawler.reply(&[], &nack).await;
+        !matches!(&refused, ReplyOutcome::Refused(refusal) if refusal.code != Code::Stale)
     }
 
     /// The record of a page with an unreachable robots.txt: nothing may be fetched until a retry

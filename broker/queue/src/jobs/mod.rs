@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use hashbrown::HashSet;
 use tidings_protocol::{CanonicalUrl, JobName, Outcome, Seq, TopicName};
 
-pub use self::counts::PassCounts;
+pub(crate) use self::counts::{as_array, from_array};
 pub use self::job::{Job, JobSettings, JobState};
 pub use self::pattern::UrlFilter;
 pub use self::scope::{Scope, ScopeRule};

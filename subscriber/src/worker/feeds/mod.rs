@@ -15,14 +15,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use hyper::HeaderMap;
-use tidings_protocol::{CanonicalUrl, Payload, format_ms, parse_ms, push_attribute};
-
-use super::broker_link::BrokerLink;
-use crate::feed::event::{self, HubEventFlags, ITEM_TOPIC, PUSHED, SCHEDULE_TOPIC};
-use crate::feed::watched_feed::{
+use tidings_client::{ClientError, WorkerLink};
+use tidings_documents::feed::event::{self, HubEventFlags, ITEM_TOPIC, PUSHED, SCHEDULE_TOPIC};
+use tidings_documents::feed::watched_feed::{
     CheckOutcome, CheckResult, FeedSettings, KnownItems, NewItem, Validators, WatchedFeed,
 };
-use crate::feed::{Feed, Hubs, NO_FEED, NO_FEED_ADVICE, PageHubLinks};
+use tidings_documents::feed::{Feed, Hubs, NO_FEED, NO_FEED_ADVICE, PageHubLinks};
+use tidings_protocol::{CanonicalUrl, Payload, format_ms, parse_ms, push_attribute};
+
 use crate::state::StateStore;
 
 /// The state of a feed expires this long after its last check: a watched feed is checked more
@@ -86,10 +86,14 @@ impl FeedStates for StoredFeedStates<'_> {
     }
 }
 
-impl EventPublisher for BrokerLink {
+impl EventPublisher for WorkerLink {
     async fn publish(&self, topic: &'static str, payload: String) -> Result<(), String> {
         let topic = topic.parse().expect("the constant is a valid topic name");
-        BrokerLink::publish(self, &topic, &payload).await
+        match WorkerLink::publish(self, &topic, &payload).await {
+            Ok(_seq) => Ok(()),
+            Err(ClientError::Refused(refusal)) => Err(refusal.to_string()),
+            Err(_given_up) => Err("the crawler is stopping".to_owned()),
+        }
     }
 }
 

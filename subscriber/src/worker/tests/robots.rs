@@ -93,7 +93,7 @@ async fn retry_after_of_robots_txt_is_obeyed_and_nothing_else_is_requested() {
         let nack = format!("NACK crawlers:1.1.1 reason=robots.txt:_HTTP_status_{code}");
         broker.expect(nack).await;
         run.stop().await;
-        assert_eq!(site.connections.load(std::sync::atomic::Ordering::SeqCst), 1);
+        assert_eq!(site.connections.load(Ordering::SeqCst), 1);
     }
 }
 
@@ -124,7 +124,7 @@ async fn an_unreachable_robots_txt_is_not_requested_for_every_page() {
     assert!(nack.starts_with("NACK crawlers:1.5.1 after=") && nack.ends_with(reason), "{nack}");
     broker.send("+OK").await;
     run.stop().await;
-    assert_eq!(site.connections.load(std::sync::atomic::Ordering::SeqCst), 1);
+    assert_eq!(site.connections.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]
@@ -174,12 +174,12 @@ async fn the_pace_of_a_site_does_not_apply_to_the_host_of_its_robots_txt() {
         }
     }
     fn elsewhere(_: &str) -> String {
-        let port = HERE.load(std::sync::atomic::Ordering::SeqCst);
+        let port = HERE.load(Ordering::SeqCst);
         answer("301 Moved", &format!("Location: http://localhost:{port}/rules\r\n"), "")
     }
     static HERE: std::sync::atomic::AtomicU16 = std::sync::atomic::AtomicU16::new(0);
     let site = Site::start(away).await;
-    HERE.store(site.origin.address.port(), std::sync::atomic::Ordering::SeqCst);
+    HERE.store(site.origin.address.port(), Ordering::SeqCst);
     let redirecting = Site::start(elsewhere).await;
     let (run, mut broker) = start().await;
     for (entry, page, hops, pace) in [

@@ -1,0 +1,222 @@
+//! The connections of one client, one after the other.
+
+#![expect(clippy::disallowed_methods, reason = "waits before it connects again")]
+
+use std::fmt;
+use std::pin::Pin;
+use std::time::Duration;
+
+use tidings_protocol::{Code, MemberId};
+use tokio::time::{Instant, sleep};
+
+use crate::backoff::Backoff;
+use crate::connection::{Client, ClientOptions, Deliveries, connect};
+use crate::error::ClientError;
+
+/// A connection that a [`Connector`] has opened.
+#[derive(Debug)]
+pub struct Connection {
+    /// Sends commands.
+    pub client: Client,
+    /// Receives what is not an answer.
+    pub deliveries: Deliveries,
+    /// A moment before the `HELLO` was sent, for comparing the broker's clock with this one.
+    pub started: Instant,
+}
+
+type Attempt = Pin<Box<dyn Future<Output = Result<Connection, ClientError>> + Send>>;
+
+/// Opens the connections of one client to one broker, one after the other, with the pauses of a
+/// [`Backoff`] in between.
+pub struct Connector {
+    address: String,
+    options: ClientOptions,
+    backoff: Backoff,
+    /// The pause before the last connection, and when that was opened.
+    pause: Duration,
+    opened: Option<Instant>,
+    has_tried: bool,
+    has_connected: bool,
+    /// Kept here, so that a caller that drops [`connect`](Self::connect) again and again still
+    /// connects.
+    attempt: Option<Attempt>,
+}
+
+impl fmt::Debug for Connector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connector").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+impl Connector {
+    /// Connections to `HOST:PORT` or `unix:PATH`.
+    pub fn new(address: impl Into<String>, options: ClientOptions) -> Self {
+        Self {
+            address: address.into(),
+            options,
+            backoff: Backoff::default(),
+            pause: Duration::ZERO,
+            opened: None,
+            has_tried: false,
+            has_connected: false,
+            attempt: None,
+        }
+    }
+
+    /// The same with other pauses.
+    #[must_use]
+    pub fn with_backoff(self, backoff: Backoff) -> Self {
+        Self { backoff, ..self }
+    }
+
+    /// The address of the broker.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The time limit of one attempt.
+    pub fn connect_timeout(&self) -> Duration {
+        self.options.connect_timeout
+    }
+
+    /// Connections from the next one on resume this member.
+    pub(crate) fn resume(&mut self, member: MemberId) {
+        self.options.resume = Some(member);
+    }
+
+    /// Makes one attempt, the first one at once, every further one after a pause. Use
+    /// [`is_final`](Self::is_final) to find out whether another attempt may succeed.
+    ///
+    /// Cancel-safe: if the future is dropped, the attempt goes on with the next call.
+    pub async fn connect(&mut self) -> Result<Connection, ClientError> {
+        if self.attempt.is_none() {
+            let (pause, address, options) =
+                (self.next_pause(), self.address.clone(), self.options.clone());
+            self.attempt = Some(Box::pin(async move {
+                if !pause.is_zero() {
+                    sleep(pause).await;
+                }
+                let started = Instant::now();
+                let (client, deliveries) = connect(&address, options).await?;
+                Ok(Connection { client, deliveries, started })
+            }));
+        }
+        let attempt = self.attempt.as_mut().expect("it was just set");
+        let connected = attempt.as_mut().await;
+        self.attempt = None;
+        if connected.is_ok() {
+            (self.opened, self.has_connected) = (Some(Instant::now()), true);
+        }
+        connected
+    }
+
+    /// The pause before the next attempt. Pauses begin again after a connection that lived for
+    /// longer than the pause before it. So a broker that closes each connection at once is left
+    /// alone as if it could not be reached.
+    fn next_pause(&mut self) -> Duration {
+        if !std::mem::replace(&mut self.has_tried, true) {
+            return Duration::ZERO;
+        }
+        if self.opened.take().is_some_and(|opened| opened.elapsed() > self.pause) {
+            self.backoff.reset();
+        }
+        self.pause = self.backoff.next_pause();
+        self.pause
+    }
+
+    /// Whether no later attempt can succeed. A lost connection and a broker that cannot be reached
+    /// are never final, and a refusal is, unless its code says that the same line may succeed
+    /// later. What is wrong with the address, the certificates or the token file is final until a
+    /// connection has succeeded: later it may be the moment at which an operator replaces them.
+    pub fn is_final(&self, error: &ClientError) -> bool {
+        match error {
+            ClientError::Connect { .. } | ClientError::Timeout { .. } | ClientError::Closed(_) => {
+                false
+            }
+            ClientError::Tls { .. } | ClientError::Token(_) | ClientError::Protocol(_) => {
+                !self.has_connected
+            }
+            ClientError::Refused(refusal) => !refusal.code.is_transient(),
+            ClientError::Ended(refusal) => {
+                matches!(refusal.code, Code::Replaced | Code::Header | Code::Garbage)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    // Without a paused clock: the system's connections would not keep up with it.
+    #[tokio::test]
+    async fn an_attempt_goes_on_although_its_future_is_dropped() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let mut connector = Connector::new(address, ClientOptions::default());
+        let mut closed = 0;
+        let mut failed = 0;
+        while failed < 3 {
+            tokio::select! {
+                biased;
+                accepted = listener.accept() => {
+                    let (mut stream, _) = accepted.unwrap();
+                    stream.write_all(b"Connected.  (PID 1)\r\n").await.unwrap();
+                    closed += 1;
+                }
+                connected = connector.connect() => {
+                    let error = connected.unwrap_err();
+                    assert!(matches!(error, ClientError::Closed(_)), "{error}");
+                    assert!(!connector.is_final(&error));
+                    failed += 1;
+                }
+                // Shorter than every pause.
+                () = sleep(Duration::from_millis(10)) => {}
+            }
+        }
+        assert_eq!(closed, 3);
+    }
+
+    #[test]
+    fn pauses_grow_while_connections_do_not_live() {
+        let mut connector = Connector::new("127.0.0.1:1", ClientOptions::default());
+        assert_eq!(connector.next_pause(), Duration::ZERO);
+        for longest in [100, 200, 400, 800, 1_600, 3_200, 5_000] {
+            connector.opened = Some(Instant::now());
+            let pause = connector.next_pause().as_millis();
+            assert!((longest / 2..=longest).contains(&pause), "{longest}: {pause}");
+        }
+        connector.opened = Instant::now().checked_sub(Duration::from_secs(6));
+        assert!(connector.next_pause().as_millis() <= 100);
+    }
+
+    #[test]
+    fn only_an_operator_changes_what_is_final() {
+        let refused = |code| ClientError::Refused(tidings_protocol::ProtocolError::new(code, "x"));
+        let ended = |code| ClientError::Ended(tidings_protocol::ProtocolError::new(code, "x"));
+        let mut connector = Connector::new("127.0.0.1:1", ClientOptions::default());
+        for has_connected in [false, true] {
+            connector.has_connected = has_connected;
+            for error in [
+                ClientError::Closed(String::new()),
+                refused(Code::Limit),
+                refused(Code::Busy),
+                ended(Code::Closing),
+                ended(Code::Revoked),
+                ended(Code::Idle),
+            ] {
+                assert!(!connector.is_final(&error), "{error}");
+            }
+            for error in
+                [refused(Code::Denied), refused(Code::Unauthenticated), ended(Code::Replaced)]
+            {
+                assert!(connector.is_final(&error), "{error}");
+            }
+            let token = ClientError::Token("cannot read it".to_owned());
+            assert_eq!(connector.is_final(&token), !has_connected);
+        }
+    }
+}
