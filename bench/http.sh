@@ -8,6 +8,8 @@ cd "$(dirname "$0")/.."
 seconds=${1:-10}
 program=${TIDINGS:-target/release/tidings}
 [ -x "$program" ] || cargo build --release
+cargo build --release --package tidings-bench --bin tidings-bench
+measure() { target/release/tidings-bench --tidings "$program" "$@"; }
 command -v wrk >/dev/null || apt-get install --yes --quiet=2 wrk || sudo apt-get install --yes --quiet=2 wrk
 
 folder=$(mktemp -d -p .)
@@ -37,6 +39,6 @@ publish 1 64
 publish 1000 8
 kill "$broker"
 for sse in "" --sse; do
-    "$program" bench idle --subscribers 10000 --events 20 --pin 0,1 --sync memory $sse
-    "$program" bench fan-out --subscribers 100 --pin 0,1 --sync memory --seconds "$((seconds / 3 + 1))" $sse
+    measure idle --subscribers 10000 --events 20 --pin 0,1 --sync memory $sse
+    measure fan-out --subscribers 100 --pin 0,1 --sync memory --seconds "$((seconds / 3 + 1))" $sse
 done

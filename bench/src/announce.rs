@@ -5,9 +5,10 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use tidings_load::{Figure, ProgressFn};
+
 use crate::histogram::Histogram;
 use crate::origin::{Origin, RequestTarget};
-use crate::{Figure, ProgressFn};
 
 /// A crawler that polls takes less time than this.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);

@@ -8,12 +8,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
-
-use crate::connection::{self, run_step};
-use crate::figure::to_f64;
-use crate::server::CpuCost;
-use crate::wire::{ReadUntil, SetupStep};
-use crate::{Figure, ProgressFn, Target};
+use tidings_load::connection::{self, run_step};
+use tidings_load::figure::to_f64;
+use tidings_load::server::CpuCost;
+use tidings_load::wire::{ReadUntil, SetupStep};
+use tidings_load::{Figure, ProgressFn, Target};
 
 /// Connections that are open at once, so that the broker does not wait for the generator.
 const OPEN_CONNECTIONS: usize = 32;

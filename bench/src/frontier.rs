@@ -10,11 +10,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use tidings_load::figure::to_f64;
+use tidings_load::wire::{ReadUntil, SetupStep};
+use tidings_load::{Figure, ProgressFn, Server, Target, connection};
 
-use crate::figure::to_f64;
 use crate::histogram::Histogram;
-use crate::wire::{ReadUntil, SetupStep};
-use crate::{Figure, ProgressFn, Server, Target, connection};
 
 /// One link in this many is new.
 const LINKS_PER_NEW_URL: u64 = 5;

@@ -6,12 +6,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
-
-use crate::connection::{self, PublisherSocket};
-use crate::figure::to_f64;
-use crate::load::connect_subscribers;
-use crate::poller::{DiscardBuffer, Poller};
-use crate::{Figure, ProgressFn, Target, server};
+use tidings_load::connection::{self, PublisherSocket};
+use tidings_load::figure::to_f64;
+use tidings_load::load::connect_subscribers;
+use tidings_load::poller::{DiscardBuffer, Poller};
+use tidings_load::{Figure, ProgressFn, Target, server};
 
 /// Time limit for one event to reach all subscribers.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -56,7 +55,7 @@ impl Idle {
         let stream = target.stream_layout();
         let mut last = Figure::new("to_all_ms", "one event to all, ms", 1);
         let mut received = vec![0; sockets.len()];
-        let mut discard = DiscardBuffer::new();
+        let mut discard = DiscardBuffer::default();
         let mut ready = Vec::new();
         let before = target.server.map(server::Server::cpu_time).transpose()?;
         for event in 1..=u64::try_from(self.events)? {

@@ -8,11 +8,11 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use tidings_load::figure::to_f64;
+use tidings_load::{Figure, ProgressFn};
 
-use crate::figure::to_f64;
 use crate::histogram::Histogram;
 use crate::origin::{Origin, RequestLog};
-use crate::{Figure, ProgressFn};
 
 /// A crawl of this size takes less time.
 const JOB_TIMEOUT: Duration = Duration::from_secs(30);

@@ -10,16 +10,16 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
 };
+use tidings_load::connection::{self, PublisherSocket};
+use tidings_load::figure::to_f64;
+use tidings_load::load::{check_rejection, connect_subscribers};
+use tidings_load::poller::{DiscardBuffer, Poller};
+use tidings_load::server::CpuCost;
+use tidings_load::tls::SubscriberSocket;
+use tidings_load::wire::StreamLayout;
+use tidings_load::{Figure, ProgressFn, Target};
 
-use crate::connection::{self, PublisherSocket};
-use crate::figure::to_f64;
 use crate::histogram::Histogram;
-use crate::load::{check_rejection, connect_subscribers};
-use crate::poller::{DiscardBuffer, Poller};
-use crate::server::CpuCost;
-use crate::tls::SubscriberSocket;
-use crate::wire::StreamLayout;
-use crate::{Figure, ProgressFn, Target};
 
 /// Interval of progress reports.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
@@ -123,7 +123,7 @@ impl<'a> LatencyLoad<'a> {
             interval: Duration::from_secs(1) / latency.rate,
             poller,
             timer,
-            discard: DiscardBuffer::new(),
+            discard: DiscardBuffer::default(),
             subscribers: sockets.into_iter().map(subscriber).collect(),
             publisher,
             sent: Vec::new(),

@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-
-use crate::server::{CLOCK_TICK, stat_field_ticks, status_bytes};
+use tidings_load::server::{CLOCK_TICK, stat_field_ticks, status_bytes};
 
 /// Interval between two readings of its memory. A peak in the last interval is missed.
 const MEMORY_POLL_INTERVAL: Duration = Duration::from_millis(20);

@@ -8,12 +8,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use memchr::memchr;
-
-use crate::figure::to_f64;
-use crate::poller::DiscardBuffer;
-use crate::server::CpuCost;
-use crate::wire::{ReplayEnd, ReplayRequest as Request};
-use crate::{Figure, ProgressFn, Target, connection, publish};
+use tidings_load::figure::to_f64;
+use tidings_load::poller::DiscardBuffer;
+use tidings_load::server::CpuCost;
+use tidings_load::wire::{ReplayEnd, ReplayRequest as Request};
+use tidings_load::{Figure, ProgressFn, Target, connection, publish};
 
 /// Longest time without a byte while events are missing.
 const READ_TIMEOUT: Duration = Duration::from_secs(20);
@@ -107,9 +106,9 @@ fn read_replay(mut socket: TcpStream, request: &Request) -> anyhow::Result<()> {
 
 /// Reads and discards bytes until there are `expected` of them.
 fn discard_until(socket: &TcpStream, mut received: u64, expected: u64) -> anyhow::Result<()> {
-    let mut poller = crate::poller::Poller::new()?;
+    let mut poller = tidings_load::poller::Poller::new()?;
     poller.register_readable(socket, 0)?;
-    let (mut discard, mut ready) = (DiscardBuffer::new(), Vec::new());
+    let (mut discard, mut ready) = (DiscardBuffer::default(), Vec::new());
     while received < expected {
         poller.wait(READ_TIMEOUT, &mut ready)?;
         ensure!(!ready.is_empty(), "received only {received} of {expected} bytes");

@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use crate::Tidings;
-use crate::wire::{ReadUntil, SetupStep, StreamLayout, Sync, WireProtocol};
+use tidings_load::Tidings;
+use tidings_load::wire::{ReadUntil, SetupStep, StreamLayout, Sync, WireProtocol};
 
 /// Subscribers use HTTP; publishers use the line protocol.
 #[derive(Debug, Clone, Copy)]

@@ -5,10 +5,10 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::fan::DeliveryRates;
-use crate::figure::to_f64;
-use crate::load::{Load, LoadSize};
-use crate::{Figure, ProgressFn, Target, server};
+use tidings_load::fan::DeliveryRates;
+use tidings_load::figure::to_f64;
+use tidings_load::load::{Load, LoadSize};
+use tidings_load::{Figure, ProgressFn, Target, server};
 
 /// After this time without a byte, no more are expected.
 const QUIET_TIMEOUT: Duration = Duration::from_secs(3);
@@ -76,13 +76,13 @@ impl Stalled {
         // Only the rate of the subscribers that go on, also before the stop.
         let others = to_f64(u64::try_from(self.subscribers - 1)?);
         let share = others / (others + 1.0);
-        let mut before = DeliveryRates::new();
+        let mut before = DeliveryRates::default();
         before.run(&mut load, target, self.run, progress)?;
         let before: Vec<_> = before.deliveries().map(|rate| rate * share).collect();
         let memory_before = target.server.map(server::Server::resident_bytes).transpose()?;
 
         load.stall(0)?;
-        let mut after = DeliveryRates::new();
+        let mut after = DeliveryRates::default();
         after.run(&mut load, target, self.run, progress)?;
         let after: Vec<_> = after.deliveries().collect();
         let memory_after = target.server.map(server::Server::resident_bytes).transpose()?;

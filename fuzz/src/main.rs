@@ -10,11 +10,12 @@ use libfuzzer_sys::fuzz_target;
 type Target = (&'static str, fn(&[u8]));
 
 /// The targets of all crates.
-const TARGETS_BY_CRATE: [&[Target]; 5] = [
+const TARGETS_BY_CRATE: [&[Target]; 6] = [
     tidings_protocol::fuzzing::TARGETS,
     tidings_log::fuzzing::TARGETS,
     tidings_broker::fuzzing::TARGETS,
     tidings_queue::fuzzing::TARGETS,
+    tidings_documents::fuzzing::TARGETS,
     tidings_subscriber::fuzzing::TARGETS,
     tidings_connectors::fuzzing::TARGETS,
 ];

@@ -66,6 +66,7 @@
 #![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
 pub mod answers;
+mod byte_size;
 pub mod canonical_url;
 mod cidr;
 pub mod command;
@@ -89,6 +90,7 @@ pub mod verb;
 mod wire;
 
 pub use answers::{Answers, Durability, Slot};
+pub use byte_size::{format_bytes, parse_bytes};
 pub use canonical_url::{
     CANONICAL_VERSION, CanonicalUrl, StandardUrl, URL_BYTES_MAX, UncallableHost, UrlError, UrlKey,
     escaped_octet,

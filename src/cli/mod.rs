@@ -139,7 +139,7 @@ pub(crate) enum Cmd {
     #[command(hide = true)]
     Zmq(commands::zmq::ZmqArgs),
     /// Measure the performance of a broker
-    #[command(subcommand)]
+    #[command(subcommand, after_help = commands::bench::EXAMPLES)]
     Bench(commands::bench::Bench),
 }
 

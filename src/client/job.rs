@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use serde_json::{Map, Value};
+use tidings_protocol::status::{JobEnd, JobResult, JobStatus, KeyStatus};
 use tidings_protocol::{CanonicalUrl, JobName, format_ms};
 use tidings_queue::job::JobSettings;
 
-use crate::client::waiting_host::WaitingHost;
 use crate::flags::milliseconds;
 use crate::terminal::output::{format_count, plural, printable, time_or};
 
@@ -130,163 +130,107 @@ impl JobRequest {
     }
 }
 
-/// The state and counts of a job, as the broker reports them: while it runs (`JOB show`) and at its
-/// end (`job-done`). Missing values are empty or 0.
+/// A running job.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct JobCounts {
-    /// The line as it was received.
-    pub(crate) text: String,
-    pub(crate) name: String,
-    pub(crate) number: String,
-    pub(crate) pass: String,
-    /// `open`, `closed` or `done`.
-    pub(crate) state: String,
-    /// `done` or `cancelled`; only at the end.
-    pub(crate) result: String,
-    /// Wait for their host.
-    pub(crate) pending: u64,
-    /// Wait for a crawler with room.
-    pub(crate) queued: u64,
-    pub(crate) processing: u64,
-    pub(crate) completed: u64,
-    pub(crate) redirects: u64,
-    pub(crate) failed: u64,
-    pub(crate) robots: u64,
-    pub(crate) scope: u64,
-    pub(crate) trap: u64,
-    pub(crate) budget: u64,
-    pub(crate) cancelled: u64,
-    /// All pages that ever belonged to the pass.
-    pub(crate) found: u64,
-    /// Recent pages per second; only while the job is watched.
-    pub(crate) rate: f64,
+pub(crate) struct JobProgress {
+    pub(crate) job: JobStatus,
     /// The hosts that the job waits for; only while it is crawled.
-    pub(crate) waiting: Vec<WaitingHost>,
+    pub(crate) waiting: Vec<KeyStatus>,
 }
 
-impl JobCounts {
-    /// Reads `<name> key=value ..`. Unknown keys of a newer broker are ignored.
-    pub(crate) fn parse(text: &str) -> Self {
-        let mut words = text.split_ascii_whitespace();
-        let name = words.next().unwrap_or_default().to_owned();
-        let mut counts = Self { text: text.to_owned(), name, ..Self::default() };
-        for (key, value) in words.filter_map(|word| word.split_once('=')) {
-            match key {
-                "number" => value.clone_into(&mut counts.number),
-                "pass" => value.clone_into(&mut counts.pass),
-                "state" => value.clone_into(&mut counts.state),
-                "result" => value.clone_into(&mut counts.result),
-                "rate" => counts.rate = value.parse().unwrap_or(0.0),
-                _ => {
-                    if let (Some(count), Ok(value)) = (counts.count_mut(key), value.parse()) {
-                        *count = value;
-                    }
-                }
-            }
+/// The numbers of pages by state, in a line.
+pub(crate) fn progress_line(job: &JobStatus) -> String {
+    format!(
+        "{} completed, {} waiting, {} processing, {} failed",
+        format_count(job.counts.completed),
+        format_count(job.pending + job.queued),
+        format_count(job.processing),
+        format_count(job.counts.failed),
+    )
+}
+
+/// The same with the rate: the line that is redrawn while the job is watched.
+pub(crate) fn watch_line(job: &JobStatus) -> String {
+    format!("{}, {} pages/s", progress_line(job), job.rate.unwrap_or_default())
+}
+
+/// The state in a line.
+pub(crate) fn state_line(job: &JobStatus) -> String {
+    format!("{}: pass {}, {}", job.job, job.pass, job.state)
+}
+
+/// The end of a pass that ended unobserved, from the status of its job afterwards.
+pub(crate) fn end_of(job: JobStatus) -> JobEnd {
+    let JobStatus { job, number, pass, counts, .. } = job;
+    JobEnd { job, number, pass, result: JobResult::Done, counts, ..JobEnd::default() }
+}
+
+/// The result as JSON.
+pub(crate) fn end_json(end: &JobEnd) -> Map<String, Value> {
+    let mut object = Map::new();
+    object.insert("job".into(), end.job.as_str().into());
+    object.insert("result".into(), result_word(end).into());
+    let counts = &end.counts;
+    for (name, n) in [
+        ("pages", counts.completed),
+        ("redirects", counts.redirects),
+        ("failed", counts.failed),
+        ("robots", counts.robots),
+        ("scope", counts.scope),
+        ("trap", counts.trap),
+        ("budget", counts.budget),
+        ("cancelled", counts.cancelled),
+        ("found", counts.found),
+    ] {
+        object.insert(name.into(), n.into());
+    }
+    object
+}
+
+/// Whether nothing failed and the job was not cancelled.
+pub(crate) fn has_succeeded(end: &JobEnd) -> bool {
+    end.counts.failed == 0 && end.result != JobResult::Cancelled
+}
+
+/// The last line of a job that was crawled by this command.
+pub(crate) fn summary_line(end: &JobEnd, seconds: f64) -> String {
+    let mut line = end_line(end);
+    #[expect(clippy::cast_precision_loss, reason = "one digit is shown")]
+    let rate = end.counts.completed as f64 / seconds.max(0.001);
+    let digits = if seconds < 10.0 { 2 } else { 1 };
+    let time = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+    let time = time_or(time, format!("{seconds:.digits$} s"));
+    let _ = write!(line, "; {time}, {rate:.1} pages/s");
+    line
+}
+
+/// The result: always pages and failures, other numbers only above 0.
+pub(crate) fn end_line(end: &JobEnd) -> String {
+    let counts = &end.counts;
+    let mut line = format!(
+        "{}: {}, {} failed",
+        result_word(end),
+        plural(counts.completed, "page"),
+        format_count(counts.failed)
+    );
+    for (n, what) in [
+        (counts.redirects, "redirects"),
+        (counts.robots, "kept out by robots.txt"),
+        (counts.scope, "out of scope"),
+        (counts.trap, "in traps"),
+        (counts.budget, "over budget"),
+        (counts.cancelled, "cancelled"),
+    ] {
+        if n > 0 {
+            let _ = write!(line, ", {} {what}", format_count(n));
         }
-        counts
     }
+    line
+}
 
-    fn count_mut(&mut self, key: &str) -> Option<&mut u64> {
-        Some(match key {
-            "pending" => &mut self.pending,
-            "queued" => &mut self.queued,
-            "processing" => &mut self.processing,
-            "completed" => &mut self.completed,
-            "redirects" => &mut self.redirects,
-            "failed" => &mut self.failed,
-            "robots" => &mut self.robots,
-            "scope" => &mut self.scope,
-            "trap" => &mut self.trap,
-            "budget" => &mut self.budget,
-            "cancelled" => &mut self.cancelled,
-            "found" => &mut self.found,
-            _ => return None,
-        })
-    }
-
-    /// The numbers of pages by state, in a line.
-    pub(crate) fn progress_line(&self) -> String {
-        format!(
-            "{} completed, {} waiting, {} processing, {} failed",
-            format_count(self.completed),
-            format_count(self.pending + self.queued),
-            format_count(self.processing),
-            format_count(self.failed),
-        )
-    }
-
-    /// The same with the rate: the line that is redrawn while the job is watched.
-    pub(crate) fn watch_line(&self) -> String {
-        format!("{}, {:.1} pages/s", self.progress_line(), self.rate)
-    }
-
-    /// The result as JSON.
-    pub(crate) fn json(&self) -> Map<String, Value> {
-        let result = if self.result.is_empty() { "done" } else { &self.result };
-        let mut object = Map::new();
-        object.insert("job".into(), self.name.as_str().into());
-        object.insert("result".into(), result.into());
-        for (name, n) in [
-            ("pages", self.completed),
-            ("redirects", self.redirects),
-            ("failed", self.failed),
-            ("robots", self.robots),
-            ("scope", self.scope),
-            ("trap", self.trap),
-            ("budget", self.budget),
-            ("cancelled", self.cancelled),
-            ("found", self.found),
-        ] {
-            object.insert(name.into(), n.into());
-        }
-        object
-    }
-
-    /// The state in a line.
-    pub(crate) fn state_line(&self) -> String {
-        format!("{}: pass {}, {}", self.name, self.pass, self.state)
-    }
-
-    /// Whether nothing failed and the job was not cancelled.
-    pub(crate) fn succeeded(&self) -> bool {
-        self.failed == 0 && self.result != "cancelled"
-    }
-
-    /// The last line of a job that was crawled by this command.
-    pub(crate) fn summary_line(&self, seconds: f64) -> String {
-        let mut line = self.end_line();
-        #[expect(clippy::cast_precision_loss, reason = "one digit is shown")]
-        let rate = self.completed as f64 / seconds.max(0.001);
-        let digits = if seconds < 10.0 { 2 } else { 1 };
-        let time = Duration::try_from_secs_f64(seconds).unwrap_or_default();
-        let time = time_or(time, format!("{seconds:.digits$} s"));
-        let _ = write!(line, "; {time}, {rate:.1} pages/s");
-        line
-    }
-
-    /// The result: always pages and failures, other numbers only above 0.
-    pub(crate) fn end_line(&self) -> String {
-        let result = if self.result.is_empty() { "done" } else { &self.result };
-        let mut line = format!(
-            "{result}: {}, {} failed",
-            plural(self.completed, "page"),
-            format_count(self.failed)
-        );
-        for (n, what) in [
-            (self.redirects, "redirects"),
-            (self.robots, "kept out by robots.txt"),
-            (self.scope, "out of scope"),
-            (self.trap, "in traps"),
-            (self.budget, "over budget"),
-            (self.cancelled, "cancelled"),
-        ] {
-            if n > 0 {
-                let _ = write!(line, ", {} {what}", format_count(n));
-            }
-        }
-        line
-    }
+fn result_word(end: &JobEnd) -> &'static str {
+    let known = Some(end.result).filter(|result| *result != JobResult::Unknown);
+    known.unwrap_or(JobResult::Done).as_str()
 }
 
 /// The average per second of a counter over the last few seconds.
@@ -330,6 +274,8 @@ pub(crate) fn parse_seed(text: &str) -> Result<CanonicalUrl<'static>, String> {
 
 #[cfg(test)]
 mod tests {
+    use tidings_protocol::status::Rate;
+
     use super::*;
 
     fn request(seeds: &[&str]) -> JobRequest {
@@ -402,26 +348,14 @@ mod tests {
                          completed=1234 redirects=5 failed=1 robots=0 trap=0 fresh=9 found=10";
 
     #[test]
-    fn unknown_counts_are_ignored() {
-        let counts = JobCounts::parse(SHOWN);
-        assert_eq!((counts.name.as_str(), counts.number.as_str()), ("crawl-1", "7"));
-        assert_eq!((counts.pass.as_str(), counts.state.as_str()), ("2", "closed"));
-        assert_eq!((counts.pending, counts.queued, counts.processing), (3, 1, 2));
-        assert_eq!((counts.completed, counts.failed, counts.budget), (1234, 1, 0));
-        assert_eq!(JobCounts::parse(""), JobCounts::default());
-        assert_eq!(JobCounts::parse("x completed=-1 failed=y").completed, 0);
-    }
-
-    #[test]
     fn progress_and_summary_are_one_line_each() {
-        let counts = JobCounts::parse(SHOWN);
-        let counts = JobCounts { rate: 3.04, ..counts };
+        let job = JobStatus { rate: Some(Rate::per_second(3.04)), ..JobStatus::parse(SHOWN) };
         assert_eq!(
-            counts.watch_line(),
+            watch_line(&job),
             "1,234 completed, 4 waiting, 2 processing, 1 failed, 3.0 pages/s"
         );
         assert_eq!(
-            counts.summary_line(10.0),
+            summary_line(&end_of(job), 10.0),
             "done: 1,234 pages, 1 failed, 5 redirects; 10.0 s, 123.4 pages/s"
         );
     }

@@ -6,16 +6,16 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use tidings_client::{Backoff, Client, ClientError, Deliveries, Delivery};
+use tidings_protocol::status::{GroupStatus, JobEnd, JobState, JobStatus, KeyStatus};
 use tidings_protocol::{
     Command, DEFAULT_GROUP, DEFAULT_TOPIC, GroupName, JOB_DONE_TOPIC, JobName, ManageCommand,
-    TopicName, field_number, format_ms,
+    TopicName, format_ms,
 };
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
-use crate::client::job::{JobCounts, JobRequest};
-use crate::client::waiting_host::{WAITING_HOSTS_SHOWN, WaitingHost};
+use crate::client::job::{JobProgress, JobRequest, end_of};
 use crate::client::{broker_message, connection, manage};
 use crate::flags::address::BrokerAddress;
 use crate::flags::milliseconds;
@@ -28,6 +28,9 @@ const POLL: Duration = Duration::from_millis(250);
 /// share of the time: the broker reads all its hosts for the answer, which may be a million.
 const HOSTS_INTERVAL: Duration = Duration::from_secs(5);
 const HOSTS_TIME_DIVISOR: u32 = 100;
+
+/// The limit of these hosts in the progress of a crawl.
+const WAITING_HOSTS_SHOWN: usize = 3;
 
 /// The name of the connection of `tidings job`, as the broker shows it.
 const NAME: &str = "tidings-job";
@@ -48,9 +51,9 @@ pub(crate) struct JobWatch {
 #[derive(Debug)]
 pub(crate) enum JobUpdate {
     /// The job is still running.
-    Progress(JobCounts),
+    Progress(JobProgress),
     /// The job has ended; this is the last update.
-    Done(JobCounts),
+    Done(JobEnd),
 }
 
 impl JobWatch {
@@ -77,7 +80,7 @@ impl JobWatch {
 
     fn spawn<F>(follow: impl FnOnce(JobUpdates) -> F) -> Self
     where
-        F: Future<Output = Result<JobCounts, Failure>> + Send + 'static,
+        F: Future<Output = Result<JobEnd, Failure>> + Send + 'static,
     {
         let (sender, updates) = mpsc::channel(1);
         let following = follow(sender.clone());
@@ -106,7 +109,7 @@ async fn follow_job(
     broker: &BrokerAddress,
     request: &JobRequest,
     progress: Option<&JobUpdates>,
-) -> Result<JobCounts, Failure> {
+) -> Result<JobEnd, Failure> {
     let name = request.name();
     let mut connected = connection::connect(broker, "tidings-crawl").await?;
     let (mut pass, mut backoff) = (None, Backoff::default());
@@ -151,8 +154,8 @@ async fn follow_on_connection(
     name: &JobName,
     request: &JobRequest,
     progress: Option<&JobUpdates>,
-    pass: &mut Option<JobCounts>,
-) -> Result<JobCounts, ClientError> {
+    pass: &mut Option<JobStatus>,
+) -> Result<JobEnd, ClientError> {
     // Subscribe before the job exists, so that its end cannot be missed.
     let topic = JOB_DONE_TOPIC.parse().expect("a constant that is a name");
     let subscribe = Command::Sub { topic, from: None, cursor: None, takeover: false };
@@ -162,8 +165,8 @@ async fn follow_on_connection(
             // It may have ended between two connections.
             let now = show(&client, name).await?;
             let is_same = now.number == running.number && now.pass == running.pass;
-            if now.state == "done" || !is_same {
-                return Ok(now);
+            if now.state == JobState::Done || !is_same {
+                return Ok(end_of(now));
             }
             running
         }
@@ -187,7 +190,7 @@ async fn wait(
     job: &JobName,
     group: &GroupName,
     progress: Option<(Duration, JobUpdates)>,
-) -> Result<JobCounts, Failure> {
+) -> Result<JobEnd, Failure> {
     let (mut connected, mut backoff) =
         (connection::connect(broker, NAME).await?, Backoff::default());
     loop {
@@ -208,11 +211,11 @@ async fn wait_on_connection(
     job: &JobName,
     group: &GroupName,
     progress: Option<&(Duration, JobUpdates)>,
-) -> Result<JobCounts, ClientError> {
+) -> Result<JobEnd, ClientError> {
     let mut settings = vec![("group", group.as_str())];
     let Some((every, steps)) = progress else {
         let wait = Command::Job(manage::manage_command("wait", Some(job.as_str()), settings));
-        return client.request(&wait).await.map(|answer| JobCounts::parse(&answer.ok));
+        return client.request(&wait).await.map(|answer| JobEnd::parse(&answer.ok));
     };
     let every = format_ms(milliseconds(*every));
     settings.push(("every", &every));
@@ -224,9 +227,10 @@ async fn wait_on_connection(
             biased;
             Some(delivery) = deliveries.next() => if let Delivery::More(line) = delivery {
                 // The receiver may be gone.
-                let _ = steps.send(Ok(JobUpdate::Progress(JobCounts::parse(&line)))).await;
+                let progress = JobProgress { job: JobStatus::parse(&line), waiting: Vec::new() };
+                let _ = steps.send(Ok(JobUpdate::Progress(progress))).await;
             },
-            end = &mut end => return end.map(|answer| JobCounts::parse(&answer.ok)),
+            end = &mut end => return end.map(|answer| JobEnd::parse(&answer.ok)),
         }
     }
 }
@@ -237,7 +241,7 @@ pub(crate) async fn crawlers(broker: &BrokerAddress) -> Result<u64, Failure> {
     let show = ManageCommand { action: "show", name: Some(DEFAULT_GROUP), settings: Vec::new() };
     // A missing group has no members.
     let answer = client.request(&Command::Group(show)).await.ok();
-    Ok(answer.and_then(|answer| field_number(&answer.ok, "members")).unwrap_or(0))
+    Ok(answer.map_or(0, |answer| GroupStatus::parse(&answer.ok).members))
 }
 
 /// Opens, seeds and closes the job, unless it runs already. Returns the state of the running pass.
@@ -245,7 +249,7 @@ async fn open_and_seed(
     client: &Client,
     name: &JobName,
     request: &JobRequest,
-) -> Result<JobCounts, ClientError> {
+) -> Result<JobStatus, ClientError> {
     let settings = request.settings();
     let mut settings: Vec<_> = settings.iter().map(|(key, value)| (*key, value.as_str())).collect();
     // The scope is known only with all seeds: a page with a link to the host of a later seed would
@@ -254,9 +258,9 @@ async fn open_and_seed(
         settings.push(("hold", "yes"));
     }
     let open = ManageCommand { action: "open", name: Some(name.as_str()), settings };
-    let pass = JobCounts::parse(&client.request(&Command::Job(open)).await?.ok);
+    let pass = JobStatus::parse(&client.request(&Command::Job(open)).await?.ok);
     // A paused job may still be open; a seed that it already has changes nothing.
-    if matches!(pass.state.as_str(), "open" | "paused") {
+    if matches!(pass.state, JobState::Open | JobState::Paused) {
         let topic: TopicName = DEFAULT_TOPIC.parse().expect("a constant that is a name");
         let mut unconfirmed = VecDeque::new();
         for seed in &request.seeds {
@@ -282,12 +286,12 @@ async fn open_and_seed(
 async fn until_done(
     deliveries: &mut Deliveries,
     name: &JobName,
-    pass: &JobCounts,
-) -> Result<JobCounts, ClientError> {
+    pass: &JobStatus,
+) -> Result<JobEnd, ClientError> {
     while let Some(delivery) = deliveries.next().await {
         if let Delivery::Msg { payload, .. } = delivery {
-            let end = JobCounts::parse(&payload);
-            if end.name == name.as_str() && end.number == pass.number && end.pass == pass.pass {
+            let end = JobEnd::parse(&payload);
+            if end.job == name.as_str() && end.number == pass.number && end.pass == pass.pass {
                 return Ok(end);
             }
         }
@@ -315,9 +319,9 @@ async fn poll(client: &Client, name: &JobName, steps: &JobUpdates) -> ClientErro
         }
         match show(client, name).await {
             // A busy printer gets the next update.
-            Ok(counts) => {
-                let counts = JobCounts { waiting: hosts.clone(), ..counts };
-                _ = steps.try_send(Ok(JobUpdate::Progress(counts)));
+            Ok(job) => {
+                let progress = JobProgress { job, waiting: hosts.clone() };
+                _ = steps.try_send(Ok(JobUpdate::Progress(progress)));
             }
             Err(error) => return error,
         }
@@ -325,16 +329,16 @@ async fn poll(client: &Client, name: &JobName, steps: &JobUpdates) -> ClientErro
 }
 
 /// The hosts that a job waits for, as many as are shown.
-async fn waiting_hosts(client: &Client, name: &JobName) -> Result<Vec<WaitingHost>, ClientError> {
+async fn waiting_hosts(client: &Client, name: &JobName) -> Result<Vec<KeyStatus>, ClientError> {
     let limit = WAITING_HOSTS_SHOWN.to_string();
     let settings = vec![("job", name.as_str()), ("limit", &*limit)];
     let keys = Command::Group(manage::manage_command("keys", Some(DEFAULT_GROUP), settings));
     let answer = client.request(&keys).await?;
-    Ok(answer.more.iter().map(|line| WaitingHost::parse(line)).collect())
+    Ok(answer.more.iter().map(|line| KeyStatus::parse(line)).collect())
 }
 
 /// `JOB show`.
-async fn show(client: &Client, name: &JobName) -> Result<JobCounts, ClientError> {
+async fn show(client: &Client, name: &JobName) -> Result<JobStatus, ClientError> {
     let show = ManageCommand { action: "show", name: Some(name.as_str()), settings: Vec::new() };
-    Ok(JobCounts::parse(&client.request(&Command::Job(show)).await?.ok))
+    Ok(JobStatus::parse(&client.request(&Command::Job(show)).await?.ok))
 }

@@ -2,9 +2,11 @@
 //! `key=value` words as tables and as JSON.
 
 use clap::Args;
+use serde::Serialize;
 use serde_json::{Map, Value};
 use tidings_client::{Client, ClientError, CommandAnswer};
-use tidings_protocol::{Command, GroupName, ManageCommand, field_number};
+use tidings_protocol::status::ListEnd;
+use tidings_protocol::{Command, GroupName, ManageCommand};
 
 use crate::client::{broker_message, connection};
 use crate::flags::address::BrokerAddress;
@@ -99,8 +101,18 @@ pub(crate) fn named_object(line: &str, key_of_name: &str) -> Value {
     object([(key_of_name, first_word(line))].into_iter().chain(key_values(line)))
 }
 
+/// A status as one line of JSON.
+pub(crate) fn json_line(status: &impl Serialize) -> String {
+    json(status).to_string()
+}
+
+/// A status as an object.
+pub(crate) fn json(status: &impl Serialize) -> Value {
+    serde_json::to_value(status).expect("a status is an object with string keys")
+}
+
 /// An object; numbers become JSON numbers, except in the first pair.
-pub(crate) fn object<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Value {
+fn object<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Value {
     let mut object = Map::new();
     for (at, (key, value)) in pairs.enumerate() {
         // The first pair is the name, which stays a string even if it consists of digits.
@@ -136,8 +148,7 @@ pub(crate) fn print_table(
 
 /// Prints a note if an answer lists only part of the matches.
 pub(crate) fn note_unlisted(console: &mut Console, ok: &str) {
-    let number = |key| field_number(ok, key).unwrap_or(0);
-    let (matched, listed) = (number("matched"), number("listed"));
+    let ListEnd { matched, listed, .. } = ListEnd::parse(ok);
     if listed < matched {
         let (listed, matched) = (format_count(listed), format_count(matched));
         console.note(&format!("{listed} of {matched} listed; --limit N lists up to 1,000"));

@@ -7,4 +7,3 @@ pub(crate) mod job;
 pub(crate) mod job_watch;
 pub(crate) mod manage;
 pub(crate) mod publisher;
-pub(crate) mod waiting_host;

@@ -1,11 +1,12 @@
 //! `tidings dead`: lists, retries and drops dead letters of a group.
 
 use clap::{ArgGroup, Args, Subcommand};
+use tidings_protocol::status::TaskFields;
 use tidings_protocol::{JobName, field_number};
 
 use crate::client::manage::{BrokerClient, GroupFlag, OutputFlags};
 use crate::commands::group::command;
-use crate::commands::group::tasks::{self, EntryFilter, EntryState};
+use crate::commands::group::tasks::{self, EntryFilter, EntryState, or_dash};
 use crate::flags::broker::BrokerFlag;
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{Console, format_count};
@@ -84,10 +85,17 @@ pub(crate) async fn run(dead: Dead) -> Result<(), Failure> {
         Dead::Ls(args) => {
             let headings = ["ENTRY>", "REASON", "ATTEMPTS>", "LOSSES>", "LAST", "JOB", "URL"];
             let (group, state) = (&args.group.group, Some(EntryState::Dead));
-            tasks::list(group, state, &args.filter, &args.output, &headings, |entry| {
-                let values = ["reason", "attempts", "losses", "last", "job"];
-                let values = values.map(|key| entry.value(key));
-                [vec![entry.number()], values.to_vec(), vec![entry.text()]].concat()
+            tasks::list(group, state, &args.filter, &args.output, &headings, |task| {
+                let TaskFields { reason, attempts, losses, last, job, .. } = &task.fields;
+                vec![
+                    task.entry.to_string(),
+                    or_dash(reason.as_ref()),
+                    attempts.to_string(),
+                    losses.to_string(),
+                    or_dash(last.as_ref()),
+                    or_dash(job.as_ref()),
+                    tasks::text(task),
+                ]
             })
             .await
         }

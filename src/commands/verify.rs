@@ -7,9 +7,10 @@ use std::{fs, io};
 use clap::Args;
 use tidings_connectors::files::state_file;
 use tidings_connectors::{hub, websub};
-use tidings_subscriber::digest::Schema;
+use tidings_database::CheckReport;
+use tidings_database::digest::Schema;
 use tidings_subscriber::sink::sqlite;
-use tidings_subscriber::{database, state as crawler};
+use tidings_subscriber::state as crawler;
 
 use super::topic::{VerifyReport, verify_offline};
 use crate::services::principals::AccessFile;
@@ -120,7 +121,7 @@ fn verify_access_file(data: &Path) -> Option<VerifyReport> {
 
 fn verify_database(path: &Path) -> VerifyReport {
     let schema = SCHEMAS.iter().find(|schema| path.file_name() == Some(OsStr::new(schema.file)));
-    let checked = database::check(path, schema).unwrap_or_else(|error| database::CheckReport {
+    let checked = tidings_database::check(path, schema).unwrap_or_else(|error| CheckReport {
         problems: vec![error.to_string()],
         notes: Vec::new(),
     });

@@ -13,11 +13,12 @@ use std::time::Duration;
 use clap::Args;
 use tidings_client::{ClientError, CommandAnswer};
 use tidings_connectors::websub::{self, HubLease};
+use tidings_documents::feed::watched_feed::FeedSettings;
+use tidings_documents::feed::{NO_FEED, NO_FEED_ADVICE};
+use tidings_protocol::status::{GroupStatus, ScheduleStatus, TaskState, TaskStatus};
 use tidings_protocol::{
-    CanonicalUrl, Code, Command, DEFAULT_GROUP, Payload, TopicName, field, field_number, format_ms,
+    CanonicalUrl, Code, Command, DEFAULT_GROUP, Payload, TopicName, field, format_ms,
 };
-use tidings_subscriber::feed::watched_feed::FeedSettings;
-use tidings_subscriber::feed::{NO_FEED, NO_FEED_ADVICE};
 use tokio::time::{Instant, sleep};
 
 use crate::client::manage::{BrokerClient, first_word, manage_command, print_table};
@@ -136,7 +137,7 @@ pub(crate) async fn run(args: WatchFeedArgs) -> Result<(), Failure> {
             console.line(&format!("{} is no longer watched", feed.url))?;
         } else {
             let task = crawlers.find_task(feed).await?;
-            watched.push((feed, task.and_then(|task| field_number(&task, "attempts"))));
+            watched.push((feed, task.map(|task| task.fields.attempts)));
             crawlers.publish(&feed.to_string()).await?;
             console.line(&feed.description())?;
         }
@@ -279,11 +280,11 @@ impl CrawlerGroup<'_> {
         let fail = |error| self.broker.failure(error);
         let (action, topics) = match self.request("show", Vec::new()).await {
             Ok(answer) => {
-                let topics = field(&answer.ok, "topics").unwrap_or_default();
-                if topics.split(',').any(|topic| topic == ITEM_TOPIC) {
+                let topics = GroupStatus::parse(&answer.ok).settings.topics;
+                if topics.iter().any(|topic| topic == ITEM_TOPIC) {
                     return Ok(None);
                 }
-                ("set", format!("{topics},{ITEM_TOPIC}"))
+                ("set", format!("{},{ITEM_TOPIC}", topics.join(",")))
             }
             // The first member would create it without this topic.
             Err(ClientError::Refused(error)) if error.code == Code::NotFound => {
@@ -356,8 +357,8 @@ impl CrawlerGroup<'_> {
             // read is finished.
             if self.is_watched(feed).await? {
                 let Some(task) = self.find_task(feed).await? else { return Ok(FirstPoll::Done) };
-                let is_older = before.is_some() && field_number(&task, "attempts") == before;
-                if let Some(reason) = field(&task, "last").filter(|_| !is_older) {
+                let is_older = before == Some(task.fields.attempts);
+                if let Some(reason) = task.fields.last.filter(|_| !is_older) {
                     let reason = reason.replace('_', " ");
                     return Ok(if reason == NO_FEED {
                         FirstPoll::NoFeed
@@ -380,14 +381,16 @@ impl CrawlerGroup<'_> {
     async fn has_crawlers(&self) -> Result<bool, Failure> {
         let shown = self.request("show", Vec::new()).await;
         let shown = shown.map_err(|error| self.broker.failure(error))?;
-        Ok(field_number(&shown.ok, "members") != Some(0))
+        Ok(GroupStatus::parse(&shown.ok).members > 0)
     }
 
     /// The waiting or running task of this feed.
-    async fn find_task(&self, feed: &WatchedFeed) -> Result<Option<String>, Failure> {
-        let end = format!(" {}", feed.url);
-        let is_it = |line: &str| line.ends_with(&end) && field(line, "state") != Some("dead");
-        self.find("tasks", feed, is_it).await
+    async fn find_task(&self, feed: &WatchedFeed) -> Result<Option<TaskStatus>, Failure> {
+        let is_it = |line: &str| {
+            let task = TaskStatus::parse(line);
+            task.url == feed.url.as_str() && task.fields.state != TaskState::Dead
+        };
+        Ok(self.find("tasks", feed, is_it).await?.map(|line| TaskStatus::parse(&line)))
     }
 
     async fn publish(&self, payload: &str) -> Result<(), Failure> {
@@ -433,18 +436,16 @@ fn hub_subscriptions(data: &Path) -> Result<HubSubscriptions, Failure> {
 }
 
 fn row(line: &str, leases: Option<&HubSubscriptions>) -> Vec<String> {
-    let next =
-        field_number(line, "due-ms").map_or("?".to_owned(), |ms| format!("in {}", duration(ms)));
-    let every = field(line, "every").unwrap_or("?").to_owned();
-    let url = first_word(line);
-    let hub = leases.map(|leases| match leases.get(url) {
+    let ScheduleStatus { url, every, due_ms, .. } = ScheduleStatus::parse(line);
+    let next = format!("in {}", duration(due_ms));
+    let hub = leases.map(|leases| match leases.get(&url) {
         Some(HubLease { hub_host, remaining }) => {
             let remaining = duration(u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX));
             format!("by {} for {remaining}", printable(hub_host, URL_CHARS_MAX))
         }
         None => "polled".to_owned(),
     });
-    let cells = [Some(next), Some(every), hub, Some(printable(url, URL_CHARS_MAX))];
+    let cells = [Some(next), Some(every), hub, Some(printable(&url, URL_CHARS_MAX))];
     cells.into_iter().flatten().collect()
 }
 

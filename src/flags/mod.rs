@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use tidings_documents::tracking::TrackingParams;
 use tidings_egress::AllowPrivate;
 use tidings_protocol::{IpNetworkError, parse_ms};
-use tidings_subscriber::tracking::TrackingParams;
 
 /// The default data directory.
 const DATA_DEFAULT: &str = "./tidings-data";

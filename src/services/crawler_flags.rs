@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use clap::Args;
+use tidings_documents::page::LinkConfig;
 use tidings_subscriber::CrawlerConfig;
 use tidings_subscriber::fetch::AddedHeader;
-use tidings_subscriber::page::LinkConfig;
 
 use crate::flags::address::BrokerAddress;
 use crate::flags::{DataFlag, TrackingFlag, parse_bytes, parse_duration};

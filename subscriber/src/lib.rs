@@ -20,46 +20,33 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`robots`] | parses robots.txt |
-//! | [`page`] | parses a page |
-//! | [`feed`], [`sitemap`] | parse feeds and sitemaps; watched feeds and their intervals |
-//! | [`document`] | detects which of these a document is |
-//! | [`tracking`] | removes tracking parameters from links |
 //! | [`acked_links`] | remembers links that the broker has already |
 //! | [`traps`] | recognizes sites without end |
 //! | [`fetch`] | makes one request, within its limits |
 //! | [`program`] | runs programs |
 //! | [`sink`] | stores pages |
 //! | [`spool`] | holds whole bodies for the sinks that need them |
-//! | [`database`], [`digest`] | check and read databases; digests of their rows |
 //! | [`state`] | stores what a crawler keeps over restarts |
 //! | `worker` | works on tasks, and holds the connection to the broker |
 //! | [`config`] | the settings; limits stand in the module that they bound |
 
 pub mod acked_links;
 pub mod config;
-pub mod database;
-pub mod digest;
-pub mod document;
-pub mod feed;
 pub mod fetch;
 #[doc(hidden)]
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
-mod markup;
 mod memory_budget;
-pub mod page;
 pub mod pass;
 pub mod program;
 pub mod report;
 pub mod robots;
 pub mod sink;
-pub mod sitemap;
 pub mod spool;
 pub mod state;
 mod store_error;
 #[cfg(test)]
 mod testing;
-pub mod tracking;
 pub mod traps;
 mod worker;
 

@@ -4,9 +4,9 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use tidings_documents::page::PageLink;
 use tidings_protocol::{GroupName, TaskId};
 
-use crate::page::PageLink;
 use crate::spool::Spool;
 
 /// The report of one finished page, for people. Sent when the page is stored, shortly before the

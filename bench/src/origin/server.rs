@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
 use rustix::net::{RecvFlags, recv};
+use tidings_load::poller::Poller;
 
 use super::OriginState;
 use super::site::{CannedResponses, RequestTarget, Site, parse_head};
 use super::verdict::OriginRequest;
-use crate::poller::Poller;
 
 /// No crawler of this site sends a longer head.
 const HEAD_BYTES_MAX: usize = 8 * 1024;

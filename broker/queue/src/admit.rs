@@ -11,7 +11,7 @@ use tidings_protocol::{
 
 use super::config::{GroupConfig, KeyKind, key_attribute};
 use super::dormant::DormantRef;
-use super::entry::{Admission, Entry, EntryId, JobNumber, Key, PassId};
+use super::entry::{Admission, Entry, EntryId, Key, PassId};
 use super::job::JobState;
 use super::mutants::{self, Mutant};
 use super::prefetch::PREFETCH_BATCH;
@@ -102,7 +102,8 @@ pub(super) struct LinkCounts {
 
 impl Group {
     /// Consumes events of a feeding topic. Skips events below the first seq not yet consumed, so
-    /// repeating an input changes nothing.
+    /// repeating an input changes nothing. If texts must be read first, returns the number of
+    /// events before those that wait, and the request for the texts.
     pub(super) fn consume_events(
         &mut self,
         topic: &TopicName,
@@ -110,20 +111,25 @@ impl Group {
         events: &[(Seq, String)],
         elsewhere: &BTreeSet<JobName>,
         now: Moment,
-    ) {
+    ) -> Option<(usize, u64)> {
         let first = self.next_to_consume(topic);
         if next <= first {
-            return;
+            return None;
         }
         let mut items = Vec::with_capacity(events.len());
         let mut dead_letters = Vec::new();
         let mut seeded = BTreeSet::new();
         let mut times = Vec::new();
-        let events = &events[events.partition_point(|(seq, _)| *seq < first)..];
-        for events in events.chunks(PREFETCH_BATCH) {
+        let (mut next, mut waiting) = (next, None);
+        let skipped = events.partition_point(|(seq, _)| *seq < first);
+        for (batch, events) in events[skipped..].chunks(PREFETCH_BATCH).enumerate() {
             let read = events.iter().map(|(_, payload)| ParsedEvent::parse(payload, &self.config));
             let parsed: Vec<_> = read.collect();
             self.prefetch_urls(parsed.iter().flatten());
+            if let Some(request) = self.request_texts_of(parsed.iter().flatten()) {
+                (next, waiting) = (events[0].0, Some((skipped + batch * PREFETCH_BATCH, request)));
+                break;
+            }
             for ((seq, payload), parsed) in events.iter().zip(parsed) {
                 let judged = parsed.and_then(|parsed| self.judge_event(&parsed, elsewhere, now));
                 let EventVerdict { effect: taking, schedule, wall_clock: at } = judged
@@ -162,12 +168,16 @@ impl Group {
                 items.extend(schedule);
             }
         }
+        if next <= first {
+            return waiting;
+        }
         self.commit(Decision::Consumed { topic: topic.clone(), next, effects: items }, now);
         self.record_wall_clock_dues(times, now);
         for letter in dead_letters {
             self.publish(DEAD_LETTER_TOPIC, letter);
         }
         self.settle_after_consuming(seeded, now);
+        waiting
     }
 
     fn judge_event(
@@ -408,11 +418,6 @@ impl Group {
     fn has_seen(&self, pass: PassId, url: UrlKey) -> bool {
         let is_of_pass = |dormant: DormantRef| dormant.job() == Some(pass.number);
         self.seen.contains(pass, url.fingerprint()) || self.dormant.of_url(url).any(is_of_pass)
-    }
-
-    /// Returns the job of a dormant entry. The lane of schedules has no job.
-    pub(super) fn job_of_dormant(&self, dormant: &DormantRef) -> Option<JobNumber> {
-        dormant.job().filter(|number| self.jobs.find(*number).is_some())
     }
 
     /// Reports whether an answer with these links must be rejected: the group is full, and one of

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tidings_protocol::status::JobEnd;
 use tidings_protocol::{JOB_DONE_TOPIC, Seq, TopicName};
 
 use super::entry::JobNumber;
@@ -82,17 +83,19 @@ impl Group {
         } else if job.unfinished_count() == 0
             && (all_taken || mutants::is(Mutant::DoneBeforeConsumed))
         {
-            let (end, group, serial) = (job.announcement(), &self.name, self.last_serial + 1);
-            let announcement = format!("{end} group={group} serial={}.{serial}", self.run);
+            let end = job.end();
+            let serial = format!("{}.{}", self.run, self.last_serial + 1);
+            let group = Some(self.name.to_string());
+            let announced = JobEnd { group, serial: Some(serial), ..end.clone() }.to_string();
             let forgotten = self.jobs.next_evicted(self.config.finished_jobs_max).cloned();
             self.commit(Decision::JobDone { number }, now);
             if let Some(name) = forgotten {
                 self.report_job_name(&name);
             }
             if mutants::is(Mutant::DoneTwice) {
-                self.publish(JOB_DONE_TOPIC, announcement.clone());
+                self.publish(JOB_DONE_TOPIC, announced.clone());
             }
-            self.publish(JOB_DONE_TOPIC, announcement);
+            self.publish(JOB_DONE_TOPIC, announced);
             self.answer_waiters(number, &end);
         }
     }

@@ -1,5 +1,6 @@
 //! Settings of a group: each with its unit, default and reason, and the words that set it.
 
+use tidings_protocol::status::{DurationMs, GroupSettingsStatus, KeyDelay};
 use tidings_protocol::{
     CanonicalUrl, Code, DEAD_LETTER_TOPIC, DEFAULT_TOPIC, JOB_DONE_TOPIC, Payload, ProtocolError,
     TopicName, duration,
@@ -163,23 +164,27 @@ impl GroupConfig {
 
     /// Returns the settings as `name=value` words, in the form that sets them.
     pub fn describe(&self) -> String {
-        let topics: Vec<&str> = self.topics.iter().map(AsRef::as_ref).collect();
+        self.status().to_string()
+    }
+
+    /// The settings that a client can set.
+    pub fn status(&self) -> GroupSettingsStatus {
         let key = match &self.key {
             KeyKind::Host => "host".to_owned(),
             KeyKind::Domain => "domain".to_owned(),
             KeyKind::Attribute(name) => format!("attr:{name}"),
             KeyKind::None => "none".to_owned(),
         };
-        format!(
-            "topics={} key={key} parallel={} delay={} lease={} max-attempts={} max-losses={} backoff={}",
-            topics.join(","),
-            self.parallel,
-            self.delay_ms.map_or_else(|| "default".to_owned(), duration::format_ms),
-            duration::format_ms(self.lease_ms),
-            self.max_attempts,
-            self.max_losses,
-            duration::format_ms(self.backoff_ms),
-        )
+        GroupSettingsStatus {
+            topics: self.topics.iter().map(ToString::to_string).collect(),
+            key,
+            parallel: self.parallel.into(),
+            delay: self.delay_ms.map_or(KeyDelay::Default, KeyDelay::Ms),
+            lease: DurationMs(self.lease_ms),
+            max_attempts: self.max_attempts.into(),
+            max_losses: self.max_losses.into(),
+            backoff: DurationMs(self.backoff_ms),
+        }
     }
 
     /// Returns the delay of a key without any `pace`.

@@ -104,7 +104,7 @@ fn dump(group: &Group) -> GroupDump {
         unpublished: group.unpublished.clone(),
         published: group.published.clone(),
         wakes,
-        expiries: group.expiries.iter().cloned().collect(),
+        expiries: expiries_of(group),
         is_paused: group.is_paused,
         totals: group.totals,
         last_entry_id: group.last_entry_id,
@@ -112,6 +112,15 @@ fn dump(group: &Group) -> GroupDump {
         config: group.config.clone(),
         entries,
     }
+}
+
+/// Returns all expiries, with those of schedules that are due and wait for a text.
+fn expiries_of(group: &Group) -> Vec<(Moment, Expiry)> {
+    let held = group.reads.held_schedules().filter_map(|url| {
+        Some((group.schedules.with_fingerprint(url)?.due, Expiry::Schedule(url)))
+    });
+    let all: BTreeSet<_> = group.expiries.iter().cloned().chain(held).collect();
+    all.into_iter().collect()
 }
 
 /// Returns the URLs that each pass has seen, including those of dormant entries.

@@ -185,6 +185,11 @@ impl Group {
         self.enqueue(id, now);
     }
 
+    /// Returns the job of a dormant entry. The lane of schedules has no job.
+    pub(super) fn job_of_dormant(&self, dormant: &DormantRef) -> Option<JobNumber> {
+        dormant.job().filter(|number| self.jobs.find(*number).is_some())
+    }
+
     /// Reports whether a URL waits without a job. For a repair of a pass, repairs of other passes
     /// do not count. A dormant entry that decides this is first written to the snapshot in
     /// progress.

@@ -175,7 +175,7 @@ impl Group {
             format!("pending because=delay free-in={}", time_until(queue.free_at(), now))
         } else if !queue.has_waiting() {
             "free".to_owned()
-        } else if self.ready.offers(key) {
+        } else if self.is_offered(key) {
             "queued because=no-credit".to_owned()
         } else {
             "pending because=job".to_owned()

@@ -12,6 +12,7 @@ use super::job::JobSettings;
 use super::record::GroupRecord;
 use super::schedule::ScheduleQuery;
 use super::task_list::{EntrySelection, TaskQuery};
+use super::texts::{TextReply, TextRequest};
 use super::top_keys::KeyQuery;
 use crate::moment::ClockStamp;
 
@@ -211,6 +212,8 @@ pub enum Input {
         /// Its seq there.
         seq: Seq,
     },
+    /// The reply to [`Output::Texts`].
+    Texts(TextReply),
     /// Time has passed.
     Tick,
 }
@@ -244,6 +247,7 @@ impl Input {
             | Self::Disconnected { .. }
             | Self::TopicHeads { .. }
             | Self::Published { .. }
+            | Self::Texts(_)
             | Self::Tick => None,
         }
     }
@@ -349,6 +353,9 @@ pub enum Output {
         /// The job.
         job: JobNumber,
     },
+    /// Write or read texts of dormant entries outside memory, and feed [`Input::Texts`] when that
+    /// is done. Needs no record.
+    Texts(TextRequest),
     /// Tell the operator. Depends on no record.
     Notice(Notice),
 }
@@ -378,6 +385,13 @@ pub struct GroupAnswer {
     pub lines: Vec<String>,
     /// The words after `+OK`.
     pub ok: String,
+}
+
+impl GroupAnswer {
+    /// An answer of one line.
+    pub(crate) fn new(ok: impl fmt::Display) -> Self {
+        Self { lines: Vec::new(), ok: ok.to_string() }
+    }
 }
 
 /// A released entry, as it is sent to a worker.

@@ -1,5 +1,6 @@
 //! Actions on existing jobs: pause, resume, add a seed, wait for the end, delete.
 
+use tidings_protocol::status::{JobEnd, SeedStatus};
 use tidings_protocol::{After, CanonicalUrl, Code, JobName, ProtocolError};
 
 use super::admit::{EventRequest, wall_clock_dues_of};
@@ -31,11 +32,11 @@ impl Group {
                     self.waiters.entry(job.id.number).or_default().push(requester);
                     return Ok(None);
                 }
-                job.announcement()
+                job.end().to_string()
             }
             JobAction::Delete => self.delete_job(name, now)?,
         };
-        Ok(Some(GroupAnswer { lines: Vec::new(), ok }))
+        Ok(Some(GroupAnswer::new(ok)))
     }
 
     fn set_job_paused(
@@ -52,7 +53,7 @@ impl Group {
         if job.paused != paused {
             self.commit(Decision::JobPaused { number, paused }, now);
         }
-        Ok(self.describe_job(self.find_job(name)?))
+        Ok(self.job_status(self.find_job(name)?).to_string())
     }
 
     /// Adds a seed by command. It is judged like an event of the job.
@@ -87,13 +88,14 @@ impl Group {
         let taking = self
             .judge_seed(name.as_ref(), request)
             .map_err(|reason| conflict(format!("job {name} accepts no seed: {reason}")))?;
-        let new = u8::from(matches!(taking, EventEffect::Admitted(_)));
+        let is_new = matches!(taking, EventEffect::Admitted(_));
         let times =
             at.into_iter().flat_map(|unix_ms| wall_clock_dues_of(&taking, unix_ms)).collect();
         self.commit(Decision::SeedAdded(taking.into()), now);
         self.record_wall_clock_dues(times, now);
         self.settle_job(number, now);
-        Ok(format!("{name} new={new} known={}", 1 - new))
+        let job = name.to_string();
+        Ok(SeedStatus { job, new: u64::from(is_new), known: u64::from(!is_new) }.to_string())
     }
 
     fn delete_job(&mut self, name: &JobName, now: Moment) -> Result<String, ProtocolError> {
@@ -113,12 +115,9 @@ impl Group {
     }
 
     /// Answers all clients that wait for the end of a pass.
-    pub(super) fn answer_waiters(&mut self, number: JobNumber, announcement: &str) {
+    pub(super) fn answer_waiters(&mut self, number: JobNumber, end: &JobEnd) {
         for requester in self.waiters.remove(&number).unwrap_or_default() {
-            self.answer(
-                requester,
-                Ok(GroupAnswer { lines: Vec::new(), ok: announcement.to_owned() }),
-            );
+            self.answer(requester, Ok(GroupAnswer::new(end)));
         }
     }
 

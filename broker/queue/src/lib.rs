@@ -51,10 +51,13 @@ mod runs;
 pub mod schedule;
 pub mod scope;
 mod seen_set;
+#[cfg(any(test, feature = "fuzzing"))]
+mod simulated_pages;
 pub mod snapshot;
 pub mod task_list;
 mod task_release;
 mod task_reply;
+mod text_reads;
 pub mod texts;
 mod timers;
 pub mod top_keys;
@@ -88,7 +91,8 @@ use self::release_order::ReadyKeys;
 use self::schedule::Schedules;
 use self::seen_set::SeenSets;
 use self::snapshot::{SnapshotItem, SnapshotProgress};
-use self::texts::TextStore;
+use self::text_reads::{HeldInput, TextReads};
+use self::texts::{Paging, TextError};
 use self::timers::{Expiry, Timers, Wake};
 use self::wall_clock::WallClock;
 
@@ -170,6 +174,8 @@ pub struct Group {
     /// A minute, and the number of dead letters for unusable events in it.
     unkeyed_dead_letters: (u64, u32),
     rng: fastrand::Rng,
+    /// What waits for texts outside memory. Not recorded.
+    reads: TextReads,
     outputs: VecDeque<Output>,
 }
 
@@ -212,6 +218,7 @@ impl Group {
             now: Moment(0),
             unkeyed_dead_letters: (0, 0),
             rng: fastrand::Rng::with_seed(seed),
+            reads: TextReads::default(),
             outputs: VecDeque::new(),
         }
     }
@@ -267,9 +274,21 @@ impl Group {
         self.jobs.iter().any(|job| job.settings.callback.is_some())
     }
 
-    /// Sets the store to which texts of dormant entries are paged out.
-    pub fn set_text_store(&mut self, outside: Box<dyn TextStore>) {
-        self.dormant.set_store(outside);
+    /// Pages texts of dormant entries from now on: the owner stores them outside memory.
+    pub fn set_paging(&mut self, paging: Paging) {
+        self.dormant.set_paging(paging);
+    }
+
+    /// Returns why the group has stopped: it needs a text that cannot be read. It then makes no more
+    /// decisions. Its records are complete, so a restart loses nothing.
+    pub fn problem(&self) -> Option<&TextError> {
+        self.reads.problem()
+    }
+
+    /// Reports whether the group should be given no events for now: earlier ones wait for texts, or
+    /// too many texts wait to be written.
+    pub fn is_behind(&self) -> bool {
+        self.reads.is_holding() || self.dormant.is_behind()
     }
 
     /// Reports whether the job of that name is done; `None` if the group does not remember the job.
@@ -297,8 +316,7 @@ impl Group {
     /// Handles one input. `now` must not be before the `now` of an earlier call.
     pub fn handle(&mut self, input: Input, now: Moment) {
         self.apply_input(input, now);
-        self.release_all(now);
-        self.compact_texts();
+        self.finish_handling(now);
     }
 
     /// Handles inputs that arrived together, in their order, and releases after the last one.
@@ -308,11 +326,21 @@ impl Group {
         for input in inputs {
             self.apply_input(input, now);
         }
-        self.release_all(now);
-        self.compact_texts();
+        self.finish_handling(now);
+    }
+
+    fn finish_handling(&mut self, now: Moment) {
+        if self.problem().is_none() {
+            self.release_all(now);
+            self.compact_texts();
+            self.request_unread_outputs();
+        }
     }
 
     fn apply_input(&mut self, input: Input, now: Moment) {
+        if self.problem().is_some() {
+            return;
+        }
         let is_reboot = matches!(input, Input::Start { run, elapsed_unknown, .. } if self.is_reboot(run, elapsed_unknown));
         if !is_reboot {
             self.advance(now);
@@ -339,9 +367,10 @@ impl Group {
             }
             Input::WallClock { unix_ms } => self.set_wall_clock(unix_ms, now),
             Input::Activity { conn } => self.members.mark_active_on(conn),
-            Input::Events { topic, next, events, foreign_jobs: elsewhere } => {
-                self.consume_events(&topic, next, &events, &elsewhere, now);
-            }
+            Input::Events { .. }
+            | Input::JobAction { action: JobAction::Add { .. }, .. }
+            | Input::Query { .. } => self.handle_or_hold(HeldInput::Input(input), now),
+            Input::Texts(reply) => self.texts_replied(reply, now),
             Input::Join { requester, credit } => self.join(requester, credit, now),
             Input::Disconnected { conn } => self.disconnected(conn, now),
             Input::Reply { requester, reply } => {
@@ -380,10 +409,6 @@ impl Group {
                     self.answer(requester, answer);
                 }
             }
-            Input::Query { requester, query: what } => {
-                let answer = self.show(&what, now);
-                self.answer(requester, answer);
-            }
             Input::TopicHeads { job, heads } => self.note_heads(job, heads, now),
             Input::Published { serial, topic, seq } => {
                 self.commit(Decision::Published { serial, topic, seq }, now);
@@ -392,7 +417,7 @@ impl Group {
         }
     }
 
-    /// Moves the live texts of at most one chunk that is mostly dead.
+    /// Moves the live texts of at most one chunk that is mostly dead, or requests them.
     pub(crate) fn compact_texts(&mut self) {
         self.dormant.compact_texts();
     }
@@ -426,9 +451,14 @@ impl Group {
         }
     }
 
-    /// Returns the next output. May change after every `handle`.
+    /// Returns the next output. May change after every `handle`, and after every call that continues
+    /// a snapshot.
     pub fn poll(&mut self) -> Option<Output> {
-        self.outputs.pop_front()
+        if let Some(request) = self.dormant.poll_request() {
+            return Some(Output::Texts(request));
+        }
+        // The records of one input are written together.
+        if self.reads.has_unread() { None } else { self.outputs.pop_front() }
     }
 
     /// Returns when an [`Input::Tick`] is due. May change after every `handle`.
@@ -491,7 +521,7 @@ impl Group {
                 Expiry::Lease(id) => self.expire_lease(id, now),
                 Expiry::JobOpen(number) => self.close_abandoned_job(number, now),
                 Expiry::JobTime(number) => self.end_job_time(number, now),
-                Expiry::Schedule(url) => self.fire_schedule(url, now),
+                Expiry::Schedule(url) => self.handle_or_hold(HeldInput::Schedule(url), now),
             }
         }
     }
@@ -500,6 +530,9 @@ impl Group {
     /// its old state.
     fn snapshot_before_change(&mut self, dormant: DormantRef) {
         if self.snapshot.is_some() && self.dormant.mark_in_snapshot(dormant) {
+            if self.dormant.must_read(dormant) {
+                return self.record_when_read(dormant);
+            }
             let kept = SnapshotItem::Dormant(vec![self.dormant_admission(dormant)]);
             self.record(Decision::SnapshotPart(Box::new(kept)), self.now);
         }

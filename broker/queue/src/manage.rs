@@ -1,5 +1,6 @@
 //! Commands for settings and jobs.
 
+use tidings_protocol::status::{GroupStatus, JobListEnd, JobStatus, Rate};
 use tidings_protocol::{Code, JobName, ProtocolError};
 
 use super::config::KeyKind;
@@ -33,13 +34,13 @@ impl Group {
                  are not done, or keys that rest",
             ));
         }
-        let ok = format!("{} {}", self.name, config.describe());
+        let answer = GroupAnswer::new(format_args!("{} {}", self.name, config.describe()));
         self.commit(Decision::Configured(Box::new(config)), now);
         // A topic for which a job waited may no longer feed the group.
         for number in self.completion_pending.clone() {
             self.complete_if_consumed(number, now);
         }
-        Ok(GroupAnswer { lines: Vec::new(), ok })
+        Ok(answer)
     }
 
     pub(super) fn open_job(
@@ -68,8 +69,8 @@ impl Group {
         }
         let number = self.jobs.number_for(name);
         self.commit(Decision::JobOpened { number, name: name.clone(), settings }, now);
-        let ok = self.jobs.find(number).map(|job| self.describe_job(job)).unwrap_or_default();
-        Ok(GroupAnswer { lines: Vec::new(), ok })
+        let job = self.jobs.find(number);
+        Ok(job.map(|job| GroupAnswer::new(self.job_status(job))).unwrap_or_default())
     }
 
     /// Reopens a job that is not done: its pass continues and accepts seeds again.
@@ -89,12 +90,12 @@ impl Group {
         }
         // `hold=` counts only when the pass begins, and changes none of its pages.
         if job.settings != (JobSettings { hold: job.settings.hold, ..settings.clone() }) {
-            let text = format!("{} with other settings", self.describe_job(job));
+            let text = format!("{} with other settings", self.job_status(job));
             return Err(ProtocolError::new(Code::Exists, text));
         }
         self.commit(Decision::JobReopened { number }, now);
-        let ok = self.jobs.find(number).map(|job| self.describe_job(job)).unwrap_or_default();
-        Ok(GroupAnswer { lines: Vec::new(), ok })
+        let job = self.jobs.find(number);
+        Ok(job.map(|job| GroupAnswer::new(self.job_status(job))).unwrap_or_default())
     }
 
     pub(super) fn close_job(
@@ -108,8 +109,7 @@ impl Group {
             self.commit(Decision::JobClosed { number }, now);
             self.settle_job(number, now);
         }
-        let ok = self.describe_job(self.find_job(name)?);
-        Ok(GroupAnswer { lines: Vec::new(), ok })
+        Ok(GroupAnswer::new(self.job_status(self.find_job(name)?)))
     }
 
     pub(super) fn cancel_job(
@@ -123,8 +123,7 @@ impl Group {
             self.commit(Decision::JobCancelled { number }, now);
             self.settle_job(number, now);
         }
-        let ok = self.describe_job(self.find_job(name)?);
-        Ok(GroupAnswer { lines: Vec::new(), ok })
+        Ok(GroupAnswer::new(self.job_status(self.find_job(name)?)))
     }
 
     pub(super) fn show(
@@ -133,34 +132,42 @@ impl Group {
         now: Moment,
     ) -> Result<GroupAnswer, ProtocolError> {
         match what {
-            GroupQuery::Group => Ok(GroupAnswer { lines: Vec::new(), ok: self.describe() }),
+            GroupQuery::Group => Ok(GroupAnswer::new(self.status())),
             GroupQuery::Job(name) => {
                 let job = self.find_job(name)?;
-                let settings = &job.settings;
-                let others = settings.filter.describe() + &settings.describe_callback();
-                let ok = self.describe_job(job) + &others;
-                Ok(GroupAnswer { lines: Vec::new(), ok })
+                Ok(GroupAnswer::new(job.full_status(self.queued_of(job))))
             }
             GroupQuery::Jobs => {
                 let newest = self.jobs.iter().rev().take(LISTED_JOBS_MAX);
-                let more: Vec<String> = newest.map(|job| self.describe_job(job)).collect();
-                let ok = format!("{} jobs={} listed={}", self.name, self.jobs.len(), more.len());
-                Ok(GroupAnswer { lines: more, ok })
+                let lines: Vec<String> =
+                    newest.map(|job| self.job_status(job).to_string()).collect();
+                let (jobs, listed) = (self.jobs.len() as u64, lines.len() as u64);
+                let ok = JobListEnd { group: self.name.to_string(), jobs, listed };
+                Ok(GroupAnswer { lines, ok: ok.to_string() })
             }
             GroupQuery::Explain(what) => self.explain(what, now),
-            GroupQuery::Tasks(query) => self.list_tasks(query, now),
+            GroupQuery::Tasks(query) => self.describe_tasks(&self.select_tasks(query)?, now),
             GroupQuery::Keys(query) => self.list_keys(query, now),
             GroupQuery::Schedules(query) => Ok(self.list_schedules(query, now)),
         }
     }
 
-    /// Returns the status line of the group or of a job, and how much has been completed.
-    pub fn progress(&self, job: Option<&JobName>) -> Option<(String, u64)> {
+    /// The pages that the group or a job has completed.
+    pub fn completed(&self, job: Option<&JobName>) -> Option<u64> {
         match job {
-            None => Some((self.describe(), self.totals.completed)),
+            None => Some(self.totals.completed),
+            Some(name) => Some(self.jobs.named(name.as_ref())?.counts.completed),
+        }
+    }
+
+    /// A progress line of the group or a job, with this rate.
+    pub fn progress(&self, job: Option<&JobName>, rate: Rate) -> Option<String> {
+        let rate = Some(rate);
+        match job {
+            None => Some(GroupStatus { rate, ..self.status() }.to_string()),
             Some(name) => {
                 let job = self.jobs.named(name.as_ref())?;
-                Some((self.describe_job(job), job.counts.completed))
+                Some(JobStatus { rate, ..self.job_status(job) }.to_string())
             }
         }
     }
@@ -174,30 +181,35 @@ impl Group {
         })
     }
 
-    pub(super) fn describe_job(&self, job: &Job) -> String {
-        let queued = if self.is_paused { 0 } else { self.ready.queued_of(job.id.number) };
-        job.describe(queued)
+    pub(super) fn job_status(&self, job: &Job) -> JobStatus {
+        job.status(self.queued_of(job))
     }
 
-    pub(super) fn describe(&self) -> String {
+    /// The entries of a job for which only a member's credit is missing.
+    fn queued_of(&self, job: &Job) -> usize {
+        if self.is_paused { 0 } else { self.ready.queued_of(job.id.number) }
+    }
+
+    pub(super) fn status(&self) -> GroupStatus {
         let held = self.members.iter().map(|(_, member)| member.load()).sum::<usize>();
         let connected = self.members.iter().filter(|(_, member)| member.conn.is_some()).count();
         let totals = self.totals;
-        format!(
-            "{} paused={} members={connected} waiting={} processing={held} completed={} failed={} \
-             dead={} dead-kept={} scheduled={} lost={} unkeyed={} keys={} {}",
-            self.name,
-            if self.is_paused { "yes" } else { "no" },
-            self.entry_count() - held,
-            totals.completed,
-            totals.failed,
-            totals.dead,
-            self.dead_letters.len(),
-            self.schedules.len(),
-            totals.lost,
-            totals.unkeyed,
-            self.keys.len(),
-            self.config.describe(),
-        )
+        GroupStatus {
+            group: self.name.to_string(),
+            paused: self.is_paused,
+            members: connected as u64,
+            waiting: (self.entry_count() - held) as u64,
+            processing: held as u64,
+            completed: totals.completed,
+            failed: totals.failed,
+            dead: totals.dead,
+            dead_kept: self.dead_letters.len() as u64,
+            scheduled: self.schedules.len() as u64,
+            lost: totals.lost,
+            unkeyed: totals.unkeyed,
+            keys: self.keys.len() as u64,
+            settings: self.config.status(),
+            rate: None,
+        }
     }
 }

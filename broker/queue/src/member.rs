@@ -156,6 +156,15 @@ impl Members {
         self.candidates(suspect).next().is_some()
     }
 
+    /// Returns the number of entries that the members may receive now.
+    pub(super) fn free_credit(&self) -> usize {
+        let free = self.with_credit.iter().map(|(load, id)| {
+            let credit = self.by_id.get(id).map_or(0, |member| member.credit as usize);
+            credit.saturating_sub(*load)
+        });
+        free.sum()
+    }
+
     /// Chooses the member for a key's next task: the one that served it last, unless it is clearly
     /// more loaded than the least loaded one.
     pub(super) fn choose(&self, last: Option<MemberId>, suspect: bool) -> Option<MemberId> {

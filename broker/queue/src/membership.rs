@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
+use tidings_protocol::status::MemberStatus;
 use tidings_protocol::{CanonicalUrl, MemberId, TaskId};
 
 use super::admit::{FORWARDED_BYTES_MAX, merge_attributes};
@@ -29,12 +30,13 @@ impl Group {
         let moved = known.is_none_or(|member| member.conn != Some(requester.conn));
         self.members.join(requester.member, requester.conn, credit);
         let held = self.members.find(requester.member).map_or(0, Member::load);
-        let mut ok = format!("{} credit={credit} held={held}", self.name);
-        if let Some(since) = self.since {
-            // Writing into a string cannot fail.
-            let _ = write!(ok, " since={since}");
-        }
-        self.answer(requester, Ok(GroupAnswer { lines: Vec::new(), ok }));
+        let status = MemberStatus {
+            group: self.name.to_string(),
+            credit: credit.into(),
+            held: held as u64,
+            since: self.since,
+        };
+        self.answer(requester, Ok(GroupAnswer::new(status)));
         if moved {
             self.resend_tasks(requester.member, now);
         }

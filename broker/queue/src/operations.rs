@@ -25,11 +25,11 @@ impl Group {
                 let entries = self.dead_among(selection)?;
                 let ok = format!("{} dropped={}", self.name, entries.len());
                 self.commit_unless_empty(entries, |entries| Decision::DeadDropped { entries }, now);
-                return Ok(GroupAnswer { lines: Vec::new(), ok });
+                return Ok(GroupAnswer::new(ok));
             }
             Operation::Delete => return self.delete(now),
         }
-        Ok(GroupAnswer { lines: Vec::new(), ok: self.describe() })
+        Ok(GroupAnswer::new(self.status()))
     }
 
     fn pause(&mut self, paused: bool, now: Moment) {
@@ -63,7 +63,7 @@ impl Group {
             |entries| Decision::DeadRetried { entries, repairs: true },
             now,
         );
-        Ok(GroupAnswer { lines: Vec::new(), ok })
+        Ok(GroupAnswer::new(ok))
     }
 
     /// Commits a decision, unless it is about no entry.
@@ -101,6 +101,6 @@ impl Group {
         }
         self.commit(Decision::Deleted, now);
         self.outputs.push_back(Output::Deleted);
-        Ok(GroupAnswer { lines: Vec::new(), ok: self.name.to_string() })
+        Ok(GroupAnswer::new(&self.name))
     }
 }

@@ -90,6 +90,14 @@ impl FromStr for Patterns {
     }
 }
 
+impl Patterns {
+    /// The patterns as written, if there are any.
+    pub(crate) fn texts(&self) -> Option<Vec<String>> {
+        let texts = self.0.iter().map(|pattern| pattern.text.to_string());
+        (!self.0.is_empty()).then(|| texts.collect())
+    }
+}
+
 /// The patterns as written, with commas between them.
 impl fmt::Display for Patterns {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

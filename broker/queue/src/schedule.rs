@@ -7,8 +7,8 @@
 //! ```
 
 use std::collections::{HashMap, HashSet};
-use std::fmt::Write;
 
+use tidings_protocol::status::ScheduleStatus;
 use tidings_protocol::{After, Outcome, ProtocolError, UrlKey, duration};
 
 use super::config::{bad_argument, whole_number};
@@ -101,6 +101,11 @@ impl Schedules {
         self.0.get_mut(&url.fingerprint())
     }
 
+    /// Returns the schedule of the URL with this fingerprint.
+    pub(super) fn with_fingerprint(&self, url: u64) -> Option<&Schedule> {
+        self.0.get(&url)
+    }
+
     /// Returns all schedules in a fixed order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Schedule> {
         let mut all: Vec<_> = self.0.values().collect();
@@ -134,7 +139,7 @@ impl Group {
     /// Creates the entry of a schedule that is due, unless another fetch has replaced it or its
     /// last entry is not final.
     pub(super) fn fire_schedule(&mut self, fingerprint: u64, now: Moment) {
-        let Some(schedule) = self.schedules.0.get(&fingerprint) else { return };
+        let Some(schedule) = self.schedules.with_fingerprint(fingerprint) else { return };
         let url = schedule.url_key;
         let at_time = self.due_next_day(url, now);
         let next = at_time.map_or_else(|| schedule.next_after(now), |time| time.due);
@@ -180,22 +185,22 @@ impl Group {
         matched.sort_unstable_by_key(order);
         let more: Vec<String> =
             matched.iter().map(|schedule| self.describe_schedule(schedule, now)).collect();
-        let ok = format!("{} matched={count} listed={}", self.name, more.len());
-        GroupAnswer { lines: more, ok }
+        self.list(more, count)
     }
 
     fn describe_schedule(&self, schedule: &Schedule, now: Moment) -> String {
         let Schedule { text, key, prio, due, .. } = schedule;
         let (every, due_ms) = (self.interval_text(schedule), due.since(now));
-        let mut line = format!("{text} every={every} due-ms={due_ms} key={key} prio={prio}");
-        // Writing into a string cannot fail.
-        if let Some(entry) = schedule.entry {
-            let _ = write!(line, " entry={entry}");
-        }
-        if schedule.skips_next {
-            line += " skips=yes";
-        }
-        line
+        let status = ScheduleStatus {
+            url: text.to_string(),
+            every,
+            due_ms,
+            key: key.to_string(),
+            prio: *prio,
+            entry: schedule.entry,
+            skips: schedule.skips_next.then_some(true),
+        };
+        status.to_string()
     }
 
     /// Returns the interval or the time of day.

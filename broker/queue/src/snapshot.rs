@@ -149,6 +149,15 @@ pub(super) struct SnapshotProgress {
     slot: SlotId,
     /// The next index of a key. Keys come last, because a key without entries may be removed.
     key: usize,
+    /// The request for the texts of the next entries, while they are being read.
+    waits_for: Option<u64>,
+}
+
+impl SnapshotProgress {
+    /// The texts of this request were read.
+    pub(super) fn texts_read(&mut self, request: u64) {
+        self.waits_for = self.waits_for.filter(|waits_for| *waits_for != request);
+    }
 }
 
 impl Group {
@@ -157,7 +166,7 @@ impl Group {
     pub fn begin_snapshot(&mut self, stamp: ClockStamp, mut take: impl FnMut(Decision)) {
         self.dormant.begin_snapshot();
         let passes = self.seen.passes();
-        self.snapshot = Some(SnapshotProgress { passes, set: 0, slot: 0, key: 0 });
+        self.snapshot = Some(SnapshotProgress { passes, set: 0, slot: 0, key: 0, waits_for: None });
         let (parked, keys) = (self.dormant.len(), self.keys.len());
         let begin = SnapshotItem::Begin {
             run: self.run,
@@ -212,7 +221,27 @@ impl Group {
         self.snapshot.is_some()
     }
 
-    /// Continues the snapshot: writes about `count` more parts. Returns whether it is complete.
+    /// Reports whether a snapshot can neither begin nor continue before texts were read: those of
+    /// its next entries, or those of earlier records.
+    pub fn is_snapshot_waiting(&self) -> bool {
+        let waits = self.snapshot.as_ref().is_some_and(|at| at.waits_for.is_some());
+        waits || self.reads.has_unread()
+    }
+
+    /// Requests the texts of the next entries, up to this number of slots. Returns whether any must
+    /// be read.
+    fn waits_for_next_texts(&mut self, at: &mut SnapshotProgress, slots: usize) -> bool {
+        let slots = u32::try_from(slots).unwrap_or(u32::MAX);
+        let next = (at.slot..at.slot.saturating_add(slots))
+            .map_while(|slot| self.dormant.at_slot(slot).ok());
+        let next = next.flatten().filter(|next| self.dormant.is_missing_in_snapshot(*next));
+        let wanted = self.missing_texts(next);
+        at.waits_for = self.request_texts(wanted);
+        at.waits_for.is_some()
+    }
+
+    /// Continues the snapshot: writes about `count` more parts, unless it waits for texts. Returns
+    /// whether it is complete.
     ///
     /// The group may decide anything between two calls, because a replay of the records between
     /// [`SnapshotItem::Begin`] and [`SnapshotItem::End`] gives the same state:
@@ -222,6 +251,9 @@ impl Group {
     ///   there.
     /// - A URL that a pass has seen stays seen, so it may be written twice.
     pub fn continue_snapshot(&mut self, count: usize, mut take: impl FnMut(Decision)) -> bool {
+        if self.is_snapshot_waiting() || self.problem().is_some() {
+            return false;
+        }
         let Some(mut at) = self.snapshot.take() else { return true };
         let mut left = count;
         let mut keep = |item| take(Decision::SnapshotPart(Box::new(item)));
@@ -242,6 +274,10 @@ impl Group {
                 keep(SnapshotItem::Seen { pass, fingerprints: urls.to_vec() });
             }
         }
+        if left > 0 && self.waits_for_next_texts(&mut at, left) {
+            self.snapshot = Some(at);
+            return false;
+        }
         let (mut parked, mut bytes) = (Vec::new(), 0);
         while left > 0
             && let Ok(dormant) = self.dormant.at_slot(at.slot)
@@ -251,6 +287,7 @@ impl Group {
                 && self.dormant.mark_in_snapshot(dormant)
             {
                 let admission = self.dormant_admission(dormant);
+                self.dormant.forget_text(dormant);
                 bytes += admission.bytes();
                 parked.push(admission);
             }

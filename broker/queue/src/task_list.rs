@@ -1,8 +1,8 @@
 //! Lists of entries (`GROUP tasks`), with the dead ones.
 
 use std::collections::BinaryHeap;
-use std::fmt::Write;
 
+use tidings_protocol::status::{ListEnd, TaskFields, TaskState, TaskStatus};
 use tidings_protocol::{JobName, ProtocolError};
 
 use super::config::{bad_argument, whole_number};
@@ -68,7 +68,7 @@ impl TaskQuery {
         let (mut state, mut limit) = (None, LISTED_DEFAULT);
         let selection = EntrySelection::parse(settings, |name, value| {
             match name {
-                "state" => state = Some(TaskState::parse(value)?),
+                "state" => state = Some(parse_state(value)?),
                 "limit" => limit = whole_number(name, value, 0, LISTED_MAX as u64)?,
                 _ => {
                     let text = format!(
@@ -83,49 +83,31 @@ impl TaskQuery {
     }
 }
 
-/// The states of entries in lists.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TaskState {
-    /// Waits for its due time, its key, its turn or its job.
-    Pending,
-    /// Waits only for a member's credit.
-    Queued,
-    /// Held by a member.
-    Processing,
-    /// Given up.
-    Dead,
+/// Entries for an answer to `GROUP tasks`.
+#[derive(Debug)]
+pub(super) struct SelectedTasks {
+    query: TaskQuery,
+    /// The number of entries that match, without dead ones.
+    count: usize,
+    /// Those that are listed, sorted.
+    ids: Vec<EntryId>,
 }
 
-impl TaskState {
-    fn parse(text: &str) -> Result<Self, ProtocolError> {
-        match text {
-            "pending" => Ok(Self::Pending),
-            "queued" => Ok(Self::Queued),
-            "processing" => Ok(Self::Processing),
-            "dead" => Ok(Self::Dead),
-            _ => Err(bad_argument(format!(
-                "state={text}: expected pending, queued, processing or dead"
-            ))),
-        }
+impl SelectedTasks {
+    /// Returns the ids of the entries to list.
+    pub(super) fn ids(&self) -> impl Iterator<Item = EntryId> {
+        self.ids.iter().copied()
     }
+}
 
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Queued => "queued",
-            Self::Processing => "processing",
-            Self::Dead => "dead",
-        }
-    }
+fn parse_state(text: &str) -> Result<TaskState, ProtocolError> {
+    let error = || format!("state={text}: expected pending, queued, processing or dead");
+    TaskState::from_word(text).ok_or_else(|| bad_argument(error()))
 }
 
 impl Group {
-    /// Lists entries by id, then the dead ones, oldest first. Visits every entry.
-    pub(super) fn list_tasks(
-        &self,
-        query: &TaskQuery,
-        now: Moment,
-    ) -> Result<GroupAnswer, ProtocolError> {
+    /// Selects entries for a list. Visits every entry.
+    pub(super) fn select_tasks(&self, query: &TaskQuery) -> Result<SelectedTasks, ProtocolError> {
         let wanted = self.matcher(&query.selection)?;
         let is_in = |state| query.state.is_none_or(|wanted| wanted == state);
         let live = self.active.values().filter(|live| wanted(&live.entry));
@@ -143,10 +125,23 @@ impl Group {
                 listed.pop();
             }
         }
-        let mut more = Vec::new();
-        for id in listed.into_sorted_vec() {
-            more.push(self.describe_waiting(id, now));
-        }
+        let ids = listed.into_sorted_vec();
+        Ok(SelectedTasks { query: query.clone(), count, ids })
+    }
+
+    /// Lists selected entries by id, then the dead ones, oldest first. The texts of the dormant
+    /// ones must be in memory. Entries that have ended since their selection are left out.
+    pub(super) fn describe_tasks(
+        &self,
+        selected: &SelectedTasks,
+        now: Moment,
+    ) -> Result<GroupAnswer, ProtocolError> {
+        let SelectedTasks { query, count, ids } = selected;
+        let wanted = self.matcher(&query.selection)?;
+        let is_in = |state| query.state.is_none_or(|wanted| wanted == state);
+        let mut more: Vec<String> =
+            ids.iter().filter_map(|id| self.describe_waiting(*id, now)).collect();
+        let mut count = count - (ids.len() - more.len());
         for dead in self.dead_letters.iter().filter(|dead| wanted(&dead.entry)) {
             if is_in(TaskState::Dead) {
                 count += 1;
@@ -156,17 +151,23 @@ impl Group {
                 }
             }
         }
-        let ok = format!("{} matched={count} listed={}", self.name, more.len());
-        Ok(GroupAnswer { lines: more, ok })
+        Ok(self.list(more, count))
     }
 
-    fn describe_waiting(&self, id: EntryId, now: Moment) -> String {
+    /// The lines of a list, of which `matched` would match.
+    pub(super) fn list(&self, lines: Vec<String>, matched: usize) -> GroupAnswer {
+        let (group, listed) = (self.name.to_string(), lines.len() as u64);
+        let ok = ListEnd { group, matched: matched as u64, listed };
+        GroupAnswer { ok: ok.to_string(), lines }
+    }
+
+    fn describe_waiting(&self, id: EntryId, now: Moment) -> Option<String> {
         if let Some(live) = self.active.get(&id) {
-            return self.describe_task(&live.entry, self.state_of(live), None, now);
+            return Some(self.describe_task(&live.entry, self.state_of(live), None, now));
         }
-        let dormant = self.dormant.find(id).expect("an entry that is not active is dormant");
+        let dormant = self.dormant.find(id)?;
         let state = self.state_of_dormant(&dormant);
-        self.describe_task(&self.dormant_entry(dormant), state, None, now)
+        Some(self.describe_task(&self.dormant_entry(dormant), state, None, now))
     }
 
     /// Returns the selected dormant entries.
@@ -238,7 +239,7 @@ impl Group {
     /// turn.
     fn is_queued(&self, id: EntryId, gate: KeyId) -> bool {
         let is_next = || self.next_entry(&self.keys[gate]).is_some_and(|next| next.entry == id);
-        !self.is_paused && self.ready.offers(gate) && is_next()
+        !self.is_paused && self.is_offered(gate) && is_next()
     }
 
     fn describe_task(
@@ -249,34 +250,31 @@ impl Group {
         now: Moment,
     ) -> String {
         let admitted = &entry.admitted;
-        let mut line = format!("{} state={} key={}", admitted.id, state.as_str(), admitted.key);
-        // Writing into a string cannot fail.
-        if let Some((job, pass)) = self.job_and_pass(entry) {
-            let _ = write!(line, " job={} pass={pass}", job.name);
-        }
-        let _ = write!(
-            line,
-            " depth={} prio={} attempts={} losses={}",
-            admitted.depth, admitted.prio, entry.failures, entry.losses
-        );
-        if let Some(lease) = entry.lease() {
-            let lease_ms = lease.until.since(now);
+        let (job, pass) =
+            self.job_and_pass(entry).map(|(job, pass)| (job.name.to_string(), pass.into())).unzip();
+        let lease = entry.lease();
+        let is_due_later = lease.is_none() && state != TaskState::Dead && admitted.due > now;
+        let fields = TaskFields {
+            state,
+            key: admitted.key.to_string(),
+            job,
+            pass,
+            depth: admitted.depth.into(),
+            prio: admitted.prio,
+            attempts: entry.failures.into(),
+            losses: entry.losses.into(),
             // Only a part of the member id, because the whole id would let any client rejoin as
             // this member.
-            let _ = write!(line, " member={:08x} lease-ms={lease_ms}", lease.member.0 >> 96);
-        } else if state != TaskState::Dead && admitted.due > now {
-            let _ = write!(line, " due-ms={}", admitted.due.since(now));
-        }
-        if let Some(reason) = reason {
-            let _ = write!(line, " reason={reason}");
-        }
-        if let Some(last) = &entry.last_reason {
-            let _ = write!(line, " last={}", last.replace(' ', "_"));
-        }
+            member: lease.map(|lease| format!("{:08x}", lease.member.0 >> 96)),
+            lease_ms: lease.map(|lease| lease.until.since(now)),
+            due_ms: is_due_later.then(|| admitted.due.since(now)),
+            reason: reason.map(str::to_owned),
+            last: entry.last_reason.as_ref().map(|last| last.replace(' ', "_")),
+        };
         let shown = match admitted.url_key {
             Some(_) => &*admitted.text,
             None => &admitted.text[..admitted.text.floor_char_boundary(LINE_TEXT_BYTES_MAX)],
         };
-        line + " " + shown
+        TaskStatus { entry: admitted.id, fields, url: shown.to_owned() }.to_string()
     }
 }

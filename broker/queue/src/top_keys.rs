@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use tidings_protocol::status::KeyStatus;
 use tidings_protocol::{JobName, ProtocolError};
 
 use super::config::{bad_argument, whole_number};
@@ -73,11 +74,11 @@ impl Group {
         let more: Vec<_> = busiest
             .into_iter()
             .map(|(Reverse((left_ms, waiting)), name, busy)| {
-                format!("{name} waiting={waiting} processing={busy} left-ms={left_ms}")
+                let (key, waiting, processing) = (name.to_string(), waiting as u64, busy.into());
+                KeyStatus { key, waiting, processing, left_ms }.to_string()
             })
             .collect();
-        let ok = format!("{} matched={matched} listed={}", self.name, more.len());
-        Ok(GroupAnswer { lines: more, ok })
+        Ok(self.list(more, matched))
     }
 
     /// The minimum time until the last waiting entry of a key may start.

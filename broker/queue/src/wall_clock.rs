@@ -43,6 +43,16 @@ pub struct WallClockDue {
     pub due: Moment,
 }
 
+impl WallClockDue {
+    /// Returns the entry that is due, if it is one.
+    pub(super) fn entry(&self) -> Option<EntryId> {
+        match self.target {
+            WallClockTarget::Entry(entry) => Some(entry),
+            WallClockTarget::Schedule(_) => None,
+        }
+    }
+}
+
 /// Everything that is due at a time of day.
 #[derive(Debug, Default)]
 pub(super) struct WallClock {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use tidings_protocol::{Code, ProtocolError, format_ms, parse_ms};
+use tidings_protocol::{Code, ProtocolError, format_bytes, format_ms, parse_bytes, parse_ms};
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
@@ -113,28 +113,6 @@ impl FromStr for Sync {
         Self::ALL.into_iter().find(|sync| sync.as_str() == word).ok_or_else(|| {
             bad_argument(format!("sync={word}: expected always, interval or memory"))
         })
-    }
-}
-
-/// Units of bytes, largest first, so that the shortest text is found first.
-const UNITS: [(&str, u64); 4] = [("g", 1 << 30), ("m", 1 << 20), ("k", 1 << 10), ("", 1)];
-
-fn parse_bytes(text: &str) -> Option<u64> {
-    let (digits, unit) = UNITS
-        .iter()
-        .find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, bytes)))
-        .expect("every text has the empty suffix");
-    // `parse` would accept a sign.
-    let is_count = digits.bytes().all(|byte| byte.is_ascii_digit());
-    is_count.then(|| digits.parse::<u64>().ok()?.checked_mul(*unit)).flatten()
-}
-
-/// The shortest exact text of a number of bytes.
-fn format_bytes(bytes: u64) -> String {
-    let fits = |(_, unit): &&(&str, u64)| bytes > 0 && bytes.is_multiple_of(*unit);
-    match UNITS.iter().find(fits) {
-        Some((name, unit)) => format!("{}{name}", bytes / unit),
-        None => "0".to_owned(),
     }
 }
 

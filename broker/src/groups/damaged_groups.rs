@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tidings_protocol::status::DamagedGroupStatus;
 use tidings_protocol::{Code, GroupName, ProtocolError, StartAt, TopicName};
 use tidings_queue::GroupAnswer;
 use tokio::sync::Notify;
@@ -22,8 +23,8 @@ pub(super) struct DamagedGroups(BTreeMap<GroupName, DamagedGroup>);
 struct DamagedGroup {
     /// What cannot be read.
     reason: String,
-    /// ` topics=..`, or empty if its feeding topics are unknown.
-    topics: String,
+    /// Its feeding topics, if they are known.
+    topics: Option<Vec<String>>,
     /// What the operator can do.
     remedy: String,
     /// Readers that never advance: the topics keep their events from that position on.
@@ -55,11 +56,8 @@ impl DamagedGroups {
                 let job_is = if is_done { JobStatus::Done } else { JobStatus::Unfinished };
                 job_names.set(&job, &name, Some(job_is));
             }
-            let feeds: Vec<_> = before.feeds.keys().map(TopicName::as_str).collect();
-            let topics = match &feeds[..] {
-                [] => String::new(),
-                feeds => format!(" topics={}", feeds.join(",")),
-            };
+            let feeds: Vec<_> = before.feeds.keys().map(TopicName::to_string).collect();
+            let topics = (!feeds.is_empty()).then_some(feeds);
             let kept_topics: Vec<_> = kept.iter().map(|reader| reader.topic().name().as_str()).collect();
             tracing::error!(
                 group = %name, keeps_events_of = %kept_topics.join(","),
@@ -93,6 +91,8 @@ impl DamagedGroups {
     pub(super) fn describe(&self, name: &GroupName) -> Option<GroupAnswer> {
         let DamagedGroup { reason, topics, remedy, .. } = self.0.get(name)?;
         let more = vec![format!("problem {reason}"), format!("remedy {remedy}")];
-        Some(GroupAnswer { lines: more, ok: format!("{name} damaged=yes{topics}") })
+        let (group, topics) = (name.to_string(), topics.clone());
+        let ok = DamagedGroupStatus { group, damaged: true, topics };
+        Some(GroupAnswer { lines: more, ok: ok.to_string() })
     }
 }

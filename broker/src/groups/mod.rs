@@ -40,6 +40,7 @@ use self::damaged_groups::DamagedGroups;
 use self::job_names::{JobNames, JobStatus};
 use self::log::{DiskLog, GroupLog, MemoryLog};
 use self::message::{GroupMessage, encode_answer, reject_message};
+use self::page_file::PageFile;
 pub(crate) use self::recovery::{FoundGroups, GroupStorage, RecoveredGroup, clock_continuing};
 use self::registry::{CreationLock, GroupRegistry};
 use self::watchers::{WatchRequest, parse_watch};
@@ -146,9 +147,9 @@ impl Groups {
             let name = recovered.group.name().clone();
             let elapsed_unknown = !recovered.started.is_same_boot(&clock.stamp());
             let (log, next) = (recovered.log, recovered.next);
+            let group = (recovered.group, Some(recovered.pages));
             let creation = groups.registry.lock_creation();
-            let started =
-                groups.start(&creation, recovered.group, elapsed_unknown, |_| (log, next));
+            let started = groups.start(&creation, group, elapsed_unknown, |_| (log, next));
             if let Err(error) = started {
                 tracing::error!(group = %name, %error, "cannot start the group; restart the broker when this is fixed");
                 // Reserves the name, so that no other group takes its place.
@@ -417,17 +418,20 @@ impl Groups {
         let delay_ms = config.delay_ms.map(|ms| ms.min(DELAY_MS_MAX));
         let config = GroupConfig { delay_ms, ..config };
         let group = match &self.storage {
-            Some(storage) => storage.group(name, config),
-            None => Group::new(name.clone(), 0, config, fastrand::u64(..)),
+            Some(storage) => {
+                let (group, pages) = storage.group(name, config);
+                (group, Some(pages))
+            }
+            None => (Group::new(name.clone(), 0, config, fastrand::u64(..)), None),
         };
         self.start(creation, group, false, |storage| storage.fresh(name))
     }
 
-    /// Starts a group; `open` returns its log and the next record number.
+    /// Starts a group with its page file; `open` returns its log and the next record number.
     fn start(
         &self,
         creation: &CreationLock<'_>,
-        group: Group,
+        (group, pages): (Group, Option<PageFile>),
         elapsed_unknown: bool,
         open: impl FnOnce(&GroupStorage) -> (SegmentLog, Seq),
     ) -> Result<(), ProtocolError> {
@@ -454,8 +458,14 @@ impl Groups {
         let name = group.name().clone();
         let (sender, messages) = mpsc::unbounded_channel();
         let shared = (Arc::clone(&self.registry), Arc::clone(&self.job_names));
-        let mut actor =
-            GroupActor::new(group, Arc::clone(&self.topics), self.clock, log, wake, shared);
+        let mut actor = GroupActor::new(
+            (group, pages),
+            Arc::clone(&self.topics),
+            self.clock,
+            log,
+            wake,
+            shared,
+        );
         actor.begin(self.run, elapsed_unknown, self.local_member, self.next_group_number())?;
         if let Some(delay_ms) = self.defaults.delay_ms.filter(|_| name.as_str() == DEFAULT_GROUP) {
             actor.set_delay(delay_ms.min(DELAY_MS_MAX));

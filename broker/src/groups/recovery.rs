@@ -13,6 +13,7 @@ use tidings_log::{Disk, ReadOnlyDisk, SegmentLog, SegmentOptions, TopicLog, read
 use tidings_protocol::{GroupName, Seq, TopicName};
 use tidings_queue::record::GroupRecord;
 use tidings_queue::replay::{FIRST_RECORD, GroupSummary, LogReplay, ReplayedGroup};
+use tidings_queue::texts::{Paging, TextRequest};
 use tidings_queue::{Group, GroupConfig};
 
 use super::foreign_files::{DirectoryOwner, directory_owner};
@@ -50,6 +51,8 @@ pub(crate) struct GroupStorage {
 #[derive(Debug)]
 pub(crate) struct RecoveredGroup {
     pub(crate) group: Group,
+    /// Where its texts are, if not in memory.
+    pub(crate) pages: PageFile,
     pub(crate) log: SegmentLog,
     /// Number of the next record.
     pub(crate) next: Seq,
@@ -108,11 +111,10 @@ impl GroupStorage {
     }
 
     /// A new group with a page file, so that it need not keep all texts in memory.
-    pub(crate) fn group(&self, name: &GroupName, config: GroupConfig) -> Group {
+    pub(crate) fn group(&self, name: &GroupName, config: GroupConfig) -> (Group, PageFile) {
         let mut group = Group::new(name.clone(), 0, config, fastrand::u64(..));
-        let file = PageFile::new(Arc::clone(&self.disk), &self.dir, name.as_str());
-        group.set_text_store(Box::new(file));
-        group
+        group.set_paging(Paging::default());
+        (group, PageFile::new(Arc::clone(&self.disk), &self.dir, name.as_str()))
     }
 
     /// Whether the directory with the group's name holds something else.
@@ -209,9 +211,8 @@ impl GroupStorage {
         name: &GroupName,
     ) -> Result<Option<RecoveredGroup>, (io::Error, GroupSummary)> {
         let without_summary = |error| (error, GroupSummary::default());
-        let reading = self
-            .replay_log(name, self.group(name, GroupConfig::default()))
-            .map_err(without_summary)?;
+        let (group, mut pages) = self.group(name, GroupConfig::default());
+        let reading = self.replay_log(name, group, Some(&mut pages)).map_err(without_summary)?;
         let is_gone = reading.is_deleted() || reading.is_empty();
         if !is_gone && !reading.is_whole() {
             return Err(reading.damage());
@@ -232,16 +233,45 @@ impl GroupStorage {
             tracing::warn!(group = %name, "{trouble}; a later snapshot of the group replaces these records");
         }
         let ReplayedGroup { group, started, last } = reading.finish()?;
-        Ok(Some(RecoveredGroup { group, log, next: found.next, started, last }))
+        Ok(Some(RecoveredGroup { group, pages, log, next: found.next, started, last }))
     }
 
-    /// Replays the log of a group without changing it.
-    pub(super) fn replay_log(&self, name: &GroupName, group: Group) -> io::Result<LogReplay> {
+    /// Replays the log of a group without changing it. Without `pages`, all texts stay in memory.
+    pub(super) fn replay_log(
+        &self,
+        name: &GroupName,
+        group: Group,
+        mut pages: Option<&mut PageFile>,
+    ) -> io::Result<LogReplay> {
         let disk = Arc::new(ReadOnlyDisk::new(Arc::clone(&self.disk)));
         let (log, _) = SegmentLog::open(self.options_on(disk, name, FIRST_RECORD), 0)?;
         let mut reading = LogReplay::new(group, log.bounds().first);
-        replay_records(&log, |seq, read| reading.apply(seq, read));
+        replay_records(&log, |seq, read| {
+            if let (Some(pages), Ok(record)) = (&mut pages, &*read) {
+                reading.prepare(record);
+                exchange_texts(&mut reading, pages);
+            }
+            reading.apply(seq, read);
+        });
         Ok(reading)
+    }
+}
+
+/// Executes what a replay requests of its page file.
+fn exchange_texts(replay: &mut LogReplay, pages: &mut PageFile) {
+    loop {
+        let done = match replay.poll_texts() {
+            Some(TextRequest::Read { number, texts }) => Some(pages.read(number, &texts)),
+            Some(write @ TextRequest::Write { .. }) => {
+                pages.begin(write);
+                continue;
+            }
+            // The replay is faster than the disk.
+            None if replay.is_behind() => pages.wait_for_reply(),
+            None => pages.poll_reply(),
+        };
+        let Some(done) = done else { return };
+        replay.texts_replied(done);
     }
 }
 

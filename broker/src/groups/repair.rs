@@ -134,7 +134,7 @@ fn repair_in_steps(
         let group = Group::new(name.clone(), 0, GroupConfig::default(), 0);
         let nothing = |reason: String| RepairError::Nothing { name: name.clone(), reason };
         let mut reading =
-            storage.replay_log(name, group).map_err(|error| nothing(error.to_string()))?;
+            storage.replay_log(name, group, None).map_err(|error| nothing(error.to_string()))?;
         if reading.is_whole() {
             return Err(RepairError::Whole(name.clone()));
         }

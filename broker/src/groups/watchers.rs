@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::BytesMut;
+use tidings_protocol::status::Rate;
 use tidings_protocol::{GroupName, JobName, ManageCommand, ProtocolError, encode_more};
 use tidings_queue::commands::group_of;
 use tidings_queue::config::duration_within;
@@ -175,14 +176,15 @@ impl Watcher {
     /// Returns a line if it differs from the last one.
     fn poll(&mut self, group: &Group, changes: u64, now: Moment) -> Option<String> {
         self.reported_change = Some(changes);
-        let (text, completed) = group.progress(self.watch.job.as_ref())?;
+        let job = self.watch.job.as_ref();
+        let completed = group.completed(job)?;
         let span_ms = RATE_WINDOW_MS.max(self.watch.every_ms + POLL_GRAIN_MS);
         let tenths = self.speed.at(now, completed, span_ms);
         if tenths > 0 {
             // The rate falls even if nothing changes.
             self.reported_change = None;
         }
-        let line = format!("{text} rate={}.{}", tenths / 10, tenths % 10);
+        let line = group.progress(job, Rate { tenths })?;
         (line != self.last_line).then(|| {
             self.last_line.clone_from(&line);
             line

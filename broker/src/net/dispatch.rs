@@ -13,7 +13,7 @@ use super::connection::{Connection, WorkerState};
 use super::help::HELP;
 use super::staged_links::StagedLinks;
 use super::subscriptions::SubscriptionKind;
-use super::topic_commands::{self, PendingReply, describe_topic};
+use super::topic_commands::{self, PendingReply, topic_status};
 use crate::access::{PrivilegedAttribute, Transport};
 use crate::audit::AuditEvent;
 use crate::clock::Moment;
@@ -404,7 +404,7 @@ impl Connection {
             );
             encode_more(&text, lines);
             for topic in &topics {
-                encode_more(&format!("topic {}", describe_topic(topic)), lines);
+                encode_more(&format!("topic {}", topic_status(topic)), lines);
             }
             for group in hub.groups.names() {
                 encode_more(&format!("group {group}"), lines);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use tidings_log::CheckedFile;
+use tidings_protocol::status::{ByteSize, CursorStatus, DurationMs, Rate, TopicState, TopicStatus};
 use tidings_protocol::{
     Code, ManageCommand, ProtocolError, Seq, Slot, StartAt, TopicName, encode_more, encode_ok,
 };
@@ -52,7 +53,7 @@ fn list_topics(
     manage.allow_only(&[])?;
     let (topics, mut lines) = (hub.topics.list(), BytesMut::new());
     for topic in &topics {
-        encode_more(&describe_topic(topic), &mut lines);
+        encode_more(&topic_status(topic).to_string(), &mut lines);
     }
     reply.send_with_lines(lines, Ok(format!("topics={}", topics.len())));
     Ok(())
@@ -65,7 +66,7 @@ fn show_topic(
 ) -> Result<(), ProtocolError> {
     manage.allow_only(&[])?;
     let topic = find_topic(hub, manage)?;
-    reply.send_with_lines(cursor_lines(hub, &topic), Ok(describe_topic(&topic)));
+    reply.send_with_lines(cursor_lines(hub, &topic), Ok(topic_status(&topic).to_string()));
     Ok(())
 }
 
@@ -153,15 +154,14 @@ fn find_topic(hub: &Hub, manage: &ManageCommand<'_>) -> Result<Arc<Topic>, Proto
 fn cursor_lines(hub: &Hub, topic: &Topic) -> BytesMut {
     let (next, mut lines) = (topic.public_head(), BytesMut::new());
     for cursor in hub.cursors.list(topic.name()) {
-        let text = format!(
-            "cursor {} next={} behind={} held={} moved={}",
-            cursor.name,
-            cursor.next,
-            next.0.saturating_sub(cursor.next.0),
-            if cursor.in_use { "yes" } else { "no" },
-            StartAt::Time(cursor.unix_ms),
-        );
-        encode_more(&text, &mut lines);
+        let status = CursorStatus {
+            cursor: cursor.name.to_string(),
+            next: cursor.next,
+            behind: next.0.saturating_sub(cursor.next.0),
+            held: cursor.in_use,
+            moved: StartAt::Time(cursor.unix_ms).to_string(),
+        };
+        encode_more(&format!("cursor {status}"), &mut lines);
     }
     lines
 }
@@ -190,30 +190,33 @@ impl PendingReply {
     }
 }
 
-/// Describes a topic in one line, for people and scripts.
-pub(super) fn describe_topic(topic: &Topic) -> String {
+/// The status of a topic.
+pub(super) fn topic_status(topic: &Topic) -> TopicStatus {
     let show = topic.stats();
     let kept = show.head.0 - show.first_kept.0;
     let state = match show.health {
-        Health::Good => "ok",
-        Health::Full => "full",
-        Health::Failed => "sync-failed",
+        Health::Good => TopicState::Ok,
+        Health::Full => TopicState::Full,
+        Health::Failed => TopicState::SyncFailed,
     };
-    format!(
-        "{} next={} first={} kept={kept} batches={} bytes={} readers={} rate={:.1} {} durable={} \
-         log-bytes={} segments={} state={state}",
-        topic.name(),
-        show.head,
-        show.first_kept,
-        show.batches,
-        show.bytes,
-        show.readers,
-        show.per_second,
-        topic.settings(),
-        show.durable,
-        show.log_bytes,
-        show.segments,
-    )
+    let settings = topic.settings();
+    TopicStatus {
+        topic: topic.name().to_string(),
+        next: show.head,
+        first: show.first_kept,
+        kept,
+        batches: show.batches as u64,
+        bytes: show.bytes as u64,
+        readers: show.readers as u64,
+        rate: Rate::per_second(show.per_second),
+        sync: settings.sync.to_string(),
+        retain_bytes: ByteSize(settings.retain_bytes),
+        retain_age: DurationMs(settings.retain_age_ms),
+        durable: show.durable,
+        log_bytes: show.log_bytes,
+        segments: show.segments as u64,
+        state,
+    }
 }
 
 /// Encodes the result of `verify`: a line for each file, and one for each of its problems. Returns

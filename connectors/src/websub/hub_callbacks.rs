@@ -7,9 +7,9 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use tidings_documents::feed::watched_feed::{ItemFingerprint, KnownItems, NewItem};
+use tidings_documents::feed::{self, Feed, event};
 use tidings_protocol::CanonicalUrl;
-use tidings_subscriber::feed::watched_feed::{ItemFingerprint, KnownItems, NewItem};
-use tidings_subscriber::feed::{self, Feed, event};
 use url::form_urlencoded;
 
 use super::service::{WebSubError, WebSubService, run_blocking};

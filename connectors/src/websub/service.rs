@@ -11,14 +11,14 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use tidings_client::{Backoff, Client, ClientError, ClientOptions, Deliveries, Delivery};
+use tidings_documents::feed::event;
+use tidings_documents::feed::watched_feed::ItemFingerprint;
 use tidings_egress::client::OutgoingClient;
 use tidings_protocol::{
     CanonicalUrl, Command, CursorName, DEFAULT_GROUP, ManageCommand, Payload, Seq, StartAt,
     TopicName, field, field_number, format_ms, push_attribute,
 };
 use tidings_rate_limit::{Rate, TokenBucket};
-use tidings_subscriber::feed::event;
-use tidings_subscriber::feed::watched_feed::ItemFingerprint;
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout};

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::str::FromStr;
 
 use rusqlite::{Connection, OptionalExtension, params};
-use tidings_subscriber::database::ReadOnlyDatabase;
-use tidings_subscriber::digest::{self, Schema, Table};
-use tidings_subscriber::feed::watched_feed::KnownItems;
+use tidings_database::ReadOnlyDatabase;
+use tidings_database::digest::{self, Schema, Table};
+use tidings_documents::feed::watched_feed::KnownItems;
 
 use super::subscription::Subscription;
 
@@ -174,8 +174,7 @@ fn random_database_id() -> i32 {
 
 #[cfg(test)]
 mod tests {
-    use tidings_subscriber::database;
-    use tidings_subscriber::feed::FeedEntry;
+    use tidings_documents::feed::FeedEntry;
 
     use super::super::subscription::HubEndpoint;
     use super::*;
@@ -241,11 +240,11 @@ mod tests {
         assert_eq!(store.database_id, 77);
         store.put(&subscription).unwrap();
         drop(store);
-        let checked = database::check(&path, Some(&DIGEST_SCHEMA)).unwrap();
+        let checked = tidings_database::check(&path, Some(&DIGEST_SCHEMA)).unwrap();
         assert_eq!((checked.problems.len(), checked.notes.len()), (0, 1), "{checked:?}");
         let other = Connection::open(&path).unwrap();
         other.execute_batch("PRAGMA application_id = 76").unwrap();
-        let checked = database::check(&path, Some(&DIGEST_SCHEMA)).unwrap();
+        let checked = tidings_database::check(&path, Some(&DIGEST_SCHEMA)).unwrap();
         assert!(checked.problems[0].starts_with("a row of subscription: "), "{checked:?}");
         assert!(!format!("{checked:?}").contains(&subscription.token), "a token is a secret");
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-use super::fields::JsonType;
+use super::fields::{FieldSet, JsonType};
 use super::value::{DurationMs, Rate, Value};
 
 /// The delay of a key that has no pace of its own.
@@ -69,6 +69,14 @@ fields! {
     }
 }
 
+/// The words, as `GROUP create` and `set` accept them.
+impl fmt::Display for GroupSettingsStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = fmt::from_fn(|f| FieldSet::write(self, f)).to_string();
+        f.write_str(words.trim_start())
+    }
+}
+
 status! {
     /// A group: `GROUP show`, `watch`, and actions on the whole group.
     GroupStatus(group: String) {
@@ -110,5 +118,17 @@ status! {
         damaged: bool = "damaged",
         /// The topics whose events it keeps, if they are known.
         topics: Option<Vec<String>> = "topics",
+    }
+}
+
+status! {
+    /// A member: the answer to `JOIN`.
+    MemberStatus(group: String) {
+        /// The largest number of tasks that it holds.
+        credit: u64 = "credit",
+        /// The tasks that it holds.
+        held: u64 = "held",
+        /// The number of the group, which no other group of its name has.
+        since: Option<u64> = "since",
     }
 }

@@ -110,3 +110,23 @@ status! {
         serial: Option<String> = "serial",
     }
 }
+
+status! {
+    /// The end of `JOB ls`.
+    JobListEnd(group: String) {
+        /// Jobs of the group.
+        jobs: u64 = "jobs",
+        /// How many are listed, the newest ones.
+        listed: u64 = "listed",
+    }
+}
+
+status! {
+    /// The answer to `JOB add`: one of the counts is 1.
+    SeedStatus(job: String) {
+        /// Seeds that the pass admitted.
+        new: u64 = "new",
+        /// Seeds that the pass has met before.
+        known: u64 = "known",
+    }
+}

@@ -16,11 +16,15 @@ mod topic;
 mod value;
 
 pub use self::fields::{Field, JsonType};
-pub use self::group::{DamagedGroupStatus, GroupSettingsStatus, GroupStatus, KeyDelay};
-pub use self::job::{JobEnd, JobEndReason, JobResult, JobState, JobStatus, PassCounts};
-pub use self::queue::{KeyStatus, ScheduleStatus, TaskFields, TaskState, TaskStatus};
+pub use self::group::{
+    DamagedGroupStatus, GroupSettingsStatus, GroupStatus, KeyDelay, MemberStatus,
+};
+pub use self::job::{
+    JobEnd, JobEndReason, JobListEnd, JobResult, JobState, JobStatus, PassCounts, SeedStatus,
+};
+pub use self::queue::{KeyStatus, ListEnd, ScheduleStatus, TaskFields, TaskState, TaskStatus};
 pub use self::topic::{CursorStatus, TopicState, TopicStatus};
-pub use self::value::{DurationMs, Rate};
+pub use self::value::{ByteSize, DurationMs, Rate};
 
 #[cfg(test)]
 mod tests;

@@ -142,3 +142,13 @@ status! {
         skips: Option<bool> = "skips",
     }
 }
+
+status! {
+    /// The end of `GROUP tasks`, `keys` and `schedules`.
+    ListEnd(group: String) {
+        /// How many match.
+        matched: u64 = "matched",
+        /// How many are listed.
+        listed: u64 = "listed",
+    }
+}

@@ -1,6 +1,6 @@
 //! Topics and their durable cursors.
 
-use super::value::Rate;
+use super::value::{ByteSize, DurationMs, Rate};
 use crate::Seq;
 
 words! {
@@ -34,10 +34,10 @@ status! {
         rate: Rate = "rate",
         /// When an event counts as safe.
         sync: String = "sync",
-        /// Bytes of events that are kept, with a unit.
-        retain_bytes: String = "retain-bytes",
-        /// How long events are kept, with a unit.
-        retain_age: String = "retain-age",
+        /// Bytes of events that are kept.
+        retain_bytes: ByteSize = "retain-bytes",
+        /// How long events are kept.
+        retain_age: DurationMs = "retain-age",
         /// The first seq that is not safe on the disk.
         durable: Seq = "durable",
         /// Bytes on the disk.

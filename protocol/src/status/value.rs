@@ -7,7 +7,7 @@ use serde::ser::{SerializeMap, Serializer};
 
 use super::fields::{Field, JsonType};
 use crate::wire::number;
-use crate::{Seq, format_ms, parse_ms};
+use crate::{Seq, format_bytes, format_ms, parse_bytes, parse_ms};
 
 /// A value that is one word of a line.
 pub(crate) trait Value: Serialize + Sized {
@@ -206,30 +206,48 @@ impl Value for Rate {
     }
 }
 
-/// A duration in milliseconds, written as [`format_ms`] does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct DurationMs(pub u64);
+/// Defines a number that is a text with a unit, also in JSON.
+macro_rules! with_unit {
+    ($(#[$meta:meta])* $name:ident, $parse:expr, $format:path) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+        pub struct $name(pub u64);
 
-impl fmt::Display for DurationMs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&format_ms(self.0))
-    }
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&$format(self.0))
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl Value for $name {
+            const JSON: JsonType = JsonType::String;
+
+            fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{self}")
+            }
+
+            fn read(word: &str) -> Option<Self> {
+                $parse(word).map(Self)
+            }
+        }
+    };
 }
 
-impl Serialize for DurationMs {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl Value for DurationMs {
-    const JSON: JsonType = JsonType::String;
-
-    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self}")
-    }
-
-    fn read(word: &str) -> Option<Self> {
-        parse_ms(word).ok().map(Self)
-    }
-}
+with_unit!(
+    /// A duration in milliseconds, written as [`format_ms`] does.
+    DurationMs,
+    |word| parse_ms(word).ok(),
+    format_ms
+);
+with_unit!(
+    /// A number of bytes, written as [`format_bytes`] does.
+    ByteSize,
+    parse_bytes,
+    format_bytes
+);

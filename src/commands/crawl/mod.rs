@@ -11,11 +11,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use tidings_protocol::status::JobEnd;
 use tokio_util::sync::CancellationToken;
 
 use self::screen::{Screen, ScreenStyle};
 use crate::client::connection;
-use crate::client::job::{JobCounts, JobLimits, JobRequest, Scope};
+use crate::client::job::{JobLimits, JobRequest, Scope};
 use crate::client::job_watch::{self, JobUpdate, JobWatch};
 use crate::commands::up::{self, PagePrinter};
 use crate::commands::watch_feed::{FeedsFlag, watch_configured};
@@ -301,7 +302,7 @@ async fn follow_job(
     watch: &mut JobWatch,
     screen: &mut Screen,
     stop: &CancellationToken,
-) -> Result<Option<JobCounts>, Failure> {
+) -> Result<Option<JobEnd>, Failure> {
     loop {
         tokio::select! {
             biased;

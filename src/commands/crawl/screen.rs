@@ -6,10 +6,12 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
+use tidings_protocol::status::{JobEnd, JobStatus, KeyStatus};
 use tidings_subscriber::PageReport;
 
-use crate::client::job::{JobCounts, RecentRate};
-use crate::client::waiting_host::WaitingHost;
+use crate::client::job::{
+    JobProgress, RecentRate, end_json, has_succeeded, progress_line, summary_line,
+};
 use crate::commands::crawl::tally::{CrawlTally, FailureCount};
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{Console, format_bytes, format_count, format_duration, plural};
@@ -74,29 +76,29 @@ impl Screen {
     }
 
     /// Redraws the progress.
-    pub(crate) fn draw_progress(&mut self, counts: &JobCounts) {
+    pub(crate) fn draw_progress(&mut self, progress: &JobProgress) {
         let elapsed = self.started.elapsed();
         let transferred = (self.tally.bytes(), self.tally.wire_bytes());
-        self.rates.update(elapsed, counts, transferred);
-        self.console
-            .progress(&progress_lines(counts, &self.tally, &self.rates, elapsed).join("\n"));
+        self.rates.update(elapsed, &progress.job, transferred);
+        let lines = progress_lines(progress, &self.tally, &self.rates, elapsed);
+        self.console.progress(&lines.join("\n"));
     }
 
     /// Prints the result and where the pages are stored. Pages that robots.txt, the scope or a
     /// limit excluded have not failed.
-    pub(crate) fn print_summary(&mut self, end: &JobCounts, stored: &str) -> Result<(), Failure> {
+    pub(crate) fn print_summary(&mut self, end: &JobEnd, stored: &str) -> Result<(), Failure> {
         let elapsed = self.started.elapsed();
         if self.style.json {
             let mut summary = self.figures(elapsed);
-            summary.extend(end.json());
+            summary.extend(end_json(end));
             summary.insert("stored".into(), stored.into());
             self.console.line(&json!({ "summary": summary }).to_string())?;
         } else {
             self.print_details()?;
-            let line = end.summary_line(elapsed.as_secs_f64());
+            let line = summary_line(end, elapsed.as_secs_f64());
             self.console.line(&format!("{line}; stored {stored}"))?;
         }
-        if end.succeeded() { Ok(()) } else { Err(Failure::Unsuccessful) }
+        if has_succeeded(end) { Ok(()) } else { Err(Failure::Unsuccessful) }
     }
 
     /// Prints what is known of an interrupted job.
@@ -142,9 +144,10 @@ struct CrawlRates {
 
 impl CrawlRates {
     /// `transferred`: bytes of bodies, decoded and as received.
-    fn update(&mut self, elapsed: Duration, counts: &JobCounts, transferred: (u64, u64)) {
+    fn update(&mut self, elapsed: Duration, job: &JobStatus, transferred: (u64, u64)) {
         let seconds = elapsed.as_secs_f64();
-        let open = counts.pending + counts.queued + counts.processing;
+        let JobStatus { pending, queued, processing, counts, .. } = job;
+        let open = pending + queued + processing;
         self.pages_per_second = self.completed.record(seconds, counts.completed);
         self.bytes_per_second = self.bytes.record(seconds, transferred.0);
         self.wire_bytes_per_second = self.wire_bytes.record(seconds, transferred.1);
@@ -167,7 +170,7 @@ fn time_for(pages: u64, per_second: f64) -> Option<Duration> {
 
 /// The lines that are redrawn while the job runs.
 fn progress_lines(
-    counts: &JobCounts,
+    progress: &JobProgress,
     tally: &CrawlTally,
     pace: &CrawlRates,
     elapsed: Duration,
@@ -182,7 +185,7 @@ fn progress_lines(
     speed.push(format!("{} so far", format_duration(elapsed)));
     let left = pace.time_left.filter(|left| left.as_secs() > 0);
     speed.extend(left.map(|left| format!("about {} to go", format_duration(left))));
-    let mut lines = vec![counts.progress_line(), speed.join(", ")];
+    let mut lines = vec![progress_line(&progress.job), speed.join(", ")];
     let slow = tally.slowest_now(SLOWEST_NOW, elapsed);
     let slow = slow.into_iter().filter(|(_, took)| *took >= SLOW_ANSWER_MIN);
     let slow: Vec<_> =
@@ -190,10 +193,11 @@ fn progress_lines(
     if !slow.is_empty() {
         lines.push(format!("slow: {}", slow.join(", ")));
     }
-    let waiting = counts.waiting.iter().filter(|waiting| waiting.left >= LONG_HOST_MIN);
+    let waiting = progress.waiting.iter().map(|host| (host, Duration::from_millis(host.left_ms)));
     let waiting: Vec<_> = waiting
-        .map(|WaitingHost { host, tasks, left, .. }| {
-            format!("{host} {} (at least {})", plural(*tasks, "page"), format_duration(*left))
+        .filter(|(_, left)| *left >= LONG_HOST_MIN)
+        .map(|(KeyStatus { key, waiting, .. }, left)| {
+            format!("{key} {} (at least {})", plural(*waiting, "page"), format_duration(left))
         })
         .collect();
     if !waiting.is_empty() {
@@ -287,6 +291,8 @@ fn tally_json(tally: &CrawlTally) -> Map<String, Value> {
 mod tests {
     use tidings_subscriber::PageOutcome;
 
+    use tidings_protocol::status::PassCounts;
+
     use super::*;
 
     fn report(url: &str, ms: u64) -> PageReport {
@@ -319,9 +325,10 @@ mod tests {
         tally
     }
 
-    fn counts(completed: u64, pending: u64, processing: u64) -> JobCounts {
+    fn job(completed: u64, pending: u64, processing: u64) -> JobStatus {
         let found = completed + pending + processing;
-        JobCounts { pending, processing, completed, found, ..JobCounts::default() }
+        let counts = PassCounts { completed, found, ..PassCounts::default() };
+        JobStatus { pending, processing, counts, ..JobStatus::default() }
     }
 
     #[test]
@@ -329,18 +336,18 @@ mod tests {
         let mut pace = CrawlRates::default();
         for second in 0..10 {
             let transferred = (1000 * second, 400 * second);
-            pace.update(Duration::from_secs(second), &counts(10 * second, 5, 2), transferred);
+            pace.update(Duration::from_secs(second), &job(10 * second, 5, 2), transferred);
         }
-        let waiting = |host: &str, seconds| WaitingHost {
-            host: host.to_owned(),
-            tasks: 5,
+        let waiting = |host: &str, seconds: u64| KeyStatus {
+            key: host.to_owned(),
+            waiting: 5,
             processing: 1,
-            left: Duration::from_secs(seconds),
+            left_ms: 1000 * seconds,
         };
         let waiting = vec![waiting("a.example", 200), waiting("b.example", 0)];
-        let counts = JobCounts { waiting, ..counts(90, 5, 2) };
+        let progress = JobProgress { job: job(90, 5, 2), waiting };
         let tally = tally(&[report("http://a.example/", 20), report("http://b.example/", 1500)]);
-        let lines = progress_lines(&counts, &tally, &pace, Duration::from_secs(9));
+        let lines = progress_lines(&progress, &tally, &pace, Duration::from_secs(9));
         assert_eq!(
             lines,
             [
@@ -351,9 +358,9 @@ mod tests {
             ]
         );
         // Bytes and hosts are unknown if other crawlers fetch.
-        let counts = JobCounts { waiting: Vec::new(), ..counts };
+        let progress = JobProgress { waiting: Vec::new(), ..progress };
         let lines = progress_lines(
-            &counts,
+            &progress,
             &CrawlTally::default(),
             &CrawlRates::default(),
             Duration::from_secs(100),
@@ -367,8 +374,8 @@ mod tests {
             let mut pace = CrawlRates { max_pages, ..CrawlRates::default() };
             for second in 0..=10 {
                 // Ten per second of a hundred, and of the links that appear meanwhile.
-                let counts = counts(10 * second, 100 - 10 * second + found_more * second, 0);
-                pace.update(Duration::from_secs(second), &counts, (0, 0));
+                let job = job(10 * second, 100 - 10 * second + found_more * second, 0);
+                pace.update(Duration::from_secs(second), &job, (0, 0));
             }
             pace.time_left
         };
@@ -378,11 +385,11 @@ mod tests {
         assert_eq!(left(Some(105), 1), Some(Duration::from_millis(500)), "and there are enough");
         assert_eq!(left(Some(1000), 1), None, "and there may not be enough");
         let mut pace = CrawlRates::default();
-        pace.update(seconds(0), &counts(0, 10, 0), (0, 0));
-        pace.update(seconds(1), &counts(1, 9, 0), (0, 0));
+        pace.update(seconds(0), &job(0, 10, 0), (0, 0));
+        pace.update(seconds(1), &job(1, 9, 0), (0, 0));
         assert_eq!(pace.time_left, None, "too early to know");
-        pace.update(seconds(60), &counts(1, 9, 0), (0, 0));
-        pace.update(seconds(120), &counts(1, 9, 0), (0, 0));
+        pace.update(seconds(60), &job(1, 9, 0), (0, 0));
+        pace.update(seconds(120), &job(1, 9, 0), (0, 0));
         assert_eq!(pace.time_left, None, "nothing moves");
     }
 

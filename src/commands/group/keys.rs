@@ -1,11 +1,13 @@
 //! `tidings group keys`: the keys (usually hosts) that hold up a group.
 
+use std::time::Duration;
+
 use clap::Args;
+use tidings_protocol::status::KeyStatus;
 use tidings_protocol::{DEFAULT_GROUP, GroupName, JobName};
 
 use super::{NAME, command};
-use crate::client::manage::{BrokerClient, OutputFlags, named_object, note_unlisted, print_table};
-use crate::client::waiting_host::WaitingHost;
+use crate::client::manage::{BrokerClient, OutputFlags, json_line, note_unlisted, print_table};
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{Console, format_count, format_duration, printable};
 
@@ -49,26 +51,22 @@ pub(super) async fn run(args: &KeysArgs) -> Result<(), Failure> {
     let answer = broker.request(&command("keys", &args.group, settings)).await?;
     let mut console = Console::new();
     if args.output.json {
-        let keys = answer.more.iter().map(|line| named_object(line, "key"));
-        return keys.into_iter().try_for_each(|one| console.line(&one.to_string()));
+        let mut keys = answer.more.iter().map(|line| json_line(&KeyStatus::parse(line)));
+        return keys.try_for_each(|key| console.line(&key));
     }
     let headings = ["KEY", "WAITING>", "PROCESSING>", "LEFT>"];
-    print_table(
-        &mut console,
-        &headings,
-        answer.more.iter().map(|line| row(&WaitingHost::parse(line))),
-    )?;
+    let rows = answer.more.iter().map(|line| row(&KeyStatus::parse(line)));
+    print_table(&mut console, &headings, rows)?;
     note_unlisted(&mut console, &answer.ok);
     Ok(())
 }
 
-fn row(waiting: &WaitingHost) -> Vec<String> {
-    let WaitingHost { host, tasks, processing, left } = waiting;
+fn row(status: &KeyStatus) -> Vec<String> {
     vec![
-        printable(host, KEY_CHARS_MAX),
-        format_count(*tasks),
-        format_count(*processing),
-        format_duration(*left),
+        printable(&status.key, KEY_CHARS_MAX),
+        format_count(status.waiting),
+        format_count(status.processing),
+        format_duration(Duration::from_millis(status.left_ms)),
     ]
 }
 
@@ -79,7 +77,7 @@ mod tests {
     #[test]
     fn a_key_is_a_row() {
         let line = "a.example waiting=1205 processing=1 left-ms=1204700 new=7";
-        assert_eq!(row(&WaitingHost::parse(line)), ["a.example", "1,205", "1", "20m 04s"]);
-        assert_eq!(row(&WaitingHost::parse("b")), ["b", "0", "0", "0 ms"]);
+        assert_eq!(row(&KeyStatus::parse(line)), ["a.example", "1,205", "1", "20m 04s"]);
+        assert_eq!(row(&KeyStatus::parse("b")), ["b", "0", "0", "0 ms"]);
     }
 }

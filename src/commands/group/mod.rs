@@ -7,7 +7,8 @@ pub(crate) mod tasks;
 mod watch;
 
 use clap::{Args, Subcommand};
-use tidings_protocol::{Command, DEFAULT_GROUP, GroupName, field, field_number};
+use tidings_protocol::status::{DamagedGroupStatus, GroupStatus};
+use tidings_protocol::{Command, DEFAULT_GROUP, GroupName};
 use tidings_queue::GroupConfig;
 
 use self::keys::KeysArgs;
@@ -195,25 +196,19 @@ async fn ls(output: &OutputFlags) -> Result<(), Failure> {
 
 /// A group as a row of `ls`.
 fn row(line: &str) -> Vec<String> {
-    let number = |key| {
-        // `dead-kept` are the present dead letters; `dead` counts retried ones too.
-        let key = if key == "dead" { "dead-kept" } else { key };
-        format_count(field_number(line, key).unwrap_or(0))
+    let (group, damaged) = (GroupStatus::parse(line), DamagedGroupStatus::parse(line).damaged);
+    let GroupStatus { members, waiting, processing, completed, failed, dead_kept, lost, .. } =
+        group;
+    // `dead-kept` are the present dead letters; `dead` counts retried ones too.
+    let numbers = [members, waiting, processing, completed, failed, dead_kept, lost];
+    let word = |word: String| if word.is_empty() { "?".to_owned() } else { word };
+    let state = match (damaged, group.paused) {
+        (true, _) => "damaged",
+        (false, true) => "paused",
+        (false, false) => "ok",
     };
-    let word = |key| field(line, key).unwrap_or("?").to_owned();
-    let numbers = ["members", "waiting", "processing", "completed", "failed", "dead", "lost"];
-    let is_paused = field(line, "paused") == Some("yes");
-    let state = match field(line, "damaged") {
-        Some("yes") => "damaged",
-        _ if is_paused => "paused",
-        _ => "ok",
-    };
-    [
-        vec![first_word(line).to_owned()],
-        numbers.map(number).to_vec(),
-        vec![word("key"), word("topics"), state.to_owned()],
-    ]
-    .concat()
+    let words = [word(group.settings.key), word(group.settings.topics.join(",")), state.to_owned()];
+    [vec![group.group], numbers.map(format_count).to_vec(), words.to_vec()].concat()
 }
 
 /// Sends the action for one group and prints the answer.

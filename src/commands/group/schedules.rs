@@ -1,13 +1,12 @@
 //! `tidings group schedules`: URLs that are fetched again and again.
 
 use clap::Args;
-use tidings_protocol::{DEFAULT_GROUP, GroupName, field, field_number};
+use tidings_protocol::status::ScheduleStatus;
+use tidings_protocol::{DEFAULT_GROUP, GroupName};
 
 use super::tasks::duration;
 use super::{NAME, command};
-use crate::client::manage::{
-    BrokerClient, OutputFlags, first_word, named_object, note_unlisted, print_table,
-};
+use crate::client::manage::{BrokerClient, OutputFlags, named_object, note_unlisted, print_table};
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{Console, printable};
 
@@ -64,18 +63,15 @@ pub(crate) async fn run(args: &SchedulesArgs) -> Result<(), Failure> {
 }
 
 fn row(line: &str) -> Vec<String> {
-    let word = |key| field(line, key).unwrap_or("?").to_owned();
-    let next =
-        field_number(line, "due-ms").map_or("?".to_owned(), |ms| format!("in {}", duration(ms)));
-    let state = if field(line, "entry").is_some() {
-        "in progress"
-    } else if field(line, "skips") == Some("yes") {
-        "skips next"
-    } else {
-        "-"
+    let ScheduleStatus { url, every, due_ms, key, prio, entry, skips } =
+        ScheduleStatus::parse(line);
+    let state = match (entry, skips) {
+        (Some(_), _) => "in progress",
+        (None, Some(true)) => "skips next",
+        (None, _) => "-",
     };
-    let url = printable(first_word(line), URL_CHARS_MAX);
-    vec![next, word("every"), word("key"), word("prio"), state.to_owned(), url]
+    let url = printable(&url, URL_CHARS_MAX);
+    vec![format!("in {}", duration(due_ms)), every, key, prio.to_string(), state.to_owned(), url]
 }
 
 #[cfg(test)]

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use serde_json::Value;
 use tidings_client::CommandAnswer;
+use tidings_protocol::status::{TaskFields, TaskStatus};
 use tidings_protocol::{DEFAULT_GROUP, GroupName, JobName};
 
 use super::{NAME, command};
-use crate::client::manage::{BrokerClient, OutputFlags, note_unlisted, object, print_table};
+use crate::client::manage::{BrokerClient, OutputFlags, json, note_unlisted, print_table};
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{Console, printable, time_or};
 
@@ -96,15 +96,15 @@ pub(crate) async fn list(
     filter: &EntryFilter,
     output: &OutputFlags,
     headings: &[&str],
-    row: impl Fn(&EntryLine<'_>) -> Vec<String>,
+    row: impl Fn(&TaskStatus) -> Vec<String>,
 ) -> Result<(), Failure> {
     let answer = request(group, state, filter, output).await?;
-    let entries = answer.more.iter().map(|line| EntryLine::parse(line));
+    let mut tasks = answer.more.iter().map(|line| TaskStatus::parse(line));
     let mut console = Console::new();
     if output.json {
-        return entries.into_iter().try_for_each(|entry| console.line(&entry.json().to_string()));
+        return tasks.try_for_each(|task| console.line(&task_json(&task)));
     }
-    print_table(&mut console, headings, entries.map(|entry| row(&entry)))?;
+    print_table(&mut console, headings, tasks.map(|task| row(&task)))?;
     note_unlisted(&mut console, &answer.ok);
     Ok(())
 }
@@ -127,83 +127,42 @@ async fn request(
         .await
 }
 
-/// A line of the answer to `GROUP tasks`.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct EntryLine<'a> {
-    number: &'a str,
-    fields: Vec<(&'a str, &'a str)>,
-    /// The URL, or the payload if the group has `key=none`.
-    text: &'a str,
-}
-
-impl<'a> EntryLine<'a> {
-    /// Reads `<entry> key=value .. <url or text>`. A text may look like a field; a repeated key
-    /// belongs to the text.
-    fn parse(line: &'a str) -> Self {
-        let (number, mut text) = line.split_once(' ').unwrap_or((line, ""));
-        let mut fields: Vec<(&str, &str)> = Vec::new();
-        while let Some((key, value, rest)) = leading_field(text)
-            && fields.iter().all(|(known, _)| *known != key)
-        {
-            fields.push((key, value));
-            text = rest;
-        }
-        Self { number, fields, text }
-    }
-
-    /// A value, or `-`.
-    pub(crate) fn value(&self, key: &str) -> String {
-        self.field(key).unwrap_or("-").to_owned()
-    }
-
-    /// Its number.
-    pub(crate) fn number(&self) -> String {
-        self.number.to_owned()
-    }
-
-    /// The URL, or the payload if the group has `key=none`.
-    pub(crate) fn text(&self) -> String {
-        printable(self.text, TEXT_CHARS_MAX)
-    }
-
-    fn field(&self, key: &str) -> Option<&'a str> {
-        self.fields.iter().find(|(found, _)| *found == key).map(|(_, value)| *value)
-    }
-
-    /// The time left of its lease, or until it is due.
-    fn timing(&self) -> String {
-        let number = |key| self.field(key).and_then(|value| value.parse().ok());
-        match (number("lease-ms"), number("due-ms")) {
-            (Some(left), _) => format!("lease {}", duration(left)),
-            (None, Some(due)) if due > 0 => format!("in {}", duration(due)),
-            _ => "-".to_owned(),
-        }
-    }
-
-    fn json(&self) -> Value {
-        let mut entry =
-            object([("entry", self.number)].into_iter().chain(self.fields.iter().copied()));
-        entry["entry"] = self.number.parse::<u64>().map_or_else(|_| self.number.into(), Into::into);
-        entry["text"] = self.text.into();
-        entry
-    }
-}
-
 /// An entry as a row of `tasks`.
-fn row(entry: &EntryLine<'_>) -> Vec<String> {
-    let values = ["state", "key", "job", "depth", "prio", "attempts", "losses"];
-    let values = values.map(|key| entry.value(key));
-    [vec![entry.number()], values.to_vec(), vec![entry.timing(), entry.text()]].concat()
+fn row(task: &TaskStatus) -> Vec<String> {
+    let TaskFields { state, key, job, depth, prio, attempts, losses, .. } = &task.fields;
+    let numbers = [depth.to_string(), prio.to_string(), attempts.to_string(), losses.to_string()];
+    [
+        vec![task.entry.to_string(), state.to_string(), key.clone(), or_dash(job.as_ref())],
+        numbers.to_vec(),
+        vec![timing(&task.fields), text(task)],
+    ]
+    .concat()
 }
 
-/// A field at the beginning of a text, and the rest. Keys are lower-case letters and dashes, so a
-/// URL is not a field.
-fn leading_field(text: &str) -> Option<(&str, &str, &str)> {
-    let (word, rest) = text.split_once(' ')?;
-    let (key, value) = word.split_once('=')?;
-    let is_key =
-        !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
-    is_key.then_some((key, value, rest))
+/// A word, or `-`.
+pub(crate) fn or_dash(word: Option<&String>) -> String {
+    word.map_or("-", String::as_str).to_owned()
+}
+
+/// The URL, or the payload if the group has `key=none`.
+pub(crate) fn text(task: &TaskStatus) -> String {
+    printable(&task.url, TEXT_CHARS_MAX)
+}
+
+/// The time left of its lease, or until it is due.
+fn timing(task: &TaskFields) -> String {
+    match (task.lease_ms, task.due_ms) {
+        (Some(left), _) => format!("lease {}", duration(left)),
+        (None, Some(due)) if due > 0 => format!("in {}", duration(due)),
+        _ => "-".to_owned(),
+    }
+}
+
+fn task_json(task: &TaskStatus) -> String {
+    let mut task = json(task);
+    let text = task.as_object_mut().and_then(|task| task.remove("url"));
+    task["text"] = text.unwrap_or_default();
+    task.to_string()
 }
 
 /// A time from now: as `9m 59s` on a terminal, else in one unit.
@@ -220,6 +179,8 @@ pub(crate) fn duration(ms: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tidings_protocol::status::TaskState;
+
     use super::*;
 
     const LINE: &str = "42 state=processing key=a.example job=docs pass=2 depth=1 prio=0 attempts=1 \
@@ -227,23 +188,19 @@ mod tests {
 
     #[test]
     fn an_entry_ends_with_its_text() {
-        let entry = EntryLine::parse(LINE);
-        assert_eq!((entry.number, entry.text), ("42", "http://a.example/?state=x y"));
-        assert_eq!(entry.value("member"), "5b0c");
-        assert_eq!(entry.value("due-ms"), "-");
-        assert_eq!(entry.json()["entry"], 42);
-        assert_eq!(entry.json()["depth"], 1);
-        let text = EntryLine::parse("7 state=dead key=none state=of the art");
-        assert_eq!((text.value("state"), text.text()), ("dead".into(), "state=of the art".into()));
-        assert_eq!(
-            EntryLine::parse("7 state=dead"),
-            EntryLine { number: "7", fields: vec![], text: "state=dead" }
-        );
+        let line = task_json(&TaskStatus::parse(LINE));
+        assert!(line.contains(r#""entry":42,"#) && line.contains(r#""depth":1,"#), "{line}");
+        assert!(line.contains(r#""member":"5b0c","#), "{line}");
+        assert!(line.contains(r#""text":"http://a.example/?state=x y"}"#), "{line}");
+        assert!(!line.contains("due-ms"), "{line}");
+        let task = TaskStatus::parse("7 state=dead key=none state=of the art");
+        assert_eq!((task.fields.state, &*text(&task)), (TaskState::Dead, "state=of the art"));
+        assert_eq!(text(&TaskStatus::parse("7 state=dead")), "state=dead");
     }
 
     #[test]
     fn an_entry_is_a_row() {
-        let row = row(&EntryLine::parse(LINE));
+        let row = row(&TaskStatus::parse(LINE));
         assert_eq!(row[..4], ["42", "processing", "a.example", "docs"]);
         assert_eq!(row[8..], ["lease 59 s", "http://a.example/?state=x y"]);
     }

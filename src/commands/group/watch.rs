@@ -2,7 +2,8 @@
 
 use clap::Args;
 use tidings_client::Delivery;
-use tidings_protocol::{DEFAULT_GROUP, GroupName, field, field_number, format_ms};
+use tidings_protocol::status::GroupStatus;
+use tidings_protocol::{DEFAULT_GROUP, GroupName, format_ms};
 
 use super::{NAME, command};
 use crate::client::connection;
@@ -73,17 +74,17 @@ pub(crate) async fn run(args: WatchArgs) -> Result<(), Failure> {
 
 /// The counts of a group in words.
 fn in_words(line: &str) -> String {
-    let number = |key| format_count(field_number(line, key).unwrap_or(0));
-    let paused = if field(line, "paused") == Some("yes") { "paused, " } else { "" };
+    let group = GroupStatus::parse(line);
     format!(
-        "{paused}{} members, {} waiting, {} processing, {} completed, {} failed, {} dead, {}/s",
-        number("members"),
-        number("waiting"),
-        number("processing"),
-        number("completed"),
-        number("failed"),
-        number("dead-kept"),
-        field(line, "rate").unwrap_or("?"),
+        "{}{} members, {} waiting, {} processing, {} completed, {} failed, {} dead, {}/s",
+        if group.paused { "paused, " } else { "" },
+        format_count(group.members),
+        format_count(group.waiting),
+        format_count(group.processing),
+        format_count(group.completed),
+        format_count(group.failed),
+        format_count(group.dead_kept),
+        group.rate.unwrap_or_default(),
     )
 }
 

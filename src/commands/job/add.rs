@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use clap::Args;
 use tidings_client::PendingAnswer;
-use tidings_protocol::{After, JobName, Prio, field_number};
+use tidings_protocol::status::SeedStatus;
+use tidings_protocol::{After, JobName, Prio};
 
 use super::{NAME, command};
 use crate::client::job::parse_seed;
@@ -167,8 +168,9 @@ impl SeedSender<'_> {
             && let Some(oldest) = self.unanswered.pop_front()
         {
             let answer = oldest.await.map_err(|error| self.broker.failure(error))?;
-            self.new += field_number(&answer.ok, "new").unwrap_or(0);
-            self.known += field_number(&answer.ok, "known").unwrap_or(0);
+            let added = SeedStatus::parse(&answer.ok);
+            self.new += added.new;
+            self.known += added.known;
         }
         Ok(())
     }

@@ -4,13 +4,14 @@ mod add;
 pub(crate) mod wait;
 
 use clap::{Args, Subcommand};
-use tidings_protocol::{Command, GroupName, JobName, field_number};
+use tidings_protocol::status::{JobListEnd, JobStatus};
+use tidings_protocol::{Command, GroupName, JobName};
 use tidings_queue::job::JobSettings;
 
 use self::add::AddArgs;
 use self::wait::{WaitArgs, WatchArgs};
 use crate::client::broker_message;
-use crate::client::job::JobCounts;
+use crate::client::job::state_line;
 use crate::client::manage::{
     self, BrokerClient, GroupFlag, OutputFlags, as_str_pairs, manage_command, named_object,
     print_list, print_table,
@@ -168,7 +169,7 @@ async fn run_action(
     match action {
         "show" => print_list(&mut console, &answer.ok),
         "delete" => console.line(&format!("deleted {}", args.job)),
-        _ => console.line(&JobCounts::parse(&answer.ok).state_line()),
+        _ => console.line(&state_line(&JobStatus::parse(&answer.ok))),
     }
 }
 
@@ -194,10 +195,9 @@ async fn ls(args: &LsArgs) -> Result<(), Failure> {
     print_table(
         &mut console,
         &headings,
-        answer.more.iter().map(|line| row(&JobCounts::parse(line))),
+        answer.more.iter().map(|line| row(&JobStatus::parse(line))),
     )?;
-    let number = |key| field_number(&answer.ok, key).unwrap_or(0);
-    let (jobs, listed) = (number("jobs"), number("listed"));
+    let JobListEnd { jobs, listed, .. } = JobListEnd::parse(&answer.ok);
     if listed < jobs {
         console.note(&format!("the newest {} of {}", format_count(listed), format_count(jobs)));
     }
@@ -205,10 +205,11 @@ async fn ls(args: &LsArgs) -> Result<(), Failure> {
 }
 
 /// A job as a row of `ls`.
-fn row(job: &JobCounts) -> Vec<String> {
-    let numbers = [job.found, job.pending, job.queued, job.processing, job.completed, job.failed]
-        .map(format_count);
-    [vec![job.name.clone(), job.pass.clone(), job.state.clone()], numbers.to_vec()].concat()
+fn row(job: &JobStatus) -> Vec<String> {
+    let JobStatus { pending, queued, processing, counts, .. } = *job;
+    let numbers = [counts.found, pending, queued, processing, counts.completed, counts.failed];
+    let words = vec![job.job.clone(), job.pass.to_string(), job.state.to_string()];
+    [words, numbers.map(format_count).to_vec()].concat()
 }
 
 /// A setting, checked as the broker would check it.
@@ -225,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_job_is_a_row() {
-        let job = JobCounts::parse(
+        let job = JobStatus::parse(
             "docs number=3 pass=2 state=closed pending=1 queued=2 processing=3 completed=4000 \
              failed=5 found=6",
         );

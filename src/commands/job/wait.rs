@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use clap::Args;
+use tidings_protocol::status::JobStatus;
 
 use super::JobArgs;
-use crate::client::job::JobCounts;
+use crate::client::job::{end_line, has_succeeded, watch_line};
 use crate::client::job_watch::{JobUpdate, JobWatch};
-use crate::client::manage::named_object;
+use crate::client::manage::json_line;
 use crate::flags;
 use crate::process::signals::stop_on_signal;
 use crate::terminal::failure::Failure;
@@ -69,8 +70,8 @@ pub(crate) struct EveryFlag {
 /// Waits, with a progress line on a terminal, and prints the result.
 pub(crate) async fn wait(args: WaitArgs) -> Result<(), Failure> {
     let progress = Console::new().shows_progress().then_some(PROGRESS_INTERVAL);
-    follow(args.of, progress, "waiting", |console, counts| {
-        console.progress(&counts.watch_line());
+    follow(args.of, progress, "waiting", |console, job| {
+        console.progress(&watch_line(job));
         Ok(())
     })
     .await
@@ -79,10 +80,10 @@ pub(crate) async fn wait(args: WaitArgs) -> Result<(), Failure> {
 /// Prints the counts whenever they change, then the result.
 pub(crate) async fn watch(args: WatchArgs) -> Result<(), Failure> {
     let json = args.of.output.json;
-    follow(args.of, Some(args.every.every), "watching", |console, counts| {
-        let line = counts.watch_line();
+    follow(args.of, Some(args.every.every), "watching", |console, job| {
+        let line = watch_line(job);
         match (json, console.shows_progress()) {
-            (true, _) => console.line(&named_object(&counts.text, "job").to_string()),
+            (true, _) => console.line(&json_line(job)),
             (false, true) => {
                 console.progress(&line);
                 Ok(())
@@ -97,7 +98,7 @@ async fn follow(
     of: JobArgs,
     progress: Option<Duration>,
     doing: &str,
-    mut show: impl FnMut(&mut Console, &JobCounts) -> Result<(), Failure>,
+    mut show: impl FnMut(&mut Console, &JobStatus) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let JobArgs { job, group, output } = of;
     let stop = stop_on_signal()?;
@@ -110,17 +111,17 @@ async fn follow(
                 return Err(Failure::Interrupted(format!("stopped {doing}; job {job} continues")));
             }
             news = watch.next() => match news? {
-                JobUpdate::Progress(counts) => show(&mut console, &counts)?,
-                JobUpdate::Done(counts) => break counts,
+                JobUpdate::Progress(progress) => show(&mut console, &progress.job)?,
+                JobUpdate::Done(end) => break end,
             }
         }
     };
     if output.json {
-        console.line(&named_object(&end.text, "job").to_string())?;
+        console.line(&json_line(&end))?;
     } else {
-        console.line(&end.end_line())?;
+        console.line(&end_line(&end))?;
     }
-    if end.succeeded() { Ok(()) } else { Err(Failure::Unsuccessful) }
+    if has_succeeded(&end) { Ok(()) } else { Err(Failure::Unsuccessful) }
 }
 
 fn parse_every(text: &str) -> Result<Duration, String> {

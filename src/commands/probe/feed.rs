@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use serde_json::{Value, json};
-use tidings_subscriber::feed::{self, Feed};
+use tidings_documents::feed::{self, Feed};
 
 use super::flags::FetchFlags;
 use super::source::Source;

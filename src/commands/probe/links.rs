@@ -4,8 +4,8 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use tidings_documents::page::{PageContent, PageLink, PageOptions, PageReader};
 use tidings_protocol::CanonicalUrl;
-use tidings_subscriber::page::{PageContent, PageLink, PageOptions, PageReader};
 use tidings_subscriber::robots::product_token;
 
 use super::flags::FetchFlags;

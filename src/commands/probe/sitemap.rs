@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use serde_json::{Value, json};
-use tidings_subscriber::sitemap::{SitemapEntry, SitemapKind, SitemapReader, SitemapSummary};
+use tidings_documents::sitemap::{SitemapEntry, SitemapKind, SitemapReader, SitemapSummary};
 
 use super::flags::FetchFlags;
 use super::source::Source;

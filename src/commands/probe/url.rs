@@ -1,7 +1,7 @@
 use clap::Args;
 use serde_json::{Value, json};
+use tidings_documents::tracking::TrackingParams;
 use tidings_protocol::{CanonicalUrl, StandardUrl, UrlError};
-use tidings_subscriber::tracking::TrackingParams;
 
 use super::{JsonQuery, optional_text, required_text};
 use crate::flags::TrackingFlag;

@@ -1,7 +1,8 @@
 //! `--no-follow`: the stop at the newest event that the topic has when the subscription begins.
 
 use tidings_client::Client;
-use tidings_protocol::{Command, CursorName, Seq, StartAt, TopicName, field, field_number};
+use tidings_protocol::status::{CursorStatus, TopicStatus};
+use tidings_protocol::{Command, CursorName, Seq, StartAt, TopicName};
 
 use crate::client::manage::{self, manage_command};
 use crate::flags::address::BrokerAddress;
@@ -31,13 +32,12 @@ pub(super) async fn end_seq(
 ) -> Result<Seq, Failure> {
     let show = Command::Topic(manage_command("show", Some(topic.as_str()), Vec::new()));
     let shown = client.request(&show).await.map_err(|error| manage::failure(broker, error))?;
-    let number = |key| field_number(&shown.ok, key).unwrap_or(0);
-    let (next, kept) = (number("next"), number("kept"));
+    let TopicStatus { next: Seq(next), kept, .. } = TopicStatus::parse(&shown.ok);
     let start = match (cursor, from) {
         (Some(cursor), _) => {
-            let is_it = |line: &&String| line.split(' ').nth(1) == Some(cursor.as_str());
-            let line = shown.more.iter().find(is_it);
-            line.and_then(|line| field(line, "next")?.parse().ok()).unwrap_or(next)
+            let lines = shown.more.iter().filter_map(|line| line.strip_prefix("cursor "));
+            let mut cursors = lines.map(CursorStatus::parse);
+            cursors.find(|status| status.cursor == cursor.as_str()).map_or(next, |it| it.next.0)
         }
         (None, Some(StartAt::Seq(seq))) => seq.0,
         _ if kept == 0 => next,

@@ -4,13 +4,14 @@ mod verify;
 
 use clap::{Args, Subcommand};
 use tidings_broker::TopicSettings;
-use tidings_protocol::{Command, CursorName, TopicName, field, field_number};
+use tidings_protocol::status::{CursorStatus, TopicStatus};
+use tidings_protocol::{Command, CursorName, TopicName};
 
 pub(crate) use self::verify::{TopicVerifyArgs, VerifyReport, verify_offline};
 use crate::client::broker_message;
 use crate::client::manage::{
-    self, BrokerClient, OutputFlags, as_str_pairs, first_word, manage_command, named_object,
-    print_list, print_table,
+    self, BrokerClient, OutputFlags, as_str_pairs, manage_command, named_object, print_list,
+    print_table,
 };
 use crate::flags::broker::BrokerFlag;
 use crate::terminal::failure::Failure;
@@ -158,22 +159,18 @@ async fn ls(output: &OutputFlags) -> Result<(), Failure> {
 
 /// A topic as a row of `ls`.
 fn row(line: &str) -> Vec<String> {
-    let number = |key| format_count(field_number(line, key).unwrap_or(0));
-    let size = |key| match field_number(line, key) {
-        None | Some(0) => "-".to_owned(),
-        Some(size) => format_bytes(size),
-    };
-    let word = |key| field(line, key).unwrap_or("?").to_owned();
+    let topic = TopicStatus::parse(line);
+    let size = |bytes| if bytes == 0 { "-".to_owned() } else { format_bytes(bytes) };
     vec![
-        first_word(line).to_owned(),
-        number("kept"),
-        number("next"),
-        word("rate"),
-        number("readers"),
-        size("bytes"),
-        size("log-bytes"),
-        word("sync"),
-        word("state"),
+        topic.topic,
+        format_count(topic.kept),
+        format_count(topic.next.0),
+        topic.rate.to_string(),
+        format_count(topic.readers),
+        size(topic.bytes),
+        size(topic.log_bytes),
+        topic.sync,
+        topic.state.to_string(),
     ]
 }
 
@@ -197,9 +194,10 @@ async fn show(args: &ShowArgs) -> Result<(), Failure> {
 
 /// A cursor as a row of `show`.
 fn cursor_row(line: &str) -> Vec<String> {
-    let values = ["next", "behind", "held", "moved"]
-        .map(|key| readable(key, field(line, key).unwrap_or("?")));
-    [vec![first_word(line).to_owned()], values.to_vec()].concat()
+    let CursorStatus { cursor, next, behind, held, moved } = CursorStatus::parse(line);
+    let held = if held { "yes" } else { "no" }.to_owned();
+    let next = readable("next", &next.to_string());
+    vec![cursor, next, readable("behind", &behind.to_string()), held, moved]
 }
 
 /// Creates or changes a topic, and prints its settings.

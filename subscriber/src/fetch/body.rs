@@ -10,11 +10,10 @@ use hyper::body::{Body as _, Incoming};
 use tidings_egress::failure::{Failure, Reason};
 use tokio::time::Instant;
 
-use super::decode::ContentDecoder;
+use super::decode::{ContentDecoder, DECODED_RATIO_FROM_BYTES, DECODED_RATIO_MAX};
 use super::http_connection::HttpConnection;
 use super::request_timer::{Elapsed, RequestTimer};
 use crate::fetch::DISCARDED_BODY_BYTES_MAX;
-use crate::markup::{DECODED_RATIO_FROM_BYTES, DECODED_RATIO_MAX};
 use crate::memory_budget::{MemoryBudget, MemoryPermit};
 use crate::spool::Spool;
 

@@ -13,8 +13,13 @@ use hyper::HeaderMap;
 use hyper::header::CONTENT_ENCODING;
 use tidings_egress::failure::{Failure, Reason};
 
-use crate::markup::DECODED_CHUNK_BYTES;
-
+/// A body that grows more than this many times while it is decoded is a decompression bomb, as in
+/// the parsers of packed documents ..
+pub(crate) const DECODED_RATIO_MAX: u64 = 250;
+/// .. but only from this size on: small pages of one repeated byte are harmless.
+pub(crate) const DECODED_RATIO_FROM_BYTES: u64 = 4 * 1024 * 1024;
+/// Bytes taken from a decoder at a time.
+const DECODED_CHUNK_BYTES: usize = 16 * 1024;
 /// Nested content codings.
 const CONTENT_ENCODINGS_MAX: usize = 2;
 /// The largest window of the zstd format, as a power of two: 8 MiB, which RFC 9659 requires of

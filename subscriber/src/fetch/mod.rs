@@ -34,6 +34,8 @@ use std::time::{Duration, SystemTime};
 use hyper::body::Incoming;
 use hyper::http::response;
 use hyper::{HeaderMap, Response, Version, header};
+use tidings_documents::document::DocumentReader;
+use tidings_documents::page::{LinkConfig, PageOptions, PageReader};
 use tidings_egress::connect::{
     AddressPermit, ConnectConfig, ConnectTarget, Connector, HttpProtocol, Proxy, ProxyError,
 };
@@ -51,9 +53,7 @@ use self::http_connection::HttpConnection;
 use self::meter::WireCopy as Copied;
 use self::pool::ConnectionPool;
 use self::request_timer::{Elapsed, RequestTimer};
-use crate::document::DocumentReader;
 use crate::memory_budget::{MemoryBudget, MemoryPermit};
-use crate::page::{LinkConfig, PageOptions, PageReader};
 use crate::report::{Exchange, KeepBodies, Validators};
 use crate::robots::{
     Availability, ROBOTS_BYTES_MAX, ROBOTS_HOPS_MAX, RobotsResponse, product_token,

@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
+use tidings_documents::page::PageLink;
 
-use crate::page::PageLink;
 use crate::report::PageRecord;
 
 /// A page, with the names and the order of the fields. As JSON its `links` are an array.

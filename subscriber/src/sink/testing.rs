@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::page::PageLink;
+use tidings_documents::page::PageLink;
+
 use crate::report::{PageId, PageOutcome, PageRecord, PageReport, Validators};
 use crate::spool::{Spool, Spools};
 

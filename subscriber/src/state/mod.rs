@@ -34,10 +34,9 @@ use std::{fs, io, thread};
 
 use bytes::Bytes;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, TransactionBehavior, params};
+use tidings_database::digest::{self, Schema, Table};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
-
-use crate::digest::{self, Schema, Table};
 
 /// Reads and writes of `crawler.db` that wait. Beyond it, values are dropped instead of stored.
 const STATE_QUEUE_MAX: usize = 4096;

@@ -245,7 +245,7 @@ fn a_file_of_version_1_is_migrated_and_new_values_have_digests() {
     };
     letter.serve(&connection).unwrap();
     drop(connection);
-    let checked = crate::database::check(&path, Some(&SCHEMA)).unwrap();
+    let checked = tidings_database::check(&path, Some(&SCHEMA)).unwrap();
     assert_eq!(checked.problems, [""; 0]);
     assert!(checked.notes[0].starts_with("1 row of state has no digest"), "{checked:?}");
     // In the row, the value comes after the key and a number.
@@ -254,6 +254,6 @@ fn a_file_of_version_1_is_migrated_and_new_values_have_digests() {
     let value = key + damaged[key..].iter().position(|byte| *byte == b'y').unwrap();
     damaged[value] ^= 1;
     fs::write(&path, damaged).unwrap();
-    let checked = crate::database::check(&path, Some(&SCHEMA)).unwrap();
+    let checked = tidings_database::check(&path, Some(&SCHEMA)).unwrap();
     assert!(checked.problems[0].starts_with("row 2 of state: "), "{checked:?}");
 }

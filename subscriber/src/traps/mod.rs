@@ -21,12 +21,12 @@ mod shape;
 use std::fmt;
 
 use hashbrown::HashMap;
+use tidings_documents::page::PageLink;
 use tidings_protocol::CanonicalUrl;
 use xxhash_rust::xxh3::xxh3_64;
 
 use self::sessions::Sessions;
 use self::shape::UrlShape;
-use crate::page::PageLink;
 use crate::pass::PassKey;
 
 /// A longer URL counts as a trap: browsers, servers and sitemaps have about this limit.
@@ -230,7 +230,7 @@ pub struct PageReading<'a> {
     /// Its title.
     pub title: Option<&'a str>,
     /// The fingerprint of its words
-    /// ([`PageContent::word_fingerprint`](crate::page::PageContent::word_fingerprint)).
+    /// ([`PageContent::word_fingerprint`](tidings_documents::page::PageContent::word_fingerprint)).
     pub words: Option<u64>,
     /// Its links, with their session ids.
     pub links: &'a [PageLink],

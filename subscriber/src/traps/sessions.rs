@@ -26,12 +26,12 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use hashbrown::HashMap;
+use tidings_documents::page::PageLink;
 use tidings_protocol::CanonicalUrl;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::PageReading;
 use super::shape::params;
-use crate::page::PageLink;
 use crate::traps::TRAP_ENTRIES_MAX;
 
 /// This many pages with new values in their links, and as many equal readings, show that a

@@ -12,6 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use indexmap::IndexMap;
+use tidings_documents::document::DocumentReader;
+use tidings_documents::feed::{Feed, FeedReader, NO_FEED, watched_feed};
+use tidings_documents::page::{PageContent, PageLink};
 use tidings_egress::failure::{Failure, Reason};
 use tidings_protocol::{CanonicalUrl, KeyRest, RetryMode};
 use tokio::task::spawn_blocking;
@@ -21,10 +24,7 @@ use super::feeds::{FeedCheck, FeedResponse, FeedTaskOutcome, NamedLinks, StoredF
 use super::finish::{TaskFailure, finish};
 use super::record::{classify, unix_ms};
 use super::task::{TaskWork, milliseconds, pace};
-use crate::document::DocumentReader;
-use crate::feed::{Feed, FeedReader, NO_FEED, watched_feed};
 use crate::fetch::{FetchPurpose, FetchRequest, Fetched};
-use crate::page::{PageContent, PageLink};
 use crate::report::{KeepBodies, PageOutcome, PageRecord, Validators};
 use crate::robots::RobotsRules;
 use crate::sink::LastRecord;
@@ -405,8 +405,9 @@ fn fresh_for(fetched: &Fetched) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use tidings_documents::tracking::TrackingParams;
+
     use super::*;
-    use crate::tracking::TrackingParams;
 
     #[test]
     fn merged_links_are_followed_if_one_of_them_may_be() {

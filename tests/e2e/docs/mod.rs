@@ -1,6 +1,7 @@
 //! The documentation and the examples are run; links and citations are checked.
 
 mod citations;
+mod connections;
 mod examples;
 mod internet;
 mod links;

@@ -25,7 +25,8 @@ use crate::support::wait::wait_until;
 const PORTS: [&str; 8] = ["12345", "8000", "12346", "12347", "12348", "12443", "12444", "12445"];
 
 /// Flags in the pages that belong to cargo, to a script of the repository or to certbot.
-const FOREIGN_FLAGS: [&str; 4] = ["--no-default-features", "--features", "--quick", "--only"];
+const FOREIGN_FLAGS: [&str; 5] =
+    ["--no-default-features", "--features", "--quick", "--only", "--rate"];
 
 /// A fenced code block of a document.
 pub(crate) struct CodeBlock {

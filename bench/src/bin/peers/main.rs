@@ -22,9 +22,9 @@ use anyhow::{Context, ensure};
 use clap::{Args, Parser, Subcommand};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Map, json};
-use tidings_bench::disk::{self, Disk};
-use tidings_bench::wire::Sync;
-use tidings_bench::{Target, server};
+use tidings_load::disk::{self, Disk};
+use tidings_load::wire::Sync;
+use tidings_load::{Target, server};
 
 use crate::crawl::{CrawlArgs, OriginArgs};
 use crate::relay::WriteUnit;

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tidings_bench::Tidings;
-use tidings_bench::wire::{
+use tidings_load::Tidings;
+use tidings_load::wire::{
     ConfirmationFormat, ConfirmedPublish, QueueSetup, ReadUntil, ReplayEnd, ReplayRequest,
     SetupStep, StreamLayout, WireProtocol, WorkerPool,
 };

@@ -1,7 +1,7 @@
 //! Queues of the peers: how their workers request and acknowledge tasks.
 
 use anyhow::{Context, bail, ensure};
-use tidings_bench::wire::{
+use tidings_load::wire::{
     BacklogQuery, ConfirmationFormat, ConfirmedPublish, QueueSetup, QueueWorker, ReadUntil,
     SetupStep, StreamLayout, WireProtocol, WorkerEvent, WorkerPool,
 };

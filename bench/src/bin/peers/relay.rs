@@ -194,8 +194,8 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    use tidings_bench::Target;
-    use tidings_bench::fan::Fan;
+    use tidings_load::Target;
+    use tidings_load::fan::Fan;
 
     use super::*;
     use crate::protocols::BareLines;

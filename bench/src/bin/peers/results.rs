@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
-use tidings_bench::figure::median;
+use tidings_load::figure::median;
 
 use crate::servers::ServerKind;
 use crate::workloads::{
@@ -253,7 +253,7 @@ fn format_thousands(value: f64, digits: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tidings_bench::Figure;
+    use tidings_load::Figure;
 
     use super::*;
 

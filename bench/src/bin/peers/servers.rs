@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context;
-use tidings_bench::server::unused_address;
-use tidings_bench::wire::Sync;
-use tidings_bench::{Launch, ReadyWhen, Server, Tidings, WireProtocol};
+use tidings_load::server::unused_address;
+use tidings_load::wire::Sync;
+use tidings_load::{Launch, ReadyWhen, Server, Tidings, WireProtocol};
 
 use crate::protocols::{BareLines, JetStream, Mqtt, Nats, Redis, RedisStreams, TidingsZmtp, Zmtp};
 use crate::queue_protocols::Beanstalkd;

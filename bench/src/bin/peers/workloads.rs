@@ -4,15 +4,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use tidings_bench::connect::Connect;
-use tidings_bench::fan::Fan;
 use tidings_bench::idle::Idle;
 use tidings_bench::latency::Latency;
-use tidings_bench::publish::Publish;
-use tidings_bench::queue::Queue;
 use tidings_bench::replay::Replay;
 use tidings_bench::stalled::Stalled;
-use tidings_bench::wire::Sync;
-use tidings_bench::{Figure, ProgressFn, Target};
+use tidings_load::fan::Fan;
+use tidings_load::publish::Publish;
+use tidings_load::queue::Queue;
+use tidings_load::wire::Sync;
+use tidings_load::{Figure, ProgressFn, Target};
 
 use crate::results::Row;
 use crate::servers::ServerKind::{

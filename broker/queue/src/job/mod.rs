@@ -10,16 +10,17 @@
 //!    └──────────────────────────────── opened again: the next pass ──────────────────────────────┘
 //! ```
 
-mod counts;
+pub(crate) mod counts;
 mod hosts;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt::Write;
 
 use tidings_protocol::duration::{self, DURATION_MS_MAX};
+use tidings_protocol::status::{self, JobEnd, JobEndReason, JobResult, JobStatus, PassCounts};
 use tidings_protocol::{CanonicalUrl, JobName, Outcome, ProtocolError, Seq, TopicName};
 
-pub use self::counts::PassCounts;
+use self::counts::{count_end, count_outcome, unfinished};
 use self::hosts::HostPages;
 use crate::config::{bad_argument, duration_within, whole_number};
 use crate::entry::{EntryId, JobNumber, Key, PassId};
@@ -121,7 +122,11 @@ impl JobSettings {
         if self.hold {
             words.push_str(" hold=yes");
         }
-        words + &self.filter.describe() + &self.describe_callback()
+        words += &self.filter.describe();
+        if let Some(url) = &self.callback {
+            let _ = write!(words, " callback={url}");
+        }
+        words
     }
 
     /// Rejects a callback to which no request can be sent. Not part of [`JobSettings::parse`],
@@ -130,11 +135,6 @@ impl JobSettings {
         let callback = self.callback.as_deref().and_then(|url| CanonicalUrl::parse(url).ok());
         let check = callback.map_or(Ok(()), |url| url.check_callable());
         check.map_err(|error| bad_argument(format!("callback=: {error}")))
-    }
-
-    /// ` callback=<url>`, if there is one.
-    pub(crate) fn describe_callback(&self) -> String {
-        self.callback.as_ref().map_or_else(String::new, |url| format!(" callback={url}"))
     }
 }
 
@@ -334,7 +334,7 @@ impl Job {
     pub fn drop_dormant(&mut self, key: &Key, end: EndReason) {
         self.dormant -= 1;
         self.hosts.remove_dormant(key);
-        self.counts.count_end(end);
+        count_end(&mut self.counts, end);
     }
 
     /// Adds a waiting active entry.
@@ -377,14 +377,14 @@ impl Job {
             Outcome::Done => self.hosts.complete_page(key),
             _ => self.hosts.cancel_page(key),
         }
-        self.counts.count_outcome(outcome);
+        count_outcome(&mut self.counts, outcome);
     }
 
     /// A waiting entry ends without a result.
     pub fn drop_waiting(&mut self, entry: EntryId, key: &Key, end: EndReason) {
         assert!(self.waiting.remove(&entry), "only a waiting entry is dropped");
         self.hosts.remove_waiting(entry, key);
-        self.counts.count_end(end);
+        count_end(&mut self.counts, end);
     }
 
     /// Whether a dead entry of the pass may be retried as a part of it.
@@ -398,7 +398,7 @@ impl Job {
     /// URLs of a finished pass without a final result are repairs in progress, and each may
     /// complete a page. The page counts of the keys are no longer known.
     pub fn may_repair(&self) -> bool {
-        let used = self.counts.completed + self.counts.unfinished();
+        let used = self.counts.completed + unfinished(&self.counts);
         let has_room = self.settings.pages_max.is_none_or(|max| used < max);
         self.state == JobState::Done && !self.cancelled && has_room
     }
@@ -415,12 +415,12 @@ impl Job {
 
     /// A repair ends with a worker's result.
     pub fn complete_repair(&mut self, outcome: Outcome) {
-        self.counts.count_outcome(outcome);
+        count_outcome(&mut self.counts, outcome);
     }
 
     /// A repair ends without a result.
     pub fn drop_repair(&mut self, end: EndReason) {
-        self.counts.count_end(end);
+        count_end(&mut self.counts, end);
     }
 
     /// A dead entry waits again.
@@ -429,41 +429,56 @@ impl Job {
         self.add_waiting(entry, key);
     }
 
-    /// The event that announces the end of the pass.
-    pub fn announcement(&self) -> String {
-        let result = match self.cancelled {
-            true => "cancelled",
-            false if self.counts.found == 0 => "done reason=empty",
-            false => "done",
-        };
-        format!(
-            "{} number={} pass={} result={result} {}{}",
-            self.name,
-            self.id.number,
-            self.id.pass,
-            self.counts,
-            self.settings.describe_callback()
-        )
+    /// The end of the pass, without what only the group knows.
+    pub fn end(&self) -> JobEnd {
+        let is_empty = !self.cancelled && self.counts.found == 0;
+        JobEnd {
+            job: self.name.to_string(),
+            number: self.id.number,
+            pass: self.id.pass.into(),
+            result: if self.cancelled { JobResult::Cancelled } else { JobResult::Done },
+            reason: is_empty.then_some(JobEndReason::Empty),
+            counts: self.counts,
+            callback: self.callback(),
+            ..JobEnd::default()
+        }
     }
 
-    /// The job as `key=value` words. `queued` is the number of waiting entries that could be
+    /// The job without its settings. `queued` is the number of waiting entries that could be
     /// released at once.
-    pub fn describe(&self, queued: usize) -> String {
+    pub fn status(&self, queued: usize) -> JobStatus {
         let state = match self.state {
-            JobState::Done => "done",
-            _ if self.paused && !self.cancelled => "paused",
-            JobState::Open => "open",
-            JobState::Closed => "closed",
+            JobState::Done => status::JobState::Done,
+            _ if self.paused && !self.cancelled => status::JobState::Paused,
+            JobState::Open => status::JobState::Open,
+            JobState::Closed => status::JobState::Closed,
         };
-        format!(
-            "{} number={} pass={} state={state} pending={} queued={queued} processing={} {}",
-            self.name,
-            self.id.number,
-            self.id.pass,
-            self.waiting_count().saturating_sub(queued as u64),
-            self.held,
-            self.counts
-        )
+        let queued = queued as u64;
+        JobStatus {
+            job: self.name.to_string(),
+            number: self.id.number,
+            pass: self.id.pass.into(),
+            state,
+            pending: self.waiting_count().saturating_sub(queued),
+            queued,
+            processing: self.held,
+            counts: self.counts,
+            ..JobStatus::default()
+        }
+    }
+
+    /// The job with the settings that a client cannot see in its counts.
+    pub fn full_status(&self, queued: usize) -> JobStatus {
+        JobStatus {
+            include: self.settings.filter.include.texts(),
+            exclude: self.settings.filter.exclude.texts(),
+            callback: self.callback(),
+            ..self.status(queued)
+        }
+    }
+
+    fn callback(&self) -> Option<String> {
+        self.settings.callback.as_deref().map(str::to_owned)
     }
 }
 

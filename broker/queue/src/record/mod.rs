@@ -3,6 +3,7 @@
 
 mod line;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use tidings_protocol::{JobName, MemberId, Outcome, Seq, TopicName, UrlKey};
@@ -241,6 +242,24 @@ pub enum Decision {
     },
 }
 
+impl Decision {
+    /// Returns the waiting entries that it is about, as far as it names them.
+    pub(super) fn entries(&self) -> Cow<'_, [EntryId]> {
+        match self {
+            Self::Released { entry, .. } => std::slice::from_ref(entry).into(),
+            Self::Ended { entries, .. } | Self::Unpinned { entries } => entries.into(),
+            Self::Consumed { effects, .. } => {
+                effects.iter().flat_map(EventEffect::entries).copied().collect()
+            }
+            Self::SeedAdded(effect) | Self::ScheduleDue { effect: Some(effect), .. } => {
+                effect.entries().into()
+            }
+            Self::WallClockDues(dues) => dues.iter().filter_map(WallClockDue::entry).collect(),
+            _ => Cow::default(),
+        }
+    }
+}
+
 /// The effect of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventEffect {
@@ -268,6 +287,13 @@ pub enum EventEffect {
     Unscheduled(UrlKey),
     /// The group cannot use the event. It is counted, and may become a dead letter.
     Unusable,
+}
+
+impl EventEffect {
+    /// Returns the waiting entries that it changes.
+    fn entries(&self) -> &[EntryId] {
+        if let Self::Coalesced { entries, .. } = self { entries } else { &[] }
+    }
 }
 
 /// How a returned entry continues.

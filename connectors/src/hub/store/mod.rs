@@ -19,8 +19,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
+use tidings_database::digest::{self, Schema, Table};
 use tidings_protocol::{CanonicalUrl, MemberId};
-use tidings_subscriber::digest::{self, Schema, Table};
 
 pub(super) use self::subscription_requests::{GrantOutcome, RequestOutcome};
 use super::hub_request::SubscriberProtocol;

@@ -1,7 +1,6 @@
 //! Tests on real files, with the state after each step.
 
 use tempfile::TempDir;
-use tidings_subscriber::database;
 
 use super::subscription_requests::{REQUESTS_PER_HOST_MAX, REQUESTS_PER_SUBSCRIPTION_MAX};
 use super::*;
@@ -101,12 +100,12 @@ fn a_version_1_file_is_migrated_and_changed_rows_get_digests() {
     insert_pending(&store, &request(2, Some(10)));
     drop(store);
     // `own` and one topic have not changed, so they have no digests.
-    let checked = database::check(&path, Some(&SCHEMA)).unwrap();
+    let checked = tidings_database::check(&path, Some(&SCHEMA)).unwrap();
     assert_eq!((checked.problems.len(), checked.notes.len()), (0, 2), "{checked:?}");
     drop(HubStore::open(&path).unwrap());
     let other = Connection::open(&path).unwrap();
     other.execute_batch("UPDATE subscriptions SET secret = 'hushed'").unwrap();
-    let checked = database::check(&path, Some(&SCHEMA)).unwrap();
+    let checked = tidings_database::check(&path, Some(&SCHEMA)).unwrap();
     assert!(checked.problems[0].starts_with("row 1 of subscriptions: "), "{checked:?}");
     assert!(!format!("{checked:?}").contains("hushed"), "no secret is shown");
 }

@@ -14,8 +14,8 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tidings_documents::feed::Hubs;
 use tidings_protocol::CanonicalUrl;
-use tidings_subscriber::feed::Hubs;
 
 use super::{milliseconds, random_token};
 

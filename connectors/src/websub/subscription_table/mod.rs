@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
+use tidings_documents::feed::Hubs;
+use tidings_documents::feed::watched_feed::KnownItems;
 use tidings_protocol::CanonicalUrl;
-use tidings_subscriber::feed::Hubs;
-use tidings_subscriber::feed::watched_feed::KnownItems;
 
 use super::store::{StoreError, SubscriptionStore};
 use super::subscription::{HubEndpoint, Subscription, WatchedKind};

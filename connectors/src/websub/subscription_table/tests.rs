@@ -1,4 +1,4 @@
-use tidings_subscriber::feed::FeedEntry;
+use tidings_documents::feed::FeedEntry;
 
 use super::super::subscription::{HubMode, HubRequestOutcome, LeaseTerms};
 use super::*;

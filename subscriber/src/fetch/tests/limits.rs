@@ -4,15 +4,14 @@ use async_compression::tokio::write::{
     BrotliEncoder, DeflateEncoder, GzipEncoder, ZlibEncoder, ZstdEncoder,
 };
 use proptest::prelude::*;
+use tidings_documents::document::PAGE_BUDGET_BYTES;
 use tokio::net::TcpStream;
 
 use super::*;
-use crate::document::PAGE_BUDGET_BYTES;
 use crate::fetch::body::{SLOW_BYTES_PER_SECOND, SLOW_WINDOW};
-use crate::fetch::decode::ZSTD_WINDOW_LOG_MAX;
+use crate::fetch::decode::{DECODED_RATIO_MAX, ZSTD_WINDOW_LOG_MAX};
 use crate::fetch::http_connection::HEADERS_MAX;
 use crate::fetch::{BEFORE_HEAD_BYTES_MAX, HEAD_BYTES_MAX};
-use crate::markup::DECODED_RATIO_MAX;
 use crate::memory_budget::{LINKS_BUDGET_BYTES, WINDOWS_BUDGET_BYTES};
 
 const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n";

@@ -5,10 +5,10 @@ use std::io::{self, BufRead, BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
+use tidings_database::ReadOnlyDatabase;
 
 use super::ExportError;
 use super::record::{Record, SELECT};
-use crate::database::ReadOnlyDatabase;
 use crate::sink::export::EXPORT_STEP_RECORDS;
 use crate::sink::sqlite::{VERSION, version};
 use crate::sink::{JSONL_CHUNK_BYTES, JSONL_LINE_BYTES_MAX, STORE_BUSY_TIMEOUT};

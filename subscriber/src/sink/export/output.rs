@@ -5,10 +5,10 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
+use tidings_database::digest;
 
 use super::record::Record;
 use super::{ExportError, ExportTarget};
-use crate::digest;
 use crate::sink::JSONL_CHUNK_BYTES;
 use crate::sink::export::EXPORT_CACHE_BYTES;
 use crate::sink::ledger::with_suffix;

@@ -7,10 +7,10 @@ use std::thread;
 
 use jiff::Timestamp;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, TransactionBehavior, params};
+use tidings_documents::page::PageLink;
 use tokio::sync::{mpsc, oneshot};
 
 use super::url_fingerprint;
-use crate::page::PageLink;
 use crate::report::{PageId, Validators};
 use crate::sink::{OpenError, STORE_BUSY_TIMEOUT};
 

@@ -14,7 +14,7 @@
 //! | 1 | the key of a row was its `task`, which another run of the broker numbers again from 1 |
 //! | 2 | the key of a row is its `page`; validators, and an index by URL |
 //! | 3 | the settings under which links were extracted |
-//! | 4 | a digest of each row, see [`crate::digest`] |
+//! | 4 | a digest of each row, see [`tidings_database::digest`] |
 
 #![expect(clippy::disallowed_methods, reason = "waits for other processes that open the file")]
 
@@ -28,6 +28,7 @@ use std::time::{Duration, Instant};
 
 use rusqlite::functions::FunctionFlags;
 use rusqlite::{CachedStatement, Connection, ErrorCode, Transaction, TransactionBehavior, params};
+use tidings_database::digest::{self, Schema, Table};
 use xxhash_rust::xxh3::xxh3_64;
 
 pub use self::last_record::LastRecord;
@@ -35,7 +36,6 @@ pub(super) use self::last_record::LastRecordReader;
 pub use self::newest::{StoredResult, newest_result};
 use super::row::{LinkUrls, PageRow};
 use super::{OpenError, Sink, StoreError};
-use crate::digest::{self, Schema, Table};
 use crate::report::PageRecord;
 use crate::sink::STORE_BUSY_TIMEOUT;
 

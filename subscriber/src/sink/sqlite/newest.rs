@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use rusqlite::{OptionalExtension, params};
+use tidings_database::ReadOnlyDatabase;
 
 use super::url_fingerprint;
-use crate::database::ReadOnlyDatabase;
 use crate::sink::OpenError;
 
 /// Rows that are searched, from the newest. The index has only pages with validators, and a search

@@ -1,7 +1,6 @@
 use rusqlite::types::Value;
 
 use super::*;
-use crate::database;
 use crate::report::{PageId, PageOutcome};
 use crate::sink::testing::{record, transient};
 
@@ -278,25 +277,25 @@ fn a_file_of_version_3_gets_digests_in_new_rows() {
     let without = "ALTER TABLE pages DROP COLUMN digest; PRAGMA user_version = 3";
     old.execute_batch(without).unwrap();
     drop(old);
-    let checked = database::check(&path, Some(&SCHEMA)).unwrap();
+    let checked = tidings_database::check(&path, Some(&SCHEMA)).unwrap();
     assert_eq!(checked.problems, [""; 0]);
     assert!(checked.notes[0].contains("schema version 3"), "{checked:?}");
     store(&mut open(&path), [record(2, 1), record(3, 1)]);
     store(&mut open(&path), [record(3, 2)]);
     let missing = rows(&path, "SELECT page FROM pages WHERE digest IS NULL");
     assert_eq!(missing, [[text(&page(1).to_string())]]);
-    let checked = database::check(&path, Some(&SCHEMA)).unwrap();
+    let checked = tidings_database::check(&path, Some(&SCHEMA)).unwrap();
     assert_eq!(checked.problems, [""; 0]);
     assert!(checked.notes[0].contains("1 row of pages has no digest"), "{checked:?}");
     // Another program may write to it. If that ignores the digests, the row counts as damaged.
     let other = Connection::open(&path).unwrap();
     other.execute_batch("UPDATE pages SET title = 'mine' WHERE id = 2").unwrap();
-    let checked = database::check(&path, Some(&SCHEMA)).unwrap();
+    let checked = tidings_database::check(&path, Some(&SCHEMA)).unwrap();
     assert!(checked.problems[0].starts_with("row 2 of pages: "), "{checked:?}");
     other.execute_batch("UPDATE pages SET digest = NULL WHERE id = 2").unwrap();
-    assert_eq!(database::check(&path, Some(&SCHEMA)).unwrap().problems, [""; 0]);
+    assert_eq!(tidings_database::check(&path, Some(&SCHEMA)).unwrap().problems, [""; 0]);
     other.execute_batch("ALTER TABLE pages RENAME COLUMN title TO titlf").unwrap();
-    let checked = database::check(&path, Some(&SCHEMA)).unwrap();
+    let checked = tidings_database::check(&path, Some(&SCHEMA)).unwrap();
     assert!(checked.problems[0].contains("title"), "{checked:?}");
 }
 
@@ -391,7 +390,7 @@ fn cost_of_a_page() {
     let mut sqlite = open(&path);
     let links: Vec<_> = (0..30)
         .map(|at| format!("http://host-{}.example/section/page-{at}.html", at % 20).into())
-        .map(|url| crate::page::PageLink { url, nofollow: false })
+        .map(|url| tidings_documents::page::PageLink { url, nofollow: false })
         .collect();
     let cpu = || {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);

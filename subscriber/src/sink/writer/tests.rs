@@ -1,8 +1,9 @@
 use std::collections::BTreeSet;
 use std::sync::mpsc as channel;
 
+use tidings_documents::page::PageLink;
+
 use super::*;
-use crate::page::PageLink;
 use crate::program::Programs;
 use crate::report::KeepBodies;
 use crate::sink::Sinks;

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 use proptest::prelude::*;
+use tidings_documents::page::{PageContent, PageOptions, PageReader};
 
 use super::super::*;
-use crate::page::{PageContent, PageOptions, PageReader};
 use crate::traps::sessions::{SESSION_EVIDENCE_MIN, SESSION_PARAMS_MAX};
 
 const SEEDS: std::ops::Range<u64> = 0..30;

@@ -16,13 +16,13 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use hyper::HeaderMap;
 use tidings_client::{ClientError, WorkerLink};
-use tidings_protocol::{CanonicalUrl, Payload, format_ms, parse_ms, push_attribute};
-
-use crate::feed::event::{self, HubEventFlags, ITEM_TOPIC, PUSHED, SCHEDULE_TOPIC};
-use crate::feed::watched_feed::{
+use tidings_documents::feed::event::{self, HubEventFlags, ITEM_TOPIC, PUSHED, SCHEDULE_TOPIC};
+use tidings_documents::feed::watched_feed::{
     CheckOutcome, CheckResult, FeedSettings, KnownItems, NewItem, Validators, WatchedFeed,
 };
-use crate::feed::{Feed, Hubs, NO_FEED, NO_FEED_ADVICE, PageHubLinks};
+use tidings_documents::feed::{Feed, Hubs, NO_FEED, NO_FEED_ADVICE, PageHubLinks};
+use tidings_protocol::{CanonicalUrl, Payload, format_ms, parse_ms, push_attribute};
+
 use crate::state::StateStore;
 
 /// The state of a feed expires this long after its last check: a watched feed is checked more

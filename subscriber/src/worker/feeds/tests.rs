@@ -4,9 +4,9 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
+use tidings_documents::feed;
 
 use super::*;
-use crate::feed;
 
 /// Everything published and stored, in order.
 #[derive(Default)]

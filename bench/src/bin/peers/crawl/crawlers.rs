@@ -12,8 +12,8 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use tidings_bench::origin::{Origin, Site};
 use tidings_bench::program::{self, ProgramRun};
-use tidings_bench::server::unused_address;
-use tidings_bench::{Launch, ReadyWhen, Server};
+use tidings_load::server::unused_address;
+use tidings_load::{Launch, ReadyWhen, Server};
 
 use crate::results::Contestant;
 

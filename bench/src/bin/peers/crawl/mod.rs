@@ -13,8 +13,8 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 use clap::Args;
 use serde_json::{Map, json};
-use tidings_bench::disk::{self, Disk};
 use tidings_bench::origin::{Origin, Site};
+use tidings_load::disk::{self, Disk};
 
 use self::crawlers::{Crawler, CrawlerPaths};
 use self::workloads::{CrawlWorkload, WORKLOADS};

@@ -4,10 +4,10 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use tidings_bench::announce::Announce;
-use tidings_bench::figure::to_f64;
 use tidings_bench::job_done::JobDone;
 use tidings_bench::origin::{Origin, Site};
-use tidings_bench::{Figure, ProgressFn};
+use tidings_load::figure::to_f64;
+use tidings_load::{Figure, ProgressFn};
 
 use super::crawlers::Crawler::{
     self, Aiohttp, Crawlee, Rq, Scrapy, ScrapyRedis, Spider, Tidings, Wget2,

@@ -7,7 +7,8 @@ use tidings_protocol::UrlKey;
 use super::{LineReader, LineWriter};
 use crate::dead_letters::DEAD_REASONS;
 use crate::entry::{AgainRequest, Entry, EntryState, Lease, PassId};
-use crate::job::{Job, JobState, PassCounts};
+use crate::job::counts::{as_array, from_array};
+use crate::job::{Job, JobState};
 use crate::key_queue::{KeyState, Lane};
 use crate::snapshot::SnapshotItem;
 use crate::wall_clock::{WallClockDue, WallClockTarget};
@@ -74,7 +75,7 @@ impl LineWriter<'_> {
         });
         self.flag(job.cancelled).flag(job.paused).flag(job.time_is_up);
         self.optional(job.time_until).field(job.open_until);
-        self.list(&job.counts.as_array(), |writer, count| _ = writer.field(count));
+        self.list(&as_array(&job.counts), |writer, count| _ = writer.field(count));
         match &job.completion_heads {
             None => self.field('-'),
             Some(heads) => {
@@ -212,7 +213,7 @@ impl LineReader<'_> {
         (job.cancelled, job.paused, job.time_is_up) = (self.flag()?, self.flag()?, self.flag()?);
         job.time_until = self.optional_moment()?;
         job.open_until = self.moment()?;
-        job.counts = PassCounts::from_array(self.list(Self::field)?.try_into().ok()?);
+        job.counts = from_array(self.list(Self::field)?.try_into().ok()?);
         job.completion_heads = self.optional_fields(|reader| {
             let heads = reader.list(|reader| Some((reader.field()?, reader.field()?)))?;
             Some(BTreeMap::from_iter(heads))

@@ -329,7 +329,7 @@ impl World {
         let open = passes.names(false);
         Promise::AllFinishes.holds(open.is_empty(), || format!("never done: {open:?}"))?;
         for job in group.jobs.iter() {
-            passes.check_counts(job.name.as_ref(), &group.describe_job(job))?;
+            passes.check_counts(job.name.as_ref(), &group.job_status(job).to_string())?;
         }
         self.announcement_check.check_end()?;
         let no_waiters = passes.iter().all(|(_, pass)| pass.waits == 0);

@@ -1,0 +1,301 @@
+//! Confirmed publishes per second, and a bare loop beside them.
+
+#![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure};
+
+use crate::connection::{self, PublisherSocket};
+use crate::figure::to_f64;
+use crate::load::check_rejection;
+use crate::poller::Poller;
+use crate::server::CpuCost;
+use crate::wire::ConfirmationFormat;
+use crate::{Figure, ProgressFn, Target, disk};
+
+/// Interval of progress reports.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Longest time without a confirmation while publishes are unconfirmed.
+const CONFIRMATION_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A load of confirmed publishes and its duration.
+#[derive(Debug, Clone, Copy)]
+pub struct Publish<'a> {
+    /// Number of publishers.
+    pub publishers: usize,
+    /// Most unconfirmed publishes, over all connections.
+    pub window: u64,
+    /// Duration of a run.
+    pub run: Duration,
+    /// Number of runs, on the same connections.
+    pub runs: usize,
+    /// Time before the first run.
+    pub warm_up: Duration,
+    /// Directory of the bare loop; `None`: no bare loop.
+    pub bare_loop: Option<&'a Path>,
+}
+
+impl Publish<'_> {
+    /// Runs the measurement. It is an error if a publish is rejected or not confirmed.
+    pub fn measure(
+        &self,
+        target: Target<'_>,
+        progress: &mut ProgressFn<'_>,
+    ) -> anyhow::Result<Vec<Figure>> {
+        let mut load = PublishLoad::connect(target, self.publishers, self.window)?;
+        load.run_until(Instant::now() + self.warm_up, progress)?;
+        let mut rate = Figure::new("confirmed_per_second", "confirmed publishes/s", 0);
+        let mut cost = CpuCost::per_thousand_publishes();
+        let key = "bare_loop_per_second";
+        let mut bare = Figure::new(key, "bare loop, events/s", 0);
+        let mut ratio = Figure::new("part_of_bare_loop", "part of the bare loop", 2);
+        for _ in 0..self.runs {
+            let (before, began) = (load.confirmed(), Instant::now());
+            let cpu_before = CpuCost::snapshot(target.server)?;
+            load.run_until(began + self.run, progress)?;
+            let (work, took) = (to_f64(load.confirmed() - before), began.elapsed());
+            cost.add_run(cpu_before, target.server, work, took)?;
+            rate.runs.push(work / took.as_secs_f64());
+            if let Some(dir) = self.bare_loop {
+                // Nothing else is in flight then, so that each has the disk to itself.
+                load.finish(progress)?;
+                progress("running the bare loop")?;
+                let piece = target.message().repeat(load.burst);
+                let syncs = disk::bare_loop(dir, &piece, self.run)?;
+                let per_second = syncs * to_f64(u64::try_from(load.burst)?);
+                bare.runs.push(per_second);
+                ratio.runs.push(work / took.as_secs_f64() / per_second);
+                load.is_stopped = false;
+            }
+        }
+        load.finish(progress)?;
+        let mut figures = vec![rate];
+        if self.bare_loop.is_some() {
+            figures.extend([bare, ratio]);
+        }
+        figures.extend(cost.figures(target.server)?);
+        Ok(figures)
+    }
+}
+
+/// Publishes `events` events and returns when all are confirmed.
+pub fn publish_all(
+    target: Target<'_>,
+    events: u64,
+    window: u64,
+    progress: &mut ProgressFn<'_>,
+) -> anyhow::Result<()> {
+    let mut load = PublishLoad::connect(target, 1, window)?;
+    let burst = u64::try_from(load.burst)?;
+    ensure!(events.is_multiple_of(burst), "{events} events: expected a multiple of {burst}");
+    load.events_max = events;
+    load.run_until(Instant::now() + Duration::from_hours(1), progress)?;
+    load.finish(progress)
+}
+
+/// Rounds `events` up to a number that whole writes can publish.
+pub fn round_up_to_writes(target: Target<'_>, events: u64, window: u64) -> anyhow::Result<u64> {
+    let burst = u64::try_from(connection::burst(target.payload_bytes, window, 1))?;
+    Ok(events.next_multiple_of(burst))
+}
+
+/// Publishers, each with its share of the window.
+struct PublishLoad<'a> {
+    target: Target<'a>,
+    poller: Poller,
+    ready: Vec<usize>,
+    publishers: Vec<(PublisherSocket, PublishCounter)>,
+    burst: usize,
+    window_share: u64,
+    /// Most events per publisher.
+    events_max: u64,
+    is_stopped: bool,
+    read_buffer: Vec<u8>,
+}
+
+impl<'a> PublishLoad<'a> {
+    fn connect(target: Target<'a>, publishers: usize, window: u64) -> anyhow::Result<Self> {
+        connection::create_topic(&target)?;
+        let confirmed =
+            target.wire.confirmed_publish(target.topic, &vec![b'x'; target.payload_bytes])?;
+        // Each connection has its own share, which holds several writes.
+        let share = (window / u64::try_from(publishers)?).max(1);
+        let burst = connection::burst(target.payload_bytes, share, 1);
+        let poller = Poller::new()?;
+        let connect = |token| {
+            let steps = target.wire.handshake().into_iter().chain(confirmed.setup.clone());
+            let socket = connection::open(target.address, steps)?;
+            let socket = PublisherSocket::new(socket, confirmed.message.repeat(burst))?;
+            poller.register_edge_triggered(socket.socket(), token)?;
+            anyhow::Ok((socket, PublishCounter::new(confirmed.confirmations)))
+        };
+        let connections = (0..publishers).map(connect).collect::<Result<_, _>>()?;
+        Ok(Self {
+            target,
+            poller,
+            ready: Vec::new(),
+            publishers: connections,
+            burst,
+            window_share: share,
+            events_max: u64::MAX,
+            is_stopped: false,
+            read_buffer: vec![0; 64 * 1024],
+        })
+    }
+
+    /// Publishes until `end`, or until all events are published.
+    fn run_until(&mut self, end: Instant, progress: &mut ProgressFn<'_>) -> anyhow::Result<()> {
+        let mut reported = (Instant::now(), self.confirmed());
+        loop {
+            let now = Instant::now();
+            if now >= end || self.published() >= self.events_max {
+                return Ok(());
+            }
+            if now >= reported.0 + PROGRESS_INTERVAL {
+                let count = self.confirmed();
+                let per_second = to_f64(count - reported.1) / (now - reported.0).as_secs_f64();
+                progress(&format!("{:.0} thousand confirmed publishes/s", per_second / 1e3))?;
+                reported = (now, count);
+            }
+            self.poll_once((end - now).min(PROGRESS_INTERVAL))?;
+        }
+    }
+
+    /// Stops publishing and waits until everything is confirmed.
+    fn finish(&mut self, progress: &mut ProgressFn<'_>) -> anyhow::Result<()> {
+        self.is_stopped = true;
+        let mut last = (Instant::now(), self.confirmed());
+        while self.publishers.iter().any(|(socket, _)| !socket.is_idle())
+            || self.confirmed() < self.published()
+        {
+            progress("waiting for confirmations")?;
+            if self.confirmed() > last.1 {
+                last = (Instant::now(), self.confirmed());
+            }
+            if last.0.elapsed() > CONFIRMATION_TIMEOUT {
+                bail!(
+                    "{} publishes were not confirmed within {CONFIRMATION_TIMEOUT:?}",
+                    self.published() - self.confirmed()
+                );
+            }
+            self.poll_once(PROGRESS_INTERVAL)?;
+        }
+        ensure!(
+            self.confirmed() == self.published(),
+            "the broker confirmed more events than were published"
+        );
+        Ok(())
+    }
+
+    fn poll_once(&mut self, timeout: Duration) -> anyhow::Result<()> {
+        if !self.is_stopped {
+            (0..self.publishers.len()).try_for_each(|publisher| self.publish(publisher))?;
+        }
+        let mut ready = std::mem::take(&mut self.ready);
+        self.poller.wait(timeout, &mut ready)?;
+        for &publisher in &ready {
+            let marker = self.target.wire.rejection_marker();
+            let (socket, counter) = &mut self.publishers[publisher];
+            socket.read_available(&mut self.read_buffer, |received| {
+                check_rejection(marker, received)?;
+                counter.count_confirmations(received)
+            })?;
+            socket.flush()?;
+        }
+        self.ready = ready;
+        Ok(())
+    }
+
+    fn publish(&mut self, publisher: usize) -> anyhow::Result<()> {
+        let burst = u64::try_from(self.burst)?;
+        let (socket, counter) = &mut self.publishers[publisher];
+        while socket.is_idle()
+            && counter.published + burst
+                <= self.events_max.min(counter.confirmed + self.window_share)
+        {
+            counter.published += burst;
+            socket.start_write();
+            socket.flush()?;
+        }
+        Ok(())
+    }
+
+    fn confirmed(&self) -> u64 {
+        self.publishers.iter().map(|(_, counter)| counter.confirmed).sum()
+    }
+
+    fn published(&self) -> u64 {
+        self.publishers.iter().map(|(_, counter)| counter.published).sum()
+    }
+}
+
+/// Published and confirmed events of one connection.
+#[derive(Debug)]
+pub(crate) struct PublishCounter {
+    pub(crate) published: u64,
+    pub(crate) confirmed: u64,
+    format: ConfirmationFormat,
+    /// Newlines that arrived, for confirmations of several lines.
+    lines_received: u64,
+    /// The beginning of an incomplete line.
+    partial: Vec<u8>,
+}
+
+impl PublishCounter {
+    pub(crate) fn new(format: ConfirmationFormat) -> Self {
+        Self { published: 0, confirmed: 0, format, lines_received: 0, partial: Vec::new() }
+    }
+
+    pub(crate) fn count_confirmations(&mut self, received: &[u8]) -> anyhow::Result<()> {
+        match self.format {
+            ConfirmationFormat::Lines(lines) => {
+                let ends = memchr::memchr_iter(b'\n', received).count();
+                self.lines_received += u64::try_from(ends)?;
+                self.confirmed = self.lines_received / lines;
+            }
+            ConfirmationFormat::Cumulative => {
+                self.partial.extend_from_slice(received);
+                if let Some(end) = memchr::memrchr(b'\n', &self.partial) {
+                    let start = memchr::memrchr(b'\n', &self.partial[..end]).map_or(0, |at| at + 1);
+                    let line = str::from_utf8(&self.partial[start..end])?;
+                    let count = line.split_ascii_whitespace().last().map(str::parse);
+                    let Some(Ok(count)) = count else {
+                        bail!("expected a confirmation, received {line:?}")
+                    };
+                    self.confirmed = count;
+                    self.partial.drain(..=end);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cumulative_confirmations_count_in_any_split() {
+        let answers = b"+OK 40 1\r\n+OK 47 8\r\n+OK 1047 1008\r\n";
+        for split in 0..answers.len() {
+            let mut counter = PublishCounter::new(ConfirmationFormat::Cumulative);
+            counter.count_confirmations(&answers[..split]).unwrap();
+            assert!([0, 1, 8].contains(&counter.confirmed), "a whole line at {split}");
+            counter.count_confirmations(&answers[split..]).unwrap();
+            assert_eq!(counter.confirmed, 1008);
+        }
+    }
+
+    #[test]
+    fn confirmations_of_several_lines_count_once_complete() {
+        let mut counter = PublishCounter::new(ConfirmationFormat::Lines(2));
+        counter.count_confirmations(b"$3\r\n1-1\r\n$3\r\n").unwrap();
+        assert_eq!(counter.confirmed, 1);
+        counter.count_confirmations(b"1-2\r\n").unwrap();
+        assert_eq!(counter.confirmed, 2);
+    }
+}
