@@ -186,9 +186,9 @@ pub(crate) async fn run(
     let _ = timeout(FINISH_TIMEOUT, finish).await;
     let unconfirmed = publisher.len() as u64;
     let MessageSource::Bridge { seqs, .. } = &source else {
-        let (published, dropped) = (results.confirmed, results.dropped.total());
+        let (confirmed, dropped) = (results.confirmed, results.dropped.total());
         let text = format!(
-            "ZeroMQ publishers: {published} published, {dropped} dropped, {unconfirmed} not confirmed"
+            "ZeroMQ publishers: {confirmed} published, {dropped} dropped, {unconfirmed} not confirmed"
         );
         if dropped + unconfirmed > 0 {
             tracing::warn!("{text}");
