@@ -12,12 +12,12 @@ use tidings_protocol::{
 use super::config::{GroupConfig, KeyKind, key_attribute};
 use super::dormant::DormantRef;
 use super::entry::{Admission, Entry, EntryId, Key, PassId};
-use super::job::JobState;
+use super::jobs::JobState;
 use super::mutants::{self, Mutant};
 use super::prefetch::PREFETCH_BATCH;
 use super::record::{Decision, EventEffect};
-use super::schedule::{EVERY_MS_MIN, Schedule, entry_of_effect};
-use super::wall_clock::{WallClockDue, WallClockTarget, WallClockTimes};
+use super::schedule::entry_of_effect;
+use super::schedules::{EVERY_MS_MIN, Schedule, WallClockDue, WallClockTarget, WallClockTimes};
 use super::{Group, Output, StagedLink};
 use crate::moment::Moment;
 
@@ -217,7 +217,7 @@ impl Group {
             }
             if let Some(after) = payload.attribute("after") {
                 (request.due, at.entry) =
-                    self.due_after(after.parse().map_err(|_| "bad-after")?, now);
+                    self.schedules.due_after(after.parse().map_err(|_| "bad-after")?, now);
             }
             if let Some(every) = payload.attribute("every") {
                 match every.parse().map_err(|_| "bad-every")? {
@@ -230,7 +230,7 @@ impl Group {
                         schedule = Some(self.judge_schedule(url_key, &request, every_ms, due)?);
                     }
                     After::Time(time) => {
-                        let (due, unix_ms) = self.due_at(time, request.due);
+                        let (due, unix_ms) = self.schedules.due_at(time, request.due);
                         at.schedule = Some(unix_ms);
                         schedule = Some(self.judge_schedule(url_key, &request, DAY_MS, due)?);
                     }
@@ -289,7 +289,7 @@ impl Group {
             After::Ms(ms) if ms > 0 && ms < EVERY_MS_MIN => return Err("bad-every"),
             After::Ms(ms) => (ms, now + ms),
             After::Time(time) => {
-                let (due, unix_ms) = self.due_at(time, now);
+                let (due, unix_ms) = self.schedules.due_at(time, now);
                 at.schedule = Some(unix_ms);
                 (DAY_MS, due)
             }
@@ -417,7 +417,7 @@ impl Group {
     /// Reports whether a pass has seen a URL.
     fn has_seen(&self, pass: PassId, url: UrlKey) -> bool {
         let is_of_pass = |dormant: DormantRef| dormant.job() == Some(pass.number);
-        self.seen.contains(pass, url.fingerprint()) || self.dormant.of_url(url).any(is_of_pass)
+        self.jobs.has_seen(pass, url.fingerprint()) || self.dormant.of_url(url).any(is_of_pass)
     }
 
     /// Reports whether an answer with these links must be rejected: the group is full, and one of

@@ -6,7 +6,7 @@ use tidings_protocol::{CanonicalUrl, Code, ProtocolError, duration};
 
 use super::entry::{ActiveEntry, Entry, EntryId, EntryState};
 use super::keys::KeyId;
-use super::schedule::Schedule;
+use super::schedules::Schedule;
 use super::{Group, GroupAnswer};
 use crate::moment::Moment;
 
@@ -45,7 +45,7 @@ impl Group {
         if more.is_empty() {
             let (url, group) = (url.as_str(), &self.name);
             let text =
-                match self.jobs.iter().find(|job| self.seen.contains(job.id, key.fingerprint())) {
+                match self.jobs.iter().find(|job| self.jobs.has_seen(job.id, key.fingerprint())) {
                     Some(job) => format!(
                         "{url} is finished in job {} of group {group}: it was fetched, or given up",
                         job.name
@@ -159,7 +159,8 @@ impl Group {
     }
 
     fn explain_schedule(&self, schedule: &Schedule, now: Moment) -> String {
-        let (every, due_in) = (self.interval_text(schedule), time_until(schedule.due, now));
+        let (every, due_in) =
+            (self.schedules.interval_text(schedule), time_until(schedule.due, now));
         format!("{} every={every} due-in={due_in}", schedule.text)
     }
 

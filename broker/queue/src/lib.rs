@@ -30,8 +30,8 @@ mod explain;
 pub mod fuzzing;
 mod id_index;
 pub mod interface;
-pub mod job;
 mod job_actions;
+pub mod jobs;
 mod key_queue;
 mod keys;
 mod lease;
@@ -42,15 +42,14 @@ mod membership;
 pub mod moment;
 pub(crate) mod mutants;
 mod operations;
-pub mod pattern;
 mod prefetch;
 pub mod record;
 mod release_order;
 pub mod replay;
+mod requester;
 mod runs;
 pub mod schedule;
-pub mod scope;
-mod seen_set;
+pub mod schedules;
 #[cfg(any(test, feature = "fuzzing"))]
 mod simulated_pages;
 pub mod snapshot;
@@ -70,17 +69,17 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use hashbrown::HashMap;
-use tidings_protocol::{GroupName, JobName, MemberId, ProtocolError, Seq, TopicName};
+use tidings_protocol::{GroupName, JobName, MemberId, ProtocolError, Seq, TopicName, UrlKey};
 
 pub use self::config::GroupConfig;
 use self::dead_letters::DeadLetters;
 use self::dormant::{DormantEntries, DormantRef};
-use self::entry::{ActiveEntry, EntryId, JobNumber};
+use self::entry::{ActiveEntry, EntryId};
 pub use self::interface::{
-    ConnId, GroupAnswer, GroupQuery, Input, JobAction, Notice, Operation, Output, Requester,
-    StagedLink, TaskMessage, WorkerReply,
+    GroupAnswer, GroupQuery, Input, JobAction, Notice, Operation, Output, StagedLink, TaskMessage,
+    WorkerReply,
 };
-use self::job::{JobState, Jobs};
+use self::jobs::{JobState, JobTimer, Jobs};
 use self::key_queue::CLOCK_GRAIN_MS;
 use self::keys::Keys;
 use self::member::{Member, Members};
@@ -88,13 +87,12 @@ use self::moment::Moment;
 use self::mutants::Mutant;
 use self::record::{Decision, GroupRecord};
 use self::release_order::ReadyKeys;
-use self::schedule::Schedules;
-use self::seen_set::SeenSets;
+pub use self::requester::{ConnId, Requester};
+use self::schedules::Schedules;
 use self::snapshot::{SnapshotItem, SnapshotProgress};
 use self::text_reads::{HeldInput, TextReads};
 use self::texts::{Paging, TextError};
-use self::timers::{Expiry, Timers, Wake};
-use self::wall_clock::WallClock;
+use self::timers::{Timers, Wake};
 
 /// Seq of the first event of a topic.
 const FIRST_SEQ: Seq = Seq(1);
@@ -107,6 +105,18 @@ struct GroupTotals {
     dead: u64,
     lost: u64,
     unkeyed: u64,
+}
+
+/// Timers that lead to a decision. They fire only on [`Input::Tick`](Input::Tick), after all
+/// inputs that have arrived.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Expiry {
+    /// A lease expires.
+    Lease(EntryId),
+    /// A job was left open for too long, or its time limit passes.
+    Job(JobTimer),
+    /// The schedule of this URL is due.
+    Schedule(UrlKey),
 }
 
 /// The state machine. The module's documentation says how to drive it.
@@ -133,7 +143,6 @@ pub struct Group {
     ready: ReadyKeys,
     members: Members,
     jobs: Jobs,
-    seen: SeenSets,
     /// The active entries that no member holds, by the fingerprint of their URL and sorted by id.
     /// An announcement brings these forward, together with the dormant ones.
     waiting_by_url: HashMap<u64, Vec<EntryId>>,
@@ -141,17 +150,10 @@ pub struct Group {
     pinned: BTreeMap<MemberId, BTreeSet<EntryId>>,
     /// For each feeding topic, the first seq that the group has not consumed.
     consumed: BTreeMap<TopicName, Seq>,
-    /// Jobs with a count of zero that wait until the group has consumed all events
-    /// published before that.
-    completion_pending: BTreeSet<JobNumber>,
-    /// Schedules: URLs with `every=`.
+    /// Schedules: URLs with `every=`, and everything that is due at a time of day.
     schedules: Schedules,
-    /// Entries and schedules that are due at a time of day.
-    wall_clock: WallClock,
     /// Entries that the group gave up.
     dead_letters: DeadLetters,
-    /// Connections that wait for the end of a pass. Not recorded.
-    waiters: BTreeMap<JobNumber, Vec<Requester>>,
     /// While set, nothing is released.
     is_paused: bool,
     /// Nothing is released before this moment after a reboot. The last task of the worker in the
@@ -159,7 +161,7 @@ pub struct Group {
     /// Not recorded.
     quiet_until: Option<Moment>,
     wakes: Timers<Wake>,
-    expiries: Timers<Expiry>,
+    expiries: Timers<EntryId>,
     totals: GroupTotals,
     /// Serial of the last event that the group published.
     last_serial: u64,
@@ -197,15 +199,11 @@ impl Group {
             ready: ReadyKeys::default(),
             members: Members::default(),
             jobs: Jobs::default(),
-            seen: SeenSets::default(),
             waiting_by_url: HashMap::new(),
             pinned: BTreeMap::new(),
             consumed: BTreeMap::new(),
-            completion_pending: BTreeSet::new(),
             schedules: Schedules::default(),
-            wall_clock: WallClock::default(),
             dead_letters: DeadLetters::default(),
-            waiters: BTreeMap::new(),
             is_paused: false,
             quiet_until: None,
             wakes: Timers::default(),
@@ -463,7 +461,7 @@ impl Group {
 
     /// Returns when an [`Input::Tick`] is due. May change after every `handle`.
     pub fn deadline(&self) -> Option<Moment> {
-        [self.wakes.next(), self.expiries.next(), self.quiet_until].into_iter().flatten().min()
+        [self.wakes.next(), self.next_expiry(), self.quiet_until].into_iter().flatten().min()
     }
 
     /// Applies a decision and records it.
@@ -516,13 +514,37 @@ impl Group {
     /// Decides what time alone decides: expired leases, jobs left open, job time limits, due
     /// schedules.
     fn expire(&mut self, now: Moment) {
-        while let Some(expiry) = self.expiries.pop(now) {
+        while let Some(expiry) = self.pop_expiry(now) {
             match expiry {
                 Expiry::Lease(id) => self.expire_lease(id, now),
-                Expiry::JobOpen(number) => self.close_abandoned_job(number, now),
-                Expiry::JobTime(number) => self.end_job_time(number, now),
+                Expiry::Job(JobTimer::Open(number)) => self.close_abandoned_job(number, now),
+                Expiry::Job(JobTimer::Time(number)) => self.end_job_time(number, now),
                 Expiry::Schedule(url) => self.handle_or_hold(HeldInput::Schedule(url), now),
             }
+        }
+    }
+
+    /// Counts the timers that lead to a decision.
+    #[cfg(test)]
+    fn expiry_count(&self) -> usize {
+        self.expiries.len() + self.jobs.timers().count() + self.schedules.timers().count()
+    }
+
+    fn next_expiry(&self) -> Option<Moment> {
+        let parts = [self.expiries.next(), self.jobs.next_timer(), self.schedules.next_due()];
+        parts.into_iter().flatten().min()
+    }
+
+    /// Returns the earliest of these that is due at `now`. At the same moment, leases come first,
+    /// then jobs, then schedules.
+    fn pop_expiry(&mut self, now: Moment) -> Option<Expiry> {
+        let first = self.next_expiry()?;
+        if self.expiries.next() == Some(first) {
+            self.expiries.pop(now).map(Expiry::Lease)
+        } else if self.jobs.next_timer() == Some(first) {
+            self.jobs.pop_timer(now).map(Expiry::Job)
+        } else {
+            self.schedules.pop_due(now).map(Expiry::Schedule)
         }
     }
 

@@ -5,7 +5,7 @@ use tidings_protocol::{Code, JobName, ProtocolError};
 
 use super::config::KeyKind;
 use super::entry::JobNumber;
-use super::job::{Job, JobSettings, JobState};
+use super::jobs::{Job, JobSettings, JobState};
 use super::record::Decision;
 use super::{Group, GroupAnswer, GroupQuery};
 use crate::moment::Moment;
@@ -37,7 +37,7 @@ impl Group {
         let answer = GroupAnswer::new(format_args!("{} {}", self.name, config.describe()));
         self.commit(Decision::Configured(Box::new(config)), now);
         // A topic for which a job waited may no longer feed the group.
-        for number in self.completion_pending.clone() {
+        for number in self.jobs.completion_pending() {
             self.complete_if_consumed(number, now);
         }
         Ok(answer)

@@ -8,9 +8,9 @@ use tidings_protocol::{CanonicalUrl, MemberId, TaskId};
 
 use super::admit::{FORWARDED_BYTES_MAX, merge_attributes};
 use super::entry::{Admission, Entry, EntryId, Lease};
-use super::job::Job;
+use super::jobs::Job;
 use super::member::Member;
-use super::schedule::Schedule;
+use super::schedules::Schedule;
 use super::{Group, GroupAnswer, Output, Requester, TaskMessage};
 use crate::ConnId;
 use crate::moment::Moment;
@@ -46,7 +46,7 @@ impl Group {
     }
 
     pub(super) fn disconnected(&mut self, conn: ConnId, now: Moment) {
-        self.remove_waiters(conn);
+        self.jobs.remove_waiters(conn);
         if let Some(member) = self.members.disconnect(conn) {
             self.resend_tasks(member, now);
             if !self.members.takes_tasks(member) {
@@ -118,7 +118,7 @@ impl Group {
             let _ = write!(payload, " again={}", again.url);
         }
         if let Some(schedule) = self.schedule_of(admitted) {
-            let _ = write!(payload, " every={}", self.interval_text(schedule));
+            let _ = write!(payload, " every={}", self.schedules.interval_text(schedule));
         }
         payload.push_str(&self.task_attributes(admitted));
         payload

@@ -4,7 +4,7 @@ use tidings_protocol::{Code, DEFAULT_GROUP, ProtocolError};
 
 use super::entry::{EntryId, JobNumber};
 use super::interface::Operation;
-use super::job::JobState;
+use super::jobs::JobState;
 use super::record::Decision;
 use super::task_list::EntrySelection;
 use super::{Group, GroupAnswer, Output};

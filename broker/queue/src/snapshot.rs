@@ -9,14 +9,12 @@ use tidings_protocol::{MemberId, Seq, TopicName};
 
 use super::dormant::{DormantEntries, DormantRef};
 use super::entry::{Admission, Entry, EntryState, JobNumber, Key, PassId};
-use super::job::{Job, JobState};
+use super::jobs::{EntryChange, Job, JobState};
 use super::key_queue::KeyState;
 use super::lifecycle::lane_of;
 use super::record::Decision;
 use super::runs::SlotId;
-use super::schedule::Schedule;
-use super::timers::Expiry;
-use super::wall_clock::WallClockDue;
+use super::schedules::{Schedule, WallClockDue};
 use super::{Group, GroupTotals};
 use crate::moment::{ClockStamp, Moment};
 
@@ -165,7 +163,7 @@ impl Group {
     /// all clocks of the machine.
     pub fn begin_snapshot(&mut self, stamp: ClockStamp, mut take: impl FnMut(Decision)) {
         self.dormant.begin_snapshot();
-        let passes = self.seen.passes();
+        let passes = self.jobs.seen_passes();
         self.snapshot = Some(SnapshotProgress { passes, set: 0, slot: 0, key: 0, waits_for: None });
         let (parked, keys) = (self.dormant.len(), self.keys.len());
         let begin = SnapshotItem::Begin {
@@ -191,7 +189,7 @@ impl Group {
             keep(SnapshotItem::Unpublished { serial: *serial, topic, payload: payload.clone() });
         }
         for job in self.jobs.in_order() {
-            job.snapshot_items(&mut keep);
+            items_of_job(job, &mut keep);
         }
         for id in self.active_ids() {
             keep(SnapshotItem::Entry(Box::new(self.active[&id].entry.clone())));
@@ -261,7 +259,7 @@ impl Group {
             && let Some(pass) = at.passes.last().copied()
         {
             left -= 1;
-            let Some(set) = self.seen.set(pass, at.set) else {
+            let Some(set) = self.jobs.seen_set(pass, at.set) else {
                 (at.set, _) = (0, at.passes.pop());
                 continue;
             };
@@ -357,22 +355,16 @@ impl Group {
             SnapshotItem::Unpublished { serial, topic, payload } => {
                 self.unpublished.insert(*serial, (topic, payload.clone()));
             }
-            SnapshotItem::Job(job) => self.restore_job(job),
+            SnapshotItem::Job(job) => self.jobs.restore((**job).clone()),
             SnapshotItem::Scope { number, part } => {
-                self.jobs
-                    .find_mut(*number)
-                    .into_iter()
-                    .for_each(|job| job.scope.restore_part(part));
+                self.jobs.restore_scope(*number, part);
             }
             SnapshotItem::Pages { number, key, completed } => {
-                self.jobs
-                    .find_mut(*number)
-                    .into_iter()
-                    .for_each(|job| job.restore_host_pages(key, *completed));
+                self.jobs.restore_pages(*number, key, *completed);
             }
             SnapshotItem::Seen { pass, fingerprints: urls } => {
                 for url in urls {
-                    self.seen.insert(*pass, *url);
+                    self.jobs.mark_seen(*pass, *url);
                 }
             }
             SnapshotItem::Key { key, state } => {
@@ -382,7 +374,7 @@ impl Group {
             }
             SnapshotItem::Entry(entry) => self.restore_entry(entry, now),
             SnapshotItem::Dormant(admissions) => self.restore_dormant(admissions, now),
-            SnapshotItem::Schedule(schedule) => self.set_schedule(schedule),
+            SnapshotItem::Schedule(schedule) => self.schedules.set(schedule),
             SnapshotItem::WallClockDue(time) => self.apply_wall_clock_due(time, now),
             SnapshotItem::Dead { entry, reason } => {
                 self.dead_letters.push((**entry).clone(), reason, &self.config);
@@ -396,20 +388,6 @@ impl Group {
                 self.rebuild_queues(now);
             }
         }
-    }
-
-    fn restore_job(&mut self, job: &Job) {
-        let number = job.id.number;
-        if job.state == JobState::Open {
-            self.expiries.set(job.open_until, Expiry::JobOpen(number));
-        }
-        if let Some(at) = job.time_until {
-            self.expiries.set(at, Expiry::JobTime(number));
-        }
-        if job.completion_heads.is_some() {
-            self.completion_pending.insert(number);
-        }
-        self.jobs.restore(job.clone());
     }
 
     /// Stores dormant entries. Their keys are refreshed with all others at the end.
@@ -426,21 +404,21 @@ impl Group {
 
     fn restore_entry(&mut self, entry: &Entry, now: Moment) {
         let (id, admitted) = (entry.admitted.id, &entry.admitted);
-        let mut job = admitted.job.and_then(|job| self.jobs.find_mut(job.number));
+        let job = admitted.job.map(|pass| pass.number);
         let lane = DormantEntries::lane_for(admitted, lane_of(admitted), now);
         if let Some(lane) = lane.filter(|_| entry.is_untouched()) {
             self.store_dormant(&[(admitted, lane)]);
             return;
         }
-        if let Some(job) = &mut job {
-            job.add_waiting(id, &admitted.key);
+        if let Some(job) = job {
+            self.jobs.add_waiting(job, id, &admitted.key);
         }
         if let EntryState::Held(lease) = entry.state {
-            if let Some(job) = &mut job {
-                job.lease_entry(id, &admitted.key);
+            if let Some(job) = job {
+                self.jobs.change_entry(job, &admitted.key, EntryChange::Leased(id));
             }
             self.members.add_lease(lease.member, id, entry.is_suspect());
-            self.expiries.set(lease.until, Expiry::Lease(id));
+            self.expiries.set(lease.until, id);
             self.insert_active(entry.clone());
             self.unindex_waiting(admitted.url_key, id);
             if !lease.request_over {
@@ -450,8 +428,8 @@ impl Group {
             return;
         }
         if let Some(again) = &entry.again {
-            if let Some(job) = &mut job {
-                job.pin(&admitted.key);
+            if let Some(job) = job {
+                self.jobs.change_entry(job, &admitted.key, EntryChange::Pinned);
             }
             self.pinned.entry(again.member).or_default().insert(id);
         }
@@ -468,5 +446,17 @@ impl Group {
         for key in self.keys.ids() {
             self.refresh(key, now);
         }
+    }
+}
+
+/// The job, its scope and its page counts; its entries are not included.
+pub(super) fn items_of_job(job: &Job, keep: &mut impl FnMut(SnapshotItem)) {
+    let number = job.id.number;
+    keep(SnapshotItem::Job(Box::new(job.bare())));
+    for part in job.scope.parts() {
+        keep(SnapshotItem::Scope { number, part: part.into() });
+    }
+    for (key, completed) in job.completed_pages() {
+        keep(SnapshotItem::Pages { number, key: key.clone(), completed });
     }
 }

@@ -4,13 +4,13 @@ use tidings_protocol::KeyRest;
 
 use super::Group;
 use super::dormant::DormantRef;
-use super::entry::EntryId;
+use super::entry::{EndReason, EntryId, RecordedRest};
 use super::key_queue::{CLOCK_GRAIN_MS, KeyQueue, Lane, NextEntry};
 use super::keys::KeyId;
 use super::lifecycle::lane_of;
 use super::mutants::{self, Mutant};
 use super::prefetch::PREFETCH_BATCH;
-use super::record::{Decision, EndReason, RecordedRest};
+use super::record::Decision;
 use super::release_order::{Pin, ReadyClass};
 use super::timers::Wake;
 use crate::moment::Moment;

@@ -10,9 +10,9 @@ use tidings_protocol::{
 
 use super::admit::dead_letter_text;
 use super::config::bad_argument;
-use super::entry::{AgainRequest, Entry, EntryId};
+use super::entry::{AgainRequest, EndReason, Entry, EntryId};
 use super::mutants::{self, Mutant};
-use super::record::{Decision, EndReason, NextStep};
+use super::record::{Decision, NextStep};
 use super::{Group, GroupAnswer, Requester, StagedLink, WorkerReply};
 use crate::moment::Moment;
 

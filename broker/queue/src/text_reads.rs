@@ -53,8 +53,8 @@ pub(super) enum HeldInput {
     Input(Input),
     /// Entries that a query has selected.
     Tasks(Requester, SelectedTasks),
-    /// The schedule of the URL with this fingerprint is due.
-    Schedule(u64),
+    /// The schedule of this URL is due.
+    Schedule(UrlKey),
 }
 
 /// The record of a dormant entry for a snapshot, without the text of the entry.
@@ -95,9 +95,9 @@ impl TextReads {
         self.loading.remove(&key);
     }
 
-    /// Returns the fingerprints of schedules that are due and wait.
+    /// Returns the URLs of schedules that are due and wait.
     #[cfg(any(test, feature = "fuzzing"))]
-    pub(super) fn held_schedules(&self) -> impl Iterator<Item = u64> {
+    pub(super) fn held_schedules(&self) -> impl Iterator<Item = UrlKey> {
         self.held.iter().filter_map(|held| match held {
             HeldInput::Schedule(url) => Some(*url),
             _ => None,
@@ -133,10 +133,8 @@ impl Group {
             }
             HeldInput::Schedule(url) => {
                 // It may have changed or ended while this waited.
-                let schedule = self.schedules.with_fingerprint(url);
-                let schedule = schedule.filter(|schedule| schedule.due <= now);
-                let url_key = schedule.map(|schedule| schedule.url_key)?;
-                if let Some(request) = self.request_texts_of_url(url_key) {
+                self.schedules.find(url).filter(|schedule| schedule.due <= now)?;
+                if let Some(request) = self.request_texts_of_url(url) {
                     return Some((input, request));
                 }
                 self.fire_schedule(url, now);

@@ -9,11 +9,10 @@ use std::collections::BTreeMap;
 use tidings_protocol::{JobName, MemberId, Outcome, Seq, TopicName, UrlKey};
 
 use super::config::GroupConfig;
-use super::entry::{Admission, AgainRequest, EntryId, JobNumber};
-use super::schedule::Schedule;
+use super::entry::{Admission, AgainRequest, EndReason, EntryId, JobNumber, RecordedRest};
+use super::schedules::{Schedule, WallClockDue};
 use super::snapshot::SnapshotItem;
-use super::wall_clock::WallClockDue;
-use crate::job::JobSettings;
+use crate::jobs::JobSettings;
 use crate::moment::{ClockStamp, Moment};
 
 /// A decision and its moment.
@@ -311,42 +310,4 @@ pub enum NextStep {
     },
     /// A request was made; the next one of the task is for another URL.
     Again(Box<AgainRequest>),
-}
-
-/// The rest that a worker requests for a key, already limited. It can lengthen the delay, never
-/// shorten it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct RecordedRest {
-    /// The key rests at least until then, once.
-    pub not_before: Option<Moment>,
-    /// Minimum delay of the key from here on, in ms.
-    pub pace_ms: Option<u64>,
-}
-
-/// Why entries ended without a worker's outcome.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EndReason {
-    /// Attempts or losses used up: a dead letter, counted as failed.
-    Dead,
-    /// The job has completed its pages.
-    Budget,
-    /// The job was cancelled.
-    Cancelled,
-    /// Everything that waited was purged.
-    Purged,
-}
-
-impl EndReason {
-    /// All reasons.
-    pub(crate) const ALL: [Self; 4] = [Self::Dead, Self::Budget, Self::Cancelled, Self::Purged];
-
-    /// Returns the word in records.
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Dead => "dead",
-            Self::Budget => "budget",
-            Self::Cancelled => "cancelled",
-            Self::Purged => "purged",
-        }
-    }
 }

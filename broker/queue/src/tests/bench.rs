@@ -8,7 +8,7 @@ use tidings_protocol::{
 };
 
 use crate::config::GroupConfig;
-use crate::job::JobSettings;
+use crate::jobs::JobSettings;
 use crate::moment::Moment;
 use crate::record::GroupRecord;
 use crate::simulated_pages::SimulatedPages;
