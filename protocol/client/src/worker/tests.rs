@@ -1,3 +1,5 @@
+#![expect(clippy::disallowed_methods, reason = "runs workers beside the broker that a test plays")]
+
 use std::sync::Arc;
 
 use tokio::sync::Notify;
