@@ -4,7 +4,6 @@
 mod actor;
 pub(crate) mod check;
 mod damaged_groups;
-mod foreign_files;
 mod job_names;
 mod log;
 mod message;
@@ -24,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::BytesMut;
-use tidings_log::{SegmentLog, TopicLog};
+use tidings_log::TopicLog;
 use tidings_protocol::{
     CALLBACK_GROUP, Code, Command, DEFAULT_GROUP, GroupName, JobName, ManageCommand, MemberId,
     ProtocolError, Seq, Slot,
@@ -44,7 +43,6 @@ use self::page_file::PageFile;
 pub(crate) use self::recovery::{FoundGroups, GroupStorage, RecoveredGroup, clock_continuing};
 use self::registry::{CreationLock, GroupRegistry};
 use self::watchers::{WatchRequest, parse_watch};
-use crate::clean_stop::{self, LogEnds};
 use crate::clock::Clock;
 use crate::mailbox::{ConnId, ConnMessage, Mailbox};
 use crate::topic::Topics;
@@ -403,7 +401,7 @@ impl Groups {
             let text = format!("the limit of {max} groups is reached; delete a group first");
             return Err(ProtocolError::new(Code::Limit, text));
         }
-        if self.storage.as_ref().is_some_and(|storage| storage.is_foreign(name)) {
+        if self.storage.as_ref().is_some_and(|storage| storage.store.is_occupied(name)) {
             let text = format!(
                 "the data directory holds something else as groups/{name} (see the log of the \
                  broker's start). Move it away and restart the broker, or choose another name"
@@ -433,7 +431,7 @@ impl Groups {
         creation: &CreationLock<'_>,
         (group, pages): (Group, Option<PageFile>),
         elapsed_unknown: bool,
-        open: impl FnOnce(&GroupStorage) -> (SegmentLog, Seq),
+        open: impl FnOnce(&GroupStorage) -> (Arc<dyn TopicLog>, Seq),
     ) -> Result<(), ProtocolError> {
         let wake = Arc::new(Notify::new());
         let log: Box<dyn GroupLog> = match (&self.storage, self.topics.committers()) {
@@ -441,7 +439,6 @@ impl Groups {
                 let ((log, next), committers) = (open(storage), Arc::clone(committers));
                 let name = group.name().clone();
                 let wake = Arc::clone(&wake);
-                let log: Arc<dyn TopicLog> = Arc::new(log);
                 creation.add_log(name.clone(), Arc::clone(&log));
                 Box::new(DiskLog::new(
                     name,
@@ -475,20 +472,14 @@ impl Groups {
         Ok(())
     }
 
-    /// Closes the logs of all groups when the broker stops, and returns where they end. Call it
-    /// after the committers have written everything. Blocks.
-    pub(crate) fn close_logs(&self) -> LogEnds {
-        let logs = self.registry.take_logs();
-        let mut ends = Vec::new();
-        for (name, log) in logs {
-            match log.sync().and_then(|_| log.close(log.bounds().end)) {
-                Ok(end) => ends.extend(end.map(|end| (clean_stop::group_log(&name), end))),
-                Err(error) => {
-                    tracing::error!(group = %name, %error, "cannot close the log of the group; the next start checks it");
-                }
+    /// Closes the logs of all groups when the broker stops. Call it after the committers have written
+    /// everything. Blocks.
+    pub(crate) fn close_logs(&self) {
+        for (name, log) in self.registry.take_logs() {
+            if let Err(error) = log.sync().and_then(|_| log.close(log.bounds().end)) {
+                tracing::error!(group = %name, %error, "cannot close the log of the group; the next start checks it");
             }
         }
-        ends
     }
 
     /// Returns a number that no group of this or another broker has had, higher than all before it.

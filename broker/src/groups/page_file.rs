@@ -1,21 +1,17 @@
 //! A group's page file: stores the texts that need not stay in memory. The file has no name and
 //! disappears with the process. Threads of its own read and write it.
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::{self, JoinHandle};
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
-use tidings_log::{Disk, DiskFile};
+use tidings_log::ScratchFile;
 use tidings_protocol::GroupName;
 use tidings_queue::texts::{CHUNK_BYTES, StoredText, TextError, TextReply, TextRequest};
 use tokio::sync::Notify;
-
-/// Prefix of the file's temporary name. No group name begins with it.
-const TEMP_PREFIX: &str = "~";
 
 /// Bytes with a checksum of their own, which are read together.
 const BLOCK_BYTES: usize = 4096;
@@ -39,11 +35,8 @@ pub(crate) struct PageFile {
 /// The file, shared with its threads.
 #[derive(Debug)]
 struct PageFileShared {
-    group: String,
-    disk: Arc<dyn Disk>,
-    path: PathBuf,
-    /// Created on the first write.
-    file: OnceLock<Arc<dyn DiskFile>>,
+    group: GroupName,
+    file: ScratchFile,
     /// The checksums of the chunks by their numbers.
     checksums: Mutex<HashMap<u32, ChunkChecksums>>,
     /// Woken after each reply.
@@ -65,16 +58,10 @@ struct PageThread {
 }
 
 impl PageFile {
-    /// A file for that group; it is created in `dir` on the first write.
-    pub(super) fn new(disk: Arc<dyn Disk>, dir: &Path, group: &str) -> Self {
-        let pages = PageFileShared {
-            group: group.to_owned(),
-            disk,
-            path: dir.join(format!("{TEMP_PREFIX}{group}")),
-            file: OnceLock::new(),
-            checksums: Mutex::default(),
-            wake: OnceLock::new(),
-        };
+    /// The pages of that group, in this file.
+    pub(super) fn new(group: GroupName, file: ScratchFile) -> Self {
+        let pages =
+            PageFileShared { group, file, checksums: Mutex::default(), wake: OnceLock::new() };
         Self {
             pages: Arc::new(pages),
             writer: None,
@@ -82,11 +69,6 @@ impl PageFile {
             replies: mpsc::channel(),
             has_failed: false,
         }
-    }
-
-    /// Whether a process that was killed may have left a file of that name. Such a file is empty.
-    pub(super) fn is_stale_file(name: &str) -> bool {
-        name.strip_prefix(TEMP_PREFIX).is_some_and(|group| GroupName::new(group).is_ok())
     }
 
     /// Wakes the group's actor after each reply from now on.
@@ -199,20 +181,10 @@ impl PageFileShared {
     }
 
     fn write(&self, number: u32, chunk: &[u8]) -> io::Result<()> {
-        // The log's reserve of disk space has priority.
-        let dir = self.path.parent().unwrap_or(&self.path);
-        let space = self.disk.space(dir)?;
-        if space.free < 2 * space.reserve() + chunk.len() as u64 {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
-        let offset = chunk_offset(number);
-        let file = self.file()?;
         let blocks = chunk.chunks(BLOCK_BYTES).map(crc32c::crc32c).collect();
         let checksums = ChunkChecksums { len: chunk.len(), blocks };
         self.checksums.lock().insert(number, checksums);
-        file.write_at(&mut [IoSlice::new(chunk)], offset)?;
-        file.start_writeback(offset, chunk.len() as u64);
-        Ok(())
+        self.file.write(chunk, chunk_offset(number))
     }
 
     /// Reads texts in the order of their places, and those of neighbouring blocks together.
@@ -261,9 +233,8 @@ impl PageFileShared {
         let begin = blocks.start * BLOCK_BYTES;
         let end = len.min(blocks.end * BLOCK_BYTES);
         let mut bytes = vec![0; end.saturating_sub(begin)];
-        let file = self.file.get().ok_or(io::ErrorKind::NotFound)?;
         let at = chunk_offset(chunk) + begin as u64;
-        if file.read_at(&mut bytes, at)? < bytes.len() {
+        if self.file.read(&mut bytes, at)? < bytes.len() {
             let text = format!("the page file ends before byte {}", at + bytes.len() as u64);
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
         }
@@ -275,16 +246,6 @@ impl PageFileShared {
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
         Ok(bytes)
-    }
-
-    /// Returns the file; creates it if necessary. Only one thread writes.
-    fn file(&self) -> io::Result<&Arc<dyn DiskFile>> {
-        if let Some(file) = self.file.get() {
-            return Ok(file);
-        }
-        let file = self.disk.create(&self.path)?;
-        self.disk.remove(&self.path)?;
-        Ok(self.file.get_or_init(|| file))
     }
 }
 
@@ -317,7 +278,9 @@ fn failed(request: TextRequest, error: &io::Error) -> TextReply {
 
 #[cfg(test)]
 mod tests {
-    use tidings_log::SimulatedDisk;
+    use std::path::Path;
+
+    use tidings_log::{Disk, SegmentStore, SimulatedDisk, Store};
 
     use super::*;
 
@@ -338,9 +301,10 @@ mod tests {
     }
 
     fn page_file(disk: &SimulatedDisk) -> PageFile {
-        let dir = Path::new("groups");
-        disk.create_dir(dir).unwrap();
-        PageFile::new(Arc::new(disk.clone()), dir, "g")
+        disk.create_dir(Path::new("data/groups")).unwrap();
+        let store = SegmentStore::new(Arc::new(disk.clone()), Path::new("data"));
+        let group: GroupName = "g".parse().unwrap();
+        PageFile::new(group.clone(), store.scratch_file(&group))
     }
 
     fn write(file: &mut PageFile, chunk: u32, bytes: &[u8]) {
@@ -402,8 +366,7 @@ mod tests {
         write(&mut file, 0, &vec![7; 3 * BLOCK_BYTES + 5]);
         assert!(written(&mut file).1.is_ok());
         let block = BLOCK_BYTES as u64;
-        let disk_file = file.pages.file.get().unwrap();
-        disk_file.write_at(&mut [IoSlice::new(&[8])], block + 9).unwrap();
+        file.pages.file.write(&[8], block + 9).unwrap();
         let text = |offset| StoredText { chunk: 0, offset, len: 2 };
         let block = u32::try_from(block).unwrap();
         let found = [0, block, 2 * block, 3 * block].map(|offset| read(&file, &[text(offset)]));
@@ -415,9 +378,13 @@ mod tests {
     #[test]
     fn file_that_was_cut_is_reported() {
         let mut file = page_file(&SimulatedDisk::new(1));
-        write(&mut file, 0, &vec![7; 2 * BLOCK_BYTES]);
+        let block = [7; BLOCK_BYTES];
+        write(&mut file, 0, &block);
         assert!(written(&mut file).1.is_ok());
-        file.pages.file.get().unwrap().set_len(BLOCK_BYTES as u64).unwrap();
+        // The file had a second block.
+        let blocks = [crc32c::crc32c(&block); 2].into();
+        let checksums = ChunkChecksums { len: 2 * BLOCK_BYTES, blocks };
+        file.pages.checksums.lock().insert(0, checksums);
         let text = |offset| StoredText { chunk: 0, offset, len: 2 };
         assert!(read(&file, &[text(0)])[0].is_ok());
         let cut = u32::try_from(BLOCK_BYTES).unwrap();

@@ -19,6 +19,7 @@ pub use connection::{
 pub use connector::{Connection, Connector};
 pub use error::ClientError;
 pub use publisher::{PublishEvent, Publisher};
+pub use tokio_util::sync::CancellationToken;
 pub use worker::{
     EnsureGroupError, ReplyOutcome, TaskEnd, TaskHandler, TaskLease, Worker, WorkerError,
     WorkerEvent, WorkerLink, WorkerTask, ensure_group,

@@ -24,8 +24,8 @@ fn ack(entry: u64) -> (String, String) {
 #[tokio::test]
 async fn a_task_goes_on_over_a_loss_and_its_end_is_sent_again() {
     let broker = ScriptedBroker::new().await;
-    let (released, handled) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let (until, begun) = (Arc::clone(&released), Arc::clone(&handled));
+    let (released, started) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (until, begun) = (Arc::clone(&released), Arc::clone(&started));
     let handler = move |task: WorkerTask| {
         let (until, begun) = (Arc::clone(&until), Arc::clone(&begun));
         async move {
@@ -41,7 +41,7 @@ async fn a_task_goes_on_over_a_loss_and_its_end_is_sent_again() {
     first.say(&task(1)).await;
     // The count is reached.
     first.expect("JOIN g credit=0", "+OK g credit=0 held=1 since=7").await;
-    handled.notified().await;
+    started.notified().await;
     drop(first);
     let mut second = broker.accept().await;
     assert!(second.hello.contains(&format!("resume={:032x}", 5)), "{}", second.hello);
