@@ -60,7 +60,7 @@ fn a_worker_of_ten_lines_outlives_kills_of_the_broker() {
         let (confirmed, given) = counts();
         wait_until("both go on", || {
             let now = counts();
-            now.0 > confirmed && now.1 > given
+            (now.0 > confirmed && now.1 > given).then_some(())
         });
         thread::sleep(Duration::from_millis(rng.u64(..400)));
         assert!(!worker.is_finished() && !publisher.is_finished(), "after {kill} kills");
@@ -68,23 +68,22 @@ fn a_worker_of_ten_lines_outlives_kills_of_the_broker() {
     }
     let killed_for = began.elapsed();
     progress.lock().unwrap().is_stopping = true;
-    let published = runtime.block_on(publisher).unwrap();
+    let events = runtime.block_on(publisher).unwrap();
     wait_until("the worker was given everything", || {
         let progress = progress.lock().unwrap();
-        progress.confirmed.is_subset(&progress.given)
+        progress.confirmed.is_subset(&progress.given).then_some(())
     });
     assert!(!worker.is_finished());
     let mut client = LineConnection::connect_client(server.address);
     wait_until("the group is empty", || {
         let group = client.request("GROUP show prints");
-        [" waiting=0 ", " processing=0 ", " dead=0 ", " failed=0 "]
-            .iter()
-            .all(|part| group.contains(part))
+        let parts = [" waiting=0 ", " processing=0 ", " dead=0 ", " failed=0 "];
+        parts.iter().all(|part| group.contains(part)).then_some(())
     });
     let progress = progress.lock().unwrap();
-    assert_eq!(progress.confirmed.len() as u64, published, "each event is confirmed once");
+    assert_eq!(progress.confirmed.len() as u64, events, "each event is confirmed once");
     eprintln!(
-        "{kills} kills in {killed_for:?}: {published} events confirmed, {} given, {} of them again; \
+        "{kills} kills in {killed_for:?}: {events} events confirmed, {} given, {} of them again; \
          the publisher lost {} connections and attempts",
         progress.given.len(),
         progress.given_again,
