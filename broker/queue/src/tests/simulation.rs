@@ -14,6 +14,7 @@ use tidings_log::simulation_seeds;
 use super::world::{BrokenPromise, Promise, RunTotals, World, WorldOptions};
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
+use crate::simulated_pages::TINY;
 use crate::{Group, dump};
 
 /// Default number of runs, and the least activity in each of them.
@@ -30,7 +31,7 @@ const ALL_FAULTS: WorldOptions = WorldOptions {
     reboots: true,
     low_entries_max: Some(20),
     parallel_max: 3,
-    paged: true,
+    paging: Some(TINY),
     traced: false,
 };
 
@@ -79,7 +80,7 @@ const FAILED_SEEDS: [u64; 7] = [
 #[test]
 fn seeds_that_once_failed_hold() {
     for seed in FAILED_SEEDS {
-        let outcome = World::simulate(seed, WorldOptions { paged: false, ..ALL_FAULTS }).0;
+        let outcome = World::simulate(seed, WorldOptions { paging: None, ..ALL_FAULTS }).0;
         assert!(outcome.is_ok(), "{seed}: {outcome:?}");
     }
 }

@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::handled_commands::HandledCommands;
 use self::output_queue::{GroupOutput, OutputQueue};
+use self::stop::GroupStop;
 use super::job_names::{JobNames, JobStatus};
 use super::log::{GroupLog, RecordMark};
 use super::message::{GroupMessage, encode_answer, log_failed, reject, reject_message};
@@ -91,9 +92,8 @@ pub(super) struct GroupActor {
     /// Job names of all groups.
     job_names: Arc<JobNames>,
     is_deleted: bool,
-    /// The error for all commands once the group has stopped, and whether it panicked.
-    stopped: Option<ProtocolError>,
-    has_panicked: bool,
+    /// Set once the group has stopped.
+    stopped: Option<GroupStop>,
 }
 
 impl GroupActor {
@@ -140,7 +140,6 @@ impl GroupActor {
             job_names,
             is_deleted: false,
             stopped: None,
-            has_panicked: false,
         }
     }
 
@@ -275,7 +274,7 @@ impl GroupActor {
 
     /// The error for commands that cannot be answered before a restart.
     fn failure(&self) -> ProtocolError {
-        self.stopped.clone().unwrap_or_else(log_failed)
+        self.stopped.as_ref().map_or_else(log_failed, |stopped| stopped.error.clone())
     }
 
     /// Whether the group can decide, because its decisions can be written. After a stall all leases
@@ -544,7 +543,7 @@ impl GroupActor {
     fn flush_and_send_up_to(&mut self, mark: RecordMark) {
         self.outgoing.mark(self.appended, &self.local_conns);
         // Decisions that a panic interrupted are not written.
-        if !self.has_panicked {
+        if !self.stopped.as_ref().is_some_and(|stopped| stopped.by_panic) {
             self.log.flush(self.outgoing.last_mark().max(self.start_mark));
         }
         let safe = self.log.durable();

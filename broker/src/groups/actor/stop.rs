@@ -1,11 +1,20 @@
 //! Texts outside memory, and the end of a group that cannot read one, or that has panicked. Such a
 //! group rejects all commands until the broker restarts. The other groups continue.
 
+use tidings_protocol::ProtocolError;
 use tidings_queue::Input;
 
 use super::GroupActor;
 use crate::groups::message::{group_stopped, texts_unreadable};
 use crate::groups::page_file::PageFile;
+
+/// How a group has stopped.
+pub(super) struct GroupStop {
+    /// The error for all commands.
+    pub(super) error: ProtocolError,
+    /// Whether its state may be inconsistent.
+    pub(super) by_panic: bool,
+}
 
 impl GroupActor {
     /// Passes the replies of the page file to the group.
@@ -27,7 +36,8 @@ impl GroupActor {
                  has them, and its topics keep the events that it has not consumed. Restart the \
                  broker to continue from the group's log"
             );
-            self.stopped = Some(texts_unreadable(name, problem));
+            self.stopped =
+                Some(GroupStop { error: texts_unreadable(name, problem), by_panic: false });
             // Everything that waits is rejected in the next turn.
             self.wake.notify_one();
         }
@@ -43,7 +53,6 @@ impl GroupActor {
             "bug: the group has panicked and stopped. Its topics keep the events that it has not consumed. \
              Restart the broker to continue from the group's log"
         );
-        self.stopped = Some(group_stopped(name));
-        self.has_panicked = true;
+        self.stopped = Some(GroupStop { error: group_stopped(name), by_panic: true });
     }
 }

@@ -109,13 +109,11 @@ impl UnfinishedInput {
         }
     }
 
-    /// The fetches that it requested, if any, and itself if its sender repeats it after a crash.
-    #[expect(clippy::type_complexity, reason = "the parts of the result are used once")]
-    fn finish(self) -> Result<(Option<SimulatedOutput>, Option<(Input, CommandOrigin)>), Self> {
-        let Some(at) = self.at else { return Err(self) };
-        let fetches = FetchRequest::all_of(&self.input);
-        let taken = SimulatedOutput::Taken { order: self.order, fetches: fetches.clone(), at };
-        Ok(((!fetches.is_empty()).then_some(taken), self.repeated()))
+    /// The fetches that it requested, if any.
+    fn taken(&self) -> Option<SimulatedOutput> {
+        let (order, fetches) = (self.order, FetchRequest::all_of(&self.input));
+        let at = self.at.filter(|_| !fetches.is_empty())?;
+        Some(SimulatedOutput::Taken { order, fetches, at })
     }
 
     /// The input if its sender repeats it after a crash.
@@ -338,15 +336,12 @@ impl World {
         }
         let (mut unsent, mut again) = (Vec::new(), Vec::new());
         if !self.broker.group.is_blocked() {
-            for unfinished in std::mem::take(&mut self.broker.unfinished) {
-                match unfinished.finish() {
-                    Ok((taken, repeated)) => {
-                        unsent.extend(taken);
-                        again.extend(repeated);
-                    }
-                    Err(unfinished) => self.broker.unfinished.push(unfinished),
-                }
-            }
+            let (done, held) = std::mem::take(&mut self.broker.unfinished)
+                .into_iter()
+                .partition::<Vec<_>, _>(|unfinished| unfinished.at.is_some());
+            self.broker.unfinished = held;
+            unsent.extend(done.iter().filter_map(UnfinishedInput::taken));
+            again.extend(done.into_iter().filter_map(UnfinishedInput::repeated));
         }
         unsent.append(&mut outputs);
         self.check_suspects()?;
@@ -554,7 +549,7 @@ impl World {
             safe,
             written,
             end,
-            (&mut self.rng, self.nature.paged),
+            (&mut self.rng, self.nature.paging),
         );
         let upto = begin + survivors.records;
         let is_whole = log.iter().any(|batch| batch.end == upto) && upto >= broker.safe;

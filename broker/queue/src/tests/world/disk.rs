@@ -13,7 +13,8 @@ use super::broker::Batch;
 use crate::moment::{ClockStamp, Moment};
 use crate::record::GroupRecord;
 use crate::replay::{FIRST_RECORD, LogReplay, ReplayedGroup};
-use crate::simulated_pages::{SimulatedPages, TINY};
+use crate::simulated_pages::SimulatedPages;
+use crate::texts::Paging;
 use crate::{Group, GroupConfig};
 
 /// Makes most logs here a single segment.
@@ -41,13 +42,13 @@ pub(super) struct SurvivingLog {
     pub(super) records: u64,
     store: SegmentStore,
     seed: u64,
-    paged: bool,
+    paging: Option<Paging>,
 }
 
 impl SurvivingLog {
     /// Recovers the group once more.
     pub(super) fn recover_again(&mut self) -> Group {
-        let (recovered, pages) = recover(&self.store, self.seed, self.paged);
+        let (recovered, pages) = recover(&self.store, self.seed, self.paging);
         let mut group = recovered.group;
         pages.read_all(&mut group);
         group
@@ -61,7 +62,7 @@ pub(super) fn crash_and_recover(
     safe: &[Batch],
     written: &[Batch],
     end: CrashKind,
-    (rng, paged): (&mut fastrand::Rng, bool),
+    (rng, paging): (&mut fastrand::Rng, Option<Paging>),
 ) -> SurvivingLog {
     let disk = SimulatedDisk::new(rng.u64(..));
     let store = SegmentStore::new(Arc::new(disk.clone()), Path::new(""));
@@ -75,10 +76,10 @@ pub(super) fn crash_and_recover(
         CrashKind::Power => disk.cut_power(),
     }
     let seed = rng.u64(..);
-    let (ReplayedGroup { group, started, last }, pages) = recover(&store, seed, paged);
+    let (ReplayedGroup { group, started, last }, pages) = recover(&store, seed, paging);
     let checked = log.verify().expect("an undamaged log can be read");
     let records = checked.iter().map(|file| file.events).sum();
-    SurvivingLog { group, pages, started, last, records, store, seed, paged }
+    SurvivingLog { group, pages, started, last, records, store, seed, paging }
 }
 
 fn name() -> GroupName {
@@ -90,10 +91,14 @@ fn id() -> LogId {
 }
 
 /// Replays the log without changing it, and then opens it to continue it, as a start does.
-fn recover(store: &SegmentStore, seed: u64, paged: bool) -> (ReplayedGroup, SimulatedPages) {
+fn recover(
+    store: &SegmentStore,
+    seed: u64,
+    paging: Option<Paging>,
+) -> (ReplayedGroup, SimulatedPages) {
     let mut group = Group::new(name(), 0, GroupConfig::default(), seed);
-    if paged {
-        group.set_paging(TINY);
+    if let Some(paging) = paging {
+        group.set_paging(paging);
     }
     let mut pages = SimulatedPages::default();
     let log = store.open_read_only(&id()).expect("the log is whole");

@@ -10,6 +10,7 @@ use super::disk::CrashKind;
 use super::operator::operator;
 use super::promises::CheckResult;
 use super::{DELAY_MS, World, WorldOptions};
+use crate::simulated_pages::TINY;
 use crate::tests::simulation::{RUNS, seeds};
 use crate::tests::site::{HOSTS, PAGES, links_of, page};
 use crate::{Input, JobAction};
@@ -90,7 +91,7 @@ fn simulate_order(
         reboots: true,
         low_entries_max: None,
         parallel_max: 1,
-        paged: true,
+        paging: Some(TINY),
         traced: true,
     };
     let mut world = World::new(7, nature);

@@ -62,8 +62,7 @@ use crate::config::GroupConfig;
 use crate::entry::EntryId;
 use crate::moment::{ClockStamp, Moment};
 use crate::prefetch::PREFETCH_BATCH;
-use crate::simulated_pages::TINY;
-use crate::texts::TextReply;
+use crate::texts::{Paging, TextReply};
 use crate::{ConnId, Group, Input};
 
 const DELAY_MS: u64 = 1000;
@@ -172,8 +171,8 @@ pub(super) struct WorldOptions {
     pub(super) low_entries_max: Option<usize>,
     /// Largest limit of parallel requests per host.
     pub(super) parallel_max: u32,
-    /// Whether nearly all texts are outside memory.
-    pub(super) paged: bool,
+    /// How texts are paged, if they are.
+    pub(super) paging: Option<Paging>,
     /// Whether events are recorded.
     pub(super) traced: bool,
 }
@@ -257,8 +256,8 @@ impl World {
         let config = GroupConfig { finished_jobs_max: 5, dead_max: 5, entries_max, ..config };
         let name = "crawlers".parse().expect("the name is valid");
         let mut group = Group::new(name, 0, config, rng.u64(..));
-        if nature.paged {
-            group.set_paging(TINY);
+        if let Some(paging) = nature.paging {
+            group.set_paging(paging);
         }
         let members = (0..WORKERS).map(|number| MemberId(u128::from(number) + 1));
         let local_worker = rng.bool().then_some(0);
@@ -406,13 +405,13 @@ impl World {
                     CommandOrigin::Nothing,
                 )
             }
-            WorldEvent::EventDurable { .. } => Ok(()),
             WorldEvent::TextsReplied { start_number, reply }
                 if start_number == self.broker.start_number() =>
             {
                 self.feed(Input::Texts(reply), CommandOrigin::Nothing)
             }
-            WorldEvent::TextsReplied { .. } => Ok(()),
+            // The broker has crashed since.
+            WorldEvent::EventDurable { .. } | WorldEvent::TextsReplied { .. } => Ok(()),
             WorldEvent::BrokerResumes { start_number } => self.resume_broker(start_number),
             WorldEvent::BrokerStarts { end, started, last } => self.start(end, started, last),
             WorldEvent::Publishes { payload } => {
@@ -514,7 +513,7 @@ impl World {
         // At most as many as the group prefetches, so that it consumes all or none of them.
         let most = if self.is_faulty {
             self.rng.usize(1..5)
-        } else if self.nature.paged {
+        } else if self.nature.paging.is_some() {
             PREFETCH_BATCH
         } else {
             usize::MAX
