@@ -74,7 +74,7 @@ use self::dead_letters::DeadLetters;
 use self::dormant::{DormantEntries, DormantRef};
 use self::entry::{ActiveEntry, EntryId, JobNumber};
 pub use self::interface::{
-    ConnId, GroupAnswer, GroupQuery, Input, JobAction, Notice, Operation, Output, Requester,
+    ConnId, GroupAnswer, GroupQuery, Input, JobOperation, Notice, Operation, Output, Requester,
     StagedLink, TaskMessage, WorkerReply,
 };
 use self::job::{JobState, Jobs};
