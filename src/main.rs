@@ -113,10 +113,10 @@ fn runtime(cmd: &Cmd) -> Result<Runtime, Failure> {
         | Cmd::Probe(_)
         | Cmd::Watch(_)
         | Cmd::WatchFeed(_)
-        | Cmd::Bridge(_)
         | Cmd::Config(_)
-        | Cmd::Zmq(_)
         | Cmd::Bench(_) => Some(0),
+        #[cfg(feature = "_zmq")]
+        Cmd::Bridge(_) | Cmd::Zmq(_) => Some(0),
     };
     let mut builder = match threads {
         Some(0) => Builder::new_current_thread(),
@@ -125,6 +125,7 @@ fn runtime(cmd: &Cmd) -> Result<Runtime, Failure> {
     if let Some(threads @ 1..) = threads {
         builder.worker_threads(threads.into());
     }
+    #[cfg(feature = "_zmq")]
     if let Cmd::Zmq(_) = cmd {
         // All subscribers get a turn before more messages arrive for them.
         builder.event_interval(commands::zmq::EVENT_INTERVAL);
@@ -151,8 +152,10 @@ async fn dispatch(cmd: Cmd, started: Option<StartContext>) -> Result<(), Failure
         Cmd::Probe(probe) => commands::probe::run(probe).await,
         Cmd::Watch(args) => commands::watch::run(args).await,
         Cmd::WatchFeed(args) => commands::watch_feed::run(args).await,
+        #[cfg(feature = "_zmq")]
         Cmd::Bridge(args) => commands::bridge::run(args).await,
         Cmd::Config(_) => unreachable!("`config` runs without a runtime"),
+        #[cfg(feature = "_zmq")]
         Cmd::Zmq(args) => commands::zmq::run(args).await,
         Cmd::Bench(args) => commands::bench::run(args).await,
     }

@@ -1,15 +1,11 @@
 //! The data directory, and the lock that one broker holds on it.
 //!
 //! ```text
-//!   <data>/lock             locked by the one broker that uses it; contains its pid
-//!   <data>/topics/<topic>/  the segments of a topic's log
-//!   <data>/groups/<group>/  the segments of a group's log
+//!   <data>/lock   locked by the one broker that uses it; contains its pid
 //! ```
 //!
-//! Other parts store their files beside these (the crawler its pages.db, a crawl with its own
-//! broker that broker's directory in crawls/), so only the broker takes the lock. A topic or group
-//! name consists of letters, digits and three harmless signs and begins with a letter or digit, so
-//! it is also a valid directory name.
+//! The logs of topics and groups are beside it (`broker/log/src/store/segment_store.rs`). Other parts store their files beside these (the crawler its pages.db, a crawl with its own
+//! broker that broker's directory in crawls/), so only the broker takes the lock.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -17,7 +13,6 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
-use tidings_protocol::TopicName;
 
 use crate::StartError;
 
@@ -99,21 +94,6 @@ impl DataDir {
     pub fn path(&self) -> &Path {
         &self.path
     }
-
-    /// The directory of topic logs; created with the first topic.
-    pub(crate) fn topics(&self) -> PathBuf {
-        self.path.join("topics")
-    }
-
-    /// The directory of group logs; created with the first group.
-    pub(crate) fn groups(&self) -> PathBuf {
-        self.path.join("groups")
-    }
-
-    /// The directory of a topic's log.
-    pub(crate) fn topic(&self, topic: &TopicName) -> PathBuf {
-        self.topics().join(topic.as_str())
-    }
 }
 
 /// Whether the group or other users may write there.
@@ -143,7 +123,6 @@ mod tests {
         let data = DataDir::open(&path).unwrap();
         assert_eq!((mode(&path), mode(&path.join(LOCK))), (0o700, 0o600));
         assert_eq!(data.path(), path);
-        assert_eq!(data.topic(&"t.1".parse().unwrap()), path.join("topics/t.1"));
     }
 
     #[test]

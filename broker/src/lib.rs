@@ -6,7 +6,6 @@
 //! | [`topic`] | append-only streams of events, encoded once; readers are cursors on them |
 //! | [`groups`] | the actors that own groups and feed them from topics |
 //! | `catalog` | the journal of settings, reserved seqs, cursors and positions |
-//! | `clean_stop` | where each log ended at the last orderly stop |
 //! | `cursors` | which connection holds which durable cursor |
 //! | `net` | listeners and connections, of lines and of HTTP: the only code with sockets |
 //! | `tls` | certificates, reloaded when their files change |
@@ -27,7 +26,6 @@
 pub mod access;
 mod audit;
 mod catalog;
-mod clean_stop;
 pub mod clock;
 #[cfg(test)]
 mod concurrent_runs;
@@ -48,7 +46,6 @@ mod tls;
 pub mod topic;
 pub mod verify;
 
-use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -56,7 +53,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use tidings_log::CheckedFile;
-use tidings_log::{Disk, FileSystem};
+use tidings_log::{FileSystem, SegmentStore, StopRecord, Store};
 use tidings_protocol::{Code, Command, DEFAULT_GROUP, format_ms};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -66,7 +63,6 @@ pub use self::audit::AuditConfig;
 use self::audit::{Audit, AuditEvent};
 use self::catalog::Catalog;
 pub use self::catalog::{Sync, TopicSettings};
-use self::clean_stop::{CleanStop, LogEnds};
 use self::clock::Clock;
 pub use self::config::{BrokerConfig, UnixConfig};
 pub use self::data_dir::DataDir;
@@ -81,7 +77,7 @@ pub use self::net::http::{
 pub use self::quota::{Quantity, Quota, QuotaConfig};
 use self::tls::Tls;
 pub use self::tls::{TlsConfig, TlsError};
-use self::topic::{Storage, Topics};
+use self::topic::Topics;
 
 /// Time limit for an answer that needs no disk.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -114,7 +110,7 @@ pub struct Broker {
     /// Held until no task writes there any more.
     _data: Option<DataDir>,
     /// Where an orderly stop records how the logs ended.
-    clean_stop: Option<Arc<CleanStop>>,
+    store: Option<Arc<dyn Store>>,
 }
 
 /// Sockets that listen already: a service manager has passed them, or opening them needed
@@ -222,7 +218,7 @@ impl Broker {
         let tls = config.tls.clone().map(Tls::open).transpose()?;
         let (limits, defaults) = (config.limits.clone(), config.topic_defaults);
         let path = config.data.clone();
-        let OpenedData { data, clock, topics, groups, clean_stop: stopped } =
+        let OpenedData { data, clock, topics, groups, store } =
             blocking(move || OpenedData::open(path, &limits, defaults)).await?;
         #[cfg(unix)]
         let opened = listen(&config, sockets)
@@ -234,7 +230,7 @@ impl Broker {
             Ok(listening) => listening,
             Err(error) => {
                 // An orderly close skips no seqs.
-                blocking(move || write_clean_stop(stopped.as_deref(), topics.close())).await;
+                blocking(move || close_store(store.as_deref(), || topics.close())).await;
                 return Err(error);
             }
         };
@@ -254,7 +250,7 @@ impl Broker {
         let audit = match audit {
             Ok(audit) => audit,
             Err(error) => {
-                blocking(move || write_clean_stop(stopped.as_deref(), topics.close())).await;
+                blocking(move || close_store(store.as_deref(), || topics.close())).await;
                 return Err(error);
             }
         };
@@ -295,7 +291,7 @@ impl Broker {
             #[cfg(unix)]
             socket_file,
             _data: data,
-            clean_stop: stopped,
+            store,
         })
     }
 
@@ -374,11 +370,12 @@ impl Broker {
         if !net::completes_within(bound, self.tasks.wait()).await {
             tracing::warn!(tasks = self.tasks.len(), "connections did not end in time");
         }
-        let (hub, stopped) = (self.hub.clone(), self.clean_stop.clone());
+        let (hub, store) = (self.hub.clone(), self.store.clone());
         blocking(move || {
-            let mut ends = hub.topics.close();
-            ends.extend(hub.close_groups());
-            write_clean_stop(stopped.as_deref(), ends);
+            close_store(store.as_deref(), || {
+                hub.topics.close();
+                hub.close_groups();
+            });
         })
         .await;
         self.hub.audit.record_broker(&AuditEvent::Stopped);
@@ -430,8 +427,7 @@ struct OpenedData {
     clock: Clock,
     topics: Arc<Topics>,
     groups: Option<(GroupStorage, FoundGroups)>,
-    /// Where the logs ended before.
-    clean_stop: Option<Arc<CleanStop>>,
+    store: Option<Arc<dyn Store>>,
 }
 
 impl OpenedData {
@@ -444,45 +440,36 @@ impl OpenedData {
         let Some(path) = path else {
             let clock = Clock::new();
             let topics = Topics::in_memory(limits, clock);
-            return Ok(Self { data: None, clock, topics, groups: None, clean_stop: None });
+            return Ok(Self { data: None, clock, topics, groups: None, store: None });
         };
         let data = DataDir::open(&path)?;
         let failed = |source| StartError::Data { path: path.clone(), source };
-        let disk: Arc<dyn Disk> = Arc::new(FileSystem);
-        let (stopped, damage) = CleanStop::read(Arc::clone(&disk), data.path());
-        if let Some(damage) = damage {
+        let store = SegmentStore::new(Arc::new(FileSystem), data.path());
+        if let StopRecord::Damaged(damage) = store.stop_record() {
             tracing::error!(
                 "{damage}: damage at the end of a log looks like the result of a crash"
             );
         }
-        let stopped = Arc::new(stopped);
-        let mut storage = GroupStorage {
-            disk: Arc::clone(&disk),
-            dir: data.groups(),
-            log_bytes: limits.group_log_bytes,
-            foreign_names: BTreeSet::new(),
-            stopped: Arc::clone(&stopped),
-        };
+        let store: Arc<dyn Store> = Arc::new(store);
+        let log_bytes = limits.group_log_bytes;
+        let storage = GroupStorage { store: Arc::clone(&store), log_bytes };
         let recovered = storage.recover().map_err(failed)?;
         let clock = clock_continuing(&recovered);
-        let end = stopped.end_of(&clean_stop::catalog_log());
-        let (catalog, findings) =
-            Catalog::open(Arc::clone(&disk), data.path(), limits, clock, end).map_err(failed)?;
+        let (catalog, findings) = Catalog::open(&*store, limits, clock).map_err(failed)?;
         for finding in findings {
             tracing::error!("{finding}");
         }
-        let storage_of_topics = Storage { disk, dir: data.topics(), stopped: Arc::clone(&stopped) };
-        let topics = Topics::start(limits, clock, catalog, Some(storage_of_topics), defaults);
+        let topics = Topics::start(limits, clock, catalog, Some(Arc::clone(&store)), defaults);
         let topics = topics.map_err(failed)?;
         let (data, groups) = (Some(data), Some((storage, recovered)));
-        Ok(Self { data, clock, topics, groups, clean_stop: Some(stopped) })
+        Ok(Self { data, clock, topics, groups, store: Some(store) })
     }
 }
 
-/// Records where the logs ended.
-fn write_clean_stop(stopped: Option<&CleanStop>, ends: LogEnds) {
-    let noted = stopped.map_or(Ok(()), |stopped| stopped.replace(ends));
-    if let Err(error) = noted {
+/// Closes logs, and records where they end.
+fn close_store(store: Option<&dyn Store>, close_logs: impl FnOnce()) {
+    close_logs();
+    if let Some(Err(error)) = store.map(Store::close) {
         tracing::warn!(%error, "cannot record where the logs ended; the next start takes damage at their ends for a crash");
     }
 }

@@ -4,18 +4,15 @@
 //! the next start. Then checks every checksum.
 
 use std::path::Path;
-use std::str::FromStr;
 use std::sync::Arc;
-use std::{fs, io};
 
-use tidings_log::{CheckedFile, FileSystem, ReadOnlyDisk, SegmentLog, SegmentOptions, TopicLog};
-use tidings_protocol::{GroupName, Seq, TopicName};
+pub use tidings_log::StopRecord;
+use tidings_log::{CheckedFile, FileSystem, LogId, SegmentStore};
+use tidings_protocol::{GroupName, TopicName};
 
-use crate::clean_stop::{self, CleanStop};
 use crate::data_dir::DataDir;
 pub use crate::groups::check::VerifiedGroup;
 use crate::groups::check::verify_group;
-use crate::groups::repair::repaired_group;
 use crate::{StartError, catalog};
 
 /// The findings in a data directory.
@@ -34,19 +31,6 @@ pub struct Verified {
     pub catalog_is_damaged: bool,
     /// Whether the ends of the logs at the last orderly stop are known.
     pub stopped: StopRecord,
-}
-
-/// Whether the ends of the logs at the last orderly stop are known.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum StopRecord {
-    /// The record does not exist: only brokers of an earlier version, or none, have stopped there
-    /// in an orderly way.
-    #[default]
-    Missing,
-    /// There is a record.
-    Readable,
-    /// The record cannot be read; the text says why. The logs themselves are not damaged by that.
-    Damaged(String),
 }
 
 /// The findings in one topic.
@@ -81,112 +65,50 @@ impl VerifiedTopic {
 pub fn verify(path: &Path, only: Option<&TopicName>) -> Result<Verified, StartError> {
     let failed = |source| StartError::Data { path: path.to_owned(), source };
     let data = DataDir::open_read_only(path)?;
-    let (stopped, damage) = CleanStop::read(Arc::new(FileSystem), data.path());
+    let store = SegmentStore::new(Arc::new(FileSystem), data.path());
+    let names = store.names().map_err(failed)?;
+    let is_wanted = |name: &TopicName| only.is_none_or(|only| name == only);
+    let topics = names.topics.into_iter().filter(is_wanted);
     let mut verified = Verified {
-        stopped: match damage {
-            Some(problem) => StopRecord::Damaged(problem),
-            None if stopped.is_present() => StopRecord::Readable,
-            None => StopRecord::Missing,
-        },
+        topics: topics.map(|name| verify_topic(&store, name)).collect(),
+        stopped: store.stop_record().clone(),
         ..Verified::default()
     };
-    let stopped = Arc::new(stopped);
     if only.is_none() {
-        (verified.catalog, verified.catalog_is_damaged) = verify_catalog(data.path(), &stopped);
+        (verified.catalog, verified.catalog_is_damaged) =
+            catalog::check(&store).unwrap_or_else(|error| (vec![error.to_string()], true));
+        let groups = names.groups.into_iter();
+        verified.groups = groups.map(|name| verify_group(&store, name)).collect();
+        verified.interrupted_repairs = names.interrupted_repairs;
     }
-    let mut names: Vec<TopicName> = names(&data.topics()).map_err(failed)?;
-    if only.is_none() {
-        let mut groups: Vec<GroupName> = self::names(&data.groups()).map_err(failed)?;
-        groups.sort();
-        let repairs: Vec<UnfinishedRepair> = self::names(&data.groups()).map_err(failed)?;
-        verified.interrupted_repairs = repairs
-            .into_iter()
-            .map(|repair| repair.0)
-            .filter(|group| groups.binary_search(group).is_err())
-            .collect();
-        verified.groups = groups
-            .into_iter()
-            .filter_map(|name| verify_group(&data.groups(), name, &stopped))
-            .collect();
-    }
-    names.retain(|name| only.is_none_or(|only| name == only));
-    names.sort();
-    verified.topics = names.into_iter().map(|name| verify_topic(&data, name, &stopped)).collect();
     Ok(verified)
 }
 
-/// The complete new log of a group, which was not renamed yet.
-struct UnfinishedRepair(GroupName);
-
-impl FromStr for UnfinishedRepair {
-    type Err = ();
-
-    fn from_str(name: &str) -> Result<Self, ()> {
-        repaired_group(name).map(Self).ok_or(())
-    }
-}
-
-/// The names in a directory that parse as `T`.
-fn names<T: FromStr>(dir: &Path) -> io::Result<Vec<T>> {
-    match fs::read_dir(dir) {
-        Ok(entries) => entries
-            .map(|entry| Ok(entry?.file_name().to_string_lossy().parse().ok()))
-            .filter_map(Result::transpose)
-            .collect(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) => Err(error),
-    }
-}
-
-fn verify_catalog(dir: &Path, stopped: &CleanStop) -> (Vec<String>, bool) {
-    let stopped = stopped.end_of(&clean_stop::catalog_log());
-    match catalog::check(&FileSystem, dir, stopped) {
-        Ok(checked) => checked,
-        Err(error) => (vec![error.to_string()], true),
-    }
-}
-
-fn verify_topic(data: &DataDir, name: TopicName, stopped: &CleanStop) -> VerifiedTopic {
-    let disk = Arc::new(ReadOnlyDisk::new(Arc::new(FileSystem)));
-    let options = SegmentOptions {
-        disk: disk.clone(),
-        dir: data.topic(&name),
-        topic: name.clone(),
-        first: Seq(1),
-        segment_bytes: u64::MAX,
-        reserve_part: 1,
-        stopped: stopped.end_of(&clean_stop::topic_log(&name)).cloned(),
-    };
+fn verify_topic(store: &SegmentStore, name: TopicName) -> VerifiedTopic {
+    let checked = store.check(&LogId::Topic(name.clone()));
     let mut topic = VerifiedTopic {
         name,
-        files: Vec::new(),
-        findings: Vec::new(),
-        has_unreadable_file: false,
-        has_lost_end: false,
+        files: checked.files,
+        findings: checked.findings,
+        has_unreadable_file: checked.has_unreadable_file,
+        has_lost_end: checked.has_lost_end,
     };
-    let checked = SegmentLog::open(options, 0).and_then(|(log, recovered)| {
-        topic.findings = recovered.findings;
-        topic.has_lost_end = recovered.has_lost_end;
-        log.verify().map_err(io::Error::other)
-    });
-    match checked {
-        Ok(files) => topic.files = files,
-        Err(error) => {
-            topic.findings.push(error.to_string());
-            topic.has_unreadable_file = true;
-        }
+    if let Err(error) = checked.log {
+        topic.findings.push(error.to_string());
+        topic.has_unreadable_file = true;
     }
-    topic.has_unreadable_file |= disk.sets_aside();
     topic
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::fs;
     use std::path::PathBuf;
 
     use bytes::Bytes;
-    use tidings_log::{Disk, LogPiece};
+    use tidings_log::{LogPiece, LogPlan, Store};
+    use tidings_protocol::Seq;
 
     use super::*;
     use crate::catalog::{Catalog, CatalogRecord};
@@ -196,19 +118,10 @@ mod tests {
     /// A data directory with settings for topic `t`, and three batches of two events in it.
     fn written() -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
-        let data = DataDir::open(folder.path()).unwrap();
-        let (disk, topic): (Arc<dyn Disk>, TopicName) =
-            (Arc::new(FileSystem), "t".parse().unwrap());
-        let options = SegmentOptions {
-            disk: disk.clone(),
-            dir: data.topic(&topic),
-            topic: topic.clone(),
-            first: Seq(1),
-            segment_bytes: 1 << 20,
-            reserve_part: 1,
-            stopped: None,
-        };
-        let log = SegmentLog::fresh(options);
+        let store = SegmentStore::new(Arc::new(FileSystem), folder.path());
+        let topic: TopicName = "t".parse().unwrap();
+        let plan = LogPlan { first: Seq(1), kept_bytes: 8 << 20 };
+        let log = store.fresh(&LogId::Topic(topic.clone()), plan);
         for first in [1, 3, 5] {
             let wire = format!("MSG t {first} event {first}\r\nMSG t {} next\r\n", first + 1);
             let piece = LogPiece {
@@ -222,8 +135,7 @@ mod tests {
             log.sync().unwrap();
         }
         log.close(Seq(7)).unwrap();
-        let (catalog, findings) =
-            Catalog::open(disk, folder.path(), &Limits::default(), Clock::new(), None).unwrap();
+        let (catalog, findings) = Catalog::open(&store, &Limits::default(), Clock::new()).unwrap();
         assert_eq!(findings, [""; 0]);
         let settings = crate::TopicSettings::default();
         catalog.write(CatalogRecord::Settings { topic, settings }, |done| done.unwrap());

@@ -10,18 +10,22 @@
 //! |---|---|
 //! | [`callbacks`] | servers that are notified when a job is done |
 //! | [`files`] | directories with complete files to be published |
-//! | [`hub`] | subscribers of the operator's own site, by WebSub and rssCloud |
+//! | `hub` | subscribers of the operator's own site, by WebSub and rssCloud |
 //! | [`signal`] | programs that look into a directory when they receive a signal |
 //! | [`websub`] | hubs that report changes of a feed |
-//! | [`zmq`] | ZeroMQ sockets |
+//! | `zmq` | ZeroMQ sockets |
+//!
+//! `hub` and `zmq` exist only with their features.
 
 pub mod callbacks;
 pub mod files;
 #[doc(hidden)]
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+#[cfg(feature = "hub")]
 pub mod hub;
 mod rate_limited_log;
 pub mod signal;
 pub mod websub;
+#[cfg(any(feature = "zeromq", feature = "libzmq"))]
 pub mod zmq;

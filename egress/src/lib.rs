@@ -8,7 +8,9 @@
 //! |---|---|
 //! | [`address`] | decides which addresses may be requested |
 //! | [`connect`] | resolves, checks, connects, and secures connections with TLS |
-//! | [`client`] | sends single requests, such as callbacks, and keeps connections |
+//! | [`http`] | sends `GET` requests for documents, one connection a host, and decodes bodies |
+//! | [`client`] | sends all other requests, such as callbacks |
+//! | [`memory_budget`] | the memory that all requests share |
 //! | [`failure`] | the reasons for a failure |
 //!
 //! This crate knows no topic, group, page or job. Of the crates of this workspace it depends on
@@ -20,6 +22,8 @@ pub mod address;
 pub mod client;
 pub mod connect;
 pub mod failure;
+pub mod http;
+pub mod memory_budget;
 mod retry_after;
 
 pub use address::AllowPrivate;

@@ -10,7 +10,7 @@ use libfuzzer_sys::fuzz_target;
 type Target = (&'static str, fn(&[u8]));
 
 /// The targets of all crates.
-const TARGETS_BY_CRATE: [&[Target]; 6] = [
+const TARGETS_BY_CRATE: &[&[Target]] = &[
     tidings_protocol::fuzzing::TARGETS,
     tidings_log::fuzzing::TARGETS,
     tidings_broker::fuzzing::TARGETS,
@@ -22,7 +22,7 @@ const TARGETS_BY_CRATE: [&[Target]; 6] = [
 
 static SELECTED: LazyLock<fn(&[u8])> = LazyLock::new(|| {
     let selected = std::env::var("TIDINGS_FUZZ_TARGET").unwrap_or_default();
-    let targets = || TARGETS_BY_CRATE.into_iter().flatten();
+    let targets = || TARGETS_BY_CRATE.iter().copied().flatten();
     if let Some((_, target)) = targets().find(|(name, _)| *name == selected) {
         return *target;
     }

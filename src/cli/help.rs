@@ -190,6 +190,8 @@ fn with_short_examples(command: Command) -> Command {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write;
+
     use super::*;
     use crate::cli;
 
@@ -239,6 +241,53 @@ mod tests {
                 assert!(is_of_broker || long.contains(heading), "{name}: no {heading}");
             }
         }
+    }
+
+    /// Every help text, with the name of its command above it.
+    fn all_help(command: &mut Command, out: &mut String) {
+        let help = command.render_long_help();
+        writeln!(out, "# {}\n{help}", command.get_name()).unwrap();
+        command.get_subcommands_mut().for_each(|sub| all_help(sub, out));
+    }
+
+    /// `.ci/run` runs this test again without the features.
+    #[test]
+    fn a_feature_that_is_off_leaves_nothing_in_the_help() {
+        let mut command = cli::command();
+        command.build();
+        let mut help = String::new();
+        all_help(&mut command, &mut help);
+        let zmq = cfg!(feature = "_zmq");
+        for (text, is_on) in [
+            ("--hub", cfg!(feature = "hub")),
+            ("--postgres", cfg!(feature = "postgres")),
+            ("--zmq-pub", zmq),
+            ("# bridge\n", zmq),
+            ("# zmq\n", zmq),
+            ("--zmq-key", cfg!(feature = "libzmq")),
+        ] {
+            assert_eq!(help.contains(text), is_on, "{text}");
+        }
+        for (text, is_on) in [("zmq", zmq), ("postgres", cfg!(feature = "postgres"))] {
+            assert!(is_on || !help.to_lowercase().contains(text), "{text}: {help}");
+        }
+    }
+
+    #[cfg(not(feature = "hub"))]
+    #[test]
+    fn a_flag_and_a_key_of_an_absent_feature_are_unknown() {
+        let problem = |word: &str| {
+            let parsed = cli::parse(["tidings", word].map(Into::into));
+            parsed.expect_err("it is unknown").text().unwrap_or_default()
+        };
+        let text = problem("--hub=http://a.example/");
+        assert!(text.starts_with("unexpected argument '--hub'"), "{text}");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let config = format!("--config={}", file.path().display());
+        std::fs::write(file.path(), "hub = ['http://a.example/']").unwrap();
+        let hub = problem(&config);
+        std::fs::write(file.path(), "nonsense = ['http://a.example/']").unwrap();
+        assert_eq!(hub, problem(&config).replace("nonsense", "hub"));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use clap::{ArgAction, Args, Command, CommandFactory, FromArgMatches, Parser, Sub
 use tidings_protocol::ProtocolError;
 
 use crate::client::broker_message;
+#[cfg(feature = "_zmq")]
 use crate::commands::bridge::Bridge;
 use crate::commands::config::Config;
 use crate::commands::dead::Dead;
@@ -130,12 +131,14 @@ pub(crate) enum Cmd {
     #[command(subcommand)]
     Probe(Probe),
     /// Publish messages of another system
+    #[cfg(feature = "_zmq")]
     #[command(subcommand)]
     Bridge(Bridge),
     /// Check or print the configuration
     #[command(subcommand)]
     Config(Config),
     /// Run the ZeroMQ process (internal)
+    #[cfg(feature = "_zmq")]
     #[command(hide = true)]
     Zmq(commands::zmq::ZmqArgs),
     /// Measure the performance of a broker

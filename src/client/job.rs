@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use serde_json::{Map, Value};
 use tidings_protocol::status::{JobEnd, JobResult, JobStatus, KeyStatus};
 use tidings_protocol::{CanonicalUrl, JobName, format_ms};
-use tidings_queue::job::JobSettings;
+use tidings_queue::jobs::JobSettings;
 
 use crate::flags::milliseconds;
 use crate::terminal::output::{format_count, plural, printable, time_or};

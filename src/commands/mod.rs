@@ -2,6 +2,7 @@
 //! decisions.
 
 pub(crate) mod bench;
+#[cfg(feature = "_zmq")]
 pub(crate) mod bridge;
 pub(crate) mod broker;
 pub(crate) mod config;
@@ -20,4 +21,5 @@ pub(crate) mod up;
 pub(crate) mod verify;
 pub(crate) mod watch;
 pub(crate) mod watch_feed;
+#[cfg(feature = "_zmq")]
 pub(crate) mod zmq;

@@ -6,7 +6,7 @@ use std::{fs, io};
 
 use clap::Args;
 use tidings_connectors::files::state_file;
-use tidings_connectors::{hub, websub};
+use tidings_connectors::websub;
 use tidings_database::CheckReport;
 use tidings_database::digest::Schema;
 use tidings_subscriber::sink::sqlite;
@@ -28,7 +28,13 @@ than the checksums, access.toml, which people edit, and files of other programs.
 Exit codes: 0 no damage; 1 damage was found, or the directory cannot be read; 2 wrong usage.";
 
 /// The databases that are verified row by row, by their names in a data directory.
-const SCHEMAS: [Schema; 4] = [sqlite::SCHEMA, crawler::SCHEMA, hub::SCHEMA, websub::DIGEST_SCHEMA];
+const SCHEMAS: &[Schema] = &[
+    sqlite::SCHEMA,
+    crawler::SCHEMA,
+    #[cfg(feature = "hub")]
+    tidings_connectors::hub::SCHEMA,
+    websub::DIGEST_SCHEMA,
+];
 
 /// Other names in a data directory: files that the broker's own check covers, files without content
 /// to verify, and files with a check of their own.

@@ -18,6 +18,7 @@ const LINE_TARGET: &str = "tidings::line";
 static LOGGING: OnceLock<Logging> = OnceLock::new();
 
 struct Logging {
+    #[cfg(feature = "_zmq")]
     is_json: bool,
     /// The filter as it was given, for child processes.
     filter: Mutex<Option<String>>,
@@ -44,7 +45,12 @@ pub(crate) fn start(json: bool, text: Option<&str>, lines: bool) {
         Box::new(move |filter| drop(handle.reload(filter)))
     };
     let filter = Mutex::new(text.map(str::to_owned));
-    let _ = LOGGING.set(Logging { is_json: json, filter, change });
+    let _ = LOGGING.set(Logging {
+        #[cfg(feature = "_zmq")]
+        is_json: json,
+        filter,
+        change,
+    });
 }
 
 /// The format of log records.
@@ -101,7 +107,8 @@ pub(crate) fn set_filter(text: Option<&str>, lines: bool) {
     }
 }
 
-/// Whether logs are written as JSON.
+/// Whether logs are written as JSON, for child processes.
+#[cfg(feature = "_zmq")]
 pub(crate) fn is_json() -> bool {
     LOGGING.get().is_some_and(|logging| logging.is_json)
 }

@@ -8,6 +8,6 @@ pub(crate) mod pid_file;
 pub(crate) mod privileges;
 pub(crate) mod service;
 pub(crate) mod signals;
-pub(crate) mod sockets;
+mod sockets;
 pub(crate) mod stack;
 mod user;

@@ -7,16 +7,6 @@ use tidings_broker::Sockets;
 
 use crate::terminal::failure::Failure;
 
-/// Variables with which a service manager addresses this process only.
-pub(crate) const SERVICE_VARIABLES: [&str; 6] = [
-    "LISTEN_FDNAMES",
-    "LISTEN_FDS",
-    "LISTEN_PID",
-    "NOTIFY_SOCKET",
-    "WATCHDOG_PID",
-    "WATCHDOG_USEC",
-];
-
 /// The passed sockets; their names (`FileDescriptorName=`) tell their use.
 pub(super) fn passed_sockets() -> Result<Sockets, Failure> {
     let mut passed = ListenFd::from_env();

@@ -10,7 +10,6 @@ use tidings_broker::{Broker, BrokerConfig, Sockets};
 use tidings_protocol::TopicName;
 
 use crate::services::principals::AccessFile;
-use crate::services::zmq::ZmqFlags;
 use crate::terminal::failure::Failure;
 
 /// Flags for login and for anonymous clients.
@@ -74,7 +73,6 @@ impl AccessFlags {
         &self,
         config: &BrokerConfig,
         sockets: &Sockets,
-        zmq: &ZmqFlags,
         data: &Path,
     ) -> Result<(), Failure> {
         // The argument parser rejects the pair only if both are typed.
@@ -121,17 +119,11 @@ impl AccessFlags {
                 )));
             }
         }
-        match zmq.open_endpoints().find(|(_, at)| self.is_exposed(*at)) {
-            None => Ok(()),
-            Some((flag, address)) => Err(Failure::Usage(format!(
-                "{flag} tcp://{address} is open to other machines, and ZeroMQ does not authenticate clients. Set a key: \
-                 --zmq-key FILE, or listen on 127.0.0.1. To accept all clients as they are: --insecure"
-            ))),
-        }
+        Ok(())
     }
 
     /// Whether other machines can reach the address although `--insecure` is not set.
-    fn is_exposed(&self, address: SocketAddr) -> bool {
+    pub(crate) fn is_exposed(&self, address: SocketAddr) -> bool {
         !self.insecure && !address.ip().to_canonical().is_loopback()
     }
 }
@@ -146,7 +138,7 @@ pub(crate) struct TransportGrant {
 /// The value of `--grant`.
 pub(crate) fn parse_grant(text: &str) -> Result<TransportGrant, String> {
     let (transport, attributes) =
-        text.split_once('=').ok_or("expected TRANSPORT=ATTRIBUTE,.., such as zmq=prio")?;
+        text.split_once('=').ok_or("expected TRANSPORT=ATTRIBUTE,.., such as http=prio")?;
     let attributes = attributes.split(',').filter(|attribute| !attribute.is_empty());
     Ok(TransportGrant {
         transport: transport.parse()?,

@@ -13,9 +13,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::flags::DataFlag;
 use crate::process::stack::{self, stop_broker};
+use crate::services::optional::OptionalServices;
 use crate::services::outgoing::OutgoingFlags;
 use crate::services::server_flags::ServerFlags;
-use crate::services::zmq::ZmqProcess;
 use crate::terminal::failure::Failure;
 
 /// The time limit of the stop: open requests are aborted, and unfinished work is returned.
@@ -24,7 +24,7 @@ const STOP_MAX: Duration = Duration::from_millis(300);
 /// The running services, which [`Companions::stop`] ends.
 #[derive(Debug)]
 pub(crate) struct Companions {
-    zmq: Option<ZmqProcess>,
+    optional: OptionalServices,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
@@ -70,36 +70,27 @@ impl<'a> PreparedCompanions<'a> {
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let Self { server, outgoing, data, websub } = self;
         let callbacks = server.callbacks.start(broker, &reach, outgoing, &stop)?;
-        if let Some(public) = &server.http.public_url
-            && let Some(hub) = server.http.hub.start(public, &reach, outgoing, data, &stop).await?
-        {
-            tasks.spawn(hub);
-        }
-        let zmq = ZmqProcess::start(&server.zmq, reach.clone()).await?;
+        let public = server.http.public_url.as_ref();
+        let optional = server.optional.start(public, &reach, outgoing, data, &tasks, &stop).await?;
         tasks.spawn(callbacks);
         if let Some(websub) = websub {
             let stop = stop.clone();
             tasks.spawn(async move { websub.run(reach.as_str(), stop).await });
         }
-        Ok(Companions { zmq, tasks, stop })
+        Ok(Companions { optional, tasks, stop })
     }
 }
 
 impl Companions {
     /// Lines for the operator: addresses and warnings.
     pub(crate) fn notes(&self) -> impl Iterator<Item = &str> {
-        self.zmq.iter().flat_map(|zmq| &zmq.notes).map(String::as_str)
+        self.optional.notes().iter().map(String::as_str)
     }
 
     /// Stops the services. Call it before the broker stops.
     pub(crate) async fn stop(self) {
         self.stop.cancel();
         self.tasks.close();
-        let zmq = async {
-            if let Some(zmq) = self.zmq {
-                zmq.stop().await;
-            }
-        };
-        tokio::join!(timeout(STOP_MAX, self.tasks.wait()), zmq).0.ok();
+        tokio::join!(timeout(STOP_MAX, self.tasks.wait()), self.optional.stop()).0.ok();
     }
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use clap::Args;
 use tidings_documents::page::LinkConfig;
+use tidings_egress::http::AddedHeader;
 use tidings_subscriber::CrawlerConfig;
-use tidings_subscriber::fetch::AddedHeader;
 
 use crate::flags::address::BrokerAddress;
 use crate::flags::{DataFlag, TrackingFlag, parse_bytes, parse_duration};

@@ -7,7 +7,9 @@ pub(crate) mod companions;
 pub(crate) mod contact;
 pub(crate) mod crawler_flags;
 pub(crate) mod hooks;
+#[cfg(feature = "hub")]
 pub(crate) mod hub;
+pub(crate) mod optional;
 pub(crate) mod outgoing;
 pub(crate) mod principals;
 pub(crate) mod public_url;
@@ -17,4 +19,5 @@ pub(crate) mod sinks;
 pub(crate) mod tls;
 pub(crate) mod traps;
 pub(crate) mod websub;
+#[cfg(feature = "_zmq")]
 pub(crate) mod zmq;

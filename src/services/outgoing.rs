@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use hyper::header::HeaderValue;
+#[cfg(feature = "hub")]
 use tidings_egress::AllowPrivate;
 use tidings_egress::client::OutgoingClient;
 use tidings_egress::connect::Connector;
@@ -60,6 +61,7 @@ impl OutgoingFlags {
     }
 
     /// The same without limits on addresses, for hosts that the operator has named.
+    #[cfg(feature = "hub")]
     pub(crate) fn http_client_for_named_hosts(&self) -> Result<OutgoingClient, Failure> {
         let mut config = FetchConfig::default();
         self.apply(&mut config);

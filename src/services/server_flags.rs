@@ -2,10 +2,13 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use tidings_broker::{AuditConfig, BrokerConfig, HttpConfig, Sockets, Sync, TopicSettings};
+use tidings_broker::{
+    AuditConfig, BrokerConfig, EmbeddedHandler, HttpConfig, Sockets, Sync, TopicSettings,
+};
 
 use crate::client::broker_message;
 use crate::flags::address::Listen;
@@ -16,13 +19,12 @@ use crate::process::stack::StopTimeout;
 use crate::services::access::{AccessFlags, TransportGrant, parse_grant};
 use crate::services::callbacks::CallbackFlags;
 use crate::services::hooks::HookFlags;
-use crate::services::hub::HubFlags;
+use crate::services::optional::OptionalFlags;
 use crate::services::public_url::PublicUrl;
 use crate::services::quotas::QuotaFlags;
 use crate::services::sinks::parent_dir;
 use crate::services::tls::TlsFlags;
 use crate::services::websub::WebSubFlags;
-use crate::services::zmq::ZmqFlags;
 use crate::terminal::failure::Failure;
 
 /// Flags of the subcommands that run a broker for other processes.
@@ -65,17 +67,20 @@ pub(crate) struct ServerFlags {
     #[command(flatten)]
     pub(crate) http: HttpFlags,
 
-    /// Privileged attributes that a transport accepts [default: all for line and http, none for
-    /// zmq]
+    /// Privileged attributes that a transport accepts
+    #[cfg_attr(feature = "_zmq", doc = "[default: all for line and http, none for zmq]")]
+    #[cfg_attr(not(feature = "_zmq"), doc = "[default: all]")]
     ///
-    /// Transports are line, http and zmq. The attributes every=, prio= and job= control schedules,
-    /// priority and jobs. hub allows notifications of feed changes (hub=, cloud=, pushed=) and the
-    /// topics hub-found, hub and hub-verify. job also allows the topic job-done. May be repeated.
+    #[cfg_attr(feature = "_zmq", doc = "Transports are line, http and zmq.")]
+    #[cfg_attr(not(feature = "_zmq"), doc = "Transports are line and http.")]
+    /// The attributes every=, prio= and job= control schedules, priority and jobs. hub allows
+    /// notifications of feed changes (hub=, cloud=, pushed=) and the topics hub-found, hub and
+    /// hub-verify. job also allows the topic job-done. May be repeated.
     #[arg(long, value_name = "TRANSPORT=ATTRIBUTE,..", value_parser = parse_grant)]
     grant: Vec<TransportGrant>,
 
     #[command(flatten)]
-    pub(crate) zmq: ZmqFlags,
+    pub(crate) optional: OptionalFlags,
 
     #[command(flatten)]
     pub(crate) callbacks: CallbackFlags,
@@ -110,9 +115,6 @@ pub(crate) struct HttpFlags {
 
     #[command(flatten)]
     pub(crate) websub: WebSubFlags,
-
-    #[command(flatten)]
-    pub(crate) hub: Box<HubFlags>,
 }
 
 /// The address of the HTTP listener, or off.
@@ -149,25 +151,25 @@ impl HttpFlags {
         Some(usual)
     }
 
-    fn config(&self, lines: Listen) -> Result<Option<HttpConfig>, Failure> {
+    /// The configuration of the listener, with further receivers of requests.
+    fn config(
+        &self,
+        lines: Listen,
+        receivers: Vec<Arc<dyn EmbeddedHandler>>,
+    ) -> Result<Option<HttpConfig>, Failure> {
         let mut config = HttpConfig {
             allowed_hosts: self.hosts(),
             hooks: self.hooks.hooks()?,
             hook_events_per_minute: self.hooks.hook_events,
+            embedded_handlers: receivers,
             ..HttpConfig::default()
         };
-        config.embedded_handlers.extend(self.hub.receiver(self.public_url.as_ref())?);
         if self.http == Some(ListenHttp::Off) && self.public_url.is_some() {
             let text =
                 "--public-url needs HTTP, which is off (--http off); remove one of the two flags";
             return Err(Failure::Usage(text.to_owned()));
         }
         let Some(listen) = self.listen_address(lines) else {
-            if !config.embedded_handlers.is_empty() {
-                let text =
-                    "--hub needs HTTP, which is off (--http off); remove one of the two flags";
-                return Err(Failure::Usage(text.to_owned()));
-            }
             if !config.hooks.is_empty() {
                 let text = "[[hook]] needs HTTP, which is off (--http off); remove one of the two";
                 return Err(Failure::Usage(text.to_owned()));
@@ -239,14 +241,14 @@ impl ServerFlags {
             output_dirs,
             input_dirs,
             runs_programs,
-            runs_itself: self.zmq.is_on(),
+            runs_itself: self.optional.runs_itself(),
         }
     }
 
     /// Files outside the data directory that the broker reads while it runs.
     fn files(&self) -> Vec<PathBuf> {
         let secrets = self.http.hooks.secret_files().chain(self.callbacks.secret_file());
-        let files = secrets.chain(self.zmq.key_file()).chain(self.tls.files());
+        let files = secrets.chain(self.optional.key_file()).chain(self.tls.files());
         files.map(Path::to_owned).collect()
     }
 
@@ -256,7 +258,8 @@ impl ServerFlags {
         let mut config = broker_config(self.listen, self.delay);
         config.data = Some(data.data.clone());
         config.topic_defaults = self.topics.settings();
-        config.http = self.http.config(self.listen)?;
+        let receivers = self.optional.receivers(self.http.public_url.as_ref())?;
+        config.http = self.http.config(self.listen, receivers)?;
         self.tls.apply(&mut config, &data.data)?;
         self.access.apply(&mut config, &data.data)?;
         config.quotas = self.quotas.config();
@@ -279,7 +282,8 @@ impl ServerFlags {
         sockets: &Sockets,
         data: &DataFlag,
     ) -> Result<(), Failure> {
-        self.access.check_exposure(config, sockets, &self.zmq, &data.data)
+        self.access.check_exposure(config, sockets, &data.data)?;
+        self.optional.check_exposure(|address| self.access.is_exposed(address))
     }
 }
 

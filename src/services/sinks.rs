@@ -32,6 +32,7 @@ pub(crate) struct SinkFlags {
 
     /// Store pages in a database such as `postgres://crawler@db.example.org/pages`; `PGPASSWORD`
     /// holds the password
+    #[cfg(feature = "postgres")]
     #[arg(long, value_name = "URL", value_parser = parse_postgres)]
     postgres: Option<SinkConfig>,
 
@@ -83,6 +84,7 @@ impl SinkFlags {
         }
         let warc = self.warc.clone();
         sinks.extend(warc.map(|prefix| SinkConfig::Warc { prefix, bytes_max: self.warc_size }));
+        #[cfg(feature = "postgres")]
         sinks.extend(self.postgres.clone());
         sinks.extend(self.exec.clone());
         sinks
@@ -117,14 +119,6 @@ fn parse_postgres(text: &str) -> Result<SinkConfig, String> {
     Ok(SinkConfig::Postgres(Box::new(config)))
 }
 
-/// A build without the feature keeps the flag, so that the error names the missing feature.
-#[cfg(not(feature = "postgres"))]
-fn parse_postgres(_text: &str) -> Result<SinkConfig, String> {
-    Err("this tidings was built without PostgreSQL; build it with `--features postgres`, or \
-         store pages with --sqlite, --jsonl, --warc or --exec"
-        .to_owned())
-}
-
 /// The directory of a file.
 pub(crate) fn parent_dir(file: &Path) -> PathBuf {
     let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -146,21 +140,4 @@ pub(crate) fn parse_variable(name: &str) -> Result<String, String> {
 fn parse_command(text: &str) -> Result<SinkConfig, String> {
     SinkConfig::exec(text)
         .ok_or_else(|| "expected a program and its arguments, with quotes in pairs".to_owned())
-}
-
-#[cfg(all(test, not(feature = "postgres")))]
-mod tests {
-    use clap::{Args, Command};
-
-    use super::*;
-
-    #[test]
-    fn a_build_without_postgresql_names_the_remedy() {
-        let command = SinkFlags::augment_args(Command::new("tidings"));
-        let words = ["tidings", "--postgres", "postgres://crawler@db.example.org/pages"];
-        let error = command.try_get_matches_from(words).unwrap_err().to_string();
-        for part in ["postgres://crawler@db.example.org/pages", "--features postgres", "--sqlite"] {
-            assert!(error.contains(part), "{part}: {error}");
-        }
-    }
 }

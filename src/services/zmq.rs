@@ -18,9 +18,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use tidings_client::{ClientTls, Security, TokenSource};
 use tidings_connectors::zmq::frames::PayloadFrame;
-use tidings_connectors::zmq::{
-    BindEndpoint, BoundAddresses, BridgeConfig, IS_BUILT_IN, TopicPattern,
-};
+use tidings_connectors::zmq::{BindEndpoint, BoundAddresses, BridgeConfig, TopicPattern};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::task::JoinHandle;
@@ -30,7 +28,6 @@ use tokio_util::sync::CancellationToken;
 use crate::flags::address::BrokerAddress;
 use crate::flags::broker::TOKEN_VARIABLE;
 use crate::process::logging;
-use crate::process::sockets::SERVICE_VARIABLES;
 use crate::terminal::failure::Failure;
 
 /// The time limit for opening its sockets.
@@ -46,6 +43,22 @@ const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
 /// After this time an exit is not attributed to the start.
 const STABLE_AFTER: Duration = Duration::from_secs(10);
+
+/// Variables with which a service manager addresses this process only.
+const SERVICE_VARIABLES: [&str; 6] = [
+    "LISTEN_FDNAMES",
+    "LISTEN_FDS",
+    "LISTEN_PID",
+    "NOTIFY_SOCKET",
+    "WATCHDOG_PID",
+    "WATCHDOG_USEC",
+];
+
+/// What an operator can do about an address without a key.
+#[cfg(feature = "libzmq")]
+const REMEDY: &str = "Set a key: --zmq-key FILE, or listen on 127.0.0.1.";
+#[cfg(not(feature = "libzmq"))]
+const REMEDY: &str = "Listen on 127.0.0.1.";
 
 /// The ZeroMQ flags of a broker.
 #[expect(
@@ -75,18 +88,30 @@ pub(crate) struct ZmqFlags {
     zmq_topics: Vec<TopicPattern>,
 
     /// File with the server's secret CURVE key; only peers that know its public key can connect
-    /// (needs libzmq)
+    #[cfg(feature = "libzmq")]
     #[arg(long, help_heading = "ZeroMQ", value_name = "FILE")]
     zmq_key: Option<PathBuf>,
 }
 
 impl ZmqFlags {
-    /// The addresses that accept clients without a key, with their flags.
-    pub(crate) fn open_endpoints(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
-        let (publish, pull) = (self.zmq_pub.as_ref(), self.zmq_pull.as_ref());
-        let publish = publish.map(|at| ("--zmq-pub", at.0));
-        let pull = pull.map(|at| ("--zmq-pull", at.0));
-        publish.into_iter().chain(pull).filter(|_| self.zmq_key.is_none())
+    /// Refuses an address without a key that other machines can reach.
+    pub(crate) fn check_exposure(
+        &self,
+        is_exposed: impl Fn(SocketAddr) -> bool,
+    ) -> Result<(), Failure> {
+        if self.key_file().is_some() {
+            return Ok(());
+        }
+        for (flag, endpoint) in [("--zmq-pub", self.zmq_pub), ("--zmq-pull", self.zmq_pull)] {
+            let Some(BindEndpoint(address)) = endpoint.filter(|at| is_exposed(at.0)) else {
+                continue;
+            };
+            return Err(Failure::Usage(format!(
+                "{flag} tcp://{address} is open to other machines, and ZeroMQ does not authenticate clients. {REMEDY} To \
+                 accept all clients as they are: --insecure"
+            )));
+        }
+        Ok(())
     }
 
     /// Whether the process is needed.
@@ -95,8 +120,16 @@ impl ZmqFlags {
     }
 
     /// The file with its key.
+    #[cfg(feature = "libzmq")]
     pub(crate) fn key_file(&self) -> Option<&Path> {
         self.zmq_key.as_deref()
+    }
+
+    /// Only libzmq has keys.
+    #[cfg(not(feature = "libzmq"))]
+    #[expect(clippy::unused_self, reason = "the other form reads a flag")]
+    pub(crate) fn key_file(&self) -> Option<&Path> {
+        None
     }
 }
 
@@ -176,13 +209,14 @@ impl ZmqProcess {
         flags: &ZmqFlags,
         broker: BrokerAddress,
     ) -> Result<Option<Self>, Failure> {
-        let ZmqFlags { zmq_pub: publish, zmq_pull: pull, zmq_topics, zmq_key } = flags;
-        if publish.is_none() && pull.is_none() {
+        if !flags.is_on() {
             return Ok(None);
         }
-        let (publish, pull, key) = (*publish, *pull, zmq_key.clone());
+        let (publish, pull) = (flags.zmq_pub, flags.zmq_pull);
+        let key = flags.key_file().map(Path::to_owned);
         let is_open_to_all = key.is_none();
-        let work = ZmqWork { broker, publish, topics: zmq_topics.clone(), pull, key, bridge: None };
+        let topics = flags.zmq_topics.clone();
+        let work = ZmqWork { broker, publish, topics, pull, key, bridge: None };
         let mut zmq = Self::launch(work).await?;
         let BoundAddresses { publish, pull } = zmq.bound;
         zmq.notes.extend(publish.map(|at| format!("ZeroMQ subscribers at {}", BindEndpoint(at))));
@@ -198,11 +232,6 @@ impl ZmqProcess {
 
     /// Starts the process and supervises it. The failure is that of the first start.
     pub(crate) async fn launch(mut work: ZmqWork) -> Result<Self, Failure> {
-        if !IS_BUILT_IN {
-            let text =
-                "this tidings was built without ZeroMQ; build it with --features zeromq, or libzmq";
-            return Err(Failure::Usage(text.to_owned()));
-        }
         let mut process =
             ChildProcess::spawn(&work, false).map_err(|reason| zmq_failure(&reason))?;
         let bound = process.ready().await.map_err(|reason| zmq_failure(&reason))?;
@@ -353,7 +382,6 @@ fn own_program() -> std::io::Result<Command> {
 /// The first line that the process prints.
 pub(crate) struct StartReport;
 
-#[cfg(any(test, feature = "zeromq", feature = "libzmq"))]
 impl StartReport {
     /// The line for open sockets.
     pub(crate) fn ready(bound: &BoundAddresses) -> String {
@@ -365,9 +393,7 @@ impl StartReport {
     pub(crate) fn failed(reason: &str) -> String {
         format!("failed {reason}")
     }
-}
 
-impl StartReport {
     fn parse(line: &str) -> Result<BoundAddresses, String> {
         if let Some(reason) = line.strip_prefix("failed ") {
             return Err(reason.to_owned());

@@ -22,7 +22,7 @@
 //! | [`robots`] | parses robots.txt |
 //! | [`acked_links`] | remembers links that the broker has already |
 //! | [`traps`] | recognizes sites without end |
-//! | [`fetch`] | makes one request, within its limits |
+//! | [`fetch`] | fetches one document |
 //! | [`program`] | runs programs |
 //! | [`sink`] | stores pages |
 //! | [`spool`] | holds whole bodies for the sinks that need them |
@@ -36,7 +36,6 @@ pub mod fetch;
 #[doc(hidden)]
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
-mod memory_budget;
 pub mod pass;
 pub mod program;
 pub mod report;
@@ -51,6 +50,6 @@ pub mod traps;
 mod worker;
 
 pub use config::CrawlerConfig;
-pub use report::{Exchange, KeepBodies, PageId, PageOutcome, PageRecord, PageReport, Validators};
+pub use report::{Exchange, KeepBodies, PageId, PageOutcome, PageRecord, PageReport};
 pub use sink::SinkConfig;
 pub use worker::{CrawlError, run};

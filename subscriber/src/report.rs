@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use tidings_documents::page::PageLink;
+use tidings_egress::http::Validators;
 use tidings_protocol::{GroupName, TaskId};
 
 use crate::spool::Spool;
@@ -173,15 +174,6 @@ impl PageRecord {
             .map_or(0, |exchange| exchange.request_head.len() + exchange.response_head.len());
         size_of::<Self>() + self.report.url.len() + links + size_of_val(&*self.links) + heads
     }
-}
-
-/// The validators of a version of a page (RFC 9110 section 8.8), as the server sent them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Validators {
-    /// `ETag`.
-    pub etag: Option<String>,
-    /// `Last-Modified`.
-    pub last_modified: Option<String>,
 }
 
 /// The bodies that are kept until the page is stored.

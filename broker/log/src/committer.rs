@@ -12,9 +12,6 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-/// Number of commit threads, which is the number of logs that can be synced at once.
-const THREADS: usize = 4;
-
 /// Niceness of the commit threads, so that threads which deliver events run first.
 const NICE: i32 = 10;
 
@@ -64,10 +61,10 @@ struct CommitQueueState {
 }
 
 impl Committers {
-    /// Starts the threads.
-    pub fn start() -> Self {
+    /// Starts this many threads, each of which commits one log at a time.
+    pub fn start(threads: usize) -> Self {
         let queue = Arc::new(CommitQueue::default());
-        let threads = (1..=THREADS)
+        let threads = (1..=threads)
             .map(|number| {
                 let queue = Arc::clone(&queue);
                 let thread = thread::Builder::new().name(format!("commit-{number}"));

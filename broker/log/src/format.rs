@@ -65,22 +65,22 @@
 use tidings_protocol::{Seq, TopicName};
 
 /// The format version of new files.
-pub const VERSION: u16 = 2;
+pub(crate) const VERSION: u16 = 2;
 /// The version in which batches have no address.
-pub const VERSION_1: u16 = 1;
+pub(crate) const VERSION_1: u16 = 1;
 /// The version of the line protocol's `MSG` in payloads.
 const WIRE_VERSION: u16 = 1;
 
 /// Bytes of a segment's header.
-pub const SEGMENT_HEADER: usize = 128;
+pub(crate) const SEGMENT_HEADER: usize = 128;
 /// Bytes of a batch's header.
-pub const BATCH_HEADER: usize = 64;
+pub(crate) const BATCH_HEADER: usize = 64;
 
 const SEGMENT_MAGIC: &[u8; 8] = b"TIDINGSL";
 /// Magic of a batch with an address.
 const BATCH_MAGIC: &[u8; 4] = b"TDB2";
 /// Magic of a batch without an address.
-pub const BATCH_MAGIC_1: &[u8; 4] = b"TDB1";
+pub(crate) const BATCH_MAGIC_1: &[u8; 4] = b"TDB1";
 /// The common prefix of both.
 pub(crate) const ANY_BATCH_MAGIC: &[u8; 3] = b"TDB";
 
@@ -89,27 +89,27 @@ const IDENTIFIED: u16 = 2;
 
 /// The header of a segment file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SegmentHeader {
+pub(crate) struct SegmentHeader {
     /// [`VERSION`], or an earlier one.
-    pub version: u16,
+    pub(crate) version: u16,
     /// The topic that the segment belongs to.
-    pub topic: TopicName,
+    pub(crate) topic: TopicName,
     /// The first seq that the file may hold; also the file's name.
-    pub base: Seq,
+    pub(crate) base: Seq,
     /// The seq after the newest event in the earlier segments.
-    pub previous_end: Seq,
+    pub(crate) previous_end: Seq,
     /// Seqs below this may have been seen.
-    pub reserved: Seq,
+    pub(crate) reserved: Seq,
     /// Creation time, which is about the time of its first event.
-    pub unix_ms: i64,
+    pub(crate) unix_ms: i64,
 }
 
 /// The file that a batch belongs to, as the first part of the batch's address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BatchHome(u32);
+pub(crate) struct BatchHome(u32);
 
 impl BatchHome {
-    pub fn new(topic: &TopicName, base: Seq) -> Self {
+    pub(crate) fn new(topic: &TopicName, base: Seq) -> Self {
         let name = crc32c::crc32c(topic.as_str().as_bytes());
         Self(crc32c::crc32c_append(name, &base.0.to_le_bytes()))
     }
@@ -123,32 +123,32 @@ impl BatchHome {
 
 /// The header of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BatchHeader {
+pub(crate) struct BatchHeader {
     /// The seq of the first event; without events, the next seq to assign.
-    pub first: Seq,
+    pub(crate) first: Seq,
     /// Number of events.
-    pub count: u32,
+    pub(crate) count: u32,
     /// Bytes of payload.
-    pub bytes: u32,
+    pub(crate) bytes: u32,
     /// The seq after the newest event before this batch.
-    pub previous_end: Seq,
+    pub(crate) previous_end: Seq,
     /// Everything before this seq was synced when the batch was written.
-    pub durable: Seq,
+    pub(crate) durable: Seq,
     /// Seqs below this may have been seen.
-    pub reserved: Seq,
+    pub(crate) reserved: Seq,
     /// Append time of its newest event.
-    pub unix_ms: i64,
+    pub(crate) unix_ms: i64,
     /// CRC-32C of the payload.
-    pub crc: u32,
+    pub(crate) crc: u32,
     /// An orderly stop followed this batch.
-    pub clean: bool,
+    pub(crate) clean: bool,
     /// At least one event has an `id=`.
-    pub identified: bool,
+    pub(crate) identified: bool,
 }
 
 /// Why bytes are not a valid header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum FormatError {
+pub(crate) enum FormatError {
     /// Too few bytes.
     #[error("it ends before its header does")]
     Short,
@@ -180,7 +180,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 
 impl SegmentHeader {
     /// Encodes the header.
-    pub fn encode(&self) -> [u8; SEGMENT_HEADER] {
+    pub(crate) fn encode(&self) -> [u8; SEGMENT_HEADER] {
         let mut bytes = [0; SEGMENT_HEADER];
         let name = self.topic.as_str().as_bytes();
         let length = u16::try_from(name.len()).expect("names have at most 64 bytes");
@@ -198,12 +198,12 @@ impl SegmentHeader {
     }
 
     /// The checksum in the first bytes of a file, if it is correct.
-    pub fn checksum(bytes: &[u8]) -> Option<u32> {
+    pub(crate) fn checksum(bytes: &[u8]) -> Option<u32> {
         Self::decode(bytes).ok().map(|_| u32_at(bytes, SEGMENT_HEADER - 4))
     }
 
     /// Decodes the first bytes of a file.
-    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let bytes = bytes.get(..SEGMENT_HEADER).ok_or(FormatError::Short)?;
         if &bytes[..8] != SEGMENT_MAGIC {
             return Err(FormatError::Magic);
@@ -231,17 +231,17 @@ impl SegmentHeader {
 
 impl BatchHeader {
     /// The seq after the last event.
-    pub fn end(&self) -> Seq {
+    pub(crate) fn end(&self) -> Seq {
         Seq(self.first.0 + u64::from(self.count))
     }
 
     /// Encodes the header for a batch at `offset`.
-    pub fn encode_at(&self, home: BatchHome, offset: u64) -> [u8; BATCH_HEADER] {
+    pub(crate) fn encode_at(&self, home: BatchHome, offset: u64) -> [u8; BATCH_HEADER] {
         self.encode_with(*BATCH_MAGIC, |header| home.checksum(header, offset))
     }
 
     /// Encodes the header as in a file of [`VERSION_1`].
-    pub fn encode(&self) -> [u8; BATCH_HEADER] {
+    pub(crate) fn encode(&self) -> [u8; BATCH_HEADER] {
         self.encode_with(*BATCH_MAGIC_1, crc32c::crc32c)
     }
 
@@ -267,7 +267,11 @@ impl BatchHeader {
 
     /// Decodes the header of a batch at `offset`, or of one without an address. Does not check the
     /// payload.
-    pub fn decode_at(bytes: &[u8], home: BatchHome, offset: u64) -> Result<Self, FormatError> {
+    pub(crate) fn decode_at(
+        bytes: &[u8],
+        home: BatchHome,
+        offset: u64,
+    ) -> Result<Self, FormatError> {
         match Self::decode(bytes) {
             Err(FormatError::Magic) => {
                 Self::decode_with(bytes, *BATCH_MAGIC, |header| home.checksum(header, offset))
@@ -277,7 +281,7 @@ impl BatchHeader {
     }
 
     /// Decodes the header of a batch in a file of [`VERSION_1`].
-    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         Self::decode_with(bytes, *BATCH_MAGIC_1, crc32c::crc32c)
     }
 

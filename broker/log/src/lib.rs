@@ -22,6 +22,7 @@
 //! The crate knows no socket, no runtime, and neither the rules of topics nor those of groups: a
 //! line is bytes. Its manifest proves it, which `.ci/run` checks.
 
+mod clean_stop;
 mod committer;
 mod disk;
 mod format;
@@ -32,22 +33,21 @@ mod read_lines;
 mod segments;
 #[cfg(any(test, feature = "simulation"))]
 pub mod simulation_seeds;
+mod store;
 mod topic_log;
 
+pub use self::clean_stop::StopRecord;
 pub use self::committer::{CommitLog, Committers};
-pub use self::disk::{Disk, DiskFile, DiskSpace, FileSystem, ReadOnlyDisk, is_full};
+pub use self::disk::{Disk, DiskFile, DiskSpace, FileSystem};
 #[cfg(any(test, feature = "simulation"))]
 pub use self::disk::{DiskFaults, SimulatedDisk};
-pub use self::format::{
-    BATCH_HEADER, BATCH_MAGIC_1, BatchHeader, FormatError, SEGMENT_HEADER, SegmentHeader, VERSION,
-    VERSION_1,
-};
-pub use self::journal::{
-    InvalidRecord, Journal, JournalContents, JournalError, JournalFile, check_journal,
-};
+pub use self::journal::{InvalidRecord, Journal, JournalContents, JournalError};
 pub use self::read_lines::read_lines;
-pub use self::segments::{Recovered, SegmentLog, SegmentOptions};
+pub use self::segments::Recovered;
+pub use self::store::{
+    AfterStep, CheckedLog, LogId, LogPlan, ScratchFile, SegmentStore, Store, StoredNames,
+};
 pub use self::topic_log::{
-    CheckedFile, LogBounds, LogEnd, LogError, LogPiece, LogRead, NewestEvents, RESERVED_MAX,
-    ReadPosition, Retention, SyncedMarks, TopicLog,
+    CheckedFile, LogBounds, LogError, LogPiece, LogRead, NewestEvents, RESERVED_MAX, ReadPosition,
+    Retention, SyncedMarks, TopicLog,
 };

@@ -96,21 +96,6 @@ pub struct ReadPosition {
     pub(crate) next: Seq,
 }
 
-/// The end of a log that was closed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LogEnd {
-    /// The name of the newest file.
-    pub file: String,
-    /// The checksum in the header of that file. A file that replaces it has another checksum.
-    pub header: u32,
-    /// The offset after the last batch.
-    pub bytes: u64,
-    /// The seq after the last event.
-    pub end: Seq,
-    /// The next seq to assign.
-    pub next: Seq,
-}
-
 /// How much of a log is kept.
 #[derive(Debug, Clone, Copy)]
 pub struct Retention {
@@ -215,9 +200,13 @@ pub trait TopicLog: Debug + Send + Sync {
     /// Removes the oldest segments as `retention` says; returns how many.
     fn retain(&self, retention: &Retention) -> Result<usize, LogError>;
 
-    /// Records that `next` is the next seq to assign, so that the next start skips none. Returns
-    /// where the log ends, if it has a file.
-    fn close(&self, next: Seq) -> Result<Option<LogEnd>, LogError>;
+    /// Records that `next` is the next seq to assign, so that the next start skips none, and
+    /// notes for the [store](crate::Store) where the log ends.
+    fn close(&self, next: Seq) -> Result<(), LogError>;
+
+    /// Continues after a lost end ([`Recovered::has_lost_end`](crate::Recovered)) so that every
+    /// later start knows of the loss. Otherwise the first event does.
+    fn begin_after_loss(&self) -> Result<(), LogError>;
 
     /// Removes every event.
     fn clear(&self) -> Result<(), LogError>;

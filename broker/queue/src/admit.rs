@@ -11,13 +11,13 @@ use tidings_protocol::{
 
 use super::config::{GroupConfig, KeyKind, key_attribute};
 use super::dormant::DormantRef;
-use super::entry::{Admission, Entry, EntryId, JobNumber, Key, PassId};
-use super::job::JobState;
+use super::entry::{Admission, Entry, EntryId, Key, PassId};
+use super::jobs::JobState;
 use super::mutants::{self, Mutant};
 use super::prefetch::PREFETCH_BATCH;
 use super::record::{Decision, EventEffect};
-use super::schedule::{EVERY_MS_MIN, Schedule, entry_of_effect};
-use super::wall_clock::{WallClockDue, WallClockTarget, WallClockTimes};
+use super::schedule::entry_of_effect;
+use super::schedules::{EVERY_MS_MIN, Schedule, WallClockDue, WallClockTarget, WallClockTimes};
 use super::{Group, Output, StagedLink};
 use crate::moment::Moment;
 
@@ -102,7 +102,8 @@ pub(super) struct LinkCounts {
 
 impl Group {
     /// Consumes events of a feeding topic. Skips events below the first seq not yet consumed, so
-    /// repeating an input changes nothing.
+    /// repeating an input changes nothing. If texts must be read first, returns the number of
+    /// events before those that wait, and the request for the texts.
     pub(super) fn consume_events(
         &mut self,
         topic: &TopicName,
@@ -110,20 +111,25 @@ impl Group {
         events: &[(Seq, String)],
         elsewhere: &BTreeSet<JobName>,
         now: Moment,
-    ) {
+    ) -> Option<(usize, u64)> {
         let first = self.next_to_consume(topic);
         if next <= first {
-            return;
+            return None;
         }
         let mut items = Vec::with_capacity(events.len());
         let mut dead_letters = Vec::new();
         let mut seeded = BTreeSet::new();
         let mut times = Vec::new();
-        let events = &events[events.partition_point(|(seq, _)| *seq < first)..];
-        for events in events.chunks(PREFETCH_BATCH) {
+        let (mut next, mut waiting) = (next, None);
+        let skipped = events.partition_point(|(seq, _)| *seq < first);
+        for (batch, events) in events[skipped..].chunks(PREFETCH_BATCH).enumerate() {
             let read = events.iter().map(|(_, payload)| ParsedEvent::parse(payload, &self.config));
             let parsed: Vec<_> = read.collect();
             self.prefetch_urls(parsed.iter().flatten());
+            if let Some(request) = self.request_texts_of(parsed.iter().flatten()) {
+                (next, waiting) = (events[0].0, Some((skipped + batch * PREFETCH_BATCH, request)));
+                break;
+            }
             for ((seq, payload), parsed) in events.iter().zip(parsed) {
                 let judged = parsed.and_then(|parsed| self.judge_event(&parsed, elsewhere, now));
                 let EventVerdict { effect: taking, schedule, wall_clock: at } = judged
@@ -162,12 +168,16 @@ impl Group {
                 items.extend(schedule);
             }
         }
+        if next <= first {
+            return waiting;
+        }
         self.commit(Decision::Consumed { topic: topic.clone(), next, effects: items }, now);
         self.record_wall_clock_dues(times, now);
         for letter in dead_letters {
             self.publish(DEAD_LETTER_TOPIC, letter);
         }
         self.settle_after_consuming(seeded, now);
+        waiting
     }
 
     fn judge_event(
@@ -207,7 +217,7 @@ impl Group {
             }
             if let Some(after) = payload.attribute("after") {
                 (request.due, at.entry) =
-                    self.due_after(after.parse().map_err(|_| "bad-after")?, now);
+                    self.schedules.due_after(after.parse().map_err(|_| "bad-after")?, now);
             }
             if let Some(every) = payload.attribute("every") {
                 match every.parse().map_err(|_| "bad-every")? {
@@ -220,7 +230,7 @@ impl Group {
                         schedule = Some(self.judge_schedule(url_key, &request, every_ms, due)?);
                     }
                     After::Time(time) => {
-                        let (due, unix_ms) = self.due_at(time, request.due);
+                        let (due, unix_ms) = self.schedules.due_at(time, request.due);
                         at.schedule = Some(unix_ms);
                         schedule = Some(self.judge_schedule(url_key, &request, DAY_MS, due)?);
                     }
@@ -279,7 +289,7 @@ impl Group {
             After::Ms(ms) if ms > 0 && ms < EVERY_MS_MIN => return Err("bad-every"),
             After::Ms(ms) => (ms, now + ms),
             After::Time(time) => {
-                let (due, unix_ms) = self.due_at(time, now);
+                let (due, unix_ms) = self.schedules.due_at(time, now);
                 at.schedule = Some(unix_ms);
                 (DAY_MS, due)
             }
@@ -392,7 +402,7 @@ impl Group {
 
     /// Returns the newest held entry of a URL. Visits each held entry.
     fn newest_held(&self, url: UrlKey) -> Option<EntryId> {
-        let held = self.members.iter().flat_map(|(_, member)| member.held());
+        let held = self.leases.members().iter().flat_map(|(_, member)| member.held());
         held.filter(|id| self.active[id].entry.admitted.url_key == Some(url)).max()
     }
 
@@ -407,12 +417,7 @@ impl Group {
     /// Reports whether a pass has seen a URL.
     fn has_seen(&self, pass: PassId, url: UrlKey) -> bool {
         let is_of_pass = |dormant: DormantRef| dormant.job() == Some(pass.number);
-        self.seen.contains(pass, url.fingerprint()) || self.dormant.of_url(url).any(is_of_pass)
-    }
-
-    /// Returns the job of a dormant entry. The lane of schedules has no job.
-    pub(super) fn job_of_dormant(&self, dormant: &DormantRef) -> Option<JobNumber> {
-        dormant.job().filter(|number| self.jobs.find(*number).is_some())
+        self.jobs.has_seen(pass, url.fingerprint()) || self.dormant.of_url(url).any(is_of_pass)
     }
 
     /// Reports whether an answer with these links must be rejected: the group is full, and one of

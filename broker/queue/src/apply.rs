@@ -7,11 +7,9 @@ use tidings_protocol::Outcome;
 
 use super::Group;
 use super::entry::{Admission, EntryState, JobNumber, Lease};
-use super::job::JobState;
 use super::key_queue::Lane;
 use super::mutants::{self, Mutant};
 use super::record::{Decision, EventEffect, GroupRecord};
-use super::timers::Expiry;
 use crate::moment::Moment;
 
 impl Group {
@@ -42,7 +40,7 @@ impl Group {
     pub(super) fn apply(&mut self, decision: &Decision, now: Moment) {
         match decision {
             Decision::Started { run, elapsed_unknown, local_member: own, .. } => {
-                self.local_member = *own;
+                self.leases.set_local_member(*own);
                 self.apply_start(*run, *elapsed_unknown, now);
             }
             Decision::Born { since } => self.since = Some(*since),
@@ -71,9 +69,8 @@ impl Group {
                     self.pass_repair_to_redirect(*entry, children);
                 }
                 let job = self.active[entry].entry.admitted.job;
-                if let Some(job) = job.and_then(|job| self.jobs.find_mut(job.number)) {
-                    job.counts.found += no_room;
-                    job.counts.budget += no_room;
+                if let Some(job) = job {
+                    self.jobs.count_no_room(job.number, *no_room);
                 }
                 self.end_request(*entry, *rest, reached_host(*outcome), now);
                 self.finish_entry(*entry, *outcome, now);
@@ -135,78 +132,36 @@ impl Group {
             Decision::JobOpened { number, name, settings } => {
                 let until = now + self.config.open_ms_max;
                 self.jobs.open(*number, name, settings.clone(), now, until);
-                if let Some(at) = self.jobs.find(*number).and_then(|job| job.time_until) {
-                    self.expiries.set(at, Expiry::JobTime(*number));
-                }
-                self.extend_open_time(*number, until);
             }
             Decision::JobReopened { number } => {
-                if let Some(job) = self.jobs.find_mut(*number) {
-                    job.state = JobState::Open;
-                    job.completion_heads = None;
-                    self.completion_pending.remove(number);
-                }
-                self.extend_open_time(*number, now + self.config.open_ms_max);
+                self.jobs.reopen(*number, now + self.config.open_ms_max);
             }
-            Decision::JobClosed { number } => self.apply_job_closed(*number),
+            Decision::JobClosed { number } => self.jobs.close(*number),
             Decision::JobCompletionPending { number, heads } => {
-                if let Some(job) = self.jobs.find_mut(*number) {
-                    job.completion_heads = Some(heads.clone());
-                    self.completion_pending.insert(*number);
-                }
+                self.jobs.await_heads(*number, heads);
             }
-            Decision::JobCancelled { number } => {
-                self.apply_job_closed(*number);
-                if let Some(job) = self.jobs.find_mut(*number) {
-                    job.cancelled = true;
-                    // A cancelled job must request new topic heads before it is done.
-                    job.completion_heads = None;
-                    self.completion_pending.remove(number);
-                }
+            Decision::JobCancelled { number } => self.jobs.cancel(*number),
+            Decision::JobPaused { number, paused } => {
+                // A paused job takes no turns on the keys of its entries.
+                self.jobs.set_paused(*number, *paused);
+                self.refresh_keys_of(*number, now);
             }
-            Decision::JobPaused { number, paused } => self.apply_job_paused(*number, *paused, now),
-            Decision::JobHoldEnded { number } => self.apply_job_hold_ended(*number, now),
+            Decision::JobHoldEnded { number } => {
+                self.jobs.end_hold(*number);
+                self.refresh_keys_of(*number, now);
+            }
             Decision::JobTimeUp { number } => {
-                if let Some(job) = self.jobs.find_mut(*number) {
-                    job.time_is_up = true;
-                    if let Some(at) = job.time_until.take() {
-                        self.expiries.cancel(at, Expiry::JobTime(*number));
-                    }
+                if self.jobs.end_time(*number) {
                     self.ready.block(*number, true);
                 }
             }
-            Decision::JobDone { number } => self.apply_job_done(*number),
+            Decision::JobDone { number } => {
+                self.ready.block(*number, false);
+                self.jobs.finish(*number, self.config.finished_jobs_max);
+            }
             Decision::JobDeleted { number } => self.jobs.delete(*number),
             _ => unreachable!("decisions about other things were applied before"),
         }
-    }
-
-    fn apply_job_done(&mut self, number: JobNumber) {
-        if let Some(job) = self.jobs.find(number) {
-            self.seen.remove(job.id);
-            if let Some(at) = job.time_until {
-                self.expiries.cancel(at, Expiry::JobTime(number));
-            }
-        }
-        self.completion_pending.remove(&number);
-        self.ready.block(number, false);
-        self.jobs.finish(number, self.config.finished_jobs_max);
-    }
-
-    /// A paused job takes no turns on the keys of its entries.
-    fn apply_job_paused(&mut self, number: JobNumber, paused: bool, now: Moment) {
-        let Some(job) = self.jobs.find_mut(number) else { return };
-        job.paused = paused;
-        self.refresh_keys_of(number, now);
-    }
-
-    /// Ends the hold of a job: its seeds have been consumed.
-    fn apply_job_hold_ended(&mut self, number: JobNumber, now: Moment) {
-        let Some(job) = self.jobs.find_mut(number) else { return };
-        job.settings.hold = false;
-        job.completion_heads = None;
-        self.completion_pending.remove(&number);
-        self.refresh_keys_of(number, now);
     }
 
     /// Refreshes the keys of a job, after the job started or stopped taking turns.
@@ -231,9 +186,9 @@ impl Group {
             if let EntryState::Held(lease) = &mut live.entry.state
                 && !mutants::is(Mutant::NoLeaseAfterReboot)
             {
-                self.expiries.cancel(lease.until, Expiry::Lease(*id));
+                let before = lease.until;
                 lease.until = lease.until.max(until);
-                self.expiries.set(lease.until, Expiry::Lease(*id));
+                self.leases.renew(*id, before, lease.until);
             }
         }
         for key in self.keys.ids() {
@@ -259,7 +214,7 @@ impl Group {
             self.admit_all(some.iter().filter_map(admitted), now);
             let jobs = some.iter().filter_map(admitted).filter_map(|admission| admission.job);
             for job in jobs {
-                self.extend_open_time(job.number, now + self.config.open_ms_max);
+                self.jobs.extend_open_time(job.number, now + self.config.open_ms_max);
             }
         }
     }
@@ -270,7 +225,7 @@ impl Group {
             EventEffect::Admitted(admission) => {
                 self.admit(admission, now);
                 if let Some(job) = admission.job {
-                    self.extend_open_time(job.number, now + self.config.open_ms_max);
+                    self.jobs.extend_open_time(job.number, now + self.config.open_ms_max);
                 }
             }
             EventEffect::Coalesced { entries, announced, prio, due, forwarded: carried } => {
@@ -279,32 +234,12 @@ impl Group {
                 }
             }
             EventEffect::Duplicate(number) => {
-                if let Some(job) = self.jobs.find_mut(*number) {
-                    job.counts.duplicates += 1;
-                }
-                self.extend_open_time(*number, now + self.config.open_ms_max);
+                self.jobs.count_duplicate(*number);
+                self.jobs.extend_open_time(*number, now + self.config.open_ms_max);
             }
-            EventEffect::Scheduled(schedule) => self.set_schedule(schedule),
-            EventEffect::Unscheduled(url) => self.remove_schedule(*url),
+            EventEffect::Scheduled(schedule) => self.schedules.set(schedule),
+            EventEffect::Unscheduled(url) => self.schedules.remove(*url),
             EventEffect::Unusable => self.totals.unkeyed += 1,
-        }
-    }
-
-    /// Extends the time for which an open job may wait for seeds.
-    fn extend_open_time(&mut self, number: JobNumber, until: Moment) {
-        if let Some(job) = self.jobs.find_mut(number)
-            && job.state == JobState::Open
-        {
-            self.expiries.cancel(job.open_until, Expiry::JobOpen(number));
-            job.open_until = until;
-            self.expiries.set(until, Expiry::JobOpen(number));
-        }
-    }
-
-    fn apply_job_closed(&mut self, number: JobNumber) {
-        if let Some(job) = self.jobs.find_mut(number) {
-            self.expiries.cancel(job.open_until, Expiry::JobOpen(number));
-            job.state = JobState::Closed;
         }
     }
 }

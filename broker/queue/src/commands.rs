@@ -6,7 +6,7 @@ use tidings_protocol::{
 };
 
 use crate::config::bad_argument;
-use crate::job::JobSettings;
+use crate::jobs::JobSettings;
 use crate::schedule::ScheduleQuery;
 use crate::task_list::{EntrySelection, TaskQuery};
 use crate::top_keys::KeyQuery;

@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidings_protocol::status::JobEnd;
 use tidings_protocol::{JOB_DONE_TOPIC, Seq, TopicName};
 
-use super::entry::JobNumber;
-use super::job::{Job, JobState};
+use super::entry::{EndReason, JobNumber};
+use super::jobs::{Job, JobState};
 use super::mutants::{self, Mutant};
-use super::record::{Decision, EndReason};
+use super::record::Decision;
 use super::{Group, Notice, Output};
 use crate::moment::Moment;
 
@@ -63,7 +63,7 @@ impl Group {
         for number in seeded {
             self.settle_job(number, now);
         }
-        for number in self.completion_pending.clone() {
+        for number in self.jobs.completion_pending() {
             self.complete_if_consumed(number, now);
         }
     }

@@ -7,12 +7,14 @@ use std::hint::black_box;
 use hashbrown::{HashMap, HashSet};
 use tidings_protocol::{CanonicalUrl, UrlKey};
 
-use super::entry::{Admission, EntryId, JobNumber, PassId};
+use super::entry::{Admission, EntryId, JobNumber, Key, PassId};
 use super::id_index::IdIndex;
 use super::key_queue::{KeyQueue, Lane};
 use super::keys::{FIND_MANY_MAX, KeyId, Keys};
 use super::runs::{NO_SLOT, PackedLane, SlotId};
-use super::texts::{TextLocation, TextStore, Texts};
+#[cfg(any(test, feature = "fuzzing"))]
+use super::texts::StoredText;
+use super::texts::{self, MovedText, Paging, TextError, TextLocation, TextRequest, Texts};
 use super::url_index::UrlIndex;
 use crate::moment::Moment;
 
@@ -75,9 +77,9 @@ pub(super) struct DormantEntries {
 }
 
 impl DormantEntries {
-    /// Sets the store for texts outside memory.
-    pub(super) fn set_store(&mut self, outside: Box<dyn TextStore>) {
-        self.texts.set_store(outside);
+    /// Pages texts from now on, see [`texts`].
+    pub(super) fn set_paging(&mut self, paging: Paging) {
+        self.texts.set_paging(paging);
     }
 
     /// Returns an empty set with the same store.
@@ -225,37 +227,93 @@ impl DormantEntries {
         admission
     }
 
-    /// Returns an entry as it was admitted, except that its due time is lost.
+    /// Returns an entry as it was admitted, except that its due time is lost. Its text must be in
+    /// memory.
     pub(super) fn read(
         &self,
         dormant: DormantRef,
         queue: &KeyQueue,
         job: Option<PassId>,
     ) -> Admission {
-        let slot = &self.slots[dormant.slot as usize];
-        let front = self.texts.get(slot.text);
-        let mut front = TextHeader(&front);
-        let text_len = front.number() as usize;
-        let (depth, hops) = (front.number(), front.number());
-        let (carried_len, prio) = (front.number() as usize, front.prio());
-        let (text, carried) = front.0.split_at(text_len);
-        debug_assert_eq!(carried.len(), carried_len, "the header has the right lengths");
-        let text = std::str::from_utf8(text).expect("texts are stored as valid UTF-8");
-        let carried = std::str::from_utf8(carried).expect("texts are stored as valid UTF-8");
-        Admission {
-            id: slot.id,
-            text: text.into(),
-            url_key: (slot.url_fingerprint != 0).then(|| CanonicalUrl::key_of(text)),
-            key: queue.name().clone(),
-            job,
-            depth,
-            hops,
-            redirect: false,
-            announced: slot.lane.lane() == Lane::Announced,
-            prio,
-            due: Moment(0),
-            forwarded: carried.into(),
+        let text = self.texts.get(self.slots[dormant.slot as usize].text);
+        let text = text.expect("a text is read before its entry is used");
+        let text = EntryText::parse(text).expect("texts in memory are whole");
+        text.admission(dormant, queue.name().clone(), job)
+    }
+
+    /// Reports whether any text may have to be read before its entry is used.
+    pub(super) fn has_stored_texts(&self) -> bool {
+        self.texts.has_stored()
+    }
+
+    /// Reports whether the text of an entry must be read before the entry is used.
+    pub(super) fn must_read(&self, dormant: DormantRef) -> bool {
+        self.texts.must_read(slot_at(&self.slots, dormant.slot).text)
+    }
+
+    /// Returns where the text of an entry is now.
+    pub(super) fn wanted(&self, dormant: DormantRef) -> WantedText {
+        let DormantSlot { text, text_len, .. } = *slot_at(&self.slots, dormant.slot);
+        WantedText { dormant, place: text, len: text_len as usize }
+    }
+
+    /// Requests texts that must be read. Returns the number of the request.
+    pub(super) fn request_texts(&mut self, wanted: &[WantedText]) -> u64 {
+        let texts: Vec<_> = wanted.iter().map(|wanted| (wanted.place, wanted.len)).collect();
+        self.texts.request(&texts)
+    }
+
+    /// Returns where a text that must be read is stored.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn stored_text(&self, wanted: WantedText) -> StoredText {
+        self.texts.stored(wanted.place, wanted.len)
+    }
+
+    /// Takes a text that was read. If its entry has ended or the text has moved, it is not needed.
+    pub(super) fn take_text(
+        &mut self,
+        wanted: WantedText,
+        text: Result<Vec<u8>, TextError>,
+    ) -> Result<(), TextError> {
+        let WantedText { dormant, place, .. } = wanted;
+        let slot = slot_at(&self.slots, dormant.slot);
+        if slot.id != dormant.id || slot.text != place || !self.must_read(dormant) {
+            return Ok(());
         }
+        let text = text?;
+        wanted.parse(&text)?;
+        self.texts.keep(place, text);
+        Ok(())
+    }
+
+    /// Frees the memory of a text that was read; it remains in its chunk.
+    pub(super) fn forget_text(&mut self, dormant: DormantRef) {
+        self.texts.forget(slot_at(&self.slots, dormant.slot).text);
+    }
+
+    /// Keeps a text readable until [`unpin_text`](Self::unpin_text), even if its entry ends.
+    pub(super) fn pin_text(&mut self, wanted: WantedText) {
+        self.texts.pin(wanted.place, wanted.len);
+    }
+
+    /// Ends a pin.
+    pub(super) fn unpin_text(&mut self, wanted: WantedText) {
+        self.texts.remove(wanted.place, wanted.len);
+    }
+
+    /// Returns the next request to the owner.
+    pub(super) fn poll_request(&mut self) -> Option<TextRequest> {
+        self.texts.poll_request()
+    }
+
+    /// Handles the end of a write.
+    pub(super) fn text_written(&mut self, chunk: u32, is_written: bool) {
+        self.texts.written(chunk, is_written);
+    }
+
+    /// Reports whether writing is so far behind that the group should admit nothing for now.
+    pub(super) fn is_behind(&self) -> bool {
+        self.texts.is_behind()
     }
 
     /// Removes an entry.
@@ -295,7 +353,11 @@ impl DormantEntries {
 
     /// Returns the entries of a URL, in no order.
     pub(super) fn of_url(&self, url: UrlKey) -> impl Iterator<Item = DormantRef> {
-        let url = url.fingerprint();
+        self.of_fingerprint(url.fingerprint())
+    }
+
+    /// Returns the entries of the URL with this fingerprint, in no order.
+    pub(super) fn of_fingerprint(&self, url: u64) -> impl Iterator<Item = DormantRef> {
         let alike = self.by_url.find(url).map(|slot| self.dormant_ref(slot));
         alike.filter(move |dormant| dormant.url_fingerprint == url)
     }
@@ -334,15 +396,37 @@ impl DormantEntries {
         std::mem::replace(&mut slot.snapshot, self.snapshot) != self.snapshot
     }
 
+    /// Reports whether an entry is still missing in the current snapshot.
+    pub(super) fn is_missing_in_snapshot(&self, dormant: DormantRef) -> bool {
+        slot_at(&self.slots, dormant.slot).snapshot != self.snapshot
+    }
+
     /// Returns the entry in a slot; `Err` beyond the last slot.
     pub(super) fn at_slot(&self, slot: SlotId) -> Result<Option<DormantRef>, ()> {
         let found = self.slots.get(slot as usize).ok_or(())?;
         Ok((found.id != 0).then(|| self.dormant_ref(slot)))
     }
 
-    /// Moves the live texts of one chunk that is mostly dead.
+    /// Moves the live texts of one chunk that is mostly dead, or requests them.
     pub(super) fn compact_texts(&mut self) {
-        for (id, place, text) in self.texts.sparse_chunk().unwrap_or_default() {
+        let texts = self.texts.sparse_chunk().unwrap_or_default();
+        self.move_texts(texts);
+    }
+
+    /// Moves the live texts of a chunk, if this is the reply to a request for them. Returns whether
+    /// it is.
+    pub(super) fn take_sparse_chunk(
+        &mut self,
+        request: u64,
+        bytes: &[Result<Vec<u8>, TextError>],
+    ) -> Result<bool, TextError> {
+        let Some(texts) = self.texts.take_sparse_chunk(request, bytes) else { return Ok(false) };
+        self.move_texts(texts?);
+        Ok(true)
+    }
+
+    fn move_texts(&mut self, texts: Vec<MovedText>) {
+        for (id, place, text) in texts {
             let Some(slot) = self.by_id.find(id) else { continue };
             if slot_at(&self.slots, slot).text == place {
                 let moved = self.texts.put(id, &[&text]);
@@ -436,19 +520,78 @@ fn slot_at(slots: &[DormantSlot], slot: SlotId) -> &DormantSlot {
     &slots[slot as usize]
 }
 
-/// Reads the header of a text.
-struct TextHeader<'a>(&'a [u8]);
+/// A text that is to be read: its entry, its place, and its length.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WantedText {
+    pub(super) dormant: DormantRef,
+    place: TextLocation,
+    len: usize,
+}
 
-impl TextHeader<'_> {
-    fn number(&mut self) -> u32 {
-        let (number, rest) = self.0.split_at(size_of::<u32>());
-        self.0 = rest;
-        u32::from_le_bytes(number.try_into().expect("it has the right length"))
+impl WantedText {
+    /// Parses the text that was read.
+    pub(super) fn parse(self, bytes: &[u8]) -> Result<EntryText<'_>, TextError> {
+        let id = self.dormant.id;
+        let parsed = texts::text_of(id, bytes).and_then(EntryText::parse);
+        let whole = parsed.filter(|parsed| parsed.len() == self.len);
+        whole.ok_or_else(|| TextError::new(format!("the text of entry {id} is damaged")))
+    }
+}
+
+/// The parts of an entry that are stored as its text.
+pub(super) struct EntryText<'a> {
+    text: &'a str,
+    forwarded: &'a str,
+    depth: u32,
+    hops: u32,
+    prio: i16,
+}
+
+impl<'a> EntryText<'a> {
+    /// Parses a text; `None` if it is damaged.
+    pub(super) fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let (header, texts) = bytes.split_first_chunk::<HEADER_BYTES>()?;
+        let (numbers, prio) = header.split_first_chunk::<{ 4 * size_of::<u32>() }>()?;
+        let (numbers, _) = numbers.as_chunks();
+        let &[text_len, depth, hops, forwarded_len] = numbers else { return None };
+        let len = |bytes| usize::try_from(u32::from_le_bytes(bytes)).ok();
+        let (text, forwarded) = texts.split_at_checked(len(text_len)?)?;
+        Some(Self {
+            text: std::str::from_utf8(text).ok()?,
+            forwarded: std::str::from_utf8(forwarded)
+                .ok()
+                .filter(|forwarded| Some(forwarded.len()) == len(forwarded_len))?,
+            depth: u32::from_le_bytes(depth),
+            hops: u32::from_le_bytes(hops),
+            prio: i16::from_le_bytes(prio.try_into().ok()?),
+        })
     }
 
-    fn prio(&mut self) -> i16 {
-        let (prio, rest) = self.0.split_at(size_of::<i16>());
-        self.0 = rest;
-        i16::from_le_bytes(prio.try_into().expect("it has the right length"))
+    fn len(&self) -> usize {
+        HEADER_BYTES + self.text.len() + self.forwarded.len()
+    }
+
+    /// Returns the entry as it was admitted, except that its due time is lost.
+    pub(super) fn admission(
+        &self,
+        dormant: DormantRef,
+        key: Key,
+        job: Option<PassId>,
+    ) -> Admission {
+        let Self { text, forwarded, depth, hops, prio } = *self;
+        Admission {
+            id: dormant.id,
+            text: text.into(),
+            url_key: (dormant.url_fingerprint != 0).then(|| CanonicalUrl::key_of(text)),
+            key,
+            job,
+            depth,
+            hops,
+            redirect: false,
+            announced: dormant.lane.lane() == Lane::Announced,
+            prio,
+            due: Moment(0),
+            forwarded: forwarded.into(),
+        }
     }
 }

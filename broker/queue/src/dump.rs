@@ -6,10 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidings_protocol::{MemberId, Seq, TopicName};
 
 use crate::entry::{Entry, EntryId, JobNumber, PassId};
+use crate::jobs::JobTimer;
 use crate::key_queue::KeyState;
 use crate::moment::Moment;
 use crate::snapshot::SnapshotItem;
-use crate::timers::{Expiry, Wake};
+use crate::snapshot::items_of_job;
+use crate::timers::Wake;
 use crate::{Group, GroupConfig, GroupTotals};
 
 /// The complete state that decides what a group does next, except random choices.
@@ -22,14 +24,16 @@ struct GroupDump {
     waiting_by_url: BTreeMap<u64, Vec<EntryId>>,
     pinned: BTreeMap<MemberId, BTreeSet<EntryId>>,
     consumed: BTreeMap<TopicName, Seq>,
-    completion_pending: BTreeSet<JobNumber>,
+    completion_pending: Vec<JobNumber>,
     schedules: BTreeMap<u128, String>,
     wall_clock: String,
     dead_letters: String,
     unpublished: BTreeMap<u64, (&'static str, Box<str>)>,
     published: BTreeMap<&'static str, Seq>,
     wakes: Vec<(Moment, String)>,
-    expiries: Vec<(Moment, Expiry)>,
+    lease_timers: Vec<(Moment, EntryId)>,
+    job_timers: Vec<(Moment, JobTimer)>,
+    schedule_timers: BTreeSet<(Moment, u64)>,
     is_paused: bool,
     totals: GroupTotals,
     last_entry_id: EntryId,
@@ -80,7 +84,7 @@ fn dump(group: &Group) -> GroupDump {
     });
     let jobs = group.jobs.iter().map(|job| {
         let mut items = Vec::new();
-        job.snapshot_items(&mut |item| items.push(item));
+        items_of_job(job, &mut |item| items.push(item));
         items.sort_by_key(|item| format!("{item:?}"));
         (items, job.unfinished_count(), job.held, job.pinned)
     });
@@ -95,16 +99,18 @@ fn dump(group: &Group) -> GroupDump {
         jobs: jobs.collect(),
         seen: seen_urls(group, &entries),
         waiting_by_url: unheld,
-        pinned: group.pinned.clone(),
+        pinned: group.leases.pins().clone(),
         consumed: group.consumed.clone(),
-        completion_pending: group.completion_pending.clone(),
+        completion_pending: group.jobs.completion_pending(),
         schedules: group.schedules.iter().map(|s| (s.url_key.0, format!("{s:?}"))).collect(),
         wall_clock: format!("{:?}", group.wall_clock_dues().collect::<Vec<_>>()),
         dead_letters: format!("{:?}", group.dead_letters),
         unpublished: group.unpublished.clone(),
         published: group.published.clone(),
         wakes,
-        expiries: group.expiries.iter().cloned().collect(),
+        lease_timers: group.leases.expiries().collect(),
+        job_timers: group.jobs.timers().collect(),
+        schedule_timers: schedule_timers_of(group),
         is_paused: group.is_paused,
         totals: group.totals,
         last_entry_id: group.last_entry_id,
@@ -114,11 +120,18 @@ fn dump(group: &Group) -> GroupDump {
     }
 }
 
+/// Returns the timers of schedules, with those that are due and wait for a text.
+fn schedule_timers_of(group: &Group) -> BTreeSet<(Moment, u64)> {
+    let held = group.reads.held_schedules();
+    let held = held.filter_map(|url| Some((group.schedules.find(url)?.due, url.fingerprint())));
+    group.schedules.timers().chain(held).collect()
+}
+
 /// Returns the URLs that each pass has seen, including those of dormant entries.
 fn seen_urls(group: &Group, entries: &BTreeMap<EntryId, Entry>) -> BTreeMap<PassId, BTreeSet<u64>> {
     let mut met: BTreeMap<_, BTreeSet<u64>> = BTreeMap::new();
-    for pass in group.seen.passes() {
-        let sets = (0..).map_while(|set| group.seen.set(pass, set));
+    for pass in group.jobs.seen_passes() {
+        let sets = (0..).map_while(|set| group.jobs.seen_set(pass, set));
         met.entry(pass).or_default().extend(sets.flatten());
     }
     for admitted in entries.values().map(|entry| &entry.admitted) {

@@ -5,12 +5,12 @@ use tidings_protocol::{Outcome, UrlKey};
 
 use super::Group;
 use super::dormant::DormantRef;
-use super::entry::{ActiveEntry, Admission, Entry, EntryId, EntryState, JobNumber, PassId};
-use super::job::Job;
+use super::entry::{
+    ActiveEntry, Admission, EndReason, Entry, EntryId, EntryState, JobNumber, PassId,
+};
+use super::jobs::{EntryChange, Job};
 use super::key_queue::Lane;
 use super::mutants::{self, Mutant};
-use super::record::EndReason;
-use super::timers::Expiry;
 use crate::moment::Moment;
 
 impl Group {
@@ -18,8 +18,7 @@ impl Group {
     pub(super) fn finish_entry(&mut self, id: EntryId, outcome: Outcome, now: Moment) {
         let ActiveEntry { entry, key, again_key: again } = self.remove_active(id);
         if let EntryState::Held(lease) = entry.state {
-            self.expiries.cancel(lease.until, Expiry::Lease(id));
-            self.members.end_lease(lease.member, id, entry.is_suspect());
+            self.leases.end(id, &lease, entry.is_suspect());
         }
         if let Some(url) = entry.admitted.url_key {
             self.schedules.entry_ended(url.fingerprint(), id, Some(outcome));
@@ -29,12 +28,12 @@ impl Group {
             _ => self.totals.completed += 1,
         }
         if let Some(job) = entry.admitted.job {
-            self.update_job(job.number, key, now, |job, key| job.complete_entry(outcome, key));
+            self.change_job_entry(job.number, key, EntryChange::Completed(outcome), now);
         }
-        if let Some(job) = entry.repairs.and_then(|pass| self.jobs.of_pass_mut(pass))
+        if let Some(pass) = entry.repairs
             && !mutants::is(Mutant::UncountedRepair)
         {
-            job.complete_repair(outcome);
+            self.jobs.complete_repair(pass, outcome);
         }
         self.release_keys(key, again, now);
     }
@@ -46,14 +45,14 @@ impl Group {
         let ActiveEntry { mut entry, key, again_key: again } = self.remove_active(id);
         let (job, url) = (entry.admitted.job, entry.admitted.url_key);
         let repairs = entry.repairs.take();
-        if let Some(job) = repairs.and_then(|pass| self.jobs.of_pass_mut(pass)) {
-            job.drop_repair(end);
+        if let Some(pass) = repairs {
+            self.jobs.drop_repair(pass, end);
         }
         self.unindex_waiting(url, id);
         let pinned_to = entry.again.take().map(|again| again.member);
         self.remove_pin(pinned_to, id, job, key, now);
         if let Some(job) = job {
-            self.update_job(job.number, key, now, |job, key| job.drop_waiting(id, key, end));
+            self.change_job_entry(job.number, key, EntryChange::Dropped(id, end), now);
         }
         let leaves_its_job =
             matches!(end, EndReason::Budget | EndReason::Cancelled) && job.is_some();
@@ -65,7 +64,7 @@ impl Group {
             return self.release_keys(key, again, now);
         }
         self.release_keys(key, again, now);
-        self.wall_clock.remove_entry(id);
+        self.schedules.entry_waits_no_more(id);
         if let Some(url) = url {
             self.schedules.entry_ended(url.fingerprint(), id, None);
         }
@@ -82,9 +81,8 @@ impl Group {
     fn drop_dormant(&mut self, dormant: DormantRef, end: EndReason) {
         self.snapshot_before_change(dormant);
         let queue = &mut self.keys[dormant.key];
-        if let Some(job) = dormant.job().and_then(|job| self.jobs.find_mut(job)) {
-            job.drop_dormant(queue.name(), end);
-            self.seen.insert(job.id, dormant.url_fingerprint);
+        if let Some(job) = dormant.job() {
+            self.jobs.drop_dormant(job, dormant.url_fingerprint, queue.name(), end);
         }
         self.dormant.remove(dormant, queue);
         self.schedules.entry_ended(dormant.url_fingerprint, dormant.id, None);
@@ -139,8 +137,9 @@ impl Group {
     /// Makes the target of a repair's redirect part of the repair.
     pub(super) fn pass_repair_to_redirect(&mut self, id: EntryId, children: &[Admission]) {
         let Some(pass) = self.active[&id].entry.repairs else { return };
-        let Some(job) = self.jobs.of_pass_mut(pass) else { return };
-        job.redirect_repair(children.len() as u64);
+        if !self.jobs.redirect_repair(pass, children.len()) {
+            return;
+        }
         for child in children {
             // The target of a redirect is never dormant.
             self.entry_mut(child.id).repairs = Some(pass);
@@ -173,16 +172,21 @@ impl Group {
         if pass.is_none() && url.is_some_and(|url| self.waits_without_job(url, entry.repairs)) {
             return;
         }
-        if let Some(job) = entry.repairs.and_then(|pass| self.jobs.of_pass_mut(pass)) {
-            job.begin_repair();
+        if let Some(pass) = entry.repairs {
+            self.jobs.begin_repair(pass);
         }
         self.insert_active(entry);
         if let Some(pass) = pass {
-            self.cancel_completion(pass.number);
+            self.jobs.cancel_completion(pass.number);
             let key = self.active[&id].key;
-            self.update_job(pass.number, key, now, |job, key| job.readmit(id, key));
+            self.change_job_entry(pass.number, key, EntryChange::Readmitted(id), now);
         }
         self.enqueue(id, now);
+    }
+
+    /// Returns the job of a dormant entry. The lane of schedules has no job.
+    pub(super) fn job_of_dormant(&self, dormant: &DormantRef) -> Option<JobNumber> {
+        dormant.job().filter(|number| self.jobs.find(*number).is_some())
     }
 
     /// Reports whether a URL waits without a job. For a repair of a pass, repairs of other passes

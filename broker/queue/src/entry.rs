@@ -101,6 +101,44 @@ pub struct AgainRequest {
     pub member: MemberId,
 }
 
+/// The rest that a worker requests for a key, already limited. It can lengthen the delay, never
+/// shorten it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RecordedRest {
+    /// The key rests at least until then, once.
+    pub not_before: Option<Moment>,
+    /// Minimum delay of the key from here on, in ms.
+    pub pace_ms: Option<u64>,
+}
+
+/// Why entries ended without a worker's outcome.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndReason {
+    /// Attempts or losses used up: a dead letter, counted as failed.
+    Dead,
+    /// The job has completed its pages.
+    Budget,
+    /// The job was cancelled.
+    Cancelled,
+    /// Everything that waited was purged.
+    Purged,
+}
+
+impl EndReason {
+    /// All reasons.
+    pub(crate) const ALL: [Self; 4] = [Self::Dead, Self::Budget, Self::Cancelled, Self::Purged];
+
+    /// Returns the word in records.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Dead => "dead",
+            Self::Budget => "budget",
+            Self::Cancelled => "cancelled",
+            Self::Purged => "purged",
+        }
+    }
+}
+
 /// The state of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryState {

@@ -6,7 +6,7 @@ use tidings_protocol::{CanonicalUrl, Code, ProtocolError, duration};
 
 use super::entry::{ActiveEntry, Entry, EntryId, EntryState};
 use super::keys::KeyId;
-use super::schedule::Schedule;
+use super::schedules::Schedule;
 use super::{Group, GroupAnswer};
 use crate::moment::Moment;
 
@@ -24,7 +24,7 @@ impl Group {
     fn explain_url(&self, url: &CanonicalUrl, now: Moment) -> Result<GroupAnswer, ProtocolError> {
         let key = url.url_key();
         let same = |id: &EntryId| self.active[id].entry.admitted.url_key == Some(key);
-        let held = self.members.iter().flat_map(|(_, member)| member.held()).filter(same);
+        let held = self.leases.members().iter().flat_map(|(_, member)| member.held()).filter(same);
         let entries: Vec<EntryId> = held.chain(self.waiting_entries(key)).collect();
         let more = entries.iter().take(EXPLAINED_MAX).map(|id| {
             if let Some(live) = self.active.get(id) {
@@ -45,7 +45,7 @@ impl Group {
         if more.is_empty() {
             let (url, group) = (url.as_str(), &self.name);
             let text =
-                match self.jobs.iter().find(|job| self.seen.contains(job.id, key.fingerprint())) {
+                match self.jobs.iter().find(|job| self.jobs.has_seen(job.id, key.fingerprint())) {
                     Some(job) => format!(
                         "{url} is finished in job {} of group {group}: it was fetched, or given up",
                         job.name
@@ -129,7 +129,8 @@ impl Group {
         delayed.sort_by_key(|live| (live.entry.admitted.due, live.entry.admitted.id));
         scheduled.sort_by_key(|schedule| (schedule.due, schedule.url_key));
         let holders = self
-            .members
+            .leases
+            .members()
             .iter()
             .flat_map(|(id, member)| member.held().into_iter().map(move |entry| (id, entry)))
             .map(|(member, id)| (member, &self.active[&id]))
@@ -159,7 +160,8 @@ impl Group {
     }
 
     fn explain_schedule(&self, schedule: &Schedule, now: Moment) -> String {
-        let (every, due_in) = (self.interval_text(schedule), time_until(schedule.due, now));
+        let (every, due_in) =
+            (self.schedules.interval_text(schedule), time_until(schedule.due, now));
         format!("{} every={every} due-in={due_in}", schedule.text)
     }
 
@@ -175,7 +177,7 @@ impl Group {
             format!("pending because=delay free-in={}", time_until(queue.free_at(), now))
         } else if !queue.has_waiting() {
             "free".to_owned()
-        } else if self.ready.offers(key) {
+        } else if self.is_offered(key) {
             "queued because=no-credit".to_owned()
         } else {
             "pending because=job".to_owned()

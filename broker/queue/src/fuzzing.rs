@@ -309,6 +309,7 @@ impl FuzzWorld {
                 self.group.handle(Input::TopicHeads { job, heads }, self.now);
             }
             Output::JobNameChanged { .. } | Output::Notice(_) => {}
+            Output::Texts(_) => unreachable!("the group is not paged"),
             Output::Deleted => self.is_deleted = true,
         }
     }

@@ -4,42 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use tidings_protocol::{
-    After, JobName, MemberId, ProtocolError, Seq, Slot, TaskId, TaskReply, TopicName,
+    After, JobName, MemberId, ProtocolError, Seq, TaskId, TaskReply, TopicName,
 };
 
 use super::entry::{EntryId, JobNumber};
-use super::job::JobSettings;
+use super::jobs::JobSettings;
 use super::record::GroupRecord;
+use super::requester::{ConnId, Requester};
 use super::schedule::ScheduleQuery;
 use super::task_list::{EntrySelection, TaskQuery};
+use super::texts::{TextReply, TextRequest};
 use super::top_keys::KeyQuery;
 use crate::moment::ClockStamp;
-
-/// The number of a connection, from 1 in the order of arrival; never reused in a run of the broker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ConnId(pub u64);
-
-impl ConnId {
-    /// The broker itself, as the origin of events that no connection sent.
-    pub const BROKER: Self = Self(0);
-}
-
-impl fmt::Display for ConnId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-/// The sender of a command, and where its answer goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Requester {
-    /// The sender's connection.
-    pub conn: ConnId,
-    /// The worker on that connection.
-    pub member: MemberId,
-    /// The position of the answer among the answers of the connection.
-    pub slot: Slot,
-}
 
 /// A link that a worker found in the result of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -211,6 +187,8 @@ pub enum Input {
         /// Its seq there.
         seq: Seq,
     },
+    /// The reply to [`Output::Texts`].
+    Texts(TextReply),
     /// Time has passed.
     Tick,
 }
@@ -244,6 +222,7 @@ impl Input {
             | Self::Disconnected { .. }
             | Self::TopicHeads { .. }
             | Self::Published { .. }
+            | Self::Texts(_)
             | Self::Tick => None,
         }
     }
@@ -349,6 +328,9 @@ pub enum Output {
         /// The job.
         job: JobNumber,
     },
+    /// Write or read texts of dormant entries outside memory, and feed [`Input::Texts`] when that
+    /// is done. Needs no record.
+    Texts(TextRequest),
     /// Tell the operator. Depends on no record.
     Notice(Notice),
 }

@@ -7,10 +7,9 @@ use super::admit::{EventRequest, wall_clock_dues_of};
 use super::config::bad_argument;
 use super::entry::JobNumber;
 use super::interface::JobOperation;
-use super::job::JobState;
+use super::jobs::JobState;
 use super::record::{Decision, EventEffect};
 use super::{Group, GroupAnswer, Output, Requester};
-use crate::ConnId;
 use crate::moment::Moment;
 
 impl Group {
@@ -31,7 +30,8 @@ impl Group {
             JobOperation::Wait => {
                 let job = self.find_job(name)?;
                 if job.state != JobState::Done {
-                    self.waiters.entry(job.id.number).or_default().push(requester);
+                    let number = job.id.number;
+                    self.jobs.add_waiter(number, requester);
                     return Ok(None);
                 }
                 job.end().to_string()
@@ -77,7 +77,7 @@ impl Group {
             let text = "the group is full; add the seed again when some entries are done";
             return Err(ProtocolError::new(Code::Limit, text));
         }
-        let (due, at) = self.due_after(after, now);
+        let (due, at) = self.schedules.due_after(after, now);
         let request = EventRequest {
             text: url.as_str(),
             url_key: Some(url.url_key()),
@@ -118,22 +118,14 @@ impl Group {
 
     /// Answers all clients that wait for the end of a pass.
     pub(super) fn answer_waiters(&mut self, number: JobNumber, end: &JobEnd) {
-        for requester in self.waiters.remove(&number).unwrap_or_default() {
+        for requester in self.jobs.take_waiters(number) {
             self.answer(requester, Ok(GroupAnswer::new(end)));
         }
     }
 
     /// Removes and returns all waiting clients, which will receive no answer.
     pub fn drain_waiters(&mut self) -> impl Iterator<Item = Requester> + use<> {
-        std::mem::take(&mut self.waiters).into_values().flatten()
-    }
-
-    /// Removes the waiting commands of a connection that ended.
-    pub(super) fn remove_waiters(&mut self, conn: ConnId) {
-        self.waiters.retain(|_, waiters| {
-            waiters.retain(|requester| requester.conn != conn);
-            !waiters.is_empty()
-        });
+        self.jobs.drain_waiters()
     }
 
     /// Ends a job after its time limit.

@@ -7,9 +7,8 @@ use std::hint::black_box;
 use tidings_protocol::MemberId;
 
 use super::config::PACE_VALID_MS;
-use super::entry::{EntryId, JobNumber, Key};
+use super::entry::{EntryId, JobNumber, Key, RecordedRest};
 use super::mutants::{self, Mutant};
-use super::record::RecordedRest;
 use super::runs::DormantRuns;
 use crate::moment::Moment;
 

@@ -30,31 +30,33 @@ mod explain;
 pub mod fuzzing;
 mod id_index;
 pub mod interface;
-pub mod job;
 mod job_actions;
+pub mod jobs;
 mod key_queue;
 mod keys;
 mod lease;
+mod leases;
 mod lifecycle;
 mod manage;
-mod member;
 mod membership;
 pub mod moment;
 pub(crate) mod mutants;
 mod operations;
-pub mod pattern;
 mod prefetch;
 pub mod record;
 mod release_order;
 pub mod replay;
+mod requester;
 mod runs;
 pub mod schedule;
-pub mod scope;
-mod seen_set;
+pub mod schedules;
+#[cfg(any(test, feature = "fuzzing"))]
+mod simulated_pages;
 pub mod snapshot;
 pub mod task_list;
 mod task_release;
 mod task_reply;
+mod text_reads;
 pub mod texts;
 mod timers;
 pub mod top_keys;
@@ -64,33 +66,33 @@ pub mod wall_clock;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use hashbrown::HashMap;
-use tidings_protocol::{GroupName, JobName, MemberId, ProtocolError, Seq, TopicName};
+use tidings_protocol::{GroupName, JobName, MemberId, ProtocolError, Seq, TopicName, UrlKey};
 
 pub use self::config::GroupConfig;
 use self::dead_letters::DeadLetters;
 use self::dormant::{DormantEntries, DormantRef};
-use self::entry::{ActiveEntry, EntryId, JobNumber};
+use self::entry::{ActiveEntry, EntryId};
 pub use self::interface::{
-    ConnId, GroupAnswer, GroupQuery, Input, JobOperation, Notice, Operation, Output, Requester,
-    StagedLink, TaskMessage, WorkerReply,
+    GroupAnswer, GroupQuery, Input, JobOperation, Notice, Operation, Output, StagedLink,
+    TaskMessage, WorkerReply,
 };
-use self::job::{JobState, Jobs};
+use self::jobs::{JobState, JobTimer, Jobs};
 use self::key_queue::CLOCK_GRAIN_MS;
 use self::keys::Keys;
-use self::member::{Member, Members};
+use self::leases::{Leases, Member};
 use self::moment::Moment;
 use self::mutants::Mutant;
 use self::record::{Decision, GroupRecord};
 use self::release_order::ReadyKeys;
-use self::schedule::Schedules;
-use self::seen_set::SeenSets;
+pub use self::requester::{ConnId, Requester};
+use self::schedules::Schedules;
 use self::snapshot::{SnapshotItem, SnapshotProgress};
-use self::texts::TextStore;
-use self::timers::{Expiry, Timers, Wake};
-use self::wall_clock::WallClock;
+use self::text_reads::{HeldInput, TextReads};
+use self::texts::{Paging, TextError};
+use self::timers::{Timers, Wake};
 
 /// Seq of the first event of a topic.
 const FIRST_SEQ: Seq = Seq(1);
@@ -105,6 +107,18 @@ struct GroupTotals {
     unkeyed: u64,
 }
 
+/// Timers that lead to a decision. They fire only on [`Input::Tick`](Input::Tick), after all
+/// inputs that have arrived.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Expiry {
+    /// A lease expires.
+    Lease(EntryId),
+    /// A job was left open for too long, or its time limit passes.
+    Job(JobTimer),
+    /// The schedule of this URL is due.
+    Schedule(UrlKey),
+}
+
 /// The state machine. The module's documentation says how to drive it.
 #[derive(Debug)]
 pub struct Group {
@@ -115,8 +129,6 @@ pub struct Group {
     /// Identifies this group for its whole life: no other group of its name has had this number.
     /// `None` before the first start.
     since: Option<u64>,
-    /// The worker that runs inside the broker's process.
-    local_member: Option<MemberId>,
     config: GroupConfig,
     /// Active entries: held by a member, delayed, tried before or brought forward.
     active: HashMap<EntryId, Box<ActiveEntry>>,
@@ -127,27 +139,17 @@ pub struct Group {
     last_entry_id: EntryId,
     keys: Keys,
     ready: ReadyKeys,
-    members: Members,
+    leases: Leases,
     jobs: Jobs,
-    seen: SeenSets,
     /// The active entries that no member holds, by the fingerprint of their URL and sorted by id.
     /// An announcement brings these forward, together with the dormant ones.
     waiting_by_url: HashMap<u64, Vec<EntryId>>,
-    /// Entries that wait for the next request of one member.
-    pinned: BTreeMap<MemberId, BTreeSet<EntryId>>,
     /// For each feeding topic, the first seq that the group has not consumed.
     consumed: BTreeMap<TopicName, Seq>,
-    /// Jobs with a count of zero that wait until the group has consumed all events
-    /// published before that.
-    completion_pending: BTreeSet<JobNumber>,
-    /// Schedules: URLs with `every=`.
+    /// Schedules: URLs with `every=`, and everything that is due at a time of day.
     schedules: Schedules,
-    /// Entries and schedules that are due at a time of day.
-    wall_clock: WallClock,
     /// Entries that the group gave up.
     dead_letters: DeadLetters,
-    /// Connections that wait for the end of a pass. Not recorded.
-    waiters: BTreeMap<JobNumber, Vec<Requester>>,
     /// While set, nothing is released.
     is_paused: bool,
     /// Nothing is released before this moment after a reboot. The last task of the worker in the
@@ -155,7 +157,6 @@ pub struct Group {
     /// Not recorded.
     quiet_until: Option<Moment>,
     wakes: Timers<Wake>,
-    expiries: Timers<Expiry>,
     totals: GroupTotals,
     /// Serial of the last event that the group published.
     last_serial: u64,
@@ -170,6 +171,8 @@ pub struct Group {
     /// A minute, and the number of dead letters for unusable events in it.
     unkeyed_dead_letters: (u64, u32),
     rng: fastrand::Rng,
+    /// What waits for texts outside memory. Not recorded.
+    reads: TextReads,
     outputs: VecDeque<Output>,
 }
 
@@ -181,7 +184,6 @@ impl Group {
             name,
             run,
             since: None,
-            local_member: None,
             config,
             active: HashMap::new(),
             active_bytes: 0,
@@ -189,21 +191,15 @@ impl Group {
             last_entry_id: 0,
             keys: Keys::default(),
             ready: ReadyKeys::default(),
-            members: Members::default(),
+            leases: Leases::default(),
             jobs: Jobs::default(),
-            seen: SeenSets::default(),
             waiting_by_url: HashMap::new(),
-            pinned: BTreeMap::new(),
             consumed: BTreeMap::new(),
-            completion_pending: BTreeSet::new(),
             schedules: Schedules::default(),
-            wall_clock: WallClock::default(),
             dead_letters: DeadLetters::default(),
-            waiters: BTreeMap::new(),
             is_paused: false,
             quiet_until: None,
             wakes: Timers::default(),
-            expiries: Timers::default(),
             totals: GroupTotals::default(),
             last_serial: 0,
             unpublished: BTreeMap::new(),
@@ -212,6 +208,7 @@ impl Group {
             now: Moment(0),
             unkeyed_dead_letters: (0, 0),
             rng: fastrand::Rng::with_seed(seed),
+            reads: TextReads::default(),
             outputs: VecDeque::new(),
         }
     }
@@ -234,7 +231,7 @@ impl Group {
 
     /// Returns the worker that runs inside the broker's process.
     pub fn local_member(&self) -> Option<MemberId> {
-        self.local_member
+        self.leases.local_member()
     }
 
     /// Returns the settings.
@@ -267,9 +264,21 @@ impl Group {
         self.jobs.iter().any(|job| job.settings.callback.is_some())
     }
 
-    /// Sets the store to which texts of dormant entries are paged out.
-    pub fn set_text_store(&mut self, outside: Box<dyn TextStore>) {
-        self.dormant.set_store(outside);
+    /// Pages texts of dormant entries from now on: the owner stores them outside memory.
+    pub fn set_paging(&mut self, paging: Paging) {
+        self.dormant.set_paging(paging);
+    }
+
+    /// Returns why the group has stopped: it needs a text that cannot be read. It then makes no more
+    /// decisions. Its records are complete, so a restart loses nothing.
+    pub fn problem(&self) -> Option<&TextError> {
+        self.reads.problem()
+    }
+
+    /// Reports whether the group should be given no events for now: earlier ones wait for texts, or
+    /// too many texts wait to be written.
+    pub fn is_behind(&self) -> bool {
+        self.reads.is_holding() || self.dormant.is_behind()
     }
 
     /// Reports whether the job of that name is done; `None` if the group does not remember the job.
@@ -297,8 +306,7 @@ impl Group {
     /// Handles one input. `now` must not be before the `now` of an earlier call.
     pub fn handle(&mut self, input: Input, now: Moment) {
         self.apply_input(input, now);
-        self.release_all(now);
-        self.compact_texts();
+        self.finish_handling(now);
     }
 
     /// Handles inputs that arrived together, in their order, and releases after the last one.
@@ -308,21 +316,31 @@ impl Group {
         for input in inputs {
             self.apply_input(input, now);
         }
-        self.release_all(now);
-        self.compact_texts();
+        self.finish_handling(now);
+    }
+
+    fn finish_handling(&mut self, now: Moment) {
+        if self.problem().is_none() {
+            self.release_all(now);
+            self.compact_texts();
+            self.request_unread_outputs();
+        }
     }
 
     fn apply_input(&mut self, input: Input, now: Moment) {
+        if self.problem().is_some() {
+            return;
+        }
         let is_reboot = matches!(input, Input::Start { run, elapsed_unknown, .. } if self.is_reboot(run, elapsed_unknown));
         if !is_reboot {
             self.advance(now);
         }
         if let Some(requester) = input.requester() {
-            self.members.mark_active(requester.member);
+            self.leases.mark_active(requester.member);
         }
         match input {
             Input::Start { run, since, elapsed_unknown, stamp, local_member: own } => {
-                let ended = self.local_member.filter(|_| run != self.run);
+                let ended = self.leases.local_member().filter(|_| run != self.run);
                 if is_reboot && ended.is_some() {
                     let rest_ms = self.config.longest_delay();
                     self.quiet_until = (rest_ms > 0).then(|| now + rest_ms + CLOCK_GRAIN_MS);
@@ -338,10 +356,11 @@ impl Group {
                 self.resume_after_start(since, ended, now);
             }
             Input::WallClock { unix_ms } => self.set_wall_clock(unix_ms, now),
-            Input::Activity { conn } => self.members.mark_active_on(conn),
-            Input::Events { topic, next, events, foreign_jobs: elsewhere } => {
-                self.consume_events(&topic, next, &events, &elsewhere, now);
-            }
+            Input::Activity { conn } => self.leases.mark_active_on(conn),
+            Input::Events { .. }
+            | Input::JobAction { action: JobAction::Add { .. }, .. }
+            | Input::Query { .. } => self.handle_or_hold(HeldInput::Input(input), now),
+            Input::Texts(reply) => self.texts_replied(reply, now),
             Input::Join { requester, credit } => self.join(requester, credit, now),
             Input::Disconnected { conn } => self.disconnected(conn, now),
             Input::Reply { requester, reply } => {
@@ -380,10 +399,6 @@ impl Group {
                     self.answer(requester, answer);
                 }
             }
-            Input::Query { requester, query: what } => {
-                let answer = self.show(&what, now);
-                self.answer(requester, answer);
-            }
             Input::TopicHeads { job, heads } => self.note_heads(job, heads, now),
             Input::Published { serial, topic, seq } => {
                 self.commit(Decision::Published { serial, topic, seq }, now);
@@ -392,7 +407,7 @@ impl Group {
         }
     }
 
-    /// Moves the live texts of at most one chunk that is mostly dead.
+    /// Moves the live texts of at most one chunk that is mostly dead, or requests them.
     pub(crate) fn compact_texts(&mut self) {
         self.dormant.compact_texts();
     }
@@ -413,27 +428,32 @@ impl Group {
         if self.since.is_none() {
             self.commit(Decision::Born { since }, now);
         }
-        let held = ended.and_then(|member| self.members.find(member)).map(Member::held);
+        let held = ended.and_then(|member| self.leases.members().find(member)).map(Member::held);
         for entry in held.unwrap_or_default() {
             self.commit(Decision::Lost { entry }, now);
             self.dead_letter_if_exhausted(entry, now);
         }
-        let members: Vec<_> = self.pinned.keys().copied().collect();
+        let members: Vec<_> = self.leases.pins().keys().copied().collect();
         for member in members {
-            if self.members.find(member).is_none_or(|member| member.conn.is_none()) {
+            if self.leases.members().find(member).is_none_or(|member| member.conn().is_none()) {
                 self.unpin(member, now);
             }
         }
     }
 
-    /// Returns the next output. May change after every `handle`.
+    /// Returns the next output. May change after every `handle`, and after every call that continues
+    /// a snapshot.
     pub fn poll(&mut self) -> Option<Output> {
-        self.outputs.pop_front()
+        if let Some(request) = self.dormant.poll_request() {
+            return Some(Output::Texts(request));
+        }
+        // The records of one input are written together.
+        if self.reads.has_unread() { None } else { self.outputs.pop_front() }
     }
 
     /// Returns when an [`Input::Tick`] is due. May change after every `handle`.
     pub fn deadline(&self) -> Option<Moment> {
-        [self.wakes.next(), self.expiries.next(), self.quiet_until].into_iter().flatten().min()
+        [self.wakes.next(), self.next_expiry(), self.quiet_until].into_iter().flatten().min()
     }
 
     /// Applies a decision and records it.
@@ -463,8 +483,7 @@ impl Group {
         if mutants::is(Mutant::StaysPinned) {
             return;
         }
-        if let Some(entries) = self.pinned.get(&member) {
-            let entries = entries.iter().copied().collect();
+        if let Some(entries) = self.leases.pinned_to(member) {
             self.commit(Decision::Unpinned { entries }, now);
         }
     }
@@ -486,13 +505,39 @@ impl Group {
     /// Decides what time alone decides: expired leases, jobs left open, job time limits, due
     /// schedules.
     fn expire(&mut self, now: Moment) {
-        while let Some(expiry) = self.expiries.pop(now) {
+        while let Some(expiry) = self.pop_expiry(now) {
             match expiry {
                 Expiry::Lease(id) => self.expire_lease(id, now),
-                Expiry::JobOpen(number) => self.close_abandoned_job(number, now),
-                Expiry::JobTime(number) => self.end_job_time(number, now),
-                Expiry::Schedule(url) => self.fire_schedule(url, now),
+                Expiry::Job(JobTimer::Open(number)) => self.close_abandoned_job(number, now),
+                Expiry::Job(JobTimer::Time(number)) => self.end_job_time(number, now),
+                Expiry::Schedule(url) => self.handle_or_hold(HeldInput::Schedule(url), now),
             }
+        }
+    }
+
+    /// Counts the timers that lead to a decision.
+    #[cfg(test)]
+    fn expiry_count(&self) -> usize {
+        self.leases.expiries().count()
+            + self.jobs.timers().count()
+            + self.schedules.timers().count()
+    }
+
+    fn next_expiry(&self) -> Option<Moment> {
+        let parts = [self.leases.next_expiry(), self.jobs.next_timer(), self.schedules.next_due()];
+        parts.into_iter().flatten().min()
+    }
+
+    /// Returns the earliest of these that is due at `now`. At the same moment, leases come first,
+    /// then jobs, then schedules.
+    fn pop_expiry(&mut self, now: Moment) -> Option<Expiry> {
+        let first = self.next_expiry()?;
+        if self.leases.next_expiry() == Some(first) {
+            self.leases.pop_expired(now).map(Expiry::Lease)
+        } else if self.jobs.next_timer() == Some(first) {
+            self.jobs.pop_timer(now).map(Expiry::Job)
+        } else {
+            self.schedules.pop_due(now).map(Expiry::Schedule)
         }
     }
 
@@ -500,6 +545,9 @@ impl Group {
     /// its old state.
     fn snapshot_before_change(&mut self, dormant: DormantRef) {
         if self.snapshot.is_some() && self.dormant.mark_in_snapshot(dormant) {
+            if self.dormant.must_read(dormant) {
+                return self.record_when_read(dormant);
+            }
             let kept = SnapshotItem::Dormant(vec![self.dormant_admission(dormant)]);
             self.record(Decision::SnapshotPart(Box::new(kept)), self.now);
         }

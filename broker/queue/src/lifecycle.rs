@@ -2,21 +2,21 @@
 //! [`endings`](super::endings). Part of applying decisions, like [`apply`](super::apply): nothing
 //! here decides anything.
 
-use tidings_protocol::{CanonicalUrl, MemberId, UrlKey};
+use tidings_protocol::{MemberId, UrlKey};
 
 use super::Group;
 use super::admit::merge_attributes;
 use super::dormant::{DormantAdmission, DormantEntries, DormantRef};
 use super::entry::{
-    ActiveEntry, Admission, Entry, EntryId, EntryState, JobNumber, Key, Lease, PassId,
+    ActiveEntry, Admission, Entry, EntryId, EntryState, JobNumber, Lease, PassId, RecordedRest,
 };
-use super::job::Job;
+use super::jobs::EntryChange;
 use super::key_queue::Lane;
 use super::keys::KeyId;
 use super::mutants::{self, Mutant};
-use super::record::{NextStep, RecordedRest};
+use super::record::NextStep;
 use super::runs::PackedLane;
-use super::timers::{Expiry, Wake};
+use super::timers::Wake;
 use crate::moment::Moment;
 
 impl Group {
@@ -47,41 +47,17 @@ impl Group {
         self.last_entry_id = self.last_entry_id.max(id);
         let parks = DormantEntries::lane_for(admission, lane_of(admission), now);
         if let Some(pass) = admission.job {
-            self.cancel_completion(pass.number);
-        }
-        if let Some(pass) = admission.job
-            && let Some(job) = self.jobs.find_mut(pass.number)
-        {
-            job.counts.found += 1;
-            // The target of a seed's redirect keeps the seed's depth, and its host becomes part of
-            // the scope.
-            if admission.depth == 0
-                && job.scope.has_rule()
-                && let Ok(url) = CanonicalUrl::parse(&admission.text)
-            {
-                job.scope.admit(&url);
-            }
+            self.jobs.admit(pass.number, admission);
         }
         if parks.is_some() {
             return parks;
         }
-        if let Some(job) = admission.job.and_then(|job| self.jobs.find_mut(job.number)) {
-            job.add_waiting(id, &admission.key);
+        if let Some(pass) = admission.job {
+            self.jobs.add_waiting(pass.number, id, &admission.key);
         }
         self.insert_active(Entry::new(admission.clone()));
         self.enqueue(id, now);
         None
-    }
-
-    /// Cancels the completion of a job, because an entry of it waits again. A job on hold still
-    /// needs the noted heads.
-    pub(super) fn cancel_completion(&mut self, number: JobNumber) {
-        if let Some(job) = self.jobs.find_mut(number)
-            && !job.awaits_seeds()
-        {
-            job.completion_heads = None;
-            self.completion_pending.remove(&number);
-        }
     }
 
     fn store_dormant_and_refresh(&mut self, some: &[DormantAdmission<'_>], now: Moment) {
@@ -93,8 +69,8 @@ impl Group {
     /// Stores dormant entries. Returns the keys that the caller must refresh.
     pub(super) fn store_dormant(&mut self, some: &[DormantAdmission<'_>]) -> Vec<KeyId> {
         for (admission, _) in some {
-            if let Some(job) = admission.job.and_then(|job| self.jobs.find_mut(job.number)) {
-                job.add_dormant(&admission.key);
+            if let Some(pass) = admission.job {
+                self.jobs.add_dormant(pass.number, &admission.key);
             }
         }
         self.dormant.insert_all(some, &mut self.keys)
@@ -117,7 +93,7 @@ impl Group {
         let admitted = &entry.admitted;
         let id = admitted.id;
         if let (Some(pass), Some(url)) = (admitted.job, admitted.url_key) {
-            self.seen.insert(pass, url.fingerprint());
+            self.jobs.mark_seen(pass, url.fingerprint());
         }
         self.active_bytes += admitted.bytes();
         self.keys[key].add_reference();
@@ -149,12 +125,9 @@ impl Group {
     /// caller refreshes its key.
     fn activate(&mut self, dormant: DormantRef) {
         self.snapshot_before_change(dormant);
-        let job = dormant.job().and_then(|job| self.jobs.find_mut(job));
         let queue = &mut self.keys[dormant.key];
-        let pass = job.map(|job| {
-            job.activate(dormant.id, queue.name());
-            job.id
-        });
+        let job = dormant.job();
+        let pass = job.and_then(|job| self.jobs.activate(job, dormant.id, queue.name()));
         let admission = self.dormant.take(dormant, queue, pass);
         self.insert_unindexed(dormant.key, Entry::new(admission));
     }
@@ -202,7 +175,7 @@ impl Group {
         entry.state = EntryState::Waiting;
         // A queued entry no longer needs its due time.
         entry.admitted.due = Moment(0);
-        self.wall_clock.remove_entry(id);
+        self.schedules.entry_waits_no_more(id);
         let (lane, prio) = (lane_of(&entry.admitted), entry.admitted.prio);
         let queue = &mut self.keys[gate];
         if goes_to_head(entry) {
@@ -240,7 +213,7 @@ impl Group {
             admitted.due = admitted.due.min(due);
         }
         if is_earlier {
-            self.wall_clock.remove_entry(id);
+            self.schedules.entry_waits_no_more(id);
         }
         self.enqueue(id, now);
         self.refresh(gate, now);
@@ -264,12 +237,11 @@ impl Group {
         let pinned_to = entry.again.as_ref().map(|again| again.member);
         self.remove_pin(pinned_to, id, job, key, now);
         self.ready.served(lane);
-        self.members.add_lease(lease.member, id, suspect);
-        self.expiries.set(lease.until, Expiry::Lease(id));
+        self.leases.begin(id, &lease, suspect);
         self.keys[gate].mark_released(lane, lease.member);
         self.refresh(gate, now);
         if let Some(job) = job {
-            self.update_job(job.number, key, now, |job, key| job.lease_entry(id, key));
+            self.change_job_entry(job.number, key, EntryChange::Leased(id), now);
         }
     }
 
@@ -303,9 +275,9 @@ impl Group {
                 self.keys[gate].add_reference();
                 *again_key = Some(gate);
                 let (job, key) = (entry.admitted.job, *key);
-                self.pinned.entry(again.member).or_default().insert(id);
+                self.leases.pin(again.member, id);
                 if let Some(job) = job {
-                    self.update_job(job.number, key, now, Job::pin);
+                    self.change_job_entry(job.number, key, EntryChange::Pinned, now);
                 }
             }
         }
@@ -371,16 +343,17 @@ impl Group {
         ids
     }
 
-    /// Updates a job for an entry of this key, and whether its budgets allow further releases.
-    pub(super) fn update_job(
+    /// Tells a job what happens to its entry behind this key. Then its budgets may allow other
+    /// releases.
+    pub(super) fn change_job_entry(
         &mut self,
         number: JobNumber,
         key: KeyId,
+        change: EntryChange,
         now: Moment,
-        change: impl FnOnce(&mut Job, &Key),
     ) {
-        if let Some(job) = self.jobs.find_mut(number) {
-            change(job, self.keys[key].name());
+        let name = self.keys[key].name();
+        if let Some(job) = self.jobs.change_entry(number, name, change) {
             self.ready.block(number, job.is_blocked());
             if job.limits_hosts() {
                 self.refresh(key, now);
@@ -398,15 +371,11 @@ impl Group {
         now: Moment,
     ) {
         let Some(member) = member else { return };
-        let Some(pinned) = self.pinned.get_mut(&member) else { return };
-        let was_pinned = pinned.remove(&id);
-        if pinned.is_empty() {
-            self.pinned.remove(&member);
-        }
+        let was_pinned = self.leases.unpin(member, id);
         if let Some(job) = job
             && was_pinned
         {
-            self.update_job(job.number, key, now, Job::unpin);
+            self.change_job_entry(job.number, key, EntryChange::Unpinned, now);
         }
     }
 
@@ -439,7 +408,7 @@ impl Group {
 pub(super) fn lane_of(admitted: &Admission) -> Lane {
     match admitted.job {
         _ if admitted.announced => Lane::Announced,
-        job => Lane::Job(job.map_or(super::schedule::SCHEDULES_JOB, |job| job.number)),
+        job => Lane::Job(job.map_or(super::schedules::SCHEDULES_JOB, |job| job.number)),
     }
 }
 

@@ -5,7 +5,7 @@ use tidings_protocol::{Code, JobName, ProtocolError};
 
 use super::config::KeyKind;
 use super::entry::JobNumber;
-use super::job::{Job, JobSettings, JobState};
+use super::jobs::{Job, JobSettings, JobState};
 use super::record::Decision;
 use super::{Group, GroupAnswer, GroupQuery};
 use crate::moment::Moment;
@@ -37,7 +37,7 @@ impl Group {
         let answer = GroupAnswer::new(format_args!("{} {}", self.name, config.describe()));
         self.commit(Decision::Configured(Box::new(config)), now);
         // A topic for which a job waited may no longer feed the group.
-        for number in self.completion_pending.clone() {
+        for number in self.jobs.completion_pending() {
             self.complete_if_consumed(number, now);
         }
         Ok(answer)
@@ -146,7 +146,7 @@ impl Group {
                 Ok(GroupAnswer { lines, ok: ok.to_string() })
             }
             GroupQuery::Explain(what) => self.explain(what, now),
-            GroupQuery::Tasks(query) => self.list_tasks(query, now),
+            GroupQuery::Tasks(query) => self.describe_tasks(&self.select_tasks(query)?, now),
             GroupQuery::Keys(query) => self.list_keys(query, now),
             GroupQuery::Schedules(query) => Ok(self.list_schedules(query, now)),
         }
@@ -191,8 +191,9 @@ impl Group {
     }
 
     pub(super) fn status(&self) -> GroupStatus {
-        let held = self.members.iter().map(|(_, member)| member.load()).sum::<usize>();
-        let connected = self.members.iter().filter(|(_, member)| member.conn.is_some()).count();
+        let held = self.leases.members().iter().map(|(_, member)| member.load()).sum::<usize>();
+        let connected =
+            self.leases.members().iter().filter(|(_, member)| member.conn().is_some()).count();
         let totals = self.totals;
         GroupStatus {
             group: self.name.to_string(),

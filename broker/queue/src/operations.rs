@@ -4,7 +4,7 @@ use tidings_protocol::{Code, DEFAULT_GROUP, ProtocolError};
 
 use super::entry::{EntryId, JobNumber};
 use super::interface::Operation;
-use super::job::JobState;
+use super::jobs::JobState;
 use super::record::Decision;
 use super::task_list::EntrySelection;
 use super::{Group, GroupAnswer, Output};
@@ -84,7 +84,7 @@ impl Group {
         if self.name.as_str() == DEFAULT_GROUP {
             return conflict(format!("group {DEFAULT_GROUP} cannot be deleted"));
         }
-        let members = self.members.iter().count();
+        let members = self.leases.members().iter().count();
         if members > 0 {
             return conflict(format!("group {} has {members} members; stop them first", self.name));
         }

@@ -13,7 +13,7 @@ use tidings_protocol::MemberId;
 use super::entry::JobNumber;
 use super::key_queue::Lane;
 use super::keys::KeyId;
-use super::member::Members;
+use super::leases::Members;
 use super::mutants::{self, Mutant};
 
 /// The class of a free key's next entry.
@@ -101,8 +101,14 @@ impl ReadyKeys {
         }
         self.remove(key);
         if let Some(place) = place {
-            self.insert(key, place, rng);
+            self.insert(key, place, Some(rng));
         }
+    }
+
+    /// Lists a key that is in no class, so that it goes next in this one.
+    pub(super) fn set_next(&mut self, key: KeyId, place: ReadyClass) {
+        debug_assert!(self.class_of(key).is_none(), "the key is not listed");
+        self.insert(key, place, None);
     }
 
     fn class_of(&self, key: KeyId) -> Option<ReadyClass> {
@@ -204,7 +210,8 @@ impl ReadyKeys {
         after.chain(upto).next().map(|(job, keys)| (Lane::Job(*job), keys))
     }
 
-    fn insert(&mut self, key: KeyId, place: ReadyClass, rng: &mut fastrand::Rng) {
+    /// Without `rng`, the key goes next.
+    fn insert(&mut self, key: KeyId, place: ReadyClass, rng: Option<&mut fastrand::Rng>) {
         let (kind, keys) = match place {
             ReadyClass::Pinned(pin) => {
                 self.pins.insert(key, pin);
@@ -226,7 +233,8 @@ impl ReadyKeys {
         };
         // The key at a random index moves to the end, where the next release takes it.
         keys.push(key);
-        let (index, last) = (rng.usize(..keys.len()), keys.len() - 1);
+        let last = keys.len() - 1;
+        let index = rng.map_or(last, |rng| rng.usize(..=last));
         keys.swap(index, last);
         let moved = keys[last];
         let number = |index| u32::try_from(index).expect("keys have 32-bit ids");

@@ -9,6 +9,7 @@ use super::Group;
 use super::moment::{ClockStamp, Moment};
 use super::record::{Decision, GroupRecord};
 use super::snapshot::SnapshotItem;
+use super::texts::{TextReply, TextRequest};
 
 /// Number of a log's first record.
 pub const FIRST_RECORD: Seq = Seq(1);
@@ -40,12 +41,29 @@ impl Replay {
         Self { group, base: ReplayBase::new(has_all) }
     }
 
-    /// Applies the next record.
+    /// Applies the next record, unless a text that it needs cannot be read
+    /// ([`Group::problem`]).
     pub(crate) fn apply(&mut self, record: &GroupRecord) {
-        if self.base.apply(record) {
+        if self.group.problem().is_none() && self.base.apply(record) {
             self.group.replay(record);
             self.group.compact_texts();
         }
+    }
+
+    /// Requests the texts that the next record needs, if the group is paged. The owner executes all
+    /// requests before it calls [`apply`](Self::apply).
+    pub(crate) fn prepare(&mut self, record: &GroupRecord) {
+        self.group.request_texts_for(&record.decision);
+    }
+
+    /// Returns the next request to the owner.
+    pub(crate) fn poll_texts(&mut self) -> Option<TextRequest> {
+        self.group.dormant.poll_request()
+    }
+
+    /// Takes the reply to a request.
+    pub(crate) fn texts_replied(&mut self, reply: TextReply) {
+        self.group.texts_replied(reply, self.group.now);
     }
 
     /// Returns the group as rebuilt so far.
@@ -203,8 +221,33 @@ impl LogReplay {
         self.first_error.as_ref()
     }
 
+    /// Requests the texts that the next record needs, if the group is paged. The owner executes all
+    /// requests before it calls [`apply`](Self::apply).
+    pub fn prepare(&mut self, record: &GroupRecord) {
+        self.replay.prepare(record);
+    }
+
+    /// Returns the next request about texts.
+    pub fn poll_texts(&mut self) -> Option<TextRequest> {
+        self.replay.poll_texts()
+    }
+
+    /// Takes the reply to a request.
+    pub fn texts_replied(&mut self, reply: TextReply) {
+        self.replay.texts_replied(reply);
+    }
+
+    /// Whether too many texts wait to be written.
+    pub fn is_behind(&self) -> bool {
+        self.replay.group().is_behind()
+    }
+
     /// The group; the damage if something is missing.
     pub fn finish(self) -> Result<ReplayedGroup, (io::Error, GroupSummary)> {
+        if let Some(problem) = self.replay.group().problem() {
+            let text = format!("texts that the start has paged out cannot be read: {problem}");
+            return Err((damage(text), GroupSummary::of(self.replay.group())));
+        }
         let last = self.last;
         if self.replay.is_complete()
             && let Some(started) = self.started

@@ -9,14 +9,12 @@ use tidings_protocol::{MemberId, Seq, TopicName};
 
 use super::dormant::{DormantEntries, DormantRef};
 use super::entry::{Admission, Entry, EntryState, JobNumber, Key, PassId};
-use super::job::{Job, JobState};
+use super::jobs::{EntryChange, Job, JobState};
 use super::key_queue::KeyState;
 use super::lifecycle::lane_of;
 use super::record::Decision;
 use super::runs::SlotId;
-use super::schedule::Schedule;
-use super::timers::Expiry;
-use super::wall_clock::WallClockDue;
+use super::schedules::{Schedule, WallClockDue};
 use super::{Group, GroupTotals};
 use crate::moment::{ClockStamp, Moment};
 
@@ -149,6 +147,15 @@ pub(super) struct SnapshotProgress {
     slot: SlotId,
     /// The next index of a key. Keys come last, because a key without entries may be removed.
     key: usize,
+    /// The request for the texts of the next entries, while they are being read.
+    waits_for: Option<u64>,
+}
+
+impl SnapshotProgress {
+    /// The texts of this request were read.
+    pub(super) fn texts_read(&mut self, request: u64) {
+        self.waits_for = self.waits_for.filter(|waits_for| *waits_for != request);
+    }
 }
 
 impl Group {
@@ -156,13 +163,13 @@ impl Group {
     /// all clocks of the machine.
     pub fn begin_snapshot(&mut self, stamp: ClockStamp, mut take: impl FnMut(Decision)) {
         self.dormant.begin_snapshot();
-        let passes = self.seen.passes();
-        self.snapshot = Some(SnapshotProgress { passes, set: 0, slot: 0, key: 0 });
+        let passes = self.jobs.seen_passes();
+        self.snapshot = Some(SnapshotProgress { passes, set: 0, slot: 0, key: 0, waits_for: None });
         let (parked, keys) = (self.dormant.len(), self.keys.len());
         let begin = SnapshotItem::Begin {
             run: self.run,
             stamp,
-            local_member: self.local_member,
+            local_member: self.leases.local_member(),
             dormant: parked,
             keys,
         };
@@ -182,7 +189,7 @@ impl Group {
             keep(SnapshotItem::Unpublished { serial: *serial, topic, payload: payload.clone() });
         }
         for job in self.jobs.in_order() {
-            job.snapshot_items(&mut keep);
+            items_of_job(job, &mut keep);
         }
         for id in self.active_ids() {
             keep(SnapshotItem::Entry(Box::new(self.active[&id].entry.clone())));
@@ -212,7 +219,27 @@ impl Group {
         self.snapshot.is_some()
     }
 
-    /// Continues the snapshot: writes about `count` more parts. Returns whether it is complete.
+    /// Reports whether a snapshot can neither begin nor continue before texts were read: those of
+    /// its next entries, or those of earlier records.
+    pub fn is_snapshot_waiting(&self) -> bool {
+        let waits = self.snapshot.as_ref().is_some_and(|at| at.waits_for.is_some());
+        waits || self.reads.has_unread()
+    }
+
+    /// Requests the texts of the next entries, up to this number of slots. Returns whether any must
+    /// be read.
+    fn waits_for_next_texts(&mut self, at: &mut SnapshotProgress, slots: usize) -> bool {
+        let slots = u32::try_from(slots).unwrap_or(u32::MAX);
+        let next = (at.slot..at.slot.saturating_add(slots))
+            .map_while(|slot| self.dormant.at_slot(slot).ok());
+        let next = next.flatten().filter(|next| self.dormant.is_missing_in_snapshot(*next));
+        let wanted = self.missing_texts(next);
+        at.waits_for = self.request_texts(wanted);
+        at.waits_for.is_some()
+    }
+
+    /// Continues the snapshot: writes about `count` more parts, unless it waits for texts. Returns
+    /// whether it is complete.
     ///
     /// The group may decide anything between two calls, because a replay of the records between
     /// [`SnapshotItem::Begin`] and [`SnapshotItem::End`] gives the same state:
@@ -222,6 +249,9 @@ impl Group {
     ///   there.
     /// - A URL that a pass has seen stays seen, so it may be written twice.
     pub fn continue_snapshot(&mut self, count: usize, mut take: impl FnMut(Decision)) -> bool {
+        if self.is_snapshot_waiting() || self.problem().is_some() {
+            return false;
+        }
         let Some(mut at) = self.snapshot.take() else { return true };
         let mut left = count;
         let mut keep = |item| take(Decision::SnapshotPart(Box::new(item)));
@@ -229,7 +259,7 @@ impl Group {
             && let Some(pass) = at.passes.last().copied()
         {
             left -= 1;
-            let Some(set) = self.seen.set(pass, at.set) else {
+            let Some(set) = self.jobs.seen_set(pass, at.set) else {
                 (at.set, _) = (0, at.passes.pop());
                 continue;
             };
@@ -242,6 +272,10 @@ impl Group {
                 keep(SnapshotItem::Seen { pass, fingerprints: urls.to_vec() });
             }
         }
+        if left > 0 && self.waits_for_next_texts(&mut at, left) {
+            self.snapshot = Some(at);
+            return false;
+        }
         let (mut parked, mut bytes) = (Vec::new(), 0);
         while left > 0
             && let Ok(dormant) = self.dormant.at_slot(at.slot)
@@ -251,6 +285,7 @@ impl Group {
                 && self.dormant.mark_in_snapshot(dormant)
             {
                 let admission = self.dormant_admission(dormant);
+                self.dormant.forget_text(dormant);
                 bytes += admission.bytes();
                 parked.push(admission);
             }
@@ -305,7 +340,8 @@ impl Group {
                 let emptied = self.dormant.cleared();
                 let new = Self::new(name, *run, config, self.rng.u64(..));
                 let ready = self.ready.cleared();
-                *self = Self { local_member: *own, dormant: emptied, ready, ..new };
+                *self = Self { dormant: emptied, ready, ..new };
+                self.leases.set_local_member(*own);
                 self.dormant.reserve(*parked);
                 self.keys.reserve(*keys);
             }
@@ -320,22 +356,16 @@ impl Group {
             SnapshotItem::Unpublished { serial, topic, payload } => {
                 self.unpublished.insert(*serial, (topic, payload.clone()));
             }
-            SnapshotItem::Job(job) => self.restore_job(job),
+            SnapshotItem::Job(job) => self.jobs.restore((**job).clone()),
             SnapshotItem::Scope { number, part } => {
-                self.jobs
-                    .find_mut(*number)
-                    .into_iter()
-                    .for_each(|job| job.scope.restore_part(part));
+                self.jobs.restore_scope(*number, part);
             }
             SnapshotItem::Pages { number, key, completed } => {
-                self.jobs
-                    .find_mut(*number)
-                    .into_iter()
-                    .for_each(|job| job.restore_host_pages(key, *completed));
+                self.jobs.restore_pages(*number, key, *completed);
             }
             SnapshotItem::Seen { pass, fingerprints: urls } => {
                 for url in urls {
-                    self.seen.insert(*pass, *url);
+                    self.jobs.mark_seen(*pass, *url);
                 }
             }
             SnapshotItem::Key { key, state } => {
@@ -345,7 +375,7 @@ impl Group {
             }
             SnapshotItem::Entry(entry) => self.restore_entry(entry, now),
             SnapshotItem::Dormant(admissions) => self.restore_dormant(admissions, now),
-            SnapshotItem::Schedule(schedule) => self.set_schedule(schedule),
+            SnapshotItem::Schedule(schedule) => self.schedules.set(schedule),
             SnapshotItem::WallClockDue(time) => self.apply_wall_clock_due(time, now),
             SnapshotItem::Dead { entry, reason } => {
                 self.dead_letters.push((**entry).clone(), reason, &self.config);
@@ -359,20 +389,6 @@ impl Group {
                 self.rebuild_queues(now);
             }
         }
-    }
-
-    fn restore_job(&mut self, job: &Job) {
-        let number = job.id.number;
-        if job.state == JobState::Open {
-            self.expiries.set(job.open_until, Expiry::JobOpen(number));
-        }
-        if let Some(at) = job.time_until {
-            self.expiries.set(at, Expiry::JobTime(number));
-        }
-        if job.completion_heads.is_some() {
-            self.completion_pending.insert(number);
-        }
-        self.jobs.restore(job.clone());
     }
 
     /// Stores dormant entries. Their keys are refreshed with all others at the end.
@@ -389,21 +405,20 @@ impl Group {
 
     fn restore_entry(&mut self, entry: &Entry, now: Moment) {
         let (id, admitted) = (entry.admitted.id, &entry.admitted);
-        let mut job = admitted.job.and_then(|job| self.jobs.find_mut(job.number));
+        let job = admitted.job.map(|pass| pass.number);
         let lane = DormantEntries::lane_for(admitted, lane_of(admitted), now);
         if let Some(lane) = lane.filter(|_| entry.is_untouched()) {
             self.store_dormant(&[(admitted, lane)]);
             return;
         }
-        if let Some(job) = &mut job {
-            job.add_waiting(id, &admitted.key);
+        if let Some(job) = job {
+            self.jobs.add_waiting(job, id, &admitted.key);
         }
         if let EntryState::Held(lease) = entry.state {
-            if let Some(job) = &mut job {
-                job.lease_entry(id, &admitted.key);
+            if let Some(job) = job {
+                self.jobs.change_entry(job, &admitted.key, EntryChange::Leased(id));
             }
-            self.members.add_lease(lease.member, id, entry.is_suspect());
-            self.expiries.set(lease.until, Expiry::Lease(id));
+            self.leases.begin(id, &lease, entry.is_suspect());
             self.insert_active(entry.clone());
             self.unindex_waiting(admitted.url_key, id);
             if !lease.request_over {
@@ -413,10 +428,10 @@ impl Group {
             return;
         }
         if let Some(again) = &entry.again {
-            if let Some(job) = &mut job {
-                job.pin(&admitted.key);
+            if let Some(job) = job {
+                self.jobs.change_entry(job, &admitted.key, EntryChange::Pinned);
             }
-            self.pinned.entry(again.member).or_default().insert(id);
+            self.leases.pin(again.member, id);
         }
         self.insert_active(Entry { state: EntryState::Delayed, ..entry.clone() });
         self.enqueue(id, now);
@@ -431,5 +446,17 @@ impl Group {
         for key in self.keys.ids() {
             self.refresh(key, now);
         }
+    }
+}
+
+/// The job, its scope and its page counts; its entries are not included.
+pub(super) fn items_of_job(job: &Job, keep: &mut impl FnMut(SnapshotItem)) {
+    let number = job.id.number;
+    keep(SnapshotItem::Job(Box::new(job.bare())));
+    for part in job.scope.parts() {
+        keep(SnapshotItem::Scope { number, part: part.into() });
+    }
+    for (key, completed) in job.completed_pages() {
+        keep(SnapshotItem::Pages { number, key: key.clone(), completed });
     }
 }

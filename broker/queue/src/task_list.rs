@@ -83,18 +83,31 @@ impl TaskQuery {
     }
 }
 
+/// Entries for an answer to `GROUP tasks`.
+#[derive(Debug)]
+pub(super) struct SelectedTasks {
+    query: TaskQuery,
+    /// The number of entries that match, without dead ones.
+    count: usize,
+    /// Those that are listed, sorted.
+    ids: Vec<EntryId>,
+}
+
+impl SelectedTasks {
+    /// Returns the ids of the entries to list.
+    pub(super) fn ids(&self) -> impl Iterator<Item = EntryId> {
+        self.ids.iter().copied()
+    }
+}
+
 fn parse_state(text: &str) -> Result<TaskState, ProtocolError> {
     let error = || format!("state={text}: expected pending, queued, processing or dead");
     TaskState::from_word(text).ok_or_else(|| bad_argument(error()))
 }
 
 impl Group {
-    /// Lists entries by id, then the dead ones, oldest first. Visits every entry.
-    pub(super) fn list_tasks(
-        &self,
-        query: &TaskQuery,
-        now: Moment,
-    ) -> Result<GroupAnswer, ProtocolError> {
+    /// Selects entries for a list. Visits every entry.
+    pub(super) fn select_tasks(&self, query: &TaskQuery) -> Result<SelectedTasks, ProtocolError> {
         let wanted = self.matcher(&query.selection)?;
         let is_in = |state| query.state.is_none_or(|wanted| wanted == state);
         let live = self.active.values().filter(|live| wanted(&live.entry));
@@ -112,10 +125,23 @@ impl Group {
                 listed.pop();
             }
         }
-        let mut more = Vec::new();
-        for id in listed.into_sorted_vec() {
-            more.push(self.describe_waiting(id, now));
-        }
+        let ids = listed.into_sorted_vec();
+        Ok(SelectedTasks { query: query.clone(), count, ids })
+    }
+
+    /// Lists selected entries by id, then the dead ones, oldest first. The texts of the dormant
+    /// ones must be in memory. Entries that have ended since their selection are left out.
+    pub(super) fn describe_tasks(
+        &self,
+        selected: &SelectedTasks,
+        now: Moment,
+    ) -> Result<GroupAnswer, ProtocolError> {
+        let SelectedTasks { query, count, ids } = selected;
+        let wanted = self.matcher(&query.selection)?;
+        let is_in = |state| query.state.is_none_or(|wanted| wanted == state);
+        let mut more: Vec<String> =
+            ids.iter().filter_map(|id| self.describe_waiting(*id, now)).collect();
+        let mut count = count - (ids.len() - more.len());
         for dead in self.dead_letters.iter().filter(|dead| wanted(&dead.entry)) {
             if is_in(TaskState::Dead) {
                 count += 1;
@@ -135,13 +161,13 @@ impl Group {
         GroupAnswer { ok: ok.to_string(), lines }
     }
 
-    fn describe_waiting(&self, id: EntryId, now: Moment) -> String {
+    fn describe_waiting(&self, id: EntryId, now: Moment) -> Option<String> {
         if let Some(live) = self.active.get(&id) {
-            return self.describe_task(&live.entry, self.state_of(live), None, now);
+            return Some(self.describe_task(&live.entry, self.state_of(live), None, now));
         }
-        let dormant = self.dormant.find(id).expect("an entry that is not active is dormant");
+        let dormant = self.dormant.find(id)?;
         let state = self.state_of_dormant(&dormant);
-        self.describe_task(&self.dormant_entry(dormant), state, None, now)
+        Some(self.describe_task(&self.dormant_entry(dormant), state, None, now))
     }
 
     /// Returns the selected dormant entries.
@@ -213,7 +239,7 @@ impl Group {
     /// turn.
     fn is_queued(&self, id: EntryId, gate: KeyId) -> bool {
         let is_next = || self.next_entry(&self.keys[gate]).is_some_and(|next| next.entry == id);
-        !self.is_paused && self.ready.offers(gate) && is_next()
+        !self.is_paused && self.is_offered(gate) && is_next()
     }
 
     fn describe_task(

@@ -3,13 +3,15 @@
 use tidings_protocol::KeyRest;
 
 use super::Group;
-use super::entry::EntryId;
+use super::dormant::DormantRef;
+use super::entry::{EndReason, EntryId, RecordedRest};
 use super::key_queue::{CLOCK_GRAIN_MS, KeyQueue, Lane, NextEntry};
 use super::keys::KeyId;
+use super::leases::Member;
 use super::lifecycle::lane_of;
 use super::mutants::{self, Mutant};
 use super::prefetch::PREFETCH_BATCH;
-use super::record::{Decision, EndReason, RecordedRest};
+use super::record::Decision;
 use super::release_order::{Pin, ReadyClass};
 use super::timers::Wake;
 use crate::moment::Moment;
@@ -21,19 +23,28 @@ impl Group {
             return;
         }
         self.quiet_until = None;
+        // Texts that must be read, and how many more may be.
+        let (mut missing, mut room) = (Vec::new(), None);
         for released in 0_usize.. {
             if self.is_paused {
-                return;
+                break;
             }
-            let members = &self.members;
+            let members = self.leases.members();
             let Some((key, place)) = self.ready.next(members) else {
-                return;
+                break;
             };
             if released.is_multiple_of(PREFETCH_BATCH) {
                 self.prefetch_keys(self.ready.upcoming(place, PREFETCH_BATCH));
             }
             let queue = &self.keys[key];
             let id = self.next_entry(queue).expect("a ready key has a next entry").entry;
+            if let Some(dormant) = self.dormant_to_read(id) {
+                if missing.len() >= *room.get_or_insert_with(|| self.loading_room()) {
+                    break;
+                }
+                missing.push(self.begin_loading(key, dormant));
+                continue;
+            }
             let member = match place {
                 ReadyClass::Pinned(pin) => Some(pin.member),
                 ReadyClass::Suspect(_) => members.choose(queue.last_member(), true),
@@ -44,11 +55,22 @@ impl Group {
                 continue;
             }
             let member = member.expect("a member with free credit was found for this class");
-            let conn = members.find(member).and_then(|member| member.conn);
+            let conn = members.find(member).and_then(Member::conn);
             let until = now + self.config.lease_ms;
             self.commit(Decision::Released { entry: id, member, until }, now);
             self.send_task(id, conn.expect("a member with free credit is connected"), now);
         }
+        for missing in missing.chunks(PREFETCH_BATCH) {
+            self.request_texts(missing.to_vec());
+        }
+    }
+
+    /// Returns the entry if it is dormant and its text must be read before it is released.
+    fn dormant_to_read(&self, id: EntryId) -> Option<DormantRef> {
+        if !self.dormant.has_stored_texts() {
+            return None;
+        }
+        self.dormant.find(id).filter(|dormant| self.dormant.must_read(*dormant))
     }
 
     /// Reports whether an announced entry is next while its job may not release anything. It is
@@ -88,6 +110,7 @@ impl Group {
         }
         if is_forgettable {
             self.keys.remove(key);
+            self.reads.forget_key(key);
             return self.ready.set_class(key, None, &mut self.rng);
         }
         self.offer(key, now);
@@ -95,11 +118,32 @@ impl Group {
 
     /// Offers a key for release under the class of its next entry, if it is free.
     pub(super) fn offer(&mut self, key: KeyId, now: Moment) {
+        if !self.reads.is_loading(key) {
+            let place = self.place_of(key, now);
+            self.ready.set_class(key, place, &mut self.rng);
+        }
+    }
+
+    /// Offers a key whose next entry was just read, so that it goes first in its class: its turn
+    /// had come when the read began.
+    pub(super) fn offer_next(&mut self, key: KeyId, now: Moment) {
+        if self.keys.get_mut(key).is_some()
+            && let Some(place) = self.place_of(key, now)
+        {
+            self.ready.set_next(key, place);
+        }
+    }
+
+    fn place_of(&self, key: KeyId, now: Moment) -> Option<ReadyClass> {
         let queue = &self.keys[key];
         let is_free = queue.is_free(now, self.config.parallel);
         let next = if is_free { self.next_entry(queue) } else { None };
-        let place = next.map(|next| self.ready_class(next));
-        self.ready.set_class(key, place, &mut self.rng);
+        next.map(|next| self.ready_class(next))
+    }
+
+    /// Reports whether a key only waits for a member's credit, or for a text that is being read.
+    pub(super) fn is_offered(&self, key: KeyId) -> bool {
+        self.ready.offers(key) || self.reads.is_loading(key)
     }
 
     /// Returns the entry that a key would release next.

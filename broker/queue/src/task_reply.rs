@@ -10,9 +10,9 @@ use tidings_protocol::{
 
 use super::admit::dead_letter_text;
 use super::config::bad_argument;
-use super::entry::{AgainRequest, Entry, EntryId};
+use super::entry::{AgainRequest, EndReason, Entry, EntryId};
 use super::mutants::{self, Mutant};
-use super::record::{Decision, EndReason, NextStep};
+use super::record::{Decision, NextStep};
 use super::{Group, GroupAnswer, Requester, StagedLink, WorkerReply};
 use crate::moment::Moment;
 
@@ -105,7 +105,7 @@ impl Group {
         };
         let reason = reason.map(String::into_boxed_str);
         self.commit(Decision::Returned { entry: id, next_step: back, rest, reason }, now);
-        if !self.members.takes_tasks(requester.member) {
+        if !self.leases.members().takes_tasks(requester.member) {
             // A member without credit makes no further request, so nothing waits for it.
             self.unpin(requester.member, now);
         }

@@ -1,54 +1,128 @@
-//! The texts of dormant entries, packed into chunks. With a store, only the newest chunks stay in
-//! memory. The texts need not survive a restart, because the group's log contains them.
+//! The texts of dormant entries, packed into chunks. If the group is paged, only the newest chunks
+//! stay in memory, and the owner stores the others. The texts need not survive a restart, because
+//! the group's log contains them.
+//!
+//! Nothing here reads or writes: a [`TextRequest`] goes to the owner, which answers each with a
+//! [`TextReply`]. A text that was read stays in memory until its entry is taken, or until newer
+//! ones need its room.
 
-use std::borrow::Cow;
 use std::collections::VecDeque;
-use std::fmt::Debug;
+use std::fmt;
 use std::hint::black_box;
-use std::io;
 use std::sync::Arc;
+
+use hashbrown::HashMap;
 
 /// Bytes of a chunk. A chunk with a single longer text has more.
 pub const CHUNK_BYTES: usize = 1 << 20;
 
-/// Chunks that stay in memory if there is a store.
-const CHUNKS_IN_MEMORY: usize = 32;
-
 /// Header of a text: id and length.
 const HEADER_BYTES: usize = 12;
-
-/// Bytes of the first read of a stored text; most texts are shorter.
-const FIRST_READ_BYTES: usize = 512;
 
 /// Bytes that a processor loads from memory at once, and the number of such lines that hold most
 /// texts.
 const CACHE_LINE_BYTES: usize = 64;
 const PREFETCH_LINES: usize = 3;
 
-/// Dead bytes below which no texts are moved.
-const DEAD_BYTES_MIN: usize = 16 * CHUNK_BYTES;
-
 /// Chunks that are written whenever another one is full. More than one, so that a backlog shrinks
 /// after the disk had no room; not all, because it may have none for long.
 const WRITES_AT_ONCE: usize = 2;
 
-/// A store for chunks outside memory, like a swap file.
-pub trait TextStore: Debug + Send {
-    /// Begins to write a chunk of at most [`CHUNK_BYTES`] under a number that was used before, or
-    /// the next new one. Writes of one number are done in order. Blocks while too many writes are
-    /// pending.
-    fn write(&mut self, number: u32, chunk: Arc<Vec<u8>>);
+/// Chunks that are being written at the same time.
+const WRITES_MAX: usize = 4;
 
-    /// Returns the number of a finished write, and whether the chunk can be read from now on. The
-    /// store has dropped its reference to the chunk.
-    fn poll_written(&mut self) -> Option<(u32, io::Result<()>)>;
+/// Chunks above the limit in memory from which on the group is behind with writing.
+const CHUNKS_BEHIND_MAX: usize = 8;
 
-    /// Reads from a byte of a chunk on, as much as exists and fits. May block, but not for long.
-    fn read(&self, number: u32, from: usize, buffer: &mut [u8]) -> io::Result<usize>;
+/// Texts that were read and not taken. More than all that are read at once for releases, for a
+/// list of entries and for a snapshot.
+const READ_TEXTS_MAX: usize = 8192;
+
+/// How texts are paged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Paging {
+    /// Bytes of a chunk. A chunk with a single longer text has more.
+    pub chunk_bytes: usize,
+    /// Full chunks that stay in memory.
+    pub chunks_in_memory: usize,
+    /// Dead bytes below which no texts are moved.
+    pub dead_bytes_min: usize,
+}
+
+impl Default for Paging {
+    fn default() -> Self {
+        Self { chunk_bytes: CHUNK_BYTES, chunks_in_memory: 32, dead_bytes_min: 16 * CHUNK_BYTES }
+    }
+}
+
+/// What the owner must do with texts outside memory. It keeps them like a swap file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TextRequest {
+    /// Write a chunk under a number that was used before, or the next new one.
+    Write {
+        /// The number.
+        chunk: u32,
+        /// At most [`Paging::chunk_bytes`]. The owner drops its reference before it replies.
+        bytes: Arc<Vec<u8>>,
+    },
+    /// Read texts.
+    Read {
+        /// Identifies the request.
+        number: u64,
+        /// The texts.
+        texts: Vec<StoredText>,
+    },
+}
+
+/// A range of bytes in a stored chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StoredText {
+    /// The number under which the chunk was written.
+    pub chunk: u32,
+    /// Its first byte.
+    pub offset: u32,
+    /// Its length in bytes.
+    pub len: u32,
+}
+
+/// The reply to a [`TextRequest`]. Replies may come in any order.
+#[derive(Debug, Clone)]
+pub enum TextReply {
+    /// The end of a write.
+    Written {
+        /// The number of the chunk.
+        chunk: u32,
+        /// Whether the chunk can be read from now on.
+        written: Result<(), TextError>,
+    },
+    /// The texts of a read.
+    Read {
+        /// The number of the request.
+        number: u64,
+        /// One for each text that was requested, in the same order.
+        texts: Vec<Result<Vec<u8>, TextError>>,
+    },
+}
+
+/// Why a text cannot be read, or a chunk not written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TextError(Box<str>);
+
+impl TextError {
+    /// An error with this reason.
+    pub fn new(reason: impl Into<Box<str>>) -> Self {
+        Self(reason.into())
+    }
+}
+
+impl fmt::Display for TextError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
 }
 
 /// The location of a text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct TextLocation {
     chunk: u32,
     offset: u32,
@@ -62,7 +136,10 @@ struct Chunk {
     live: usize,
 }
 
-/// The bytes of a chunk, or their number in the store.
+/// A text to append again: the id of its entry, its present location, and the text.
+pub(super) type MovedText = (u64, TextLocation, Vec<u8>);
+
+/// The bytes of a chunk, or the number under which they are stored.
 #[derive(Debug)]
 enum ChunkBytes {
     InMemory(Vec<u8>),
@@ -74,6 +151,8 @@ enum ChunkBytes {
 /// All texts of a group.
 #[derive(Debug, Default)]
 pub(super) struct Texts {
+    /// `None`: all texts stay in memory.
+    paging: Option<Paging>,
     /// `None`: the number is free.
     chunks: Vec<Option<Chunk>>,
     free_chunks: Vec<u32>,
@@ -86,9 +165,17 @@ pub(super) struct Texts {
     /// Chunks that are being written: number in the store, and number here. A chunk that is dropped
     /// meanwhile is removed when its write is done.
     writing: VecDeque<(u32, u32)>,
-    store: Option<Box<dyn TextStore>>,
-    /// Whether the last write failed. Logged once, until a write succeeds.
-    has_failed: bool,
+    /// Stored chunks.
+    stored: usize,
+    /// Texts that were read, with their headers.
+    read: HashMap<TextLocation, Vec<u8>>,
+    /// Their locations, oldest first, with some that were removed since.
+    read_order: VecDeque<TextLocation>,
+    /// Requests that the owner has not taken, and the number of the last read.
+    requests: VecDeque<TextRequest>,
+    last_read: u64,
+    /// The read of a whole chunk whose live texts must be moved: request, and number here.
+    compacting: Option<(u64, u32)>,
     /// Numbers in the store that were used and are free, and the next new one.
     free_stored: Vec<u32>,
     next_stored: u32,
@@ -99,9 +186,9 @@ pub(super) struct Texts {
 }
 
 impl Texts {
-    /// Sets the store.
-    pub(super) fn set_store(&mut self, outside: Box<dyn TextStore>) {
-        self.store = Some(outside);
+    /// Pages texts from now on.
+    pub(super) fn set_paging(&mut self, paging: Paging) {
+        self.paging = Some(paging);
     }
 
     /// Returns an empty set with the same store.
@@ -111,12 +198,31 @@ impl Texts {
         for number in (0..).take(texts.chunks.len()) {
             texts.drop_chunk(number);
         }
+        texts.read.clear();
+        texts.read_order.clear();
         texts
     }
 
     /// Returns the bytes of the chunks in memory, with the spare buffers.
     pub(super) fn memory_bytes(&self) -> usize {
         self.memory_bytes + self.spare.iter().map(Vec::capacity).sum::<usize>()
+    }
+
+    /// Reports whether any text may have to be read before it can be used.
+    pub(super) fn has_stored(&self) -> bool {
+        self.stored > 0
+    }
+
+    /// Reports whether writing is so far behind that the group should admit nothing for now.
+    pub(super) fn is_behind(&self) -> bool {
+        let in_memory_max = self.paging.map_or(usize::MAX, |paging| paging.chunks_in_memory);
+        !self.writing.is_empty()
+            && self.in_memory.len() > in_memory_max.saturating_add(CHUNKS_BEHIND_MAX)
+    }
+
+    /// Returns the next request to the owner.
+    pub(super) fn poll_request(&mut self) -> Option<TextRequest> {
+        self.requests.pop_front()
     }
 
     /// Appends a text, given in parts, with the id of its entry.
@@ -143,28 +249,69 @@ impl Texts {
         TextLocation { chunk: number, offset }
     }
 
-    /// Returns a text.
-    ///
-    /// # Panics
-    ///
-    /// If it is stored and cannot be read, as when swapped memory is lost.
-    pub(super) fn get(&self, place: TextLocation) -> Cow<'_, [u8]> {
-        match &self.chunk(place.chunk).bytes {
-            ChunkBytes::InMemory(bytes) => split(&bytes[place.offset as usize..]).1.into(),
-            ChunkBytes::Writing(bytes) => split(&bytes[place.offset as usize..]).1.into(),
-            ChunkBytes::Stored(number) => {
-                let mut buffer = vec![0; FIRST_READ_BYTES];
-                self.read(*number, place.offset as usize, &mut buffer);
-                let len = HEADER_BYTES + text_len(&buffer);
-                if len > buffer.len() {
-                    buffer.resize(len, 0);
-                    self.read(*number, place.offset as usize, &mut buffer);
-                }
-                buffer.truncate(len);
-                buffer.drain(..HEADER_BYTES);
-                buffer.into()
-            }
+    /// Returns a text; `None` if it must be read first.
+    pub(super) fn get(&self, place: TextLocation) -> Option<&[u8]> {
+        let bytes = match &self.chunk(place.chunk).bytes {
+            ChunkBytes::InMemory(bytes) => &bytes[place.offset as usize..],
+            ChunkBytes::Writing(bytes) => &bytes[place.offset as usize..],
+            ChunkBytes::Stored(_) => self.read.get(&place)?,
+        };
+        Some(split(bytes).expect("texts in memory are whole").1)
+    }
+
+    /// Reports whether a text must be read before it can be used.
+    pub(super) fn must_read(&self, place: TextLocation) -> bool {
+        self.has_stored()
+            && matches!(self.chunk(place.chunk).bytes, ChunkBytes::Stored(_))
+            && !self.read.contains_key(&place)
+    }
+
+    /// Requests texts that must be read, each with its length. Returns the number of the request.
+    pub(super) fn request(&mut self, texts: &[(TextLocation, usize)]) -> u64 {
+        let texts = texts.iter().map(|(place, text_len)| self.stored(*place, *text_len));
+        let texts = texts.collect();
+        self.push_read(texts)
+    }
+
+    /// Returns where a text that must be read is stored, with its header.
+    pub(super) fn stored(&self, place: TextLocation, text_len: usize) -> StoredText {
+        let ChunkBytes::Stored(chunk) = self.chunk(place.chunk).bytes else {
+            unreachable!("only stored texts are read");
+        };
+        stored_text(chunk, place.offset, HEADER_BYTES + text_len)
+    }
+
+    fn push_read(&mut self, texts: Vec<StoredText>) -> u64 {
+        self.last_read += 1;
+        self.requests.push_back(TextRequest::Read { number: self.last_read, texts });
+        self.last_read
+    }
+
+    /// Keeps a text that was read, with its header.
+    pub(super) fn keep(&mut self, place: TextLocation, bytes: Vec<u8>) {
+        if self.read.insert(place, bytes).is_none() {
+            self.read_order.push_back(place);
         }
+        while self.read.len() > READ_TEXTS_MAX
+            && let Some(oldest) = self.read_order.pop_front()
+        {
+            self.read.remove(&oldest);
+        }
+        if self.read_order.len() > 2 * READ_TEXTS_MAX {
+            self.read_order.retain(|place| self.read.contains_key(place));
+        }
+    }
+
+    /// Drops a text that was read; it remains in its chunk.
+    pub(super) fn forget(&mut self, place: TextLocation) {
+        self.read.remove(&place);
+    }
+
+    /// Keeps the chunk of a text of this length until [`remove`](Self::remove) is called once more.
+    pub(super) fn pin(&mut self, place: TextLocation, text_len: usize) {
+        let chunk = self.chunks[place.chunk as usize].as_mut().expect("a live text has a chunk");
+        chunk.live += HEADER_BYTES + text_len;
+        self.live += HEADER_BYTES + text_len;
     }
 
     /// Loads a text into the cache if it is in memory (see [`prefetch`](super::prefetch)).
@@ -183,16 +330,21 @@ impl Texts {
         let chunk = self.chunks[place.chunk as usize].as_mut().expect("a live text has a chunk");
         chunk.live -= len;
         self.live -= len;
-        if chunk.live == 0 && self.tail != Some(place.chunk) {
+        let is_dead = chunk.live == 0;
+        if matches!(chunk.bytes, ChunkBytes::Stored(_)) {
+            self.read.remove(&place);
+        }
+        if is_dead && self.tail != Some(place.chunk) {
             self.drop_chunk(place.chunk);
         }
     }
 
-    /// If too many bytes are dead, returns the texts of a sparse chunk as `(id, place, text)`. The
-    /// caller appends the live ones again.
-    pub(super) fn sparse_chunk(&mut self) -> Option<Vec<(u64, TextLocation, Vec<u8>)>> {
+    /// If too many bytes are dead, returns the texts of a sparse chunk, or requests them if the
+    /// chunk is stored. The caller appends the live ones again.
+    pub(super) fn sparse_chunk(&mut self) -> Option<Vec<MovedText>> {
+        let dead_bytes_min = self.paging.unwrap_or_default().dead_bytes_min;
         let dead = self.len - self.live;
-        if dead < DEAD_BYTES_MIN.max(self.live) {
+        if dead < dead_bytes_min.max(self.live) || self.compacting.is_some() {
             return None;
         }
         let is_sparse = |chunk: &Chunk| {
@@ -202,48 +354,49 @@ impl Texts {
             let chunk = chunk.as_ref().filter(|chunk| is_sparse(chunk))?;
             (self.tail != Some(number) && chunk.len > 0).then_some(number)
         })?;
-        Some(self.texts_of(number))
+        match &self.chunk(number).bytes {
+            ChunkBytes::InMemory(bytes) => {
+                Some(texts_in(number, bytes).expect("texts in memory are whole"))
+            }
+            ChunkBytes::Writing(_) => None,
+            ChunkBytes::Stored(at) => {
+                let whole = stored_text(*at, 0, self.chunk(number).len);
+                self.compacting = Some((self.push_read(vec![whole]), number));
+                None
+            }
+        }
     }
 
-    fn texts_of(&self, number: u32) -> Vec<(u64, TextLocation, Vec<u8>)> {
-        let chunk = self.chunk(number);
-        let read;
-        let bytes = match &chunk.bytes {
-            ChunkBytes::InMemory(bytes) => bytes,
-            ChunkBytes::Writing(bytes) => &**bytes,
-            ChunkBytes::Stored(outside) => {
-                let mut buffer = vec![0; chunk.len];
-                self.read(*outside, 0, &mut buffer);
-                read = buffer;
-                &read
-            }
+    /// Takes the reply to a request of [`sparse_chunk`](Self::sparse_chunk). Returns the texts, and
+    /// none if the chunk was dropped meanwhile. `None`: the request was for other texts.
+    pub(super) fn take_sparse_chunk(
+        &mut self,
+        request: u64,
+        bytes: &[Result<Vec<u8>, TextError>],
+    ) -> Option<Result<Vec<MovedText>, TextError>> {
+        let (_, number) = self.compacting.filter(|(waits, _)| *waits == request)?;
+        self.compacting = None;
+        let chunk = self.chunks[number as usize].as_ref();
+        let Some(chunk) = chunk.filter(|chunk| matches!(chunk.bytes, ChunkBytes::Stored(_))) else {
+            return Some(Ok(Vec::new()));
         };
-        let mut texts = Vec::new();
-        let mut offset = 0;
-        while offset < chunk.len {
-            let (id, text) = split(&bytes[offset..]);
-            let start = u32::try_from(offset).expect("offsets in a chunk have 32 bits");
-            texts.push((id, TextLocation { chunk: number, offset: start }, text.to_vec()));
-            offset += HEADER_BYTES + text.len();
-        }
-        texts
+        let bytes = match bytes {
+            [Ok(bytes)] if bytes.len() == chunk.len => bytes,
+            [Err(error)] => return Some(Err(error.clone())),
+            _ => return Some(Err(TextError::new("a chunk has another length"))),
+        };
+        Some(texts_in(number, bytes).ok_or_else(|| TextError::new("a chunk is damaged")))
     }
 
     fn chunk(&self, number: u32) -> &Chunk {
         self.chunks[number as usize].as_ref().expect("a live text has a chunk")
     }
 
-    fn read(&self, number: u32, from: usize, buffer: &mut [u8]) {
-        let outside = self.store.as_ref().expect("stored chunks have a store");
-        let read = outside.read(number, from, buffer);
-        read.unwrap_or_else(|error| panic!("cannot read paged-out texts: {error}"));
-    }
-
     /// Returns a chunk with room for `len` more bytes.
     fn tail_for(&mut self, len: usize) -> u32 {
         if let Some(number) = self.tail {
             let Chunk { len: used, live, .. } = *self.chunk(number);
-            if used + len <= CHUNK_BYTES || used == 0 {
+            if used + len <= self.chunk_bytes() || used == 0 {
                 return number;
             }
             self.tail = None;
@@ -267,65 +420,57 @@ impl Texts {
         number
     }
 
-    /// Writes the oldest chunks to the store, if too many are in memory.
+    fn chunk_bytes(&self) -> usize {
+        self.paging.map_or(CHUNK_BYTES, |paging| paging.chunk_bytes)
+    }
+
+    /// Requests the writing of the oldest chunks, if too many are in memory.
     fn page_out(&mut self) {
-        self.finish_writes();
-        let Some(outside) = &mut self.store else { return };
+        let Some(paging) = self.paging else { return };
         for _ in 0..WRITES_AT_ONCE {
-            if self.in_memory.len() <= CHUNKS_IN_MEMORY {
+            if self.in_memory.len() <= paging.chunks_in_memory || self.writing.len() >= WRITES_MAX {
                 return;
             }
             let Some(number) = self.in_memory.pop_front() else { return };
             if let Some(chunk) = &mut self.chunks[number as usize]
                 && let ChunkBytes::InMemory(bytes) = &mut chunk.bytes
-                && chunk.len <= CHUNK_BYTES
+                && chunk.len <= paging.chunk_bytes
             {
                 let bytes = Arc::new(std::mem::take(bytes));
                 chunk.bytes = ChunkBytes::Writing(Arc::clone(&bytes));
                 let at = self.free_stored.pop().unwrap_or(self.next_stored);
                 self.next_stored = self.next_stored.max(at + 1);
                 self.writing.push_back((at, number));
-                outside.write(at, bytes);
+                self.requests.push_back(TextRequest::Write { chunk: at, bytes });
             }
         }
     }
 
-    /// Handles finished writes.
-    fn finish_writes(&mut self) {
-        while let Some((at, written)) =
-            self.store.as_mut().and_then(|outside| outside.poll_written())
-        {
-            let sent = self.writing.iter().position(|(to, _)| *to == at);
-            let Some((_, number)) = sent.and_then(|sent| self.writing.remove(sent)) else {
-                continue;
-            };
-            let Some(chunk) = &mut self.chunks[number as usize] else { continue };
-            let left = std::mem::replace(&mut chunk.bytes, ChunkBytes::Stored(at));
-            let ChunkBytes::Writing(bytes) = left else {
-                unreachable!("the chunk was being written")
-            };
-            let mut bytes = Arc::unwrap_or_clone(bytes);
-            match written {
-                Ok(()) => {
-                    self.has_failed = false;
-                    self.memory_bytes -= chunk.len;
-                    if self.spare.len() < WRITES_AT_ONCE {
-                        bytes.clear();
-                        self.spare.push(bytes);
-                    }
-                }
-                Err(error) => {
-                    if !std::mem::replace(&mut self.has_failed, true) {
-                        tracing::warn!(%error, "cannot page out texts of waiting entries; they stay in memory");
-                    }
-                    chunk.bytes = ChunkBytes::InMemory(bytes);
-                    self.in_memory.push_back(number);
-                    self.free_stored.push(at);
-                }
+    /// Handles a finished write.
+    pub(super) fn written(&mut self, at: u32, is_written: bool) {
+        let sent = self.writing.iter().position(|(to, _)| *to == at);
+        let Some((_, number)) = sent.and_then(|sent| self.writing.remove(sent)) else { return };
+        let Some(chunk) = &mut self.chunks[number as usize] else { return };
+        let left = std::mem::replace(&mut chunk.bytes, ChunkBytes::Stored(at));
+        let ChunkBytes::Writing(bytes) = left else { unreachable!("the chunk was being written") };
+        let mut bytes = Arc::unwrap_or_clone(bytes);
+        if is_written {
+            self.stored += 1;
+            self.memory_bytes -= chunk.len;
+            if self.spare.len() < WRITES_AT_ONCE {
+                bytes.clear();
+                self.spare.push(bytes);
             }
-            if chunk.live == 0 {
-                self.drop_chunk(number);
-            }
+        } else {
+            chunk.bytes = ChunkBytes::InMemory(bytes);
+            self.in_memory.push_back(number);
+            self.free_stored.push(at);
+        }
+        if chunk.live == 0 {
+            self.drop_chunk(number);
+        }
+        if is_written {
+            self.page_out();
         }
     }
 
@@ -338,7 +483,11 @@ impl Texts {
                 self.memory_bytes -= chunk.len;
                 self.in_memory.retain(|here| *here != number);
             }
-            ChunkBytes::Stored(at) => self.free_stored.push(at),
+            ChunkBytes::Stored(at) => {
+                self.stored -= 1;
+                self.free_stored.push(at);
+                self.compacting = self.compacting.filter(|(_, compacting)| *compacting != number);
+            }
         }
         self.len -= chunk.len;
         self.chunks[number as usize] = None;
@@ -346,14 +495,32 @@ impl Texts {
     }
 }
 
-/// Returns the id and the text at the beginning of `bytes`.
-fn split(bytes: &[u8]) -> (u64, &[u8]) {
-    let (id, rest) = bytes.split_at(size_of::<u64>());
-    let id = u64::from_le_bytes(id.try_into().expect("it has the right length"));
-    (id, &rest[size_of::<u32>()..][..text_len(bytes)])
+fn stored_text(chunk: u32, offset: u32, len: usize) -> StoredText {
+    StoredText { chunk, offset, len: u32::try_from(len).expect("a text is shorter than 4 GiB") }
 }
 
-fn text_len(bytes: &[u8]) -> usize {
-    let len = bytes[size_of::<u64>()..HEADER_BYTES].try_into().expect("a header has a length");
-    u32::from_le_bytes(len) as usize
+/// Returns the text in bytes that were read for this entry, if it is there and nothing else.
+pub(super) fn text_of(id: u64, bytes: &[u8]) -> Option<&[u8]> {
+    let (found, text) = split(bytes)?;
+    (found == id && HEADER_BYTES + text.len() == bytes.len()).then_some(text)
+}
+
+/// Returns all texts of a chunk; `None` if it is damaged.
+fn texts_in(number: u32, bytes: &[u8]) -> Option<Vec<MovedText>> {
+    let mut texts = Vec::new();
+    let mut offset = 0;
+    while offset < bytes.len() {
+        let (id, text) = split(&bytes[offset..])?;
+        let start = u32::try_from(offset).ok()?;
+        texts.push((id, TextLocation { chunk: number, offset: start }, text.to_vec()));
+        offset += HEADER_BYTES + text.len();
+    }
+    Some(texts)
+}
+
+/// Returns the id and the text at the beginning of `bytes`.
+fn split(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let (id, rest) = bytes.split_first_chunk()?;
+    let (len, rest) = rest.split_first_chunk()?;
+    Some((u64::from_le_bytes(*id), rest.get(..u32::from_le_bytes(*len) as usize)?))
 }

@@ -2,36 +2,22 @@
 
 use std::collections::BTreeSet;
 
-use super::entry::{EntryId, JobNumber};
+use super::entry::EntryId;
 use super::keys::KeyId;
 use crate::moment::Moment;
 
 /// Changes that depend on time alone. They happen before anything else is handled.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Wake {
+pub(crate) enum Wake {
     /// A delayed entry is due.
     Due(EntryId),
     /// A key has rested, or can be removed.
     Key(KeyId),
 }
 
-/// Timers that lead to a decision. They fire only on [`Input::Tick`](super::Input::Tick), after all
-/// inputs that have arrived.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Expiry {
-    /// A lease expires.
-    Lease(EntryId),
-    /// A job was left open for too long.
-    JobOpen(JobNumber),
-    /// The time limit of a job passes.
-    JobTime(JobNumber),
-    /// The schedule of the URL with this fingerprint is due.
-    Schedule(u64),
-}
-
 /// Timers, ordered by moment.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Timers<T> {
+pub(crate) struct Timers<T> {
     set: BTreeSet<(Moment, T)>,
 }
 
@@ -43,34 +29,34 @@ impl<T> Default for Timers<T> {
 
 impl<T: Ord> Timers<T> {
     /// Sets a timer. Setting it again for the same moment has no effect.
-    pub(super) fn set(&mut self, at: Moment, timer: T) {
+    pub(crate) fn set(&mut self, at: Moment, timer: T) {
         self.set.insert((at, timer));
     }
 
     /// Cancels a timer that was set for exactly this moment.
-    pub(super) fn cancel(&mut self, at: Moment, timer: T) {
+    pub(crate) fn cancel(&mut self, at: Moment, timer: T) {
         self.set.remove(&(at, timer));
     }
 
     /// Returns the earliest moment of a timer.
-    pub(super) fn next(&self) -> Option<Moment> {
+    pub(crate) fn next(&self) -> Option<Moment> {
         self.set.first().map(|(at, _)| *at)
     }
 
     /// Returns all timers, the earliest first.
     #[cfg(any(test, feature = "fuzzing"))]
-    pub(super) fn iter(&self) -> impl Iterator<Item = &(Moment, T)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &(Moment, T)> {
         self.set.iter()
     }
 
     /// Counts the timers.
     #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.set.len()
     }
 
     /// Removes and returns the earliest timer that is due at `now`.
-    pub(super) fn pop(&mut self, now: Moment) -> Option<T> {
+    pub(crate) fn pop(&mut self, now: Moment) -> Option<T> {
         if self.next()? > now {
             return None;
         }

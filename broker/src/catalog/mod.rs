@@ -25,13 +25,12 @@ mod settings;
 mod tests;
 mod write_batch;
 
-use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::{fmt, io};
 
 use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
-use tidings_log::{Disk, Journal, JournalError, JournalFile, LogEnd};
+use tidings_log::{Journal, JournalError, SegmentStore, Store};
 use tidings_protocol::{Code, ProtocolError};
 
 use self::contents::CatalogLimits;
@@ -42,14 +41,10 @@ use self::write_batch::WriteBatch;
 use crate::clock::Clock;
 use crate::limits::Limits;
 
-/// Checks the catalog in a directory. Returns descriptions of damage, and whether kept data cannot
-/// be read. Changes nothing.
-pub(crate) fn check(
-    disk: &dyn Disk,
-    dir: &Path,
-    stopped: Option<&LogEnd>,
-) -> io::Result<(Vec<String>, bool)> {
-    tidings_log::check_journal(disk, dir, stopped, &mut CatalogContents::default())
+/// Checks the catalog in a store. Returns descriptions of damage, and whether kept data cannot be
+/// read. Changes nothing.
+pub(crate) fn check(store: &SegmentStore) -> io::Result<(Vec<String>, bool)> {
+    store.check_journal(&mut CatalogContents::default())
 }
 
 /// The catalog of a broker. Cheap to clone.
@@ -61,8 +56,8 @@ pub(crate) struct Catalog(Arc<CatalogHandle>);
 #[derive(Debug)]
 struct CatalogHandle {
     shared: Arc<CatalogShared>,
-    /// `None` without a journal, and after `close`. The thread returns the end of the journal.
-    thread: Mutex<Option<JoinHandle<Option<LogEnd>>>>,
+    /// `None` without a journal, and after `close`.
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Debug)]
@@ -96,25 +91,21 @@ impl fmt::Debug for PendingWrite {
 }
 
 impl Catalog {
-    /// Opens the catalog in an existing directory, and returns it with descriptions of damage.
-    /// `stopped` is its end at the last orderly stop, if known. Blocks.
+    /// Opens the catalog of a store, and returns it with descriptions of damage. Blocks.
     ///
     /// Fails if an existing journal cannot be read or is of a newer version: it is never treated as
     /// an empty one.
     pub(crate) fn open(
-        disk: Arc<dyn Disk>,
-        dir: &Path,
+        store: &dyn Store,
         limits: &Limits,
         clock: Clock,
-        stopped: Option<&LogEnd>,
     ) -> io::Result<(Self, Vec<String>)> {
         let mut contents = CatalogContents::default();
-        let (journal, findings) =
-            JournalFile::open(disk, dir, clock.unix_ms(), stopped, &mut contents)?;
+        let (journal, findings) = store.open_journal(clock.unix_ms(), &mut contents)?;
         let shared = Arc::new(CatalogShared::new(contents, limits, true));
         let thread = thread::Builder::new().name("tidings-catalog".to_owned()).spawn({
             let shared = Arc::clone(&shared);
-            move || shared.run(Box::new(journal), clock)
+            move || shared.run(journal, clock)
         })?;
         let thread = Mutex::new(Some(thread));
         Ok((Self(Arc::new(CatalogHandle { shared, thread })), findings))
@@ -162,31 +153,29 @@ impl Catalog {
         self.0.shared.contents.read()
     }
 
-    /// Writes everything queued and ends the thread. The first call returns the end of the journal.
-    /// Blocks.
-    pub(crate) fn close(&self) -> Option<LogEnd> {
-        self.0.close()
+    /// Writes everything queued and ends the thread. Blocks.
+    pub(crate) fn close(&self) {
+        self.0.close();
     }
 }
 
 impl CatalogHandle {
-    fn close(&self) -> Option<LogEnd> {
+    fn close(&self) {
         self.shared.queue.lock().closed = true;
         self.shared.changed.notify_one();
         let thread = self.thread.lock().take();
         // A `done` may drop the last clone on the catalog's thread, which cannot join itself and
         // ends anyway.
-        let thread = thread.filter(|thread| thread.thread().id() != thread::current().id())?;
-        thread.join().unwrap_or_else(|_| {
+        let thread = thread.filter(|thread| thread.thread().id() != thread::current().id());
+        if thread.is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the catalog thread has panicked");
-            None
-        })
+        }
     }
 }
 
 impl Drop for CatalogHandle {
     fn drop(&mut self) {
-        let _ = self.close();
+        self.close();
     }
 }
 
@@ -208,8 +197,8 @@ impl CatalogShared {
         Ok(())
     }
 
-    /// Writes queued records until the catalog is closed. Returns the end of the journal.
-    fn run(&self, mut journal: Box<dyn Journal>, clock: Clock) -> Option<LogEnd> {
+    /// Writes queued records until the catalog is closed.
+    fn run(&self, mut journal: Box<dyn Journal>, clock: Clock) {
         loop {
             let waiting = {
                 let mut queue = self.queue.lock();
@@ -219,7 +208,7 @@ impl CatalogShared {
                 std::mem::take(&mut queue.pending)
             };
             if waiting.is_empty() {
-                return journal.end();
+                return journal.close();
             }
             self.write_batch(waiting, &mut *journal, clock.unix_ms());
             // Compact after the callbacks, so that no caller waits for it.

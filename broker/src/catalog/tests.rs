@@ -1,21 +1,26 @@
 //! Tests of catalogs on disk, and on a failing disk.
 
 use std::io::IoSlice;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tidings_log::{DiskFile, DiskSpace, FileSystem};
+use tidings_log::{Disk, DiskFile, DiskSpace, FileSystem};
 
 use super::*;
 
 /// A test fails after this time instead of hanging.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+fn try_open(disk: &Arc<dyn Disk>, dir: &TempDir) -> io::Result<(Catalog, Vec<String>)> {
+    let store = SegmentStore::new(Arc::clone(disk), dir.path());
+    Catalog::open(&store, &Limits::default(), Clock::new())
+}
+
 fn open(disk: &Arc<dyn Disk>, dir: &TempDir) -> (Catalog, Vec<String>) {
-    Catalog::open(Arc::clone(disk), dir.path(), &Limits::default(), Clock::new(), None).unwrap()
+    try_open(disk, dir).unwrap()
 }
 
 fn file_system() -> (Arc<dyn Disk>, TempDir) {
@@ -147,8 +152,7 @@ fn an_unreadable_journal_is_an_error() {
     let (disk, dir) = file_system();
     let path = dir.path().join("catalog.log");
     std::fs::create_dir(&path).unwrap();
-    let opened = Catalog::open(disk, dir.path(), &Limits::default(), Clock::new(), None);
-    let error = opened.unwrap_err().to_string();
+    let error = try_open(&disk, &dir).unwrap_err().to_string();
     assert!(error.starts_with(path.to_str().unwrap()), "{error}");
 }
 

@@ -1,17 +1,13 @@
 //! Verifies the log of a group without changing it.
 
 use std::io;
-use std::path::Path;
-use std::sync::Arc;
 
-use tidings_log::{CheckedFile, FileSystem, ReadOnlyDisk, SegmentLog, TopicLog, read_lines};
+use tidings_log::{CheckedFile, LogId, SegmentStore, TopicLog, read_lines};
 use tidings_protocol::GroupName;
 use tidings_queue::record::{Decision, GroupRecord};
 use tidings_queue::replay::{FIRST_RECORD, ReplayBase};
 
-use super::foreign_files::{DirectoryOwner, directory_owner};
-use super::recovery::{GroupStorage, invalid};
-use crate::clean_stop::CleanStop;
+use super::recovery::invalid;
 
 /// The result for one group.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,53 +36,29 @@ impl VerifiedGroup {
     }
 }
 
-/// Verifies the log of a group in the directory `groups`. Returns `None` if the group's name
-/// belongs to something else, such as a copy of another group's log.
-pub(crate) fn verify_group(
-    groups: &Path,
-    name: GroupName,
-    stopped: &Arc<CleanStop>,
-) -> Option<VerifiedGroup> {
-    let dir = groups.join(name.as_str());
-    let disk = Arc::new(ReadOnlyDisk::new(Arc::new(FileSystem)));
-    let mut group = VerifiedGroup {
-        name,
-        files: Vec::new(),
-        findings: Vec::new(),
-        refusal: None,
-        has_unreadable_file: false,
-        has_lost_end: false,
+/// Verifies the log of a group.
+pub(crate) fn verify_group(store: &SegmentStore, name: GroupName) -> VerifiedGroup {
+    let checked = store.check(&LogId::Group(name.clone()));
+    let refusal = match checked.log.and_then(|log| find_refusal(&*log)) {
+        Ok(refusal) => refusal,
+        Err(error) => Some(error.to_string()),
     };
-    let checked = directory_owner(&*disk, &dir, &group.name).and_then(|held| match held {
-        DirectoryOwner::Own => {
-            let storage = GroupStorage::at(disk.clone(), groups, Arc::clone(stopped));
-            verify_log(&disk, &storage, &mut group).map(|()| true)
-        }
-        DirectoryOwner::Foreign(_) => Ok(false),
-    });
-    match checked {
-        Ok(false) => return None,
-        Ok(true) => {}
-        Err(error) => group.refusal = Some(error.to_string()),
+    VerifiedGroup {
+        name,
+        files: checked.files,
+        findings: checked.findings,
+        refusal,
+        has_unreadable_file: checked.has_unreadable_file,
+        has_lost_end: checked.has_lost_end,
     }
-    group.has_unreadable_file = disk.sets_aside();
-    Some(group)
 }
 
-fn verify_log(
-    disk: &Arc<ReadOnlyDisk>,
-    storage: &GroupStorage,
-    group: &mut VerifiedGroup,
-) -> io::Result<()> {
-    let options = storage.options_on(disk.clone(), &group.name, FIRST_RECORD);
-    let (log, found) = SegmentLog::open(options, 0)?;
-    group.findings = found.findings;
-    group.has_lost_end = found.has_lost_end;
-    group.files = log.verify().map_err(io::Error::other)?;
+/// Why the next start will reject work for the group of this log.
+fn find_refusal(log: &dyn TopicLog) -> io::Result<Option<String>> {
     let first = log.bounds().first;
     let (mut base, mut is_deleted) = (ReplayBase::new(first <= FIRST_RECORD), false);
     let mut damage = (first > FIRST_RECORD).then(|| format!("records before {first} are gone"));
-    read_lines(&log, first, |seq, line| {
+    read_lines(log, first, |seq, line| {
         match line.and_then(|line| GroupRecord::decode(line).map_err(invalid)) {
             Ok(record) => {
                 is_deleted = record.decision == Decision::Deleted;
@@ -99,8 +71,8 @@ fn verify_log(
         }
         Ok(())
     })?;
-    if base != ReplayBase::Complete && !is_deleted {
-        group.refusal = damage.or_else(|| Some("the log has no complete beginning".to_owned()));
+    if base == ReplayBase::Complete || is_deleted {
+        return Ok(None);
     }
-    Ok(())
+    Ok(damage.or_else(|| Some("the log has no complete beginning".to_owned())))
 }

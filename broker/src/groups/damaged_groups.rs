@@ -41,8 +41,7 @@ impl DamagedGroups {
         job_names: &JobNames,
     ) -> Self {
         let groups = found.into_iter().map(|UnreadableGroup { name, reason, last_good: before }| {
-            let data = storage.and_then(|storage| storage.dir.parent());
-            let data = data.map(|dir| dir.display().to_string()).unwrap_or_default();
+            let data = storage.map(|storage| storage.store.place()).unwrap_or_default();
             let remedy = format!("stop the broker, then: tidings group repair {name} --data {data}");
             let mut kept = Vec::new();
             for (topic, next) in &before.feeds {

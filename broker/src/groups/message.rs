@@ -2,6 +2,7 @@
 
 use bytes::BytesMut;
 use tidings_protocol::{Code, GroupName, ProtocolError, TaskId, encode_more, encode_ok};
+use tidings_queue::texts::TextError;
 use tidings_queue::{GroupAnswer, Input, Requester};
 
 use super::watchers::WatchRequest;
@@ -47,6 +48,15 @@ pub(super) fn log_failed() -> ProtocolError {
 /// The error of a group that has stopped after a panic.
 pub(super) fn group_stopped(group: &GroupName) -> ProtocolError {
     let text = format!("group {group} has stopped because of a fault; restart the broker");
+    ProtocolError::new(Code::Internal, text)
+}
+
+/// The error of a group that has stopped because a text of a waiting entry cannot be read.
+pub(super) fn texts_unreadable(group: &GroupName, problem: &TextError) -> ProtocolError {
+    let text = format!(
+        "group {group} has stopped because texts of waiting entries cannot be read ({problem}). Its \
+         log has them: restart the broker"
+    );
     ProtocolError::new(Code::Internal, text)
 }
 

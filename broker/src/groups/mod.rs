@@ -4,7 +4,6 @@
 mod actor;
 pub(crate) mod check;
 mod damaged_groups;
-mod foreign_files;
 mod job_names;
 mod log;
 mod message;
@@ -24,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::BytesMut;
-use tidings_log::{SegmentLog, TopicLog};
+use tidings_log::TopicLog;
 use tidings_protocol::{
     CALLBACK_GROUP, Code, Command, DEFAULT_GROUP, GroupAction, GroupCommand, GroupName, JobAction,
     JobCommand, JobName, MemberId, ProtocolError, Seq, Slot,
@@ -40,10 +39,10 @@ use self::damaged_groups::DamagedGroups;
 use self::job_names::{JobNames, JobStatus};
 use self::log::{DiskLog, GroupLog, MemoryLog};
 use self::message::{GroupMessage, encode_answer, reject_message};
+use self::page_file::PageFile;
 pub(crate) use self::recovery::{FoundGroups, GroupStorage, RecoveredGroup, clock_continuing};
 use self::registry::{CreationLock, GroupRegistry};
 use self::watchers::{WatchRequest, group_watch, job_watch};
-use crate::clean_stop::{self, LogEnds};
 use crate::clock::Clock;
 use crate::mailbox::{ConnId, ConnMessage, Mailbox};
 use crate::topic::Topics;
@@ -188,9 +187,9 @@ impl Groups {
             let name = recovered.group.name().clone();
             let elapsed_unknown = !recovered.started.is_same_boot(&clock.stamp());
             let (log, next) = (recovered.log, recovered.next);
+            let group = (recovered.group, Some(recovered.pages));
             let creation = groups.registry.lock_creation();
-            let started =
-                groups.start(&creation, recovered.group, elapsed_unknown, |_| (log, next));
+            let started = groups.start(&creation, group, elapsed_unknown, |_| (log, next));
             if let Err(error) = started {
                 tracing::error!(group = %name, %error, "cannot start the group; restart the broker when this is fixed");
                 // Reserves the name, so that no other group takes its place.
@@ -439,7 +438,7 @@ impl Groups {
             let text = format!("the limit of {max} groups is reached; delete a group first");
             return Err(ProtocolError::new(Code::Limit, text));
         }
-        if self.storage.as_ref().is_some_and(|storage| storage.is_foreign(name)) {
+        if self.storage.as_ref().is_some_and(|storage| storage.store.is_occupied(name)) {
             let text = format!(
                 "the data directory holds something else as groups/{name} (see the log of the \
                  broker's start). Move it away and restart the broker, or choose another name"
@@ -454,19 +453,22 @@ impl Groups {
         let delay_ms = config.delay_ms.map(|ms| ms.min(DELAY_MS_MAX));
         let config = GroupConfig { delay_ms, ..config };
         let group = match &self.storage {
-            Some(storage) => storage.group(name, config),
-            None => Group::new(name.clone(), 0, config, fastrand::u64(..)),
+            Some(storage) => {
+                let (group, pages) = storage.group(name, config);
+                (group, Some(pages))
+            }
+            None => (Group::new(name.clone(), 0, config, fastrand::u64(..)), None),
         };
         self.start(creation, group, false, |storage| storage.fresh(name))
     }
 
-    /// Starts a group; `open` returns its log and the next record number.
+    /// Starts a group with its page file; `open` returns its log and the next record number.
     fn start(
         &self,
         creation: &CreationLock<'_>,
-        group: Group,
+        (group, pages): (Group, Option<PageFile>),
         elapsed_unknown: bool,
-        open: impl FnOnce(&GroupStorage) -> (SegmentLog, Seq),
+        open: impl FnOnce(&GroupStorage) -> (Arc<dyn TopicLog>, Seq),
     ) -> Result<(), ProtocolError> {
         let wake = Arc::new(Notify::new());
         let log: Box<dyn GroupLog> = match (&self.storage, self.topics.committers()) {
@@ -474,7 +476,6 @@ impl Groups {
                 let ((log, next), committers) = (open(storage), Arc::clone(committers));
                 let name = group.name().clone();
                 let wake = Arc::clone(&wake);
-                let log: Arc<dyn TopicLog> = Arc::new(log);
                 creation.add_log(name.clone(), Arc::clone(&log));
                 Box::new(DiskLog::new(
                     name,
@@ -491,8 +492,14 @@ impl Groups {
         let name = group.name().clone();
         let (sender, messages) = mpsc::unbounded_channel();
         let shared = (Arc::clone(&self.registry), Arc::clone(&self.job_names));
-        let mut actor =
-            GroupActor::new(group, Arc::clone(&self.topics), self.clock, log, wake, shared);
+        let mut actor = GroupActor::new(
+            (group, pages),
+            Arc::clone(&self.topics),
+            self.clock,
+            log,
+            wake,
+            shared,
+        );
         actor.begin(self.run, elapsed_unknown, self.local_member, self.next_group_number())?;
         if let Some(delay_ms) = self.defaults.delay_ms.filter(|_| name.as_str() == DEFAULT_GROUP) {
             actor.set_delay(delay_ms.min(DELAY_MS_MAX));
@@ -502,20 +509,14 @@ impl Groups {
         Ok(())
     }
 
-    /// Closes the logs of all groups when the broker stops, and returns where they end. Call it
-    /// after the committers have written everything. Blocks.
-    pub(crate) fn close_logs(&self) -> LogEnds {
-        let logs = self.registry.take_logs();
-        let mut ends = Vec::new();
-        for (name, log) in logs {
-            match log.sync().and_then(|_| log.close(log.bounds().end)) {
-                Ok(end) => ends.extend(end.map(|end| (clean_stop::group_log(&name), end))),
-                Err(error) => {
-                    tracing::error!(group = %name, %error, "cannot close the log of the group; the next start checks it");
-                }
+    /// Closes the logs of all groups when the broker stops. Call it after the committers have written
+    /// everything. Blocks.
+    pub(crate) fn close_logs(&self) {
+        for (name, log) in self.registry.take_logs() {
+            if let Err(error) = log.sync().and_then(|_| log.close(log.bounds().end)) {
+                tracing::error!(group = %name, %error, "cannot close the log of the group; the next start checks it");
             }
         }
-        ends
     }
 
     /// Returns a number that no group of this or another broker has had, higher than all before it.

@@ -2,37 +2,27 @@
 //!
 //! The group is restored to its state before the first unreadable record. If a snapshot follows
 //! earlier damage, the state is restored from that snapshot on. The good records are copied to a
-//! new log, and the damaged log is moved to `<data>/set-aside/`. Nothing is deleted. The group then
-//! consumes its topics again from that point, so tasks that were done after it are repeated.
-//!
-//! ```text
-//!   1. groups/~g~copy      the new log is written and synced
-//!   2. groups/~g~repair    the same under another name: it is complete
-//!   3. set-aside/group-g-1795290973246    groups/g, the damaged log, is moved here
-//!   4. groups/g            ~g~repair is renamed to this
-//! ```
-//!
-//! An interrupted repair loses nothing. After step 3 the next start, or the next repair, does step
-//! 4. Before step 3 the damaged log is still in its place, and the next repair begins again.
+//! new log, which [replaces](SegmentStore::replace_log) the damaged one; nothing is deleted. The
+//! group then consumes its topics again from that point, so tasks that were done after it are
+//! repeated.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, File};
-use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::{fs, io};
 
-use tidings_log::{FileSystem, LogPiece, ReadOnlyDisk, SegmentLog, TopicLog, read_lines};
+use tidings_log::{
+    FileSystem, LogId, LogPiece, LogPlan, SegmentStore, Store, TopicLog, read_lines,
+};
 use tidings_protocol::{GroupName, Seq};
 use tidings_queue::record::{Decision, GroupRecord};
-use tidings_queue::replay::FIRST_RECORD;
 use tidings_queue::{Group, GroupConfig};
 
-use super::recovery::{GroupStorage, invalid};
+use super::recovery::{invalid, replay_log};
 use crate::StartError;
-use crate::clean_stop::CleanStop;
 use crate::clock::wall_unix_ms;
 use crate::data_dir::DataDir;
+use crate::limits::Limits;
 
 /// Bytes of records that are written to the new log at once.
 const COPY_BATCH_BYTES: usize = 256 << 10;
@@ -108,13 +98,12 @@ fn repair_in_steps(
     let failed = |source| RepairError::Io { name: name.clone(), source };
     fs::metadata(data).map_err(|source| StartError::Data { path: data.to_owned(), source })?;
     let data = DataDir::open(data)?;
-    let groups = data.groups();
-    let dir = groups.join(name.as_str());
-    if !dir.is_dir() {
-        if !set_aside && let Some(repaired) = complete_repair(&data, name).map_err(failed)? {
-            return Ok(repaired);
+    let store = SegmentStore::new(Arc::new(FileSystem), data.path());
+    if !store.has_group(name) {
+        if !set_aside && store.finish_replacement(name).map_err(failed)? {
+            return finished_repair(&store, name).map_err(failed);
         }
-        return Err(RepairError::Missing { name: name.clone(), dir: data.groups() });
+        return Err(RepairError::Missing { name: name.clone(), dir: data.path().join("groups") });
     }
     let mut repaired = Repaired {
         aside: PathBuf::new(),
@@ -123,127 +112,48 @@ fn repair_in_steps(
         unreadable: 0,
         was_cut_short: false,
     };
-    let (copied, whole) = (groups.join(copy_dir_name(name)), groups.join(repaired_dir_name(name)));
     if set_aside {
-        // A later start would otherwise put the leftovers of an earlier repair in the group's
-        // place.
-        remove_leftovers(&groups, &[&copied, &whole]).map_err(failed)?;
-    } else {
-        let (stopped, _) = CleanStop::read(Arc::new(FileSystem), data.path());
-        let storage = GroupStorage::at(Arc::new(FileSystem), &data.groups(), Arc::new(stopped));
-        let group = Group::new(name.clone(), 0, GroupConfig::default(), 0);
-        let nothing = |reason: String| RepairError::Nothing { name: name.clone(), reason };
-        let mut reading =
-            storage.replay_log(name, group).map_err(|error| nothing(error.to_string()))?;
-        if reading.is_whole() {
-            return Err(RepairError::Whole(name.clone()));
-        }
-        let Some((from, until, _)) = reading.last_good.take() else {
-            return Err(nothing(reading.damage().0.to_string()));
-        };
-        remove_leftovers(&groups, &[&copied, &whole]).map_err(failed)?;
-        copy(&storage, name, (from, until), &copied, &mut repaired).map_err(failed)?;
-        step().map_err(failed)?;
-        rename(&groups, &copied, &whole).map_err(failed)?;
+        repaired.aside = store.set_log_aside(name, wall_unix_ms(), step).map_err(failed)?;
+        return Ok(repaired);
     }
-    step().map_err(failed)?;
-    repaired.aside = move_aside(data.path(), &dir, name).map_err(failed)?;
-    step().map_err(failed)?;
-    if !set_aside {
-        rename(&groups, &whole, &dir).map_err(failed)?;
+    let nothing = |reason: String| RepairError::Nothing { name: name.clone(), reason };
+    let log = store.open_read_only(&LogId::Group(name.clone()));
+    let log = log.map_err(|error| nothing(error.to_string()))?;
+    let group = Group::new(name.clone(), 0, GroupConfig::default(), 0);
+    let mut reading = replay_log(&*log, group, None);
+    if reading.is_whole() {
+        return Err(RepairError::Whole(name.clone()));
     }
-    step().map_err(failed)?;
+    let Some((from, until, _)) = reading.last_good.take() else {
+        return Err(nothing(reading.damage().0.to_string()));
+    };
+    let plan = LogPlan { first: from, kept_bytes: Limits::default().group_log_bytes };
+    let fill = |new: &dyn TopicLog| copy(&*log, new, (from, until), &mut repaired);
+    let aside = store.replace_log(name, plan, wall_unix_ms(), fill, step);
+    repaired.aside = aside.map_err(failed)?;
     Ok(repaired)
 }
 
-/// Name of the new log's directory while it is written.
-fn copy_dir_name(name: &GroupName) -> String {
-    format!("~{name}~copy")
-}
-
-/// Name of the new log's directory when it is complete, until it is renamed to the group's. No
-/// group and no page file has such a name.
-pub(super) fn repaired_dir_name(name: &GroupName) -> String {
-    format!("~{name}~repair")
-}
-
-/// The group, if this is the name of its complete new log.
-pub(crate) fn repaired_group(file_name: &str) -> Option<GroupName> {
-    file_name.strip_prefix('~')?.strip_suffix("~repair")?.parse().ok()
-}
-
-/// Whether this is the incomplete new log of a repair.
-pub(super) fn is_copy(file_name: &str) -> bool {
-    let name = file_name.strip_prefix('~').and_then(|name| name.strip_suffix("~copy"));
-    name.is_some_and(|name| GroupName::new(name).is_ok())
-}
-
-/// Does the last step of a repair that was interrupted before it.
-fn complete_repair(data: &DataDir, name: &GroupName) -> io::Result<Option<Repaired>> {
-    let groups = data.groups();
-    let whole = groups.join(repaired_dir_name(name));
-    if !whole.is_dir() {
-        return Ok(None);
-    }
-    rename(&groups, &whole, &groups.join(name.as_str()))?;
-    let disk = Arc::new(ReadOnlyDisk::new(Arc::new(FileSystem)));
-    let storage = GroupStorage::at(disk.clone(), &groups, Arc::default());
-    let (log, _) = SegmentLog::open(storage.options_on(disk, name, FIRST_RECORD), 0)?;
-    let kept = log.verify().map_err(io::Error::other)?.iter().map(|file| file.events).sum();
-    let place = data.path().join("set-aside");
-    let aside = format!("group-{name}-");
-    let mut set_aside: Vec<_> = match fs::read_dir(&place) {
-        Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-        Err(error) => return Err(error),
-    };
-    set_aside.retain(|path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.strip_prefix(&aside).is_some_and(|rest| rest.parse::<u64>().is_ok())
-    });
-    Ok(Some(Repaired {
-        aside: set_aside.into_iter().max().unwrap_or(place),
-        kept: Some(kept),
+/// The result if only the last step of an earlier repair was missing.
+fn finished_repair(store: &SegmentStore, name: &GroupName) -> io::Result<Repaired> {
+    let checked = store.check(&LogId::Group(name.clone()));
+    checked.log?;
+    Ok(Repaired {
+        aside: store.newest_aside(name)?,
+        kept: Some(checked.files.iter().map(|file| file.events).sum()),
         dropped: BTreeMap::new(),
         unreadable: 0,
         was_cut_short: true,
-    }))
-}
-
-/// Removes the leftovers of an earlier repair.
-fn remove_leftovers(groups: &Path, left: &[&Path]) -> io::Result<()> {
-    for path in left {
-        match fs::remove_dir_all(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-    }
-    sync(groups)
-}
-
-/// Renames a directory among those of groups, and syncs the parent directory.
-fn rename(groups: &Path, from: &Path, to: &Path) -> io::Result<()> {
-    fs::rename(from, to)?;
-    sync(groups)
-}
-
-fn sync(dir: &Path) -> io::Result<()> {
-    File::open(dir)?.sync_all()
+    })
 }
 
 /// Copies the records of a range to a new log, and counts the readable records outside of it.
 fn copy(
-    storage: &GroupStorage,
-    name: &GroupName,
+    log: &dyn TopicLog,
+    new: &dyn TopicLog,
     (from, until): (Seq, Seq),
-    to: &Path,
     repaired: &mut Repaired,
 ) -> io::Result<()> {
-    let disk = Arc::new(ReadOnlyDisk::new(Arc::new(FileSystem)));
-    let (log, _) = SegmentLog::open(storage.options_on(disk, name, FIRST_RECORD), 0)?;
-    let mut options = storage.options_on(Arc::new(FileSystem), name, from);
-    to.clone_into(&mut options.dir);
-    let new = SegmentLog::fresh(options);
     let mut piece = Vec::new();
     let (mut first, mut next, mut kept) = (from, from, 0);
     let write = |first: Seq, next: Seq, lines: Vec<u8>| {
@@ -254,7 +164,7 @@ fn copy(
         let piece = LogPiece { first, count, unix_ms, wire: lines.into(), identified: false };
         new.append(&[piece], next, next).map_err(io::Error::other)
     };
-    read_lines(&log, log.bounds().first, |seq, line| {
+    read_lines(log, log.bounds().first, |seq, line| {
         if seq < from {
             return Ok(());
         }
@@ -303,34 +213,23 @@ fn record_kind(decision: &Decision) -> &'static str {
     }
 }
 
-/// Moves the directory of a group into `set-aside/`, which no start reads.
-fn move_aside(data: &Path, dir: &Path, name: &GroupName) -> io::Result<PathBuf> {
-    let place = data.join("set-aside");
-    DirBuilder::new().recursive(true).mode(0o700).create(&place)?;
-    let aside = place.join(format!("group-{name}-{}", wall_unix_ms()));
-    if aside.exists() {
-        return Err(io::ErrorKind::AlreadyExists.into());
-    }
-    fs::rename(dir, &aside)?;
-    sync(&place)?;
-    dir.parent().map_or(Ok(()), sync)?;
-    sync(data)?;
-    Ok(aside)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::clock::{ClockStamp, Moment};
+    use crate::groups::GroupStorage;
 
     const RECORDS: u64 = 12;
+
+    fn storage(data: &Path) -> GroupStorage {
+        let store = SegmentStore::new(Arc::new(FileSystem), data);
+        GroupStorage { store: Arc::new(store), log_bytes: Limits::default().group_log_bytes }
+    }
 
     /// Creates a data directory with a group `g` and damages a record in the middle of its log.
     fn damaged(data: &Path) -> GroupName {
         let name: GroupName = "g".parse().unwrap();
-        let groups = DataDir::open(data).unwrap().groups();
-        let storage = GroupStorage::at(Arc::new(FileSystem), &groups, Arc::default());
-        let (log, mut next) = storage.fresh(&name);
+        let (log, mut next) = storage(data).fresh(&name);
         let stamp = ClockStamp { moment: Moment(1), boot_id: 0, uptime_ms: 1, unix_ms: 1 };
         let started =
             Decision::Started { run: 1, elapsed_unknown: true, stamp, local_member: None };
@@ -345,7 +244,7 @@ mod tests {
             log.sync().unwrap();
         }
         log.close(next).unwrap();
-        let file = fs::read_dir(groups.join("g")).unwrap().next().unwrap().unwrap().path();
+        let file = fs::read_dir(data.join("groups/g")).unwrap().next().unwrap().unwrap().path();
         let mut bytes = fs::read(&file).unwrap();
         let middle = bytes.len() / 2;
         bytes[middle] ^= 1;
@@ -356,17 +255,14 @@ mod tests {
     /// Whether the next start finds the group whole; if not, it finds it damaged.
     #[track_caller]
     fn is_whole_at_start(data: &Path) -> bool {
-        let groups = data.join("groups");
-        let mut storage = GroupStorage::at(Arc::new(FileSystem), &groups, Arc::default());
-        let found = storage.recover().unwrap();
+        let found = storage(data).recover().unwrap();
         assert_eq!(found.whole.len() + found.damaged.len(), 1, "the group is gone: {found:?}");
         found.whole.len() == 1
     }
 
     fn records(data: &Path, name: &GroupName) -> u64 {
-        let checked =
-            crate::groups::check::verify_group(&data.join("groups"), name.clone(), &Arc::default());
-        let checked = checked.unwrap();
+        let store = SegmentStore::new(Arc::new(FileSystem), data);
+        let checked = crate::groups::check::verify_group(&store, name.clone());
         assert!(!checked.is_damaged(), "{checked:?}");
         checked.files.iter().map(|file| file.events).sum()
     }
@@ -427,9 +323,7 @@ mod tests {
             stop_after(data, &name, false, steps);
             stop_after(data, &name, true, 1);
             assert_eq!(left_over(data), [""; 0]);
-            let mut storage =
-                GroupStorage::at(Arc::new(FileSystem), &data.join("groups"), Arc::default());
-            let found = storage.recover().unwrap();
+            let found = storage(data).recover().unwrap();
             assert!(found.whole.is_empty() && found.damaged.is_empty(), "{found:?}");
             assert!(matches!(repair(data, &name, false), Err(RepairError::Missing { .. })));
         }

@@ -45,7 +45,6 @@ pub(crate) use self::listener::{bind, completes_within, listen, run_maintenance,
 use self::registry::ConnectionRegistry;
 use crate::access::{Access, AccessConfig, Principal};
 use crate::audit::{Audit, AuditEvent};
-use crate::clean_stop::LogEnds;
 use crate::clock::Clock;
 use crate::cursors::Cursors;
 use crate::groups::Groups;
@@ -114,8 +113,8 @@ impl Hub {
     }
 
     /// [`Groups::close_logs`].
-    pub(crate) fn close_groups(&self) -> LogEnds {
-        self.groups.close_logs()
+    pub(crate) fn close_groups(&self) {
+        self.groups.close_logs();
     }
 
     /// [`Groups::watch_callbacks`].

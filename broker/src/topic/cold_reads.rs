@@ -17,9 +17,6 @@ use tidings_protocol::Seq;
 /// Bytes of a buffer: enough for the longest batch with its header, and for a few sends.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// Number of threads. Two, so that one long search does not block all other readers.
-const THREADS: usize = 2;
-
 /// The threads that read logs.
 #[derive(Debug)]
 pub(super) struct ColdReads(Arc<ReaderPool>);
@@ -35,6 +32,7 @@ struct ReaderPool {
     state: Mutex<ReaderPoolState>,
     /// There is a request and a buffer for it.
     ready: Condvar,
+    threads: usize,
     buffers_max: usize,
 }
 
@@ -110,11 +108,11 @@ impl PendingRead {
 impl ColdReads {
     /// Starts the threads. All buffers together have at most `bytes_max`, but there is at least one
     /// per thread.
-    pub(super) fn start(bytes_max: usize) -> Self {
-        let buffers_max = (bytes_max / BUFFER_BYTES).max(THREADS);
-        let pool =
-            Arc::new(ReaderPool { state: Mutex::default(), ready: Condvar::new(), buffers_max });
-        for number in 1..=THREADS {
+    pub(super) fn start(bytes_max: usize, threads: usize) -> Self {
+        let buffers_max = (bytes_max / BUFFER_BYTES).max(threads);
+        let (state, ready) = Default::default();
+        let pool = Arc::new(ReaderPool { state, ready, threads, buffers_max });
+        for number in 1..=threads {
             let pool = Arc::clone(&pool);
             let thread = thread::Builder::new().name(format!("cold-{number}"));
             thread.spawn(move || pool.run()).expect("the system can start a thread");
@@ -278,7 +276,7 @@ impl Drop for PooledBuffer {
         let buffer = std::mem::take(&mut self.buffer);
         let mut state = self.pool.state.lock();
         // Keep few free buffers while no request waits.
-        if state.reads.is_empty() && state.idle_buffers.len() >= THREADS {
+        if state.reads.is_empty() && state.idle_buffers.len() >= self.pool.threads {
             state.buffer_count -= 1;
         } else {
             state.idle_buffers.push(buffer);

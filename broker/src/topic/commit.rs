@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tidings_log::{CommitLog, LogEnd, LogError, Retention};
+use tidings_log::{CommitLog, LogError, Retention};
 use tidings_protocol::{Code, ProtocolError, Seq};
 
 use super::tail::Tail;
@@ -120,26 +120,24 @@ impl Topic {
     }
 
     /// Called at shutdown, after [`stop`](Self::stop) and after everything was written. Records the
-    /// next seq, so that the next start leaves no gap. Returns where the log ends.
-    pub(super) fn close(&self) -> Option<LogEnd> {
+    /// next seq, so that the next start leaves no gap.
+    pub(super) fn close(&self) {
         let (head, health) = {
             let tail = self.tail.lock();
             (tail.head(), tail.watermarks.health)
         };
         match &self.log {
-            Some(log) if health == Health::Good => match log.close(head) {
-                Ok(end) => return end,
-                Err(error) => {
+            Some(log) if health == Health::Good => {
+                if let Err(error) = log.close(head) {
                     tracing::error!(topic = %self.name, %error, "the log could not be closed; the next start treats this as a crash");
                 }
-            },
+            }
             Some(_) => {}
             None => {
                 let (topic, below) = (self.name.clone(), head);
                 self.shared.catalog.write(CatalogRecord::Reserved { topic, below }, |_| {});
             }
         }
-        None
     }
 
     /// Removes every event from the disk.

@@ -53,7 +53,6 @@ pub(crate) use self::reader::{Fetched, waker_of};
 use self::reader::{NewestQuery, ReaderStart};
 pub(crate) use self::tail::LineForm;
 use self::tail::Tail;
-pub(crate) use self::topics::Storage;
 pub use self::topics::Topics;
 use self::topics::TopicsShared;
 pub use self::watermarks::Health;

@@ -44,7 +44,6 @@ impl ConnectEndpoint {
     }
 
     /// `HOST:PORT`.
-    #[cfg(any(feature = "zeromq", feature = "libzmq"))]
     pub(crate) fn host_and_port(&self) -> &str {
         self.0.strip_prefix(SCHEME).unwrap_or(&self.0)
     }

@@ -16,20 +16,14 @@
 
 mod endpoint;
 pub mod frames;
-
-#[cfg(any(feature = "zeromq", feature = "libzmq"))]
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod ingest;
-#[cfg(any(feature = "zeromq", feature = "libzmq"))]
 mod limits;
-#[cfg(any(feature = "zeromq", feature = "libzmq"))]
 mod reachability;
-#[cfg(any(feature = "zeromq", feature = "libzmq"))]
 mod retrying_publisher;
-#[cfg(any(feature = "zeromq", feature = "libzmq"))]
 mod run;
-#[cfg(any(feature = "zeromq", feature = "libzmq"))]
 mod socket;
-#[cfg(any(feature = "zeromq", feature = "libzmq"))]
 mod topic_forwarder;
 
 use std::io;
@@ -39,15 +33,8 @@ use tidings_client::{ClientError, Security};
 use tidings_protocol::{TopicName, is_name};
 
 pub use self::endpoint::{BindEndpoint, ConnectEndpoint};
-#[cfg(any(feature = "zeromq", feature = "libzmq"))]
 pub use self::limits::ADDRESS_SPACE_BYTES_MAX;
-#[cfg(any(feature = "zeromq", feature = "libzmq"))]
 pub use self::run::run;
-
-/// Whether a ZeroMQ library was built in.
-pub const IS_BUILT_IN: bool = cfg!(any(feature = "zeromq", feature = "libzmq"));
-/// Whether that library supports CURVE.
-pub const HAS_CURVE: bool = cfg!(feature = "libzmq");
 
 /// Configuration of the ZeroMQ process.
 #[derive(Debug, Clone, Default)]
@@ -201,7 +188,6 @@ pub enum ZmqStartError {
 
 impl ZmqStartError {
     /// The error of a listening socket.
-    #[cfg(any(feature = "zeromq", feature = "libzmq"))]
     fn bind(address: SocketAddr, error: &io::Error) -> Self {
         Self::Bind { address, reason: error.to_string() }
     }

@@ -289,9 +289,8 @@ fn tally_json(tally: &CrawlTally) -> Map<String, Value> {
 
 #[cfg(test)]
 mod tests {
-    use tidings_subscriber::PageOutcome;
-
     use tidings_protocol::status::PassCounts;
+    use tidings_subscriber::PageOutcome;
 
     use super::*;
 

@@ -6,7 +6,7 @@ pub(crate) mod wait;
 use clap::{Args, Subcommand};
 use tidings_protocol::status::{JobListEnd, JobStatus};
 use tidings_protocol::{Command, GroupName, JobAction, JobCommand, JobName};
-use tidings_queue::job::JobSettings;
+use tidings_queue::jobs::JobSettings;
 
 use self::add::AddArgs;
 use self::wait::{WaitArgs, WatchArgs};

@@ -1,89 +1,54 @@
-//! Sends one HTTP request, with limits in bytes and time for any server.
+//! Fetches one document: sends its request, reads the answer for its purpose, and keeps what sinks
+//! need.
 //!
-//! A body is never buffered as a whole: it is decoded, counted, hashed and searched for links chunk
-//! by chunk. There are three time limits: for the connection, for each silence, and for the whole
-//! request. Redirects are not followed here; each hop is a request of its own, with its own
-//! permission.
-//!
-//! A connection is reused for the next request to the same scheme, host and port. If the server has
-//! closed it before a byte of the request was written, no request was made, and a new connection is
-//! opened at once. If the connection ends later and before the head of the response, the server may
-//! have read the request: [`Fetched::reused_connection_ended`] reports this, and a retry needs a
-//! permission of its own.
+//! `tidings-egress` sends the request and limits its bytes and times. Here a body is hashed and
+//! searched for links chunk by chunk, and copied for archives. Redirects are not followed here;
+//! each hop is a request of its own, with its own permission.
 
 #![expect(clippy::disallowed_methods, reason = "requests have time limits here")]
 
-mod body;
-mod cookies;
-mod decode;
-mod head;
-mod headers;
-mod http_connection;
-mod meter;
-mod pool;
-mod request_timer;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use hyper::body::Incoming;
 use hyper::http::response;
-use hyper::{HeaderMap, Response, Version, header};
+use hyper::{HeaderMap, Version, header};
 use tidings_documents::document::DocumentReader;
 use tidings_documents::page::{LinkConfig, PageOptions, PageReader};
-use tidings_egress::connect::{
-    AddressPermit, ConnectConfig, ConnectTarget, Connector, HttpProtocol, Proxy, ProxyError,
+use tidings_egress::connect::{ConnectConfig, Connector, ProxyError};
+use tidings_egress::http::{
+    self, AddedHeader, BodyCopy, HeaderError, HttpClient, HttpRequest, RawBody, RequestTimer,
+    Validators, WireCopy,
 };
-use tidings_egress::failure::{Failure, Reason};
-use tidings_egress::retry_after;
+use tidings_egress::memory_budget::{MemoryBudget, MemoryPermit};
+use tidings_egress::{Failure, Reason, retry_after};
 use tidings_protocol::CanonicalUrl;
 use tokio::time::{Instant, sleep_until};
 
-use self::body::{DecodedBody, RawBody};
-use self::cookies::CookieJar;
-use self::head::RequestTemplate;
-use self::headers::RequestHeaders;
-pub use self::headers::{AddedHeader, HeaderError};
-use self::http_connection::HttpConnection;
-use self::meter::WireCopy as Copied;
-use self::pool::ConnectionPool;
-use self::request_timer::{Elapsed, RequestTimer};
-use crate::memory_budget::{MemoryBudget, MemoryPermit};
-use crate::report::{Exchange, KeepBodies, Validators};
+use crate::report::{Exchange, KeepBodies};
 use crate::robots::{
     Availability, ROBOTS_BYTES_MAX, ROBOTS_HOPS_MAX, RobotsResponse, product_token,
 };
 use crate::spool::{Spool, Spools};
 
-/// Limit of the head of an answer in bytes. Browsers allow 256 KiB; honest servers stay below 16
-/// KiB.
-const HEAD_BYTES_MAX: usize = 64 * 1024;
-/// Bytes read before the end of a head: `1xx` answers, and the head itself. One read may include a
-/// part of the body, so this is more than a head.
-const BEFORE_HEAD_BYTES_MAX: u64 = 256 * 1024;
-/// Bytes read of an unwanted body (redirects, errors), so that the connection can be used again. A
-/// longer body costs the connection.
-const DISCARDED_BODY_BYTES_MAX: u64 = 256 * 1024;
+/// Links of large documents, of all requests together, until they are stored.
+const LINKS_BUDGET_BYTES: usize = 24 * 1024 * 1024;
 /// Bytes of an encoded robots.txt: no coding makes it much longer than its text.
 const ROBOTS_WIRE_BYTES_MAX: u64 = 2 * ROBOTS_BYTES_MAX as u64;
 /// Memory of a document's links until it is stored, before it needs a permit of
 /// `LINKS_BUDGET_BYTES`: about a thousand links.
 const LINKS_FREE_BYTES: usize = 128 * 1024;
 
-/// Sends requests. Cheap to share. All users share one connection pool, which is closed with it.
+/// Fetches documents. All users share one connection pool, which is closed with it.
+#[derive(Debug)]
 pub struct Fetcher {
-    connector: Connector,
-    headers: RequestHeaders,
-    cookies: Option<CookieJar>,
-    pool: ConnectionPool,
+    client: HttpClient,
     spools: Option<Spools>,
-    memory_budget: MemoryBudget,
-    read_timeout: Duration,
+    links_budget: MemoryBudget,
     body_bytes_max: u64,
     page_options: Arc<PageOptions>,
 }
@@ -167,22 +132,6 @@ pub struct Fetched {
     pub reused_connection_ended: bool,
 }
 
-/// The head of a response, and the connection that its body arrives on.
-struct ResponseHead {
-    http: HttpConnection,
-    /// The permit for the address.
-    permit: Option<AddressPermit>,
-    response: Response<Incoming>,
-    copied: Option<Copied>,
-}
-
-/// `scheme://host[:port]`: the scope of a connection, a cookie and a credential. The default port
-/// is omitted.
-fn origin<'a>(url: &'a CanonicalUrl<'_>) -> &'a str {
-    let end = url.as_str().len() - url.path_and_query().len();
-    &url.as_str()[..end]
-}
-
 /// How requests are made.
 #[derive(Clone, Debug)]
 pub struct FetchConfig {
@@ -258,17 +207,14 @@ impl Fetcher {
     }
 
     fn with(config: &FetchConfig, connector: Connector) -> Result<Self, FetcherError> {
+        let FetchConfig { agent, headers, cookies, read_timeout, .. } = config;
         Ok(Self {
-            connector,
-            headers: RequestHeaders::new(&config.agent, &config.headers)?,
-            cookies: config.cookies.then(CookieJar::default),
-            pool: ConnectionPool::default(),
+            client: HttpClient::new(connector, agent, headers, *cookies, *read_timeout)?,
             spools: None,
-            memory_budget: MemoryBudget::default(),
-            read_timeout: config.read_timeout,
+            links_budget: MemoryBudget::new(LINKS_BUDGET_BYTES),
             body_bytes_max: config.body_bytes_max,
             page_options: Arc::new(PageOptions {
-                token: product_token(&config.agent).into(),
+                token: product_token(agent).into(),
                 images: config.links.images,
             }),
         })
@@ -302,138 +248,55 @@ impl Fetcher {
         fetched: &mut Fetched,
     ) -> Result<(), Failure> {
         let started = SystemTime::now();
-        let ResponseHead { mut http, permit, response, copied } =
-            self.send(request, timer, fetched).await?;
-        let (head, incoming) = response.into_parts();
+        let copies = request.keep.raw && self.spools.is_some();
+        let sent = HttpRequest { url: request.url, validators: request.validators, copies };
+        let response = self.client.send(&sent, timer).await.map_err(|error| {
+            fetched.reused_connection_ended = error.reused_connection_ended;
+            error.failure
+        })?;
+        let remote = response.remote();
+        let http::HttpResponse { head, copied, body: mut raw } = response;
         if let Some(copied) = copied {
-            fetched.exchange = Some(record_exchange(copied, &head, http.remote, started));
+            fetched.exchange = Some(record_exchange(copied, &head, remote, started));
         }
-        if let Some(cookies) = &self.cookies {
-            cookies.store(request.url, &head.headers, started);
-        }
-        fetched.record_head(head, http.remote);
+        fetched.record_head(head, remote);
         let spools = self.spools.as_ref();
-        let spool = spools.filter(|_| fetched.exchange.is_some()).map(Spools::begin);
-        let mut raw = RawBody::new(&mut http, incoming, self.read_timeout, spool);
+        raw.copy = spools.filter(|_| fetched.exchange.is_some()).map(Spools::begin);
         let result = match request.purpose {
             _ if !fetched.status.is_some_and(has_full_body) => {
-                drain(&mut raw, timer, fetched).await
+                let discarded = raw.discard(timer).await;
+                fetched.bytes = raw.bytes();
+                discarded
             }
             FetchPurpose::Page => self.read_page(request, &mut raw, timer, fetched).await,
             FetchPurpose::Robots => self.read_robots(&mut raw, timer, fetched).await,
         };
-        let (ended, spool) = (raw.ended, raw.spool.take());
-        fetched.wire_bytes = raw.bytes;
+        fetched.wire_bytes = raw.bytes();
         if let Some(exchange) = &mut fetched.exchange {
-            exchange.body = spool;
-            exchange.truncated = (!ended).then(|| warc_truncation(result.as_ref().err()));
+            exchange.body = raw.copy.take();
+            let has_ended = raw.has_ended();
+            exchange.truncated = (!has_ended).then(|| warc_truncation(result.as_ref().err()));
         }
-        drop(permit);
-        // A response with two lengths is ambiguous, so its connection is not reused.
-        let one_length = !(fetched.headers.contains_key(header::TRANSFER_ENCODING)
-            && fetched.headers.contains_key(header::CONTENT_LENGTH));
-        if ended && one_length && http.is_ready() {
-            self.pool.put(origin(request.url), http);
-        }
+        self.client.reclaim(request.url, &fetched.headers, raw);
         result
-    }
-
-    /// Sends the request and waits for the head of its response.
-    async fn send(
-        &self,
-        request: &FetchRequest<'_>,
-        timer: &mut RequestTimer<'_>,
-        fetched: &mut Fetched,
-    ) -> Result<ResponseHead, Failure> {
-        if let Some(mut http) = self.pool.take(origin(request.url)) {
-            let permit = match http.remote {
-                Some(remote) => timer.run(self.connector.permit(remote.ip())).await??,
-                None => None,
-            };
-            match self.send_on(&mut http, request, timer).await {
-                Err(failure) if failure.reason == Reason::Reset && http.has_sent_nothing() => {}
-                Err(failure) => {
-                    if failure.reason == Reason::Reset {
-                        self.pool.suspend_reuse(origin(request.url));
-                        fetched.reused_connection_ended = true;
-                    }
-                    return Err(failure);
-                }
-                Ok((response, copied)) => {
-                    return Ok(ResponseHead { http, permit, response, copied });
-                }
-            }
-        }
-        // Boxed because it is large and seldom needed.
-        let (mut http, permit) = Box::pin(self.open(request.url, timer)).await?;
-        let (response, copied) = self.send_on(&mut http, request, timer).await?;
-        Ok(ResponseHead { http, permit, response, copied })
-    }
-
-    async fn open(
-        &self,
-        url: &CanonicalUrl<'_>,
-        timer: &mut RequestTimer<'_>,
-    ) -> Result<(HttpConnection, Option<AddressPermit>), Failure> {
-        let target = ConnectTarget::of(url);
-        let mut connection = timer.run(self.connector.connect(&target)).await??;
-        let permit = connection.permit.take();
-        let mut headers = self.headers.for_url(url);
-        let proxy =
-            self.connector.proxy().filter(|proxy| !proxy.needs_tunnel(url.scheme() == "https"));
-        if let Some(authorization) = proxy.and_then(Proxy::authorization) {
-            headers.insert(header::PROXY_AUTHORIZATION, authorization.clone());
-        }
-        let template = RequestTemplate::new(url, connection.protocol, proxy.is_some(), headers)?;
-        let opened = timer.run(HttpConnection::open(connection, template)).await?;
-        Ok((opened.map_err(|error| Failure::of(Reason::Reset, &error))?, permit))
-    }
-
-    async fn send_on(
-        &self,
-        http: &mut HttpConnection,
-        request: &FetchRequest<'_>,
-        timer: &mut RequestTimer<'_>,
-    ) -> Result<(Response<Incoming>, Option<Copied>), Failure> {
-        let cookies = self.cookies.as_ref();
-        let cookies = cookies.and_then(|jar| jar.header_for(request.url, SystemTime::now()));
-        let head = http.template.request(request.url, request.validators, cookies)?;
-        let copies = request.keep.raw && self.spools.is_some();
-        let text =
-            (copies && http.protocol() == HttpProtocol::Http2).then(|| head::request_text(&head));
-        let until = Instant::now() + self.read_timeout;
-        match timer.run_until(until, http.send(head, copies)).await? {
-            Ok(answer) => answer.map(|(response, copied)| {
-                (response, text.map(|sent| Copied { sent, received: Vec::new() }).or(copied))
-            }),
-            Err(Elapsed) if http.has_received_nothing() => {
-                let text = format!("no answer within {:?}", self.read_timeout);
-                Err(Failure::new(Reason::Silent, text))
-            }
-            Err(Elapsed) => {
-                let text = format!("only a part of an answer within {:?}", self.read_timeout);
-                Err(Failure::new(Reason::Slow, text))
-            }
-        }
     }
 
     async fn read_page(
         &self,
         request: &FetchRequest<'_>,
-        raw: &mut RawBody<'_>,
+        raw: &mut RawBody<Spool>,
         timer: &mut RequestTimer<'_>,
         fetched: &mut Fetched,
     ) -> Result<(), Failure> {
         let mut reader = self.document_reader(request.url, &fetched.headers);
         let mut hasher = blake3::Hasher::new();
         fetched.body = self.spools.as_ref().filter(|_| request.keep.decoded).map(Spools::begin);
-        let mut body =
-            DecodedBody::open(raw, &fetched.headers, self.body_bytes_max, &self.memory_budget)?;
+        let mut body = self.client.decode(raw, &fetched.headers, self.body_bytes_max)?;
         body.refuse_announced_over(self.body_bytes_max)?;
         while let Some(chunk) = body.next(timer).await? {
             fetched.bytes += chunk.len() as u64;
             if fetched.bytes > self.body_bytes_max {
-                return Err(body::too_large(self.body_bytes_max));
+                return Err(http::too_large(self.body_bytes_max));
             }
             hasher.update(chunk);
             let mut rest = chunk;
@@ -443,14 +306,14 @@ impl Fetcher {
             }
             let held_bytes = reader.memory_bytes();
             if let Some(spool) = &mut fetched.body
-                && !spool.try_write_to_memory(chunk)
+                && !spool.try_append(chunk)
             {
-                body::write_to_file(spool, chunk, timer).await?;
+                http::append_copy(spool, chunk, timer).await?;
                 body.restart_timers();
             }
             if fetched.memory_permit.is_none() && held_bytes > LINKS_FREE_BYTES {
-                fetched.memory_permit =
-                    Some(body.reserve_for_links(reader.memory_bytes_max(), timer).await?);
+                let links = body.reserve(&self.links_budget, reader.memory_bytes_max(), timer);
+                fetched.memory_permit = Some(links.await?);
             }
         }
         fetched.hash = Some(hasher.finalize());
@@ -460,12 +323,11 @@ impl Fetcher {
 
     async fn read_robots(
         &self,
-        raw: &mut RawBody<'_>,
+        raw: &mut RawBody<Spool>,
         timer: &mut RequestTimer<'_>,
         fetched: &mut Fetched,
     ) -> Result<(), Failure> {
-        let mut body =
-            DecodedBody::open(raw, &fetched.headers, ROBOTS_WIRE_BYTES_MAX, &self.memory_budget)?;
+        let mut body = self.client.decode(raw, &fetched.headers, ROBOTS_WIRE_BYTES_MAX)?;
         while fetched.text.len() < ROBOTS_BYTES_MAX
             && let Some(chunk) = body.next(timer).await?
         {
@@ -491,30 +353,15 @@ fn has_full_body(status: u16) -> bool {
     (200..300).contains(&status) && status != 206
 }
 
-/// Reads an unwanted body so that the connection can be reused. An error only costs the connection.
-async fn drain(
-    raw: &mut RawBody<'_>,
-    timer: &mut RequestTimer<'_>,
-    fetched: &mut Fetched,
-) -> Result<(), Failure> {
-    while raw.bytes < DISCARDED_BODY_BYTES_MAX && raw.next(timer).await?.is_some() {
-        fetched.bytes = raw.bytes;
-    }
-    Ok(())
-}
-
 /// The exchange up to the head of the response, for archives.
 fn record_exchange(
-    copied: Copied,
+    copied: WireCopy,
     head: &response::Parts,
     remote: Option<SocketAddr>,
     started: SystemTime,
 ) -> Exchange {
     let since_1970 = started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let response_head = match head::final_head(&copied.received) {
-        Some(bytes) => bytes.to_vec(),
-        None => head::response_text(head),
-    };
+    let response_head = copied.response_head(head);
     Exchange {
         request_head: copied.sent,
         response_head,
@@ -541,17 +388,11 @@ impl Fetched {
         let (status, headers) = (head.status, head.headers);
         self.status = Some(status.as_u16());
         self.version = Some(head.version);
-        self.content_type = head::content_type(&headers);
-        self.location = head::location(status, &headers);
+        self.content_type = http::content_type(&headers);
+        self.location = http::location(status, &headers);
         self.retry_after = retry_after(status, &headers, SystemTime::now());
-        self.validators = head::validators(&headers);
+        self.validators = http::validators(&headers);
         self.headers = headers;
         self.remote = remote;
-    }
-}
-
-impl fmt::Debug for Fetcher {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Fetcher").field("connector", &self.connector).finish_non_exhaustive()
     }
 }

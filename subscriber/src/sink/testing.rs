@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use tidings_documents::page::PageLink;
+use tidings_egress::http::Validators;
 
-use crate::report::{PageId, PageOutcome, PageRecord, PageReport, Validators};
+use crate::report::{PageId, PageOutcome, PageRecord, PageReport};
 use crate::spool::{Spool, Spools};
 
 /// An attempt at a page, in the group's seventh run.

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 
+use tidings_egress::http::BodyCopy;
 use tokio::sync::oneshot;
 
 use self::files::{BodyFile, SpoolCommand};
@@ -131,30 +132,9 @@ fn is_spool_name(name: &str) -> bool {
 impl Spool {
     /// Appends bytes. After an error, or if it was not awaited, the body is unusable.
     pub async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if !self.try_write_to_memory(bytes) {
-            self.write_to_file(bytes).await?;
+        if !self.try_append(bytes) {
+            self.append(bytes).await?;
         }
-        Ok(())
-    }
-
-    /// Appends bytes if that needs no waiting, which is the usual case.
-    pub(crate) fn try_write_to_memory(&mut self, bytes: &[u8]) -> bool {
-        let fits = self.buffer.push(bytes);
-        self.len += if fits { bytes.len() as u64 } else { 0 };
-        fits
-    }
-
-    /// Appends bytes and moves the whole body into its file.
-    pub(crate) async fn write_to_file(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let empty = Buffer::new(&self.buffer.shared);
-        let mut buffer = mem::replace(&mut self.buffer, empty);
-        buffer.bytes.extend_from_slice(bytes);
-        let (answer, written) = oneshot::channel();
-        let job = SpoolCommand::Write { file: self.file.take(), bytes: buffer, answer };
-        let ended = || io::Error::other("the thread that writes bodies has ended");
-        self.buffer.shared.jobs.send(job).map_err(|_| ended())?;
-        self.file = Some(written.await.map_err(|_| ended())??);
-        self.len += bytes.len() as u64;
         Ok(())
     }
 
@@ -180,7 +160,7 @@ impl Spool {
     /// The path of its file, after the whole body is moved there.
     pub async fn path(&mut self) -> io::Result<&Path> {
         if self.file.is_none() || !self.buffer.as_slice().is_empty() {
-            self.write_to_file(&[]).await?;
+            self.append(&[]).await?;
         }
         Ok(self.file().expect("it was moved to a file"))
     }
@@ -188,6 +168,29 @@ impl Spool {
     /// The path of its file, if there is one; the end of the body may still be in memory.
     pub fn file(&self) -> Option<&Path> {
         self.file.as_ref().map(BodyFile::path)
+    }
+}
+
+impl BodyCopy for Spool {
+    /// Appends bytes if that needs no waiting, which is the usual case.
+    fn try_append(&mut self, bytes: &[u8]) -> bool {
+        let fits = self.buffer.push(bytes);
+        self.len += if fits { bytes.len() as u64 } else { 0 };
+        fits
+    }
+
+    /// Appends bytes and moves the whole body into its file.
+    async fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let empty = Buffer::new(&self.buffer.shared);
+        let mut buffer = mem::replace(&mut self.buffer, empty);
+        buffer.bytes.extend_from_slice(bytes);
+        let (answer, written) = oneshot::channel();
+        let job = SpoolCommand::Write { file: self.file.take(), bytes: buffer, answer };
+        let ended = || io::Error::other("the thread that writes bodies has ended");
+        self.buffer.shared.jobs.send(job).map_err(|_| ended())?;
+        self.file = Some(written.await.map_err(|_| ended())??);
+        self.len += bytes.len() as u64;
+        Ok(())
     }
 }
 

@@ -78,7 +78,7 @@ async fn a_stalled_disk_delays_only_the_bodies_on_it() {
     let (go_on, until) = channel();
     spools.0.jobs.send(SpoolCommand::Wait(until)).unwrap();
     for spool in [&mut first, &mut second] {
-        assert!(spool.try_write_to_memory(b"a page"));
+        assert!(spool.try_append(b"a page"));
     }
     let mut writing = Box::pin(first.path());
     assert!(futures_util::poll!(&mut writing).is_pending());
@@ -87,7 +87,7 @@ async fn a_stalled_disk_delays_only_the_bodies_on_it() {
         assert!(futures_util::poll!(&mut given_up).is_pending());
     }
     drop(second);
-    assert!(other.try_write_to_memory(b"another"));
+    assert!(other.try_append(b"another"));
     go_on.send(()).unwrap();
     assert_eq!(fs::read(writing.await.unwrap()).unwrap(), b"a page");
     // Nothing is left of the cancelled body.

@@ -34,7 +34,7 @@ const CALLS: [(&[&str], &[&str]); 3] = [
         &[
             "egress/src/client/mod.rs",
             "egress/src/client/connections.rs",
-            "subscriber/src/fetch/http_connection.rs",
+            "egress/src/http/http_connection.rs",
         ],
     ),
 ];

@@ -24,9 +24,10 @@ use crate::support::wait::wait_until;
 /// Ports in the documents. Each page gets free ones in their place.
 const PORTS: [&str; 8] = ["12345", "8000", "12346", "12347", "12348", "12443", "12444", "12445"];
 
-/// Flags in the pages that belong to cargo, to a script of the repository or to certbot.
-const FOREIGN_FLAGS: [&str; 5] =
-    ["--no-default-features", "--features", "--quick", "--only", "--rate"];
+/// Flags in the pages that belong to cargo, to a script or another program of the repository, to
+/// certbot, or to a build with another feature.
+const FOREIGN_FLAGS: [&str; 6] =
+    ["--no-default-features", "--features", "--quick", "--only", "--rate", "--zmq-key"];
 
 /// A fenced code block of a document.
 pub(crate) struct CodeBlock {

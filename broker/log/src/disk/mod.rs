@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use rustix::fs::{Advice, FallocateFlags};
 
-pub use self::read_only::ReadOnlyDisk;
+pub(crate) use self::read_only::ReadOnlyDisk;
 #[cfg(any(test, feature = "simulation"))]
 pub use self::simulated::{DiskFaults, SimulatedDisk};
 
@@ -198,7 +198,7 @@ impl DiskFile for RealFile {
 }
 
 /// Whether an error means that the disk is full, which may change.
-pub fn is_full(error: &io::Error) -> bool {
+pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge

@@ -9,20 +9,20 @@ use super::{Disk, DiskFile, DiskSpace};
 
 /// A disk that accepts writes and drops them.
 #[derive(Debug)]
-pub struct ReadOnlyDisk {
+pub(crate) struct ReadOnlyDisk {
     disk: Arc<dyn Disk>,
     sets_aside: AtomicBool,
 }
 
 impl ReadOnlyDisk {
     /// Reads from `disk`.
-    pub fn new(disk: Arc<dyn Disk>) -> Self {
+    pub(crate) fn new(disk: Arc<dyn Disk>) -> Self {
         Self { disk, sets_aside: AtomicBool::new(false) }
     }
 
     /// Whether the caller has renamed or created a `.damaged` file, which would set an unreadable
     /// file aside.
-    pub fn sets_aside(&self) -> bool {
+    pub(crate) fn sets_aside(&self) -> bool {
         self.sets_aside.load(Ordering::Relaxed)
     }
 

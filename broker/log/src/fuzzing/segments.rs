@@ -5,6 +5,7 @@ use std::sync::{Arc, LazyLock};
 use bytes::Bytes;
 use tidings_protocol::Seq;
 
+use crate::clean_stop::StopSlot;
 use crate::disk::{Disk, SimulatedDisk};
 use crate::format::{BatchHeader, BatchHome, SegmentHeader, VERSION, VERSION_1};
 use crate::fuzzing::Choices;
@@ -32,7 +33,7 @@ fn open(disk: &SimulatedDisk) -> Option<(SegmentLog, Recovered)> {
         first: Seq(1),
         segment_bytes: SEGMENT_BYTES,
         reserve_part: 1,
-        stopped: None,
+        stopped: StopSlot::default(),
     };
     // A newer version and an unreadable file are errors.
     SegmentLog::open(options, 3).ok()

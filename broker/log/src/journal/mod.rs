@@ -18,9 +18,9 @@ use std::sync::Arc;
 
 use tidings_protocol::Seq;
 
+use crate::clean_stop::{LogEnd, StopSlot};
 use crate::disk::{Disk, DiskFile, is_full};
 use crate::format::{FormatError, SEGMENT_HEADER, SegmentHeader};
-use crate::topic_log::LogEnd;
 
 /// The file name.
 const FILE: &str = "catalog.log";
@@ -60,15 +60,16 @@ pub trait Journal: Debug + Send {
     /// Compacts the journal if most of it is obsolete.
     fn compact_if_due(&mut self, contents: &dyn JournalContents, unix_ms: i64);
 
-    /// The end of the journal; `None` if it is uncertain or the journal is empty.
-    fn end(&self) -> Option<LogEnd>;
+    /// Notes for the [store](crate::Store) where the journal ends.
+    fn close(&self);
 }
 
 /// A journal in a file. A data directory has one.
 #[derive(Debug)]
-pub struct JournalFile {
+pub(crate) struct JournalFile {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
+    stopped: StopSlot,
     /// `None`: the next record begins a new file.
     active: Option<ActiveJournal>,
     /// The seq of the next record.
@@ -101,7 +102,7 @@ pub enum JournalError {
 
 /// Checks the journal in a directory. Returns descriptions of damage, and whether kept data cannot
 /// be read. Changes nothing.
-pub fn check_journal(
+pub(crate) fn check_journal(
     disk: &dyn Disk,
     dir: &Path,
     stopped: Option<&LogEnd>,
@@ -147,21 +148,22 @@ fn problems(found: &format::Replayed, path: &Path) -> Vec<String> {
 
 impl JournalFile {
     /// Opens the journal in a directory, and applies its records to the empty `contents`. Returns it
-    /// with descriptions of damage. `stopped` is its end at the last orderly stop, if known.
+    /// with descriptions of damage.
     ///
     /// Fails if an existing journal cannot be read or is of a newer version: it is never treated as
     /// an empty one.
-    pub fn open(
+    pub(crate) fn open(
         disk: Arc<dyn Disk>,
         dir: &Path,
         unix_ms: i64,
-        stopped: Option<&LogEnd>,
+        stopped: StopSlot,
         contents: &mut dyn JournalContents,
     ) -> io::Result<(Self, Vec<String>)> {
         let path = dir.join(FILE);
         let journal = Self {
             disk,
             dir: dir.to_owned(),
+            stopped,
             active: None,
             next: Seq(1),
             damaged_copy: None,
@@ -169,7 +171,7 @@ impl JournalFile {
         };
         match journal.disk.open(&path) {
             Ok(file) => journal
-                .recover(&path, &*file, unix_ms, stopped, contents)
+                .recover(&path, &*file, unix_ms, contents)
                 .map_err(|error| with_path(&error, &path)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((journal, Vec::new())),
             Err(error) => Err(with_path(&error, &path)),
@@ -181,11 +183,11 @@ impl JournalFile {
         path: &Path,
         file: &dyn DiskFile,
         unix_ms: i64,
-        stopped: Option<&LogEnd>,
         contents: &mut dyn JournalContents,
     ) -> io::Result<(Self, Vec<String>)> {
         let bytes = read(file)?;
-        let found = replay(&bytes, stopped, contents).map_err(io::Error::other)?;
+        let found =
+            replay(&bytes, self.stopped.last.as_ref(), contents).map_err(io::Error::other)?;
         let name = path.display();
         let mut findings = problems(&found, path);
         self.next = found.next.unwrap_or(self.next);
@@ -225,6 +227,16 @@ impl JournalFile {
             Err(error) if is_full(&error) => Err(JournalError::Full),
             Err(error) => Err(self.mark_broken(&error)),
         }
+    }
+
+    /// The end of the file; `None` if it is uncertain or the file does not exist.
+    fn end(&self) -> Option<LogEnd> {
+        let active = self.active.as_ref().filter(|_| !self.broken)?;
+        let mut header = [0; SEGMENT_HEADER];
+        let read = active.file.read_at(&mut header, 0).ok()?;
+        let header = SegmentHeader::checksum(&header[..read])?;
+        let (file, bytes) = (FILE.to_owned(), active.bytes);
+        Some(LogEnd { file, header, bytes, end: self.next, next: self.next })
     }
 
     fn replace(&self, bytes: &[u8]) -> io::Result<Arc<dyn DiskFile>> {
@@ -298,13 +310,10 @@ impl Journal for JournalFile {
         }
     }
 
-    fn end(&self) -> Option<LogEnd> {
-        let active = self.active.as_ref().filter(|_| !self.broken)?;
-        let mut header = [0; SEGMENT_HEADER];
-        let read = active.file.read_at(&mut header, 0).ok()?;
-        let header = SegmentHeader::checksum(&header[..read])?;
-        let (file, bytes) = (FILE.to_owned(), active.bytes);
-        Some(LogEnd { file, header, bytes, end: self.next, next: self.next })
+    fn close(&self) {
+        if let Some(end) = self.end() {
+            self.stopped.set(end);
+        }
     }
 }
 

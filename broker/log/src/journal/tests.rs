@@ -76,9 +76,10 @@ fn open(
     disk: &SimulatedDisk,
     stopped: Option<&LogEnd>,
 ) -> io::Result<(JournalFile, Numbers, Vec<String>)> {
+    let slot = StopSlot::after(stopped.cloned());
     let mut contents = Numbers::default();
     let (journal, findings) =
-        JournalFile::open(Arc::new(disk.clone()), Path::new("d"), 7, stopped, &mut contents)?;
+        JournalFile::open(Arc::new(disk.clone()), Path::new("d"), 7, slot, &mut contents)?;
     Ok((journal, contents, findings))
 }
 

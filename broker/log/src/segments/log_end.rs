@@ -5,12 +5,13 @@ use std::io;
 use tidings_protocol::Seq;
 
 use super::segment_log::SegmentLog;
+use crate::clean_stop::LogEnd;
 use crate::format::{SEGMENT_HEADER, SegmentHeader};
-use crate::topic_log::{LogEnd, LogError};
+use crate::topic_log::LogError;
 
 impl SegmentLog {
-    /// Begins a new segment after one with a lost end, so that every later start knows the loss.
-    pub fn begin_after_loss(&self) -> Result<(), LogError> {
+    /// Begins a new segment after one with a lost end.
+    pub(super) fn roll_after_loss(&self) -> Result<(), LogError> {
         self.with_writer(|log, writer| {
             let end = log.shared.lock().end;
             // The time differs, so that this header differs from that of a damaged file of the same

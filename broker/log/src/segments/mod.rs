@@ -19,4 +19,4 @@ mod segment_walk;
 mod tests;
 
 pub use self::recovery::Recovered;
-pub use self::segment_log::{SegmentLog, SegmentOptions};
+pub(crate) use self::segment_log::{SegmentLog, SegmentOptions};

@@ -34,11 +34,12 @@ use super::segment_log::{
     torn_path,
 };
 use super::segment_walk::{BatchLocation, SegmentWalk, WalkStep, is_whole, payload};
+use crate::clean_stop::LogEnd;
 use crate::disk::{DiskFile, is_full};
 use crate::format::{
     BATCH_HEADER, BatchHeader, BatchHome, FormatError, SEGMENT_HEADER, SegmentHeader, VERSION,
 };
-use crate::topic_log::{LogEnd, RESERVED_MAX};
+use crate::topic_log::RESERVED_MAX;
 
 /// More seqs than a segment can hold, to continue after an unreadable one.
 const UNREADABLE_SEQS: u64 = 1 << 26;
@@ -76,7 +77,10 @@ impl SegmentLog {
     /// batches with ids.
     ///
     /// Fails if an existing file cannot be opened or read, or is of a newer version.
-    pub fn open(options: SegmentOptions, identified_max: usize) -> io::Result<(Self, Recovered)> {
+    pub(crate) fn open(
+        options: SegmentOptions,
+        identified_max: usize,
+    ) -> io::Result<(Self, Recovered)> {
         let first = options.first;
         let recovery = Recovery {
             shared: SegmentTable { end: first, ..SegmentTable::default() },
@@ -239,7 +243,7 @@ impl Recovery {
 
     /// The recorded end of this file at the last orderly stop, if there is one.
     fn stopped(&self, file: &dyn DiskFile, path: &Path) -> io::Result<Option<LogEnd>> {
-        let Some(stopped) = &self.options.stopped else { return Ok(None) };
+        let Some(stopped) = &self.options.stopped.last else { return Ok(None) };
         let mut header = [0; SEGMENT_HEADER];
         let read = file.read_at(&mut header, 0)?;
         let header = SegmentHeader::checksum(&header[..read]);

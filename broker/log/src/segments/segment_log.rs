@@ -10,11 +10,12 @@ use tidings_protocol::{Seq, TopicName};
 
 use super::log_reader;
 use super::segment_index::SegmentIndex;
+use crate::clean_stop::StopSlot;
 use crate::disk::{Disk, DiskFile, DiskSpace, is_full};
 use crate::format::{BATCH_HEADER, BatchHeader, BatchHome, SEGMENT_HEADER, SegmentHeader, VERSION};
 use crate::topic_log::{
-    CheckedFile, LogBounds, LogEnd, LogError, LogPiece, LogRead, NewestEvents, ReadPosition,
-    Retention, SyncedMarks, TopicLog,
+    CheckedFile, LogBounds, LogError, LogPiece, LogRead, NewestEvents, ReadPosition, Retention,
+    SyncedMarks, TopicLog,
 };
 
 /// Maximum payload of a batch with more than one piece, so that every batch fits into a reader's
@@ -26,27 +27,27 @@ const ALLOCATE_BYTES: u64 = 1 << 20;
 
 /// Location and limits of a log.
 #[derive(Debug, Clone)]
-pub struct SegmentOptions {
+pub(crate) struct SegmentOptions {
     /// Where its files are.
-    pub disk: Arc<dyn Disk>,
+    pub(crate) disk: Arc<dyn Disk>,
     /// The directory. It is created with the first event.
-    pub dir: PathBuf,
+    pub(crate) dir: PathBuf,
     /// The topic of the log.
-    pub topic: TopicName,
+    pub(crate) topic: TopicName,
     /// The first seq of a log without segments.
-    pub first: Seq,
+    pub(crate) first: Seq,
     /// Size at which a new segment is begun.
-    pub segment_bytes: u64,
+    pub(crate) segment_bytes: u64,
     /// Divisor of the free space that this log must leave to others: with 1 it leaves all of the
     /// reserve, with 4 a quarter.
-    pub reserve_part: u64,
-    /// Where the log ended at the last orderly stop, if known.
-    pub stopped: Option<LogEnd>,
+    pub(crate) reserve_part: u64,
+    /// Where the log ended at the last orderly stop, and where to note its next end.
+    pub(crate) stopped: StopSlot,
 }
 
 /// A log stored as segment files.
 #[derive(Debug)]
-pub struct SegmentLog {
+pub(crate) struct SegmentLog {
     pub(super) options: SegmentOptions,
     /// The state that readers need; locked only briefly.
     pub(super) shared: Mutex<SegmentTable>,
@@ -118,7 +119,7 @@ pub(super) fn file_name(base: Seq) -> String {
 
 impl SegmentLog {
     /// A log with a missing or empty directory. Nothing is read or written yet.
-    pub fn fresh(options: SegmentOptions) -> Self {
+    pub(crate) fn fresh(options: SegmentOptions) -> Self {
         let first = options.first;
         let shared = SegmentTable { end: first, ..SegmentTable::default() };
         let writer = LogWriter { durable: first, reserved: first, ..LogWriter::default() };
@@ -477,7 +478,7 @@ impl TopicLog for SegmentLog {
         Ok(removed)
     }
 
-    fn close(&self, next: Seq) -> Result<Option<LogEnd>, LogError> {
+    fn close(&self, next: Seq) -> Result<(), LogError> {
         self.with_writer(|log, writer| {
             let Some(active) = &mut writer.active else { return Ok(()) };
             let end = log.shared.lock().end;
@@ -501,7 +502,15 @@ impl TopicLog for SegmentLog {
             active.cut()
         })?;
         let dir = &self.options.dir;
-        self.log_end(next).map_err(|source| LogError::Io { path: dir.clone(), source })
+        let end = self.log_end(next);
+        if let Some(end) = end.map_err(|source| LogError::Io { path: dir.clone(), source })? {
+            self.options.stopped.set(end);
+        }
+        Ok(())
+    }
+
+    fn begin_after_loss(&self) -> Result<(), LogError> {
+        self.roll_after_loss()
     }
 
     fn clear(&self) -> Result<(), LogError> {

@@ -3,16 +3,16 @@
 
 mod line;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use tidings_protocol::{JobName, MemberId, Outcome, Seq, TopicName, UrlKey};
 
 use super::config::GroupConfig;
-use super::entry::{Admission, AgainRequest, EntryId, JobNumber};
-use super::schedule::Schedule;
+use super::entry::{Admission, AgainRequest, EndReason, EntryId, JobNumber, RecordedRest};
+use super::schedules::{Schedule, WallClockDue};
 use super::snapshot::SnapshotItem;
-use super::wall_clock::WallClockDue;
-use crate::job::JobSettings;
+use crate::jobs::JobSettings;
 use crate::moment::{ClockStamp, Moment};
 
 /// A decision and its moment.
@@ -241,6 +241,24 @@ pub enum Decision {
     },
 }
 
+impl Decision {
+    /// Returns the waiting entries that it is about, as far as it names them.
+    pub(super) fn entries(&self) -> Cow<'_, [EntryId]> {
+        match self {
+            Self::Released { entry, .. } => std::slice::from_ref(entry).into(),
+            Self::Ended { entries, .. } | Self::Unpinned { entries } => entries.into(),
+            Self::Consumed { effects, .. } => {
+                effects.iter().flat_map(EventEffect::entries).copied().collect()
+            }
+            Self::SeedAdded(effect) | Self::ScheduleDue { effect: Some(effect), .. } => {
+                effect.entries().into()
+            }
+            Self::WallClockDues(dues) => dues.iter().filter_map(WallClockDue::entry).collect(),
+            _ => Cow::default(),
+        }
+    }
+}
+
 /// The effect of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventEffect {
@@ -270,6 +288,13 @@ pub enum EventEffect {
     Unusable,
 }
 
+impl EventEffect {
+    /// Returns the waiting entries that it changes.
+    fn entries(&self) -> &[EntryId] {
+        if let Self::Coalesced { entries, .. } = self { entries } else { &[] }
+    }
+}
+
 /// How a returned entry continues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NextStep {
@@ -285,42 +310,4 @@ pub enum NextStep {
     },
     /// A request was made; the next one of the task is for another URL.
     Again(Box<AgainRequest>),
-}
-
-/// The rest that a worker requests for a key, already limited. It can lengthen the delay, never
-/// shorten it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct RecordedRest {
-    /// The key rests at least until then, once.
-    pub not_before: Option<Moment>,
-    /// Minimum delay of the key from here on, in ms.
-    pub pace_ms: Option<u64>,
-}
-
-/// Why entries ended without a worker's outcome.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EndReason {
-    /// Attempts or losses used up: a dead letter, counted as failed.
-    Dead,
-    /// The job has completed its pages.
-    Budget,
-    /// The job was cancelled.
-    Cancelled,
-    /// Everything that waited was purged.
-    Purged,
-}
-
-impl EndReason {
-    /// All reasons.
-    pub(crate) const ALL: [Self; 4] = [Self::Dead, Self::Budget, Self::Cancelled, Self::Purged];
-
-    /// Returns the word in records.
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Dead => "dead",
-            Self::Budget => "budget",
-            Self::Cancelled => "cancelled",
-            Self::Purged => "purged",
-        }
-    }
 }

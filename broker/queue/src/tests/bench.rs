@@ -8,9 +8,10 @@ use tidings_protocol::{
 };
 
 use crate::config::GroupConfig;
-use crate::job::JobSettings;
+use crate::jobs::JobSettings;
 use crate::moment::Moment;
 use crate::record::GroupRecord;
+use crate::simulated_pages::SimulatedPages;
 use crate::{
     ConnId, Group, GroupAnswer, Input, Output, Requester, StagedLink, TaskMessage, WorkerReply,
 };
@@ -26,6 +27,8 @@ pub(super) struct Bench {
     pub(super) records: Vec<GroupRecord>,
     /// Jobs reported to other groups, and whether each exists.
     pub(super) job_names: BTreeMap<String, bool>,
+    /// Texts outside memory, if the group is paged.
+    pub(super) pages: SimulatedPages,
 }
 
 pub(super) const A: Worker = Worker(1);
@@ -52,15 +55,25 @@ impl Bench {
             events: Vec::new(),
             records: Vec::new(),
             job_names: BTreeMap::new(),
+            pages: SimulatedPages::default(),
         }
     }
 
     pub(super) fn feed(&mut self, input: Input) {
         self.group.handle(input, self.now);
+        self.drain();
+    }
+
+    /// Takes all outputs.
+    pub(super) fn drain(&mut self) {
         while let Some(output) = self.group.poll() {
             match output {
                 Output::Record(record) => self.records.push(record),
                 Output::Deleted | Output::Notice(_) => {}
+                Output::Texts(request) => {
+                    let reply = self.pages.execute(request);
+                    self.group.handle(Input::Texts(reply), self.now);
+                }
                 Output::JobNameChanged { name, exists: known } => {
                     self.job_names.insert(name.to_string(), known);
                 }

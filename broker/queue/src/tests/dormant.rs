@@ -1,10 +1,7 @@
 //! Dormant entries: equivalent to active entries, in less memory.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::io;
-use std::sync::Arc;
 
-use parking_lot::Mutex;
 use proptest::prelude::*;
 use tidings_protocol::{CanonicalUrl, Outcome, RetryMode};
 
@@ -17,47 +14,68 @@ use crate::keys::Keys;
 use crate::moment::{ClockStamp, Moment};
 use crate::record::{Decision, GroupRecord};
 use crate::replay::Replay;
+use crate::simulated_pages::{SimulatedPages, TINY};
 use crate::snapshot::SnapshotItem;
 use crate::task_list::EntrySelection;
-use crate::texts::{CHUNK_BYTES, TextStore, Texts};
+use crate::texts::{
+    CHUNK_BYTES, MovedText, Paging, TextLocation, TextReply, TextRequest, Texts, text_of,
+};
 use crate::{Group, GroupConfig, Input, Operation};
 
-/// A text store in a map instead of a file. Up to `slow` chunks at once are still being written.
-#[derive(Debug, Clone, Default)]
-struct MapStore {
-    chunks: Arc<Mutex<BTreeMap<u32, Arc<Vec<u8>>>>>,
-    leaving: VecDeque<(u32, Arc<Vec<u8>>)>,
+/// Texts outside memory. Up to `slow` chunks at once are still being written.
+#[derive(Debug, Default)]
+struct SlowPages {
+    pages: SimulatedPages,
+    leaving: VecDeque<TextRequest>,
     slow: usize,
     /// Number of writes that fail first.
     refused: usize,
 }
 
-impl TextStore for MapStore {
-    fn write(&mut self, number: u32, chunk: Arc<Vec<u8>>) {
-        assert!(chunk.len() <= CHUNK_BYTES);
-        self.leaving.push_back((number, chunk));
-    }
-
-    fn poll_written(&mut self) -> Option<(u32, io::Result<()>)> {
-        let is_on_its_way = self.leaving.len() <= self.slow;
-        let (number, chunk) = self.leaving.pop_front_if(|_| !is_on_its_way)?;
-        if self.refused > 0 {
-            self.refused -= 1;
-            return Some((number, Err(io::ErrorKind::StorageFull.into())));
+impl SlowPages {
+    /// Executes all requests, and returns the texts that must be moved.
+    fn exchange(&mut self, texts: &mut Texts) -> Vec<MovedText> {
+        let mut moved = texts.sparse_chunk().unwrap_or_default();
+        loop {
+            let request = match texts.poll_request() {
+                Some(TextRequest::Write { chunk, bytes }) => {
+                    assert!(bytes.len() <= CHUNK_BYTES);
+                    self.leaving.push_back(TextRequest::Write { chunk, bytes });
+                    continue;
+                }
+                Some(read) => read,
+                None if self.leaving.len() > self.slow => {
+                    self.pages.is_full = self.refused > 0;
+                    self.refused = self.refused.saturating_sub(1);
+                    self.leaving.pop_front().expect("it is not empty")
+                }
+                None => return moved,
+            };
+            match self.pages.execute(request) {
+                TextReply::Written { chunk, written } => texts.written(chunk, written.is_ok()),
+                TextReply::Read { number, texts: read } => {
+                    let all = texts.take_sparse_chunk(number, &read);
+                    moved.extend(all.expect("only chunks are read").expect("it is whole"));
+                }
+            }
         }
-        let chunks = &mut *self.chunks.lock();
-        let next = chunks.last_key_value().map_or(0, |(number, _)| number + 1);
-        assert!(number <= next, "the file has no holes");
-        chunks.insert(number, chunk);
-        Some((number, Ok(())))
     }
 
-    fn read(&self, number: u32, from: usize, buffer: &mut [u8]) -> io::Result<usize> {
-        let chunks = self.chunks.lock();
-        let there = &chunks[&number][from..];
-        let len = there.len().min(buffer.len());
-        buffer[..len].copy_from_slice(&there[..len]);
-        Ok(len)
+    /// Checks that a text is unchanged in memory, or outside.
+    fn check(&mut self, texts: &mut Texts, place: TextLocation, id: u64) {
+        if texts.must_read(place) {
+            let number = texts.request(&[(place, text(id).len())]);
+            let reply = self.pages.execute(texts.poll_request().expect("it was requested"));
+            let TextReply::Read { number: replied, texts: read } = reply else {
+                panic!("{reply:?}")
+            };
+            assert_eq!(replied, number);
+            let [Ok(read)] = &read[..] else { panic!("{read:?}") };
+            assert_eq!(text_of(id, read), Some(&*text(id)), "text {id}");
+            assert_eq!(text_of(id + 1, read), None);
+            texts.keep(place, read.clone());
+        }
+        assert_eq!(texts.get(place), Some(&*text(id)), "text {id}");
     }
 }
 
@@ -73,7 +91,7 @@ fn text(id: u64) -> Vec<u8> {
 }
 
 /// Adds many texts, removes some, compacts the rest, and checks them.
-fn churn(mut texts: Texts, kept_of_ten: u64) -> Texts {
+fn churn(mut texts: Texts, pages: &mut SlowPages, kept_of_ten: u64) -> Texts {
     let mut places = BTreeMap::new();
     for id in 1..TEXTS {
         places.insert(id, texts.put(id, &[&text(id)]));
@@ -83,7 +101,7 @@ fn churn(mut texts: Texts, kept_of_ten: u64) -> Texts {
         {
             texts.remove(place, text(older).len());
         }
-        for (id, place, text) in texts.sparse_chunk().unwrap_or_default() {
+        for (id, place, text) in pages.exchange(&mut texts) {
             if places.get(&id) == Some(&place) {
                 places.insert(id, texts.put(id, &[&text]));
                 texts.remove(place, text.len());
@@ -91,21 +109,27 @@ fn churn(mut texts: Texts, kept_of_ten: u64) -> Texts {
         }
     }
     for (id, place) in &places {
-        assert_eq!(texts.get(*place), text(*id), "text {id}");
+        pages.check(&mut texts, *place, *id);
+        texts.forget(*place);
     }
+    texts
+}
+
+fn paged() -> Texts {
+    let mut texts = Texts::default();
+    texts.set_paging(Paging::default());
     texts
 }
 
 #[test]
 fn texts_are_unchanged_in_memory_and_in_the_store() {
-    for slow in [0, 1, 5] {
-        let (map, mut texts) = (MapStore { slow, ..MapStore::default() }, Texts::default());
-        texts.set_store(Box::new(map.clone()));
-        let texts = churn(texts, 9);
-        assert!(map.chunks.lock().len() > 30, "most texts are in the store");
+    for slow in [0, 1, 3] {
+        let mut pages = SlowPages { slow, ..SlowPages::default() };
+        let texts = churn(paged(), &mut pages, 9);
+        assert!(pages.pages.bytes() > 30 * CHUNK_BYTES, "most texts are in the store");
         assert!(texts.memory_bytes() <= (40 + slow) * CHUNK_BYTES, "too much is in memory");
     }
-    churn(Texts::default(), 9);
+    churn(Texts::default(), &mut SlowPages::default(), 9);
 }
 
 #[test]
@@ -113,32 +137,30 @@ fn removed_texts_free_their_room() {
     // A tenth of the older half remains.
     let is_live = |id: &u64| *id > TEXTS / 2 || id.is_multiple_of(10);
     let live: usize = (1..TEXTS).filter(is_live).map(|id| text(id).len()).sum();
-    for slow in [0, 5] {
-        let (map, mut texts) = (MapStore { slow, ..MapStore::default() }, Texts::default());
-        texts.set_store(Box::new(map.clone()));
+    for slow in [0, 3] {
+        let mut pages = SlowPages { slow, ..SlowPages::default() };
+        let mut texts = paged();
         for _ in 0..3 {
-            texts = churn(texts.cleared(), 1);
-            let used = map.chunks.lock().len() * CHUNK_BYTES;
+            texts = churn(texts.cleared(), &mut pages, 1);
+            let used = pages.pages.bytes();
             assert!(used < 3 * live, "{used} stored bytes for {live}");
         }
     }
-    let texts = churn(Texts::default(), 1);
+    let texts = churn(Texts::default(), &mut SlowPages::default(), 1);
     assert!(texts.memory_bytes() < 3 * live);
 }
 
 #[test]
 fn texts_stay_in_memory_when_the_store_is_full() {
-    let mut texts = Texts::default();
-    texts.set_store(Box::new(MapStore { refused: usize::MAX, ..MapStore::default() }));
-    assert!(churn(texts, 9).memory_bytes() > 30 * CHUNK_BYTES);
+    let mut pages = SlowPages { refused: usize::MAX, ..SlowPages::default() };
+    assert!(churn(paged(), &mut pages, 9).memory_bytes() > 30 * CHUNK_BYTES);
 }
 
 #[test]
 fn store_is_used_again_when_it_has_room() {
-    let (map, mut texts) = (MapStore { refused: 20, ..MapStore::default() }, Texts::default());
-    texts.set_store(Box::new(map.clone()));
-    let texts = churn(texts, 9);
-    assert!(map.chunks.lock().len() > 30, "most texts are in the store");
+    let mut pages = SlowPages { refused: 20, ..SlowPages::default() };
+    let texts = churn(paged(), &mut pages, 9);
+    assert!(pages.pages.bytes() > 30 * CHUNK_BYTES, "most texts are in the store");
     assert!(texts.memory_bytes() <= 40 * CHUNK_BYTES, "too much is in memory");
 }
 
@@ -229,7 +251,7 @@ fn large_crawl_is_the_same_after_a_restart() {
 fn snapshot_of_a_large_crawl(hosts: usize) {
     const LINKS: usize = 5000;
     let mut bench = Bench::new(&[("delay", "0")]);
-    bench.group.set_text_store(Box::new(MapStore::default()));
+    bench.group.set_paging(TINY);
     bench.join(A, 1);
     bench.open("large", &[("scope", "any")]);
     bench.publish("http://h0.org/ job=large");
@@ -250,6 +272,7 @@ fn snapshot_of_a_large_crawl(hosts: usize) {
         if is_whole {
             break;
         }
+        bench.drain();
         let task = bench.task();
         let late = format!("http://h{}.org/late-{turn}", turn % hosts);
         bench.ack(A, &task.id, Outcome::Done, &[(&late, false), ("http://late.org/", false)]);
@@ -267,6 +290,8 @@ fn snapshot_of_a_large_crawl(hosts: usize) {
     }
     let mut again = replay.finish().unwrap();
     again.advance(bench.now);
+    bench.pages.read_all(&mut bench.group);
+    assert!(bench.pages.texts_read > LINKS, "texts are read for the snapshot and for releases");
     assert_eq!(difference(&again, &bench.group), None);
     let parked: Vec<_> = kept.iter().filter_map(parked_in).flatten().collect();
     let ids: BTreeSet<EntryId> = parked.iter().map(|admission| admission.id).collect();

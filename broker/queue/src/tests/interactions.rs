@@ -244,7 +244,7 @@ fn key_has_one_timer() {
         bench.close(&format!("job{pass}"));
     }
     assert!(bench.group.wakes.len() <= 1, "{}", bench.group.wakes.len());
-    assert!(bench.group.expiries.len() <= 1, "{}", bench.group.expiries.len());
+    assert!(bench.group.expiry_count() <= 1, "{}", bench.group.expiry_count());
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod rules;
 mod schedules;
 mod simulation;
 mod site;
+mod texts;
 mod times_of_day;
 mod trust;
 mod world;

@@ -10,7 +10,7 @@ use crate::topic::Health;
 
 impl GroupActor {
     /// Rejects all waiting and queued commands, because the deletion cannot be completed.
-    fn fail_deletion(mut self, mut messages: mpsc::UnboundedReceiver<GroupMessage>) {
+    fn fail_deletion(&mut self, messages: &mut mpsc::UnboundedReceiver<GroupMessage>) {
         self.reject_all();
         messages.close();
         while let Ok(message) = messages.try_recv() {
@@ -20,9 +20,9 @@ impl GroupActor {
 
     /// Completes the deletion, then rejects the remaining commands.
     pub(super) async fn finish_deletion(
-        mut self,
-        mut messages: mpsc::UnboundedReceiver<GroupMessage>,
-        stop: CancellationToken,
+        &mut self,
+        messages: &mut mpsc::UnboundedReceiver<GroupMessage>,
+        stop: &CancellationToken,
     ) {
         let mut retry_at = self.clock.now() + RETRY_MS;
         while self.log.durable() < self.appended {
@@ -57,6 +57,7 @@ impl GroupActor {
         for (asked, mailbox) in self.watchers.drain_group_watchers() {
             reject([asked].into_iter(), &mailbox, &unknown_group(self.group.name()));
         }
+        self.commands.reject_all(&unknown_group(self.group.name()));
         for message in std::mem::take(&mut self.deferred) {
             self.apply_message(message);
         }

@@ -23,13 +23,16 @@ impl GroupActor {
             let Some(reader) = self.readers.get_mut(&topic) else {
                 continue;
             };
+            if self.group.is_behind() {
+                // The replies about its texts wake the actor.
+                continue;
+            }
             if self.group.is_full() {
                 // The group may stay full for long. The memory that read-ahead data takes is better
                 // used elsewhere.
                 reader.rewind(reader.cursor());
                 continue;
             }
-            let before = reader.cursor();
             let found = reader.next_events(EVENTS_PER_TURN);
             if let Some(lag) = found.lag {
                 tracing::warn!(
@@ -41,9 +44,6 @@ impl GroupActor {
             more |= reader.is_behind() && !reader.waits_for_disk();
             let next = reader.cursor();
             self.feed(&topic, found.events, next);
-            if next > before {
-                self.consumed.push_back((self.appended, topic, next));
-            }
         }
         more
     }

@@ -4,8 +4,12 @@
 
 mod deletion;
 mod feeding_topics;
-mod guarded_group;
+mod handled_commands;
+mod notices;
 mod output_queue;
+mod snapshots;
+mod stop;
+mod supervisor;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -14,19 +18,18 @@ use hashbrown::HashMap;
 use tidings_protocol::{
     Code, JOB_DONE_TOPIC, JobName, MemberId, ProtocolError, Seq, TopicName, duration, encode_task,
 };
-use tidings_queue::record::GroupRecord;
-use tidings_queue::{Group, Input, JobOperation, Notice, Output, Requester, TaskMessage};
+use tidings_queue::record::Decision;
+use tidings_queue::{Group, Input, JobOperation, Output, Requester, TaskMessage};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use self::guarded_group::GuardedGroup;
+use self::handled_commands::HandledCommands;
 use self::output_queue::{GroupOutput, OutputQueue};
 use super::job_names::{JobNames, JobStatus};
 use super::log::{GroupLog, RecordMark};
-use super::message::{
-    GroupMessage, encode_answer, group_stopped, log_failed, reject, reject_message,
-};
+use super::message::{GroupMessage, encode_answer, log_failed, reject, reject_message};
 use super::outbox::AnnouncementOutbox;
+use super::page_file::PageFile;
 use super::registry::GroupRegistry;
 use super::unknown_group;
 use super::watchers::Watchers;
@@ -38,10 +41,6 @@ use crate::topic::{Health, Reader, Topics};
 const STALL_MS_MIN: u64 = 250;
 /// After such a stall, time for reading input that arrived meanwhile.
 const STALL_GRACE_MS: u64 = 100;
-/// Records of a snapshot that are flushed together.
-const SNAPSHOT_FLUSH_RECORDS: u64 = 64;
-/// Parts of the group's state that one turn writes to a snapshot: less than a millisecond of work.
-const SNAPSHOT_ITEMS_PER_TURN: usize = 256;
 /// Interval at which a stalled group checks whether it can continue, in ms.
 const RETRY_MS: u64 = 1000;
 /// Interval at which the wall clock is checked while entries wait for a time of day, in ms.
@@ -49,7 +48,9 @@ const WALL_CLOCK_POLL_MS: u64 = 1000;
 
 /// The task that owns and drives one group.
 pub(super) struct GroupActor {
-    group: GuardedGroup,
+    group: Group,
+    /// Where texts of the group are, if they are not in memory.
+    pages: Option<PageFile>,
     topics: Arc<Topics>,
     clock: Clock,
     log: Box<dyn GroupLog>,
@@ -64,6 +65,8 @@ pub(super) struct GroupActor {
     /// Mailboxes for answers that come later (`JOB wait`, `JOB watch`).
     waiter_mailboxes: HashMap<ConnId, Mailbox>,
     watchers: Watchers,
+    /// The commands that are being handled, and those that wait for texts.
+    commands: HandledCommands,
     outgoing: OutputQueue,
     appended: RecordMark,
     /// The mark after this start's records. Until they are durable, task ids might be given again.
@@ -86,13 +89,16 @@ pub(super) struct GroupActor {
     /// Job names of all groups.
     job_names: Arc<JobNames>,
     is_deleted: bool,
+    /// The error for all commands once the group has stopped, and whether it panicked.
+    stopped: Option<ProtocolError>,
+    has_panicked: bool,
 }
 
 impl GroupActor {
     /// An actor that reads the feeding topics from the group's position. The log wakes it by
     /// `wake`, and continues at `appended`.
     pub(super) fn new(
-        group: Group,
+        (group, pages): (Group, Option<PageFile>),
         topics: Arc<Topics>,
         clock: Clock,
         log: Box<dyn GroupLog>,
@@ -101,8 +107,12 @@ impl GroupActor {
     ) -> Self {
         let appended = log.durable();
         let outbox = AnnouncementOutbox::new(Arc::clone(&topics), Arc::clone(&wake));
+        if let Some(pages) = &pages {
+            pages.set_wake(Arc::clone(&wake));
+        }
         Self {
-            group: GuardedGroup::new(group),
+            group,
+            pages,
             topics,
             clock,
             log,
@@ -112,6 +122,7 @@ impl GroupActor {
             local_conns: BTreeSet::new(),
             waiter_mailboxes: HashMap::new(),
             watchers: Watchers::default(),
+            commands: HandledCommands::default(),
             outgoing: OutputQueue::default(),
             appended,
             start_mark: appended,
@@ -125,6 +136,8 @@ impl GroupActor {
             registry,
             job_names,
             is_deleted: false,
+            stopped: None,
+            has_panicked: false,
         }
     }
 
@@ -166,23 +179,26 @@ impl GroupActor {
         messages: mpsc::UnboundedReceiver<GroupMessage>,
         stop: CancellationToken,
     ) {
-        tokio::spawn(self.run(messages, stop));
+        tokio::spawn(supervisor::supervise(self, messages, stop));
     }
 
     /// Handles input, processes time-outs and waits, until the broker stops.
     async fn run(
-        mut self,
-        mut messages: mpsc::UnboundedReceiver<GroupMessage>,
-        stop: CancellationToken,
+        &mut self,
+        messages: &mut mpsc::UnboundedReceiver<GroupMessage>,
+        stop: &CancellationToken,
     ) {
         loop {
             if self.is_running() {
                 self.poll_wall_clock();
             }
             // Input that has arrived is handled before leases expire.
-            let more_messages = self.drain_messages(&mut messages);
+            let more_messages = self.drain_messages(messages);
             if self.is_deleted {
                 return self.finish_deletion(messages, stop).await;
+            }
+            if self.is_running() {
+                self.take_text_replies();
             }
             let more_events = self.is_running() && !self.log.is_behind() && self.consume_events();
             if self.is_running() && self.is_tick_due(self.clock.now()) {
@@ -251,12 +267,12 @@ impl GroupActor {
 
     /// Whether the group can decide and write.
     fn health(&self) -> Health {
-        if self.group.is_broken() { Health::Failed } else { self.log.health() }
+        if self.stopped.is_some() { Health::Failed } else { self.log.health() }
     }
 
     /// The error for commands that cannot be answered before a restart.
     fn failure(&self) -> ProtocolError {
-        if self.group.is_broken() { group_stopped(self.group.name()) } else { log_failed() }
+        self.stopped.clone().unwrap_or_else(log_failed)
     }
 
     /// Whether the group can decide, because its decisions can be written. After a stall all leases
@@ -355,11 +371,12 @@ impl GroupActor {
         for (asked, mailbox) in self.watchers.drain_group_watchers() {
             reject([asked].into_iter(), &mailbox, &failure);
         }
-        for asked in self.group.take_waiters() {
+        for asked in self.group.drain_waiters() {
             if let Some(mailbox) = self.waiter_mailboxes.get(&asked.conn) {
                 reject([asked].into_iter(), mailbox, &failure);
             }
         }
+        self.commands.reject_all(&failure);
     }
 
     /// Rejects a message. If it opens a job, the name that was reserved for it is released, unless
@@ -422,6 +439,7 @@ impl GroupActor {
         self.members.remove(&conn);
         self.local_conns.remove(&conn);
         self.waiter_mailboxes.remove(&conn);
+        self.commands.remove(conn);
         self.watchers.remove(conn);
     }
 
@@ -431,8 +449,9 @@ impl GroupActor {
         let (configures, asked) = (matches!(input, Input::Configure { .. }), input.requester());
         let opens =
             if let Input::OpenJob { name, .. } = &input { Some(name.clone()) } else { None };
+        self.commands.begin(asked, mailbox);
         self.group.handle(input, self.clock.now());
-        self.drain_outputs(asked.as_slice(), mailbox);
+        self.drain_outputs();
         if let Some(name) = opens {
             self.publish_job_status(&name);
         }
@@ -443,17 +462,22 @@ impl GroupActor {
 
     /// The same for several commands of one worker.
     fn handle_all(&mut self, inputs: Vec<Input>, mailbox: Option<&Mailbox>) {
-        let asked: Vec<Requester> = inputs.iter().filter_map(Input::requester).collect();
+        self.commands.begin(inputs.iter().filter_map(Input::requester), mailbox);
         self.group.handle_all(inputs, self.clock.now());
-        self.drain_outputs(&asked, mailbox);
+        self.drain_outputs();
     }
 
-    /// Handles all outputs of the state machine; `asked` are the commands just handled.
-    fn drain_outputs(&mut self, asked: &[Requester], mailbox: Option<&Mailbox>) {
+    /// Handles all outputs of the state machine.
+    fn drain_outputs(&mut self) {
         self.watchers.changed();
         while let Some(output) = self.group.poll() {
             match output {
-                Output::Record(record) => self.appended = self.log.append(&record),
+                Output::Record(record) => {
+                    self.appended = self.log.append(&record);
+                    if let Decision::Consumed { topic, next, .. } = record.decision {
+                        self.consumed.push_back((self.appended, topic, next));
+                    }
+                }
                 Output::Task { conn, task } => {
                     if let Some(mailbox) = self.members.get(&conn) {
                         let TaskMessage { id, clock_ms, lease_ms, payload } = &task;
@@ -463,8 +487,10 @@ impl GroupActor {
                 }
                 Output::Answer { requester: asked, answer } => {
                     self.watchers.answered(&asked);
+                    let mailbox = self.commands.answered(&asked);
                     let Requester { conn, slot, .. } = asked;
-                    if let Some(mailbox) = self.waiter_mailboxes.get(&conn).or(mailbox) {
+                    let waiter = self.waiter_mailboxes.get(&conn);
+                    if let Some(mailbox) = waiter.or(mailbox.as_ref()) {
                         let lines = self.outgoing.lines(conn, mailbox);
                         lines.answer(slot, |out| encode_answer(&answer, out));
                     }
@@ -484,38 +510,20 @@ impl GroupActor {
                     let heads = self.topic_heads();
                     self.group.handle(Input::TopicHeads { job, heads }, self.clock.now());
                 }
+                Output::Texts(request) => {
+                    if let Some(pages) = &mut self.pages {
+                        pages.begin(request);
+                    }
+                }
                 Output::Notice(notice) => self.log_notice(&notice),
             }
         }
-        if self.group.is_broken() {
-            for asked in asked {
-                if let Some(mailbox) = self.waiter_mailboxes.get(&asked.conn).or(mailbox) {
-                    reject([*asked].into_iter(), mailbox, &self.failure());
-                }
-            }
-            // The other waiting connections are answered in the next turn.
-            return self.wake.notify_one();
+        self.commands.end();
+        if self.stop_at_problem() {
+            return;
         }
         if self.log.flush_if_large() {
             self.outgoing.mark(self.appended, &self.local_conns);
-        }
-    }
-
-    fn log_notice(&self, notice: &Notice) {
-        let group = self.group.name();
-        match notice {
-            Notice::SettingIgnored(error) => {
-                tracing::error!(%group, %error, "a setting from the start of the broker is invalid and ignored");
-            }
-            Notice::AbandonedJobClosed(job) => {
-                tracing::info!(%group, %job, "closed a job that was left open without seeds");
-            }
-            Notice::FetchSkipped(url) => {
-                tracing::warn!(%group, %url, "the group is full: skipped a scheduled fetch");
-            }
-            Notice::LeaseExpired { entry, member } => {
-                tracing::info!(%group, entry, ?member, "a lease expired");
-            }
         }
     }
 
@@ -528,7 +536,7 @@ impl GroupActor {
     fn flush_and_send_up_to(&mut self, mark: RecordMark) {
         self.outgoing.mark(self.appended, &self.local_conns);
         // Decisions that a panic interrupted are not written.
-        if !self.group.is_broken() {
+        if !self.has_panicked {
             self.log.flush(self.outgoing.last_mark().max(self.start_mark));
         }
         let safe = self.log.durable();
@@ -547,51 +555,13 @@ impl GroupActor {
     /// Queues progress lines for the watchers. Like all outputs they wait until the records are
     /// durable.
     fn update_watchers(&mut self) {
-        if self.group.is_broken() {
+        if self.stopped.is_some() {
             return;
         }
         let (outgoing, appended) = (&mut self.outgoing, self.appended);
         self.watchers.poll(&self.group, self.clock.now(), |mailbox, parcel| {
             outgoing.push(appended, GroupOutput::Parcel(mailbox.clone(), parcel));
         });
-    }
-
-    /// Writes a part of a snapshot of the group's state, if the log has grown enough to be replaced
-    /// by one. Other work continues between the parts. Returns whether there is more.
-    fn continue_snapshot(&mut self) -> bool {
-        if self.group.is_broken() {
-            return false;
-        }
-        let begins = !self.group.is_snapshotting();
-        if begins && !self.log.wants_snapshot() || self.log.is_busy() {
-            // A busy log wakes the actor when it has room.
-            return false;
-        }
-        if begins {
-            self.log.begin_snapshot();
-        }
-        let (at, stamp) = (self.clock.now(), self.clock.stamp());
-        let mut records = 0_u64;
-        let write = |decision| {
-            self.appended = self.log.append(&GroupRecord { at, decision });
-            records += 1;
-            if records.is_multiple_of(SNAPSHOT_FLUSH_RECORDS) {
-                self.log.flush(0);
-            }
-        };
-        let is_whole = self.group.catch_panics(|group| {
-            if !begins {
-                return group.continue_snapshot(SNAPSHOT_ITEMS_PER_TURN, write);
-            }
-            group.begin_snapshot(stamp, write);
-            false
-        });
-        match is_whole {
-            Some(true) => self.log.end_snapshot(),
-            Some(false) => self.log.flush(0),
-            None => self.wake.notify_one(),
-        }
-        is_whole == Some(false)
     }
 
     /// Publishes waiting announcements and records those that are safe on their topics.

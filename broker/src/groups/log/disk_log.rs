@@ -408,7 +408,7 @@ impl CommitLog for SegmentRemoval {
 mod tests {
     use std::path::Path;
 
-    use tidings_log::{SegmentLog, SimulatedDisk};
+    use tidings_log::{SegmentStore, SimulatedDisk};
     use tidings_queue::record::Decision;
 
     use super::*;
@@ -419,26 +419,21 @@ mod tests {
     struct Rig {
         disk: SimulatedDisk,
         committers: Arc<Committers>,
-        store: Arc<SegmentLog>,
+        store: Arc<dyn TopicLog>,
         log: DiskLog,
         wake: Arc<Notify>,
     }
 
-    const DIR: &str = "groups";
+    const DIR: &str = "data/groups";
 
     impl Rig {
         fn new(log_bytes: u64) -> Self {
-            let (disk, dir) = (SimulatedDisk::new(1), Path::new(DIR).to_owned());
-            let storage = GroupStorage {
-                disk: Arc::new(disk.clone()),
-                dir,
-                log_bytes,
-                foreign_names: [].into(),
-                stopped: Arc::default(),
-            };
-            let (name, committers) = ("g".parse().unwrap(), Arc::new(Committers::start()));
+            let disk = SimulatedDisk::new(1);
+            let store = SegmentStore::new(Arc::new(disk.clone()), Path::new("data"));
+            let storage = GroupStorage { store: Arc::new(store), log_bytes };
+            let (name, committers) = ("g".parse().unwrap(), Arc::new(Committers::start(2)));
             let ((store, next), wake) = (storage.fresh(&name), Arc::new(Notify::new()));
-            let (store, clock) = (Arc::new(store), Clock::new());
+            let clock = Clock::new();
             let (log, to_wake) = (Arc::clone(&store), Arc::clone(&wake));
             let log =
                 DiskLog::new(name, log, next, log_bytes, clock, Arc::clone(&committers), to_wake);

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use tidings_log::{Disk, DiskFaults, SimulatedDisk};
+use tidings_log::{DiskFaults, SegmentStore, SimulatedDisk};
 use tidings_protocol::{Answers, field_number};
 
 use super::*;
@@ -53,13 +53,8 @@ impl Rig {
     ) -> Self {
         let limits = Limits::default();
         let topics = Topics::simulated(&disk, &limits, Sync::Memory).unwrap();
-        let mut storage = GroupStorage {
-            disk: Arc::new(disk.clone()) as Arc<dyn Disk>,
-            dir: Path::new("data").join("groups"),
-            log_bytes: limits.group_log_bytes,
-            foreign_names: BTreeSet::new(),
-            stopped: Arc::default(),
-        };
+        let store = SegmentStore::new(Arc::new(disk.clone()), Path::new("data"));
+        let storage = GroupStorage { store: Arc::new(store), log_bytes: limits.group_log_bytes };
         let recovered = storage.recover().unwrap();
         then(&disk);
         let groups = Groups::new(

@@ -245,7 +245,7 @@ fn broker_on_disk(disk: &SimulatedDisk) -> Broker {
         tasks,
         socket_file: None,
         _data: None,
-        clean_stop: None,
+        store: None,
     }
 }
 

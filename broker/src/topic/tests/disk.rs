@@ -5,7 +5,7 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidings_log::{Disk, FileSystem};
+use tidings_log::{FileSystem, SegmentStore, Store};
 
 use super::*;
 use crate::catalog::{Catalog, Sync, TopicSettings};
@@ -28,11 +28,10 @@ pub(super) fn waker() -> Waker {
 
 pub(super) fn open(dir: &Path, limits: &Limits) -> Arc<Topics> {
     let clock = Clock::new();
-    let disk: Arc<dyn Disk> = Arc::new(FileSystem);
-    let (catalog, findings) = Catalog::open(Arc::clone(&disk), dir, limits, clock, None).unwrap();
+    let store: Arc<dyn Store> = Arc::new(SegmentStore::new(Arc::new(FileSystem), dir));
+    let (catalog, findings) = Catalog::open(&*store, limits, clock).unwrap();
     assert_eq!(findings, Vec::<String>::new());
-    let storage = Storage { disk, dir: dir.join("topics"), stopped: Arc::default() };
-    Topics::start(limits, clock, catalog, Some(storage), TopicSettings::default()).unwrap()
+    Topics::start(limits, clock, catalog, Some(store), TopicSettings::default()).unwrap()
 }
 
 pub(super) fn named(topics: &Topics, name: &str) -> Arc<Topic> {

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicUsize;
 use std::task::Wake;
 
-use tidings_log::{Disk, SimulatedDisk};
+use tidings_log::{Disk, SegmentStore, SimulatedDisk, Store};
 
 use super::*;
 use crate::catalog::{Catalog, Sync};
@@ -45,10 +45,10 @@ impl Topics {
         let disk: Arc<dyn Disk> = Arc::new(disk.clone());
         disk.create_dir(dir)?;
         disk.sync_dir(Path::new(""))?;
-        let (catalog, _) = Catalog::open(Arc::clone(&disk), dir, limits, clock, None)?;
-        let storage = Storage { disk, dir: dir.join("topics"), stopped: Arc::default() };
+        let store: Arc<dyn Store> = Arc::new(SegmentStore::new(disk, dir));
+        let (catalog, _) = Catalog::open(&*store, limits, clock)?;
         let defaults = TopicSettings { sync, ..TopicSettings::default() };
-        Self::start(limits, clock, catalog, Some(storage), defaults)
+        Self::start(limits, clock, catalog, Some(store), defaults)
     }
 }
 

@@ -4,16 +4,13 @@ mod admission;
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Waker;
 
 use parking_lot::{Mutex, RwLock};
 use tidings_concurrent::{NewTopicWaiters, Watermarked};
-use tidings_log::{
-    CheckedFile, CommitLog, Committers, Disk, Recovered, SegmentLog, SegmentOptions, TopicLog,
-};
+use tidings_log::{CheckedFile, CommitLog, Committers, LogId, LogPlan, Recovered, Store, TopicLog};
 use tidings_protocol::{
     Code, DEAD_LETTER_TOPIC, DEFAULT_TOPIC, Durability, JOB_DONE_TOPIC, ProtocolError, Seq,
     StartAt, TopicName,
@@ -27,7 +24,6 @@ use super::tail_memory::TailMemory;
 use super::watermarks::TopicWatermarks;
 use super::{RESERVED_IN_MEMORY, Topic};
 use crate::catalog::{Catalog, CatalogRecord, Sync, TopicSettings};
-use crate::clean_stop::{self, CleanStop, LogEnds};
 use crate::clock::Clock;
 use crate::limits::Limits;
 
@@ -41,21 +37,11 @@ const DURABLE_ONLY: [&str; 2] = [JOB_DONE_TOPIC, DEAD_LETTER_TOPIC];
 /// The seq of a topic's first event.
 const FIRST_SEQ: Seq = Seq(1);
 
-/// Bytes of a segment. Topics with little retention have smaller segments, so that retention
-/// removes only a part.
-const SEGMENT_BYTES: u64 = 64 << 20;
-const SEGMENTS_MIN: u64 = 8;
+/// Number of threads that commit, which is the number of logs that can be synced at once.
+const COMMIT_THREADS: usize = 4;
 
-/// The place on disk where topics are stored.
-#[derive(Debug)]
-pub(crate) struct Storage {
-    /// The calls to the file system.
-    pub(crate) disk: Arc<dyn Disk>,
-    /// The directory that holds one directory for each topic.
-    pub(crate) dir: PathBuf,
-    /// Where the logs ended at the last orderly stop.
-    pub(crate) stopped: Arc<CleanStop>,
-}
+/// Number of threads that read. Two, so that one long search does not block all other readers.
+const READ_THREADS: usize = 2;
 
 /// All topics of a broker.
 #[derive(Debug)]
@@ -78,12 +64,13 @@ pub(super) struct TopicsShared {
     pub(super) memory: TailMemory,
     pub(super) catalog: Catalog,
     pub(super) clock: Clock,
-    store: Option<TopicStore>,
+    logs: Option<TopicLogs>,
 }
 
+/// The logs of topics, and the threads that block on them.
 #[derive(Debug)]
-struct TopicStore {
-    storage: Storage,
+struct TopicLogs {
+    store: Arc<dyn Store>,
     committers: Arc<Committers>,
     cold: ColdReads,
 }
@@ -101,13 +88,13 @@ struct TopicIndex {
 
 impl TopicsShared {
     pub(super) fn commit(&self, topic: &Arc<Topic>) {
-        if let Some(store) = &self.store {
-            store.committers.enqueue(Arc::clone(topic) as Arc<dyn CommitLog>);
+        if let Some(logs) = &self.logs {
+            logs.committers.enqueue(Arc::clone(topic) as Arc<dyn CommitLog>);
         }
     }
 
     pub(super) fn cold(&self) -> Option<&ColdReads> {
-        self.store.as_ref().map(|store| &store.cold)
+        self.logs.as_ref().map(|logs| &logs.cold)
     }
 }
 
@@ -115,14 +102,14 @@ impl Drop for Topics {
     fn drop(&mut self) {
         // A task may still hold a topic, while another process is about to take over the data
         // directory.
-        if let Some(store) = &self.shared.store {
-            store.committers.abandon();
+        if let Some(logs) = &self.shared.logs {
+            logs.committers.abandon();
         }
     }
 }
 
 impl Topics {
-    /// Opens the topics on disk and the fixed topics. Without `storage` all topics are in memory.
+    /// Opens the topics in the store and the fixed topics. Without a store all topics are in memory.
     /// Logs the findings of the recovery.
     ///
     /// Blocks. Fails if an existing file cannot be read.
@@ -130,15 +117,15 @@ impl Topics {
         limits: &Limits,
         clock: Clock,
         catalog: Catalog,
-        storage: Option<Storage>,
+        store: Option<Arc<dyn Store>>,
         defaults: TopicSettings,
     ) -> io::Result<Arc<Self>> {
-        let store = storage.map(|storage| TopicStore {
-            storage,
-            committers: Arc::new(Committers::start()),
-            cold: ColdReads::start(limits.cold_read_bytes_max),
+        let logs = store.map(|store| TopicLogs {
+            store,
+            committers: Arc::new(Committers::start(COMMIT_THREADS)),
+            cold: ColdReads::start(limits.cold_read_bytes_max, READ_THREADS),
         });
-        let shared = TopicsShared { memory: TailMemory::new(limits), catalog, clock, store };
+        let shared = TopicsShared { memory: TailMemory::new(limits), catalog, clock, logs };
         let topics = Arc::new(Self {
             index: RwLock::default(),
             shared: Arc::new(shared),
@@ -170,29 +157,11 @@ impl Topics {
 
     /// Opens the existing logs, and the topics in memory that have settings.
     fn recover(&self) -> io::Result<()> {
-        let Some(store) = &self.shared.store else { return Ok(()) };
-        let storage = &store.storage;
-        let names = match storage.disk.list(&storage.dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            names => names?,
-        };
-        for name in names {
-            let ignored = |name: &str| {
-                tracing::warn!(name, "this is not the directory of a topic; it is ignored");
-            };
-            let Ok(name) = TopicName::new(&name) else {
-                ignored(&name);
-                continue;
-            };
+        let Some(TopicLogs { store, .. }) = &self.shared.logs else { return Ok(()) };
+        for name in store.topics()? {
             let settings = self.settings_of(&name);
-            let options = self.options(storage, &name, &settings);
-            let (log, recovered) = match SegmentLog::open(options, IDS_MAX) {
-                Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
-                    ignored(name.as_str());
-                    continue;
-                }
-                opened => opened?,
-            };
+            let plan = self.plan(&name, &settings);
+            let (log, recovered) = store.open(&LogId::Topic(name.clone()), plan, IDS_MAX)?;
             for finding in &recovered.findings {
                 tracing::warn!(topic = %name, "{finding}");
             }
@@ -222,7 +191,7 @@ impl Topics {
         &self,
         name: &TopicName,
         settings: TopicSettings,
-        log: SegmentLog,
+        log: Arc<dyn TopicLog>,
         recovered: &Recovered,
     ) {
         let marks = TopicWatermarks::new(recovered.next, recovered.reserved);
@@ -236,7 +205,6 @@ impl Topics {
                 }
             }
         }
-        let log: Arc<dyn TopicLog> = Arc::new(log);
         self.insert(&mut self.index.write(), name, settings, tail, Some(log)).reserve();
     }
 
@@ -244,22 +212,9 @@ impl Topics {
         self.shared.catalog.contents().settings(name).unwrap_or(self.defaults)
     }
 
-    fn options(
-        &self,
-        storage: &Storage,
-        name: &TopicName,
-        settings: &TopicSettings,
-    ) -> SegmentOptions {
+    fn plan(&self, name: &TopicName, settings: &TopicSettings) -> LogPlan {
         let deleted = self.shared.catalog.contents().next_of_deleted(name);
-        SegmentOptions {
-            disk: Arc::clone(&storage.disk),
-            dir: storage.dir.join(name.as_str()),
-            topic: name.clone(),
-            first: deleted.unwrap_or(FIRST_SEQ),
-            segment_bytes: SEGMENT_BYTES.min(settings.retain_bytes / SEGMENTS_MIN),
-            reserve_part: 1,
-            stopped: storage.stopped.end_of(&clean_stop::topic_log(name)).cloned(),
-        }
+        LogPlan { first: deleted.unwrap_or(FIRST_SEQ), kept_bytes: settings.retain_bytes }
     }
 
     /// Creates a topic with its own settings; calls `done` when they are safe.
@@ -275,7 +230,7 @@ impl Topics {
         if index.by_name.contains_key(name) {
             return Err(ProtocolError::new(Code::Exists, format!("topic {name} exists already")));
         }
-        if self.shared.store.is_none() && settings.sync != Sync::Memory {
+        if self.shared.logs.is_none() && settings.sync != Sync::Memory {
             let text =
                 "this broker has no data directory: use sync=memory, or start it with --data";
             return Err(ProtocolError::new(Code::Conflict, text));
@@ -421,16 +376,15 @@ impl Topics {
             (contents.next_of_deleted(name), contents.reserved(name))
         };
         let next = deleted.max(reserved).unwrap_or(FIRST_SEQ).max(FIRST_SEQ);
-        let store = self.shared.store.as_ref();
-        if let Some(store) = store.filter(|_| settings.sync != Sync::Memory) {
-            let options = self.options(&store.storage, name, &settings);
-            let options = SegmentOptions { first: next, ..options };
+        let logs = self.shared.logs.as_ref();
+        if let Some(logs) = logs.filter(|_| settings.sync != Sync::Memory) {
+            let plan = LogPlan { first: next, kept_bytes: settings.retain_bytes };
+            let log = logs.store.fresh(&LogId::Topic(name.clone()), plan);
             let tail = Tail::new(TopicWatermarks::new(next, next), true, None);
-            let log: Arc<dyn TopicLog> = Arc::new(SegmentLog::fresh(options));
             return self.insert(index, name, settings, tail, Some(log));
         }
         // Without a data directory nothing survives a restart, so no seq can be assigned twice.
-        let reserved = if store.is_some() { next } else { Seq(u64::MAX) };
+        let reserved = if logs.is_some() { next } else { Seq(u64::MAX) };
         let marks = TopicWatermarks::in_memory(next, reserved, RESERVED_IN_MEMORY);
         self.insert(index, name, settings, Tail::new(marks, false, None), None)
     }
@@ -512,7 +466,7 @@ impl Topics {
 
     /// The commit threads; `None` if all topics are in memory.
     pub(crate) fn committers(&self) -> Option<&Arc<Committers>> {
-        self.shared.store.as_ref().map(|store| &store.committers)
+        self.shared.logs.as_ref().map(|logs| &logs.committers)
     }
 
     /// The settings of a topic without its own.
@@ -561,9 +515,8 @@ impl Topics {
         });
     }
 
-    /// Writes all pending events, and records where every topic ends. Returns the ends of the logs.
-    /// Blocks.
-    pub(crate) fn close(&self) -> LogEnds {
+    /// Writes all pending events, and records where every topic ends. Blocks.
+    pub(crate) fn close(&self) {
         self.index.write().closed = true;
         // Connections may still publish. A seq assigned after the end was recorded would be
         // assigned again.
@@ -571,19 +524,16 @@ impl Topics {
         for topic in &topics {
             topic.stop();
         }
-        if let Some(store) = &self.shared.store {
-            store.committers.close();
+        if let Some(logs) = &self.shared.logs {
+            logs.committers.close();
         }
-        let mut ends: LogEnds = Vec::new();
         for topic in &topics {
-            ends.extend(topic.close().map(|end| (clean_stop::topic_log(topic.name()), end)));
+            topic.close();
         }
-        if let Some(store) = &self.shared.store {
-            store.cold.close();
+        if let Some(logs) = &self.shared.logs {
+            logs.cold.close();
         }
-        let catalog = self.shared.catalog.close();
-        ends.extend(catalog.map(|end| (clean_stop::catalog_log(), end)));
-        ends
+        self.shared.catalog.close();
     }
 }
 

@@ -5,14 +5,14 @@ use async_compression::tokio::write::{
 };
 use proptest::prelude::*;
 use tidings_documents::document::PAGE_BUDGET_BYTES;
+use tidings_egress::http::{
+    BEFORE_HEAD_BYTES_MAX, DECODED_RATIO_MAX, HEAD_BYTES_MAX, HEADERS_MAX, SLOW_BYTES_PER_SECOND,
+    SLOW_WINDOW, WINDOWS_BUDGET_BYTES, ZSTD_WINDOW_LOG_MAX,
+};
 use tokio::net::TcpStream;
 
 use super::*;
-use crate::fetch::body::{SLOW_BYTES_PER_SECOND, SLOW_WINDOW};
-use crate::fetch::decode::{DECODED_RATIO_MAX, ZSTD_WINDOW_LOG_MAX};
-use crate::fetch::http_connection::HEADERS_MAX;
-use crate::fetch::{BEFORE_HEAD_BYTES_MAX, HEAD_BYTES_MAX};
-use crate::memory_budget::{LINKS_BUDGET_BYTES, WINDOWS_BUDGET_BYTES};
+use crate::fetch::LINKS_BUDGET_BYTES;
 
 const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n";
 
@@ -224,7 +224,7 @@ async fn large_windows_and_many_links_share_their_memory() {
         let web = Fetcher::new(&FetchConfig { read_timeout, ..config() }).unwrap();
         let first: Vec<_> = (0..at_once).map(|n| origin.url(&format!("/first{n}"))).collect();
         let mut holding = futures_util::future::join_all(first.iter().map(|url| web.page(url)));
-        let has_room = || web.memory_budget.has_any();
+        let has_room = || web.client.has_memory() && web.links_budget.has_any();
         let url = origin.url("/next");
         tokio::select! {
             _ = &mut holding => panic!("the first requests do not end"),

@@ -11,6 +11,8 @@ use std::net::Ipv4Addr;
 use std::sync::atomic::Ordering::SeqCst;
 use std::task::Poll;
 
+use hyper::Response;
+use hyper::body::Incoming;
 use tidings_egress::AllowPrivate;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
+use tidings_egress::http::POOL_IDLE;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::fetch::pool::POOL_IDLE;
 
 /// Answers every request on every connection alike, and sends the received heads to a channel.
 async fn answering(answer: Vec<u8>) -> (Origin, mpsc::UnboundedReceiver<String>) {
@@ -46,7 +46,7 @@ async fn the_request_names_the_crawler_and_what_it_can_decode() {
         assert_eq!(heads.recv().await.unwrap(), expected);
     }
     assert_eq!(origin.connections.load(SeqCst), 1, "the connection is reused");
-    assert_eq!(web.pool.len(), 1);
+    assert_eq!(web.client.idle_connections(), 1);
 }
 
 #[tokio::test]
@@ -192,10 +192,10 @@ async fn idle_connections_are_closed_after_a_while_and_with_the_fetcher() {
     let web = Fetcher::new(&FetchConfig { read_timeout: Duration::from_hours(1), ..config() });
     let web = web.unwrap();
     assert_eq!(web.page(&origin.url("/")).await.failure, None);
-    assert_eq!(web.pool.len(), 1);
+    assert_eq!(web.client.idle_connections(), 1);
     tokio::time::sleep(2 * POOL_IDLE).await;
     has_ended.recv().await.unwrap();
-    assert_eq!(web.pool.len(), 0);
+    assert_eq!(web.client.idle_connections(), 0);
     assert_eq!(web.page_within(&origin.url("/"), Duration::from_hours(1)).await.failure, None);
     drop(web);
     has_ended.recv().await.unwrap();
@@ -222,7 +222,7 @@ async fn dropping_a_request_closes_its_connection() {
         () = async { request_arrived.recv().await.unwrap() } => {}
     }
     assert_eq!(has_ended.recv().await, Some(true));
-    assert_eq!(web.pool.len(), 0);
+    assert_eq!(web.client.idle_connections(), 0);
 }
 
 #[tokio::test]
@@ -232,5 +232,5 @@ async fn concurrent_requests_to_a_host_leave_one_connection() {
     let url = origin.url("/");
     let all = futures_util::future::join_all((0..5).map(|_| web.page(&url))).await;
     assert!(all.iter().all(|fetched| fetched.failure.is_none()));
-    assert_eq!((web.pool.len(), origin.connections.load(SeqCst)), (1, 5));
+    assert_eq!((web.client.idle_connections(), origin.connections.load(SeqCst)), (1, 5));
 }

@@ -69,7 +69,7 @@ fn a_page_is_one_object_a_line() {
     robots.report.error = Some("disallowed\nby robots.txt".to_owned());
     (robots.report.status, robots.report.title, robots.remote) = (None, None, None);
     (robots.hash, robots.content_type, robots.canonical) = (None, None, None);
-    (robots.validators, robots.links) = (crate::report::Validators::default(), Vec::new());
+    (robots.validators, robots.links) = (tidings_egress::http::Validators::default(), Vec::new());
     (robots.report.job, robots.pass, robots.depth) = (None, None, None);
     output.open().write(&batch([record(1, 1), transient(3, 1), robots])).unwrap();
     let text = output.text();

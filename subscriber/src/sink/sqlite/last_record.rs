@@ -8,10 +8,11 @@ use std::thread;
 use jiff::Timestamp;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, TransactionBehavior, params};
 use tidings_documents::page::PageLink;
+use tidings_egress::http::Validators;
 use tokio::sync::{mpsc, oneshot};
 
 use super::url_fingerprint;
-use crate::report::{PageId, Validators};
+use crate::report::PageId;
 use crate::sink::{OpenError, STORE_BUSY_TIMEOUT};
 
 /// Look-ups of earlier records that wait. Tasks wait when the queue is full.

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tidings_protocol::Seq;
 
+use crate::clean_stop::StopSlot;
 use crate::disk::{Disk, SimulatedDisk};
 use crate::segments::{Recovered, SegmentLog, SegmentOptions};
 use crate::topic_log::{LogError, LogPiece, LogRead, TopicLog};
@@ -33,7 +34,7 @@ fn options(disk: impl Disk + 'static, segment_bytes: u64) -> SegmentOptions {
         first: Seq(1),
         segment_bytes,
         reserve_part: 1,
-        stopped: None,
+        stopped: StopSlot::after(None),
     }
 }
 

@@ -8,6 +8,7 @@ use tidings_protocol::Seq;
 
 use super::model::{Event, Model};
 use super::{BUFFER, Heard, hear, options, piece};
+use crate::clean_stop::StopSlot;
 use crate::disk::{DiskFaults, SimulatedDisk};
 use crate::segments::{Recovered, SegmentLog, SegmentOptions};
 use crate::simulation_seeds;
@@ -367,7 +368,8 @@ impl Life {
             return self.crash(false);
         }
         // The record of a stop holds for every later start, until the next stop.
-        self.options.stopped = result.expect("the log was closed");
+        result.expect("the log was closed");
+        self.options.stopped = StopSlot::after(self.log.options.stopped.new_end());
         self.model.synced(0);
         self.model.floor = next;
         self.crash(true);

@@ -4,10 +4,11 @@ use tidings_protocol::Seq;
 
 use super::damage::check;
 use super::{BUFFER, DIR, events, fill, hear, newest, options};
+use crate::clean_stop::{LogEnd, StopSlot};
 use crate::disk::SimulatedDisk;
 use crate::format::SEGMENT_HEADER;
 use crate::segments::{Recovered, SegmentLog, SegmentOptions};
-use crate::topic_log::{LogEnd, TopicLog};
+use crate::topic_log::TopicLog;
 
 const SEGMENT_BYTES: u64 = 500;
 const PIECES: [(u64, u64); 6] = [(1, 2), (3, 3), (6, 1), (7, 4), (11, 1), (12, 2)];
@@ -15,7 +16,8 @@ const NEXT: u64 = 14;
 
 fn open(disk: &SimulatedDisk, stopped: Option<&LogEnd>) -> (SegmentLog, Recovered) {
     let options = options(disk.clone(), SEGMENT_BYTES);
-    SegmentLog::open(SegmentOptions { stopped: stopped.cloned(), ..options }, 3).unwrap()
+    let stopped = StopSlot::after(stopped.cloned());
+    SegmentLog::open(SegmentOptions { stopped, ..options }, 3).unwrap()
 }
 
 /// A closed log of several files, and its end. As in a group's log, the last events may be durable
@@ -25,7 +27,8 @@ fn closed() -> (SimulatedDisk, LogEnd) {
     let (log, _) = open(&disk, None);
     fill(&log, &PIECES);
     assert!(log.bounds().segments > 1);
-    let end = log.close(Seq(NEXT)).unwrap().expect("the log has files");
+    log.close(Seq(NEXT)).unwrap();
+    let end = log.options.stopped.new_end().expect("the log has files");
     (disk, end)
 }
 

@@ -17,9 +17,9 @@ use self::field::LineField;
 use super::{Decision, EndReason, EventEffect, GroupRecord, NextStep, RecordedRest};
 use crate::config::GroupConfig;
 use crate::entry::{Admission, AgainRequest, PassId};
-use crate::job::JobSettings;
+use crate::jobs::JobSettings;
 use crate::moment::{ClockStamp, Moment};
-use crate::schedule::Schedule;
+use crate::schedules::Schedule;
 
 /// Most items for which memory is reserved before they are read.
 const RESERVED_MAX: usize = 512;

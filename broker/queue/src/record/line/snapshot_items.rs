@@ -7,11 +7,10 @@ use tidings_protocol::UrlKey;
 use super::{LineReader, LineWriter};
 use crate::dead_letters::DEAD_REASONS;
 use crate::entry::{AgainRequest, Entry, EntryState, Lease, PassId};
-use crate::job::counts::{as_array, from_array};
-use crate::job::{Job, JobState};
+use crate::jobs::{Job, JobState, as_array, from_array};
 use crate::key_queue::{KeyState, Lane};
+use crate::schedules::{WallClockDue, WallClockTarget};
 use crate::snapshot::SnapshotItem;
-use crate::wall_clock::{WallClockDue, WallClockTarget};
 
 impl LineWriter<'_> {
     pub(super) fn snapshot_item(&mut self, item: &SnapshotItem) {

@@ -3,10 +3,10 @@ use tidings_protocol::{CanonicalUrl, JobName, Seq, TopicName};
 
 use super::*;
 use crate::entry::{Entry, EntryId, EntryState, Lease};
-use crate::pattern::UrlFilter;
-use crate::scope::ScopeRule;
+use crate::jobs::ScopeRule;
+use crate::jobs::UrlFilter;
+use crate::schedules::{WallClockDue, WallClockTarget};
 use crate::snapshot::SnapshotItem;
-use crate::wall_clock::{WallClockDue, WallClockTarget};
 
 fn moment() -> impl Strategy<Value = Moment> {
     any::<u64>().prop_map(Moment)

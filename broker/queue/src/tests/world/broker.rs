@@ -250,6 +250,7 @@ impl World {
                     self.job_names.remove(&name);
                 }
                 Output::Notice(_) => {}
+                Output::Texts(_) => unreachable!("the group is not paged"),
                 Output::Deleted => unreachable!("the simulated group is never deleted"),
             }
         }

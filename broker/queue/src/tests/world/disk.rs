@@ -1,13 +1,13 @@
 //! Decides what part of a group's log survives a crash or a power failure: the real log, on a
 //! simulated disk.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 use tidings_log::{
-    Disk, LogPiece, ReadOnlyDisk, SegmentLog, SegmentOptions, SimulatedDisk, TopicLog, read_lines,
+    LogId, LogPiece, LogPlan, SegmentStore, SimulatedDisk, Store, TopicLog, read_lines,
 };
-use tidings_protocol::Seq;
+use tidings_protocol::{GroupName, Seq};
 
 use super::broker::Batch;
 use crate::moment::{ClockStamp, Moment};
@@ -16,7 +16,7 @@ use crate::replay::{FIRST_RECORD, LogReplay, ReplayedGroup};
 use crate::{Group, GroupConfig};
 
 /// Makes most logs here a single segment.
-const SEGMENT_BYTES: u64 = 1 << 20;
+const KEPT_BYTES: u64 = 8 << 20;
 
 /// Kinds of crashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,14 +36,14 @@ pub(super) struct SurvivingLog {
     pub(super) last: Moment,
     /// Number of records.
     pub(super) records: u64,
-    disk: Arc<dyn Disk>,
+    store: SegmentStore,
     seed: u64,
 }
 
 impl SurvivingLog {
     /// Recovers the group once more.
     pub(super) fn recover_again(&mut self) -> Group {
-        recover(&self.disk, self.seed).group
+        recover(&self.store, self.seed).group
     }
 }
 
@@ -57,58 +57,52 @@ pub(super) fn crash_and_recover(
     rng: &mut fastrand::Rng,
 ) -> SurvivingLog {
     let disk = SimulatedDisk::new(rng.u64(..));
-    let storage: Arc<dyn Disk> = Arc::new(disk.clone());
-    let log = SegmentLog::fresh(options(Arc::clone(&storage), first));
+    let store = SegmentStore::new(Arc::new(disk.clone()), Path::new(""));
+    let log = store.fresh(&id(), LogPlan { first, kept_bytes: KEPT_BYTES });
     let mut next = first.0;
-    append(&log, safe, &mut next);
+    append(&*log, safe, &mut next);
     log.sync().expect("the simulated disk does not fail");
-    append(&log, written, &mut next);
+    append(&*log, written, &mut next);
     match end {
         CrashKind::Process => disk.kill(),
         CrashKind::Power => disk.cut_power(),
     }
     let seed = rng.u64(..);
-    let ReplayedGroup { group, started, last } = recover(&storage, seed);
+    let ReplayedGroup { group, started, last } = recover(&store, seed);
     let checked = log.verify().expect("an undamaged log can be read");
     let records = checked.iter().map(|file| file.events).sum();
-    SurvivingLog { group, started, last, records, disk: storage, seed }
+    SurvivingLog { group, started, last, records, store, seed }
 }
 
-fn options(disk: Arc<dyn Disk>, first: Seq) -> SegmentOptions {
-    SegmentOptions {
-        disk,
-        dir: PathBuf::from("groups/crawlers"),
-        topic: "crawlers".parse().expect("the name is valid"),
-        first,
-        segment_bytes: SEGMENT_BYTES,
-        reserve_part: 4,
-        stopped: None,
-    }
+fn name() -> GroupName {
+    "crawlers".parse().expect("the name is valid")
+}
+
+fn id() -> LogId {
+    LogId::Group(name())
 }
 
 /// Replays the log without changing it, and then opens it to continue it, as a start does.
-fn recover(disk: &Arc<dyn Disk>, seed: u64) -> ReplayedGroup {
-    let name = "crawlers".parse().expect("the name is valid");
-    let group = Group::new(name, 0, GroupConfig::default(), seed);
-    let reader = Arc::new(ReadOnlyDisk::new(Arc::clone(disk)));
-    let (log, _) = SegmentLog::open(options(reader, FIRST_RECORD), 0).expect("the log is whole");
+fn recover(store: &SegmentStore, seed: u64) -> ReplayedGroup {
+    let group = Group::new(name(), 0, GroupConfig::default(), seed);
+    let log = store.open_read_only(&id()).expect("the log is whole");
     let first = log.bounds().first;
     let mut replay = LogReplay::new(group, first);
-    let read = read_lines(&log, first, |seq, line| {
+    let read = read_lines(&*log, first, |seq, line| {
         let record = GroupRecord::decode(line?).expect("a record survives whole or not at all");
         replay.apply(seq, &mut Ok(record));
         Ok(())
     });
     read.expect("the log is whole");
-    let (log, found) =
-        SegmentLog::open(options(Arc::clone(disk), FIRST_RECORD), 0).expect("the log is whole");
+    let plan = LogPlan { first: FIRST_RECORD, kept_bytes: KEPT_BYTES };
+    let (log, found) = store.open(&id(), plan, 0).expect("the log is whole");
     if found.has_lost_end {
         log.begin_after_loss().expect("the simulated disk has room");
     }
     replay.finish().expect("nothing is missing")
 }
 
-fn append(log: &SegmentLog, batches: &[Batch], next: &mut u64) {
+fn append(log: &dyn TopicLog, batches: &[Batch], next: &mut u64) {
     let pieces: Vec<LogPiece> = batches
         .iter()
         .map(|batch| {

@@ -6,7 +6,7 @@ use tidings_protocol::{After, Code, JOB_DONE_TOPIC, MemberId, ProtocolError};
 use super::commands::CommandOrigin;
 use super::promises::{CheckResult, Promise};
 use super::{WAITER_CONN, World, WorldEvent};
-use crate::job::JobSettings;
+use crate::jobs::JobSettings;
 use crate::moment::Moment;
 use crate::task_list::EntrySelection;
 use crate::tests::bench::slot;

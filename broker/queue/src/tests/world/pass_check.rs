@@ -6,7 +6,7 @@ use tidings_protocol::Outcome;
 
 use super::promises::{CheckResult, Promise};
 use super::task::ReceivedTask;
-use crate::job::JobSettings;
+use crate::jobs::JobSettings;
 use crate::moment::Moment;
 use crate::tests::site::{host_number, links_of, redirect_of};
 

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use tidings_protocol::{CanonicalUrl, ProtocolError};
 
-use super::config::bad_argument;
+use crate::config::bad_argument;
 
 /// The scope rule of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

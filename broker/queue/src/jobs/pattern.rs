@@ -8,7 +8,7 @@ use std::str::FromStr;
 use percent_encoding::percent_encode_byte;
 use tidings_protocol::{CanonicalUrl, ProtocolError, escaped_octet};
 
-use super::config::bad_argument;
+use crate::config::bad_argument;
 
 /// Patterns in one list. More than a person writes, and few enough to check every link against
 /// them.
@@ -21,7 +21,7 @@ const LIST_BYTES_MAX: usize = 4 << 10;
 /// with path and query if it begins with `/` or `*`, and with the whole URL otherwise. It must
 /// match from the beginning.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pattern {
+pub(super) struct Pattern {
     /// The pattern as written.
     text: Box<str>,
     /// The parts between the stars, normalized. The first must match at the

@@ -11,20 +11,21 @@ use compression_codecs::{
 };
 use hyper::HeaderMap;
 use hyper::header::CONTENT_ENCODING;
-use tidings_egress::failure::{Failure, Reason};
+
+use crate::failure::{Failure, Reason};
 
 /// A body that grows more than this many times while it is decoded is a decompression bomb, as in
 /// the parsers of packed documents ..
-pub(crate) const DECODED_RATIO_MAX: u64 = 250;
+pub const DECODED_RATIO_MAX: u64 = 250;
 /// .. but only from this size on: small pages of one repeated byte are harmless.
-pub(crate) const DECODED_RATIO_FROM_BYTES: u64 = 4 * 1024 * 1024;
+pub(super) const DECODED_RATIO_FROM_BYTES: u64 = 4 * 1024 * 1024;
 /// Bytes taken from a decoder at a time.
 const DECODED_CHUNK_BYTES: usize = 16 * 1024;
 /// Nested content codings.
 const CONTENT_ENCODINGS_MAX: usize = 2;
 /// The largest window of the zstd format, as a power of two: 8 MiB, which RFC 9659 requires of
 /// senders. It bounds the decoder's memory.
-pub(crate) const ZSTD_WINDOW_LOG_MAX: u32 = 23;
+pub const ZSTD_WINDOW_LOG_MAX: u32 = 23;
 /// Empty frames of the zstd format in a row: each costs more than its nine bytes.
 const ZSTD_EMPTY_FRAMES_MAX: u32 = 100;
 

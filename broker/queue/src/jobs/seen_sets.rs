@@ -2,7 +2,7 @@
 
 use hashbrown::{HashMap, HashSet};
 
-use super::entry::PassId;
+use crate::entry::PassId;
 
 /// Most fingerprints of a single set. A snapshot writes one set at a time, so sets stay small.
 const SET_MAX: usize = 1 << 14;

@@ -3,7 +3,7 @@
 use tidings_protocol::Outcome;
 use tidings_protocol::status::PassCounts;
 
-use crate::record::EndReason;
+use crate::entry::EndReason;
 
 /// All counts, in the order of the records.
 pub(crate) fn as_array(counts: &PassCounts) -> [u64; 10] {

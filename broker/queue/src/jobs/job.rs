@@ -1,35 +1,20 @@
-//! Jobs: crawls of unknown size with exact counts. A job is done when it is closed, none of its
-//! entries wait or are in flight, and the group has consumed everything that was published before
-//! that moment.
-//!
-//! ```text
-//!          seeds, close                 count = 0        consumed up to the heads, count still 0
-//!   open ───────────────▶ closed ─────────────────▶ heads noted ───────────────────────────────▶ done
-//!    ▲                       ▲                        │ a late seed                               │
-//!    │                       └────────────────────────┘                                           │
-//!    └──────────────────────────────── opened again: the next pass ──────────────────────────────┘
-//! ```
+//! A job and its current or last pass.
 
-pub(crate) mod counts;
-mod hosts;
-
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use tidings_protocol::duration::{self, DURATION_MS_MAX};
 use tidings_protocol::status::{self, JobEnd, JobEndReason, JobResult, JobStatus, PassCounts};
 use tidings_protocol::{CanonicalUrl, JobName, Outcome, ProtocolError, Seq, TopicName};
 
-use self::counts::{count_end, count_outcome, unfinished};
-use self::hosts::HostPages;
+use super::counts::{count_end, count_outcome, unfinished};
+use super::hosts::HostPages;
+use super::pattern::UrlFilter;
+use super::scope::{Scope, ScopeRule};
 use crate::config::{bad_argument, duration_within, whole_number};
-use crate::entry::{EntryId, JobNumber, Key, PassId};
+use crate::entry::{EndReason, EntryId, Key, PassId};
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
-use crate::pattern::UrlFilter;
-use crate::record::EndReason;
-use crate::scope::{Scope, ScopeRule};
-use crate::snapshot::SnapshotItem;
 
 /// Settings that an operator gives when opening a job; they hold for the pass.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -226,9 +211,9 @@ impl Job {
         }
     }
 
-    /// The job, its scope and its page counts as snapshot items; the entries are not included.
-    pub(crate) fn snapshot_items(&self, keep: &mut impl FnMut(SnapshotItem)) {
-        let bare = Self {
+    /// The job without its scope, page counts and entries.
+    pub(crate) fn bare(&self) -> Self {
+        Self {
             scope: self.scope.without_parts(),
             waiting: BTreeSet::new(),
             dormant: 0,
@@ -236,20 +221,27 @@ impl Job {
             pinned: 0,
             hosts: self.hosts.without_counts(),
             ..self.clone()
-        };
-        let number = self.id.number;
-        keep(SnapshotItem::Job(Box::new(bare)));
-        for part in self.scope.parts() {
-            keep(SnapshotItem::Scope { number, part: part.into() });
-        }
-        for (key, completed) in self.hosts.completed() {
-            keep(SnapshotItem::Pages { number, key: key.clone(), completed });
         }
     }
 
+    /// Keys with completed pages, and their numbers, if pages per key are limited.
+    pub(crate) fn completed_pages(&self) -> impl Iterator<Item = (&Key, u64)> {
+        self.hosts.completed()
+    }
+
     /// Restores the number of completed pages of a key.
-    pub(crate) fn restore_host_pages(&mut self, key: &Key, completed: u64) {
+    pub(super) fn restore_host_pages(&mut self, key: &Key, completed: u64) {
         self.hosts.restore(key, completed);
+    }
+
+    /// The pass is done: what decided about further entries is not needed any more.
+    pub(super) fn finish(&mut self) {
+        self.state = JobState::Done;
+        self.completion_heads = None;
+        self.paused = false;
+        self.time_until = None;
+        self.scope = Scope::default();
+        self.hosts = HostPages::default();
     }
 
     /// Whether a link to this URL belongs to the job.
@@ -318,33 +310,33 @@ impl Job {
     }
 
     /// Adds a dormant entry.
-    pub fn add_dormant(&mut self, key: &Key) {
+    pub(super) fn add_dormant(&mut self, key: &Key) {
         self.dormant += 1;
         self.hosts.add_dormant(key);
     }
 
     /// A dormant entry becomes active.
-    pub fn activate(&mut self, entry: EntryId, key: &Key) {
+    pub(super) fn activate(&mut self, entry: EntryId, key: &Key) {
         self.dormant -= 1;
         self.hosts.remove_dormant(key);
         self.add_waiting(entry, key);
     }
 
     /// A dormant entry ends.
-    pub fn drop_dormant(&mut self, key: &Key, end: EndReason) {
+    pub(super) fn drop_dormant(&mut self, key: &Key, end: EndReason) {
         self.dormant -= 1;
         self.hosts.remove_dormant(key);
         count_end(&mut self.counts, end);
     }
 
     /// Adds a waiting active entry.
-    pub fn add_waiting(&mut self, entry: EntryId, key: &Key) {
+    pub(super) fn add_waiting(&mut self, entry: EntryId, key: &Key) {
         self.waiting.insert(entry);
         self.hosts.add_waiting(entry, key);
     }
 
     /// A waiting entry is leased to a member.
-    pub fn lease_entry(&mut self, entry: EntryId, key: &Key) {
+    pub(super) fn lease_entry(&mut self, entry: EntryId, key: &Key) {
         self.waiting.remove(&entry);
         self.hosts.remove_waiting(entry, key);
         self.held += 1;
@@ -352,26 +344,26 @@ impl Job {
     }
 
     /// A member returns an entry, which waits again.
-    pub fn return_entry(&mut self, entry: EntryId, key: &Key) {
+    pub(super) fn return_entry(&mut self, entry: EntryId, key: &Key) {
         self.held -= 1;
         self.hosts.cancel_page(key);
         self.add_waiting(entry, key);
     }
 
     /// A waiting entry reserves a part of the budget for its member's next request.
-    pub fn pin(&mut self, key: &Key) {
+    pub(super) fn pin(&mut self, key: &Key) {
         self.pinned += 1;
         self.hosts.begin_page(key);
     }
 
     /// Ends the reservation.
-    pub fn unpin(&mut self, key: &Key) {
+    pub(super) fn unpin(&mut self, key: &Key) {
         self.pinned -= 1;
         self.hosts.cancel_page(key);
     }
 
     /// An entry ends with a worker's result.
-    pub fn complete_entry(&mut self, outcome: Outcome, key: &Key) {
+    pub(super) fn complete_entry(&mut self, outcome: Outcome, key: &Key) {
         self.held -= 1;
         match outcome {
             Outcome::Done => self.hosts.complete_page(key),
@@ -381,7 +373,7 @@ impl Job {
     }
 
     /// A waiting entry ends without a result.
-    pub fn drop_waiting(&mut self, entry: EntryId, key: &Key, end: EndReason) {
+    pub(super) fn drop_waiting(&mut self, entry: EntryId, key: &Key, end: EndReason) {
         assert!(self.waiting.remove(&entry), "only a waiting entry is dropped");
         self.hosts.remove_waiting(entry, key);
         count_end(&mut self.counts, end);
@@ -404,27 +396,27 @@ impl Job {
     }
 
     /// A failed page of this finished pass is fetched again.
-    pub fn begin_repair(&mut self) {
+    pub(super) fn begin_repair(&mut self) {
         self.counts.failed -= 1;
     }
 
     /// A repair redirects to `targets` URLs, which become part of the repair.
-    pub fn redirect_repair(&mut self, targets: u64) {
+    pub(super) fn redirect_repair(&mut self, targets: u64) {
         self.counts.found += targets;
     }
 
     /// A repair ends with a worker's result.
-    pub fn complete_repair(&mut self, outcome: Outcome) {
+    pub(super) fn complete_repair(&mut self, outcome: Outcome) {
         count_outcome(&mut self.counts, outcome);
     }
 
     /// A repair ends without a result.
-    pub fn drop_repair(&mut self, end: EndReason) {
+    pub(super) fn drop_repair(&mut self, end: EndReason) {
         count_end(&mut self.counts, end);
     }
 
     /// A dead entry waits again.
-    pub fn readmit(&mut self, entry: EntryId, key: &Key) {
+    pub(super) fn readmit(&mut self, entry: EntryId, key: &Key) {
         self.counts.failed -= 1;
         self.add_waiting(entry, key);
     }
@@ -479,148 +471,5 @@ impl Job {
 
     fn callback(&self) -> Option<String> {
         self.settings.callback.as_deref().map(str::to_owned)
-    }
-}
-
-/// All jobs that a group remembers.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Jobs {
-    by_number: BTreeMap<JobNumber, Job>,
-    numbers: HashMap<JobName, JobNumber>,
-    /// Finished jobs, oldest first.
-    finished: VecDeque<JobNumber>,
-    last_number: JobNumber,
-}
-
-impl Jobs {
-    /// The number that opening `name` would use: that of the existing job, or a new one.
-    pub fn number_for(&self, name: &JobName) -> JobNumber {
-        self.numbers.get(name).copied().unwrap_or(self.last_number + 1)
-    }
-
-    /// Opens a job, or the next pass of a finished one. It is closed at `until` unless seeds
-    /// arrive.
-    pub fn open(
-        &mut self,
-        number: JobNumber,
-        name: &JobName,
-        settings: JobSettings,
-        now: Moment,
-        until: Moment,
-    ) {
-        let pass = self.by_number.get(&number).map_or(1, |job| job.id.pass + 1);
-        self.finished.retain(|finished| *finished != number);
-        self.last_number = self.last_number.max(number);
-        self.numbers.insert(name.clone(), number);
-        let id = PassId { number, pass };
-        let time_until = settings.time_ms_max.map(|ms| now + ms);
-        let mut job = Job::new(id, name.clone(), settings, JobState::Open);
-        job.time_until = time_until;
-        job.open_until = until;
-        self.by_number.insert(number, job);
-    }
-
-    /// Finishes the pass. Keeps the newest `remembered` finished jobs.
-    pub fn finish(&mut self, number: JobNumber, remembered: usize) {
-        if let Some(job) = self.by_number.get_mut(&number) {
-            job.state = JobState::Done;
-            job.completion_heads = None;
-            job.paused = false;
-            job.time_until = None;
-            job.scope = Scope::default();
-            job.hosts = HostPages::default();
-            self.finished.push_back(number);
-        }
-        while self.finished.len() > remembered
-            && let Some(oldest) = self.finished.pop_front()
-            && let Some(job) = self.by_number.remove(&oldest)
-        {
-            self.numbers.remove(&job.name);
-        }
-    }
-
-    /// The job that is forgotten when the next one finishes, if `remembered` jobs are kept.
-    pub fn next_evicted(&self, remembered: usize) -> Option<&JobName> {
-        let oldest = self.finished.front().filter(|_| self.finished.len() >= remembered)?;
-        self.find(*oldest).map(|job| &job.name)
-    }
-
-    /// Removes a finished job. Its number is not used again.
-    pub fn delete(&mut self, number: JobNumber) {
-        self.finished.retain(|finished| *finished != number);
-        if let Some(job) = self.by_number.remove(&number) {
-            self.numbers.remove(&job.name);
-        }
-    }
-
-    /// All jobs. Finished ones come last, in the order in which they will be forgotten.
-    pub(crate) fn in_order(&self) -> impl Iterator<Item = &Job> {
-        let unfinished = self.by_number.values().filter(|job| job.state != JobState::Done);
-        unfinished.chain(self.finished.iter().filter_map(|number| self.find(*number)))
-    }
-
-    /// Restores a job of a snapshot.
-    pub(crate) fn restore(&mut self, job: Job) {
-        let number = job.id.number;
-        if job.state == JobState::Done {
-            self.finished.push_back(number);
-        }
-        self.numbers.insert(job.name.clone(), number);
-        self.by_number.insert(number, job);
-    }
-
-    /// The newest job's number, even if that job was forgotten.
-    pub(crate) fn last_number(&self) -> JobNumber {
-        self.last_number
-    }
-
-    /// Restores the last number; new jobs get higher ones.
-    pub(crate) fn restore_last_number(&mut self, last: JobNumber) {
-        self.last_number = self.last_number.max(last);
-    }
-
-    /// The job with this number.
-    pub fn find(&self, number: JobNumber) -> Option<&Job> {
-        self.by_number.get(&number)
-    }
-
-    /// The job with this number, mutable.
-    pub fn find_mut(&mut self, number: JobNumber) -> Option<&mut Job> {
-        self.by_number.get_mut(&number)
-    }
-
-    /// The job with this newest pass.
-    pub fn of_pass(&self, pass: PassId) -> Option<&Job> {
-        self.find(pass.number).filter(|job| job.id == pass)
-    }
-
-    /// The job with this newest pass, mutable.
-    pub fn of_pass_mut(&mut self, pass: PassId) -> Option<&mut Job> {
-        self.find_mut(pass.number).filter(|job| job.id == pass)
-    }
-
-    /// The job with this name.
-    pub fn named(&self, name: &str) -> Option<&Job> {
-        self.numbers.get(name).and_then(|number| self.by_number.get(number))
-    }
-
-    /// Number of unfinished jobs.
-    pub fn unfinished(&self) -> usize {
-        self.by_number.len() - self.finished.len()
-    }
-
-    /// Number of jobs.
-    pub fn len(&self) -> usize {
-        self.by_number.len()
-    }
-
-    /// Whether the list is empty.
-    pub fn is_empty(&self) -> bool {
-        self.by_number.is_empty()
-    }
-
-    /// All jobs, lowest number first.
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Job> {
-        self.by_number.values()
     }
 }

@@ -19,16 +19,16 @@ use hyper::body::{Body as _, Frame, Incoming};
 use hyper::client::conn::{http1, http2};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tidings_egress::connect::{Connection, HttpProtocol};
-use tidings_egress::failure::{Failure, Reason, causes};
 use tokio::task::JoinHandle;
 
 use super::head::RequestTemplate;
 use super::meter::{ConnectionMeter, MeteredStream, WireCopy};
-use crate::fetch::{BEFORE_HEAD_BYTES_MAX, HEAD_BYTES_MAX};
+use super::{BEFORE_HEAD_BYTES_MAX, HEAD_BYTES_MAX};
+use crate::connect::{Connection, HttpProtocol};
+use crate::failure::{Failure, Reason, causes};
 
-/// .. and the limit of its headers.
-pub(crate) const HEADERS_MAX: usize = 256;
+/// Limit of the headers of an answer.
+pub const HEADERS_MAX: usize = 256;
 /// HTTP/2 flow control: what a server may send ahead on a stream or a connection.
 const HTTP2_STREAM_WINDOW_BYTES: u32 = 256 * 1024;
 /// See `HTTP2_STREAM_WINDOW_BYTES`. One request per host at a time: twice a stream is enough.

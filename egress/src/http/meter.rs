@@ -7,11 +7,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::task::{Context, Poll, ready};
 
+use hyper::http::response;
 use parking_lot::Mutex;
-use tidings_egress::connect::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::fetch::{BEFORE_HEAD_BYTES_MAX, HEAD_BYTES_MAX};
+use super::head::{final_head, response_text};
+use super::{BEFORE_HEAD_BYTES_MAX, HEAD_BYTES_MAX};
+use crate::connect::Stream;
 
 /// A connection that counts its bytes.
 #[derive(Debug)]
@@ -38,9 +40,20 @@ pub(super) struct ConnectionMeter {
 
 /// The bytes sent, and those received until shortly after the head of the response.
 #[derive(Debug, Default)]
-pub(super) struct WireCopy {
-    pub(super) sent: Vec<u8>,
+pub struct WireCopy {
+    /// The head of the request. For HTTP/2, the equivalent in HTTP/1.1.
+    pub sent: Vec<u8>,
     pub(super) received: Vec<u8>,
+}
+
+impl WireCopy {
+    /// The head of the final response as it was received. For HTTP/2, the equivalent in HTTP/1.1.
+    pub fn response_head(&self, head: &response::Parts) -> Vec<u8> {
+        match final_head(&self.received) {
+            Some(bytes) => bytes.to_vec(),
+            None => response_text(head),
+        }
+    }
 }
 
 impl MeteredStream {

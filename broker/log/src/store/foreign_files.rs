@@ -5,8 +5,10 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
-use tidings_log::{Disk, SEGMENT_HEADER, SegmentHeader};
 use tidings_protocol::GroupName;
+
+use crate::disk::Disk;
+use crate::format::{SEGMENT_HEADER, SegmentHeader};
 
 /// The contents of the directory with a group's name.
 #[derive(Debug, PartialEq, Eq)]
@@ -29,6 +31,7 @@ pub(super) fn directory_owner(
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
             return Ok(DirectoryOwner::Foreign("is not a directory".to_owned()));
         }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(DirectoryOwner::Own),
         files => files?,
     };
     let mut owners = BTreeSet::new();
@@ -55,10 +58,11 @@ pub(super) fn directory_owner(
 mod tests {
     use std::fs;
 
-    use tidings_log::{FileSystem, VERSION};
     use tidings_protocol::Seq;
 
     use super::*;
+    use crate::disk::FileSystem;
+    use crate::format::VERSION;
 
     fn look(dir: &Path, name: &str) -> io::Result<DirectoryOwner> {
         directory_owner(&FileSystem, &dir.join(name), &name.parse().unwrap())

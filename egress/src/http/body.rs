@@ -2,40 +2,52 @@
 
 #![expect(clippy::disallowed_methods, reason = "timers detect silent and slow servers")]
 
+use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::HeaderMap;
 use hyper::body::{Body as _, Incoming};
-use tidings_egress::failure::{Failure, Reason};
 use tokio::time::Instant;
 
+use super::DISCARDED_BODY_BYTES_MAX;
 use super::decode::{ContentDecoder, DECODED_RATIO_FROM_BYTES, DECODED_RATIO_MAX};
 use super::http_connection::HttpConnection;
 use super::request_timer::{Elapsed, RequestTimer};
-use crate::fetch::DISCARDED_BODY_BYTES_MAX;
+use crate::connect::AddressPermit;
+use crate::failure::{Failure, Reason};
 use crate::memory_budget::{MemoryBudget, MemoryPermit};
-use crate::spool::Spool;
 
 /// A body must arrive at this rate, on the average of each `SLOW_WINDOW`: a server that trickles
 /// bytes would hold a connection for nothing.
-pub(crate) const SLOW_BYTES_PER_SECOND: u64 = 64;
+pub const SLOW_BYTES_PER_SECOND: u64 = 64;
 /// See `SLOW_BYTES_PER_SECOND`. Longer than a short stall.
-pub(crate) const SLOW_WINDOW: Duration = Duration::from_secs(30);
+pub const SLOW_WINDOW: Duration = Duration::from_secs(30);
 /// Memory of a decoder's window before it needs a permit of `WINDOWS_BUDGET_BYTES`. Most pages
 /// are shorter and use no window.
 const WINDOW_FREE_BYTES: usize = 256 * 1024;
 
+/// Receives a copy of a body as it arrives.
+pub trait BodyCopy {
+    /// Appends bytes if that needs no waiting, which is the usual case.
+    fn try_append(&mut self, bytes: &[u8]) -> bool;
+
+    /// Appends bytes, and waits for the disk.
+    fn append(&mut self, bytes: &[u8]) -> impl Future<Output = io::Result<()>> + Send;
+}
+
 /// A body as received: without its transfer coding, still with its content coding.
-pub(super) struct RawBody<'a> {
-    http: &'a mut HttpConnection,
+pub struct RawBody<C> {
+    http: HttpConnection,
+    /// The permit for the address.
+    permit: Option<AddressPermit>,
     incoming: Incoming,
     read_timeout: Duration,
     /// The destination of a copy.
-    pub(super) spool: Option<Spool>,
-    pub(super) bytes: u64,
-    /// The body was read to its end.
-    pub(super) ended: bool,
+    pub copy: Option<C>,
+    bytes: u64,
+    has_ended: bool,
     last_read_at: Instant,
     window_start: Instant,
     /// Bytes since `window_start`.
@@ -43,13 +55,13 @@ pub(super) struct RawBody<'a> {
 }
 
 /// A decoded body.
-pub(super) struct DecodedBody<'a, 'b> {
-    raw: &'a mut RawBody<'b>,
+pub struct DecodedBody<'a, C> {
+    raw: &'a mut RawBody<C>,
     /// `None` if the body is not encoded.
     decoder: Option<ContentDecoder>,
     /// Limit of encoded bytes. The caller counts the decoded ones.
     wire_bytes_max: u64,
-    memory_budget: &'a MemoryBudget,
+    windows_budget: &'a MemoryBudget,
     /// Memory for decompression windows, once they are large.
     memory_permit: Option<MemoryPermit>,
     chunk: Bytes,
@@ -60,51 +72,86 @@ pub(super) struct DecodedBody<'a, 'b> {
 const WAITING_FOR_MEMORY: &str = "waiting for memory that other documents use: ";
 
 /// The failure of a body over the limit.
-pub(super) fn too_large(bytes_max: u64) -> Failure {
+pub fn too_large(bytes_max: u64) -> Failure {
     Failure::new(Reason::TooLarge, format!("body over the limit of {bytes_max} bytes"))
 }
 
-/// Writes what does not fit into memory to a file. Waits for the disk, up to the deadline of the
-/// request.
-pub(super) async fn write_to_file(
-    spool: &mut Spool,
+/// Waits for the disk that receives a copy, up to the deadline of the request.
+pub async fn append_copy(
+    copy: &mut impl BodyCopy,
     bytes: &[u8],
     timer: &mut RequestTimer<'_>,
 ) -> Result<(), Failure> {
     // Boxed because it is seldom needed.
-    let written = timer.run(Box::pin(spool.write_to_file(bytes))).await;
+    let written = timer.run(Box::pin(copy.append(bytes))).await;
     let written = written.map_err(|failure| Failure::new(Reason::Storage, failure.text))?;
     written.map_err(|error| Failure::of(Reason::Storage, &error))
 }
 
-impl<'a> RawBody<'a> {
+impl<C> RawBody<C> {
     pub(super) fn new(
-        http: &'a mut HttpConnection,
+        http: HttpConnection,
+        permit: Option<AddressPermit>,
         incoming: Incoming,
         read_timeout: Duration,
-        spool: Option<Spool>,
     ) -> Self {
         let now = Instant::now();
-        let (last_read_at, window_start) = (now, now);
-        let (bytes, ended, window_bytes) = (0, false, 0);
         Self {
             http,
+            permit,
             incoming,
             read_timeout,
-            spool,
-            bytes,
-            ended,
-            last_read_at,
-            window_start,
-            window_bytes,
+            copy: None,
+            bytes: 0,
+            has_ended: false,
+            last_read_at: now,
+            window_start: now,
+            window_bytes: 0,
         }
     }
 
+    /// Bytes that were read.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether it was read to its end.
+    pub fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    pub(super) fn remote(&self) -> Option<SocketAddr> {
+        self.http.remote
+    }
+
+    /// The connection, if the body was read to its end. Returns the permit for the address.
+    pub(super) fn into_connection(self) -> Option<HttpConnection> {
+        drop(self.permit);
+        self.has_ended.then_some(self.http)
+    }
+
+    /// Restarts the timers after a pause in which nothing was read from the server.
+    fn restart_timers(&mut self) {
+        let now = Instant::now();
+        (self.last_read_at, self.window_start, self.window_bytes) = (now, now, 0);
+    }
+
+    /// The length that the server announced.
+    fn announced_bytes(&self) -> Option<u64> {
+        self.incoming.size_hint().exact()
+    }
+}
+
+impl<C: BodyCopy> RawBody<C> {
+    /// Reads an unwanted body so that the connection can be reused. An error, or a body that is too
+    /// long, only costs the connection.
+    pub async fn discard(&mut self, timer: &mut RequestTimer<'_>) -> Result<(), Failure> {
+        while self.bytes < DISCARDED_BODY_BYTES_MAX && self.next(timer).await?.is_some() {}
+        Ok(())
+    }
+
     /// The next bytes; `None` at the end.
-    pub(super) async fn next(
-        &mut self,
-        timer: &mut RequestTimer<'_>,
-    ) -> Result<Option<Bytes>, Failure> {
+    async fn next(&mut self, timer: &mut RequestTimer<'_>) -> Result<Option<Bytes>, Failure> {
         // Without this, a fast server could keep the task from yielding.
         tokio::task::consume_budget().await;
         let chunk = loop {
@@ -127,47 +174,36 @@ impl<'a> RawBody<'a> {
             }
         };
         let Some(chunk) = chunk else {
-            self.ended = true;
+            self.has_ended = true;
             return Ok(None);
         };
         self.last_read_at = Instant::now();
         self.bytes += chunk.len() as u64;
         self.window_bytes += chunk.len() as u64;
-        if let Some(spool) = &mut self.spool
-            && !spool.try_write_to_memory(&chunk)
+        if let Some(copy) = &mut self.copy
+            && !copy.try_append(&chunk)
         {
-            write_to_file(spool, &chunk, timer).await?;
+            append_copy(copy, &chunk, timer).await?;
             self.restart_timers();
         }
         Ok(Some(chunk))
     }
-
-    /// Restarts the timers after a pause in which nothing was read from the server.
-    fn restart_timers(&mut self) {
-        let now = Instant::now();
-        (self.last_read_at, self.window_start, self.window_bytes) = (now, now, 0);
-    }
-
-    /// The length that the server announced.
-    fn announced_bytes(&self) -> Option<u64> {
-        self.incoming.size_hint().exact()
-    }
 }
 
-impl<'a, 'b> DecodedBody<'a, 'b> {
+impl<'a, C: BodyCopy> DecodedBody<'a, C> {
     /// Fails for unknown encodings that were not requested.
     pub(super) fn open(
-        raw: &'a mut RawBody<'b>,
+        raw: &'a mut RawBody<C>,
         headers: &HeaderMap,
         wire_bytes_max: u64,
-        room: &'a MemoryBudget,
+        windows_budget: &'a MemoryBudget,
     ) -> Result<Self, Failure> {
         let (decoder, chunk) = (ContentDecoder::of(headers)?, Bytes::new());
         Ok(Self {
             raw,
             decoder,
             wire_bytes_max,
-            memory_budget: room,
+            windows_budget,
             memory_permit: None,
             chunk,
             decoded_bytes: 0,
@@ -175,7 +211,7 @@ impl<'a, 'b> DecodedBody<'a, 'b> {
     }
 
     /// Fails early if the announced length is over the limit.
-    pub(super) fn refuse_announced_over(&self, bytes_max: u64) -> Result<(), Failure> {
+    pub fn refuse_announced_over(&self, bytes_max: u64) -> Result<(), Failure> {
         match self.raw.announced_bytes() {
             Some(bytes) if bytes > bytes_max && self.decoder.is_none() => Err(too_large(bytes_max)),
             _ => Ok(()),
@@ -183,10 +219,7 @@ impl<'a, 'b> DecodedBody<'a, 'b> {
     }
 
     /// The next decoded bytes, at most about 64 KiB; `None` at the end.
-    pub(super) async fn next(
-        &mut self,
-        timer: &mut RequestTimer<'_>,
-    ) -> Result<Option<&[u8]>, Failure> {
+    pub async fn next(&mut self, timer: &mut RequestTimer<'_>) -> Result<Option<&[u8]>, Failure> {
         let Some(decoder) = &mut self.decoder else {
             // An empty HTTP/2 frame does not end the body.
             while let Some(chunk) = self.raw.next(timer).await? {
@@ -223,7 +256,7 @@ impl<'a, 'b> DecodedBody<'a, 'b> {
             return Err(Failure::new(Reason::Bomb, text));
         }
         if self.memory_permit.is_none() && decoder.memory_bytes() > WINDOW_FREE_BYTES {
-            let share = timer.run(self.memory_budget.windows(decoder.window_bytes_max())).await;
+            let share = timer.run(self.windows_budget.reserve(decoder.window_bytes_max())).await;
             self.memory_permit =
                 Some(share.map_err(|failure| failure.with_context(WAITING_FOR_MEMORY))?);
             self.raw.restart_timers();
@@ -233,25 +266,25 @@ impl<'a, 'b> DecodedBody<'a, 'b> {
     }
 
     /// Restarts the timers after a pause in which nothing was read from the server.
-    pub(super) fn restart_timers(&mut self) {
+    pub fn restart_timers(&mut self) {
         self.raw.restart_timers();
     }
 
-    /// Waits for memory for the links of a large document.
-    pub(super) async fn reserve_for_links(
+    /// Waits for memory of another budget, while the server waits, too. Each request reserves
+    /// memory for windows first; otherwise two could wait for each other.
+    pub async fn reserve(
         &mut self,
+        budget: &MemoryBudget,
         bytes: usize,
         timer: &mut RequestTimer<'_>,
     ) -> Result<MemoryPermit, Failure> {
-        // Each request reserves memory for windows before memory for links; otherwise two could
-        // wait for each other.
         let windows_bytes = self.decoder.as_ref().map_or(0, ContentDecoder::window_bytes_max);
         if self.memory_permit.is_none() && windows_bytes > WINDOW_FREE_BYTES {
-            let share = timer.run(self.memory_budget.windows(windows_bytes)).await;
+            let share = timer.run(self.windows_budget.reserve(windows_bytes)).await;
             self.memory_permit =
                 Some(share.map_err(|failure| failure.with_context(WAITING_FOR_MEMORY))?);
         }
-        let share = timer.run(self.memory_budget.links(bytes)).await;
+        let share = timer.run(budget.reserve(bytes)).await;
         self.raw.restart_timers();
         share.map_err(|failure| failure.with_context(WAITING_FOR_MEMORY))
     }

@@ -29,8 +29,10 @@ use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tidings_log::{Disk, FileSystem, LogEnd};
-use tidings_protocol::{GroupName, Seq, TopicName, field, field_number};
+use parking_lot::Mutex;
+use tidings_protocol::{Seq, field, field_number};
+
+use crate::disk::Disk;
 
 /// The file name.
 const FILE: &str = "clean-stop";
@@ -38,72 +40,108 @@ const FILE: &str = "clean-stop";
 /// The first line: the kind of file and the version of its format.
 const FIRST_LINE: &str = "tidings clean-stop 1";
 
-/// Stands for the directory of the catalog.
-const CATALOG: &str = "catalog";
+/// The name of the catalog's journal in the record, whose file is in the data directory itself.
+pub(crate) const CATALOG: &str = "catalog";
 
 /// Maximum size of a record: enough for a hundred thousand logs.
 const BYTES_MAX: u64 = 32 << 20;
 
-/// The ends of the logs of a data directory at the last orderly stop, as far as they are known.
+/// Whether the ends of the logs at the last orderly stop are known.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum StopRecord {
+    /// The record does not exist: only brokers of an earlier version, or none, have stopped there
+    /// in an orderly way.
+    #[default]
+    Missing,
+    /// There is a record.
+    Readable,
+    /// The record cannot be read; the text says why. The logs themselves are not damaged by that.
+    Damaged(String),
+}
+
+/// The end of a log that was closed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LogEnd {
+    /// The name of the newest file.
+    pub(crate) file: String,
+    /// The checksum in the header of that file. A file that replaces it has another checksum.
+    pub(crate) header: u32,
+    /// The offset after the last batch.
+    pub(crate) bytes: u64,
+    /// The seq after the last event.
+    pub(crate) end: Seq,
+    /// The next seq to assign.
+    pub(crate) next: Seq,
+}
+
+/// The ends of the logs of a data directory at the last orderly stop, as far as they are known, and
+/// at this stop.
 #[derive(Debug)]
 pub(crate) struct CleanStop {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
-    ends: BTreeMap<String, LogEnd>,
-    /// A record exists.
-    is_present: bool,
+    state: StopRecord,
+    ends: LogEnds,
+    /// The ends of the logs that were closed since.
+    new_ends: Mutex<LogEnds>,
 }
 
-impl Default for CleanStop {
-    fn default() -> Self {
-        Self {
-            disk: Arc::new(FileSystem),
-            dir: PathBuf::new(),
-            ends: BTreeMap::new(),
-            is_present: false,
+/// The ends of logs, by their names in the record.
+type LogEnds = BTreeMap<String, LogEnd>;
+
+/// The place of one log in the record.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct StopSlot {
+    /// Where the log ended at the last orderly stop, if that is known.
+    pub(crate) last: Option<LogEnd>,
+    /// The record, and the log's name in it; `None` for a log that is in no record.
+    record: Option<(Arc<CleanStop>, String)>,
+}
+
+impl StopSlot {
+    /// A log that ended there, in a record of its own.
+    #[cfg(test)]
+    pub(crate) fn after(end: Option<LogEnd>) -> Self {
+        let disk = Arc::new(crate::disk::SimulatedDisk::new(0));
+        let record = Arc::new(CleanStop::read(disk, Path::new("")));
+        Self { last: end, record: Some((record, "log".to_owned())) }
+    }
+
+    /// Where the log ends now, if it was closed.
+    #[cfg(test)]
+    pub(crate) fn new_end(&self) -> Option<LogEnd> {
+        let (record, log) = self.record.as_ref()?;
+        record.new_ends.lock().get(log).cloned()
+    }
+
+    /// Notes where the log ends now.
+    pub(crate) fn set(&self, end: LogEnd) {
+        if let Some((record, log)) = &self.record {
+            record.new_ends.lock().insert(log.clone(), end);
         }
     }
-}
-
-/// The ends of logs, with their names in the record.
-pub(crate) type LogEnds = Vec<(String, LogEnd)>;
-
-/// The name of a topic's log in the record.
-pub(crate) fn topic_log(topic: &TopicName) -> String {
-    format!("topics/{topic}")
-}
-
-/// The name of a group's log in the record.
-pub(crate) fn group_log(group: &GroupName) -> String {
-    format!("groups/{group}")
-}
-
-/// The name of the catalog in the record.
-pub(crate) fn catalog_log() -> String {
-    CATALOG.to_owned()
 }
 
 impl CleanStop {
-    /// Reads the record in a data directory, and describes what is wrong with it. An unreadable
-    /// record has no ends.
-    pub(crate) fn read(disk: Arc<dyn Disk>, dir: &Path) -> (Self, Option<String>) {
+    /// Reads the record in a data directory. An unreadable record has no ends.
+    pub(crate) fn read(disk: Arc<dyn Disk>, dir: &Path) -> Self {
         let path = dir.join(FILE);
-        let stop = Self { disk, dir: dir.to_owned(), ends: BTreeMap::new(), is_present: true };
-        let bytes = match read(&*stop.disk, &path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return (Self { is_present: false, ..stop }, None);
-            }
-            bytes => bytes.map_err(|error| error.to_string()),
+        let (state, ends) = match read(&*disk, &path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Default::default(),
+            bytes => match bytes.map_err(|error| error.to_string()).and_then(|it| decode(&it)) {
+                Ok(ends) => (StopRecord::Readable, ends),
+                Err(problem) => {
+                    let problem = format!("{}: {problem}", path.display());
+                    (StopRecord::Damaged(problem), LogEnds::default())
+                }
+            },
         };
-        match bytes.and_then(|bytes| decode(&bytes)) {
-            Ok(ends) => (Self { ends, ..stop }, None),
-            Err(problem) => (stop, Some(format!("{}: {problem}", path.display()))),
-        }
+        Self { disk, dir: dir.to_owned(), state, ends, new_ends: Mutex::default() }
     }
 
-    /// Whether a record exists, even an unreadable one.
-    pub(crate) fn is_present(&self) -> bool {
-        self.is_present
+    /// Whether a record exists, and can be read.
+    pub(crate) fn state(&self) -> &StopRecord {
+        &self.state
     }
 
     /// The recorded end of a log.
@@ -111,11 +149,18 @@ impl CleanStop {
         self.ends.get(log)
     }
 
-    /// Records the ends of logs. Earlier ends of other logs stay while their files exist.
-    pub(crate) fn replace(&self, ends: LogEnds) -> io::Result<()> {
+    /// The place of a log in the record.
+    pub(crate) fn slot(self: &Arc<Self>, log: &str) -> StopSlot {
+        let record = Some((Arc::clone(self), log.to_owned()));
+        StopSlot { last: self.end_of(log).cloned(), record }
+    }
+
+    /// Records the ends of the logs that were closed. Earlier ends of other logs stay while their
+    /// files exist.
+    pub(crate) fn write(&self) -> io::Result<()> {
         let mut all = self.ends.clone();
         all.retain(|log, end| self.disk.open(&self.file_of(log, end)).is_ok());
-        all.extend(ends);
+        all.extend(self.new_ends.lock().clone());
         let bytes = encode(&all);
         let (temporary, path) = (self.dir.join(format!("{FILE}.tmp")), self.dir.join(FILE));
         let file = self.disk.create(&temporary)?;
@@ -143,7 +188,7 @@ fn read(disk: &dyn Disk, path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn encode(ends: &BTreeMap<String, LogEnd>) -> String {
+fn encode(ends: &LogEnds) -> String {
     let mut text = format!("{FIRST_LINE}\n");
     for (log, LogEnd { file, header, bytes, end, next }) in ends {
         let _ =
@@ -154,7 +199,7 @@ fn encode(ends: &BTreeMap<String, LogEnd>) -> String {
     text
 }
 
-fn decode(bytes: &[u8]) -> Result<BTreeMap<String, LogEnd>, String> {
+fn decode(bytes: &[u8]) -> Result<LogEnds, String> {
     let text = std::str::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())?;
     let (lines, last) = text
         .strip_suffix('\n')
@@ -186,29 +231,33 @@ fn decode(bytes: &[u8]) -> Result<BTreeMap<String, LogEnd>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::FileSystem;
 
     fn end(file: &str, bytes: u64) -> LogEnd {
         LogEnd { file: file.to_owned(), header: 0xa3, bytes, end: Seq(8), next: Seq(9) }
     }
 
-    fn reread(dir: &Path) -> (CleanStop, Option<String>) {
-        CleanStop::read(Arc::new(FileSystem), dir)
+    fn reread(dir: &Path) -> Arc<CleanStop> {
+        Arc::new(CleanStop::read(Arc::new(FileSystem), dir))
     }
 
     #[test]
     fn ends_are_kept_while_their_files_exist() {
         let dir = tempfile::tempdir().unwrap();
-        let (stop, problem) = reread(dir.path());
-        assert!(problem.is_none() && !stop.is_present());
+        let stop = reread(dir.path());
+        assert_eq!(*stop.state(), StopRecord::Missing);
         std::fs::create_dir_all(dir.path().join("groups/g")).unwrap();
         std::fs::write(dir.path().join("groups/g/1.log"), "").unwrap();
-        let of = |log: &str, bytes| (log.to_owned(), end("1.log", bytes));
-        stop.replace(vec![of("groups/g", 5), of("topics/t", 6), of("catalog", 7)]).unwrap();
-        let (stop, problem) = reread(dir.path());
-        assert!(problem.is_none() && stop.is_present());
-        assert_eq!(stop.end_of("topics/t"), Some(&end("1.log", 6)));
-        stop.replace(vec![of("catalog", 8)]).unwrap();
-        let (stop, _) = reread(dir.path());
+        for (log, bytes) in [("groups/g", 5), ("topics/t", 6), ("catalog", 7)] {
+            stop.slot(log).set(end("1.log", bytes));
+        }
+        stop.write().unwrap();
+        let stop = reread(dir.path());
+        assert_eq!(*stop.state(), StopRecord::Readable);
+        assert_eq!(stop.slot("topics/t").last, Some(end("1.log", 6)));
+        stop.slot("catalog").set(end("1.log", 8));
+        stop.write().unwrap();
+        let stop = reread(dir.path());
         let logs: Vec<_> = stop.ends.iter().map(|(log, end)| (log.as_str(), end.bytes)).collect();
         assert_eq!(logs, [("catalog", 8), ("groups/g", 5)]);
     }

@@ -14,7 +14,7 @@ use super::http_connection::HttpConnection;
 
 /// An unused connection is closed after this time: longer than usual delays between two requests to
 /// a host, short enough that many hosts do not use up the file descriptors.
-pub(crate) const POOL_IDLE: Duration = Duration::from_secs(20);
+pub const POOL_IDLE: Duration = Duration::from_secs(20);
 /// Idle connections kept, over all hosts. Each is a file descriptor and some 20 KiB.
 const POOL_CONNECTIONS_MAX: usize = 4096;
 /// When the pool is full, one of this many new connections replaces another.
@@ -102,7 +102,6 @@ impl ConnectionPool {
         drop(closed);
     }
 
-    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.0.lock().idle.len()
     }

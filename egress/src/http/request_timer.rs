@@ -7,11 +7,12 @@ use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::task::Poll;
 
-use tidings_egress::failure::{Failure, Reason};
 use tokio::time::{Instant, Sleep};
 
+use crate::failure::{Failure, Reason};
+
 /// Limits the time of everything that a request waits for.
-pub(super) struct RequestTimer<'a> {
+pub struct RequestTimer<'a> {
     sleep: Pin<&'a mut Sleep>,
     started: Instant,
     deadline: Instant,
@@ -22,7 +23,7 @@ pub(super) struct Elapsed;
 
 impl<'a> RequestTimer<'a> {
     /// `sleep` may be set to any time.
-    pub(super) fn new(sleep: Pin<&'a mut Sleep>, started: Instant, deadline: Instant) -> Self {
+    pub fn new(sleep: Pin<&'a mut Sleep>, started: Instant, deadline: Instant) -> Self {
         Self { sleep, started, deadline }
     }
 
@@ -70,7 +71,7 @@ impl<'a> RequestTimer<'a> {
     }
 
     /// Runs a future until the deadline.
-    pub(super) async fn run<F: Future>(&mut self, future: F) -> Result<F::Output, Failure> {
+    pub async fn run<F: Future>(&mut self, future: F) -> Result<F::Output, Failure> {
         let deadline = self.deadline;
         self.run_until(deadline, future).await?.map_err(|Elapsed| self.timeout_failure())
     }

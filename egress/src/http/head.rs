@@ -5,17 +5,25 @@ use hyper::http::response;
 use hyper::http::uri::{Authority, PathAndQuery, Scheme};
 use hyper::{Request, StatusCode, Uri, Version};
 use percent_encoding::{AsciiSet, percent_encode};
-use tidings_egress::connect::HttpProtocol;
-use tidings_egress::failure::{Failure, Reason};
 use tidings_protocol::CanonicalUrl;
 
-use super::Validators;
 use super::http_connection::NoBody;
+use crate::connect::HttpProtocol;
+use crate::failure::{Failure, Reason};
 
 /// A longer `ETag` or `Last-Modified` is not kept.
 const VALIDATOR_BYTES_MAX: usize = 1024;
 /// A header value is recorded up to this many bytes.
 const HEADER_VALUE_BYTES_MAX: usize = 256;
+
+/// The validators of a version of a page (RFC 9110 section 8.8), as the server sent them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Validators {
+    /// `ETag`.
+    pub etag: Option<String>,
+    /// `Last-Modified`.
+    pub last_modified: Option<String>,
+}
 
 /// The common part of all requests on a connection.
 pub(super) struct RequestTemplate {
@@ -157,7 +165,7 @@ fn head_end(bytes: &[u8]) -> Option<usize> {
 }
 
 /// As the server sent it, truncated to the stored length.
-pub(super) fn content_type(headers: &HeaderMap) -> Option<String> {
+pub fn content_type(headers: &HeaderMap) -> Option<String> {
     let mut value = header_text(headers, &header::CONTENT_TYPE)?;
     value.truncate(value.floor_char_boundary(HEADER_VALUE_BYTES_MAX));
     Some(value)
@@ -165,7 +173,7 @@ pub(super) fn content_type(headers: &HeaderMap) -> Option<String> {
 
 /// The target of a redirect. Non-ASCII bytes are percent-encoded one by one, so the server receives
 /// the bytes that it sent, in any encoding.
-pub(super) fn location(status: StatusCode, headers: &HeaderMap) -> Option<String> {
+pub fn location(status: StatusCode, headers: &HeaderMap) -> Option<String> {
     let value = headers.get(header::LOCATION).filter(|_| status.is_redirection())?;
     let location = percent_encode(value.as_bytes().trim_ascii(), &AsciiSet::EMPTY).to_string();
     (!location.is_empty()).then_some(location)
@@ -173,7 +181,7 @@ pub(super) fn location(status: StatusCode, headers: &HeaderMap) -> Option<String
 
 /// The validators for the next request. A value over the limit is dropped, because a truncated one
 /// is useless.
-pub(super) fn validators(headers: &HeaderMap) -> Validators {
+pub fn validators(headers: &HeaderMap) -> Validators {
     let field = |name| {
         let value = headers.get(name)?.to_str().ok()?;
         (!value.is_empty() && value.len() <= VALIDATOR_BYTES_MAX).then(|| value.to_owned())

@@ -1,0 +1,165 @@
+//! Schedules: the URLs that the group fetches again and again (`every=`), and everything that is
+//! due at a time of day.
+//!
+//! ```text
+//!   due ───────────── every ─────────────▶ due ─────────────▶ due
+//!    │ an entry          │ another fetch of    │ nothing: that   │ an entry
+//!    ▼                   ▼ it ends well        ▼ one stands in   ▼
+//! ```
+//!
+//! [`Schedules`] owns the schedules, their timers and what it knows of the wall clock. It knows
+//! neither entries (only their ids) nor keys, jobs or members: the group asks it what is due, and
+//! tells it what became of an entry.
+
+mod times_of_day;
+
+use std::collections::HashMap;
+
+use tidings_protocol::{Outcome, UrlKey, duration};
+
+use self::times_of_day::TimesOfDay;
+pub(crate) use self::times_of_day::WallClockTimes;
+pub use self::times_of_day::{WallClockDue, WallClockTarget};
+use crate::entry::{EntryId, JobNumber, Key};
+use crate::moment::Moment;
+use crate::timers::Timers;
+
+/// Schedules take turns with jobs, as if they were one. No job has this number.
+pub(crate) const SCHEDULES_JOB: JobNumber = 0;
+
+/// The shortest interval. Each fetch costs a record, and no host wants more.
+pub(crate) const EVERY_MS_MIN: u64 = 100;
+
+/// A schedule, which is a setting of a URL in its group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Schedule {
+    /// Identity of the URL.
+    pub url_key: UrlKey,
+    /// The canonical URL.
+    pub text: Box<str>,
+    /// The key of its entries.
+    pub key: Key,
+    /// Priority of its entries.
+    pub prio: i16,
+    /// Attributes that its entries forward, each with a leading space.
+    pub forwarded: Box<str>,
+    /// The interval in ms.
+    pub every_ms: u64,
+    /// The next due time.
+    pub due: Moment,
+    /// The entry of the last due time, until it is final.
+    pub entry: Option<EntryId>,
+    /// Whether another fetch of the URL has succeeded since the last due time. It replaces the next
+    /// one.
+    pub skips_next: bool,
+}
+
+impl Schedule {
+    /// Returns the first due time after `now`. Missed times count once.
+    pub(crate) fn next_after(&self, now: Moment) -> Moment {
+        let passed = now.since(self.due) / self.every_ms;
+        self.due + self.every_ms * (passed + 1)
+    }
+}
+
+/// All schedules of a group, and everything that is due at a time of day.
+#[derive(Debug, Default)]
+pub(crate) struct Schedules {
+    /// By the fingerprint of their URL.
+    by_url: HashMap<u64, Schedule>,
+    /// The due time of each, by the fingerprint of its URL.
+    timers: Timers<u64>,
+    times: TimesOfDay,
+}
+
+impl Schedules {
+    /// Returns the schedule of a URL.
+    pub(crate) fn find(&self, url: UrlKey) -> Option<&Schedule> {
+        self.by_url.get(&url.fingerprint())
+    }
+
+    /// Returns all schedules in a fixed order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Schedule> {
+        let mut all: Vec<_> = self.by_url.values().collect();
+        all.sort_unstable_by_key(|schedule| schedule.url_key);
+        all.into_iter()
+    }
+
+    /// Counts the schedules.
+    pub(crate) fn len(&self) -> usize {
+        self.by_url.len()
+    }
+
+    /// Reports whether there are no schedules.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_url.is_empty()
+    }
+
+    /// Returns when the next schedule is due.
+    pub(crate) fn next_due(&self) -> Option<Moment> {
+        self.timers.next()
+    }
+
+    /// Returns the timers, the earliest first, with the fingerprints of their URLs.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn timers(&self) -> impl Iterator<Item = (Moment, u64)> {
+        self.timers.iter().copied()
+    }
+
+    /// Returns the next URL whose schedule is due at `now`, and ends its timer.
+    pub(crate) fn pop_due(&mut self, now: Moment) -> Option<UrlKey> {
+        let url = self.timers.pop(now)?;
+        self.by_url.get(&url).map(|schedule| schedule.url_key)
+    }
+
+    /// Adds a schedule, or replaces that of its URL.
+    pub(crate) fn set(&mut self, schedule: &Schedule) {
+        let url = schedule.url_key;
+        self.remove(url);
+        self.timers.set(schedule.due, url.fingerprint());
+        self.by_url.insert(url.fingerprint(), schedule.clone());
+    }
+
+    /// Removes the schedule of a URL.
+    pub(crate) fn remove(&mut self, url: UrlKey) {
+        self.times.remove_schedule(url);
+        if let Some(before) = self.by_url.remove(&url.fingerprint()) {
+            self.timers.cancel(before.due, url.fingerprint());
+        }
+    }
+
+    /// A schedule was due: it is due again at `next`, and `entry` is its entry now.
+    pub(crate) fn advance(&mut self, url: UrlKey, next: Moment, entry: Option<EntryId>) {
+        if let Some(schedule) = self.move_due(url, next) {
+            schedule.skips_next = false;
+            schedule.entry = entry;
+        }
+    }
+
+    fn move_due(&mut self, url: UrlKey, due: Moment) -> Option<&mut Schedule> {
+        let schedule = self.by_url.get_mut(&url.fingerprint())?;
+        self.timers.cancel(schedule.due, url.fingerprint());
+        self.timers.set(due, url.fingerprint());
+        schedule.due = due;
+        Some(schedule)
+    }
+
+    /// Called when an entry of the URL is final, with the worker's outcome if there was one.
+    pub(crate) fn entry_ended(&mut self, url: u64, entry: EntryId, outcome: Option<Outcome>) {
+        let Some(schedule) = self.by_url.get_mut(&url) else { return };
+        // An entry older than the last scheduled one does not replace the next fetch: a worker that
+        // changes the interval is fetching the URL at that moment.
+        let is_newer = schedule.entry.is_none_or(|look| look < entry);
+        if schedule.entry == Some(entry) {
+            schedule.entry = None;
+        } else if is_newer && matches!(outcome, Some(Outcome::Done | Outcome::Redirect)) {
+            schedule.skips_next = true;
+        }
+    }
+
+    /// Returns the interval of a schedule, or its time of day.
+    pub(crate) fn interval_text(&self, schedule: &Schedule) -> String {
+        let time = self.times.time_of_day(schedule.url_key);
+        time.map_or_else(|| duration::format_ms(schedule.every_ms), |time| time.to_string())
+    }
+}

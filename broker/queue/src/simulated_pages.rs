@@ -1,0 +1,77 @@
+//! Texts outside memory for tests and the fuzzer: a map instead of a file.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::Group;
+use super::texts::{Paging, StoredText, TextError, TextReply, TextRequest};
+
+/// Limits that page nearly everything out.
+pub(super) const TINY: Paging =
+    Paging { chunk_bytes: 256, chunks_in_memory: 1, dead_bytes_min: 1024 };
+
+/// Chunks by their numbers.
+#[derive(Debug, Clone, Default)]
+pub(super) struct SimulatedPages {
+    chunks: BTreeMap<u32, Arc<Vec<u8>>>,
+    /// Whether writes fail.
+    pub(super) is_full: bool,
+    /// The number of texts that were read.
+    pub(super) texts_read: usize,
+}
+
+impl SimulatedPages {
+    /// Executes a request.
+    pub(super) fn execute(&mut self, request: TextRequest) -> TextReply {
+        match request {
+            TextRequest::Write { chunk, .. } if self.is_full => {
+                TextReply::Written { chunk, written: Err(TextError::new("the disk is full")) }
+            }
+            TextRequest::Write { chunk, bytes } => {
+                let next = self.chunks.last_key_value().map_or(0, |(number, _)| number + 1);
+                assert!(chunk <= next, "the file has no holes");
+                self.chunks.insert(chunk, bytes);
+                TextReply::Written { chunk, written: Ok(()) }
+            }
+            TextRequest::Read { number, texts } => {
+                self.texts_read += texts.len();
+                TextReply::Read {
+                    number,
+                    texts: texts.iter().map(|text| self.read(text)).collect(),
+                }
+            }
+        }
+    }
+
+    fn read(&self, text: &StoredText) -> Result<Vec<u8>, TextError> {
+        let StoredText { chunk, offset, len } = *text;
+        let bytes = self.chunks.get(&chunk);
+        let range = offset as usize..(offset + len) as usize;
+        let text = bytes.and_then(|bytes| bytes.get(range));
+        text.map(<[u8]>::to_vec).ok_or_else(|| TextError::new("there is no such text"))
+    }
+
+    /// Returns the bytes of all chunks.
+    pub(super) fn bytes(&self) -> usize {
+        self.chunks.values().map(|chunk| chunk.len()).sum()
+    }
+
+    /// Changes every byte of all chunks.
+    #[cfg(test)]
+    pub(super) fn damage(&mut self) {
+        for chunk in self.chunks.values_mut() {
+            for byte in Arc::make_mut(chunk).iter_mut() {
+                *byte = !*byte;
+            }
+        }
+    }
+
+    /// Reads all texts of a group back to memory, so that it can be compared with another one. It
+    /// must have few entries.
+    pub(super) fn read_all(&self, group: &mut Group) {
+        for wanted in group.missing_texts(group.dormant.iter()) {
+            let text = self.read(&group.dormant.stored_text(wanted));
+            group.dormant.take_text(wanted, text).expect("the text is there");
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Texts outside memory: what a group does with replies that come late, or are damaged.
+
+use proptest::prelude::*;
+
+use super::bench::{A, Bench};
+use crate::simulated_pages::TINY;
+use crate::task_list::TaskQuery;
+use crate::texts::{TextError, TextReply, TextRequest};
+use crate::{GroupQuery, Input, Output, Requester};
+
+/// A paged group with this many entries of as many keys, most of them outside memory.
+fn paged(entries: usize) -> Bench {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.group.set_paging(TINY);
+    for n in 0..entries {
+        bench.publish(&url(n));
+    }
+    assert!(bench.pages.bytes() > entries * 20, "most texts are outside memory");
+    bench
+}
+
+fn url(n: usize) -> String {
+    format!("http://h{n}.org/")
+}
+
+/// Feeds an input and returns the requests about texts; other outputs are collected.
+fn requests(bench: &mut Bench, input: Input) -> Vec<TextRequest> {
+    bench.group.handle(input, bench.now);
+    let mut requests = Vec::new();
+    while let Some(output) = bench.group.poll() {
+        match output {
+            Output::Texts(request) => requests.push(request),
+            Output::Task { conn, task } => bench.tasks.push((conn, task)),
+            Output::Answer { answer, .. } => bench.answers.push(answer),
+            Output::Record(record) => bench.records.push(record),
+            other => panic!("{other:?}"),
+        }
+    }
+    requests
+}
+
+fn join(credit: u32) -> Input {
+    Input::Join { requester: A.requester(), credit }
+}
+
+fn query(query: GroupQuery) -> Input {
+    Input::Query { requester: A.requester(), query }
+}
+
+#[test]
+fn all_entries_are_released_with_their_texts() {
+    let mut bench = paged(500);
+    bench.join(A, 500);
+    let mut urls: Vec<_> = bench.tasks.iter().map(|(_, task)| task.payload.clone()).collect();
+    let mut expected: Vec<_> = (0..500).map(url).collect();
+    let url_of = |payload: &String| payload.split(' ').next().unwrap_or_default().to_owned();
+    urls = urls.iter().map(url_of).collect();
+    urls.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(urls, expected);
+    assert!(bench.pages.texts_read > 400);
+}
+
+/// With credit for one task, the texts of the next keys are read in advance: the task after that
+/// needs no read.
+#[test]
+fn texts_are_read_in_advance() {
+    let mut bench = paged(500);
+    bench.join(A, 1);
+    let task = bench.task();
+    bench.group.handle(join(2), bench.now);
+    while let Some(output) = bench.group.poll() {
+        if let Output::Task { conn, task } = output {
+            bench.tasks.push((conn, task));
+        }
+    }
+    assert_ne!(bench.task().id, task.id);
+}
+
+/// Replies come in the opposite order, while another member's commands are handled.
+#[test]
+fn late_texts_hold_up_only_their_entries() {
+    let mut bench = paged(500);
+    let mut reads = requests(&mut bench, join(100));
+    assert!(bench.tasks.is_empty() && reads.len() > 3, "{reads:?}");
+    bench.answers.clear();
+    assert_eq!(requests(&mut bench, query(GroupQuery::Group)), []);
+    assert!(bench.ok().contains(" waiting=500 processing=0"), "{}", bench.ok());
+    let explain = query(GroupQuery::Explain(url(3)));
+    reads.extend(requests(&mut bench, explain));
+    assert_eq!(bench.answers.len(), 1, "the explanation waits for its text");
+    let mut released = 0;
+    for read in reads.into_iter().rev() {
+        let reply = bench.pages.execute(read);
+        bench.feed(Input::Texts(reply));
+        assert!(bench.tasks.len() >= released);
+        released = bench.tasks.len();
+    }
+    assert_eq!(released, 100);
+    assert!(bench.ok().starts_with("http://h3.org/ entries=1"), "{}", bench.ok());
+}
+
+/// Events and queries that need texts are handled in their order.
+#[test]
+fn inputs_that_wait_for_texts_keep_their_order() {
+    let mut bench = paged(500);
+    let tasks = || query(GroupQuery::Tasks(TaskQuery::parse([("key", "h3.org")]).unwrap()));
+    let first = requests(&mut bench, tasks());
+    bench.publish(&format!("{} prio=7", url(3)));
+    assert!(bench.group.is_behind(), "the event waits for the query");
+    assert_eq!(requests(&mut bench, tasks()), []);
+    for read in first {
+        let reply = bench.pages.execute(read);
+        bench.feed(Input::Texts(reply));
+    }
+    let lines: Vec<_> = bench.answers.iter().flatten().flat_map(|answer| &answer.lines).collect();
+    let prios = lines.iter().map(|line| line.contains(" prio=7 "));
+    assert_eq!(prios.collect::<Vec<_>>(), [false, true], "{lines:?}");
+    assert!(!bench.group.is_behind());
+}
+
+#[test]
+fn damaged_texts_stop_the_group() {
+    let mut bench = paged(500);
+    bench.pages.damage();
+    bench.join(A, 10);
+    assert!(bench.tasks.is_empty(), "{:?}", bench.tasks);
+    let problem = bench.group.problem().expect("it has stopped").to_string();
+    assert!(problem.starts_with("the text of entry "), "{problem}");
+    let records = bench.records.len();
+    bench.publish("http://x.org/");
+    assert_eq!(bench.records.len(), records, "it decides nothing more");
+}
+
+#[test]
+fn failed_reads_stop_the_group_only_if_their_texts_are_needed() {
+    for is_purged in [true, false] {
+        let mut bench = paged(500);
+        let reads = requests(&mut bench, join(10));
+        if is_purged {
+            let operation = crate::Operation::Purge;
+            let requester: Requester = A.requester();
+            assert_eq!(requests(&mut bench, Input::Operate { requester, operation }), []);
+        }
+        for read in reads {
+            let TextRequest::Read { number, texts } = read else { continue };
+            let texts = texts.iter().map(|_| Err(TextError::new("input/output error"))).collect();
+            bench.feed(Input::Texts(TextReply::Read { number, texts }));
+        }
+        assert_eq!(bench.group.problem().is_none(), is_purged);
+    }
+}
+
+proptest! {
+    /// No byte of a disk makes a group panic.
+    #[test]
+    fn arbitrary_replies_do_not_panic(
+        replies in proptest::collection::vec(
+            (0..12_u64, proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..90), 0..3)),
+            1..12,
+        ),
+        flips in proptest::collection::vec((any::<u16>(), 1_u8..), 1..4),
+    ) {
+        let mut bench = paged(60);
+        let reads = requests(&mut bench, join(10));
+        for read in reads {
+            let mut reply = bench.pages.execute(read);
+            if let TextReply::Read { texts, .. } = &mut reply {
+                for (at, mask) in &flips {
+                    let index = usize::from(*at) % texts.len();
+                    if let Ok(text) = &mut texts[index] {
+                        let at = usize::from(*at) % text.len();
+                        text[at] ^= mask;
+                    }
+                }
+            }
+            bench.feed(Input::Texts(reply));
+        }
+        for (number, texts) in replies {
+            let texts = texts.into_iter().map(Ok).collect();
+            bench.feed(Input::Texts(TextReply::Read { number, texts }));
+        }
+    }
+}
