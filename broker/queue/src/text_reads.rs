@@ -241,7 +241,7 @@ impl Group {
 
     /// Returns how many more keys may be read for their release.
     pub(super) fn loading_room(&self) -> usize {
-        let most = (self.members.free_credit() + READ_AHEAD).min(LOADING_MAX);
+        let most = (self.leases.members().free_credit() + READ_AHEAD).min(LOADING_MAX);
         most.saturating_sub(self.reads.loading.len())
     }
 

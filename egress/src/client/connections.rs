@@ -19,12 +19,9 @@ use reqwest::{Client, redirect, retry};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::HEAD_BYTES_MAX;
 use crate::connect::{Connector, Proxy};
 use crate::failure::{Failure, Reason};
-
-/// Headers of a response.
-const HEADERS_MAX: usize = 256;
+use crate::http::{HEAD_BYTES_MAX, HEADERS_MAX};
 
 /// An idle connection is kept for the next request to its server for this long. Many servers close
 /// after a minute. A request on a connection that the server is closing fails, and the caller must

@@ -28,11 +28,8 @@ use tidings_protocol::{CanonicalUrl, UncallableHost};
 use self::connections::{AllowedResolver, build_client};
 use crate::connect::{ConnectTarget, Connector};
 use crate::failure::{Failure, Reason, causes};
+use crate::http::HEAD_BYTES_MAX;
 use crate::retry_after::retry_after;
-
-/// Limit of the head of a response. An HTTP/1 head over the limit is rejected after it was
-/// received; the client buffers at most 400 KiB of it.
-const HEAD_BYTES_MAX: usize = 64 << 10;
 
 /// Bytes of an unwanted body that are read to keep the connection.
 const DRAIN_BYTES_MAX: usize = 64 << 10;
@@ -120,6 +117,7 @@ impl OutgoingClient {
         let url = Url::parse(url.as_str()).map_err(|error| Failure::of(Reason::BadHttp, &error))?;
         let request = self.client.request(method, url).headers(headers).body(body);
         let answer = request.send().await.map_err(|error| self.failure(error))?;
+        // reqwest receives at most 400 KiB of an HTTP/1 head, and has no other limit for it.
         let head_bytes: usize = answer
             .headers()
             .iter()

@@ -2,8 +2,8 @@
 //! need.
 //!
 //! `tidings-egress` sends the request and limits its bytes and times. Here a body is hashed and
-//! searched for links chunk by chunk, and copied for archives. Redirects are not followed here; each
-//! hop is a request of its own, with its own permission.
+//! searched for links chunk by chunk, and copied for archives. Redirects are not followed here;
+//! each hop is a request of its own, with its own permission.
 
 #![expect(clippy::disallowed_methods, reason = "requests have time limits here")]
 
