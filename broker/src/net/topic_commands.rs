@@ -231,7 +231,7 @@ fn verify_report(name: &TopicName, files: &[CheckedFile], lines: &mut BytesMut) 
 }
 
 fn encode_file_report(file: &CheckedFile, lines: &mut BytesMut) {
-    let name = file.path.file_name().unwrap_or_default().to_string_lossy();
+    let name = file.name();
     let lost = file.lost_events();
     let mut text = format!("{name} bytes={} events={} lost={lost}", file.bytes, file.events);
     for (index, (Seq(from), Seq(to))) in file.lost.iter().take(REPORTED_RANGES_MAX).enumerate() {
@@ -256,14 +256,14 @@ mod tests {
     #[test]
     fn a_verify_report_lists_files_problems_and_lost_ranges() {
         let good = CheckedFile {
-            path: "/data/topics/t/00000000000000000001.log".into(),
+            place: "/data/topics/t/00000000000000000001.log".into(),
             events: 100,
             bytes: 5_000,
             problems: Vec::new(),
             lost: Vec::new(),
         };
         let bad = CheckedFile {
-            path: "/data/topics/t/00000000000000000101.log".into(),
+            place: "/data/topics/t/00000000000000000101.log".into(),
             events: 10,
             bytes: 700,
             problems: (1..=22).map(|n| format!("it is wrong, {n}")).collect(),

@@ -168,7 +168,7 @@ impl From<VerifiedTopic> for VerifyReport {
 impl From<&CheckedFile> for FileReport {
     fn from(file: &CheckedFile) -> Self {
         Self {
-            file: file.path.display().to_string(),
+            file: file.place.clone(),
             bytes: file.bytes,
             events: file.events,
             lost: file.lost_events(),
