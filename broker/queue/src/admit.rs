@@ -402,7 +402,7 @@ impl Group {
 
     /// Returns the newest held entry of a URL. Visits each held entry.
     fn newest_held(&self, url: UrlKey) -> Option<EntryId> {
-        let held = self.members.iter().flat_map(|(_, member)| member.held());
+        let held = self.leases.members().iter().flat_map(|(_, member)| member.held());
         held.filter(|id| self.active[id].entry.admitted.url_key == Some(url)).max()
     }
 

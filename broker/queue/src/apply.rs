@@ -40,7 +40,7 @@ impl Group {
     pub(super) fn apply(&mut self, decision: &Decision, now: Moment) {
         match decision {
             Decision::Started { run, elapsed_unknown, local_member: own, .. } => {
-                self.local_member = *own;
+                self.leases.set_local_member(*own);
                 self.apply_start(*run, *elapsed_unknown, now);
             }
             Decision::Born { since } => self.since = Some(*since),
@@ -186,9 +186,9 @@ impl Group {
             if let EntryState::Held(lease) = &mut live.entry.state
                 && !mutants::is(Mutant::NoLeaseAfterReboot)
             {
-                self.expiries.cancel(lease.until, *id);
+                let before = lease.until;
                 lease.until = lease.until.max(until);
-                self.expiries.set(lease.until, *id);
+                self.leases.renew(*id, before, lease.until);
             }
         }
         for key in self.keys.ids() {

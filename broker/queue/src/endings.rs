@@ -18,8 +18,7 @@ impl Group {
     pub(super) fn finish_entry(&mut self, id: EntryId, outcome: Outcome, now: Moment) {
         let ActiveEntry { entry, key, again_key: again } = self.remove_active(id);
         if let EntryState::Held(lease) = entry.state {
-            self.expiries.cancel(lease.until, id);
-            self.members.end_lease(lease.member, id, entry.is_suspect());
+            self.leases.end(id, &lease, entry.is_suspect());
         }
         if let Some(url) = entry.admitted.url_key {
             self.schedules.entry_ended(url.fingerprint(), id, Some(outcome));

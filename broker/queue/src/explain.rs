@@ -24,7 +24,7 @@ impl Group {
     fn explain_url(&self, url: &CanonicalUrl, now: Moment) -> Result<GroupAnswer, ProtocolError> {
         let key = url.url_key();
         let same = |id: &EntryId| self.active[id].entry.admitted.url_key == Some(key);
-        let held = self.members.iter().flat_map(|(_, member)| member.held()).filter(same);
+        let held = self.leases.members().iter().flat_map(|(_, member)| member.held()).filter(same);
         let entries: Vec<EntryId> = held.chain(self.waiting_entries(key)).collect();
         let more = entries.iter().take(EXPLAINED_MAX).map(|id| {
             if let Some(live) = self.active.get(id) {
@@ -129,7 +129,8 @@ impl Group {
         delayed.sort_by_key(|live| (live.entry.admitted.due, live.entry.admitted.id));
         scheduled.sort_by_key(|schedule| (schedule.due, schedule.url_key));
         let holders = self
-            .members
+            .leases
+            .members()
             .iter()
             .flat_map(|(id, member)| member.held().into_iter().map(move |entry| (id, entry)))
             .map(|(member, id)| (member, &self.active[&id]))

@@ -54,7 +54,7 @@ impl Group {
         };
         let member = lease.member;
         self.notice(Notice::LeaseExpired { entry: id, member });
-        self.members.mark_silent(member);
+        self.leases.mark_silent(member);
         self.commit(Decision::Lost { entry: id }, now);
         self.dead_letter_if_exhausted(id, now);
         self.unpin(member, now);
@@ -78,8 +78,7 @@ impl Group {
         if let EntryState::Held(lease) = &mut self.entry_mut(id).state {
             let before = std::mem::replace(&mut lease.until, until);
             lease.request_over |= over;
-            self.expiries.cancel(before, id);
-            self.expiries.set(until, id);
+            self.leases.renew(id, before, until);
         }
         self.refresh(gate, now);
     }
@@ -107,8 +106,7 @@ impl Group {
         let suspect = entry.is_suspect();
         entry.state = EntryState::Delayed;
         let (job, url_key) = (entry.admitted.job, entry.admitted.url_key);
-        self.expiries.cancel(lease.until, id);
-        self.members.end_lease(lease.member, id, suspect);
+        self.leases.end(id, &lease, suspect);
         self.index_waiting(url_key, id);
         if let Some(job) = job {
             self.change_job_entry(job.number, key, EntryChange::Returned(id), now);

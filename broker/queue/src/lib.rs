@@ -35,9 +35,9 @@ pub mod jobs;
 mod key_queue;
 mod keys;
 mod lease;
+mod leases;
 mod lifecycle;
 mod manage;
-mod member;
 mod membership;
 pub mod moment;
 pub(crate) mod mutants;
@@ -66,7 +66,7 @@ pub mod wall_clock;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use hashbrown::HashMap;
 use tidings_protocol::{GroupName, JobName, MemberId, ProtocolError, Seq, TopicName, UrlKey};
@@ -76,13 +76,13 @@ use self::dead_letters::DeadLetters;
 use self::dormant::{DormantEntries, DormantRef};
 use self::entry::{ActiveEntry, EntryId};
 pub use self::interface::{
-    GroupAnswer, GroupQuery, Input, JobAction, Notice, Operation, Output, StagedLink, TaskMessage,
-    WorkerReply,
+    GroupAnswer, GroupQuery, Input, JobOperation, Notice, Operation, Output, StagedLink,
+    TaskMessage, WorkerReply,
 };
 use self::jobs::{JobState, JobTimer, Jobs};
 use self::key_queue::CLOCK_GRAIN_MS;
 use self::keys::Keys;
-use self::member::{Member, Members};
+use self::leases::{Leases, Member};
 use self::moment::Moment;
 use self::mutants::Mutant;
 use self::record::{Decision, GroupRecord};
@@ -129,8 +129,6 @@ pub struct Group {
     /// Identifies this group for its whole life: no other group of its name has had this number.
     /// `None` before the first start.
     since: Option<u64>,
-    /// The worker that runs inside the broker's process.
-    local_member: Option<MemberId>,
     config: GroupConfig,
     /// Active entries: held by a member, delayed, tried before or brought forward.
     active: HashMap<EntryId, Box<ActiveEntry>>,
@@ -141,13 +139,11 @@ pub struct Group {
     last_entry_id: EntryId,
     keys: Keys,
     ready: ReadyKeys,
-    members: Members,
+    leases: Leases,
     jobs: Jobs,
     /// The active entries that no member holds, by the fingerprint of their URL and sorted by id.
     /// An announcement brings these forward, together with the dormant ones.
     waiting_by_url: HashMap<u64, Vec<EntryId>>,
-    /// Entries that wait for the next request of one member.
-    pinned: BTreeMap<MemberId, BTreeSet<EntryId>>,
     /// For each feeding topic, the first seq that the group has not consumed.
     consumed: BTreeMap<TopicName, Seq>,
     /// Schedules: URLs with `every=`, and everything that is due at a time of day.
@@ -161,7 +157,6 @@ pub struct Group {
     /// Not recorded.
     quiet_until: Option<Moment>,
     wakes: Timers<Wake>,
-    expiries: Timers<EntryId>,
     totals: GroupTotals,
     /// Serial of the last event that the group published.
     last_serial: u64,
@@ -189,7 +184,6 @@ impl Group {
             name,
             run,
             since: None,
-            local_member: None,
             config,
             active: HashMap::new(),
             active_bytes: 0,
@@ -197,17 +191,15 @@ impl Group {
             last_entry_id: 0,
             keys: Keys::default(),
             ready: ReadyKeys::default(),
-            members: Members::default(),
+            leases: Leases::default(),
             jobs: Jobs::default(),
             waiting_by_url: HashMap::new(),
-            pinned: BTreeMap::new(),
             consumed: BTreeMap::new(),
             schedules: Schedules::default(),
             dead_letters: DeadLetters::default(),
             is_paused: false,
             quiet_until: None,
             wakes: Timers::default(),
-            expiries: Timers::default(),
             totals: GroupTotals::default(),
             last_serial: 0,
             unpublished: BTreeMap::new(),
@@ -239,7 +231,7 @@ impl Group {
 
     /// Returns the worker that runs inside the broker's process.
     pub fn local_member(&self) -> Option<MemberId> {
-        self.local_member
+        self.leases.local_member()
     }
 
     /// Returns the settings.
@@ -344,11 +336,11 @@ impl Group {
             self.advance(now);
         }
         if let Some(requester) = input.requester() {
-            self.members.mark_active(requester.member);
+            self.leases.mark_active(requester.member);
         }
         match input {
             Input::Start { run, since, elapsed_unknown, stamp, local_member: own } => {
-                let ended = self.local_member.filter(|_| run != self.run);
+                let ended = self.leases.local_member().filter(|_| run != self.run);
                 if is_reboot && ended.is_some() {
                     let rest_ms = self.config.longest_delay();
                     self.quiet_until = (rest_ms > 0).then(|| now + rest_ms + CLOCK_GRAIN_MS);
@@ -364,9 +356,9 @@ impl Group {
                 self.resume_after_start(since, ended, now);
             }
             Input::WallClock { unix_ms } => self.set_wall_clock(unix_ms, now),
-            Input::Activity { conn } => self.members.mark_active_on(conn),
+            Input::Activity { conn } => self.leases.mark_active_on(conn),
             Input::Events { .. }
-            | Input::JobAction { action: JobAction::Add { .. }, .. }
+            | Input::JobAction { action: JobOperation::Add { .. }, .. }
             | Input::Query { .. } => self.handle_or_hold(HeldInput::Input(input), now),
             Input::Texts(reply) => self.texts_replied(reply, now),
             Input::Join { requester, credit } => self.join(requester, credit, now),
@@ -436,14 +428,14 @@ impl Group {
         if self.since.is_none() {
             self.commit(Decision::Born { since }, now);
         }
-        let held = ended.and_then(|member| self.members.find(member)).map(Member::held);
+        let held = ended.and_then(|member| self.leases.members().find(member)).map(Member::held);
         for entry in held.unwrap_or_default() {
             self.commit(Decision::Lost { entry }, now);
             self.dead_letter_if_exhausted(entry, now);
         }
-        let members: Vec<_> = self.pinned.keys().copied().collect();
+        let members: Vec<_> = self.leases.pins().keys().copied().collect();
         for member in members {
-            if self.members.find(member).is_none_or(|member| member.conn.is_none()) {
+            if self.leases.members().find(member).is_none_or(|member| member.conn().is_none()) {
                 self.unpin(member, now);
             }
         }
@@ -491,8 +483,7 @@ impl Group {
         if mutants::is(Mutant::StaysPinned) {
             return;
         }
-        if let Some(entries) = self.pinned.get(&member) {
-            let entries = entries.iter().copied().collect();
+        if let Some(entries) = self.leases.pinned_to(member) {
             self.commit(Decision::Unpinned { entries }, now);
         }
     }
@@ -527,11 +518,13 @@ impl Group {
     /// Counts the timers that lead to a decision.
     #[cfg(test)]
     fn expiry_count(&self) -> usize {
-        self.expiries.len() + self.jobs.timers().count() + self.schedules.timers().count()
+        self.leases.expiries().count()
+            + self.jobs.timers().count()
+            + self.schedules.timers().count()
     }
 
     fn next_expiry(&self) -> Option<Moment> {
-        let parts = [self.expiries.next(), self.jobs.next_timer(), self.schedules.next_due()];
+        let parts = [self.leases.next_expiry(), self.jobs.next_timer(), self.schedules.next_due()];
         parts.into_iter().flatten().min()
     }
 
@@ -539,8 +532,8 @@ impl Group {
     /// then jobs, then schedules.
     fn pop_expiry(&mut self, now: Moment) -> Option<Expiry> {
         let first = self.next_expiry()?;
-        if self.expiries.next() == Some(first) {
-            self.expiries.pop(now).map(Expiry::Lease)
+        if self.leases.next_expiry() == Some(first) {
+            self.leases.pop_expired(now).map(Expiry::Lease)
         } else if self.jobs.next_timer() == Some(first) {
             self.jobs.pop_timer(now).map(Expiry::Job)
         } else {

@@ -237,8 +237,7 @@ impl Group {
         let pinned_to = entry.again.as_ref().map(|again| again.member);
         self.remove_pin(pinned_to, id, job, key, now);
         self.ready.served(lane);
-        self.members.add_lease(lease.member, id, suspect);
-        self.expiries.set(lease.until, id);
+        self.leases.begin(id, &lease, suspect);
         self.keys[gate].mark_released(lane, lease.member);
         self.refresh(gate, now);
         if let Some(job) = job {
@@ -276,7 +275,7 @@ impl Group {
                 self.keys[gate].add_reference();
                 *again_key = Some(gate);
                 let (job, key) = (entry.admitted.job, *key);
-                self.pinned.entry(again.member).or_default().insert(id);
+                self.leases.pin(again.member, id);
                 if let Some(job) = job {
                     self.change_job_entry(job.number, key, EntryChange::Pinned, now);
                 }
@@ -372,11 +371,7 @@ impl Group {
         now: Moment,
     ) {
         let Some(member) = member else { return };
-        let Some(pinned) = self.pinned.get_mut(&member) else { return };
-        let was_pinned = pinned.remove(&id);
-        if pinned.is_empty() {
-            self.pinned.remove(&member);
-        }
+        let was_pinned = self.leases.unpin(member, id);
         if let Some(job) = job
             && was_pinned
         {

@@ -191,8 +191,9 @@ impl Group {
     }
 
     pub(super) fn status(&self) -> GroupStatus {
-        let held = self.members.iter().map(|(_, member)| member.load()).sum::<usize>();
-        let connected = self.members.iter().filter(|(_, member)| member.conn.is_some()).count();
+        let held = self.leases.members().iter().map(|(_, member)| member.load()).sum::<usize>();
+        let connected =
+            self.leases.members().iter().filter(|(_, member)| member.conn().is_some()).count();
         let totals = self.totals;
         GroupStatus {
             group: self.name.to_string(),

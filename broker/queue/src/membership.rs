@@ -9,7 +9,7 @@ use tidings_protocol::{CanonicalUrl, MemberId, TaskId};
 use super::admit::{FORWARDED_BYTES_MAX, merge_attributes};
 use super::entry::{Admission, Entry, EntryId, Lease};
 use super::jobs::Job;
-use super::member::Member;
+use super::leases::Member;
 use super::schedules::Schedule;
 use super::{Group, GroupAnswer, Output, Requester, TaskMessage};
 use crate::ConnId;
@@ -26,10 +26,10 @@ fn moved_from(carried: &str) -> Option<&str> {
 
 impl Group {
     pub(super) fn join(&mut self, requester: Requester, credit: u32, now: Moment) {
-        let known = self.members.find(requester.member);
-        let moved = known.is_none_or(|member| member.conn != Some(requester.conn));
-        self.members.join(requester.member, requester.conn, credit);
-        let held = self.members.find(requester.member).map_or(0, Member::load);
+        let known = self.leases.members().find(requester.member);
+        let moved = known.is_none_or(|member| member.conn() != Some(requester.conn));
+        self.leases.join(requester.member, requester.conn, credit);
+        let held = self.leases.members().find(requester.member).map_or(0, Member::load);
         let status = MemberStatus {
             group: self.name.to_string(),
             credit: credit.into(),
@@ -47,9 +47,9 @@ impl Group {
 
     pub(super) fn disconnected(&mut self, conn: ConnId, now: Moment) {
         self.jobs.remove_waiters(conn);
-        if let Some(member) = self.members.disconnect(conn) {
+        if let Some(member) = self.leases.disconnect(conn) {
             self.resend_tasks(member, now);
-            if !self.members.takes_tasks(member) {
+            if !self.leases.members().takes_tasks(member) {
                 self.unpin(member, now);
             }
         }
@@ -57,8 +57,8 @@ impl Group {
 
     /// Sends a member all tasks that it holds, on its current connection.
     fn resend_tasks(&mut self, member: MemberId, now: Moment) {
-        let Some(member) = self.members.find(member) else { return };
-        let Some(conn) = member.conn else { return };
+        let Some(member) = self.leases.members().find(member) else { return };
+        let Some(conn) = member.conn() else { return };
         for entry in member.held() {
             self.send_task(entry, conn, now);
         }

@@ -84,7 +84,7 @@ impl Group {
         if self.name.as_str() == DEFAULT_GROUP {
             return conflict(format!("group {DEFAULT_GROUP} cannot be deleted"));
         }
-        let members = self.members.iter().count();
+        let members = self.leases.members().iter().count();
         if members > 0 {
             return conflict(format!("group {} has {members} members; stop them first", self.name));
         }

@@ -13,7 +13,7 @@ use tidings_protocol::MemberId;
 use super::entry::JobNumber;
 use super::key_queue::Lane;
 use super::keys::KeyId;
-use super::member::Members;
+use super::leases::Members;
 use super::mutants::{self, Mutant};
 
 /// The class of a free key's next entry.

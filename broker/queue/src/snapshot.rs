@@ -169,7 +169,7 @@ impl Group {
         let begin = SnapshotItem::Begin {
             run: self.run,
             stamp,
-            local_member: self.local_member,
+            local_member: self.leases.local_member(),
             dormant: parked,
             keys,
         };
@@ -340,7 +340,8 @@ impl Group {
                 let emptied = self.dormant.cleared();
                 let new = Self::new(name, *run, config, self.rng.u64(..));
                 let ready = self.ready.cleared();
-                *self = Self { local_member: *own, dormant: emptied, ready, ..new };
+                *self = Self { dormant: emptied, ready, ..new };
+                self.leases.set_local_member(*own);
                 self.dormant.reserve(*parked);
                 self.keys.reserve(*keys);
             }
@@ -417,8 +418,7 @@ impl Group {
             if let Some(job) = job {
                 self.jobs.change_entry(job, &admitted.key, EntryChange::Leased(id));
             }
-            self.members.add_lease(lease.member, id, entry.is_suspect());
-            self.expiries.set(lease.until, id);
+            self.leases.begin(id, &lease, entry.is_suspect());
             self.insert_active(entry.clone());
             self.unindex_waiting(admitted.url_key, id);
             if !lease.request_over {
@@ -431,7 +431,7 @@ impl Group {
             if let Some(job) = job {
                 self.jobs.change_entry(job, &admitted.key, EntryChange::Pinned);
             }
-            self.pinned.entry(again.member).or_default().insert(id);
+            self.leases.pin(again.member, id);
         }
         self.insert_active(Entry { state: EntryState::Delayed, ..entry.clone() });
         self.enqueue(id, now);

@@ -7,6 +7,7 @@ use super::dormant::DormantRef;
 use super::entry::{EndReason, EntryId, RecordedRest};
 use super::key_queue::{CLOCK_GRAIN_MS, KeyQueue, Lane, NextEntry};
 use super::keys::KeyId;
+use super::leases::Member;
 use super::lifecycle::lane_of;
 use super::mutants::{self, Mutant};
 use super::prefetch::PREFETCH_BATCH;
@@ -28,7 +29,7 @@ impl Group {
             if self.is_paused {
                 break;
             }
-            let members = &self.members;
+            let members = self.leases.members();
             let Some((key, place)) = self.ready.next(members) else {
                 break;
             };
@@ -54,7 +55,7 @@ impl Group {
                 continue;
             }
             let member = member.expect("a member with free credit was found for this class");
-            let conn = members.find(member).and_then(|member| member.conn);
+            let conn = members.find(member).and_then(Member::conn);
             let until = now + self.config.lease_ms;
             self.commit(Decision::Released { entry: id, member, until }, now);
             self.send_task(id, conn.expect("a member with free credit is connected"), now);

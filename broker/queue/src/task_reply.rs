@@ -105,7 +105,7 @@ impl Group {
         };
         let reason = reason.map(String::into_boxed_str);
         self.commit(Decision::Returned { entry: id, next_step: back, rest, reason }, now);
-        if !self.members.takes_tasks(requester.member) {
+        if !self.leases.members().takes_tasks(requester.member) {
             // A member without credit makes no further request, so nothing waits for it.
             self.unpin(requester.member, now);
         }

@@ -588,10 +588,10 @@ impl World {
         let group = &self.broker.group;
         let suspect =
             |entry: &EntryId| group.active.get(entry).is_some_and(|live| live.entry.is_suspect());
-        let twice = group
-            .members
-            .iter()
-            .find(|(_, member)| member.held().iter().filter(|entry| suspect(entry)).count() > 1);
+        let twice =
+            group.leases.members().iter().find(|(_, member)| {
+                member.held().iter().filter(|entry| suspect(entry)).count() > 1
+            });
         Promise::CreditKept.holds(twice.is_none(), || format!("two suspects: {twice:?}"))
     }
 

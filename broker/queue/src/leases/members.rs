@@ -5,19 +5,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use hashbrown::HashSet;
 use tidings_protocol::MemberId;
 
-use super::entry::EntryId;
-use super::mutants::{self, Mutant};
-use crate::ConnId;
+use crate::entry::EntryId;
+use crate::mutants::{self, Mutant};
+use crate::requester::ConnId;
 
 /// One worker. Leases belong to the worker, not to its connection.
 #[derive(Debug, Default)]
-pub(super) struct Member {
+pub(crate) struct Member {
     /// Its current connection.
-    pub(super) conn: Option<ConnId>,
+    conn: Option<ConnId>,
     /// Earlier connections that have not ended, with their credits.
     previous: Vec<(ConnId, u32)>,
     /// Number of entries that it may hold at once; 0 drains it.
-    pub(super) credit: u32,
+    credit: u32,
     /// A lease of it expired and it has sent nothing since. It may hang, and would lose further
     /// tasks, too.
     silent: bool,
@@ -27,13 +27,18 @@ pub(super) struct Member {
 }
 
 impl Member {
+    /// Returns its current connection.
+    pub(crate) fn conn(&self) -> Option<ConnId> {
+        self.conn
+    }
+
     /// Counts the entries that it holds.
-    pub(super) fn load(&self) -> usize {
+    pub(crate) fn load(&self) -> usize {
         self.held.len()
     }
 
     /// Returns the ids of the entries that it holds, sorted.
-    pub(super) fn held(&self) -> Vec<EntryId> {
+    pub(crate) fn held(&self) -> Vec<EntryId> {
         let mut held: Vec<EntryId> = self.held.iter().copied().collect();
         held.sort_unstable();
         held
@@ -48,7 +53,7 @@ impl Member {
 
 /// All members, and those with free credit by load.
 #[derive(Debug, Default)]
-pub(super) struct Members {
+pub(crate) struct Members {
     by_id: BTreeMap<MemberId, Member>,
     /// Members with free credit, least loaded first.
     with_credit: BTreeSet<(usize, MemberId)>,
@@ -61,12 +66,12 @@ const LOAD_SLACK: usize = 8;
 
 impl Members {
     /// Returns a member by its id.
-    pub(super) fn find(&self, id: MemberId) -> Option<&Member> {
+    pub(crate) fn find(&self, id: MemberId) -> Option<&Member> {
         self.by_id.get(&id)
     }
 
     /// Iterates over all members in a fixed order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (MemberId, &Member)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (MemberId, &Member)> {
         self.by_id.iter().map(|(id, member)| (*id, member))
     }
 
@@ -140,24 +145,24 @@ impl Members {
     }
 
     /// Reports whether it can receive tasks, now or after it has answered some.
-    pub(super) fn takes_tasks(&self, id: MemberId) -> bool {
+    pub(crate) fn takes_tasks(&self, id: MemberId) -> bool {
         let takes = |member: &Member| member.conn.is_some() && member.credit > 0 && !member.silent;
         self.by_id.get(&id).is_some_and(takes)
     }
 
     /// Reports whether it is connected and has free credit, for a suspect or for another entry.
-    pub(super) fn has_credit(&self, id: MemberId, suspect: bool) -> bool {
+    pub(crate) fn has_credit(&self, id: MemberId, suspect: bool) -> bool {
         let fits = |member: &Member| member.has_credit() && !(suspect && member.suspects > 0);
         self.by_id.get(&id).is_some_and(fits)
     }
 
     /// Reports whether any member has free credit, for a suspect or for another entry.
-    pub(super) fn any_has_credit(&self, suspect: bool) -> bool {
+    pub(crate) fn any_has_credit(&self, suspect: bool) -> bool {
         self.candidates(suspect).next().is_some()
     }
 
     /// Returns the number of entries that the members may receive now.
-    pub(super) fn free_credit(&self) -> usize {
+    pub(crate) fn free_credit(&self) -> usize {
         let free = self.with_credit.iter().map(|(load, id)| {
             let credit = self.by_id.get(id).map_or(0, |member| member.credit as usize);
             credit.saturating_sub(*load)
@@ -167,7 +172,7 @@ impl Members {
 
     /// Chooses the member for a key's next task: the one that served it last, unless it is clearly
     /// more loaded than the least loaded one.
-    pub(super) fn choose(&self, last: Option<MemberId>, suspect: bool) -> Option<MemberId> {
+    pub(crate) fn choose(&self, last: Option<MemberId>, suspect: bool) -> Option<MemberId> {
         let (load_min, idlest) = self.candidates(suspect).next()?;
         let keeps = |id: &MemberId| {
             let load = self.by_id.get(id).map_or(0, Member::load);

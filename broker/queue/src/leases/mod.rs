@@ -1,0 +1,130 @@
+//! Leases: which member may work on which entry, and until when.
+//!
+//! [`Leases`] owns the members with their connections, credit and held entries, the expiries of
+//! leases, and the entries that are pinned to a member. It knows neither what an entry is (only its
+//! id) nor keys, jobs or schedules: the group tells it when a lease begins and ends, and asks it
+//! which member has room.
+
+mod members;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tidings_protocol::MemberId;
+
+pub(crate) use self::members::{Member, Members};
+use crate::entry::{EntryId, Lease};
+use crate::moment::Moment;
+use crate::requester::ConnId;
+use crate::timers::Timers;
+
+/// The members of a group, and what they hold.
+#[derive(Debug, Default)]
+pub(crate) struct Leases {
+    members: Members,
+    /// The worker that runs inside the broker's process.
+    local_member: Option<MemberId>,
+    /// Entries that wait for the next request of one member.
+    pinned: BTreeMap<MemberId, BTreeSet<EntryId>>,
+    expiries: Timers<EntryId>,
+}
+
+impl Leases {
+    /// Returns the members, to choose one.
+    pub(crate) fn members(&self) -> &Members {
+        &self.members
+    }
+
+    /// Returns the worker that runs inside the broker's process.
+    pub(crate) fn local_member(&self) -> Option<MemberId> {
+        self.local_member
+    }
+
+    /// This worker runs inside the broker's process.
+    pub(crate) fn set_local_member(&mut self, member: Option<MemberId>) {
+        self.local_member = member;
+    }
+
+    /// Connects a member, with its credit.
+    pub(crate) fn join(&mut self, member: MemberId, conn: ConnId, credit: u32) {
+        self.members.join(member, conn, credit);
+    }
+
+    /// A connection ended. Returns the member if this was its current connection.
+    pub(crate) fn disconnect(&mut self, conn: ConnId) -> Option<MemberId> {
+        self.members.disconnect(conn)
+    }
+
+    /// A member has sent something.
+    pub(crate) fn mark_active(&mut self, member: MemberId) {
+        self.members.mark_active(member);
+    }
+
+    /// The member on a connection has sent something.
+    pub(crate) fn mark_active_on(&mut self, conn: ConnId) {
+        self.members.mark_active_on(conn);
+    }
+
+    /// A lease of a member has expired: it receives no task until it sends something.
+    pub(crate) fn mark_silent(&mut self, member: MemberId) {
+        self.members.mark_silent(member);
+    }
+
+    /// A lease begins. A member may hold only one suspect.
+    pub(crate) fn begin(&mut self, entry: EntryId, lease: &Lease, suspect: bool) {
+        self.members.add_lease(lease.member, entry, suspect);
+        self.expiries.set(lease.until, entry);
+    }
+
+    /// A lease lasts until another moment.
+    pub(crate) fn renew(&mut self, entry: EntryId, before: Moment, until: Moment) {
+        self.expiries.cancel(before, entry);
+        self.expiries.set(until, entry);
+    }
+
+    /// A lease ends. `suspect` must be as at its beginning.
+    pub(crate) fn end(&mut self, entry: EntryId, lease: &Lease, suspect: bool) {
+        self.expiries.cancel(lease.until, entry);
+        self.members.end_lease(lease.member, entry, suspect);
+    }
+
+    /// Returns when the next lease expires.
+    pub(crate) fn next_expiry(&self) -> Option<Moment> {
+        self.expiries.next()
+    }
+
+    /// Returns the next entry whose lease has expired at `now`, and ends its timer.
+    pub(crate) fn pop_expired(&mut self, now: Moment) -> Option<EntryId> {
+        self.expiries.pop(now)
+    }
+
+    /// Returns the expiries, the earliest first.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn expiries(&self) -> impl Iterator<Item = (Moment, EntryId)> {
+        self.expiries.iter().copied()
+    }
+
+    /// An entry waits for the next request of this member.
+    pub(crate) fn pin(&mut self, member: MemberId, entry: EntryId) {
+        self.pinned.entry(member).or_default().insert(entry);
+    }
+
+    /// An entry waits for this member no more. Returns whether it did.
+    pub(crate) fn unpin(&mut self, member: MemberId, entry: EntryId) -> bool {
+        let Some(pinned) = self.pinned.get_mut(&member) else { return false };
+        let was_pinned = pinned.remove(&entry);
+        if pinned.is_empty() {
+            self.pinned.remove(&member);
+        }
+        was_pinned
+    }
+
+    /// Returns the entries that wait for a member; `None` if there are none.
+    pub(crate) fn pinned_to(&self, member: MemberId) -> Option<Vec<EntryId>> {
+        self.pinned.get(&member).map(|entries| entries.iter().copied().collect())
+    }
+
+    /// Returns the members for which entries wait, with those entries.
+    pub(crate) fn pins(&self) -> &BTreeMap<MemberId, BTreeSet<EntryId>> {
+        &self.pinned
+    }
+}
