@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use tidings_client::{Client, ClientError, ClientOptions, Connector, Deliveries};
+use tidings_client::{Client, ClientError, ClientOptions, Connection, Connector, Deliveries};
 
 use crate::client::broker_message;
 use crate::flags::address::{self, BrokerAddress};
@@ -23,8 +23,20 @@ pub(crate) async fn connect(
     try_connect(broker, name).await.map_err(|error| connect_failure(broker, &error))
 }
 
+/// Connects with this name, and can connect again. The failure names a remedy.
+pub(crate) async fn open(
+    broker: &BrokerAddress,
+    name: &str,
+) -> Result<(Connector, Connection), Failure> {
+    let mut connector = Connector::new(broker.as_str(), options(broker, name));
+    match connector.connect().await {
+        Ok(connection) => Ok((connector, connection)),
+        Err(error) => Err(connect_failure(broker, &error)),
+    }
+}
+
 /// The failure of the first attempt to connect.
-pub(crate) fn connect_failure(broker: &BrokerAddress, error: &ClientError) -> Failure {
+fn connect_failure(broker: &BrokerAddress, error: &ClientError) -> Failure {
     Failure::failed(match error {
         ClientError::Connect { .. } => {
             format!("{error}; start a broker with `tidings up`, or name another one with --broker")
@@ -32,11 +44,6 @@ pub(crate) fn connect_failure(broker: &BrokerAddress, error: &ClientError) -> Fa
         error @ ClientError::Tls { .. } => error.to_string(),
         error => format!("{broker}: {}", broker_message::client_error(error)),
     })
-}
-
-/// Opens one connection after the other with this name.
-pub(crate) fn connector(broker: &BrokerAddress, name: &str) -> Connector {
-    Connector::new(broker.as_str(), options(broker, name))
 }
 
 /// The same for callers that handle a missing broker themselves.

@@ -6,5 +6,4 @@ pub(crate) mod connection;
 pub(crate) mod job;
 pub(crate) mod job_watch;
 pub(crate) mod manage;
-pub(crate) mod publish_window;
 pub(crate) mod publisher;

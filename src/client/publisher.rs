@@ -1,14 +1,9 @@
-//! Publishes the events of a source without end: it reconnects and sends again what was not
-//! confirmed.
+//! Publishes the events of a source without end.
 
-#![expect(clippy::disallowed_methods, reason = "waits before it connects again")]
-
-use tidings_client::{Backoff, Client, ClientError, Deliveries};
-use tidings_protocol::TopicName;
-use tokio::time::sleep;
+use tidings_client::{PublishEvent, Publisher};
+use tidings_protocol::{Code, ProtocolError, TopicName};
 use tokio_util::sync::CancellationToken;
 
-use crate::client::publish_window::{PublishWindow, Rejection};
 use crate::client::{broker_message, connection};
 use crate::flags::address::BrokerAddress;
 use crate::terminal::failure::Failure;
@@ -25,6 +20,22 @@ pub(crate) trait EventSource {
     fn on_answer(&mut self, number: u64, answer: Result<(), Rejection>) -> Result<(), Failure>;
 }
 
+/// Why an event is not stored.
+#[derive(Debug)]
+pub(crate) struct Rejection {
+    /// The reason, for people.
+    pub(crate) reason: String,
+    /// The cause is the broker and not the event: a later attempt may succeed.
+    pub(crate) is_transient: bool,
+}
+
+impl From<ProtocolError> for Rejection {
+    fn from(error: ProtocolError) -> Self {
+        let is_transient = error.code.is_transient() || error.code == Code::NotDurable;
+        Self { reason: broker_message::rejection(&error), is_transient }
+    }
+}
+
 /// Publishes the events of a source until the source ends or `stop` is cancelled. Calls
 /// `is_connected` once, after the first answer of the broker. A missing broker is a failure at the
 /// start; later it is waited for.
@@ -36,79 +47,48 @@ pub(crate) async fn publish_all(
     stop: &CancellationToken,
     is_connected: impl FnOnce(),
 ) -> Result<(), Failure> {
-    let mut connection = connection::connect(broker, name).await?;
+    let (connector, connected) = connection::open(broker, name).await?;
     is_connected();
     // The source has its own ids: the same event has the same id in another process too.
-    let mut window = PublishWindow::new(topic, false);
+    let mut publisher = Publisher::new(connector.persistent()).on(connected);
+    let (mut has_ended, mut is_lost) = (false, false);
     loop {
-        let publish = publish_on_connection(&mut connection, &mut window, source);
-        let lost = tokio::select! {
+        if has_ended && publisher.is_empty() {
+            return Ok(());
+        }
+        let takes_more = !has_ended && publisher.is_connected() && publisher.has_room();
+        tokio::select! {
             biased;
             () = stop.cancelled() => return Ok(()),
-            published = publish => match published? {
-                Some(lost) => lost,
-                None => return Ok(()),
+            event = publisher.next() => match event {
+                Ok(PublishEvent::Confirmed { number, .. }) => source.on_answer(number, Ok(()))?,
+                Ok(
+                    PublishEvent::Refused { number, refusal }
+                    | PublishEvent::Deferred { number, refusal },
+                ) => source.on_answer(number, Err(refusal.into()))?,
+                Ok(PublishEvent::Lost(lost)) => {
+                    if !std::mem::replace(&mut is_lost, true) {
+                        let lost = broker_message::client_error(&lost);
+                        note(&format!("{broker}: {lost}; reconnecting"));
+                    }
+                }
+                Ok(PublishEvent::Connected { .. }) => {
+                    is_lost = false;
+                    note(&format!("{broker}: reconnected"));
+                }
+                Err(error) => {
+                    let error = broker_message::client_error(&error);
+                    return Err(Failure::failed(format!("{broker}: {error}")));
+                }
             },
-        };
-        let lost = broker_message::client_error(&lost);
-        note(&format!("{broker}: {lost}; reconnecting"));
-        window.rewind();
-        let mut backoff = Backoff::default();
-        connection = loop {
-            let connected = async {
-                sleep(backoff.next_pause()).await;
-                connection::try_connect(broker, name).await
-            };
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return Ok(()),
-                connected = connected => match connected {
-                    Ok(connection) => break connection,
-                    Err(_still_gone) => {}
-                },
-            }
-        };
-        note(&format!("{broker}: reconnected"));
-    }
-}
-
-/// Publishes until every event is answered (`None`), or the connection is lost.
-async fn publish_on_connection(
-    (client, deliveries): &mut (Client, Deliveries),
-    window: &mut PublishWindow,
-    source: &mut impl EventSource,
-) -> Result<Option<ClientError>, Failure> {
-    let mut has_ended = false;
-    loop {
-        if let Err(lost) = window.send(client).await {
-            return Ok(Some(lost));
-        }
-        if has_ended && window.is_empty() {
-            return Ok(None);
-        }
-        let takes_more = !has_ended && window.has_room();
-        tokio::select! {
-            // In this order, so that answers from before the loss of the connection count.
-            biased;
-            answer = window.answer() => match answer {
-                Ok((number, answer)) => source.on_answer(number, answer)?,
-                Err(lost) => return Ok(Some(lost)),
-            },
-            () = wait_for_close(deliveries) => return Ok(Some(deliveries.reason())),
             events = source.next(), if takes_more => match events {
                 Some(events) => {
                     for (number, payload) in events {
-                        window.push(number, Ok(payload.as_bytes()));
+                        publisher.push(number, &topic, payload);
                     }
                 }
                 None => has_ended = true,
             },
         }
     }
-}
-
-/// Waits for the end of the connection. A publisher receives only answers, so it notices the end
-/// only here.
-async fn wait_for_close(deliveries: &mut Deliveries) {
-    while deliveries.next().await.is_some() {}
 }

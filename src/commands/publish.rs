@@ -1,18 +1,17 @@
 //! `tidings pub`: publishes arguments or the lines of standard input, counts confirmations, and
 //! reconnects when the connection is lost.
 
-#![expect(clippy::disallowed_methods, reason = "waits before it connects again")]
+#![expect(clippy::disallowed_methods, reason = "the time to connect again is limited")]
 
 use std::io;
 use std::time::Duration;
 
 use clap::Args;
-use tidings_client::{Backoff, Client, ClientError, Deliveries};
-use tidings_protocol::{TopicName, format_ms};
+use tidings_client::{Backoff, ClientError, PublishEvent, Publisher};
+use tidings_protocol::{Code, PAYLOAD_BYTES_MAX, ProtocolError, TopicName, format_ms, text};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep_until};
 
-use crate::client::publish_window::PublishWindow;
 use crate::client::{broker_message, connection};
 use crate::flags::address::BrokerAddress;
 use crate::flags::broker::BrokerFlag;
@@ -70,7 +69,9 @@ pub(crate) struct PubArgs {
 /// Publishes everything and reports the result.
 pub(crate) async fn run(args: PubArgs) -> Result<(), Failure> {
     let stop = stop_on_signal()?;
-    let connection = connection::connect(&args.broker.broker, NAME).await?;
+    let (connector, connected) = connection::open(&args.broker.broker, NAME).await?;
+    let connector = connector.with_backoff(Backoff::up_to(BACKOFF_MAX));
+    let publisher = Publisher::new(connector).on(connected);
     let source = if args.payloads.is_empty() {
         LineSource::Input { chunks: read_input(), lines: NumberedLines::new(), unread: Vec::new() }
     } else {
@@ -79,15 +80,17 @@ pub(crate) async fn run(args: PubArgs) -> Result<(), Failure> {
     let mut publisher = LinePublisher {
         broker: args.broker.broker,
         source,
-        window: PublishWindow::new(args.topic, !args.retry.is_zero()),
+        topic: args.topic,
+        publisher: if args.retry.is_zero() { publisher } else { publisher.with_ids() },
         tally: PublishTally::default(),
         retry: args.retry,
         lost_at: None,
+        loss: None,
         quiet: args.quiet,
     };
     let result = tokio::select! {
         biased;
-        result = publisher.publish(connection) => result,
+        result = publisher.publish() => result,
         () = stop.cancelled() => {
             let confirmed = format_count(publisher.tally.confirmed);
             return Err(Failure::Interrupted(format!("interrupted; {confirmed} confirmed")));
@@ -141,8 +144,14 @@ impl LineSource {
         }
     }
 
-    /// Puts the lines of a piece into the window.
-    fn push_lines(&mut self, chunk: Chunk, window: &mut PublishWindow) -> io::Result<()> {
+    /// Pushes the lines of a piece.
+    fn push_lines(
+        &mut self,
+        chunk: Chunk,
+        topic: &TopicName,
+        publisher: &mut Publisher,
+    ) -> io::Result<()> {
+        let mut push = |number, line| push_line(publisher, topic, number, line);
         match (self, chunk) {
             (LineSource::Input { lines, unread, .. }, Some(Ok(chunk))) => {
                 unread.extend_from_slice(&chunk);
@@ -151,7 +160,7 @@ impl LineSource {
                     let (used, line) = lines.next(&unread[done..]);
                     done += used;
                     let Some((number, line)) = line else { break };
-                    window.push(number, line);
+                    push(number, line);
                 }
                 unread.drain(..done);
             }
@@ -163,12 +172,12 @@ impl LineSource {
                 match source {
                     LineSource::Arguments(payloads) => {
                         for (payload, line) in payloads.iter().zip(1..) {
-                            window.push(line, Ok(payload.as_bytes()));
+                            push(line, Ok(payload.as_bytes()));
                         }
                     }
                     LineSource::Input { lines, unread, .. } => {
                         if let Some((number, line)) = lines.finish(unread) {
-                            window.push(number, line);
+                            push(number, line);
                         }
                     }
                     LineSource::Ended => {}
@@ -184,118 +193,116 @@ impl LineSource {
     }
 }
 
-type Connection = (Client, Deliveries);
-
 /// The state of one run.
 #[derive(Debug)]
 struct LinePublisher {
     broker: BrokerAddress,
     source: LineSource,
-    window: PublishWindow,
+    topic: TopicName,
+    publisher: Publisher,
     tally: PublishTally,
     /// Try to reconnect for this long after a lost connection; 0 gives up at once
     retry: Duration,
     /// Since when no connection has answered anything.
     lost_at: Option<Instant>,
+    loss: Option<Loss>,
     quiet: bool,
 }
 
-impl LinePublisher {
-    /// Publishes on this connection, and on new ones if it is lost, until everything is answered.
-    /// The error is a message for people.
-    async fn publish(&mut self, mut connection: Connection) -> Result<(), String> {
-        loop {
-            let Err(error) = self.publish_on_connection(&mut connection).await else {
-                return Ok(());
-            };
-            if self.retry.is_zero() || !is_transient(&error) {
-                return Err(broker_message::client_error(&error));
-            }
-            let doubtful = self.window.rewind();
-            while self.window.is_empty() && !self.source.has_ended() {
-                // Nothing was lost: the next connection can wait for the next line.
-                let chunk = self.source.next().await;
-                self.push_lines(chunk);
-            }
-            if self.window.is_empty() {
-                return Ok(());
-            }
-            connection = self.reconnect(error, doubtful).await?;
-        }
-    }
+/// There is no connection.
+#[derive(Debug)]
+struct Loss {
+    /// Why the connection was lost, or why the last attempt failed.
+    error: ClientError,
+    /// Until when to try, and the number of unconfirmed events; `None`: nothing was lost, so the
+    /// next connection can wait for the next line.
+    awaited: Option<(Instant, String)>,
+}
 
-    /// Publishes until everything is answered, or the connection is lost.
-    async fn publish_on_connection(
-        &mut self,
-        connection: &mut Connection,
-    ) -> Result<(), ClientError> {
-        let (client, deliveries) = connection;
+impl LinePublisher {
+    /// Publishes, on new connections if one is lost, until everything is answered. The error is a
+    /// message for people.
+    async fn publish(&mut self) -> Result<(), String> {
         loop {
-            self.window.send(client).await?;
-            if self.window.is_empty() && self.source.has_ended() {
+            if self.publisher.is_empty() && self.source.has_ended() {
                 return Ok(());
             }
-            let has_room = self.window.has_room();
+            self.await_connection();
+            let is_idle = self.loss.as_ref().is_some_and(|loss| loss.awaited.is_none());
+            let awaited = self.loss.as_ref().and_then(|loss| loss.awaited.as_ref());
+            let deadline = awaited.map(|(deadline, _)| *deadline);
+            let reads = is_idle || (self.publisher.is_connected() && self.publisher.has_room());
             tokio::select! {
-                // In this order, so that answers from before the loss of the connection count.
                 biased;
-                answer = self.window.answer() => {
-                    let (line, answer) = answer?;
-                    self.lost_at = None;
-                    match answer {
-                        Ok(()) => self.tally.confirmed += 1,
-                        Err(refusal) => self.tally.reject(line, &refusal.reason),
+                event = self.publisher.next(), if !is_idle => {
+                    self.handle(event.map_err(|error| broker_message::client_error(&error))?)?;
+                }
+                () = wait_until(deadline) => return Err(self.no_connection()),
+                chunk = self.source.next(), if reads => {
+                    if let Err(error) = self.source.push_lines(chunk, &self.topic, &mut self.publisher) {
+                        self.tally.read_error = Some(error);
                     }
                 }
-                () = wait_for_close(deliveries) => return Err(deliveries.reason()),
-                chunk = self.source.next(), if has_room => self.push_lines(chunk),
             }
         }
     }
 
-    fn push_lines(&mut self, chunk: Chunk) {
-        if let Err(error) = self.source.push_lines(chunk, &mut self.window) {
-            self.tally.read_error = Some(error);
-        }
-    }
-
-    /// Connects again, until the time of `--retry` is over.
-    async fn reconnect(
-        &mut self,
-        mut error: ClientError,
-        doubtful: usize,
-    ) -> Result<Connection, String> {
-        let deadline = *self.lost_at.get_or_insert_with(Instant::now) + self.retry;
-        let retry = format_ms(milliseconds(self.retry));
-        let unconfirmed = plural(self.window.len() as u64, "event");
-        let problem = broker_message::client_error(&error);
-        self.note(&format!("{problem}; {unconfirmed} unconfirmed, reconnecting for up to {retry}"));
-        let mut backoff = Backoff::up_to(BACKOFF_MAX);
-        loop {
-            let now = Instant::now();
-            if now >= deadline {
-                let problem = broker_message::client_error(&error);
-                return Err(format!("{problem}; no connection within {retry}"));
+    fn handle(&mut self, event: PublishEvent) -> Result<(), String> {
+        match event {
+            PublishEvent::Confirmed { .. } => {
+                self.lost_at = None;
+                self.tally.confirmed += 1;
             }
-            sleep(backoff.next_pause().min(deadline - now)).await;
-            match timeout_at(deadline, connection::try_connect(&self.broker, NAME)).await {
-                Ok(Ok(connection)) => {
-                    let twice = if doubtful == 0 {
-                        String::new()
-                    } else {
-                        format!(
-                            "; {} without an id may be stored twice",
-                            format_count(doubtful as u64)
-                        )
-                    };
-                    self.note(&format!("reconnected, sending {unconfirmed}{twice}"));
-                    return Ok(connection);
+            PublishEvent::Refused { number, refusal }
+            | PublishEvent::Deferred { number, refusal } => {
+                self.lost_at = None;
+                self.tally.reject(number, &broker_message::rejection(&refusal));
+            }
+            PublishEvent::Lost(error) => {
+                if self.retry.is_zero() || !is_transient(&error) {
+                    return Err(broker_message::client_error(&error));
                 }
-                Ok(Err(reason)) if is_transient(&reason) => error = reason,
-                Ok(Err(reason)) => return Err(broker_message::client_error(&reason)),
-                Err(_elapsed) => {}
+                match &mut self.loss {
+                    Some(loss) => loss.error = error,
+                    None => self.loss = Some(Loss { error, awaited: None }),
+                }
+            }
+            PublishEvent::Connected { doubtful } => {
+                let loss = self.loss.take();
+                let Some((_, unconfirmed)) = loss.and_then(|loss| loss.awaited) else {
+                    return Ok(());
+                };
+                let doubtful_count = format_count(doubtful as u64);
+                let twice = match doubtful {
+                    0 => String::new(),
+                    _ => format!("; {doubtful_count} without an id may be stored twice"),
+                };
+                self.note(&format!("reconnected, sending {unconfirmed}{twice}"));
             }
         }
+        Ok(())
+    }
+
+    /// After a loss, once there is something to send: says so, and sets the time limit.
+    fn await_connection(&mut self) {
+        let unconfirmed = self.publisher.len() as u64;
+        let Some(loss) = self.loss.as_mut().filter(|loss| loss.awaited.is_none()) else { return };
+        if unconfirmed == 0 {
+            return;
+        }
+        let deadline = *self.lost_at.get_or_insert_with(Instant::now) + self.retry;
+        let unconfirmed = plural(unconfirmed, "event");
+        let problem = broker_message::client_error(&loss.error);
+        let retry = format_ms(milliseconds(self.retry));
+        let text = format!("{problem}; {unconfirmed} unconfirmed, reconnecting for up to {retry}");
+        loss.awaited = Some((deadline, unconfirmed));
+        self.note(&text);
+    }
+
+    fn no_connection(&self) -> String {
+        let error = self.loss.as_ref().map(|loss| broker_message::client_error(&loss.error));
+        let retry = format_ms(milliseconds(self.retry));
+        format!("{}; no connection within {retry}", error.unwrap_or_default())
     }
 
     /// Reports the results and returns the matching exit code.
@@ -303,7 +310,7 @@ impl LinePublisher {
         let PublishTally { rejected: refused, read_error: ref unreadable, .. } = self.tally;
         let confirmed = format_count(self.tally.confirmed);
         if let Err(error) = result {
-            let rest = self.window.first_line().map_or(String::new(), |line| {
+            let rest = self.publisher.first_unanswered().map_or(String::new(), |line| {
                 format!("; line {line} is the first that may be lost")
             });
             let broker = &self.broker;
@@ -332,10 +339,32 @@ impl LinePublisher {
     }
 }
 
-/// Waits for the end of the connection. A publisher receives only answers, so it notices the end
-/// only here.
-async fn wait_for_close(deliveries: &mut Deliveries) {
-    while deliveries.next().await.is_some() {}
+/// Pushes a line. An empty one is ignored; one that cannot be an event is rejected in its turn.
+fn push_line(
+    publisher: &mut Publisher,
+    topic: &TopicName,
+    number: u64,
+    line: Result<&[u8], String>,
+) {
+    let refuse = |reason| ProtocolError::new(Code::BadArgument, reason);
+    let line = line.map_err(refuse).and_then(|line| {
+        if line.len() > PAYLOAD_BYTES_MAX {
+            return Err(refuse(format!("longer than {PAYLOAD_BYTES_MAX} bytes")));
+        }
+        text::check(line).map_err(|error| refuse(error.to_string()))
+    });
+    match line {
+        Ok("") => {}
+        Ok(line) => publisher.push(number, topic, line),
+        Err(refusal) => publisher.push_refused(number, topic, refusal),
+    }
+}
+
+async fn wait_until(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Whether the same request may succeed later on another connection.

@@ -90,8 +90,8 @@ use self::frontier::key_queue::CLOCK_GRAIN_MS;
 pub use self::frontier::texts;
 use self::frontier::{Frontier, Wake};
 pub use self::interface::{
-    GroupAnswer, GroupQuery, Input, JobAction, Notice, Operation, Output, StagedLink, TaskMessage,
-    WorkerReply,
+    GroupAnswer, GroupQuery, Input, JobOperation, Notice, Operation, Output, StagedLink,
+    TaskMessage, WorkerReply,
 };
 use self::jobs::{JobState, JobTimer, Jobs};
 use self::leases::{Leases, Member};
@@ -346,7 +346,7 @@ impl Group {
             Input::WallClock { unix_ms } => self.set_wall_clock(unix_ms, now),
             Input::Activity { conn } => self.leases.mark_active_on(conn),
             Input::Events { .. }
-            | Input::JobAction { action: JobAction::Add { .. }, .. }
+            | Input::JobAction { action: JobOperation::Add { .. }, .. }
             | Input::Query { .. } => self.handle_or_hold(HeldInput::Input(input), now),
             Input::Texts(reply) => self.texts_replied(reply, now),
             Input::Join { requester, credit } => self.join(requester, credit, now),

@@ -19,7 +19,7 @@ use super::record::Decision;
 use super::snapshot::SnapshotItem;
 use super::task_list::SelectedTasks;
 use super::texts::{TextError, TextReply};
-use super::{Group, GroupQuery, Input, JobAction, Output, Requester};
+use super::{Group, GroupQuery, Input, JobOperation, Output, Requester};
 
 /// Texts that are read in advance: those of keys that are released next, beyond the free credit.
 const READ_AHEAD: usize = 2 * PREFETCH_BATCH;
@@ -131,7 +131,7 @@ impl Group {
 
     fn handle_held_command(&mut self, input: Input, now: Moment) -> Option<(HeldInput, u64)> {
         let url = match &input {
-            Input::JobAction { action: JobAction::Add { url, .. }, .. } => Some(&**url),
+            Input::JobAction { action: JobOperation::Add { url, .. }, .. } => Some(&**url),
             Input::Query { query: GroupQuery::Explain(what), .. } => Some(what.as_str()),
             _ => None,
         };

@@ -5,14 +5,14 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use tidings_client::{Backoff, ClientOptions, Connector, PublishEvent, Publisher};
 use tidings_protocol::{Seq, TopicName};
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::frames::{self, FrameError, ZmqEvent};
-use super::limits::{TICK, TRACKED_TOPICS_MAX};
+use super::limits::{RETRY_DELAY, TICK, TRACKED_TOPICS_MAX, UNCONFIRMED_BYTES_MAX};
 use super::reachability::wait_until_reachable;
-use super::retrying_publisher::RetryingPublisher;
 use super::socket::{Frames, ZmqPuller, ZmqSubscriber};
 use super::{BridgeConfig, BridgeReport, ZmqConfig, ZmqRunError, ZmqStartError};
 use crate::rate_limited_log::RateLimitedLog;
@@ -88,6 +88,53 @@ impl MessageSource {
     }
 }
 
+/// What became of the messages.
+struct Results {
+    confirmed: u64,
+    dropped: RateLimitedLog,
+    errors: RateLimitedLog,
+}
+
+impl Results {
+    fn new() -> Self {
+        Self {
+            confirmed: 0,
+            dropped: RateLimitedLog::new("messages dropped"),
+            errors: RateLimitedLog::new("the broker is unreachable or rejects events for now"),
+        }
+    }
+
+    fn add(&mut self, event: PublishEvent) {
+        match event {
+            PublishEvent::Confirmed { .. } => self.confirmed += 1,
+            PublishEvent::Refused { refusal, .. } => self.dropped.add(1, refusal),
+            PublishEvent::Deferred { refusal, .. } => self.errors.add(1, refusal),
+            PublishEvent::Lost(error) => self.errors.add(1, error),
+            PublishEvent::Connected { .. } => {}
+        }
+    }
+
+    /// Logs the problems that were not logged yet.
+    fn flush_logs(&mut self) {
+        self.dropped.flush();
+        self.errors.flush();
+    }
+}
+
+/// A publisher of messages. The broker may store one twice, because messages get no id.
+fn publisher(config: &ZmqConfig, name: &str) -> Publisher {
+    let options = ClientOptions {
+        name: Some(name.to_owned()),
+        // Peers are unknown, so the broker applies the permissions of this transport.
+        via: Some("zmq".to_owned()),
+        security: config.security.clone(),
+        ..ClientOptions::default()
+    };
+    let connector = Connector::new(&config.broker, options).persistent();
+    let connector = connector.with_backoff(Backoff::up_to(RETRY_DELAY));
+    Publisher::new(connector).with_window(UNCONFIRMED_BYTES_MAX).retrying(RETRY_DELAY)
+}
+
 /// Publishes messages until `stop`, no faster than the broker confirms them. Then waits for the
 /// confirmations of messages in flight, up to a time limit.
 pub(crate) async fn run(
@@ -95,54 +142,53 @@ pub(crate) async fn run(
     mut source: MessageSource,
     stop: &CancellationToken,
 ) -> Result<Option<BridgeReport>, ZmqRunError> {
-    let (broker, security) = (config.broker.clone(), config.security.clone());
-    let mut event_publisher = RetryingPublisher::new(broker, security, source.client_name());
+    let mut publisher = publisher(config, source.client_name());
+    let mut results = Results::new();
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let message = tokio::select! {
             biased;
             () = stop.cancelled() => break,
-            // The tick must not restart an attempt to connect that takes longer than a second.
-            _ = tick.tick(), if event_publisher.is_connected() => {
+            _ = tick.tick() => {
                 source.tick()?;
-                event_publisher.flush_logs();
+                results.flush_logs();
                 continue;
             }
-            () = event_publisher.advance() => {
-                if !event_publisher.is_connected() {
-                    source.tick()?;
-                    event_publisher.flush_logs();
-                }
+            event = publisher.next() => {
+                results.add(event?);
                 continue;
             }
-            message = source.receive(), if event_publisher.has_capacity() => message,
+            message = source.receive(), if takes_more(&publisher) => message,
         };
         let mut message = Some(message);
         let mut remaining = MESSAGE_BATCH;
         while let Some(frames) = message {
             match source.parse_event(&frames) {
-                Ok(event) => event_publisher.push(event).await,
-                Err(reason) => event_publisher.dropped.add(1, reason),
+                // Its number has no meaning here.
+                Ok(event) => publisher.push(0, &event.topic, event.payload),
+                Err(reason) => results.dropped.add(1, reason),
             }
             remaining -= 1;
             // Takes messages that have arrived already, without polling the other branches.
             message = tokio::select! {
                 biased;
-                message = source.receive(), if remaining > 0 && event_publisher.has_capacity() => Some(message),
+                message = source.receive(), if remaining > 0 && takes_more(&publisher) => Some(message),
                 () = std::future::ready(()) => None,
             };
         }
     }
-    tokio::select! {
-        () = event_publisher.finish() => {}
-        () = sleep(FINISH_TIMEOUT) => {}
-    }
+    let finish = async {
+        while let Ok(Some(event)) = publisher.flush().await {
+            results.add(event);
+        }
+    };
+    let _ = timeout(FINISH_TIMEOUT, finish).await;
+    let unconfirmed = publisher.len() as u64;
     let MessageSource::Bridge { seqs, .. } = &source else {
-        let (published, dropped) = (event_publisher.confirmed, event_publisher.dropped.total());
-        let unconfirmed = event_publisher.unconfirmed_count();
+        let (confirmed, dropped) = (results.confirmed, results.dropped.total());
         let text = format!(
-            "ZeroMQ publishers: {published} published, {dropped} dropped, {unconfirmed} not confirmed"
+            "ZeroMQ publishers: {confirmed} published, {dropped} dropped, {unconfirmed} not confirmed"
         );
         if dropped + unconfirmed > 0 {
             tracing::warn!("{text}");
@@ -152,13 +198,18 @@ pub(crate) async fn run(
         return Ok(None);
     };
     Ok(Some(BridgeReport {
-        published: event_publisher.confirmed,
-        dropped: event_publisher.dropped.total(),
+        published: results.confirmed,
+        dropped: results.dropped.total(),
         missed: seqs.missed.total(),
         repeated: seqs.repeated,
-        unconfirmed: event_publisher.unconfirmed_count(),
-        has_lost_broker: !event_publisher.is_connected(),
+        unconfirmed,
+        has_lost_broker: !publisher.is_connected(),
     }))
+}
+
+/// Whether another message may be received: without a connection, senders wait.
+fn takes_more(publisher: &Publisher) -> bool {
+    publisher.is_connected() && publisher.has_room()
 }
 
 /// Finds missed and repeated messages by the seqs that another Tidings sends.

@@ -41,9 +41,6 @@ pub(crate) const FRAME_BYTES_MAX: i64 = 64 * 1024;
 /// senders wait. A client buffers more than this, so handing an event to it never waits.
 pub(crate) const UNCONFIRMED_BYTES_MAX: usize = 512 * 1024;
 
-/// Overhead of an unconfirmed event.
-pub(crate) const EVENT_OVERHEAD_BYTES: usize = 128;
-
 /// How often topics are listed, cursors moved and connections counted.
 pub(crate) const TICK: Duration = Duration::from_secs(1);
 

@@ -10,7 +10,6 @@
 //! | [`frames`] | events as frames; pure |
 //! | `topic_forwarder` | sends topics to the PUB socket, from a durable cursor on each |
 //! | `ingest` | publishes the messages of a PULL or SUB socket |
-//! | `retrying_publisher` | keeps events until the broker has confirmed them |
 //! | `reachability` | waits until a foreign socket accepts connections |
 //! | `socket` | the sockets of the library that was built in, with limits |
 
@@ -21,7 +20,6 @@ pub(crate) mod fuzzing;
 mod ingest;
 mod limits;
 mod reachability;
-mod retrying_publisher;
 mod run;
 mod socket;
 mod topic_forwarder;

@@ -37,6 +37,7 @@ pub struct Connector {
     opened: Option<Instant>,
     has_tried: bool,
     has_connected: bool,
+    is_persistent: bool,
     /// Kept here, so that a caller that drops [`connect`](Self::connect) again and again still
     /// connects.
     attempt: Option<Attempt>,
@@ -59,6 +60,7 @@ impl Connector {
             opened: None,
             has_tried: false,
             has_connected: false,
+            is_persistent: false,
             attempt: None,
         }
     }
@@ -67,6 +69,13 @@ impl Connector {
     #[must_use]
     pub fn with_backoff(self, backoff: Backoff) -> Self {
         Self { backoff, ..self }
+    }
+
+    /// The same for a service that never gives up: nothing is final, except that another
+    /// connection has resumed its member or has taken its cursor over.
+    #[must_use]
+    pub fn persistent(self) -> Self {
+        Self { is_persistent: true, ..self }
     }
 
     /// The address of the broker.
@@ -130,6 +139,8 @@ impl Connector {
     /// connection has succeeded: later it may be the moment at which an operator replaces them.
     pub fn is_final(&self, error: &ClientError) -> bool {
         match error {
+            ClientError::Ended(refusal) if refusal.code == Code::Replaced => true,
+            _ if self.is_persistent => false,
             ClientError::Connect { .. } | ClientError::Timeout { .. } | ClientError::Closed(_) => {
                 false
             }
@@ -138,7 +149,7 @@ impl Connector {
             }
             ClientError::Refused(refusal) => !refusal.code.is_transient(),
             ClientError::Ended(refusal) => {
-                matches!(refusal.code, Code::Replaced | Code::Header | Code::Garbage)
+                matches!(refusal.code, Code::Header | Code::Garbage)
             }
         }
     }

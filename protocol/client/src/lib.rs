@@ -6,6 +6,9 @@ mod backoff;
 mod connection;
 mod connector;
 mod error;
+mod publisher;
+#[cfg(test)]
+mod scripted_broker;
 mod worker;
 
 pub use backoff::Backoff;
@@ -15,6 +18,8 @@ pub use connection::{
 };
 pub use connector::{Connection, Connector};
 pub use error::ClientError;
+pub use publisher::{PublishEvent, Publisher};
+pub use tokio_util::sync::CancellationToken;
 pub use worker::{
     EnsureGroupError, ReplyOutcome, TaskEnd, TaskHandler, TaskLease, Worker, WorkerError,
     WorkerEvent, WorkerLink, WorkerTask, ensure_group,

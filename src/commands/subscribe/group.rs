@@ -72,9 +72,7 @@ impl ProgramFailure {
 /// Works on tasks until `stop` or the count, then finishes the tasks in progress.
 pub(super) async fn run(share: GroupSubscription, stop: CancellationToken) -> Result<(), Failure> {
     let broker = share.broker.clone();
-    let mut connector = connection::connector(&broker, NAME);
-    let connected = connector.connect().await;
-    let connected = connected.map_err(|error| connection::connect_failure(&broker, &error))?;
+    let (connector, connected) = connection::open(&broker, NAME).await?;
     ensure_group(&connected.client, &share.group, &share.topic, "none", &[]).await.map_err(
         |error| match error {
             EnsureGroupError::Broker(error) => broker_failure(&broker, &error),

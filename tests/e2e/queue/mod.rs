@@ -7,3 +7,4 @@ mod job_completion;
 mod poison_task;
 mod python_worker;
 mod retried_pages;
+mod rust_worker;

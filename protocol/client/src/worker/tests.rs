@@ -1,1 +1,172 @@
+#![expect(clippy::disallowed_methods, reason = "runs workers beside the broker that a test plays")]
 
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::scripted_broker::{CLOCK, ScriptedBroker};
+
+fn worker(broker: &ScriptedBroker, credit: u32) -> Worker {
+    Worker::new(broker.connector(), "g".parse().unwrap(), credit)
+}
+
+fn task(entry: u64) -> String {
+    format!("TASK g:1.{entry}.1 {CLOCK} 60000 /{entry}")
+}
+
+fn ack(entry: u64) -> (String, String) {
+    (format!("ACK g:1.{entry}.1"), format!("+OK g:1.{entry}.1 new=0 known=0 refused=0"))
+}
+
+// PROTOCOL: T9
+#[tokio::test]
+async fn a_task_goes_on_over_a_loss_and_its_end_is_sent_again() {
+    let broker = ScriptedBroker::new().await;
+    let (released, started) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (until, begun) = (Arc::clone(&released), Arc::clone(&started));
+    let handler = move |task: WorkerTask| {
+        let (until, begun) = (Arc::clone(&until), Arc::clone(&begun));
+        async move {
+            assert_eq!(task.payload, "/1");
+            begun.notify_one();
+            until.notified().await;
+            TaskEnd::done()
+        }
+    };
+    let running = tokio::spawn(worker(&broker, 2).run(handler, Some(1), CancellationToken::new()));
+    let mut first = broker.accept().await;
+    first.expect("JOIN g credit=2", "+OK g credit=2 held=0 since=7").await;
+    first.say(&task(1)).await;
+    // The count is reached.
+    first.expect("JOIN g credit=0", "+OK g credit=0 held=1 since=7").await;
+    started.notified().await;
+    drop(first);
+    let mut second = broker.accept().await;
+    assert!(second.hello.contains(&format!("resume={:032x}", 5)), "{}", second.hello);
+    second.expect("JOIN g credit=0", "+OK g credit=0 held=1 since=7").await;
+    // The held task arrives again, and is not started again.
+    second.say(&format!("TASK g:1.1.1 {CLOCK} 50000 /1")).await;
+    released.notify_one();
+    let (line, answer) = ack(1);
+    assert_eq!(second.hear().await, line);
+    // Lost before the answer.
+    drop(second);
+    let mut third = broker.accept().await;
+    third.expect("JOIN g credit=0", "+OK g credit=0 held=0 since=7").await;
+    third.expect(&line, &answer).await;
+    running.await.unwrap().unwrap();
+}
+
+// PROTOCOL: T3
+#[tokio::test]
+async fn a_lease_is_renewed_while_a_task_runs_and_its_loss_ends_the_task() {
+    let broker = ScriptedBroker::new().await;
+    let ended = Arc::new(Notify::new());
+    let on_end = Arc::clone(&ended);
+    let handler = move |_task: WorkerTask| {
+        let guard = NotifyOnDrop(Arc::clone(&on_end));
+        async move {
+            future::pending::<()>().await;
+            drop(guard);
+            TaskEnd::done()
+        }
+    };
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(worker(&broker, 1).run(handler, None, stop.clone()));
+    let mut connection = broker.accept().await;
+    connection.expect("JOIN g credit=1", "+OK g credit=1 held=0 since=7").await;
+    connection.say(&format!("TASK g:1.1.1 {CLOCK} 1000 /1")).await;
+    connection.expect("TOUCH g:1.1.1", "+OK g:1.1.1 lease=1000").await;
+    connection.expect("TOUCH g:1.1.1", "-ERR stale g:1.1.1 expired").await;
+    ended.notified().await;
+    // The worker itself goes on.
+    connection.say(&format!("TASK g:1.2.1 {CLOCK} 60000 /2")).await;
+    stop.cancel();
+    connection.expect("JOIN g credit=0", "+OK g credit=0 held=1 since=7").await;
+    drop(connection);
+    // Without a connection it does not wait for what runs.
+    running.await.unwrap().unwrap();
+}
+
+struct NotifyOnDrop(Arc<Notify>);
+
+impl Drop for NotifyOnDrop {
+    fn drop(&mut self) {
+        self.0.notify_one();
+    }
+}
+
+// PROTOCOL: T11
+#[tokio::test]
+async fn a_drain_returns_the_tasks_that_were_on_their_way() {
+    let broker = ScriptedBroker::new().await;
+    let stop = CancellationToken::new();
+    let handler = |_task: WorkerTask| async { TaskEnd::done() };
+    let running = tokio::spawn(worker(&broker, 1).run(handler, None, stop.clone()));
+    let mut connection = broker.accept().await;
+    connection.expect("JOIN g credit=1", "+OK g credit=1 held=0 since=7").await;
+    connection.say(&task(1)).await;
+    let (line, answer) = ack(1);
+    connection.expect(&line, &answer).await;
+    stop.cancel();
+    assert_eq!(connection.hear().await, "JOIN g credit=0");
+    connection.say(&task(2)).await;
+    connection.say("+OK g credit=0 held=1 since=7").await;
+    connection.expect("NACK g:1.2.1 count=no", "+OK g:1.2.1").await;
+    running.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_refused_join_ends_a_worker_unless_it_may_pass() {
+    let broker = ScriptedBroker::new().await;
+    let mut member = worker(&broker, 1);
+    for (refusal, is_final) in [
+        ("limit too many", false),
+        ("conflict the log is damaged", false),
+        ("unknown no group", true),
+    ] {
+        let script = async {
+            let mut connection = broker.accept().await;
+            connection.expect("JOIN g credit=1", &format!("-ERR {refusal}")).await;
+            connection
+        };
+        let (_connection, event) = tokio::join!(script, member.next());
+        assert_eq!(event.is_err(), is_final, "{refusal}: {event:?}");
+    }
+    assert!(member.next().await.is_err(), "it stays ended");
+}
+
+#[tokio::test]
+async fn a_replaced_member_does_not_come_back() {
+    let broker = ScriptedBroker::new().await;
+    let mut member = worker(&broker, 1);
+    let script = async {
+        let mut connection = broker.accept().await;
+        connection.expect("JOIN g credit=1", "+OK g credit=1 held=0 since=7").await;
+        connection.say("-ERR replaced the member came back elsewhere").await;
+        connection
+    };
+    let events = async {
+        assert!(matches!(member.next().await, Ok(WorkerEvent::Joined { since: Some(7) })));
+        member.next().await.unwrap_err()
+    };
+    let (_connection, error) = tokio::join!(script, events);
+    assert!(matches!(error, ClientError::Ended(refusal) if refusal.code == Code::Replaced));
+}
+
+#[tokio::test]
+async fn a_server_that_sends_too_many_tasks_is_left() {
+    let broker = ScriptedBroker::new().await;
+    let handler = |_task: WorkerTask| future::pending::<TaskEnd>();
+    let running = tokio::spawn(worker(&broker, 1).run(handler, None, CancellationToken::new()));
+    let mut connection = broker.accept().await;
+    connection.expect("JOIN g credit=1", "+OK g credit=1 held=0 since=7").await;
+    for entry in 0..=10_000 {
+        connection.say(&task(entry)).await;
+    }
+    let mut again = broker.accept().await;
+    again.expect("JOIN g credit=1", "+OK g credit=1 held=0 since=7").await;
+    running.abort();
+}
