@@ -101,6 +101,7 @@ pub struct Subscriber {
     has_begun_again: bool,
     /// Up to where the caller has finished the events.
     finished: Option<Seq>,
+    is_paused: bool,
     ended: Option<ClientError>,
 }
 
@@ -132,6 +133,7 @@ impl Subscriber {
             has_subscribed: false,
             has_begun_again: false,
             finished: None,
+            is_paused: false,
             ended: None,
         }
     }
@@ -154,6 +156,12 @@ impl Subscriber {
         if self.subscription.cursor.is_some() {
             self.finished = self.finished.max(Some(seq));
         }
+    }
+
+    /// Takes no events for now, or takes them again. They wait at the broker; the cursor moves
+    /// meanwhile.
+    pub fn pause(&mut self, is_paused: bool) {
+        self.is_paused = is_paused;
     }
 
     /// Whether the cursor is being moved; the next move includes what is finished meanwhile.
@@ -181,7 +189,7 @@ impl Subscriber {
                 return self.lost(error);
             }
             let open = self.connection.as_mut().expect("it was just set");
-            let event = match open.step().await {
+            let event = match open.step(self.is_paused).await {
                 Step::Subscribed(Ok(_)) => Some(self.subscribed()),
                 Step::Subscribed(Err(ClientError::Refused(refusal)))
                     if refusal.code == Code::Conflict && self.next_seq.is_some() =>
@@ -195,10 +203,12 @@ impl Subscriber {
                 Step::Moved(Ok(_)) => open.moved.map(SubscriberEvent::Seen),
                 // The cursor may have been removed, or the disk is full: the next connection
                 // begins where the cursor is.
-                Step::Moved(Err(error)) => {
+                Step::Moved(Err(error @ ClientError::Refused(_))) => {
                     self.connection = None;
                     return Ok(SubscriberEvent::Lost(error));
                 }
+                // The deliveries that have arrived come first; they end with the reason.
+                Step::Moved(Err(_lost)) => None,
                 Step::Delivery(Some(delivery)) => self.deliver(delivery),
                 Step::Delivery(None) => {
                     let error = open.connection.deliveries.reason();
@@ -261,7 +271,8 @@ impl Subscriber {
             && let Some(seq) = self.finished
         {
             let seen = Command::Seen { topic: topic.clone(), seq };
-            open.moving = Some(client.start_request(&[], &seen).await?);
+            // If the connection is lost, the deliveries end with the reason.
+            open.moving = client.start_request(&[], &seen).await.ok();
             open.moved = Some(seq);
         }
         Ok(())
@@ -303,7 +314,7 @@ impl Subscriber {
 
 impl OpenSubscription {
     /// Waits for whatever comes first. Cancel-safe.
-    async fn step(&mut self) -> Step {
+    async fn step(&mut self, is_paused: bool) -> Step {
         tokio::select! {
             // Answers first: nothing is delivered before that to `SUB` [D3].
             biased;
@@ -315,7 +326,9 @@ impl OpenSubscription {
                 self.moving = None;
                 Step::Moved(answer)
             }
-            delivery = self.connection.deliveries.next() => Step::Delivery(delivery),
+            delivery = self.connection.deliveries.next(), if !is_paused => Step::Delivery(delivery),
+            // Paused, and no answer is awaited.
+            () = future::pending() => unreachable!("it is never ready"),
         }
     }
 }
