@@ -293,7 +293,10 @@ impl JoinedConnection {
         tokio::select! {
             // Deliveries that have arrived come before the end of a drain.
             biased;
-            delivery = self.connection.deliveries.next() => Step::Delivery(delivery),
+            // A task arrives behind the answer to the `JOIN`, which says what the task belongs to.
+            delivery = self.connection.deliveries.next(), if self.watch.is_some() => {
+                Step::Delivery(delivery)
+            }
             answer = answer_of(self.join.as_mut()) => {
                 self.join = None;
                 Step::Joined(answer)
