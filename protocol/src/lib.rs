@@ -97,8 +97,8 @@ pub use canonical_url::{
 };
 pub use cidr::{IpNetwork, IpNetworkError};
 pub use command::{
-    Command, Hello, KeyRest, ManageCommand, Outcome, Prio, RetryMode, StartAt, TaskAction,
-    TaskReply, Token,
+    Command, GroupAction, GroupCommand, Hello, JobAction, JobCommand, KeyRest, ManageCommand,
+    Outcome, Prio, RetryMode, StartAt, TaskAction, TaskReply, Token, TopicAction, TopicCommand,
 };
 pub use duration::{DURATION_MS_MAX, DurationError, format_ms, parse_ms};
 pub use error::{Code, ProtocolError, UnknownCode};

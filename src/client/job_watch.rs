@@ -8,8 +8,8 @@ use std::time::Duration;
 use tidings_client::{Backoff, Client, ClientError, Deliveries, Delivery};
 use tidings_protocol::status::{GroupStatus, JobEnd, JobState, JobStatus, KeyStatus};
 use tidings_protocol::{
-    Command, DEFAULT_GROUP, DEFAULT_TOPIC, GroupName, JOB_DONE_TOPIC, JobName, ManageCommand,
-    TopicName, format_ms,
+    Command, DEFAULT_GROUP, DEFAULT_TOPIC, GroupAction, GroupCommand, GroupName, JOB_DONE_TOPIC,
+    JobAction, JobCommand, JobName, TopicName, format_ms,
 };
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -214,12 +214,12 @@ async fn wait_on_connection(
 ) -> Result<JobEnd, ClientError> {
     let mut settings = vec![("group", group.as_str())];
     let Some((every, steps)) = progress else {
-        let wait = Command::Job(manage::manage_command("wait", Some(job.as_str()), settings));
+        let wait = Command::Job(JobCommand::new(JobAction::Wait, job.as_str(), settings));
         return client.request(&wait).await.map(|answer| JobEnd::parse(&answer.ok));
     };
     let every = format_ms(milliseconds(*every));
     settings.push(("every", &every));
-    let watch = Command::Job(manage::manage_command("watch", Some(job.as_str()), settings));
+    let watch = Command::Job(JobCommand::new(JobAction::Watch, job.as_str(), settings));
     let mut end = client.watch(&watch).await?;
     loop {
         tokio::select! {
@@ -238,7 +238,7 @@ async fn wait_on_connection(
 /// The number of crawlers that are connected to the broker.
 pub(crate) async fn crawlers(broker: &BrokerAddress) -> Result<u64, Failure> {
     let (client, _deliveries) = connection::connect(broker, "tidings-crawl").await?;
-    let show = ManageCommand { action: "show", name: Some(DEFAULT_GROUP), settings: Vec::new() };
+    let show = GroupCommand::new(GroupAction::Show, DEFAULT_GROUP, Vec::new());
     // A missing group has no members.
     let answer = client.request(&Command::Group(show)).await.ok();
     Ok(answer.map_or(0, |answer| GroupStatus::parse(&answer.ok).members))
@@ -257,7 +257,7 @@ async fn open_and_seed(
     if request.seeds.len() > 1 {
         settings.push(("hold", "yes"));
     }
-    let open = ManageCommand { action: "open", name: Some(name.as_str()), settings };
+    let open = JobCommand::new(JobAction::Open, name.as_str(), settings);
     let pass = JobStatus::parse(&client.request(&Command::Job(open)).await?.ok);
     // A paused job may still be open; a seed that it already has changes nothing.
     if matches!(pass.state, JobState::Open | JobState::Paused) {
@@ -275,8 +275,7 @@ async fn open_and_seed(
         for seed in unconfirmed {
             seed.await?;
         }
-        let close =
-            ManageCommand { action: "close", name: Some(name.as_str()), settings: Vec::new() };
+        let close = JobCommand::new(JobAction::Close, name.as_str(), Vec::new());
         client.request(&Command::Job(close)).await?;
     }
     Ok(pass)
@@ -332,13 +331,13 @@ async fn poll(client: &Client, name: &JobName, steps: &JobUpdates) -> ClientErro
 async fn waiting_hosts(client: &Client, name: &JobName) -> Result<Vec<KeyStatus>, ClientError> {
     let limit = WAITING_HOSTS_SHOWN.to_string();
     let settings = vec![("job", name.as_str()), ("limit", &*limit)];
-    let keys = Command::Group(manage::manage_command("keys", Some(DEFAULT_GROUP), settings));
+    let keys = Command::Group(GroupCommand::new(GroupAction::Keys, DEFAULT_GROUP, settings));
     let answer = client.request(&keys).await?;
     Ok(answer.more.iter().map(|line| KeyStatus::parse(line)).collect())
 }
 
 /// `JOB show`.
 async fn show(client: &Client, name: &JobName) -> Result<JobStatus, ClientError> {
-    let show = ManageCommand { action: "show", name: Some(name.as_str()), settings: Vec::new() };
+    let show = JobCommand::new(JobAction::Show, name.as_str(), Vec::new());
     Ok(JobStatus::parse(&client.request(&Command::Job(show)).await?.ok))
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use tidings_client::{Client, ClientError, CommandAnswer};
 use tidings_protocol::status::ListEnd;
-use tidings_protocol::{Command, GroupName, ManageCommand};
+use tidings_protocol::{Command, GroupName};
 
 use crate::client::{broker_message, connection};
 use crate::flags::address::BrokerAddress;
@@ -64,15 +64,6 @@ pub(crate) fn failure(broker: &BrokerAddress, error: ClientError) -> Failure {
         ClientError::Refused(error) => Failure::failed(broker_message::rejection(&error)),
         error => Failure::failed(format!("{broker}: {}", broker_message::client_error(&error))),
     }
-}
-
-/// A command `<action> <name> <settings>`.
-pub(crate) fn manage_command<'a>(
-    action: &'a str,
-    name: Option<&'a str>,
-    settings: Vec<(&'a str, &'a str)>,
-) -> ManageCommand<'a> {
-    ManageCommand { action, name, settings }
 }
 
 /// The settings as pairs of string slices.

@@ -2,7 +2,7 @@
 
 use clap::{ArgGroup, Args, Subcommand};
 use tidings_protocol::status::TaskFields;
-use tidings_protocol::{JobName, field_number};
+use tidings_protocol::{GroupAction, JobName, field_number};
 
 use crate::client::manage::{BrokerClient, GroupFlag, OutputFlags};
 use crate::commands::group::command;
@@ -99,13 +99,13 @@ pub(crate) async fn run(dead: Dead) -> Result<(), Failure> {
             })
             .await
         }
-        Dead::Retry(args) => apply("retry", "retried", &args).await,
-        Dead::Drop(args) => apply("drop", "dropped", &args).await,
+        Dead::Retry(args) => apply(GroupAction::Retry, "retried", &args).await,
+        Dead::Drop(args) => apply(GroupAction::Drop, "dropped", &args).await,
     }
 }
 
 /// Applies the action to the selected entries and prints their number.
-async fn apply(action: &str, done: &str, args: &SelectArgs) -> Result<(), Failure> {
+async fn apply(action: GroupAction<'_>, done: &str, args: &SelectArgs) -> Result<(), Failure> {
     let broker = BrokerClient::connect(&args.broker, NAME).await?;
     let mut sum = 0;
     for settings in args.requests() {

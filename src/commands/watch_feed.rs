@@ -17,11 +17,12 @@ use tidings_documents::feed::watched_feed::FeedSettings;
 use tidings_documents::feed::{NO_FEED, NO_FEED_ADVICE};
 use tidings_protocol::status::{GroupStatus, ScheduleStatus, TaskState, TaskStatus};
 use tidings_protocol::{
-    CanonicalUrl, Code, Command, DEFAULT_GROUP, Payload, TopicName, field, format_ms,
+    CanonicalUrl, Code, Command, DEFAULT_GROUP, GroupAction, GroupCommand, Payload, TopicName,
+    field, format_ms,
 };
 use tokio::time::{Instant, sleep};
 
-use crate::client::manage::{BrokerClient, first_word, manage_command, print_table};
+use crate::client::manage::{BrokerClient, first_word, print_table};
 use crate::commands::group::tasks::duration;
 use crate::flags::address::BrokerAddress;
 use crate::flags::broker::BrokerFlag;
@@ -268,27 +269,27 @@ struct CrawlerGroup<'a> {
 impl CrawlerGroup<'_> {
     async fn request(
         &self,
-        action: &str,
+        action: GroupAction<'_>,
         settings: Vec<(&str, &str)>,
     ) -> Result<CommandAnswer, ClientError> {
-        let command = Command::Group(manage_command(action, Some(DEFAULT_GROUP), settings));
+        let command = Command::Group(GroupCommand::new(action, DEFAULT_GROUP, settings));
         self.broker.client.request(&command).await
     }
 
     /// Lets the group take new items too. Returns a message if that was a change.
     async fn ensure_items_topic(&self) -> Result<Option<String>, Failure> {
         let fail = |error| self.broker.failure(error);
-        let (action, topics) = match self.request("show", Vec::new()).await {
+        let (action, topics) = match self.request(GroupAction::Show, Vec::new()).await {
             Ok(answer) => {
                 let topics = GroupStatus::parse(&answer.ok).settings.topics;
                 if topics.iter().any(|topic| topic == ITEM_TOPIC) {
                     return Ok(None);
                 }
-                ("set", format!("{},{ITEM_TOPIC}", topics.join(",")))
+                (GroupAction::Set, format!("{},{ITEM_TOPIC}", topics.join(",")))
             }
             // The first member would create it without this topic.
             Err(ClientError::Refused(error)) if error.code == Code::NotFound => {
-                ("create", format!("{SCHEDULE_TOPIC},{ITEM_TOPIC}"))
+                (GroupAction::Create, format!("{SCHEDULE_TOPIC},{ITEM_TOPIC}"))
             }
             Err(error) => return Err(fail(error)),
         };
@@ -300,13 +301,13 @@ impl CrawlerGroup<'_> {
 
     async fn is_watched(&self, feed: &WatchedFeed) -> Result<bool, Failure> {
         let is_it = |line: &str| first_word(line) == feed.url.as_str();
-        Ok(self.find("schedules", feed, is_it).await?.is_some())
+        Ok(self.find(GroupAction::Schedules, feed, is_it).await?.is_some())
     }
 
     /// Finds the line of this feed in the answer to a list command.
     async fn find(
         &self,
-        action: &str,
+        action: GroupAction<'_>,
         feed: &WatchedFeed,
         is_it: impl Fn(&str) -> bool,
     ) -> Result<Option<String>, Failure> {
@@ -379,7 +380,7 @@ impl CrawlerGroup<'_> {
     }
 
     async fn has_crawlers(&self) -> Result<bool, Failure> {
-        let shown = self.request("show", Vec::new()).await;
+        let shown = self.request(GroupAction::Show, Vec::new()).await;
         let shown = shown.map_err(|error| self.broker.failure(error))?;
         Ok(GroupStatus::parse(&shown.ok).members > 0)
     }
@@ -390,7 +391,7 @@ impl CrawlerGroup<'_> {
             let task = TaskStatus::parse(line);
             task.url == feed.url.as_str() && task.fields.state != TaskState::Dead
         };
-        Ok(self.find("tasks", feed, is_it).await?.map(|line| TaskStatus::parse(&line)))
+        Ok(self.find(GroupAction::Tasks, feed, is_it).await?.map(|line| TaskStatus::parse(&line)))
     }
 
     async fn publish(&self, payload: &str) -> Result<(), Failure> {
@@ -407,7 +408,7 @@ impl CrawlerGroup<'_> {
         console: &mut Console,
         leases: Option<&HubSubscriptions>,
     ) -> Result<(), Failure> {
-        let answer = self.request("schedules", vec![("limit", LISTED_MAX)]).await;
+        let answer = self.request(GroupAction::Schedules, vec![("limit", LISTED_MAX)]).await;
         let answer = answer.map_err(|error| self.broker.failure(error))?;
         let lines = answer.more;
         let is_feed = |line: &&String| field(line, "feed").is_some();

@@ -29,6 +29,11 @@
 //! | [`state`] | stores what a crawler keeps over restarts |
 //! | `worker` | works on tasks, and holds the connection to the broker |
 //! | [`config`] | the settings; limits stand in the module that they bound |
+//!
+//! Three crates hold what the crawler shares with other parts: `tidings-documents` parses pages,
+//! feeds and sitemaps, `tidings-database` checks the rows of databases, and `tidings-egress` makes
+//! all connections to sites. This crate knows neither the broker nor the connectors: it meets the
+//! broker on a socket, and `.ci/run` checks that it does not depend on them.
 
 pub mod acked_links;
 pub mod config;

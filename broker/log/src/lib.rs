@@ -8,19 +8,27 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`topic_log`] | a log, behind the trait [`TopicLog`] |
-//! | [`disk`] | the file system calls, behind the trait [`Disk`]; a simulated disk; one that drops writes |
-//! | [`mod@format`] | headers of segments and batches |
-//! | [`segments`] | the log as segment files: append, sync, retention, recovery, reading |
-//! | [`read_lines()`] | a log as lines |
-//! | [`journal`] | one small file of records, rewritten when most of it is obsolete |
-//! | [`committer`] | group commit: threads that write and sync the pending events of all logs |
+//! | `store` | which logs there are, how they are made, opened and removed: the trait [`Store`], and its implementation in a data directory |
+//! | `topic_log` | one log: the trait [`TopicLog`] |
+//! | `segments` | its implementation in segment files: append, sync, retention, recovery, reading |
+//! | `format` | headers of segments and batches |
+//! | `journal` | one small file of records, rewritten when most of it is obsolete |
+//! | `clean_stop` | where each log ended at the last orderly stop |
+//! | `read_lines` | a log as lines |
+//! | `committer` | group commit: threads that write and sync the pending events of all logs |
+//! | `disk` | the file system calls, behind the trait [`Disk`]; a simulated disk; one that drops writes |
 //!
-//! Everything here blocks. It runs on threads that the caller starts for it, never on those of a
-//! runtime.
+//! Everything here blocks. It runs on the threads of its caller, never on those of a runtime.
 //!
-//! The crate knows no socket, no runtime, and neither the rules of topics nor those of groups: a
-//! line is bytes. Its manifest proves it, which `.ci/run` checks.
+//! The crate does not know
+//!
+//! - a runtime or a socket: `pure_crates` in `.ci/run` checks its dependencies;
+//! - what a topic, a group or a catalog is: a line is bytes, and the crate cannot import the broker
+//!   or the queue, which import it;
+//! - the file system, except in `disk/file_system.rs`, and clocks, except in `committer`:
+//!   `clippy.toml` forbids the calls, so a simulated disk sees everything that a real one does.
+
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests prepare and damage files"))]
 
 mod clean_stop;
 mod committer;

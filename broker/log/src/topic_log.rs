@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 use std::io;
-use std::path::PathBuf;
+use std::path::Path;
 
 use bytes::Bytes;
 use tidings_protocol::Seq;
@@ -114,8 +114,8 @@ pub struct Retention {
 /// The result of checking one file, for operators.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckedFile {
-    /// The file.
-    pub path: PathBuf,
+    /// Where it is, such as the path of the file.
+    pub place: String,
     /// Number of readable events.
     pub events: u64,
     /// Bytes of the file.
@@ -127,6 +127,11 @@ pub struct CheckedFile {
 }
 
 impl CheckedFile {
+    /// The name of the file in its log.
+    pub fn name(&self) -> &str {
+        self.place.rsplit('/').next().unwrap_or_default()
+    }
+
     /// Whether the file differs from what was written.
     pub fn is_damaged(&self) -> bool {
         !(self.problems.is_empty() && self.lost.is_empty())
@@ -149,16 +154,24 @@ pub enum LogError {
     #[error("writing to the disk failed: {0}")]
     Broken(String),
     /// A file could not be read or removed.
-    #[error("{}: {source}", path.display())]
+    #[error("{place}: {source}")]
     Io {
-        /// The file.
-        path: PathBuf,
+        /// Where, such as the path of the file.
+        place: String,
         /// The error of the system.
         source: io::Error,
     },
 }
 
-/// The log of a topic: files here, or perhaps a replicated log elsewhere.
+impl LogError {
+    /// An error of the system with the file at `path`.
+    pub(crate) fn io(path: &Path, source: io::Error) -> Self {
+        Self::Io { place: path.display().to_string(), source }
+    }
+}
+
+/// The log of a topic or group: files here, or perhaps a replicated log elsewhere. Its lines are
+/// events or records.
 ///
 /// One thread at a time appends, and one syncs. Any number of threads read and apply retention
 /// meanwhile.

@@ -10,8 +10,8 @@ use tidings_protocol::{
 };
 
 use super::config::{GroupConfig, KeyKind, key_attribute};
-use super::dormant::DormantRef;
 use super::entry::{Admission, Entry, EntryId, Key, PassId};
+use super::frontier::dormant::DormantRef;
 use super::jobs::JobState;
 use super::mutants::{self, Mutant};
 use super::prefetch::PREFETCH_BATCH;
@@ -313,7 +313,7 @@ impl Group {
         EventRequest {
             text: payload.text(),
             url_key: None,
-            key: format!("#{}", self.last_entry_id + 1).into(),
+            key: format!("#{}", self.frontier.next_id()).into(),
             job: None,
             prio: 0,
             due: Moment(0),
@@ -323,7 +323,8 @@ impl Group {
 
     /// An event without a job brings waiting entries of its URL forward, or becomes an entry.
     fn judge_announcement(&self, request: EventRequest<'_>) -> EventEffect {
-        let entries = request.url_key.map(|url| self.waiting_entries(url)).unwrap_or_default();
+        let entries =
+            request.url_key.map(|url| self.frontier.waiting_entries(url)).unwrap_or_default();
         if !entries.is_empty() {
             let EventRequest { prio, due, forwarded: carried, .. } = request;
             return EventEffect::Coalesced {
@@ -374,7 +375,7 @@ impl Group {
         announced: bool,
     ) -> Admission {
         Admission {
-            id: self.last_entry_id + 1,
+            id: self.frontier.next_id(),
             text: request.text.into(),
             url_key: request.url_key,
             key: request.key,
@@ -391,33 +392,26 @@ impl Group {
 
     /// Returns the waiting entry of a URL in one pass, or the one without a job.
     pub(super) fn waiting_entry(&self, url: UrlKey, job: Option<PassId>) -> Option<EntryId> {
-        let full = self.waiting_by_url.get(&url.fingerprint()).into_iter().flatten();
-        let mut full = full.filter(|id| self.active[*id].entry.admitted.job == job).copied();
+        let full = self.frontier.waiting_of_url(url.fingerprint()).iter();
+        let mut full = full.filter(|id| self.frontier.get(**id).entry.admitted.job == job).copied();
         full.next().or_else(|| {
             let number = job.map(|job| job.number);
             let is_of_job = |dormant: &DormantRef| self.job_of_dormant(dormant) == number;
-            self.dormant.of_url(url).filter(is_of_job).map(|dormant| dormant.id).min()
+            self.frontier.dormant().of_url(url).filter(is_of_job).map(|dormant| dormant.id).min()
         })
     }
 
     /// Returns the newest held entry of a URL. Visits each held entry.
     fn newest_held(&self, url: UrlKey) -> Option<EntryId> {
         let held = self.leases.members().iter().flat_map(|(_, member)| member.held());
-        held.filter(|id| self.active[id].entry.admitted.url_key == Some(url)).max()
-    }
-
-    /// Returns all waiting entries of a URL, sorted by id.
-    pub(super) fn waiting_entries(&self, url: UrlKey) -> Vec<EntryId> {
-        let mut entries = self.waiting_by_url.get(&url.fingerprint()).cloned().unwrap_or_default();
-        entries.extend(self.dormant.of_url(url).map(|dormant| dormant.id));
-        entries.sort_unstable();
-        entries
+        held.filter(|id| self.frontier.get(*id).entry.admitted.url_key == Some(url)).max()
     }
 
     /// Reports whether a pass has seen a URL.
     fn has_seen(&self, pass: PassId, url: UrlKey) -> bool {
         let is_of_pass = |dormant: DormantRef| dormant.job() == Some(pass.number);
-        self.jobs.has_seen(pass, url.fingerprint()) || self.dormant.of_url(url).any(is_of_pass)
+        self.jobs.has_seen(pass, url.fingerprint())
+            || self.frontier.dormant().of_url(url).any(is_of_pass)
     }
 
     /// Reports whether an answer with these links must be rejected: the group is full, and one of
@@ -429,7 +423,7 @@ impl Group {
         links: &[StagedLink],
         now: Moment,
     ) -> bool {
-        let parent = &self.active[&parent].entry;
+        let parent = &self.frontier.get(parent).entry;
         let is_new = |link| matches!(self.judge_link(parent, link, now), LinkVerdict::New(_));
         self.is_full() && links.iter().any(is_new)
     }
@@ -446,7 +440,7 @@ impl Group {
         if links.is_empty() {
             return (children, judged);
         }
-        let parent = self.active[&parent].entry.clone();
+        let parent = self.frontier.get(parent).entry.clone();
         let mut redirects = 0;
         for link in links {
             // An answer has one redirect; each redirect would inherit the attributes of the event.
@@ -506,7 +500,7 @@ impl Group {
             None => {}
         }
         LinkVerdict::New(Admission {
-            id: self.last_entry_id + 1,
+            id: self.frontier.next_id(),
             text: url.as_str().into(),
             url_key: Some(url.url_key()),
             key: key.into(),

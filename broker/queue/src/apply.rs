@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use tidings_protocol::Outcome;
 
 use super::Group;
-use super::entry::{Admission, EntryState, JobNumber, Lease};
-use super::key_queue::Lane;
+use super::entry::{Admission, JobNumber, Lease};
+use super::frontier::key_queue::Lane;
 use super::mutants::{self, Mutant};
 use super::record::{Decision, EventEffect, GroupRecord};
 use crate::moment::Moment;
@@ -48,7 +48,7 @@ impl Group {
                 // Each start records the settings, and refreshing may visit millions of keys.
                 if self.config != **config && !mutants::is(Mutant::IgnoresSettings) {
                     self.config = (**config).clone();
-                    for key in self.keys.ids() {
+                    for key in self.frontier.keys().ids() {
                         self.refresh(key, now);
                     }
                 }
@@ -68,7 +68,7 @@ impl Group {
                 if *outcome == Outcome::Redirect {
                     self.pass_repair_to_redirect(*entry, children);
                 }
-                let job = self.active[entry].entry.admitted.job;
+                let job = self.frontier.get(*entry).entry.admitted.job;
                 if let Some(job) = job {
                     self.jobs.count_no_room(job.number, *no_room);
                 }
@@ -152,11 +152,11 @@ impl Group {
             }
             Decision::JobTimeUp { number } => {
                 if self.jobs.end_time(*number) {
-                    self.ready.block(*number, true);
+                    self.frontier.block(*number, true);
                 }
             }
             Decision::JobDone { number } => {
-                self.ready.block(*number, false);
+                self.frontier.block(*number, false);
                 self.jobs.finish(*number, self.config.finished_jobs_max);
             }
             Decision::JobDeleted { number } => self.jobs.delete(*number),
@@ -167,8 +167,9 @@ impl Group {
     /// Refreshes the keys of a job, after the job started or stopped taking turns.
     fn refresh_keys_of(&mut self, number: JobNumber, now: Moment) {
         let Some(job) = self.jobs.find(number) else { return };
-        let mut keys: BTreeSet<_> = job.waiting.iter().map(|id| self.active[id].key).collect();
-        keys.extend(self.dormant.keys_of(Lane::Job(number)));
+        let mut keys: BTreeSet<_> =
+            job.waiting.iter().map(|id| self.frontier.get(*id).key).collect();
+        keys.extend(self.frontier.dormant().keys_of(Lane::Job(number)));
         for key in keys {
             self.refresh(key, now);
         }
@@ -182,19 +183,12 @@ impl Group {
             return;
         }
         let until = now + self.config.lease_ms;
-        for (id, live) in &mut self.active {
-            if let EntryState::Held(lease) = &mut live.entry.state
-                && !mutants::is(Mutant::NoLeaseAfterReboot)
-            {
-                let before = lease.until;
-                lease.until = lease.until.max(until);
-                self.leases.renew(*id, before, lease.until);
-            }
+        if !mutants::is(Mutant::NoLeaseAfterReboot) {
+            let Self { frontier, leases, .. } = self;
+            frontier.extend_leases(until, |id, before, until| leases.renew(id, before, until));
         }
-        for key in self.keys.ids() {
-            let queue = &mut self.keys[key];
-            let delay_ms = self.config.delay_of(queue.name());
-            queue.restart_rest(now, delay_ms);
+        for key in self.frontier.keys().ids() {
+            self.frontier.restart_rest(key, now, &self.config);
             self.refresh(key, now);
         }
     }

@@ -6,12 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidings_protocol::{MemberId, Seq, TopicName};
 
 use crate::entry::{Entry, EntryId, JobNumber, PassId};
+use crate::frontier::Wake;
+use crate::frontier::key_queue::KeyState;
+use crate::frontier::next_entry;
 use crate::jobs::JobTimer;
-use crate::key_queue::KeyState;
 use crate::moment::Moment;
 use crate::snapshot::SnapshotItem;
 use crate::snapshot::items_of_job;
-use crate::timers::Wake;
 use crate::{Group, GroupConfig, GroupTotals};
 
 /// The complete state that decides what a group does next, except random choices.
@@ -65,21 +66,24 @@ type JobDump = (Vec<SnapshotItem>, u64, u64, u64);
 type KeyDump = (Option<KeyState>, u32, usize, Option<EntryId>, Option<Moment>);
 
 fn dump(group: &Group) -> GroupDump {
-    let live = group.active.values().map(|live| live.entry.clone());
-    let parked = group.dormant.iter().map(|dormant| group.dormant_entry(dormant));
+    let live = group.frontier.active().map(|live| live.entry.clone());
+    let parked = group.frontier.dormant().iter().map(|dormant| group.dormant_entry(dormant));
     let entries = live.chain(parked).map(|entry| (entry.admitted.id, entry));
     let entries: BTreeMap<_, _> = entries.collect();
     let mut unheld: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for (id, entry) in &entries {
         if let (None, Some(url)) = (entry.lease(), entry.admitted.url_key) {
-            assert!(group.waiting_entries(url).contains(id), "{id} is not found by its URL");
+            assert!(
+                group.frontier.waiting_entries(url).contains(id),
+                "{id} is not found by its URL"
+            );
             unheld.entry(url.fingerprint()).or_default().push(*id);
         }
     }
-    let keys = group.keys.ids().into_iter().map(|id| {
-        let queue = &group.keys[id];
-        let next = group.next_entry(queue).map(|next| next.entry);
-        let key = (queue.state(), queue.in_flight(), queue.waiting(), next, queue.timer);
+    let keys = group.frontier.keys().ids().into_iter().map(|id| {
+        let queue = &group.frontier.keys()[id];
+        let next = next_entry(queue, &group.jobs).map(|next| next.entry);
+        let key = (queue.state(), queue.in_flight(), queue.waiting(), next, queue.timer());
         (queue.name().to_string(), key)
     });
     let jobs = group.jobs.iter().map(|job| {
@@ -88,9 +92,9 @@ fn dump(group: &Group) -> GroupDump {
         items.sort_by_key(|item| format!("{item:?}"));
         (items, job.unfinished_count(), job.held, job.pinned)
     });
-    let wakes = group.wakes.iter().map(|(at, wake)| match wake {
+    let wakes = group.frontier.wakes().map(|(at, wake)| match wake {
         Wake::Due(id) => (*at, format!("entry {id}")),
-        Wake::Key(key) => (*at, format!("key {}", group.keys[*key].name())),
+        Wake::Key(key) => (*at, format!("key {}", group.frontier.keys()[*key].name())),
     });
     let mut wakes: Vec<_> = wakes.collect();
     wakes.sort();
@@ -113,7 +117,7 @@ fn dump(group: &Group) -> GroupDump {
         schedule_timers: schedule_timers_of(group),
         is_paused: group.is_paused,
         totals: group.totals,
-        last_entry_id: group.last_entry_id,
+        last_entry_id: group.frontier.last_id(),
         since: group.since,
         config: group.config.clone(),
         entries,

@@ -4,19 +4,18 @@
 use tidings_protocol::{Outcome, UrlKey};
 
 use super::Group;
-use super::dormant::DormantRef;
-use super::entry::{
-    ActiveEntry, Admission, EndReason, Entry, EntryId, EntryState, JobNumber, PassId,
-};
+use super::entry::{Admission, EndReason, Entry, EntryId, EntryState, JobNumber, PassId};
+use super::frontier::ActiveEntry;
+use super::frontier::dormant::DormantRef;
+use super::frontier::key_queue::Lane;
 use super::jobs::{EntryChange, Job};
-use super::key_queue::Lane;
 use super::mutants::{self, Mutant};
 use crate::moment::Moment;
 
 impl Group {
     /// Ends a held entry with the worker's outcome.
     pub(super) fn finish_entry(&mut self, id: EntryId, outcome: Outcome, now: Moment) {
-        let ActiveEntry { entry, key, again_key: again } = self.remove_active(id);
+        let ActiveEntry { entry, key, again_key: again } = self.frontier.remove(id);
         if let EntryState::Held(lease) = entry.state {
             self.leases.end(id, &lease, entry.is_suspect());
         }
@@ -42,13 +41,13 @@ impl Group {
     /// continues without a job, because the publisher expects a fetch.
     pub(super) fn drop_entry(&mut self, id: EntryId, end: EndReason, now: Moment) {
         self.detach(id);
-        let ActiveEntry { mut entry, key, again_key: again } = self.remove_active(id);
+        let ActiveEntry { mut entry, key, again_key: again } = self.frontier.remove(id);
         let (job, url) = (entry.admitted.job, entry.admitted.url_key);
         let repairs = entry.repairs.take();
         if let Some(pass) = repairs {
             self.jobs.drop_repair(pass, end);
         }
-        self.unindex_waiting(url, id);
+        self.frontier.unindex_waiting(url, id);
         let pinned_to = entry.again.take().map(|again| again.member);
         self.remove_pin(pinned_to, id, job, key, now);
         if let Some(job) = job {
@@ -59,7 +58,7 @@ impl Group {
         let is_promised = leaves_its_job && entry.admitted.announced;
         if is_promised && !url.is_some_and(|url| self.waits_without_job(url, None)) {
             entry.admitted.job = None;
-            self.insert_active_for_key(key, entry);
+            self.frontier.insert_for_key(key, entry, &mut self.jobs);
             self.enqueue(id, now);
             return self.release_keys(key, again, now);
         }
@@ -80,11 +79,11 @@ impl Group {
     /// Ends a dormant entry. The caller refreshes its key.
     fn drop_dormant(&mut self, dormant: DormantRef, end: EndReason) {
         self.snapshot_before_change(dormant);
-        let queue = &mut self.keys[dormant.key];
         if let Some(job) = dormant.job() {
-            self.jobs.drop_dormant(job, dormant.url_fingerprint, queue.name(), end);
+            let name = self.frontier.keys()[dormant.key].name();
+            self.jobs.drop_dormant(job, dormant.url_fingerprint, name, end);
         }
-        self.dormant.remove(dormant, queue);
+        self.frontier.remove_dormant(dormant);
         self.schedules.entry_ended(dormant.url_fingerprint, dormant.id, None);
     }
 
@@ -99,9 +98,9 @@ impl Group {
     ) {
         let Some(job) = self.jobs.find(number) else { return };
         let (parked, waiting) = (job.dormant, job.waiting(key));
-        let ending = match key.map(|key| self.keys.find(key)) {
+        let ending = match key.map(|key| self.frontier.keys().find(key)) {
             None => usize::try_from(parked).unwrap_or(usize::MAX),
-            Some(key) => key.map_or(0, |key| self.keys[key].dormant.len()),
+            Some(key) => key.map_or(0, |key| self.frontier.keys()[key].dormant().len()),
         };
         self.abandon_snapshot_if_many(ending);
         for entry in waiting {
@@ -109,11 +108,13 @@ impl Group {
         }
         let lane = Lane::Job(number);
         let keys = match key {
-            Some(key) => self.keys.find(key).into_iter().collect(),
-            None => self.dormant.keys_of(lane),
+            Some(key) => self.frontier.keys().find(key).into_iter().collect(),
+            None => self.frontier.dormant().keys_of(lane),
         };
         for key in keys {
-            while let Some(dormant) = self.dormant.any_of(lane, &self.keys[key]) {
+            while let Some(dormant) =
+                self.frontier.dormant().any_of(lane, &self.frontier.keys()[key])
+            {
                 self.drop_dormant(dormant, end);
             }
             self.refresh(key, now);
@@ -122,13 +123,13 @@ impl Group {
 
     /// Ends everything that waits.
     pub(super) fn purge_all(&mut self, now: Moment) {
-        self.abandon_snapshot_if_many(self.dormant.len());
-        for id in self.active_ids() {
-            if self.active[&id].entry.lease().is_none() {
+        self.abandon_snapshot_if_many(self.frontier.dormant().len());
+        for id in self.frontier.active_ids() {
+            if self.frontier.get(id).entry.lease().is_none() {
                 self.drop_entry(id, EndReason::Purged, now);
             }
         }
-        for dormant in self.dormant.iter().collect::<Vec<_>>() {
+        for dormant in self.frontier.dormant().iter().collect::<Vec<_>>() {
             self.drop_dormant(dormant, EndReason::Purged);
             self.refresh(dormant.key, now);
         }
@@ -136,13 +137,13 @@ impl Group {
 
     /// Makes the target of a repair's redirect part of the repair.
     pub(super) fn pass_repair_to_redirect(&mut self, id: EntryId, children: &[Admission]) {
-        let Some(pass) = self.active[&id].entry.repairs else { return };
+        let Some(pass) = self.frontier.get(id).entry.repairs else { return };
         if !self.jobs.redirect_repair(pass, children.len()) {
             return;
         }
         for child in children {
             // The target of a redirect is never dormant.
-            self.entry_mut(child.id).repairs = Some(pass);
+            self.frontier.entry_mut(child.id).repairs = Some(pass);
         }
     }
 
@@ -175,10 +176,10 @@ impl Group {
         if let Some(pass) = entry.repairs {
             self.jobs.begin_repair(pass);
         }
-        self.insert_active(entry);
+        self.frontier.insert(entry, &mut self.jobs);
         if let Some(pass) = pass {
             self.jobs.cancel_completion(pass.number);
-            let key = self.active[&id].key;
+            let key = self.frontier.get(id).key;
             self.change_job_entry(pass.number, key, EntryChange::Readmitted(id), now);
         }
         self.enqueue(id, now);
@@ -193,18 +194,21 @@ impl Group {
     /// do not count. A dormant entry that decides this is first written to the snapshot in
     /// progress.
     fn waits_without_job(&mut self, url: UrlKey, repairs: Option<PassId>) -> bool {
-        self.dormant.build_url_index();
+        self.frontier.build_url_index();
         let is_beside =
             |other: Option<PassId>| repairs.is_some() && other.is_some() && other != repairs;
         let is_alone = |entry: &Entry| entry.admitted.job.is_none() && !is_beside(entry.repairs);
-        let waiting = self.waiting_entries(url).into_iter().find(|id| match self.active.get(id) {
-            Some(live) => is_alone(&live.entry),
-            None => self
-                .dormant
-                .find(*id)
-                .is_some_and(|dormant| self.job_of_dormant(&dormant).is_none()),
+        let waiting = self.frontier.waiting_entries(url).into_iter().find(|id| {
+            match self.frontier.find(*id) {
+                Some(live) => is_alone(&live.entry),
+                None => self
+                    .frontier
+                    .dormant()
+                    .find(*id)
+                    .is_some_and(|dormant| self.job_of_dormant(&dormant).is_none()),
+            }
         });
-        if let Some(dormant) = waiting.and_then(|id| self.dormant.find(id)) {
+        if let Some(dormant) = waiting.and_then(|id| self.frontier.dormant().find(id)) {
             self.snapshot_before_change(dormant);
         }
         waiting.is_some()

@@ -3,7 +3,6 @@
 use smol_str::SmolStr;
 use tidings_protocol::{MemberId, UrlKey};
 
-use super::keys::KeyId;
 use crate::moment::Moment;
 
 /// Id of an entry within its group, rising from 1 and never reused within a run.
@@ -163,24 +162,6 @@ pub struct Lease {
     /// Whether its request has ended. Then credit and job still count it, and the key does
     /// not.
     pub request_over: bool,
-}
-
-/// An active entry and the ids of its keys.
-#[derive(Debug)]
-pub(super) struct ActiveEntry {
-    /// The entry.
-    pub(super) entry: Entry,
-    /// Its key.
-    pub(super) key: KeyId,
-    /// The key of its `again` request.
-    pub(super) again_key: Option<KeyId>,
-}
-
-impl ActiveEntry {
-    /// Returns the key of its next (or current) request.
-    pub(super) fn gate(&self) -> KeyId {
-        self.again_key.unwrap_or(self.key)
-    }
 }
 
 /// An entry that was lost this often is suspected of killing its workers.

@@ -4,8 +4,9 @@ use std::fmt::Write;
 
 use tidings_protocol::{CanonicalUrl, Code, ProtocolError, duration};
 
-use super::entry::{ActiveEntry, Entry, EntryId, EntryState};
-use super::keys::KeyId;
+use super::entry::{Entry, EntryId, EntryState};
+use super::frontier::ActiveEntry;
+use super::frontier::keys::KeyId;
 use super::schedules::Schedule;
 use super::{Group, GroupAnswer};
 use crate::moment::Moment;
@@ -23,14 +24,15 @@ impl Group {
 
     fn explain_url(&self, url: &CanonicalUrl, now: Moment) -> Result<GroupAnswer, ProtocolError> {
         let key = url.url_key();
-        let same = |id: &EntryId| self.active[id].entry.admitted.url_key == Some(key);
+        let same = |id: &EntryId| self.frontier.get(*id).entry.admitted.url_key == Some(key);
         let held = self.leases.members().iter().flat_map(|(_, member)| member.held()).filter(same);
-        let entries: Vec<EntryId> = held.chain(self.waiting_entries(key)).collect();
+        let entries: Vec<EntryId> = held.chain(self.frontier.waiting_entries(key)).collect();
         let more = entries.iter().take(EXPLAINED_MAX).map(|id| {
-            if let Some(live) = self.active.get(id) {
+            if let Some(live) = self.frontier.find(*id) {
                 return self.explain_entry(&live.entry, live.gate(), now);
             }
-            let dormant = self.dormant.find(*id).expect("an entry that is not active is dormant");
+            let dormant =
+                self.frontier.dormant().find(*id).expect("an entry that is not active is dormant");
             self.explain_entry(&self.dormant_entry(dormant), dormant.key, now)
         });
         let mut more: Vec<String> = more.collect();
@@ -115,11 +117,11 @@ impl Group {
 
     /// Visits every entry, because those that are not due are in no queue of their key.
     fn explain_exact_key(&self, key: &str, now: Moment) -> Option<GroupAnswer> {
-        let gate = self.keys.find(key);
+        let gate = self.frontier.keys().find(key);
         let is_delayed = |live: &&ActiveEntry| {
             live.entry.state == EntryState::Delayed && Some(live.gate()) == gate
         };
-        let live = self.active.values().map(|live| &**live);
+        let live = self.frontier.active();
         let mut delayed: Vec<&ActiveEntry> = live.filter(is_delayed).collect();
         let of_key = |schedule: &&Schedule| *schedule.key == *key;
         let mut scheduled: Vec<&Schedule> = self.schedules.iter().filter(of_key).collect();
@@ -133,7 +135,7 @@ impl Group {
             .members()
             .iter()
             .flat_map(|(id, member)| member.held().into_iter().map(move |entry| (id, entry)))
-            .map(|(member, id)| (member, &self.active[&id]))
+            .map(|(member, id)| (member, self.frontier.get(id)))
             .filter(|(_, live)| Some(live.gate()) == gate)
             .map(|(member, live)| {
                 format!("in-flight {} member={member:?}", live.entry.admitted.text)
@@ -147,7 +149,10 @@ impl Group {
         );
         let soonest = scheduled.iter().take(EXPLAINED_MAX);
         more.extend(soonest.map(|schedule| self.explain_schedule(schedule, now)));
-        let mut ok = format!("{key} waiting={}", gate.map_or(0, |gate| self.keys[gate].waiting()));
+        let mut ok = format!(
+            "{key} waiting={}",
+            gate.map_or(0, |gate| self.frontier.keys()[gate].waiting())
+        );
         for (what, count) in [("delayed", delayed.len()), ("scheduled", scheduled.len())] {
             if count > 0 {
                 // Writing into a string cannot fail.
@@ -168,7 +173,7 @@ impl Group {
     /// Describes the entries behind a key: pending while the key is busy or rests, queued when only
     /// a member's credit is missing.
     fn explain_gate(&self, key: KeyId, now: Moment) -> String {
-        let queue = &self.keys[key];
+        let queue = &self.frontier.keys()[key];
         if self.is_paused {
             "pending because=group-paused".to_owned()
         } else if queue.in_flight() >= self.config.parallel {
@@ -177,7 +182,7 @@ impl Group {
             format!("pending because=delay free-in={}", time_until(queue.free_at(), now))
         } else if !queue.has_waiting() {
             "free".to_owned()
-        } else if self.is_offered(key) {
+        } else if self.frontier.is_offered(key) {
             "queued because=no-credit".to_owned()
         } else {
             "pending because=job".to_owned()

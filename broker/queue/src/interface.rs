@@ -162,7 +162,7 @@ pub enum Input {
         /// The job's name.
         name: JobName,
         /// The action.
-        action: JobAction,
+        action: JobOperation,
     },
     /// Queries the group; changes nothing.
     Query {
@@ -247,7 +247,7 @@ pub enum Operation {
 
 /// Actions on an existing job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum JobAction {
+pub enum JobOperation {
     /// Releases none of its entries.
     Pause,
     /// Releases its entries again.

@@ -6,7 +6,7 @@ use tidings_protocol::{After, CanonicalUrl, Code, JobName, ProtocolError};
 use super::admit::{EventRequest, wall_clock_dues_of};
 use super::config::bad_argument;
 use super::entry::JobNumber;
-use super::interface::JobAction;
+use super::interface::JobOperation;
 use super::jobs::JobState;
 use super::record::{Decision, EventEffect};
 use super::{Group, GroupAnswer, Output, Requester};
@@ -18,14 +18,16 @@ impl Group {
         &mut self,
         requester: Requester,
         name: &JobName,
-        what: &JobAction,
+        what: &JobOperation,
         now: Moment,
     ) -> Result<Option<GroupAnswer>, ProtocolError> {
         let ok = match what {
-            JobAction::Pause => self.set_job_paused(name, true, now)?,
-            JobAction::Resume => self.set_job_paused(name, false, now)?,
-            JobAction::Add { url, prio, after } => self.add_seed(name, url, *prio, *after, now)?,
-            JobAction::Wait => {
+            JobOperation::Pause => self.set_job_paused(name, true, now)?,
+            JobOperation::Resume => self.set_job_paused(name, false, now)?,
+            JobOperation::Add { url, prio, after } => {
+                self.add_seed(name, url, *prio, *after, now)?
+            }
+            JobOperation::Wait => {
                 let job = self.find_job(name)?;
                 if job.state != JobState::Done {
                     let number = job.id.number;
@@ -34,7 +36,7 @@ impl Group {
                 }
                 job.end().to_string()
             }
-            JobAction::Delete => self.delete_job(name, now)?,
+            JobOperation::Delete => self.delete_job(name, now)?,
         };
         Ok(Some(GroupAnswer::new(ok)))
     }

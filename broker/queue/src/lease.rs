@@ -20,7 +20,7 @@ impl Group {
     ) -> Result<GroupAnswer, ProtocolError> {
         let entry = self.held_entry(requester, task)?;
         let over =
-            over && self.active[&entry].entry.lease().is_some_and(|lease| !lease.request_over);
+            over && self.frontier.get(entry).entry.lease().is_some_and(|lease| !lease.request_over);
         let until = now + self.config.lease_ms;
         let rest = self.capped_rest(hold, now);
         self.commit(Decision::Touched { entry, until, request_over: over, rest }, now);
@@ -35,7 +35,7 @@ impl Group {
         task: &TaskId,
     ) -> Result<EntryId, ProtocolError> {
         let stale = || ProtocolError::new(Code::Stale, task.to_string());
-        let entry = &self.active.get(&task.entry).ok_or_else(stale)?.entry;
+        let entry = &self.frontier.find(task.entry).ok_or_else(stale)?.entry;
         let lease = entry.lease().ok_or_else(stale)?;
         let is_its = lease.member == requester.member
             && task.group == self.name
@@ -49,7 +49,7 @@ impl Group {
     /// Expires a lease: the member did not answer in time, and what it did with the task is
     /// unknown.
     pub(super) fn expire_lease(&mut self, id: EntryId, now: Moment) {
-        let Some(lease) = self.active.get(&id).and_then(|live| live.entry.lease()) else {
+        let Some(lease) = self.frontier.find(id).and_then(|live| live.entry.lease()) else {
             return;
         };
         let member = lease.member;
@@ -71,11 +71,9 @@ impl Group {
         let gate = if over {
             self.end_request(id, rest, true, now)
         } else {
-            let gate = self.active[&id].gate();
-            self.keys[gate].apply_rest(now, rest);
-            gate
+            self.frontier.apply_rest(id, rest, now)
         };
-        if let EntryState::Held(lease) = &mut self.entry_mut(id).state {
+        if let EntryState::Held(lease) = &mut self.frontier.entry_mut(id).state {
             let before = std::mem::replace(&mut lease.until, until);
             lease.request_over |= over;
             self.leases.renew(id, before, until);
@@ -87,8 +85,8 @@ impl Group {
         let rests = !mutants::is(Mutant::NoRestAfterLoss);
         let gate = self.end_request(id, RecordedRest::default(), rests, now);
         self.end_lease(id, now);
-        self.clear_again(id);
-        let entry = self.entry_mut(id);
+        self.frontier.clear_again(id);
+        let entry = self.frontier.entry_mut(id);
         entry.losses += 1;
         entry.last_reason = Some("lost with its member".into());
         entry.again_count = 0;
@@ -100,14 +98,14 @@ impl Group {
 
     /// Ends the lease of an entry. The caller queues it with `enqueue`.
     pub(super) fn end_lease(&mut self, id: EntryId, now: Moment) {
-        let key = self.active[&id].key;
-        let entry = self.entry_mut(id);
+        let key = self.frontier.get(id).key;
+        let entry = self.frontier.entry_mut(id);
         let EntryState::Held(lease) = entry.state else { return };
         let suspect = entry.is_suspect();
         entry.state = EntryState::Delayed;
         let (job, url_key) = (entry.admitted.job, entry.admitted.url_key);
         self.leases.end(id, &lease, suspect);
-        self.index_waiting(url_key, id);
+        self.frontier.index_waiting(url_key, id);
         if let Some(job) = job {
             self.change_job_entry(job.number, key, EntryChange::Returned(id), now);
         }

@@ -1,5 +1,4 @@
-//! The group: a queue with keys and delays, as a state machine. It knows no clock, socket or
-//! runtime.
+//! The group: a queue with keys and delays, as a state machine.
 //!
 //! The owner feeds it one [`Input`] with the current moment and calls [`Group::poll`] until that
 //! returns `None`. Then it waits for the next input or for [`Group::deadline`], and at the deadline
@@ -13,6 +12,26 @@
 //!                         └───────────┴──NACK, lease expired─┤
 //!                                                            └─ attempts or losses used up ─▶ dead
 //! ```
+//!
+//! The group owns four parts. Each is a folder with one struct, whose fields are private, and can be
+//! read alone. The parts change only in what the group applies: decisions, which are its records.
+//!
+//! | part | holds | may not know |
+//! |---|---|---|
+//! | `frontier` | entries, dormant or active; keys with queues and rests; texts; the order of release | records, topics, schedules |
+//! | `leases` | members, credit, expiries, entries that are pinned to a member | entries (only ids), keys, jobs |
+//! | [`jobs`] | jobs with counts, budgets, scopes and timers; the URLs that passes have seen | keys (only names), members |
+//! | [`schedules`] | schedules with their timers; what is due at a time of day | entries (only ids), keys (only names), jobs, members |
+//!
+//! `frontier` reads `jobs` and `leases`, because they decide whose turn it is. The other parts do
+//! not know each other. The rest of the crate decides (`admit`, `task_reply`, `completion`, ..),
+//! applies (`apply`, `lifecycle`, `endings`), writes and reads records ([`record`], [`snapshot`],
+//! [`replay`]) and answers queries (`manage`, `explain`, [`task_list`]).
+//!
+//! The crate may not know a clock, a file, a socket, a runtime, a thread, a log of the program or a
+//! source of random numbers: time, texts from the disk and a seed are inputs, and what an operator
+//! should know is an output. Its manifest proves which crates it does not use (`pure_crates` in
+//! `.ci/run`), and `clippy.toml` in its folder proves the rest.
 
 mod admit;
 mod apply;
@@ -20,20 +39,17 @@ pub mod commands;
 mod completion;
 pub mod config;
 mod dead_letters;
-mod dormant;
 #[cfg(any(test, feature = "fuzzing"))]
 mod dump;
 mod endings;
 pub mod entry;
 mod explain;
+mod frontier;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
-mod id_index;
 pub mod interface;
 mod job_actions;
 pub mod jobs;
-mod key_queue;
-mod keys;
 mod lease;
 mod leases;
 mod lifecycle;
@@ -44,10 +60,8 @@ pub(crate) mod mutants;
 mod operations;
 mod prefetch;
 pub mod record;
-mod release_order;
 pub mod replay;
 mod requester;
-mod runs;
 pub mod schedule;
 pub mod schedules;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -57,10 +71,8 @@ pub mod task_list;
 mod task_release;
 mod task_reply;
 mod text_reads;
-pub mod texts;
 mod timers;
 pub mod top_keys;
-mod url_index;
 pub mod wall_clock;
 
 #[cfg(test)]
@@ -68,31 +80,29 @@ mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use hashbrown::HashMap;
 use tidings_protocol::{GroupName, JobName, MemberId, ProtocolError, Seq, TopicName, UrlKey};
 
 pub use self::config::GroupConfig;
 use self::dead_letters::DeadLetters;
-use self::dormant::{DormantEntries, DormantRef};
-use self::entry::{ActiveEntry, EntryId};
+use self::entry::EntryId;
+use self::frontier::dormant::DormantRef;
+use self::frontier::key_queue::CLOCK_GRAIN_MS;
+pub use self::frontier::texts;
+use self::frontier::{Frontier, Wake};
 pub use self::interface::{
-    GroupAnswer, GroupQuery, Input, JobAction, Notice, Operation, Output, StagedLink, TaskMessage,
-    WorkerReply,
+    GroupAnswer, GroupQuery, Input, JobOperation, Notice, Operation, Output, StagedLink,
+    TaskMessage, WorkerReply,
 };
 use self::jobs::{JobState, JobTimer, Jobs};
-use self::key_queue::CLOCK_GRAIN_MS;
-use self::keys::Keys;
 use self::leases::{Leases, Member};
 use self::moment::Moment;
 use self::mutants::Mutant;
 use self::record::{Decision, GroupRecord};
-use self::release_order::ReadyKeys;
 pub use self::requester::{ConnId, Requester};
 use self::schedules::Schedules;
 use self::snapshot::{SnapshotItem, SnapshotProgress};
 use self::text_reads::{HeldInput, TextReads};
 use self::texts::{Paging, TextError};
-use self::timers::{Timers, Wake};
 
 /// Seq of the first event of a topic.
 const FIRST_SEQ: Seq = Seq(1);
@@ -130,20 +140,9 @@ pub struct Group {
     /// `None` before the first start.
     since: Option<u64>,
     config: GroupConfig,
-    /// Active entries: held by a member, delayed, tried before or brought forward.
-    active: HashMap<EntryId, Box<ActiveEntry>>,
-    /// Sum of their memory costs.
-    active_bytes: usize,
-    /// Dormant entries, which only wait for their first release.
-    dormant: DormantEntries,
-    last_entry_id: EntryId,
-    keys: Keys,
-    ready: ReadyKeys,
+    frontier: Frontier,
     leases: Leases,
     jobs: Jobs,
-    /// The active entries that no member holds, by the fingerprint of their URL and sorted by id.
-    /// An announcement brings these forward, together with the dormant ones.
-    waiting_by_url: HashMap<u64, Vec<EntryId>>,
     /// For each feeding topic, the first seq that the group has not consumed.
     consumed: BTreeMap<TopicName, Seq>,
     /// Schedules: URLs with `every=`, and everything that is due at a time of day.
@@ -156,7 +155,6 @@ pub struct Group {
     /// broker's process may not have reached the disk, so the group does not know which keys rest.
     /// Not recorded.
     quiet_until: Option<Moment>,
-    wakes: Timers<Wake>,
     totals: GroupTotals,
     /// Serial of the last event that the group published.
     last_serial: u64,
@@ -170,7 +168,6 @@ pub struct Group {
     now: Moment,
     /// A minute, and the number of dead letters for unusable events in it.
     unkeyed_dead_letters: (u64, u32),
-    rng: fastrand::Rng,
     /// What waits for texts outside memory. Not recorded.
     reads: TextReads,
     outputs: VecDeque<Output>,
@@ -185,21 +182,14 @@ impl Group {
             run,
             since: None,
             config,
-            active: HashMap::new(),
-            active_bytes: 0,
-            dormant: DormantEntries::default(),
-            last_entry_id: 0,
-            keys: Keys::default(),
-            ready: ReadyKeys::default(),
+            frontier: Frontier::new(seed),
             leases: Leases::default(),
             jobs: Jobs::default(),
-            waiting_by_url: HashMap::new(),
             consumed: BTreeMap::new(),
             schedules: Schedules::default(),
             dead_letters: DeadLetters::default(),
             is_paused: false,
             quiet_until: None,
-            wakes: Timers::default(),
             totals: GroupTotals::default(),
             last_serial: 0,
             unpublished: BTreeMap::new(),
@@ -207,7 +197,6 @@ impl Group {
             snapshot: None,
             now: Moment(0),
             unkeyed_dead_letters: (0, 0),
-            rng: fastrand::Rng::with_seed(seed),
             reads: TextReads::default(),
             outputs: VecDeque::new(),
         }
@@ -266,7 +255,7 @@ impl Group {
 
     /// Pages texts of dormant entries from now on: the owner stores them outside memory.
     pub fn set_paging(&mut self, paging: Paging) {
-        self.dormant.set_paging(paging);
+        self.frontier.texts_mut().set_paging(paging);
     }
 
     /// Returns why the group has stopped: it needs a text that cannot be read. It then makes no more
@@ -278,7 +267,7 @@ impl Group {
     /// Reports whether the group should be given no events for now: earlier ones wait for texts, or
     /// too many texts wait to be written.
     pub fn is_behind(&self) -> bool {
-        self.reads.is_holding() || self.dormant.is_behind()
+        self.reads.is_holding() || self.frontier.dormant().is_behind()
     }
 
     /// Reports whether the job of that name is done; `None` if the group does not remember the job.
@@ -293,14 +282,13 @@ impl Group {
 
     /// Counts the entries that are not final.
     fn entry_count(&self) -> usize {
-        self.active.len() + self.dormant.len()
+        self.frontier.len()
     }
 
     /// Reports whether the group has no room for further events.
     pub fn is_full(&self) -> bool {
         self.entry_count() >= self.config.entries_max
-            || self.active_bytes + self.dormant.bytes() + self.keys.bytes()
-                >= self.config.entry_bytes_max
+            || self.frontier.bytes() >= self.config.entry_bytes_max
     }
 
     /// Handles one input. `now` must not be before the `now` of an earlier call.
@@ -358,7 +346,7 @@ impl Group {
             Input::WallClock { unix_ms } => self.set_wall_clock(unix_ms, now),
             Input::Activity { conn } => self.leases.mark_active_on(conn),
             Input::Events { .. }
-            | Input::JobAction { action: JobAction::Add { .. }, .. }
+            | Input::JobAction { action: JobOperation::Add { .. }, .. }
             | Input::Query { .. } => self.handle_or_hold(HeldInput::Input(input), now),
             Input::Texts(reply) => self.texts_replied(reply, now),
             Input::Join { requester, credit } => self.join(requester, credit, now),
@@ -409,7 +397,7 @@ impl Group {
 
     /// Moves the live texts of at most one chunk that is mostly dead, or requests them.
     pub(crate) fn compact_texts(&mut self) {
-        self.dormant.compact_texts();
+        self.frontier.texts_mut().compact_texts();
     }
 
     /// Reports whether a start knows the elapsed time only from the wall clock. A group that was
@@ -444,7 +432,7 @@ impl Group {
     /// Returns the next output. May change after every `handle`, and after every call that continues
     /// a snapshot.
     pub fn poll(&mut self) -> Option<Output> {
-        if let Some(request) = self.dormant.poll_request() {
+        if let Some(request) = self.frontier.texts_mut().poll_request() {
             return Some(Output::Texts(request));
         }
         // The records of one input are written together.
@@ -453,7 +441,10 @@ impl Group {
 
     /// Returns when an [`Input::Tick`] is due. May change after every `handle`.
     pub fn deadline(&self) -> Option<Moment> {
-        [self.wakes.next(), self.next_expiry(), self.quiet_until].into_iter().flatten().min()
+        [self.frontier.next_wake(), self.next_expiry(), self.quiet_until]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Applies a decision and records it.
@@ -491,13 +482,10 @@ impl Group {
     /// Lets time pass: due entries are queued, and rested keys become free. Decides nothing.
     fn advance(&mut self, now: Moment) {
         self.now = now;
-        while let Some(wake) = self.wakes.pop(now) {
+        while let Some(wake) = self.frontier.pop_wake(now) {
             match wake {
                 Wake::Due(id) => self.enqueue(id, now),
-                Wake::Key(key) => {
-                    self.keys[key].timer = None;
-                    self.refresh(key, now);
-                }
+                Wake::Key(key) => self.refresh(key, now),
             }
         }
     }
@@ -544,8 +532,8 @@ impl Group {
     /// Called before a dormant entry changes: writes it to a snapshot in progress that must contain
     /// its old state.
     fn snapshot_before_change(&mut self, dormant: DormantRef) {
-        if self.snapshot.is_some() && self.dormant.mark_in_snapshot(dormant) {
-            if self.dormant.must_read(dormant) {
+        if self.snapshot.is_some() && self.frontier.texts_mut().mark_in_snapshot(dormant) {
+            if self.frontier.dormant().must_read(dormant) {
                 return self.record_when_read(dormant);
             }
             let kept = SnapshotItem::Dormant(vec![self.dormant_admission(dormant)]);

@@ -2,21 +2,19 @@
 //! [`endings`](super::endings). Part of applying decisions, like [`apply`](super::apply): nothing
 //! here decides anything.
 
-use tidings_protocol::{MemberId, UrlKey};
+use tidings_protocol::MemberId;
 
 use super::Group;
 use super::admit::merge_attributes;
-use super::dormant::{DormantAdmission, DormantEntries, DormantRef};
-use super::entry::{
-    ActiveEntry, Admission, Entry, EntryId, EntryState, JobNumber, Lease, PassId, RecordedRest,
-};
+use super::entry::{Admission, Entry, EntryId, JobNumber, Lease, PassId, RecordedRest};
+use super::frontier::ActiveEntry;
+use super::frontier::dormant::{DormantAdmission, DormantEntries, DormantRef};
+use super::frontier::keys::KeyId;
+use super::frontier::lane_of;
+use super::frontier::runs::PackedLane;
 use super::jobs::EntryChange;
-use super::key_queue::Lane;
-use super::keys::KeyId;
 use super::mutants::{self, Mutant};
 use super::record::NextStep;
-use super::runs::PackedLane;
-use super::timers::Wake;
 use crate::moment::Moment;
 
 impl Group {
@@ -44,7 +42,7 @@ impl Group {
     /// Admits an entry, unless it becomes dormant: then returns its lane, and the caller stores it.
     fn admit_unless_dormant(&mut self, admission: &Admission, now: Moment) -> Option<PackedLane> {
         let id = admission.id;
-        self.last_entry_id = self.last_entry_id.max(id);
+        self.frontier.note_id(id);
         let parks = DormantEntries::lane_for(admission, lane_of(admission), now);
         if let Some(pass) = admission.job {
             self.jobs.admit(pass.number, admission);
@@ -55,7 +53,7 @@ impl Group {
         if let Some(pass) = admission.job {
             self.jobs.add_waiting(pass.number, id, &admission.key);
         }
-        self.insert_active(Entry::new(admission.clone()));
+        self.frontier.insert(Entry::new(admission.clone()), &mut self.jobs);
         self.enqueue(id, now);
         None
     }
@@ -73,48 +71,13 @@ impl Group {
                 self.jobs.add_dormant(pass.number, &admission.key);
             }
         }
-        self.dormant.insert_all(some, &mut self.keys)
-    }
-
-    /// Stores an active entry that no member holds.
-    pub(super) fn insert_active(&mut self, entry: Entry) {
-        let key = self.keys.intern(&entry.admitted.key);
-        self.insert_active_for_key(key, entry);
-    }
-
-    pub(super) fn insert_active_for_key(&mut self, key: KeyId, entry: Entry) {
-        self.index_waiting(entry.admitted.url_key, entry.admitted.id);
-        self.insert_unindexed(key, entry);
-    }
-
-    /// Stores an active entry without indexing it by URL: it is released at once, or the caller
-    /// indexes it.
-    fn insert_unindexed(&mut self, key: KeyId, entry: Entry) {
-        let admitted = &entry.admitted;
-        let id = admitted.id;
-        if let (Some(pass), Some(url)) = (admitted.job, admitted.url_key) {
-            self.jobs.mark_seen(pass, url.fingerprint());
-        }
-        self.active_bytes += admitted.bytes();
-        self.keys[key].add_reference();
-        let again = entry.again.as_ref().map(|again| self.keys.intern(&again.key));
-        if let Some(again) = again {
-            self.keys[again].add_reference();
-        }
-        self.active.insert(id, Box::new(ActiveEntry { entry, key, again_key: again }));
-    }
-
-    /// Removes an active entry. The caller releases its keys.
-    pub(super) fn remove_active(&mut self, id: EntryId) -> ActiveEntry {
-        let live = *self.active.remove(&id).expect("an entry that ends is active");
-        self.active_bytes -= live.entry.admitted.bytes();
-        live
+        self.frontier.store_dormant(some)
     }
 
     /// Releases the keys of an entry that was removed.
     pub(super) fn release_keys(&mut self, key: KeyId, again: Option<KeyId>, now: Moment) {
         for key in std::iter::once(key).chain(again) {
-            self.keys[key].drop_reference();
+            self.frontier.release_key(key);
         }
         for key in std::iter::once(key).chain(again) {
             self.refresh(key, now);
@@ -125,63 +88,25 @@ impl Group {
     /// caller refreshes its key.
     fn activate(&mut self, dormant: DormantRef) {
         self.snapshot_before_change(dormant);
-        let queue = &mut self.keys[dormant.key];
-        let job = dormant.job();
-        let pass = job.and_then(|job| self.jobs.activate(job, dormant.id, queue.name()));
-        let admission = self.dormant.take(dormant, queue, pass);
-        self.insert_unindexed(dormant.key, Entry::new(admission));
+        self.frontier.activate(dormant, &mut self.jobs);
     }
 
     /// Removes an entry that no member holds from its queue, its timer or the dormant store.
     /// Returns the key that the caller must refresh.
     pub(super) fn detach(&mut self, id: EntryId) -> KeyId {
-        if let Some(dormant) = self.dormant.find(id) {
+        if let Some(dormant) = self.frontier.dormant().find(id) {
             self.activate(dormant);
-            self.index_waiting(self.active[&id].entry.admitted.url_key, id);
+            self.frontier.index_waiting(self.frontier.get(id).entry.admitted.url_key, id);
             return dormant.key;
         }
-        self.dequeue(id)
-    }
-
-    /// Does this for an active entry.
-    fn dequeue(&mut self, id: EntryId) -> KeyId {
-        let live = self.active.get_mut(&id).expect("an entry that no member holds is active");
-        let (entry, gate) = (&mut live.entry, live.again_key.unwrap_or(live.key));
-        match entry.state {
-            EntryState::Delayed => self.wakes.cancel(entry.admitted.due, Wake::Due(id)),
-            EntryState::Waiting => {
-                let admitted = &entry.admitted;
-                self.keys[gate].remove(id, lane_of(admitted), admitted.prio);
-                entry.state = EntryState::Delayed;
-            }
-            EntryState::Held(_) => unreachable!("a held entry is in no queue"),
-        }
-        gate
+        self.frontier.dequeue(id)
     }
 
     /// Queues an entry that is due, or sets a timer for it.
     pub(super) fn enqueue(&mut self, id: EntryId, now: Moment) {
-        let Some(live) = self.active.get_mut(&id) else { return };
-        let gate = live.gate();
-        let entry = &mut live.entry;
-        if entry.lease().is_some() || entry.state == EntryState::Waiting {
-            return;
-        }
-        if entry.admitted.due > now && !mutants::is(Mutant::BeforeDue) {
-            self.wakes.set(entry.admitted.due, Wake::Due(id));
-            // Refreshing keeps the key from being removed until then.
-            return self.refresh(gate, now);
-        }
-        entry.state = EntryState::Waiting;
-        // A queued entry no longer needs its due time.
-        entry.admitted.due = Moment(0);
-        self.schedules.entry_waits_no_more(id);
-        let (lane, prio) = (lane_of(&entry.admitted), entry.admitted.prio);
-        let queue = &mut self.keys[gate];
-        if goes_to_head(entry) {
-            queue.push_head(id, lane, entry.again.is_some());
-        } else {
-            queue.push(id, lane, prio);
+        let Some((gate, is_queued)) = self.frontier.enqueue(id, now) else { return };
+        if is_queued {
+            self.schedules.entry_waits_no_more(id);
         }
         self.refresh(gate, now);
     }
@@ -196,16 +121,13 @@ impl Group {
         now: Moment,
     ) {
         let gate = self.detach(id);
-        let admitted = &mut self.entry_mut(id).admitted;
+        let admitted = &self.frontier.get(id).entry.admitted;
         if !carried.is_empty()
             && let Some(all) = merge_attributes(carried, &admitted.forwarded)
         {
-            let before = admitted.bytes();
-            admitted.forwarded = all.into();
-            let after = admitted.bytes();
-            self.active_bytes = self.active_bytes + after - before;
+            self.frontier.set_forwarded(id, all.into());
         }
-        let admitted = &mut self.entry_mut(id).admitted;
+        let admitted = &mut self.frontier.entry_mut(id).admitted;
         let is_earlier = due < admitted.due;
         admitted.announced |= announced;
         admitted.prio = admitted.prio.max(prio);
@@ -220,25 +142,18 @@ impl Group {
     }
 
     pub(super) fn apply_release(&mut self, id: EntryId, lease: Lease, now: Moment) {
-        let gate = if let Some(dormant) = self.dormant.find(id) {
+        let gate = if let Some(dormant) = self.frontier.dormant().find(id) {
             self.activate(dormant);
             dormant.key
         } else {
-            self.unindex_waiting(self.active[&id].entry.admitted.url_key, id);
-            self.dequeue(id)
+            self.frontier.unindex_waiting(self.frontier.get(id).entry.admitted.url_key, id);
+            self.frontier.dequeue(id)
         };
-        let ActiveEntry { entry, key, .. } =
-            &mut **self.active.get_mut(&id).expect("it was made active");
-        let key = *key;
-        entry.state = EntryState::Held(lease);
-        entry.releases += 1;
-        let (lane, suspect) = (lane_of(&entry.admitted), entry.is_suspect());
-        let job = entry.admitted.job;
+        let ActiveEntry { entry, key, .. } = self.frontier.lease(id, lease, gate);
+        let (key, suspect, job) = (*key, entry.is_suspect(), entry.admitted.job);
         let pinned_to = entry.again.as_ref().map(|again| again.member);
         self.remove_pin(pinned_to, id, job, key, now);
-        self.ready.served(lane);
         self.leases.begin(id, &lease, suspect);
-        self.keys[gate].mark_released(lane, lease.member);
         self.refresh(gate, now);
         if let Some(job) = job {
             self.change_job_entry(job.number, key, EntryChange::Leased(id), now);
@@ -256,9 +171,8 @@ impl Group {
         let was_made = !matches!(back, NextStep::Uncounted { .. });
         let gate = self.end_request(id, rest, was_made, now);
         self.end_lease(id, now);
-        self.clear_again(id);
-        let ActiveEntry { entry, key, again_key } =
-            &mut **self.active.get_mut(&id).expect("a returned entry is active");
+        self.frontier.clear_again(id);
+        let entry = self.frontier.entry_mut(id);
         match back {
             NextStep::Retry { due } => {
                 entry.failures += 1;
@@ -270,13 +184,11 @@ impl Group {
             NextStep::Again(again) => {
                 entry.again_count += 1;
                 entry.admitted.due = now;
-                entry.again = Some(again.clone());
-                let gate = self.keys.intern(&again.key);
-                self.keys[gate].add_reference();
-                *again_key = Some(gate);
-                let (job, key) = (entry.admitted.job, *key);
+                let job = entry.admitted.job;
+                self.frontier.set_again(id, again.clone());
                 self.leases.pin(again.member, id);
                 if let Some(job) = job {
+                    let key = self.frontier.get(id).key;
                     self.change_job_entry(job.number, key, EntryChange::Pinned, now);
                 }
             }
@@ -288,24 +200,15 @@ impl Group {
     /// Drops the `again` request of an entry, which restarts with its own request.
     pub(super) fn restart_from_own_request(&mut self, id: EntryId, now: Moment) {
         let gate = self.detach(id);
-        let key = self.active[&id].key;
-        let entry = self.entry_mut(id);
+        let key = self.frontier.get(id).key;
+        let entry = self.frontier.entry_mut(id);
         entry.again_count = 0;
         let (job, again) = (entry.admitted.job, entry.again.as_ref());
         let pinned_to = again.map(|again| again.member);
-        self.clear_again(id);
+        self.frontier.clear_again(id);
         self.remove_pin(pinned_to, id, job, key, now);
         self.enqueue(id, now);
         self.refresh(gate, now);
-    }
-
-    /// Drops the `again` request of an entry. The caller refreshes the key of that request.
-    pub(super) fn clear_again(&mut self, id: EntryId) {
-        let live = self.active.get_mut(&id).expect("an entry that no member holds is active");
-        live.entry.again = None;
-        if let Some(gate) = live.again_key.take() {
-            self.keys[gate].drop_reference();
-        }
     }
 
     /// Ends the request of a task at its key, which rests if a request was `made`. If the worker
@@ -318,29 +221,7 @@ impl Group {
         made: bool,
         now: Moment,
     ) -> KeyId {
-        let live = &self.active[&id];
-        let gate = live.gate();
-        let over = live.entry.lease().is_some_and(|lease| lease.request_over);
-        let queue = &mut self.keys[gate];
-        match (over, made) {
-            (true, _) => queue.apply_rest(now, rest),
-            (false, true) => {
-                let delay_ms = self.config.delay_of(queue.name());
-                queue.request_ended(now, delay_ms, rest);
-            }
-            (false, false) => {
-                queue.request_not_made();
-                queue.apply_rest(now, rest);
-            }
-        }
-        gate
-    }
-
-    /// Returns the ids of all active entries, sorted.
-    pub(super) fn active_ids(&self) -> Vec<EntryId> {
-        let mut ids: Vec<EntryId> = self.active.keys().copied().collect();
-        ids.sort_unstable();
-        ids
+        self.frontier.end_request(id, rest, made, now, &self.config)
     }
 
     /// Tells a job what happens to its entry behind this key. Then its budgets may allow other
@@ -352,9 +233,9 @@ impl Group {
         change: EntryChange,
         now: Moment,
     ) {
-        let name = self.keys[key].name();
+        let name = self.frontier.keys()[key].name();
         if let Some(job) = self.jobs.change_entry(number, name, change) {
-            self.ready.block(number, job.is_blocked());
+            self.frontier.block(number, job.is_blocked());
             if job.limits_hosts() {
                 self.refresh(key, now);
             }
@@ -378,42 +259,4 @@ impl Group {
             self.change_job_entry(job.number, key, EntryChange::Unpinned, now);
         }
     }
-
-    pub(super) fn index_waiting(&mut self, url: Option<UrlKey>, id: EntryId) {
-        if let Some(url) = url {
-            let entries = self.waiting_by_url.entry(url.fingerprint()).or_default();
-            if let Err(at) = entries.binary_search(&id) {
-                entries.insert(at, id);
-            }
-        }
-    }
-
-    pub(super) fn unindex_waiting(&mut self, url: Option<UrlKey>, id: EntryId) {
-        if let Some(url) = url
-            && let Some(entries) = self.waiting_by_url.get_mut(&url.fingerprint())
-        {
-            entries.retain(|entry| *entry != id);
-            if entries.is_empty() {
-                self.waiting_by_url.remove(&url.fingerprint());
-            }
-        }
-    }
-
-    pub(super) fn entry_mut(&mut self, id: EntryId) -> &mut Entry {
-        &mut self.active.get_mut(&id).expect("a changed entry is active").entry
-    }
-}
-
-/// Returns the lane of an entry.
-pub(super) fn lane_of(admitted: &Admission) -> Lane {
-    match admitted.job {
-        _ if admitted.announced => Lane::Announced,
-        job => Lane::Job(job.map_or(super::schedules::SCHEDULES_JOB, |job| job.number)),
-    }
-}
-
-/// Reports whether an entry goes to the head of its key's queue: the target of a redirect, and the
-/// next request of a task.
-fn goes_to_head(entry: &Entry) -> bool {
-    entry.again.is_some() || (entry.admitted.redirect && entry.releases == 0)
 }

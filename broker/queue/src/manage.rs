@@ -23,7 +23,7 @@ impl Group {
         let config = self.config.with_settings(pairs)?;
         config.validate()?;
         let is_used = !self.is_idle()
-            || !self.keys.is_empty()
+            || !self.frontier.keys().is_empty()
             || !self.dead_letters.is_empty()
             || !self.schedules.is_empty()
             || self.jobs.unfinished() > 0;
@@ -187,7 +187,7 @@ impl Group {
 
     /// The entries of a job for which only a member's credit is missing.
     fn queued_of(&self, job: &Job) -> usize {
-        if self.is_paused { 0 } else { self.ready.queued_of(job.id.number) }
+        if self.is_paused { 0 } else { self.frontier.ready().queued_of(job.id.number) }
     }
 
     pub(super) fn status(&self) -> GroupStatus {
@@ -208,7 +208,7 @@ impl Group {
             scheduled: self.schedules.len() as u64,
             lost: totals.lost,
             unkeyed: totals.unkeyed,
-            keys: self.keys.len() as u64,
+            keys: self.frontier.keys().len() as u64,
             settings: self.config.status(),
             rate: None,
         }

@@ -66,7 +66,7 @@ impl Group {
 
     /// Sends a held entry to its worker.
     pub(super) fn send_task(&mut self, id: EntryId, conn: ConnId, now: Moment) {
-        let entry = &self.active[&id].entry;
+        let entry = &self.frontier.get(id).entry;
         let lease = entry.lease().expect("a task is sent only to its holder");
         let task = TaskMessage {
             id: self.task_id(id, entry, lease),

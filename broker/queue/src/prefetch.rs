@@ -8,7 +8,7 @@
 use std::hint::black_box;
 
 use super::admit::ParsedEvent;
-use super::keys::KeyId;
+use super::frontier::keys::KeyId;
 use super::{Group, Input};
 
 /// Batch size: more loads than a processor runs at a time, and small enough that the first ones are
@@ -25,14 +25,14 @@ impl Group {
             });
             let mut found = [None; PREFETCH_BATCH];
             for (found, entry) in found.iter_mut().zip(tasks) {
-                *found = self.active.get(&entry).map(|live| &**live);
+                *found = self.frontier.find(entry);
             }
             let found = found.iter().flatten();
             for live in found.clone() {
                 black_box((live.key, live.entry.admitted.text.as_bytes().first()));
             }
             for live in found {
-                self.keys[live.key].prefetch();
+                self.frontier.keys()[live.key].prefetch();
             }
         }
     }
@@ -44,14 +44,14 @@ impl Group {
     ) {
         let mut keys = [None; PREFETCH_BATCH];
         let names = events.clone().filter_map(|parsed| parsed.key(&self.config));
-        self.keys.find_many(names, &mut keys);
+        self.frontier.keys().find_many(names, &mut keys);
         for fingerprint in events.filter_map(ParsedEvent::fingerprint) {
-            self.dormant.prefetch_url(fingerprint);
-            black_box(self.waiting_by_url.contains_key(&fingerprint));
+            self.frontier.dormant().prefetch_url(fingerprint);
+            black_box(!self.frontier.waiting_of_url(fingerprint).is_empty());
         }
         for key in keys.into_iter().flatten() {
-            if let Some(run) = self.keys[key].dormant.any_run() {
-                self.dormant.prefetch(run.last);
+            if let Some(run) = self.frontier.keys()[key].dormant().any_run() {
+                self.frontier.dormant().prefetch(run.last);
             }
         }
     }
@@ -60,14 +60,14 @@ impl Group {
     pub(super) fn prefetch_keys(&self, keys: &[KeyId]) {
         let mut firsts = [None; PREFETCH_BATCH];
         for (first, key) in firsts.iter_mut().zip(keys) {
-            *first = self.keys[*key].dormant.any_run().map(|run| run.first);
+            *first = self.frontier.keys()[*key].dormant().any_run().map(|run| run.first);
         }
         let firsts = firsts.into_iter().flatten();
         for first in firsts.clone() {
-            self.dormant.prefetch(first);
+            self.frontier.dormant().prefetch(first);
         }
         for first in firsts {
-            self.dormant.prefetch_text(first);
+            self.frontier.dormant().prefetch_text(first);
         }
     }
 }

@@ -36,8 +36,7 @@ pub enum ReplayBase {
 impl Replay {
     /// Starts a replay. `has_all` says whether the next record is the first that was ever written.
     pub(crate) fn new(mut group: Group, has_all: bool) -> Self {
-        group.dormant.defer_url_index();
-        group.ready.defer();
+        group.frontier.begin_replay();
         Self { group, base: ReplayBase::new(has_all) }
     }
 
@@ -58,7 +57,7 @@ impl Replay {
 
     /// Returns the next request to the owner.
     pub(crate) fn poll_texts(&mut self) -> Option<TextRequest> {
-        self.group.dormant.poll_request()
+        self.group.frontier.texts_mut().poll_request()
     }
 
     /// Takes the reply to a request.
@@ -84,9 +83,8 @@ impl Replay {
     /// Returns the group; `None` if something is missing.
     pub(crate) fn finish(mut self) -> Option<Group> {
         let group = &mut self.group;
-        group.dormant.build_url_index();
-        group.ready.start();
-        for key in group.keys.ids() {
+        group.frontier.end_replay();
+        for key in group.frontier.keys().ids() {
             group.offer(key, group.now);
         }
         self.is_complete().then_some(self.group)

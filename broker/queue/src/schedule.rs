@@ -126,7 +126,7 @@ impl Group {
 
     fn scheduled_admission(&self, schedule: &Schedule, now: Moment) -> Admission {
         Admission {
-            id: self.last_entry_id + 1,
+            id: self.frontier.next_id(),
             text: schedule.text.clone(),
             url_key: Some(schedule.url_key),
             key: schedule.key.clone(),

@@ -69,9 +69,9 @@ impl SimulatedPages {
     /// Reads all texts of a group back to memory, so that it can be compared with another one. It
     /// must have few entries.
     pub(super) fn read_all(&self, group: &mut Group) {
-        for wanted in group.missing_texts(group.dormant.iter()) {
-            let text = self.read(&group.dormant.stored_text(wanted));
-            group.dormant.take_text(wanted, text).expect("the text is there");
+        for wanted in group.missing_texts(group.frontier.dormant().iter()) {
+            let text = self.read(&group.frontier.dormant().stored_text(wanted));
+            group.frontier.texts_mut().take_text(wanted, text).expect("the text is there");
         }
     }
 }

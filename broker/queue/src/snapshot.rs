@@ -7,13 +7,13 @@
 
 use tidings_protocol::{MemberId, Seq, TopicName};
 
-use super::dormant::{DormantEntries, DormantRef};
 use super::entry::{Admission, Entry, EntryState, JobNumber, Key, PassId};
+use super::frontier::dormant::{DormantEntries, DormantRef};
+use super::frontier::key_queue::KeyState;
+use super::frontier::lane_of;
+use super::frontier::runs::SlotId;
 use super::jobs::{EntryChange, Job, JobState};
-use super::key_queue::KeyState;
-use super::lifecycle::lane_of;
 use super::record::Decision;
-use super::runs::SlotId;
 use super::schedules::{Schedule, WallClockDue};
 use super::{Group, GroupTotals};
 use crate::moment::{ClockStamp, Moment};
@@ -162,10 +162,10 @@ impl Group {
     /// Begins a snapshot: writes all parts that are few. `stamp` is the current moment on
     /// all clocks of the machine.
     pub fn begin_snapshot(&mut self, stamp: ClockStamp, mut take: impl FnMut(Decision)) {
-        self.dormant.begin_snapshot();
+        self.frontier.texts_mut().begin_snapshot();
         let passes = self.jobs.seen_passes();
         self.snapshot = Some(SnapshotProgress { passes, set: 0, slot: 0, key: 0, waits_for: None });
-        let (parked, keys) = (self.dormant.len(), self.keys.len());
+        let (parked, keys) = (self.frontier.dormant().len(), self.frontier.keys().len());
         let begin = SnapshotItem::Begin {
             run: self.run,
             stamp,
@@ -191,8 +191,8 @@ impl Group {
         for job in self.jobs.in_order() {
             items_of_job(job, &mut keep);
         }
-        for id in self.active_ids() {
-            keep(SnapshotItem::Entry(Box::new(self.active[&id].entry.clone())));
+        for id in self.frontier.active_ids() {
+            keep(SnapshotItem::Entry(Box::new(self.frontier.get(id).entry.clone())));
         }
         for schedule in self.schedules.iter() {
             keep(SnapshotItem::Schedule(Box::new(schedule.clone())));
@@ -231,8 +231,9 @@ impl Group {
     fn waits_for_next_texts(&mut self, at: &mut SnapshotProgress, slots: usize) -> bool {
         let slots = u32::try_from(slots).unwrap_or(u32::MAX);
         let next = (at.slot..at.slot.saturating_add(slots))
-            .map_while(|slot| self.dormant.at_slot(slot).ok());
-        let next = next.flatten().filter(|next| self.dormant.is_missing_in_snapshot(*next));
+            .map_while(|slot| self.frontier.dormant().at_slot(slot).ok());
+        let next =
+            next.flatten().filter(|next| self.frontier.dormant().is_missing_in_snapshot(*next));
         let wanted = self.missing_texts(next);
         at.waits_for = self.request_texts(wanted);
         at.waits_for.is_some()
@@ -278,25 +279,25 @@ impl Group {
         }
         let (mut parked, mut bytes) = (Vec::new(), 0);
         while left > 0
-            && let Ok(dormant) = self.dormant.at_slot(at.slot)
+            && let Ok(dormant) = self.frontier.dormant().at_slot(at.slot)
         {
             (at.slot, left) = (at.slot + 1, left - 1);
             if let Some(dormant) = dormant
-                && self.dormant.mark_in_snapshot(dormant)
+                && self.frontier.texts_mut().mark_in_snapshot(dormant)
             {
                 let admission = self.dormant_admission(dormant);
-                self.dormant.forget_text(dormant);
+                self.frontier.texts_mut().forget_text(dormant);
                 bytes += admission.bytes();
                 parked.push(admission);
             }
-            let is_last = left == 0 || self.dormant.at_slot(at.slot).is_err();
+            let is_last = left == 0 || self.frontier.dormant().at_slot(at.slot).is_err();
             if !parked.is_empty() && (is_last || bytes > DORMANT_ITEM_BYTES) {
                 keep(SnapshotItem::Dormant(std::mem::take(&mut parked)));
                 bytes = 0;
             }
         }
         while left > 0
-            && let Ok(queue) = self.keys.at_index(at.key)
+            && let Ok(queue) = self.frontier.keys().at_index(at.key)
         {
             (at.key, left) = (at.key + 1, left - 1);
             if let Some(queue) = queue
@@ -312,7 +313,7 @@ impl Group {
         let GroupTotals { completed, failed, dead, lost, unkeyed } = self.totals;
         let mut keep = |item| take(Decision::SnapshotPart(Box::new(item)));
         keep(SnapshotItem::End {
-            last_entry: self.last_entry_id,
+            last_entry: self.frontier.last_id(),
             last_serial: self.last_serial,
             last_job: self.jobs.last_number(),
             is_paused: self.is_paused,
@@ -324,7 +325,7 @@ impl Group {
     /// Returns a dormant entry as it was admitted.
     pub(super) fn dormant_admission(&self, dormant: DormantRef) -> Admission {
         let pass = dormant.job().and_then(|job| self.jobs.find(job)).map(|job| job.id);
-        self.dormant.read(dormant, &self.keys[dormant.key], pass)
+        self.frontier.read_dormant(dormant, pass)
     }
 
     /// Returns a dormant entry in full.
@@ -337,13 +338,9 @@ impl Group {
         match item {
             SnapshotItem::Begin { run, stamp: _, local_member: own, dormant: parked, keys } => {
                 let (name, config) = (self.name.clone(), self.config.clone());
-                let emptied = self.dormant.cleared();
-                let new = Self::new(name, *run, config, self.rng.u64(..));
-                let ready = self.ready.cleared();
-                *self = Self { dormant: emptied, ready, ..new };
+                let frontier = self.frontier.cleared(*parked, *keys);
+                *self = Self { frontier, ..Self::new(name, *run, config, 0) };
                 self.leases.set_local_member(*own);
-                self.dormant.reserve(*parked);
-                self.keys.reserve(*keys);
             }
             SnapshotItem::Abandoned => {}
             SnapshotItem::Born { since } => self.since = Some(*since),
@@ -369,8 +366,7 @@ impl Group {
                 }
             }
             SnapshotItem::Key { key, state } => {
-                let key = self.keys.intern(key);
-                self.keys[key].restore(*state);
+                let key = self.frontier.restore_key(key, *state);
                 self.refresh(key, now);
             }
             SnapshotItem::Entry(entry) => self.restore_entry(entry, now),
@@ -381,7 +377,8 @@ impl Group {
                 self.dead_letters.push((**entry).clone(), reason, &self.config);
             }
             SnapshotItem::End { last_entry, last_serial, last_job, is_paused, totals } => {
-                (self.last_entry_id, self.last_serial) = (*last_entry, *last_serial);
+                self.frontier.restore_last_id(*last_entry);
+                self.last_serial = *last_serial;
                 self.jobs.restore_last_number(*last_job);
                 self.is_paused = *is_paused;
                 let [completed, failed, dead, lost, unkeyed] = *totals;
@@ -419,11 +416,10 @@ impl Group {
                 self.jobs.change_entry(job, &admitted.key, EntryChange::Leased(id));
             }
             self.leases.begin(id, &lease, entry.is_suspect());
-            self.insert_active(entry.clone());
-            self.unindex_waiting(admitted.url_key, id);
+            self.frontier.insert(entry.clone(), &mut self.jobs);
+            self.frontier.unindex_waiting(admitted.url_key, id);
             if !lease.request_over {
-                let gate = self.active[&id].gate();
-                self.keys[gate].add_in_flight();
+                self.frontier.restore_in_flight(id);
             }
             return;
         }
@@ -433,17 +429,18 @@ impl Group {
             }
             self.leases.pin(again.member, id);
         }
-        self.insert_active(Entry { state: EntryState::Delayed, ..entry.clone() });
+        let delayed = Entry { state: EntryState::Delayed, ..entry.clone() };
+        self.frontier.insert(delayed, &mut self.jobs);
         self.enqueue(id, now);
     }
 
     /// Builds the state that depends on several parts.
     fn rebuild_queues(&mut self, now: Moment) {
-        self.dormant.sort_runs(&mut self.keys);
+        self.frontier.sort_runs();
         for job in self.jobs.iter().filter(|job| job.state != JobState::Done) {
-            self.ready.block(job.id.number, job.is_blocked());
+            self.frontier.block(job.id.number, job.is_blocked());
         }
-        for key in self.keys.ids() {
+        for key in self.frontier.keys().ids() {
             self.refresh(key, now);
         }
     }

@@ -6,9 +6,11 @@ use tidings_protocol::status::{ListEnd, TaskFields, TaskState, TaskStatus};
 use tidings_protocol::{JobName, ProtocolError};
 
 use super::config::{bad_argument, whole_number};
-use super::dormant::DormantRef;
-use super::entry::{ActiveEntry, Entry, EntryId, EntryState, JobNumber};
-use super::keys::KeyId;
+use super::entry::{Entry, EntryId, EntryState, JobNumber};
+use super::frontier::ActiveEntry;
+use super::frontier::dormant::DormantRef;
+use super::frontier::keys::KeyId;
+use super::frontier::next_entry;
 use super::{Group, GroupAnswer};
 use crate::moment::Moment;
 
@@ -110,7 +112,7 @@ impl Group {
     pub(super) fn select_tasks(&self, query: &TaskQuery) -> Result<SelectedTasks, ProtocolError> {
         let wanted = self.matcher(&query.selection)?;
         let is_in = |state| query.state.is_none_or(|wanted| wanted == state);
-        let live = self.active.values().filter(|live| wanted(&live.entry));
+        let live = self.frontier.active().filter(|live| wanted(&live.entry));
         let live = live.filter(|live| is_in(self.state_of(live)));
         let live = live.map(|live| live.entry.admitted.id);
         let parked = self.dormant_among(&query.selection)?;
@@ -162,10 +164,10 @@ impl Group {
     }
 
     fn describe_waiting(&self, id: EntryId, now: Moment) -> Option<String> {
-        if let Some(live) = self.active.get(&id) {
+        if let Some(live) = self.frontier.find(id) {
             return Some(self.describe_task(&live.entry, self.state_of(live), None, now));
         }
-        let dormant = self.dormant.find(id)?;
+        let dormant = self.frontier.dormant().find(id)?;
         let state = self.state_of_dormant(&dormant);
         Some(self.describe_task(&self.dormant_entry(dormant), state, None, now))
     }
@@ -180,10 +182,10 @@ impl Group {
             Some(name) => Some(self.find_job(name)?.id.number),
         };
         let is_any_key = selection.key.is_none();
-        let key = selection.key.as_deref().and_then(|key| self.keys.find(key));
+        let key = selection.key.as_deref().and_then(|key| self.frontier.keys().find(key));
         // An entry that is selected by its id is found in the index.
-        let named = selection.entry.map(|id| self.dormant.find(id));
-        let all = named.is_none().then(|| self.dormant.iter());
+        let named = selection.entry.map(|id| self.frontier.dormant().find(id));
+        let all = named.is_none().then(|| self.frontier.dormant().iter());
         let some = named.flatten().into_iter().chain(all.into_iter().flatten());
         Ok(some.filter(move |dormant| {
             (is_any_key || key == Some(dormant.key))
@@ -238,8 +240,10 @@ impl Group {
     /// Reports whether only a member's credit is missing: the key is free, and it is the entry's
     /// turn.
     fn is_queued(&self, id: EntryId, gate: KeyId) -> bool {
-        let is_next = || self.next_entry(&self.keys[gate]).is_some_and(|next| next.entry == id);
-        !self.is_paused && self.is_offered(gate) && is_next()
+        let is_next = || {
+            next_entry(&self.frontier.keys()[gate], &self.jobs).is_some_and(|next| next.entry == id)
+        };
+        !self.is_paused && self.frontier.is_offered(gate) && is_next()
     }
 
     fn describe_task(

@@ -58,7 +58,7 @@ impl Group {
             let text = "the group is full and has no room for the links; you still hold the task";
             return Err(ProtocolError::new(Code::Limit, text));
         }
-        let job = self.active[&entry].entry.admitted.job;
+        let job = self.frontier.get(entry).entry.admitted.job;
         let rest = self.capped_rest(hold, now);
         let kept = if lacks_room { &[] } else { links };
         let (children, judged) = self.admit_children(entry, kept, now);
@@ -87,12 +87,12 @@ impl Group {
     ) -> Result<GroupAnswer, ProtocolError> {
         let id = self.held_entry(requester, task)?;
         let rest = self.capped_rest(hold, now);
-        let failures = self.active[&id].entry.failures;
+        let failures = self.frontier.get(id).entry.failures;
         // A worker may only lengthen the wait, within limits.
         let capped = |ms: u64| ms.min(self.config.not_before_ms_max);
         let back = match back {
             RetryMode::Counted { after_ms } => {
-                let chance = self.rng.f64();
+                let chance = self.frontier.random();
                 let backoff_ms = self.config.backoff_after(failures + 1, chance);
                 NextStep::Retry { due: now + after_ms.map_or(backoff_ms, capped) }
             }
@@ -119,7 +119,7 @@ impl Group {
         id: EntryId,
         url: &str,
     ) -> Result<AgainRequest, ProtocolError> {
-        if self.active[&id].entry.again_count >= AGAIN_MAX {
+        if self.frontier.get(id).entry.again_count >= AGAIN_MAX {
             return Err(ProtocolError::new(
                 Code::Limit,
                 format!("again= at most {AGAIN_MAX} times in a row; you still hold the task"),
@@ -136,7 +136,7 @@ impl Group {
     /// Makes a returned or lost entry a dead letter if its attempts are used up. If its job is
     /// cancelled or has all its pages, the entry is dropped.
     pub(super) fn dead_letter_if_exhausted(&mut self, id: EntryId, now: Moment) {
-        let entry = &self.active[&id].entry;
+        let entry = &self.frontier.get(id).entry;
         let job = entry.admitted.job;
         if mutants::is(Mutant::DropsLostAnnounced) && job.is_none() && entry.losses > 0 {
             return self.commit(Decision::Ended { entries: vec![id], end: EndReason::Purged }, now);

@@ -11,16 +11,15 @@ use hashbrown::HashMap;
 use tidings_protocol::{CanonicalUrl, UrlKey};
 
 use super::admit::ParsedEvent;
-use super::dormant::{DormantRef, WantedText};
-use super::entry::{EntryId, Key, PassId};
-use super::keys::KeyId;
+use super::entry::{Key, PassId};
+use super::frontier::dormant::{DormantRef, WantedText};
 use super::moment::Moment;
 use super::prefetch::PREFETCH_BATCH;
 use super::record::Decision;
 use super::snapshot::SnapshotItem;
 use super::task_list::SelectedTasks;
 use super::texts::{TextError, TextReply};
-use super::{Group, GroupQuery, Input, JobAction, Output, Requester};
+use super::{Group, GroupQuery, Input, JobOperation, Output, Requester};
 
 /// Texts that are read in advance: those of keys that are released next, beyond the free credit.
 const READ_AHEAD: usize = 2 * PREFETCH_BATCH;
@@ -33,9 +32,6 @@ const LOADING_MAX: usize = 1024;
 pub(super) struct TextReads {
     /// The texts of each request that has no reply.
     pending: HashMap<u64, Vec<WantedText>>,
-    /// Keys that are free and not listed as ready, because the text of this entry, their next one,
-    /// is being read.
-    loading: HashMap<KeyId, EntryId>,
     /// Inputs that wait, in order.
     held: VecDeque<HeldInput>,
     /// The request for which the first of them waits.
@@ -83,16 +79,6 @@ impl TextReads {
     /// Reports whether the outputs wait for texts.
     pub(super) fn has_unread(&self) -> bool {
         !self.unread.is_empty()
-    }
-
-    /// Reports whether the next entry of a key is being read.
-    pub(super) fn is_loading(&self, key: KeyId) -> bool {
-        self.loading.contains_key(&key)
-    }
-
-    /// Forgets a key that was removed.
-    pub(super) fn forget_key(&mut self, key: KeyId) {
-        self.loading.remove(&key);
     }
 
     /// Returns the URLs of schedules that are due and wait.
@@ -145,7 +131,7 @@ impl Group {
 
     fn handle_held_command(&mut self, input: Input, now: Moment) -> Option<(HeldInput, u64)> {
         let url = match &input {
-            Input::JobAction { action: JobAction::Add { url, .. }, .. } => Some(&**url),
+            Input::JobAction { action: JobOperation::Add { url, .. }, .. } => Some(&**url),
             Input::Query { query: GroupQuery::Explain(what), .. } => Some(what.as_str()),
             _ => None,
         };
@@ -181,7 +167,7 @@ impl Group {
         selected: SelectedTasks,
         now: Moment,
     ) -> Option<(HeldInput, u64)> {
-        let dormant = selected.ids().filter_map(|id| self.dormant.find(id));
+        let dormant = selected.ids().filter_map(|id| self.frontier.dormant().find(id));
         let wanted = self.missing_texts(dormant);
         if let Some(request) = self.request_texts(wanted) {
             return Some((HeldInput::Tasks(requester, selected), request));
@@ -196,11 +182,11 @@ impl Group {
         &self,
         dormant: impl Iterator<Item = DormantRef>,
     ) -> Vec<WantedText> {
-        if !self.dormant.has_stored_texts() {
+        if !self.frontier.dormant().has_stored_texts() {
             return Vec::new();
         }
-        let missing = dormant.filter(|dormant| self.dormant.must_read(*dormant));
-        missing.map(|dormant| self.dormant.wanted(dormant)).collect()
+        let missing = dormant.filter(|dormant| self.frontier.dormant().must_read(*dormant));
+        missing.map(|dormant| self.frontier.dormant().wanted(dormant)).collect()
     }
 
     /// Requests texts. Returns the number of the request; `None` if there are none.
@@ -208,16 +194,16 @@ impl Group {
         if wanted.is_empty() {
             return None;
         }
-        let request = self.dormant.request_texts(&wanted);
+        let request = self.frontier.texts_mut().request_texts(&wanted);
         self.reads.pending.insert(request, wanted);
         Some(request)
     }
 
     /// Requests the texts that a recorded decision needs.
     pub(super) fn request_texts_for(&mut self, decision: &Decision) {
-        if self.dormant.has_stored_texts() {
+        if self.frontier.dormant().has_stored_texts() {
             let entries = decision.entries();
-            let dormant = entries.iter().filter_map(|entry| self.dormant.find(*entry));
+            let dormant = entries.iter().filter_map(|entry| self.frontier.dormant().find(*entry));
             let wanted = self.missing_texts(dormant);
             self.request_texts(wanted);
         }
@@ -229,36 +215,30 @@ impl Group {
         events: impl Iterator<Item = &'a ParsedEvent<'a>>,
     ) -> Option<u64> {
         let urls = events.filter_map(ParsedEvent::fingerprint);
-        let wanted = self.missing_texts(urls.flat_map(|url| self.dormant.of_fingerprint(url)));
+        let wanted =
+            self.missing_texts(urls.flat_map(|url| self.frontier.dormant().of_fingerprint(url)));
         self.request_texts(wanted)
     }
 
     /// Requests those of one URL.
     fn request_texts_of_url(&mut self, url: UrlKey) -> Option<u64> {
-        let wanted = self.missing_texts(self.dormant.of_url(url));
+        let wanted = self.missing_texts(self.frontier.dormant().of_url(url));
         self.request_texts(wanted)
     }
 
     /// Returns how many more keys may be read for their release.
     pub(super) fn loading_room(&self) -> usize {
         let most = (self.leases.members().free_credit() + READ_AHEAD).min(LOADING_MAX);
-        most.saturating_sub(self.reads.loading.len())
-    }
-
-    /// Takes a key out of the ready ones until the text of its next entry was read.
-    pub(super) fn begin_loading(&mut self, key: KeyId, dormant: DormantRef) -> WantedText {
-        self.ready.set_class(key, None, &mut self.rng);
-        self.reads.loading.insert(key, dormant.id);
-        self.dormant.wanted(dormant)
+        most.saturating_sub(self.frontier.loading_count())
     }
 
     /// Records a dormant entry for the snapshot in progress when its text was read. Until then, no
     /// output leaves.
     pub(super) fn record_when_read(&mut self, dormant: DormantRef) {
         let job = dormant.job().and_then(|job| self.jobs.find(job)).map(|job| job.id);
-        let key = self.keys[dormant.key].name().clone();
-        let wanted = self.dormant.wanted(dormant);
-        self.dormant.pin_text(wanted);
+        let key = self.frontier.keys()[dormant.key].name().clone();
+        let wanted = self.frontier.dormant().wanted(dormant);
+        self.frontier.texts_mut().pin_text(wanted);
         let index = self.outputs.len();
         self.reads.unread.push_back(UnreadRecord { index, wanted, request: None, key, job });
         let empty = SnapshotItem::Dormant(Vec::new());
@@ -274,7 +254,7 @@ impl Group {
         }
         let first = self.reads.unread.len() - count;
         let wanted: Vec<_> = self.reads.unread.range(first..).map(|unread| unread.wanted).collect();
-        let request = self.dormant.request_texts(&wanted);
+        let request = self.frontier.texts_mut().request_texts(&wanted);
         self.reads.unread.range_mut(first..).for_each(|unread| unread.request = Some(request));
     }
 
@@ -282,7 +262,7 @@ impl Group {
     pub(super) fn texts_replied(&mut self, reply: TextReply, now: Moment) {
         match reply {
             TextReply::Written { chunk, written } => {
-                self.dormant.text_written(chunk, written.is_ok());
+                self.frontier.texts_mut().text_written(chunk, written.is_ok());
             }
             TextReply::Read { number, texts } => {
                 if let Err(problem) = self.take_texts(number, texts, now) {
@@ -299,7 +279,7 @@ impl Group {
         texts: Vec<Result<Vec<u8>, TextError>>,
         now: Moment,
     ) -> Result<(), TextError> {
-        if self.dormant.take_sparse_chunk(request, &texts)? {
+        if self.frontier.texts_mut().take_sparse_chunk(request, &texts)? {
             return Ok(());
         }
         let Some(wanted) = self.reads.pending.remove(&request) else {
@@ -309,11 +289,9 @@ impl Group {
             return Err(TextError::new("a reply has the wrong number of texts"));
         }
         for (wanted, text) in wanted.into_iter().zip(texts) {
-            self.dormant.take_text(wanted, text)?;
-            let DormantRef { id, key, .. } = wanted.dormant;
-            if self.reads.loading.get(&key) == Some(&id) {
-                self.reads.loading.remove(&key);
-                self.offer_next(key, now);
+            self.frontier.texts_mut().take_text(wanted, text)?;
+            if self.frontier.end_loading(wanted.dormant) {
+                self.offer_next(wanted.dormant.key, now);
             }
         }
         if let Some(snapshot) = &mut self.snapshot {
@@ -348,7 +326,7 @@ impl Group {
                 let whole = SnapshotItem::Dormant(vec![admission]);
                 record.decision = Decision::SnapshotPart(Box::new(whole));
             }
-            self.dormant.unpin_text(*wanted);
+            self.frontier.texts_mut().unpin_text(*wanted);
         }
         self.reads.unread.retain(|unread| unread.request != Some(request));
         Ok(())

@@ -2,18 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::entry::EntryId;
-use super::keys::KeyId;
 use crate::moment::Moment;
-
-/// Changes that depend on time alone. They happen before anything else is handled.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Wake {
-    /// A delayed entry is due.
-    Due(EntryId),
-    /// A key has rested, or can be removed.
-    Key(KeyId),
-}
 
 /// Timers, ordered by moment.
 #[derive(Debug, PartialEq, Eq)]
@@ -47,12 +36,6 @@ impl<T: Ord> Timers<T> {
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn iter(&self) -> impl Iterator<Item = &(Moment, T)> {
         self.set.iter()
-    }
-
-    /// Counts the timers.
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        self.set.len()
     }
 
     /// Removes and returns the earliest timer that is due at `now`.

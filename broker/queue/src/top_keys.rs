@@ -7,7 +7,7 @@ use tidings_protocol::status::KeyStatus;
 use tidings_protocol::{JobName, ProtocolError};
 
 use super::config::{bad_argument, whole_number};
-use super::key_queue::KeyQueue;
+use super::frontier::key_queue::KeyQueue;
 use super::task_list::{LISTED_DEFAULT, LISTED_MAX};
 use super::{Group, GroupAnswer};
 use crate::moment::Moment;
@@ -54,7 +54,7 @@ impl Group {
             None => None,
             Some(name) => Some(self.find_job(name)?.id.number),
         };
-        let keys = (0..).map_while(|place| self.keys.at_index(place).ok()).flatten();
+        let keys = (0..).map_while(|place| self.frontier.keys().at_index(place).ok()).flatten();
         let waits = |key: &&KeyQueue| match job {
             None => key.has_waiting(),
             Some(job) => key.has_waiting_of(job),

@@ -1,9 +1,8 @@
 //! Decisions about entries and schedules that are due at a time of day, when the wall clock is set.
 
-use hashbrown::HashMap;
-
 use super::Group;
-use super::entry::{ActiveEntry, EntryId, EntryState};
+use super::entry::{EntryId, EntryState};
+use super::frontier::Frontier;
 use super::record::Decision;
 use super::schedules::{WallClockDue, WallClockTarget};
 use crate::moment::Moment;
@@ -24,8 +23,8 @@ impl Group {
 
     /// Stores what the wall clock shows, and adjusts the due times.
     pub(super) fn set_wall_clock(&mut self, unix_ms: i64, now: Moment) {
-        let Self { schedules, active, .. } = self;
-        let changed = schedules.set_wall_clock(unix_ms, now, |id| pending_due(active, id));
+        let Self { schedules, frontier, .. } = self;
+        let changed = schedules.set_wall_clock(unix_ms, now, |id| pending_due(frontier, id));
         for some in changed.chunks(RECORD_DUES_MAX) {
             self.commit(Decision::WallClockDues(some.to_vec()), now);
         }
@@ -40,14 +39,14 @@ impl Group {
     }
 
     fn pending_due(&self, target: WallClockTarget) -> Option<Moment> {
-        self.schedules.pending_due(target, |id| pending_due(&self.active, id))
+        self.schedules.pending_due(target, |id| pending_due(&self.frontier, id))
     }
 
     pub(super) fn apply_wall_clock_due(&mut self, time: &WallClockDue, now: Moment) {
         match time.target {
             WallClockTarget::Entry(id) if self.pending_due(time.target).is_some() => {
                 self.detach(id);
-                self.entry_mut(id).admitted.due = time.due;
+                self.frontier.entry_mut(id).admitted.due = time.due;
                 self.schedules.entry_waits_for(id, time.unix_ms);
                 self.enqueue(id, now);
             }
@@ -60,12 +59,12 @@ impl Group {
 
     /// Returns everything that is due at a time of day, for a snapshot.
     pub(super) fn wall_clock_dues(&self) -> impl Iterator<Item = WallClockDue> {
-        self.schedules.wall_clock_dues(|id| pending_due(&self.active, id))
+        self.schedules.wall_clock_dues(|id| pending_due(&self.frontier, id))
     }
 }
 
 /// Returns the due time of an entry that is not due yet.
-fn pending_due(active: &HashMap<EntryId, Box<ActiveEntry>>, id: EntryId) -> Option<Moment> {
-    let entry = &active.get(&id)?.entry;
+fn pending_due(frontier: &Frontier, id: EntryId) -> Option<Moment> {
+    let entry = &frontier.find(id)?.entry;
     (entry.state == EntryState::Delayed).then_some(entry.admitted.due)
 }

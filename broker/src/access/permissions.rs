@@ -20,7 +20,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use tidings_protocol::{
-    CanonicalUrl, Command, DEFAULT_TOPIC, ManageCommand, Payload, TaskReply, TopicName,
+    CanonicalUrl, Command, DEFAULT_TOPIC, GroupAction, GroupCommand, JobAction, JobCommand,
+    Payload, TaskReply, TopicAction, TopicCommand, TopicName,
 };
 
 use super::transport::{PrivilegedAttribute, PrivilegedAttributes};
@@ -189,28 +190,33 @@ impl<'a> Action<'a> {
         }
     }
 
-    fn of_topic(manage: &ManageCommand<'a>) -> Self {
+    fn of_topic(manage: &TopicCommand<'a>) -> Self {
         match (manage.action, manage.name) {
-            ("ls", _) | ("show", None) => Self::Monitor,
-            ("show", Some(topic)) => Self::ViewTopic(topic),
+            (TopicAction::Ls, _) | (TopicAction::Show, None) => Self::Monitor,
+            (TopicAction::Show, Some(topic)) => Self::ViewTopic(topic),
             _ => Self::Admin,
         }
     }
 
-    fn of_group(manage: &ManageCommand<'a>) -> Self {
+    fn of_group(manage: &GroupCommand<'a>) -> Self {
+        match manage.action {
+            GroupAction::Ls => Self::Monitor,
+            GroupAction::Show
+            | GroupAction::Watch
+            | GroupAction::Tasks
+            | GroupAction::Keys
+            | GroupAction::Schedules
+            | GroupAction::Unknown("dead") => manage.name.map_or(Self::Monitor, Self::ViewGroup),
+            _ => Self::Admin,
+        }
+    }
+
+    fn of_job(manage: &JobCommand<'a>) -> Self {
         match (manage.action, manage.name) {
-            ("ls", _) => Self::Monitor,
-            ("show" | "watch" | "tasks" | "keys" | "schedules" | "dead", group) => {
-                group.map_or(Self::Monitor, Self::ViewGroup)
+            (JobAction::Ls, _) => Self::Monitor,
+            (JobAction::Show | JobAction::Wait | JobAction::Watch, job) => {
+                job.map_or(Self::Monitor, Self::ViewJob)
             }
-            _ => Self::Admin,
-        }
-    }
-
-    fn of_job(manage: &ManageCommand<'a>) -> Self {
-        match (manage.action, manage.name) {
-            ("ls", _) => Self::Monitor,
-            ("show" | "wait" | "watch", job) => job.map_or(Self::Monitor, Self::ViewJob),
             (_, Some(job)) => Self::ManageJob(job),
             (_, None) => Self::Admin,
         }
@@ -401,9 +407,10 @@ impl PermissionSet {
     }
 
     /// A principal that lets a group read a topic could then read the topic through the group.
-    fn check_group_topics(&self, manage: &ManageCommand<'_>) -> Result<(), String> {
+    fn check_group_topics(&self, manage: &GroupCommand<'_>) -> Result<(), String> {
         let topics = manage.settings.iter().filter(|(key, _)| *key == "topics");
-        let reads_default = manage.action == "create" && manage.setting("topics").is_none();
+        let reads_default =
+            manage.action == GroupAction::Create && manage.setting("topics").is_none();
         let topics = topics.flat_map(|(_, topics)| topics.split(','));
         let mut topics = topics.chain(reads_default.then_some(DEFAULT_TOPIC));
         let denied = topics.find(|topic| !self.allows(Action::Subscribe(topic)));

@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
-use tidings_protocol::{Command, ManageCommand};
+use tidings_protocol::{Command, JobAction, ManageCommand};
 use tidings_rate_limit::{Rate, RateLimiter, SOURCES_MAX, Source};
 
 pub(crate) use self::record::{AuditEvent, Initiator};
@@ -168,7 +168,7 @@ impl Audit {
         by: impl FnOnce() -> Initiator,
     ) {
         match command {
-            Command::Job(ManageCommand { action: "add", name: Some(job), .. }) => {
+            Command::Job(ManageCommand { action: JobAction::Add, name: Some(job), .. }) => {
                 self.add_to_total(TotalKind::Job, job, 1, conn, by);
             }
             command => {

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use jiff::Timestamp;
 use serde::Serialize;
-use tidings_protocol::Command;
 use tidings_protocol::text::escape_json;
+use tidings_protocol::{Command, GroupAction, JobAction, TopicAction};
 
 use crate::access::{Identity, redact_tokens};
 use crate::remote::{PeerAddr, RemoteInfo};
@@ -15,10 +15,31 @@ use crate::remote::{PeerAddr, RemoteInfo};
 const TEXT_BYTES_MAX: usize = 1_024;
 
 /// The actions that change something. Other actions read, or are refused.
-pub(super) const TOPIC_CHANGES: &[&str] = &["create", "set", "delete", "verify", "forget"];
-pub(super) const GROUP_CHANGES: &[&str] =
-    &["create", "set", "pause", "resume", "purge", "retry", "drop", "delete"];
-pub(super) const JOB_CHANGES: &[&str] = &["open", "close", "cancel", "pause", "resume", "delete"];
+const TOPIC_CHANGES: &[TopicAction<'_>] = &[
+    TopicAction::Create,
+    TopicAction::Set,
+    TopicAction::Delete,
+    TopicAction::Verify,
+    TopicAction::Forget,
+];
+const GROUP_CHANGES: &[GroupAction<'_>] = &[
+    GroupAction::Create,
+    GroupAction::Set,
+    GroupAction::Pause,
+    GroupAction::Resume,
+    GroupAction::Purge,
+    GroupAction::Retry,
+    GroupAction::Drop,
+    GroupAction::Delete,
+];
+const JOB_CHANGES: &[JobAction<'_>] = &[
+    JobAction::Open,
+    JobAction::Close,
+    JobAction::Cancel,
+    JobAction::Pause,
+    JobAction::Resume,
+    JobAction::Delete,
+];
 
 /// A class of events that is limited for each name. Many records of one class suppress none of
 /// another.
@@ -73,17 +94,19 @@ impl<'a> AuditEvent<'a> {
     /// The record of a command, if it changes something. URLs added to jobs are
     /// [totalled](AuditEvent::UrlsAdded) instead.
     pub(crate) fn for_command(command: &'a Command<'a>) -> Option<Self> {
-        let (manage, actions) = match command {
-            Command::Topic(manage) => (manage, TOPIC_CHANGES),
-            Command::Group(manage) => (manage, GROUP_CHANGES),
-            Command::Job(manage) => (manage, JOB_CHANGES),
+        let (is_change, action, name) = match command {
+            Command::Topic(manage) => {
+                (TOPIC_CHANGES.contains(&manage.action), manage.action.as_str(), manage.name)
+            }
+            Command::Group(manage) => {
+                (GROUP_CHANGES.contains(&manage.action), manage.action.as_str(), manage.name)
+            }
+            Command::Job(manage) => {
+                (JOB_CHANGES.contains(&manage.action), manage.action.as_str(), manage.name)
+            }
             _ => return None,
         };
-        actions.contains(&manage.action).then(|| Self::Changed {
-            verb: command.verb().as_str(),
-            action: manage.action,
-            name: manage.name,
-        })
+        is_change.then(|| Self::Changed { verb: command.verb().as_str(), action, name })
     }
 }
 

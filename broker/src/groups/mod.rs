@@ -25,12 +25,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::BytesMut;
 use tidings_log::TopicLog;
 use tidings_protocol::{
-    CALLBACK_GROUP, Code, Command, DEFAULT_GROUP, GroupName, JobName, ManageCommand, MemberId,
-    ProtocolError, Seq, Slot,
+    CALLBACK_GROUP, Code, Command, DEFAULT_GROUP, GroupAction, GroupCommand, GroupName, JobAction,
+    JobCommand, JobName, MemberId, ProtocolError, Seq, Slot,
 };
 use tidings_queue::commands::{self, default_group};
 use tidings_queue::config::{CREDIT_MAX, DELAY_MS_MAX, GroupConfig, bad_argument};
-use tidings_queue::{Group, GroupAnswer, GroupQuery, Input, JobAction, Requester, WorkerReply};
+use tidings_queue::{Group, GroupAnswer, GroupQuery, Input, JobOperation, Requester, WorkerReply};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -42,7 +42,7 @@ use self::message::{GroupMessage, encode_answer, reject_message};
 use self::page_file::PageFile;
 pub(crate) use self::recovery::{FoundGroups, GroupStorage, RecoveredGroup, clock_continuing};
 use self::registry::{CreationLock, GroupRegistry};
-use self::watchers::{WatchRequest, parse_watch};
+use self::watchers::{WatchRequest, group_watch, job_watch};
 use crate::clock::Clock;
 use crate::mailbox::{ConnId, ConnMessage, Mailbox};
 use crate::topic::Topics;
@@ -61,6 +61,48 @@ pub struct Caller {
 impl Caller {
     fn requester(&self, slot: Slot) -> Requester {
         Requester { conn: self.conn, member: self.member, slot }
+    }
+}
+
+/// A command for a group.
+#[derive(Debug, Clone, Copy)]
+pub enum GroupRequest<'a> {
+    /// `GROUP`
+    Group(&'a GroupCommand<'a>),
+    /// `JOB`
+    Job(&'a JobCommand<'a>),
+    /// `EXPLAIN`
+    Explain {
+        /// A URL or a key.
+        what: &'a str,
+        /// The group; the default one without it.
+        group: Option<&'a GroupName>,
+    },
+}
+
+impl<'a> GroupRequest<'a> {
+    /// `None` if the command is not for a group.
+    pub fn of(command: &'a Command<'a>) -> Option<Self> {
+        match command {
+            Command::Group(manage) => Some(Self::Group(manage)),
+            Command::Job(manage) => Some(Self::Job(manage)),
+            Command::Explain { what, group } => Some(Self::Explain { what, group: group.as_ref() }),
+            _ => None,
+        }
+    }
+
+    /// Whether its answer comes with the end of a job.
+    pub(crate) fn is_wait(self) -> bool {
+        matches!(self, Self::Job(manage) if manage.action == JobAction::Wait)
+    }
+
+    /// Whether progress lines come before its answer.
+    pub(crate) fn is_watch(self) -> bool {
+        match self {
+            Self::Group(manage) => manage.action == GroupAction::Watch,
+            Self::Job(manage) => manage.action == JobAction::Watch,
+            Self::Explain { .. } => false,
+        }
     }
 }
 
@@ -173,37 +215,34 @@ impl Groups {
         }
     }
 
-    /// Sends `GROUP`, `JOB` or `EXPLAIN` to its group; the answer arrives in the mailbox for
-    /// `slot`. After `JOB wait` or a watch the connection must report its end with
+    /// Sends a command to its group; the answer arrives in the mailbox for `slot`. After `JOB wait`
+    /// or a watch the connection must report its end with
     /// [`connection_ended`](Self::connection_ended).
     pub fn manage(
         &self,
         caller: &Caller,
         slot: Slot,
-        command: &Command<'_>,
+        command: GroupRequest<'_>,
     ) -> Result<(), ProtocolError> {
         let asked = caller.requester(slot);
-        if let Command::Group(manage) | Command::Job(manage) = command
-            && manage.action == "watch"
-        {
-            let is_job = matches!(command, Command::Job(_));
-            return self.watch(caller, parse_watch(asked, manage, is_job)?);
-        }
         let (group, input) = match command {
-            Command::Group(manage) => match manage.action {
-                "ls" => {
+            GroupRequest::Group(manage) => match manage.action {
+                GroupAction::Ls => {
                     self.list(caller, slot);
                     return Ok(());
                 }
+                GroupAction::Watch => return self.watch(caller, group_watch(asked, manage)?),
                 _ => self.group_input(asked, manage)?,
             },
-            Command::Job(manage) => commands::job_input(asked, manage)?,
-            Command::Explain { what, group } => {
-                let show = GroupQuery::Explain((*what).to_owned());
-                let group = group.clone().unwrap_or_else(default_group);
-                (group, Input::Query { requester: asked, query: show })
+            GroupRequest::Job(manage) if manage.action == JobAction::Watch => {
+                return self.watch(caller, job_watch(asked, manage)?);
             }
-            _ => unreachable!("only GROUP, JOB and EXPLAIN are sent here"),
+            GroupRequest::Job(manage) => commands::job_input(asked, manage)?,
+            GroupRequest::Explain { what, group } => {
+                let query = GroupQuery::Explain(what.to_owned());
+                let group = group.cloned().unwrap_or_else(default_group);
+                (group, Input::Query { requester: asked, query })
+            }
         };
         if let Input::Query { requester: asked, query: GroupQuery::Group } = &input
             && let Some(answer) = self.damaged.describe(&group)
@@ -232,7 +271,7 @@ impl Groups {
             // corrects it if it rejects the job.
             self.job_names.set(name, &group, Some(JobStatus::Unfinished));
         }
-        let waits = matches!(input, Input::JobAction { action: JobAction::Wait, .. });
+        let waits = matches!(input, Input::JobAction { action: JobOperation::Wait, .. });
         let mailbox = caller.mailbox.clone();
         let message = if waits {
             GroupMessage::Wait(input, caller.conn, mailbox)
@@ -335,28 +374,26 @@ impl Groups {
     fn group_input(
         &self,
         asked: Requester,
-        manage: &ManageCommand<'_>,
+        manage: &GroupCommand<'_>,
     ) -> Result<(GroupName, Input), ProtocolError> {
         let name = || -> Result<GroupName, ProtocolError> { manage.required_name()?.parse() };
         match manage.action {
-            "create" => {
+            GroupAction::Create => {
                 let config = self.defaults.with_settings(manage.settings.iter().copied())?;
                 config.validate()?;
-                let group = name()?;
-                self.create(&group, config)?;
-                Ok((group, Input::Query { requester: asked, query: GroupQuery::Group }))
+                self.create(&name()?, config)?;
             }
-            "set" => {
+            GroupAction::Set => {
                 // Opens the topics first: without room for a new topic, the command is rejected
                 // before anything changes.
                 let wanted = self.defaults.with_settings(manage.settings.iter().copied())?;
                 for topic in &wanted.topics {
                     self.topics.open(topic)?;
                 }
-                Ok((name()?, commands::group_input(asked, manage)?))
             }
-            _ => Ok((name()?, commands::group_input(asked, manage)?)),
+            _ => {}
         }
+        Ok((name()?, commands::group_input(asked, manage)?))
     }
 
     fn list(&self, caller: &Caller, slot: Slot) {

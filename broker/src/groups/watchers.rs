@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::BytesMut;
 use tidings_protocol::status::Rate;
-use tidings_protocol::{GroupName, JobName, ManageCommand, ProtocolError, encode_more};
+use tidings_protocol::{GroupCommand, GroupName, JobCommand, JobName, ProtocolError, encode_more};
 use tidings_queue::commands::group_of;
 use tidings_queue::config::duration_within;
 use tidings_queue::{Group, Requester};
@@ -38,24 +38,30 @@ pub(super) struct WatchRequest {
     pub(super) every_ms: u64,
 }
 
-/// The group and the parsed request of `JOB watch` or `GROUP watch`.
-pub(super) fn parse_watch(
+/// The group and the request of `GROUP watch`.
+pub(super) fn group_watch(
     asked: Requester,
-    manage: &ManageCommand<'_>,
-    is_job: bool,
+    manage: &GroupCommand<'_>,
 ) -> Result<(GroupName, WatchRequest), ProtocolError> {
-    let name = manage.required_name()?;
-    let every_ms = match manage.setting("every") {
-        Some(every) => duration_within("every", every, EVERY_MS_MIN, EVERY_MS_MAX)?,
-        None => EVERY_MS_DEFAULT,
-    };
-    if !is_job {
-        manage.allow_only(&["every"])?;
-        return Ok((name.parse()?, WatchRequest { asked, job: None, every_ms }));
-    }
+    let (group, every_ms) = (manage.required_name()?, every_ms(manage.setting("every"))?);
+    manage.allow_only(&["every"])?;
+    Ok((group.parse()?, WatchRequest { asked, job: None, every_ms }))
+}
+
+/// The group and the request of `JOB watch`.
+pub(super) fn job_watch(
+    asked: Requester,
+    manage: &JobCommand<'_>,
+) -> Result<(GroupName, WatchRequest), ProtocolError> {
+    let (job, every_ms) = (manage.required_name()?, every_ms(manage.setting("every"))?);
     manage.allow_only(&["group", "every"])?;
-    let watch = WatchRequest { asked, job: Some(name.parse()?), every_ms };
+    let watch = WatchRequest { asked, job: Some(job.parse()?), every_ms };
     Ok((group_of(manage)?, watch))
+}
+
+fn every_ms(every: Option<&str>) -> Result<u64, ProtocolError> {
+    let Some(every) = every else { return Ok(EVERY_MS_DEFAULT) };
+    duration_within("every", every, EVERY_MS_MIN, EVERY_MS_MAX)
 }
 
 /// All watchers of one group.

@@ -4,8 +4,9 @@ use std::task::Waker;
 
 use bytes::{Bytes, BytesMut};
 use tidings_protocol::{
-    Code, Command, GroupName, Hello, HelloAnswer, MemberId, Prio, ProtocolError, RetryMode, Slot,
-    StartAt, TaskAction, TaskReply, TopicName, encode_more, encode_ok, encode_pong,
+    Code, Command, GroupName, Hello, HelloAnswer, JobAction, MemberId, Prio, ProtocolError,
+    RetryMode, Slot, StartAt, TaskAction, TaskReply, TopicName, encode_more, encode_ok,
+    encode_pong,
 };
 use tidings_queue::{StagedLink, WorkerReply};
 
@@ -17,7 +18,7 @@ use super::topic_commands::{self, PendingReply, topic_status};
 use crate::access::{PrivilegedAttribute, Transport};
 use crate::audit::AuditEvent;
 use crate::clock::Moment;
-use crate::groups::Caller;
+use crate::groups::{Caller, GroupRequest};
 use crate::mailbox::ConnMessage;
 use crate::quota::Quantity;
 
@@ -89,14 +90,18 @@ impl Connection {
                 &manage,
                 self.pending_reply(),
             ),
-            Command::Group(_) | Command::Job(_) | Command::Explain { .. } => {
+            Command::Group(manage) => self.submit_request(GroupRequest::Group(&manage)),
+            Command::Job(manage) => {
                 // A URL added to a job counts as an event.
-                if matches!(&command, Command::Job(manage) if manage.action == "add")
+                if manage.action == JobAction::Add
                     && let Some(usage) = &mut self.login.usage
                 {
                     usage.count_published(1);
                 }
-                self.submit_management(&command);
+                self.submit_request(GroupRequest::Job(&manage));
+            }
+            Command::Explain { what, group } => {
+                self.submit_request(GroupRequest::Explain { what, group: group.as_ref() });
             }
             Command::Ping => {
                 let now = self.hub.clock.now();
@@ -354,12 +359,8 @@ impl Connection {
         PendingReply { mailbox: self.mailbox.clone(), slot }
     }
 
-    fn submit_management(&mut self, command: &Command<'_>) {
-        let (is_wait, is_watch) = match command {
-            Command::Group(manage) => (false, manage.action == "watch"),
-            Command::Job(manage) => (manage.action == "wait", manage.action == "watch"),
-            _ => (false, false),
-        };
+    fn submit_request(&mut self, request: GroupRequest<'_>) {
+        let (is_wait, is_watch) = (request.is_wait(), request.is_watch());
         if is_watch && self.worker_mut().watch_slot.is_some() {
             let text = "this connection already has a running watch; use another connection";
             return self.push_error(&ProtocolError::new(Code::Limit, text));
@@ -375,7 +376,7 @@ impl Connection {
         } else {
             worker.pending_slot = Some(slot);
         }
-        if let Err(error) = self.hub.groups.manage(&caller, slot, command) {
+        if let Err(error) = self.hub.groups.manage(&caller, slot, request) {
             self.fill_error(slot, &error);
         }
     }

@@ -1,6 +1,8 @@
 //! Quota checks for commands that create topics, cursors, groups or jobs.
 
-use tidings_protocol::{Command, CursorName, GroupName, ManageCommand, ProtocolError, TopicName};
+use tidings_protocol::{
+    Command, CursorName, GroupAction, GroupName, JobAction, ProtocolError, TopicAction, TopicName,
+};
 use tidings_queue::commands::group_of;
 
 use super::Hub;
@@ -51,24 +53,26 @@ fn created_by(command: &Command<'_>) -> Vec<Created> {
             let cursor = cursor.as_ref().map(id).map(Created::Cursor);
             [Created::Topic(topic.clone())].into_iter().chain(cursor).collect()
         }
-        Command::Topic(manage) if manage.action == "create" => {
-            parsed_name(manage).map(Created::Topic).into_iter().collect()
+        Command::Topic(manage) if manage.action == TopicAction::Create => {
+            parsed_name(manage.name).map(Created::Topic).into_iter().collect()
         }
-        Command::Group(manage) if matches!(manage.action, "create" | "set") => {
-            let group =
-                parsed_name(manage).map(Created::Group).filter(|_| manage.action == "create");
+        Command::Group(manage)
+            if matches!(manage.action, GroupAction::Create | GroupAction::Set) =>
+        {
+            let group = parsed_name(manage.name).map(Created::Group);
+            let group = group.filter(|_| manage.action == GroupAction::Create);
             let topics = manage.setting("topics").unwrap_or_default().split(',');
             let topics = topics.filter_map(|topic| topic.parse().ok()).map(Created::Topic);
             group.into_iter().chain(topics).collect()
         }
-        Command::Job(manage) if manage.action == "open" => {
-            let job = group_of(manage).ok().zip(parsed_name(manage));
+        Command::Job(manage) if manage.action == JobAction::Open => {
+            let job = group_of(manage).ok().zip(parsed_name(manage.name));
             job.map(|(group, job): (GroupName, _)| Created::Job(group, job)).into_iter().collect()
         }
         _ => Vec::new(),
     }
 }
 
-fn parsed_name<N: std::str::FromStr>(manage: &ManageCommand<'_>) -> Option<N> {
-    manage.required_name().ok()?.parse().ok()
+fn parsed_name<N: std::str::FromStr>(name: Option<&str>) -> Option<N> {
+    name?.parse().ok()
 }

@@ -7,7 +7,8 @@ use bytes::BytesMut;
 use tidings_log::CheckedFile;
 use tidings_protocol::status::{ByteSize, CursorStatus, DurationMs, Rate, TopicState, TopicStatus};
 use tidings_protocol::{
-    Code, ManageCommand, ProtocolError, Seq, Slot, StartAt, TopicName, encode_more, encode_ok,
+    Code, ProtocolError, Seq, Slot, StartAt, TopicAction, TopicCommand, TopicName, encode_more,
+    encode_ok,
 };
 
 use super::Hub;
@@ -23,22 +24,17 @@ const REPORTED_RANGES_MAX: usize = 1000;
 const REPORTED_PROBLEMS_MAX: usize = 20;
 
 /// Runs a `TOPIC` command and sends the answer to `reply`.
-pub(super) fn handle_topic_command(hub: &Hub, manage: &ManageCommand<'_>, reply: PendingReply) {
+pub(super) fn handle_topic_command(hub: &Hub, manage: &TopicCommand<'_>, reply: PendingReply) {
     let error_reply = reply.clone();
     let result = match manage.action {
-        "ls" => list_topics(hub, manage, reply),
-        "show" => show_topic(hub, manage, reply),
-        "create" => create_topic(hub, manage, reply),
-        "set" => configure_topic(hub, manage, reply),
-        "delete" => delete_topic(hub, manage, reply),
-        "verify" => verify_topic(hub, manage, reply),
-        "forget" => forget_cursor(hub, manage, reply),
-        action => {
-            let text = format!(
-                "no action {action}; TOPIC has ls, show, create, set, delete, verify, forget"
-            );
-            Err(ProtocolError::new(Code::BadArgument, text))
-        }
+        TopicAction::Ls => list_topics(hub, manage, reply),
+        TopicAction::Show => show_topic(hub, manage, reply),
+        TopicAction::Create => create_topic(hub, manage, reply),
+        TopicAction::Set => configure_topic(hub, manage, reply),
+        TopicAction::Delete => delete_topic(hub, manage, reply),
+        TopicAction::Verify => verify_topic(hub, manage, reply),
+        TopicAction::Forget => forget_cursor(hub, manage, reply),
+        TopicAction::Unknown(word) => Err(TopicAction::refuse(word)),
     };
     if let Err(error) = result {
         error_reply.send(Err(error));
@@ -47,7 +43,7 @@ pub(super) fn handle_topic_command(hub: &Hub, manage: &ManageCommand<'_>, reply:
 
 fn list_topics(
     hub: &Hub,
-    manage: &ManageCommand<'_>,
+    manage: &TopicCommand<'_>,
     reply: PendingReply,
 ) -> Result<(), ProtocolError> {
     manage.allow_only(&[])?;
@@ -61,7 +57,7 @@ fn list_topics(
 
 fn show_topic(
     hub: &Hub,
-    manage: &ManageCommand<'_>,
+    manage: &TopicCommand<'_>,
     reply: PendingReply,
 ) -> Result<(), ProtocolError> {
     manage.allow_only(&[])?;
@@ -72,7 +68,7 @@ fn show_topic(
 
 fn create_topic(
     hub: &Hub,
-    manage: &ManageCommand<'_>,
+    manage: &TopicCommand<'_>,
     reply: PendingReply,
 ) -> Result<(), ProtocolError> {
     let name: TopicName = manage.required_name()?.parse()?;
@@ -84,7 +80,7 @@ fn create_topic(
 
 fn configure_topic(
     hub: &Hub,
-    manage: &ManageCommand<'_>,
+    manage: &TopicCommand<'_>,
     reply: PendingReply,
 ) -> Result<(), ProtocolError> {
     let topic = find_topic(hub, manage)?;
@@ -100,7 +96,7 @@ fn configure_topic(
 
 fn delete_topic(
     hub: &Hub,
-    manage: &ManageCommand<'_>,
+    manage: &TopicCommand<'_>,
     reply: PendingReply,
 ) -> Result<(), ProtocolError> {
     manage.allow_only(&[])?;
@@ -112,7 +108,7 @@ fn delete_topic(
 
 fn verify_topic(
     hub: &Hub,
-    manage: &ManageCommand<'_>,
+    manage: &TopicCommand<'_>,
     reply: PendingReply,
 ) -> Result<(), ProtocolError> {
     manage.allow_only(&[])?;
@@ -128,7 +124,7 @@ fn verify_topic(
 
 fn forget_cursor(
     hub: &Hub,
-    manage: &ManageCommand<'_>,
+    manage: &TopicCommand<'_>,
     reply: PendingReply,
 ) -> Result<(), ProtocolError> {
     manage.allow_only(&["cursor"])?;
@@ -142,7 +138,7 @@ fn forget_cursor(
     hub.cursors.forget(id, done)
 }
 
-fn find_topic(hub: &Hub, manage: &ManageCommand<'_>) -> Result<Arc<Topic>, ProtocolError> {
+fn find_topic(hub: &Hub, manage: &TopicCommand<'_>) -> Result<Arc<Topic>, ProtocolError> {
     let name = manage.required_name()?;
     hub.topics.find(name).ok_or_else(|| {
         let text = format!("no topic {name}; TOPIC create {name}, PUB or SUB creates it");
@@ -235,7 +231,7 @@ fn verify_report(name: &TopicName, files: &[CheckedFile], lines: &mut BytesMut) 
 }
 
 fn encode_file_report(file: &CheckedFile, lines: &mut BytesMut) {
-    let name = file.path.file_name().unwrap_or_default().to_string_lossy();
+    let name = file.name();
     let lost = file.lost_events();
     let mut text = format!("{name} bytes={} events={} lost={lost}", file.bytes, file.events);
     for (index, (Seq(from), Seq(to))) in file.lost.iter().take(REPORTED_RANGES_MAX).enumerate() {
@@ -260,14 +256,14 @@ mod tests {
     #[test]
     fn a_verify_report_lists_files_problems_and_lost_ranges() {
         let good = CheckedFile {
-            path: "/data/topics/t/00000000000000000001.log".into(),
+            place: "/data/topics/t/00000000000000000001.log".into(),
             events: 100,
             bytes: 5_000,
             problems: Vec::new(),
             lost: Vec::new(),
         };
         let bad = CheckedFile {
-            path: "/data/topics/t/00000000000000000101.log".into(),
+            place: "/data/topics/t/00000000000000000101.log".into(),
             events: 10,
             bytes: 700,
             problems: (1..=22).map(|n| format!("it is wrong, {n}")).collect(),

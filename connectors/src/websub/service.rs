@@ -14,9 +14,10 @@ use tidings_client::{Backoff, Client, ClientError, ClientOptions, Deliveries, De
 use tidings_documents::feed::event;
 use tidings_documents::feed::watched_feed::ItemFingerprint;
 use tidings_egress::client::OutgoingClient;
+use tidings_protocol::status::{ListEnd, ScheduleStatus};
 use tidings_protocol::{
-    CanonicalUrl, Command, CursorName, DEFAULT_GROUP, ManageCommand, Payload, Seq, StartAt,
-    TopicName, field, field_number, format_ms, push_attribute,
+    CanonicalUrl, Command, CursorName, DEFAULT_GROUP, GroupAction, GroupCommand, Payload, Seq,
+    StartAt, TopicName, format_ms, push_attribute,
 };
 use tidings_rate_limit::{Rate, TokenBucket};
 use tokio::sync::{Notify, watch};
@@ -523,15 +524,14 @@ async fn schedule_interval(client: &Client, watched: &str) -> Result<Option<Stri
     for key in [Some(url.host()), Some(url.domain()), None] {
         let mut settings = vec![("limit", SCHEDULES_LISTED_MAX)];
         settings.extend(key.map(|key| ("key", key)));
-        let schedules = ManageCommand { action: "schedules", name: Some(DEFAULT_GROUP), settings };
+        let schedules = GroupCommand::new(GroupAction::Schedules, DEFAULT_GROUP, settings);
         let answer = client.request(&Command::Group(schedules)).await?;
-        let is_schedule = |line: &&String| line.split(' ').next() == Some(watched);
-        if let Some(line) = answer.more.iter().find(is_schedule) {
-            return Ok(Some(field(line, "every").unwrap_or("1h").to_owned()));
+        let mut schedules = answer.more.iter().map(|line| ScheduleStatus::parse(line));
+        if let Some(schedule) = schedules.find(|schedule| schedule.url == watched) {
+            return Ok(Some(schedule.every));
         }
-        let (matched, listed) =
-            (field_number(&answer.ok, "matched"), field_number(&answer.ok, "listed"));
-        if matched > listed {
+        let end = ListEnd::parse(&answer.ok);
+        if end.matched > end.listed {
             // It may be among the schedules that were not listed.
             return Ok(Some("1h".to_owned()));
         }

@@ -13,7 +13,9 @@ use bytes::Bytes;
 use tidings_client::{
     Client, ClientError, ClientOptions, CommandAnswer, Deliveries, Delivery, PendingAnswer,
 };
-use tidings_protocol::{Code, Command, CursorName, ManageCommand, Seq, StartAt, TopicName};
+use tidings_protocol::{
+    Code, Command, CursorName, Seq, StartAt, TopicAction, TopicCommand, TopicName,
+};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -103,11 +105,16 @@ impl<'a> TopicForwarder<'a> {
     /// Subscribes to the existing topics. If one of them has a cursor, topics without one are new,
     /// and are sent from their first event.
     async fn subscribe_existing(&mut self) -> Result<(), ClientError> {
-        let names = self
-            .selected_topics(&self.client.request(&topic_command("ls", None, Vec::new())).await?);
+        let names = self.selected_topics(
+            &self
+                .client
+                .request(&Command::Topic(TopicCommand::unnamed(TopicAction::Ls, Vec::new())))
+                .await?,
+        );
         self.starts_at_head = true;
         for name in &names {
-            let show = topic_command("show", Some(name.as_str()), Vec::new());
+            let show =
+                Command::Topic(TopicCommand::new(TopicAction::Show, name.as_str(), Vec::new()));
             match self.client.request(&show).await {
                 Ok(answer) if answer.more.iter().any(|line| is_cursor_line(line, CURSOR_NAME)) => {
                     self.starts_at_head = false;
@@ -212,8 +219,11 @@ impl<'a> TopicForwarder<'a> {
     async fn tick(&mut self) -> Result<(), ClientError> {
         if !self.is_listing {
             self.is_listing = true;
-            self.send_command(ForwarderCommand::List, &topic_command("ls", None, Vec::new()))
-                .await?;
+            self.send_command(
+                ForwarderCommand::List,
+                &Command::Topic(TopicCommand::unnamed(TopicAction::Ls, Vec::new())),
+            )
+            .await?;
         }
         self.move_cursors(|progress| std::mem::replace(&mut progress.sent_at_tick, progress.sent))
             .await
@@ -282,7 +292,8 @@ impl<'a> TopicForwarder<'a> {
                 if error.code == Code::Conflict =>
             {
                 let forget = vec![("cursor", CURSOR_NAME)];
-                let forget = topic_command("forget", Some(topic.as_str()), forget);
+                let forget =
+                    Command::Topic(TopicCommand::new(TopicAction::Forget, topic.as_str(), forget));
                 let pending_answer = self.client.start_request(&[], &forget).await?;
                 self.pending.push_back((ForwarderCommand::ForgetCursor(topic), pending_answer));
                 return Ok(());
@@ -334,14 +345,6 @@ async fn next_answer(
     let answer = pending_answer.await;
     let (kind, _) = pending.pop_front().expect("its answer has arrived");
     (kind, answer)
-}
-
-fn topic_command<'a>(
-    action: &'a str,
-    name: Option<&'a str>,
-    settings: Vec<(&'a str, &'a str)>,
-) -> Command<'a> {
-    Command::Topic(ManageCommand { action, name, settings })
 }
 
 /// Whether a line of `TOPIC show` describes the cursor of this name.

@@ -1,5 +1,6 @@
 //! The commands of a client, with the grammar of each variant.
 
+mod manage;
 pub(crate) mod parse;
 mod task_reply;
 
@@ -9,6 +10,10 @@ use std::str::FromStr;
 use bytes::BufMut;
 use jiff::Timestamp;
 
+pub use self::manage::{
+    Action, GroupAction, GroupCommand, JobAction, JobCommand, ManageCommand, TopicAction,
+    TopicCommand,
+};
 pub use self::task_reply::{KeyRest, RetryMode, TaskAction, TaskReply};
 use crate::text::quote;
 use crate::wire::{LineWriter, number};
@@ -77,11 +82,11 @@ pub enum Command<'a> {
     /// `ACK`, `NACK`, `TOUCH`: what a worker replies about a task that it holds.
     Reply(TaskReply),
     /// `GROUP <action> [<name>] [key=value ..]`: creates, configures and shows groups.
-    Group(ManageCommand<'a>),
+    Group(GroupCommand<'a>),
     /// `JOB <action> [<name>] [key=value ..]`: opens, closes, watches and cancels jobs.
-    Job(ManageCommand<'a>),
+    Job(JobCommand<'a>),
     /// `TOPIC <action> [<name>] [key=value ..]`: creates, configures and shows topics.
-    Topic(ManageCommand<'a>),
+    Topic(TopicCommand<'a>),
     /// `EXPLAIN <url|key> [group=..]`: why a URL or key waits, and until when.
     Explain {
         /// A URL or a key, as one word.
@@ -159,11 +164,9 @@ impl<'a> Command<'a> {
                 .option_if("kind", redirect.then_some("redirect"))
                 .option_if("prio", *prio),
             Command::Reply(reply) => reply.encode(line),
-            Command::Group(manage) | Command::Job(manage) | Command::Topic(manage) => {
-                let line = line.word(manage.action);
-                let line = manage.name.iter().fold(line, |line, name| line.word(name));
-                manage.settings.iter().fold(line, |line, (key, value)| line.option(key, value))
-            }
+            Command::Group(manage) => manage.encode(line),
+            Command::Job(manage) => manage.encode(line),
+            Command::Topic(manage) => manage.encode(line),
             Command::Explain { what, group } => line.word(what).option_if("group", group.as_ref()),
             Command::Ping | Command::Stats | Command::Help | Command::Quit => line,
         };
@@ -380,41 +383,6 @@ impl FromStr for Prio {
                 let text = format!("prio={text} should be a whole number from -1000 to 1000");
                 ProtocolError::new(Code::BadArgument, text)
             })
-    }
-}
-
-/// An action on a group, job or topic: `<action> [<name>] [key=value ..]`.
-///
-/// The valid actions and settings are defined where they are carried out.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ManageCommand<'a> {
-    /// The first word: lower-case letters and `-`.
-    pub action: &'a str,
-    /// The second word, if it is not a setting; a valid name.
-    pub name: Option<&'a str>,
-    /// The settings in their order, each key at most once, no value empty.
-    pub settings: Vec<(&'a str, &'a str)>,
-}
-
-impl ManageCommand<'_> {
-    /// The value of a setting.
-    pub fn setting(&self, key: &str) -> Option<&str> {
-        self.settings.iter().find(|(found, _)| *found == key).map(|(_, value)| *value)
-    }
-
-    /// The name, or a refusal that says that the action needs one.
-    pub fn required_name(&self) -> Result<&str, ProtocolError> {
-        self.name.ok_or_else(|| {
-            ProtocolError::new(Code::BadArgument, format!("{} needs a name", self.action))
-        })
-    }
-
-    /// Refuses settings that are not in the list (`[C3]`).
-    pub fn allow_only(&self, keys: &[&str]) -> Result<(), ProtocolError> {
-        match self.settings.iter().find(|(key, _)| !keys.contains(key)) {
-            None => Ok(()),
-            Some((key, _)) => Err(parse::unknown_option(self.action, key, keys)),
-        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use tidings_protocol::status::KeyStatus;
-use tidings_protocol::{DEFAULT_GROUP, GroupName, JobName};
+use tidings_protocol::{DEFAULT_GROUP, GroupAction, GroupName, JobName};
 
 use super::{NAME, command};
 use crate::client::manage::{BrokerClient, OutputFlags, json_line, note_unlisted, print_table};
@@ -48,7 +48,7 @@ pub(super) async fn run(args: &KeysArgs) -> Result<(), Failure> {
     let mut settings = vec![("limit", limit.as_str())];
     settings.extend(args.job.as_ref().map(|job| ("job", job.as_str())));
     let broker = BrokerClient::connect(&args.output.broker, NAME).await?;
-    let answer = broker.request(&command("keys", &args.group, settings)).await?;
+    let answer = broker.request(&command(GroupAction::Keys, &args.group, settings)).await?;
     let mut console = Console::new();
     if args.output.json {
         let mut keys = answer.more.iter().map(|line| json_line(&KeyStatus::parse(line)));

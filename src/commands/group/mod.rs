@@ -8,7 +8,7 @@ mod watch;
 
 use clap::{Args, Subcommand};
 use tidings_protocol::status::{DamagedGroupStatus, GroupStatus};
-use tidings_protocol::{Command, DEFAULT_GROUP, GroupName};
+use tidings_protocol::{Command, DEFAULT_GROUP, GroupAction, GroupCommand, GroupName};
 use tidings_queue::GroupConfig;
 
 use self::keys::KeysArgs;
@@ -18,8 +18,8 @@ use self::tasks::TasksArgs;
 use self::watch::WatchArgs;
 use crate::client::broker_message;
 use crate::client::manage::{
-    self, BrokerClient, OutputFlags, as_str_pairs, first_word, manage_command, named_object,
-    print_list, print_table,
+    self, BrokerClient, OutputFlags, as_str_pairs, first_word, named_object, print_list,
+    print_table,
 };
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{Console, format_count};
@@ -136,20 +136,26 @@ pub(crate) struct SettingsArgs {
 pub(crate) async fn run(group: Group) -> Result<(), Failure> {
     match group {
         Group::Ls(args) => ls(&args.output).await,
-        Group::Show(args) => run_action("show", &args.group, &[], &args.output).await,
+        Group::Show(args) => run_action(GroupAction::Show, &args.group, &[], &args.output).await,
         Group::Create(args) => {
-            run_action("create", &args.group, &args.settings, &args.output).await
+            run_action(GroupAction::Create, &args.group, &args.settings, &args.output).await
         }
         Group::Set(args) if args.settings.is_empty() => Err(Failure::Usage(
             "no setting given; name one, such as delay=2s (see tidings group set --help)"
                 .to_owned(),
         )),
-        Group::Set(args) => run_action("set", &args.group, &args.settings, &args.output).await,
+        Group::Set(args) => {
+            run_action(GroupAction::Set, &args.group, &args.settings, &args.output).await
+        }
         Group::Watch(args) => watch::run(args).await,
-        Group::Pause(args) => run_action("pause", &args.group, &[], &args.output).await,
-        Group::Resume(args) => run_action("resume", &args.group, &[], &args.output).await,
-        Group::Purge(args) => run_action("purge", &args.group, &[], &args.output).await,
-        Group::Delete(args) => run_action("delete", &args.group, &[], &args.output).await,
+        Group::Pause(args) => run_action(GroupAction::Pause, &args.group, &[], &args.output).await,
+        Group::Resume(args) => {
+            run_action(GroupAction::Resume, &args.group, &[], &args.output).await
+        }
+        Group::Purge(args) => run_action(GroupAction::Purge, &args.group, &[], &args.output).await,
+        Group::Delete(args) => {
+            run_action(GroupAction::Delete, &args.group, &[], &args.output).await
+        }
         Group::Tasks(args) => tasks::run(&args).await,
         Group::Keys(args) => keys::run(&args).await,
         Group::Schedules(args) => schedules::run(&args).await,
@@ -159,19 +165,22 @@ pub(crate) async fn run(group: Group) -> Result<(), Failure> {
 
 /// `GROUP <action> <group> <settings>`.
 pub(crate) fn command<'a>(
-    action: &'a str,
+    action: GroupAction<'a>,
     group: &'a GroupName,
     settings: Vec<(&'a str, &'a str)>,
 ) -> Command<'a> {
-    Command::Group(manage_command(action, Some(group.as_str()), settings))
+    Command::Group(GroupCommand::new(action, group.as_str(), settings))
 }
 
 async fn ls(output: &OutputFlags) -> Result<(), Failure> {
     let broker = BrokerClient::connect(&output.broker, NAME).await?;
-    let names = broker.request(&Command::Group(manage_command("ls", None, Vec::new()))).await?.more;
+    let names = broker
+        .request(&Command::Group(GroupCommand::unnamed(GroupAction::Ls, Vec::new())))
+        .await?
+        .more;
     let mut groups = Vec::new();
     for name in names.iter().filter_map(|line| first_word(line).parse().ok()) {
-        groups.push(broker.request(&command("show", &name, Vec::new())).await?.ok);
+        groups.push(broker.request(&command(GroupAction::Show, &name, Vec::new())).await?.ok);
     }
     let mut console = Console::new();
     if output.json {
@@ -213,7 +222,7 @@ fn row(line: &str) -> Vec<String> {
 
 /// Sends the action for one group and prints the answer.
 async fn run_action(
-    action: &str,
+    action: GroupAction<'_>,
     group: &GroupName,
     settings: &[(String, String)],
     output: &OutputFlags,
@@ -229,15 +238,15 @@ async fn run_action(
         return console.line(&object.to_string());
     }
     match action {
-        "show" => {
+        GroupAction::Show => {
             print_list(&mut console, &answer.ok)?;
             // A damaged group: its problem and its remedy.
             answer.more.iter().try_for_each(|line| console.line(line))
         }
-        "pause" => console.line(&format!("paused {group}")),
-        "resume" => console.line(&format!("resumed {group}")),
-        "purge" => console.line(&format!("purged {group}")),
-        "delete" => console.line(&format!("deleted {group}")),
+        GroupAction::Pause => console.line(&format!("paused {group}")),
+        GroupAction::Resume => console.line(&format!("resumed {group}")),
+        GroupAction::Purge => console.line(&format!("purged {group}")),
+        GroupAction::Delete => console.line(&format!("deleted {group}")),
         _ => console.line(&answer.ok),
     }
 }

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use tidings_protocol::status::ScheduleStatus;
-use tidings_protocol::{DEFAULT_GROUP, GroupName};
+use tidings_protocol::{DEFAULT_GROUP, GroupAction, GroupName};
 
 use super::tasks::duration;
 use super::{NAME, command};
@@ -50,7 +50,7 @@ pub(crate) async fn run(args: &SchedulesArgs) -> Result<(), Failure> {
     let mut settings = vec![("limit", limit.as_str())];
     settings.extend(args.key.as_deref().map(|key| ("key", key)));
     let broker = BrokerClient::connect(&args.output.broker, NAME).await?;
-    let answer = broker.request(&command("schedules", &args.group, settings)).await?;
+    let answer = broker.request(&command(GroupAction::Schedules, &args.group, settings)).await?;
     let mut console = Console::new();
     if args.output.json {
         let schedules = answer.more.iter().map(|line| named_object(line, "url"));

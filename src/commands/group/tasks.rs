@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use tidings_client::CommandAnswer;
 use tidings_protocol::status::{TaskFields, TaskStatus};
-use tidings_protocol::{DEFAULT_GROUP, GroupName, JobName};
+use tidings_protocol::{DEFAULT_GROUP, GroupAction, GroupName, JobName};
 
 use super::{NAME, command};
 use crate::client::manage::{BrokerClient, OutputFlags, json, note_unlisted, print_table};
@@ -123,7 +123,7 @@ async fn request(
     settings.push(("limit", &limit));
     BrokerClient::connect(&output.broker, NAME)
         .await?
-        .request(&command("tasks", group, settings))
+        .request(&command(GroupAction::Tasks, group, settings))
         .await
 }
 

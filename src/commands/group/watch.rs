@@ -3,7 +3,7 @@
 use clap::Args;
 use tidings_client::Delivery;
 use tidings_protocol::status::GroupStatus;
-use tidings_protocol::{DEFAULT_GROUP, GroupName, format_ms};
+use tidings_protocol::{DEFAULT_GROUP, GroupAction, GroupName, format_ms};
 
 use super::{NAME, command};
 use crate::client::connection;
@@ -45,7 +45,7 @@ pub(crate) async fn run(args: WatchArgs) -> Result<(), Failure> {
     let broker = &args.output.broker.broker;
     let (client, mut deliveries) = connection::connect(broker, NAME).await?;
     let every = format_ms(milliseconds(args.every.every));
-    let watch = command("watch", &args.group, vec![("every", &every)]);
+    let watch = command(GroupAction::Watch, &args.group, vec![("every", &every)]);
     let failure = |error| manage::failure(broker, error);
     let mut end = client.watch(&watch).await.map_err(failure)?;
     let (mut console, mut drawn) = (Console::new(), None);

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use clap::Args;
 use tidings_client::PendingAnswer;
 use tidings_protocol::status::SeedStatus;
-use tidings_protocol::{After, JobName, Prio};
+use tidings_protocol::{After, JobAction, JobName, Prio};
 
 use super::{NAME, command};
 use crate::client::job::parse_seed;
@@ -156,7 +156,8 @@ impl SeedSender<'_> {
         self.read_answers(IN_FLIGHT_MAX - 1).await?;
         let mut settings = vec![("url", url)];
         settings.extend(self.options.iter().map(|(key, value)| (*key, value.as_str())));
-        let command = command("add", Some(&self.args.job), &self.args.group.group, settings);
+        let command =
+            command(JobAction::Add, Some(&self.args.job), &self.args.group.group, settings);
         let answering = self.broker.client.start_request(&[], &command).await;
         self.unanswered.push_back(answering.map_err(|error| self.broker.failure(error))?);
         Ok(())

@@ -5,7 +5,7 @@ pub(crate) mod wait;
 
 use clap::{Args, Subcommand};
 use tidings_protocol::status::{JobListEnd, JobStatus};
-use tidings_protocol::{Command, GroupName, JobName};
+use tidings_protocol::{Command, GroupName, JobAction, JobCommand, JobName};
 use tidings_queue::jobs::JobSettings;
 
 use self::add::AddArgs;
@@ -13,8 +13,7 @@ use self::wait::{WaitArgs, WatchArgs};
 use crate::client::broker_message;
 use crate::client::job::state_line;
 use crate::client::manage::{
-    self, BrokerClient, GroupFlag, OutputFlags, as_str_pairs, manage_command, named_object,
-    print_list, print_table,
+    self, BrokerClient, GroupFlag, OutputFlags, as_str_pairs, named_object, print_list, print_table,
 };
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{Console, format_count};
@@ -128,34 +127,34 @@ pub(crate) struct LsArgs {
 /// Runs the subcommand.
 pub(crate) async fn run(job: Job) -> Result<(), Failure> {
     match job {
-        Job::Open(args) => run_action("open", &args.of, &args.settings).await,
+        Job::Open(args) => run_action(JobAction::Open, &args.of, &args.settings).await,
         Job::Add(args) => add::run(args).await,
-        Job::Close(args) => run_action("close", &args, &[]).await,
+        Job::Close(args) => run_action(JobAction::Close, &args, &[]).await,
         Job::Ls(args) => ls(&args).await,
-        Job::Show(args) => run_action("show", &args, &[]).await,
+        Job::Show(args) => run_action(JobAction::Show, &args, &[]).await,
         Job::Wait(args) => wait::wait(args).await,
         Job::Watch(args) => wait::watch(args).await,
-        Job::Pause(args) => run_action("pause", &args, &[]).await,
-        Job::Resume(args) => run_action("resume", &args, &[]).await,
-        Job::Cancel(args) => run_action("cancel", &args, &[]).await,
-        Job::Delete(args) => run_action("delete", &args, &[]).await,
+        Job::Pause(args) => run_action(JobAction::Pause, &args, &[]).await,
+        Job::Resume(args) => run_action(JobAction::Resume, &args, &[]).await,
+        Job::Cancel(args) => run_action(JobAction::Cancel, &args, &[]).await,
+        Job::Delete(args) => run_action(JobAction::Delete, &args, &[]).await,
     }
 }
 
 /// `JOB <action> <job> group=<group> <settings>`.
 fn command<'a>(
-    action: &'a str,
+    action: JobAction<'a>,
     job: Option<&'a JobName>,
     group: &'a GroupName,
     mut settings: Vec<(&'a str, &'a str)>,
 ) -> Command<'a> {
     settings.insert(0, ("group", group.as_str()));
-    Command::Job(manage_command(action, job.map(JobName::as_str), settings))
+    Command::Job(JobCommand { action, name: job.map(JobName::as_str), settings })
 }
 
 /// Sends the action for one job and prints the answer.
 async fn run_action(
-    action: &str,
+    action: JobAction<'_>,
     args: &JobArgs,
     settings: &[(String, String)],
 ) -> Result<(), Failure> {
@@ -167,15 +166,16 @@ async fn run_action(
         return console.line(&named_object(&answer.ok, "job").to_string());
     }
     match action {
-        "show" => print_list(&mut console, &answer.ok),
-        "delete" => console.line(&format!("deleted {}", args.job)),
+        JobAction::Show => print_list(&mut console, &answer.ok),
+        JobAction::Delete => console.line(&format!("deleted {}", args.job)),
         _ => console.line(&state_line(&JobStatus::parse(&answer.ok))),
     }
 }
 
 async fn ls(args: &LsArgs) -> Result<(), Failure> {
     let broker = BrokerClient::connect(&args.output.broker, NAME).await?;
-    let answer = broker.request(&command("ls", None, &args.group.group, Vec::new())).await?;
+    let answer =
+        broker.request(&command(JobAction::Ls, None, &args.group.group, Vec::new())).await?;
     let mut console = Console::new();
     if args.output.json {
         let jobs = answer.more.iter().map(|line| named_object(line, "job"));

@@ -2,9 +2,9 @@
 
 use tidings_client::Client;
 use tidings_protocol::status::{CursorStatus, TopicStatus};
-use tidings_protocol::{Command, CursorName, Seq, StartAt, TopicName};
+use tidings_protocol::{Command, CursorName, Seq, StartAt, TopicAction, TopicCommand, TopicName};
 
-use crate::client::manage::{self, manage_command};
+use crate::client::manage;
 use crate::flags::address::BrokerAddress;
 use crate::terminal::failure::Failure;
 
@@ -30,7 +30,7 @@ pub(super) async fn end_seq(
     topic: &TopicName,
     (from, cursor): (Option<StartAt>, Option<&CursorName>),
 ) -> Result<Seq, Failure> {
-    let show = Command::Topic(manage_command("show", Some(topic.as_str()), Vec::new()));
+    let show = Command::Topic(TopicCommand::new(TopicAction::Show, topic.as_str(), Vec::new()));
     let shown = client.request(&show).await.map_err(|error| manage::failure(broker, error))?;
     let TopicStatus { next: Seq(next), kept, .. } = TopicStatus::parse(&shown.ok);
     let start = match (cursor, from) {

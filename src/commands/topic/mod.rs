@@ -5,13 +5,12 @@ mod verify;
 use clap::{Args, Subcommand};
 use tidings_broker::TopicSettings;
 use tidings_protocol::status::{CursorStatus, TopicStatus};
-use tidings_protocol::{Command, CursorName, TopicName};
+use tidings_protocol::{Command, CursorName, TopicAction, TopicCommand, TopicName};
 
 pub(crate) use self::verify::{TopicVerifyArgs, VerifyReport, verify_offline};
 use crate::client::broker_message;
 use crate::client::manage::{
-    self, BrokerClient, OutputFlags, as_str_pairs, manage_command, named_object, print_list,
-    print_table,
+    self, BrokerClient, OutputFlags, as_str_pairs, named_object, print_list, print_table,
 };
 use crate::flags::broker::BrokerFlag;
 use crate::terminal::failure::Failure;
@@ -111,22 +110,22 @@ pub(crate) async fn run(topic: Topic) -> Result<(), Failure> {
     match topic {
         Topic::Ls(args) => ls(&args.output).await,
         Topic::Show(args) => show(&args).await,
-        Topic::Create(args) => apply_settings("create", &args).await,
+        Topic::Create(args) => apply_settings(TopicAction::Create, &args).await,
         Topic::Set(args) if args.settings.is_empty() => Err(Failure::Usage(format!(
             "no setting given; name one: {}= (see tidings topic set --help)",
             TopicSettings::KEYS.join("=, ")
         ))),
-        Topic::Set(args) => apply_settings("set", &args).await,
+        Topic::Set(args) => apply_settings(TopicAction::Set, &args).await,
         Topic::Delete(args) => {
             let broker = BrokerClient::connect(&args.broker, NAME).await?;
-            broker.request(&command("delete", Some(&args.topic), Vec::new())).await?;
+            broker.request(&command(TopicAction::Delete, Some(&args.topic), Vec::new())).await?;
             Console::new().line(&format!("deleted {}", args.topic))
         }
         Topic::Verify(args) => verify::run(&args).await,
         Topic::Forget(args) => {
             let broker = BrokerClient::connect(&args.broker, NAME).await?;
             let settings = vec![("cursor", args.cursor.as_str())];
-            broker.request(&command("forget", Some(&args.topic), settings)).await?;
+            broker.request(&command(TopicAction::Forget, Some(&args.topic), settings)).await?;
             Console::new().line(&format!("removed cursor {} of {}", args.cursor, args.topic))
         }
     }
@@ -137,16 +136,16 @@ const NAME: &str = "tidings-topic";
 
 /// `TOPIC <action> [<topic>] [<settings>]`.
 fn command<'a>(
-    action: &'a str,
+    action: TopicAction<'a>,
     topic: Option<&'a TopicName>,
     settings: Vec<(&'a str, &'a str)>,
 ) -> Command<'a> {
-    Command::Topic(manage_command(action, topic.map(TopicName::as_str), settings))
+    Command::Topic(TopicCommand { action, name: topic.map(TopicName::as_str), settings })
 }
 
 async fn ls(output: &OutputFlags) -> Result<(), Failure> {
     let broker = BrokerClient::connect(&output.broker, NAME).await?;
-    let answer = broker.request(&command("ls", None, Vec::new())).await?;
+    let answer = broker.request(&command(TopicAction::Ls, None, Vec::new())).await?;
     let mut console = Console::new();
     if output.json {
         let lines = answer.more.iter().map(|line| named_object(line, "topic"));
@@ -176,7 +175,7 @@ fn row(line: &str) -> Vec<String> {
 
 async fn show(args: &ShowArgs) -> Result<(), Failure> {
     let broker = BrokerClient::connect(&args.output.broker, NAME).await?;
-    let answer = broker.request(&command("show", Some(&args.topic), Vec::new())).await?;
+    let answer = broker.request(&command(TopicAction::Show, Some(&args.topic), Vec::new())).await?;
     let cursors = || answer.more.iter().filter_map(|line| line.strip_prefix("cursor "));
     let mut console = Console::new();
     if args.output.json {
@@ -201,7 +200,7 @@ fn cursor_row(line: &str) -> Vec<String> {
 }
 
 /// Creates or changes a topic, and prints its settings.
-async fn apply_settings(action: &str, args: &SetArgs) -> Result<(), Failure> {
+async fn apply_settings(action: TopicAction<'_>, args: &SetArgs) -> Result<(), Failure> {
     let broker = BrokerClient::connect(&args.output.broker, NAME).await?;
     let answer =
         broker.request(&command(action, Some(&args.topic), as_str_pairs(&args.settings))).await?;

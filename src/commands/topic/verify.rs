@@ -7,7 +7,7 @@ use serde::Serialize;
 use tidings_broker::verify::{StopRecord, VerifiedGroup, VerifiedTopic};
 use tidings_broker::{CheckedFile, StartError};
 use tidings_client::CommandAnswer;
-use tidings_protocol::{GroupName, TopicName, field, field_number};
+use tidings_protocol::{GroupName, TopicAction, TopicName, field, field_number};
 
 use super::{NAME, command};
 use crate::client::manage::{BrokerClient, OutputFlags, first_word};
@@ -97,7 +97,7 @@ pub(super) async fn run(args: &TopicVerifyArgs) -> Result<(), Failure> {
         let broker = BrokerClient::connect(&args.output.broker, NAME).await?;
         for topic in topics_to_verify(&broker, args.topic.as_ref()).await? {
             print(&VerifyReport::parse(
-                &broker.request(&command("verify", Some(&topic), Vec::new())).await?,
+                &broker.request(&command(TopicAction::Verify, Some(&topic), Vec::new())).await?,
             ))?;
         }
     }
@@ -112,7 +112,7 @@ async fn topics_to_verify(
     if let Some(topic) = only {
         return Ok(vec![topic.clone()]);
     }
-    let answer = broker.request(&command("ls", None, Vec::new())).await?;
+    let answer = broker.request(&command(TopicAction::Ls, None, Vec::new())).await?;
     Ok(answer.more.iter().filter_map(|line| first_word(line).parse().ok()).collect())
 }
 
@@ -168,7 +168,7 @@ impl From<VerifiedTopic> for VerifyReport {
 impl From<&CheckedFile> for FileReport {
     fn from(file: &CheckedFile) -> Self {
         Self {
-            file: file.path.display().to_string(),
+            file: file.place.clone(),
             bytes: file.bytes,
             events: file.events,
             lost: file.lost_events(),

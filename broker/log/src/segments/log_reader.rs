@@ -47,7 +47,7 @@ pub(super) fn read(
             Ok(found) => break found,
             // Retention has removed the segment meanwhile.
             Err(_) if !log.shared.lock().has(segment.base) => {}
-            Err(source) => return Err(LogError::Io { path: segment.path, source }),
+            Err(source) => return Err(LogError::io(&segment.path, source)),
         }
     };
     Ok(match found {
@@ -69,9 +69,7 @@ pub(super) fn index(log: &SegmentLog, base: Seq) -> Result<(), LogError> {
         SegmentReader { log, segment: &segment, file, home, end }.build_index()
     });
     match indexed {
-        Err(source) if log.shared.lock().has(base) => {
-            Err(LogError::Io { path: segment.path, source })
-        }
+        Err(source) if log.shared.lock().has(base) => Err(LogError::io(&segment.path, source)),
         _ => Ok(()),
     }
 }
@@ -332,7 +330,7 @@ pub(super) fn verify(log: &SegmentLog) -> Vec<CheckedFile> {
     for (at, segment) in segments.iter().enumerate() {
         let end = segments.get(at + 1).map_or(end, |next| next.previous_end);
         let mut file = CheckedFile {
-            path: segment.path.clone(),
+            place: segment.path.display().to_string(),
             events: 0,
             bytes: segment.bytes,
             problems: Vec::new(),

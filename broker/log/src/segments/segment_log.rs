@@ -8,6 +8,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tidings_protocol::{Seq, TopicName};
 
+use super::batches::{batch_bytes, batches};
 use super::log_reader;
 use super::segment_index::SegmentIndex;
 use crate::clean_stop::StopSlot;
@@ -17,10 +18,6 @@ use crate::topic_log::{
     CheckedFile, LogBounds, LogError, LogPiece, LogRead, NewestEvents, ReadPosition, Retention,
     SyncedMarks, TopicLog,
 };
-
-/// Maximum payload of a batch with more than one piece, so that every batch fits into a reader's
-/// buffer.
-pub(super) const BATCH_BYTES: usize = 128 << 10;
 
 /// Space that is allocated ahead. A sync is cheaper when it does not change the length of the file.
 const ALLOCATE_BYTES: u64 = 1 << 20;
@@ -334,9 +331,9 @@ impl SegmentLog {
         let _ = self.options.disk.remove(&torn_path(&oldest.path));
         match self.options.disk.remove(&oldest.path) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                let path = oldest.path.clone();
+                let error = LogError::io(&oldest.path, source);
                 self.shared.lock().segments.push_front(oldest);
-                Err(LogError::Io { path, source })
+                Err(error)
             }
             _ => Ok(()),
         }
@@ -346,7 +343,7 @@ impl SegmentLog {
     fn sync_dir(&self) -> Result<(), LogError> {
         let dir = &self.options.dir;
         let synced = self.options.disk.sync_dir(dir);
-        synced.map_err(|source| LogError::Io { path: dir.clone(), source })
+        synced.map_err(|source| LogError::io(dir, source))
     }
 }
 
@@ -503,7 +500,7 @@ impl TopicLog for SegmentLog {
         })?;
         let dir = &self.options.dir;
         let end = self.log_end(next);
-        if let Some(end) = end.map_err(|source| LogError::Io { path: dir.clone(), source })? {
+        if let Some(end) = end.map_err(|source| LogError::io(dir, source))? {
             self.options.stopped.set(end);
         }
         Ok(())
@@ -540,59 +537,6 @@ impl TopicLog for SegmentLog {
 /// The path that keeps what was cut off a file.
 pub(super) fn torn_path(path: &Path) -> PathBuf {
     path.with_extension("log.torn")
-}
-
-/// Bytes of a batch with its header.
-fn batch_bytes(header: &BatchHeader) -> u64 {
-    BATCH_HEADER as u64 + u64::from(header.bytes)
-}
-
-/// Groups pieces into batches of consecutive seqs and limited size.
-fn batches<'a>(
-    pieces: &'a [LogPiece],
-    end: Seq,
-    next: Seq,
-    writer: &LogWriter,
-    reserve: Seq,
-) -> Vec<(BatchHeader, &'a [LogPiece])> {
-    let header = |first: Seq, previous_end: Seq| BatchHeader {
-        first,
-        count: 0,
-        bytes: 0,
-        previous_end,
-        durable: writer.durable.min(previous_end),
-        reserved: reserve.max(writer.reserved),
-        unix_ms: writer.newest_unix_ms,
-        crc: 0,
-        clean: false,
-        identified: false,
-    };
-    if pieces.is_empty() {
-        return vec![(header(next.max(end), end), pieces)];
-    }
-    let (mut batches, mut rest, mut previous_end) = (Vec::new(), pieces, end);
-    while !rest.is_empty() {
-        assert!(rest[0].first >= previous_end, "seqs ascend");
-        let mut batch = header(rest[0].first, previous_end);
-        let mut taken = 0;
-        for piece in rest {
-            let bytes = batch.bytes as usize + piece.wire.len();
-            if piece.first != batch.end() || taken > 0 && bytes > BATCH_BYTES {
-                break;
-            }
-            batch.count += u32::try_from(piece.count).expect("a piece has at most about 64 KiB");
-            batch.bytes = u32::try_from(bytes).expect("a batch has at most about 128 KiB");
-            batch.unix_ms = piece.unix_ms.max(batch.unix_ms);
-            batch.crc = crc32c::crc32c_append(batch.crc, &piece.wire);
-            batch.identified |= piece.identified;
-            taken += 1;
-        }
-        let (batch_pieces, remaining) = rest.split_at(taken);
-        previous_end = batch.end();
-        batches.push((batch, batch_pieces));
-        rest = remaining;
-    }
-    batches
 }
 
 /// Why a write failed.

@@ -17,34 +17,34 @@ use crate::{
 };
 
 /// The group, its time, and its outputs by kind.
-pub(super) struct Bench {
-    pub(super) group: Group,
-    pub(super) now: Moment,
-    pub(super) next_seq: u64,
-    pub(super) tasks: Vec<(ConnId, TaskMessage)>,
-    pub(super) answers: Vec<Result<GroupAnswer, tidings_protocol::ProtocolError>>,
-    pub(super) events: Vec<(&'static str, String)>,
-    pub(super) records: Vec<GroupRecord>,
+pub(crate) struct Bench {
+    pub(crate) group: Group,
+    pub(crate) now: Moment,
+    pub(crate) next_seq: u64,
+    pub(crate) tasks: Vec<(ConnId, TaskMessage)>,
+    pub(crate) answers: Vec<Result<GroupAnswer, tidings_protocol::ProtocolError>>,
+    pub(crate) events: Vec<(&'static str, String)>,
+    pub(crate) records: Vec<GroupRecord>,
     /// Jobs reported to other groups, and whether each exists.
-    pub(super) job_names: BTreeMap<String, bool>,
+    pub(crate) job_names: BTreeMap<String, bool>,
     /// Texts outside memory, if the group is paged.
-    pub(super) pages: SimulatedPages,
+    pub(crate) pages: SimulatedPages,
 }
 
-pub(super) const A: Worker = Worker(1);
-pub(super) const B: Worker = Worker(2);
+pub(crate) const A: Worker = Worker(1);
+pub(crate) const B: Worker = Worker(2);
 
 #[derive(Clone, Copy)]
-pub(super) struct Worker(pub(super) u64);
+pub(crate) struct Worker(pub(crate) u64);
 
 impl Worker {
-    pub(super) fn requester(self) -> Requester {
+    pub(crate) fn requester(self) -> Requester {
         Requester { conn: ConnId(self.0), member: MemberId(u128::from(self.0)), slot: slot() }
     }
 }
 
 impl Bench {
-    pub(super) fn new(settings: &[(&str, &str)]) -> Self {
+    pub(crate) fn new(settings: &[(&str, &str)]) -> Self {
         let config = GroupConfig::default().with_settings(settings.iter().copied()).unwrap();
         Self {
             group: Group::new("crawlers".parse().unwrap(), 7, config, 1),
@@ -59,13 +59,13 @@ impl Bench {
         }
     }
 
-    pub(super) fn feed(&mut self, input: Input) {
+    pub(crate) fn feed(&mut self, input: Input) {
         self.group.handle(input, self.now);
         self.drain();
     }
 
     /// Takes all outputs.
-    pub(super) fn drain(&mut self) {
+    pub(crate) fn drain(&mut self) {
         while let Some(output) = self.group.poll() {
             match output {
                 Output::Record(record) => self.records.push(record),
@@ -88,7 +88,7 @@ impl Bench {
         }
     }
 
-    pub(super) fn publish(&mut self, payload: &str) {
+    pub(crate) fn publish(&mut self, payload: &str) {
         let seq = Seq(self.next_seq);
         self.next_seq += 1;
         let next = Seq(self.next_seq);
@@ -100,11 +100,11 @@ impl Bench {
         });
     }
 
-    pub(super) fn join(&mut self, worker: Worker, credit: u32) {
+    pub(crate) fn join(&mut self, worker: Worker, credit: u32) {
         self.feed(Input::Join { requester: worker.requester(), credit });
     }
 
-    pub(super) fn wait(&mut self, ms: u64) {
+    pub(crate) fn wait(&mut self, ms: u64) {
         let until = self.now + ms;
         while let Some(deadline) = self.group.deadline().filter(|deadline| *deadline <= until) {
             self.now = self.now.max(deadline);
@@ -114,7 +114,7 @@ impl Bench {
         self.feed(Input::Tick);
     }
 
-    pub(super) fn open(&mut self, name: &str, settings: &[(&str, &str)]) {
+    pub(crate) fn open(&mut self, name: &str, settings: &[(&str, &str)]) {
         let settings = JobSettings::parse(settings.iter().copied()).unwrap();
         self.feed(Input::OpenJob {
             requester: A.requester(),
@@ -123,11 +123,11 @@ impl Bench {
         });
     }
 
-    pub(super) fn close(&mut self, name: &str) {
+    pub(crate) fn close(&mut self, name: &str) {
         self.feed(Input::CloseJob { requester: A.requester(), name: name.parse().unwrap() });
     }
 
-    pub(super) fn ack(
+    pub(crate) fn ack(
         &mut self,
         worker: Worker,
         task: &TaskId,
@@ -147,51 +147,51 @@ impl Bench {
         self.feed(Input::Reply { requester: worker.requester(), reply });
     }
 
-    pub(super) fn nack(&mut self, worker: Worker, task: &TaskId, retry: RetryMode) {
+    pub(crate) fn nack(&mut self, worker: Worker, task: &TaskId, retry: RetryMode) {
         let action = TaskAction::Nack { retry, reason: Some("test".into()) };
         let reply = reply_of(task, action, KeyRest::default()).into();
         self.feed(Input::Reply { requester: worker.requester(), reply });
     }
 
-    pub(super) fn touch(&mut self, worker: Worker, task: &TaskId, over: bool, hold: KeyRest) {
+    pub(crate) fn touch(&mut self, worker: Worker, task: &TaskId, over: bool, hold: KeyRest) {
         let reply = reply_of(task, TaskAction::Touch { request_ended: over }, hold).into();
         self.feed(Input::Reply { requester: worker.requester(), reply });
     }
 
     /// The only task since the last call.
     #[track_caller]
-    pub(super) fn task(&mut self) -> TaskMessage {
+    pub(crate) fn task(&mut self) -> TaskMessage {
         assert_eq!(self.tasks.len(), 1, "exactly one task: {:?}", self.tasks);
         self.tasks.pop().expect("there is one").1
     }
 
     #[track_caller]
-    pub(super) fn assert_no_task(&self, why: &str) {
+    pub(crate) fn assert_no_task(&self, why: &str) {
         assert!(self.tasks.is_empty(), "{why}: {:?}", self.tasks);
     }
 
     /// The words after `+OK` of the last answer.
     #[track_caller]
-    pub(super) fn ok(&self) -> &str {
+    pub(crate) fn ok(&self) -> &str {
         &self.answers.last().expect("there was an answer").as_ref().expect("not rejected").ok
     }
 
     #[track_caller]
-    pub(super) fn error_code(&self) -> Code {
+    pub(crate) fn error_code(&self) -> Code {
         self.answers.last().expect("there was an answer").as_ref().expect_err("rejected").code
     }
 }
 
-pub(super) fn topic() -> TopicName {
+pub(crate) fn topic() -> TopicName {
     "new-url".parse().unwrap()
 }
 
 /// Any slot: these tests read answers in their order.
-pub(super) fn slot() -> Slot {
+pub(crate) fn slot() -> Slot {
     Answers::new().reserve()
 }
 
-pub(super) const NO_HOLD: KeyRest = KeyRest { not_before_ms: None, pace_ms: None };
+pub(crate) const NO_HOLD: KeyRest = KeyRest { not_before_ms: None, pace_ms: None };
 
 fn reply_of(task: &TaskId, action: TaskAction, rest: KeyRest) -> TaskReply {
     TaskReply { task: task.clone(), action, rest }

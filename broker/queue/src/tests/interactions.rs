@@ -243,7 +243,7 @@ fn key_has_one_timer() {
         bench.open(&format!("job{pass}"), &[]);
         bench.close(&format!("job{pass}"));
     }
-    assert!(bench.group.wakes.len() <= 1, "{}", bench.group.wakes.len());
+    assert!(bench.group.frontier.wakes().count() <= 1, "{}", bench.group.frontier.wakes().count());
     assert!(bench.group.expiry_count() <= 1, "{}", bench.group.expiry_count());
 }
 
@@ -349,10 +349,10 @@ fn key_with_waiting_entries_has_no_expiry_timer() {
     bench.touch(A, &task.id, true, KeyRest { pace_ms: Some(5000), not_before_ms: None });
     bench.ack(A, &task.id, Outcome::Done, &[]);
     bench.wait(10_000);
-    let key = bench.group.keys.find("x.org").expect("its pace is remembered");
-    assert!(bench.group.keys[key].timer.is_some(), "for a time");
+    let key = bench.group.frontier.keys().find("x.org").expect("its pace is remembered");
+    assert!(bench.group.frontier.keys()[key].timer().is_some(), "for a time");
     bench.publish("http://x.org/ after=1h");
-    assert_eq!(bench.group.keys[key].timer, None);
+    assert_eq!(bench.group.frontier.keys()[key].timer(), None);
 }
 
 #[test]

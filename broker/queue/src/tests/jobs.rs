@@ -4,18 +4,18 @@ use tidings_protocol::{After, Code, JOB_DONE_TOPIC, Outcome, RetryMode, Seq};
 
 use super::bench::{A, B, Bench, topic};
 use crate::jobs::JobSettings;
-use crate::{ConnId, GroupQuery, Input, JobAction, Requester};
+use crate::{ConnId, GroupQuery, Input, JobOperation, Requester};
 
 const HOUR_MS: u64 = 60 * 60 * 1000;
 
 impl Bench {
-    fn with_job(&mut self, name: &str, what: JobAction) {
+    fn with_job(&mut self, name: &str, what: JobOperation) {
         let name = name.parse().unwrap();
         self.feed(Input::JobAction { requester: A.requester(), name, action: what });
     }
 
     fn add(&mut self, name: &str, url: &str) {
-        self.with_job(name, JobAction::Add { url: url.into(), prio: 0, after: After::Ms(0) });
+        self.with_job(name, JobOperation::Add { url: url.into(), prio: 0, after: After::Ms(0) });
     }
 
     fn cancel(&mut self, name: &str) {
@@ -46,7 +46,7 @@ fn paused_job_releases_nothing_and_others_continue() {
     bench.open("other", &[]);
     bench.publish("http://a.org/1 job=paused");
     bench.publish("http://b.org/1 job=paused");
-    bench.with_job("paused", JobAction::Pause);
+    bench.with_job("paused", JobOperation::Pause);
     assert!(bench.ok().contains(" state=paused pending=2 queued=0 "), "{}", bench.ok());
     assert!(bench.explain("http://a.org/1").contains("pending because=job-paused"));
     // On the same host, before and after it.
@@ -60,7 +60,7 @@ fn paused_job_releases_nothing_and_others_continue() {
         bench.ack(A, &task.id, Outcome::Done, &[]);
     }
     bench.assert_no_task("paused");
-    bench.with_job("paused", JobAction::Resume);
+    bench.with_job("paused", JobOperation::Resume);
     assert!(bench.ok().contains(" state=open pending=1 queued=2 "), "{}", bench.ok());
     assert_eq!(bench.tasks.len(), 2);
 }
@@ -119,7 +119,7 @@ fn begun_task_continues_while_its_job_is_paused() {
     bench.open("site", &[]);
     bench.publish("http://a.org/ job=site");
     let robots = bench.task();
-    bench.with_job("site", JobAction::Pause);
+    bench.with_job("site", JobOperation::Pause);
     bench.nack(A, &robots.id, RetryMode::OtherUrl { url: "http://a.org/".into() });
     let page = bench.task();
     assert!(page.payload.ends_with("again=http://a.org/"), "{}", page.payload);
@@ -136,7 +136,7 @@ fn announcement_is_fetched_although_its_job_is_paused() {
     let mut bench = Bench::new(&[("delay", "0")]);
     bench.join(A, 10);
     bench.open("site", &[]);
-    bench.with_job("site", JobAction::Pause);
+    bench.with_job("site", JobOperation::Pause);
     bench.publish("http://a.org/ job=site");
     bench.assert_no_task("paused");
     bench.publish("http://a.org/");
@@ -154,10 +154,10 @@ fn announcement_is_fetched_although_its_job_is_paused() {
 fn next_pass_of_a_paused_job_is_not_paused() {
     let mut bench = Bench::new(&[]);
     bench.open("site", &[]);
-    bench.with_job("site", JobAction::Pause);
+    bench.with_job("site", JobOperation::Pause);
     bench.close("site");
     bench.done();
-    bench.with_job("site", JobAction::Resume);
+    bench.with_job("site", JobOperation::Resume);
     assert_eq!(bench.error_code(), Code::Conflict, "the job is done");
     bench.join(A, 1);
     bench.open("site", &[]);
@@ -171,10 +171,10 @@ fn waiters_receive_the_announcement_of_the_end() {
     bench.join(A, 1);
     bench.open("site", &[]);
     let before = bench.answers.len();
-    bench.with_job("site", JobAction::Wait);
+    bench.with_job("site", JobOperation::Wait);
     let other = Requester { conn: ConnId(9), ..B.requester() };
     let name = "site".parse().unwrap();
-    bench.feed(Input::JobAction { requester: other, name, action: JobAction::Wait });
+    bench.feed(Input::JobAction { requester: other, name, action: JobOperation::Wait });
     bench.feed(Input::Disconnected { conn: ConnId(9) });
     bench.publish("http://a.org/ job=site");
     let task = bench.task();
@@ -188,9 +188,9 @@ fn waiters_receive_the_announcement_of_the_end() {
     );
     let answer = bench.answers[before + 2].clone().unwrap().ok;
     assert_eq!(format!("{answer} group=crawlers serial=7.1"), bench.done());
-    bench.with_job("site", JobAction::Wait);
+    bench.with_job("site", JobOperation::Wait);
     assert_eq!(bench.ok(), answer, "a later waiter is answered at once");
-    bench.with_job("other", JobAction::Wait);
+    bench.with_job("other", JobOperation::Wait);
     assert_eq!(bench.error_code(), Code::NotFound);
 }
 
@@ -233,7 +233,7 @@ fn seeds_by_command_equal_seeds_by_event() {
     assert_eq!(bench.ok(), "site new=0 known=1");
     bench.with_job(
         "site",
-        JobAction::Add { url: "http://b.org/".into(), prio: 5, after: After::Ms(1000) },
+        JobOperation::Add { url: "http://b.org/".into(), prio: 5, after: After::Ms(1000) },
     );
     assert_eq!(bench.ok(), "site new=1 known=0");
     bench.assert_no_task("not yet");
@@ -332,12 +332,12 @@ fn empty_job_reports_reason_empty() {
 fn only_done_jobs_are_deleted_and_numbers_are_not_reused() {
     let mut bench = Bench::new(&[]);
     bench.open("site", &[]);
-    bench.with_job("site", JobAction::Delete);
+    bench.with_job("site", JobOperation::Delete);
     assert_eq!(bench.error_code(), Code::Conflict);
     bench.close("site");
-    bench.with_job("site", JobAction::Delete);
+    bench.with_job("site", JobOperation::Delete);
     assert_eq!(bench.ok(), "site");
-    bench.with_job("site", JobAction::Delete);
+    bench.with_job("site", JobOperation::Delete);
     assert_eq!(bench.error_code(), Code::NotFound);
     bench.open("site", &[]);
     assert!(bench.ok().starts_with("site number=2 pass=1 "), "{}", bench.ok());
@@ -505,7 +505,7 @@ fn job_names_are_reported_to_other_groups() {
     bench.close("a");
     bench.close("b");
     assert_eq!(bench.job_names, [("a".into(), false), ("b".into(), true)].into());
-    bench.with_job("b", JobAction::Delete);
+    bench.with_job("b", JobOperation::Delete);
     assert_eq!(bench.job_names, [("a".into(), false), ("b".into(), false)].into());
     bench.group.config.jobs_max = 0;
     bench.open("c", &[]);

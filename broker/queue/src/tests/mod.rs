@@ -1,8 +1,7 @@
 //! Tests of the group's state machine: single rules with the smallest input, and simulations of
 //! whole runs with workers that stall, disappear, or answer late and twice.
 
-mod bench;
-mod dormant;
+pub(crate) mod bench;
 mod explain;
 mod interactions;
 mod jobs;

@@ -10,7 +10,7 @@ use crate::moment::{ClockStamp, Moment};
 use crate::record::GroupRecord;
 use crate::replay::Replay;
 use crate::task_list::EntrySelection;
-use crate::{Group, GroupQuery, Input, JobAction, Operation, TaskMessage};
+use crate::{Group, GroupQuery, Input, JobOperation, Operation, TaskMessage};
 
 impl Bench {
     /// The line of the job `site`.
@@ -162,7 +162,7 @@ fn repair_leaves_a_job_that_is_forgotten_deleted_or_reopened() {
             "deleted" => bench.feed(Input::JobAction {
                 requester: A.requester(),
                 name: "site".parse().unwrap(),
-                action: JobAction::Delete,
+                action: JobOperation::Delete,
             }),
             _ => {
                 bench.group.config.finished_jobs_max = 0;

@@ -118,11 +118,11 @@ fn later_event_changes_a_waiting_url() {
     bench.publish("http://a.org/ every=1m feed=10m-1d");
     bench.fetch("http://a.org/ feed=10m-1d");
     bench.publish("http://a.org/ after=1h pushed=5 item=x");
-    let bytes = bench.group.active_bytes;
+    let bytes = bench.group.frontier.active_bytes();
     bench.publish("http://a.org/ pushed=1234");
-    assert_eq!(bench.group.active_bytes, bytes + 3);
+    assert_eq!(bench.group.frontier.active_bytes(), bytes + 3);
     bench.fetch("http://a.org/ pushed=1234 item=x feed=10m-1d");
-    assert_eq!(bench.group.active_bytes, 0);
+    assert_eq!(bench.group.frontier.active_bytes(), 0);
     // The same for a dormant entry, which is never released here.
     bench.join(A, 0);
     bench.wait(MINUTE_MS);

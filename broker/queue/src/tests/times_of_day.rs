@@ -4,7 +4,7 @@ use tidings_protocol::{After, DAY_MS, Outcome};
 
 use super::bench::{A, Bench};
 use super::schedules::without_every;
-use crate::{GroupQuery, Input, JobAction};
+use crate::{GroupQuery, Input, JobOperation};
 
 const HOUR_MS: u64 = 3_600_000;
 
@@ -215,7 +215,7 @@ fn seed_may_wait_for_a_time_unless_purged() {
     let mut bench = bench();
     bench.open("site", &[]);
     let after = After::Time("06:00".parse().unwrap());
-    let what = JobAction::Add { url: "http://a.org/".into(), prio: 0, after };
+    let what = JobOperation::Add { url: "http://a.org/".into(), prio: 0, after };
     bench.feed(Input::JobAction {
         requester: A.requester(),
         name: "site".parse().unwrap(),

@@ -19,7 +19,7 @@ use tidings_protocol::{
     Code, JOB_DONE_TOPIC, JobName, MemberId, ProtocolError, Seq, TopicName, duration, encode_task,
 };
 use tidings_queue::record::Decision;
-use tidings_queue::{Group, Input, JobAction, Output, Requester, TaskMessage};
+use tidings_queue::{Group, Input, JobOperation, Output, Requester, TaskMessage};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -421,7 +421,7 @@ impl GroupActor {
                     // The end of the job is the final answer, and removes the watcher.
                     self.waiter_mailboxes.insert(conn, mailbox);
                     self.handle(
-                        Input::JobAction { requester: asked, name, action: JobAction::Wait },
+                        Input::JobAction { requester: asked, name, action: JobOperation::Wait },
                         None,
                     );
                 }

@@ -81,8 +81,9 @@ async fn every_message_to_a_group_being_deleted_is_answered() {
                 for _ in 0..LETTERS {
                     let slot = client.slots.reserve();
                     let command = Command::parse("GROUP show team").unwrap();
+                    let request = GroupRequest::of(&command).unwrap();
                     *owed +=
-                        usize::from(client.groups.manage(&client.caller, slot, &command).is_ok());
+                        usize::from(client.groups.manage(&client.caller, slot, request).is_ok());
                 }
             });
         });

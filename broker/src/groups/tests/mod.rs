@@ -133,7 +133,8 @@ impl Client {
     fn say(&mut self, line: &str) {
         let (slot, command) = (self.slots.reserve(), Command::parse(line).unwrap());
         let Command::Join { group, credit } = command else {
-            return self.groups.manage(&self.caller, slot, &command).unwrap();
+            let request = GroupRequest::of(&command).unwrap();
+            return self.groups.manage(&self.caller, slot, request).unwrap();
         };
         self.groups.join(&self.caller, slot, &group, credit).unwrap();
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tidings_protocol::{
-    Code, Command, ProtocolError, Reply as Line, Slot, TopicName, Verb, error_from_wire,
+    Code, Command, ProtocolError, Reply as Line, Slot, TopicName, error_from_wire,
 };
 
 use super::super::{Hub, login, topic_commands};
@@ -18,7 +18,7 @@ use super::error::ErrorResponse;
 use super::with_timeout;
 use crate::access::{Action, Identity, Transport};
 use crate::audit::{AuditEvent, Initiator};
-use crate::groups::Caller;
+use crate::groups::{Caller, GroupRequest};
 use crate::mailbox::{ConnId, ConnMessage, Mailbox};
 use crate::net::listener::AdmittedConnection;
 use crate::quota::{Quantity, Usage};
@@ -304,13 +304,12 @@ impl ConnectedClient {
             topic_commands::handle_topic_command(&self.hub, manage, reply);
             return Ok(slot);
         }
-        debug_assert!(
-            matches!(command.verb(), Verb::Group | Verb::Job | Verb::Explain),
-            "HTTP requests run no other commands"
-        );
+        let request = GroupRequest::of(command).ok_or_else(|| {
+            ProtocolError::new(Code::Internal, "HTTP requests run no other commands")
+        })?;
         let member = self.hub.new_member_id(self.conn);
         let caller = Caller { member, conn: self.conn, mailbox: self.mailbox.clone() };
-        self.hub.groups.manage(&caller, slot, command)?;
+        self.hub.groups.manage(&caller, slot, request)?;
         Ok(slot)
     }
 

@@ -7,8 +7,8 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use serde_json::json;
-use tidings_protocol::status::JobStatus;
-use tidings_protocol::{Command, JobName, field_number};
+use tidings_protocol::status::{JobListEnd, JobStatus, SeedStatus};
+use tidings_protocol::{Command, JobAction, JobCommand, JobName};
 use tidings_queue::commands::seed_settings;
 
 use super::client::ConnectedClient;
@@ -17,7 +17,7 @@ use super::json_fields::{
     FieldType, JsonField, JsonFields, ObjectSchema, as_pairs, take_words, to_settings,
 };
 use super::json_objects::{JsonResponse, object};
-use super::manage::{ClientExtension, JsonResult, manage_command};
+use super::manage::{ClientExtension, JsonResult};
 use super::request_input::{PathName, QueryParams};
 use super::{HttpState, with_timeout};
 use crate::access::{Action, Identity};
@@ -44,9 +44,10 @@ const SEED_SETTINGS: &ObjectSchema = &[("prio", FieldType::Number), ("after", Fi
 /// `GET /jobs`: the newest jobs.
 pub(super) async fn jobs(Extension(client): ClientExtension, uri: Uri) -> JsonResult {
     let params = QueryParams::parse(&uri, &["group"])?;
-    let reply = client.run(&Command::Job(manage_command("ls", None, params.settings()))).await?;
+    let reply =
+        client.run(&Command::Job(JobCommand::unnamed(JobAction::Ls, params.settings()))).await?;
     let jobs: Vec<_> = reply.lines.iter().map(|line| JobStatus::parse(line)).collect();
-    let count = field_number(&reply.ok, "jobs").unwrap_or(0);
+    let count = JobListEnd::parse(&reply.ok).jobs;
     Ok(JsonResponse(json!({ "matched": count, "jobs": jobs })))
 }
 
@@ -86,11 +87,11 @@ pub(super) async fn open(
         client.check_action(Action::ViewJob(name.as_ref()))?;
     }
     charge_seeds(&client, &urls)?;
-    client.run(&Command::Job(manage_command("open", Some(name.as_ref()), settings))).await?;
+    client.run(&Command::Job(JobCommand::new(JobAction::Open, name.as_str(), settings))).await?;
     if !urls.is_empty() {
         add_seeds(&client, &name, &urls, group_param(&params)).await?;
     }
-    let action = if close { "close" } else { "show" };
+    let action = if close { JobAction::Close } else { JobAction::Show };
     run_job_action(&client, action, &name, &params).await
 }
 
@@ -105,7 +106,7 @@ pub(super) async fn job(
     let wait = params.wait(0, http.config.wait_ms_max)?;
     if !wait.is_zero() {
         let command =
-            Command::Job(manage_command("wait", Some(name.as_ref()), group_param(&params)));
+            Command::Job(JobCommand::new(JobAction::Wait, name.as_str(), group_param(&params)));
         let done = tokio::select! {
             biased;
             // `show` below is then rejected.
@@ -117,7 +118,7 @@ pub(super) async fn job(
         }
         done.transpose()?;
     }
-    run_job_action(&client, "show", &name, &params).await
+    run_job_action(&client, JobAction::Show, &name, &params).await
 }
 
 /// `POST /jobs/{job}/urls`: `{"urls": [..], "prio": .., "after": ..}`
@@ -141,7 +142,7 @@ pub(super) async fn add(
     let settings = to_settings(&object, SEED_SETTINGS)?;
     let settings = [as_pairs(&settings), group_param(&params)].concat();
     // If `urls` is empty, no command checks the settings.
-    seed_settings(&manage_command("add", None, settings.clone()))?;
+    seed_settings(&JobCommand::unnamed(JobAction::Add, settings.clone()))?;
     charge_seeds(&client, &urls)?;
     let (new, known) = add_seeds(&client, &name, &urls, settings).await?;
     Ok(JsonResponse(json!({ "job": name.as_ref() as &str, "new": new, "known": known })))
@@ -164,7 +165,7 @@ fn add_commands<'a>(
 ) -> Vec<Command<'a>> {
     let add = |url: &'a String| {
         let settings = [&[("url", url.as_str())], settings].concat();
-        Command::Job(manage_command("add", Some(name.as_ref()), settings))
+        Command::Job(JobCommand::new(JobAction::Add, name.as_str(), settings))
     };
     urls.iter().map(add).collect()
 }
@@ -180,9 +181,9 @@ async fn add_seeds(
     if urls.is_empty() {
         // No command runs below, so this one checks that the job exists.
         client
-            .run(&Command::Job(manage_command(
-                "show",
-                Some(name.as_ref()),
+            .run(&Command::Job(JobCommand::new(
+                JobAction::Show,
+                name.as_str(),
                 group_setting(&settings),
             )))
             .await?;
@@ -192,8 +193,9 @@ async fn add_seeds(
     let (mut new, mut known) = (0, 0);
     for reply in client.run_all(&commands).await {
         let ok = reply?.ok;
-        new += field_number(&ok, "new").unwrap_or(0);
-        known += field_number(&ok, "known").unwrap_or(0);
+        let seed = SeedStatus::parse(&ok);
+        new += seed.new;
+        known += seed.known;
     }
     Ok((new, known))
 }
@@ -208,7 +210,7 @@ pub(super) async fn close(
     name: PathName<JobName>,
     uri: Uri,
 ) -> JsonResult {
-    run_job_action(&client, "close", &name.0, &QueryParams::parse(&uri, &["group"])?).await
+    run_job_action(&client, JobAction::Close, &name.0, &QueryParams::parse(&uri, &["group"])?).await
 }
 
 /// `POST /jobs/{job}/cancel`
@@ -217,7 +219,8 @@ pub(super) async fn cancel(
     name: PathName<JobName>,
     uri: Uri,
 ) -> JsonResult {
-    run_job_action(&client, "cancel", &name.0, &QueryParams::parse(&uri, &["group"])?).await
+    run_job_action(&client, JobAction::Cancel, &name.0, &QueryParams::parse(&uri, &["group"])?)
+        .await
 }
 
 /// `POST /jobs/{job}/pause`
@@ -226,7 +229,7 @@ pub(super) async fn pause(
     name: PathName<JobName>,
     uri: Uri,
 ) -> JsonResult {
-    run_job_action(&client, "pause", &name.0, &QueryParams::parse(&uri, &["group"])?).await
+    run_job_action(&client, JobAction::Pause, &name.0, &QueryParams::parse(&uri, &["group"])?).await
 }
 
 /// `POST /jobs/{job}/resume`
@@ -235,7 +238,8 @@ pub(super) async fn resume(
     name: PathName<JobName>,
     uri: Uri,
 ) -> JsonResult {
-    run_job_action(&client, "resume", &name.0, &QueryParams::parse(&uri, &["group"])?).await
+    run_job_action(&client, JobAction::Resume, &name.0, &QueryParams::parse(&uri, &["group"])?)
+        .await
 }
 
 /// `DELETE /jobs/{job}`
@@ -245,18 +249,18 @@ pub(super) async fn delete(
     uri: Uri,
 ) -> Result<StatusCode, ErrorResponse> {
     let params = QueryParams::parse(&uri, &["group"])?;
-    let delete = manage_command("delete", Some(name.as_ref()), group_param(&params));
+    let delete = JobCommand::new(JobAction::Delete, name.as_str(), group_param(&params));
     client.run(&Command::Job(delete)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 async fn run_job_action(
     client: &ConnectedClient,
-    action: &str,
+    action: JobAction<'_>,
     name: &JobName,
     params: &QueryParams,
 ) -> JsonResult {
-    let command = Command::Job(manage_command(action, Some(name.as_ref()), group_param(params)));
+    let command = Command::Job(JobCommand::new(action, name.as_str(), group_param(params)));
     Ok(JsonResponse(object(&JobStatus::parse(&client.run(&command).await?.ok))))
 }
 

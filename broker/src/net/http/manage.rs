@@ -10,10 +10,13 @@ use axum::http::{HeaderMap, StatusCode, Uri};
 use serde::Serialize;
 use serde_json::json;
 use tidings_protocol::status::{
-    CursorStatus, DamagedGroupStatus, GroupStatus, KeyStatus, ScheduleStatus, TaskStatus,
+    CursorStatus, DamagedGroupStatus, GroupStatus, KeyStatus, ListEnd, ScheduleStatus, TaskStatus,
     TopicStatus,
 };
-use tidings_protocol::{Code, Command, GroupName, ManageCommand, TopicName, field_number};
+use tidings_protocol::{
+    Code, Command, GroupAction, GroupCommand, GroupName, TopicAction, TopicCommand, TopicName,
+    field_number,
+};
 
 use super::HttpState;
 use super::client::{CommandReply, ConnectedClient};
@@ -28,15 +31,6 @@ pub(super) type ClientExtension = Extension<Arc<ConnectedClient>>;
 
 /// What a handler returns.
 pub(super) type JsonResult = Result<JsonResponse, ErrorResponse>;
-
-/// The command `<action> <name> <settings>`.
-pub(super) fn manage_command<'a>(
-    action: &'a str,
-    name: Option<&'a str>,
-    settings: Vec<(&'a str, &'a str)>,
-) -> ManageCommand<'a> {
-    ManageCommand { action, name, settings }
-}
 
 /// Settings of a topic.
 const TOPIC_SETTINGS: &ObjectSchema = &[
@@ -76,7 +70,8 @@ async fn receive_settings(
 /// `GET /topics`
 pub(super) async fn topics(Extension(client): ClientExtension, uri: Uri) -> JsonResult {
     QueryParams::parse(&uri, &[])?;
-    let reply = client.run(&Command::Topic(manage_command("ls", None, Vec::new()))).await?;
+    let reply =
+        client.run(&Command::Topic(TopicCommand::unnamed(TopicAction::Ls, Vec::new()))).await?;
     let topics: Vec<_> = reply.lines.iter().map(|line| TopicStatus::parse(line)).collect();
     Ok(JsonResponse(json!({ "topics": topics })))
 }
@@ -88,7 +83,7 @@ pub(super) async fn topic(
     uri: Uri,
 ) -> JsonResult {
     QueryParams::parse(&uri, &[])?;
-    let show = manage_command("show", Some(name.as_str()), Vec::new());
+    let show = TopicCommand::new(TopicAction::Show, name.as_str(), Vec::new());
     let reply = client.run(&Command::Topic(show)).await?;
     let mut topic = object(&TopicStatus::parse(&reply.ok));
     let cursors = reply.lines.iter().filter_map(|line| line.strip_prefix("cursor "));
@@ -109,17 +104,17 @@ pub(super) async fn put_topic(
     // The response shows the topic. A client that may not view it is rejected before any change.
     client.check_action(Action::ViewTopic(name.as_str()))?;
     let command =
-        |action| Command::Topic(manage_command(action, Some(name.as_str()), as_pairs(&settings)));
-    match client.run(&command("create")).await {
+        |action| Command::Topic(TopicCommand::new(action, name.as_str(), as_pairs(&settings)));
+    match client.run(&command(TopicAction::Create)).await {
         Err(error) if error.code == Code::Exists && settings.is_empty() => {}
         Err(error) if error.code == Code::Exists => {
-            client.run(&command("set")).await?;
+            client.run(&command(TopicAction::Set)).await?;
         }
         created => {
             created?;
         }
     }
-    let show = manage_command("show", Some(name.as_str()), Vec::new());
+    let show = TopicCommand::new(TopicAction::Show, name.as_str(), Vec::new());
     Ok(JsonResponse(object(&TopicStatus::parse(&client.run(&Command::Topic(show)).await?.ok))))
 }
 
@@ -130,7 +125,7 @@ pub(super) async fn delete_topic(
     uri: Uri,
 ) -> Result<StatusCode, ErrorResponse> {
     QueryParams::parse(&uri, &[])?;
-    let delete = manage_command("delete", Some(name.as_str()), Vec::new());
+    let delete = TopicCommand::new(TopicAction::Delete, name.as_str(), Vec::new());
     client.run(&Command::Topic(delete)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -138,7 +133,8 @@ pub(super) async fn delete_topic(
 /// `GET /groups`
 pub(super) async fn groups(Extension(client): ClientExtension, uri: Uri) -> JsonResult {
     QueryParams::parse(&uri, &[])?;
-    let reply = client.run(&Command::Group(manage_command("ls", None, Vec::new()))).await?;
+    let reply =
+        client.run(&Command::Group(GroupCommand::unnamed(GroupAction::Ls, Vec::new()))).await?;
     Ok(JsonResponse(json!({ "groups": reply.lines })))
 }
 
@@ -149,7 +145,7 @@ pub(super) async fn group(
     uri: Uri,
 ) -> JsonResult {
     QueryParams::parse(&uri, &[])?;
-    let show = manage_command("show", Some(name.as_str()), Vec::new());
+    let show = GroupCommand::new(GroupAction::Show, name.as_str(), Vec::new());
     let CommandReply { lines, ok } = client.run(&Command::Group(show)).await?;
     let damaged = DamagedGroupStatus::parse(&ok);
     if !damaged.damaged {
@@ -175,18 +171,18 @@ pub(super) async fn put_group(
     let settings = receive_settings(&http, GROUP_SETTINGS, &client, (&uri, &headers, body)).await?;
     client.check_action(Action::ViewGroup(name.as_str()))?;
     let command =
-        |action| Command::Group(manage_command(action, Some(name.as_str()), as_pairs(&settings)));
-    match client.run(&command("create")).await {
+        |action| Command::Group(GroupCommand::new(action, name.as_str(), as_pairs(&settings)));
+    match client.run(&command(GroupAction::Create)).await {
         Err(error) if error.code == Code::Exists => {}
         created => {
             created?;
-            return run_group_action(&client, "show", &name).await;
+            return run_group_action(&client, GroupAction::Show, &name).await;
         }
     }
     if !settings.is_empty() {
-        client.run(&command("set")).await?;
+        client.run(&command(GroupAction::Set)).await?;
     }
-    run_group_action(&client, "show", &name).await
+    run_group_action(&client, GroupAction::Show, &name).await
 }
 
 /// `DELETE /groups/{group}`
@@ -196,7 +192,7 @@ pub(super) async fn delete_group(
     uri: Uri,
 ) -> Result<StatusCode, ErrorResponse> {
     QueryParams::parse(&uri, &[])?;
-    let delete = manage_command("delete", Some(name.as_str()), Vec::new());
+    let delete = GroupCommand::new(GroupAction::Delete, name.as_str(), Vec::new());
     client.run(&Command::Group(delete)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -208,7 +204,7 @@ pub(super) async fn pause_group(
     uri: Uri,
 ) -> JsonResult {
     QueryParams::parse(&uri, &[])?;
-    run_group_action(&client, "pause", &name.0).await
+    run_group_action(&client, GroupAction::Pause, &name.0).await
 }
 
 /// `POST /groups/{group}/resume`
@@ -218,7 +214,7 @@ pub(super) async fn resume_group(
     uri: Uri,
 ) -> JsonResult {
     QueryParams::parse(&uri, &[])?;
-    run_group_action(&client, "resume", &name.0).await
+    run_group_action(&client, GroupAction::Resume, &name.0).await
 }
 
 /// `POST /groups/{group}/purge`
@@ -228,11 +224,15 @@ pub(super) async fn purge_group(
     uri: Uri,
 ) -> JsonResult {
     QueryParams::parse(&uri, &[])?;
-    run_group_action(&client, "purge", &name.0).await
+    run_group_action(&client, GroupAction::Purge, &name.0).await
 }
 
-async fn run_group_action(client: &ConnectedClient, action: &str, name: &GroupName) -> JsonResult {
-    let command = Command::Group(manage_command(action, Some(name.as_str()), Vec::new()));
+async fn run_group_action(
+    client: &ConnectedClient,
+    action: GroupAction<'_>,
+    name: &GroupName,
+) -> JsonResult {
+    let command = Command::Group(GroupCommand::new(action, name.as_str(), Vec::new()));
     Ok(JsonResponse(object(&GroupStatus::parse(&client.run(&command).await?.ok))))
 }
 
@@ -243,7 +243,14 @@ pub(super) async fn tasks(
     uri: Uri,
 ) -> JsonResult {
     let params = QueryParams::parse(&uri, &["state", "entry", "key", "job", "limit"])?;
-    list_objects(&client, ("tasks", "tasks"), &name.0, params.settings(), TaskStatus::parse).await
+    list_objects(
+        &client,
+        (GroupAction::Tasks, "tasks"),
+        &name.0,
+        params.settings(),
+        TaskStatus::parse,
+    )
+    .await
 }
 
 /// `GET /groups/{group}/keys`
@@ -253,7 +260,8 @@ pub(super) async fn keys(
     uri: Uri,
 ) -> JsonResult {
     let params = QueryParams::parse(&uri, &["job", "limit"])?;
-    list_objects(&client, ("keys", "keys"), &name.0, params.settings(), KeyStatus::parse).await
+    list_objects(&client, (GroupAction::Keys, "keys"), &name.0, params.settings(), KeyStatus::parse)
+        .await
 }
 
 /// `GET /groups/{group}/schedules`
@@ -263,7 +271,7 @@ pub(super) async fn schedules(
     uri: Uri,
 ) -> JsonResult {
     let params = QueryParams::parse(&uri, &["key", "limit"])?;
-    let what = ("schedules", "schedules");
+    let what = (GroupAction::Schedules, "schedules");
     list_objects(&client, what, &name.0, params.settings(), ScheduleStatus::parse).await
 }
 
@@ -275,21 +283,21 @@ pub(super) async fn dead_letters(
 ) -> JsonResult {
     let params = QueryParams::parse(&uri, &["entry", "key", "job", "limit"])?;
     let settings = [vec![("state", "dead")], params.settings()].concat();
-    list_objects(&client, ("tasks", "dead"), &name.0, settings, TaskStatus::parse).await
+    list_objects(&client, (GroupAction::Tasks, "dead"), &name.0, settings, TaskStatus::parse).await
 }
 
 /// Returns the lines of an answer as objects under `key`, and the number of all that match.
 async fn list_objects<S: Serialize>(
     client: &ConnectedClient,
-    (action, key): (&str, &str),
+    (action, key): (GroupAction<'_>, &str),
     name: &GroupName,
     settings: Vec<(&str, &str)>,
     parse: impl Fn(&str) -> S,
 ) -> JsonResult {
-    let command = Command::Group(manage_command(action, Some(name.as_str()), settings));
+    let command = Command::Group(GroupCommand::new(action, name.as_str(), settings));
     let CommandReply { lines, ok } = client.run(&command).await?;
     let objects: Vec<S> = lines.iter().map(|line| parse(line)).collect();
-    let matched = field_number(&ok, "matched").unwrap_or(0);
+    let matched = ListEnd::parse(&ok).matched;
     Ok(JsonResponse(json!({ "group": name.as_str(), "matched": matched, key: objects })))
 }
 
@@ -299,7 +307,7 @@ pub(super) async fn retry_dead(
     name: PathName<GroupName>,
     uri: Uri,
 ) -> JsonResult {
-    act_on_dead(&client, ("retry", "retried"), &name.0, &uri).await
+    act_on_dead(&client, (GroupAction::Retry, "retried"), &name.0, &uri).await
 }
 
 /// `POST /groups/{group}/dead/drop`
@@ -308,17 +316,17 @@ pub(super) async fn drop_dead(
     name: PathName<GroupName>,
     uri: Uri,
 ) -> JsonResult {
-    act_on_dead(&client, ("drop", "dropped"), &name.0, &uri).await
+    act_on_dead(&client, (GroupAction::Drop, "dropped"), &name.0, &uri).await
 }
 
 async fn act_on_dead(
     client: &ConnectedClient,
-    (action, count_key): (&str, &str),
+    (action, count_key): (GroupAction<'_>, &str),
     name: &GroupName,
     uri: &Uri,
 ) -> JsonResult {
     let params = QueryParams::parse(uri, &["entry", "key", "job"])?;
-    let command = Command::Group(manage_command(action, Some(name.as_str()), params.settings()));
+    let command = Command::Group(GroupCommand::new(action, name.as_str(), params.settings()));
     let reply = client.run(&command).await?;
     let count = field_number(&reply.ok, count_key).unwrap_or(0);
     Ok(JsonResponse(json!({ "group": name.as_str(), count_key: count })))

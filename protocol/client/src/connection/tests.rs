@@ -1,7 +1,8 @@
 use std::future::poll_fn;
 
 use tidings_protocol::{
-    AckAnswer, KeyRest, ManageCommand, Outcome, PAYLOAD_BYTES_MAX, TaskAction, TaskReply, field,
+    AckAnswer, JobAction, JobCommand, KeyRest, Outcome, PAYLOAD_BYTES_MAX, TaskAction, TaskReply,
+    field,
 };
 use tokio::io::{
     AsyncBufReadExt as _, AsyncReadExt as _, BufReader, DuplexStream, ReadHalf, WriteHalf,
@@ -468,7 +469,7 @@ fn random_members_differ() {
 async fn lines_before_a_watched_answer_are_delivered_at_once() {
     let (client, mut deliveries, mut broker) = connected().await;
     let listed = client.start_request(&[], &Command::Stats).await.unwrap();
-    let watch = ManageCommand { action: "watch", name: Some("docs"), settings: Vec::new() };
+    let watch = JobCommand::new(JobAction::Watch, "docs", Vec::new());
     let watching = client.watch(&Command::Job(watch)).await.unwrap();
     let ping = client.start_request(&[], &Command::Ping).await.unwrap();
     assert_eq!(broker.hear().await, "STATS");

@@ -1,6 +1,7 @@
 //! Creates the group of a worker.
 
-use tidings_protocol::{Code, Command, GroupName, ManageCommand, TopicName, field};
+use tidings_protocol::status::GroupStatus;
+use tidings_protocol::{Code, Command, GroupAction, GroupCommand, GroupName, TopicName};
 
 use crate::connection::Client;
 use crate::error::ClientError;
@@ -37,25 +38,25 @@ pub async fn ensure_group(
     settings: &[(&str, &str)],
 ) -> Result<(), EnsureGroupError> {
     let ask = async |action, settings| {
-        let manage = ManageCommand { action, name: Some(group.as_str()), settings };
-        client.request(&Command::Group(manage)).await
+        let command = GroupCommand::new(action, group.as_str(), settings);
+        client.request(&Command::Group(command)).await
     };
-    let mut shown = ask("show", Vec::new()).await;
+    let mut shown = ask(GroupAction::Show, Vec::new()).await;
     if matches!(&shown, Err(ClientError::Refused(refusal)) if refusal.code == Code::NotFound) {
         let settings = [&[("topics", topic.as_str()), ("key", key)], settings].concat();
-        shown = match ask("create", settings).await {
+        shown = match ask(GroupAction::Create, settings).await {
             // Another client has created it in between.
             Err(ClientError::Refused(refusal)) if refusal.code == Code::Exists => {
-                ask("show", Vec::new()).await
+                ask(GroupAction::Show, Vec::new()).await
             }
             created => created,
         };
     }
     let shown = shown?.ok;
-    let topics = field(&shown, "topics").unwrap_or_default();
-    if topics.split(',').any(|one| one == topic.as_str()) {
+    let topics = GroupStatus::parse(&shown).settings.topics;
+    if topics.iter().any(|one| one == topic.as_str()) {
         return Ok(());
     }
-    let (group, topic, topics) = (group.clone(), topic.clone(), topics.to_owned());
+    let (group, topic, topics) = (group.clone(), topic.clone(), topics.join(","));
     Err(EnsureGroupError::TopicMissing { group, topics, topic })
 }

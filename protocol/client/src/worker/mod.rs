@@ -12,7 +12,8 @@ use std::future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use tidings_protocol::{Code, Command, GroupName, MemberId, ProtocolError, field_number};
+use tidings_protocol::status::MemberStatus;
+use tidings_protocol::{Code, Command, GroupName, MemberId, ProtocolError};
 
 pub use self::group::{EnsureGroupError, ensure_group};
 pub use self::link::{ReplyOutcome, WorkerLink};
@@ -231,7 +232,7 @@ impl Worker {
         let address = self.connector.address().to_owned();
         connection.watch = Some(Box::pin(self.link.clone().watch_clock(client, address)));
         self.has_joined = true;
-        Some(WorkerEvent::Joined { since: field_number(&answer.ok, "since") })
+        Some(WorkerEvent::Joined { since: MemberStatus::parse(&answer.ok).since })
     }
 
     fn deliver(&mut self, delivery: Delivery) -> Option<WorkerEvent> {
@@ -292,7 +293,10 @@ impl JoinedConnection {
         tokio::select! {
             // Deliveries that have arrived come before the end of a drain.
             biased;
-            delivery = self.connection.deliveries.next() => Step::Delivery(delivery),
+            // A task arrives behind the answer to the `JOIN`, which says what the task belongs to.
+            delivery = self.connection.deliveries.next(), if self.watch.is_some() => {
+                Step::Delivery(delivery)
+            }
             answer = answer_of(self.join.as_mut()) => {
                 self.join = None;
                 Step::Joined(answer)

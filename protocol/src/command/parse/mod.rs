@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use super::check_name;
+use super::manage::Action;
 use super::task_reply::REASON_BYTES_MAX;
 use crate::text::quote;
 use crate::wire::{first_word, is_word_char, number, words};
@@ -211,7 +212,10 @@ fn reply<'a>(task: TaskId, action: TaskAction, rest: KeyRest) -> Command<'a> {
     Command::Reply(TaskReply { task, action, rest })
 }
 
-fn manage<'a>(what: &str, rest: &'a str) -> Result<ManageCommand<'a>, ProtocolError> {
+fn manage<'a, A: Action<'a>>(
+    what: &str,
+    rest: &'a str,
+) -> Result<ManageCommand<'a, A>, ProtocolError> {
     let (action, rest) = first_word(rest);
     if action.is_empty() || !action.bytes().all(|b| b.is_ascii_lowercase() || b == b'-') {
         return Err(bad(format!("expected an action in lower case, such as ls or show <{what}>")));
@@ -233,7 +237,7 @@ fn manage<'a>(what: &str, rest: &'a str) -> Result<ManageCommand<'a>, ProtocolEr
         }
         settings.push((key, value));
     }
-    Ok(ManageCommand { action, name, settings })
+    Ok(ManageCommand { action: A::of(action), name, settings })
 }
 
 fn explain(rest: &str) -> Parsed<'_> {

@@ -1,7 +1,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{MemberId, Prio, Seq, StartAt, TaskId};
+use crate::{
+    GroupAction, GroupCommand, JobAction, JobCommand, MemberId, Prio, Seq, StartAt, TaskId,
+    TopicAction, TopicCommand,
+};
 
 #[track_caller]
 fn both_ways(line: &str, command: &Command<'_>) {
@@ -210,24 +213,20 @@ fn touches() {
 
 #[test]
 fn manage_commands() {
-    let manage = ManageCommand {
-        action: "open",
-        name: Some("docs"),
-        settings: vec![("scope", "host"), ("max-pages", "5")],
-    };
+    let settings = || vec![("scope", "host"), ("max-pages", "5")];
+    let manage = JobCommand::new(JobAction::Open, "docs", settings());
     both_ways("JOB open docs scope=host max-pages=5", &Command::Job(manage.clone()));
-    both_ways("GROUP open docs scope=host max-pages=5", &Command::Group(manage.clone()));
+    let unknown = GroupCommand::new(GroupAction::Unknown("open"), "docs", settings());
+    both_ways("GROUP open docs scope=host max-pages=5", &Command::Group(unknown));
     assert_eq!(manage.setting("scope"), Some("host"));
     assert_eq!(manage.setting("depth"), None);
     assert!(manage.allow_only(&["scope", "max-pages"]).is_ok());
     assert_eq!(manage.allow_only(&["scope"]).unwrap_err().code, Code::BadArgument);
-    let ls = ManageCommand { action: "ls", name: None, settings: vec![] };
+    let ls = TopicCommand::unnamed(TopicAction::Ls, vec![]);
     assert_eq!(ls.required_name().unwrap_err().code, Code::BadArgument);
     both_ways("TOPIC ls", &Command::Topic(ls));
-    both_ways(
-        "TOPIC ls a=b",
-        &Command::Topic(ManageCommand { action: "ls", name: None, settings: vec![("a", "b")] }),
-    );
+    let ls = TopicCommand::unnamed(TopicAction::Ls, vec![("a", "b")]);
+    both_ways("TOPIC ls a=b", &Command::Topic(ls));
     refused("JOB", Code::BadArgument, "action");
     refused("JOB Open x", Code::BadArgument, "action");
     refused("JOB open a/b", Code::BadName, "name of a job");
@@ -333,11 +332,8 @@ fn command_of(parts: &Parts) -> Command<'_> {
     let Parts { kind, names: (a, b), words, task, hold, from, numbers, flag, settings } = parts;
     let (hold, from, flag, task) = (*hold, *from, *flag, task.clone());
     let topic = a.parse().unwrap();
-    let manage = || ManageCommand {
-        action: "do-it",
-        name: flag.then_some(b.as_str()),
-        settings: settings.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect(),
-    };
+    let name = flag.then_some(b.as_str());
+    let settings = settings.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
     let after_ms = hold.not_before_ms;
     let reply = |action| Command::Reply(TaskReply { task: task.clone(), action, rest: hold });
     let nack = |retry| reply(TaskAction::Nack { retry, reason: words.0.clone() });
@@ -369,8 +365,11 @@ fn command_of(parts: &Parts) -> Command<'_> {
         9 => nack(RetryMode::Uncounted { after_ms }),
         10 => nack(RetryMode::OtherUrl { url: words.1.clone() }),
         11 => reply(TaskAction::Touch { request_ended: flag }),
-        12 => Command::Group(manage()),
-        13 => Command::Job(manage()),
+        12 => {
+            let action = if flag { GroupAction::Set } else { GroupAction::Unknown("do-it") };
+            Command::Group(ManageCommand { action, name, settings })
+        }
+        13 => Command::Job(ManageCommand { action: JobAction::Open, name, settings }),
         _ => Command::Explain { what: &words.1, group: flag.then(|| a.parse().unwrap()) },
     }
 }

@@ -122,7 +122,7 @@ impl Fixture {
         fs::write(&file, admin_entry.clone() + &entries.collect::<String>()).unwrap();
         let server = Server::start_in(folder, &[&["broker"], flags].concat(), |command| {
             // The broker logs when it has loaded the principals.
-            command.env("TIDINGS_LOG", "tidings::principals=info");
+            command.env("TIDINGS_LOG", "tidings::services::principals=info");
         });
         let http = HttpClient::new(&server);
         Self { server, http, principals, admin_token: admin, admin_entry, filler_count: 0 }

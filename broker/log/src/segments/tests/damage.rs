@@ -36,7 +36,7 @@ fn written(stopped: bool) -> (SimulatedDisk, SegmentLog, Vec<(u64, u64)>) {
 /// in a gap, if the findings report a damaged end. Nothing else may be read. Returns what was lost.
 #[track_caller]
 pub(super) fn check(
-    log: &SegmentLog,
+    log: &dyn TopicLog,
     pieces: &[(u64, u64)],
     findings: &[String],
     case: &str,
@@ -119,7 +119,7 @@ fn every_flipped_bit_is_found_and_its_loss_reported() {
             let checked = log.verify().unwrap();
             let wrong: Vec<_> = checked.iter().filter(|file| !file.problems.is_empty()).collect();
             assert_eq!(wrong.len(), 1, "{case}: {wrong:?}");
-            assert_eq!(wrong[0].path, path, "{case}");
+            assert_eq!(wrong[0].place, path.display().to_string(), "{case}");
             let mut lost = check(&log, &pieces, &[], &case);
             let named = wrong[0].lost.iter().flat_map(|(first, last)| first.0..=last.0);
             let named: Vec<_> = named.filter(|seq| !(6..9).contains(seq)).collect();

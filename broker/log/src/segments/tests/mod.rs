@@ -58,7 +58,7 @@ fn piece(first: u64, count: u64, unix_ms: i64, salt: u64) -> LogPiece {
 
 /// Appends and syncs one piece for each pair of first seq and count.
 #[track_caller]
-fn fill(log: &SegmentLog, pieces: &[(u64, u64)]) {
+fn fill(log: &dyn TopicLog, pieces: &[(u64, u64)]) {
     for &(first, count) in pieces {
         let next = Seq(first + count);
         log.append(&[piece(first, count, 0, 7)], next, Seq(next.0 + 100)).unwrap();
@@ -76,7 +76,7 @@ enum Heard {
 
 /// Everything from `from` on. Checks that nothing is skipped.
 #[track_caller]
-fn hear(log: &SegmentLog, from: u64, buffer: usize) -> Result<Vec<Heard>, LogError> {
+fn hear(log: &dyn TopicLog, from: u64, buffer: usize) -> Result<Vec<Heard>, LogError> {
     let (mut heard, mut cursor, mut at) = (Vec::new(), from, None);
     let mut buffer = vec![0; buffer];
     loop {

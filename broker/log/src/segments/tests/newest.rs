@@ -5,12 +5,11 @@ use tidings_protocol::Seq;
 use super::{BUFFER, Heard, fill, hear, open};
 use crate::disk::SimulatedDisk;
 use crate::format::{BATCH_HEADER, SEGMENT_HEADER};
-use crate::segments::SegmentLog;
 use crate::topic_log::{NewestEvents, Retention, TopicLog};
 
 /// The result once all necessary segments are indexed. Before that it is a lower bound.
 #[track_caller]
-fn find(log: &SegmentLog, count: u64, before: Seq) -> (Seq, u64) {
+fn find(log: &dyn TopicLog, count: u64, before: Seq) -> (Seq, u64) {
     let mut bounds = Vec::new();
     loop {
         let NewestEvents { from, missing, unknown } = log.newest(count, before);
@@ -23,7 +22,7 @@ fn find(log: &SegmentLog, count: u64, before: Seq) -> (Seq, u64) {
 
 /// Compares every count before every seq with what a reader of everything receives.
 #[track_caller]
-fn check(log: &SegmentLog) {
+fn check(log: &dyn TopicLog) {
     let heard = hear(log, 1, BUFFER).unwrap();
     let event = |heard: &Heard| if let Heard::Event(seq, _) = heard { Some(*seq) } else { None };
     let all: Vec<u64> = heard.iter().filter_map(event).collect();

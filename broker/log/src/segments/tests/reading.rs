@@ -151,7 +151,7 @@ fn readers_and_retention_run_in_parallel() {
                 let mut rng = Rng::with_seed(seed);
                 while !stop.load(Ordering::Relaxed) {
                     let from = rng.u64(1..=log.bounds().end.0);
-                    let heard = hear(log, from, BUFFER + rng.usize(..BUFFER)).unwrap();
+                    let heard = hear(&**log, from, BUFFER + rng.usize(..BUFFER)).unwrap();
                     for heard in heard {
                         match heard {
                             Heard::Event(seq, bytes) => assert_eq!(bytes, line(seq, 7)),

@@ -1,6 +1,7 @@
 //! Simulations of a log, each from one printed seed. `TIDINGS_LOG_SEED` sets the first seed, and
 //! `TIDINGS_LOG_RUNS` the number of simulations.
 
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use fastrand::Rng;
@@ -83,7 +84,7 @@ struct Life {
     rng: Rng,
     disk: SimulatedDisk,
     options: SegmentOptions,
-    log: SegmentLog,
+    log: Box<dyn TopicLog>,
     model: Model,
     /// Events of an append that broke the log.
     uncertain: Vec<(u64, Event)>,
@@ -95,6 +96,12 @@ struct Life {
     totals: Totals,
 }
 
+/// Opens the log. Only this names which implementation runs.
+fn open(options: &SegmentOptions) -> io::Result<(Box<dyn TopicLog>, Recovered)> {
+    let (log, found) = SegmentLog::open(options.clone(), 3)?;
+    Ok((Box::new(log), found))
+}
+
 impl Life {
     fn new(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
@@ -102,7 +109,7 @@ impl Life {
         let no_allocate = rng.u32(..4) == 0;
         disk.set_faults(DiskFaults { no_allocate, ..DiskFaults::default() });
         let options = options(disk.clone(), [600, 1500, 4000][rng.usize(..3)]);
-        let (log, found) = SegmentLog::open(options.clone(), 3).unwrap();
+        let (log, found) = open(&options).unwrap();
         assert_eq!(found.next, Seq(1));
         Self {
             rng,
@@ -233,7 +240,7 @@ impl Life {
 
     fn read(&mut self) {
         let from = self.rng.u64(1..self.model.next + 5);
-        match hear(&self.log, from, BUFFER + self.rng.usize(..BUFFER)) {
+        match hear(&*self.log, from, BUFFER + self.rng.usize(..BUFFER)) {
             Ok(heard) => self.model.check(from, &heard),
             Err(error) => assert!(matches!(error, LogError::Io { .. }), "{error}"),
         }
@@ -254,7 +261,7 @@ impl Life {
                 None => break found,
             }
         };
-        let heard = hear(&self.log, 1, BUFFER)?;
+        let heard = hear(&*self.log, 1, BUFFER)?;
         let event = |heard: &Heard| match heard {
             Heard::Event(seq, _) if *seq < before.0 => Some(*seq),
             _ => None,
@@ -353,7 +360,7 @@ impl Life {
             return self.crash(false);
         }
         self.model.cleared_to = next;
-        let heard = hear(&self.log, 1, BUFFER).unwrap();
+        let heard = hear(&*self.log, 1, BUFFER).unwrap();
         self.model.check(1, &heard);
     }
 
@@ -369,7 +376,7 @@ impl Life {
         }
         // The record of a stop holds for every later start, until the next stop.
         result.expect("the log was closed");
-        self.options.stopped = StopSlot::after(self.log.options.stopped.new_end());
+        self.options.stopped = StopSlot::after(self.options.stopped.new_end());
         self.model.synced(0);
         self.model.floor = next;
         self.crash(true);
@@ -392,7 +399,7 @@ impl Life {
             if self.rng.u32(..3) == 0 {
                 self.spoil();
             }
-            match SegmentLog::open(self.options.clone(), 3) {
+            match open(&self.options) {
                 Ok(opened) => break opened,
                 Err(error) => self.trace.push(format!("open {error}")),
             }
@@ -410,7 +417,7 @@ impl Life {
     }
 
     fn found(&mut self, found: &Recovered, certain: &[u64]) {
-        let heard = hear(&self.log, 1, BUFFER).unwrap();
+        let heard = hear(&*self.log, 1, BUFFER).unwrap();
         self.trace.push(format!("recovered {} {:?} {heard:?}", found.next, found.findings));
         assert_eq!(found.reserved, found.next);
         for finding in &found.findings {

@@ -7,8 +7,8 @@ use tidings_protocol::UrlKey;
 use super::{LineReader, LineWriter};
 use crate::dead_letters::DEAD_REASONS;
 use crate::entry::{AgainRequest, Entry, EntryState, Lease, PassId};
+use crate::frontier::key_queue::{KeyState, Lane};
 use crate::jobs::{Job, JobState, as_array, from_array};
-use crate::key_queue::{KeyState, Lane};
 use crate::schedules::{WallClockDue, WallClockTarget};
 use crate::snapshot::SnapshotItem;
 

@@ -15,7 +15,7 @@ use super::{LEASE_MS, WAITER_CONN, World, WorldEvent, topic};
 use crate::moment::{ClockStamp, Moment};
 use crate::record::{Decision, GroupRecord};
 use crate::tests::simulation::difference;
-use crate::{Group, Input, JobAction, Output, TaskMessage};
+use crate::{Group, Input, JobOperation, Output, TaskMessage};
 
 /// One of this many writes is the last of its broker.
 const WRITES_PER_CRASH: u32 = 2500;
@@ -536,7 +536,7 @@ impl World {
 /// Whether the sender repeats this input when it gets no confirmation.
 pub(super) fn is_repeated(input: &Input) -> bool {
     match input {
-        Input::JobAction { action: what, .. } => *what != JobAction::Wait,
+        Input::JobAction { action: what, .. } => *what != JobOperation::Wait,
         Input::Events { .. }
         | Input::Operate { .. }
         | Input::Configure { .. }

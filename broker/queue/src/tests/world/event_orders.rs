@@ -12,7 +12,7 @@ use super::promises::CheckResult;
 use super::{DELAY_MS, World, WorldOptions};
 use crate::tests::simulation::{RUNS, seeds};
 use crate::tests::site::{HOSTS, PAGES, links_of, page};
-use crate::{Input, JobAction};
+use crate::{Input, JobOperation};
 
 /// What can happen to a task that the first worker holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,7 +167,7 @@ impl World {
         self.passes.find_mut("job").seed(seed);
         self.open_named("job", settings)?;
         let url = seed.into();
-        self.with_job(operator(), "job", JobAction::Add { url, prio: 0, after: After::Ms(0) })?;
+        self.with_job(operator(), "job", JobOperation::Add { url, prio: 0, after: After::Ms(0) })?;
         self.close_named("job")
     }
 

@@ -2,7 +2,7 @@
 
 use tidings_protocol::{After, Payload, Prio};
 
-use crate::{Input, JobAction};
+use crate::{Input, JobOperation};
 
 /// A requested fetch of a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,7 +23,7 @@ impl FetchRequest {
             Input::Events { events, .. } => {
                 events.iter().filter_map(|(_, payload)| Self::published(payload)).collect()
             }
-            Input::JobAction { name, action: JobAction::Add { url, prio, after }, .. } => {
+            Input::JobAction { name, action: JobOperation::Add { url, prio, after }, .. } => {
                 let (url, job) = (url.to_string(), Some(name.to_string()));
                 vec![Self { url, job, prio: *prio, after_ms: in_ms(*after) }]
             }

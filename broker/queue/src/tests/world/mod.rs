@@ -324,7 +324,11 @@ impl World {
         self.advance(DELAY_MS)?;
         let (group, passes) = (&self.broker.group, &self.passes);
         Promise::AllFinishes.holds(group.is_idle(), || {
-            format!("left: {:?}, {} dormant", group.active, group.dormant.len())
+            format!(
+                "left: {:?}, {} dormant",
+                group.frontier.active_ids(),
+                group.frontier.dormant().len()
+            )
         })?;
         let open = passes.names(false);
         Promise::AllFinishes.holds(open.is_empty(), || format!("never done: {open:?}"))?;
@@ -586,8 +590,9 @@ impl World {
     /// Checks that no member holds two suspects (entries that lost members before).
     fn check_suspects(&self) -> CheckResult {
         let group = &self.broker.group;
-        let suspect =
-            |entry: &EntryId| group.active.get(entry).is_some_and(|live| live.entry.is_suspect());
+        let suspect = |entry: &EntryId| {
+            group.frontier.find(*entry).is_some_and(|live| live.entry.is_suspect())
+        };
         let twice =
             group.leases.members().iter().find(|(_, member)| {
                 member.held().iter().filter(|entry| suspect(entry)).count() > 1

@@ -11,7 +11,7 @@ use crate::moment::Moment;
 use crate::task_list::EntrySelection;
 use crate::tests::bench::slot;
 use crate::tests::site::PAGES;
-use crate::{ConnId, GroupAnswer, Input, JobAction, Operation, Requester};
+use crate::{ConnId, GroupAnswer, Input, JobOperation, Operation, Requester};
 
 const OPERATOR: ConnId = ConnId(0);
 /// Most unfinished jobs at a time.
@@ -33,7 +33,7 @@ impl World {
                 pass.held = settings.hold;
             }
             Input::CloseJob { name, .. } => self.passes.find_mut(name.as_ref()).held = false,
-            Input::JobAction { name, action: JobAction::Wait, .. } => {
+            Input::JobAction { name, action: JobOperation::Wait, .. } => {
                 let pass = self.passes.find_mut(name.as_ref());
                 // A wait for a job that is gone is rejected.
                 pass.waits += u32::from(!pass.deleted);
@@ -42,10 +42,10 @@ impl World {
                 self.passes.iter_mut().for_each(|pass| pass.waits = 0);
             }
             Input::CancelJob { name, .. } => self.passes.find_mut(name.as_ref()).marred = true,
-            Input::JobAction { name, action: JobAction::Pause, .. } => {
+            Input::JobAction { name, action: JobOperation::Pause, .. } => {
                 self.passes.find_mut(name.as_ref()).paused = true;
             }
-            Input::JobAction { name, action: JobAction::Resume, .. } => {
+            Input::JobAction { name, action: JobOperation::Resume, .. } => {
                 self.passes.find_mut(name.as_ref()).paused = false;
             }
             _ => {}
@@ -69,7 +69,7 @@ impl World {
     pub(super) fn resume_everything(&mut self) -> CheckResult {
         self.resume()?;
         let unfinished = self.passes.names(false);
-        unfinished.iter().try_for_each(|name| self.with_job(operator(), name, JobAction::Resume))
+        unfinished.iter().try_for_each(|name| self.with_job(operator(), name, JobOperation::Resume))
     }
 
     pub(super) fn resume(&mut self) -> CheckResult {
@@ -120,7 +120,7 @@ impl World {
                 self.with_job(
                     operator(),
                     &name,
-                    JobAction::Add { url, prio, after: After::Ms(after_ms) },
+                    JobOperation::Add { url, prio, after: After::Ms(after_ms) },
                 )?;
             }
         }
@@ -156,9 +156,9 @@ impl World {
                 let name = name.parse().expect("the name is valid");
                 self.feed(Input::CancelJob { requester: operator(), name }, CommandOrigin::Nothing)
             }
-            1 => self.with_job(operator(), &name, JobAction::Pause),
-            2..8 => self.with_job(operator(), &name, JobAction::Resume),
-            8..11 => self.with_job(waiting(), &name, JobAction::Wait),
+            1 => self.with_job(operator(), &name, JobOperation::Pause),
+            2..8 => self.with_job(operator(), &name, JobOperation::Resume),
+            8..11 => self.with_job(waiting(), &name, JobOperation::Wait),
             _ => self.feed(Input::Disconnected { conn: WAITER_CONN }, CommandOrigin::Nothing),
         }
     }
@@ -167,17 +167,17 @@ impl World {
     pub(super) fn delete_some_job(&mut self) -> CheckResult {
         let done = self.rng.bool();
         let Some(name) = self.rng.choice(self.passes.names(done)) else { return Ok(()) };
-        self.with_job(operator(), &name, JobAction::Delete)
+        self.with_job(operator(), &name, JobOperation::Delete)
     }
 
     pub(super) fn with_job(
         &mut self,
         requester: Requester,
         name: &str,
-        what: JobAction,
+        what: JobOperation,
     ) -> CheckResult {
         let origin = match what {
-            JobAction::Delete => {
+            JobOperation::Delete => {
                 let opened = self.passes.find(name).map_or(0, |pass| pass.opened);
                 CommandOrigin::Delete { name: name.to_owned(), opened }
             }

@@ -123,7 +123,7 @@ impl fmt::Display for TextError {
 
 /// The location of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct TextLocation {
+pub(crate) struct TextLocation {
     chunk: u32,
     offset: u32,
 }
@@ -137,7 +137,7 @@ struct Chunk {
 }
 
 /// A text to append again: the id of its entry, its present location, and the text.
-pub(super) type MovedText = (u64, TextLocation, Vec<u8>);
+pub(crate) type MovedText = (u64, TextLocation, Vec<u8>);
 
 /// The bytes of a chunk, or the number under which they are stored.
 #[derive(Debug)]
@@ -150,7 +150,7 @@ enum ChunkBytes {
 
 /// All texts of a group.
 #[derive(Debug, Default)]
-pub(super) struct Texts {
+pub(crate) struct Texts {
     /// `None`: all texts stay in memory.
     paging: Option<Paging>,
     /// `None`: the number is free.
@@ -187,12 +187,12 @@ pub(super) struct Texts {
 
 impl Texts {
     /// Pages texts from now on.
-    pub(super) fn set_paging(&mut self, paging: Paging) {
+    pub(crate) fn set_paging(&mut self, paging: Paging) {
         self.paging = Some(paging);
     }
 
     /// Returns an empty set with the same store.
-    pub(super) fn cleared(&mut self) -> Self {
+    pub(crate) fn cleared(&mut self) -> Self {
         let mut texts = std::mem::take(self);
         texts.tail = None;
         for number in (0..).take(texts.chunks.len()) {
@@ -204,29 +204,29 @@ impl Texts {
     }
 
     /// Returns the bytes of the chunks in memory, with the spare buffers.
-    pub(super) fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.memory_bytes + self.spare.iter().map(Vec::capacity).sum::<usize>()
     }
 
     /// Reports whether any text may have to be read before it can be used.
-    pub(super) fn has_stored(&self) -> bool {
+    pub(crate) fn has_stored(&self) -> bool {
         self.stored > 0
     }
 
     /// Reports whether writing is so far behind that the group should admit nothing for now.
-    pub(super) fn is_behind(&self) -> bool {
+    pub(crate) fn is_behind(&self) -> bool {
         let in_memory_max = self.paging.map_or(usize::MAX, |paging| paging.chunks_in_memory);
         !self.writing.is_empty()
             && self.in_memory.len() > in_memory_max.saturating_add(CHUNKS_BEHIND_MAX)
     }
 
     /// Returns the next request to the owner.
-    pub(super) fn poll_request(&mut self) -> Option<TextRequest> {
+    pub(crate) fn poll_request(&mut self) -> Option<TextRequest> {
         self.requests.pop_front()
     }
 
     /// Appends a text, given in parts, with the id of its entry.
-    pub(super) fn put(&mut self, id: u64, parts: &[&[u8]]) -> TextLocation {
+    pub(crate) fn put(&mut self, id: u64, parts: &[&[u8]]) -> TextLocation {
         let text_len: usize = parts.iter().map(|part| part.len()).sum();
         let len = HEADER_BYTES + text_len;
         let number = self.tail_for(len);
@@ -250,7 +250,7 @@ impl Texts {
     }
 
     /// Returns a text; `None` if it must be read first.
-    pub(super) fn get(&self, place: TextLocation) -> Option<&[u8]> {
+    pub(crate) fn get(&self, place: TextLocation) -> Option<&[u8]> {
         let bytes = match &self.chunk(place.chunk).bytes {
             ChunkBytes::InMemory(bytes) => &bytes[place.offset as usize..],
             ChunkBytes::Writing(bytes) => &bytes[place.offset as usize..],
@@ -260,21 +260,21 @@ impl Texts {
     }
 
     /// Reports whether a text must be read before it can be used.
-    pub(super) fn must_read(&self, place: TextLocation) -> bool {
+    pub(crate) fn must_read(&self, place: TextLocation) -> bool {
         self.has_stored()
             && matches!(self.chunk(place.chunk).bytes, ChunkBytes::Stored(_))
             && !self.read.contains_key(&place)
     }
 
     /// Requests texts that must be read, each with its length. Returns the number of the request.
-    pub(super) fn request(&mut self, texts: &[(TextLocation, usize)]) -> u64 {
+    pub(crate) fn request(&mut self, texts: &[(TextLocation, usize)]) -> u64 {
         let texts = texts.iter().map(|(place, text_len)| self.stored(*place, *text_len));
         let texts = texts.collect();
         self.push_read(texts)
     }
 
     /// Returns where a text that must be read is stored, with its header.
-    pub(super) fn stored(&self, place: TextLocation, text_len: usize) -> StoredText {
+    pub(crate) fn stored(&self, place: TextLocation, text_len: usize) -> StoredText {
         let ChunkBytes::Stored(chunk) = self.chunk(place.chunk).bytes else {
             unreachable!("only stored texts are read");
         };
@@ -288,7 +288,7 @@ impl Texts {
     }
 
     /// Keeps a text that was read, with its header.
-    pub(super) fn keep(&mut self, place: TextLocation, bytes: Vec<u8>) {
+    pub(crate) fn keep(&mut self, place: TextLocation, bytes: Vec<u8>) {
         if self.read.insert(place, bytes).is_none() {
             self.read_order.push_back(place);
         }
@@ -303,19 +303,19 @@ impl Texts {
     }
 
     /// Drops a text that was read; it remains in its chunk.
-    pub(super) fn forget(&mut self, place: TextLocation) {
+    pub(crate) fn forget(&mut self, place: TextLocation) {
         self.read.remove(&place);
     }
 
     /// Keeps the chunk of a text of this length until [`remove`](Self::remove) is called once more.
-    pub(super) fn pin(&mut self, place: TextLocation, text_len: usize) {
+    pub(crate) fn pin(&mut self, place: TextLocation, text_len: usize) {
         let chunk = self.chunks[place.chunk as usize].as_mut().expect("a live text has a chunk");
         chunk.live += HEADER_BYTES + text_len;
         self.live += HEADER_BYTES + text_len;
     }
 
-    /// Loads a text into the cache if it is in memory (see [`prefetch`](super::prefetch)).
-    pub(super) fn prefetch(&self, place: TextLocation) {
+    /// Loads a text into the cache if it is in memory (see [`prefetch`](crate::prefetch)).
+    pub(crate) fn prefetch(&self, place: TextLocation) {
         if let ChunkBytes::InMemory(bytes) = &self.chunk(place.chunk).bytes {
             let lines = bytes[place.offset as usize..].chunks(CACHE_LINE_BYTES);
             lines.take(PREFETCH_LINES).for_each(|line| {
@@ -325,7 +325,7 @@ impl Texts {
     }
 
     /// Removes a text of this length.
-    pub(super) fn remove(&mut self, place: TextLocation, text_len: usize) {
+    pub(crate) fn remove(&mut self, place: TextLocation, text_len: usize) {
         let len = HEADER_BYTES + text_len;
         let chunk = self.chunks[place.chunk as usize].as_mut().expect("a live text has a chunk");
         chunk.live -= len;
@@ -341,7 +341,7 @@ impl Texts {
 
     /// If too many bytes are dead, returns the texts of a sparse chunk, or requests them if the
     /// chunk is stored. The caller appends the live ones again.
-    pub(super) fn sparse_chunk(&mut self) -> Option<Vec<MovedText>> {
+    pub(crate) fn sparse_chunk(&mut self) -> Option<Vec<MovedText>> {
         let dead_bytes_min = self.paging.unwrap_or_default().dead_bytes_min;
         let dead = self.len - self.live;
         if dead < dead_bytes_min.max(self.live) || self.compacting.is_some() {
@@ -369,7 +369,7 @@ impl Texts {
 
     /// Takes the reply to a request of [`sparse_chunk`](Self::sparse_chunk). Returns the texts, and
     /// none if the chunk was dropped meanwhile. `None`: the request was for other texts.
-    pub(super) fn take_sparse_chunk(
+    pub(crate) fn take_sparse_chunk(
         &mut self,
         request: u64,
         bytes: &[Result<Vec<u8>, TextError>],
@@ -447,7 +447,7 @@ impl Texts {
     }
 
     /// Handles a finished write.
-    pub(super) fn written(&mut self, at: u32, is_written: bool) {
+    pub(crate) fn written(&mut self, at: u32, is_written: bool) {
         let sent = self.writing.iter().position(|(to, _)| *to == at);
         let Some((_, number)) = sent.and_then(|sent| self.writing.remove(sent)) else { return };
         let Some(chunk) = &mut self.chunks[number as usize] else { return };
@@ -500,7 +500,7 @@ fn stored_text(chunk: u32, offset: u32, len: usize) -> StoredText {
 }
 
 /// Returns the text in bytes that were read for this entry, if it is there and nothing else.
-pub(super) fn text_of(id: u64, bytes: &[u8]) -> Option<&[u8]> {
+pub(crate) fn text_of(id: u64, bytes: &[u8]) -> Option<&[u8]> {
     let (found, text) = split(bytes)?;
     (found == id && HEADER_BYTES + text.len() == bytes.len()).then_some(text)
 }

@@ -5,8 +5,8 @@ use std::ops::{Index, IndexMut};
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use super::entry::Key;
 use super::key_queue::KeyQueue;
+use crate::entry::Key;
 
 /// Approximate memory of a key, with its text and its places in the indexes.
 const KEY_BYTES: usize = 250;
@@ -16,23 +16,23 @@ const RESERVED_MAX: usize = 5_000_000;
 
 /// Texts that are looked up together: more loads than a processor runs at a time, and few enough
 /// that the first ones are still cached when they are used.
-pub(super) const FIND_MANY_MAX: usize = 64;
+pub(crate) const FIND_MANY_MAX: usize = 64;
 
 /// Id of a key in memory, valid until the key is removed. Ids differ from start to start, so no
 /// record contains one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct KeyId(u32);
+pub(crate) struct KeyId(u32);
 
 impl KeyId {
     /// Returns the id as an index.
-    pub(super) fn index(self) -> usize {
+    pub(crate) fn index(self) -> usize {
         self.0 as usize
     }
 }
 
 /// The keys that have entries, are busy or rest.
 #[derive(Debug, Default)]
-pub(super) struct Keys {
+pub(crate) struct Keys {
     queues: Vec<Option<KeyQueue>>,
     free_ids: Vec<KeyId>,
     by_name: HashTable<KeyId>,
@@ -48,7 +48,7 @@ impl Keys {
     }
 
     /// Returns the key with that text, if the group knows it.
-    pub(super) fn find(&self, name: &str) -> Option<KeyId> {
+    pub(crate) fn find(&self, name: &str) -> Option<KeyId> {
         let is_it = |id: &KeyId| &**self[*id].name() == name;
         self.by_name.find(self.hasher.hash_one(name), is_it).copied()
     }
@@ -56,7 +56,7 @@ impl Keys {
     /// Finds several keys, at most [`FIND_MANY_MAX`]. Same result as [`Keys::find`] for each, but
     /// each step is taken for all texts before the next one, so that the processor loads several
     /// places in memory at a time.
-    pub(super) fn find_many<'a>(
+    pub(crate) fn find_many<'a>(
         &self,
         names: impl Iterator<Item = &'a str> + Clone,
         found: &mut [Option<KeyId>],
@@ -122,27 +122,27 @@ impl Keys {
     }
 
     /// Counts the keys.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.by_name.len()
     }
 
     /// Returns their approximate memory.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.len() * KEY_BYTES
     }
 
     /// Reports whether there are no keys.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.by_name.is_empty()
     }
 
     /// Returns the key at an index from 0; `Err` beyond the last.
-    pub(super) fn at_index(&self, place: usize) -> Result<Option<&KeyQueue>, ()> {
+    pub(crate) fn at_index(&self, place: usize) -> Result<Option<&KeyQueue>, ()> {
         self.queues.get(place).map(Option::as_ref).ok_or(())
     }
 
     /// Returns the ids of all keys, sorted.
-    pub(super) fn ids(&self) -> Vec<KeyId> {
+    pub(crate) fn ids(&self) -> Vec<KeyId> {
         let known = (0..).map(KeyId).zip(&self.queues).filter(|(_, queue)| queue.is_some());
         known.map(|(id, _)| id).collect()
     }

@@ -1,13 +1,12 @@
 //! Dormant entries: those that only wait for their first release. In a large crawl, most entries
 //! are dormant. Each takes a slot here, and its text may be paged out to disk. It becomes an active
-//! [`Entry`](super::entry::Entry) as soon as something happens to it.
+//! [`Entry`](crate::entry::Entry) as soon as something happens to it.
 
 use std::hint::black_box;
 
 use hashbrown::{HashMap, HashSet};
 use tidings_protocol::{CanonicalUrl, UrlKey};
 
-use super::entry::{Admission, EntryId, JobNumber, Key, PassId};
 use super::id_index::IdIndex;
 use super::key_queue::{KeyQueue, Lane};
 use super::keys::{FIND_MANY_MAX, KeyId, Keys};
@@ -16,10 +15,11 @@ use super::runs::{NO_SLOT, PackedLane, SlotId};
 use super::texts::StoredText;
 use super::texts::{self, MovedText, Paging, TextError, TextLocation, TextRequest, Texts};
 use super::url_index::UrlIndex;
+use crate::entry::{Admission, EntryId, JobNumber, Key, PassId};
 use crate::moment::Moment;
 
 /// Approximate memory of an entry without its text, with its places in the indexes.
-pub(super) const SLOT_BYTES: usize = 72;
+pub(crate) const SLOT_BYTES: usize = 72;
 
 /// Bytes of the header of a text: its length, the length of the attributes, depth, hops, priority.
 const HEADER_BYTES: usize = 18;
@@ -28,7 +28,7 @@ const HEADER_BYTES: usize = 18;
 const RESERVED_MAX: usize = 20_000_000;
 
 /// An entry to store, and the lane that [`DormantEntries::lane_for`] returns for it.
-pub(super) type DormantAdmission<'a> = (&'a Admission, PackedLane);
+pub(crate) type DormantAdmission<'a> = (&'a Admission, PackedLane);
 
 /// A dormant entry, or a free slot.
 #[derive(Debug)]
@@ -51,17 +51,17 @@ struct DormantSlot {
 
 /// What is known of a dormant entry without reading its text.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct DormantRef {
-    pub(super) id: EntryId,
-    pub(super) url_fingerprint: u64,
-    pub(super) key: KeyId,
-    pub(super) lane: PackedLane,
+pub(crate) struct DormantRef {
+    pub(crate) id: EntryId,
+    pub(crate) url_fingerprint: u64,
+    pub(crate) key: KeyId,
+    pub(crate) lane: PackedLane,
     slot: SlotId,
 }
 
 /// All dormant entries.
 #[derive(Debug, Default)]
-pub(super) struct DormantEntries {
+pub(crate) struct DormantEntries {
     slots: Vec<DormantSlot>,
     /// The first free slot.
     first_free: Option<SlotId>,
@@ -78,7 +78,7 @@ pub(super) struct DormantEntries {
 
 impl DormantEntries {
     /// Pages texts from now on, see [`texts`].
-    pub(super) fn set_paging(&mut self, paging: Paging) {
+    pub(crate) fn set_paging(&mut self, paging: Paging) {
         self.texts.set_paging(paging);
     }
 
@@ -109,18 +109,18 @@ impl DormantEntries {
     }
 
     /// Counts the entries.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.by_id.len()
     }
 
     /// Returns their approximate memory.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.len() * SLOT_BYTES + self.texts.memory_bytes()
     }
 
     /// Returns the lane in which an entry can be dormant. It must be due, be no redirect, and have
     /// no job if it was announced.
-    pub(super) fn lane_for(admission: &Admission, lane: Lane, now: Moment) -> Option<PackedLane> {
+    pub(crate) fn lane_for(admission: &Admission, lane: Lane, now: Moment) -> Option<PackedLane> {
         let is_plain = admission.due <= now
             && !admission.redirect
             && !(admission.announced && admission.job.is_some());
@@ -229,7 +229,7 @@ impl DormantEntries {
 
     /// Returns an entry as it was admitted, except that its due time is lost. Its text must be in
     /// memory.
-    pub(super) fn read(
+    pub(crate) fn read(
         &self,
         dormant: DormantRef,
         queue: &KeyQueue,
@@ -242,35 +242,35 @@ impl DormantEntries {
     }
 
     /// Reports whether any text may have to be read before its entry is used.
-    pub(super) fn has_stored_texts(&self) -> bool {
+    pub(crate) fn has_stored_texts(&self) -> bool {
         self.texts.has_stored()
     }
 
     /// Reports whether the text of an entry must be read before the entry is used.
-    pub(super) fn must_read(&self, dormant: DormantRef) -> bool {
+    pub(crate) fn must_read(&self, dormant: DormantRef) -> bool {
         self.texts.must_read(slot_at(&self.slots, dormant.slot).text)
     }
 
     /// Returns where the text of an entry is now.
-    pub(super) fn wanted(&self, dormant: DormantRef) -> WantedText {
+    pub(crate) fn wanted(&self, dormant: DormantRef) -> WantedText {
         let DormantSlot { text, text_len, .. } = *slot_at(&self.slots, dormant.slot);
         WantedText { dormant, place: text, len: text_len as usize }
     }
 
     /// Requests texts that must be read. Returns the number of the request.
-    pub(super) fn request_texts(&mut self, wanted: &[WantedText]) -> u64 {
+    pub(crate) fn request_texts(&mut self, wanted: &[WantedText]) -> u64 {
         let texts: Vec<_> = wanted.iter().map(|wanted| (wanted.place, wanted.len)).collect();
         self.texts.request(&texts)
     }
 
     /// Returns where a text that must be read is stored.
     #[cfg(any(test, feature = "fuzzing"))]
-    pub(super) fn stored_text(&self, wanted: WantedText) -> StoredText {
+    pub(crate) fn stored_text(&self, wanted: WantedText) -> StoredText {
         self.texts.stored(wanted.place, wanted.len)
     }
 
     /// Takes a text that was read. If its entry has ended or the text has moved, it is not needed.
-    pub(super) fn take_text(
+    pub(crate) fn take_text(
         &mut self,
         wanted: WantedText,
         text: Result<Vec<u8>, TextError>,
@@ -287,32 +287,32 @@ impl DormantEntries {
     }
 
     /// Frees the memory of a text that was read; it remains in its chunk.
-    pub(super) fn forget_text(&mut self, dormant: DormantRef) {
+    pub(crate) fn forget_text(&mut self, dormant: DormantRef) {
         self.texts.forget(slot_at(&self.slots, dormant.slot).text);
     }
 
     /// Keeps a text readable until [`unpin_text`](Self::unpin_text), even if its entry ends.
-    pub(super) fn pin_text(&mut self, wanted: WantedText) {
+    pub(crate) fn pin_text(&mut self, wanted: WantedText) {
         self.texts.pin(wanted.place, wanted.len);
     }
 
     /// Ends a pin.
-    pub(super) fn unpin_text(&mut self, wanted: WantedText) {
+    pub(crate) fn unpin_text(&mut self, wanted: WantedText) {
         self.texts.remove(wanted.place, wanted.len);
     }
 
     /// Returns the next request to the owner.
-    pub(super) fn poll_request(&mut self) -> Option<TextRequest> {
+    pub(crate) fn poll_request(&mut self) -> Option<TextRequest> {
         self.texts.poll_request()
     }
 
     /// Handles the end of a write.
-    pub(super) fn text_written(&mut self, chunk: u32, is_written: bool) {
+    pub(crate) fn text_written(&mut self, chunk: u32, is_written: bool) {
         self.texts.written(chunk, is_written);
     }
 
     /// Reports whether writing is so far behind that the group should admit nothing for now.
-    pub(super) fn is_behind(&self) -> bool {
+    pub(crate) fn is_behind(&self) -> bool {
         self.texts.is_behind()
     }
 
@@ -347,23 +347,23 @@ impl DormantEntries {
     }
 
     /// Returns an entry by its id.
-    pub(super) fn find(&self, id: EntryId) -> Option<DormantRef> {
+    pub(crate) fn find(&self, id: EntryId) -> Option<DormantRef> {
         self.by_id.find(id).map(|slot| self.dormant_ref(slot))
     }
 
     /// Returns the entries of a URL, in no order.
-    pub(super) fn of_url(&self, url: UrlKey) -> impl Iterator<Item = DormantRef> {
+    pub(crate) fn of_url(&self, url: UrlKey) -> impl Iterator<Item = DormantRef> {
         self.of_fingerprint(url.fingerprint())
     }
 
     /// Returns the entries of the URL with this fingerprint, in no order.
-    pub(super) fn of_fingerprint(&self, url: u64) -> impl Iterator<Item = DormantRef> {
+    pub(crate) fn of_fingerprint(&self, url: u64) -> impl Iterator<Item = DormantRef> {
         let alike = self.by_url.find(url).map(|slot| self.dormant_ref(slot));
         alike.filter(move |dormant| dormant.url_fingerprint == url)
     }
 
     /// Returns all entries, in no order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = DormantRef> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = DormantRef> {
         (0..)
             .zip(&self.slots)
             .filter(|(_, slot)| slot.id != 0)
@@ -371,7 +371,7 @@ impl DormantEntries {
     }
 
     /// Returns the keys with dormant entries of a lane, sorted.
-    pub(super) fn keys_of(&self, lane: Lane) -> Vec<KeyId> {
+    pub(crate) fn keys_of(&self, lane: Lane) -> Vec<KeyId> {
         let keys = PackedLane::new(lane).and_then(|lane| self.keys.get(&lane));
         let mut keys: Vec<KeyId> = keys.into_iter().flatten().copied().collect();
         keys.sort_unstable();
@@ -379,43 +379,43 @@ impl DormantEntries {
     }
 
     /// Returns any dormant entry of a lane and key.
-    pub(super) fn any_of(&self, lane: Lane, queue: &KeyQueue) -> Option<DormantRef> {
+    pub(crate) fn any_of(&self, lane: Lane, queue: &KeyQueue) -> Option<DormantRef> {
         let slot = queue.dormant.first_slot_of(PackedLane::new(lane)?)?;
         Some(self.dormant_ref(slot))
     }
 
     /// Begins a snapshot, which must contain all current entries.
-    pub(super) fn begin_snapshot(&mut self) {
+    pub(crate) fn begin_snapshot(&mut self) {
         self.snapshot = self.snapshot.wrapping_add(1);
     }
 
     /// Marks an entry as written to the current snapshot. Returns whether it was still missing
     /// there.
-    pub(super) fn mark_in_snapshot(&mut self, dormant: DormantRef) -> bool {
+    pub(crate) fn mark_in_snapshot(&mut self, dormant: DormantRef) -> bool {
         let slot = &mut self.slots[dormant.slot as usize];
         std::mem::replace(&mut slot.snapshot, self.snapshot) != self.snapshot
     }
 
     /// Reports whether an entry is still missing in the current snapshot.
-    pub(super) fn is_missing_in_snapshot(&self, dormant: DormantRef) -> bool {
+    pub(crate) fn is_missing_in_snapshot(&self, dormant: DormantRef) -> bool {
         slot_at(&self.slots, dormant.slot).snapshot != self.snapshot
     }
 
     /// Returns the entry in a slot; `Err` beyond the last slot.
-    pub(super) fn at_slot(&self, slot: SlotId) -> Result<Option<DormantRef>, ()> {
+    pub(crate) fn at_slot(&self, slot: SlotId) -> Result<Option<DormantRef>, ()> {
         let found = self.slots.get(slot as usize).ok_or(())?;
         Ok((found.id != 0).then(|| self.dormant_ref(slot)))
     }
 
     /// Moves the live texts of one chunk that is mostly dead, or requests them.
-    pub(super) fn compact_texts(&mut self) {
+    pub(crate) fn compact_texts(&mut self) {
         let texts = self.texts.sparse_chunk().unwrap_or_default();
         self.move_texts(texts);
     }
 
     /// Moves the live texts of a chunk, if this is the reply to a request for them. Returns whether
     /// it is.
-    pub(super) fn take_sparse_chunk(
+    pub(crate) fn take_sparse_chunk(
         &mut self,
         request: u64,
         bytes: &[Result<Vec<u8>, TextError>],
@@ -468,13 +468,13 @@ impl DormantEntries {
         }
     }
 
-    /// Loads a slot into the cache (see [`prefetch`](super::prefetch)).
-    pub(super) fn prefetch(&self, slot: SlotId) {
+    /// Loads a slot into the cache (see [`prefetch`](crate::prefetch)).
+    pub(crate) fn prefetch(&self, slot: SlotId) {
         black_box(slot_at(&self.slots, slot).text_len);
     }
 
     /// Loads the text of a slot, its place in the index by URL, and the next slot.
-    pub(super) fn prefetch_text(&self, slot: SlotId) {
+    pub(crate) fn prefetch_text(&self, slot: SlotId) {
         let DormantSlot { url_fingerprint: url, text, next: after, .. } =
             *slot_at(&self.slots, slot);
         self.texts.prefetch(text);
@@ -485,7 +485,7 @@ impl DormantEntries {
     }
 
     /// Loads the place of a URL in the index.
-    pub(super) fn prefetch_url(&self, url: u64) {
+    pub(crate) fn prefetch_url(&self, url: u64) {
         black_box(self.by_url.find(url).next());
     }
 
@@ -511,7 +511,7 @@ impl DormantEntries {
 
 impl DormantRef {
     /// Returns the job of its lane.
-    pub(super) fn job(&self) -> Option<JobNumber> {
+    pub(crate) fn job(&self) -> Option<JobNumber> {
         self.lane.job()
     }
 }
@@ -522,15 +522,15 @@ fn slot_at(slots: &[DormantSlot], slot: SlotId) -> &DormantSlot {
 
 /// A text that is to be read: its entry, its place, and its length.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct WantedText {
-    pub(super) dormant: DormantRef,
+pub(crate) struct WantedText {
+    pub(crate) dormant: DormantRef,
     place: TextLocation,
     len: usize,
 }
 
 impl WantedText {
     /// Parses the text that was read.
-    pub(super) fn parse(self, bytes: &[u8]) -> Result<EntryText<'_>, TextError> {
+    pub(crate) fn parse(self, bytes: &[u8]) -> Result<EntryText<'_>, TextError> {
         let id = self.dormant.id;
         let parsed = texts::text_of(id, bytes).and_then(EntryText::parse);
         let whole = parsed.filter(|parsed| parsed.len() == self.len);
@@ -539,7 +539,7 @@ impl WantedText {
 }
 
 /// The parts of an entry that are stored as its text.
-pub(super) struct EntryText<'a> {
+pub(crate) struct EntryText<'a> {
     text: &'a str,
     forwarded: &'a str,
     depth: u32,
@@ -549,7 +549,7 @@ pub(super) struct EntryText<'a> {
 
 impl<'a> EntryText<'a> {
     /// Parses a text; `None` if it is damaged.
-    pub(super) fn parse(bytes: &'a [u8]) -> Option<Self> {
+    pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
         let (header, texts) = bytes.split_first_chunk::<HEADER_BYTES>()?;
         let (numbers, prio) = header.split_first_chunk::<{ 4 * size_of::<u32>() }>()?;
         let (numbers, _) = numbers.as_chunks();
@@ -572,7 +572,7 @@ impl<'a> EntryText<'a> {
     }
 
     /// Returns the entry as it was admitted, except that its due time is lost.
-    pub(super) fn admission(
+    pub(crate) fn admission(
         &self,
         dormant: DormantRef,
         key: Key,

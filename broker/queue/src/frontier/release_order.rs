@@ -10,15 +10,15 @@ use std::collections::BTreeMap;
 use hashbrown::HashMap;
 use tidings_protocol::MemberId;
 
-use super::entry::JobNumber;
 use super::key_queue::Lane;
 use super::keys::KeyId;
-use super::leases::Members;
-use super::mutants::{self, Mutant};
+use crate::entry::JobNumber;
+use crate::leases::Members;
+use crate::mutants::{self, Mutant};
 
 /// The class of a free key's next entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ReadyClass {
+pub(crate) enum ReadyClass {
     /// The entry is pinned to one member.
     Pinned(Pin),
     /// The entry is a suspect, only for a member that holds no other suspect.
@@ -29,16 +29,16 @@ pub(super) enum ReadyClass {
 
 /// The member for which an entry waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Pin {
+pub(crate) struct Pin {
     /// The only member that can continue the task.
-    pub(super) member: MemberId,
+    pub(crate) member: MemberId,
     /// Whether it is also a suspect, so that the member must hold no other.
-    pub(super) suspect: bool,
+    pub(crate) suspect: bool,
 }
 
 /// The free keys by the class of their next entry.
 #[derive(Debug, Default)]
-pub(super) struct ReadyKeys {
+pub(crate) struct ReadyKeys {
     /// The position of each key, by its id.
     positions: Vec<Option<Position>>,
     pins: HashMap<KeyId, Pin>,
@@ -74,23 +74,23 @@ enum PositionClass {
 impl ReadyKeys {
     /// Lists no keys before [`start`](Self::start). A start is faster when it lists all keys at its
     /// end.
-    pub(super) fn defer(&mut self) {
+    pub(crate) fn defer(&mut self) {
         self.is_deferred = true;
     }
 
     /// Ends the deferral: the caller lists every key.
-    pub(super) fn start(&mut self) {
+    pub(crate) fn start(&mut self) {
         debug_assert!(self.is_deferred, "a start defers the listing of keys");
         self.is_deferred = false;
     }
 
     /// Returns an empty set that is deferred in the same way.
-    pub(super) fn cleared(&self) -> Self {
+    pub(crate) fn cleared(&self) -> Self {
         Self { is_deferred: self.is_deferred, ..Self::default() }
     }
 
     /// Lists a key under a class, or removes it (`None`).
-    pub(super) fn set_class(
+    pub(crate) fn set_class(
         &mut self,
         key: KeyId,
         place: Option<ReadyClass>,
@@ -106,7 +106,7 @@ impl ReadyKeys {
     }
 
     /// Lists a key that is in no class, so that it goes next in this one.
-    pub(super) fn set_next(&mut self, key: KeyId, place: ReadyClass) {
+    pub(crate) fn set_next(&mut self, key: KeyId, place: ReadyClass) {
         debug_assert!(self.class_of(key).is_none(), "the key is not listed");
         self.insert(key, place, None);
     }
@@ -121,7 +121,7 @@ impl ReadyKeys {
     }
 
     /// Returns the key that is released next to one of the members, and its class.
-    pub(super) fn next(&self, members: &Members) -> Option<(KeyId, ReadyClass)> {
+    pub(crate) fn next(&self, members: &Members) -> Option<(KeyId, ReadyClass)> {
         let pinned =
             self.pinned.iter().find(|(pin, _)| members.has_credit(pin.member, pin.suspect));
         if let Some((pin, keys)) = pinned {
@@ -153,7 +153,7 @@ impl ReadyKeys {
     }
 
     /// Returns the keys that are likely to be released together with the next one of this class.
-    pub(super) fn upcoming(&self, place: ReadyClass, count: usize) -> &[KeyId] {
+    pub(crate) fn upcoming(&self, place: ReadyClass, count: usize) -> &[KeyId] {
         let keys = match place {
             ReadyClass::Pinned(_) | ReadyClass::Suspect(_) => None,
             ReadyClass::Any(Lane::Announced, prio) => self.announced.0.get(&Reverse(prio)),
@@ -166,7 +166,7 @@ impl ReadyKeys {
     }
 
     /// Ends the turn of a lane.
-    pub(super) fn served(&mut self, lane: Lane) {
+    pub(crate) fn served(&mut self, lane: Lane) {
         self.last_was_announced = lane == Lane::Announced;
         if let Lane::Job(job) = lane {
             self.last_job = job;
@@ -174,12 +174,12 @@ impl ReadyKeys {
     }
 
     /// Counts the free keys that would release an entry of this job to any member with credit.
-    pub(super) fn queued_of(&self, job: JobNumber) -> usize {
+    pub(crate) fn queued_of(&self, job: JobNumber) -> usize {
         self.jobs.get(&job).map_or(0, KeysByPriority::len)
     }
 
     /// Blocks or unblocks all releases of a job.
-    pub(super) fn block(&mut self, job: JobNumber, blocked: bool) {
+    pub(crate) fn block(&mut self, job: JobNumber, blocked: bool) {
         if blocked {
             let keys = self.jobs.remove(&job).unwrap_or_default();
             self.blocked.entry(job).or_insert(keys);
@@ -196,7 +196,7 @@ impl ReadyKeys {
 
     /// Reports whether a key is listed and its job may release, so that it only waits for a
     /// member's credit.
-    pub(super) fn offers(&self, key: KeyId) -> bool {
+    pub(crate) fn offers(&self, key: KeyId) -> bool {
         let spot = self.positions.get(key.index()).copied().flatten();
         spot.is_some_and(|spot| match spot.class {
             PositionClass::Pinned => true,

@@ -4,24 +4,24 @@ use std::cmp::Reverse;
 
 use smallvec::SmallVec;
 
-use super::entry::{EntryId, JobNumber};
 use super::key_queue::Lane;
+use crate::entry::{EntryId, JobNumber};
 
 /// Index of a dormant entry in memory.
-pub(super) type SlotId = u32;
+pub(crate) type SlotId = u32;
 
 /// No slot.
-pub(super) const NO_SLOT: SlotId = SlotId::MAX;
+pub(crate) const NO_SLOT: SlotId = SlotId::MAX;
 
 /// A lane in 32 bits: jobs first, by number, then announced entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct PackedLane(u32);
+pub(crate) struct PackedLane(u32);
 
 impl PackedLane {
     const ANNOUNCED: Self = Self(u32::MAX);
 
     /// Packs a lane. Returns `None` for a job number above 32 bits; such entries are never dormant.
-    pub(super) fn new(lane: Lane) -> Option<Self> {
+    pub(crate) fn new(lane: Lane) -> Option<Self> {
         match lane {
             Lane::Announced => Some(Self::ANNOUNCED),
             Lane::Job(number) => {
@@ -31,26 +31,26 @@ impl PackedLane {
     }
 
     /// Returns the lane.
-    pub(super) fn lane(self) -> Lane {
+    pub(crate) fn lane(self) -> Lane {
         self.job().map_or(Lane::Announced, Lane::Job)
     }
 
     /// Returns the job of the lane, if it has one.
-    pub(super) fn job(self) -> Option<JobNumber> {
+    pub(crate) fn job(self) -> Option<JobNumber> {
         (self != Self::ANNOUNCED).then(|| self.0.into())
     }
 }
 
 /// The entries of one lane and priority: a linked list of slots, sorted by id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct DormantRun {
+pub(crate) struct DormantRun {
     /// The id of the first entry.
-    pub(super) first_entry: EntryId,
+    pub(crate) first_entry: EntryId,
     /// The first and the last slot.
-    pub(super) first: SlotId,
-    pub(super) last: SlotId,
-    pub(super) lane: PackedLane,
-    pub(super) prio: i16,
+    pub(crate) first: SlotId,
+    pub(crate) last: SlotId,
+    pub(crate) lane: PackedLane,
+    pub(crate) prio: i16,
 }
 
 impl DormantRun {
@@ -61,7 +61,7 @@ impl DormantRun {
 
 /// The runs of a key. None of them is empty.
 #[derive(Debug, Default)]
-pub(super) struct DormantRuns {
+pub(crate) struct DormantRuns {
     /// Sorted by lane, then by priority from high to low. Inline for one run, because most keys
     /// have one, and there may be millions of keys.
     runs: SmallVec<[DormantRun; 1]>,
@@ -70,46 +70,46 @@ pub(super) struct DormantRuns {
 
 impl DormantRuns {
     /// Counts the entries of all runs.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len as usize
     }
 
     /// Reports whether there are no entries.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// Returns priority and id of the first entry of a lane.
-    pub(super) fn first_of(&self, lane: Lane) -> Option<(Reverse<i16>, EntryId)> {
+    pub(crate) fn first_of(&self, lane: Lane) -> Option<(Reverse<i16>, EntryId)> {
         let lane = PackedLane::new(lane)?;
         let run = self.runs.get(self.runs.partition_point(|run| run.lane < lane))?;
         (run.lane == lane).then_some((Reverse(run.prio), run.first_entry))
     }
 
     /// Returns the first job from this number on that has a run.
-    pub(super) fn job_from(&self, number: JobNumber) -> Option<JobNumber> {
+    pub(crate) fn job_from(&self, number: JobNumber) -> Option<JobNumber> {
         let lane = PackedLane::new(Lane::Job(number))?;
         self.runs.get(self.runs.partition_point(|run| run.lane < lane))?.lane.job()
     }
 
     /// Returns the first slot of any run of a lane.
-    pub(super) fn first_slot_of(&self, lane: PackedLane) -> Option<SlotId> {
+    pub(crate) fn first_slot_of(&self, lane: PackedLane) -> Option<SlotId> {
         let run = self.runs.get(self.runs.partition_point(|run| run.lane < lane))?;
         (run.lane == lane).then_some(run.first)
     }
 
     /// Returns any run, usually the only one.
-    pub(super) fn any_run(&self) -> Option<&DormantRun> {
+    pub(crate) fn any_run(&self) -> Option<&DormantRun> {
         self.runs.first()
     }
 
     /// Reports whether a lane has a run.
-    pub(super) fn has_lane(&self, lane: PackedLane) -> bool {
+    pub(crate) fn has_lane(&self, lane: PackedLane) -> bool {
         self.first_slot_of(lane).is_some()
     }
 
     /// Appends an entry to the run of its lane and priority. Returns the slot before it, if any.
-    pub(super) fn append(
+    pub(crate) fn append(
         &mut self,
         lane: PackedLane,
         prio: i16,
@@ -128,7 +128,7 @@ impl DormantRuns {
     }
 
     /// Removes the entry between `before` and `after`; `after` comes with its id.
-    pub(super) fn remove(
+    pub(crate) fn remove(
         &mut self,
         (lane, slot): (PackedLane, SlotId),
         before: SlotId,
@@ -154,7 +154,7 @@ impl DormantRuns {
     }
 
     /// Returns the runs, for sorting.
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut DormantRun> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut DormantRun> {
         self.runs.iter_mut()
     }
 }

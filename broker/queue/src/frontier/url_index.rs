@@ -14,7 +14,7 @@ const BUILD_BATCH: usize = 1 << 20;
 
 /// Slots by the fingerprints of their URLs. The fingerprints themselves are in the slots.
 #[derive(Debug)]
-pub(super) struct UrlIndex {
+pub(crate) struct UrlIndex {
     tables: Vec<HashTable<SlotId>>,
     /// The index is empty, and will be built later.
     is_deferred: bool,
@@ -31,18 +31,18 @@ impl UrlIndex {
     /// Creates an empty index. With `is_deferred`, it stays empty until
     /// [`build`](Self::build), and may not be searched before: building it at once is faster,
     /// and no table grows.
-    pub(super) fn new(is_deferred: bool) -> Self {
+    pub(crate) fn new(is_deferred: bool) -> Self {
         let tables = std::iter::repeat_with(HashTable::new).take(TABLES).collect();
         Self { tables, is_deferred, hasher: DefaultHashBuilder::default() }
     }
 
     /// Reports whether the index is still to be built.
-    pub(super) fn is_deferred(&self) -> bool {
+    pub(crate) fn is_deferred(&self) -> bool {
         self.is_deferred
     }
 
     /// Builds a deferred index from all slots and their fingerprints, at most `count`.
-    pub(super) fn build(
+    pub(crate) fn build(
         &mut self,
         count: usize,
         mut all: impl Iterator<Item = (SlotId, u64)>,
@@ -77,7 +77,7 @@ impl UrlIndex {
     }
 
     /// Adds a slot that is not present.
-    pub(super) fn insert(&mut self, slot: SlotId, fingerprint_of: impl Fn(SlotId) -> u64) {
+    pub(crate) fn insert(&mut self, slot: SlotId, fingerprint_of: impl Fn(SlotId) -> u64) {
         if self.is_deferred {
             return;
         }
@@ -86,7 +86,7 @@ impl UrlIndex {
     }
 
     /// Removes a slot, if it is present.
-    pub(super) fn remove(&mut self, fingerprint: u64, slot: SlotId) {
+    pub(crate) fn remove(&mut self, fingerprint: u64, slot: SlotId) {
         let table = &mut self.tables[table_of(fingerprint)];
         if let Ok(found) =
             table.find_entry(self.hasher.hash_one(fingerprint), |other| *other == slot)
@@ -96,7 +96,7 @@ impl UrlIndex {
     }
 
     /// Returns the slots of a fingerprint, and possibly some of others, in no order.
-    pub(super) fn find(&self, fingerprint: u64) -> impl Iterator<Item = SlotId> {
+    pub(crate) fn find(&self, fingerprint: u64) -> impl Iterator<Item = SlotId> {
         assert!(!self.is_deferred, "the index must be built before a search");
         self.tables[table_of(fingerprint)].iter_hash(self.hasher.hash_one(fingerprint)).copied()
     }

@@ -5,15 +5,15 @@
 
 use hashbrown::HashMap;
 
-use super::entry::EntryId;
 use super::runs::SlotId;
+use crate::entry::EntryId;
 
 /// Ids of a page.
 const PAGE_IDS: u64 = 1 << 10;
 
 /// Slots by id. No page is empty, and none has capacity for four times its length or more.
 #[derive(Debug, Default)]
-pub(super) struct IdIndex {
+pub(crate) struct IdIndex {
     pages: HashMap<u64, Vec<PageEntry>>,
     len: usize,
 }
@@ -23,12 +23,12 @@ type PageEntry = (u16, SlotId);
 
 impl IdIndex {
     /// Counts the ids.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
     /// Adds an id that is not present.
-    pub(super) fn insert(&mut self, id: EntryId, slot: SlotId) {
+    pub(crate) fn insert(&mut self, id: EntryId, slot: SlotId) {
         let (page, place) = split(id);
         let page = self.pages.entry(page).or_default();
         let at = page.partition_point(|(other, _)| *other < place);
@@ -37,7 +37,7 @@ impl IdIndex {
     }
 
     /// Returns the slot of an id.
-    pub(super) fn find(&self, id: EntryId) -> Option<SlotId> {
+    pub(crate) fn find(&self, id: EntryId) -> Option<SlotId> {
         let (page, place) = split(id);
         let page = self.pages.get(&page)?;
         let at = page.binary_search_by_key(&place, |(place, _)| *place).ok()?;
@@ -45,7 +45,7 @@ impl IdIndex {
     }
 
     /// Removes an id.
-    pub(super) fn remove(&mut self, id: EntryId) {
+    pub(crate) fn remove(&mut self, id: EntryId) {
         let (number, place) = split(id);
         let Some(page) = self.pages.get_mut(&number) else { return };
         let Ok(at) = page.binary_search_by_key(&place, |(place, _)| *place) else { return };

@@ -6,11 +6,11 @@ use std::hint::black_box;
 
 use tidings_protocol::MemberId;
 
-use super::config::PACE_VALID_MS;
-use super::entry::{EntryId, JobNumber, Key, RecordedRest};
-use super::mutants::{self, Mutant};
 use super::runs::DormantRuns;
+use crate::config::PACE_VALID_MS;
+use crate::entry::{EntryId, JobNumber, Key, RecordedRest};
 use crate::moment::Moment;
+use crate::mutants::{self, Mutant};
 
 /// The lanes of a key, which take turns: announced entries, and those of each job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -25,7 +25,7 @@ pub(crate) enum Lane {
 ///
 /// Invariant: an entry is released only while `busy < parallel` and `free_at <= now`.
 #[derive(Debug)]
-pub(super) struct KeyQueue {
+pub(crate) struct KeyQueue {
     name: Key,
     /// The number of active entries that refer to this key. It is kept while there are any.
     references: u32,
@@ -72,17 +72,17 @@ struct KeyHistory {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyState {
     /// See [`KeyQueue`] and [`KeyHistory`].
-    pub(super) free_at: Moment,
-    pub(super) ended_at: Option<Moment>,
-    pub(super) pace: Option<(u64, Moment)>,
-    pub(super) last_member: Option<MemberId>,
-    pub(super) last_lane: Option<Lane>,
-    pub(super) last_job: JobNumber,
+    pub(crate) free_at: Moment,
+    pub(crate) ended_at: Option<Moment>,
+    pub(crate) pace: Option<(u64, Moment)>,
+    pub(crate) last_member: Option<MemberId>,
+    pub(crate) last_lane: Option<Lane>,
+    pub(crate) last_job: JobNumber,
 }
 
 /// Moments are truncated to milliseconds, so an event at `now` may have happened up to 1 ms later.
 /// A minimum wait is counted from that later moment.
-pub(super) const CLOCK_GRAIN_MS: u64 = 1;
+pub(crate) const CLOCK_GRAIN_MS: u64 = 1;
 
 /// An entry at the head of a key's queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,11 +94,11 @@ struct HeadEntry {
 
 /// The entry that a key would release next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct NextEntry {
-    pub(super) entry: EntryId,
-    pub(super) lane: Lane,
+pub(crate) struct NextEntry {
+    pub(crate) entry: EntryId,
+    pub(crate) lane: Lane,
     /// Its priority; 0 for an entry at the head.
-    pub(super) prio: i16,
+    pub(crate) prio: i16,
 }
 
 /// Highest priority first, oldest first within a priority.
@@ -106,7 +106,7 @@ type ByPriority = BTreeSet<(Reverse<i16>, EntryId)>;
 
 impl KeyQueue {
     /// Creates a key without history.
-    pub(super) fn new(name: Key) -> Self {
+    pub(crate) fn new(name: Key) -> Self {
         Self {
             name,
             references: 0,
@@ -119,8 +119,8 @@ impl KeyQueue {
         }
     }
 
-    /// Loads what an answer will change into the cache (see [`prefetch`](super::prefetch)).
-    pub(super) fn prefetch(&self) {
+    /// Loads what an answer will change into the cache (see [`prefetch`](crate::prefetch)).
+    pub(crate) fn prefetch(&self) {
         black_box((
             self.name.as_bytes().first(),
             self.history.as_deref().map(|past| past.last_job),
@@ -128,8 +128,19 @@ impl KeyQueue {
     }
 
     /// Returns the key's text.
-    pub(super) fn name(&self) -> &Key {
+    pub(crate) fn name(&self) -> &Key {
         &self.name
+    }
+
+    /// Returns the waiting dormant entries.
+    pub(crate) fn dormant(&self) -> &DormantRuns {
+        &self.dormant
+    }
+
+    /// Returns the moment at which the group refreshes this key.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn timer(&self) -> Option<Moment> {
+        self.timer
     }
 
     fn history(&self) -> KeyHistory {
@@ -141,7 +152,7 @@ impl KeyQueue {
     }
 
     /// Returns the state to remember; `None` if the key was never requested.
-    pub(super) fn state(&self) -> Option<KeyState> {
+    pub(crate) fn state(&self) -> Option<KeyState> {
         let KeyHistory { ended_at, pace, last_member, last_lane, last_job } = self.history();
         let free_at = self.free_at;
         let is_known = self.history.is_some() || free_at > Moment(0);
@@ -149,7 +160,7 @@ impl KeyQueue {
     }
 
     /// Restores a remembered state.
-    pub(super) fn restore(&mut self, state: KeyState) {
+    pub(crate) fn restore(&mut self, state: KeyState) {
         let KeyState { free_at, ended_at, pace, last_member, last_lane, last_job } = state;
         self.free_at = free_at;
         let past = KeyHistory { ended_at, pace, last_member, last_lane, last_job };
@@ -157,28 +168,28 @@ impl KeyQueue {
     }
 
     /// Counts an active entry that refers to this key.
-    pub(super) fn add_reference(&mut self) {
+    pub(crate) fn add_reference(&mut self) {
         self.references += 1;
     }
 
     /// Uncounts an active entry that referred to this key.
-    pub(super) fn drop_reference(&mut self) {
+    pub(crate) fn drop_reference(&mut self) {
         self.references -= 1;
     }
 
     /// A task is in flight.
-    pub(super) fn add_in_flight(&mut self) {
+    pub(crate) fn add_in_flight(&mut self) {
         self.in_flight += 1;
     }
 
     /// Adds a due entry to its lane.
-    pub(super) fn push(&mut self, entry: EntryId, lane: Lane, prio: i16) {
+    pub(crate) fn push(&mut self, entry: EntryId, lane: Lane, prio: i16) {
         self.lane_mut(lane).insert((Reverse(prio), entry));
     }
 
     /// Adds an entry before all others of the key. One that has `begun` does not wait for its job's
     /// turn.
-    pub(super) fn push_head(&mut self, entry: EntryId, lane: Lane, begun: bool) {
+    pub(crate) fn push_head(&mut self, entry: EntryId, lane: Lane, begun: bool) {
         self.active
             .get_or_insert_default()
             .heads
@@ -187,7 +198,7 @@ impl KeyQueue {
 
     /// Removes an active entry from the queue. `lane` and `prio` must be those with which it was
     /// added.
-    pub(super) fn remove(&mut self, entry: EntryId, lane: Lane, prio: i16) {
+    pub(crate) fn remove(&mut self, entry: EntryId, lane: Lane, prio: i16) {
         let Some(queued) = self.active.as_deref_mut() else { return };
         if !queued.lane(lane).remove(&(Reverse(prio), entry)) {
             queued.heads.remove(&entry);
@@ -205,7 +216,7 @@ impl KeyQueue {
     /// Returns the entry to be released next if the key were free, among the jobs that take turns
     /// here. May change after `push`, `push_head`, `remove`, `mark_released`, every change of the
     /// runs, and with the results of `takes_turns`.
-    pub(super) fn next(&self, takes_turns: impl Fn(JobNumber) -> bool) -> Option<NextEntry> {
+    pub(crate) fn next(&self, takes_turns: impl Fn(JobNumber) -> bool) -> Option<NextEntry> {
         let may_go = |head: &HeadEntry| match head.lane {
             Lane::Job(job) => head.is_begun || takes_turns(job),
             Lane::Announced => true,
@@ -254,7 +265,7 @@ impl KeyQueue {
     }
 
     /// Notes that an entry of this lane was released to a member.
-    pub(super) fn mark_released(&mut self, lane: Lane, member: MemberId) {
+    pub(crate) fn mark_released(&mut self, lane: Lane, member: MemberId) {
         self.in_flight += 1;
         let past = self.history_mut();
         past.last_member = Some(member);
@@ -265,7 +276,7 @@ impl KeyQueue {
     }
 
     /// Ends a request, or a lost lease, at `now`: the key rests for at least `delay_ms`.
-    pub(super) fn request_ended(&mut self, now: Moment, delay_ms: u64, rest: RecordedRest) {
+    pub(crate) fn request_ended(&mut self, now: Moment, delay_ms: u64, rest: RecordedRest) {
         self.request_not_made();
         self.history_mut().ended_at = Some(now);
         self.apply_rest(now, rest);
@@ -276,7 +287,7 @@ impl KeyQueue {
     }
 
     /// Restarts the rest at `now`, because the end of the last request is not known reliably.
-    pub(super) fn restart_rest(&mut self, now: Moment, delay_ms: u64) {
+    pub(crate) fn restart_rest(&mut self, now: Moment, delay_ms: u64) {
         if self.history.is_none() {
             // The key has no known request, like most keys.
             if delay_ms > 0 {
@@ -300,13 +311,13 @@ impl KeyQueue {
     }
 
     /// Ends a task that made no request, so the key need not rest.
-    pub(super) fn request_not_made(&mut self) {
+    pub(crate) fn request_not_made(&mut self) {
         assert!(self.in_flight > 0, "the key has a task in flight");
         self.in_flight -= 1;
     }
 
     /// Applies the rest that a worker requests. It can lengthen the current rest, never shorten it.
-    pub(super) fn apply_rest(&mut self, now: Moment, rest: RecordedRest) {
+    pub(crate) fn apply_rest(&mut self, now: Moment, rest: RecordedRest) {
         if let Some(pace_ms) = rest.pace_ms {
             let past = self.history_mut();
             past.pace = Some((pace_ms, now + PACE_VALID_MS));
@@ -321,44 +332,44 @@ impl KeyQueue {
     }
 
     /// Returns the delay in ms that a worker requested, while it is in force.
-    pub(super) fn pace_at(&self, now: Moment) -> Option<u64> {
+    pub(crate) fn pace_at(&self, now: Moment) -> Option<u64> {
         self.history().pace.filter(|(_, until)| now < *until).map(|(pace_ms, _)| pace_ms)
     }
 
     /// Reports whether a request may start at `now`.
-    pub(super) fn is_free(&self, now: Moment, parallel: u32) -> bool {
+    pub(crate) fn is_free(&self, now: Moment, parallel: u32) -> bool {
         let more = u32::from(parallel > 1 && mutants::is(Mutant::OverParallel));
         (self.in_flight < parallel + more || mutants::is(Mutant::TwoAtOnce)) && self.free_at <= now
     }
 
     /// Returns the number of requests in flight.
-    pub(super) fn in_flight(&self) -> u32 {
+    pub(crate) fn in_flight(&self) -> u32 {
         self.in_flight
     }
 
     /// Returns the earliest start of the next request, as far as rests decide it.
-    pub(super) fn free_at(&self) -> Moment {
+    pub(crate) fn free_at(&self) -> Moment {
         self.free_at
     }
 
     /// Returns the member that served it last.
-    pub(super) fn last_member(&self) -> Option<MemberId> {
+    pub(crate) fn last_member(&self) -> Option<MemberId> {
         self.history().last_member
     }
 
     /// Reports whether anything waits.
-    pub(super) fn has_waiting(&self) -> bool {
+    pub(crate) fn has_waiting(&self) -> bool {
         self.active.is_some() || !self.dormant.is_empty()
     }
 
     /// Reports whether anything of a job waits.
-    pub(super) fn has_waiting_of(&self, job: JobNumber) -> bool {
+    pub(crate) fn has_waiting_of(&self, job: JobNumber) -> bool {
         let mut heads = self.active.iter().flat_map(|queued| queued.heads.values());
         self.job_from(job) == Some(job) || heads.any(|head| head.lane == Lane::Job(job))
     }
 
     /// Counts the waiting entries.
-    pub(super) fn waiting(&self) -> usize {
+    pub(crate) fn waiting(&self) -> usize {
         let queued = self.active.as_deref().map_or(0, |queued| {
             let jobs: usize = queued.jobs.values().map(BTreeSet::len).sum();
             queued.heads.len() + queued.announced.len() + jobs
@@ -367,12 +378,12 @@ impl KeyQueue {
     }
 
     /// Returns when the group must refresh this key, if time alone changes something.
-    pub(super) fn wake_at(&self) -> Option<Moment> {
+    pub(crate) fn wake_at(&self) -> Option<Moment> {
         if self.has_waiting() { Some(self.free_at) } else { self.forgettable_at() }
     }
 
     /// Returns when the key can be removed; `None` while it is in use.
-    pub(super) fn forgettable_at(&self) -> Option<Moment> {
+    pub(crate) fn forgettable_at(&self) -> Option<Moment> {
         let idle = self.references == 0 && self.in_flight == 0 && !self.has_waiting();
         idle.then(|| self.history().pace.map_or(self.free_at, |(_, until)| until.max(self.free_at)))
     }

@@ -5,18 +5,18 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use proptest::prelude::*;
 use tidings_protocol::{CanonicalUrl, Outcome, RetryMode};
 
-use super::bench::{A, Bench};
-use crate::dormant::DormantEntries;
+use super::dormant::DormantEntries;
+use super::key_queue::Lane;
+use super::keys::Keys;
 use crate::dump::difference;
 use crate::entry::{Admission, EntryId, Key, PassId};
-use crate::key_queue::Lane;
-use crate::keys::Keys;
 use crate::moment::{ClockStamp, Moment};
 use crate::record::{Decision, GroupRecord};
 use crate::replay::Replay;
 use crate::simulated_pages::{SimulatedPages, TINY};
 use crate::snapshot::SnapshotItem;
 use crate::task_list::EntrySelection;
+use crate::tests::bench::{A, Bench};
 use crate::texts::{
     CHUNK_BYTES, MovedText, Paging, TextLocation, TextReply, TextRequest, Texts, text_of,
 };
@@ -260,7 +260,8 @@ fn snapshot_of_a_large_crawl(hosts: usize) {
     let links: Vec<(&str, bool)> = links.iter().map(|url| (url.as_str(), false)).collect();
     let seed = bench.task();
     bench.ack(A, &seed.id, Outcome::Done, &links);
-    let expected: BTreeSet<EntryId> = bench.group.dormant.iter().map(|glance| glance.id).collect();
+    let expected: BTreeSet<EntryId> =
+        bench.group.frontier.dormant().iter().map(|glance| glance.id).collect();
     let stamp = ClockStamp { moment: Moment(0), boot_id: 0, uptime_ms: 0, unix_ms: 0 };
     let (mut kept, at) = (Vec::new(), bench.now);
     bench.group.begin_snapshot(stamp, |decision| kept.push(GroupRecord { at, decision }));

@@ -1,0 +1,552 @@
+//! The frontier: the entries that are not final, the keys behind which they wait, and the order in
+//! which the keys release them.
+//!
+//! ```text
+//!              dormant (a slot, perhaps with its text on disk)
+//!   admit ──▶  or active ──▶ queue of its key ──▶ ready keys, by class ──▶ lease
+//! ```
+//!
+//! [`Frontier`] owns the entries (dormant and active, with those that a member holds), the keys with
+//! their rests and queues, the order of release, the indexes by id and by URL, and the timers of
+//! delays and rests. It reads [`Jobs`] and the settings, because they decide whose turn it is
+//! ([`Turns`]), and [`Members`](crate::leases::Members), because they decide which key can be
+//! served. It knows neither records, topics nor schedules.
+
+pub(crate) mod dormant;
+mod id_index;
+pub(crate) mod key_queue;
+pub(crate) mod keys;
+pub(crate) mod release_order;
+pub(crate) mod runs;
+#[cfg(test)]
+mod tests;
+pub mod texts;
+mod turns;
+mod url_index;
+
+use hashbrown::HashMap;
+use tidings_protocol::UrlKey;
+
+use self::dormant::{DormantAdmission, DormantEntries, DormantRef, WantedText};
+use self::key_queue::{KeyState, Lane};
+use self::keys::{KeyId, Keys};
+use self::release_order::ReadyKeys;
+pub(crate) use self::turns::{Turns, next_entry};
+use crate::config::GroupConfig;
+use crate::entry::{
+    Admission, AgainRequest, Entry, EntryId, EntryState, JobNumber, Lease, PassId, RecordedRest,
+};
+use crate::jobs::Jobs;
+use crate::moment::Moment;
+use crate::mutants::{self, Mutant};
+use crate::schedules::SCHEDULES_JOB;
+use crate::timers::Timers;
+
+/// Changes that depend on time alone. They happen before anything else is handled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Wake {
+    /// A delayed entry is due.
+    Due(EntryId),
+    /// A key has rested, or can be removed.
+    Key(KeyId),
+}
+
+/// An active entry and the ids of its keys.
+#[derive(Debug)]
+pub(crate) struct ActiveEntry {
+    /// The entry.
+    pub(crate) entry: Entry,
+    /// Its key.
+    pub(crate) key: KeyId,
+    /// The key of its `again` request.
+    pub(crate) again_key: Option<KeyId>,
+}
+
+impl ActiveEntry {
+    /// Returns the key of its next (or current) request.
+    pub(crate) fn gate(&self) -> KeyId {
+        self.again_key.unwrap_or(self.key)
+    }
+}
+
+/// The entries of a group that are not final, and their keys.
+#[derive(Debug)]
+pub(crate) struct Frontier {
+    /// Active entries: held by a member, delayed, tried before or brought forward.
+    active: HashMap<EntryId, Box<ActiveEntry>>,
+    /// Sum of their memory costs.
+    active_bytes: usize,
+    /// The active entries that no member holds, by the fingerprint of their URL and sorted by id.
+    /// An announcement brings these forward, together with the dormant ones.
+    waiting_by_url: HashMap<u64, Vec<EntryId>>,
+    /// Dormant entries, which only wait for their first release.
+    dormant: DormantEntries,
+    last_entry_id: EntryId,
+    keys: Keys,
+    ready: ReadyKeys,
+    /// Keys that are free and not listed as ready, because the text of this entry, their next one,
+    /// is being read.
+    loading: HashMap<KeyId, EntryId>,
+    wakes: Timers<Wake>,
+    rng: fastrand::Rng,
+}
+
+impl Frontier {
+    /// Creates an empty frontier. `seed` seeds the random choices.
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            active: HashMap::new(),
+            active_bytes: 0,
+            waiting_by_url: HashMap::new(),
+            dormant: DormantEntries::default(),
+            last_entry_id: 0,
+            keys: Keys::default(),
+            ready: ReadyKeys::default(),
+            loading: HashMap::new(),
+            wakes: Timers::default(),
+            rng: fastrand::Rng::with_seed(seed),
+        }
+    }
+
+    /// Returns an empty frontier that pages and defers as this one does, with memory for about so
+    /// many dormant entries and keys.
+    pub(crate) fn cleared(&mut self, dormant: usize, keys: usize) -> Self {
+        let mut new = Self::new(self.rng.u64(..));
+        new.dormant = self.dormant.cleared();
+        new.ready = self.ready.cleared();
+        new.dormant.reserve(dormant);
+        new.keys.reserve(keys);
+        new
+    }
+
+    /// A replay begins: what is faster to build at its end is deferred.
+    pub(crate) fn begin_replay(&mut self) {
+        self.dormant.defer_url_index();
+        self.ready.defer();
+    }
+
+    /// A replay ends. The caller offers every key.
+    pub(crate) fn end_replay(&mut self) {
+        self.dormant.build_url_index();
+        self.ready.start();
+    }
+
+    /// Builds the index of dormant entries by URL, if that was deferred.
+    pub(crate) fn build_url_index(&mut self) {
+        self.dormant.build_url_index();
+    }
+
+    /// Returns the next random number in 0..1 from the seed of the group.
+    pub(crate) fn random(&mut self) -> f64 {
+        self.rng.f64()
+    }
+
+    /// Counts the entries.
+    pub(crate) fn len(&self) -> usize {
+        self.active.len() + self.dormant.len()
+    }
+
+    /// Returns the approximate memory of entries and keys.
+    pub(crate) fn bytes(&self) -> usize {
+        self.active_bytes + self.dormant.bytes() + self.keys.bytes()
+    }
+
+    /// Returns the memory costs of the active entries.
+    #[cfg(test)]
+    pub(crate) fn active_bytes(&self) -> usize {
+        self.active_bytes
+    }
+
+    /// Returns the id of the newest entry.
+    pub(crate) fn last_id(&self) -> EntryId {
+        self.last_entry_id
+    }
+
+    /// Returns the id of the next entry.
+    pub(crate) fn next_id(&self) -> EntryId {
+        self.last_entry_id + 1
+    }
+
+    /// No entry up to this one is new.
+    pub(crate) fn note_id(&mut self, id: EntryId) {
+        self.last_entry_id = self.last_entry_id.max(id);
+    }
+
+    /// Restores the id of the newest entry.
+    pub(crate) fn restore_last_id(&mut self, id: EntryId) {
+        self.last_entry_id = id;
+    }
+
+    /// Returns an active entry.
+    pub(crate) fn find(&self, id: EntryId) -> Option<&ActiveEntry> {
+        self.active.get(&id).map(|live| &**live)
+    }
+
+    /// Returns an entry that is active.
+    pub(crate) fn get(&self, id: EntryId) -> &ActiveEntry {
+        &self.active[&id]
+    }
+
+    /// Returns all active entries, in no order.
+    pub(crate) fn active(&self) -> impl Iterator<Item = &ActiveEntry> {
+        self.active.values().map(|live| &**live)
+    }
+
+    /// Returns the ids of all active entries, sorted.
+    pub(crate) fn active_ids(&self) -> Vec<EntryId> {
+        let mut ids: Vec<EntryId> = self.active.keys().copied().collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// Returns the dormant entries.
+    pub(crate) fn dormant(&self) -> &DormantEntries {
+        &self.dormant
+    }
+
+    /// Returns the texts of dormant entries, and what a snapshot contains of them.
+    pub(crate) fn texts_mut(&mut self) -> &mut DormantEntries {
+        &mut self.dormant
+    }
+
+    /// Returns the keys.
+    pub(crate) fn keys(&self) -> &Keys {
+        &self.keys
+    }
+
+    /// Returns the keys that can be served.
+    pub(crate) fn ready(&self) -> &ReadyKeys {
+        &self.ready
+    }
+
+    /// Returns the active entries of a URL that no member holds, by its fingerprint, sorted.
+    pub(crate) fn waiting_of_url(&self, fingerprint: u64) -> &[EntryId] {
+        self.waiting_by_url.get(&fingerprint).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns all waiting entries of a URL, sorted by id.
+    pub(crate) fn waiting_entries(&self, url: UrlKey) -> Vec<EntryId> {
+        let mut entries = self.waiting_of_url(url.fingerprint()).to_vec();
+        entries.extend(self.dormant.of_url(url).map(|dormant| dormant.id));
+        entries.sort_unstable();
+        entries
+    }
+
+    /// Returns when time alone changes something.
+    pub(crate) fn next_wake(&self) -> Option<Moment> {
+        self.wakes.next()
+    }
+
+    /// Returns the next change that is due at `now`.
+    pub(crate) fn pop_wake(&mut self, now: Moment) -> Option<Wake> {
+        let wake = self.wakes.pop(now)?;
+        if let Wake::Key(key) = wake {
+            self.keys[key].timer = None;
+        }
+        Some(wake)
+    }
+
+    /// Returns the timers, the earliest first.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn wakes(&self) -> impl Iterator<Item = &(Moment, Wake)> {
+        self.wakes.iter()
+    }
+}
+
+/// What happens to entries.
+impl Frontier {
+    /// Stores dormant entries. Returns the keys that the caller must refresh.
+    pub(crate) fn store_dormant(&mut self, some: &[DormantAdmission<'_>]) -> Vec<KeyId> {
+        self.dormant.insert_all(some, &mut self.keys)
+    }
+
+    /// Stores an active entry that no member holds.
+    pub(crate) fn insert(&mut self, entry: Entry, jobs: &mut Jobs) {
+        let key = self.keys.intern(&entry.admitted.key);
+        self.insert_for_key(key, entry, jobs);
+    }
+
+    /// Does this for an entry of a known key.
+    pub(crate) fn insert_for_key(&mut self, key: KeyId, entry: Entry, jobs: &mut Jobs) {
+        self.index_waiting(entry.admitted.url_key, entry.admitted.id);
+        self.insert_unindexed(key, entry, jobs);
+    }
+
+    /// Stores an active entry without indexing it by URL: it is released at once, or the caller
+    /// indexes it.
+    fn insert_unindexed(&mut self, key: KeyId, entry: Entry, jobs: &mut Jobs) {
+        let admitted = &entry.admitted;
+        let id = admitted.id;
+        if let (Some(pass), Some(url)) = (admitted.job, admitted.url_key) {
+            jobs.mark_seen(pass, url.fingerprint());
+        }
+        self.active_bytes += admitted.bytes();
+        self.keys[key].add_reference();
+        let again = entry.again.as_ref().map(|again| self.keys.intern(&again.key));
+        if let Some(again) = again {
+            self.keys[again].add_reference();
+        }
+        self.active.insert(id, Box::new(ActiveEntry { entry, key, again_key: again }));
+    }
+
+    /// Removes an active entry. The caller releases its keys.
+    pub(crate) fn remove(&mut self, id: EntryId) -> ActiveEntry {
+        let live = *self.active.remove(&id).expect("an entry that ends is active");
+        self.active_bytes -= live.entry.admitted.bytes();
+        live
+    }
+
+    /// An entry that was removed does not need this key any more. The caller refreshes it.
+    pub(crate) fn release_key(&mut self, key: KeyId) {
+        self.keys[key].drop_reference();
+    }
+
+    /// Turns a dormant entry into an active one that is in no queue and not indexed by URL. The
+    /// caller refreshes its key.
+    pub(crate) fn activate(&mut self, dormant: DormantRef, jobs: &mut Jobs) {
+        let queue = &mut self.keys[dormant.key];
+        let job = dormant.job();
+        let pass = job.and_then(|job| jobs.activate(job, dormant.id, queue.name()));
+        let admission = self.dormant.take(dormant, queue, pass);
+        self.insert_unindexed(dormant.key, Entry::new(admission), jobs);
+    }
+
+    /// Removes a dormant entry. The caller refreshes its key.
+    pub(crate) fn remove_dormant(&mut self, dormant: DormantRef) {
+        self.dormant.remove(dormant, &mut self.keys[dormant.key]);
+    }
+
+    /// Returns a dormant entry as it was admitted.
+    pub(crate) fn read_dormant(&self, dormant: DormantRef, job: Option<PassId>) -> Admission {
+        self.dormant.read(dormant, &self.keys[dormant.key], job)
+    }
+
+    /// Removes an active entry that no member holds from its queue or its timer. Returns the key
+    /// that the caller must refresh.
+    pub(crate) fn dequeue(&mut self, id: EntryId) -> KeyId {
+        let live = self.active.get_mut(&id).expect("an entry that no member holds is active");
+        let (entry, gate) = (&mut live.entry, live.again_key.unwrap_or(live.key));
+        match entry.state {
+            EntryState::Delayed => self.wakes.cancel(entry.admitted.due, Wake::Due(id)),
+            EntryState::Waiting => {
+                let admitted = &entry.admitted;
+                self.keys[gate].remove(id, lane_of(admitted), admitted.prio);
+                entry.state = EntryState::Delayed;
+            }
+            EntryState::Held(_) => unreachable!("a held entry is in no queue"),
+        }
+        gate
+    }
+
+    /// Queues an entry that is due, or sets a timer for it. Returns the key that the caller must
+    /// refresh, and whether the entry was queued; `None` if it is held or queued already.
+    pub(crate) fn enqueue(&mut self, id: EntryId, now: Moment) -> Option<(KeyId, bool)> {
+        let live = self.active.get_mut(&id)?;
+        let gate = live.gate();
+        let entry = &mut live.entry;
+        if entry.lease().is_some() || entry.state == EntryState::Waiting {
+            return None;
+        }
+        if entry.admitted.due > now && !mutants::is(Mutant::BeforeDue) {
+            self.wakes.set(entry.admitted.due, Wake::Due(id));
+            // Refreshing keeps the key from being removed until then.
+            return Some((gate, false));
+        }
+        entry.state = EntryState::Waiting;
+        // A queued entry no longer needs its due time.
+        entry.admitted.due = Moment(0);
+        let (lane, prio) = (lane_of(&entry.admitted), entry.admitted.prio);
+        let queue = &mut self.keys[gate];
+        if goes_to_head(entry) {
+            queue.push_head(id, lane, entry.again.is_some());
+        } else {
+            queue.push(id, lane, prio);
+        }
+        Some((gate, true))
+    }
+
+    /// Replaces the attributes of an entry.
+    pub(crate) fn set_forwarded(&mut self, id: EntryId, forwarded: Box<str>) {
+        let admitted = &mut self.entry_mut(id).admitted;
+        let before = admitted.bytes();
+        admitted.forwarded = forwarded;
+        let after = admitted.bytes();
+        self.active_bytes = self.active_bytes + after - before;
+    }
+
+    /// Leases an active entry that is in no queue. Returns it.
+    pub(crate) fn lease(&mut self, id: EntryId, lease: Lease, gate: KeyId) -> &ActiveEntry {
+        let live = self.active.get_mut(&id).expect("it was made active");
+        live.entry.state = EntryState::Held(lease);
+        live.entry.releases += 1;
+        let lane = lane_of(&live.entry.admitted);
+        self.ready.served(lane);
+        self.keys[gate].mark_released(lane, lease.member);
+        live
+    }
+
+    /// Extends all leases that end before `until`, and tells which.
+    pub(crate) fn extend_leases(
+        &mut self,
+        until: Moment,
+        mut renewed: impl FnMut(EntryId, Moment, Moment),
+    ) {
+        for (id, live) in &mut self.active {
+            if let EntryState::Held(lease) = &mut live.entry.state {
+                let before = lease.until;
+                lease.until = lease.until.max(until);
+                renewed(*id, before, lease.until);
+            }
+        }
+    }
+
+    /// The next request of a task is for another URL.
+    pub(crate) fn set_again(&mut self, id: EntryId, again: Box<AgainRequest>) {
+        let gate = self.keys.intern(&again.key);
+        self.keys[gate].add_reference();
+        let live = self.active.get_mut(&id).expect("a returned entry is active");
+        live.entry.again = Some(again);
+        live.again_key = Some(gate);
+    }
+
+    /// Drops the `again` request of an entry. The caller refreshes the key of that request.
+    pub(crate) fn clear_again(&mut self, id: EntryId) {
+        let live = self.active.get_mut(&id).expect("an entry that no member holds is active");
+        live.entry.again = None;
+        if let Some(gate) = live.again_key.take() {
+            self.keys[gate].drop_reference();
+        }
+    }
+
+    /// Returns an active entry, to change its history.
+    pub(crate) fn entry_mut(&mut self, id: EntryId) -> &mut Entry {
+        &mut self.active.get_mut(&id).expect("a changed entry is active").entry
+    }
+
+    /// An entry without a lease is found by its URL from here on.
+    pub(crate) fn index_waiting(&mut self, url: Option<UrlKey>, id: EntryId) {
+        if let Some(url) = url {
+            let entries = self.waiting_by_url.entry(url.fingerprint()).or_default();
+            if let Err(at) = entries.binary_search(&id) {
+                entries.insert(at, id);
+            }
+        }
+    }
+
+    /// An entry is not found by its URL any more.
+    pub(crate) fn unindex_waiting(&mut self, url: Option<UrlKey>, id: EntryId) {
+        if let Some(url) = url
+            && let Some(entries) = self.waiting_by_url.get_mut(&url.fingerprint())
+        {
+            entries.retain(|entry| *entry != id);
+            if entries.is_empty() {
+                self.waiting_by_url.remove(&url.fingerprint());
+            }
+        }
+    }
+
+    /// Sorts the entries of a snapshot that came out of order.
+    pub(crate) fn sort_runs(&mut self) {
+        self.dormant.sort_runs(&mut self.keys);
+    }
+}
+
+/// What happens to keys.
+impl Frontier {
+    /// Restores a key of a snapshot.
+    pub(crate) fn restore_key(&mut self, name: &crate::entry::Key, state: KeyState) -> KeyId {
+        let key = self.keys.intern(name);
+        self.keys[key].restore(state);
+        key
+    }
+
+    /// A restored task is in flight with a request that has not ended.
+    pub(crate) fn restore_in_flight(&mut self, id: EntryId) {
+        let gate = self.active[&id].gate();
+        self.keys[gate].add_in_flight();
+    }
+
+    /// Restarts the rest of a key, because the end of its last request is not known reliably.
+    pub(crate) fn restart_rest(&mut self, key: KeyId, now: Moment, config: &GroupConfig) {
+        let queue = &mut self.keys[key];
+        let delay_ms = config.delay_of(queue.name());
+        queue.restart_rest(now, delay_ms);
+    }
+
+    /// Applies the rest that a worker requests for the key of a task. Returns the key, which the
+    /// caller must refresh.
+    pub(crate) fn apply_rest(&mut self, id: EntryId, rest: RecordedRest, now: Moment) -> KeyId {
+        let gate = self.active[&id].gate();
+        self.keys[gate].apply_rest(now, rest);
+        gate
+    }
+
+    /// Ends the request of a task at its key, which rests if a request was `made`. If the worker
+    /// had already reported the end of the request, only the requested rest is applied. Returns the
+    /// key, which the caller must refresh.
+    pub(crate) fn end_request(
+        &mut self,
+        id: EntryId,
+        rest: RecordedRest,
+        made: bool,
+        now: Moment,
+        config: &GroupConfig,
+    ) -> KeyId {
+        let live = &self.active[&id];
+        let gate = live.gate();
+        let over = live.entry.lease().is_some_and(|lease| lease.request_over);
+        let queue = &mut self.keys[gate];
+        match (over, made) {
+            (true, _) => queue.apply_rest(now, rest),
+            (false, true) => {
+                let delay_ms = config.delay_of(queue.name());
+                queue.request_ended(now, delay_ms, rest);
+            }
+            (false, false) => {
+                queue.request_not_made();
+                queue.apply_rest(now, rest);
+            }
+        }
+        gate
+    }
+
+    /// Blocks or unblocks all releases of a job.
+    pub(crate) fn block(&mut self, job: JobNumber, blocked: bool) {
+        self.ready.block(job, blocked);
+    }
+
+    /// Takes a key out of the ready ones until the text of its next entry was read.
+    pub(crate) fn begin_loading(&mut self, key: KeyId, dormant: DormantRef) -> WantedText {
+        self.ready.set_class(key, None, &mut self.rng);
+        self.loading.insert(key, dormant.id);
+        self.dormant.wanted(dormant)
+    }
+
+    /// Counts the keys whose next entry is being read.
+    pub(crate) fn loading_count(&self) -> usize {
+        self.loading.len()
+    }
+
+    /// The text of an entry was read. Returns whether its key waited for that.
+    pub(crate) fn end_loading(&mut self, dormant: DormantRef) -> bool {
+        let waits = self.loading.get(&dormant.key) == Some(&dormant.id);
+        if waits {
+            self.loading.remove(&dormant.key);
+        }
+        waits
+    }
+}
+
+/// Returns the lane of an entry.
+pub(crate) fn lane_of(admitted: &Admission) -> Lane {
+    match admitted.job {
+        _ if admitted.announced => Lane::Announced,
+        job => Lane::Job(job.map_or(SCHEDULES_JOB, |job| job.number)),
+    }
+}
+
+/// Reports whether an entry goes to the head of its key's queue: the target of a redirect, and the
+/// next request of a task.
+fn goes_to_head(entry: &Entry) -> bool {
+    entry.again.is_some() || (entry.admitted.redirect && entry.releases == 0)
+}
