@@ -264,7 +264,7 @@ impl DormantEntries {
     }
 
     /// Returns where a text that must be read is stored.
-#[cfg(test)]
+    #[cfg(test)]
     pub(crate) fn stored_text(&self, wanted: WantedText) -> StoredText {
         self.texts.stored(wanted.place, wanted.len)
     }
