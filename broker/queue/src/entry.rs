@@ -11,6 +11,9 @@ pub type EntryId = u64;
 /// Number of a job within its group, rising from 1 and never reused.
 pub type JobNumber = u64;
 
+/// Schedules take turns with jobs, as if they were one. No job has this number.
+pub(crate) const SCHEDULES_JOB: JobNumber = 0;
+
 /// The thing that is never worked on twice at once: the host, the domain, or the value of an
 /// attribute.
 pub type Key = SmolStr;

@@ -64,7 +64,7 @@ pub mod replay;
 mod requester;
 pub mod schedule;
 pub mod schedules;
-#[cfg(any(test, feature = "fuzzing"))]
+#[cfg(test)]
 mod simulated_pages;
 pub mod snapshot;
 pub mod task_list;

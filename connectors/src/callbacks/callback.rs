@@ -2,23 +2,8 @@
 
 use bytes::Bytes;
 use serde_json::{Map, Value};
+use tidings_protocol::status::{JobEnd, JsonType};
 use tidings_protocol::{CanonicalUrl, GroupName, JobName, field};
-
-/// Fields of the event that are whole numbers; section 13 of PROTOCOL.md.
-const NUMBER_FIELDS: &[&str] = &[
-    "number",
-    "pass",
-    "completed",
-    "redirects",
-    "failed",
-    "robots",
-    "scope",
-    "trap",
-    "budget",
-    "duplicates",
-    "cancelled",
-    "found",
-];
 
 /// The message to one callback.
 #[derive(Debug, Clone)]
@@ -57,11 +42,14 @@ impl Callback {
         // is unique for each group name.
         let group = group.as_str().replace('_', "__").replace('.', "_d");
         let id = format!("{group}-{}", serial.replace('.', "-"));
+        let fields = JobEnd::fields();
+        let is_number =
+            |key| fields.iter().any(|field| field.key == key && field.json == JsonType::Integer);
         let mut object = Map::new();
         object.insert("type".to_owned(), "job-done".into());
         object.insert("job".to_owned(), name.into());
         for (key, value) in words.split(' ').filter_map(|word| word.split_once('=')) {
-            let number = value.parse::<u64>().ok().filter(|_| NUMBER_FIELDS.contains(&key));
+            let number = value.parse::<u64>().ok().filter(|_| is_number(key));
             let value = number.map_or_else(|| Value::from(value), Value::from);
             object.entry(key).or_insert(value);
         }

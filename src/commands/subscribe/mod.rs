@@ -19,9 +19,9 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-use tidings_client::{Client, ClientError, Deliveries, Delivery, PendingAnswer};
+use tidings_client::{ClientError, Subscriber, SubscriberEvent, Subscription};
 use tidings_connectors::signal::{SignalName, SignalTarget};
-use tidings_protocol::{Command, CursorName, GroupName, Payload, Seq, StartAt, TaskId, TopicName};
+use tidings_protocol::{CursorName, GroupName, Payload, Seq, StartAt, TaskId, TopicName};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -203,22 +203,30 @@ pub(crate) async fn run(args: SubArgs) -> Result<(), Failure> {
             GroupSubscription { broker, topic, group, credit, count, json, timeout, program };
         return group::run(subscription, stop).await;
     }
-    let (client, mut deliveries) = connection::connect(broker, "tidings-sub").await?;
+    let (connector, connected) = connection::open(broker, "tidings-sub").await?;
     let SubArgs { topic, from, takeover, .. } = args;
     if args.no_follow {
         no_follow::check_flags(from, args.cursor.as_ref())?;
     }
-    let subscribe =
-        Command::Sub { topic: topic.clone(), from, cursor: args.cursor.clone(), takeover };
-    client.request(&subscribe).await.map_err(|error| broker_failure(broker, &error))?;
-    let mut printer = EventPrinter::new(args.json, program);
+    let subscription =
+        Subscription { topic: topic.clone(), from, cursor: args.cursor.clone(), takeover };
+    let client = connected.client.clone();
+    let mut subscriber = Subscriber::new(connector, subscription).on(connected);
+    match subscriber.next().await {
+        Ok(SubscriberEvent::Lost(error)) | Err(error) => {
+            return Err(broker_failure(broker, &error));
+        }
+        Ok(_subscribed) => {}
+    }
+    let mut printer = EventPrinter::new(args.json, topic.clone(), program);
     if args.no_follow {
         let start = (from, args.cursor.as_ref());
         printer.end_seq = Some(no_follow::end_seq(&client, broker, &topic, start).await?);
     }
+    // The connection ends with the subscriber.
+    drop(client);
     let is_durable = args.cursor.is_some();
-    let mut cursor = is_durable.then(|| CursorMover::new(&client, &topic));
-    let ended = print_events(&mut deliveries, &mut printer, args.count, &mut cursor, &stop).await?;
+    let ended = print_events(&mut subscriber, &mut printer, args.count, &stop).await?;
     if let Some(error) = ended {
         let resume = match (printer.last, args.cursor) {
             (_, Some(cursor)) => format!("; resume with --as {cursor}"),
@@ -230,16 +238,8 @@ pub(crate) async fn run(args: SubArgs) -> Result<(), Failure> {
         let error = broker_message::client_error(&error);
         return Err(Failure::failed(format!("{broker}: {error}{resume}")));
     }
-    // Undelivered events must not delay the last answers.
-    drop(deliveries);
-    if let Some(cursor) = cursor {
-        let finished = timeout(LAST_CURSOR_MOVE_MAX, cursor.finish(printer.written)).await;
-        let finished = finished.map_err(|_elapsed| {
-            let text =
-                format!("{broker} did not confirm the cursor; some events may be delivered again");
-            Failure::failed(text)
-        })?;
-        finished.map_err(|error| broker_failure(broker, &error))?;
+    if is_durable {
+        close(broker, subscriber, printer.written).await?;
     }
     if printer.has_failed { Err(Failure::Unsuccessful) } else { Ok(()) }
 }
@@ -265,10 +265,9 @@ fn broker_failure(broker: &BrokerAddress, error: &ClientError) -> Failure {
 /// Prints until the count is reached or `stop` is cancelled (`None`), or until the connection is
 /// lost or the cursor cannot move. A running program is waited for.
 async fn print_events(
-    deliveries: &mut Deliveries,
+    subscriber: &mut Subscriber,
     printer: &mut EventPrinter,
     count: Option<u64>,
-    cursor: &mut Option<CursorMover<'_>>,
     stop: &CancellationToken,
 ) -> Result<Option<ClientError>, Failure> {
     loop {
@@ -276,92 +275,59 @@ async fn print_events(
             printer.flush()?;
             return Ok(None);
         }
-        if let Some(cursor) = cursor.as_mut().filter(|cursor| cursor.is_ready()) {
+        if !subscriber.is_moving() {
             if printer.buffered >= EVENTS_PER_CURSOR_MOVE {
                 printer.flush()?;
             }
-            cursor.advance(printer.written).await;
+            if let Some(seq) = printer.written {
+                subscriber.seen(seq);
+            }
         }
-        // Output is flushed as soon as no further delivery waits.
-        let delivery = tokio::select! {
+        // Output is flushed as soon as no further event waits.
+        let event = tokio::select! {
             biased;
             () = stop.cancelled() => {
                 printer.flush()?;
                 return Ok(None);
             }
-            moved = CursorMover::wait_for_step(cursor) => match moved {
-                Err(error @ ClientError::Refused(_)) => return Ok(Some(error)),
-                // If the connection is lost, the deliveries end too, with the reason.
-                _ => continue,
-            },
-            delivery = deliveries.next() => delivery,
+            event = subscriber.next() => event,
             () = future::ready(()), if printer.buffered > 0 => {
                 printer.flush()?;
                 continue;
             }
         };
-        let Some(delivery) = delivery else {
-            printer.flush()?;
-            return Ok(Some(deliveries.reason()));
-        };
-        printer.print_delivery(&delivery).await?;
+        match event {
+            Ok(SubscriberEvent::Lost(error)) | Err(error) => {
+                printer.flush()?;
+                return Ok(Some(error));
+            }
+            Ok(event) => printer.print_event(&event).await?,
+        }
     }
 }
 
-/// Moves the durable cursor after events were written, one move at a time: the next move includes
-/// everything written meanwhile.
-struct CursorMover<'a> {
-    client: &'a Client,
-    topic: &'a TopicName,
-    /// The newest event of the last move, finished or not.
-    seen: Option<Seq>,
-    step: Option<PendingAnswer>,
-}
-
-impl<'a> CursorMover<'a> {
-    fn new(client: &'a Client, topic: &'a TopicName) -> Self {
-        Self { client, topic, seen: None, step: None }
+/// Moves the cursor after the last event, and releases it for the next subscriber.
+async fn close(
+    broker: &BrokerAddress,
+    mut subscriber: Subscriber,
+    written: Option<Seq>,
+) -> Result<(), Failure> {
+    if let Some(seq) = written {
+        subscriber.seen(seq);
     }
-
-    /// Whether no move is in progress.
-    fn is_ready(&self) -> bool {
-        self.step.is_none()
-    }
-
-    /// Starts a move if there is one to make and the connection lives.
-    async fn advance(&mut self, written: Option<Seq>) {
-        if let Some(seq) = written.filter(|_| written > self.seen) {
-            self.seen = written;
-            let seen = Command::Seen { topic: self.topic.clone(), seq };
-            self.step = self.client.start_request(&[], &seen).await.ok();
+    match timeout(LAST_CURSOR_MOVE_MAX, subscriber.close()).await {
+        Ok(closed) => closed.map_err(|error| broker_failure(broker, &error)),
+        Err(_elapsed) => {
+            let text =
+                format!("{broker} did not confirm the cursor; some events may be delivered again");
+            Err(Failure::failed(text))
         }
-    }
-
-    /// Waits for the end of the current move, without end if there is none. Cancel-safe.
-    async fn wait_for_step(cursor: &mut Option<Self>) -> Result<(), ClientError> {
-        let Some(Self { step, .. }) = cursor else { return future::pending().await };
-        let Some(answering) = step else { return future::pending().await };
-        let answer = answering.await;
-        *step = None;
-        answer.map(drop)
-    }
-
-    /// Moves the cursor after the last event, and releases it for the next subscriber.
-    async fn finish(mut self, written: Option<Seq>) -> Result<(), ClientError> {
-        if let Some(step) = self.step.take() {
-            step.await?;
-        }
-        self.advance(written).await;
-        if let Some(step) = self.step.take() {
-            step.await?;
-        }
-        // This also fails if the connection was lost before.
-        self.client.request(&Command::Unsub { topic: self.topic.clone() }).await.map(drop)
     }
 }
 
 /// Writes deliveries to standard output through a buffer, or runs the program for each.
 struct EventPrinter {
+    topic: TopicName,
     program: Option<Program>,
     /// A program has failed for an event, which was reported.
     has_failed: bool,
@@ -378,12 +344,12 @@ struct EventPrinter {
 }
 
 impl EventPrinter {
-    fn new(json: bool, program: Option<Program>) -> Self {
+    fn new(json: bool, topic: TopicName, program: Option<Program>) -> Self {
         // The buffer of the standard library ends at each line; this one is larger.
         let output = BufWriter::with_capacity(64 * 1024, io::stdout());
         let (last, written) = (None, None);
         let (has_failed, buffered, printed, end_seq) = (false, 0, 0, None);
-        Self { program, has_failed, output, buffered, json, printed, last, written, end_seq }
+        Self { topic, program, has_failed, output, buffered, json, printed, last, written, end_seq }
     }
 
     /// Whether the last seq was printed or skipped.
@@ -391,11 +357,11 @@ impl EventPrinter {
         self.end_seq.is_some_and(|end| end == Seq(0) || self.last >= Some(end))
     }
 
-    async fn print_delivery(&mut self, delivery: &Delivery) -> Result<(), Failure> {
-        match delivery {
-            Delivery::Msg { topic, seq, payload } => {
+    async fn print_event(&mut self, event: &SubscriberEvent) -> Result<(), Failure> {
+        match event {
+            SubscriberEvent::Event { seq, payload } => {
                 if let Some(program) = &self.program {
-                    self.has_failed |= !run_program(program, topic, *seq, payload).await?;
+                    self.has_failed |= !run_program(program, &self.topic, *seq, payload).await?;
                     (self.last, self.written) = (Some(*seq), Some(*seq));
                     self.printed += 1;
                     return Ok(());
@@ -404,35 +370,31 @@ impl EventPrinter {
                 self.buffered += 1;
                 self.printed += 1;
                 if self.json {
-                    self.line(&terminal_safe_json(&event_json(topic, *seq, payload)))
+                    self.line(&terminal_safe_json(&event_json(&self.topic, *seq, payload)))
                 } else {
                     self.line(&terminal_safe(payload))
                 }
             }
-            Delivery::Lag { topic, from, to } => self.print_missing("lag", topic, *from, *to),
-            Delivery::Gap { topic, from, to } => self.print_missing("gap", topic, *from, *to),
-            Delivery::Notice(error) => {
+            SubscriberEvent::Lag { from, to } => self.print_missing("lag", *from, *to),
+            SubscriberEvent::Gap { from, to } => self.print_missing("gap", *from, *to),
+            SubscriberEvent::Notice(error) => {
                 note(&format!("note from the broker: {}", broker_message::rejection(error)));
                 Ok(())
             }
-            Delivery::Task { .. } | Delivery::More(_) => Ok(()),
+            SubscriberEvent::Subscribed { .. }
+            | SubscriberEvent::Seen(_)
+            | SubscriberEvent::Lost(_) => Ok(()),
         }
     }
 
-    fn print_missing(
-        &mut self,
-        word: &str,
-        topic: &TopicName,
-        from: Seq,
-        to: Seq,
-    ) -> Result<(), Failure> {
+    fn print_missing(&mut self, word: &str, from: Seq, to: Seq) -> Result<(), Failure> {
         self.last = Some(to);
         self.buffered += 1;
         if self.json {
-            let (topic, skipped) = (topic.as_str(), word);
+            let (topic, skipped) = (self.topic.as_str(), word);
             return self.line(&to_json(&MissingRange { topic, skipped, from: from.0, to: to.0 }));
         }
-        note(&describe_missing(word, topic, from, to));
+        note(&describe_missing(word, &self.topic, from, to));
         Ok(())
     }
 

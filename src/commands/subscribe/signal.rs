@@ -10,15 +10,15 @@ use std::future;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tidings_client::{Backoff, Client, ClientError, Deliveries, Delivery};
+use tidings_client::{ClientError, Subscriber, SubscriberEvent, Subscription};
 use tidings_connectors::signal::{
     SignalError, SignalSchedule, SignalSpool, SignalTarget, cursor_name,
 };
-use tidings_protocol::{Code, Command, CursorName, Seq, StartAt, TopicName};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tidings_protocol::{CursorName, Seq, StartAt, TopicName};
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::{CursorMover, LAST_CURSOR_MOVE_MAX, broker_failure, describe_missing};
+use super::{broker_failure, close, describe_missing};
 use crate::client::{broker_message, connection};
 use crate::flags::address::BrokerAddress;
 use crate::terminal::failure::Failure;
@@ -65,18 +65,14 @@ struct SpoolSignaller {
     /// The position of the stored cursor. stored <= safe <= put
     stored: Option<Seq>,
     remaining: Option<u64>,
-}
-
-/// The reason for the end of a connection.
-enum ConnectionEnd {
-    /// `stop` was cancelled, or the count is reached.
-    Over,
-    Lost(ClientError),
+    cursor: CursorName,
+    is_subscribed: bool,
+    has_subscribed: bool,
 }
 
 /// Runs until the count is reached or it is stopped, and reconnects when the connection is lost.
 pub(super) async fn run(spooling: SignalSettings, stop: CancellationToken) -> Result<(), Failure> {
-    let SignalSettings { broker, topic, from, cursor, mut takeover, count, dir, files_max, target } =
+    let SignalSettings { broker, topic, from, cursor, takeover, count, dir, files_max, target } =
         spooling;
     let unusable = |error: std::io::Error| {
         Failure::failed(format!(
@@ -101,90 +97,51 @@ pub(super) async fn run(spooling: SignalSettings, stop: CancellationToken) -> Re
         synced: None,
         stored: None,
         remaining: count,
+        cursor: cursor.clone(),
+        is_subscribed: false,
+        has_subscribed: false,
     };
     // An earlier run may have left files that the program does not know.
     signaller.schedule.file_added(Instant::now().into_std());
-    let mut connection = connection::connect(&broker, NAME).await?;
-    let mut is_first = true;
-    loop {
-        let (client, deliveries) = &mut connection;
-        let sub =
-            Command::Sub { topic: topic.clone(), from, cursor: Some(cursor.clone()), takeover };
-        let end = match client.request(&sub).await {
-            Ok(_) => {
-                if std::mem::take(&mut is_first) {
-                    note(&format!("spooling {topic} as {cursor}"));
-                }
-                signaller.serve(client, deliveries, &stop).await?
-            }
-            Err(error @ ClientError::Refused(_)) => return Err(broker_failure(&broker, &error)),
-            Err(lost) => ConnectionEnd::Lost(lost),
-        };
-        let lost = match end {
-            ConnectionEnd::Over => return signaller.finish(&broker, connection).await,
-            ConnectionEnd::Lost(ClientError::Ended(error)) if error.code == Code::Replaced => {
-                return Err(broker_failure(&broker, &ClientError::Ended(error)));
-            }
-            ConnectionEnd::Lost(lost) => lost,
-        };
-        let lost = broker_message::client_error(&lost);
-        note(&format!("{broker}: {lost}; reconnecting"));
-        // The broker may not know yet that the old connection is gone.
-        takeover = true;
-        let mut backoff = Backoff::default();
-        let mut pause = backoff.next_pause();
-        connection = loop {
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return signaller.sync().map(drop),
-                // The program is signalled with or without a broker.
-                sent = signaller.signal_when_due() => sent?,
-                () = sleep(pause) => match connection::try_connect(&broker, NAME).await {
-                    Ok(connection) => break connection,
-                    Err(_still_gone) => pause = backoff.next_pause(),
-                },
-            }
-        };
-    }
+    let (connector, connected) = connection::open(&broker, NAME).await?;
+    let subscription = Subscription { topic, from, cursor: Some(cursor), takeover };
+    let subscriber = Subscriber::new(connector.persistent(), subscription).on(connected);
+    signaller.serve(&broker, subscriber, &stop).await
 }
 
 impl SpoolSignaller {
-    /// Writes events to the directory and sends signals, until the connection ends.
+    /// Writes events to the directory and sends signals, over as many connections as it takes.
     async fn serve(
         &mut self,
-        client: &Client,
-        deliveries: &mut Deliveries,
+        broker: &BrokerAddress,
+        mut subscriber: Subscriber,
         stop: &CancellationToken,
-    ) -> Result<ConnectionEnd, Failure> {
-        let topic = self.topic.clone();
-        let mut cursor = Some(CursorMover::new(client, &topic));
+    ) -> Result<(), Failure> {
         loop {
             if self.remaining == Some(0) {
-                return Ok(ConnectionEnd::Over);
+                return self.finish(broker, subscriber).await;
             }
-            if let Some(cursor) = cursor.as_mut().filter(|cursor| cursor.is_ready()) {
-                cursor.advance(self.synced).await;
+            if let Some(seq) = self.synced.filter(|_| !subscriber.is_moving()) {
+                subscriber.seen(seq);
             }
             let has_room =
                 self.spool.has_room(self.files_max).map_err(|error| spool_failure(&error))?;
-            let delivery = tokio::select! {
+            subscriber.pause(!has_room || self.unsynced >= BATCH_MAX);
+            let event = tokio::select! {
                 biased;
-                () = stop.cancelled() => return Ok(ConnectionEnd::Over),
+                () = stop.cancelled() => {
+                    if self.is_subscribed {
+                        return self.finish(broker, subscriber).await;
+                    }
+                    return self.sync();
+                }
+                // The program is signalled with or without a broker.
                 sent = self.signal_when_due() => {
                     sent?;
                     continue;
                 }
-                moved = CursorMover::wait_for_step(&mut cursor) => match moved {
-                    Ok(()) => {
-                        self.stored = cursor.as_ref().and_then(|cursor| cursor.seen);
-                        continue;
-                    }
-                    Err(error @ ClientError::Refused(_)) => return Ok(ConnectionEnd::Lost(error)),
-                    // If the connection is lost, the deliveries end too, with the reason.
-                    Err(_gone) => continue,
-                },
-                delivery = deliveries.next(), if has_room && self.unsynced < BATCH_MAX => delivery,
-                // No delivery waits, or the batch is full.
+                event = subscriber.next() => event,
+                // No event waits, or the batch is full.
                 () = future::ready(()), if self.unsynced > 0 => {
                     self.sync()?;
                     self.schedule.file_added(Instant::now().into_std());
@@ -192,21 +149,51 @@ impl SpoolSignaller {
                 }
                 () = sleep(ROOM_RETRY), if !has_room => continue,
             };
-            match delivery {
-                Some(Delivery::Msg { seq, payload, .. }) => self.put(seq, &payload, stop).await?,
-                Some(Delivery::Lag { topic, from, to }) => {
-                    note(&describe_missing("lag", &topic, from, to));
+            let event = event.map_err(|error| broker_failure(broker, &error))?;
+            self.handle(broker, event, stop).await?;
+        }
+    }
+
+    async fn handle(
+        &mut self,
+        broker: &BrokerAddress,
+        event: SubscriberEvent,
+        stop: &CancellationToken,
+    ) -> Result<(), Failure> {
+        match event {
+            SubscriberEvent::Event { seq, payload } => self.put(seq, &payload, stop).await?,
+            SubscriberEvent::Lag { from, to } => {
+                note(&describe_missing("lag", &self.topic, from, to));
+            }
+            SubscriberEvent::Gap { from, to } => {
+                note(&describe_missing("gap", &self.topic, from, to));
+            }
+            SubscriberEvent::Seen(seq) => self.stored = Some(seq),
+            SubscriberEvent::Notice(error) => {
+                note(&format!("note from the broker: {}", broker_message::rejection(&error)));
+            }
+            SubscriberEvent::Subscribed { .. } => {
+                self.is_subscribed = true;
+                if !std::mem::replace(&mut self.has_subscribed, true) {
+                    note(&format!("spooling {} as {}", self.topic, self.cursor));
                 }
-                Some(Delivery::Gap { topic, from, to }) => {
-                    note(&describe_missing("gap", &topic, from, to));
+            }
+            SubscriberEvent::Lost(error) => {
+                let was_subscribed = std::mem::take(&mut self.is_subscribed);
+                // Later the reason may pass, such as a limit.
+                if let ClientError::Refused(refusal) = &error
+                    && !was_subscribed
+                    && !(self.has_subscribed && refusal.code.is_transient())
+                {
+                    return Err(broker_failure(broker, &error));
                 }
-                Some(Delivery::Notice(error)) => {
-                    note(&format!("note from the broker: {}", broker_message::rejection(&error)));
+                if was_subscribed {
+                    let lost = broker_message::client_error(&error);
+                    note(&format!("{broker}: {lost}; reconnecting"));
                 }
-                Some(Delivery::Task { .. } | Delivery::More(_)) => {}
-                None => return Ok(ConnectionEnd::Lost(deliveries.reason())),
             }
         }
+        Ok(())
     }
 
     /// Writes an event to the directory, and retries until there is room.
@@ -296,28 +283,13 @@ impl SpoolSignaller {
 
     /// Sends the last signal, and moves the cursor after all events in the directory.
     async fn finish(
-        mut self,
+        &mut self,
         broker: &BrokerAddress,
-        (client, deliveries): (Client, Deliveries),
+        subscriber: Subscriber,
     ) -> Result<(), Failure> {
         self.sync()?;
         self.signal()?;
-        // Undelivered events must not delay the last answers.
-        drop(deliveries);
-        match timeout(
-            LAST_CURSOR_MOVE_MAX,
-            CursorMover::new(&client, &self.topic).finish(self.synced),
-        )
-        .await
-        {
-            Ok(finished) => finished.map_err(|error| broker_failure(broker, &error)),
-            Err(_elapsed) => {
-                let text = format!(
-                    "{broker} did not confirm the cursor; some events may be delivered again"
-                );
-                Err(Failure::failed(text))
-            }
-        }
+        close(broker, subscriber, self.synced).await
     }
 }
 

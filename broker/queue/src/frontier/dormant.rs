@@ -11,7 +11,7 @@ use super::id_index::IdIndex;
 use super::key_queue::{KeyQueue, Lane};
 use super::keys::{FIND_MANY_MAX, KeyId, Keys};
 use super::runs::{NO_SLOT, PackedLane, SlotId};
-#[cfg(any(test, feature = "fuzzing"))]
+#[cfg(test)]
 use super::texts::StoredText;
 use super::texts::{self, MovedText, Paging, TextError, TextLocation, TextRequest, Texts};
 use super::url_index::UrlIndex;
@@ -264,7 +264,7 @@ impl DormantEntries {
     }
 
     /// Returns where a text that must be read is stored.
-    #[cfg(any(test, feature = "fuzzing"))]
+    #[cfg(test)]
     pub(crate) fn stored_text(&self, wanted: WantedText) -> StoredText {
         self.texts.stored(wanted.place, wanted.len)
     }

@@ -37,11 +37,11 @@ pub(crate) use self::turns::{Turns, next_entry};
 use crate::config::GroupConfig;
 use crate::entry::{
     Admission, AgainRequest, Entry, EntryId, EntryState, JobNumber, Lease, PassId, RecordedRest,
+    SCHEDULES_JOB,
 };
 use crate::jobs::Jobs;
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
-use crate::schedules::SCHEDULES_JOB;
 use crate::timers::Timers;
 
 /// Changes that depend on time alone. They happen before anything else is handled.

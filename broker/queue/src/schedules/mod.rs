@@ -20,12 +20,9 @@ use tidings_protocol::{Outcome, UrlKey, duration};
 use self::times_of_day::TimesOfDay;
 pub(crate) use self::times_of_day::WallClockTimes;
 pub use self::times_of_day::{WallClockDue, WallClockTarget};
-use crate::entry::{EntryId, JobNumber, Key};
+use crate::entry::{EntryId, Key};
 use crate::moment::Moment;
 use crate::timers::Timers;
-
-/// Schedules take turns with jobs, as if they were one. No job has this number.
-pub(crate) const SCHEDULES_JOB: JobNumber = 0;
 
 /// The shortest interval. Each fetch costs a record, and no host wants more.
 pub(crate) const EVERY_MS_MIN: u64 = 100;

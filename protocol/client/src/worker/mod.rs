@@ -12,7 +12,8 @@ use std::future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use tidings_protocol::{Code, Command, GroupName, MemberId, ProtocolError, field_number};
+use tidings_protocol::status::MemberStatus;
+use tidings_protocol::{Code, Command, GroupName, MemberId, ProtocolError};
 
 pub use self::group::{EnsureGroupError, ensure_group};
 pub use self::link::{ReplyOutcome, WorkerLink};
@@ -231,7 +232,7 @@ impl Worker {
         let address = self.connector.address().to_owned();
         connection.watch = Some(Box::pin(self.link.clone().watch_clock(client, address)));
         self.has_joined = true;
-        Some(WorkerEvent::Joined { since: field_number(&answer.ok, "since") })
+        Some(WorkerEvent::Joined { since: MemberStatus::parse(&answer.ok).since })
     }
 
     fn deliver(&mut self, delivery: Delivery) -> Option<WorkerEvent> {

@@ -1,0 +1,342 @@
+//! Reads the events of a topic, and goes on behind the last one after a loss of the connection.
+
+#[cfg(test)]
+mod tests;
+
+use std::future;
+
+use tidings_protocol::{Code, Command, CursorName, ProtocolError, Seq, StartAt, TopicName};
+
+use crate::connection::{Client, CommandAnswer, Delivery, PendingAnswer};
+use crate::connector::{Connection, Connector};
+use crate::error::ClientError;
+
+/// What a subscriber reads, and where it begins.
+#[derive(Debug, Clone)]
+pub struct Subscription {
+    /// The topic. It is created if it does not exist.
+    pub topic: TopicName,
+    /// The first event; `None`: the next one that is published.
+    pub from: Option<StartAt>,
+    /// The durable cursor. If it exists, it decides, and `from` has no effect.
+    pub cursor: Option<CursorName>,
+    /// Take the cursor from the connection that holds it. After a loss of the connection a
+    /// subscriber always does: the broker may not know yet that the old one is gone.
+    pub takeover: bool,
+}
+
+impl Subscription {
+    /// New events of this topic.
+    pub fn new(topic: TopicName) -> Self {
+        Self { topic, from: None, cursor: None, takeover: false }
+    }
+
+    /// The same from this event on.
+    #[must_use]
+    pub fn from(self, from: StartAt) -> Self {
+        Self { from: Some(from), ..self }
+    }
+
+    /// The same with a durable cursor.
+    #[must_use]
+    pub fn with_cursor(self, cursor: CursorName) -> Self {
+        Self { cursor: Some(cursor), ..self }
+    }
+}
+
+/// What a subscriber reports.
+#[derive(Debug, PartialEq, Eq)]
+pub enum SubscriberEvent {
+    /// Subscribed, for the first time or again.
+    Subscribed {
+        /// Whether delivery goes on where it was. `false`: the connection was lost before the first
+        /// event, so it is unknown which events were published meanwhile; or the topic has lost its
+        /// events and is read from its first one.
+        continues: bool,
+    },
+    /// An event.
+    Event {
+        /// Its seq.
+        seq: Seq,
+        /// Its payload, as published.
+        payload: String,
+    },
+    /// These events were kept and are gone.
+    Lag {
+        /// The first one.
+        from: Seq,
+        /// The last one.
+        to: Seq,
+    },
+    /// These seqs are empty, after a crash or because the disk was full.
+    Gap {
+        /// The first one.
+        from: Seq,
+        /// The last one.
+        to: Seq,
+    },
+    /// The durable cursor is stored behind this event.
+    Seen(Seq),
+    /// A refusal that answers nothing.
+    Notice(ProtocolError),
+    /// The connection is lost, or an attempt to connect and subscribe has failed, or the cursor
+    /// could not be moved. The subscriber connects again after a pause.
+    Lost(ClientError),
+}
+
+/// A subscriber of one topic.
+///
+/// After any loss of the connection it connects again and goes on: without a durable cursor behind
+/// the last event that [`next`](Self::next) returned, with one behind the last event for which
+/// [`seen`](Self::seen) was stored, so that later events may arrive again.
+#[derive(Debug)]
+pub struct Subscriber {
+    connector: Connector,
+    subscription: Subscription,
+    connection: Option<OpenSubscription>,
+    /// Behind the last event that was returned.
+    next_seq: Option<Seq>,
+    has_subscribed: bool,
+    /// The position is lost: see [`SubscriberEvent::Subscribed`].
+    has_begun_again: bool,
+    /// Up to where the caller has finished the events.
+    finished: Option<Seq>,
+    is_paused: bool,
+    ended: Option<ClientError>,
+}
+
+/// A connection, and the commands that are not answered yet.
+#[derive(Debug)]
+struct OpenSubscription {
+    connection: Connection,
+    subscribing: Option<PendingAnswer>,
+    is_subscribed: bool,
+    /// The newest event of the last move of the cursor, and the answer if that is to come.
+    moved: Option<Seq>,
+    moving: Option<PendingAnswer>,
+}
+
+enum Step {
+    Subscribed(Result<CommandAnswer, ClientError>),
+    Moved(Result<CommandAnswer, ClientError>),
+    Delivery(Option<Delivery>),
+}
+
+impl Subscriber {
+    /// It connects with the first [`next`](Self::next).
+    pub fn new(connector: Connector, subscription: Subscription) -> Self {
+        Self {
+            connector,
+            subscription,
+            connection: None,
+            next_seq: None,
+            has_subscribed: false,
+            has_begun_again: false,
+            finished: None,
+            is_paused: false,
+            ended: None,
+        }
+    }
+
+    /// The same on a connection that its connector has opened already.
+    #[must_use]
+    pub fn on(mut self, connection: Connection) -> Self {
+        self.begin(connection);
+        self
+    }
+
+    /// The present connection, for other commands.
+    pub fn client(&self) -> Option<&Client> {
+        self.connection.as_ref().map(|open| &open.connection.client)
+    }
+
+    /// The caller has finished all events up to this one: the durable cursor moves behind it, one
+    /// move at a time, while [`next`](Self::next) is awaited. Without a cursor it has no effect.
+    pub fn seen(&mut self, seq: Seq) {
+        if self.subscription.cursor.is_some() {
+            self.finished = self.finished.max(Some(seq));
+        }
+    }
+
+    /// Takes no events for now, or takes them again. They wait at the broker; the cursor moves
+    /// meanwhile.
+    pub fn pause(&mut self, is_paused: bool) {
+        self.is_paused = is_paused;
+    }
+
+    /// Whether the cursor is being moved; the next move includes what is finished meanwhile.
+    pub fn is_moving(&self) -> bool {
+        self.connection.as_ref().is_some_and(|open| open.moving.is_some())
+    }
+
+    /// The next event: connects, subscribes, and waits. An error ends the subscriber: another
+    /// attempt would have the same result, or another connection has taken the cursor over. Every
+    /// later call returns it again.
+    ///
+    /// Cancel-safe: nothing is lost if the future is dropped.
+    pub async fn next(&mut self) -> Result<SubscriberEvent, ClientError> {
+        if let Some(error) = &self.ended {
+            return Err(error.clone());
+        }
+        loop {
+            if self.connection.is_none() {
+                match self.connector.connect().await {
+                    Ok(connection) => self.begin(connection),
+                    Err(error) => return self.lost(error),
+                }
+            }
+            if let Err(error) = self.send_due().await {
+                return self.lost(error);
+            }
+            let open = self.connection.as_mut().expect("it was just set");
+            let event = match open.step(self.is_paused).await {
+                Step::Subscribed(Ok(_)) => Some(self.subscribed()),
+                Step::Subscribed(Err(ClientError::Refused(refusal)))
+                    if refusal.code == Code::Conflict && self.next_seq.is_some() =>
+                {
+                    // The topic has never reached this seq: it was lost, and begins again.
+                    (self.next_seq, self.has_begun_again) = (None, true);
+                    self.subscription.from = Some(StartAt::First);
+                    None
+                }
+                Step::Subscribed(Err(error)) => return self.lost(error),
+                Step::Moved(Ok(_)) => open.moved.map(SubscriberEvent::Seen),
+                // The cursor may have been removed, or the disk is full: the next connection
+                // begins where the cursor is.
+                Step::Moved(Err(error @ ClientError::Refused(_))) => {
+                    self.connection = None;
+                    return Ok(SubscriberEvent::Lost(error));
+                }
+                // The deliveries that have arrived come first; they end with the reason.
+                Step::Moved(Err(_lost)) => None,
+                Step::Delivery(Some(delivery)) => self.deliver(delivery),
+                Step::Delivery(None) => {
+                    let error = open.connection.deliveries.reason();
+                    return self.lost(error);
+                }
+            };
+            if let Some(event) = event {
+                return Ok(event);
+            }
+        }
+    }
+
+    /// Moves the cursor behind the finished events, and releases it for the next subscriber.
+    pub async fn close(self) -> Result<(), ClientError> {
+        let gone = || ClientError::Closed("there is no connection".to_owned());
+        let Some(open) = self.connection else { return Err(gone()) };
+        // Undelivered events must not delay the last answers.
+        drop(open.connection.deliveries);
+        let (client, topic) = (open.connection.client, self.subscription.topic);
+        if let Some(moving) = open.moving {
+            moving.await?;
+        }
+        if let Some(seq) = self.finished.filter(|_| self.finished > open.moved) {
+            client.request(&Command::Seen { topic: topic.clone(), seq }).await?;
+        }
+        // This also fails if the connection was lost before.
+        client.request(&Command::Unsub { topic }).await.map(drop)
+    }
+
+    fn begin(&mut self, connection: Connection) {
+        self.connection = Some(OpenSubscription {
+            connection,
+            subscribing: None,
+            is_subscribed: false,
+            moved: None,
+            moving: None,
+        });
+        // With a cursor the broker knows what was finished.
+        self.finished = None;
+    }
+
+    /// Sends `SUB`, or `SEEN` for what is finished, if it is due. Cancel-safe.
+    async fn send_due(&mut self) -> Result<(), ClientError> {
+        let Some(open) = &mut self.connection else { return Ok(()) };
+        let Subscription { topic, from, cursor, takeover } = &self.subscription;
+        let client = &open.connection.client;
+        if !open.is_subscribed && open.subscribing.is_none() {
+            let resumed = self.next_seq.filter(|_| cursor.is_none()).map(StartAt::Seq);
+            let sub = Command::Sub {
+                topic: topic.clone(),
+                from: resumed.or(*from),
+                cursor: cursor.clone(),
+                takeover: cursor.is_some() && (*takeover || self.has_subscribed),
+            };
+            open.subscribing = Some(client.start_request(&[], &sub).await?);
+        }
+        if open.is_subscribed
+            && open.moving.is_none()
+            && self.finished > open.moved
+            && let Some(seq) = self.finished
+        {
+            let seen = Command::Seen { topic: topic.clone(), seq };
+            // If the connection is lost, the deliveries end with the reason.
+            open.moving = client.start_request(&[], &seen).await.ok();
+            open.moved = Some(seq);
+        }
+        Ok(())
+    }
+
+    fn subscribed(&mut self) -> SubscriberEvent {
+        if let Some(open) = &mut self.connection {
+            open.is_subscribed = true;
+        }
+        let Subscription { from, cursor, .. } = &self.subscription;
+        let knows_place = from.is_some() || cursor.is_some() || self.next_seq.is_some();
+        let is_first = !std::mem::replace(&mut self.has_subscribed, true);
+        let has_begun_again = std::mem::take(&mut self.has_begun_again);
+        SubscriberEvent::Subscribed { continues: is_first || (knows_place && !has_begun_again) }
+    }
+
+    fn deliver(&mut self, delivery: Delivery) -> Option<SubscriberEvent> {
+        let (last, event) = match delivery {
+            Delivery::Msg { seq, payload, .. } => (seq, SubscriberEvent::Event { seq, payload }),
+            Delivery::Lag { from, to, .. } => (to, SubscriberEvent::Lag { from, to }),
+            Delivery::Gap { from, to, .. } => (to, SubscriberEvent::Gap { from, to }),
+            Delivery::Notice(refusal) => return Some(SubscriberEvent::Notice(refusal)),
+            // A subscriber joins no group and watches nothing.
+            Delivery::Task { .. } | Delivery::More(_) => return None,
+        };
+        self.next_seq = Some(Seq(last.0.saturating_add(1)));
+        Some(event)
+    }
+
+    fn lost(&mut self, error: ClientError) -> Result<SubscriberEvent, ClientError> {
+        self.connection = None;
+        if self.connector.is_final(&error) {
+            self.ended = Some(error.clone());
+            return Err(error);
+        }
+        Ok(SubscriberEvent::Lost(error))
+    }
+}
+
+impl OpenSubscription {
+    /// Waits for whatever comes first. Cancel-safe.
+    async fn step(&mut self, is_paused: bool) -> Step {
+        tokio::select! {
+            // Answers first: nothing is delivered before that to `SUB` [D3].
+            biased;
+            answer = answer_of(self.subscribing.as_mut()) => {
+                self.subscribing = None;
+                Step::Subscribed(answer)
+            }
+            answer = answer_of(self.moving.as_mut()) => {
+                self.moving = None;
+                Step::Moved(answer)
+            }
+            delivery = self.connection.deliveries.next(), if !is_paused => Step::Delivery(delivery),
+            // Paused, and no answer is awaited.
+            () = future::pending() => unreachable!("it is never ready"),
+        }
+    }
+}
+
+/// Waits for an answer, without end if there is none to come.
+async fn answer_of(pending: Option<&mut PendingAnswer>) -> Result<CommandAnswer, ClientError> {
+    match pending {
+        Some(answer) => answer.await,
+        None => future::pending().await,
+    }
+}
