@@ -1,5 +1,8 @@
 //! `tidings bridge zmq`: a PUB socket of another program becomes a topic.
 
+use std::fs;
+use std::net::SocketAddr;
+
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -27,6 +30,18 @@ fn start_publisher(at: &str) -> (Process, String) {
         Some(printed[1].as_str()?.to_owned())
     });
     (publisher, at)
+}
+
+/// Whether a connection of the server at this address of IPv4 has input that the server has not
+/// read.
+fn has_unread_input(server: SocketAddr) -> bool {
+    let port = format!(":{:04X}", server.port());
+    let sockets = fs::read_to_string("/proc/net/tcp").unwrap();
+    sockets.lines().skip(1).any(|socket| {
+        let fields: Vec<_> = socket.split_whitespace().collect();
+        // Local address, remote address, state (01: established), bytes to send : bytes to read.
+        fields[1].ends_with(&port) && fields[3] == "01" && !fields[4].ends_with(":00000000")
+    })
 }
 
 /// Sends the message until the topic has its event.
@@ -132,11 +147,14 @@ fn a_bridge_stopped_without_its_broker_reports_unconfirmed_messages() {
     let mut connection = LineConnection::connect_client(server.address);
     assert_eq!(connection.request("SUB t"), "+OK");
     send_until_received(&mut publisher, &["x", "before"], &mut connection, "before");
-    server.process.signal("KILL");
-    wait_until("the bridge to notice it", || {
+    // A stopped broker reads nothing, so the message stays unconfirmed in its socket.
+    server.process.signal("STOP");
+    wait_until("the bridge to send it", || {
         publisher.write(message(&["x", "after"]));
-        bridge.has_printed("the broker is unreachable").then_some(())
+        has_unread_input(server.address).then_some(())
     });
+    server.process.signal("KILL");
+    bridge.wait_for_line_with("the broker is unreachable");
     let ended = bridge.signal_and_finish("TERM").expect_code(1);
     let summary = ended.stdout().pop().unwrap();
     assert!(summary.contains(" not confirmed; the broker was unreachable"), "{summary}");
