@@ -92,7 +92,7 @@ fn an_unreachable_publisher_is_reported_once_with_the_reason() {
     // A bound socket that does not listen: it refuses connections, and no other program gets the
     // port.
     let bound = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-    bound.bind(&"127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap().into()).unwrap();
+    bound.bind(&"127.0.0.1:0".parse::<SocketAddr>().unwrap().into()).unwrap();
     let refusing = bound.local_addr().unwrap().as_socket().unwrap();
     let refusing = format!("tcp://{refusing}");
     for (at, reason) in [(refusing.as_str(), "refused"), ("tcp://nosuch.invalid:5", "lookup")] {

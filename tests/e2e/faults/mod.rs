@@ -11,3 +11,4 @@ mod kill_pause;
 mod restart;
 mod restart_large;
 mod syscall_trace;
+mod unreadable_texts;
