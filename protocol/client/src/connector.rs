@@ -13,6 +13,15 @@ use crate::backoff::Backoff;
 use crate::connection::{Client, ClientOptions, Deliveries, connect};
 use crate::error::ClientError;
 
+/// Which errors are not final, besides those that may pass by themselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Retries {
+    Usual,
+    /// Also a refused login, after a successful one.
+    Login,
+    All,
+}
+
 /// A connection that a [`Connector`] has opened.
 #[derive(Debug)]
 pub struct Connection {
@@ -37,7 +46,9 @@ pub struct Connector {
     opened: Option<Instant>,
     has_tried: bool,
     has_connected: bool,
-    is_persistent: bool,
+    retries: Retries,
+    /// Whether the last attempt ended with a refusal.
+    is_login_refused: bool,
     /// Kept here, so that a caller that drops [`connect`](Self::connect) again and again still
     /// connects.
     attempt: Option<Attempt>,
@@ -60,7 +71,8 @@ impl Connector {
             opened: None,
             has_tried: false,
             has_connected: false,
-            is_persistent: false,
+            retries: Retries::Usual,
+            is_login_refused: false,
             attempt: None,
         }
     }
@@ -75,7 +87,14 @@ impl Connector {
     /// connection has resumed its member or has taken its cursor over.
     #[must_use]
     pub fn persistent(self) -> Self {
-        Self { is_persistent: true, ..self }
+        Self { retries: Retries::All, ..self }
+    }
+
+    /// The same, but a refused login is final only until one has succeeded: an operator may be about
+    /// to replace the token.
+    #[must_use]
+    pub fn retrying_login(self) -> Self {
+        Self { retries: Retries::Login, ..self }
     }
 
     /// The address of the broker.
@@ -113,6 +132,7 @@ impl Connector {
         let attempt = self.attempt.as_mut().expect("it was just set");
         let connected = attempt.as_mut().await;
         self.attempt = None;
+        self.is_login_refused = matches!(&connected, Err(ClientError::Refused(_)));
         if connected.is_ok() {
             (self.opened, self.has_connected) = (Some(Instant::now()), true);
         }
@@ -140,12 +160,19 @@ impl Connector {
     pub fn is_final(&self, error: &ClientError) -> bool {
         match error {
             ClientError::Ended(refusal) if refusal.code == Code::Replaced => true,
-            _ if self.is_persistent => false,
+            _ if self.retries == Retries::All => false,
             ClientError::Connect { .. } | ClientError::Timeout { .. } | ClientError::Closed(_) => {
                 false
             }
             ClientError::Tls { .. } | ClientError::Token(_) | ClientError::Protocol(_) => {
                 !self.has_connected
+            }
+            ClientError::Refused(_)
+                if self.retries == Retries::Login
+                    && self.is_login_refused
+                    && self.has_connected =>
+            {
+                false
             }
             ClientError::Refused(refusal) => !refusal.code.is_transient(),
             ClientError::Ended(refusal) => {
@@ -226,6 +253,11 @@ mod tests {
             {
                 assert!(connector.is_final(&error), "{error}");
             }
+            (connector.retries, connector.is_login_refused) = (Retries::Login, true);
+            assert_eq!(connector.is_final(&refused(Code::Unauthenticated)), !has_connected);
+            connector.is_login_refused = false;
+            assert!(connector.is_final(&refused(Code::Denied)), "refused behind the login");
+            connector.retries = Retries::Usual;
             let token = ClientError::Token("cannot read it".to_owned());
             assert_eq!(connector.is_final(&token), !has_connected);
         }

@@ -79,7 +79,8 @@ pub(super) async fn run(share: GroupSubscription, stop: CancellationToken) -> Re
             error => Failure::failed(error.to_string()),
         },
     )?;
-    let worker = Worker::new(connector, share.group.clone(), share.credit).on(connected);
+    let worker =
+        Worker::new(connector.retrying_login(), share.group.clone(), share.credit).on(connected);
     let count = share.count;
     let writers = [OutputWriter::new(io::stdout()), OutputWriter::new(io::stderr())];
     let sharing = GroupHandler { subscription: share, stop: stop.clone(), writers };

@@ -212,11 +212,17 @@ pub(crate) async fn run(args: SubArgs) -> Result<(), Failure> {
         Subscription { topic: topic.clone(), from, cursor: args.cursor.clone(), takeover };
     let client = connected.client.clone();
     let mut subscriber = Subscriber::new(connector, subscription).on(connected);
-    match subscriber.next().await {
-        Ok(SubscriberEvent::Lost(error)) | Err(error) => {
-            return Err(broker_failure(broker, &error));
+    loop {
+        match subscriber.next().await {
+            Ok(SubscriberEvent::Subscribed { .. }) => break,
+            Ok(SubscriberEvent::Lost(error)) | Err(error) => {
+                return Err(broker_failure(broker, &error));
+            }
+            Ok(SubscriberEvent::Refused(refusal)) => {
+                return Err(broker_failure(broker, &ClientError::Refused(refusal)));
+            }
+            Ok(_notice) => {}
         }
-        Ok(_subscribed) => {}
     }
     let mut printer = EventPrinter::new(args.json, topic.clone(), program);
     if args.no_follow {
@@ -383,6 +389,7 @@ impl EventPrinter {
             }
             SubscriberEvent::Subscribed { .. }
             | SubscriberEvent::Seen(_)
+            | SubscriberEvent::Refused(_)
             | SubscriberEvent::Lost(_) => Ok(()),
         }
     }

@@ -178,16 +178,14 @@ impl SpoolSignaller {
                     note(&format!("spooling {} as {}", self.topic, self.cursor));
                 }
             }
-            SubscriberEvent::Lost(error) => {
-                let was_subscribed = std::mem::take(&mut self.is_subscribed);
-                // Later the reason may pass, such as a limit.
-                if let ClientError::Refused(refusal) = &error
-                    && !was_subscribed
-                    && !(self.has_subscribed && refusal.code.is_transient())
-                {
-                    return Err(broker_failure(broker, &error));
+            // Later the reason may pass, such as a limit.
+            SubscriberEvent::Refused(refusal) => {
+                if !(self.has_subscribed && refusal.code.is_transient()) {
+                    return Err(broker_failure(broker, &ClientError::Refused(refusal)));
                 }
-                if was_subscribed {
+            }
+            SubscriberEvent::Lost(error) => {
+                if std::mem::take(&mut self.is_subscribed) {
                     let lost = broker_message::client_error(&error);
                     note(&format!("{broker}: {lost}; reconnecting"));
                 }

@@ -79,9 +79,21 @@ pub enum SubscriberEvent {
     Seen(Seq),
     /// A refusal that answers nothing.
     Notice(ProtocolError),
-    /// The connection is lost, or an attempt to connect and subscribe has failed, or the cursor
-    /// could not be moved. The subscriber connects again after a pause.
+    /// The broker refuses the `SUB`. The subscriber tries again after a pause.
+    Refused(ProtocolError),
+    /// The connection is lost, or an attempt to connect has failed, or the cursor could not be
+    /// moved. The subscriber connects again after a pause.
     Lost(ClientError),
+}
+
+/// How far a subscriber has come, over all its connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Progress {
+    New,
+    /// A `SUB` was sent. The broker may have applied it although its answer was lost, so its cursor
+    /// may be held by a connection of this subscriber.
+    Sent,
+    Subscribed,
 }
 
 /// A subscriber of one topic.
@@ -96,7 +108,7 @@ pub struct Subscriber {
     connection: Option<OpenSubscription>,
     /// Behind the last event that was returned.
     next_seq: Option<Seq>,
-    has_subscribed: bool,
+    progress: Progress,
     /// The position is lost: see [`SubscriberEvent::Subscribed`].
     has_begun_again: bool,
     /// Up to where the caller has finished the events.
@@ -130,7 +142,7 @@ impl Subscriber {
             subscription,
             connection: None,
             next_seq: None,
-            has_subscribed: false,
+            progress: Progress::New,
             has_begun_again: false,
             finished: None,
             is_paused: false,
@@ -199,7 +211,18 @@ impl Subscriber {
                     self.subscription.from = Some(StartAt::First);
                     None
                 }
-                Step::Subscribed(Err(error)) => return self.lost(error),
+                Step::Subscribed(Err(error)) => {
+                    if matches!(error, ClientError::Refused(_)) && self.progress == Progress::Sent {
+                        // Nothing was applied: another connection may hold the cursor.
+                        self.progress = Progress::New;
+                    }
+                    return self.lost(error).map(|event| match event {
+                        SubscriberEvent::Lost(ClientError::Refused(refusal)) => {
+                            SubscriberEvent::Refused(refusal)
+                        }
+                        event => event,
+                    });
+                }
                 Step::Moved(Ok(_)) => open.moved.map(SubscriberEvent::Seen),
                 // The cursor may have been removed, or the disk is full: the next connection
                 // begins where the cursor is.
@@ -261,9 +284,10 @@ impl Subscriber {
                 topic: topic.clone(),
                 from: resumed.or(*from),
                 cursor: cursor.clone(),
-                takeover: cursor.is_some() && (*takeover || self.has_subscribed),
+                takeover: cursor.is_some() && (*takeover || self.progress > Progress::New),
             };
             open.subscribing = Some(client.start_request(&[], &sub).await?);
+            self.progress = self.progress.max(Progress::Sent);
         }
         if open.is_subscribed
             && open.moving.is_none()
@@ -284,7 +308,8 @@ impl Subscriber {
         }
         let Subscription { from, cursor, .. } = &self.subscription;
         let knows_place = from.is_some() || cursor.is_some() || self.next_seq.is_some();
-        let is_first = !std::mem::replace(&mut self.has_subscribed, true);
+        let before = std::mem::replace(&mut self.progress, Progress::Subscribed);
+        let is_first = before < Progress::Subscribed;
         let has_begun_again = std::mem::take(&mut self.has_begun_again);
         SubscriberEvent::Subscribed { continues: is_first || (knows_place && !has_begun_again) }
     }
@@ -326,8 +351,10 @@ impl OpenSubscription {
                 self.moving = None;
                 Step::Moved(answer)
             }
-            delivery = self.connection.deliveries.next(), if !is_paused => Step::Delivery(delivery),
-            // Paused, and no answer is awaited.
+            delivery = self.connection.deliveries.next(), if !is_paused && self.is_subscribed => {
+                Step::Delivery(delivery)
+            }
+            // Paused or not yet subscribed, and no answer is awaited.
             () = future::pending() => unreachable!("it is never ready"),
         }
     }

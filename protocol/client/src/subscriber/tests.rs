@@ -129,11 +129,30 @@ async fn a_cursor_that_was_taken_over_ends_a_subscriber() {
         connection
     };
     let events = async {
-        expect_loss(&mut subscriber).await;
+        let event = subscriber.next().await.unwrap();
+        assert!(matches!(event, SubscriberEvent::Refused(_)), "{event:?}");
         expect_events(&mut subscriber, vec![GOES_ON]).await;
         for _ in 0..2 {
             assert!(matches!(subscriber.next().await, Err(ClientError::Ended(_))));
         }
+    };
+    tokio::join!(script, events);
+}
+
+#[tokio::test]
+async fn a_cursor_whose_first_answer_was_lost_is_taken_over() {
+    let broker = ScriptedBroker::new().await;
+    let durable = subscription().with_cursor("c".parse().unwrap());
+    let mut subscriber = Subscriber::new(broker.connector(), durable);
+    let script = async {
+        assert_eq!(broker.accept().await.hear().await, "SUB t as=c");
+        let mut connection = broker.accept().await;
+        connection.expect("SUB t as=c takeover=yes", "+OK").await;
+        connection
+    };
+    let events = async {
+        expect_loss(&mut subscriber).await;
+        expect_events(&mut subscriber, vec![GOES_ON]).await;
     };
     tokio::join!(script, events);
 }
