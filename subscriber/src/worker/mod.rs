@@ -59,8 +59,9 @@ use crate::traps::Traps;
 const SITEMAPS_KIND: &str = "sitemaps";
 /// Longest pause between two attempts to connect to the broker.
 const RECONNECT_BACKOFF_MAX: Duration = Duration::from_secs(10);
-/// The most tasks that a member may hold. A server that sends more is not a broker.
-const TASKS_MAX: usize = 10_000;
+/// A server that sends more tasks is not a broker. Twice the largest credit, because after a
+/// reconnection tasks arrive again, and new ones arrive before the end of the answered ones.
+const TASKS_MAX: usize = 20_000;
 /// After a stop, running requests may go on for this long; then they are aborted.
 const STOP_GRACE: Duration = Duration::from_millis(400);
 /// After that, replies may take this long to be sent.

@@ -1,5 +1,7 @@
 //! A member of a group: takes tasks, and holds them over the loss of connections.
 
+#![expect(clippy::disallowed_methods, reason = "the time limit of a `JOIN`")]
+
 mod clock;
 mod group;
 mod link;
@@ -14,6 +16,7 @@ use std::time::Duration;
 
 use tidings_protocol::status::MemberStatus;
 use tidings_protocol::{Code, Command, GroupName, MemberId, ProtocolError};
+use tokio::time::{Instant, sleep_until};
 
 pub use self::group::{EnsureGroupError, ensure_group};
 pub use self::link::{ReplyOutcome, WorkerLink};
@@ -73,6 +76,8 @@ struct JoinedConnection {
     /// The credit of the last `JOIN`, and its answer if that is still to come.
     credit: Option<u32>,
     join: Option<PendingAnswer>,
+    /// The group must be joined by then.
+    join_deadline: Instant,
     /// Compares clocks, once the group is joined.
     watch: Option<Pin<Box<dyn Future<Output = ClientError> + Send>>>,
     /// The answer to the `PING` behind which no task can arrive `[T11]`.
@@ -82,6 +87,8 @@ struct JoinedConnection {
 enum Drain {
     Not,
     Pinged(PendingAnswer),
+    /// Tasks from before the answer may still wait in the queue of deliveries.
+    Answered,
     Done,
 }
 
@@ -96,6 +103,8 @@ enum Step {
     Delivery(Option<Delivery>),
     Joined(Result<CommandAnswer, ClientError>),
     Drained(Result<CommandAnswer, ClientError>),
+    AllDelivered,
+    JoinUnanswered,
     Silent(ClientError),
 }
 
@@ -168,6 +177,7 @@ impl Worker {
         if let Some(error) = &self.ended {
             return Err(error.clone());
         }
+        let join_timeout = self.connector.connect_timeout();
         loop {
             if self.connection.is_none() {
                 match self.connector.connect().await {
@@ -177,7 +187,7 @@ impl Worker {
             }
             let connection = self.connection.as_mut().expect("it was just set");
             if let Err(error) =
-                connection.send_due(&self.group, self.credit, self.is_draining).await
+                connection.send_due(&self.group, self.credit, self.is_draining, join_timeout).await
             {
                 return self.lost(error);
             }
@@ -192,6 +202,15 @@ impl Worker {
                     Some(WorkerEvent::Notice(refusal))
                 }
                 Step::Drained(Ok(_)) => {
+                    connection.drain = Drain::Answered;
+                    None
+                }
+                Step::JoinUnanswered => {
+                    let (address, after) =
+                        (self.connector.address().to_owned(), self.connector.connect_timeout());
+                    return self.lost(ClientError::Timeout { address, after });
+                }
+                Step::AllDelivered => {
                     connection.drain = Drain::Done;
                     Some(WorkerEvent::Drained)
                 }
@@ -214,6 +233,7 @@ impl Worker {
             connection,
             credit: None,
             join: None,
+            join_deadline: Instant::now() + self.connector.connect_timeout(),
             watch: None,
             drain: Drain::Not,
         });
@@ -273,6 +293,7 @@ impl JoinedConnection {
         group: &GroupName,
         credit: u32,
         is_draining: bool,
+        join_timeout: Duration,
     ) -> Result<(), ClientError> {
         if self.join.is_some() {
             return Ok(());
@@ -281,6 +302,7 @@ impl JoinedConnection {
         if self.credit != Some(credit) {
             let join = Command::Join { group: group.clone(), credit: Some(credit) };
             self.join = Some(client.start_request(&[], &join).await?);
+            self.join_deadline = Instant::now() + join_timeout;
             self.credit = Some(credit);
         } else if is_draining && matches!(self.drain, Drain::Not) {
             self.drain = Drain::Pinged(client.start_request(&[], &Command::Ping).await?);
@@ -303,8 +325,11 @@ impl JoinedConnection {
             }
             answer = answer_of(match &mut self.drain {
                 Drain::Pinged(answer) => Some(answer),
-                Drain::Not | Drain::Done => None,
+                Drain::Not | Drain::Answered | Drain::Done => None,
             }) => Step::Drained(answer),
+            () = future::ready(()), if matches!(self.drain, Drain::Answered) => Step::AllDelivered,
+            // Without a watch nothing else would notice that the broker is silent.
+            () = sleep_until(self.join_deadline), if self.watch.is_none() => Step::JoinUnanswered,
             error = async {
                 match &mut self.watch {
                     Some(watch) => watch.await,

@@ -14,8 +14,9 @@ use super::task::{TaskEnd, WorkerTask};
 use super::{Worker, WorkerEvent};
 use crate::error::ClientError;
 
-/// The most tasks that a member may hold. A server that sends more is not a broker.
-const TASKS_MAX: usize = 10_000;
+/// A server that sends more tasks is not a broker. Twice the largest credit, because after a
+/// reconnection tasks arrive again, and new ones arrive before the end of the answered ones.
+const TASKS_MAX: usize = 20_000;
 
 /// Handles tasks. A closure from a [`WorkerTask`] to a future of its [`TaskEnd`] is a handler; its
 /// future is dropped when the task is lost.

@@ -170,3 +170,23 @@ async fn a_server_that_sends_too_many_tasks_is_left() {
     again.expect("JOIN g credit=1", "+OK g credit=1 held=0 since=7").await;
     running.abort();
 }
+
+#[tokio::test]
+async fn a_broker_that_does_not_answer_the_join_counts_as_lost() {
+    let broker = ScriptedBroker::new().await;
+    let mut worker = worker(&broker, 1);
+    let script = async {
+        let mut silent = broker.accept().await;
+        assert_eq!(silent.hear().await, "JOIN g credit=1");
+        let mut second = broker.accept().await;
+        second.expect("JOIN g credit=1", "+OK g credit=1 held=0 since=7").await;
+        (silent, second)
+    };
+    let events = async {
+        let lost = worker.next().await.unwrap();
+        assert!(matches!(lost, WorkerEvent::Lost(ClientError::Timeout { .. })), "{lost:?}");
+        let joined = worker.next().await.unwrap();
+        assert!(matches!(joined, WorkerEvent::Joined { since: Some(7) }), "{joined:?}");
+    };
+    tokio::join!(script, events);
+}
