@@ -264,10 +264,10 @@ impl Group {
         self.reads.problem()
     }
 
-    /// Reports whether the group should be given no events for now: earlier ones wait for texts, or
-    /// too many texts wait to be written.
+    /// Reports whether the group should be given no events for now: earlier ones or their records
+    /// wait for texts, or too many texts wait to be written.
     pub fn is_behind(&self) -> bool {
-        self.reads.is_holding() || self.frontier.dormant().is_behind()
+        self.reads.is_holding() || self.is_blocked() || self.frontier.dormant().is_behind()
     }
 
     /// Reports whether the job of that name is done; `None` if the group does not remember the job.
@@ -353,7 +353,13 @@ impl Group {
             | Input::CancelJob { .. }
             | Input::JobAction { .. }
             | Input::Query { .. } => self.handle_or_hold(HeldInput::Input(input), now),
-            Input::Texts(reply) => self.texts_replied(reply, now),
+            Input::Texts(reply) => {
+                self.texts_replied(reply, now);
+                // A need may exceed the limit, so nothing is dropped before it was met.
+                if !self.reads.is_holding() {
+                    self.frontier.texts_mut().trim_read();
+                }
+            }
             Input::Join { requester, credit } => self.join(requester, credit, now),
             Input::Disconnected { conn } => self.disconnected(conn, now),
             Input::Reply { requester, reply } => {

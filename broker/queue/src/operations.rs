@@ -99,6 +99,11 @@ impl Group {
             let text = format!("group {} is publishing its last events; try again", self.name);
             return Err(ProtocolError::new(Code::Busy, text));
         }
+        if self.is_blocked() {
+            // No record may follow that of the deletion, and those of a snapshot would.
+            let text = format!("group {} is reading texts for a snapshot; try again", self.name);
+            return Err(ProtocolError::new(Code::Busy, text));
+        }
         self.commit(Decision::Deleted, now);
         self.outputs.push_back(Output::Deleted);
         Ok(GroupAnswer::new(&self.name))

@@ -53,6 +53,8 @@ impl Replay {
     /// all earlier requests, and passes nothing but the reply to this one before it calls
     /// [`apply`](Self::apply).
     pub(crate) fn prepare(&mut self, record: &GroupRecord) -> Option<TextRequest> {
+        // Those of the previous record were used.
+        self.group.frontier.texts_mut().trim_read();
         self.group.request_texts_for(&record.decision);
         self.poll_texts()
     }

@@ -323,7 +323,12 @@ impl Group {
             self.reads.held_for = None;
             let held = std::mem::take(&mut self.reads.held);
             for input in held {
-                self.handle_or_hold(input, now);
+                // The answer comes last. The owner rejects what is left.
+                if matches!(self.outputs.iter().rev().nth(1), Some(Output::Deleted)) {
+                    self.reads.held.push_back(input);
+                } else {
+                    self.handle_or_hold(input, now);
+                }
             }
         }
         Ok(())

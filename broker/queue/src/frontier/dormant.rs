@@ -286,6 +286,11 @@ impl DormantEntries {
         Ok(())
     }
 
+    /// Drops texts that were read, above a limit. To be called when no need of texts is partly met.
+    pub(crate) fn trim_read(&mut self) {
+        self.texts.trim_read();
+    }
+
     /// Frees the memory of a text that was read; it remains in its chunk.
     pub(crate) fn forget_text(&mut self, dormant: DormantRef) {
         self.texts.forget(slot_at(&self.slots, dormant.slot).text);

@@ -292,6 +292,11 @@ impl Texts {
         if self.read.insert(place, bytes).is_none() {
             self.read_order.push_back(place);
         }
+    }
+
+    /// Drops the oldest texts that were read, above a limit. To be called when no need of texts is
+    /// partly met: a single one may exceed the limit.
+    pub(crate) fn trim_read(&mut self) {
         while self.read.len() > READ_TEXTS_MAX
             && let Some(oldest) = self.read_order.pop_front()
         {

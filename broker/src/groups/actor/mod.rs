@@ -201,6 +201,9 @@ impl GroupActor {
             }
             if self.is_running() {
                 self.take_text_replies();
+                if self.is_deleted {
+                    return self.finish_deletion(messages, stop).await;
+                }
             }
             let more_events = self.is_running() && !self.log.is_behind() && self.consume_events();
             if self.is_running() && self.is_tick_due(self.clock.now()) {
@@ -562,7 +565,8 @@ impl GroupActor {
     /// Queues progress lines for the watchers. Like all outputs they wait until the records are
     /// durable.
     fn update_watchers(&mut self) {
-        if self.stopped.is_some() {
+        // Outputs that wait for texts are not appended yet.
+        if self.stopped.is_some() || self.group.is_blocked() {
             return;
         }
         let (outgoing, appended) = (&mut self.outgoing, self.appended);

@@ -20,6 +20,7 @@ impl GroupActor {
     /// Passes the replies of the page file to the group.
     pub(super) fn take_text_replies(&mut self) {
         while self.stopped.is_none()
+            && !self.is_deleted
             && let Some(reply) = self.pages.as_mut().and_then(PageFile::poll_reply)
         {
             self.handle(Input::Texts(reply), None);
