@@ -529,3 +529,21 @@ fn split(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let (len, rest) = rest.split_first_chunk()?;
     Some((u64::from_le_bytes(*id), rest.get(..u32::from_le_bytes(*len) as usize)?))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_that_were_read_stay_until_they_are_trimmed() {
+        let mut texts = Texts::default();
+        let needed = u32::try_from(READ_TEXTS_MAX).unwrap() + 10;
+        for offset in 0..needed {
+            texts.keep(TextLocation { chunk: 0, offset }, Vec::new());
+        }
+        assert_eq!(texts.read.len(), READ_TEXTS_MAX + 10, "one need may exceed the limit");
+        texts.trim_read();
+        assert_eq!(texts.read.len(), READ_TEXTS_MAX);
+        assert!(!texts.read.contains_key(&TextLocation { chunk: 0, offset: 9 }), "the oldest go");
+    }
+}
