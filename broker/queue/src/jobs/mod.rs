@@ -10,7 +10,7 @@
 //!    └──────────────────────────────── opened again: the next pass ──────────────────────────────┘
 //! ```
 //!
-//! [`Jobs`] owns the jobs, their counts, budgets and scopes, the URLs that each pass has seen, the
+//! `Jobs` owns the jobs, their counts, budgets and scopes, the URLs that each pass has seen, the
 //! timers of jobs and the clients that wait for them. It knows neither keys (only their names) nor
 //! members, nor where an entry waits: the group tells it what happens to each entry, and asks it
 //! what may be admitted and released.

@@ -7,7 +7,7 @@
 //!    ▼                   ▼ it ends well        ▼ one stands in   ▼
 //! ```
 //!
-//! [`Schedules`] owns the schedules, their timers and what it knows of the wall clock. It knows
+//! `Schedules` owns the schedules, their timers and what it knows of the wall clock. It knows
 //! neither entries (only their ids) nor keys, jobs or members: the group asks it what is due, and
 //! tells it what became of an entry.
 
