@@ -3,6 +3,7 @@
 
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::{self, JoinHandle};
 
@@ -41,6 +42,8 @@ struct PageFileShared {
     checksums: Mutex<HashMap<u32, ChunkChecksums>>,
     /// Woken after each reply.
     wake: OnceLock<Arc<Notify>>,
+    /// Nothing needs what is still queued.
+    has_ended: AtomicBool,
 }
 
 /// The length of a chunk, and the checksum of each of its blocks.
@@ -60,8 +63,13 @@ struct PageThread {
 impl PageFile {
     /// The pages of that group, in this file.
     pub(super) fn new(group: GroupName, file: ScratchFile) -> Self {
-        let pages =
-            PageFileShared { group, file, checksums: Mutex::default(), wake: OnceLock::new() };
+        let pages = PageFileShared {
+            group,
+            file,
+            checksums: Mutex::default(),
+            wake: OnceLock::new(),
+            has_ended: AtomicBool::new(false),
+        };
         Self {
             pages: Arc::new(pages),
             writer: None,
@@ -130,6 +138,7 @@ impl PageFile {
 
 impl Drop for PageFile {
     fn drop(&mut self) {
+        self.pages.has_ended.store(true, Ordering::Relaxed);
         for PageThread { requests, thread } in
             self.writer.take().into_iter().chain(self.reader.take())
         {
@@ -151,6 +160,9 @@ impl PageThread {
         let (pages, replies) = (Arc::clone(pages), replies.clone());
         let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
             for request in waiting {
+                if pages.has_ended.load(Ordering::Relaxed) {
+                    return;
+                }
                 if replies.send(pages.execute(request)).is_err() {
                     return;
                 }
