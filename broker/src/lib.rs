@@ -54,7 +54,7 @@ use std::time::Duration;
 
 pub use tidings_log::CheckedFile;
 use tidings_log::{FileSystem, SegmentStore, StopRecord, Store};
-use tidings_protocol::{Code, Command, DEFAULT_GROUP, format_ms};
+use tidings_protocol::{Code, Command, DEFAULT_GROUP};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -316,16 +316,13 @@ impl Broker {
     /// Applies the settings that may change while connections are open: transport policies, logging
     /// of lines, webhooks with their secrets, and the delay of the default group if `delay` says
     /// that it has changed. All other settings are ignored.
-    pub async fn reload(&self, config: &BrokerConfig, delay: bool) {
+    pub fn reload(&self, config: &BrokerConfig, delay: bool) {
         self.hub.reload(&config.hub());
         if let (Some(http), Some(config)) = (&self.http, &config.http) {
             http.reload(config);
         }
         if delay {
-            let delay = config.group.delay_ms.map_or("default".to_owned(), format_ms);
-            let line = format!("GROUP set {DEFAULT_GROUP} delay={delay}");
-            let command = Command::parse(&line).expect("the line is a command");
-            if let Err(error) = net::http::run_command(&self.hub, &command, ANSWER_TIMEOUT).await {
+            if let Err(error) = self.hub.groups.set_default_delay(config.group.delay_ms) {
                 tracing::warn!(%error, "cannot change the delay of {DEFAULT_GROUP}");
             }
         }
@@ -341,7 +338,7 @@ impl Broker {
     /// Becomes true when a job with a `callback=` is known, and is true at once if the data
     /// directory contains one. Until then no callback worker is needed.
     pub fn has_callbacks(&self) -> tokio::sync::watch::Receiver<bool> {
-        self.hub.watch_callbacks()
+        self.hub.groups.watch_callbacks()
     }
 
     /// Whether no login is needed.

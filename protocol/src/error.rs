@@ -47,6 +47,11 @@ impl ProtocolError {
     }
 }
 
+/// A refusal with [`Code::BadArgument`].
+pub fn bad_argument(text: impl Into<String>) -> ProtocolError {
+    ProtocolError::new(Code::BadArgument, text)
+}
+
 /// Declares the list once: variant, word on the wire, documentation.
 macro_rules! codes {
     ($($(#[$docs:meta])* $variant:ident = $word:literal,)*) => {

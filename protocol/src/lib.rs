@@ -97,11 +97,13 @@ pub use canonical_url::{
 };
 pub use cidr::{IpNetwork, IpNetworkError};
 pub use command::{
-    Command, GroupAction, GroupCommand, Hello, JobAction, JobCommand, KeyRest, ManageCommand,
-    Outcome, Prio, RetryMode, StartAt, TaskAction, TaskReply, Token, TopicAction, TopicCommand,
+    Command, DELAY_MS_MAX, EntrySelection, GroupAction, GroupCommand, GroupSetting, Hello,
+    JobAction, JobCommand, KeyKind, KeyQuery, KeyRest, ManageCommand, Outcome, Prio, RetryMode,
+    ScheduleQuery, StartAt, TaskAction, TaskQuery, TaskReply, Token, TopicAction, TopicCommand,
+    duration_within, whole_number,
 };
 pub use duration::{DURATION_MS_MAX, DurationError, format_ms, parse_ms};
-pub use error::{Code, ProtocolError, UnknownCode};
+pub use error::{Code, ProtocolError, UnknownCode, bad_argument};
 pub use line::{LineDecoder, LineItem};
 pub use msg_encoder::MsgEncoder;
 pub use names::{

@@ -137,7 +137,7 @@ async fn reload(settings: &mut Vec<Setting>, read_config: ReadConfig, broker: &B
     }
     logging::set_filter(log.as_deref(), config.log_lines);
     config.log_lines |= logging::filter_names_lines();
-    broker.reload(&config, changed.contains(&"delay")).await;
+    broker.reload(&config, changed.contains(&"delay"));
     tracing::info!("configuration reloaded; changed: {changed:?}");
     // A change that needs a restart is reported once, and again when the value changes again.
     *settings = now;

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use std::slice;
 
 use tidings_protocol::{
-    After, CanonicalUrl, DAY_MS, DEAD_LETTER_TOPIC, JobName, PAYLOAD_BYTES_MAX, Payload, Prio, Seq,
-    TopicName, UrlKey,
+    After, CanonicalUrl, DAY_MS, DEAD_LETTER_TOPIC, JobName, KeyKind, PAYLOAD_BYTES_MAX, Payload,
+    Prio, Seq, TopicName, UrlKey,
 };
 
-use super::config::{GroupConfig, KeyKind, key_attribute};
+use super::config::{GroupConfig, key_attribute};
 use super::entry::{Admission, Entry, EntryId, Key, PassId};
 use super::frontier::dormant::DormantRef;
 use super::jobs::JobState;

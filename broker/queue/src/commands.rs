@@ -1,21 +1,16 @@
 //! Translates the actions of `GROUP` and `JOB` into inputs of a group.
 
 use tidings_protocol::{
-    After, AfterError, DEFAULT_GROUP, GroupAction, GroupCommand, GroupName, JobAction, JobCommand,
-    JobName, Prio, ProtocolError,
+    GroupAction, GroupCommand, GroupName, JobAction, JobCommand, JobName, ProtocolError,
+    bad_argument,
 };
 
-use crate::config::bad_argument;
 use crate::jobs::JobSettings;
-use crate::schedule::ScheduleQuery;
-use crate::task_list::{EntrySelection, TaskQuery};
-use crate::top_keys::KeyQuery;
 use crate::{GroupQuery, Input, JobOperation, Operation, Requester};
 
 /// The input for an action on an existing group, which neither [lists](GroupAction::Ls) nor
 /// [watches](GroupAction::Watch).
 pub fn group_input(asked: Requester, manage: &GroupCommand<'_>) -> Result<Input, ProtocolError> {
-    let settings = || manage.settings.iter().copied();
     let query = |query| Ok(Input::Query { requester: asked, query });
     let operate = |operation| Ok(Input::Operate { requester: asked, operation });
     let plain = |operation| manage.allow_only(&[]).and_then(|()| operate(operation));
@@ -27,27 +22,21 @@ pub fn group_input(asked: Requester, manage: &GroupCommand<'_>) -> Result<Input,
             query(GroupQuery::Group)
         }
         GroupAction::Set => {
-            let settings = settings().map(|(key, value)| (key.into(), value.into())).collect();
-            Ok(Input::Configure { requester: asked, settings })
+            Ok(Input::Configure { requester: asked, settings: manage.group_settings()? })
         }
-        GroupAction::Tasks => query(GroupQuery::Tasks(TaskQuery::parse(settings())?)),
-        GroupAction::Keys => query(GroupQuery::Keys(KeyQuery::parse(settings())?)),
-        GroupAction::Schedules => query(GroupQuery::Schedules(ScheduleQuery::parse(settings())?)),
+        GroupAction::Tasks => query(GroupQuery::Tasks(manage.task_query()?)),
+        GroupAction::Keys => query(GroupQuery::Keys(manage.key_query()?)),
+        GroupAction::Schedules => query(GroupQuery::Schedules(manage.schedule_query()?)),
         GroupAction::Pause => plain(Operation::Pause),
         GroupAction::Resume => plain(Operation::Resume),
         GroupAction::Purge => plain(Operation::Purge),
         GroupAction::Delete => plain(Operation::Delete),
-        GroupAction::Retry => operate(Operation::Retry(parse_selection(manage)?)),
-        GroupAction::Drop => operate(Operation::Drop(parse_selection(manage)?)),
+        GroupAction::Retry => operate(Operation::Retry(manage.entry_selection()?)),
+        GroupAction::Drop => operate(Operation::Drop(manage.entry_selection()?)),
         action @ (GroupAction::Ls | GroupAction::Watch | GroupAction::Unknown(_)) => {
             Err(GroupAction::refuse(action.as_str()))
         }
     }
-}
-
-fn parse_selection(manage: &GroupCommand<'_>) -> Result<EntrySelection, ProtocolError> {
-    manage.allow_only(&["entry", "key", "job"])?;
-    EntrySelection::parse(manage.settings.iter().copied(), |_, _| Ok(()))
 }
 
 /// The group of a job, and the input for an action on the job that does not
@@ -56,7 +45,7 @@ pub fn job_input(
     asked: Requester,
     manage: &JobCommand<'_>,
 ) -> Result<(GroupName, Input), ProtocolError> {
-    let group = group_of(manage)?;
+    let group = manage.group()?;
     let name = || -> Result<JobName, ProtocolError> { manage.required_name()?.parse() };
     let plain = || manage.allow_only(&["group"]).and_then(|()| name());
     let act = |name, action| Input::JobAction { requester: asked, name, action };
@@ -89,26 +78,6 @@ pub fn job_input(
 fn add_seed(manage: &JobCommand<'_>) -> Result<JobOperation, ProtocolError> {
     manage.allow_only(&["group", "url", "prio", "after"])?;
     let url = manage.setting("url").ok_or_else(|| bad_argument("add needs url=<URL>"))?.into();
-    let (prio, after) = seed_settings(manage)?;
+    let (prio, after) = manage.seed_settings()?;
     Ok(JobOperation::Add { url, prio, after })
-}
-
-/// The priority and the earliest moment of a seed.
-pub fn seed_settings(manage: &JobCommand<'_>) -> Result<(i16, After), ProtocolError> {
-    let prio = manage.setting("prio").map_or(Ok(0), |prio| prio.parse().map(Prio::value))?;
-    let after = manage.setting("after").unwrap_or("0");
-    let after = after
-        .parse()
-        .map_err(|error: AfterError| bad_argument(format!("after={after}: {error}")))?;
-    Ok((prio, after))
-}
-
-/// The group of a job.
-pub fn group_of(manage: &JobCommand<'_>) -> Result<GroupName, ProtocolError> {
-    manage.setting("group").map_or_else(|| Ok(default_group()), str::parse)
-}
-
-/// The group that a command means which names none.
-pub fn default_group() -> GroupName {
-    DEFAULT_GROUP.parse().expect("the default group has a valid name")
 }

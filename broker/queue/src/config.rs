@@ -2,22 +2,9 @@
 
 use tidings_protocol::status::{DurationMs, GroupSettingsStatus, KeyDelay};
 use tidings_protocol::{
-    CanonicalUrl, Code, DEAD_LETTER_TOPIC, DEFAULT_TOPIC, JOB_DONE_TOPIC, Payload, ProtocolError,
-    TopicName, duration,
+    CanonicalUrl, DAY_MS, DEFAULT_TOPIC, GroupSetting, JOB_DONE_TOPIC, KeyKind, Payload,
+    ProtocolError, TopicName, bad_argument,
 };
-
-/// The part of an event that may not be worked on twice at once.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum KeyKind {
-    /// The URL's host, lower case, without scheme and port.
-    Host,
-    /// The registrable domain, by the public suffix list.
-    Domain,
-    /// The value of an attribute of the event.
-    Attribute(String),
-    /// Each event has its own key and identity: no delay, no coalescing.
-    None,
-}
 
 /// Settings of one group. All durations are in ms.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,17 +57,9 @@ pub struct GroupConfig {
     pub unkeyed_dead_letters_per_minute: u32,
 }
 
-/// Longest delay between two requests to a key.
-pub const DELAY_MS_MAX: u64 = DAY_MS;
-/// Shortest lease.
-const LEASE_MS_MIN: u64 = 100;
-const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 /// How long a `pace` stays in force.
 pub const PACE_VALID_MS: u64 = DAY_MS;
 const DEFAULT_DELAY_MS: u64 = 1000;
-const PARALLEL_MAX: u64 = 1000;
-const ATTEMPTS_MAX: u64 = 100;
-const TOPICS_MAX: usize = 16;
 
 impl Default for GroupConfig {
     fn default() -> Self {
@@ -110,16 +89,36 @@ impl Default for GroupConfig {
 }
 
 impl GroupConfig {
-    /// Applies `key=value` settings, each checked alone. An error changes nothing.
+    /// Applies `key=value` settings, each checked alone.
     pub fn with_settings<'a>(
         &self,
         settings: impl IntoIterator<Item = (&'a str, &'a str)>,
     ) -> Result<Self, ProtocolError> {
         let mut next = self.clone();
         for (name, value) in settings {
-            next.set(name, value)?;
+            next.set(GroupSetting::parse(name, value)?);
         }
         Ok(next)
+    }
+
+    /// Applies settings.
+    pub fn with(&self, settings: Vec<GroupSetting>) -> Self {
+        let mut next = self.clone();
+        settings.into_iter().for_each(|setting| next.set(setting));
+        next
+    }
+
+    fn set(&mut self, setting: GroupSetting) {
+        match setting {
+            GroupSetting::Topics(topics) => self.topics = topics,
+            GroupSetting::Key(key) => self.key = key,
+            GroupSetting::Parallel(parallel) => self.parallel = parallel,
+            GroupSetting::DelayMs(delay_ms) => self.delay_ms = delay_ms,
+            GroupSetting::LeaseMs(lease_ms) => self.lease_ms = lease_ms,
+            GroupSetting::MaxAttempts(attempts) => self.max_attempts = attempts,
+            GroupSetting::MaxLosses(losses) => self.max_losses = losses,
+            GroupSetting::BackoffMs(backoff_ms) => self.backoff_ms = backoff_ms,
+        }
     }
 
     /// Checks that the settings fit together.
@@ -134,34 +133,6 @@ impl GroupConfig {
         Ok(())
     }
 
-    fn set(&mut self, name: &str, value: &str) -> Result<(), ProtocolError> {
-        match name {
-            "topics" => self.topics = parse_topics(value)?,
-            "key" => self.key = parse_key(value)?,
-            "parallel" => self.parallel = whole_number(name, value, 1, PARALLEL_MAX)?,
-            "delay" => {
-                self.delay_ms = match value {
-                    "default" => None,
-                    _ => Some(duration_within(name, value, 0, DELAY_MS_MAX)?),
-                }
-            }
-            "lease" => self.lease_ms = duration_within(name, value, LEASE_MS_MIN, DAY_MS)?,
-            "max-attempts" => self.max_attempts = whole_number(name, value, 1, ATTEMPTS_MAX)?,
-            "max-losses" => self.max_losses = whole_number(name, value, 1, ATTEMPTS_MAX)?,
-            "backoff" => self.backoff_ms = duration_within(name, value, 0, DAY_MS)?,
-            _ => {
-                return Err(ProtocolError::new(
-                    Code::BadArgument,
-                    format!(
-                        "unknown setting {name}; the settings are topics, key, parallel, delay, \
-                         lease, max-attempts, max-losses, backoff"
-                    ),
-                ));
-            }
-        }
-        Ok(())
-    }
-
     /// Returns the settings as `name=value` words, in the form that sets them.
     pub fn describe(&self) -> String {
         self.status().to_string()
@@ -169,15 +140,9 @@ impl GroupConfig {
 
     /// The settings that a client can set.
     pub fn status(&self) -> GroupSettingsStatus {
-        let key = match &self.key {
-            KeyKind::Host => "host".to_owned(),
-            KeyKind::Domain => "domain".to_owned(),
-            KeyKind::Attribute(name) => format!("attr:{name}"),
-            KeyKind::None => "none".to_owned(),
-        };
         GroupSettingsStatus {
             topics: self.topics.iter().map(ToString::to_string).collect(),
-            key,
+            key: self.key.to_string(),
             parallel: self.parallel.into(),
             delay: self.delay_ms.map_or(KeyDelay::Default, KeyDelay::Ms),
             lease: DurationMs(self.lease_ms),
@@ -236,74 +201,6 @@ fn is_loopback(host: &str) -> bool {
     host == "localhost"
         || host.ends_with(".localhost")
         || address.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
-}
-
-fn parse_topics(value: &str) -> Result<Vec<TopicName>, ProtocolError> {
-    let mut topics = Vec::new();
-    for name in value.split(',') {
-        let topic: TopicName = name.parse()?;
-        // A group's own dead letters could become dead letters again.
-        if topic.as_str() == DEAD_LETTER_TOPIC {
-            return Err(bad_argument(format!(
-                "topics={topic}: groups publish on this topic, so it cannot feed one"
-            )));
-        }
-        if !topics.contains(&topic) {
-            topics.push(topic);
-        }
-    }
-    if topics.len() > TOPICS_MAX {
-        return Err(bad_argument(format!("topics={value}: expected at most {TOPICS_MAX} topics")));
-    }
-    Ok(topics)
-}
-
-fn parse_key(value: &str) -> Result<KeyKind, ProtocolError> {
-    match value {
-        "host" => Ok(KeyKind::Host),
-        "domain" => Ok(KeyKind::Domain),
-        "none" => Ok(KeyKind::None),
-        _ => match value.strip_prefix("attr:") {
-            Some(name) if !name.is_empty() => Ok(KeyKind::Attribute(name.to_owned())),
-            _ => Err(bad_argument(format!(
-                "key={value}: expected host, domain, attr:<name> or none"
-            ))),
-        },
-    }
-}
-
-/// Parses a whole number within bounds.
-pub fn whole_number<T: TryFrom<u64>>(
-    name: &str,
-    value: &str,
-    min: u64,
-    max: u64,
-) -> Result<T, ProtocolError> {
-    let is_plain = value.bytes().all(|byte| byte.is_ascii_digit());
-    value
-        .parse::<u64>()
-        .ok()
-        .filter(|number| is_plain && (min..=max).contains(number))
-        .and_then(|number| T::try_from(number).ok())
-        .ok_or_else(|| {
-            bad_argument(format!("{name}={value}: expected a whole number from {min} to {max}"))
-        })
-}
-
-/// Parses a duration within bounds, in ms.
-pub fn duration_within(name: &str, value: &str, min: u64, max: u64) -> Result<u64, ProtocolError> {
-    duration::parse_ms(value).ok().filter(|ms| (min..=max).contains(ms)).ok_or_else(|| {
-        bad_argument(format!(
-            "{name}={value}: expected a duration from {} to {}, such as 250ms, 30s, 5m, 2h or 1d",
-            duration::format_ms(min),
-            duration::format_ms(max)
-        ))
-    })
-}
-
-/// Builds a `bad-argument` error.
-pub fn bad_argument(text: impl Into<String>) -> ProtocolError {
-    ProtocolError::new(Code::BadArgument, text)
 }
 
 /// Most tasks that a member may request at once.

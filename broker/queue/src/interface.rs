@@ -4,17 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use tidings_protocol::{
-    After, JobName, MemberId, ProtocolError, Seq, TaskId, TaskReply, TopicName,
+    After, EntrySelection, GroupSetting, JobName, KeyQuery, MemberId, ProtocolError, ScheduleQuery,
+    Seq, TaskId, TaskQuery, TaskReply, TopicName,
 };
 
 use super::entry::{EntryId, JobNumber};
 use super::jobs::JobSettings;
 use super::record::GroupRecord;
 use super::requester::{ConnId, Requester};
-use super::schedule::ScheduleQuery;
-use super::task_list::{EntrySelection, TaskQuery};
 use super::texts::{TextReply, TextRequest};
-use super::top_keys::KeyQuery;
 use crate::moment::ClockStamp;
 
 /// A link that a worker found in the result of a task.
@@ -117,13 +115,13 @@ pub enum Input {
     Configure {
         /// The client.
         requester: Requester,
-        /// Names and values.
-        settings: Vec<(String, String)>,
+        /// What changes.
+        settings: Vec<GroupSetting>,
     },
-    /// Settings from the start of the broker.
-    ApplySettings {
-        /// Names and values, which are valid.
-        settings: Vec<(String, String)>,
+    /// The delay of keys, from the start of the broker or a reload of its settings.
+    SetDelay {
+        /// In ms; `None` is the default of each key.
+        delay_ms: Option<u64>,
     },
     /// An operator acts on the whole group or on its dead letters.
     Operate {
@@ -216,7 +214,7 @@ impl Input {
             | Self::Query { requester, .. } => Some(*requester),
             Self::Start { .. }
             | Self::WallClock { .. }
-            | Self::ApplySettings { .. }
+            | Self::SetDelay { .. }
             | Self::Events { .. }
             | Self::Activity { .. }
             | Self::Disconnected { .. }
@@ -338,8 +336,6 @@ pub enum Output {
 /// What an operator should know, and no command answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
-    /// A setting from the start of the broker is invalid and ignored.
-    SettingIgnored(ProtocolError),
     /// A job was closed that was left open without seeds.
     AbandonedJobClosed(JobName),
     /// A scheduled fetch of this URL was skipped, because the group is full.

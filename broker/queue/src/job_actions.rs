@@ -1,10 +1,9 @@
 //! Actions on existing jobs: pause, resume, add a seed, wait for the end, delete.
 
 use tidings_protocol::status::{JobEnd, SeedStatus};
-use tidings_protocol::{After, CanonicalUrl, Code, JobName, ProtocolError};
+use tidings_protocol::{After, CanonicalUrl, Code, JobName, ProtocolError, bad_argument};
 
 use super::admit::{EventRequest, wall_clock_dues_of};
-use super::config::bad_argument;
 use super::entry::JobNumber;
 use super::interface::JobOperation;
 use super::jobs::JobState;

@@ -366,11 +366,7 @@ impl Group {
                 let answer = self.reply(requester, reply, now);
                 self.answer(requester, answer);
             }
-            Input::ApplySettings { settings } => {
-                if let Err(error) = self.configure(&settings, now) {
-                    self.notice(Notice::SettingIgnored(error));
-                }
-            }
+            Input::SetDelay { delay_ms } => self.set_delay(delay_ms, now),
             Input::TopicHeads { job, heads } => self.note_heads(job, heads, now),
             Input::Published { serial, topic, seq } => {
                 self.commit(Decision::Published { serial, topic, seq }, now);
@@ -383,7 +379,7 @@ impl Group {
     fn handle_command(&mut self, command: Input, now: Moment) {
         match command {
             Input::Configure { requester, settings } => {
-                let answer = self.configure(&settings, now);
+                let answer = self.configure(settings, now);
                 self.answer(requester, answer);
             }
             Input::Operate { requester, operation: what } => {

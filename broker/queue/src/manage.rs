@@ -1,9 +1,9 @@
 //! Commands for settings and jobs.
 
 use tidings_protocol::status::{GroupStatus, JobListEnd, JobStatus, Rate};
-use tidings_protocol::{Code, JobName, ProtocolError};
+use tidings_protocol::{Code, GroupSetting, JobName, KeyKind, ProtocolError};
 
-use super::config::KeyKind;
+use super::config::GroupConfig;
 use super::entry::JobNumber;
 use super::jobs::{Job, JobSettings, JobState};
 use super::record::Decision;
@@ -16,11 +16,10 @@ const LISTED_JOBS_MAX: usize = 1000;
 impl Group {
     pub(super) fn configure(
         &mut self,
-        settings: &[(String, String)],
+        settings: Vec<GroupSetting>,
         now: Moment,
     ) -> Result<GroupAnswer, ProtocolError> {
-        let pairs = settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-        let config = self.config.with_settings(pairs)?;
+        let config = self.config.with(settings);
         config.validate()?;
         let is_used = !self.is_idle()
             || !self.frontier.keys().is_empty()
@@ -41,6 +40,14 @@ impl Group {
             self.complete_if_consumed(number, now);
         }
         Ok(answer)
+    }
+
+    /// Sets the delay of keys, if it differs.
+    pub(super) fn set_delay(&mut self, delay_ms: Option<u64>, now: Moment) {
+        if self.config.delay_ms != delay_ms {
+            let config = GroupConfig { delay_ms, ..self.config.clone() };
+            self.commit(Decision::Configured(Box::new(config)), now);
+        }
     }
 
     pub(super) fn open_job(

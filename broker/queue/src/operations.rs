@@ -1,12 +1,11 @@
 //! Operations on a whole group and its dead letters.
 
-use tidings_protocol::{Code, DEFAULT_GROUP, ProtocolError};
+use tidings_protocol::{Code, DEFAULT_GROUP, EntrySelection, ProtocolError};
 
 use super::entry::{EntryId, JobNumber};
 use super::interface::Operation;
 use super::jobs::JobState;
 use super::record::Decision;
-use super::task_list::EntrySelection;
 use super::{Group, GroupAnswer, Output};
 use crate::moment::Moment;
 

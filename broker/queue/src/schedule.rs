@@ -3,46 +3,14 @@
 use std::collections::HashSet;
 
 use tidings_protocol::status::ScheduleStatus;
-use tidings_protocol::{After, ProtocolError, UrlKey};
+use tidings_protocol::{After, ScheduleQuery, UrlKey};
 
-use super::config::{bad_argument, whole_number};
 use super::entry::{Admission, EntryId};
 use super::mutants::{self, Mutant};
 use super::record::{Decision, EventEffect};
 use super::schedules::Schedule;
-use super::task_list::{LISTED_DEFAULT, LISTED_MAX};
 use super::{Group, GroupAnswer, Notice};
 use crate::moment::Moment;
-
-/// Query of `GROUP schedules`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ScheduleQuery {
-    /// Only schedules of this key; `None`: all.
-    pub key: Option<Box<str>>,
-    /// The number of schedules to list.
-    pub limit: usize,
-}
-
-impl ScheduleQuery {
-    /// Parses `key=value` settings.
-    pub fn parse<'a>(
-        settings: impl IntoIterator<Item = (&'a str, &'a str)>,
-    ) -> Result<Self, ProtocolError> {
-        let mut query = Self { key: None, limit: LISTED_DEFAULT };
-        for (name, value) in settings {
-            match name {
-                "key" => query.key = Some(value.into()),
-                "limit" => query.limit = whole_number(name, value, 0, LISTED_MAX as u64)?,
-                _ => {
-                    return Err(bad_argument(format!(
-                        "unknown option {name}; the options are key, limit"
-                    )));
-                }
-            }
-        }
-        Ok(query)
-    }
-}
 
 impl Group {
     /// Creates the entry of a schedule that is due, unless another fetch has replaced it or its

@@ -3,9 +3,8 @@
 use std::collections::BinaryHeap;
 
 use tidings_protocol::status::{ListEnd, TaskFields, TaskState, TaskStatus};
-use tidings_protocol::{JobName, ProtocolError};
+use tidings_protocol::{EntrySelection, ProtocolError, TaskQuery};
 
-use super::config::{bad_argument, whole_number};
 use super::entry::{Entry, EntryId, EntryState, JobNumber};
 use super::frontier::ActiveEntry;
 use super::frontier::dormant::DormantRef;
@@ -14,76 +13,8 @@ use super::frontier::next_entry;
 use super::{Group, GroupAnswer};
 use crate::moment::Moment;
 
-/// Lines of an answer: default and maximum.
-pub(super) const LISTED_DEFAULT: usize = 100;
-pub(super) const LISTED_MAX: usize = 1000;
-
 /// Bytes that are shown of a text that is not a URL.
 const LINE_TEXT_BYTES_MAX: usize = 1024;
-
-/// A selection of entries. `None` selects all.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct EntrySelection {
-    /// The entry with this id.
-    pub entry: Option<EntryId>,
-    /// Entries of this key.
-    pub key: Option<Box<str>>,
-    /// Entries of this job, of any pass.
-    pub job: Option<JobName>,
-}
-
-impl EntrySelection {
-    /// Parses `key=value` settings, and passes all others to `others`.
-    pub fn parse<'a>(
-        settings: impl IntoIterator<Item = (&'a str, &'a str)>,
-        mut others: impl FnMut(&str, &str) -> Result<(), ProtocolError>,
-    ) -> Result<Self, ProtocolError> {
-        let mut parsed = Self::default();
-        for (name, value) in settings {
-            match name {
-                "entry" => parsed.entry = Some(whole_number(name, value, 1, u64::MAX)?),
-                "key" => parsed.key = Some(value.into()),
-                "job" => parsed.job = Some(value.parse()?),
-                _ => others(name, value)?,
-            }
-        }
-        Ok(parsed)
-    }
-}
-
-/// Query of `GROUP tasks`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TaskQuery {
-    /// The entries.
-    pub selection: EntrySelection,
-    /// Only entries in this state.
-    pub state: Option<TaskState>,
-    /// The number of entries to list.
-    pub limit: usize,
-}
-
-impl TaskQuery {
-    /// Parses `key=value` settings.
-    pub fn parse<'a>(
-        settings: impl IntoIterator<Item = (&'a str, &'a str)>,
-    ) -> Result<Self, ProtocolError> {
-        let (mut state, mut limit) = (None, LISTED_DEFAULT);
-        let selection = EntrySelection::parse(settings, |name, value| {
-            match name {
-                "state" => state = Some(parse_state(value)?),
-                "limit" => limit = whole_number(name, value, 0, LISTED_MAX as u64)?,
-                _ => {
-                    let text = format!(
-                        "unknown option {name}; the options are state, entry, key, job, limit"
-                    );
-                    return Err(bad_argument(text));
-                }
-            }
-            Ok(())
-        })?;
-        Ok(Self { selection, state, limit })
-    }
-}
 
 /// Entries for an answer to `GROUP tasks`.
 #[derive(Debug)]
@@ -100,11 +31,6 @@ impl SelectedTasks {
     pub(super) fn ids(&self) -> impl Iterator<Item = EntryId> {
         self.ids.iter().copied()
     }
-}
-
-fn parse_state(text: &str) -> Result<TaskState, ProtocolError> {
-    let error = || format!("state={text}: expected pending, queued, processing or dead");
-    TaskState::from_word(text).ok_or_else(|| bad_argument(error()))
 }
 
 impl Group {

@@ -5,11 +5,10 @@ use std::fmt::Write;
 
 use tidings_protocol::{
     CanonicalUrl, Code, DEAD_LETTER_TOPIC, KeyRest, Outcome, ProtocolError, RetryMode, TaskAction,
-    TaskId, TaskReply,
+    TaskId, TaskReply, bad_argument,
 };
 
 use super::admit::dead_letter_text;
-use super::config::bad_argument;
 use super::entry::{AgainRequest, EndReason, Entry, EntryId};
 use super::mutants::{self, Mutant};
 use super::record::{Decision, NextStep};

@@ -4,43 +4,11 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use tidings_protocol::status::KeyStatus;
-use tidings_protocol::{JobName, ProtocolError};
+use tidings_protocol::{KeyQuery, ProtocolError};
 
-use super::config::{bad_argument, whole_number};
 use super::frontier::key_queue::KeyQueue;
-use super::task_list::{LISTED_DEFAULT, LISTED_MAX};
 use super::{Group, GroupAnswer};
 use crate::moment::Moment;
-
-/// Query of `GROUP keys`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KeyQuery {
-    /// Only keys with waiting entries of this job; `None`: all keys.
-    pub job: Option<JobName>,
-    /// The number of keys to list.
-    pub limit: usize,
-}
-
-impl KeyQuery {
-    /// Parses `key=value` settings.
-    pub fn parse<'a>(
-        settings: impl IntoIterator<Item = (&'a str, &'a str)>,
-    ) -> Result<Self, ProtocolError> {
-        let mut query = Self { job: None, limit: LISTED_DEFAULT };
-        for (name, value) in settings {
-            match name {
-                "job" => query.job = Some(value.parse()?),
-                "limit" => query.limit = whole_number(name, value, 0, LISTED_MAX as u64)?,
-                _ => {
-                    return Err(bad_argument(format!(
-                        "unknown option {name}; the options are job, limit"
-                    )));
-                }
-            }
-        }
-        Ok(query)
-    }
-}
 
 impl Group {
     /// Lists the keys with waiting entries, those first that take longest because of their delays.

@@ -21,6 +21,8 @@ pub(super) enum GroupMessage {
     Wait(Input, ConnId, Mailbox),
     /// A request for progress lines, as long as the connection exists.
     Watch(WatchRequest, ConnId, Mailbox),
+    /// A new delay of keys, from a reload of the broker's settings.
+    SetDelay(Option<u64>),
     /// A member's connection is alive.
     Activity(ConnId),
     /// A connection ended.
@@ -80,7 +82,9 @@ pub(super) fn reject_message(message: GroupMessage, error: &ProtocolError) {
         | GroupMessage::Join(input, _, mailbox)
         | GroupMessage::Wait(input, _, mailbox) => (input.requester(), mailbox),
         GroupMessage::Watch(watch, _, mailbox) => (Some(watch.asked), mailbox),
-        GroupMessage::Activity(_) | GroupMessage::Disconnected(_) => return,
+        GroupMessage::SetDelay(_) | GroupMessage::Activity(_) | GroupMessage::Disconnected(_) => {
+            return;
+        }
     };
     reject(asked.into_iter(), &mailbox, error);
 }

@@ -25,11 +25,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::BytesMut;
 use tidings_log::TopicLog;
 use tidings_protocol::{
-    CALLBACK_GROUP, Code, Command, DEFAULT_GROUP, GroupAction, GroupCommand, GroupName, JobAction,
-    JobCommand, JobName, MemberId, ProtocolError, Seq, Slot,
+    CALLBACK_GROUP, Code, Command, DEFAULT_GROUP, DELAY_MS_MAX, GroupAction, GroupCommand,
+    GroupName, JobAction, JobCommand, JobName, MemberId, ProtocolError, Seq, Slot, bad_argument,
 };
-use tidings_queue::commands::{self, default_group};
-use tidings_queue::config::{CREDIT_MAX, DELAY_MS_MAX, GroupConfig, bad_argument};
+use tidings_queue::commands;
+use tidings_queue::config::{CREDIT_MAX, GroupConfig};
 use tidings_queue::{Group, GroupAnswer, GroupQuery, Input, JobOperation, Requester, WorkerReply};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -287,6 +287,13 @@ impl Groups {
         sent
     }
 
+    /// Sets the delay of the default group, which is created if it does not exist.
+    pub(crate) fn set_default_delay(&self, delay_ms: Option<u64>) -> Result<(), ProtocolError> {
+        let group = default_group();
+        self.create_if_missing(&group)?;
+        self.send(&group, GroupMessage::SetDelay(delay_ms.map(|ms| ms.min(DELAY_MS_MAX))))
+    }
+
     /// Sends `JOB watch` or `GROUP watch` to its group. The progress lines arrive in the mailbox
     /// before the final answer.
     fn watch(
@@ -379,15 +386,14 @@ impl Groups {
         let name = || -> Result<GroupName, ProtocolError> { manage.required_name()?.parse() };
         match manage.action {
             GroupAction::Create => {
-                let config = self.defaults.with_settings(manage.settings.iter().copied())?;
+                let config = self.defaults.with(manage.group_settings()?);
                 config.validate()?;
                 self.create(&name()?, config)?;
             }
             GroupAction::Set => {
                 // Opens the topics first: without room for a new topic, the command is rejected
                 // before anything changes.
-                let wanted = self.defaults.with_settings(manage.settings.iter().copied())?;
-                for topic in &wanted.topics {
+                for topic in &self.defaults.with(manage.group_settings()?).topics {
                     self.topics.open(topic)?;
                 }
             }
@@ -502,7 +508,7 @@ impl Groups {
         );
         actor.begin(self.run, elapsed_unknown, self.local_member, self.next_group_number())?;
         if let Some(delay_ms) = self.defaults.delay_ms.filter(|_| name.as_str() == DEFAULT_GROUP) {
-            actor.set_delay(delay_ms.min(DELAY_MS_MAX));
+            actor.set_delay(Some(delay_ms.min(DELAY_MS_MAX)));
         }
         creation.add(name, sender);
         actor.spawn(messages, self.stop.clone());
@@ -563,4 +569,8 @@ fn group_number(unix_ms: i64, random: u64) -> u64 {
 fn unknown_group(group: &GroupName) -> ProtocolError {
     let text = format!("no group {group}; GROUP create {group} makes it");
     ProtocolError::new(Code::NotFound, text)
+}
+
+fn default_group() -> GroupName {
+    DEFAULT_GROUP.parse().expect("the default group has a valid name")
 }

@@ -9,17 +9,10 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::BytesMut;
 use tidings_protocol::status::Rate;
 use tidings_protocol::{GroupCommand, GroupName, JobCommand, JobName, ProtocolError, encode_more};
-use tidings_queue::commands::group_of;
-use tidings_queue::config::duration_within;
 use tidings_queue::{Group, Requester};
 
 use crate::clock::Moment;
 use crate::mailbox::{ConnId, ConnMessage, Mailbox};
-
-/// Default, minimum and maximum of the shortest time between two lines, in ms.
-const EVERY_MS_DEFAULT: u64 = 1000;
-const EVERY_MS_MIN: u64 = 100;
-const EVERY_MS_MAX: u64 = 60 * 60 * 1000;
 
 /// Window over which the page rate is averaged, in ms.
 const RATE_WINDOW_MS: u64 = 5000;
@@ -43,7 +36,7 @@ pub(super) fn group_watch(
     asked: Requester,
     manage: &GroupCommand<'_>,
 ) -> Result<(GroupName, WatchRequest), ProtocolError> {
-    let (group, every_ms) = (manage.required_name()?, every_ms(manage.setting("every"))?);
+    let (group, every_ms) = (manage.required_name()?, manage.every_ms()?);
     manage.allow_only(&["every"])?;
     Ok((group.parse()?, WatchRequest { asked, job: None, every_ms }))
 }
@@ -53,15 +46,10 @@ pub(super) fn job_watch(
     asked: Requester,
     manage: &JobCommand<'_>,
 ) -> Result<(GroupName, WatchRequest), ProtocolError> {
-    let (job, every_ms) = (manage.required_name()?, every_ms(manage.setting("every"))?);
+    let (job, every_ms) = (manage.required_name()?, manage.every_ms()?);
     manage.allow_only(&["group", "every"])?;
     let watch = WatchRequest { asked, job: Some(job.parse()?), every_ms };
-    Ok((group_of(manage)?, watch))
-}
-
-fn every_ms(every: Option<&str>) -> Result<u64, ProtocolError> {
-    let Some(every) = every else { return Ok(EVERY_MS_DEFAULT) };
-    duration_within("every", every, EVERY_MS_MIN, EVERY_MS_MAX)
+    Ok((manage.group()?, watch))
 }
 
 /// All watchers of one group.

@@ -61,7 +61,7 @@ pub(crate) struct Hub {
     pub(crate) limits: Limits,
     clock: Clock,
     pub(crate) topics: Arc<Topics>,
-    groups: Arc<Groups>,
+    pub(crate) groups: Arc<Groups>,
     cursors: Cursors,
     registry: ConnectionRegistry,
     stats: Stats,
@@ -115,11 +115,6 @@ impl Hub {
     /// [`Groups::close_logs`].
     pub(crate) fn close_groups(&self) {
         self.groups.close_logs();
-    }
-
-    /// [`Groups::watch_callbacks`].
-    pub(crate) fn watch_callbacks(&self) -> tokio::sync::watch::Receiver<bool> {
-        self.groups.watch_callbacks()
     }
 
     /// Runs periodic maintenance. Call it about once a second.

@@ -3,7 +3,6 @@
 use tidings_protocol::{
     Command, CursorName, GroupAction, GroupName, JobAction, ProtocolError, TopicAction, TopicName,
 };
-use tidings_queue::commands::group_of;
 
 use super::Hub;
 use crate::access::Identity;
@@ -66,7 +65,7 @@ fn created_by(command: &Command<'_>) -> Vec<Created> {
             group.into_iter().chain(topics).collect()
         }
         Command::Job(manage) if manage.action == JobAction::Open => {
-            let job = group_of(manage).ok().zip(parsed_name(manage.name));
+            let job = manage.group().ok().zip(parsed_name(manage.name));
             job.map(|(group, job): (GroupName, _)| Created::Job(group, job)).into_iter().collect()
         }
         _ => Vec::new(),

@@ -3,8 +3,9 @@
 use bytes::BufMut;
 
 use super::parse;
+use crate::ProtocolError;
+use crate::error::bad_argument;
 use crate::wire::LineWriter;
-use crate::{Code, ProtocolError};
 
 /// An action of one verb.
 pub trait Action<'a>: Copy + PartialEq {
@@ -42,8 +43,7 @@ macro_rules! actions {
             /// The refusal of a word that is no action.
             pub fn refuse(word: &str) -> ProtocolError {
                 let known = [$($word),*].join(", ");
-                let text = format!("no action {word}; {} has {known}", $verb);
-                ProtocolError::new(Code::BadArgument, text)
+                bad_argument(format!("no action {word}; {} has {known}", $verb))
             }
         }
 
@@ -114,7 +114,7 @@ actions! {
 
 /// An action on a topic, group or job: `<action> [<name>] [key=value ..]`.
 ///
-/// The valid settings are defined where the action is carried out.
+/// Its settings are read where it is carried out, after the permission to send it was checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ManageCommand<'a, A> {
     /// The first word: lower-case letters and `-`.
@@ -156,8 +156,7 @@ impl<'a, A: Action<'a>> ManageCommand<'a, A> {
 
     /// The name, or a refusal that says that the action needs one.
     pub fn required_name(&self) -> Result<&'a str, ProtocolError> {
-        let text = || format!("{} needs a name", self.action.word());
-        self.name.ok_or_else(|| ProtocolError::new(Code::BadArgument, text()))
+        self.name.ok_or_else(|| bad_argument(format!("{} needs a name", self.action.word())))
     }
 
     /// Refuses settings that are not in the list (`[C3]`).

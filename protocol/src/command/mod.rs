@@ -2,6 +2,7 @@
 
 mod manage;
 pub(crate) mod parse;
+mod settings;
 mod task_reply;
 
 use std::fmt;
@@ -13,6 +14,10 @@ use jiff::Timestamp;
 pub use self::manage::{
     Action, GroupAction, GroupCommand, JobAction, JobCommand, ManageCommand, TopicAction,
     TopicCommand,
+};
+pub use self::settings::{
+    DELAY_MS_MAX, EntrySelection, GroupSetting, KeyKind, KeyQuery, ScheduleQuery, TaskQuery,
+    duration_within, whole_number,
 };
 pub use self::task_reply::{KeyRest, RetryMode, TaskAction, TaskReply};
 use crate::text::quote;

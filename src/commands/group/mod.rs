@@ -8,8 +8,9 @@ mod watch;
 
 use clap::{Args, Subcommand};
 use tidings_protocol::status::{DamagedGroupStatus, GroupStatus};
-use tidings_protocol::{Command, DEFAULT_GROUP, GroupAction, GroupCommand, GroupName};
-use tidings_queue::GroupConfig;
+use tidings_protocol::{
+    Command, DEFAULT_GROUP, GroupAction, GroupCommand, GroupName, GroupSetting,
+};
 
 use self::keys::KeysArgs;
 use self::repair::RepairArgs;
@@ -254,8 +255,7 @@ async fn run_action(
 /// A setting, checked as the broker would check it.
 fn parse_setting(text: &str) -> Result<(String, String), String> {
     let (key, value) = manage::parse_setting(text)?;
-    GroupConfig::default()
-        .with_settings([(key.as_str(), value.as_str())])
+    GroupSetting::parse(&key, &value)
         .map_err(|error| broker_message::flag_value_error(&error.text))?;
     Ok((key, value))
 }

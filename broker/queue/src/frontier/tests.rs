@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use proptest::prelude::*;
-use tidings_protocol::{CanonicalUrl, Outcome, RetryMode};
+use tidings_protocol::{CanonicalUrl, EntrySelection, Outcome, RetryMode};
 
 use super::dormant::DormantEntries;
 use super::key_queue::Lane;
@@ -15,7 +15,7 @@ use crate::record::{Decision, GroupRecord};
 use crate::replay::Replay;
 use crate::simulated_pages::{SimulatedPages, TINY};
 use crate::snapshot::SnapshotItem;
-use crate::task_list::EntrySelection;
+
 use crate::tests::bench::{A, Bench};
 use crate::texts::{
     CHUNK_BYTES, MovedText, Paging, TextLocation, TextReply, TextRequest, Texts, text_of,

@@ -6,9 +6,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use percent_encoding::percent_encode_byte;
-use tidings_protocol::{CanonicalUrl, ProtocolError, escaped_octet};
-
-use crate::config::bad_argument;
+use tidings_protocol::{CanonicalUrl, ProtocolError, bad_argument, escaped_octet};
 
 /// Patterns in one list. More than a person writes, and few enough to check every link against
 /// them.

@@ -3,9 +3,7 @@
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
-use tidings_protocol::{CanonicalUrl, ProtocolError};
-
-use crate::config::bad_argument;
+use tidings_protocol::{CanonicalUrl, ProtocolError, bad_argument};
 
 /// The scope rule of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use tidings_protocol::{
-    Answers, Code, KeyRest, MemberId, Outcome, RetryMode, Seq, Slot, TaskAction, TaskId, TaskReply,
-    TopicName,
+    Answers, Code, GroupAction, GroupCommand, KeyRest, MemberId, Outcome, RetryMode, Seq, Slot,
+    TaskAction, TaskId, TaskReply, TopicName,
 };
 
 use crate::config::GroupConfig;
@@ -114,6 +114,14 @@ impl Bench {
         self.feed(Input::Tick);
     }
 
+    /// `GROUP set`
+    pub(crate) fn configure(&mut self, settings: &[(&str, &str)]) {
+        match group_command(settings).group_settings() {
+            Ok(settings) => self.feed(Input::Configure { requester: A.requester(), settings }),
+            Err(error) => self.answers.push(Err(error)),
+        }
+    }
+
     pub(crate) fn open(&mut self, name: &str, settings: &[(&str, &str)]) {
         let settings = JobSettings::parse(settings.iter().copied()).unwrap();
         self.feed(Input::OpenJob {
@@ -180,6 +188,11 @@ impl Bench {
     pub(crate) fn error_code(&self) -> Code {
         self.answers.last().expect("there was an answer").as_ref().expect_err("rejected").code
     }
+}
+
+/// A command with these settings.
+pub(crate) fn group_command<'a>(settings: &[(&'a str, &'a str)]) -> GroupCommand<'a> {
+    GroupCommand::new(GroupAction::Show, "crawlers", settings.to_vec())
 }
 
 pub(crate) fn topic() -> TopicName {

@@ -2,8 +2,7 @@
 
 use tidings_protocol::{Code, KeyRest, Outcome, RetryMode};
 
-use super::bench::{A, Bench};
-use crate::top_keys::KeyQuery;
+use super::bench::{A, Bench, group_command};
 use crate::{GroupAnswer, GroupQuery, Input};
 
 impl Bench {
@@ -16,7 +15,7 @@ impl Bench {
     }
 
     fn keys(&mut self, settings: &[(&str, &str)]) -> GroupAnswer {
-        let query = KeyQuery::parse(settings.iter().copied()).unwrap();
+        let query = group_command(settings).key_query().unwrap();
         self.feed(Input::Query { requester: A.requester(), query: GroupQuery::Keys(query) });
         self.answers.pop().unwrap().unwrap()
     }

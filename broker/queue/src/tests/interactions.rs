@@ -152,8 +152,7 @@ fn job_does_not_wait_for_a_removed_topic() {
     bench.next_seq = 2;
     bench.close("site");
     assert!(bench.events.is_empty(), "event 1 may be a seed");
-    let settings = vec![("topics".into(), "other".into())];
-    bench.feed(Input::Configure { requester: A.requester(), settings });
+    bench.configure(&[("topics", "other")]);
     assert!(bench.events.pop().expect("done").1.starts_with("site "));
 }
 
@@ -204,11 +203,10 @@ fn key_setting_cannot_change_while_a_host_rests() {
     bench.publish("http://a.example.org/1");
     let task = bench.task();
     bench.ack(A, &task.id, Outcome::Done, &[]);
-    let settings = || vec![("key".into(), "domain".into())];
-    bench.feed(Input::Configure { requester: A.requester(), settings: settings() });
+    bench.configure(&[("key", "domain")]);
     assert_eq!(bench.error_code(), Code::Conflict);
     bench.wait(10_001);
-    bench.feed(Input::Configure { requester: A.requester(), settings: settings() });
+    bench.configure(&[("key", "domain")]);
     assert!(bench.ok().contains("key=domain"));
 }
 

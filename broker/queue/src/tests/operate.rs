@@ -1,10 +1,9 @@
 //! Operator commands: pausing, purging, listing, and handling dead letters.
 
-use tidings_protocol::{Code, JOB_DONE_TOPIC, Outcome, RetryMode, Seq};
+use tidings_protocol::{Code, EntrySelection, JOB_DONE_TOPIC, Outcome, RetryMode, Seq};
 
-use super::bench::{A, B, Bench};
+use super::bench::{A, B, Bench, group_command};
 use crate::config::GroupConfig;
-use crate::task_list::{EntrySelection, TaskQuery};
 use crate::{ConnId, GroupQuery, Input, Operation, Output};
 
 impl Bench {
@@ -13,7 +12,7 @@ impl Bench {
     }
 
     pub(super) fn tasks_of(&mut self, settings: &[(&str, &str)]) -> Vec<String> {
-        let query = TaskQuery::parse(settings.iter().copied()).unwrap();
+        let query = group_command(settings).task_query().unwrap();
         self.feed(Input::Query { requester: A.requester(), query: GroupQuery::Tasks(query) });
         self.answers.last().unwrap().as_ref().unwrap().lines.clone()
     }
@@ -27,7 +26,7 @@ impl Bench {
 }
 
 pub(super) fn selection(settings: &[(&str, &str)]) -> EntrySelection {
-    EntrySelection::parse(settings.iter().copied(), |name, _| panic!("{name}")).unwrap()
+    group_command(settings).entry_selection().unwrap()
 }
 
 /// A bench with one attempt per entry, in which A works.
@@ -285,7 +284,7 @@ fn tasks_are_listed_by_state_key_and_job_up_to_a_limit() {
     assert_eq!(bench.tasks_of(&[("entry", "4")]), [expected[3]]);
     assert_eq!(bench.tasks_of(&[("limit", "1")]), [expected[0]]);
     assert_eq!(bench.ok(), "crawlers matched=4 listed=1");
-    let what = GroupQuery::Tasks(TaskQuery::parse([("job", "other")]).unwrap());
+    let what = GroupQuery::Tasks(group_command(&[("job", "other")]).task_query().unwrap());
     bench.feed(Input::Query { requester: A.requester(), query: what });
     assert_eq!(bench.error_code(), Code::NotFound);
     bench.operate(Operation::Pause);
@@ -298,7 +297,7 @@ fn tasks_are_listed_by_state_key_and_job_up_to_a_limit() {
 fn invalid_task_queries_are_rejected() {
     for setting in [("state", "done"), ("limit", "1001"), ("entry", "x"), ("job", "/"), ("a", "b")]
     {
-        assert!(TaskQuery::parse([setting]).is_err(), "{setting:?}");
+        assert!(group_command(&[setting]).task_query().is_err(), "{setting:?}");
     }
 }
 
@@ -335,13 +334,9 @@ fn key_setting_cannot_change_while_dead_entries_have_keys() {
     let mut bench = bench_with_one_attempt();
     bench.kill("http://a.org/");
     bench.wait(1);
-    let configure = || Input::Configure {
-        requester: A.requester(),
-        settings: vec![("key".into(), "domain".into())],
-    };
-    bench.feed(configure());
+    bench.configure(&[("key", "domain")]);
     assert_eq!(bench.error_code(), Code::Conflict);
     bench.operate(Operation::Drop(EntrySelection::default()));
-    bench.feed(configure());
+    bench.configure(&[("key", "domain")]);
     assert!(bench.group.config() != &GroupConfig::default() && bench.ok().contains("key=domain"));
 }

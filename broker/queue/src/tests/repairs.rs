@@ -1,6 +1,6 @@
 //! Repairs: an operator retries dead entries of finished jobs, and each may add a page to its job.
 
-use tidings_protocol::{Outcome, RetryMode};
+use tidings_protocol::{EntrySelection, Outcome, RetryMode};
 
 use super::bench::{A, Bench};
 use super::operate::{bench_with_one_attempt, selection};
@@ -9,7 +9,6 @@ use crate::config::GroupConfig;
 use crate::moment::{ClockStamp, Moment};
 use crate::record::GroupRecord;
 use crate::replay::Replay;
-use crate::task_list::EntrySelection;
 use crate::{Group, GroupQuery, Input, JobOperation, Operation, TaskMessage};
 
 impl Bench {

@@ -587,8 +587,7 @@ fn settings_out_of_range_change_nothing() {
         ("parallel", "+5"),
         ("colour", "red"),
     ] {
-        let settings = vec![("delay".into(), "7s".into()), (name.into(), value.into())];
-        bench.feed(Input::Configure { requester: A.requester(), settings });
+        bench.configure(&[("delay", "7s"), (name, value)]);
         assert_eq!(bench.error_code(), Code::BadArgument, "{name}={value}");
         assert_eq!(bench.group.config(), &GroupConfig::default());
     }
@@ -596,23 +595,19 @@ fn settings_out_of_range_change_nothing() {
 
 #[test]
 fn job_done_feeds_groups_without_keys_and_dead_letter_feeds_none() {
-    let set = |bench: &mut Bench, settings: &[(&str, &str)]| {
-        let settings = settings.iter().map(|(key, value)| ((*key).into(), (*value).into()));
-        bench.feed(Input::Configure { requester: A.requester(), settings: settings.collect() });
-    };
     let done = ("topics", "job-done");
     for settings in [[done, ("key", "none")], [("key", "none"), done]] {
         let mut bench = Bench::new(&[]);
-        set(&mut bench, &settings);
+        bench.configure(&settings);
         assert!(bench.ok().contains(" topics=job-done key=none "), "{}", bench.ok());
-        set(&mut bench, &[("key", "host")]);
+        bench.configure(&[("key", "host")]);
         assert_eq!(bench.error_code(), Code::BadArgument);
     }
     for settings in
         [&[done][..], &[("key", "host"), done], &[("key", "none"), ("topics", "a,dead-letter")]]
     {
         let mut bench = Bench::new(&[]);
-        set(&mut bench, settings);
+        bench.configure(settings);
         assert_eq!(bench.error_code(), Code::BadArgument, "{settings:?}");
     }
 }

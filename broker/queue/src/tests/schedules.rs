@@ -1,10 +1,9 @@
 //! `every=`: URLs that are fetched repeatedly.
 
-use tidings_protocol::{Code, Outcome, RetryMode};
+use tidings_protocol::{Code, Outcome, RetryMode, ScheduleQuery};
 
-use super::bench::{A, Bench};
+use super::bench::{A, Bench, group_command};
 use crate::admit::FORWARDED_BYTES_MAX;
-use crate::schedule::ScheduleQuery;
 use crate::{GroupQuery, Input, Operation};
 
 const MINUTE_MS: u64 = 60_000;
@@ -276,8 +275,7 @@ fn explain_shows_the_schedule() {
     bench.wait(20_000);
     let explained = bench.explain_url("http://a.org/").unwrap();
     assert_eq!(explained, "http://a.org/ every=1m due-in=40s");
-    let settings = vec![("key".into(), "domain".into())];
-    bench.feed(Input::Configure { requester: A.requester(), settings });
+    bench.configure(&[("key", "domain")]);
     assert_eq!(bench.error_code(), Code::Conflict, "a schedule has a key");
     bench.publish("http://a.org/ every=0");
     assert_eq!(bench.explain_url("http://a.org/"), None);
@@ -294,7 +292,7 @@ fn schedules_are_listed_by_due_time() {
     }
     bench.wait(MINUTE_MS);
     let mut list = |settings: &[(&str, &str)]| {
-        let query = ScheduleQuery::parse(settings.iter().copied()).unwrap();
+        let query = group_command(settings).schedule_query().unwrap();
         bench.feed(Input::Query { requester: A.requester(), query: GroupQuery::Schedules(query) });
         let answer = bench.answers.pop().unwrap().unwrap();
         (answer.lines, answer.ok)
@@ -316,8 +314,8 @@ fn schedules_are_listed_by_due_time() {
     bench.feed(Input::Query { requester: A.requester(), query: GroupQuery::Schedules(query) });
     let answer = bench.answers.pop().unwrap().unwrap();
     assert_eq!(answer.lines[1], format!("{second} skips=yes"), "the URL was fetched meanwhile");
-    assert!(ScheduleQuery::parse([("limit", "1001")]).is_err());
-    assert!(ScheduleQuery::parse([("state", "due")]).is_err());
+    assert!(group_command(&[("limit", "1001")]).schedule_query().is_err());
+    assert!(group_command(&[("state", "due")]).schedule_query().is_err());
 }
 
 #[test]

@@ -2,9 +2,8 @@
 
 use proptest::prelude::*;
 
-use super::bench::{A, Bench};
+use super::bench::{A, Bench, group_command};
 use crate::simulated_pages::TINY;
-use crate::task_list::TaskQuery;
 use crate::texts::{TextError, TextReply, TextRequest};
 use crate::{GroupQuery, Input, Output, Requester};
 
@@ -104,7 +103,8 @@ fn late_texts_hold_up_only_their_entries() {
 #[test]
 fn inputs_that_wait_for_texts_keep_their_order() {
     let mut bench = paged(500);
-    let tasks = || query(GroupQuery::Tasks(TaskQuery::parse([("key", "h3.org")]).unwrap()));
+    let tasks =
+        || query(GroupQuery::Tasks(group_command(&[("key", "h3.org")]).task_query().unwrap()));
     let first = requests(&mut bench, tasks());
     bench.publish(&format!("{} prio=7", url(3)));
     assert!(bench.group.is_behind(), "the event waits for the query");

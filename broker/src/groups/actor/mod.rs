@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use tidings_protocol::{
-    Code, JOB_DONE_TOPIC, JobName, MemberId, ProtocolError, Seq, TopicName, duration, encode_task,
+    Code, JOB_DONE_TOPIC, JobName, MemberId, ProtocolError, Seq, TopicName, encode_task,
 };
 use tidings_queue::record::Decision;
 use tidings_queue::{Group, Input, JobOperation, Output, Requester, TaskMessage};
@@ -167,12 +167,9 @@ impl GroupActor {
         self.follow_topics()
     }
 
-    /// Sets the group's delay, if it differs.
-    pub(super) fn set_delay(&mut self, delay_ms: u64) {
-        if self.group.config().delay_ms != Some(delay_ms) {
-            let settings = vec![("delay".to_owned(), duration::format_ms(delay_ms))];
-            self.handle(Input::ApplySettings { settings }, None);
-        }
+    /// Sets the group's delay.
+    pub(super) fn set_delay(&mut self, delay_ms: Option<u64>) {
+        self.handle(Input::SetDelay { delay_ms }, None);
     }
 
     /// Runs the actor in a task of its own until the broker stops.
@@ -431,6 +428,7 @@ impl GroupActor {
                     );
                 }
             }
+            GroupMessage::SetDelay(delay_ms) => self.set_delay(delay_ms),
             GroupMessage::Activity(conn) => self.handle(Input::Activity { conn }, None),
             GroupMessage::Disconnected(conn) => {
                 self.remove_connection(conn);

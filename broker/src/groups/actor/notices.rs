@@ -8,9 +8,6 @@ impl GroupActor {
     pub(super) fn log_notice(&self, notice: &Notice) {
         let group = self.group.name();
         match notice {
-            Notice::SettingIgnored(error) => {
-                tracing::error!(%group, %error, "a setting from the start of the broker is invalid and ignored");
-            }
             Notice::AbandonedJobClosed(job) => {
                 tracing::info!(%group, %job, "closed a job that was left open without seeds");
             }

@@ -9,7 +9,6 @@ use axum::http::{HeaderMap, StatusCode, Uri};
 use serde_json::json;
 use tidings_protocol::status::{JobListEnd, JobStatus, SeedStatus};
 use tidings_protocol::{Command, JobAction, JobCommand, JobName};
-use tidings_queue::commands::seed_settings;
 
 use super::client::ConnectedClient;
 use super::error::ErrorResponse;
@@ -142,7 +141,7 @@ pub(super) async fn add(
     let settings = to_settings(&object, SEED_SETTINGS)?;
     let settings = [as_pairs(&settings), group_param(&params)].concat();
     // If `urls` is empty, no command checks the settings.
-    seed_settings(&JobCommand::unnamed(JobAction::Add, settings.clone()))?;
+    JobCommand::unnamed(JobAction::Add, settings.clone()).seed_settings()?;
     charge_seeds(&client, &urls)?;
     let (new, known) = add_seeds(&client, &name, &urls, settings).await?;
     Ok(JsonResponse(json!({ "job": name.as_ref() as &str, "new": new, "known": known })))

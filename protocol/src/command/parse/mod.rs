@@ -5,6 +5,7 @@ use std::str::FromStr;
 use super::check_name;
 use super::manage::Action;
 use super::task_reply::REASON_BYTES_MAX;
+use crate::error::bad_argument;
 use crate::text::quote;
 use crate::wire::{first_word, is_word_char, number, words};
 use crate::{
@@ -47,7 +48,7 @@ fn publish(rest: &str) -> Parsed<'_> {
     let rest = rest.trim_start_matches(' ');
     let Some((topic, payload)) = rest.split_once(' ').filter(|(_, payload)| !payload.is_empty())
     else {
-        return Err(bad("PUB needs a topic and a payload: PUB <topic> <payload>"));
+        return Err(bad_argument("PUB needs a topic and a payload: PUB <topic> <payload>"));
     };
     check_name("topic", topic)?;
     check_payload(payload)?;
@@ -118,7 +119,7 @@ fn join(rest: &str) -> Parsed<'_> {
         match option? {
             ("credit", value) => {
                 let value = number::<u32>(value).ok_or_else(|| {
-                    bad(format!("credit={} should be a whole number from 0", quote(value)))
+                    bad_argument(format!("credit={} should be a whole number from 0", quote(value)))
                 })?;
                 set(&mut credit, "credit", value)?;
             }
@@ -133,14 +134,14 @@ fn link(rest: &str) -> Parsed<'_> {
     let (task, rest) = argument(rest, FORM)?;
     let (url, rest) = first_word(rest);
     if url.is_empty() {
-        return Err(bad(FORM));
+        return Err(bad_argument(FORM));
     }
     let (mut kind, mut prio) = (None, None);
     for option in options(rest) {
         match option? {
             ("kind", "redirect") => set(&mut kind, "kind", ())?,
             ("kind", value) => {
-                return Err(bad(format!("kind={} should be redirect", quote(value))));
+                return Err(bad_argument(format!("kind={} should be redirect", quote(value))));
             }
             ("prio", value) => set(&mut prio, "prio", value.parse()?)?,
             (key, _) => return Err(unknown_option("LINK", key, &["kind", "prio"])),
@@ -185,7 +186,9 @@ fn nack(rest: &str) -> Parsed<'_> {
     }
     let back = match (again, count, after_ms) {
         (Some(url), None, None) => RetryMode::OtherUrl { url },
-        (Some(_), _, _) => return Err(bad("again= cannot be combined with after= or count=")),
+        (Some(_), _, _) => {
+            return Err(bad_argument("again= cannot be combined with after= or count="));
+        }
         (None, Some(false), after_ms) => RetryMode::Uncounted { after_ms },
         (None, _, after_ms) => RetryMode::Counted { after_ms },
     };
@@ -218,7 +221,9 @@ fn manage<'a, A: Action<'a>>(
 ) -> Result<ManageCommand<'a, A>, ProtocolError> {
     let (action, rest) = first_word(rest);
     if action.is_empty() || !action.bytes().all(|b| b.is_ascii_lowercase() || b == b'-') {
-        return Err(bad(format!("expected an action in lower case, such as ls or show <{what}>")));
+        return Err(bad_argument(format!(
+            "expected an action in lower case, such as ls or show <{what}>"
+        )));
     }
     let (word, after) = first_word(rest);
     let (name, rest) = match word {
@@ -243,7 +248,7 @@ fn manage<'a, A: Action<'a>>(
 fn explain(rest: &str) -> Parsed<'_> {
     let (what, rest) = first_word(rest);
     if what.is_empty() {
-        return Err(bad("EXPLAIN needs a URL or a key: EXPLAIN <url|key> [group=..]"));
+        return Err(bad_argument("EXPLAIN needs a URL or a key: EXPLAIN <url|key> [group=..]"));
     }
     let mut group = None;
     for option in options(rest) {
@@ -260,7 +265,7 @@ fn without_arguments<'a>(verb: Verb, rest: &str, command: Command<'a>) -> Parsed
     if word.is_empty() {
         return Ok(command);
     }
-    Err(bad(format!("{} takes no arguments", verb.as_str())))
+    Err(bad_argument(format!("{} takes no arguments", verb.as_str())))
 }
 
 fn unknown_command(line: &str) -> ProtocolError {
@@ -281,21 +286,23 @@ where
     T: FromStr<Err = ProtocolError>,
 {
     match first_word(rest) {
-        ("", _) => Err(bad(form)),
+        ("", _) => Err(bad_argument(form)),
         (word, rest) => Ok((word.parse()?, rest)),
     }
 }
 
 fn nothing_more(rest: &str, form: &str) -> Result<(), ProtocolError> {
-    if rest.is_empty() { Ok(()) } else { Err(bad(form)) }
+    if rest.is_empty() { Ok(()) } else { Err(bad_argument(form)) }
 }
 
 /// The remaining words; each must be `key=value`, with a key and a value.
 fn options(rest: &str) -> impl Iterator<Item = Result<(&str, &str), ProtocolError>> {
     words(rest).map(|word| match word.split_once('=') {
         Some((key, value)) if !key.is_empty() && !value.is_empty() => Ok((key, value)),
-        Some((key, _)) if !key.is_empty() => Err(bad(format!("{}= needs a value", quote(key)))),
-        _ => Err(bad(format!("{} should be an option like key=value", quote(word)))),
+        Some((key, _)) if !key.is_empty() => {
+            Err(bad_argument(format!("{}= needs a value", quote(key))))
+        }
+        _ => Err(bad_argument(format!("{} should be an option like key=value", quote(word)))),
     })
 }
 
@@ -308,7 +315,7 @@ fn set<T>(option: &mut Option<T>, key: &str, value: T) -> Result<(), ProtocolErr
 
 fn set_duration(option: &mut Option<u64>, key: &str, value: &str) -> Result<(), ProtocolError> {
     let ms = duration::parse_ms(value)
-        .map_err(|error| bad(format!("{key}={}: {error}", quote(value))))?;
+        .map_err(|error| bad_argument(format!("{key}={}: {error}", quote(value))))?;
     set(option, key, ms)
 }
 
@@ -316,7 +323,7 @@ fn yes_or_no(key: &str, value: &str) -> Result<bool, ProtocolError> {
     match value {
         "yes" => Ok(true),
         "no" => Ok(false),
-        _ => Err(bad(format!("{key}={} should be yes or no", quote(value)))),
+        _ => Err(bad_argument(format!("{key}={} should be yes or no", quote(value)))),
     }
 }
 
@@ -329,7 +336,7 @@ pub(crate) fn one_word_up_to(
     if !value.is_empty() && value.len() <= bytes_max && value.chars().all(is_word_char) {
         return Ok(value.to_owned());
     }
-    Err(bad(format!("{key}= should be one word of 1 to {bytes_max} bytes")))
+    Err(bad_argument(format!("{key}= should be one word of 1 to {bytes_max} bytes")))
 }
 
 pub(crate) fn unknown_option(of: &str, key: &str, known: &[&str]) -> ProtocolError {
@@ -337,15 +344,11 @@ pub(crate) fn unknown_option(of: &str, key: &str, known: &[&str]) -> ProtocolErr
         [] => "no options".to_owned(),
         known => known.join("=, ") + "=",
     };
-    bad(format!("{}= is not an option of {of}, which takes {known}", quote(key)))
+    bad_argument(format!("{}= is not an option of {of}, which takes {known}", quote(key)))
 }
 
 fn twice(key: &str) -> ProtocolError {
-    bad(format!("{}= is given twice", quote(key)))
-}
-
-fn bad(text: impl Into<String>) -> ProtocolError {
-    ProtocolError::new(Code::BadArgument, text)
+    bad_argument(format!("{}= is given twice", quote(key)))
 }
 
 #[cfg(test)]

@@ -1,14 +1,13 @@
 //! The operator: actions on the group and its jobs while workers work, and their effect on what the
 //! checkers expect.
 
-use tidings_protocol::{After, Code, JOB_DONE_TOPIC, MemberId, ProtocolError};
+use tidings_protocol::{After, Code, EntrySelection, JOB_DONE_TOPIC, MemberId, ProtocolError};
 
 use super::commands::CommandOrigin;
 use super::promises::{CheckResult, Promise};
 use super::{WAITER_CONN, World, WorldEvent};
 use crate::jobs::JobSettings;
 use crate::moment::Moment;
-use crate::task_list::EntrySelection;
 use crate::tests::bench::slot;
 use crate::tests::site::PAGES;
 use crate::{ConnId, GroupAnswer, Input, JobOperation, Operation, Requester};

@@ -1,5 +1,7 @@
 //! Changes the group's settings while it runs.
 
+use tidings_protocol::GroupSetting;
+
 use super::commands::CommandOrigin;
 use super::operator::operator;
 use super::promises::CheckResult;
@@ -20,7 +22,7 @@ impl World {
             return Ok(());
         }
         self.hosts.begin_delay(delay_ms);
-        let settings = vec![("delay".to_owned(), format!("{delay_ms}ms"))];
+        let settings = vec![GroupSetting::DelayMs(Some(delay_ms))];
         self.feed(
             Input::Configure { requester: operator(), settings },
             CommandOrigin::Delay(delay_ms),
