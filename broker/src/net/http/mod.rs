@@ -129,12 +129,11 @@ pub(crate) async fn run_command(
     command: &Command<'_>,
     command_timeout: Duration,
 ) -> Result<(), ProtocolError> {
-    let (conn, mailbox) = hub.registry.register().map_err(|_| {
+    let (conn, mailbox) = hub.registry.register().ok_or_else(|| {
         ProtocolError::new(Code::Limit, "the limit of connections is reached; try again later")
     })?;
     let admitted = AdmittedConnection { conn, mailbox, usage: None };
-    let peer = PeerAddr::Tcp((Ipv4Addr::LOCALHOST, 0).into());
-    let remote = RemoteInfo { peer, certificate: None, is_encrypted: false };
+    let remote = RemoteInfo::unencrypted(PeerAddr::Tcp((Ipv4Addr::LOCALHOST, 0).into()));
     let client = ConnectedClient::new(Arc::clone(hub), admitted, remote, command_timeout);
     client.set_identity(hub.access.internal(Transport::Http))?;
     client.run(command).await.map(drop)
