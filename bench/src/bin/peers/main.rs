@@ -22,6 +22,8 @@ use anyhow::{Context, ensure};
 use clap::{Args, Parser, Subcommand};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Map, json};
+use tidings_load::command::Outcome;
+use tidings_load::command::flags::RunFlags;
 use tidings_load::disk::{self, Disk};
 use tidings_load::wire::Sync;
 use tidings_load::{Target, server};
@@ -233,18 +235,16 @@ fn run(
     paths: &ServerPaths,
     kind: ServerKind,
     what: &str,
-) -> anyhow::Result<workloads::Outcome> {
+) -> anyhow::Result<Outcome> {
     let lengths = if args.quick {
         RunLengths {
-            run: Duration::from_secs(1),
-            warm_up: Duration::from_millis(300),
+            length: RunFlags { seconds: 1, runs: 1, warm_up: Duration::from_millis(300) },
             idle_subscribers: 1000,
             replayed: 100_000,
         }
     } else {
         RunLengths {
-            run: Duration::from_secs(5),
-            warm_up: Duration::from_secs(1),
+            length: RunFlags { seconds: 5, runs: 1, warm_up: Duration::from_secs(1) },
             idle_subscribers: 10_000,
             replayed: 1_000_000,
         }

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
+use tidings_load::command::Outcome;
+use tidings_load::command::text::format_count;
 use tidings_load::figure::median;
 
 use crate::servers::ServerKind;
-use crate::workloads::{
-    Bound, Column, DELIVERIES, GENERATOR, Goal, GoalBase, Outcome, PEAK, Workload,
-};
+use crate::workloads::{Bound, Column, DELIVERIES, GENERATOR, Goal, GoalBase, PEAK, Workload};
 
 /// One of the programs that are compared.
 pub(crate) trait Contestant: Copy + Ord {
@@ -83,7 +83,8 @@ impl<K: Contestant> Results<K> {
                     values.resize(self.rounds - 1, None);
                     values.push(figure.median());
                 }
-                self.remarks.extend(outcome.remark.map(|remark| (kind, remark)));
+                let remarks = outcome.words.into_iter().map(|(.., remark)| (kind, remark));
+                self.remarks.extend(remarks);
             }
             Err(error) => {
                 self.failures.insert(kind, format!("{error:#}"));
@@ -238,17 +239,11 @@ impl Results<ServerKind> {
 
 /// Formats a number with commas between thousands.
 fn format_thousands(value: f64, digits: usize) -> String {
-    let text = format!("{value:.digits$}");
+    let text = format!("{:.digits$}", value.abs());
     let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
-    let mut out = String::new();
-    for (index, digit) in whole.chars().enumerate() {
-        let left = whole.len() - index;
-        if index > 0 && left.is_multiple_of(3) && !out.ends_with('-') {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out + rest
+    let sign = if value < 0.0 { "-" } else { "" };
+    let whole = whole.parse().map_or_else(|_| whole.to_owned(), format_count);
+    format!("{sign}{whole}{rest}")
 }
 
 #[cfg(test)]
@@ -258,7 +253,7 @@ mod tests {
     use super::*;
 
     fn rate(value: f64) -> Outcome {
-        Outcome { figures: vec![Figure::new(DELIVERIES, "", 0).with_runs([value])], remark: None }
+        vec![Figure::new(DELIVERIES, "", 0).with_runs([value])].into()
     }
 
     fn goal(base: GoalBase<ServerKind>) -> Goal<ServerKind> {

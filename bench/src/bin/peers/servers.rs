@@ -107,7 +107,7 @@ pub(crate) struct ServerOptions {
     /// `sync=` of topics of Tidings.
     pub(crate) sync: Sync,
     /// Number of subscribers.
-    pub(crate) subscribers: usize,
+    pub(crate) subscribers: u16,
     /// Bytes per payload.
     pub(crate) payload_bytes: usize,
     /// Subscribers are ZeroMQ sockets.

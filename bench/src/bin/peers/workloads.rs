@@ -1,18 +1,21 @@
 //! The works of the comparison: the load, the servers that run it, and the goals of Tidings.
 
 use std::path::Path;
-use std::time::Duration;
 
 use tidings_bench::connect::Connect;
 use tidings_bench::idle::Idle;
 use tidings_bench::latency::Latency;
 use tidings_bench::replay::Replay;
 use tidings_bench::stalled::Stalled;
+use tidings_load::command::flags::RunFlags;
+use tidings_load::command::protection::ProtectionFlags;
+use tidings_load::command::{Benchmark, Outcome};
 use tidings_load::fan::Fan;
+use tidings_load::load::LoadSize;
 use tidings_load::publish::Publish;
 use tidings_load::queue::Queue;
 use tidings_load::wire::Sync;
-use tidings_load::{Figure, ProgressFn, Target};
+use tidings_load::{ProgressFn, Target};
 
 use crate::results::Row;
 use crate::servers::ServerKind::{
@@ -49,25 +52,25 @@ pub(crate) struct Workload {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum LoadKind {
     Fan {
-        publishers: usize,
-        subscribers: usize,
+        publishers: u16,
+        subscribers: u16,
         window: u64,
     },
     /// ZeroMQ subscribers, also of Tidings. One publisher, which uses the line protocol with
     /// Tidings.
     ZmqFan {
-        subscribers: usize,
+        subscribers: u16,
         window: u64,
     },
     Latency {
-        subscribers: usize,
+        subscribers: u16,
     },
     Idle,
     Publish {
         window: u64,
     },
     Queue {
-        workers: usize,
+        workers: u16,
         keys: u32,
     },
     Replay,
@@ -309,18 +312,9 @@ pub(crate) const WORKLOADS: &[Workload] = &[
 /// Durations and amounts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RunLengths {
-    pub(crate) run: Duration,
-    pub(crate) warm_up: Duration,
-    pub(crate) idle_subscribers: usize,
+    pub(crate) length: RunFlags,
+    pub(crate) idle_subscribers: u16,
     pub(crate) replayed: u64,
-}
-
-/// The result of a measurement.
-#[derive(Debug, Default)]
-pub(crate) struct Outcome {
-    pub(crate) figures: Vec<Figure>,
-    /// A result that is not a number.
-    pub(crate) remark: Option<String>,
 }
 
 impl Workload {
@@ -338,7 +332,7 @@ impl Workload {
 
 impl LoadKind {
     /// Number of subscribers.
-    pub(crate) const fn subscribers(self) -> usize {
+    pub(crate) const fn subscribers(self) -> u16 {
         match self {
             Self::Fan { subscribers, .. }
             | Self::ZmqFan { subscribers, .. }
@@ -357,45 +351,43 @@ impl LoadKind {
         disk: Option<&Path>,
         progress: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Outcome> {
-        let RunLengths { run, warm_up, .. } = lengths;
-        let figures = match self {
+        let RunLengths { length, .. } = lengths;
+        let fan = |publishers, subscribers, window| Fan {
+            size: LoadSize { publishers, subscribers, window },
+            length,
+        };
+        match self {
             Self::Fan { publishers, subscribers, window } => {
                 let publishers = if kind == Blast { 0 } else { publishers };
-                Fan { publishers, subscribers, window, run, runs: 1, warm_up }
-                    .measure(target, progress)?
+                fan(publishers, subscribers, window).measure(target, progress).map(Outcome::from)
             }
             Self::ZmqFan { subscribers, window } => {
-                Fan { publishers: 1, subscribers, window, run, runs: 1, warm_up }
-                    .measure(target, progress)?
+                fan(1, subscribers, window).measure(target, progress).map(Outcome::from)
             }
             Self::Latency { subscribers } => {
-                let run = run * 2;
-                Latency { rate: 1000, subscribers, run, runs: 1, warm_up }
-                    .measure(target, progress)?
+                let length = RunFlags { seconds: length.seconds * 2, ..length };
+                Latency { rate: 1000, subscribers, length }.measure(target, progress)
             }
-            Self::Idle => Idle { subscribers: lengths.idle_subscribers, events: 5 }
-                .measure(target, progress)?,
+            Self::Idle => {
+                let (subscribers, guard) = (lengths.idle_subscribers, ProtectionFlags::default());
+                Idle { subscribers, events: 5, guard }.measure(target, progress)
+            }
             Self::Publish { window } => {
                 let bare_loop = disk.filter(|_| kind == Tidings);
-                Publish { publishers: 1, window, run, runs: 1, warm_up, bare_loop }
-                    .measure(target, progress)?
+                let publish = Publish { publishers: 1, window, length };
+                publish.measure_beside_loop(target, bare_loop, progress)
             }
             Self::Queue { workers, keys } => {
                 let (credit, window) = (1000, 20_000);
-                Queue { workers, keys, credit, window, run, runs: 1, warm_up }
-                    .measure(target, progress)?
+                Queue { workers, keys, credit, window, length }.measure(target, progress)
             }
-            Self::Replay => {
-                Replay { events: lengths.replayed, runs: 1 }.measure(target, progress)?
-            }
-            Self::Connect => Connect { run, runs: 1 }.measure(target, progress)?,
+            Self::Replay => Replay { events: lengths.replayed, runs: 1 }.measure(target, progress),
+            Self::Connect => Connect { length }.measure(target, progress),
             Self::Stalled => {
-                let stalled =
-                    Stalled { publishers: 1, subscribers: 10, window: 10_000, run, warm_up };
-                let (figures, outcome) = stalled.measure(target, progress)?;
-                return Ok(Outcome { figures, remark: Some(outcome.as_str().to_owned()) });
+                let size = LoadSize { publishers: 1, subscribers: 10, window: 10_000 };
+                let RunFlags { seconds, warm_up, .. } = length;
+                Stalled { size, seconds, warm_up }.measure(target, progress)
             }
-        };
-        Ok(Outcome { figures, remark: None })
+        }
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tidings_bench::announce::Announce;
 use tidings_bench::job_done::JobDone;
 use tidings_bench::origin::{Origin, Site};
+use tidings_load::command::Outcome;
 use tidings_load::figure::to_f64;
 use tidings_load::{Figure, ProgressFn};
 
@@ -14,7 +15,7 @@ use super::crawlers::Crawler::{
 };
 use super::crawlers::{self, AnnouncedCrawler, CrawlerPaths, WorkerFleet};
 use crate::results::Row;
-use crate::workloads::{Column, Goal, GoalBase, Outcome, at_least, at_most, plain};
+use crate::workloads::{Column, Goal, GoalBase, at_least, at_most, plain};
 
 /// Time limit of a crawl; slower crawlers are not worth comparing.
 const CRAWL_MAX: Duration = Duration::from_mins(3);
@@ -220,7 +221,7 @@ impl CrawlWorkload {
                 done.measure(&origin, fleet.broker(), progress)?
             }
         };
-        Ok(Outcome { figures, remark: None })
+        Ok(figures.into())
     }
 }
 
@@ -270,5 +271,6 @@ fn crawl(
         figure("connections", "connections", 0, to_f64(verdict.connections)),
     ];
     let is_perfect = faults == 0 && verdict.unlinked == 0;
-    Ok(Outcome { figures, remark: (!is_perfect).then(|| verdict.to_string()) })
+    let remark = (!is_perfect).then(|| ("verdict", "verdict", verdict.to_string()));
+    Ok(Outcome { figures, words: remark.into_iter().collect() })
 }
