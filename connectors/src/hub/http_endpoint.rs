@@ -168,7 +168,7 @@ impl Hub {
                 event
             })
             .collect();
-        self.publish(&DELIVERY_QUEUE, &events).await?;
+        self.publish_or_reject(&DELIVERY_QUEUE, &events).await?;
         Ok("Topics with subscribers will be fetched.")
     }
 
@@ -245,7 +245,7 @@ impl Hub {
             event
         };
         let events: Vec<_> = pending.iter().map(event).collect();
-        let published = self.publish(&VERIFICATION_QUEUE, &events).await;
+        let published = self.publish_or_reject(&VERIFICATION_QUEUE, &events).await;
         if published.is_err() {
             // The client gets an error and will send the request again. A request without an event
             // would only use up its limit.
@@ -259,8 +259,12 @@ impl Hub {
         published
     }
 
-    async fn publish(&self, queue: &HubQueue, events: &[String]) -> Result<(), HubRejection> {
-        self.publisher.publish(&queue.topic(), events).await.map_err(|error| {
+    async fn publish_or_reject(
+        &self,
+        queue: &HubQueue,
+        events: &[String],
+    ) -> Result<(), HubRejection> {
+        self.publish(queue, events).await.map_err(|error| {
             tracing::error!(%error, "the hub cannot publish an event");
             HubRejection {
                 status: 503,

@@ -298,10 +298,7 @@ impl Hub {
                 event
             };
             let events: Vec<_> = recipients.iter().map(event).collect();
-            self.publisher
-                .publish(&DELIVERY_QUEUE.topic(), &events)
-                .await
-                .map_err(HubError::Broker)?;
+            self.publish(&DELIVERY_QUEUE, &events).await.map_err(HubError::Broker)?;
             let ids: Vec<RowId> = recipients.iter().map(|(id, ..)| *id).collect();
             self.with_store(move |store| store.mark_in_flight(&ids, stored, now_unix_ms())).await?;
         }
