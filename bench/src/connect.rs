@@ -49,7 +49,7 @@ impl Benchmark for Connect {
         let mut cost = CpuCost::per_thousand_cycles();
         for _ in 0..self.length.runs {
             let (before, start) = (cycle.completed, RunStart::now(target.server)?);
-            while start.began().elapsed() < self.length.run() {
+            while start.elapsed() < self.length.run() {
                 cycle.advance()?;
                 if cycle.completed.is_multiple_of(PROGRESS_CYCLES) {
                     progress(&format!("{} connections opened and closed", cycle.completed))?;

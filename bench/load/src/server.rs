@@ -235,6 +235,11 @@ impl RunStart {
     pub fn began(&self) -> Instant {
         self.began
     }
+
+    /// How long it has taken so far.
+    pub fn elapsed(&self) -> Duration {
+        self.began.elapsed()
+    }
 }
 
 impl CpuCost {

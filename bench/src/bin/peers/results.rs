@@ -8,7 +8,9 @@ use tidings_load::command::text::format_count;
 use tidings_load::figure::median;
 
 use crate::servers::ServerKind;
-use crate::workloads::{Bound, Column, DELIVERIES, GENERATOR, Goal, GoalBase, PEAK, Workload};
+use crate::workloads::{
+    Bound, BrokerWorkload, Column, DELIVERIES, GENERATOR, Goal, GoalBase, PEAK, Workload,
+};
 
 /// One of the programs that are compared.
 pub(crate) trait Contestant: Copy + Ord {
@@ -25,18 +27,6 @@ pub(crate) trait Contestant: Copy + Ord {
     fn flag(self) -> String {
         self.name().replace(' ', "-").to_lowercase()
     }
-}
-
-/// One row of a table.
-pub(crate) struct Row<'a, K: Contestant> {
-    /// The title.
-    pub(crate) title: String,
-    /// Contestants in the order of their turns in a round.
-    pub(crate) contestants: &'a [K],
-    /// Figures in the table, for each contestant.
-    pub(crate) columns: &'a [Column],
-    /// Goals of ours.
-    pub(crate) goals: &'a [Goal<K>],
 }
 
 /// If relay reaches less than this part of blast, relay is not a limit.
@@ -126,7 +116,7 @@ impl<K: Contestant> Results<K> {
     }
 
     /// The row of the table.
-    pub(crate) fn row(&self, row: &Row<'_, K>) -> String {
+    pub(crate) fn row<L>(&self, row: &Workload<K, L>) -> String {
         let cell =
             |kind: K| Some(format!("{} {}", kind.name(), self.format_columns(kind, row.columns)?));
         let ours = self.format_columns(K::OURS, row.columns).unwrap_or_else(|| "-".to_owned());
@@ -213,7 +203,7 @@ impl<K: Contestant> Results<K> {
 
 impl Results<ServerKind> {
     /// Notes about the row.
-    pub(crate) fn notes(&self, work: &Workload) -> Vec<String> {
+    pub(crate) fn notes(&self, work: &BrokerWorkload) -> Vec<String> {
         let mut notes = Vec::new();
         let relay = self.median(ServerKind::Relay, DELIVERIES);
         if let (Some(relay), Some(blast)) = (relay, self.median(ServerKind::Blast, DELIVERIES)) {
@@ -229,7 +219,7 @@ impl Results<ServerKind> {
         let is_busy = |kind: &&ServerKind| {
             self.median(**kind, GENERATOR).is_some_and(|processors| processors > GENERATOR_BUSY)
         };
-        notes.extend(work.servers.iter().filter(is_busy).map(|kind| {
+        notes.extend(work.contestants.iter().filter(is_busy).map(|kind| {
             format!("{}: with {} the generator was the limit", work.name, kind.name())
         }));
         notes.extend(self.failures(work.name));

@@ -17,7 +17,6 @@ use tidings_load::queue::Queue;
 use tidings_load::wire::Sync;
 use tidings_load::{ProgressFn, Target};
 
-use crate::results::Row;
 use crate::servers::ServerKind::{
     self, Beanstalkd, Blast, JetStream, Mosquitto, Naive, Nats, Redis, RedisStreams, Relay,
     Tidings, ZeroMq,
@@ -30,22 +29,39 @@ const CPU_DELIVERIES: &str = "broker_cpu_us_per_1000_deliveries";
 pub(crate) const GENERATOR: &str = "generator_cpus";
 pub(crate) const PEAK: &str = "broker_peak_mib";
 
-/// One row of the comparison.
+/// One row of a comparison of the contestants `K` under the load `L`.
 #[derive(Clone, Copy)]
-pub(crate) struct Workload {
+pub(crate) struct Workload<K: 'static, L> {
     /// Its name for `--only`.
     pub(crate) name: &'static str,
     /// Its title in the table.
     pub(crate) title: &'static str,
-    pub(crate) load: LoadKind,
-    /// `sync=` of topics of Tidings.
-    pub(crate) sync: Sync,
-    /// Servers in the order of their turns in a round.
-    pub(crate) servers: &'static [ServerKind],
-    /// Figures in the table, for each server.
+    pub(crate) load: L,
+    /// Contestants in the order of their turns in a round.
+    pub(crate) contestants: &'static [K],
+    /// Figures in the table, for each contestant.
     pub(crate) columns: &'static [Column],
     /// Goals of Tidings.
-    pub(crate) goals: &'static [Goal<ServerKind>],
+    pub(crate) goals: &'static [Goal<K>],
+}
+
+/// A work of brokers.
+pub(crate) type BrokerWorkload = Workload<ServerKind, BrokerLoad>;
+
+/// The load of a broker.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BrokerLoad {
+    pub(crate) kind: LoadKind,
+    /// `sync=` of topics of Tidings.
+    pub(crate) sync: Sync,
+}
+
+const fn always(kind: LoadKind) -> BrokerLoad {
+    BrokerLoad { kind, sync: Sync::Always }
+}
+
+const fn in_memory(kind: LoadKind) -> BrokerLoad {
+    BrokerLoad { kind, sync: Sync::Memory }
 }
 
 /// The kind of load. The durations are the same for all.
@@ -142,13 +158,12 @@ impl<K: Copy> Goal<K> {
 const FAN: &[Column] = &[millions(DELIVERIES), plain(CPU_DELIVERIES, " us", 0)];
 
 /// All works, in the order of the table.
-pub(crate) const WORKLOADS: &[Workload] = &[
+pub(crate) const WORKLOADS: &[BrokerWorkload] = &[
     Workload {
         name: "fan-out-100",
         title: "1 publisher, 100 subscribers, deliveries/s, window 10,000 (CPU per 1,000)",
-        load: LoadKind::Fan { publishers: 1, subscribers: 100, window: 10_000 },
-        sync: Sync::Always,
-        servers: &[Tidings, Nats, Redis, ZeroMq, Mosquitto, Naive, Relay, Blast],
+        load: always(LoadKind::Fan { publishers: 1, subscribers: 100, window: 10_000 }),
+        contestants: &[Tidings, Nats, Redis, ZeroMq, Mosquitto, Naive, Relay, Blast],
         columns: FAN,
         goals: &[
             at_least(DELIVERIES, 3.0, GoalBase::Server(Nats)),
@@ -158,9 +173,8 @@ pub(crate) const WORKLOADS: &[Workload] = &[
     Workload {
         name: "fan-out-1000",
         title: "1 publisher, 1,000 subscribers, window 1,000",
-        load: LoadKind::Fan { publishers: 1, subscribers: 1000, window: 1000 },
-        sync: Sync::Always,
-        servers: &[Tidings, Nats, Redis, ZeroMq, Mosquitto, Relay, Blast],
+        load: always(LoadKind::Fan { publishers: 1, subscribers: 1000, window: 1000 }),
+        contestants: &[Tidings, Nats, Redis, ZeroMq, Mosquitto, Relay, Blast],
         columns: FAN,
         goals: &[
             at_least(DELIVERIES, 5.0, GoalBase::BestPeer),
@@ -169,20 +183,18 @@ pub(crate) const WORKLOADS: &[Workload] = &[
     },
     Workload {
         name: "zmq-fan-out-100",
-        title: "1 publisher, 100 subscribers of ZeroMQ (`--zmq-pub`), window 10,000",
-        load: LoadKind::ZmqFan { subscribers: 100, window: 10_000 },
-        sync: Sync::Memory,
-        servers: &[Tidings, ZeroMq],
+        title: "1 publisher, 100 subscribers of ZeroMQ (`--zmq-pub`), window 10,000, in memory",
+        load: in_memory(LoadKind::ZmqFan { subscribers: 100, window: 10_000 }),
+        contestants: &[Tidings, ZeroMq],
         // The process that sends is not that of the broker.
         columns: &[millions(DELIVERIES)],
         goals: &[at_least(DELIVERIES, 0.5, GoalBase::Server(ZeroMq))],
     },
     Workload {
         name: "fan-out-1",
-        title: "1 publisher, 1 subscriber, window 10,000",
-        load: LoadKind::Fan { publishers: 1, subscribers: 1, window: 10_000 },
-        sync: Sync::Memory,
-        servers: &[Tidings, Nats, Redis, ZeroMq, Mosquitto, Relay],
+        title: "1 publisher, 1 subscriber, window 10,000, in memory",
+        load: in_memory(LoadKind::Fan { publishers: 1, subscribers: 1, window: 10_000 }),
+        contestants: &[Tidings, Nats, Redis, ZeroMq, Mosquitto, Relay],
         columns: FAN,
         goals: &[
             at_least(DELIVERIES, 2.0, GoalBase::Server(Nats)),
@@ -191,37 +203,33 @@ pub(crate) const WORKLOADS: &[Workload] = &[
     },
     Workload {
         name: "fan-out-10",
-        title: "1 publisher, 10 subscribers, window 10,000",
-        load: LoadKind::Fan { publishers: 1, subscribers: 10, window: 10_000 },
-        sync: Sync::Memory,
-        servers: &[Tidings, Nats, Redis, ZeroMq, Mosquitto, Relay],
+        title: "1 publisher, 10 subscribers, window 10,000, in memory",
+        load: in_memory(LoadKind::Fan { publishers: 1, subscribers: 10, window: 10_000 }),
+        contestants: &[Tidings, Nats, Redis, ZeroMq, Mosquitto, Relay],
         columns: FAN,
         goals: &[at_least(DELIVERIES, 2.0, GoalBase::Server(Nats))],
     },
     Workload {
         name: "fan-in-10",
-        title: "10 publishers, 1 subscriber, window 10,000",
-        load: LoadKind::Fan { publishers: 10, subscribers: 1, window: 10_000 },
-        sync: Sync::Memory,
-        servers: &[Tidings, Nats, Redis, ZeroMq, Mosquitto, Relay],
+        title: "10 publishers, 1 subscriber, window 10,000, in memory",
+        load: in_memory(LoadKind::Fan { publishers: 10, subscribers: 1, window: 10_000 }),
+        contestants: &[Tidings, Nats, Redis, ZeroMq, Mosquitto, Relay],
         columns: FAN,
         goals: &[at_least(DELIVERIES, 1.5, GoalBase::BestPeer)],
     },
     Workload {
         name: "fan-in-100",
-        title: "100 publishers, 1 subscriber, window 10,000",
-        load: LoadKind::Fan { publishers: 100, subscribers: 1, window: 10_000 },
-        sync: Sync::Memory,
-        servers: &[Tidings, Nats, Redis, ZeroMq, Mosquitto, Relay],
+        title: "100 publishers, 1 subscriber, window 10,000, in memory",
+        load: in_memory(LoadKind::Fan { publishers: 100, subscribers: 1, window: 10_000 }),
+        contestants: &[Tidings, Nats, Redis, ZeroMq, Mosquitto, Relay],
         columns: FAN,
         goals: &[at_least(DELIVERIES, 1.5, GoalBase::BestPeer)],
     },
     Workload {
         name: "latency",
         title: "1,000 events/s to 100 subscribers, p50 / p99 / p99.9 (CPU per delivery)",
-        load: LoadKind::Latency { subscribers: 100 },
-        sync: Sync::Always,
-        servers: &[Tidings, Nats, Redis, ZeroMq, Mosquitto, Relay],
+        load: always(LoadKind::Latency { subscribers: 100 }),
+        contestants: &[Tidings, Nats, Redis, ZeroMq, Mosquitto, Relay],
         columns: &[
             plain("p50_us", " us", 0),
             plain("p99_us", " us", 0),
@@ -237,9 +245,8 @@ pub(crate) const WORKLOADS: &[Workload] = &[
     Workload {
         name: "idle",
         title: "10,000 idle subscribers: memory of each; one event to all, last one (CPU)",
-        load: LoadKind::Idle,
-        sync: Sync::Always,
-        servers: &[Tidings, Mosquitto, Redis, Nats, ZeroMq, Relay],
+        load: always(LoadKind::Idle),
+        contestants: &[Tidings, Mosquitto, Redis, Nats, ZeroMq, Relay],
         columns: &[
             plain("kib_per_subscriber", " KiB", 2),
             plain("to_all_ms", " ms", 0),
@@ -254,9 +261,8 @@ pub(crate) const WORKLOADS: &[Workload] = &[
     Workload {
         name: "stalled",
         title: "one of ten subscribers stops reading: the others' rate before and after",
-        load: LoadKind::Stalled,
-        sync: Sync::Always,
-        servers: &[Tidings, Nats, Redis, ZeroMq, Mosquitto],
+        load: always(LoadKind::Stalled),
+        contestants: &[Tidings, Nats, Redis, ZeroMq, Mosquitto],
         columns: &[
             millions("others_before_per_second"),
             millions("others_after_per_second"),
@@ -267,18 +273,16 @@ pub(crate) const WORKLOADS: &[Workload] = &[
     Workload {
         name: "connect",
         title: "connect, subscribe, close, cycles/s",
-        load: LoadKind::Connect,
-        sync: Sync::Always,
-        servers: &[Tidings, Redis, Mosquitto, Nats, Relay],
+        load: always(LoadKind::Connect),
+        contestants: &[Tidings, Redis, Mosquitto, Nats, Relay],
         columns: &[plain("cycles_per_second", "", 0)],
         goals: &[at_least("cycles_per_second", 1.0, GoalBase::Server(Redis))],
     },
     Workload {
         name: "publish",
         title: "confirmed publishes/s, window 1,000",
-        load: LoadKind::Publish { window: 1000 },
-        sync: Sync::Always,
-        servers: &[Tidings, RedisStreams, JetStream],
+        load: always(LoadKind::Publish { window: 1000 }),
+        contestants: &[Tidings, RedisStreams, JetStream],
         columns: &[
             millions("confirmed_per_second"),
             plain("part_of_bare_loop", " of a bare loop", 2),
@@ -292,18 +296,16 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         name: "queue",
         title: "tasks over 10,000 keys published, released to 4 workers and acknowledged, tasks/s \
                 (CPU per task)",
-        load: LoadKind::Queue { workers: 4, keys: 10_000 },
-        sync: Sync::Always,
-        servers: &[Tidings, RedisStreams, JetStream, Beanstalkd],
+        load: always(LoadKind::Queue { workers: 4, keys: 10_000 }),
+        contestants: &[Tidings, RedisStreams, JetStream, Beanstalkd],
         columns: &[plain(TASKS, "", 0), plain("broker_cpu_us_per_task", " us", 1)],
         goals: &[at_least(TASKS, 1.0, GoalBase::Server(RedisStreams))],
     },
     Workload {
         name: "replay",
         title: "replay of 1 M stored events to one subscriber, events/s",
-        load: LoadKind::Replay,
-        sync: Sync::Always,
-        servers: &[Tidings, RedisStreams, JetStream],
+        load: always(LoadKind::Replay),
+        contestants: &[Tidings, RedisStreams, JetStream],
         columns: &[millions("replayed_per_second")],
         goals: &[at_least("replayed_per_second", 1e7, GoalBase::Absolute)],
     },
@@ -315,19 +317,6 @@ pub(crate) struct RunLengths {
     pub(crate) length: RunFlags,
     pub(crate) idle_subscribers: u16,
     pub(crate) replayed: u64,
-}
-
-impl Workload {
-    /// Its row of the table.
-    pub(crate) fn row(&self) -> Row<'static, ServerKind> {
-        let sync = if self.sync == Sync::Memory { ", in memory" } else { "" };
-        Row {
-            title: format!("{}{sync}", self.title),
-            contestants: self.servers,
-            columns: self.columns,
-            goals: self.goals,
-        }
-    }
 }
 
 impl LoadKind {
