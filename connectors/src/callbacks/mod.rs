@@ -5,14 +5,11 @@
 //! retried and ends as a dead letter like any other entry. A message is a POST of JSON
 //! ([`Callback`]). Every attempt carries the same id, and is signed if a key is configured.
 
-#![expect(clippy::disallowed_methods, reason = "messages carry the time at which they are sent")]
-
 pub(crate) mod callback;
 mod host_limits;
 
 use std::convert::Infallible;
 use std::fmt;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, StatusCode};
@@ -31,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::callback::{Callback, CallbackError};
 use self::host_limits::HostLimits;
 use crate::rate_limited_log::RateLimitedLog;
+use crate::system::unix_time;
 
 /// The label that the broker shows for this client.
 const NAME: &str = "tidings-callbacks";
@@ -105,8 +103,7 @@ impl CallbackHandler {
     async fn send(&self, ending: &Callback) -> TaskEnd {
         let Self { config, forbidden_log, .. } = self;
         let Callback { id, url, body, job } = ending;
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let unix_s = since_epoch.as_secs();
+        let unix_s = unix_time().as_secs();
         let mut headers = match &config.signer {
             Some(sign) => sign(id, unix_s, body),
             None => HeaderMap::new(),

@@ -20,7 +20,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::mpsc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
@@ -39,6 +39,7 @@ use super::state_file::StateFile;
 use super::tracker::{
     FileEvent, FileStamp, Observation, RelativePath, Tracker, TrackerInput, TrackerOutput,
 };
+use crate::system::unix_now_ms;
 
 /// How often the thread checks that the directory is still the same, and whether a lost directory
 /// is back.
@@ -116,7 +117,7 @@ impl Watcher {
             batch = (remembered.batch_number, remembered.batch_files);
             if batch.0 == 0 {
                 // Batch numbers must not repeat after the state file was removed.
-                batch = (unix_ms(), 0);
+                batch = (unix_now_ms(), 0);
                 if settings.new_only {
                     told = list_files(&settings, is_shared);
                     for (name, stamp) in &told {
@@ -440,9 +441,4 @@ impl Watcher {
             None => TrackerInput::Removed(name),
         });
     }
-}
-
-fn unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
