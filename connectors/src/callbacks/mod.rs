@@ -21,7 +21,7 @@ use tidings_client::{
 use tidings_egress::client::{OutgoingClient, OutgoingResponse};
 use tidings_egress::failure::{Failure, Reason};
 use tidings_protocol::{
-    CALLBACK_GROUP, CanonicalUrl, GroupName, JOB_DONE_TOPIC, KeyRest, Outcome, RetryMode, TopicName,
+    CALLBACK_GROUP, CanonicalUrl, GroupName, JOB_DONE_TOPIC, KeyRest, RetryMode, TopicName,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -142,7 +142,7 @@ fn end_of_response(answered: &OutgoingResponse, url: &CanonicalUrl<'_>) -> TaskE
         return TaskEnd::done();
     }
     if status == StatusCode::GONE {
-        return TaskEnd::Ack(Outcome::Failed, KeyRest::default());
+        return TaskEnd::given_up();
     }
     let mut reason = format!("HTTP status {}", status.as_u16());
     if let Some(target) = answered.redirect(url) {
@@ -167,15 +167,12 @@ impl TaskHandler for CallbackHandler {
             Ok(None) => return Ok(TaskEnd::done()),
             Err(error) => {
                 tracing::info!(task = %task.id, %error);
-                return Ok(TaskEnd::Ack(Outcome::Failed, KeyRest::default()));
+                return Ok(TaskEnd::given_up());
             }
         };
         let _turn = match self.host_limits.acquire(ending.url.host()) {
             Ok(turn) => turn,
-            Err(busy_ms) => {
-                let back = RetryMode::Uncounted { after_ms: Some(busy_ms) };
-                return Ok(TaskEnd::Nack(back, KeyRest::default(), None));
-            }
+            Err(busy_ms) => return Ok(TaskEnd::postponed(busy_ms)),
         };
         Ok(tokio::select! {
             biased;
@@ -209,7 +206,7 @@ mod tests {
     #[test]
     fn a_response_ends_the_task_or_gives_a_reason_to_retry() {
         use hyper::header::{LOCATION, RETRY_AFTER};
-        let gone = TaskEnd::Ack(Outcome::Failed, KeyRest::default());
+        let gone = TaskEnd::given_up();
         for (status, end) in [(200, TaskEnd::done()), (204, TaskEnd::done()), (410, gone)] {
             assert_eq!(answered(status, &[(RETRY_AFTER, "7")]), end, "{status}");
         }
