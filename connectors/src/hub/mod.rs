@@ -18,10 +18,7 @@
 //! A delivery sends the newest content at the time of sending. Of two changes in quick succession a
 //! subscriber may get only the second one, but it always gets the last one.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "leases expire by the wall clock, and the database is accessed on blocking threads"
-)]
+#![expect(clippy::disallowed_methods, reason = "the database is accessed on blocking threads")]
 
 mod callback_request;
 mod content_cache;
@@ -37,7 +34,7 @@ mod verification_waiters;
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use parking_lot::Mutex;
@@ -60,6 +57,7 @@ use self::store::{HubStore, RowId, UnixMs};
 use self::task_handler::{CONTENT_BYTES_MAX, HubTaskHandler};
 use self::verification_waiters::VerificationWaiters;
 use crate::rate_limited_log::RateLimitedLog;
+use crate::system::unix_now_ms;
 
 /// The label that the broker shows.
 const CLIENT_NAME: &str = "tidings-hub";
@@ -318,6 +316,5 @@ fn host_of(url: &str) -> String {
 }
 
 fn now_unix_ms() -> UnixMs {
-    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX)
+    i64::try_from(unix_now_ms()).unwrap_or(i64::MAX)
 }

@@ -15,7 +15,8 @@ use url::form_urlencoded;
 use super::service::{WebSubError, WebSubService, run_blocking};
 use super::signature::SignatureTrust;
 use super::subscription::{HubEndpoint, HubMode, LeaseTerms, Subscription, WatchedKind};
-use super::{StoreError, WebSub, signature, unix_now_ms};
+use super::{StoreError, WebSub, signature};
+use crate::system::unix_now_ms;
 
 /// The paths of callbacks, below the public URL.
 pub const CALLBACK_PATHS: [&str; 1] = ["/websub/{token}"];

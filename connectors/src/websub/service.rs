@@ -28,13 +28,14 @@ use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::WebSubConfig;
 use super::hub_callbacks::ITEMS_PER_DELIVERY_MAX;
 use super::hub_request::send_hub_request;
 use super::store::StoreError;
 use super::subscription::{HubEndpoint, HubMode, HubRequestOutcome, Subscription, WatchedKind};
 use super::subscription_table::{SubscriptionTable, WatchedUrl};
-use super::{WebSubConfig, milliseconds, unix_now_ms};
 use crate::rate_limited_log::RateLimitedLog;
+use crate::system::{milliseconds, unix_now_ms};
 
 /// The client name that the broker shows, and the prefix of the cursor name.
 const CLIENT_NAME: &str = "tidings-websub";
