@@ -150,6 +150,38 @@ fn removed_texts_free_their_room() {
     assert!(texts.memory_bytes() < 3 * live);
 }
 
+/// Moving the texts of a chunk that is pinned frees nothing, so it is left alone.
+#[test]
+fn pinned_chunks_are_not_compacted() {
+    let (mut pages, mut texts) = (SlowPages::default(), Texts::default());
+    texts.set_paging(TINY);
+    let text = [7; 100];
+    let put = |id: u64| {
+        let place = texts.put(id, &[&text]);
+        pages.exchange(&mut texts);
+        place
+    };
+    // Each chunk has two texts.
+    let places: Vec<_> = (1..81).map(put).collect();
+    let pinned: Vec<_> =
+        places.iter().copied().step_by(2).filter(|at| texts.must_read(*at)).collect();
+    for place in &pinned {
+        texts.pin(*place);
+    }
+    for place in &places {
+        texts.remove(*place, text.len());
+    }
+    for _ in 0..10 {
+        assert_eq!(pages.exchange(&mut texts), []);
+    }
+    assert_eq!(pages.pages.texts_read, 0, "a pinned chunk was read");
+    assert!(texts.has_stored());
+    for place in &pinned {
+        texts.unpin(*place);
+    }
+    assert!(!texts.has_stored());
+}
+
 #[test]
 fn texts_stay_in_memory_when_the_store_is_full() {
     let mut pages = SlowPages { refused: usize::MAX, ..SlowPages::default() };

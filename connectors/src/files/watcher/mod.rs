@@ -9,6 +9,8 @@
     reason = "reads the clock for the tracker, on a thread of its own"
 )]
 
+mod scanning;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, Metadata, OpenOptions, symlink_metadata};
 use std::io::{self, ErrorKind, Read};
@@ -17,8 +19,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
@@ -27,14 +29,17 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::directory_watch::{PublishRequest, WatchCommand, WatchError, WatchSettings, dir_error};
 use super::event::{path, payload};
 use super::filesystem::{
-    error_word, is_dir_empty, is_mounted, is_not_found, join_name, list_files, path_of, stamp,
+    error_word, is_dir_empty, is_mounted, join_name, list_files, path_of, stamp,
 };
 use super::inotify::{ChangeKind, Inotify, WatchNotice};
 use super::mounts;
 use super::open_files::OpenFiles;
 use super::path_encoding::encode;
 use super::state_file::StateFile;
-use super::tracker::{FileEvent, FileStamp, RelativePath, Tracker, TrackerInput, TrackerOutput};
+use super::tracker::{
+    FileEvent, FileStamp, Observation, RelativePath, Tracker, TrackerInput, TrackerOutput,
+};
+use crate::system::unix_now_ms;
 
 /// How often the thread checks that the directory is still the same, and whether a lost directory
 /// is back.
@@ -56,14 +61,6 @@ struct WatchedRoot {
     check_at: Instant,
     /// Other machines may change it, so inotify misses changes, and inodes are not reliable.
     is_shared: bool,
-}
-
-/// The result of reading a directory.
-enum DirContents {
-    /// All entries were read.
-    Complete,
-    /// A file system that was mounted here is missing.
-    Unmounted { is_empty: bool },
 }
 
 /// The state of the thread.
@@ -120,7 +117,7 @@ impl Watcher {
             batch = (remembered.batch_number, remembered.batch_files);
             if batch.0 == 0 {
                 // Batch numbers must not repeat after the state file was removed.
-                batch = (unix_ms(), 0);
+                batch = (unix_now_ms(), 0);
                 if settings.new_only {
                     told = list_files(&settings, is_shared);
                     for (name, stamp) in &told {
@@ -268,13 +265,10 @@ impl Watcher {
 
     fn write_state(&mut self, is_last: bool) {
         let Some(mut state) = self.state.take() else { return };
-        let tracker = &self.tracker;
-        let now = || (tracker.published(), tracker.batch());
-        let live = tracker.tracked();
         let written = if is_last {
-            state.close(now, live)
+            state.close(&self.tracker)
         } else {
-            let written = state.write(now, live);
+            let written = state.write(&self.tracker);
             self.state = Some(state);
             written
         };
@@ -381,152 +375,6 @@ impl Watcher {
         self.start_polling();
     }
 
-    fn scan(&mut self) {
-        self.scan_wanted = false;
-        self.handle(TrackerInput::ScanStarted);
-        let unread = self.walk(RelativePath::from([]));
-        self.forget_mounts();
-        self.handle(TrackerInput::ScanFinished(unread));
-        if self.poll_at.is_some() {
-            self.poll_at = Some(Instant::now() + self.settings.poll.unwrap_or(POLL_INTERVAL));
-        }
-    }
-
-    /// Retries directories that could not be read.
-    fn retry(&mut self) {
-        self.retry_at = None;
-        for dir in std::mem::take(&mut self.unreadable) {
-            self.walk(dir);
-        }
-    }
-
-    fn mark_unreadable(&mut self, dir: RelativePath) {
-        self.unreadable.insert(dir);
-        if !self.settings.tracker.once {
-            self.retry_at.get_or_insert_with(|| Instant::now() + CHECK_INTERVAL);
-        }
-    }
-
-    /// Reads a directory, and those below it if that is set, and watches them. Returns those that
-    /// could not be read.
-    fn walk(&mut self, from: RelativePath) -> Vec<RelativePath> {
-        let mut unread = Vec::new();
-        let mut dirs = vec![from];
-        while let Some(dir) = dirs.pop() {
-            let read = self.read_dir(&dir, &mut dirs);
-            self.read_notices();
-            let is_root = dir.is_empty();
-            match read {
-                Ok(DirContents::Complete) => {
-                    if is_root {
-                        self.root.is_unreadable = false;
-                    }
-                    self.unreadable.remove(&dir);
-                    self.handle(TrackerInput::ErrorChanged(dir, None));
-                }
-                Ok(DirContents::Unmounted { is_empty }) => {
-                    if is_empty {
-                        self.handle(TrackerInput::ErrorChanged(Arc::clone(&dir), Some("gone")));
-                    }
-                    unread.push(Arc::clone(&dir));
-                    self.mark_unreadable(dir);
-                }
-                Err(error) if is_root => {
-                    self.lose_root(&error);
-                    unread.push(dir);
-                }
-                // It was removed since its name was read.
-                Err(error) if is_not_found(&error) => {
-                    self.unreadable.remove(&dir);
-                    self.handle(TrackerInput::RemovedBelow(dir));
-                }
-                Err(error) => {
-                    self.handle(TrackerInput::ErrorChanged(
-                        Arc::clone(&dir),
-                        Some(error_word(&error)),
-                    ));
-                    unread.push(Arc::clone(&dir));
-                    self.mark_unreadable(dir);
-                }
-            }
-        }
-        unread
-    }
-
-    fn read_dir(
-        &mut self,
-        dir: &RelativePath,
-        dirs: &mut Vec<RelativePath>,
-    ) -> io::Result<DirContents> {
-        let path = self.path(dir);
-        let metadata = if dir.is_empty() { fs::metadata(&path) } else { symlink_metadata(&path) }?;
-        if !metadata.is_dir() {
-            return Err(ErrorKind::NotADirectory.into());
-        }
-        let is_mounted = is_mounted(&path, &metadata);
-        if is_mounted && self.mounts.insert(Arc::clone(dir)) {
-            self.state.iter_mut().for_each(|state| state.record_mount(dir));
-        }
-        if !dir.is_empty() {
-            if self.excluded == Some((metadata.dev(), metadata.ino())) {
-                return Ok(DirContents::Complete);
-            }
-            let is_elsewhere =
-                self.root.watched.is_some_and(|(device, _)| device != metadata.dev());
-            if is_elsewhere && self.inotify.is_some() && mounts::is_shared(&path) {
-                self.start_polling();
-            }
-        }
-        // The watch begins before the listing, so that no change is missed in between.
-        if let Some(notices) = &mut self.inotify
-            && let Err(error) = notices.add(dir, &path)
-        {
-            match error.kind() {
-                ErrorKind::StorageFull | ErrorKind::OutOfMemory => {
-                    self.fall_back_to_polling(&error);
-                }
-                _ => return Err(error),
-            }
-        }
-        let mut is_empty = true;
-        for entry in fs::read_dir(&path)? {
-            let entry = entry?;
-            is_empty = false;
-            let name = entry.file_name();
-            let kind = entry.file_type();
-            if kind.as_ref().is_ok_and(fs::FileType::is_dir) {
-                if self.settings.recursive
-                    && self.settings.name_filter.enters_directory(name.as_bytes())
-                {
-                    dirs.push(join_name(dir, name.as_bytes(), "/"));
-                }
-            } else if kind.is_ok_and(|kind| kind.is_file())
-                && self.settings.name_filter.matches(name.as_bytes())
-                && let Ok(metadata) = entry.metadata()
-                && let Some(stamp) = self.stamp(&metadata)
-            {
-                self.handle(TrackerInput::Found(join_name(dir, name.as_bytes(), ""), stamp));
-            }
-        }
-        let is_unmounted = !is_mounted && self.mounts.contains(dir);
-        Ok(if is_unmounted { DirContents::Unmounted { is_empty } } else { DirContents::Complete })
-    }
-
-    /// Forgets mount points that no longer exist, as far as that is known.
-    fn forget_mounts(&mut self) {
-        let (root, unread) = (&self.settings.dir, &self.unreadable);
-        let is_hidden = |dir: &RelativePath| unread.iter().any(|above| dir.starts_with(above));
-        let is_there = |dir: &RelativePath| match symlink_metadata(path_of(root, dir)) {
-            Ok(metadata) => metadata.is_dir(),
-            Err(error) => !is_not_found(&error),
-        };
-        let gone =
-            self.mounts.extract_if(.., |dir| !dir.is_empty() && !is_hidden(dir) && !is_there(dir));
-        for dir in gone {
-            self.state.iter_mut().for_each(|state| state.record_removal(&dir));
-        }
-    }
-
     /// Reads the pending inotify events into the buffer.
     fn read_notices(&mut self) {
         let Some(notices) = &mut self.inotify else { return };
@@ -580,29 +428,17 @@ impl Watcher {
     }
 
     fn file_changed(&mut self, name: RelativePath, kind: ChangeKind) {
-        let stamp_of = |name: &RelativePath| {
-            symlink_metadata(self.path(name)).ok().and_then(|metadata| self.stamp(&metadata))
+        let observation = match kind {
+            ChangeKind::Opened => return self.handle(TrackerInput::Opened(name)),
+            ChangeKind::ClosedNoWrite => return self.handle(TrackerInput::ClosedNoWrite(name)),
+            ChangeKind::Removed => return self.handle(TrackerInput::Removed(name)),
+            ChangeKind::Created => Observation::Created,
+            ChangeKind::ClosedAfterWrite => Observation::ClosedAfterWrite,
+            ChangeKind::MovedIn => Observation::MovedIn,
         };
-        let input = match kind {
-            ChangeKind::Opened => TrackerInput::Opened(name),
-            ChangeKind::ClosedNoWrite => TrackerInput::ClosedNoWrite(name),
-            ChangeKind::Removed => TrackerInput::Removed(name),
-            ChangeKind::Created | ChangeKind::ClosedAfterWrite | ChangeKind::MovedIn => {
-                match (kind, stamp_of(&name)) {
-                    (_, None) => TrackerInput::Removed(name),
-                    (ChangeKind::Created, Some(stamp)) => TrackerInput::Created(name, stamp),
-                    (ChangeKind::ClosedAfterWrite, Some(stamp)) => {
-                        TrackerInput::ClosedAfterWrite(name, stamp)
-                    }
-                    (_, Some(stamp)) => TrackerInput::MovedIn(name, stamp),
-                }
-            }
-        };
-        self.handle(input);
+        self.handle(match self.inspect(&name) {
+            Some(stamp) => TrackerInput::Observed(observation, name, stamp),
+            None => TrackerInput::Removed(name),
+        });
     }
-}
-
-fn unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
