@@ -55,7 +55,7 @@ use std::time::Duration;
 pub use tidings_log::CheckedFile;
 use tidings_log::{FileSystem, SegmentStore, StopRecord, Store};
 use tidings_protocol::{Code, Command, DEFAULT_GROUP};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -74,6 +74,7 @@ pub use self::net::http::{
     ClassifyFuture, CountersFuture, EmbeddedHandler, HTTP_PORT, HandlerFuture, HandlerReply,
     HttpConfig, RequestClass, hooks, is_forwarded,
 };
+use self::net::unix::SocketFile;
 pub use self::quota::{Quantity, Quota, QuotaConfig};
 use self::tls::Tls;
 pub use self::tls::{TlsConfig, TlsError};
@@ -105,8 +106,7 @@ pub struct Broker {
     /// Stops the listeners; cancelled before `stop`, or with it.
     listening: CancellationToken,
     tasks: TaskTracker,
-    #[cfg(unix)]
-    socket_file: Option<net::unix::SocketFile>,
+    socket_file: Option<SocketFile>,
     /// Held until no task writes there any more.
     _data: Option<DataDir>,
     /// Where an orderly stop records how the logs ended.
@@ -220,40 +220,20 @@ impl Broker {
         let path = config.data.clone();
         let OpenedData { data, clock, topics, groups, store } =
             blocking(move || OpenedData::open(path, &limits, defaults)).await?;
-        #[cfg(unix)]
-        let opened = listen(&config, sockets)
-            .and_then(|(lines, http)| Ok((lines, http, listen_unix(&config)?)));
-        #[cfg(not(unix))]
-        let opened = listen(&config, sockets).map(|(lines, http)| (lines, http, ()));
-        #[cfg_attr(not(unix), expect(unused, reason = "no unix sockets"))]
-        let (lines, http, unix) = match opened {
-            Ok(listening) => listening,
+        let opened = Listeners::open(&config, sockets)
+            .and_then(|listeners| Ok((listeners, open_audit(&config, clock)?)));
+        let (Listeners { lines: (listener, local_addr), http, unix }, audit) = match opened {
+            Ok(opened) => opened,
             Err(error) => {
                 // An orderly close skips no seqs.
                 blocking(move || close_store(store.as_deref(), || topics.close())).await;
                 return Err(error);
             }
         };
-        let (listener, local_addr) = lines;
-        #[cfg(unix)]
         let (unix, socket_file) = unix.unzip();
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
         let http_config = config.http.clone();
-        let audit = Audit::open(config.audit.as_ref(), clock).map_err(|source| {
-            let path = match &config.audit {
-                Some(AuditConfig::File(path)) => path.clone(),
-                _ => PathBuf::from("-"),
-            };
-            StartError::Audit { path, source }
-        });
-        let audit = match audit {
-            Ok(audit) => audit,
-            Err(error) => {
-                blocking(move || close_store(store.as_deref(), || topics.close())).await;
-                return Err(error);
-            }
-        };
         audit.record_broker(&AuditEvent::Started);
         let groups = Groups::new(
             Arc::clone(&topics),
@@ -267,7 +247,6 @@ impl Broker {
         let hub = Hub::new(config.hub(), clock, topics, groups, (tls, audit));
         let listening = stop.child_token();
         net::serve_lines(listener, hub.clone(), listening.clone(), &tasks);
-        #[cfg(unix)]
         if let Some(listener) = unix {
             net::serve_unix(listener, hub.clone(), listening.clone(), &tasks);
         }
@@ -288,7 +267,6 @@ impl Broker {
             stop,
             listening,
             tasks,
-            #[cfg(unix)]
             socket_file,
             _data: data,
             store,
@@ -302,10 +280,7 @@ impl Broker {
 
     /// The path of the unix socket, if there is one.
     pub fn unix_path(&self) -> Option<&std::path::Path> {
-        #[cfg(unix)]
-        return self.socket_file.as_ref().map(net::unix::SocketFile::path);
-        #[cfg(not(unix))]
-        None
+        self.socket_file.as_ref().map(SocketFile::path)
     }
 
     /// The address of HTTP, if it is served.
@@ -389,31 +364,43 @@ impl Broker {
     }
 }
 
-type BoundListener = (TcpListener, SocketAddr);
-
-/// Opens the configured listeners.
-fn listen(
-    config: &BrokerConfig,
-    sockets: Sockets,
-) -> Result<(BoundListener, Option<BoundListener>), StartError> {
-    let at = |address, socket: Option<std::net::TcpListener>| {
-        let socket = socket.map_or_else(|| bind(address), Ok)?;
-        net::listen(socket).map_err(|source| StartError::listening(address, source))
-    };
-    let lines = at(config.listen, sockets.line)?;
-    let http = config.http.as_ref().map(|http| at(http.listen, sockets.http)).transpose()?;
-    Ok((lines, http))
+/// The listeners, each with its address or file.
+struct Listeners {
+    lines: (TcpListener, SocketAddr),
+    http: Option<(TcpListener, SocketAddr)>,
+    unix: Option<(UnixListener, SocketFile)>,
 }
 
-/// Opens the unix socket, if one is configured.
-#[cfg(unix)]
-fn listen_unix(
-    config: &BrokerConfig,
-) -> Result<Option<(tokio::net::UnixListener, net::unix::SocketFile)>, StartError> {
-    let Some(UnixConfig { path, mode }) = &config.unix else { return Ok(None) };
-    net::unix::listen(path, *mode).map(Some).map_err(|source| match source.kind() {
-        io::ErrorKind::AddrInUse => StartError::UnixInUse { path: path.clone() },
-        _ => StartError::Unix { path: path.clone(), source },
+impl Listeners {
+    /// Opens those that are configured.
+    fn open(config: &BrokerConfig, sockets: Sockets) -> Result<Self, StartError> {
+        let at = |address, socket: Option<std::net::TcpListener>| {
+            let socket = socket.map_or_else(|| bind(address), Ok)?;
+            net::listen(socket).map_err(|source| StartError::listening(address, source))
+        };
+        Ok(Self {
+            lines: at(config.listen, sockets.line)?,
+            http: config.http.as_ref().map(|http| at(http.listen, sockets.http)).transpose()?,
+            unix: config.unix.as_ref().map(listen_unix).transpose()?,
+        })
+    }
+}
+
+fn listen_unix(config: &UnixConfig) -> Result<(UnixListener, SocketFile), StartError> {
+    let path = config.path.clone();
+    net::unix::listen(&path, config.mode).map_err(|source| match source.kind() {
+        io::ErrorKind::AddrInUse => StartError::UnixInUse { path },
+        _ => StartError::Unix { path, source },
+    })
+}
+
+fn open_audit(config: &BrokerConfig, clock: Clock) -> Result<Audit, StartError> {
+    Audit::open(config.audit.as_ref(), clock).map_err(|source| {
+        let path = match &config.audit {
+            Some(AuditConfig::File(path)) => path.clone(),
+            _ => PathBuf::from("-"),
+        };
+        StartError::Audit { path, source }
     })
 }
 
@@ -482,10 +469,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 
 /// File descriptors that this process may have; `None`: any number.
 fn descriptors() -> Option<u64> {
-    #[cfg(unix)]
-    return rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    #[cfg(not(unix))]
-    None
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current
 }
 
 /// Lowers the limits to what the number of descriptors allows. At least half of them are for

@@ -9,7 +9,6 @@ pub(crate) enum PeerAddr {
     /// Network or loopback.
     Tcp(SocketAddr),
     /// Unix socket, with the credentials of the connecting process, from the kernel.
-    #[cfg(unix)]
     Unix {
         /// User id.
         uid: u32,
@@ -31,32 +30,28 @@ pub(crate) struct RemoteInfo {
     pub(crate) is_encrypted: bool,
 }
 
-impl PeerAddr {
-    /// Whether it is a unix socket.
-    pub(crate) fn is_unix(self) -> bool {
-        match self {
-            Self::Tcp(_) => false,
-            #[cfg(unix)]
-            Self::Unix { .. } => true,
-        }
-    }
-
-    /// The IP address; loopback for a unix socket.
-    pub(crate) fn ip(self) -> IpAddr {
-        match self {
-            Self::Tcp(address) => address.ip(),
-            #[cfg(unix)]
-            Self::Unix { .. } => Ipv4Addr::LOCALHOST.into(),
-        }
+impl RemoteInfo {
+    /// The remote end of a connection without TLS.
+    pub(crate) fn unencrypted(peer: PeerAddr) -> Self {
+        Self { peer, certificate: None, is_encrypted: false }
     }
 }
 
 impl PeerAddr {
+    /// Whether it is a unix socket.
+    pub(crate) fn is_unix(self) -> bool {
+        matches!(self, Self::Unix { .. })
+    }
+
+    /// The IP address; loopback for a unix socket.
+    pub(crate) fn ip(self) -> IpAddr {
+        self.network_ip().unwrap_or(Ipv4Addr::LOCALHOST.into())
+    }
+
     /// The IP address; `None` for a unix socket.
     pub(crate) fn network_ip(self) -> Option<IpAddr> {
         match self {
             Self::Tcp(address) => Some(address.ip()),
-            #[cfg(unix)]
             Self::Unix { .. } => None,
         }
     }
@@ -66,9 +61,7 @@ impl fmt::Display for PeerAddr {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(address) => address.fmt(out),
-            #[cfg(unix)]
             Self::Unix { uid, pid: Some(pid), .. } => write!(out, "unix:uid={uid},pid={pid}"),
-            #[cfg(unix)]
             Self::Unix { uid, pid: None, .. } => write!(out, "unix:uid={uid}"),
         }
     }

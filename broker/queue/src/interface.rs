@@ -8,12 +8,12 @@ use tidings_protocol::{
     Seq, TaskId, TaskQuery, TaskReply, TopicName,
 };
 
-use super::entry::{EntryId, JobNumber};
-use super::jobs::JobSettings;
-use super::record::GroupRecord;
-use super::requester::{ConnId, Requester};
-use super::texts::{TextReply, TextRequest};
+use crate::entry::{EntryId, JobNumber};
+use crate::jobs::JobSettings;
 use crate::moment::ClockStamp;
+use crate::record::GroupRecord;
+use crate::requester::{ConnId, Requester};
+use crate::texts::{TextReply, TextRequest};
 
 /// A link that a worker found in the result of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
 use std::sync::mpsc;
 
 use parking_lot::Mutex;
@@ -260,11 +261,7 @@ fn a_file_is_private_and_continues_on_a_new_line() {
         audit
     };
     open().close();
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-    }
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     // A process was killed in the middle of a line.
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, &text[..text.len() - 5]).unwrap();
@@ -303,17 +300,12 @@ fn any_text() -> impl Strategy<Value = String> {
 
 fn peer() -> impl Strategy<Value = PeerAddr> {
     let over_tcp = any::<SocketAddr>().prop_map(PeerAddr::Tcp);
-    #[cfg(unix)]
-    return prop_oneof![
-        over_tcp,
-        any::<(u32, u32, Option<i32>)>().prop_map(|(uid, gid, pid)| PeerAddr::Unix {
-            uid,
-            gid,
-            pid
-        }),
-    ];
-    #[cfg(not(unix))]
-    over_tcp
+    let over_unix = any::<(u32, u32, Option<i32>)>().prop_map(|(uid, gid, pid)| PeerAddr::Unix {
+        uid,
+        gid,
+        pid,
+    });
+    prop_oneof![over_tcp, over_unix]
 }
 
 /// All events with these values, and the fields that must contain them.

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -88,26 +89,15 @@ impl AuditOutput {
 }
 
 fn open(path: &PathBuf) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.create(true).append(true).read(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path)
+    OpenOptions::new().create(true).append(true).read(true).mode(0o600).open(path)
 }
 
-#[cfg(unix)]
 fn ends_mid_line(file: &File) -> bool {
-    use std::os::unix::fs::FileExt;
     let mut last = [0];
     let length = file.metadata().map_or(0, |metadata| metadata.len());
     length > 0
         && file.read_at(&mut last, length - 1).is_ok_and(|count| count == 1)
         && last != *b"\n"
-}
-
-#[cfg(not(unix))]
-fn ends_within_a_line(_: &File) -> bool {
-    false
 }
 
 /// The queue to the thread. Adding a record never blocks.

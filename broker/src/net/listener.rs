@@ -7,10 +7,10 @@ use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::ServerConfig;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tidings_protocol::{Code, ProtocolError};
 use tokio::net::{TcpListener, TcpStream};
-#[cfg(unix)]
 use tokio::net::{UnixListener, UnixStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -46,7 +46,6 @@ const REJECTED_READS_MAX: usize = 16;
 pub(crate) fn bind(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     // A restart must not wait for old connections in TIME_WAIT.
-    #[cfg(unix)]
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
@@ -81,7 +80,6 @@ impl Accept for TcpListener {
     }
 }
 
-#[cfg(unix)]
 impl Accept for UnixListener {
     type Stream = UnixStream;
 
@@ -109,20 +107,18 @@ pub(crate) fn serve_lines(
             Err(error) => return reject(stream.into_std(), &error),
         };
         set_socket_options(&stream, hub.limits.unsent_bytes);
+        let hub = Arc::clone(&hub);
         if hub.tls.is_some() {
-            let (hub, stopping) = (Arc::clone(&hub), stopping.clone());
-            connections.spawn(serve_tls(hub, admitted, stream, peer, stopping));
+            connections.spawn(serve_tls(hub, admitted, stream, peer, stopping.clone()));
         } else {
-            let remote = RemoteInfo { peer, certificate: None, is_encrypted: false };
-            let stream = SocketStream::Plain(stream);
-            connections.spawn(Connection::new(Arc::clone(&hub), admitted, stream, remote).run());
+            let (stream, remote) = (SocketStream::Plain(stream), RemoteInfo::unencrypted(peer));
+            connections.spawn(Connection::new(hub, admitted, stream, remote).run());
         }
     });
 }
 
 /// Like [`serve_lines`], for a unix socket. It is never encrypted, because only the kernel carries
 /// the bytes.
-#[cfg(unix)]
 pub(crate) fn serve_unix(
     listener: UnixListener,
     hub: Arc<Hub>,
@@ -135,10 +131,7 @@ pub(crate) fn serve_unix(
             Ok(admitted) => admitted,
             Err(error) => return reject(stream.into_std(), &error),
         };
-        let (stream, remote) = (
-            SocketStream::Unix(stream),
-            RemoteInfo { peer, certificate: None, is_encrypted: false },
-        );
+        let (stream, remote) = (SocketStream::Unix(stream), RemoteInfo::unencrypted(peer));
         connections.spawn(Connection::new(Arc::clone(&hub), admitted, stream, remote).run());
     });
 }
@@ -201,26 +194,22 @@ pub(super) fn admit_connection(
     peer: PeerAddr,
     transport: Transport,
 ) -> Result<AdmittedConnection, ProtocolError> {
-    let admitted =
-        hub.quotas.begin_connection(peer.network_ip(), hub.clock.now()).and_then(|usage| {
-            let (conn, mailbox) = hub.registry.register().map_err(|_| {
-                let max = hub.limits.connections_max;
-                let text = format!("{max} connections are open, the maximum; try again later");
-                ProtocolError::new(Code::Limit, text)
-            })?;
-            Ok(AdmittedConnection { conn, mailbox, usage })
-        });
+    let usage = hub.quotas.begin_connection(peer.network_ip(), hub.clock.now());
+    let admitted = usage.and_then(|usage| {
+        let (conn, mailbox) = hub.registry.register().ok_or_else(|| {
+            let max = hub.limits.connections_max;
+            let text = format!("{max} connections are open, the maximum; try again later");
+            ProtocolError::new(Code::Limit, text)
+        })?;
+        Ok(AdmittedConnection { conn, mailbox, usage })
+    });
     match &admitted {
         Ok(AdmittedConnection { conn, .. }) => tracing::debug!(%conn, %peer, "connected"),
         Err(error) => {
             hub.stats.rejected_connections.add(1);
             let why = error.text.as_str();
-            hub.audit.record(|| {
-                (
-                    AuditEvent::LimitReached { why },
-                    Initiator::unidentified(0, peer, transport.as_str()),
-                )
-            });
+            let initiator = || Initiator::unidentified(0, peer, transport.as_str());
+            hub.audit.record(|| (AuditEvent::LimitReached { why }, initiator()));
             if let Some(held_back) = hub.stats.rejected_connections_log.allow(hub.clock.now()) {
                 tracing::warn!(%peer, error = error.text, held_back, "connection rejected");
             }
@@ -244,22 +233,36 @@ async fn serve_tls(
     peer: PeerAddr,
     stop: CancellationToken,
 ) {
-    let conn = admitted.conn;
     let Some(config) = hub.tls.as_ref().map(Tls::line_config) else { return };
     // Boxed, so that an idle connection does not keep the memory of the handshake.
-    match Box::pin(handshake(config, stream, &hub.limits, &stop)).await {
+    let from = (peer, Transport::Line);
+    let secured = Box::pin(secure(&hub, admitted.conn, config, stream, from, &stop)).await;
+    let Some((stream, remote)) = secured else { return };
+    Box::pin(Connection::new(hub, admitted, stream, remote).run()).await;
+}
+
+/// Does the TLS handshake of an admitted connection. If it fails, the connection is unregistered.
+pub(super) async fn secure(
+    hub: &Hub,
+    conn: ConnId,
+    config: (Arc<ServerConfig>, usize),
+    stream: TcpStream,
+    (peer, transport): (PeerAddr, Transport),
+    stop: &CancellationToken,
+) -> Option<(SocketStream, RemoteInfo)> {
+    match handshake(config, stream, &hub.limits, stop).await {
         Ok((stream, certificate)) => {
             let remote = RemoteInfo { peer, certificate, is_encrypted: true };
             tracing::debug!(%conn, peer = %remote, "encrypted");
-            Box::pin(Connection::new(hub, admitted, stream, remote).run()).await;
+            Some((stream, remote))
         }
         Err(error) => {
             tracing::debug!(%conn, %peer, %error, "no TLS: closed");
             let why = format!("no TLS: {error}");
-            hub.audit.record(|| {
-                (AuditEvent::Refused { why: &why }, Initiator::unidentified(conn.0, peer, "line"))
-            });
+            let initiator = || Initiator::unidentified(conn.0, peer, transport.as_str());
+            hub.audit.record(|| (AuditEvent::Refused { why: &why }, initiator()));
             hub.registry.unregister(conn);
+            None
         }
     }
 }
@@ -267,38 +270,19 @@ async fn serve_tls(
 /// Sends the error and closes. Never waits, because the buffer of a new socket has space for a
 /// line. Input that has arrived is read: closing over it causes a reset, which may overtake the
 /// line.
-fn reject(stream: io::Result<impl Read + Write + CloseWrite>, error: &ProtocolError) {
+fn reject(stream: io::Result<impl Into<Socket>>, error: &ProtocolError) {
+    let Ok(stream) = stream else { return };
+    let mut stream: Socket = stream.into();
     let mut line = Vec::new();
     error.encode(&mut line);
-    if let Ok(mut stream) = stream {
-        let _ = stream.write_all(&line);
-        stream.close_write();
-        let mut bytes = [0; 4096];
-        for _ in 0..REJECTED_READS_MAX {
-            // The socket is nonblocking.
-            if !matches!(stream.read(&mut bytes), Ok(1..)) {
-                break;
-            }
+    let _ = stream.write_all(&line);
+    let _ = stream.shutdown(Shutdown::Write);
+    let mut bytes = [0; 4096];
+    for _ in 0..REJECTED_READS_MAX {
+        // The socket is nonblocking.
+        if !matches!(stream.read(&mut bytes), Ok(1..)) {
+            break;
         }
-    }
-}
-
-/// Shuts down the write side of a socket. The standard library has no trait for it.
-trait CloseWrite {
-    /// Shuts down the write side. Errors are ignored, because the socket may already be closed.
-    fn close_write(&self);
-}
-
-impl CloseWrite for std::net::TcpStream {
-    fn close_write(&self) {
-        let _ = self.shutdown(Shutdown::Write);
-    }
-}
-
-#[cfg(unix)]
-impl CloseWrite for std::os::unix::net::UnixStream {
-    fn close_write(&self) {
-        let _ = self.shutdown(Shutdown::Write);
     }
 }
 

@@ -19,7 +19,6 @@ use crate::topic::Topic;
 pub(super) fn identity_of(access: &Access, transport: Transport, remote: &RemoteInfo) -> Identity {
     let credential = match (&remote.certificate, remote.peer) {
         (Some(name), _) => Some(Credential::Certificate(name.clone())),
-        #[cfg(unix)]
         (None, PeerAddr::Unix { uid, .. }) => Some(Credential::UnixUser(uid)),
         (None, PeerAddr::Tcp(_)) => None,
     };

@@ -28,7 +28,6 @@ mod subscriptions;
 #[cfg(test)]
 mod tests;
 mod topic_commands;
-#[cfg(unix)]
 pub(crate) mod unix;
 
 use std::collections::hash_map::RandomState;
@@ -38,7 +37,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tidings_protocol::MemberId;
 
-#[cfg(unix)]
 pub(crate) use self::listener::serve_unix;
 use self::listener::spawn_accept_loop;
 pub(crate) use self::listener::{bind, completes_within, listen, run_maintenance, serve_lines};

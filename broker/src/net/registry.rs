@@ -24,20 +24,16 @@ struct RegistryState {
     is_closing: bool,
 }
 
-/// The limit of connections is reached.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct RegistryFull;
-
 impl ConnectionRegistry {
     pub(super) fn new(connections_max: usize) -> Self {
         Self { connections_max, state: Mutex::default() }
     }
 
-    /// Registers a new connection. Connections are numbered from 1.
-    pub(super) fn register(&self) -> Result<(ConnId, Mailbox), RegistryFull> {
+    /// Registers a new connection; `None` if the limit is reached. Connections are numbered from 1.
+    pub(super) fn register(&self) -> Option<(ConnId, Mailbox)> {
         let state = &mut *self.state.lock();
         if state.connections.len() >= self.connections_max {
-            return Err(RegistryFull);
+            return None;
         }
         state.total_connections += 1;
         let (conn, mailbox) = (ConnId(state.total_connections), Mailbox::new());
@@ -45,7 +41,7 @@ impl ConnectionRegistry {
             mailbox.close();
         }
         state.connections.insert(conn, mailbox.clone());
-        Ok((conn, mailbox))
+        Some((conn, mailbox))
     }
 
     /// Assigns `member` to `conn`. Returns the mailbox of the connection that had it before.
@@ -104,7 +100,7 @@ mod tests {
         let (first, _) = registry.register().unwrap();
         let (second, _) = registry.register().unwrap();
         assert_eq!((first, second), (ConnId(1), ConnId(2)));
-        assert!(registry.register().is_err());
+        assert!(registry.register().is_none());
         registry.unregister(first);
         assert_eq!(registry.register().unwrap().0, ConnId(3));
     }

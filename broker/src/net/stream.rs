@@ -7,7 +7,6 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-#[cfg(unix)]
 use tokio::net::UnixStream;
 use tokio_rustls::server::TlsStream;
 
@@ -22,7 +21,6 @@ pub(super) enum SocketStream {
     Plain(TcpStream),
     /// Boxed, because its state has some kibibytes.
     Tls(Box<TlsSocket>),
-    #[cfg(unix)]
     Unix(UnixStream),
 }
 
@@ -81,7 +79,6 @@ impl SocketStream {
         match self {
             Self::Plain(stream) => stream.poll_write_ready(cx),
             Self::Tls(secure) => secure.stream.get_ref().0.socket.poll_write_ready(cx),
-            #[cfg(unix)]
             Self::Unix(stream) => stream.poll_write_ready(cx),
         }
     }
@@ -116,7 +113,6 @@ impl AsyncWrite for SocketStream {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
             Self::Tls(secure) => secure.poll_encrypt(cx, |stream, cx| stream.poll_write(cx, bytes)),
-            #[cfg(unix)]
             Self::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
         }
     }
@@ -131,7 +127,6 @@ impl AsyncWrite for SocketStream {
             Self::Tls(secure) => {
                 secure.poll_encrypt(cx, |stream, cx| stream.poll_write_vectored(cx, bytes))
             }
-            #[cfg(unix)]
             Self::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, bytes),
         }
     }
@@ -152,7 +147,6 @@ impl AsyncWrite for SocketStream {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Tls(secure) => Pin::new(&mut secure.stream).poll_shutdown(cx),
-            #[cfg(unix)]
             Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
@@ -167,7 +161,6 @@ impl AsyncRead for SocketStream {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
             Self::Tls(secure) => Pin::new(&mut secure.stream).poll_read(cx, buffer),
-            #[cfg(unix)]
             Self::Unix(stream) => Pin::new(stream).poll_read(cx, buffer),
         }
     }

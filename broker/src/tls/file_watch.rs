@@ -1,6 +1,7 @@
 //! Detects changes of the certificate files.
 
 use std::fs::{self, Metadata};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -46,12 +47,6 @@ fn fingerprints(config: &TlsConfig) -> [FileFingerprint; 4] {
 fn fingerprint_of(found: &Metadata) -> (u64, Option<SystemTime>, (u64, u64, i64, i64)) {
     // The inode, because a new file may have replaced the old one with the same time; the change
     // time of the inode, because no program can set it.
-    #[cfg(unix)]
-    let node = {
-        use std::os::unix::fs::MetadataExt;
-        (found.dev(), found.ino(), found.ctime(), found.ctime_nsec())
-    };
-    #[cfg(not(unix))]
-    let node = (0, 0, 0, 0);
+    let node = (found.dev(), found.ino(), found.ctime(), found.ctime_nsec());
     (found.len(), found.modified().ok(), node)
 }

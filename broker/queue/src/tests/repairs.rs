@@ -8,7 +8,7 @@ use super::simulation::difference;
 use crate::config::GroupConfig;
 use crate::moment::{ClockStamp, Moment};
 use crate::record::GroupRecord;
-use crate::replay::Replay;
+use crate::record::replay::Replay;
 use crate::{Group, GroupQuery, Input, JobOperation, Operation, TaskMessage};
 
 impl Bench {

@@ -3,7 +3,7 @@
 use tidings_protocol::{Code, Outcome, RetryMode, ScheduleQuery};
 
 use super::bench::{A, Bench, group_command};
-use crate::admit::FORWARDED_BYTES_MAX;
+use crate::entry::FORWARDED_BYTES_MAX;
 use crate::{GroupQuery, Input, Operation};
 
 const MINUTE_MS: u64 = 60_000;

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::bench::{A, Bench, group_command};
-use crate::simulated_pages::TINY;
+use crate::fuzzing::simulated_pages::TINY;
 use crate::texts::{TextError, TextReply, TextRequest};
 use crate::{GroupQuery, Input, Output, Requester};
 

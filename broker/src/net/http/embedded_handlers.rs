@@ -302,8 +302,7 @@ mod tests {
             HttpConfig::default(),
             CancellationToken::new(),
         );
-        let remote =
-            RemoteInfo { peer: PeerAddr::Tcp(listen), certificate: None, is_encrypted: false };
+        let remote = RemoteInfo::unencrypted(PeerAddr::Tcp(listen));
         let admitted = admit_connection(&broker.hub, remote.peer, Transport::Http).unwrap();
         let client =
             ConnectedClient::new(Arc::clone(&broker.hub), admitted, remote, Duration::from_secs(1));

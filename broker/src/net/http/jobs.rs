@@ -6,6 +6,7 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::routing::{MethodRouter, post};
 use serde_json::json;
 use tidings_protocol::status::{JobListEnd, JobStatus, SeedStatus};
 use tidings_protocol::{Command, JobAction, JobCommand, JobName};
@@ -179,13 +180,8 @@ async fn add_seeds(
 ) -> Result<(u64, u64), ErrorResponse> {
     if urls.is_empty() {
         // No command runs below, so this one checks that the job exists.
-        client
-            .run(&Command::Job(JobCommand::new(
-                JobAction::Show,
-                name.as_str(),
-                group_setting(&settings),
-            )))
-            .await?;
+        let group = settings.iter().copied().filter(|(key, _)| *key == "group").collect();
+        client.run(&Command::Job(JobCommand::new(JobAction::Show, name.as_str(), group))).await?;
     }
     let commands = add_commands(name, urls, &settings);
     client.check_commands(&commands)?;
@@ -199,46 +195,13 @@ async fn add_seeds(
     Ok((new, known))
 }
 
-fn group_setting<'a>(settings: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
-    settings.iter().copied().filter(|(key, _)| *key == "group").collect()
-}
-
-/// `POST /jobs/{job}/close`
-pub(super) async fn close(
-    client: ClientExtension,
-    name: PathName<JobName>,
-    uri: Uri,
-) -> JsonResult {
-    run_job_action(&client, JobAction::Close, &name.0, &QueryParams::parse(&uri, &["group"])?).await
-}
-
-/// `POST /jobs/{job}/cancel`
-pub(super) async fn cancel(
-    client: ClientExtension,
-    name: PathName<JobName>,
-    uri: Uri,
-) -> JsonResult {
-    run_job_action(&client, JobAction::Cancel, &name.0, &QueryParams::parse(&uri, &["group"])?)
-        .await
-}
-
-/// `POST /jobs/{job}/pause`
-pub(super) async fn pause(
-    client: ClientExtension,
-    name: PathName<JobName>,
-    uri: Uri,
-) -> JsonResult {
-    run_job_action(&client, JobAction::Pause, &name.0, &QueryParams::parse(&uri, &["group"])?).await
-}
-
-/// `POST /jobs/{job}/resume`
-pub(super) async fn resume(
-    client: ClientExtension,
-    name: PathName<JobName>,
-    uri: Uri,
-) -> JsonResult {
-    run_job_action(&client, JobAction::Resume, &name.0, &QueryParams::parse(&uri, &["group"])?)
-        .await
+/// `POST /jobs/{job}/..`: runs `action`, and returns the status of the job.
+pub(super) fn change(action: JobAction<'static>) -> MethodRouter<Arc<HttpState>> {
+    let handler = async move |client: ClientExtension, name: PathName<JobName>, uri: Uri| {
+        let params = QueryParams::parse(&uri, &["group"])?;
+        run_job_action(&client, action, &name.0, &params).await
+    };
+    post(handler)
 }
 
 /// `DELETE /jobs/{job}`

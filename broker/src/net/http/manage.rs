@@ -1,5 +1,5 @@
 //! Requests about topics and groups. Each runs a command of the line protocol and returns its
-//! answer as a JSON object.
+//! answer as a JSON object. Routes that differ only in their action share a handler.
 
 use std::sync::Arc;
 
@@ -7,6 +7,7 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::routing::{MethodRouter, get, post};
 use serde::Serialize;
 use serde_json::json;
 use tidings_protocol::status::{
@@ -14,8 +15,8 @@ use tidings_protocol::status::{
     TopicStatus,
 };
 use tidings_protocol::{
-    Code, Command, GroupAction, GroupCommand, GroupName, TopicAction, TopicCommand, TopicName,
-    field_number,
+    Code, Command, GroupAction, GroupCommand, GroupName, ProtocolError, TopicAction, TopicCommand,
+    TopicName, field_number,
 };
 
 use super::HttpState;
@@ -70,8 +71,8 @@ async fn receive_settings(
 /// `GET /topics`
 pub(super) async fn topics(Extension(client): ClientExtension, uri: Uri) -> JsonResult {
     QueryParams::parse(&uri, &[])?;
-    let reply =
-        client.run(&Command::Topic(TopicCommand::unnamed(TopicAction::Ls, Vec::new()))).await?;
+    let list = TopicCommand::unnamed(TopicAction::Ls, Vec::new());
+    let reply = client.run(&Command::Topic(list)).await?;
     let topics: Vec<_> = reply.lines.iter().map(|line| TopicStatus::parse(line)).collect();
     Ok(JsonResponse(json!({ "topics": topics })))
 }
@@ -83,8 +84,7 @@ pub(super) async fn topic(
     uri: Uri,
 ) -> JsonResult {
     QueryParams::parse(&uri, &[])?;
-    let show = TopicCommand::new(TopicAction::Show, name.as_str(), Vec::new());
-    let reply = client.run(&Command::Topic(show)).await?;
+    let reply = run_on_topic(&client, TopicAction::Show, &name).await?;
     let mut topic = object(&TopicStatus::parse(&reply.ok));
     let cursors = reply.lines.iter().filter_map(|line| line.strip_prefix("cursor "));
     topic["cursors"] = cursors.map(|line| object(&CursorStatus::parse(line))).collect();
@@ -105,17 +105,24 @@ pub(super) async fn put_topic(
     client.check_action(Action::ViewTopic(name.as_str()))?;
     let command =
         |action| Command::Topic(TopicCommand::new(action, name.as_str(), as_pairs(&settings)));
-    match client.run(&command(TopicAction::Create)).await {
-        Err(error) if error.code == Code::Exists && settings.is_empty() => {}
-        Err(error) if error.code == Code::Exists => {
-            client.run(&command(TopicAction::Set)).await?;
-        }
-        created => {
-            created?;
-        }
+    let set = command(TopicAction::Set);
+    create_or_set(&client, &command(TopicAction::Create), &set, settings.is_empty()).await?;
+    let ok = run_on_topic(&client, TopicAction::Show, &name).await?.ok;
+    Ok(JsonResponse(object(&TopicStatus::parse(&ok))))
+}
+
+/// Runs `create`, and `set` if the topic or group exists, unless the request has no settings.
+async fn create_or_set(
+    client: &ConnectedClient,
+    create: &Command<'_>,
+    set: &Command<'_>,
+    has_no_settings: bool,
+) -> Result<(), ProtocolError> {
+    match client.run(create).await {
+        Err(error) if error.code == Code::Exists && has_no_settings => Ok(()),
+        Err(error) if error.code == Code::Exists => client.run(set).await.map(drop),
+        created => created.map(drop),
     }
-    let show = TopicCommand::new(TopicAction::Show, name.as_str(), Vec::new());
-    Ok(JsonResponse(object(&TopicStatus::parse(&client.run(&Command::Topic(show)).await?.ok))))
 }
 
 /// `DELETE /topics/{topic}`
@@ -125,16 +132,23 @@ pub(super) async fn delete_topic(
     uri: Uri,
 ) -> Result<StatusCode, ErrorResponse> {
     QueryParams::parse(&uri, &[])?;
-    let delete = TopicCommand::new(TopicAction::Delete, name.as_str(), Vec::new());
-    client.run(&Command::Topic(delete)).await?;
+    run_on_topic(&client, TopicAction::Delete, &name).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+async fn run_on_topic(
+    client: &ConnectedClient,
+    action: TopicAction<'_>,
+    name: &TopicName,
+) -> Result<CommandReply, ProtocolError> {
+    client.run(&Command::Topic(TopicCommand::new(action, name.as_str(), Vec::new()))).await
 }
 
 /// `GET /groups`
 pub(super) async fn groups(Extension(client): ClientExtension, uri: Uri) -> JsonResult {
     QueryParams::parse(&uri, &[])?;
-    let reply =
-        client.run(&Command::Group(GroupCommand::unnamed(GroupAction::Ls, Vec::new()))).await?;
+    let list = GroupCommand::unnamed(GroupAction::Ls, Vec::new());
+    let reply = client.run(&Command::Group(list)).await?;
     Ok(JsonResponse(json!({ "groups": reply.lines })))
 }
 
@@ -145,15 +159,14 @@ pub(super) async fn group(
     uri: Uri,
 ) -> JsonResult {
     QueryParams::parse(&uri, &[])?;
-    let show = GroupCommand::new(GroupAction::Show, name.as_str(), Vec::new());
-    let CommandReply { lines, ok } = client.run(&Command::Group(show)).await?;
-    let damaged = DamagedGroupStatus::parse(&ok);
+    let reply = run_on_group(&client, GroupAction::Show, &name, Vec::new()).await?;
+    let damaged = DamagedGroupStatus::parse(&reply.ok);
     if !damaged.damaged {
-        return Ok(JsonResponse(object(&GroupStatus::parse(&ok))));
+        return Ok(group_status(&reply));
     }
     let mut object = object(&damaged);
     // `problem` and `remedy`.
-    for (key, text) in lines.iter().filter_map(|line| line.split_once(' ')) {
+    for (key, text) in reply.lines.iter().filter_map(|line| line.split_once(' ')) {
         object[key] = text.into();
     }
     Ok(JsonResponse(object))
@@ -172,17 +185,9 @@ pub(super) async fn put_group(
     client.check_action(Action::ViewGroup(name.as_str()))?;
     let command =
         |action| Command::Group(GroupCommand::new(action, name.as_str(), as_pairs(&settings)));
-    match client.run(&command(GroupAction::Create)).await {
-        Err(error) if error.code == Code::Exists => {}
-        created => {
-            created?;
-            return run_group_action(&client, GroupAction::Show, &name).await;
-        }
-    }
-    if !settings.is_empty() {
-        client.run(&command(GroupAction::Set)).await?;
-    }
-    run_group_action(&client, GroupAction::Show, &name).await
+    let set = command(GroupAction::Set);
+    create_or_set(&client, &command(GroupAction::Create), &set, settings.is_empty()).await?;
+    Ok(group_status(&run_on_group(&client, GroupAction::Show, &name, Vec::new()).await?))
 }
 
 /// `DELETE /groups/{group}`
@@ -192,144 +197,92 @@ pub(super) async fn delete_group(
     uri: Uri,
 ) -> Result<StatusCode, ErrorResponse> {
     QueryParams::parse(&uri, &[])?;
-    let delete = GroupCommand::new(GroupAction::Delete, name.as_str(), Vec::new());
-    client.run(&Command::Group(delete)).await?;
+    run_on_group(&client, GroupAction::Delete, &name, Vec::new()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// `POST /groups/{group}/pause`
-pub(super) async fn pause_group(
-    client: ClientExtension,
-    name: PathName<GroupName>,
-    uri: Uri,
-) -> JsonResult {
-    QueryParams::parse(&uri, &[])?;
-    run_group_action(&client, GroupAction::Pause, &name.0).await
+/// `POST /groups/{group}/..`: runs `action`, and returns the status of the group.
+pub(super) fn change_group(action: GroupAction<'static>) -> MethodRouter<Arc<HttpState>> {
+    let handler = async move |client: ClientExtension, name: PathName<GroupName>, uri: Uri| {
+        QueryParams::parse(&uri, &[])?;
+        let reply = run_on_group(&client, action, &name.0, Vec::new()).await?;
+        Ok::<_, ErrorResponse>(group_status(&reply))
+    };
+    post(handler)
 }
 
-/// `POST /groups/{group}/resume`
-pub(super) async fn resume_group(
-    client: ClientExtension,
-    name: PathName<GroupName>,
-    uri: Uri,
-) -> JsonResult {
-    QueryParams::parse(&uri, &[])?;
-    run_group_action(&client, GroupAction::Resume, &name.0).await
-}
-
-/// `POST /groups/{group}/purge`
-pub(super) async fn purge_group(
-    client: ClientExtension,
-    name: PathName<GroupName>,
-    uri: Uri,
-) -> JsonResult {
-    QueryParams::parse(&uri, &[])?;
-    run_group_action(&client, GroupAction::Purge, &name.0).await
-}
-
-async fn run_group_action(
+async fn run_on_group(
     client: &ConnectedClient,
     action: GroupAction<'_>,
     name: &GroupName,
-) -> JsonResult {
-    let command = Command::Group(GroupCommand::new(action, name.as_str(), Vec::new()));
-    Ok(JsonResponse(object(&GroupStatus::parse(&client.run(&command).await?.ok))))
+    settings: Vec<(&str, &str)>,
+) -> Result<CommandReply, ProtocolError> {
+    client.run(&Command::Group(GroupCommand::new(action, name.as_str(), settings))).await
+}
+
+fn group_status(reply: &CommandReply) -> JsonResponse {
+    JsonResponse(object(&GroupStatus::parse(&reply.ok)))
 }
 
 /// `GET /groups/{group}/tasks`
-pub(super) async fn tasks(
-    client: ClientExtension,
-    name: PathName<GroupName>,
-    uri: Uri,
-) -> JsonResult {
-    let params = QueryParams::parse(&uri, &["state", "entry", "key", "job", "limit"])?;
-    list_objects(
-        &client,
-        (GroupAction::Tasks, "tasks"),
-        &name.0,
-        params.settings(),
-        TaskStatus::parse,
-    )
-    .await
-}
-
-/// `GET /groups/{group}/keys`
-pub(super) async fn keys(
-    client: ClientExtension,
-    name: PathName<GroupName>,
-    uri: Uri,
-) -> JsonResult {
-    let params = QueryParams::parse(&uri, &["job", "limit"])?;
-    list_objects(&client, (GroupAction::Keys, "keys"), &name.0, params.settings(), KeyStatus::parse)
-        .await
-}
-
-/// `GET /groups/{group}/schedules`
-pub(super) async fn schedules(
-    client: ClientExtension,
-    name: PathName<GroupName>,
-    uri: Uri,
-) -> JsonResult {
-    let params = QueryParams::parse(&uri, &["key", "limit"])?;
-    let what = (GroupAction::Schedules, "schedules");
-    list_objects(&client, what, &name.0, params.settings(), ScheduleStatus::parse).await
+pub(super) fn tasks() -> MethodRouter<Arc<HttpState>> {
+    let params = &["state", "entry", "key", "job", "limit"];
+    list(GroupAction::Tasks, "tasks", params, &[], TaskStatus::parse)
 }
 
 /// `GET /groups/{group}/dead`: the dead letters of a group.
-pub(super) async fn dead_letters(
-    client: ClientExtension,
-    name: PathName<GroupName>,
-    uri: Uri,
-) -> JsonResult {
-    let params = QueryParams::parse(&uri, &["entry", "key", "job", "limit"])?;
-    let settings = [vec![("state", "dead")], params.settings()].concat();
-    list_objects(&client, (GroupAction::Tasks, "dead"), &name.0, settings, TaskStatus::parse).await
+pub(super) fn dead_letters() -> MethodRouter<Arc<HttpState>> {
+    let params = &["entry", "key", "job", "limit"];
+    list(GroupAction::Tasks, "dead", params, &[("state", "dead")], TaskStatus::parse)
 }
 
-/// Returns the lines of an answer as objects under `key`, and the number of all that match.
-async fn list_objects<S: Serialize>(
-    client: &ConnectedClient,
-    (action, key): (GroupAction<'_>, &str),
-    name: &GroupName,
-    settings: Vec<(&str, &str)>,
-    parse: impl Fn(&str) -> S,
-) -> JsonResult {
-    let command = Command::Group(GroupCommand::new(action, name.as_str(), settings));
-    let CommandReply { lines, ok } = client.run(&command).await?;
-    let objects: Vec<S> = lines.iter().map(|line| parse(line)).collect();
-    let matched = ListEnd::parse(&ok).matched;
-    Ok(JsonResponse(json!({ "group": name.as_str(), "matched": matched, key: objects })))
+/// `GET /groups/{group}/keys`
+pub(super) fn keys() -> MethodRouter<Arc<HttpState>> {
+    list(GroupAction::Keys, "keys", &["job", "limit"], &[], KeyStatus::parse)
 }
 
-/// `POST /groups/{group}/dead/retry`
-pub(super) async fn retry_dead(
-    client: ClientExtension,
-    name: PathName<GroupName>,
-    uri: Uri,
-) -> JsonResult {
-    act_on_dead(&client, (GroupAction::Retry, "retried"), &name.0, &uri).await
+/// `GET /groups/{group}/schedules`
+pub(super) fn schedules() -> MethodRouter<Arc<HttpState>> {
+    list(GroupAction::Schedules, "schedules", &["key", "limit"], &[], ScheduleStatus::parse)
 }
 
-/// `POST /groups/{group}/dead/drop`
-pub(super) async fn drop_dead(
-    client: ClientExtension,
-    name: PathName<GroupName>,
-    uri: Uri,
-) -> JsonResult {
-    act_on_dead(&client, (GroupAction::Drop, "dropped"), &name.0, &uri).await
+/// Runs `action` with the settings `fixed` and the parameters of the request. Returns the lines of
+/// the answer as objects under `key`, and the number of all that match.
+fn list<S: Serialize + 'static>(
+    action: GroupAction<'static>,
+    key: &'static str,
+    params: &'static [&'static str],
+    fixed: &'static [(&'static str, &'static str)],
+    parse: fn(&str) -> S,
+) -> MethodRouter<Arc<HttpState>> {
+    let handler =
+        async move |client: ClientExtension, PathName(name): PathName<GroupName>, uri: Uri| {
+            let params = QueryParams::parse(&uri, params)?;
+            let settings = [fixed, &params.settings()].concat();
+            let CommandReply { lines, ok } = run_on_group(&client, action, &name, settings).await?;
+            let objects: Vec<S> = lines.iter().map(|line| parse(line)).collect();
+            let matched = ListEnd::parse(&ok).matched;
+            let list = json!({ "group": name.as_str(), "matched": matched, key: objects });
+            Ok::<_, ErrorResponse>(JsonResponse(list))
+        };
+    get(handler)
 }
 
-async fn act_on_dead(
-    client: &ConnectedClient,
-    (action, count_key): (GroupAction<'_>, &str),
-    name: &GroupName,
-    uri: &Uri,
-) -> JsonResult {
-    let params = QueryParams::parse(uri, &["entry", "key", "job"])?;
-    let command = Command::Group(GroupCommand::new(action, name.as_str(), params.settings()));
-    let reply = client.run(&command).await?;
-    let count = field_number(&reply.ok, count_key).unwrap_or(0);
-    Ok(JsonResponse(json!({ "group": name.as_str(), count_key: count })))
+/// `POST /groups/{group}/dead/..`: runs `action` on dead letters, and returns their number under
+/// `count_key`.
+pub(super) fn change_dead(
+    action: GroupAction<'static>,
+    count_key: &'static str,
+) -> MethodRouter<Arc<HttpState>> {
+    let handler = async move |client: ClientExtension,
+                              PathName(name): PathName<GroupName>,
+                              uri: Uri| {
+        let params = QueryParams::parse(&uri, &["entry", "key", "job"])?;
+        let reply = run_on_group(&client, action, &name, params.settings()).await?;
+        let count = field_number(&reply.ok, count_key).unwrap_or(0);
+        Ok::<_, ErrorResponse>(JsonResponse(json!({ "group": name.as_str(), count_key: count })))
+    };
+    post(handler)
 }
 
 /// `GET /explain`: why a URL or a key waits, and until when.

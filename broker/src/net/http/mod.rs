@@ -48,7 +48,7 @@ use axum::Router;
 use axum::http::{Method, StatusCode, Uri};
 use axum::routing::{get, post};
 use bytes::Bytes;
-use tidings_protocol::{Code, Command, ProtocolError};
+use tidings_protocol::{Code, Command, GroupAction, JobAction, ProtocolError};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -129,12 +129,11 @@ pub(crate) async fn run_command(
     command: &Command<'_>,
     command_timeout: Duration,
 ) -> Result<(), ProtocolError> {
-    let (conn, mailbox) = hub.registry.register().map_err(|_| {
+    let (conn, mailbox) = hub.registry.register().ok_or_else(|| {
         ProtocolError::new(Code::Limit, "the limit of connections is reached; try again later")
     })?;
     let admitted = AdmittedConnection { conn, mailbox, usage: None };
-    let peer = PeerAddr::Tcp((Ipv4Addr::LOCALHOST, 0).into());
-    let remote = RemoteInfo { peer, certificate: None, is_encrypted: false };
+    let remote = RemoteInfo::unencrypted(PeerAddr::Tcp((Ipv4Addr::LOCALHOST, 0).into()));
     let client = ConnectedClient::new(Arc::clone(hub), admitted, remote, command_timeout);
     client.set_identity(hub.access.internal(Transport::Http))?;
     client.run(command).await.map(drop)
@@ -163,22 +162,22 @@ fn router(http: &Arc<HttpState>) -> Router {
             "/groups/{group}",
             get(manage::group).put(manage::put_group).delete(manage::delete_group),
         )
-        .route("/groups/{group}/pause", post(manage::pause_group))
-        .route("/groups/{group}/resume", post(manage::resume_group))
-        .route("/groups/{group}/purge", post(manage::purge_group))
-        .route("/groups/{group}/tasks", get(manage::tasks))
-        .route("/groups/{group}/keys", get(manage::keys))
-        .route("/groups/{group}/schedules", get(manage::schedules))
-        .route("/groups/{group}/dead", get(manage::dead_letters))
-        .route("/groups/{group}/dead/retry", post(manage::retry_dead))
-        .route("/groups/{group}/dead/drop", post(manage::drop_dead))
+        .route("/groups/{group}/pause", manage::change_group(GroupAction::Pause))
+        .route("/groups/{group}/resume", manage::change_group(GroupAction::Resume))
+        .route("/groups/{group}/purge", manage::change_group(GroupAction::Purge))
+        .route("/groups/{group}/tasks", manage::tasks())
+        .route("/groups/{group}/keys", manage::keys())
+        .route("/groups/{group}/schedules", manage::schedules())
+        .route("/groups/{group}/dead", manage::dead_letters())
+        .route("/groups/{group}/dead/retry", manage::change_dead(GroupAction::Retry, "retried"))
+        .route("/groups/{group}/dead/drop", manage::change_dead(GroupAction::Drop, "dropped"))
         .route("/jobs", get(jobs::jobs).post(jobs::open))
         .route("/jobs/{job}", get(jobs::job).delete(jobs::delete))
         .route("/jobs/{job}/urls", post(jobs::add))
-        .route("/jobs/{job}/close", post(jobs::close))
-        .route("/jobs/{job}/cancel", post(jobs::cancel))
-        .route("/jobs/{job}/pause", post(jobs::pause))
-        .route("/jobs/{job}/resume", post(jobs::resume))
+        .route("/jobs/{job}/close", jobs::change(JobAction::Close))
+        .route("/jobs/{job}/cancel", jobs::change(JobAction::Cancel))
+        .route("/jobs/{job}/pause", jobs::change(JobAction::Pause))
+        .route("/jobs/{job}/resume", jobs::change(JobAction::Resume))
         .route("/explain", get(manage::explain))
         .route("/hooks/{hook}", post(hooks::receive))
         .fallback(not_found)

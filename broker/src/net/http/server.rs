@@ -28,9 +28,8 @@ use super::request_head::read_first_head;
 use super::write_timeout::{ResponseState, WriteTimeoutStream};
 use super::{HttpServer, HttpState, origin_check, router};
 use crate::access::{Identity, LoginError, Transport, is_token};
-use crate::audit::{AuditEvent, Initiator};
-use crate::net::handshake::handshake;
-use crate::net::listener::{AdmittedConnection, admit_connection, set_socket_options};
+use crate::audit::AuditEvent;
+use crate::net::listener::{AdmittedConnection, admit_connection, secure, set_socket_options};
 use crate::net::stream::SocketStream;
 use crate::net::{Hub, login, spawn_accept_loop};
 use crate::remote::{PeerAddr, RemoteInfo};
@@ -77,25 +76,20 @@ async fn serve_connection(
     stream: TcpStream,
     peer: PeerAddr,
 ) {
-    let conn = admitted.conn;
     let config = &http.config;
     set_socket_options(&stream, http.hub.limits.unsent_bytes);
-    let (mut stream, certificate) = match http.hub.tls.as_ref().map(Tls::http_config) {
-        None => (SocketStream::Plain(stream), None),
-        Some(tls) => match Box::pin(handshake(tls, stream, &http.hub.limits, &http.stop)).await {
-            Ok(secured) => secured,
-            Err(error) => {
-                tracing::debug!(%conn, %peer, %error, "no TLS: closed");
-                let why = format!("no TLS: {error}");
-                let initiator = || Initiator::unidentified(conn.0, peer, Transport::Http.as_str());
-                http.hub.audit.record(|| (AuditEvent::Refused { why: &why }, initiator()));
-                return http.hub.registry.unregister(conn);
+    let (mut stream, remote) = match http.hub.tls.as_ref().map(Tls::http_config) {
+        None => (SocketStream::Plain(stream), RemoteInfo::unencrypted(peer)),
+        Some(tls) => {
+            let from = (peer, Transport::Http);
+            let secured = secure(&http.hub, admitted.conn, tls, stream, from, &http.stop);
+            match Box::pin(secured).await {
+                Some(secured) => secured,
+                None => return,
             }
-        },
+        }
     };
     let command_timeout = Duration::from_millis(config.command_timeout_ms);
-    let is_encrypted = matches!(stream, SocketStream::Tls(_));
-    let remote = RemoteInfo { peer, certificate, is_encrypted };
     let client =
         Arc::new(ConnectedClient::new(Arc::clone(&http.hub), admitted, remote, command_timeout));
     client.audit(AuditEvent::Connected);

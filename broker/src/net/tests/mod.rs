@@ -36,7 +36,7 @@ async fn start_broker(limits: Limits) -> Broker {
 /// Wraps a socket for a connection without TLS.
 fn plain_stream(stream: TcpStream) -> (SocketStream, RemoteInfo) {
     let peer = crate::remote::PeerAddr::Tcp(stream.peer_addr().unwrap());
-    (SocketStream::Plain(stream), RemoteInfo { peer, certificate: None, is_encrypted: false })
+    (SocketStream::Plain(stream), RemoteInfo::unencrypted(peer))
 }
 
 /// The remote end of a connection: a client or a peer.
