@@ -48,10 +48,6 @@ use crate::topic::Topic;
 /// further ones 429.
 const UNVERIFIED_RATE: Rate = Rate { per_minute: 60, burst: 60 };
 
-/// The address from which a connection came.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct PeerIp(pub(super) IpAddr);
-
 /// The name of a hook in the path of a request; any text.
 pub(super) struct RequestedHookName(String);
 
@@ -152,7 +148,6 @@ fn default_decoy() -> Hook {
 pub(super) async fn receive(
     State(http): State<Arc<HttpState>>,
     Extension(client): Extension<Arc<ConnectedClient>>,
-    Extension(PeerIp(peer)): Extension<PeerIp>,
     PathName(RequestedHookName(name)): PathName<RequestedHookName>,
     uri: Uri,
     headers: HeaderMap,
@@ -160,6 +155,7 @@ pub(super) async fn receive(
 ) -> Result<JsonResponse, ErrorResponse> {
     QueryParams::parse(&uri, &[])?;
     let hooks = &http.hooks;
+    let peer = client.remote.peer.ip();
     // An unknown hook has a decoy, so that the client cannot tell the difference.
     let (index, hook) = hooks.find(&name, peer);
     // The content type is checked after the signature.
