@@ -109,9 +109,7 @@ impl<'a> AuditEvent<'a> {
         };
         is_change.then(|| Self::Changed { verb: command.verb().as_str(), action, name })
     }
-}
 
-impl AuditEvent<'_> {
     /// Whether any client that reaches a listener can cause it at any rate.
     pub(crate) fn is_limited_by_source(self) -> bool {
         matches!(
