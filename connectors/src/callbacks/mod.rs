@@ -5,37 +5,30 @@
 //! retried and ends as a dead letter like any other entry. A message is a POST of JSON
 //! ([`Callback`]). Every attempt carries the same id, and is signed if a key is configured.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "messages carry the time at which they are sent, and reconnecting waits"
-)]
-
 pub(crate) mod callback;
 mod host_limits;
 
 use std::convert::Infallible;
 use std::fmt;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, StatusCode};
 use parking_lot::Mutex;
 use tidings_client::{
-    ClientError, ClientOptions, Connector, EnsureGroupError, TaskEnd, TaskHandler, Worker,
-    WorkerError, WorkerTask, ensure_group,
+    ClientError, ClientOptions, Connector, GroupSetup, TaskEnd, TaskHandler, Worker, WorkerError,
+    WorkerTask,
 };
 use tidings_egress::client::{OutgoingClient, OutgoingResponse};
 use tidings_egress::failure::{Failure, Reason};
 use tidings_protocol::{
-    CALLBACK_GROUP, CanonicalUrl, GroupName, JOB_DONE_TOPIC, KeyRest, Outcome, RetryMode, TopicName,
+    CALLBACK_GROUP, CanonicalUrl, GroupName, JOB_DONE_TOPIC, KeyRest, RetryMode, TopicName,
 };
-use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 pub use self::callback::{Callback, CallbackError};
 use self::host_limits::HostLimits;
 use crate::rate_limited_log::RateLimitedLog;
+use crate::system::unix_time;
 
 /// The label that the broker shows for this client.
 const NAME: &str = "tidings-callbacks";
@@ -48,9 +41,6 @@ const GROUP_SETTINGS: &[(&str, &str)] =
 
 /// Concurrent requests.
 const CREDIT: u32 = 64;
-
-/// Pause between attempts to create the group.
-const GROUP_RETRY: Duration = Duration::from_secs(5);
 
 /// Headers with id and time of a message, as the Standard Webhooks specification names them.
 const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
@@ -79,33 +69,29 @@ impl fmt::Debug for CallbackConfig {
 /// Sends callbacks until `stop` is cancelled, and then returns unfinished tasks to the group. After
 /// an error it connects to the broker again.
 pub async fn run(config: CallbackConfig, stop: CancellationToken) {
-    let caller = CallbackHandler(Arc::new(Inner {
+    let group: GroupName = CALLBACK_GROUP.parse().expect("the constant is a valid name");
+    let topic: TopicName = JOB_DONE_TOPIC.parse().expect("the constant is a valid name");
+    let setup = GroupSetup { group: group.clone(), topic, key: "none", settings: GROUP_SETTINGS };
+    let options = ClientOptions { name: Some(NAME.to_owned()), ..ClientOptions::default() };
+    let connector = Connector::new(&config.broker, options).persistent().with_group(setup);
+    let handler = CallbackHandler {
         config,
         stop: stop.clone(),
         host_limits: HostLimits::default(),
         forbidden_log: Mutex::new(RateLimitedLog::new(
             "callbacks to addresses that are not allowed",
         )),
-    }));
-    let mut logged = None;
-    loop {
-        let Err(error_text) = caller.work_until_stopped().await else { return };
-        let error_text = error_text.to_string();
-        if logged.as_ref() != Some(&error_text) {
-            tracing::warn!("callbacks are not delivered, trying again: {error_text}");
-            logged = Some(error_text);
+    };
+    match Worker::new(connector, group, CREDIT).run(handler, None, stop).await {
+        Ok(()) => {}
+        Err(WorkerError::Broker(error)) => {
+            tracing::error!("callbacks are not delivered any more: {error}");
         }
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = sleep(GROUP_RETRY) => {}
-        }
+        Err(WorkerError::Handler(never)) => match never {},
     }
 }
 
-#[derive(Clone)]
-struct CallbackHandler(Arc<Inner>);
-
-struct Inner {
+struct CallbackHandler {
     config: CallbackConfig,
     stop: CancellationToken,
     host_limits: HostLimits,
@@ -113,28 +99,11 @@ struct Inner {
 }
 
 impl CallbackHandler {
-    async fn work_until_stopped(&self) -> Result<(), EnsureGroupError> {
-        let broker = &self.0.config.broker;
-        let group: GroupName = CALLBACK_GROUP.parse().expect("the constant is a valid name");
-        let topic: TopicName = JOB_DONE_TOPIC.parse().expect("the constant is a valid name");
-        let options = ClientOptions { name: Some(NAME.to_owned()), ..ClientOptions::default() };
-        let mut connector = Connector::new(broker, options);
-        let connection = connector.connect().await?;
-        ensure_group(&connection.client, &group, &topic, "none", GROUP_SETTINGS).await?;
-        let worker = Worker::new(connector, group, CREDIT).on(connection);
-        match worker.run(self.clone(), None, self.0.stop.clone()).await {
-            Ok(()) => Ok(()),
-            Err(WorkerError::Broker(error)) => Err(error.into()),
-            Err(WorkerError::Handler(never)) => match never {},
-        }
-    }
-
     /// Sends one message, once.
     async fn send(&self, ending: &Callback) -> TaskEnd {
-        let Inner { config, forbidden_log: forbidden, .. } = &*self.0;
+        let Self { config, forbidden_log, .. } = self;
         let Callback { id, url, body, job } = ending;
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let unix_s = since_epoch.as_secs();
+        let unix_s = unix_time().as_secs();
         let mut headers = match &config.signer {
             Some(sign) => sign(id, unix_s, body),
             None => HeaderMap::new(),
@@ -150,7 +119,7 @@ impl CallbackHandler {
         let end = match &sent {
             Ok(answered) => end_of_response(answered, url),
             Err(Failure { reason: reason @ Reason::Address, text }) => {
-                forbidden.lock().add(1, format_args!("of job {job}: {}: {text}", url.host()));
+                forbidden_log.lock().add(1, format_args!("of job {job}: {}: {text}", url.host()));
                 TaskEnd::failed(format!("{}: {text}", reason.as_str()))
             }
             Err(Failure { reason, text }) => {
@@ -173,7 +142,7 @@ fn end_of_response(answered: &OutgoingResponse, url: &CanonicalUrl<'_>) -> TaskE
         return TaskEnd::done();
     }
     if status == StatusCode::GONE {
-        return TaskEnd::Ack(Outcome::Failed, KeyRest::default());
+        return TaskEnd::given_up();
     }
     let mut reason = format!("HTTP status {}", status.as_u16());
     if let Some(target) = answered.redirect(url) {
@@ -198,26 +167,23 @@ impl TaskHandler for CallbackHandler {
             Ok(None) => return Ok(TaskEnd::done()),
             Err(error) => {
                 tracing::info!(task = %task.id, %error);
-                return Ok(TaskEnd::Ack(Outcome::Failed, KeyRest::default()));
+                return Ok(TaskEnd::given_up());
             }
         };
-        let _turn = match self.0.host_limits.acquire(ending.url.host()) {
+        let _turn = match self.host_limits.acquire(ending.url.host()) {
             Ok(turn) => turn,
-            Err(busy_ms) => {
-                let back = RetryMode::Uncounted { after_ms: Some(busy_ms) };
-                return Ok(TaskEnd::Nack(back, KeyRest::default(), None));
-            }
+            Err(busy_ms) => return Ok(TaskEnd::postponed(busy_ms)),
         };
         Ok(tokio::select! {
             biased;
-            () = self.0.stop.cancelled() => TaskEnd::Interrupted,
+            () = self.stop.cancelled() => TaskEnd::Interrupted,
             () = lost.cancelled() => TaskEnd::not_started(),
             end = self.send(&ending) => end,
         })
     }
 
     fn disconnected(&self, error: &ClientError) {
-        tracing::debug!(%error, "the connection for callbacks has ended");
+        tracing::warn!("callbacks are not delivered, trying again: {error}");
     }
 }
 
@@ -240,7 +206,7 @@ mod tests {
     #[test]
     fn a_response_ends_the_task_or_gives_a_reason_to_retry() {
         use hyper::header::{LOCATION, RETRY_AFTER};
-        let gone = TaskEnd::Ack(Outcome::Failed, KeyRest::default());
+        let gone = TaskEnd::given_up();
         for (status, end) in [(200, TaskEnd::done()), (204, TaskEnd::done()), (410, gone)] {
             assert_eq!(answered(status, &[(RETRY_AFTER, "7")]), end, "{status}");
         }

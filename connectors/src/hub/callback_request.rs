@@ -1,6 +1,6 @@
 //! The requests that the hub sends to callbacks. Pure, except for the random challenge.
 
-use aws_lc_rs::{hmac, rand};
+use aws_lc_rs::hmac;
 use bytes::Bytes;
 use data_encoding::HEXLOWER;
 use hyper::HeaderMap;
@@ -11,9 +11,7 @@ use url::form_urlencoded;
 
 use super::hub_request::{SubscriberProtocol, SubscriptionRequest};
 use super::store::{DueDelivery, TopicContent};
-
-/// Random bytes of a challenge.
-const CHALLENGE_BYTES: usize = 32;
+use crate::system::random_token;
 
 /// Limit of a `Content-Type`. A longer one is discarded.
 const CONTENT_TYPE_BYTES_MAX: usize = 256;
@@ -31,7 +29,7 @@ pub(super) enum Challenge {
 
 impl Challenge {
     pub(super) fn for_request(request: &SubscriptionRequest) -> Self {
-        let text = random_challenge();
+        let text = random_token();
         let verbatim_url = request.topic.verbatim_url.as_str();
         let seconds = request.lease.map(|lease| lease.as_secs().to_string());
         let mut query = Vec::new();
@@ -89,12 +87,6 @@ fn append_query(url: &CanonicalUrl<'_>, query: &[(&str, &str)]) -> Option<Canoni
         Some(_) => "&",
     };
     CanonicalUrl::parse(&format!("{url}{separator}{query}")).ok().map(CanonicalUrl::into_owned)
-}
-
-fn random_challenge() -> String {
-    let mut bytes = [0; CHALLENGE_BYTES];
-    rand::fill(&mut bytes).expect("the system has randomness");
-    HEXLOWER.encode(&bytes)
 }
 
 /// The type of a content, if the server sent one.

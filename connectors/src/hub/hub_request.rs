@@ -147,14 +147,10 @@ impl HubRules {
             Some("subscribe") => self.parse_subscribe(&form).map(HubRequest::Subscription),
             Some("unsubscribe") => {
                 let (topic, callback) = self.parse_topic_and_callback(&form)?;
-                let (protocol, lease, secret) = (SubscriberProtocol::WebSub, None, None);
-                Ok(HubRequest::Subscription(SubscriptionRequest {
-                    topic,
-                    callback,
-                    protocol,
-                    lease,
-                    secret,
-                }))
+                let protocol = SubscriberProtocol::WebSub;
+                let request =
+                    SubscriptionRequest { topic, callback, protocol, lease: None, secret: None };
+                Ok(HubRequest::Subscription(request))
             }
             // Publishers send hub.url today, as they did with PubSubHubbub. Some send hub.topic.
             Some("publish") => {
@@ -194,7 +190,7 @@ impl HubRules {
         }
         let url = CanonicalUrl::parse(text)
             .map_err(|_| bad_request("the topic is not an http or https URL"))?;
-        if !self.topic_prefixes.iter().any(|prefix| url.is_below(prefix)) {
+        if !self.has_topic(&url) {
             return Err(HubRejection { status: 404, text: "this hub has no such topic" });
         }
         Ok(HubTopic { url: url.into_owned(), verbatim_url: text.to_owned() })
@@ -247,13 +243,8 @@ impl HubRules {
             Some(_) => return Err(bad_request("hub.lease_seconds must be a number")),
         };
         let (lease, secret) = (Some(self.clamp_lease(requested)), secret.map(str::to_owned));
-        Ok(SubscriptionRequest {
-            topic,
-            callback,
-            protocol: SubscriberProtocol::WebSub,
-            lease,
-            secret,
-        })
+        let protocol = SubscriberProtocol::WebSub;
+        Ok(SubscriptionRequest { topic, callback, protocol, lease, secret })
     }
 
     fn parse_topic_and_callback(

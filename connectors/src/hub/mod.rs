@@ -18,10 +18,7 @@
 //! A delivery sends the newest content at the time of sending. Of two changes in quick succession a
 //! subscriber may get only the second one, but it always gets the last one.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "leases expire by the wall clock, and the database is accessed on blocking threads"
-)]
+#![expect(clippy::disallowed_methods, reason = "the database is accessed on blocking threads")]
 
 mod callback_request;
 mod content_cache;
@@ -29,7 +26,6 @@ mod content_cache;
 pub(crate) mod fuzzing;
 mod http_endpoint;
 mod hub_request;
-mod publisher;
 mod rsscloud;
 mod store;
 mod task_handler;
@@ -38,27 +34,30 @@ mod verification_waiters;
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use parking_lot::Mutex;
-use tidings_client::{ClientOptions, Connector, Worker, WorkerError, ensure_group};
+use tidings_client::{
+    ClientError, ClientOptions, Connector, GroupSetup, Worker, WorkerError, WorkerLink,
+};
 use tidings_egress::client::OutgoingClient;
 use tidings_protocol::{
     CanonicalUrl, GroupName, HUB_TOPIC, HUB_VERIFY_TOPIC, IpNetwork, MemberId, TopicName,
 };
 use tokio::task::spawn_blocking;
-use tokio::time::{interval, sleep};
+use tokio::time::{interval, timeout};
 use tokio_util::sync::CancellationToken;
 
 use self::content_cache::ContentCache;
 pub use self::http_endpoint::{HubRequestClass, HubResponse, OPENAPI_PATHS, PATHS};
 pub use self::hub_request::HubRules;
-use self::publisher::HubPublisher;
 pub use self::store::{HubCounts, HubLimits, SCHEMA};
 use self::store::{HubStore, RowId, UnixMs};
 use self::task_handler::{CONTENT_BYTES_MAX, HubTaskHandler};
 use self::verification_waiters::VerificationWaiters;
 use crate::rate_limited_log::RateLimitedLog;
+use crate::system::unix_now_ms;
 
 /// The label that the broker shows.
 const CLIENT_NAME: &str = "tidings-hub";
@@ -73,14 +72,14 @@ struct HubQueue {
     /// Limit of requests in flight, to all hosts together.
     credit: u32,
     /// Settings with which the group is created. The operator may change them later.
-    settings: [(&'static str, &'static str); 5],
+    settings: &'static [(&'static str, &'static str)],
 }
 
 /// Fetches topics and delivers their content. Eight attempts take about 20 minutes.
 const DELIVERY_QUEUE: HubQueue = HubQueue {
     name: HUB_TOPIC,
     credit: 64,
-    settings: [
+    settings: &[
         ("parallel", "8"),
         ("delay", "0"),
         ("lease", "60s"),
@@ -94,7 +93,7 @@ const DELIVERY_QUEUE: HubQueue = HubQueue {
 const VERIFICATION_QUEUE: HubQueue = HubQueue {
     name: HUB_VERIFY_TOPIC,
     credit: 32,
-    settings: [
+    settings: &[
         ("parallel", "4"),
         ("delay", "0"),
         ("lease", "60s"),
@@ -113,24 +112,22 @@ impl HubQueue {
     }
 
     /// Connects to the broker as this member, and creates the group if it does not exist.
-    async fn connect(&self, broker: &str, member: Option<MemberId>) -> Result<Worker, String> {
+    async fn connect(&self, broker: &str, member: MemberId) -> Result<Worker, ClientError> {
         let options = ClientOptions {
             name: Some(CLIENT_NAME.to_owned()),
-            resume: member,
+            resume: Some(member),
             ..ClientOptions::default()
         };
-        let mut connector = Connector::new(broker, options);
-        let connection = connector.connect().await.map_err(|error| error.to_string())?;
-        let (group, topic) = (self.group(), self.topic());
-        ensure_group(&connection.client, &group, &topic, GROUP_KEY, &self.settings)
-            .await
-            .map_err(|error| error.to_string())?;
-        Ok(Worker::new(connector, group, self.credit).on(connection))
+        let (group, topic, settings) = (self.group(), self.topic(), self.settings);
+        let setup = GroupSetup { group, topic, key: GROUP_KEY, settings };
+        let mut connector = Connector::new(broker, options).persistent().with_group(setup);
+        let connection = connector.connect().await?;
+        Ok(Worker::new(connector, self.group(), self.credit).on(connection))
     }
 }
 
-/// Wait between attempts to reconnect to the broker.
-const RECONNECT_DELAY: Duration = Duration::from_secs(5);
+/// Time limit of a publish, which also waits for a connection.
+const PUBLISH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Interval at which expired rows are removed.
 const SWEEP_INTERVAL: Duration = Duration::from_mins(10);
@@ -160,7 +157,8 @@ pub struct Hub {
     subscriber_client: OutgoingClient,
     /// For requests to the operator's own site.
     site_client: OutgoingClient,
-    publisher: HubPublisher,
+    /// Publishes events on the connection of the deliveries.
+    link: WorkerLink,
     /// Targets of the tasks that are running. Two tasks with the same topic or subscription never
     /// run at once, so none overtakes the other.
     active_targets: Mutex<HashSet<String>>,
@@ -197,12 +195,13 @@ impl Hub {
         let store = spawn_blocking(move || HubStore::open(&file)).await;
         let store = store.expect("opening a file does not panic")?;
         let member = store.member_id().map_err(|error| format!("{}: {error}", path.display()))?;
-        let workers = (
-            DELIVERY_QUEUE.connect(&config.broker, Some(member)).await?,
-            VERIFICATION_QUEUE.connect(&config.broker, Some(MemberId(member.0 ^ 1))).await?,
-        );
+        let workers = tokio::try_join!(
+            DELIVERY_QUEUE.connect(&config.broker, member),
+            VERIFICATION_QUEUE.connect(&config.broker, MemberId(member.0 ^ 1))
+        )
+        .map_err(|error| error.to_string())?;
         let hub = Self {
-            publisher: HubPublisher::new(config.broker.clone(), CLIENT_NAME),
+            link: workers.0.link(),
             config,
             database_id: format!("{:08x}", member.0 >> 96),
             store: Arc::new(store),
@@ -248,29 +247,34 @@ impl Hub {
         self.with_store(HubStore::counts).await
     }
 
-    /// Runs the worker of one group until `stop`. Reconnects after an error.
+    /// Runs the worker of one group until `stop`.
     async fn run_worker(
         self: &Arc<Self>,
         queue: &HubQueue,
-        mut worker: Worker,
+        worker: Worker,
         stop: CancellationToken,
     ) {
-        loop {
-            let handler = HubTaskHandler { hub: Arc::clone(self), stop: stop.clone() };
-            let member = worker.member();
-            match worker.run(handler, None, stop.clone()).await {
-                Ok(()) => return,
-                Err(WorkerError::Broker(error)) => {
-                    tracing::error!(group = queue.name, %error, "the hub's worker has stopped; it reconnects");
-                }
-                Err(WorkerError::Handler(never)) => match never {},
+        let handler = HubTaskHandler { hub: Arc::clone(self), stop: stop.clone() };
+        match worker.run(handler, None, stop).await {
+            Ok(()) => {}
+            Err(WorkerError::Broker(error)) => {
+                tracing::error!(group = queue.name, %error, "the hub's worker has stopped");
             }
-            worker = loop {
-                sleep(RECONNECT_DELAY).await;
-                if let Ok(worker) = queue.connect(&self.config.broker, member).await {
-                    break worker;
-                }
-            };
+            Err(WorkerError::Handler(never)) => match never {},
+        }
+    }
+
+    /// Returns when all events are as safe as the topic promises. After an error some may be
+    /// published.
+    async fn publish(&self, queue: &HubQueue, events: &[String]) -> Result<(), ClientError> {
+        let topic = queue.topic();
+        let published = try_join_all(events.iter().map(|event| self.link.publish(&topic, event)));
+        match timeout(PUBLISH_TIMEOUT, published).await {
+            Ok(published) => published.map(drop),
+            Err(_elapsed) => {
+                let address = self.config.broker.clone();
+                Err(ClientError::Timeout { address, after: PUBLISH_TIMEOUT })
+            }
         }
     }
 
@@ -312,6 +316,5 @@ fn host_of(url: &str) -> String {
 }
 
 fn now_unix_ms() -> UnixMs {
-    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX)
+    i64::try_from(unix_now_ms()).unwrap_or(i64::MAX)
 }

@@ -11,7 +11,7 @@ use hyper::{HeaderMap, Method, StatusCode};
 use tidings_client::{ClientError, TaskEnd, TaskHandler, WorkerTask};
 use tidings_egress::client::OutgoingResponse;
 use tidings_egress::failure::{Failure, Reason};
-use tidings_protocol::{CanonicalUrl, KeyRest, Outcome, Payload, RetryMode, push_attribute};
+use tidings_protocol::{CanonicalUrl, KeyRest, Payload, RetryMode, push_attribute};
 use tokio_util::sync::CancellationToken;
 
 use super::callback_request::{self, Challenge};
@@ -44,15 +44,12 @@ pub(super) struct HubTaskHandler {
 
 /// An error of the store or the broker. The task is retried uncounted, because the subscriber did
 /// not cause it.
+#[derive(Debug, thiserror::Error)]
 enum HubError {
-    Store(rusqlite::Error),
-    Broker(ClientError),
-}
-
-impl From<rusqlite::Error> for HubError {
-    fn from(error: rusqlite::Error) -> Self {
-        Self::Store(error)
-    }
+    #[error("cannot access hub.db: {0}")]
+    Store(#[from] rusqlite::Error),
+    #[error("the hub cannot publish: {0}")]
+    Broker(#[from] ClientError),
 }
 
 /// Permission to work on a target. No other task with this target runs before it is dropped.
@@ -93,11 +90,7 @@ impl Hub {
         let payload = Payload::parse(payload);
         let Some(target) = payload.target() else { return self.invalid_event(payload.text()) };
         let Some(_permit) = self.acquire_target(target) else {
-            return TaskEnd::Nack(
-                RetryMode::Uncounted { after_ms: Some(BUSY_RETRY_MS) },
-                KeyRest::default(),
-                None,
-            );
+            return TaskEnd::postponed(BUSY_RETRY_MS);
         };
         let number = |key| payload.attribute(key).and_then(|id| id.parse::<RowId>().ok());
         let is_last = payload.attribute("last") == Some("yes");
@@ -114,15 +107,8 @@ impl Hub {
             return self.invalid_event(target);
         };
         result.unwrap_or_else(|error| {
-            match error {
-                HubError::Store(error) => tracing::error!(%error, "cannot access hub.db"),
-                HubError::Broker(error) => tracing::error!(%error, "the hub cannot publish"),
-            }
-            TaskEnd::Nack(
-                RetryMode::Uncounted { after_ms: Some(ERROR_RETRY_MS) },
-                KeyRest::default(),
-                None,
-            )
+            tracing::error!("{error}");
+            TaskEnd::postponed(ERROR_RETRY_MS)
         })
     }
 
@@ -193,7 +179,7 @@ impl Hub {
                 self.with_store(move |store| store.remove_request(id)).await?;
                 self.verification_waiters.resolve(id, false);
                 self.log_unreachable(&failure, host);
-                Ok(TaskEnd::Ack(Outcome::Failed, KeyRest::default()))
+                Ok(TaskEnd::given_up())
             }
         }
     }
@@ -221,7 +207,7 @@ impl Hub {
             }
             Err(failure) => {
                 tracing::warn!(topic, %failure, "the hub cannot fetch a topic");
-                return Ok(TaskEnd::Ack(Outcome::Failed, KeyRest::default()));
+                return Ok(TaskEnd::given_up());
             }
         };
         if let Some(reason) = content_problem {
@@ -230,7 +216,7 @@ impl Hub {
                 return Ok(retry_for_response(&response));
             }
             tracing::warn!(topic, status, %reason, "the hub cannot distribute a topic");
-            return Ok(TaskEnd::Ack(Outcome::Failed, KeyRest::default()));
+            return Ok(TaskEnd::given_up());
         }
         let content_type = callback_request::content_type(&response.headers);
         let body = response.body;
@@ -298,10 +284,7 @@ impl Hub {
                 event
             };
             let events: Vec<_> = recipients.iter().map(event).collect();
-            self.publisher
-                .publish(&DELIVERY_QUEUE.topic(), &events)
-                .await
-                .map_err(HubError::Broker)?;
+            self.publish(&DELIVERY_QUEUE, &events).await?;
             let ids: Vec<RowId> = recipients.iter().map(|(id, ..)| *id).collect();
             self.with_store(move |store| store.mark_in_flight(&ids, stored, now_unix_ms())).await?;
         }
@@ -366,7 +349,7 @@ impl Hub {
                 topic = due.verbatim_url,
                 "a subscriber of the hub is dropped after too many failed deliveries"
             );
-            return Ok(Some(TaskEnd::Ack(Outcome::Failed, KeyRest::default())));
+            return Ok(Some(TaskEnd::given_up()));
         }
         if let Err(failure) = &sent
             && failure.reason == Reason::Address
@@ -415,7 +398,7 @@ impl Hub {
     fn invalid_event(&self, text: &str) -> TaskEnd {
         let event: String = text.chars().take(LOGGED_CHARS_MAX).collect();
         self.logs.invalid_events.lock().add(1, format_args!("the event {event:?}"));
-        TaskEnd::Ack(Outcome::Failed, KeyRest::default())
+        TaskEnd::given_up()
     }
 
     /// Logs a request that was not sent, because its address is not allowed, or that can never

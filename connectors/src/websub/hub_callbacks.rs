@@ -15,7 +15,8 @@ use url::form_urlencoded;
 use super::service::{WebSubError, WebSubService, run_blocking};
 use super::signature::SignatureTrust;
 use super::subscription::{HubEndpoint, HubMode, LeaseTerms, Subscription, WatchedKind};
-use super::{StoreError, WebSub, signature, unix_now_ms};
+use super::{StoreError, WebSub, signature};
+use crate::system::unix_now_ms;
 
 /// The paths of callbacks, below the public URL.
 pub const CALLBACK_PATHS: [&str; 1] = ["/websub/{token}"];
@@ -78,10 +79,7 @@ impl HubParameters {
 impl WebSubService {
     async fn handle_callback(&self, request: Request<Bytes>) -> CallbackReply {
         let (head, body) = request.into_parts();
-        let token = callback_token(head.uri.path()).to_owned();
-        let Some(subscription) =
-            self.with_subscriptions(move |table| table.get(&token).cloned()).await
-        else {
+        let Some(subscription) = self.subscription(callback_token(head.uri.path())).await else {
             return CallbackReply::Rejected("unknown subscription");
         };
         let parameters = HubParameters::parse(head.uri.query().unwrap_or_default().as_bytes());
@@ -117,10 +115,9 @@ impl WebSubService {
             Some("subscribe") => HubMode::Subscribe,
             Some("unsubscribe") => HubMode::Unsubscribe,
             Some("denied") => {
-                let result = self.with_subscriptions(move |table| {
-                    table.update(&token, |subscription| subscription.deny(&topic, unix_now_ms()))
-                });
-                let result = result.await;
+                let deny =
+                    move |subscription: &mut Subscription| subscription.deny(&topic, unix_now_ms());
+                let result = self.update(&token, deny).await;
                 if let Ok(Some(Ok(()))) = result {
                     let (feed, hub) = (&subscription.feed, subscription.endpoint.host());
                     tracing::warn!(feed, hub, "WebSub: the hub denied the subscription");
@@ -213,7 +210,10 @@ impl WebSubService {
             let after = self.feed_check_delay(&subscription.token);
             self.schedule_feed_check(&subscription.watched, until_ms, after.as_deref(), version)
                 .await?;
-            self.record_delivery(&subscription.token, until_ms).await?;
+            self.update(&subscription.token, move |subscription| {
+                subscription.record_delivery(until_ms);
+            })
+            .await?;
             Ok(true)
         };
         match result.await {

@@ -34,9 +34,8 @@ mod subscription_table;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use data_encoding::HEXLOWER;
 use tidings_egress::client::OutgoingClient;
 use tokio_util::sync::CancellationToken;
 
@@ -44,6 +43,7 @@ pub use self::hub_callbacks::{CALLBACK_PATHS, CallbackReply, OPENAPI_PATHS};
 use self::service::WebSubService;
 use self::store::SubscriptionStore;
 pub use self::store::{DIGEST_SCHEMA, StoreError};
+use crate::system::unix_now_ms;
 
 /// The settings of the subscriber.
 #[derive(Debug, Clone)]
@@ -101,25 +101,4 @@ pub fn read_hub_leases(database: &Path) -> Result<HashMap<String, HubLease>, Sto
             Some((subscription.watched, lease))
         });
     Ok(leases.collect())
-}
-
-/// 256 random bits, which cannot be guessed.
-fn random_token() -> String {
-    let mut bits = [0_u8; 32];
-    aws_lc_rs::rand::fill(&mut bits).expect("the system has randomness");
-    HEXLOWER.encode(&bits)
-}
-
-/// The time in milliseconds since 1970.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "leases outlive processes, so they use the wall clock"
-)]
-fn unix_now_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    milliseconds(now)
-}
-
-fn milliseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -10,28 +10,32 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
-use tidings_client::{Backoff, Client, ClientError, ClientOptions, Deliveries, Delivery};
+use tidings_client::{
+    Client, ClientError, ClientOptions, Connector, Subscriber, SubscriberEvent,
+    Subscription as TopicSubscription,
+};
 use tidings_documents::feed::event;
 use tidings_documents::feed::watched_feed::ItemFingerprint;
 use tidings_egress::client::OutgoingClient;
 use tidings_protocol::status::{ListEnd, ScheduleStatus};
 use tidings_protocol::{
-    CanonicalUrl, Command, CursorName, DEFAULT_GROUP, GroupAction, GroupCommand, Payload, Seq,
-    StartAt, TopicName, format_ms, push_attribute,
+    CanonicalUrl, Command, CursorName, DEFAULT_GROUP, GroupAction, GroupCommand, Payload, StartAt,
+    TopicName, format_ms, push_attribute,
 };
 use tidings_rate_limit::{Rate, TokenBucket};
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::WebSubConfig;
 use super::hub_callbacks::ITEMS_PER_DELIVERY_MAX;
 use super::hub_request::send_hub_request;
 use super::store::StoreError;
-use super::subscription::{HubEndpoint, HubMode, HubRequestOutcome, WatchedKind};
+use super::subscription::{HubEndpoint, HubMode, HubRequestOutcome, Subscription, WatchedKind};
 use super::subscription_table::{SubscriptionTable, WatchedUrl};
-use super::{WebSubConfig, milliseconds, unix_now_ms};
 use crate::rate_limited_log::RateLimitedLog;
+use crate::system::{milliseconds, unix_now_ms};
 
 /// The client name that the broker shows, and the prefix of the cursor name.
 const CLIENT_NAME: &str = "tidings-websub";
@@ -73,7 +77,7 @@ pub(super) struct WebSubService {
     /// The earliest time of the next check of a feed, by token.
     next_feed_check: Mutex<HashMap<String, Instant>>,
     /// The current connection.
-    client: watch::Sender<Option<Client>>,
+    client: RwLock<Option<Client>>,
     /// A request may be due earlier than before.
     due_changed: Notify,
     error_log: Mutex<RateLimitedLog>,
@@ -107,8 +111,7 @@ impl WebSubService {
             .parse()
             .expect("a valid cursor name");
         let subscriptions = Arc::new(Mutex::new(table));
-        let (client, due_changed) = (watch::Sender::new(None), Notify::new());
-        let (scheduled_until, next_feed_check) = Default::default();
+        let (client, scheduled_until, next_feed_check) = Default::default();
         let error_log = Mutex::new(RateLimitedLog::new("WebSub: failed operations"));
         Ok(Self {
             config,
@@ -119,7 +122,7 @@ impl WebSubService {
             scheduled_until,
             next_feed_check,
             client,
-            due_changed,
+            due_changed: Notify::new(),
             error_log,
             item_bucket: Mutex::default(),
             started: Instant::now(),
@@ -165,6 +168,26 @@ impl WebSubService {
         run_blocking(move || operation(&mut subscriptions.lock())).await
     }
 
+    /// Changes a subscription, and stores it if it differs. `None`: the token is unknown.
+    pub(super) async fn update<T: Send + 'static>(
+        &self,
+        token: &str,
+        change: impl FnOnce(&mut Subscription) -> T + Send + 'static,
+    ) -> Result<Option<T>, StoreError> {
+        let token = token.to_owned();
+        self.with_subscriptions(move |table| table.update(&token, change)).await
+    }
+
+    /// The subscription with this token.
+    pub(super) async fn subscription(&self, token: &str) -> Option<Subscription> {
+        let token = token.to_owned();
+        self.with_subscriptions(move |table| table.get(&token).cloned()).await
+    }
+
+    fn connected_client(&self) -> Result<Client, WebSubError> {
+        self.client.read().clone().ok_or(WebSubError::NotConnected)
+    }
+
     /// Wakes the loop that sends due requests.
     pub(super) fn notify_due_changed(&self) {
         self.due_changed.notify_one();
@@ -172,7 +195,7 @@ impl WebSubService {
 
     /// Publishes an event, and waits for the confirmation.
     pub(super) async fn publish(&self, topic: &str, event: &str) -> Result<(), WebSubError> {
-        let client = self.client.borrow().clone().ok_or(WebSubError::NotConnected)?;
+        let client = self.connected_client()?;
         let topic: TopicName = topic.parse().expect("a constant topic name");
         let published = async { client.publish(&topic, event).await?.await };
         timeout(BROKER_TIMEOUT, published).await.map_err(|_| WebSubError::Timeout)??;
@@ -225,7 +248,7 @@ impl WebSubService {
         if self.scheduled_until.lock().get(token).is_some_and(|until| *until > now) {
             return Ok(true);
         }
-        let client = self.client.borrow().clone().ok_or(WebSubError::NotConnected)?;
+        let client = self.connected_client()?;
         let interval = timeout(BROKER_TIMEOUT, schedule_interval(&client, watched)).await;
         let is_scheduled = interval.map_err(|_| WebSubError::Timeout)??.is_some();
         if is_scheduled {
@@ -240,111 +263,44 @@ impl WebSubService {
 
     /// Cancels a subscription, because its feed has lost its schedule.
     async fn cancel_subscription(&self, token: &str) -> Result<(), WebSubError> {
-        let token = token.to_owned();
-        self.with_subscriptions(move |table| {
-            table.update(&token, |subscription| subscription.cancel(unix_now_ms()))
-        })
-        .await?;
+        self.update(token, |subscription| subscription.cancel(unix_now_ms())).await?;
         self.notify_due_changed();
         Ok(())
     }
 
     /// Runs until `stop`, and reconnects to the broker.
     pub(super) async fn run(self: Arc<Self>, broker: &str, stop: CancellationToken) {
-        let connections = async {
-            let mut backoff = Backoff::default();
-            loop {
-                let name = Some(CLIENT_NAME.to_owned());
-                let options = ClientOptions { name, ..ClientOptions::default() };
-                let error = match tidings_client::connect(broker, options).await {
-                    Ok((client, deliveries)) => {
-                        backoff.reset();
-                        let error = self.run_connection(client, deliveries).await;
-                        self.client.send_replace(None);
-                        error
-                    }
-                    Err(error) => WebSubError::Broker(error),
-                };
-                tracing::debug!("WebSub: {error}; reconnecting");
-                let mut pause = backoff.next_pause();
-                if let WebSubError::Store(_) = &error {
-                    self.log_error(&error);
-                    pause = pause.max(ERROR_PAUSE);
-                }
-                sleep(pause).await;
-            }
-        };
         tokio::select! {
-            () = connections => {}
+            () = self.run_subscriber(broker) => {}
             () = stop.cancelled() => {}
         }
     }
 
-    async fn run_connection(
-        self: &Arc<Self>,
-        client: Client,
-        mut deliveries: Deliveries,
-    ) -> WebSubError {
-        let topic: TopicName = event::HUB_TOPIC.parse().expect("a constant topic name");
-        let subscribe = Command::Sub {
-            topic: topic.clone(),
-            from: Some(StartAt::First),
-            cursor: Some(self.cursor.clone()),
-            takeover: true,
-        };
-        if let Err(error) = client.request(&subscribe).await {
-            return error.into();
-        }
-        self.client.send_replace(Some(client.clone()));
+    /// Reads the events of crawlers, and sends what is due while there is a connection.
+    async fn run_subscriber(self: &Arc<Self>, broker: &str) {
+        let mut subscriber = self.subscriber(broker);
         let mut requests = JoinSet::new();
         loop {
-            if let Err(error) = self.notify_crawlers(&client).await {
-                self.log_error(&error);
-                sleep(ERROR_PAUSE).await;
-                if let WebSubError::Broker(ClientError::Closed(_) | ClientError::Ended(_)) = error {
-                    return error;
+            // At the limit, the end of a request is the next event.
+            let mut idle = DUE_CHECK_INTERVAL;
+            let client = self.client.read().clone();
+            if let Some(client) = client {
+                self.start_due_requests(&client, &mut requests).await;
+                if requests.len() < CONCURRENT_HUB_REQUESTS_MAX {
+                    idle = idle.min(self.time_until_due().await);
                 }
             }
-            for token in self
-                .with_subscriptions(|table| {
-                    table.take_due(unix_now_ms(), CONCURRENT_HUB_REQUESTS_MAX)
-                })
-                .await
-            {
-                let (service, client) = (Arc::clone(self), client.clone());
-                let guard = InFlightGuard {
-                    token: token.clone(),
-                    subscriptions: Arc::clone(&self.subscriptions),
-                };
-                requests.spawn(async move {
-                    let _guard = guard;
-                    if let Err(error) = service.send_due_request(&client, &token).await {
-                        service.log_error(&error);
-                        sleep(ERROR_PAUSE).await;
-                    }
-                });
-            }
-            let next_ms =
-                self.with_subscriptions(|table| table.next_due_ms().unwrap_or(u64::MAX)).await;
-            let idle = Duration::from_millis(next_ms.saturating_sub(unix_now_ms()))
-                .min(DUE_CHECK_INTERVAL);
-            // At the limit, the end of a request is the next event.
-            let idle = if requests.len() >= CONCURRENT_HUB_REQUESTS_MAX {
-                DUE_CHECK_INTERVAL
-            } else {
-                idle
-            };
             tokio::select! {
                 biased;
-                delivery = deliveries.next() => match delivery {
-                    Some(Delivery::Msg { seq, payload, .. }) => {
-                        let result = self.handle_hub_event(&client, &topic, seq, &payload).await;
-                        if let Err(error) = result {
-                            return error;
-                        }
+                event = subscriber.next() => match event {
+                    Ok(event) => self.handle_event(event, &mut subscriber).await,
+                    Err(error) => {
+                        // Another process with a copy of the database has taken the cursor.
+                        self.lost_connection(&error);
+                        self.log_error(&error.into());
+                        sleep(ERROR_PAUSE).await;
+                        subscriber = self.subscriber(broker);
                     }
-                    Some(_) => {}
-                    None => return deliveries.reason().into(),
                 },
                 Some(_) = requests.join_next() => {}
                 () = self.due_changed.notified() => {}
@@ -353,31 +309,89 @@ impl WebSubService {
         }
     }
 
-    /// Handles an event of a crawler that has found a hub.
-    async fn handle_hub_event(
-        &self,
-        client: &Client,
-        topic: &TopicName,
-        seq: Seq,
-        payload: &str,
-    ) -> Result<(), WebSubError> {
-        if let Some((feed, hubs, known)) = event::parse_hub_event(payload) {
-            let payload = Payload::parse(payload);
-            let is_silent = payload.attribute(event::SILENT).is_some();
-            let is_page = payload.attribute(event::PAGE).is_some();
-            let kind = if is_page { WatchedKind::Page } else { WatchedKind::Feed };
-            let watched = payload.attribute(event::WATCHED).map(str::to_owned);
-            let watched = watched.unwrap_or_else(|| feed.as_str().to_owned());
-            let update = move |table: &mut SubscriptionTable| {
-                let now_ms = unix_now_ms();
-                let watched = WatchedUrl { url: &watched, kind };
-                table.update_hubs(&feed, watched, &hubs, known, now_ms)?;
-                if is_silent { table.report_silent_hub(&feed, now_ms) } else { Ok(()) }
-            };
-            self.with_subscriptions(update).await?;
+    fn subscriber(&self, broker: &str) -> Subscriber {
+        let name = Some(CLIENT_NAME.to_owned());
+        let options = ClientOptions { name, ..ClientOptions::default() };
+        let subscription = TopicSubscription {
+            topic: event::HUB_TOPIC.parse().expect("a constant topic name"),
+            from: Some(StartAt::First),
+            cursor: Some(self.cursor.clone()),
+            takeover: true,
+        };
+        Subscriber::new(Connector::new(broker, options).persistent(), subscription)
+    }
+
+    fn lost_connection(&self, error: &ClientError) {
+        *self.client.write() = None;
+        tracing::debug!("WebSub: {error}; reconnecting");
+    }
+
+    async fn handle_event(&self, event: SubscriberEvent, subscriber: &mut Subscriber) {
+        match event {
+            SubscriberEvent::Subscribed { .. } => {
+                *self.client.write() = subscriber.client().cloned();
+            }
+            SubscriberEvent::Event { seq, payload } => {
+                // The cursor must not move past an event that is not stored.
+                while let Err(error) = self.handle_hub_event(&payload).await {
+                    self.log_error(&error.into());
+                    sleep(ERROR_PAUSE).await;
+                }
+                subscriber.seen(seq);
+            }
+            SubscriberEvent::Lost(error) => self.lost_connection(&error),
+            SubscriberEvent::Refused(refusal) => {
+                self.lost_connection(&ClientError::Refused(refusal));
+            }
+            SubscriberEvent::Lag { .. }
+            | SubscriberEvent::Gap { .. }
+            | SubscriberEvent::Seen(_)
+            | SubscriberEvent::Notice(_) => {}
         }
-        client.request(&Command::Seen { topic: topic.clone(), seq }).await?;
-        Ok(())
+    }
+
+    /// Notifies crawlers of leases, and starts the requests to hubs that are due.
+    async fn start_due_requests(self: &Arc<Self>, client: &Client, requests: &mut JoinSet<()>) {
+        if let Err(error) = self.notify_crawlers(client).await {
+            self.log_error(&error);
+            sleep(ERROR_PAUSE).await;
+        }
+        let due = self
+            .with_subscriptions(|table| table.take_due(unix_now_ms(), CONCURRENT_HUB_REQUESTS_MAX));
+        for token in due.await {
+            let (service, client) = (Arc::clone(self), client.clone());
+            let subscriptions = Arc::clone(&self.subscriptions);
+            let guard = InFlightGuard { token: token.clone(), subscriptions };
+            requests.spawn(async move {
+                let _guard = guard;
+                if let Err(error) = service.send_due_request(&client, &token).await {
+                    service.log_error(&error);
+                    sleep(ERROR_PAUSE).await;
+                }
+            });
+        }
+    }
+
+    async fn time_until_due(&self) -> Duration {
+        let next_ms = self.with_subscriptions(|table| table.next_due_ms()).await;
+        Duration::from_millis(next_ms.unwrap_or(u64::MAX).saturating_sub(unix_now_ms()))
+    }
+
+    /// Handles an event of a crawler that has found a hub.
+    async fn handle_hub_event(&self, payload: &str) -> Result<(), StoreError> {
+        let Some((feed, hubs, known)) = event::parse_hub_event(payload) else { return Ok(()) };
+        let payload = Payload::parse(payload);
+        let is_silent = payload.attribute(event::SILENT).is_some();
+        let is_page = payload.attribute(event::PAGE).is_some();
+        let kind = if is_page { WatchedKind::Page } else { WatchedKind::Feed };
+        let watched = payload.attribute(event::WATCHED).unwrap_or(feed.as_str()).to_owned();
+        self.with_subscriptions(move |table| {
+            let now_ms = unix_now_ms();
+            let watched = WatchedUrl { url: &watched, kind };
+            table.update_hubs(&feed, watched, &hubs, known, now_ms)?;
+            if is_silent { table.report_silent_hub(&feed, now_ms) } else { Ok(()) }
+        })
+        .await
     }
 
     /// Notifies crawlers of leases that began or ended.
@@ -385,60 +399,26 @@ impl WebSubService {
         for (token, until_ms) in
             self.with_subscriptions(|table| table.pending_crawler_updates(unix_now_ms())).await
         {
-            let owned_token = token.clone();
-            let watched = self
-                .with_subscriptions(move |table| {
-                    table.get(&owned_token).map(|subscription| subscription.watched.clone())
-                })
-                .await;
-            let Some(watched) = watched else { continue };
+            let Some(Subscription { watched, .. }) = self.subscription(&token).await else {
+                continue;
+            };
             let Some(interval) = schedule_interval(client, &watched).await? else {
                 self.cancel_subscription(&token).await?;
                 continue;
             };
             // Without news, the check stays at its regular interval.
             self.schedule_feed_check(&watched, until_ms, Some(&interval), None).await?;
-            self.record_crawlers_notified(&token, until_ms).await?;
+            self.update(&token, move |subscription| {
+                subscription.record_crawlers_notified(until_ms);
+            })
+            .await?;
         }
-        Ok(())
-    }
-
-    /// Records a delivery, and that crawlers were notified of the lease.
-    pub(super) async fn record_delivery(
-        &self,
-        token: &str,
-        until_ms: u64,
-    ) -> Result<(), WebSubError> {
-        let token = token.to_owned();
-        self.with_subscriptions(move |table| {
-            table.update(&token, |subscription| subscription.record_delivery(until_ms))
-        })
-        .await?;
-        Ok(())
-    }
-
-    /// Records that crawlers were notified of the lease.
-    async fn record_crawlers_notified(
-        &self,
-        token: &str,
-        until_ms: u64,
-    ) -> Result<(), WebSubError> {
-        let token = token.to_owned();
-        self.with_subscriptions(move |table| {
-            table.update(&token, |subscription| subscription.record_crawlers_notified(until_ms))
-        })
-        .await?;
         Ok(())
     }
 
     /// Sends the request to a hub that is due.
     async fn send_due_request(&self, client: &Client, token: &str) -> Result<(), WebSubError> {
-        let owned_token = token.to_owned();
-        let Some(subscription) =
-            self.with_subscriptions(move |table| table.get(&owned_token).cloned()).await
-        else {
-            return Ok(());
-        };
+        let Some(subscription) = self.subscription(token).await else { return Ok(()) };
         if !subscription.is_cancelled()
             && schedule_interval(client, &subscription.watched).await?.is_none()
         {

@@ -7,11 +7,12 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use tidings_protocol::{Code, MemberId};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::backoff::Backoff;
 use crate::connection::{Client, ClientOptions, Deliveries, connect};
 use crate::error::ClientError;
+use crate::group::GroupSetup;
 
 /// Which errors are not final, besides those that may pass by themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +41,8 @@ type Attempt = Pin<Box<dyn Future<Output = Result<Connection, ClientError>> + Se
 pub struct Connector {
     address: String,
     options: ClientOptions,
+    /// The group that must exist.
+    group: Option<GroupSetup>,
     backoff: Backoff,
     /// The pause before the last connection, and when that was opened.
     pause: Duration,
@@ -66,6 +69,7 @@ impl Connector {
         Self {
             address: address.into(),
             options,
+            group: None,
             backoff: Backoff::default(),
             pause: Duration::ZERO,
             opened: None,
@@ -97,6 +101,13 @@ impl Connector {
         Self { retries: Retries::Login, ..self }
     }
 
+    /// The same for a worker whose group may not exist: each connection begins with
+    /// [`GroupSetup::ensure`].
+    #[must_use]
+    pub fn with_group(self, group: GroupSetup) -> Self {
+        Self { group: Some(group), ..self }
+    }
+
     /// The address of the broker.
     pub fn address(&self) -> &str {
         &self.address
@@ -118,14 +129,19 @@ impl Connector {
     /// Cancel-safe: if the future is dropped, the attempt goes on with the next call.
     pub async fn connect(&mut self) -> Result<Connection, ClientError> {
         if self.attempt.is_none() {
-            let (pause, address, options) =
-                (self.next_pause(), self.address.clone(), self.options.clone());
+            let (pause, address, options, group) =
+                (self.next_pause(), self.address.clone(), self.options.clone(), self.group.clone());
             self.attempt = Some(Box::pin(async move {
                 if !pause.is_zero() {
                     sleep(pause).await;
                 }
                 let started = Instant::now();
+                let after = options.connect_timeout;
                 let (client, deliveries) = connect(&address, options).await?;
+                if let Some(group) = group {
+                    let ensured = timeout(after, group.ensure(&client)).await;
+                    ensured.unwrap_or(Err(ClientError::Timeout { address, after }))?;
+                }
                 Ok(Connection { client, deliveries, started })
             }));
         }
@@ -178,6 +194,7 @@ impl Connector {
             ClientError::Ended(refusal) => {
                 matches!(refusal.code, Code::Header | Code::Garbage)
             }
+            ClientError::TopicMissing { .. } => true,
         }
     }
 }

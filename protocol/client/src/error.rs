@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidings_protocol::ProtocolError;
+use tidings_protocol::{GroupName, ProtocolError, TopicName};
 
 /// Why a request to the broker failed. Shown on one line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -51,4 +51,17 @@ pub enum ClientError {
     /// connection.
     #[error("the server does not speak the Tidings protocol: {0}")]
     Protocol(String),
+    /// The group of a worker would never receive the events of the topic.
+    #[error(
+        "group {group} has topics {topics}, without {topic}; add it with: tidings group set {group} \
+         topics={topics},{topic}"
+    )]
+    TopicMissing {
+        /// The existing group.
+        group: GroupName,
+        /// Its topics.
+        topics: String,
+        /// The topic that is missing.
+        topic: TopicName,
+    },
 }

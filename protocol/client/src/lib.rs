@@ -108,6 +108,7 @@ mod backoff;
 mod connection;
 mod connector;
 mod error;
+mod group;
 mod publisher;
 #[cfg(test)]
 mod scripted_broker;
@@ -121,10 +122,11 @@ pub use connection::{
 };
 pub use connector::{Connection, Connector};
 pub use error::ClientError;
+pub use group::GroupSetup;
 pub use publisher::{PublishEvent, Publisher};
 pub use subscriber::{Subscriber, SubscriberEvent, Subscription};
 pub use tokio_util::sync::CancellationToken;
 pub use worker::{
-    EnsureGroupError, ReplyOutcome, TaskEnd, TaskHandler, TaskLease, Worker, WorkerError,
-    WorkerEvent, WorkerLink, WorkerTask, ensure_group,
+    ReplyOutcome, TaskEnd, TaskHandler, TaskLease, Worker, WorkerError, WorkerEvent, WorkerLink,
+    WorkerTask,
 };

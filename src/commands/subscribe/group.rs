@@ -6,8 +6,7 @@ use std::time::Duration;
 use std::{future, io};
 
 use tidings_client::{
-    ClientError, EnsureGroupError, TaskEnd, TaskHandler, Worker, WorkerError, WorkerTask,
-    ensure_group,
+    ClientError, GroupSetup, TaskEnd, TaskHandler, Worker, WorkerError, WorkerTask,
 };
 use tidings_protocol::{GroupName, TopicName, format_ms};
 use tokio::time::sleep;
@@ -73,12 +72,12 @@ impl ProgramFailure {
 pub(super) async fn run(share: GroupSubscription, stop: CancellationToken) -> Result<(), Failure> {
     let broker = share.broker.clone();
     let (connector, connected) = connection::open(&broker, NAME).await?;
-    ensure_group(&connected.client, &share.group, &share.topic, "none", &[]).await.map_err(
-        |error| match error {
-            EnsureGroupError::Broker(error) => broker_failure(&broker, &error),
-            error => Failure::failed(error.to_string()),
-        },
-    )?;
+    let (group, topic) = (share.group.clone(), share.topic.clone());
+    let setup = GroupSetup { group, topic, key: "none", settings: &[] };
+    setup.ensure(&connected.client).await.map_err(|error| match error {
+        ClientError::TopicMissing { .. } => Failure::failed(error.to_string()),
+        error => broker_failure(&broker, &error),
+    })?;
     let worker =
         Worker::new(connector.retrying_login(), share.group.clone(), share.credit).on(connected);
     let count = share.count;

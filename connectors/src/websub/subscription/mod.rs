@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use tidings_documents::feed::Hubs;
 use tidings_protocol::CanonicalUrl;
 
-use super::{milliseconds, random_token};
+use crate::system::{milliseconds, random_token};
 
 const MINUTE_MS: u64 = 60_000;
 const HOUR_MS: u64 = 60 * MINUTE_MS;

@@ -3,7 +3,6 @@
 #![expect(clippy::disallowed_methods, reason = "the time limit of a `JOIN`")]
 
 mod clock;
-mod group;
 mod link;
 mod run;
 mod task;
@@ -18,7 +17,6 @@ use tidings_protocol::status::MemberStatus;
 use tidings_protocol::{Code, Command, GroupName, MemberId, ProtocolError};
 use tokio::time::{Instant, sleep_until};
 
-pub use self::group::{EnsureGroupError, ensure_group};
 pub use self::link::{ReplyOutcome, WorkerLink};
 pub use self::run::{TaskHandler, WorkerError};
 pub use self::task::{TaskEnd, TaskLease, WorkerTask};

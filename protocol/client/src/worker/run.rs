@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tidings_protocol::Code;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -101,8 +100,8 @@ struct Run<H: TaskHandler> {
     remaining: Option<u64>,
     is_draining: bool,
     is_drained: bool,
-    /// The handler knows that there is no connection.
-    is_loss_known: bool,
+    /// Why there is no connection, as far as the handler knows.
+    reported_loss: Option<ClientError>,
 }
 
 impl Worker {
@@ -123,7 +122,7 @@ impl Worker {
             remaining: count,
             is_draining: false,
             is_drained: false,
-            is_loss_known: false,
+            reported_loss: None,
         };
         run.until_done(&stop).await
     }
@@ -163,27 +162,34 @@ impl<H: TaskHandler> Run<H> {
                 if self.shared.held().len() >= TASKS_MAX {
                     let error = ClientError::Protocol("it sent too many tasks".to_owned());
                     self.worker.disconnect();
-                    (self.is_drained, self.is_loss_known) = (false, true);
-                    self.shared.handler.disconnected(&error);
+                    self.lost(error);
                 } else {
                     self.start(task);
                 }
             }
             WorkerEvent::Lost(error) => {
-                self.is_drained = false;
                 // The group is damaged: nobody waits for its repair if the worker has just begun.
-                if !self.worker.has_joined && is_conflict(&error) {
+                if !self.worker.has_joined && self.worker.connector.is_final(&error) {
                     return Err(WorkerError::Broker(error));
                 }
-                if !std::mem::replace(&mut self.is_loss_known, true) {
-                    self.shared.handler.disconnected(&error);
-                }
+                self.lost(error);
             }
-            WorkerEvent::Joined { .. } => self.is_loss_known = false,
+            WorkerEvent::Joined { .. } => self.reported_loss = None,
             WorkerEvent::Drained => self.is_drained = true,
             WorkerEvent::Notice(_) => {}
         }
         Ok(())
+    }
+
+    /// Reports the loss of a connection once, and after it each refusal that is new.
+    fn lost(&mut self, error: ClientError) {
+        self.is_drained = false;
+        let is_refusal =
+            matches!(error, ClientError::Refused(_) | ClientError::TopicMissing { .. });
+        if self.reported_loss.as_ref().is_none_or(|last| is_refusal && *last != error) {
+            self.shared.handler.disconnected(&error);
+            self.reported_loss = Some(error);
+        }
     }
 
     fn drain(&mut self) {
@@ -262,8 +268,4 @@ impl<H: TaskHandler> Shared<H> {
             }
         }
     }
-}
-
-fn is_conflict(error: &ClientError) -> bool {
-    matches!(error, ClientError::Refused(refusal) if refusal.code == Code::Conflict)
 }
