@@ -316,12 +316,12 @@ impl Broker {
     /// Becomes true when a job with a `callback=` is known, and is true at once if the data
     /// directory contains one. Until then no callback worker is needed.
     pub fn has_callbacks(&self) -> tokio::sync::watch::Receiver<bool> {
-        self.hub.watch_callbacks()
+        self.hub.groups.watch_callbacks()
     }
 
     /// Whether no login is needed.
     pub fn is_open(&self) -> bool {
-        self.hub.is_open()
+        self.hub.access.is_open()
     }
 
     /// Replaces the principals, and requires a login. Within a moment, every connection has the
@@ -349,7 +349,7 @@ impl Broker {
         blocking(move || {
             close_store(store.as_deref(), || {
                 hub.topics.close();
-                hub.close_groups();
+                hub.groups.close_logs();
             });
         })
         .await;

@@ -62,7 +62,11 @@
 //! `tests/fixtures/log`. A program that meets a newer version refuses to start and leaves the file
 //! alone.
 
+use std::io;
+
 use tidings_protocol::{Seq, TopicName};
+
+use crate::disk::DiskFile;
 
 /// The format version of new files.
 pub(crate) const VERSION: u16 = 2;
@@ -121,8 +125,8 @@ impl BatchHome {
     }
 }
 
-/// The header of a batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The header of a batch. The default has no event.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct BatchHeader {
     /// The seq of the first event; without events, the next seq to assign.
     pub(crate) first: Seq,
@@ -149,19 +153,14 @@ pub(crate) struct BatchHeader {
 /// Why bytes are not a valid header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FormatError {
-    /// Too few bytes.
     #[error("it ends before its header does")]
     Short,
-    /// The magic is wrong.
     #[error("it does not begin with the right bytes")]
     Magic,
-    /// This program does not know the version.
     #[error("it is of format version {0}, which this version of the program cannot read")]
     Version(u16),
-    /// The checksum is wrong.
     #[error("the checksum of its header is wrong")]
     Checksum,
-    /// The checksum is right, but the fields contradict each other.
     #[error("the fields of its header contradict each other")]
     Inconsistent,
 }
@@ -200,6 +199,14 @@ impl SegmentHeader {
     /// The checksum in the first bytes of a file, if it is correct.
     pub(crate) fn checksum(bytes: &[u8]) -> Option<u32> {
         Self::decode(bytes).ok().map(|_| u32_at(bytes, SEGMENT_HEADER - 4))
+    }
+
+    /// Reads the bytes of a header; fewer if the file is shorter.
+    pub(crate) fn read(file: &dyn DiskFile) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; SEGMENT_HEADER];
+        let read = file.read_at(&mut bytes, 0)?;
+        bytes.truncate(read);
+        Ok(bytes)
     }
 
     /// Decodes the first bytes of a file.

@@ -311,18 +311,14 @@ impl Connection {
             _ => {
                 let name = TopicName::new(name)?;
                 self.hub.check_topic_creation(self.login.usage.as_deref(), &name)?;
-                let is_publish_only = self.identity.transport().is_publish_only();
-                let topics = &self.hub.topics;
-                if is_publish_only { topics.open_for_publisher(&name) } else { topics.open(&name) }
+                self.hub.topics.open_for(&name, self.identity.transport().is_publish_only())
             }
         }
     }
 
     /// Appends the pending publishes as one batch.
     fn flush_publishes(&mut self, pending: &mut PendingPublishes<'_>) {
-        let Some(topic) = pending.topic.take() else {
-            return;
-        };
+        let Some(topic) = pending.topic.take() else { return };
         // Commands on tasks were read before these publishes.
         self.flush_replies();
         let count = pending.payloads.len();

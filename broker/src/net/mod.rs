@@ -59,11 +59,11 @@ pub(crate) struct Hub {
     pub(crate) limits: Limits,
     clock: Clock,
     pub(crate) topics: Arc<Topics>,
-    groups: Arc<Groups>,
+    pub(crate) groups: Arc<Groups>,
     cursors: Cursors,
     registry: ConnectionRegistry,
     stats: Stats,
-    access: Access,
+    pub(crate) access: Access,
     quotas: Quotas,
     pub(crate) audit: Audit,
     log_lines: AtomicBool,
@@ -110,16 +110,6 @@ impl Hub {
         })
     }
 
-    /// [`Groups::close_logs`].
-    pub(crate) fn close_groups(&self) {
-        self.groups.close_logs();
-    }
-
-    /// [`Groups::watch_callbacks`].
-    pub(crate) fn watch_callbacks(&self) -> tokio::sync::watch::Receiver<bool> {
-        self.groups.watch_callbacks()
-    }
-
     /// Runs periodic maintenance. Call it about once a second.
     fn maintain(&self) {
         self.topics.maintain();
@@ -139,11 +129,6 @@ impl Hub {
             Created::Group(name) => self.groups.has(name),
             Created::Job(group, name) => self.groups.has_unfinished_job(group, name),
         }
-    }
-
-    /// Whether clients need not log in.
-    pub(crate) fn is_open(&self) -> bool {
-        self.access.is_open()
     }
 
     /// Replaces all principals. Each connection then renews its identity, or ends.

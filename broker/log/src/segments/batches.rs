@@ -25,15 +25,11 @@ pub(super) fn batches<'a>(
 ) -> Vec<(BatchHeader, &'a [LogPiece])> {
     let header = |first: Seq, previous_end: Seq| BatchHeader {
         first,
-        count: 0,
-        bytes: 0,
         previous_end,
         durable: writer.durable.min(previous_end),
         reserved: reserve.max(writer.reserved),
         unix_ms: writer.newest_unix_ms,
-        crc: 0,
-        clean: false,
-        identified: false,
+        ..BatchHeader::default()
     };
     if pieces.is_empty() {
         return vec![(header(next.max(end), end), pieces)];

@@ -58,19 +58,16 @@ impl ConnectedClient {
         remote: RemoteInfo,
         command_timeout: Duration,
     ) -> Self {
-        let identity = Mutex::new(login::identity_of(&hub.access, Transport::Http, &remote));
-        let (next_slot, usage) = (AtomicU64::new(0), Mutex::new(usage));
-        let is_verified = AtomicBool::new(false);
         Self {
+            identity: Mutex::new(login::identity_of(&hub.access, Transport::Http, &remote)),
             hub,
             conn,
             mailbox,
             remote,
             command_timeout,
-            next_slot,
-            identity,
-            is_verified,
-            usage,
+            next_slot: AtomicU64::new(0),
+            is_verified: AtomicBool::new(false),
+            usage: Mutex::new(usage),
         }
     }
 
@@ -78,15 +75,11 @@ impl ConnectedClient {
     /// its principal has reached a quota.
     pub(super) fn set_identity(&self, identity: Identity) -> Result<(), ProtocolError> {
         self.hub.assign_usage(&mut self.usage.lock(), &identity)?;
-        let has_changed = {
-            let current = &mut *self.identity.lock();
-            let has_changed = current.name() != identity.name();
-            *current = identity;
-            has_changed
-        };
+        let is_anonymous = identity.is_anonymous();
+        let has_changed = self.identity.lock().name() != identity.name();
+        *self.identity.lock() = identity;
         if has_changed {
             self.hub.audit.identity_changed(self.conn.0);
-            let is_anonymous = self.identity.lock().is_anonymous();
             if !is_anonymous {
                 self.audit(AuditEvent::LoggedIn);
             }
@@ -280,8 +273,7 @@ impl ConnectedClient {
         }
         check(&self.current_identity())?;
         // The permission was revoked and granted again.
-        let text = "your permissions changed during the request; send it again";
-        Err(ProtocolError::new(Code::Unauthenticated, text))
+        Err(permissions_changed())
     }
 
     /// Whether the client may run all of these commands.
@@ -347,6 +339,12 @@ impl ConnectedClient {
     pub(super) fn stop_waiting(&self) {
         self.hub.groups.connection_ended(self.conn);
     }
+}
+
+/// The error of a request that is running when the permissions of its client change.
+pub(super) fn permissions_changed() -> ProtocolError {
+    let text = "your permissions changed during the request; send it again";
+    ProtocolError::new(Code::Unauthenticated, text)
 }
 
 /// Counts one subscription against the client's quota until it is dropped.

@@ -14,10 +14,10 @@ use axum::response::Response;
 use bytes::Bytes;
 use http_body::Frame;
 use serde_json::{Value, json};
-use tidings_protocol::{Code, ProtocolError, Seq, StartAt, TopicName};
+use tidings_protocol::{Seq, StartAt, TopicName};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::client::ConnectedClient;
+use super::client::{ConnectedClient, permissions_changed};
 use super::error::ErrorResponse;
 use super::request_input::{PathName, QueryParams};
 use super::topic_cursor::{EventFilter, NextEvents, TopicCursor};
@@ -57,15 +57,21 @@ pub(super) async fn read(
     let wait = params.wait(DEFAULT_WAIT_MS, http.config.wait_ms_max)?;
     let cursor = TopicCursor::open(&http.hub, topic.clone(), from)?;
     let mut page = EventPage {
-        limit,
+        topic: topic.clone(),
+        cursor,
         filter: EventFilter::from_params(&params),
-        ..EventPage::new(topic.clone(), cursor)
+        limit,
+        events: Vec::new(),
+        payload_bytes: 0,
+        scanned_bytes: 0,
+        missed: Vec::new(),
+        next_seq: None,
     };
     let stop = http.stop.clone();
     let collected = with_timeout(wait, poll_fn(|cx| page.poll_events(cx)));
     tokio::select! {
         biased;
-        () = client.revoked(Action::Subscribe(topic.as_str())) => return Err(permissions_changed()),
+        () = client.revoked(Action::Subscribe(topic.as_str())) => return Err(permissions_changed().into()),
         _ = collected => {}
         () = stop.cancelled_owned() => {}
     }
@@ -85,14 +91,6 @@ pub(super) async fn read(
     let json = HeaderValue::from_static("application/json");
     response.headers_mut().insert(header::CONTENT_TYPE, json);
     Ok(response)
-}
-
-fn permissions_changed() -> ErrorResponse {
-    ProtocolError::new(
-        Code::Unauthenticated,
-        "your permissions changed during the request; send it again",
-    )
-    .into()
 }
 
 /// A response body that holds its memory permit until it is sent. It does not report its length,
@@ -129,20 +127,6 @@ struct EventPage {
 }
 
 impl EventPage {
-    fn new(topic: TopicName, cursor: TopicCursor) -> Self {
-        Self {
-            topic,
-            next_seq: None,
-            cursor,
-            filter: EventFilter::default(),
-            limit: DEFAULT_LIMIT,
-            events: Vec::new(),
-            payload_bytes: 0,
-            scanned_bytes: 0,
-            missed: Vec::new(),
-        }
-    }
-
     fn is_full(&self) -> bool {
         self.events.len() >= self.limit
             || self.payload_bytes >= PAGE_BYTES_MAX

@@ -13,7 +13,7 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use tidings_protocol::{Code, ProtocolError, parse_ms};
+use tidings_protocol::{Code, parse_ms};
 use tokio_util::sync::CancellationToken;
 use url::form_urlencoded;
 
@@ -27,7 +27,7 @@ const ERROR_CHARS_MAX: usize = 300;
 /// The name in the path of a request, as an extractor.
 pub(super) struct PathName<T>(pub(super) T);
 
-impl<S: Send + Sync, T: FromStr<Err = ProtocolError>> FromRequestParts<S> for PathName<T> {
+impl<S: Send + Sync, T: FromStr<Err: Into<ErrorResponse>>> FromRequestParts<S> for PathName<T> {
     type Rejection = ErrorResponse;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ErrorResponse> {
@@ -36,7 +36,7 @@ impl<S: Send + Sync, T: FromStr<Err = ProtocolError>> FromRequestParts<S> for Pa
             || ErrorResponse::new(StatusCode::BAD_REQUEST, "utf8", "the path is not valid UTF-8");
         let params = params.map_err(|_| utf8())?;
         let (_, name) = params.iter().next().expect("the route has one parameter");
-        Ok(Self(name.parse()?))
+        Ok(Self(name.parse().map_err(T::Err::into)?))
     }
 }
 

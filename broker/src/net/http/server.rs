@@ -23,7 +23,6 @@ use tower_service::Service;
 use super::client::ConnectedClient;
 use super::config::HttpConfig;
 use super::error::ErrorResponse;
-use super::hooks::PeerIp;
 use super::request_head::read_first_head;
 use super::write_timeout::{ResponseState, WriteTimeoutStream};
 use super::{HttpServer, HttpState, origin_check, router};
@@ -224,7 +223,6 @@ async fn route_request(
         }
     }
     request.extensions_mut().insert(Arc::clone(client));
-    request.extensions_mut().insert(PeerIp(client.remote.peer.ip()));
     let Ok(response) = router.clone().call(request).await;
     if response.status().is_client_error() {
         http.hub.stats.refused_lines.add(1);

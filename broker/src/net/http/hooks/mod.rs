@@ -22,7 +22,6 @@ use std::borrow::Cow;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use axum::Extension;
@@ -30,7 +29,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use parking_lot::{Mutex, RwLock};
-use tidings_protocol::{ProtocolError, Seq};
+use tidings_protocol::Seq;
 use tidings_rate_limit::{Rate, RateLimiter, SOURCES_MAX, Source, TokenBucket};
 
 pub use self::recipe::{Hook, Recipe, SECRET_BYTES_MIN, SecretSource};
@@ -47,21 +46,6 @@ use crate::topic::Topic;
 /// Unverified requests of one source to all hooks together, existing or not. They get 404, and
 /// further ones 429.
 const UNVERIFIED_RATE: Rate = Rate { per_minute: 60, burst: 60 };
-
-/// The address from which a connection came.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct PeerIp(pub(super) IpAddr);
-
-/// The name of a hook in the path of a request; any text.
-pub(super) struct RequestedHookName(String);
-
-impl FromStr for RequestedHookName {
-    type Err = ProtocolError;
-
-    fn from_str(name: &str) -> Result<Self, ProtocolError> {
-        Ok(Self(name.to_owned()))
-    }
-}
 
 /// All hooks, their limits, and the requests that they have accepted recently.
 #[derive(Debug)]
@@ -125,7 +109,7 @@ impl Hooks {
         let decoy = self.decoy_hasher.hash_one(name) % decoys.len() as u64;
         let decoy = &decoys[usize::try_from(decoy).expect("the remainder is less than a length")];
         let hook = hooks.iter().enumerate().find(|(_, hook)| hook.recipe().name == name);
-        match hook.filter(|(_, hook)| hook.senders().allows(sender)) {
+        match hook.filter(|(_, hook)| hook.recipe().senders.allows(sender)) {
             Some((index, hook)) => (Some(index), Arc::clone(hook)),
             None => (None, Arc::clone(decoy)),
         }
@@ -152,14 +136,14 @@ fn default_decoy() -> Hook {
 pub(super) async fn receive(
     State(http): State<Arc<HttpState>>,
     Extension(client): Extension<Arc<ConnectedClient>>,
-    Extension(PeerIp(peer)): Extension<PeerIp>,
-    PathName(RequestedHookName(name)): PathName<RequestedHookName>,
+    PathName(name): PathName<String>,
     uri: Uri,
     headers: HeaderMap,
     body: Body,
 ) -> Result<JsonResponse, ErrorResponse> {
     QueryParams::parse(&uri, &[])?;
     let hooks = &http.hooks;
+    let peer = client.remote.peer.ip();
     // An unknown hook has a decoy, so that the client cannot tell the difference.
     let (index, hook) = hooks.find(&name, peer);
     // The content type is checked after the signature.
@@ -184,13 +168,13 @@ pub(super) async fn receive(
         Err(error) => return Err(reject(Some(&hook), &error)),
     };
     client.mark_verified();
-    let permit = hooks.source_limits.lock().take((source, index), hook.rate(), now.0);
+    let permit = hooks.source_limits.lock().take((source, index), hook.recipe().rate, now.0);
     permit
         .map_err(|wait_ms| rate_limited(&http, &client, wait_ms, "requests from this address"))?;
     check_encoding(&headers)?;
     let events = hook.events(&verified, &headers, body)?;
     drop(received);
-    let topic = http.hub.topics.open(hook.topic())?;
+    let topic = http.hub.topics.open(&hook.recipe().topic)?;
     let payloads: Vec<Cow<'_, str>> = events.payloads.into_iter().map(Cow::Owned).collect();
     let Some(key) = events.idempotency_key else {
         let seqs = publish(&http, &client, &name, &topic, &payloads).await?;

@@ -67,14 +67,14 @@ pub struct Recipe {
     pub name: String,
     /// Where its secret is stored.
     pub secret: SecretSource,
-    topic: TopicName,
+    pub(super) topic: TopicName,
     scheme: SignatureScheme,
     url_locations: Vec<UrlLocation>,
     prefixes: Vec<UrlPrefix>,
     /// ` key=value` for each attribute.
     attributes: String,
-    senders: SourceFilter,
-    rate: Rate,
+    pub(super) senders: SourceFilter,
+    pub(super) rate: Rate,
     /// Whether a repeated request is published again.
     repeats: bool,
 }
@@ -234,18 +234,6 @@ impl Hook {
         };
         let secrets = self.secrets.iter().map(random).collect();
         Self { recipe: self.recipe.clone(), secrets }
-    }
-
-    pub(super) fn topic(&self) -> &TopicName {
-        &self.recipe.topic
-    }
-
-    pub(super) fn senders(&self) -> &SourceFilter {
-        &self.recipe.senders
-    }
-
-    pub(super) fn rate(&self) -> Rate {
-        self.recipe.rate
     }
 
     /// Verifies the signature of a request.

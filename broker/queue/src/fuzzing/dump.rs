@@ -6,13 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidings_protocol::{MemberId, Seq, TopicName};
 
 use crate::entry::{Entry, EntryId, JobNumber, PassId};
-use crate::frontier::Wake;
 use crate::frontier::key_queue::KeyState;
-use crate::frontier::next_entry;
+use crate::frontier::{Wake, next_entry};
 use crate::jobs::JobTimer;
 use crate::moment::Moment;
-use crate::snapshot::SnapshotItem;
-use crate::snapshot::items_of_job;
+use crate::record::snapshot::{SnapshotItem, items_of_job};
 use crate::{Group, GroupConfig, GroupTotals};
 
 /// The complete state that decides what a group does next, except random choices.
@@ -43,7 +41,7 @@ struct GroupDump {
 }
 
 /// Returns the first difference of two groups; `None` if they are equal.
-pub(super) fn difference(left: &Group, right: &Group) -> Option<String> {
+pub(crate) fn difference(left: &Group, right: &Group) -> Option<String> {
     /// Lines that are shown before and after the first difference.
     const SHOWN: usize = 12;
     let (left, right) = (dump(left), dump(right));

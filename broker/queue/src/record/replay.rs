@@ -5,11 +5,11 @@ use std::io;
 
 use tidings_protocol::{JobName, Seq, TopicName};
 
-use super::Group;
-use super::moment::{ClockStamp, Moment};
-use super::record::{Decision, GroupRecord};
 use super::snapshot::SnapshotItem;
-use super::texts::{TextReply, TextRequest};
+use super::{Decision, GroupRecord};
+use crate::Group;
+use crate::moment::{ClockStamp, Moment};
+use crate::texts::{TextReply, TextRequest};
 
 /// Number of a log's first record.
 pub const FIRST_RECORD: Seq = Seq(1);

@@ -1,20 +1,20 @@
 //! The ends of entries, and the retry of dead ones. Part of applying decisions, like
-//! [`apply`](super::apply): nothing here decides anything.
+//! [`apply`](super): nothing here decides anything.
 
 use tidings_protocol::{Outcome, UrlKey};
 
-use super::Group;
-use super::entry::{Admission, EndReason, Entry, EntryId, EntryState, JobNumber, PassId};
-use super::frontier::ActiveEntry;
-use super::frontier::dormant::DormantRef;
-use super::frontier::key_queue::Lane;
-use super::jobs::{EntryChange, Job};
-use super::mutants::{self, Mutant};
+use crate::Group;
+use crate::entry::{Admission, EndReason, Entry, EntryId, EntryState, JobNumber, PassId};
+use crate::frontier::ActiveEntry;
+use crate::frontier::dormant::DormantRef;
+use crate::frontier::key_queue::Lane;
+use crate::jobs::{EntryChange, Job};
 use crate::moment::Moment;
+use crate::mutants::{self, Mutant};
 
 impl Group {
     /// Ends a held entry with the worker's outcome.
-    pub(super) fn finish_entry(&mut self, id: EntryId, outcome: Outcome, now: Moment) {
+    pub(crate) fn finish_entry(&mut self, id: EntryId, outcome: Outcome, now: Moment) {
         let ActiveEntry { entry, key, again_key: again } = self.frontier.remove(id);
         if let EntryState::Held(lease) = entry.state {
             self.leases.end(id, &lease, entry.is_suspect());
@@ -39,7 +39,7 @@ impl Group {
 
     /// Ends an entry that no member holds. If only its job drops it and the entry was announced, it
     /// continues without a job, because the publisher expects a fetch.
-    pub(super) fn drop_entry(&mut self, id: EntryId, end: EndReason, now: Moment) {
+    pub(crate) fn drop_entry(&mut self, id: EntryId, end: EndReason, now: Moment) {
         self.detach(id);
         let ActiveEntry { mut entry, key, again_key: again } = self.frontier.remove(id);
         let (job, url) = (entry.admitted.job, entry.admitted.url_key);
@@ -89,7 +89,7 @@ impl Group {
 
     /// Ends the waiting entries of a job, all of them or those of one key. The decision does not
     /// say which are dormant: that depends on where the replay began.
-    pub(super) fn clear_job(
+    pub(crate) fn clear_job(
         &mut self,
         number: JobNumber,
         key: Option<&str>,
@@ -122,7 +122,7 @@ impl Group {
     }
 
     /// Ends everything that waits.
-    pub(super) fn purge_all(&mut self, now: Moment) {
+    pub(crate) fn purge_all(&mut self, now: Moment) {
         self.abandon_snapshot_if_many(self.frontier.dormant().len());
         for id in self.frontier.active_ids() {
             if self.frontier.get(id).entry.lease().is_none() {
@@ -136,7 +136,7 @@ impl Group {
     }
 
     /// Makes the target of a repair's redirect part of the repair.
-    pub(super) fn pass_repair_to_redirect(&mut self, id: EntryId, children: &[Admission]) {
+    pub(crate) fn pass_repair_to_redirect(&mut self, id: EntryId, children: &[Admission]) {
         let Some(pass) = self.frontier.get(id).entry.repairs else { return };
         if !self.jobs.redirect_repair(pass, children.len()) {
             return;
@@ -154,7 +154,7 @@ impl Group {
     ///
     /// An entry without a job is dropped if its URL already waits without one. Repairs of two
     /// passes both wait.
-    pub(super) fn retry_dead(&mut self, mut entry: Entry, repairs: bool, now: Moment) {
+    pub(crate) fn retry_dead(&mut self, mut entry: Entry, repairs: bool, now: Moment) {
         let (id, url) = (entry.admitted.id, entry.admitted.url_key);
         entry.failures = 0;
         entry.losses = 0;
@@ -186,7 +186,7 @@ impl Group {
     }
 
     /// Returns the job of a dormant entry. The lane of schedules has no job.
-    pub(super) fn job_of_dormant(&self, dormant: &DormantRef) -> Option<JobNumber> {
+    pub(crate) fn job_of_dormant(&self, dormant: &DormantRef) -> Option<JobNumber> {
         dormant.job().filter(|number| self.jobs.find(*number).is_some())
     }
 

@@ -6,14 +6,12 @@ use std::fmt::Write;
 use tidings_protocol::status::MemberStatus;
 use tidings_protocol::{CanonicalUrl, MemberId, TaskId};
 
-use super::admit::{FORWARDED_BYTES_MAX, merge_attributes};
-use super::entry::{Admission, Entry, EntryId, Lease};
-use super::jobs::Job;
-use super::leases::Member;
-use super::schedules::Schedule;
-use super::{Group, GroupAnswer, Output, Requester, TaskMessage};
-use crate::ConnId;
+use crate::entry::{Admission, Entry, EntryId, FORWARDED_BYTES_MAX, Lease, merge_attributes};
+use crate::jobs::Job;
+use crate::leases::Member;
 use crate::moment::Moment;
+use crate::schedules::Schedule;
+use crate::{ConnId, Group, GroupAnswer, Output, Requester, TaskMessage};
 
 /// Attribute of a redirect's target that names the URL with the schedule.
 const MOVED_FROM: &str = " schedule=";
@@ -25,7 +23,7 @@ fn moved_from(carried: &str) -> Option<&str> {
 }
 
 impl Group {
-    pub(super) fn join(&mut self, requester: Requester, credit: u32, now: Moment) {
+    pub(crate) fn join(&mut self, requester: Requester, credit: u32, now: Moment) {
         let known = self.leases.members().find(requester.member);
         let moved = known.is_none_or(|member| member.conn() != Some(requester.conn));
         self.leases.join(requester.member, requester.conn, credit);
@@ -45,7 +43,7 @@ impl Group {
         }
     }
 
-    pub(super) fn disconnected(&mut self, conn: ConnId, now: Moment) {
+    pub(crate) fn disconnected(&mut self, conn: ConnId, now: Moment) {
         self.jobs.remove_waiters(conn);
         self.reads.remove_waits(conn);
         if let Some(member) = self.leases.disconnect(conn) {
@@ -66,7 +64,7 @@ impl Group {
     }
 
     /// Sends a held entry to its worker.
-    pub(super) fn send_task(&mut self, id: EntryId, conn: ConnId, now: Moment) {
+    pub(crate) fn send_task(&mut self, id: EntryId, conn: ConnId, now: Moment) {
         let entry = &self.frontier.get(id).entry;
         let lease = entry.lease().expect("a task is sent only to its holder");
         let task = TaskMessage {
@@ -78,14 +76,14 @@ impl Group {
         self.outputs.push_back(Output::Task { conn, task });
     }
 
-    pub(super) fn task_id(&self, id: EntryId, entry: &Entry, lease: &Lease) -> TaskId {
+    pub(crate) fn task_id(&self, id: EntryId, entry: &Entry, lease: &Lease) -> TaskId {
         let (group, attempt) = (self.name.clone(), entry.releases);
         TaskId { group, run: lease.run, entry: id, attempt }
     }
 
     /// Returns the job and pass of an entry: those in which it waits, or the finished ones that it
     /// repairs.
-    pub(super) fn job_and_pass(&self, entry: &Entry) -> Option<(&Job, u32)> {
+    pub(crate) fn job_and_pass(&self, entry: &Entry) -> Option<(&Job, u32)> {
         let repaired = entry.repairs.filter(|pass| self.jobs.of_pass(*pass).is_some());
         let pass = entry.admitted.job.or(repaired)?;
         Some((self.jobs.find(pass.number)?, pass.pass))
@@ -135,7 +133,7 @@ impl Group {
 
     /// Returns the attributes for the target of an entry's redirect. They include the URL with the
     /// schedule, if there is one and it fits.
-    pub(super) fn redirect_attributes(&self, admitted: &Admission) -> Box<str> {
+    pub(crate) fn redirect_attributes(&self, admitted: &Admission) -> Box<str> {
         let carried = self.task_attributes(admitted);
         let schedule = admitted.url_key.and_then(|url| self.schedules.find(url));
         let schedule = schedule.filter(|_| moved_from(&carried).is_none());
@@ -151,7 +149,7 @@ impl Group {
     /// Returns the attributes that are sent with an entry, each with a leading space: its own, and
     /// those of its URL's schedule, which this fetch may replace. Its own override the others.
     /// Those of the schedule are left out if they do not all fit.
-    pub(super) fn task_attributes<'a>(&self, admitted: &'a Admission) -> Cow<'a, str> {
+    pub(crate) fn task_attributes<'a>(&self, admitted: &'a Admission) -> Cow<'a, str> {
         let own = &admitted.forwarded;
         let schedule = admitted.url_key.and_then(|url| self.schedules.find(url));
         let Some(schedule) = schedule.filter(|schedule| schedule.forwarded != *own) else {

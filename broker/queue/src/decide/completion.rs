@@ -6,17 +6,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidings_protocol::status::JobEnd;
 use tidings_protocol::{JOB_DONE_TOPIC, Seq, TopicName};
 
-use super::entry::{EndReason, JobNumber};
-use super::jobs::{Job, JobState};
-use super::mutants::{self, Mutant};
-use super::record::Decision;
-use super::{Group, Notice, Output};
+use crate::entry::{EndReason, JobNumber};
+use crate::jobs::{Job, JobState};
 use crate::moment::Moment;
+use crate::mutants::{self, Mutant};
+use crate::record::Decision;
+use crate::{Group, Notice, Output};
 
 impl Group {
     /// Called after the count, the pages or the state of a job may have changed. Drops the entries
     /// that it may no longer release, and requests the topic heads when nothing of it is left.
-    pub(super) fn settle_job(&mut self, number: JobNumber, now: Moment) {
+    pub(crate) fn settle_job(&mut self, number: JobNumber, now: Moment) {
         let Some(job) = self.jobs.find(number) else {
             return;
         };
@@ -45,7 +45,7 @@ impl Group {
     /// Notes the heads of the feeding topics for a job that is on hold or has a count of zero.
     /// When the group has consumed everything below them, the hold ends, or the job is done if its
     /// count is still zero.
-    pub(super) fn note_heads(
+    pub(crate) fn note_heads(
         &mut self,
         number: JobNumber,
         heads: BTreeMap<TopicName, Seq>,
@@ -59,7 +59,7 @@ impl Group {
 
     /// Called after events were consumed: settles the jobs that received seeds, and those that
     /// waited for these events.
-    pub(super) fn settle_after_consuming(&mut self, seeded: BTreeSet<JobNumber>, now: Moment) {
+    pub(crate) fn settle_after_consuming(&mut self, seeded: BTreeSet<JobNumber>, now: Moment) {
         for number in seeded {
             self.settle_job(number, now);
         }
@@ -68,7 +68,7 @@ impl Group {
         }
     }
 
-    pub(super) fn complete_if_consumed(&mut self, number: JobNumber, now: Moment) {
+    pub(crate) fn complete_if_consumed(&mut self, number: JobNumber, now: Moment) {
         let Some(job) = self.jobs.find(number) else {
             return;
         };
@@ -101,7 +101,7 @@ impl Group {
     }
 
     /// Closes a job that was left open for too long.
-    pub(super) fn close_abandoned_job(&mut self, number: JobNumber, now: Moment) {
+    pub(crate) fn close_abandoned_job(&mut self, number: JobNumber, now: Moment) {
         let Some(job) = self.jobs.find(number) else {
             return;
         };

@@ -7,16 +7,16 @@
 
 use tidings_protocol::{MemberId, Seq, TopicName};
 
-use super::entry::{Admission, Entry, EntryState, JobNumber, Key, PassId};
-use super::frontier::dormant::{DormantEntries, DormantRef};
-use super::frontier::key_queue::KeyState;
-use super::frontier::lane_of;
-use super::frontier::runs::SlotId;
-use super::jobs::{EntryChange, Job, JobState};
-use super::record::Decision;
-use super::schedules::{Schedule, WallClockDue};
-use super::{Group, GroupTotals};
+use super::Decision;
+use crate::entry::{Admission, Entry, EntryState, JobNumber, Key, PassId};
+use crate::frontier::dormant::{DormantEntries, DormantRef};
+use crate::frontier::key_queue::KeyState;
+use crate::frontier::lane_of;
+use crate::frontier::runs::SlotId;
+use crate::jobs::{EntryChange, Job, JobState};
 use crate::moment::{ClockStamp, Moment};
+use crate::schedules::{Schedule, WallClockDue};
+use crate::{Group, GroupTotals};
 
 /// Most dormant entries that are written to a snapshot early because they are about to end.
 const EARLY_WRITES_MAX: usize = 4096;
@@ -139,7 +139,7 @@ pub enum SnapshotItem {
 /// The progress of a snapshot. State that may have millions of parts is written step by step, while
 /// the group works: see [`Group::continue_snapshot`].
 #[derive(Debug)]
-pub(super) struct SnapshotProgress {
+pub(crate) struct SnapshotProgress {
     /// Passes with URLs that are still to be written, and the next set of the last one.
     passes: Vec<PassId>,
     set: usize,
@@ -153,7 +153,7 @@ pub(super) struct SnapshotProgress {
 
 impl SnapshotProgress {
     /// The texts of this request were read.
-    pub(super) fn texts_read(&mut self, request: u64) {
+    pub(crate) fn texts_read(&mut self, request: u64) {
         self.waits_for = self.waits_for.filter(|waits_for| *waits_for != request);
     }
 }
@@ -208,7 +208,7 @@ impl Group {
 
     /// Abandons a snapshot in progress if too many dormant entries are about to end to write them
     /// first.
-    pub(super) fn abandon_snapshot_if_many(&mut self, ending: usize) {
+    pub(crate) fn abandon_snapshot_if_many(&mut self, ending: usize) {
         if ending > EARLY_WRITES_MAX && self.snapshot.take().is_some() {
             self.record(Decision::SnapshotPart(Box::new(SnapshotItem::Abandoned)), self.now);
         }
@@ -323,18 +323,18 @@ impl Group {
     }
 
     /// Returns a dormant entry as it was admitted.
-    pub(super) fn dormant_admission(&self, dormant: DormantRef) -> Admission {
+    pub(crate) fn dormant_admission(&self, dormant: DormantRef) -> Admission {
         let pass = dormant.job().and_then(|job| self.jobs.find(job)).map(|job| job.id);
         self.frontier.read_dormant(dormant, pass)
     }
 
     /// Returns a dormant entry in full.
-    pub(super) fn dormant_entry(&self, dormant: DormantRef) -> Entry {
+    pub(crate) fn dormant_entry(&self, dormant: DormantRef) -> Entry {
         Entry { state: EntryState::Waiting, ..Entry::new(self.dormant_admission(dormant)) }
     }
 
     /// Restores a part of a snapshot.
-    pub(super) fn restore(&mut self, item: &SnapshotItem, now: Moment) {
+    pub(crate) fn restore(&mut self, item: &SnapshotItem, now: Moment) {
         match item {
             SnapshotItem::Begin { run, stamp: _, local_member: own, dormant: parked, keys } => {
                 let (name, config) = (self.name.clone(), self.config.clone());
@@ -447,7 +447,7 @@ impl Group {
 }
 
 /// The job, its scope and its page counts; its entries are not included.
-pub(super) fn items_of_job(job: &Job, keep: &mut impl FnMut(SnapshotItem)) {
+pub(crate) fn items_of_job(job: &Job, keep: &mut impl FnMut(SnapshotItem)) {
     let number = job.id.number;
     keep(SnapshotItem::Job(Box::new(job.bare())));
     for part in job.scope.parts() {

@@ -5,18 +5,17 @@ use std::collections::BinaryHeap;
 use tidings_protocol::status::{ListEnd, TaskFields, TaskState, TaskStatus};
 use tidings_protocol::{JobName, ProtocolError};
 
-use super::config::{bad_argument, whole_number};
-use super::entry::{Entry, EntryId, EntryState, JobNumber};
-use super::frontier::ActiveEntry;
-use super::frontier::dormant::DormantRef;
-use super::frontier::keys::KeyId;
-use super::frontier::next_entry;
-use super::{Group, GroupAnswer};
+use crate::config::{bad_argument, whole_number};
+use crate::entry::{Entry, EntryId, EntryState, JobNumber};
+use crate::frontier::dormant::DormantRef;
+use crate::frontier::keys::KeyId;
+use crate::frontier::{ActiveEntry, next_entry};
 use crate::moment::Moment;
+use crate::{Group, GroupAnswer};
 
 /// Lines of an answer: default and maximum.
-pub(super) const LISTED_DEFAULT: usize = 100;
-pub(super) const LISTED_MAX: usize = 1000;
+pub(crate) const LISTED_DEFAULT: usize = 100;
+pub(crate) const LISTED_MAX: usize = 1000;
 
 /// Bytes that are shown of a text that is not a URL.
 const LINE_TEXT_BYTES_MAX: usize = 1024;
@@ -87,7 +86,7 @@ impl TaskQuery {
 
 /// Entries for an answer to `GROUP tasks`.
 #[derive(Debug)]
-pub(super) struct SelectedTasks {
+pub(crate) struct SelectedTasks {
     query: TaskQuery,
     /// The number of entries that match, without dead ones.
     count: usize,
@@ -97,7 +96,7 @@ pub(super) struct SelectedTasks {
 
 impl SelectedTasks {
     /// Returns the ids of the entries to list.
-    pub(super) fn ids(&self) -> impl Iterator<Item = EntryId> {
+    pub(crate) fn ids(&self) -> impl Iterator<Item = EntryId> {
         self.ids.iter().copied()
     }
 }
@@ -109,7 +108,7 @@ fn parse_state(text: &str) -> Result<TaskState, ProtocolError> {
 
 impl Group {
     /// Selects entries for a list. Visits every entry.
-    pub(super) fn select_tasks(&self, query: &TaskQuery) -> Result<SelectedTasks, ProtocolError> {
+    pub(crate) fn select_tasks(&self, query: &TaskQuery) -> Result<SelectedTasks, ProtocolError> {
         let wanted = self.matcher(&query.selection)?;
         let is_in = |state| query.state.is_none_or(|wanted| wanted == state);
         let live = self.frontier.active().filter(|live| wanted(&live.entry));
@@ -133,7 +132,7 @@ impl Group {
 
     /// Lists selected entries by id, then the dead ones, oldest first. The texts of the dormant
     /// ones must be in memory. Entries that have ended since their selection are left out.
-    pub(super) fn describe_tasks(
+    pub(crate) fn describe_tasks(
         &self,
         selected: &SelectedTasks,
         now: Moment,
@@ -157,7 +156,7 @@ impl Group {
     }
 
     /// The lines of a list, of which `matched` would match.
-    pub(super) fn list(&self, lines: Vec<String>, matched: usize) -> GroupAnswer {
+    pub(crate) fn list(&self, lines: Vec<String>, matched: usize) -> GroupAnswer {
         let (group, listed) = (self.name.to_string(), lines.len() as u64);
         let ok = ListEnd { group, matched: matched as u64, listed };
         GroupAnswer { ok: ok.to_string(), lines }
@@ -194,7 +193,7 @@ impl Group {
     }
 
     /// Returns the ids of the selected dead entries.
-    pub(super) fn dead_among(
+    pub(crate) fn dead_among(
         &self,
         selection: &EntrySelection,
     ) -> Result<Vec<EntryId>, ProtocolError> {

@@ -6,11 +6,11 @@ use std::collections::BinaryHeap;
 use tidings_protocol::status::KeyStatus;
 use tidings_protocol::{JobName, ProtocolError};
 
-use super::config::{bad_argument, whole_number};
-use super::frontier::key_queue::KeyQueue;
 use super::task_list::{LISTED_DEFAULT, LISTED_MAX};
-use super::{Group, GroupAnswer};
+use crate::config::{bad_argument, whole_number};
+use crate::frontier::key_queue::KeyQueue;
 use crate::moment::Moment;
+use crate::{Group, GroupAnswer};
 
 /// Query of `GROUP keys`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,7 +45,7 @@ impl KeyQuery {
 impl Group {
     /// Lists the keys with waiting entries, those first that take longest because of their delays.
     /// Visits every key.
-    pub(super) fn list_keys(
+    pub(crate) fn list_keys(
         &self,
         query: &KeyQuery,
         now: Moment,

@@ -4,17 +4,17 @@ use tidings_protocol::status::{JobEnd, SeedStatus};
 use tidings_protocol::{After, CanonicalUrl, Code, JobName, ProtocolError};
 
 use super::admit::{EventRequest, wall_clock_dues_of};
-use super::config::bad_argument;
-use super::entry::JobNumber;
-use super::interface::JobOperation;
-use super::jobs::JobState;
-use super::record::{Decision, EventEffect};
-use super::{Group, GroupAnswer, Output, Requester};
+use crate::config::bad_argument;
+use crate::entry::JobNumber;
+use crate::interface::JobOperation;
+use crate::jobs::JobState;
 use crate::moment::Moment;
+use crate::record::{Decision, EventEffect};
+use crate::{Group, GroupAnswer, Output, Requester};
 
 impl Group {
     /// Runs an action. Returns `None` if the answer comes with the end of the pass.
-    pub(super) fn run_job_action(
+    pub(crate) fn run_job_action(
         &mut self,
         requester: Requester,
         name: &JobName,
@@ -111,13 +111,13 @@ impl Group {
     }
 
     /// Tells other groups whether this group has a job of that name.
-    pub(super) fn report_job_name(&mut self, name: &JobName) {
+    pub(crate) fn report_job_name(&mut self, name: &JobName) {
         let known = self.jobs.named(name.as_ref()).is_some();
         self.outputs.push_back(Output::JobNameChanged { name: name.clone(), exists: known });
     }
 
     /// Answers all clients that wait for the end of a pass.
-    pub(super) fn answer_waiters(&mut self, number: JobNumber, end: &JobEnd) {
+    pub(crate) fn answer_waiters(&mut self, number: JobNumber, end: &JobEnd) {
         for requester in self.jobs.take_waiters(number) {
             self.answer(requester, Ok(GroupAnswer::new(end)));
         }
@@ -129,7 +129,7 @@ impl Group {
     }
 
     /// Ends a job after its time limit.
-    pub(super) fn end_job_time(&mut self, number: JobNumber, now: Moment) {
+    pub(crate) fn end_job_time(&mut self, number: JobNumber, now: Moment) {
         self.commit(Decision::JobTimeUp { number }, now);
         self.settle_job(number, now);
     }

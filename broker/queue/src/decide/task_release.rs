@@ -2,22 +2,21 @@
 
 use tidings_protocol::KeyRest;
 
-use super::Group;
-use super::entry::{EndReason, EntryId, RecordedRest};
-use super::frontier::dormant::DormantRef;
-use super::frontier::key_queue::{CLOCK_GRAIN_MS, Lane};
-use super::frontier::keys::KeyId;
-use super::frontier::lane_of;
-use super::frontier::release_order::ReadyClass;
-use super::frontier::{Turns, next_entry};
-use super::leases::Member;
 use super::prefetch::PREFETCH_BATCH;
-use super::record::Decision;
+use crate::Group;
+use crate::entry::{EndReason, EntryId, RecordedRest};
+use crate::frontier::dormant::DormantRef;
+use crate::frontier::key_queue::{CLOCK_GRAIN_MS, Lane};
+use crate::frontier::keys::KeyId;
+use crate::frontier::release_order::ReadyClass;
+use crate::frontier::{Turns, lane_of, next_entry};
+use crate::leases::Member;
 use crate::moment::Moment;
+use crate::record::Decision;
 
 impl Group {
     /// Releases while there is a free key and a member with credit for it.
-    pub(super) fn release_all(&mut self, now: Moment) {
+    pub(crate) fn release_all(&mut self, now: Moment) {
         if self.quiet_until.is_some_and(|until| now < until) {
             return;
         }
@@ -94,7 +93,7 @@ impl Group {
     }
 
     /// Limits the rest that a worker requests for a key, and converts it to moments.
-    pub(super) fn capped_rest(&self, hold: KeyRest, now: Moment) -> RecordedRest {
+    pub(crate) fn capped_rest(&self, hold: KeyRest, now: Moment) -> RecordedRest {
         let not_before_ms = hold.not_before_ms.map(|ms| ms.min(self.config.not_before_ms_max));
         RecordedRest {
             not_before: not_before_ms.map(|ms| now + ms + CLOCK_GRAIN_MS),
@@ -104,20 +103,20 @@ impl Group {
 
     /// Updates whether a key is free and what it offers. Called after everything that may have
     /// changed this, also for keys that may have been removed since.
-    pub(super) fn refresh(&mut self, key: KeyId, now: Moment) {
+    pub(crate) fn refresh(&mut self, key: KeyId, now: Moment) {
         let turns = Turns { jobs: &self.jobs, parallel: self.config.parallel, now };
         self.frontier.refresh(key, &turns);
     }
 
     /// Offers a key for release under the class of its next entry, if it is free.
-    pub(super) fn offer(&mut self, key: KeyId, now: Moment) {
+    pub(crate) fn offer(&mut self, key: KeyId, now: Moment) {
         let turns = Turns { jobs: &self.jobs, parallel: self.config.parallel, now };
         self.frontier.offer(key, &turns);
     }
 
     /// Offers a key whose next entry was just read, so that it goes first in its class: its turn
     /// had come when the read began.
-    pub(super) fn offer_next(&mut self, key: KeyId, now: Moment) {
+    pub(crate) fn offer_next(&mut self, key: KeyId, now: Moment) {
         let turns = Turns { jobs: &self.jobs, parallel: self.config.parallel, now };
         self.frontier.offer_next(key, &turns);
     }

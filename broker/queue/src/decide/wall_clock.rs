@@ -1,11 +1,11 @@
 //! Decisions about entries and schedules that are due at a time of day, when the wall clock is set.
 
-use super::Group;
-use super::entry::{EntryId, EntryState};
-use super::frontier::Frontier;
-use super::record::Decision;
-use super::schedules::{WallClockDue, WallClockTarget};
+use crate::Group;
+use crate::entry::{EntryId, EntryState};
+use crate::frontier::Frontier;
 use crate::moment::Moment;
+use crate::record::Decision;
+use crate::schedules::{WallClockDue, WallClockTarget};
 
 /// Maximum number of due times in one record.
 const RECORD_DUES_MAX: usize = 1024;
@@ -22,7 +22,7 @@ impl Group {
     }
 
     /// Stores what the wall clock shows, and adjusts the due times.
-    pub(super) fn set_wall_clock(&mut self, unix_ms: i64, now: Moment) {
+    pub(crate) fn set_wall_clock(&mut self, unix_ms: i64, now: Moment) {
         let Self { schedules, frontier, .. } = self;
         let changed = schedules.set_wall_clock(unix_ms, now, |id| pending_due(frontier, id));
         for some in changed.chunks(RECORD_DUES_MAX) {
@@ -31,34 +31,19 @@ impl Group {
     }
 
     /// Records the times of day of newly admitted entries and schedules that are still pending.
-    pub(super) fn record_wall_clock_dues(&mut self, mut times: Vec<WallClockDue>, now: Moment) {
+    pub(crate) fn record_wall_clock_dues(&mut self, mut times: Vec<WallClockDue>, now: Moment) {
         times.retain(|time| self.pending_due(time.target) == Some(time.due));
         for some in times.chunks(RECORD_DUES_MAX) {
             self.commit(Decision::WallClockDues(some.to_vec()), now);
         }
     }
 
-    fn pending_due(&self, target: WallClockTarget) -> Option<Moment> {
+    pub(crate) fn pending_due(&self, target: WallClockTarget) -> Option<Moment> {
         self.schedules.pending_due(target, |id| pending_due(&self.frontier, id))
     }
 
-    pub(super) fn apply_wall_clock_due(&mut self, time: &WallClockDue, now: Moment) {
-        match time.target {
-            WallClockTarget::Entry(id) if self.pending_due(time.target).is_some() => {
-                self.detach(id);
-                self.frontier.entry_mut(id).admitted.due = time.due;
-                self.schedules.entry_waits_for(id, time.unix_ms);
-                self.enqueue(id, now);
-            }
-            WallClockTarget::Entry(_) => {}
-            WallClockTarget::Schedule(url) => {
-                self.schedules.set_time_of_day(url, time.due, time.unix_ms);
-            }
-        }
-    }
-
     /// Returns everything that is due at a time of day, for a snapshot.
-    pub(super) fn wall_clock_dues(&self) -> impl Iterator<Item = WallClockDue> {
+    pub(crate) fn wall_clock_dues(&self) -> impl Iterator<Item = WallClockDue> {
         self.schedules.wall_clock_dues(|id| pending_due(&self.frontier, id))
     }
 }

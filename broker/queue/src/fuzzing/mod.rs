@@ -1,20 +1,23 @@
 //! Fuzz targets: a group with arbitrary inputs, and its records.
 
+pub(crate) mod dump;
+#[cfg(test)]
+pub(crate) mod simulated_pages;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidings_protocol::{
     Command, GroupName, MemberId, Seq, Slot, TaskAction, TaskId, TopicName, text,
 };
 
-use super::config::GroupConfig;
-use super::dump::difference;
-use super::entry::EntryId;
-use super::record::{Decision, GroupRecord};
-use super::replay::Replay;
-use super::{Group, GroupQuery, Input, Output, Requester, StagedLink, WorkerReply};
-use crate::ConnId;
+use self::dump::difference;
 use crate::commands::{group_input, job_input};
+use crate::config::GroupConfig;
+use crate::entry::EntryId;
 use crate::moment::{ClockStamp, Moment};
+use crate::record::replay::Replay;
+use crate::record::{Decision, GroupRecord};
+use crate::{ConnId, Group, GroupQuery, Input, Output, Requester, StagedLink, WorkerReply};
 
 /// The name and the function of a target.
 pub type Target = (&'static str, fn(&[u8]));
@@ -377,7 +380,7 @@ fn assert_line(text: &str) {
 }
 
 #[cfg(test)]
-#[path = "../../../fuzz/replay.rs"]
+#[path = "../../../../fuzz/replay.rs"]
 #[expect(clippy::disallowed_methods, reason = "the corpus is files, and a failed input is named")]
 mod replay_corpus;
 

@@ -11,15 +11,15 @@ use hashbrown::HashMap;
 use tidings_protocol::{CanonicalUrl, UrlKey};
 
 use super::admit::ParsedEvent;
-use super::entry::{Key, PassId};
-use super::frontier::dormant::{DormantRef, WantedText};
-use super::moment::Moment;
 use super::prefetch::PREFETCH_BATCH;
-use super::record::Decision;
-use super::snapshot::SnapshotItem;
-use super::task_list::SelectedTasks;
-use super::texts::{TextError, TextReply};
-use super::{ConnId, Group, GroupQuery, Input, JobOperation, Output, Requester};
+use crate::entry::{Key, PassId};
+use crate::frontier::dormant::{DormantRef, WantedText};
+use crate::moment::Moment;
+use crate::queries::task_list::SelectedTasks;
+use crate::record::Decision;
+use crate::record::snapshot::SnapshotItem;
+use crate::texts::{TextError, TextReply};
+use crate::{ConnId, Group, GroupQuery, Input, JobOperation, Output, Requester};
 
 /// Texts that are read in advance: those of keys that are released next, beyond the free credit.
 const READ_AHEAD: usize = 2 * PREFETCH_BATCH;
@@ -29,7 +29,7 @@ const LOADING_MAX: usize = 1024;
 
 /// What waits for texts.
 #[derive(Debug, Default)]
-pub(super) struct TextReads {
+pub(crate) struct TextReads {
     /// The texts of each request that has no reply.
     pending: HashMap<u64, Vec<WantedText>>,
     /// Inputs that wait, in order.
@@ -44,7 +44,7 @@ pub(super) struct TextReads {
 
 /// An input that waits for texts.
 #[derive(Debug)]
-pub(super) enum HeldInput {
+pub(crate) enum HeldInput {
     /// Events or a command. Some need texts; the others keep their order.
     Input(Input),
     /// Entries that a query has selected.
@@ -67,35 +67,35 @@ struct UnreadRecord {
 
 impl TextReads {
     /// Returns why the group has stopped.
-    pub(super) fn problem(&self) -> Option<&TextError> {
+    pub(crate) fn problem(&self) -> Option<&TextError> {
         self.problem.as_ref()
     }
 
     /// Removes and returns the senders of held commands that wait for the end of a pass.
-    pub(super) fn drain_waits(&mut self) -> impl Iterator<Item = Requester> + use<> {
+    pub(crate) fn drain_waits(&mut self) -> impl Iterator<Item = Requester> + use<> {
         let held = std::mem::take(&mut self.held);
         held.into_iter().filter_map(|held| waiter(&held))
     }
 
     /// Removes such commands of a connection that has ended.
-    pub(super) fn remove_waits(&mut self, conn: ConnId) {
+    pub(crate) fn remove_waits(&mut self, conn: ConnId) {
         let is_gone = |held: &HeldInput| waiter(held).is_some_and(|waiter| waiter.conn == conn);
         self.held.retain(|held| !is_gone(held));
     }
 
     /// Reports whether inputs wait.
-    pub(super) fn is_holding(&self) -> bool {
+    pub(crate) fn is_holding(&self) -> bool {
         !self.held.is_empty()
     }
 
     /// Reports whether the outputs wait for texts.
-    pub(super) fn has_unread(&self) -> bool {
+    pub(crate) fn has_unread(&self) -> bool {
         !self.unread.is_empty()
     }
 
     /// Reports whether an input waits.
     #[cfg(test)]
-    pub(super) fn holds(&self, input: &Input) -> bool {
+    pub(crate) fn holds(&self, input: &Input) -> bool {
         let is_same = |held: &Input| match (held, input) {
             (Input::Events { next, .. }, Input::Events { next: other, .. }) => next == other,
             _ => held.requester().is_some() && held.requester() == input.requester(),
@@ -105,7 +105,7 @@ impl TextReads {
 
     /// Returns the URLs of schedules that are due and wait.
     #[cfg(any(test, feature = "fuzzing"))]
-    pub(super) fn held_schedules(&self) -> impl Iterator<Item = UrlKey> {
+    pub(crate) fn held_schedules(&self) -> impl Iterator<Item = UrlKey> {
         self.held.iter().filter_map(|held| match held {
             HeldInput::Schedule(url) => Some(*url),
             _ => None,
@@ -125,7 +125,7 @@ fn waiter(held: &HeldInput) -> Option<Requester> {
 
 impl Group {
     /// Handles an input that may need texts, after those that wait already.
-    pub(super) fn handle_or_hold(&mut self, input: HeldInput, now: Moment) {
+    pub(crate) fn handle_or_hold(&mut self, input: HeldInput, now: Moment) {
         if self.reads.is_holding() {
             return self.reads.held.push_back(input);
         }
@@ -200,7 +200,7 @@ impl Group {
     }
 
     /// Returns the texts of these entries that must be read.
-    pub(super) fn missing_texts(
+    pub(crate) fn missing_texts(
         &self,
         dormant: impl Iterator<Item = DormantRef>,
     ) -> Vec<WantedText> {
@@ -212,7 +212,7 @@ impl Group {
     }
 
     /// Requests texts. Returns the number of the request; `None` if there are none.
-    pub(super) fn request_texts(&mut self, wanted: Vec<WantedText>) -> Option<u64> {
+    pub(crate) fn request_texts(&mut self, wanted: Vec<WantedText>) -> Option<u64> {
         if wanted.is_empty() {
             return None;
         }
@@ -222,7 +222,7 @@ impl Group {
     }
 
     /// Requests the texts that a recorded decision needs.
-    pub(super) fn request_texts_for(&mut self, decision: &Decision) {
+    pub(crate) fn request_texts_for(&mut self, decision: &Decision) {
         if self.frontier.dormant().has_stored_texts() {
             let entries = decision.entries();
             let dormant = entries.iter().filter_map(|entry| self.frontier.dormant().find(*entry));
@@ -232,7 +232,7 @@ impl Group {
     }
 
     /// Requests the texts of the waiting entries of events' URLs, as far as they must be read.
-    pub(super) fn request_texts_of<'a>(
+    pub(crate) fn request_texts_of<'a>(
         &mut self,
         events: impl Iterator<Item = &'a ParsedEvent<'a>>,
     ) -> Option<u64> {
@@ -249,14 +249,14 @@ impl Group {
     }
 
     /// Returns how many more keys may be read for their release.
-    pub(super) fn loading_room(&self) -> usize {
+    pub(crate) fn loading_room(&self) -> usize {
         let most = (self.leases.members().free_credit() + READ_AHEAD).min(LOADING_MAX);
         most.saturating_sub(self.frontier.loading_count())
     }
 
     /// Records a dormant entry for the snapshot in progress when its text was read. Until then, no
     /// output leaves.
-    pub(super) fn record_when_read(&mut self, dormant: DormantRef) {
+    pub(crate) fn record_when_read(&mut self, dormant: DormantRef) {
         let job = dormant.job().and_then(|job| self.jobs.find(job)).map(|job| job.id);
         let key = self.frontier.keys()[dormant.key].name().clone();
         let wanted = self.frontier.dormant().wanted(dormant);
@@ -268,7 +268,7 @@ impl Group {
     }
 
     /// Requests the texts of records that have none.
-    pub(super) fn request_unread_outputs(&mut self) {
+    pub(crate) fn request_unread_outputs(&mut self) {
         let new = self.reads.unread.iter().rev().take_while(|unread| unread.request.is_none());
         let count = new.count();
         if count == 0 {
@@ -281,7 +281,7 @@ impl Group {
     }
 
     /// Handles a reply about texts.
-    pub(super) fn texts_replied(&mut self, reply: TextReply, now: Moment) {
+    pub(crate) fn texts_replied(&mut self, reply: TextReply, now: Moment) {
         match reply {
             TextReply::Written { chunk, written } => {
                 self.frontier.texts_mut().text_written(chunk, written.is_ok());

@@ -8,16 +8,16 @@
 use std::hint::black_box;
 
 use super::admit::ParsedEvent;
-use super::frontier::keys::KeyId;
-use super::{Group, Input};
+use crate::frontier::keys::KeyId;
+use crate::{Group, Input};
 
 /// Batch size: more loads than a processor runs at a time, and small enough that the first ones are
 /// still cached when they are used.
-pub(super) const PREFETCH_BATCH: usize = 32;
+pub(crate) const PREFETCH_BATCH: usize = 32;
 
 impl Group {
     /// Prefetches the tasks that workers answer.
-    pub(super) fn prefetch_tasks(&self, inputs: &[Input]) {
+    pub(crate) fn prefetch_tasks(&self, inputs: &[Input]) {
         for inputs in inputs.chunks(PREFETCH_BATCH) {
             let tasks = inputs.iter().filter_map(|input| match input {
                 Input::Reply { reply, .. } => Some(reply.task().entry),
@@ -38,7 +38,7 @@ impl Group {
     }
 
     /// Prefetches the keys of events, and the waiting entries of their URLs.
-    pub(super) fn prefetch_urls<'a>(
+    pub(crate) fn prefetch_urls<'a>(
         &self,
         events: impl Iterator<Item = &'a ParsedEvent<'a>> + Clone,
     ) {
@@ -57,7 +57,7 @@ impl Group {
     }
 
     /// Prefetches the first entry of each key, for its release.
-    pub(super) fn prefetch_keys(&self, keys: &[KeyId]) {
+    pub(crate) fn prefetch_keys(&self, keys: &[KeyId]) {
         let mut firsts = [None; PREFETCH_BATCH];
         for (first, key) in firsts.iter_mut().zip(keys) {
             *first = self.frontier.keys()[*key].dormant().any_run().map(|run| run.first);

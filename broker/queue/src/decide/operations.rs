@@ -2,16 +2,16 @@
 
 use tidings_protocol::{Code, DEFAULT_GROUP, ProtocolError};
 
-use super::entry::{EntryId, JobNumber};
-use super::interface::Operation;
-use super::jobs::JobState;
-use super::record::Decision;
-use super::task_list::EntrySelection;
-use super::{Group, GroupAnswer, Output};
+use crate::entry::{EntryId, JobNumber};
+use crate::interface::Operation;
+use crate::jobs::JobState;
 use crate::moment::Moment;
+use crate::queries::task_list::EntrySelection;
+use crate::record::Decision;
+use crate::{Group, GroupAnswer, Output};
 
 impl Group {
-    pub(super) fn operate(
+    pub(crate) fn operate(
         &mut self,
         what: &Operation,
         now: Moment,

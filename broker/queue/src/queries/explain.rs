@@ -4,18 +4,18 @@ use std::fmt::Write;
 
 use tidings_protocol::{CanonicalUrl, Code, ProtocolError, duration};
 
-use super::entry::{Entry, EntryId, EntryState};
-use super::frontier::ActiveEntry;
-use super::frontier::keys::KeyId;
-use super::schedules::Schedule;
-use super::{Group, GroupAnswer};
+use crate::entry::{Entry, EntryId, EntryState};
+use crate::frontier::ActiveEntry;
+use crate::frontier::keys::KeyId;
 use crate::moment::Moment;
+use crate::schedules::Schedule;
+use crate::{Group, GroupAnswer};
 
 /// Entries that an explanation lists.
 const EXPLAINED_MAX: usize = 20;
 
 impl Group {
-    pub(super) fn explain(&self, what: &str, now: Moment) -> Result<GroupAnswer, ProtocolError> {
+    pub(crate) fn explain(&self, what: &str, now: Moment) -> Result<GroupAnswer, ProtocolError> {
         match CanonicalUrl::parse(what) {
             Ok(url) => self.explain_url(&url, now),
             Err(_) => self.explain_key(what, now),

@@ -1,32 +1,32 @@
 //! The states of an entry: admitted, released, returned, lost. Its end is in
-//! [`endings`](super::endings). Part of applying decisions, like [`apply`](super::apply): nothing
+//! [`endings`](super::endings). Part of applying decisions, like [`apply`](super): nothing
 //! here decides anything.
 
 use tidings_protocol::MemberId;
 
-use super::Group;
-use super::admit::merge_attributes;
-use super::entry::{Admission, Entry, EntryId, JobNumber, Lease, PassId, RecordedRest};
-use super::frontier::ActiveEntry;
-use super::frontier::dormant::{DormantAdmission, DormantEntries, DormantRef};
-use super::frontier::keys::KeyId;
-use super::frontier::lane_of;
-use super::frontier::runs::PackedLane;
-use super::jobs::EntryChange;
-use super::mutants::{self, Mutant};
-use super::record::NextStep;
+use crate::Group;
+use crate::entry::{
+    Admission, Entry, EntryId, EntryState, JobNumber, Lease, PassId, RecordedRest, merge_attributes,
+};
+use crate::frontier::dormant::{DormantAdmission, DormantEntries, DormantRef};
+use crate::frontier::keys::KeyId;
+use crate::frontier::runs::PackedLane;
+use crate::frontier::{ActiveEntry, lane_of};
+use crate::jobs::EntryChange;
 use crate::moment::Moment;
+use crate::mutants::{self, Mutant};
+use crate::record::NextStep;
 
 impl Group {
     /// Admits an entry.
-    pub(super) fn admit(&mut self, admission: &Admission, now: Moment) {
+    pub(crate) fn admit(&mut self, admission: &Admission, now: Moment) {
         if let Some(lane) = self.admit_unless_dormant(admission, now) {
             self.store_dormant_and_refresh(&[(admission, lane)], now);
         }
     }
 
     /// Admits several entries, faster than one by one.
-    pub(super) fn admit_all<'a>(
+    pub(crate) fn admit_all<'a>(
         &mut self,
         admissions: impl IntoIterator<Item = &'a Admission>,
         now: Moment,
@@ -65,7 +65,7 @@ impl Group {
     }
 
     /// Stores dormant entries. Returns the keys that the caller must refresh.
-    pub(super) fn store_dormant(&mut self, some: &[DormantAdmission<'_>]) -> Vec<KeyId> {
+    pub(crate) fn store_dormant(&mut self, some: &[DormantAdmission<'_>]) -> Vec<KeyId> {
         for (admission, _) in some {
             if let Some(pass) = admission.job {
                 self.jobs.add_dormant(pass.number, &admission.key);
@@ -75,7 +75,7 @@ impl Group {
     }
 
     /// Releases the keys of an entry that was removed.
-    pub(super) fn release_keys(&mut self, key: KeyId, again: Option<KeyId>, now: Moment) {
+    pub(crate) fn release_keys(&mut self, key: KeyId, again: Option<KeyId>, now: Moment) {
         for key in std::iter::once(key).chain(again) {
             self.frontier.release_key(key);
         }
@@ -93,7 +93,7 @@ impl Group {
 
     /// Removes an entry that no member holds from its queue, its timer or the dormant store.
     /// Returns the key that the caller must refresh.
-    pub(super) fn detach(&mut self, id: EntryId) -> KeyId {
+    pub(crate) fn detach(&mut self, id: EntryId) -> KeyId {
         if let Some(dormant) = self.frontier.dormant().find(id) {
             self.activate(dormant);
             self.frontier.index_waiting(self.frontier.get(id).entry.admitted.url_key, id);
@@ -103,7 +103,7 @@ impl Group {
     }
 
     /// Queues an entry that is due, or sets a timer for it.
-    pub(super) fn enqueue(&mut self, id: EntryId, now: Moment) {
+    pub(crate) fn enqueue(&mut self, id: EntryId, now: Moment) {
         let Some((gate, is_queued)) = self.frontier.enqueue(id, now) else { return };
         if is_queued {
             self.schedules.entry_waits_no_more(id);
@@ -113,7 +113,7 @@ impl Group {
 
     /// Merges an event into a waiting entry: the higher priority, the earlier due time, and the
     /// attributes of the event, unless they do not fit.
-    pub(super) fn coalesce(
+    pub(crate) fn coalesce(
         &mut self,
         id: EntryId,
         announced: bool,
@@ -141,7 +141,7 @@ impl Group {
         self.refresh(gate, now);
     }
 
-    pub(super) fn apply_release(&mut self, id: EntryId, lease: Lease, now: Moment) {
+    pub(crate) fn apply_release(&mut self, id: EntryId, lease: Lease, now: Moment) {
         let gate = if let Some(dormant) = self.frontier.dormant().find(id) {
             self.activate(dormant);
             dormant.key
@@ -160,7 +160,58 @@ impl Group {
         }
     }
 
-    pub(super) fn apply_return(
+    pub(crate) fn apply_touch(
+        &mut self,
+        id: EntryId,
+        until: Moment,
+        over: bool,
+        rest: RecordedRest,
+        now: Moment,
+    ) {
+        let gate = if over {
+            self.end_request(id, rest, true, now)
+        } else {
+            self.frontier.apply_rest(id, rest, now)
+        };
+        if let EntryState::Held(lease) = &mut self.frontier.entry_mut(id).state {
+            let before = std::mem::replace(&mut lease.until, until);
+            lease.request_over |= over;
+            self.leases.renew(id, before, until);
+        }
+        self.refresh(gate, now);
+    }
+
+    pub(crate) fn apply_loss(&mut self, id: EntryId, now: Moment) {
+        let rests = !mutants::is(Mutant::NoRestAfterLoss);
+        let gate = self.end_request(id, RecordedRest::default(), rests, now);
+        self.end_lease(id, now);
+        self.frontier.clear_again(id);
+        let entry = self.frontier.entry_mut(id);
+        entry.losses += 1;
+        entry.last_reason = Some("lost with its member".into());
+        entry.again_count = 0;
+        entry.admitted.due = now;
+        self.totals.lost += 1;
+        self.enqueue(id, now);
+        self.refresh(gate, now);
+    }
+
+    /// Ends the lease of an entry. The caller queues it with `enqueue`.
+    pub(crate) fn end_lease(&mut self, id: EntryId, now: Moment) {
+        let key = self.frontier.get(id).key;
+        let entry = self.frontier.entry_mut(id);
+        let EntryState::Held(lease) = entry.state else { return };
+        let suspect = entry.is_suspect();
+        entry.state = EntryState::Delayed;
+        let (job, url_key) = (entry.admitted.job, entry.admitted.url_key);
+        self.leases.end(id, &lease, suspect);
+        self.frontier.index_waiting(url_key, id);
+        if let Some(job) = job {
+            self.change_job_entry(job.number, key, EntryChange::Returned(id), now);
+        }
+    }
+
+    pub(crate) fn apply_return(
         &mut self,
         id: EntryId,
         back: &NextStep,
@@ -198,7 +249,7 @@ impl Group {
     }
 
     /// Drops the `again` request of an entry, which restarts with its own request.
-    pub(super) fn restart_from_own_request(&mut self, id: EntryId, now: Moment) {
+    pub(crate) fn restart_from_own_request(&mut self, id: EntryId, now: Moment) {
         let gate = self.detach(id);
         let key = self.frontier.get(id).key;
         let entry = self.frontier.entry_mut(id);
@@ -214,7 +265,7 @@ impl Group {
     /// Ends the request of a task at its key, which rests if a request was `made`. If the worker
     /// had already reported the end of the request, only the requested rest is applied. Returns the
     /// key, which the caller must refresh.
-    pub(super) fn end_request(
+    pub(crate) fn end_request(
         &mut self,
         id: EntryId,
         rest: RecordedRest,
@@ -226,7 +277,7 @@ impl Group {
 
     /// Tells a job what happens to its entry behind this key. Then its budgets may allow other
     /// releases.
-    pub(super) fn change_job_entry(
+    pub(crate) fn change_job_entry(
         &mut self,
         number: JobNumber,
         key: KeyId,
@@ -243,7 +294,7 @@ impl Group {
     }
 
     /// Removes the pin of an entry to its member.
-    pub(super) fn remove_pin(
+    pub(crate) fn remove_pin(
         &mut self,
         member: Option<MemberId>,
         id: EntryId,

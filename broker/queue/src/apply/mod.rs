@@ -1,16 +1,20 @@
 //! Applies decisions. Only this code changes a group, so a group that applies the records of
 //! another one in their order becomes equal to it.
 
+mod endings;
+mod lifecycle;
+
 use std::collections::BTreeSet;
 
-use tidings_protocol::Outcome;
+use tidings_protocol::{Outcome, UrlKey};
 
-use super::Group;
-use super::entry::{Admission, JobNumber, Lease};
-use super::frontier::key_queue::Lane;
-use super::mutants::{self, Mutant};
-use super::record::{Decision, EventEffect, GroupRecord};
+use crate::Group;
+use crate::entry::{Admission, JobNumber, Lease};
+use crate::frontier::key_queue::Lane;
 use crate::moment::Moment;
+use crate::mutants::{self, Mutant};
+use crate::record::{Decision, EventEffect, GroupRecord};
+use crate::schedules::{WallClockDue, WallClockTarget};
 
 impl Group {
     /// Applies a record of an earlier run, or of another machine.
@@ -37,7 +41,7 @@ impl Group {
 
     /// Applies a decision. The effects of events and links have already been applied one by one,
     /// because each depends on those before it.
-    pub(super) fn apply(&mut self, decision: &Decision, now: Moment) {
+    pub(crate) fn apply(&mut self, decision: &Decision, now: Moment) {
         match decision {
             Decision::Started { run, elapsed_unknown, local_member: own, .. } => {
                 self.leases.set_local_member(*own);
@@ -214,7 +218,7 @@ impl Group {
     }
 
     /// Applies the effect of one event.
-    pub(super) fn apply_event_effect(&mut self, taking: &EventEffect, now: Moment) {
+    pub(crate) fn apply_event_effect(&mut self, taking: &EventEffect, now: Moment) {
         match taking {
             EventEffect::Admitted(admission) => {
                 self.admit(admission, now);
@@ -234,6 +238,35 @@ impl Group {
             EventEffect::Scheduled(schedule) => self.schedules.set(schedule),
             EventEffect::Unscheduled(url) => self.schedules.remove(*url),
             EventEffect::Unusable => self.totals.unkeyed += 1,
+        }
+    }
+
+    pub(crate) fn apply_schedule_due(
+        &mut self,
+        url: UrlKey,
+        next: Moment,
+        item: Option<&EventEffect>,
+        now: Moment,
+    ) {
+        if let Some(item) = item {
+            self.apply_event_effect(item, now);
+        }
+        let before = self.schedules.find(url).and_then(|schedule| schedule.entry);
+        self.schedules.advance(url, next, item.map_or(before, EventEffect::entry));
+    }
+
+    pub(crate) fn apply_wall_clock_due(&mut self, time: &WallClockDue, now: Moment) {
+        match time.target {
+            WallClockTarget::Entry(id) if self.pending_due(time.target).is_some() => {
+                self.detach(id);
+                self.frontier.entry_mut(id).admitted.due = time.due;
+                self.schedules.entry_waits_for(id, time.unix_ms);
+                self.enqueue(id, now);
+            }
+            WallClockTarget::Entry(_) => {}
+            WallClockTarget::Schedule(url) => {
+                self.schedules.set_time_of_day(url, time.due, time.unix_ms);
+            }
         }
     }
 }

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::Group;
-use super::texts::{Paging, StoredText, TextError, TextReply, TextRequest};
+use crate::Group;
+use crate::texts::{Paging, StoredText, TextError, TextReply, TextRequest};
 
 /// Limits that page nearly everything out.
-pub(super) const TINY: Paging =
+pub(crate) const TINY: Paging =
     Paging { chunk_bytes: 256, chunks_in_memory: 1, dead_bytes_min: 1024 };
 
 /// More than the writes that are under way at once.
@@ -15,17 +15,17 @@ const HOLES_MAX: u32 = 8;
 
 /// Chunks by their numbers.
 #[derive(Debug, Clone, Default)]
-pub(super) struct SimulatedPages {
+pub(crate) struct SimulatedPages {
     chunks: BTreeMap<u32, Arc<Vec<u8>>>,
     /// Whether writes fail.
-    pub(super) is_full: bool,
+    pub(crate) is_full: bool,
     /// The number of texts that were read.
-    pub(super) texts_read: usize,
+    pub(crate) texts_read: usize,
 }
 
 impl SimulatedPages {
     /// Executes a request.
-    pub(super) fn execute(&mut self, request: TextRequest) -> TextReply {
+    pub(crate) fn execute(&mut self, request: TextRequest) -> TextReply {
         match request {
             TextRequest::Write { chunk, .. } if self.is_full => {
                 TextReply::Written { chunk, written: Err(TextError::new("the disk is full")) }
@@ -56,13 +56,13 @@ impl SimulatedPages {
     }
 
     /// Returns the bytes of all chunks.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.chunks.values().map(|chunk| chunk.len()).sum()
     }
 
     /// Changes every byte of all chunks.
     #[cfg(test)]
-    pub(super) fn damage(&mut self) {
+    pub(crate) fn damage(&mut self) {
         for chunk in self.chunks.values_mut() {
             for byte in Arc::make_mut(chunk).iter_mut() {
                 *byte = !*byte;
@@ -72,7 +72,7 @@ impl SimulatedPages {
 
     /// Reads all texts of a group back to memory, so that it can be compared with another one. It
     /// must have few entries.
-    pub(super) fn read_all(&self, group: &mut Group) {
+    pub(crate) fn read_all(&self, group: &mut Group) {
         for wanted in group.missing_texts(group.frontier.dormant().iter()) {
             let text = self.read(&group.frontier.dormant().stored_text(wanted));
             group.frontier.texts_mut().take_text(wanted, text).expect("the text is there");

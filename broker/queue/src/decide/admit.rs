@@ -9,23 +9,19 @@ use tidings_protocol::{
     TopicName, UrlKey,
 };
 
-use super::config::{GroupConfig, KeyKind, key_attribute};
-use super::entry::{Admission, Entry, EntryId, Key, PassId};
-use super::frontier::dormant::DormantRef;
-use super::jobs::JobState;
-use super::mutants::{self, Mutant};
 use super::prefetch::PREFETCH_BATCH;
-use super::record::{Decision, EventEffect};
-use super::schedule::entry_of_effect;
-use super::schedules::{EVERY_MS_MIN, Schedule, WallClockDue, WallClockTarget, WallClockTimes};
-use super::{Group, Output, StagedLink};
+use crate::config::{GroupConfig, KeyKind, key_attribute};
+use crate::entry::{Admission, Entry, EntryId, FORWARDED_BYTES_MAX, Key, PassId};
+use crate::frontier::dormant::DormantRef;
+use crate::jobs::JobState;
 use crate::moment::Moment;
+use crate::mutants::{self, Mutant};
+use crate::record::{Decision, EventEffect};
+use crate::schedules::{EVERY_MS_MIN, Schedule, WallClockDue, WallClockTarget, WallClockTimes};
+use crate::{Group, Output, StagedLink};
 
 /// Redirects that are followed in a row.
 const HOPS_MAX: u32 = 10;
-
-/// Bytes of forwarded attributes. A line must hold them, the URL, and the URL of `again=`.
-pub(super) const FORWARDED_BYTES_MAX: usize = 32 << 10;
 
 /// Attributes with a meaning to the group, which are therefore not forwarded.
 const OWN_ATTRIBUTES: [&str; 15] = [
@@ -34,18 +30,18 @@ const OWN_ATTRIBUTES: [&str; 15] = [
 ];
 
 /// What an event requests, parsed from its payload.
-pub(super) struct EventRequest<'a> {
-    pub(super) text: &'a str,
-    pub(super) url_key: Option<UrlKey>,
-    pub(super) key: Key,
-    pub(super) job: Option<&'a str>,
-    pub(super) prio: i16,
-    pub(super) due: Moment,
-    pub(super) forwarded: Box<str>,
+pub(crate) struct EventRequest<'a> {
+    pub(crate) text: &'a str,
+    pub(crate) url_key: Option<UrlKey>,
+    pub(crate) key: Key,
+    pub(crate) job: Option<&'a str>,
+    pub(crate) prio: i16,
+    pub(crate) due: Moment,
+    pub(crate) forwarded: Box<str>,
 }
 
 /// A parsed event, independent of the group's state.
-pub(super) struct ParsedEvent<'a> {
+pub(crate) struct ParsedEvent<'a> {
     payload: Payload<'a>,
     /// `None` in a group without keys, where a payload is any text.
     url: Option<(CanonicalUrl<'a>, UrlKey)>,
@@ -64,12 +60,12 @@ impl<'a> ParsedEvent<'a> {
     }
 
     /// Returns the fingerprint of its URL, see [`UrlKey::fingerprint`].
-    pub(super) fn fingerprint(&self) -> Option<u64> {
+    pub(crate) fn fingerprint(&self) -> Option<u64> {
         self.url.as_ref().map(|(_, url_key)| url_key.fingerprint())
     }
 
     /// Returns the text of its key.
-    pub(super) fn key(&self, config: &GroupConfig) -> Option<&str> {
+    pub(crate) fn key(&self, config: &GroupConfig) -> Option<&str> {
         let attribute = key_attribute(&config.key, &self.payload);
         attribute.or_else(|| config.key_of_url(&self.url.as_ref()?.0))
     }
@@ -95,16 +91,16 @@ enum LinkVerdict {
 
 /// The number of known and of refused links.
 #[derive(Debug, Default, Clone, Copy)]
-pub(super) struct LinkCounts {
-    pub(super) known: u64,
-    pub(super) refused: u64,
+pub(crate) struct LinkCounts {
+    pub(crate) known: u64,
+    pub(crate) refused: u64,
 }
 
 impl Group {
     /// Consumes events of a feeding topic. Skips events below the first seq not yet consumed, so
     /// repeating an input changes nothing. If texts must be read first, returns the number of
     /// events before those that wait, and the request for the texts.
-    pub(super) fn consume_events(
+    pub(crate) fn consume_events(
         &mut self,
         topic: &TopicName,
         next: Seq,
@@ -158,7 +154,7 @@ impl Group {
                     Some(WallClockDue { target: what, unix_ms: at.schedule?, due })
                 }));
                 let schedule = schedule.map(|schedule| {
-                    let entry = taken.map_or(schedule.entry, entry_of_effect);
+                    let entry = taken.map_or(schedule.entry, EventEffect::entry);
                     EventEffect::Scheduled(Box::new(Schedule { entry, ..schedule }))
                 });
                 if let Some(schedule) = &schedule {
@@ -339,7 +335,7 @@ impl Group {
     }
 
     /// An event with a job is a seed of the current pass.
-    pub(super) fn judge_seed(
+    pub(crate) fn judge_seed(
         &self,
         name: &str,
         request: EventRequest<'_>,
@@ -391,7 +387,7 @@ impl Group {
     }
 
     /// Returns the waiting entry of a URL in one pass, or the one without a job.
-    pub(super) fn waiting_entry(&self, url: UrlKey, job: Option<PassId>) -> Option<EntryId> {
+    pub(crate) fn waiting_entry(&self, url: UrlKey, job: Option<PassId>) -> Option<EntryId> {
         let full = self.frontier.waiting_of_url(url.fingerprint()).iter();
         let mut full = full.filter(|id| self.frontier.get(**id).entry.admitted.job == job).copied();
         full.next().or_else(|| {
@@ -417,7 +413,7 @@ impl Group {
     /// Reports whether an answer with these links must be rejected: the group is full, and one of
     /// the links is new. So the group exceeds its limit by the links of one answer at most, and
     /// loses none.
-    pub(super) fn lacks_room_for(
+    pub(crate) fn lacks_room_for(
         &self,
         parent: EntryId,
         links: &[StagedLink],
@@ -429,7 +425,7 @@ impl Group {
     }
 
     /// Judges the links of an answer one after the other, and admits the new ones.
-    pub(super) fn admit_children(
+    pub(crate) fn admit_children(
         &mut self,
         parent: EntryId,
         links: &[StagedLink],
@@ -538,7 +534,7 @@ impl Group {
             .then(|| dead_letter_text(&head, payload))
     }
 
-    pub(super) fn publish(&mut self, topic: &'static str, payload: String) {
+    pub(crate) fn publish(&mut self, topic: &'static str, payload: String) {
         let serial = self.last_serial + 1;
         let decision = Decision::PublishQueued { serial, topic, payload: payload.clone().into() };
         self.commit(decision, self.now);
@@ -547,7 +543,7 @@ impl Group {
 }
 
 /// Returns the entries of an event that are due at this time of day.
-pub(super) fn wall_clock_dues_of(
+pub(crate) fn wall_clock_dues_of(
     taking: &EventEffect,
     unix_ms: i64,
 ) -> impl Iterator<Item = WallClockDue> {
@@ -561,24 +557,9 @@ pub(super) fn wall_clock_dues_of(
 
 /// Builds a dead letter for a text that is not a URL: the reason, and the text as far as a payload
 /// holds it.
-pub(super) fn dead_letter_text(head: &str, text: &str) -> String {
+pub(crate) fn dead_letter_text(head: &str, text: &str) -> String {
     let kept = text.floor_char_boundary(PAYLOAD_BYTES_MAX - head.len() - 1);
     format!("{head} {}", &text[..kept])
-}
-
-/// Adds the attributes of `others` with names that `carried` lacks. `None` if the result is too
-/// long to forward.
-pub(super) fn merge_attributes(carried: &str, others: &str) -> Option<String> {
-    let name = |word| str::split_once(word, '=').map_or(word, |(name, _)| name);
-    let names: Vec<&str> = carried.split(' ').map(name).collect();
-    let mut all = carried.to_owned();
-    for word in others.split(' ').skip(1) {
-        let has_namesake = word.split_once('=').is_some_and(|(name, _)| names.contains(&name));
-        if !has_namesake {
-            all.extend([" ", word]);
-        }
-    }
-    (all.len() <= FORWARDED_BYTES_MAX).then_some(all)
 }
 
 /// Returns the attributes to forward, unchanged, each with a leading space. `None` if they are too

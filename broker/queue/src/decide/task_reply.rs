@@ -9,12 +9,12 @@ use tidings_protocol::{
 };
 
 use super::admit::dead_letter_text;
-use super::config::bad_argument;
-use super::entry::{AgainRequest, EndReason, Entry, EntryId};
-use super::mutants::{self, Mutant};
-use super::record::{Decision, NextStep};
-use super::{Group, GroupAnswer, Requester, StagedLink, WorkerReply};
+use crate::config::bad_argument;
+use crate::entry::{AgainRequest, EndReason, Entry, EntryId};
 use crate::moment::Moment;
+use crate::mutants::{self, Mutant};
+use crate::record::{Decision, NextStep};
+use crate::{Group, GroupAnswer, Requester, StagedLink, WorkerReply};
 
 /// Usual length of the answer to an `ACK`.
 const OK_BYTES: usize = 80;
@@ -23,7 +23,7 @@ const OK_BYTES: usize = 80;
 const AGAIN_MAX: u32 = 8;
 
 impl Group {
-    pub(super) fn reply(
+    pub(crate) fn reply(
         &mut self,
         requester: Requester,
         reply: WorkerReply,
@@ -135,7 +135,7 @@ impl Group {
 
     /// Makes a returned or lost entry a dead letter if its attempts are used up. If its job is
     /// cancelled or has all its pages, the entry is dropped.
-    pub(super) fn dead_letter_if_exhausted(&mut self, id: EntryId, now: Moment) {
+    pub(crate) fn dead_letter_if_exhausted(&mut self, id: EntryId, now: Moment) {
         let entry = &self.frontier.get(id).entry;
         let job = entry.admitted.job;
         if mutants::is(Mutant::DropsLostAnnounced) && job.is_none() && entry.losses > 0 {
