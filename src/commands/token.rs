@@ -3,7 +3,7 @@
 use clap::{ArgGroup, Args, Subcommand};
 use tidings_broker::access::{Permission, TokenHash, new_token};
 
-use crate::flags::DataFlag;
+use crate::flags::{DataFlag, of_existing_data};
 use crate::process::atomic_file::DirectoryLock;
 use crate::process::stack;
 use crate::services::principals::{AccessFile, AccessFileContents, PrincipalEntry, uid_of};
@@ -110,7 +110,7 @@ pub(crate) struct CreateArgs {
 
 /// The flags of `tidings token set`.
 #[derive(Debug, Args)]
-#[command(after_help = PERMISSIONS)]
+#[command(after_help = PERMISSIONS, mut_arg("data", of_existing_data))]
 pub(crate) struct SetArgs {
     /// Name of the principal
     #[arg(value_parser = parse_name)]
@@ -125,6 +125,7 @@ pub(crate) struct SetArgs {
 
 /// The flags of `tidings token ls`.
 #[derive(Debug, Args)]
+#[command(mut_arg("data", of_existing_data))]
 pub(crate) struct LsArgs {
     #[command(flatten)]
     data: DataFlag,
@@ -132,6 +133,7 @@ pub(crate) struct LsArgs {
 
 /// The flags of `tidings token revoke`.
 #[derive(Debug, Args)]
+#[command(mut_arg("data", of_existing_data))]
 pub(crate) struct RevokeArgs {
     /// Name of the principal
     #[arg(value_parser = parse_name)]
