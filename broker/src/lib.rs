@@ -70,6 +70,7 @@ pub use self::groups::repair::{RepairError, Repaired, repair};
 use self::groups::{FoundGroups, GroupStorage, Groups, clock_continuing};
 pub use self::limits::Limits;
 use self::net::Shared;
+use self::net::http::HttpState;
 pub use self::net::http::{
     ClassifyFuture, CountersFuture, EmbeddedHandler, HTTP_PORT, HandlerFuture, HandlerReply,
     HttpConfig, RequestClass, hooks, is_forwarded,
@@ -99,8 +100,7 @@ const LOGS_PER_GROUP: u64 = 4;
 #[derive(Debug)]
 pub struct Broker {
     local_addr: SocketAddr,
-    http_addr: Option<SocketAddr>,
-    http: Option<net::http::HttpServer>,
+    http: Option<(SocketAddr, Arc<HttpState>)>,
     shared: Arc<Shared>,
     stop: CancellationToken,
     /// Stops the listeners; cancelled before `stop`, or with it.
@@ -250,19 +250,15 @@ impl Broker {
         if let Some(listener) = unix {
             net::serve_unix(listener, shared.clone(), listening.clone(), &tasks);
         }
-        let http_addr = http.as_ref().map(|(_, address)| *address);
-        let mut serving = None;
-        if let (Some((listener, _)), Some(config)) = (http, http_config) {
+        let http = http.zip(http_config).map(|((listener, address), config)| {
             let stops = (listening.clone(), stop.clone());
-            let http = net::http::serve(listener, config, shared.clone(), stops, &tasks);
-            serving = Some(http);
-        }
+            (address, net::http::serve(listener, config, shared.clone(), stops, &tasks))
+        });
         net::run_maintenance(shared.clone(), stop.clone(), &tasks);
         tracing::info!(%local_addr, "listening");
         Ok(Self {
             local_addr,
-            http_addr,
-            http: serving,
+            http,
             shared,
             stop,
             listening,
@@ -285,7 +281,7 @@ impl Broker {
 
     /// The address of HTTP, if it is served.
     pub fn http_addr(&self) -> Option<SocketAddr> {
-        self.http_addr
+        self.http.as_ref().map(|(address, _)| *address)
     }
 
     /// Applies the settings that may change while connections are open: transport policies, logging
@@ -293,7 +289,7 @@ impl Broker {
     /// that it has changed. All other settings are ignored.
     pub async fn reload(&self, config: &BrokerConfig, delay: bool) {
         self.shared.reload(&config.connections());
-        if let (Some(http), Some(config)) = (&self.http, &config.http) {
+        if let (Some((_, http)), Some(config)) = (&self.http, &config.http) {
             http.reload(config);
         }
         if delay {
@@ -377,7 +373,6 @@ struct Listeners {
 }
 
 impl Listeners {
-    /// Opens those that are configured.
     fn open(config: &BrokerConfig, sockets: Sockets) -> Result<Self, StartError> {
         let at = |address, socket: Option<std::net::TcpListener>| {
             let socket = socket.map_or_else(|| bind(address), Ok)?;

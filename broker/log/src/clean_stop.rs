@@ -34,7 +34,6 @@ use tidings_protocol::{Seq, field, field_number};
 
 use crate::disk::{Disk, create_synced, read_all};
 
-/// The file name.
 const FILE: &str = "clean-stop";
 
 /// The first line: the kind of file and the version of its format.
@@ -70,7 +69,6 @@ pub(crate) struct LogEnd {
     pub(crate) bytes: u64,
     /// The seq after the last event.
     pub(crate) end: Seq,
-    /// The next seq to assign.
     pub(crate) next: Seq,
 }
 
@@ -152,7 +150,6 @@ impl CleanStop {
         &self.state
     }
 
-    /// The recorded end of a log.
     pub(crate) fn end_of(&self, log: &str) -> Option<&LogEnd> {
         self.ends.get(log)
     }

@@ -91,7 +91,6 @@ pub(crate) const ANY_BATCH_MAGIC: &[u8; 3] = b"TDB";
 const CLEAN: u16 = 1;
 const IDENTIFIED: u16 = 2;
 
-/// The header of a segment file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
     /// [`VERSION`], or an earlier one.
@@ -132,7 +131,6 @@ pub(crate) struct BatchHeader {
     pub(crate) first: Seq,
     /// Number of events.
     pub(crate) count: u32,
-    /// Bytes of payload.
     pub(crate) bytes: u32,
     /// The seq after the newest event before this batch.
     pub(crate) previous_end: Seq,
@@ -178,7 +176,6 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl SegmentHeader {
-    /// Encodes the header.
     pub(crate) fn encode(&self) -> [u8; SEGMENT_HEADER] {
         let mut bytes = [0; SEGMENT_HEADER];
         let name = self.topic.as_str().as_bytes();

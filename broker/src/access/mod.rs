@@ -50,7 +50,6 @@ use crate::clock::Moment;
 
 /// The principal of clients that have not logged in. Audit records contain this name.
 const ANONYMOUS: &str = "strangers";
-/// The principal of peers.
 const PEERS: &str = "peers";
 /// The principal of the broker's own parts, and of its own user on this machine.
 const INTERNAL: &str = "tidings";
@@ -135,7 +134,6 @@ impl Identity {
         self.transport
     }
 
-    /// The name of the principal.
     pub(crate) fn name(&self) -> &str {
         &self.principal.name
     }
@@ -168,7 +166,6 @@ impl Identity {
         one.name == other.name && one.has_same_credential(other)
     }
 
-    /// Whether both have the same permissions.
     pub(crate) fn has_same_permissions(&self, other: &Self) -> bool {
         self.principal.permissions == other.principal.permissions
     }

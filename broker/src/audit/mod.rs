@@ -96,7 +96,6 @@ struct PublishTotals {
     count: usize,
 }
 
-/// The totals of one connection.
 #[derive(Debug, Default)]
 struct ConnectionTotals {
     /// One for each principal that the connection had: switching between principals does not cause
@@ -150,7 +149,6 @@ impl Audit {
         }
     }
 
-    /// Records an event of the broker itself.
     pub(crate) fn record_broker(&self, what: &AuditEvent<'_>) {
         if let Some(kept) = &self.0 {
             kept.write(what, None);

@@ -197,7 +197,6 @@ fn field(name: &'static str, text: &str) -> Field {
 /// The client that caused an event.
 #[derive(Debug, Clone)]
 pub(crate) struct Initiator {
-    /// The number of the connection.
     pub(crate) conn: u64,
     /// The principal; `None` before the client is identified.
     name: Option<Box<str>>,
@@ -216,7 +215,6 @@ impl Initiator {
         Self { conn, name: None, from: peer.to_string(), transport, source: peer.ip() }
     }
 
-    /// The client with this identity.
     pub(crate) fn identified(conn: u64, remote: &RemoteInfo, pass: &Identity) -> Self {
         let mut party = Self::unidentified(conn, remote.peer, pass.transport().as_str());
         if pass.transport().is_publish_only() {

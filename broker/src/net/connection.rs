@@ -296,7 +296,6 @@ impl Connection {
         }
     }
 
-    /// Fills a slot with its answer.
     pub(super) fn fill(&mut self, slot: Slot, lines: Bytes) {
         if let Some(worker) = &mut self.worker {
             worker.pending_slot.take_if(|pending| *pending == slot);

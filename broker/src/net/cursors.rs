@@ -46,7 +46,6 @@ struct PendingStore {
 }
 
 impl Connection {
-    /// `SUB as=`.
     pub(super) fn subscribe_durable(
         &mut self,
         name: &TopicName,
@@ -100,7 +99,6 @@ impl Connection {
         Ok(())
     }
 
-    /// `SEEN`.
     pub(super) fn handle_seen(
         &mut self,
         name: &TopicName,

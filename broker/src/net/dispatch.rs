@@ -126,7 +126,6 @@ impl Connection {
         self.answers.push_lines(&lines);
     }
 
-    /// Queues an error.
     pub(super) fn push_error(&mut self, error: &ProtocolError) {
         self.push_answer(|lines| error.encode(lines));
     }

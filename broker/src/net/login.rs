@@ -36,7 +36,6 @@ pub(super) fn check_token_allowed(remote: &RemoteInfo) -> Result<(), ProtocolErr
     Err(ProtocolError::new(Code::Denied, text))
 }
 
-/// The error for a token that no principal has.
 pub(super) fn wrong_token_error() -> ProtocolError {
     ProtocolError::new(Code::Unauthenticated, "no principal has this token")
 }

@@ -23,7 +23,6 @@ pub(super) enum SocketStream {
     Unix(UnixStream),
 }
 
-/// An encrypted socket.
 #[derive(Debug)]
 pub(super) struct TlsSocket {
     stream: TlsStream<HandshakeSocket>,

@@ -175,7 +175,6 @@ impl PendingReply {
     }
 }
 
-/// The status of a topic.
 pub(super) fn topic_status(topic: &Topic) -> TopicStatus {
     let show = topic.stats();
     let kept = show.head.0 - show.first_kept.0;

@@ -56,7 +56,6 @@ impl std::fmt::Debug for ReaderPoolState {
     }
 }
 
-/// A requested read.
 #[derive(Debug)]
 struct ReadRequest {
     log: Arc<dyn TopicLog>,
@@ -65,7 +64,6 @@ struct ReadRequest {
     slot: Arc<Mutex<ReadSlot>>,
 }
 
-/// What to read.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ReadKind {
     /// Lines that are not older than `since`.
@@ -80,7 +78,6 @@ struct ReadSlot {
     read: Option<ReadResult>,
 }
 
-/// The result of a read.
 #[derive(Debug)]
 pub(super) enum ReadResult {
     /// Runs of lines, each with the seq of its first line; the seq after the last line; where to
@@ -99,7 +96,6 @@ pub(super) struct PendingRead {
 }
 
 impl PendingRead {
-    /// The result, if there is one.
     pub(super) fn take(&self) -> Option<ReadResult> {
         self.slot.lock().read.take()
     }

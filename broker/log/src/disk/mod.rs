@@ -82,7 +82,6 @@ pub trait DiskFile: Debug + Send + Sync {
     fn start_writeback(&self, _offset: u64, _length: u64) {}
 }
 
-/// Reads a whole file.
 pub(crate) fn read_all(file: &dyn DiskFile) -> io::Result<Vec<u8>> {
     let length = usize::try_from(file.len()?).map_err(io::Error::other)?;
     let mut bytes = vec![0; length];

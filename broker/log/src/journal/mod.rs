@@ -22,7 +22,6 @@ use crate::clean_stop::{LogEnd, StopSlot};
 use crate::disk::{Disk, DiskFile, create_synced, is_full, read_all, with_path};
 use crate::format::{FormatError, SegmentHeader};
 
-/// The file name.
 const FILE: &str = "catalog.log";
 
 /// Smaller files are not compacted.

@@ -10,7 +10,6 @@ use crate::topic_log::LogPiece;
 /// buffer.
 pub(super) const BATCH_BYTES: usize = 128 << 10;
 
-/// Bytes of a batch with its header.
 pub(super) fn batch_bytes(header: &BatchHeader) -> u64 {
     BATCH_HEADER as u64 + u64::from(header.bytes)
 }

@@ -10,7 +10,6 @@ use super::segment_walk::{BatchLocation, SegmentWalk, WalkStep};
 use crate::disk::DiskFile;
 use crate::format::{BATCH_HEADER, BatchHome, SEGMENT_HEADER};
 
-/// Bytes that are rewritten in one call.
 const REWRITE_BYTES: usize = 256 << 10;
 
 /// A segment file that is being recovered.

@@ -29,7 +29,6 @@ pub(crate) struct SegmentOptions {
     pub(crate) disk: Arc<dyn Disk>,
     /// The directory. It is created with the first event.
     pub(crate) dir: PathBuf,
-    /// The topic of the log.
     pub(crate) topic: TopicName,
     /// The first seq of a log without segments.
     pub(crate) first: Seq,
@@ -67,7 +66,6 @@ pub(super) struct SegmentTable {
     pub(super) reported: BTreeSet<(Seq, u64)>,
 }
 
-/// A segment file.
 #[derive(Debug, Clone)]
 pub(super) struct Segment {
     pub(super) path: PathBuf,
@@ -109,7 +107,6 @@ pub(super) struct ActiveSegment {
     pub(super) index: SegmentIndex,
 }
 
-/// The file name of a segment.
 pub(super) fn file_name(base: Seq) -> String {
     format!("{:020}.log", base.0)
 }
@@ -320,7 +317,6 @@ impl SegmentLog {
         }
     }
 
-    /// Removes the oldest segment.
     fn remove_oldest(&self) -> Result<(), LogError> {
         let mut shared = self.shared.lock();
         let Some(oldest) = shared.segments.pop_front() else { return Ok(()) };

@@ -369,7 +369,6 @@ impl Drop for ConnectedClient {
     }
 }
 
-/// Parses the lines of a reply.
 fn parse_reply(lines: &[u8]) -> Result<CommandReply, ProtocolError> {
     let mut reply = CommandReply::default();
     let text = String::from_utf8_lossy(lines);

@@ -26,7 +26,6 @@ use crate::access::{Action, Identity};
 /// Seeds of one request.
 const SEEDS_MAX: usize = 10_000;
 
-/// Settings of a job.
 const JOB_SETTINGS: &ObjectSchema = &[
     ("scope", FieldType::Text),
     ("include", FieldType::List),
@@ -39,7 +38,6 @@ const JOB_SETTINGS: &ObjectSchema = &[
     ("callback", FieldType::Text),
 ];
 
-/// Settings of seeds.
 const SEED_SETTINGS: &ObjectSchema = &[("prio", FieldType::Number), ("after", FieldType::Text)];
 
 /// `GET /jobs`: the newest jobs.
@@ -227,7 +225,6 @@ async fn run_job_action(
     Ok(JsonResponse(object(&JobStatus::parse(&client.run(&command).await?.ok))))
 }
 
-/// The parameter `group` as a setting.
 fn group_param(params: &QueryParams) -> Vec<(&str, &str)> {
     params.get("group").map(|group| ("group", group)).into_iter().collect()
 }

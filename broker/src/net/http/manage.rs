@@ -33,14 +33,12 @@ pub(super) type ClientExtension = Extension<Arc<ConnectedClient>>;
 /// What a handler returns.
 pub(super) type JsonResult = Result<JsonResponse, ErrorResponse>;
 
-/// Settings of a topic.
 const TOPIC_SETTINGS: &ObjectSchema = &[
     ("sync", FieldType::Text),
     ("retain-bytes", FieldType::Text),
     ("retain-age", FieldType::Text),
 ];
 
-/// Settings of a group.
 const GROUP_SETTINGS: &ObjectSchema = &[
     ("topics", FieldType::List),
     ("key", FieldType::Text),

@@ -71,7 +71,7 @@ use crate::remote::{PeerAddr, RemoteInfo};
 
 /// State that all requests share.
 #[derive(Debug)]
-struct HttpState {
+pub(crate) struct HttpState {
     shared: Arc<Shared>,
     config: Arc<HttpConfig>,
     bodies: BodyReceiver,
@@ -109,16 +109,10 @@ impl HttpState {
             stop,
         }
     }
-}
 
-/// Handle to the running HTTP server, to reload its settings.
-#[derive(Debug)]
-pub(crate) struct HttpServer(Arc<HttpState>);
-
-impl HttpServer {
     /// Replaces the webhooks and their common limit of events for all later requests.
     pub(crate) fn reload(&self, config: &HttpConfig) {
-        self.0.hooks.replace(config.hooks.clone(), config.hook_events_per_minute);
+        self.hooks.replace(config.hooks.clone(), config.hook_events_per_minute);
     }
 }
 

@@ -40,7 +40,6 @@ impl<S: Send + Sync, T: FromStr<Err: Into<ErrorResponse>>> FromRequestParts<S> f
     }
 }
 
-/// The query parameters of a request.
 pub(super) struct QueryParams(Vec<(String, String)>);
 
 impl QueryParams {
@@ -213,7 +212,6 @@ impl BodyReceiver {
         Ok(ReceivedBody { bytes, _memory: reservation.into_permit() })
     }
 
-    /// Receives a JSON object.
     pub(super) async fn receive_json<T: DeserializeOwned>(
         &self,
         headers: &HeaderMap,

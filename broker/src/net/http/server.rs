@@ -25,7 +25,7 @@ use super::config::HttpConfig;
 use super::error::ErrorResponse;
 use super::request_head::read_first_head;
 use super::write_timeout::{ResponseState, WriteTimeoutStream};
-use super::{HttpServer, HttpState, origin_check, router};
+use super::{HttpState, origin_check, router};
 use crate::access::{Identity, LoginError, Transport, is_token};
 use crate::audit::AuditEvent;
 use crate::net::listener::{AdmittedConnection, admit_connection, secure, set_socket_options};
@@ -41,16 +41,17 @@ const HEAD_TOO_LONG: &[u8] = b"HTTP/1.1 431 Request Header Fields Too Large\r\n\
 /// The minimum that hyper accepts for the buffer of a connection, in each direction.
 const BUFFER_BYTES_MIN: usize = 8 << 10;
 
-/// Accepts connections until `listening` is cancelled, and ends them when `stop` is.
+/// Accepts connections until `listening` is cancelled, and ends them when `stop` is. Returns the
+/// state that all requests share.
 pub(crate) fn serve(
     listener: TcpListener,
     config: HttpConfig,
     shared: Arc<Shared>,
     (listening, stop): (CancellationToken, CancellationToken),
     tasks: &TaskTracker,
-) -> HttpServer {
+) -> Arc<HttpState> {
     let http = Arc::new(HttpState::new(shared, config, stop));
-    let server = HttpServer(Arc::clone(&http));
+    let state = Arc::clone(&http);
     let router = router(&http);
     let connections = tasks.clone();
     spawn_accept_loop(listener, listening, tasks, move |stream, peer| {
@@ -64,7 +65,7 @@ pub(crate) fn serve(
             peer,
         ));
     });
-    server
+    state
 }
 
 /// Serves a connection until its end. It takes little memory until its first head is complete.

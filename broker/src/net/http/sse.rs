@@ -100,7 +100,6 @@ fn start_from_last_event_id(headers: &HeaderMap) -> Result<Option<StartAt>, Erro
     next.map(|next| Some(StartAt::Seq(Seq(next)))).ok_or_else(invalid)
 }
 
-/// The body of the response.
 struct SseBody {
     topic: TopicName,
     cursor: TopicCursor,

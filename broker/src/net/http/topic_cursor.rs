@@ -99,7 +99,6 @@ impl TopicCursor {
         Ok(Self { shared: Arc::clone(shared), topic, reader, waiter_slot: None })
     }
 
-    /// The seq of the next event to return.
     pub(super) fn next_seq(&self) -> Seq {
         self.reader.as_ref().map_or(Seq(1), Reader::cursor)
     }

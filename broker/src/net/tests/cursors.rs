@@ -237,7 +237,6 @@ fn broker_on_disk(disk: &SimulatedDisk) -> Broker {
     let listening = stop.child_token();
     Broker {
         local_addr,
-        http_addr: None,
         http: None,
         shared,
         stop,

@@ -27,7 +27,6 @@ const SECRETS_MAX: usize = 4;
 /// ones, so the rate limit does not stop a client that guesses.
 pub const SECRET_BYTES_MIN: usize = 16;
 
-/// The default rate of one source.
 const DEFAULT_RATE: Rate = Rate { per_minute: 60, burst: 60 };
 const RATE_MAX: u32 = 60_000;
 
@@ -211,7 +210,6 @@ fn attribute_words(table: &BTreeMap<String, Value>) -> Result<String, String> {
     Ok(words)
 }
 
-/// The events of one request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct HookEvents {
     pub(super) payloads: Vec<String>,

@@ -27,7 +27,6 @@ struct UrlLocationTable {
     header: Option<String>,
 }
 
-/// One location of URLs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum UrlLocation {
     Header(String),
