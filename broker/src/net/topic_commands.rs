@@ -11,7 +11,7 @@ use tidings_protocol::{
     encode_ok,
 };
 
-use super::Hub;
+use super::Shared;
 use crate::catalog::TopicSettings;
 use crate::cursors::CursorId;
 use crate::mailbox::{ConnMessage, Mailbox};
@@ -24,9 +24,13 @@ const REPORTED_RANGES_MAX: usize = 1000;
 const REPORTED_PROBLEMS_MAX: usize = 20;
 
 /// Runs a `TOPIC` command and sends the answer to `reply`.
-pub(super) fn handle_topic_command(hub: &Hub, manage: &TopicCommand<'_>, reply: PendingReply) {
+pub(super) fn handle_topic_command(
+    shared: &Shared,
+    manage: &TopicCommand<'_>,
+    reply: PendingReply,
+) {
     let error_reply = reply.clone();
-    let command = RunningCommand { hub, manage };
+    let command = RunningCommand { shared, manage };
     let result = match manage.action {
         TopicAction::Ls => command.list(reply),
         TopicAction::Show => command.show(reply),
@@ -44,14 +48,14 @@ pub(super) fn handle_topic_command(hub: &Hub, manage: &TopicCommand<'_>, reply: 
 
 /// A command that is being run. Each action sends its answer, or returns an error.
 struct RunningCommand<'a> {
-    hub: &'a Hub,
+    shared: &'a Shared,
     manage: &'a TopicCommand<'a>,
 }
 
 impl RunningCommand<'_> {
     fn list(&self, reply: PendingReply) -> Result<(), ProtocolError> {
         self.manage.allow_only(&[])?;
-        let (topics, mut lines) = (self.hub.topics.list(), BytesMut::new());
+        let (topics, mut lines) = (self.shared.topics.list(), BytesMut::new());
         for topic in &topics {
             encode_more(&topic_status(topic).to_string(), &mut lines);
         }
@@ -63,15 +67,15 @@ impl RunningCommand<'_> {
         self.manage.allow_only(&[])?;
         let topic = self.topic()?;
         let status = topic_status(&topic).to_string();
-        reply.send_with_lines(cursor_lines(self.hub, &topic), Ok(status));
+        reply.send_with_lines(cursor_lines(self.shared, &topic), Ok(status));
         Ok(())
     }
 
     fn create(&self, reply: PendingReply) -> Result<(), ProtocolError> {
         let name: TopicName = self.manage.required_name()?.parse()?;
-        let settings = TopicSettings::parse(&self.manage.settings, self.hub.topics.defaults())?;
+        let settings = TopicSettings::parse(&self.manage.settings, self.shared.topics.defaults())?;
         let text = format!("{name} {settings}");
-        self.hub.topics.create(&name, settings, reply.when_done(text)).map(drop)
+        self.shared.topics.create(&name, settings, reply.when_done(text)).map(drop)
     }
 
     fn configure(&self, reply: PendingReply) -> Result<(), ProtocolError> {
@@ -82,20 +86,20 @@ impl RunningCommand<'_> {
         }
         let settings = TopicSettings::parse(&self.manage.settings, topic.settings())?;
         let text = format!("{} {settings}", topic.name());
-        self.hub.topics.configure(&topic, settings, reply.when_done(text))
+        self.shared.topics.configure(&topic, settings, reply.when_done(text))
     }
 
     fn delete(&self, reply: PendingReply) -> Result<(), ProtocolError> {
         self.manage.allow_only(&[])?;
         let topic = self.topic()?;
-        self.hub.topics.delete(&topic, reply.when_done(topic.name().to_string()))
+        self.shared.topics.delete(&topic, reply.when_done(topic.name().to_string()))
     }
 
     fn verify(&self, reply: PendingReply) -> Result<(), ProtocolError> {
         self.manage.allow_only(&[])?;
         let topic = self.topic()?;
         let name = topic.name().clone();
-        self.hub.topics.verify(&topic, move |result| {
+        self.shared.topics.verify(&topic, move |result| {
             let mut lines = BytesMut::new();
             let result = result.map(|files| verify_report(&name, &files, &mut lines));
             reply.send_with_lines(lines, result);
@@ -111,12 +115,12 @@ impl RunningCommand<'_> {
             ProtocolError::new(Code::BadArgument, text)
         })?;
         let id = CursorId { topic, cursor: cursor.parse()? };
-        self.hub.cursors.forget(id, reply.when_done(String::new()))
+        self.shared.cursors.forget(id, reply.when_done(String::new()))
     }
 
     fn topic(&self) -> Result<Arc<Topic>, ProtocolError> {
         let name = self.manage.required_name()?;
-        self.hub.topics.find(name).ok_or_else(|| {
+        self.shared.topics.find(name).ok_or_else(|| {
             let text = format!("no topic {name}; TOPIC create {name}, PUB or SUB creates it");
             ProtocolError::new(Code::NotFound, text)
         })
@@ -124,9 +128,9 @@ impl RunningCommand<'_> {
 }
 
 /// The lines of `TOPIC show` about the cursors of a topic.
-fn cursor_lines(hub: &Hub, topic: &Topic) -> BytesMut {
+fn cursor_lines(shared: &Shared, topic: &Topic) -> BytesMut {
     let (next, mut lines) = (topic.public_head(), BytesMut::new());
-    for cursor in hub.cursors.list(topic.name()) {
+    for cursor in shared.cursors.list(topic.name()) {
         let status = CursorStatus {
             cursor: cursor.name.to_string(),
             next: cursor.next,

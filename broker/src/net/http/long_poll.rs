@@ -55,7 +55,7 @@ pub(super) async fn read(
     let from = params.get("from").map(str::parse::<StartAt>).transpose()?;
     let limit = params.number("limit", DEFAULT_LIMIT, LIMIT_MAX)?;
     let wait = params.wait(DEFAULT_WAIT_MS, http.config.wait_ms_max)?;
-    let cursor = TopicCursor::open(&http.hub, topic.clone(), from)?;
+    let cursor = TopicCursor::open(&http.shared, topic.clone(), from)?;
     let mut page = EventPage {
         topic: topic.clone(),
         cursor,

@@ -54,7 +54,7 @@ pub(super) async fn stream(
     let from = params.get("from").map(str::parse::<StartAt>).transpose()?;
     let from = start_from_last_event_id(&headers)?.or(from);
     let subscription = client.begin_subscription()?;
-    let cursor = TopicCursor::open(&http.hub, topic.clone(), from)?;
+    let cursor = TopicCursor::open(&http.shared, topic.clone(), from)?;
     let keep_alive = Duration::from_millis(http.config.keep_alive_interval_ms);
     let body = SseBody {
         cursor,
@@ -239,7 +239,7 @@ mod tests {
         let http = HttpConfig { listen, keep_alive_interval_ms: 20, ..HttpConfig::default() };
         let config = BrokerConfig { listen, http: Some(http), ..BrokerConfig::default() };
         let broker = Broker::start(config).await.unwrap();
-        let topic = broker.hub.topics.open(&"t".parse().unwrap()).unwrap();
+        let topic = broker.shared.topics.open(&"t".parse().unwrap()).unwrap();
         topic.append(ConnId(1), ["http://b.example/"]).unwrap();
         for (query, expected) in [("", "\n:\n\n"), ("?from=first&host=a.example", "\nid: 1\n\n")] {
             let mut stream = TcpStream::connect(broker.http_addr().unwrap()).await.unwrap();

@@ -149,7 +149,7 @@ pub(super) async fn receive(
     // The content type is checked after the signature.
     let received = http.unverified_bodies.receive_untyped(body).await?;
     let body = &received.bytes;
-    let now = http.hub.clock.now();
+    let now = http.shared.clock.now();
     let source = Source::from(peer);
     let reject = |hook: Option<&Hook>, reason: &dyn fmt::Display| {
         // A separate rate: behind one proxy, unverified requests must not slow down verified ones.
@@ -159,7 +159,7 @@ pub(super) async fn receive(
             Err(wait_ms) => rate_limited(&http, &client, wait_ms, "requests from this address"),
         }
     };
-    let verified = match hook.verify(&headers, body, http.hub.clock.unix_ms()) {
+    let verified = match hook.verify(&headers, body, http.shared.clock.unix_ms()) {
         Ok(verified) if index.is_some() => verified,
         Ok(_) => return Err(reject(None, &"the signature is that of a decoy")),
         Err(_) if index.is_none() => {
@@ -174,11 +174,11 @@ pub(super) async fn receive(
     check_encoding(&headers)?;
     let events = hook.events(&verified, &headers, body)?;
     drop(received);
-    let topic = http.hub.topics.open(&hook.recipe().topic)?;
+    let topic = http.shared.topics.open(&hook.recipe().topic)?;
     let payloads: Vec<Cow<'_, str>> = events.payloads.into_iter().map(Cow::Owned).collect();
     let Some(key) = events.idempotency_key else {
         let seqs = publish(&http, &client, &name, &topic, &payloads).await?;
-        http.hub.stats.webhooks.accepted.add(1);
+        http.shared.stats.webhooks.accepted.add(1);
         return confirm(&topic, seqs).await;
     };
     // The key is made of the events, so no body hash is compared. If two equal requests run at
@@ -195,7 +195,7 @@ pub(super) async fn receive(
             (Some(use_id), published?)
         }
     };
-    http.hub.stats.webhooks.accepted.add(1);
+    http.shared.stats.webhooks.accepted.add(1);
     let response = confirm(&topic, seqs).await;
     if let (Err(_), Some(use_id)) = (&response, use_id) {
         hooks.recent_requests.finish(&key, use_id, None);
@@ -221,11 +221,11 @@ async fn publish(
     // One connection may carry requests of several hooks and clients.
     let initiator = initiator(client, hook);
     let conn = initiator.conn;
-    http.hub.audit.identity_changed(conn);
+    http.shared.audit.identity_changed(conn);
     let appended = wait_for_backpressure(http, topic)
         .await
         .and_then(|()| append(http, topic, initiator, payloads));
-    http.hub.audit.identity_changed(conn);
+    http.shared.audit.identity_changed(conn);
     if appended.is_err() {
         http.hooks.event_budget.lock().refund(*http.hooks.event_rate.read(), events);
     }
@@ -239,7 +239,7 @@ fn take_event_budget(
     client: &ConnectedClient,
     events: u32,
 ) -> Result<(), ErrorResponse> {
-    let now = http.hub.clock.now();
+    let now = http.shared.clock.now();
     let permit = http.hooks.event_budget.lock().take(*http.hooks.event_rate.read(), events, now.0);
     permit.map_err(|wait_ms| rate_limited(http, client, wait_ms, "events of all webhooks together"))
 }
@@ -252,7 +252,7 @@ fn rate_limited(
     what: &str,
 ) -> ErrorResponse {
     client.audit(AuditEvent::LimitReached { why: &format!("webhook: too many {what}") });
-    http.hub.stats.webhooks.too_many_requests(wait_ms, what)
+    http.shared.stats.webhooks.too_many_requests(wait_ms, what)
 }
 
 /// Rejects an unverified request, with the same answer in all cases. Only the logs have the reason,
@@ -265,7 +265,7 @@ fn reject_unverified(
 ) -> ErrorResponse {
     let peer = client.remote.peer.ip();
     client.audit(AuditEvent::Refused { why: &format!("webhook: {reason}") });
-    if let Some(held_back) = http.hub.stats.webhooks.count_refused(http.hub.clock.now()) {
+    if let Some(held_back) = http.shared.stats.webhooks.count_refused(http.shared.clock.now()) {
         let hook = hook.map_or("none", |hook| &hook.recipe().name);
         tracing::warn!(%peer, hook, %reason, held_back, "rejected a webhook");
     }
