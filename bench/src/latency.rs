@@ -21,12 +21,9 @@ use tidings_load::poller::{DiscardBuffer, Poller};
 use tidings_load::server::{CpuCost, RunStart};
 use tidings_load::tls::SubscriberSocket;
 use tidings_load::wire::StreamLayout;
-use tidings_load::{Figure, ProgressFn, Target};
+use tidings_load::{Figure, PROGRESS_INTERVAL, ProgressFn, Target};
 
 use crate::histogram::Histogram;
-
-/// Interval of progress reports.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Time limit for the last events of a run.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);

@@ -23,6 +23,7 @@ use crate::commands::{self};
 use crate::config::ConfigFile;
 use crate::flags::arguments::{env_variable, one_line_message};
 use crate::process::logging;
+use crate::services::server_flags::ServerFlags;
 use crate::terminal::failure::Failure;
 use crate::terminal::output::printable;
 
@@ -144,6 +145,17 @@ pub(crate) enum Cmd {
     /// Measure the performance of a broker
     #[command(subcommand, after_help = commands::bench::EXAMPLES)]
     Bench(commands::bench::Bench),
+}
+
+impl Cmd {
+    /// The flags of a command that runs a broker for other processes.
+    pub(crate) fn server(&self) -> Option<&ServerFlags> {
+        match self {
+            Self::Up(args) => Some(&args.server),
+            Self::Broker(args) => Some(&args.server),
+            _ => None,
+        }
+    }
 }
 
 /// A command line that was understood.

@@ -417,8 +417,8 @@ impl CrawlerGroup<'_> {
         let shown = if feeds.is_empty() { lines.iter().collect() } else { feeds };
         let rows = shown.into_iter().map(|line| row(line, leases));
         match leases {
-            None => print_table(console, &["NEXT", "EVERY", "URL"], rows),
-            Some(_) => print_table(console, &["NEXT", "EVERY", "HUB", "URL"], rows),
+            None => print_table(console, "NEXT EVERY URL", rows),
+            Some(_) => print_table(console, "NEXT EVERY HUB URL", rows),
         }
     }
 }

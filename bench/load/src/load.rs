@@ -18,10 +18,7 @@ use crate::poller::{DiscardBuffer, Poller};
 use crate::receive_positions::ReceivePositions;
 use crate::tls::SubscriberSocket;
 use crate::wire::StreamLayout;
-use crate::{ProgressFn, Target};
-
-/// Interval of progress reports.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+use crate::{PROGRESS_INTERVAL, ProgressFn, Target};
 
 /// Longest time without a received byte while events are missing. Some brokers wait 10 s for one
 /// subscriber before they serve the others.
@@ -345,14 +342,6 @@ mod tests {
     struct TestProtocol;
 
     impl WireProtocol for TestProtocol {
-        fn handshake(&self) -> Vec<SetupStep> {
-            Vec::new()
-        }
-
-        fn subscribe(&self, _: &str) -> Vec<SetupStep> {
-            Vec::new()
-        }
-
         fn pipelined_subscribe(&self, _: &str) -> SetupStep {
             SetupStep::new([], ReadUntil::Nothing)
         }

@@ -18,10 +18,7 @@ use crate::load::check_rejection;
 use crate::poller::Poller;
 use crate::server::{CpuCost, RunStart};
 use crate::wire::{ConfirmationFormat, Sync};
-use crate::{Figure, ProgressFn, Target, disk};
-
-/// Interval of progress reports.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+use crate::{Figure, PROGRESS_INTERVAL, ProgressFn, Target, disk};
 
 /// Longest time without a confirmation while publishes are unconfirmed.
 const CONFIRMATION_TIMEOUT: Duration = Duration::from_secs(30);

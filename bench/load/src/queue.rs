@@ -28,10 +28,7 @@ use crate::task_ledger::TaskLedger;
 pub use crate::task_ledger::{KEYS_MAX, TASK_BYTES_MIN};
 use crate::wire::{BacklogQuery, WorkerEvent, WorkerPool};
 use crate::worker_connection::WorkerConnection;
-use crate::{Figure, ProgressFn, Target};
-
-/// Interval of progress reports.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+use crate::{Figure, PROGRESS_INTERVAL, ProgressFn, Target};
 
 /// Longest time without progress while tasks are missing.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);

@@ -180,20 +180,9 @@ async fn ls(output: &OutputFlags) -> Result<(), Failure> {
         let groups = groups.iter().map(|line| named_object(line, "group"));
         return groups.into_iter().try_for_each(|group| console.line(&group.to_string()));
     }
-    let headings = [
-        "GROUP",
-        "MEMBERS>",
-        "WAITING>",
-        "PROCESSING>",
-        "COMPLETED>",
-        "FAILED>",
-        "DEAD>",
-        "LOST>",
-        "KEY",
-        "TOPICS",
-        "STATE",
-    ];
-    print_table(&mut console, &headings, groups.iter().map(|line| row(line)))
+    let headings =
+        "GROUP MEMBERS> WAITING> PROCESSING> COMPLETED> FAILED> DEAD> LOST> KEY TOPICS STATE";
+    print_table(&mut console, headings, groups.iter().map(|line| row(line)))
 }
 
 /// A group as a row of `ls`.

@@ -144,9 +144,8 @@ async fn ls(output: &OutputFlags) -> Result<(), Failure> {
         let lines = answer.more.iter().map(|line| named_object(line, "topic"));
         return lines.into_iter().try_for_each(|topic| console.line(&topic.to_string()));
     }
-    let headings =
-        ["TOPIC", "KEPT>", "NEXT>", "RATE/S>", "READERS>", "MEMORY>", "DISK>", "SYNC", "STATE"];
-    print_table(&mut console, &headings, answer.more.iter().map(|line| row(line)))
+    let headings = "TOPIC KEPT> NEXT> RATE/S> READERS> MEMORY> DISK> SYNC STATE";
+    print_table(&mut console, headings, answer.more.iter().map(|line| row(line)))
 }
 
 /// A topic as a row of `ls`.
@@ -181,7 +180,7 @@ async fn show(args: &ShowArgs) -> Result<(), Failure> {
     if rows.peek().is_none() {
         return Ok(());
     }
-    print_table(&mut console, &["CURSOR", "NEXT>", "BEHIND>", "HELD", "MOVED"], rows)
+    print_table(&mut console, "CURSOR NEXT> BEHIND> HELD MOVED", rows)
 }
 
 /// A cursor as a row of `show`.
