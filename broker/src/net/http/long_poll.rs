@@ -6,10 +6,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use axum::Extension;
 use axum::body::{Body, HttpBody};
-use axum::extract::State;
-use axum::http::{HeaderValue, Uri, header};
+use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use bytes::Bytes;
 use http_body::Frame;
@@ -17,11 +15,11 @@ use serde_json::{Value, json};
 use tidings_protocol::{Seq, StartAt, TopicName};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::client::{ConnectedClient, permissions_changed};
+use super::client::permissions_changed;
 use super::error::ErrorResponse;
-use super::request_input::{PathName, QueryParams};
+use super::request_input::{NamedRequest, QueryParams};
 use super::topic_cursor::{EventFilter, NextEvents, TopicCursor};
-use super::{HttpState, with_timeout};
+use super::with_timeout;
 use crate::access::Action;
 use crate::topic::payloads;
 
@@ -43,12 +41,8 @@ pub(super) const PAGE_PERMIT_BYTES: usize = 1 << 10;
 
 /// Responds at once if there is an event or a missing seq from `from` on; otherwise when there is
 /// one, or after `wait`.
-pub(super) async fn read(
-    State(http): State<Arc<HttpState>>,
-    Extension(client): Extension<Arc<ConnectedClient>>,
-    PathName(topic): PathName<TopicName>,
-    uri: Uri,
-) -> Result<Response, ErrorResponse> {
+pub(super) async fn read(request: NamedRequest<TopicName>) -> Result<Response, ErrorResponse> {
+    let NamedRequest { http, client, name: topic, uri, .. } = request;
     client.check_action(Action::Subscribe(topic.as_str()))?;
     let names = [["from", "limit", "wait"].as_slice(), &EventFilter::PARAMS].concat();
     let params = QueryParams::parse(&uri, &names)?;

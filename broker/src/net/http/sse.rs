@@ -8,10 +8,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::Extension;
 use axum::body::{Body, HttpBody};
-use axum::extract::State;
-use axum::http::{HeaderMap, HeaderValue, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body::Frame;
@@ -22,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::HttpState;
 use super::client::{ConnectedClient, SubscriptionGuard};
 use super::error::ErrorResponse;
-use super::request_input::{PathName, QueryParams};
+use super::request_input::{NamedRequest, QueryParams};
 use super::sse_buffers::SseBuffer;
 use super::topic_cursor::{EventFilter, NextEvents, TopicCursor};
 use crate::access::Action;
@@ -41,13 +39,8 @@ const RETRY_FIELD: Bytes = Bytes::from_static(b"retry: 1000\n");
 const KEEP_ALIVE_COMMENT: Bytes = Bytes::from_static(b":\n\n");
 
 /// Begins after `Last-Event-ID`, else at `from`, else with new events.
-pub(super) async fn stream(
-    State(http): State<Arc<HttpState>>,
-    Extension(client): Extension<Arc<ConnectedClient>>,
-    PathName(topic): PathName<TopicName>,
-    uri: Uri,
-    headers: HeaderMap,
-) -> Result<Response, ErrorResponse> {
+pub(super) async fn stream(request: NamedRequest<TopicName>) -> Result<Response, ErrorResponse> {
+    let NamedRequest { http, client, name: topic, uri, headers } = request;
     client.check_action(Action::Subscribe(topic.as_str()))?;
     let names = [["from"].as_slice(), &EventFilter::PARAMS].concat();
     let params = QueryParams::parse(&uri, &names)?;

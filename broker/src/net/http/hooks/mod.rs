@@ -24,10 +24,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use axum::Extension;
 use axum::body::Body;
-use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::http::StatusCode;
 use parking_lot::{Mutex, RwLock};
 use tidings_protocol::Seq;
 use tidings_rate_limit::{Rate, RateLimiter, SOURCES_MAX, Source, TokenBucket};
@@ -39,7 +37,7 @@ use super::error::ErrorResponse;
 use super::idempotency::{IdempotencyKey, IdempotencyKeys, KeyState};
 use super::json_objects::JsonResponse;
 use super::publish::{append, confirm, wait_for_backpressure};
-use super::request_input::{PathName, QueryParams, check_encoding};
+use super::request_input::{NamedRequest, check_encoding};
 use crate::audit::{AuditEvent, Initiator};
 use crate::topic::Topic;
 
@@ -134,14 +132,11 @@ fn default_decoy() -> Hook {
 
 /// Responds when all events are as safe as their topic promises.
 pub(super) async fn receive(
-    State(http): State<Arc<HttpState>>,
-    Extension(client): Extension<Arc<ConnectedClient>>,
-    PathName(name): PathName<String>,
-    uri: Uri,
-    headers: HeaderMap,
+    request: NamedRequest<String>,
     body: Body,
 ) -> Result<JsonResponse, ErrorResponse> {
-    QueryParams::parse(&uri, &[])?;
+    request.params(&[])?;
+    let NamedRequest { http, client, name, headers, .. } = request;
     let hooks = &http.hooks;
     let peer = client.remote.peer.ip();
     // An unknown hook has a decoy, so that the client cannot tell the difference.

@@ -8,10 +8,8 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use axum::Extension;
 use axum::body::Body;
-use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::http::{HeaderMap, StatusCode};
 use serde_json::json;
 use tidings_protocol::{
     Code, Durability, PAYLOAD_BYTES_MAX, Payload, ProtocolError, Seq, TopicName, text,
@@ -23,7 +21,7 @@ use super::client::ConnectedClient;
 use super::error::ErrorResponse;
 use super::idempotency::{IdempotencyKey, KeyState, KeyUseId};
 use super::json_objects::JsonResponse;
-use super::request_input::{PathName, QueryParams, content_type, parse_json};
+use super::request_input::{NamedRequest, content_type, parse_json};
 use crate::access::{Action, Identity};
 use crate::audit::Initiator;
 use crate::mailbox::ConnId;
@@ -43,14 +41,11 @@ const KEY_BYTES_MAX: usize = 128;
 /// Responds when all events are as safe as the topic promises. If one of them is invalid, none is
 /// published.
 pub(super) async fn publish(
-    State(http): State<Arc<HttpState>>,
-    Extension(client): Extension<Arc<ConnectedClient>>,
-    PathName(name): PathName<TopicName>,
-    uri: Uri,
-    headers: HeaderMap,
+    request: NamedRequest<TopicName>,
     body: Body,
 ) -> Result<JsonResponse, ErrorResponse> {
-    QueryParams::parse(&uri, &[])?;
+    request.params(&[])?;
+    let NamedRequest { http, client, name, headers, .. } = request;
     let action = Action::Publish(name.as_str());
     client.check_action(action)?;
     client.check_publish_quota(&name)?;
