@@ -58,9 +58,7 @@ impl Benchmark for Connect {
             let cycles = cycle.completed - before;
             rate.runs.push(to_f64(cycles) / cost.end_run(start, target.server, cycles)?);
         }
-        let mut figures = vec![rate];
-        figures.extend(cost.figures(target.server)?);
-        Ok(figures.into())
+        Ok(cost.append_to(vec![rate], target.server)?.into())
     }
 }
 

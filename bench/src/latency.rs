@@ -79,9 +79,8 @@ impl Benchmark for Latency {
                 figure.runs.push(load.latencies.quantile(*part));
             }
         }
-        let mut figures: Vec<_> = figures.into_iter().map(|(_, figure)| figure).collect();
-        figures.extend(cost.figures(target.server)?);
-        Ok(figures.into())
+        let figures = figures.into_iter().map(|(_, figure)| figure).collect();
+        Ok(cost.append_to(figures, target.server)?.into())
     }
 }
 

@@ -95,8 +95,6 @@ impl DeliveryRates {
     }
 
     pub(crate) fn figures(self, target: Target<'_>) -> anyhow::Result<Vec<Figure>> {
-        let mut figures = vec![self.deliveries, self.publishes];
-        figures.extend(self.cost.figures(target.server)?);
-        Ok(figures)
+        self.cost.append_to(vec![self.deliveries, self.publishes], target.server)
     }
 }

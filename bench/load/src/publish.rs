@@ -107,8 +107,7 @@ impl Publish {
         if dir.is_some() {
             figures.extend([bare, ratio]);
         }
-        figures.extend(cost.figures(target.server)?);
-        Ok(figures.into())
+        Ok(cost.append_to(figures, target.server)?.into())
     }
 }
 

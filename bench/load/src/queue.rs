@@ -95,9 +95,8 @@ impl Benchmark for Queue {
         }
         load.finish(progress)?;
         let all = Figure::new("tasks_acked_once", "all acked exactly once", 0);
-        let mut figures = vec![rate, all.with_runs([to_f64(load.ledger.acked)])];
-        figures.extend(cost.figures(target.server)?);
-        Ok(figures.into())
+        let figures = vec![rate, all.with_runs([to_f64(load.ledger.acked)])];
+        Ok(cost.append_to(figures, target.server)?.into())
     }
 }
 

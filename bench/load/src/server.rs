@@ -293,10 +293,20 @@ impl CpuCost {
         Ok(took)
     }
 
-    /// The figures, and the peak memory.
-    pub fn figures(self, server: Option<&Server>) -> anyhow::Result<Vec<Figure>> {
-        let Some(server) = server else { return Ok(vec![self.generator]) };
-        Ok(vec![self.work, self.processors, self.generator, peak_memory(server)?])
+    /// Appends the costs and the peak memory to the figures of a measurement.
+    pub fn append_to(
+        self,
+        mut figures: Vec<Figure>,
+        server: Option<&Server>,
+    ) -> anyhow::Result<Vec<Figure>> {
+        match server {
+            None => figures.push(self.generator),
+            Some(server) => {
+                let peak = peak_memory(server)?;
+                figures.extend([self.work, self.processors, self.generator, peak]);
+            }
+        }
+        Ok(figures)
     }
 }
 
