@@ -8,8 +8,8 @@ use rusqlite::Connection;
 use tidings_database::ReadOnlyDatabase;
 
 use super::ExportError;
-use super::record::{Record, SELECT};
 use crate::sink::export::EXPORT_STEP_RECORDS;
+use crate::sink::row::PageRow;
 use crate::sink::sqlite::{VERSION, version};
 use crate::sink::{JSONL_CHUNK_BYTES, JSONL_LINE_BYTES_MAX, STORE_BUSY_TIMEOUT};
 
@@ -26,7 +26,10 @@ const MAGIC: &[u8] = b"SQLite format 3\0";
 /// The first bytes of every JSON line.
 const LINE_START: &[u8] = b"{\"page\":";
 
-type RecordHandler<'a> = dyn FnMut(Record) -> Result<(), ExportError> + 'a;
+/// A limited number of rows after an id.
+const SELECT: &str = "SELECT * FROM pages WHERE id > ?1 ORDER BY id LIMIT ?2";
+
+type RecordHandler<'a> = dyn FnMut(PageRow<'static>) -> Result<(), ExportError> + 'a;
 
 pub(super) struct Input {
     path: PathBuf,
@@ -117,7 +120,10 @@ fn each_row(
 }
 
 /// The next rows after `last`, and the id of the last one.
-fn some_rows(connection: &Connection, mut last: i64) -> rusqlite::Result<(Vec<Record>, i64)> {
+fn some_rows(
+    connection: &Connection,
+    mut last: i64,
+) -> rusqlite::Result<(Vec<PageRow<'static>>, i64)> {
     let mut statement = connection.prepare_cached(SELECT)?;
     let mut rows = statement.query((last, EXPORT_STEP_RECORDS))?;
     let (mut records, mut bytes) = (Vec::new(), 0);
@@ -125,7 +131,7 @@ fn some_rows(connection: &Connection, mut last: i64) -> rusqlite::Result<(Vec<Re
         && let Some(row) = rows.next()?
     {
         last = row.get("id")?;
-        let record = Record::from_row(row)?;
+        let record = PageRow::from_row(row)?;
         bytes += record.link_bytes();
         records.push(record);
     }
@@ -145,7 +151,7 @@ fn each_line(
         if read == 0 {
             break;
         }
-        match Record::from_json(&line) {
+        match PageRow::from_json(&line) {
             Ok(record) => take(record)?,
             Err(_) if is_torn(&line) => break,
             Err(reason) => {

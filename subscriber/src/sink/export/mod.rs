@@ -12,7 +12,6 @@
 
 mod input;
 mod output;
-mod record;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -21,7 +20,7 @@ use rusqlite::{Connection, params};
 
 use self::input::Input;
 use self::output::Output;
-use self::record::Record;
+use super::row::PageRow;
 use super::sqlite;
 
 /// Records that an export reads in one transaction, and after which it reports its progress ..
@@ -234,7 +233,7 @@ impl MergeDatabase {
         Ok(Self { temporary })
     }
 
-    fn insert(&mut self, record: &Record) -> rusqlite::Result<()> {
+    fn insert(&mut self, record: &PageRow<'_>) -> rusqlite::Result<()> {
         let mut statement = self.temporary.prepare_cached(MERGE)?;
         statement.execute(params![
             record.page,
@@ -247,7 +246,7 @@ impl MergeDatabase {
 
     fn each(
         &self,
-        take: &mut dyn FnMut(Record) -> Result<(), ExportError>,
+        take: &mut dyn FnMut(PageRow<'static>) -> Result<(), ExportError>,
     ) -> Result<(), ExportError> {
         let failed = ExportError::Temporary;
         // Sorts short keys; the records stay in place.
@@ -258,7 +257,7 @@ impl MergeDatabase {
         let mut rows = statement.query([]).map_err(failed)?;
         while let Some(row) = rows.next().map_err(failed)? {
             let json = row.get_ref(0).and_then(|value| Ok(value.as_str()?)).map_err(failed)?;
-            take(Record::from_json(json.as_bytes()).expect("it was written as one"))?;
+            take(PageRow::from_json(json.as_bytes()).expect("it was written as one"))?;
         }
         Ok(())
     }

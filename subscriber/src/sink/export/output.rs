@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use rusqlite::Connection;
 use tidings_database::digest;
 
-use super::record::Record;
 use super::{ExportError, ExportTarget};
 use crate::sink::JSONL_CHUNK_BYTES;
 use crate::sink::export::EXPORT_CACHE_BYTES;
 use crate::sink::ledger::with_suffix;
+use crate::sink::row::PageRow;
 use crate::sink::sqlite::{CREATE, PAGE_BYTES, UPSERT, VERSION};
 
 pub(super) enum Output<'a> {
@@ -38,7 +38,7 @@ impl<'a> Output<'a> {
         })
     }
 
-    pub(super) fn write(&mut self, record: &Record) -> Result<(), ExportError> {
+    pub(super) fn write(&mut self, record: &PageRow<'_>) -> Result<(), ExportError> {
         match self {
             Self::Reader(lines) => {
                 writeln!(lines, "{}", record.to_json()).map_err(ExportError::Reader)
@@ -48,7 +48,7 @@ impl<'a> Output<'a> {
             }
             Self::Database(connection, part) => {
                 let upserted =
-                    connection.prepare_cached(UPSERT).and_then(|mut row| record.upsert(&mut row));
+                    connection.prepare_cached(&UPSERT).and_then(|mut row| record.upsert(&mut row));
                 upserted.map_err(|source| part.failed_sqlite(source))
             }
         }

@@ -35,7 +35,7 @@ fn exported(inputs: &[PathBuf], merge: bool) -> Result<String, ExportError> {
 
 /// Pages and attempts, in order.
 fn shown(lines: &str) -> Vec<String> {
-    let records = lines.lines().map(|line| Record::from_json(line.as_bytes()).unwrap());
+    let records = lines.lines().map(|line| PageRow::from_json(line.as_bytes()).unwrap());
     records.map(|record| format!("{} {}", record.page, record.attempt)).collect()
 }
 

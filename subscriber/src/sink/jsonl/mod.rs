@@ -111,12 +111,8 @@ impl Sink for JsonFile {
         written.map_err(|error| StoreError { text: error.to_string(), closed: false })
     }
 
-    fn settle(&mut self, pages: &[PageId]) {
-        self.ledger.settle(pages);
-    }
-
-    fn wants_settled(&self) -> bool {
-        true
+    fn ledger(&mut self) -> Option<&mut Ledger> {
+        Some(&mut self.ledger)
     }
 
     fn close(&mut self) {
@@ -167,12 +163,8 @@ impl Sink for JsonStream {
         })
     }
 
-    fn settle(&mut self, pages: &[PageId]) {
-        self.ledger.settle(pages);
-    }
-
-    fn wants_settled(&self) -> bool {
-        true
+    fn ledger(&mut self) -> Option<&mut Ledger> {
+        Some(&mut self.ledger)
     }
 }
 

@@ -21,20 +21,21 @@
 mod last_record;
 mod newest;
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rusqlite::functions::FunctionFlags;
-use rusqlite::{CachedStatement, Connection, ErrorCode, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 use tidings_database::digest::{self, Schema, Table};
 use xxhash_rust::xxh3::xxh3_64;
 
 pub use self::last_record::LastRecord;
 pub(super) use self::last_record::LastRecordReader;
 pub use self::newest::{StoredResult, newest_result};
-use super::row::{LinkUrls, PageRow};
+use super::row::PageRow;
 use super::{OpenError, Sink, StoreError};
 use crate::report::PageRecord;
 use crate::sink::STORE_BUSY_TIMEOUT;
@@ -129,25 +130,21 @@ pub(super) const CREATE: &str = "
     CREATE INDEX pages_by_url ON pages (url_print)
         WHERE outcome = 'done' AND (etag IS NOT NULL OR last_modified IS NOT NULL)";
 
-/// A later attempt is never replaced by an earlier one.
-pub(super) const UPSERT: &str = "
-    INSERT INTO pages (page, task, url, status, content_type, bytes, hash, title, fetched_at,
-        duration_ms, job, pass, depth, attempt, outcome, reason, error, redirect, canonical,
-        noindex, etag, last_modified, remote, url_print, links, link_urls, nofollow, reading, digest)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19,
-        ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, row_digest(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9,
-        ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28))
-    ON CONFLICT (page) DO UPDATE SET task = excluded.task, url = excluded.url,
-        status = excluded.status, content_type = excluded.content_type, bytes = excluded.bytes,
-        hash = excluded.hash, title = excluded.title, fetched_at = excluded.fetched_at,
-        duration_ms = excluded.duration_ms, job = excluded.job, pass = excluded.pass,
-        depth = excluded.depth, attempt = excluded.attempt, outcome = excluded.outcome,
-        reason = excluded.reason, error = excluded.error, redirect = excluded.redirect,
-        canonical = excluded.canonical, noindex = excluded.noindex, etag = excluded.etag,
-        last_modified = excluded.last_modified, remote = excluded.remote,
-        url_print = excluded.url_print, links = excluded.links, link_urls = excluded.link_urls,
-        nofollow = excluded.nofollow, reading = excluded.reading, digest = excluded.digest
-    WHERE (excluded.attempt, excluded.fetched_at) >= (pages.attempt, pages.fetched_at)";
+/// Stores a row with the columns of `PAGES` as parameters. A later attempt is never replaced by an
+/// earlier one.
+pub(super) static UPSERT: LazyLock<String> = LazyLock::new(|| {
+    let columns = PAGES.columns.join(", ");
+    let values: Vec<_> = (1..=PAGES.columns.len()).map(|number| format!("?{number}")).collect();
+    let values = values.join(", ");
+    let updates = PAGES.columns.iter().filter(|column| **column != "page");
+    let updates: Vec<_> = updates.map(|column| format!("{column} = excluded.{column}")).collect();
+    let updates = updates.join(", ");
+    format!(
+        "INSERT INTO pages ({columns}, digest) VALUES ({values}, row_digest({values}))
+        ON CONFLICT (page) DO UPDATE SET {updates}, digest = excluded.digest
+        WHERE (excluded.attempt, excluded.fetched_at) >= (pages.attempt, pages.fetched_at)"
+    )
+});
 
 /// A `task` was `group:run.entry`; its run is the best substitute for the group's `since`.
 const FROM_V1: &str = "
@@ -189,9 +186,10 @@ impl Sqlite {
     fn upsert(&mut self, batch: &[Arc<PageRecord>]) -> rusqlite::Result<()> {
         let transaction =
             self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let mut statement = transaction.prepare_cached(UPSERT)?;
+        let mut statement = transaction.prepare_cached(&UPSERT)?;
         for record in batch {
-            upsert(&mut statement, record, self.reading.as_deref())?;
+            let reading = self.reading.as_deref().map(Cow::Borrowed);
+            PageRow { reading, ..PageRow::of(record) }.upsert(&mut statement)?;
         }
         drop(statement);
         transaction.commit()
@@ -286,51 +284,6 @@ pub(super) fn url_fingerprint(url: &str) -> i64 {
     const HALF: u64 = u32::MAX as u64;
     let host = url.split('/').nth(2).unwrap_or_default();
     (xxh3_64(host.as_bytes()) & !HALF | xxh3_64(url.as_bytes()) & HALF).cast_signed()
-}
-
-fn upsert(
-    statement: &mut CachedStatement<'_>,
-    record: &PageRecord,
-    reading: Option<&str>,
-) -> rusqlite::Result<()> {
-    let row = PageRow::of(record);
-    let (report, json) = (&record.report, "strings and numbers are always JSON");
-    statement.execute(params![
-        row.page,
-        row.task,
-        report.url,
-        report.status,
-        record.content_type,
-        signed(report.bytes),
-        row.hash,
-        report.title,
-        row.fetched_at,
-        signed(row.duration_ms),
-        report.job,
-        record.pass.map(signed),
-        record.depth.map(signed),
-        record.task.attempt,
-        report.outcome.as_str(),
-        report.reason,
-        report.error,
-        record.redirect,
-        record.canonical,
-        record.noindex,
-        record.validators.etag,
-        record.validators.last_modified,
-        row.remote,
-        url_fingerprint(&report.url),
-        signed(record.links.len() as u64),
-        serde_json::to_string(&LinkUrls(&record.links)).expect(json),
-        row.nofollow().map(|nofollow| serde_json::to_string(&nofollow).expect(json)),
-        reading,
-    ])?;
-    Ok(())
-}
-
-/// `SQLite` has no unsigned integers.
-fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

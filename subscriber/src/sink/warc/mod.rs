@@ -162,12 +162,8 @@ impl Sink for Warc {
         mem::take(&mut self.refused)
     }
 
-    fn settle(&mut self, pages: &[PageId]) {
-        self.ledger.settle(pages);
-    }
-
-    fn wants_settled(&self) -> bool {
-        true
+    fn ledger(&mut self) -> Option<&mut Ledger> {
+        Some(&mut self.ledger)
     }
 
     fn close(&mut self) {
