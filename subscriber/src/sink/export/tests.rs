@@ -125,7 +125,7 @@ fn a_foreign_input_is_named_in_the_error_and_no_output_is_created() {
         let connection = Connection::open(path(file)).unwrap();
         connection.pragma_update(None, "user_version", version).unwrap();
     };
-    version("newer.db", sqlite::VERSION + 1);
+    version("newer.db", crate::sink::sqlite::VERSION + 1);
     version("older.db", 1);
     let other = Connection::open(path("other.db")).unwrap();
     other.execute_batch("CREATE TABLE pages (a); PRAGMA user_version = 2").unwrap();

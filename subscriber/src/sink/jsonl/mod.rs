@@ -29,9 +29,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde::Deserialize;
+use tidings_database::with_suffix;
 
 use super::append::AppendFile;
-use super::ledger::{Ledger, with_suffix};
+use super::ledger::Ledger;
 use super::row::PageRow;
 use super::{OpenError, Sink, StoreError, unwritten_final};
 use crate::report::{PageId, PageRecord};

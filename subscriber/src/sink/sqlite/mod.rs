@@ -6,7 +6,7 @@
 //! # Schema
 //!
 //! See `CREATE`. The version is `PRAGMA user_version`. To change it: raise `VERSION`, add the
-//! migration from the version before to `create`, and a test with an old file. A file of a newer
+//! migration from the version before to `prepare`, and a test with an old file. A file of a newer
 //! version is refused, never changed.
 //!
 //! | version | |
@@ -16,8 +16,6 @@
 //! | 3 | the settings under which links were extracted |
 //! | 4 | a digest of each row, see [`tidings_database::digest`] |
 
-#![expect(clippy::disallowed_methods, reason = "waits for other processes that open the file")]
-
 mod last_record;
 mod newest;
 
@@ -25,11 +23,11 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use rusqlite::functions::FunctionFlags;
-use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
+use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tidings_database::digest::{self, Schema, Table};
+use tidings_database::schema_version::{self, SchemaError};
 use xxhash_rust::xxh3::xxh3_64;
 
 pub use self::last_record::LastRecord;
@@ -85,9 +83,6 @@ const PAGES: Table = Table {
         "reading",
     ],
 };
-
-/// Pause between two attempts to open a file that other processes open too.
-const OPEN_RETRY: Duration = Duration::from_millis(20);
 
 /// Rows of 2 to 4 KiB fit badly into `SQLite`'s default of 4 KiB; with more than this, each index
 /// entry would cost a larger write.
@@ -214,33 +209,24 @@ impl Sink for Sqlite {
 }
 
 fn prepare(path: &Path) -> Result<Connection, OpenError> {
-    let sqlite = |source| OpenError::Sqlite { path: path.to_owned(), source };
-    let mut connection = Connection::open(path).map_err(sqlite)?;
-    connection.busy_timeout(STORE_BUSY_TIMEOUT).map_err(sqlite)?;
-    // Checked before any write, so that a newer file stays unchanged.
-    let found = version(&connection).map_err(sqlite)?;
-    if found > VERSION {
-        return Err(OpenError::Newer { path: path.to_owned(), found });
-    }
-    if (1..VERSION).contains(&found) {
-        tracing::info!("{}: migrating to schema version {VERSION}", path.display());
-    }
-    // SQLite does not wait if two processes switch a new file to WAL at once.
-    let patience = Instant::now() + STORE_BUSY_TIMEOUT;
-    loop {
-        match create(&mut connection) {
-            Ok(()) => return Ok(connection),
-            Err(error) if is_busy(&error) && Instant::now() < patience => thread::sleep(OPEN_RETRY),
-            Err(error) => return Err(sqlite(error)),
+    schema_version::open(path, STORE_BUSY_TIMEOUT, VERSION, set_up, |transaction, found| {
+        if found > 0 {
+            tracing::info!("{}: migrating to schema version {VERSION}", path.display());
         }
-    }
+        match found {
+            0 => transaction.execute_batch(CREATE),
+            1 => migrate_v1(transaction),
+            2 => transaction.execute_batch(&format!("{FROM_V2}; {FROM_V3}")),
+            _ => transaction.execute_batch(FROM_V3),
+        }
+    })
+    .map_err(|error| match error {
+        SchemaError::Sqlite(source) => OpenError::Sqlite { path: path.to_owned(), source },
+        SchemaError::Newer { found, .. } => OpenError::Newer { path: path.to_owned(), found },
+    })
 }
 
-pub(super) fn version(connection: &Connection) -> rusqlite::Result<i64> {
-    connection.pragma_query_value(None, "user_version", |row| row.get(0))
-}
-
-fn create(connection: &mut Connection) -> rusqlite::Result<()> {
+fn set_up(connection: &Connection) -> rusqlite::Result<()> {
     // Only possible for a new file.
     connection.pragma_update(None, "page_size", PAGE_BYTES)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
@@ -254,28 +240,13 @@ fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     })?;
     digest::register(connection)?;
     // A user's views of the table must keep the old name when it is renamed.
-    connection.pragma_update(None, "legacy_alter_table", true)?;
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    // Another process may have migrated it meanwhile.
-    match version(&transaction)? {
-        0 => transaction.execute_batch(CREATE)?,
-        1 => migrate_v1(&transaction)?,
-        2 => transaction.execute_batch(&format!("{FROM_V2}; {FROM_V3}"))?,
-        3 => transaction.execute_batch(FROM_V3)?,
-        _ => return Ok(()),
-    }
-    transaction.pragma_update(None, "user_version", VERSION)?;
-    transaction.commit()
+    connection.pragma_update(None, "legacy_alter_table", true)
 }
 
 fn migrate_v1(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     transaction.execute_batch("ALTER TABLE pages RENAME TO pages_v1")?;
     transaction.execute_batch(CREATE)?;
     transaction.execute_batch(FROM_V1)
-}
-
-fn is_busy(error: &rusqlite::Error) -> bool {
-    error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
 }
 
 /// Half of the fingerprint is that of the host, so that the pages of a host are together in the
