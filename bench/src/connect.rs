@@ -1,16 +1,17 @@
 //! Cycles of connect, subscribe and close.
 
-#![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
-
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use clap::Args;
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+use serde::Serialize;
+use tidings_load::command::flags::RunFlags;
+use tidings_load::command::{Benchmark, Outcome};
 use tidings_load::connection::{self, run_step};
 use tidings_load::figure::to_f64;
-use tidings_load::server::CpuCost;
+use tidings_load::server::{CpuCost, RunStart};
 use tidings_load::wire::{ReadUntil, SetupStep};
 use tidings_load::{Figure, ProgressFn, Target};
 
@@ -21,41 +22,43 @@ const OPEN_CONNECTIONS: usize = 32;
 const PROGRESS_CYCLES: u64 = 4096;
 
 /// Cycles, one after the other.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Args, Serialize)]
 pub struct Connect {
-    /// Duration of a run.
-    pub run: Duration,
-    /// Number of runs.
-    pub runs: usize,
+    /// Duration of the runs.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub length: RunFlags,
 }
 
-impl Connect {
-    /// Runs the measurement. A subscription without an answer is an error.
-    pub fn measure(
+impl Benchmark for Connect {
+    const NAME: &'static str = "connect";
+
+    fn title(&self) -> String {
+        self.length.title()
+    }
+
+    /// A subscription without an answer is an error.
+    fn measure(
         &self,
         target: Target<'_>,
         progress: &mut ProgressFn<'_>,
-    ) -> anyhow::Result<Vec<Figure>> {
+    ) -> anyhow::Result<Outcome> {
         connection::create_topic(&target)?;
         let mut cycle = ConnectCycles::new(target);
         let mut rate = Figure::new("cycles_per_second", "cycles/s", 0);
         let mut cost = CpuCost::per_thousand_cycles();
-        for _ in 0..self.runs {
-            let (before, began) = (cycle.completed, Instant::now());
-            let cpu_before = CpuCost::snapshot(target.server)?;
-            while began.elapsed() < self.run {
+        for _ in 0..self.length.runs {
+            let (before, start) = (cycle.completed, RunStart::now(target.server)?);
+            while start.elapsed() < self.length.run() {
                 cycle.advance()?;
                 if cycle.completed.is_multiple_of(PROGRESS_CYCLES) {
                     progress(&format!("{} connections opened and closed", cycle.completed))?;
                 }
             }
-            let (cycles, took) = (to_f64(cycle.completed - before), began.elapsed());
-            cost.add_run(cpu_before, target.server, cycles, took)?;
-            rate.runs.push(cycles / took.as_secs_f64());
+            let cycles = cycle.completed - before;
+            rate.runs.push(to_f64(cycles) / cost.end_run(start, target.server, cycles)?);
         }
-        let mut figures = vec![rate];
-        figures.extend(cost.figures(target.server)?);
-        Ok(figures)
+        Ok(cost.append_to(vec![rate], target.server)?.into())
     }
 }
 

@@ -10,9 +10,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use clap::Args;
+use serde::Serialize;
+use tidings_load::command::broker_process::BrokerProcess;
+use tidings_load::command::text::{format_count, plural};
+use tidings_load::command::{Benchmark, Outcome, Subject};
 use tidings_load::figure::to_f64;
 use tidings_load::wire::{ReadUntil, SetupStep};
-use tidings_load::{Figure, ProgressFn, Server, Target, connection};
+use tidings_load::{Figure, PROGRESS_INTERVAL, ProgressFn, Server, Target, connection};
 
 use crate::histogram::Histogram;
 
@@ -23,9 +28,6 @@ const LINKS_PER_NEW_URL: u64 = 5;
 /// those of the page before.
 const CREDIT: u32 = 2;
 
-/// Interval of progress reports.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
-
 /// Pause of the second worker between an acknowledgement and its next request for a task.
 const PROBE_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -33,30 +35,69 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(20);
 const UNUSED_HOST_URL: &str = "http://untouched.example/";
 
 /// A crawl that finds more URLs than it fetches.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Args, Serialize)]
 pub struct Frontier {
-    /// Waiting URLs at the end.
+    /// URLs that wait at the end
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub urls: u64,
-    /// Hosts of these URLs.
+
+    /// Hosts that they are on
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=9_999_999))]
     pub hosts: u64,
-    /// Links per page; four in five lead to known URLs.
+
+    /// Links of a page; four in five lead to what is known already
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(5..=5_000))]
     pub links: u64,
-    /// Average links per second; `None`: as fast as the broker reads them.
+
+    /// Links a second, on average [default: as many as the broker takes]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1_000..))]
     pub rate: Option<u64>,
 }
 
+impl Benchmark for Frontier {
+    const NAME: &'static str = "frontier";
+
+    const MEASURES_DISK: bool = true;
+
+    fn title(&self) -> String {
+        let (urls, links) = (format_count(self.urls), format_count(self.links));
+        format!("{urls} URLs on {}, {links} links a page", plural(self.hosts, "host"))
+    }
+
+    fn measure(
+        &self,
+        target: Target<'_>,
+        progress: &mut ProgressFn<'_>,
+    ) -> anyhow::Result<Outcome> {
+        self.measure_and_restart(target, None, progress)
+    }
+
+    fn measure_subject(
+        &self,
+        subject: &Subject<'_>,
+        progress: &mut ProgressFn<'_>,
+    ) -> anyhow::Result<Outcome> {
+        let &Subject { target, common, program, data } = subject;
+        let Some(data) = data else { return self.measure(target, progress) };
+        let processor = common.pin.map(|(server, _)| server);
+        let launch = || BrokerProcess::launch(program, data, common.threads, processor);
+        let restart = || launch().and_then(Server::start);
+        self.measure_and_restart(target, Some(&restart), progress)
+    }
+}
+
 /// Starts the broker again with the data on its disk.
-pub type RestartBroker<'a> = dyn Fn() -> anyhow::Result<Server> + 'a;
+type RestartBroker<'a> = dyn Fn() -> anyhow::Result<Server> + 'a;
 
 impl Frontier {
     /// Runs the measurement. With `restart`, which needs a broker of its own, the broker is killed
     /// at the end and started again.
-    pub fn measure(
+    fn measure_and_restart(
         &self,
         target: Target<'_>,
         restart: Option<&RestartBroker<'_>>,
         progress: &mut ProgressFn<'_>,
-    ) -> anyhow::Result<Vec<Figure>> {
+    ) -> anyhow::Result<Outcome> {
         let job = target.topic;
         let steps = [
             // The delay is off, so that a few hosts suffice.
@@ -114,7 +155,7 @@ impl Frontier {
             let took = began.elapsed().as_secs_f64();
             figures.push(Figure::new("restart_s", "restart to release, s", 2).with_runs([took]));
         }
-        Ok(figures)
+        Ok(figures.into())
     }
 }
 

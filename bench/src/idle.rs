@@ -6,6 +6,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
+use clap::Args;
+use serde::Serialize;
+use tidings_load::command::protection::ProtectionFlags;
+use tidings_load::command::text::plural;
+use tidings_load::command::{Benchmark, Outcome};
 use tidings_load::connection::{self, PublisherSocket};
 use tidings_load::figure::to_f64;
 use tidings_load::load::connect_subscribers;
@@ -19,21 +24,41 @@ const DELIVERY_TIMEOUT: Duration = Duration::from_secs(30);
 const SETTLE_TIME: Duration = Duration::from_millis(500);
 
 /// Many subscribers and few events.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Args, Serialize)]
 pub struct Idle {
-    /// Number of subscribers.
-    pub subscribers: usize,
-    /// Number of events; each is published after all subscribers received the one before.
-    pub events: usize,
+    /// Connections that subscribe
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u16).range(1..))]
+    pub subscribers: u16,
+
+    /// Events, one after the other, each to all subscribers
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub events: u16,
+
+    /// The protection of the broker.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub guard: ProtectionFlags,
 }
 
-impl Idle {
-    /// Runs the measurement. A missing event is an error.
-    pub fn measure(
+impl Benchmark for Idle {
+    const NAME: &'static str = "idle";
+
+    fn guard(&self) -> ProtectionFlags {
+        self.guard
+    }
+
+    fn title(&self) -> String {
+        let subscribers = plural(self.subscribers.into(), "subscriber");
+        let events = plural(self.events.into(), "event");
+        format!("{subscribers}, {events} to all of them{}", self.guard.title())
+    }
+
+    /// A missing event is an error.
+    fn measure(
         &self,
         target: Target<'_>,
         progress: &mut ProgressFn<'_>,
-    ) -> anyhow::Result<Vec<Figure>> {
+    ) -> anyhow::Result<Outcome> {
         connection::create_topic(&target)?;
         // One publisher and one subscriber come first, so that the memory that a broker allocates
         // once does not count for the others.
@@ -47,7 +72,7 @@ impl Idle {
         let mut figures = Vec::new();
         if let (Some(server), Some(empty)) = (target.server, empty) {
             let used = server.resident_bytes()?.saturating_sub(empty);
-            let each = to_f64(used) / 1024.0 / to_f64(u64::try_from(self.subscribers)?);
+            let each = to_f64(used) / 1024.0 / f64::from(self.subscribers);
             let key = "kib_per_subscriber";
             figures.push(Figure::new(key, "KiB per subscriber", 2).with_runs([each]));
         }
@@ -58,7 +83,7 @@ impl Idle {
         let mut discard = DiscardBuffer::default();
         let mut ready = Vec::new();
         let before = target.server.map(server::Server::cpu_time).transpose()?;
-        for event in 1..=u64::try_from(self.events)? {
+        for event in 1..=u64::from(self.events) {
             progress(&format!("event {event} of {} to all", self.events))?;
             let began = Instant::now();
             publish(&mut publisher)?;
@@ -86,12 +111,12 @@ impl Idle {
         figures.push(last);
         if let (Some(server), Some(before)) = (target.server, before) {
             let used = server.cpu_time()?.saturating_sub(before).as_secs_f64() * 1e3;
-            let each = used / to_f64(u64::try_from(self.events)?.max(1));
+            let each = used / f64::from(self.events.max(1));
             let label = "broker ms per event";
             figures.push(Figure::new("broker_cpu_ms_per_event", label, 1).with_runs([each]));
             figures.push(server::peak_memory(server)?);
         }
-        Ok(figures)
+        Ok(figures.into())
     }
 }
 

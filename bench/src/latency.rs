@@ -5,52 +5,63 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use clap::Args;
 use rustix::fd::OwnedFd;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
 };
+use serde::Serialize;
+use tidings_load::command::flags::RunFlags;
+use tidings_load::command::text::{format_count, plural};
+use tidings_load::command::{Benchmark, Outcome};
 use tidings_load::connection::{self, PublisherSocket};
-use tidings_load::figure::to_f64;
 use tidings_load::load::{check_rejection, connect_subscribers};
 use tidings_load::poller::{DiscardBuffer, Poller};
-use tidings_load::server::CpuCost;
+use tidings_load::server::{CpuCost, RunStart};
 use tidings_load::tls::SubscriberSocket;
 use tidings_load::wire::StreamLayout;
-use tidings_load::{Figure, ProgressFn, Target};
+use tidings_load::{Figure, PROGRESS_INTERVAL, ProgressFn, Target};
 
 use crate::histogram::Histogram;
-
-/// Interval of progress reports.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Time limit for the last events of a run.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Events at a fixed rate.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Args, Serialize)]
 pub struct Latency {
-    /// Events per second.
+    /// Events a second
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub rate: u32,
-    /// Number of subscribers.
-    pub subscribers: usize,
-    /// Duration of a run.
-    pub run: Duration,
-    /// Number of runs, on the same connections.
-    pub runs: usize,
-    /// Time before the first run.
-    pub warm_up: Duration,
+
+    /// Connections that subscribe
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..))]
+    pub subscribers: u16,
+
+    /// Duration of the runs, which use the same connections.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub length: RunFlags,
 }
 
-impl Latency {
-    /// Runs the measurement. It is an error if the broker cannot keep up or an event is missing.
-    pub fn measure(
+impl Benchmark for Latency {
+    const NAME: &'static str = "latency";
+
+    fn title(&self) -> String {
+        let rate = format_count(self.rate.into());
+        let subscribers = plural(self.subscribers.into(), "subscriber");
+        format!("{rate} events/s to {subscribers}, {}", self.length.title())
+    }
+
+    /// It is an error if the broker cannot keep up or an event is missing.
+    fn measure(
         &self,
         target: Target<'_>,
         progress: &mut ProgressFn<'_>,
-    ) -> anyhow::Result<Vec<Figure>> {
+    ) -> anyhow::Result<Outcome> {
         let mut load = LatencyLoad::connect(target, self, progress)?;
-        load.run(self.warm_up, progress)?;
+        load.run(self.length.warm_up, progress)?;
         let name = |key, label| Figure::new(key, label, 0);
         let mut figures = [
             (0.5, name("p50_us", "p50 us")),
@@ -59,20 +70,17 @@ impl Latency {
             (1.0, name("max_us", "longest us")),
         ];
         let mut cost = CpuCost::per_delivery();
-        for _ in 0..self.runs {
+        for _ in 0..self.length.runs {
             load.latencies = Histogram::new();
-            let (before, began) = (load.delivered, Instant::now());
-            let cpu_before = CpuCost::snapshot(target.server)?;
-            load.run(self.run, progress)?;
-            let deliveries = to_f64(load.delivered - before);
-            cost.add_run(cpu_before, target.server, deliveries, began.elapsed())?;
+            let (before, start) = (load.delivered, RunStart::now(target.server)?);
+            load.run(self.length.run(), progress)?;
+            cost.end_run(start, target.server, load.delivered - before)?;
             for (part, figure) in &mut figures {
                 figure.runs.push(load.latencies.quantile(*part));
             }
         }
-        let mut figures: Vec<_> = figures.into_iter().map(|(_, figure)| figure).collect();
-        figures.extend(cost.figures(target.server)?);
-        Ok(figures)
+        let figures = figures.into_iter().map(|(_, figure)| figure).collect();
+        Ok(cost.append_to(figures, target.server)?.into())
     }
 }
 
@@ -110,12 +118,12 @@ impl<'a> LatencyLoad<'a> {
         let poller = Poller::new()?;
         let sockets = connect_subscribers(&target, &poller, latency.subscribers, progress)?;
         let publisher = connection::publisher(&target, 1)?;
-        poller.register_edge_triggered(publisher.socket(), latency.subscribers)?;
+        poller.register_edge_triggered(publisher.socket(), sockets.len())?;
         let timer = timerfd_create(
             TimerfdClockId::Monotonic,
             TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
         )?;
-        poller.register_readable(&timer, latency.subscribers + 1)?;
+        poller.register_readable(&timer, sockets.len() + 1)?;
         let subscriber = |socket| TimedSubscriber { socket, bytes: 0, events: 0 };
         Ok(Self {
             stream: target.stream_layout(),

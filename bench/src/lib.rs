@@ -3,6 +3,7 @@
 //!
 //! | module | measures |
 //! |---|---|
+//! | [`fan_in`] | deliveries per second from many publishers |
 //! | [`latency`] | publish to delivery, at a fixed rate |
 //! | [`idle`] | memory of a subscriber that receives nothing, and one event to all of them |
 //! | [`replay`] | stored events to one subscriber |
@@ -18,6 +19,7 @@
 
 pub mod announce;
 pub mod connect;
+pub mod fan_in;
 pub mod frontier;
 mod histogram;
 pub mod idle;

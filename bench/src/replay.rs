@@ -1,16 +1,18 @@
 //! Stored events to one subscriber.
 
-#![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use clap::Args;
 use memchr::memchr;
+use serde::Serialize;
+use tidings_load::command::text::plural;
+use tidings_load::command::{Benchmark, Outcome};
 use tidings_load::figure::to_f64;
 use tidings_load::poller::DiscardBuffer;
-use tidings_load::server::CpuCost;
+use tidings_load::server::{CpuCost, RunStart};
 use tidings_load::wire::{ReplayEnd, ReplayRequest as Request};
 use tidings_load::{Figure, ProgressFn, Target, connection, publish};
 
@@ -27,21 +29,35 @@ const READ_BYTES: usize = 256 * 1024;
 const HEAD_BYTES: usize = 64;
 
 /// A replay of stored events.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Args, Serialize)]
 pub struct Replay {
-    /// Number of events, at least: they are published in whole writes.
+    /// Events that are stored
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub events: u64,
-    /// Number of replays, each on a new connection.
-    pub runs: usize,
+
+    /// How often they are read
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[serde(skip)]
+    pub runs: u16,
 }
 
-impl Replay {
-    /// Stores the events and measures how fast they are read. A missing event is an error.
-    pub fn measure(
+impl Benchmark for Replay {
+    const NAME: &'static str = "replay";
+
+    const MEASURES_DISK: bool = true;
+
+    fn title(&self) -> String {
+        format!("{} read {} times", plural(self.events, "event"), self.runs)
+    }
+
+    /// Stores the events and measures how fast they are read, each time on a new connection. A
+    /// missing event is an error.
+    fn measure(
         &self,
         target: Target<'_>,
         progress: &mut ProgressFn<'_>,
-    ) -> anyhow::Result<Vec<Figure>> {
+    ) -> anyhow::Result<Outcome> {
+        // They are published in whole writes.
         let events = publish::round_up_to_writes(target, self.events, WINDOW)?;
         progress("storing")?;
         let payload = vec![b'x'; target.payload_bytes];
@@ -59,16 +75,11 @@ impl Replay {
             let steps = target.wire.handshake().into_iter().chain(request.setup.clone());
             let socket = connection::open(target.address, steps)?;
             socket.set_read_timeout(Some(READ_TIMEOUT))?;
-            let cpu_before = CpuCost::snapshot(target.server)?;
-            let began = Instant::now();
+            let start = RunStart::now(target.server)?;
             read_replay(socket, &request)?;
-            let took = began.elapsed();
-            cost.add_run(cpu_before, target.server, to_f64(events), took)?;
-            rate.runs.push(to_f64(events) / took.as_secs_f64());
+            rate.runs.push(to_f64(events) / cost.end_run(start, target.server, events)?);
         }
-        let mut figures = vec![rate];
-        figures.extend(cost.figures(target.server)?);
-        Ok(figures)
+        Ok(cost.append_to(vec![rate], target.server)?.into())
     }
 }
 

@@ -5,6 +5,10 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use clap::Args;
+use serde::Serialize;
+use tidings_load::command::flags::WARM_UP;
+use tidings_load::command::{Benchmark, Outcome};
 use tidings_load::fan::DeliveryRates;
 use tidings_load::figure::to_f64;
 use tidings_load::load::{Load, LoadSize};
@@ -20,23 +24,29 @@ const READ_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 const READ_BYTES: usize = 1 << 20;
 
 /// A load in which one subscriber stops reading.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Args, Serialize)]
+#[command(mut_arg("subscribers", |arg| {
+    arg.default_value("10").value_parser(clap::value_parser!(u16).range(2..))
+}))]
 pub struct Stalled {
-    /// Number of publishers.
-    pub publishers: usize,
-    /// Number of subscribers; one of them stops.
-    pub subscribers: usize,
-    /// Most events that publishers are ahead of the slowest active subscriber.
-    pub window: u64,
-    /// Duration of the measurement before the stop, and of that after it.
-    pub run: Duration,
-    /// Time before the first measurement.
+    /// Connections and window. The stalled subscriber does not count in the window.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub size: LoadSize,
+
+    /// Seconds before and after one subscriber stops reading
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub seconds: u64,
+
+    /// Time before the first measurement
+    #[arg(skip = WARM_UP)]
+    #[serde(skip)]
     pub warm_up: Duration,
 }
 
 /// What the stalled subscriber received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StalledOutcome {
+enum StalledOutcome {
     /// It received everything.
     Complete,
     /// The broker reported all lost events.
@@ -49,7 +59,7 @@ pub enum StalledOutcome {
 
 impl StalledOutcome {
     /// Its name in results.
-    pub const fn as_str(self) -> &'static str {
+    const fn as_str(self) -> &'static str {
         match self {
             Self::Complete => "everything",
             Self::LossReported => "loss reported",
@@ -59,31 +69,33 @@ impl StalledOutcome {
     }
 }
 
-impl Stalled {
-    /// Runs the measurement.
-    pub fn measure(
+impl Benchmark for Stalled {
+    const NAME: &'static str = "stalled";
+
+    fn title(&self) -> String {
+        let load = self.size.title(", of which one stops reading");
+        format!("{load}, {} s before and after", self.seconds)
+    }
+
+    fn measure(
         &self,
         target: Target<'_>,
         progress: &mut ProgressFn<'_>,
-    ) -> anyhow::Result<(Vec<Figure>, StalledOutcome)> {
-        let size = LoadSize {
-            publishers: self.publishers,
-            subscribers: self.subscribers,
-            window: self.window,
-        };
-        let mut load = Load::connect(target, size, progress)?;
+    ) -> anyhow::Result<Outcome> {
+        let run = Duration::from_secs(self.seconds);
+        let mut load = Load::connect(target, self.size, progress)?;
         load.run_until(Instant::now() + self.warm_up, progress)?;
         // Only the rate of the subscribers that go on, also before the stop.
-        let others = to_f64(u64::try_from(self.subscribers - 1)?);
+        let others = f64::from(self.size.subscribers - 1);
         let share = others / (others + 1.0);
         let mut before = DeliveryRates::default();
-        before.run(&mut load, target, self.run, progress)?;
+        before.run(&mut load, target, run, progress)?;
         let before: Vec<_> = before.deliveries().map(|rate| rate * share).collect();
         let memory_before = target.server.map(server::Server::resident_bytes).transpose()?;
 
         load.stall(0)?;
         let mut after = DeliveryRates::default();
-        after.run(&mut load, target, self.run, progress)?;
+        after.run(&mut load, target, run, progress)?;
         let after: Vec<_> = after.deliveries().collect();
         let memory_after = target.server.map(server::Server::resident_bytes).transpose()?;
         load.finish(progress)?;
@@ -113,7 +125,8 @@ impl Stalled {
             figures.push(Figure::new("broker_grown_mib", "broker grown MiB", 1).with_runs([grown]));
             figures.push(server::peak_memory(server)?);
         }
-        Ok((figures, caught_up.outcome))
+        let end = caught_up.outcome.as_str().to_owned();
+        Ok(Outcome { figures, words: vec![("stalled_end", "stalled: in the end", end)] })
     }
 }
 

@@ -69,7 +69,8 @@ pub use self::data_dir::DataDir;
 pub use self::groups::repair::{RepairError, Repaired, repair};
 use self::groups::{FoundGroups, GroupStorage, Groups, clock_continuing};
 pub use self::limits::Limits;
-use self::net::Hub;
+use self::net::Shared;
+use self::net::http::HttpState;
 pub use self::net::http::{
     ClassifyFuture, CountersFuture, EmbeddedHandler, HTTP_PORT, HandlerFuture, HandlerReply,
     HttpConfig, RequestClass, hooks, is_forwarded,
@@ -99,9 +100,8 @@ const LOGS_PER_GROUP: u64 = 4;
 #[derive(Debug)]
 pub struct Broker {
     local_addr: SocketAddr,
-    http_addr: Option<SocketAddr>,
-    http: Option<net::http::HttpServer>,
-    hub: Arc<Hub>,
+    http: Option<(SocketAddr, Arc<HttpState>)>,
+    shared: Arc<Shared>,
     stop: CancellationToken,
     /// Stops the listeners; cancelled before `stop`, or with it.
     listening: CancellationToken,
@@ -244,26 +244,22 @@ impl Broker {
             stop.clone(),
             groups,
         );
-        let hub = Hub::new(config.hub(), clock, topics, groups, (tls, audit));
+        let shared = Shared::new(config.connections(), clock, topics, groups, (tls, audit));
         let listening = stop.child_token();
-        net::serve_lines(listener, hub.clone(), listening.clone(), &tasks);
+        net::serve_lines(listener, shared.clone(), listening.clone(), &tasks);
         if let Some(listener) = unix {
-            net::serve_unix(listener, hub.clone(), listening.clone(), &tasks);
+            net::serve_unix(listener, shared.clone(), listening.clone(), &tasks);
         }
-        let http_addr = http.as_ref().map(|(_, address)| *address);
-        let mut serving = None;
-        if let (Some((listener, _)), Some(config)) = (http, http_config) {
+        let http = http.zip(http_config).map(|((listener, address), config)| {
             let stops = (listening.clone(), stop.clone());
-            let http = net::http::serve(listener, config, hub.clone(), stops, &tasks);
-            serving = Some(http);
-        }
-        net::run_maintenance(hub.clone(), stop.clone(), &tasks);
+            (address, net::http::serve(listener, config, shared.clone(), stops, &tasks))
+        });
+        net::run_maintenance(shared.clone(), stop.clone(), &tasks);
         tracing::info!(%local_addr, "listening");
         Ok(Self {
             local_addr,
-            http_addr,
-            http: serving,
-            hub,
+            http,
+            shared,
             stop,
             listening,
             tasks,
@@ -285,22 +281,23 @@ impl Broker {
 
     /// The address of HTTP, if it is served.
     pub fn http_addr(&self) -> Option<SocketAddr> {
-        self.http_addr
+        self.http.as_ref().map(|(address, _)| *address)
     }
 
     /// Applies the settings that may change while connections are open: transport policies, logging
     /// of lines, webhooks with their secrets, and the delay of the default group if `delay` says
     /// that it has changed. All other settings are ignored.
     pub async fn reload(&self, config: &BrokerConfig, delay: bool) {
-        self.hub.reload(&config.hub());
-        if let (Some(http), Some(config)) = (&self.http, &config.http) {
+        self.shared.reload(&config.connections());
+        if let (Some((_, http)), Some(config)) = (&self.http, &config.http) {
             http.reload(config);
         }
         if delay {
             let delay = config.group.delay_ms.map_or("default".to_owned(), format_ms);
             let line = format!("GROUP set {DEFAULT_GROUP} delay={delay}");
             let command = Command::parse(&line).expect("the line is a command");
-            if let Err(error) = net::http::run_command(&self.hub, &command, ANSWER_TIMEOUT).await {
+            if let Err(error) = net::http::run_command(&self.shared, &command, ANSWER_TIMEOUT).await
+            {
                 tracing::warn!(%error, "cannot change the delay of {DEFAULT_GROUP}");
             }
         }
@@ -309,25 +306,25 @@ impl Broker {
     /// Whether the broker still answers a command in time; any answer counts.
     pub async fn is_responsive(&self) -> bool {
         let command = Command::parse("GROUP list").expect("the line is a command");
-        let answer = net::http::run_command(&self.hub, &command, ANSWER_TIMEOUT).await;
+        let answer = net::http::run_command(&self.shared, &command, ANSWER_TIMEOUT).await;
         !answer.is_err_and(|error| error.code == Code::Idle)
     }
 
     /// Becomes true when a job with a `callback=` is known, and is true at once if the data
     /// directory contains one. Until then no callback worker is needed.
     pub fn has_callbacks(&self) -> tokio::sync::watch::Receiver<bool> {
-        self.hub.watch_callbacks()
+        self.shared.groups.watch_callbacks()
     }
 
     /// Whether no login is needed.
     pub fn is_open(&self) -> bool {
-        self.hub.is_open()
+        self.shared.access.is_open()
     }
 
     /// Replaces the principals, and requires a login. Within a moment, every connection has the
     /// permissions that its principal has now, or ends.
     pub fn set_principals(&self, principals: Vec<access::Principal>) {
-        self.hub.replace_principals(principals);
+        self.shared.replace_principals(principals);
     }
 
     /// Stops accepting connections; open ones continue.
@@ -340,30 +337,31 @@ impl Broker {
     pub async fn stop(self) {
         self.stop.cancel();
         self.tasks.close();
-        self.hub.close_all();
-        let bound = Duration::from_millis(self.hub.limits.stop_ms.saturating_add(100));
+        self.shared.close_all();
+        let bound = Duration::from_millis(self.shared.limits.stop_ms.saturating_add(100));
         if !net::completes_within(bound, self.tasks.wait()).await {
             tracing::warn!(tasks = self.tasks.len(), "connections did not end in time");
         }
-        let (hub, store) = (self.hub.clone(), self.store.clone());
+        let (shared, store) = (self.shared.clone(), self.store.clone());
         blocking(move || {
             close_store(store.as_deref(), || {
-                hub.topics.close();
-                hub.close_groups();
+                shared.topics.close();
+                shared.groups.close_logs();
             });
         })
         .await;
-        self.hub.audit.record_broker(&AuditEvent::Stopped);
-        let hub = self.hub.clone();
+        self.shared.audit.record_broker(&AuditEvent::Stopped);
+        let shared = self.shared.clone();
         // A disk that takes no writes must not prevent the stop.
-        if !net::completes_within(AUDIT_FLUSH_TIMEOUT, blocking(move || hub.audit.close())).await {
+        if !net::completes_within(AUDIT_FLUSH_TIMEOUT, blocking(move || shared.audit.close())).await
+        {
             tracing::error!("cannot write the last audit records in time; they are lost");
         }
     }
 
     /// Reopens the audit file after log rotation has moved it away.
     pub fn reopen_audit(&self) {
-        self.hub.audit.reopen();
+        self.shared.audit.reopen();
     }
 }
 
@@ -375,7 +373,6 @@ struct Listeners {
 }
 
 impl Listeners {
-    /// Opens those that are configured.
     fn open(config: &BrokerConfig, sockets: Sockets) -> Result<Self, StartError> {
         let at = |address, socket: Option<std::net::TcpListener>| {
             let socket = socket.map_or_else(|| bind(address), Ok)?;
@@ -511,7 +508,7 @@ fn lower_limit(limit: &mut usize, reachable: u64, what: &str) {
 impl Drop for Broker {
     fn drop(&mut self) {
         self.stop.cancel();
-        self.hub.close_all();
+        self.shared.close_all();
     }
 }
 

@@ -26,6 +26,7 @@ pub mod fuzzing;
 pub mod hub;
 mod rate_limited_log;
 pub mod signal;
+mod system;
 pub mod websub;
 #[cfg(any(feature = "zeromq", feature = "libzmq"))]
 pub mod zmq;

@@ -36,17 +36,12 @@ impl RateLimitedLog {
     /// Adds `unlogged` problems. The reason must not contain text from outside.
     pub(crate) fn add(&mut self, count: u64, reason: impl Display) {
         self.record(count, reason);
-        self.log_if_due();
+        self.flush();
     }
 
     /// Logs what is due. For callers with a timer: without one, the rest of a burst is logged only
     /// with the next problem.
-    #[cfg(any(feature = "zeromq", feature = "libzmq"))]
     pub(crate) fn flush(&mut self) {
-        self.log_if_due();
-    }
-
-    fn log_if_due(&mut self) {
         if let Some(count) = self.take_due(Instant::now()) {
             self.log(count);
         }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail};
-use clap::Subcommand;
-use tidings_load::command::fan_out::FanOutArgs;
-use tidings_load::command::publish::PublishArgs;
-use tidings_load::command::queue::QueueArgs;
-use tidings_load::command::{self, Benchmark};
+use clap::{Args, Subcommand};
+use tidings_load::command::{self, BenchArgs, Benchmark};
+use tidings_load::fan_out::FanOut;
+use tidings_load::publish::Publish;
+use tidings_load::queue::Queue;
 
 use crate::terminal::failure::Failure;
 use crate::terminal::output::Console;
@@ -31,13 +31,13 @@ Examples:
 pub(crate) enum Bench {
     /// Events a second from publishers to many subscribers
     #[command(after_help = EXAMPLES)]
-    FanOut(FanOutArgs),
+    FanOut(BenchArgs<FanOut>),
     /// Confirmed publishes a second, beside a loop that only writes and syncs
     #[command(after_help = EXAMPLES)]
-    Publish(PublishArgs),
+    Publish(BenchArgs<Publish>),
     /// Tasks a second that are published, released and acknowledged
     #[command(after_help = EXAMPLES)]
-    Queue(QueueArgs),
+    Queue(BenchArgs<Queue>),
 }
 
 /// Runs the benchmark on a thread, which Ctrl-C ends early.
@@ -61,7 +61,7 @@ pub(crate) async fn run(bench: Bench) -> Result<(), Failure> {
     }
 }
 
-fn measure<M: Benchmark>(bench: &M, stop: &AtomicBool) -> Result<(), Failure> {
+fn measure<M: Benchmark + Args>(args: &BenchArgs<M>, stop: &AtomicBool) -> Result<(), Failure> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let mut console = Console::new();
     let mut progress = |text: &str| {
@@ -71,8 +71,8 @@ fn measure<M: Benchmark>(bench: &M, stop: &AtomicBool) -> Result<(), Failure> {
         console.progress(text);
         Ok(())
     };
-    let report = command::measure(bench, &program, None, &mut progress)?;
-    if bench.common().json {
+    let report = command::measure(args, &program, None, &mut progress)?;
+    if args.common.json {
         return console.line(&report.json().to_string());
     }
     report.table().iter().try_for_each(|line| console.line(line))

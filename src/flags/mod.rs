@@ -7,7 +7,7 @@ pub(crate) mod broker;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Arg, Args};
 use tidings_documents::tracking::TrackingParams;
 use tidings_egress::AllowPrivate;
 use tidings_protocol::{IpNetworkError, parse_ms};
@@ -21,6 +21,11 @@ pub(crate) struct DataFlag {
     /// Data directory for topics, groups and pages.db; created if it does not exist
     #[arg(long, value_name = "DIR", default_value = DATA_DEFAULT)]
     pub(crate) data: PathBuf,
+}
+
+/// Changes the help of [`DataFlag`] in a command that only reads the directory.
+pub(crate) fn of_existing_data(data: Arg) -> Arg {
+    data.help("Data directory of the broker")
 }
 
 /// Private addresses that may be fetched from.

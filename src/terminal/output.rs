@@ -9,6 +9,7 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
+pub(crate) use tidings_load::command::text::{format_count, plural};
 use tidings_protocol::parse_ms;
 use tidings_protocol::text::{escape_json, is_invisible};
 
@@ -298,24 +299,6 @@ fn with_units(key: &str, value: &str) -> String {
         (None, Ok(number)) if !NAME_KEYS.contains(&key) => format_count(number),
         _ => value.to_owned(),
     }
-}
-
-/// A number with separators: `1,234,567`.
-pub(crate) fn format_count(n: u64) -> String {
-    let digits = n.to_string();
-    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
-/// A number with its noun: `1 page`, `2,000 pages`.
-pub(crate) fn plural(n: u64, noun: &str) -> String {
-    format!("{} {noun}{}", format_count(n), if n == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use anyhow::Context;
 
 use crate::fan::Fan;
 use crate::figure::to_f64;
-use crate::load::{Load, LoadSize};
+use crate::load::Load;
 use crate::{Figure, ProgressFn, Server, Target};
 
 /// Warm-up of a broker after the turn of the other one.
@@ -51,11 +51,11 @@ impl Fan {
         let mut plain = self.connect_broker(plain, progress)?;
         let mut guarded = self.connect_broker(guarded, progress)?;
         for broker in [&mut plain, &mut guarded] {
-            broker.run_turn(self.warm_up, progress)?;
+            broker.run_turn(self.length.warm_up, progress)?;
             broker.runs.clear();
         }
         let mut rates = Vec::new();
-        for round in 0..self.runs {
+        for round in 0..usize::from(self.length.runs) {
             if let Some(encryption) = encryption {
                 progress("openssl speed")?;
                 rates.push(encryption()?);
@@ -63,7 +63,7 @@ impl Fan {
             let mut brokers = [&mut plain, &mut guarded];
             brokers.rotate_left(round % 2);
             for broker in brokers {
-                broker.run_turn(self.run, progress)?;
+                broker.run_turn(self.length.run(), progress)?;
             }
         }
         Ok(figures(&plain.runs, &guarded.runs, &rates))
@@ -74,14 +74,9 @@ impl Fan {
         target: Target<'a>,
         progress: &mut ProgressFn<'_>,
     ) -> anyhow::Result<ComparedBroker<'a>> {
-        let size = LoadSize {
-            publishers: self.publishers,
-            subscribers: self.subscribers,
-            window: self.window,
-        };
         let server = target.server.context("only brokers on this machine can be compared")?;
         Ok(ComparedBroker {
-            load: Load::connect(target, size, progress)?,
+            load: Load::connect(target, self.size, progress)?,
             server,
             runs: Vec::new(),
         })

@@ -139,8 +139,8 @@ const WRITES_PER_WINDOW: u64 = 4;
 /// Messages per write: about 64 KiB, but the window must hold several writes, and one of each
 /// publisher that shares it. The size is a little below 64 KiB, because messages differ in length
 /// between protocols and their number must be the same for all.
-pub(crate) fn burst(payload_bytes: usize, window: u64, publishers: usize) -> usize {
-    let writes = u64::try_from(publishers).unwrap_or(u64::MAX).max(WRITES_PER_WINDOW);
+pub(crate) fn burst(payload_bytes: usize, window: u64, publishers: u16) -> usize {
+    let writes = u64::from(publishers).max(WRITES_PER_WINDOW);
     let fitting = usize::try_from(window / writes).unwrap_or(usize::MAX);
     (WRITE_BYTES / (payload_bytes + 20)).min(fitting).max(1)
 }

@@ -4,47 +4,48 @@
 
 use std::time::{Duration, Instant};
 
+use clap::Args;
+use serde::Serialize;
+
+use crate::command::flags::RunFlags;
 use crate::figure::to_f64;
-use crate::load::{Load, LoadCounters, LoadSize};
-use crate::server::CpuCost;
+use crate::load::{Load, LoadSize};
+use crate::server::{CpuCost, RunStart};
 use crate::{Figure, ProgressFn, Target};
 
 /// A load and its duration.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Args, Serialize)]
 pub struct Fan {
-    /// Number of publishers.
-    pub publishers: usize,
-    /// Number of subscribers.
-    pub subscribers: usize,
-    /// Most events that publishers are ahead of the slowest subscriber.
-    pub window: u64,
-    /// Duration of a run.
-    pub run: Duration,
-    /// Number of runs, on the same connections.
-    pub runs: usize,
-    /// Time before the first run, in which caches and buffers fill.
-    pub warm_up: Duration,
+    /// Connections and window.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub size: LoadSize,
+
+    /// Duration of the runs, which use the same connections.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub length: RunFlags,
 }
 
 impl Fan {
+    /// For the title of a report.
+    pub fn title(&self) -> String {
+        format!("{}, {}", self.size.title(""), self.length.title())
+    }
+
     /// Runs the measurement. A missing event is an error.
     pub fn measure(
         &self,
         target: Target<'_>,
         progress: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Vec<Figure>> {
-        let size = LoadSize {
-            publishers: self.publishers,
-            subscribers: self.subscribers,
-            window: self.window,
-        };
-        let mut load = Load::connect(target, size, progress)?;
-        load.run_until(Instant::now() + self.warm_up, progress)?;
+        let mut load = Load::connect(target, self.size, progress)?;
+        load.run_until(Instant::now() + self.length.warm_up, progress)?;
         let mut rates = DeliveryRates::default();
-        for _ in 0..self.runs {
-            rates.run(&mut load, target, self.run, progress)?;
+        for _ in 0..self.length.runs {
+            rates.run(&mut load, target, self.length.run(), progress)?;
         }
-        if self.publishers > 0 {
+        if self.size.publishers > 0 {
             load.finish(progress)?;
         }
         rates.figures(target)
@@ -78,23 +79,14 @@ impl DeliveryRates {
         length: Duration,
         progress: &mut ProgressFn<'_>,
     ) -> anyhow::Result<()> {
-        let (before, began) = (load.counters(), Instant::now());
-        let cpu_before = CpuCost::snapshot(target.server)?;
-        load.run_until(began + length, progress)?;
-        let (after, took) = (load.counters(), began.elapsed());
-        self.add(before, after, took);
-        self.cost.add_run(
-            cpu_before,
-            target.server,
-            to_f64(after.delivered - before.delivered),
-            took,
-        )
-    }
-
-    fn add(&mut self, before: LoadCounters, after: LoadCounters, took: Duration) {
-        let per_second = |count: u64| to_f64(count) / took.as_secs_f64();
-        self.deliveries.runs.push(per_second(after.delivered - before.delivered));
-        self.publishes.runs.push(per_second(after.published - before.published));
+        let (before, start) = (load.counters(), RunStart::now(target.server)?);
+        load.run_until(start.began() + length, progress)?;
+        let after = load.counters();
+        let delivered = after.delivered - before.delivered;
+        let took = self.cost.end_run(start, target.server, delivered)?;
+        self.deliveries.runs.push(to_f64(delivered) / took);
+        self.publishes.runs.push(to_f64(after.published - before.published) / took);
+        Ok(())
     }
 
     /// Deliveries per second of each run.
@@ -103,8 +95,6 @@ impl DeliveryRates {
     }
 
     pub(crate) fn figures(self, target: Target<'_>) -> anyhow::Result<Vec<Figure>> {
-        let mut figures = vec![self.deliveries, self.publishes];
-        figures.extend(self.cost.figures(target.server)?);
-        Ok(figures)
+        self.cost.append_to(vec![self.deliveries, self.publishes], target.server)
     }
 }

@@ -15,10 +15,11 @@
 //! | module | content |
 //! |---|---|
 //! | [`fan`] | deliveries per second, from any number of publishers to any number of subscribers |
-//! | [`compare`] | the same with tokens or encryption, beside a broker without them |
+//! | [`fan_out`] | the same, and what tokens or encryption cost |
+//! | [`compare`] | the load of two brokers in turns |
 //! | [`publish`] | confirmed publishes per second, beside a bare loop that writes and syncs |
 //! | [`queue`] | tasks per second: published, released to workers, acknowledged exactly once |
-//! | [`command`] | these three as subcommands: flags, the broker that is started, the report |
+//! | [`command`] | measurements as subcommands: flags, the broker that is started, the report |
 //!
 //! The crate `tidings-bench` measures more with the same generator. Linux only: the costs of the
 //! broker are read from `/proc`.
@@ -32,6 +33,7 @@ pub mod compare;
 pub mod connection;
 pub mod disk;
 pub mod fan;
+pub mod fan_out;
 pub mod figure;
 pub mod load;
 pub mod openssl;
@@ -47,6 +49,7 @@ pub mod wire;
 mod worker_connection;
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 pub use crate::figure::Figure;
 pub use crate::server::{Launch, ReadyWhen, Server};
@@ -80,6 +83,9 @@ impl Target<'_> {
         self.wire.stream_layout(self.topic, self.payload_bytes)
     }
 }
+
+/// Interval of progress reports.
+pub const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Receives the progress of a measurement several times per second. An error ends the measurement.
 pub type ProgressFn<'a> = dyn FnMut(&str) -> anyhow::Result<()> + 'a;

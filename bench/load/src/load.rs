@@ -7,32 +7,46 @@ use std::io::{self, ErrorKind, Read};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use clap::Args;
 use memchr::memmem;
+use serde::Serialize;
 
+use crate::command::text::{format_count, plural};
 use crate::connection::{self, PublisherSocket};
 use crate::figure::to_f64;
 use crate::poller::{DiscardBuffer, Poller};
 use crate::receive_positions::ReceivePositions;
 use crate::tls::SubscriberSocket;
 use crate::wire::StreamLayout;
-use crate::{ProgressFn, Target};
-
-/// Interval of progress reports.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+use crate::{PROGRESS_INTERVAL, ProgressFn, Target};
 
 /// Longest time without a received byte while events are missing. Some brokers wait 10 s for one
 /// subscriber before they serve the others.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Numbers of connections, and the window.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Args, Serialize)]
 pub struct LoadSize {
-    /// Connections that publish.
-    pub publishers: usize,
-    /// Connections that subscribe.
-    pub subscribers: usize,
-    /// Most events that publishers are ahead of the slowest subscriber.
+    /// Connections that publish
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub publishers: u16,
+
+    /// Connections that subscribe
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..))]
+    pub subscribers: u16,
+
+    /// Most messages between a publisher and the slowest subscriber
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub window: u64,
+}
+
+impl LoadSize {
+    /// For the title of a report; `of` is a remark about the subscribers.
+    pub fn title(self, of: &str) -> String {
+        let publishers = plural(self.publishers.into(), "publisher");
+        let subscribers = plural(self.subscribers.into(), "subscriber");
+        format!("{publishers} to {subscribers}{of}, window {}", format_count(self.window))
+    }
 }
 
 /// Progress of a load.
@@ -76,8 +90,8 @@ impl<'a> Load<'a> {
         let poller = Poller::new()?;
         let subscribers = connect_subscribers(&target, &poller, size.subscribers, progress)?;
         let burst = connection::burst(target.payload_bytes, size.window, size.publishers);
-        let mut publishers = Vec::with_capacity(size.publishers);
-        for token in subscribers.len()..subscribers.len() + size.publishers {
+        let mut publishers = Vec::with_capacity(size.publishers.into());
+        for token in subscribers.len()..subscribers.len() + usize::from(size.publishers) {
             let publisher = connection::publisher(&target, burst)?;
             poller.register_edge_triggered(publisher.socket(), token)?;
             publishers.push(publisher);
@@ -280,11 +294,11 @@ impl<'a> Load<'a> {
 pub fn connect_subscribers(
     target: &Target<'_>,
     poller: &Poller,
-    count: usize,
+    count: u16,
     progress: &mut ProgressFn<'_>,
 ) -> anyhow::Result<Vec<SubscriberSocket>> {
-    let mut subscribers = Vec::with_capacity(count);
-    for token in 0..count {
+    let mut subscribers = Vec::with_capacity(count.into());
+    for token in 0..usize::from(count) {
         if token.is_multiple_of(100) {
             progress(&format!("connecting, {token} of {count}"))?;
         }
@@ -328,14 +342,6 @@ mod tests {
     struct TestProtocol;
 
     impl WireProtocol for TestProtocol {
-        fn handshake(&self) -> Vec<SetupStep> {
-            Vec::new()
-        }
-
-        fn subscribe(&self, _: &str) -> Vec<SetupStep> {
-            Vec::new()
-        }
-
         fn pipelined_subscribe(&self, _: &str) -> SetupStep {
             SetupStep::new([], ReadUntil::Nothing)
         }

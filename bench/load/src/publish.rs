@@ -6,78 +6,108 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
+use clap::Args;
+use serde::Serialize;
 
+use crate::command::flags::RunFlags;
+use crate::command::text::{format_count, plural};
+use crate::command::{Benchmark, Outcome, Subject};
 use crate::connection::{self, PublisherSocket};
 use crate::figure::to_f64;
 use crate::load::check_rejection;
 use crate::poller::Poller;
-use crate::server::CpuCost;
-use crate::wire::ConfirmationFormat;
-use crate::{Figure, ProgressFn, Target, disk};
-
-/// Interval of progress reports.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+use crate::server::{CpuCost, RunStart};
+use crate::wire::{ConfirmationFormat, Sync};
+use crate::{Figure, PROGRESS_INTERVAL, ProgressFn, Target, disk};
 
 /// Longest time without a confirmation while publishes are unconfirmed.
 const CONFIRMATION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A load of confirmed publishes and its duration.
-#[derive(Debug, Clone, Copy)]
-pub struct Publish<'a> {
-    /// Number of publishers.
-    pub publishers: usize,
-    /// Most unconfirmed publishes, over all connections.
+#[derive(Debug, Clone, Copy, Args, Serialize)]
+pub struct Publish {
+    /// Connections that publish
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub publishers: u16,
+
+    /// Most publishes that are not confirmed, all connections together
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub window: u64,
-    /// Duration of a run.
-    pub run: Duration,
-    /// Number of runs, on the same connections.
-    pub runs: usize,
-    /// Time before the first run.
-    pub warm_up: Duration,
-    /// Directory of the bare loop; `None`: no bare loop.
-    pub bare_loop: Option<&'a Path>,
+
+    /// Duration of the runs, which use the same connections.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub length: RunFlags,
 }
 
-impl Publish<'_> {
-    /// Runs the measurement. It is an error if a publish is rejected or not confirmed.
-    pub fn measure(
+impl Benchmark for Publish {
+    const NAME: &'static str = "publish";
+
+    const MEASURES_DISK: bool = true;
+
+    fn title(&self) -> String {
+        let publishers = plural(self.publishers.into(), "publisher");
+        format!("{publishers}, window {}, {}", format_count(self.window), self.length.title())
+    }
+
+    fn measure(
         &self,
         target: Target<'_>,
         progress: &mut ProgressFn<'_>,
-    ) -> anyhow::Result<Vec<Figure>> {
+    ) -> anyhow::Result<Outcome> {
+        self.measure_beside_loop(target, None, progress)
+    }
+
+    fn measure_subject(
+        &self,
+        subject: &Subject<'_>,
+        progress: &mut ProgressFn<'_>,
+    ) -> anyhow::Result<Outcome> {
+        // A topic in memory does not sync, so the loop would not be comparable.
+        let dir = subject.data.filter(|_| subject.common.sync != Some(Sync::Memory));
+        self.measure_beside_loop(subject.target, dir, progress)
+    }
+}
+
+impl Publish {
+    /// Runs the measurement, with a bare loop in the directory `dir` after each run. It is an error
+    /// if a publish is rejected or not confirmed.
+    pub fn measure_beside_loop(
+        &self,
+        target: Target<'_>,
+        dir: Option<&Path>,
+        progress: &mut ProgressFn<'_>,
+    ) -> anyhow::Result<Outcome> {
         let mut load = PublishLoad::connect(target, self.publishers, self.window)?;
-        load.run_until(Instant::now() + self.warm_up, progress)?;
+        load.run_until(Instant::now() + self.length.warm_up, progress)?;
         let mut rate = Figure::new("confirmed_per_second", "confirmed publishes/s", 0);
         let mut cost = CpuCost::per_thousand_publishes();
-        let key = "bare_loop_per_second";
-        let mut bare = Figure::new(key, "bare loop, events/s", 0);
+        let mut bare = Figure::new("bare_loop_per_second", "bare loop, events/s", 0);
         let mut ratio = Figure::new("part_of_bare_loop", "part of the bare loop", 2);
-        for _ in 0..self.runs {
-            let (before, began) = (load.confirmed(), Instant::now());
-            let cpu_before = CpuCost::snapshot(target.server)?;
-            load.run_until(began + self.run, progress)?;
-            let (work, took) = (to_f64(load.confirmed() - before), began.elapsed());
-            cost.add_run(cpu_before, target.server, work, took)?;
-            rate.runs.push(work / took.as_secs_f64());
-            if let Some(dir) = self.bare_loop {
+        for _ in 0..self.length.runs {
+            let (before, start) = (load.confirmed(), RunStart::now(target.server)?);
+            load.run_until(start.began() + self.length.run(), progress)?;
+            let work = load.confirmed() - before;
+            let per_second = to_f64(work) / cost.end_run(start, target.server, work)?;
+            rate.runs.push(per_second);
+            if let Some(dir) = dir {
                 // Nothing else is in flight then, so that each has the disk to itself.
                 load.finish(progress)?;
                 progress("running the bare loop")?;
                 let piece = target.message().repeat(load.burst);
-                let syncs = disk::bare_loop(dir, &piece, self.run)?;
-                let per_second = syncs * to_f64(u64::try_from(load.burst)?);
-                bare.runs.push(per_second);
-                ratio.runs.push(work / took.as_secs_f64() / per_second);
+                let syncs = disk::bare_loop(dir, &piece, self.length.run())?;
+                let bare_per_second = syncs * to_f64(u64::try_from(load.burst)?);
+                bare.runs.push(bare_per_second);
+                ratio.runs.push(per_second / bare_per_second);
                 load.is_stopped = false;
             }
         }
         load.finish(progress)?;
         let mut figures = vec![rate];
-        if self.bare_loop.is_some() {
+        if dir.is_some() {
             figures.extend([bare, ratio]);
         }
-        figures.extend(cost.figures(target.server)?);
-        Ok(figures)
+        Ok(cost.append_to(figures, target.server)?.into())
     }
 }
 
@@ -117,12 +147,12 @@ struct PublishLoad<'a> {
 }
 
 impl<'a> PublishLoad<'a> {
-    fn connect(target: Target<'a>, publishers: usize, window: u64) -> anyhow::Result<Self> {
+    fn connect(target: Target<'a>, publishers: u16, window: u64) -> anyhow::Result<Self> {
         connection::create_topic(&target)?;
         let confirmed =
             target.wire.confirmed_publish(target.topic, &vec![b'x'; target.payload_bytes])?;
         // Each connection has its own share, which holds several writes.
-        let share = (window / u64::try_from(publishers)?).max(1);
+        let share = (window / u64::from(publishers)).max(1);
         let burst = connection::burst(target.payload_bytes, share, 1);
         let poller = Poller::new()?;
         let connect = |token| {
@@ -132,7 +162,7 @@ impl<'a> PublishLoad<'a> {
             poller.register_edge_triggered(socket.socket(), token)?;
             anyhow::Ok((socket, PublishCounter::new(confirmed.confirmations)))
         };
-        let connections = (0..publishers).map(connect).collect::<Result<_, _>>()?;
+        let connections = (0..publishers.into()).map(connect).collect::<Result<_, _>>()?;
         Ok(Self {
             target,
             poller,

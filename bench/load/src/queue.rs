@@ -11,22 +11,24 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use clap::Args;
 use memchr::memmem;
+use serde::Serialize;
 
+use crate::command::flags::RunFlags;
+use crate::command::text::{format_count, plural};
+use crate::command::{Benchmark, Outcome};
 use crate::connection::{self, PublisherSocket};
 use crate::figure::to_f64;
 use crate::load::check_rejection;
 use crate::poller::Poller;
 use crate::publish::PublishCounter;
-use crate::server::CpuCost;
+use crate::server::{CpuCost, RunStart};
 use crate::task_ledger::TaskLedger;
 pub use crate::task_ledger::{KEYS_MAX, TASK_BYTES_MIN};
 use crate::wire::{BacklogQuery, WorkerEvent, WorkerPool};
 use crate::worker_connection::WorkerConnection;
-use crate::{Figure, ProgressFn, Target};
-
-/// Interval of progress reports.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+use crate::{Figure, PROGRESS_INTERVAL, ProgressFn, Target};
 
 /// Longest time without progress while tasks are missing.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -35,48 +37,66 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 const BACKLOG_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The load of a queue and its duration.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Args, Serialize)]
 pub struct Queue {
-    /// Number of workers.
-    pub workers: usize,
-    /// Keys (hosts) of the tasks.
+    /// Connections that work
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub workers: u16,
+
+    /// Keys (hosts) of the tasks; one task per key at once
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=i64::from(KEYS_MAX)))]
     pub keys: u32,
-    /// Most tasks that one worker holds at once.
+
+    /// Most tasks that a worker holds at once
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     pub credit: u64,
-    /// Most tasks that are published and not acknowledged.
+
+    /// Most tasks that are published and not acknowledged
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub window: u64,
-    /// Duration of a run.
-    pub run: Duration,
-    /// Number of runs, on the same connections.
-    pub runs: usize,
-    /// Time before the first run, in which caches and buffers fill.
-    pub warm_up: Duration,
+
+    /// Duration of the runs, which use the same connections.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub length: RunFlags,
 }
 
-impl Queue {
-    /// Runs the measurement. It is an error if a task is not acknowledged exactly once.
-    pub fn measure(
+impl Benchmark for Queue {
+    const NAME: &'static str = "queue";
+
+    const MEASURES_DISK: bool = true;
+
+    fn title(&self) -> String {
+        format!(
+            "{}, {}, credit {}, window {}, {}",
+            plural(self.workers.into(), "worker"),
+            plural(self.keys.into(), "key"),
+            format_count(self.credit),
+            format_count(self.window),
+            self.length.title()
+        )
+    }
+
+    /// It is an error if a task is not acknowledged exactly once.
+    fn measure(
         &self,
         target: Target<'_>,
         progress: &mut ProgressFn<'_>,
-    ) -> anyhow::Result<Vec<Figure>> {
+    ) -> anyhow::Result<Outcome> {
         let mut load = QueueLoad::connect(target, self)?;
-        load.run_until(Instant::now() + self.warm_up, progress)?;
+        load.run_until(Instant::now() + self.length.warm_up, progress)?;
         let mut rate = Figure::new("tasks_per_second", "tasks/s", 0);
         let mut cost = CpuCost::per_task();
-        for _ in 0..self.runs {
-            let (before, began) = (load.ledger.acked, Instant::now());
-            let cpu_before = CpuCost::snapshot(target.server)?;
-            load.run_until(began + self.run, progress)?;
-            let (tasks, took) = (to_f64(load.ledger.acked - before), began.elapsed());
-            cost.add_run(cpu_before, target.server, tasks, took)?;
-            rate.runs.push(tasks / took.as_secs_f64());
+        for _ in 0..self.length.runs {
+            let (before, start) = (load.ledger.acked, RunStart::now(target.server)?);
+            load.run_until(start.began() + self.length.run(), progress)?;
+            let tasks = load.ledger.acked - before;
+            rate.runs.push(to_f64(tasks) / cost.end_run(start, target.server, tasks)?);
         }
         load.finish(progress)?;
         let all = Figure::new("tasks_acked_once", "all acked exactly once", 0);
-        let mut figures = vec![rate, all.with_runs([to_f64(load.ledger.acked)])];
-        figures.extend(cost.figures(target.server)?);
-        Ok(figures)
+        let figures = vec![rate, all.with_runs([to_f64(load.ledger.acked)])];
+        Ok(cost.append_to(figures, target.server)?.into())
     }
 }
 
@@ -109,7 +129,7 @@ impl<'a> QueueLoad<'a> {
             "a queue needs at least one worker and a credit of at least 1"
         );
         let ledger = TaskLedger::new(target.payload_bytes, queue.keys)?;
-        let pool = WorkerPool { workers: queue.workers, credit: queue.credit };
+        let pool = WorkerPool { workers: queue.workers.into(), credit: queue.credit };
         let setup = target.wire.queue_setup(target.topic, pool)?;
         let open = |address, steps| {
             connection::open(address, target.wire.handshake().into_iter().chain(steps))
@@ -117,7 +137,7 @@ impl<'a> QueueLoad<'a> {
         open(target.address, setup.create_steps).context("cannot create the queue")?;
         let poller = Poller::new()?;
         // Workers join before anything is published, so only the answers arrive during their setup.
-        let mut workers = Vec::with_capacity(queue.workers);
+        let mut workers = Vec::with_capacity(pool.workers);
         for (token, (steps, worker)) in setup.workers.into_iter().enumerate() {
             let socket = open(target.address, steps).context("a worker")?;
             let worker = WorkerConnection::new(socket, worker)?;

@@ -216,11 +216,30 @@ pub struct CpuCost {
     generator: Figure,
 }
 
-/// Processor times before a run.
+/// The begin of a run, and the processor times then.
 #[derive(Debug, Clone, Copy)]
-pub struct CpuSnapshot {
+pub struct RunStart {
+    began: Instant,
     server: Option<Duration>,
     generator: Duration,
+}
+
+impl RunStart {
+    /// Begins a run.
+    pub fn now(server: Option<&Server>) -> anyhow::Result<Self> {
+        let server = server.map(Server::cpu_time).transpose()?;
+        Ok(Self { generator: thread_cpu_time()?, server, began: Instant::now() })
+    }
+
+    /// When it began.
+    pub fn began(&self) -> Instant {
+        self.began
+    }
+
+    /// How long it has taken so far.
+    pub fn elapsed(&self) -> Duration {
+        self.began.elapsed()
+    }
 }
 
 impl CpuCost {
@@ -256,34 +275,38 @@ impl CpuCost {
         Self { work, scale, processors, generator }
     }
 
-    /// Reads the processor times before a run.
-    pub fn snapshot(server: Option<&Server>) -> anyhow::Result<CpuSnapshot> {
-        let server = server.map(Server::cpu_time).transpose()?;
-        Ok(CpuSnapshot { server, generator: thread_cpu_time()? })
-    }
-
-    /// Adds a run that did `work` units of work.
-    pub fn add_run(
+    /// Ends a run that did `work` units of work. Returns its length in seconds.
+    pub fn end_run(
         &mut self,
-        before: CpuSnapshot,
+        start: RunStart,
         server: Option<&Server>,
-        work: f64,
-        took: Duration,
-    ) -> anyhow::Result<()> {
-        let generator = thread_cpu_time()?.saturating_sub(before.generator);
-        self.generator.runs.push(generator.as_secs_f64() / took.as_secs_f64());
-        if let (Some(before), Some(server)) = (before.server, server) {
+        work: u64,
+    ) -> anyhow::Result<f64> {
+        let took = start.began.elapsed().as_secs_f64();
+        let generator = thread_cpu_time()?.saturating_sub(start.generator);
+        self.generator.runs.push(generator.as_secs_f64() / took);
+        if let (Some(before), Some(server)) = (start.server, server) {
             let used = server.cpu_time()?.saturating_sub(before).as_secs_f64();
-            self.work.runs.push(used * 1e6 * self.scale / work.max(1.0));
-            self.processors.runs.push(used / took.as_secs_f64());
+            self.work.runs.push(used * 1e6 * self.scale / to_f64(work.max(1)));
+            self.processors.runs.push(used / took);
         }
-        Ok(())
+        Ok(took)
     }
 
-    /// The figures, and the peak memory.
-    pub fn figures(self, server: Option<&Server>) -> anyhow::Result<Vec<Figure>> {
-        let Some(server) = server else { return Ok(vec![self.generator]) };
-        Ok(vec![self.work, self.processors, self.generator, peak_memory(server)?])
+    /// Appends the costs and the peak memory to the figures of a measurement.
+    pub fn append_to(
+        self,
+        mut figures: Vec<Figure>,
+        server: Option<&Server>,
+    ) -> anyhow::Result<Vec<Figure>> {
+        match server {
+            None => figures.push(self.generator),
+            Some(server) => {
+                let peak = peak_memory(server)?;
+                figures.extend([self.work, self.processors, self.generator, peak]);
+            }
+        }
+        Ok(figures)
     }
 }
 

@@ -7,7 +7,6 @@
 use std::collections::BTreeSet;
 
 use dashmap::DashMap;
-use dashmap::mapref::entry::Entry;
 use tidings_protocol::{GroupName, JobName, Payload};
 
 /// The names of all jobs that groups remember. Entries are independent: if one group looks up a
@@ -19,6 +18,11 @@ pub(super) struct JobNames(DashMap<JobName, Vec<(GroupName, JobStatus)>>);
 /// The state of a remembered job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum JobStatus {
+    /// A command that opens it was sent to the group.
+    Reserved {
+        /// Whether the group remembers a job of that name, which is done.
+        is_done: bool,
+    },
     /// Its current pass is not done.
     Unfinished,
     Done,
@@ -27,22 +31,43 @@ pub(super) enum JobStatus {
 impl JobNames {
     /// Sets or removes the group's job of that name.
     pub(super) fn set(&self, name: &JobName, group: &GroupName, job: Option<JobStatus>) {
-        let own = job.map(|job| (group.clone(), job));
+        self.change(name, group, |_| job);
+    }
+
+    /// Reserves a name for the job that a command opens, because its seeds may follow at once. The
+    /// group sets it when it handles the command.
+    pub(super) fn reserve(&self, name: &JobName, group: &GroupName) {
+        self.change(name, group, |job| match job {
+            None => Some(JobStatus::Reserved { is_done: false }),
+            Some(JobStatus::Done) => Some(JobStatus::Reserved { is_done: true }),
+            job => job,
+        });
+    }
+
+    /// Ends the reservation of a name, because the command was rejected.
+    pub(super) fn release(&self, name: &JobName, group: &GroupName) {
+        self.change(name, group, |job| match job {
+            Some(JobStatus::Reserved { is_done }) => is_done.then_some(JobStatus::Done),
+            job => job,
+        });
+    }
+
+    fn change(
+        &self,
+        name: &JobName,
+        group: &GroupName,
+        change: impl FnOnce(Option<JobStatus>) -> Option<JobStatus>,
+    ) {
         // One guard covers the lookup and the change: between them, another group could change the
         // same name.
-        match self.0.entry(name.clone()) {
-            Entry::Occupied(mut groups) => {
-                groups.get_mut().retain(|(other, _)| other != group);
-                groups.get_mut().extend(own);
-                if groups.get().is_empty() {
-                    groups.remove();
-                }
-            }
-            Entry::Vacant(place) => {
-                if let Some(own) = own {
-                    place.insert(vec![own]);
-                }
-            }
+        let mut groups = self.0.entry(name.clone()).or_default();
+        let index = groups.iter().position(|(other, _)| other == group);
+        let before = index.map(|index| groups.swap_remove(index).1);
+        groups.extend(change(before).map(|job| (group.clone(), job)));
+        let is_empty = groups.is_empty();
+        drop(groups);
+        if is_empty {
+            self.0.remove_if(name, |_, groups| groups.is_empty());
         }
     }
 
@@ -57,7 +82,7 @@ impl JobNames {
     /// Whether the group has an unfinished job of that name.
     pub(super) fn is_unfinished(&self, name: &JobName, group: &GroupName) -> bool {
         let unfinished =
-            |(other, job): &(GroupName, JobStatus)| other == group && *job == JobStatus::Unfinished;
+            |(other, job): &(GroupName, JobStatus)| other == group && *job != JobStatus::Done;
         self.0.get(name).is_some_and(|groups| groups.iter().any(unfinished))
     }
 
@@ -114,6 +139,20 @@ mod tests {
         assert_eq!(found(&a), [].into());
         names.set(&docs, &a, None);
         assert!(names.0.is_empty());
+    }
+
+    #[test]
+    fn rejected_command_changes_no_job() {
+        let names = JobNames::default();
+        let (group, job): (GroupName, JobName) = ("a".parse().unwrap(), "docs".parse().unwrap());
+        for before in [None, Some(JobStatus::Unfinished), Some(JobStatus::Done)] {
+            names.set(&job, &group, before);
+            names.reserve(&job, &group);
+            assert!(names.is_unfinished(&job, &group));
+            names.release(&job, &group);
+            let now = names.0.get(&job).map(|groups| groups[0].1);
+            assert_eq!(now, before);
+        }
     }
 
     #[test]

@@ -16,11 +16,11 @@ pub(super) enum GroupMessage {
     /// A command of an operator or script. It is rejected while the group is stalled.
     Manage(Input, Mailbox),
     /// A member's connection, and the mailbox for its tasks.
-    Join(Input, ConnId, Mailbox),
+    Join(Input, Mailbox),
     /// A command that is answered later, as long as the connection exists.
-    Wait(Input, ConnId, Mailbox),
+    Wait(Input, Mailbox),
     /// A request for progress lines, as long as the connection exists.
-    Watch(WatchRequest, ConnId, Mailbox),
+    Watch(WatchRequest, Mailbox),
     /// A member's connection is alive.
     Activity(ConnId),
     /// A connection ended.
@@ -30,12 +30,12 @@ pub(super) enum GroupMessage {
 impl GroupMessage {
     /// The connection that the message registers with the actor.
     pub(super) fn connection(&self) -> Option<ConnId> {
-        match self {
-            Self::Join(_, conn, _) | Self::Wait(_, conn, _) | Self::Watch(_, conn, _) => {
-                Some(*conn)
-            }
+        let requester = match self {
+            Self::Join(input, _) | Self::Wait(input, _) => input.requester(),
+            Self::Watch(watch, _) => Some(watch.asked),
             _ => None,
-        }
+        };
+        requester.map(|requester| requester.conn)
     }
 }
 
@@ -72,30 +72,28 @@ pub(super) fn reject_message(message: GroupMessage, error: &ProtocolError) {
         GroupMessage::Replies(inputs, mailbox) => {
             for input in &inputs {
                 let stale = input.task().filter(|_| error.code == Code::NotFound).map(stale_task);
-                reject(input.requester().into_iter(), &mailbox, stale.as_ref().unwrap_or(error));
+                if let Some(requester) = input.requester() {
+                    reject(requester, &mailbox, stale.as_ref().unwrap_or(error));
+                }
             }
             return;
         }
         GroupMessage::Manage(input, mailbox)
-        | GroupMessage::Join(input, _, mailbox)
-        | GroupMessage::Wait(input, _, mailbox) => (input.requester(), mailbox),
-        GroupMessage::Watch(watch, _, mailbox) => (Some(watch.asked), mailbox),
+        | GroupMessage::Join(input, mailbox)
+        | GroupMessage::Wait(input, mailbox) => (input.requester(), mailbox),
+        GroupMessage::Watch(watch, mailbox) => (Some(watch.asked), mailbox),
         GroupMessage::Activity(_) | GroupMessage::Disconnected(_) => return,
     };
-    reject(asked.into_iter(), &mailbox, error);
+    if let Some(requester) = asked {
+        reject(requester, &mailbox, error);
+    }
 }
 
-/// Answers each command with an error.
-pub(super) fn reject(
-    asked: impl Iterator<Item = Requester>,
-    mailbox: &Mailbox,
-    error: &ProtocolError,
-) {
-    for Requester { slot, .. } in asked {
-        let mut line = BytesMut::new();
-        error.encode(&mut line);
-        mailbox.send(ConnMessage::Answer { slot, line: line.freeze() });
-    }
+/// Answers a command with an error.
+pub(super) fn reject(requester: Requester, mailbox: &Mailbox, error: &ProtocolError) {
+    let mut line = BytesMut::new();
+    error.encode(&mut line);
+    mailbox.send(ConnMessage::Answer { slot: requester.slot, line: line.freeze() });
 }
 
 /// Encodes an answer as protocol lines.

@@ -36,7 +36,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::actor::GroupActor;
 use self::damaged_groups::DamagedGroups;
-use self::job_names::{JobNames, JobStatus};
+use self::job_names::JobNames;
 use self::log::{DiskLog, GroupLog, MemoryLog};
 use self::message::{GroupMessage, encode_answer, reject_message};
 use self::page_file::PageFile;
@@ -189,7 +189,7 @@ impl Groups {
             let (log, next) = (recovered.log, recovered.next);
             let group = (recovered.group, Some(recovered.pages));
             let creation = groups.registry.lock_creation();
-            let started = groups.start(&creation, group, elapsed_unknown, |_| (log, next));
+            let started = groups.start(&creation, group, elapsed_unknown, Some((log, next)));
             if let Err(error) = started {
                 tracing::error!(group = %name, %error, "cannot start the group; restart the broker when this is fixed");
                 // Reserves the name, so that no other group takes its place.
@@ -267,20 +267,18 @@ impl Groups {
             _ => None,
         };
         if let Some(name) = &opened {
-            // Set before the group handles the command, because seeds may follow at once. The group
-            // corrects it if it rejects the job.
-            self.job_names.set(name, &group, Some(JobStatus::Unfinished));
+            self.job_names.reserve(name, &group);
         }
         let waits = matches!(input, Input::JobAction { action: JobOperation::Wait, .. });
         let mailbox = caller.mailbox.clone();
         let message = if waits {
-            GroupMessage::Wait(input, caller.conn, mailbox)
+            GroupMessage::Wait(input, mailbox)
         } else {
             GroupMessage::Manage(input, mailbox)
         };
         let sent = self.send(&group, message);
         if let (Err(_), Some(name)) = (&sent, &opened) {
-            self.job_names.set(name, &group, None);
+            self.job_names.release(name, &group);
         } else if waits && sent.is_ok() {
             self.registry.join(caller.conn, group);
         }
@@ -298,7 +296,7 @@ impl Groups {
         if group.as_str() == DEFAULT_GROUP {
             self.create_if_missing(&group)?;
         }
-        self.send(&group, GroupMessage::Watch(watch, caller.conn, caller.mailbox.clone()))?;
+        self.send(&group, GroupMessage::Watch(watch, caller.mailbox.clone()))?;
         self.registry.join(caller.conn, group);
         Ok(())
     }
@@ -361,12 +359,8 @@ impl Groups {
         if group.as_str() == DEFAULT_GROUP {
             self.create_if_missing(group)?;
         }
-        let message = GroupMessage::Join(
-            Input::Join { requester: asked, credit },
-            caller.conn,
-            caller.mailbox.clone(),
-        );
-        self.send(group, message)?;
+        let input = Input::Join { requester: asked, credit };
+        self.send(group, GroupMessage::Join(input, caller.mailbox.clone()))?;
         self.registry.join(caller.conn, group.clone());
         Ok(())
     }
@@ -459,36 +453,40 @@ impl Groups {
             }
             None => (Group::new(name.clone(), 0, config, fastrand::u64(..)), None),
         };
-        self.start(creation, group, false, |storage| storage.fresh(name))
+        let log = self.storage.as_ref().map(|storage| storage.fresh(name));
+        self.start(creation, group, false, log)
     }
 
-    /// Starts a group with its page file; `open` returns its log and the next record number.
+    /// Starts a group with its page file. Its log on the disk comes with the number of its next
+    /// record.
     fn start(
+        &self,
+        creation: &CreationLock<'_>,
+        group: (Group, Option<PageFile>),
+        elapsed_unknown: bool,
+        log: Option<(Arc<dyn TopicLog>, Seq)>,
+    ) -> Result<(), ProtocolError> {
+        let wake = Arc::new(Notify::new());
+        let log: Box<dyn GroupLog> = match (log, &self.storage, self.topics.committers()) {
+            (Some((log, next)), Some(storage), Some(committers)) => {
+                let (name, bytes) = (group.0.name().clone(), storage.log_bytes);
+                creation.add_log(name.clone(), Arc::clone(&log));
+                let (committers, wake) = (Arc::clone(committers), Arc::clone(&wake));
+                Box::new(DiskLog::new(name, log, next, bytes, self.clock, committers, wake))
+            }
+            _ => Box::new(MemoryLog::default()),
+        };
+        self.start_with(creation, group, elapsed_unknown, (log, wake))
+    }
+
+    /// Does the same with any log, which wakes the group.
+    fn start_with(
         &self,
         creation: &CreationLock<'_>,
         (group, pages): (Group, Option<PageFile>),
         elapsed_unknown: bool,
-        open: impl FnOnce(&GroupStorage) -> (Arc<dyn TopicLog>, Seq),
+        (log, wake): (Box<dyn GroupLog>, Arc<Notify>),
     ) -> Result<(), ProtocolError> {
-        let wake = Arc::new(Notify::new());
-        let log: Box<dyn GroupLog> = match (&self.storage, self.topics.committers()) {
-            (Some(storage), Some(committers)) => {
-                let ((log, next), committers) = (open(storage), Arc::clone(committers));
-                let name = group.name().clone();
-                let wake = Arc::clone(&wake);
-                creation.add_log(name.clone(), Arc::clone(&log));
-                Box::new(DiskLog::new(
-                    name,
-                    log,
-                    next,
-                    storage.log_bytes,
-                    self.clock,
-                    committers,
-                    wake,
-                ))
-            }
-            _ => Box::new(MemoryLog::default()),
-        };
         let name = group.name().clone();
         let (sender, messages) = mpsc::unbounded_channel();
         let shared = (Arc::clone(&self.registry), Arc::clone(&self.job_names));

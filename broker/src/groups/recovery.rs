@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 use tidings_log::{LogId, LogPlan, Store, TopicLog, read_lines};
 use tidings_protocol::{GroupName, Seq};
 use tidings_queue::record::GroupRecord;
-use tidings_queue::replay::{FIRST_RECORD, GroupSummary, LogReplay, ReplayedGroup};
+use tidings_queue::record::replay::{FIRST_RECORD, GroupSummary, LogReplay, ReplayedGroup};
 use tidings_queue::texts::{Paging, TextRequest};
 use tidings_queue::{Group, GroupConfig};
 
@@ -63,8 +63,8 @@ pub(crate) struct UnreadableGroup {
 }
 
 impl GroupStorage {
-    fn plan(&self, first: Seq) -> LogPlan {
-        LogPlan { first, kept_bytes: self.log_bytes }
+    fn plan(&self) -> LogPlan {
+        LogPlan { first: FIRST_RECORD, kept_bytes: self.log_bytes }
     }
 
     /// A new group with a page file, so that it need not keep all texts in memory.
@@ -74,14 +74,10 @@ impl GroupStorage {
         (group, PageFile::new(name.clone(), self.store.scratch_file(name)))
     }
 
-    /// The log of a new group.
+    /// The log of a new group, and the number of its first record.
     pub(crate) fn fresh(&self, name: &GroupName) -> (Arc<dyn TopicLog>, Seq) {
-        (self.fresh_at(name, FIRST_RECORD), FIRST_RECORD)
-    }
-
-    /// A new log that begins with the record `first`; earlier ones count as removed.
-    pub(crate) fn fresh_at(&self, name: &GroupName, first: Seq) -> Arc<dyn TopicLog> {
-        self.store.fresh(&LogId::Group(name.clone()), self.plan(first))
+        let log = self.store.fresh(&LogId::Group(name.clone()), self.plan());
+        (log, FIRST_RECORD)
     }
 
     /// Recovers every group that has a log. Blocks. A damaged group is not run: without a part of
@@ -124,8 +120,7 @@ impl GroupStorage {
         if !is_gone && !reading.is_whole() {
             return Err(reading.damage());
         }
-        let (log, found) =
-            self.store.open(&id, self.plan(FIRST_RECORD), 0).map_err(without_summary)?;
+        let (log, found) = self.store.open(&id, self.plan(), 0).map_err(without_summary)?;
         for finding in &found.findings {
             tracing::warn!(group = %name, "{finding}");
         }

@@ -128,16 +128,6 @@ impl Watchers {
         }
     }
 
-    /// Removes all watchers and returns those of the group. Job watchers are also registered as
-    /// waiters, and are answered there.
-    pub(super) fn drain_group_watchers(
-        &mut self,
-    ) -> impl Iterator<Item = (Requester, Mailbox)> + use<> {
-        let list = std::mem::take(self).by_conn.into_values();
-        let of_group = list.filter(|watcher| watcher.watch.job.is_none());
-        of_group.map(|watcher| (watcher.watch.asked, watcher.mailbox))
-    }
-
     /// Time of the next poll, if any watcher needs one.
     pub(super) fn next_poll(&self) -> Option<Moment> {
         if self.planned == self.changes { self.next.0 } else { self.next.1 }

@@ -5,14 +5,11 @@
 //! retried and ends as a dead letter like any other entry. A message is a POST of JSON
 //! ([`Callback`]). Every attempt carries the same id, and is signed if a key is configured.
 
-#![expect(clippy::disallowed_methods, reason = "messages carry the time at which they are sent")]
-
 pub(crate) mod callback;
 mod host_limits;
 
 use std::convert::Infallible;
 use std::fmt;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, StatusCode};
@@ -24,13 +21,14 @@ use tidings_client::{
 use tidings_egress::client::{OutgoingClient, OutgoingResponse};
 use tidings_egress::failure::{Failure, Reason};
 use tidings_protocol::{
-    CALLBACK_GROUP, CanonicalUrl, GroupName, JOB_DONE_TOPIC, KeyRest, Outcome, RetryMode, TopicName,
+    CALLBACK_GROUP, CanonicalUrl, GroupName, JOB_DONE_TOPIC, KeyRest, RetryMode, TopicName,
 };
 use tokio_util::sync::CancellationToken;
 
 pub use self::callback::{Callback, CallbackError};
 use self::host_limits::HostLimits;
 use crate::rate_limited_log::RateLimitedLog;
+use crate::system::unix_time;
 
 /// The label that the broker shows for this client.
 const NAME: &str = "tidings-callbacks";
@@ -41,7 +39,6 @@ const NAME: &str = "tidings-callbacks";
 const GROUP_SETTINGS: &[(&str, &str)] =
     &[("lease", "10s"), ("max-attempts", "10"), ("backoff", "10s")];
 
-/// Concurrent requests.
 const CREDIT: u32 = 64;
 
 /// Headers with id and time of a message, as the Standard Webhooks specification names them.
@@ -101,12 +98,10 @@ struct CallbackHandler {
 }
 
 impl CallbackHandler {
-    /// Sends one message, once.
     async fn send(&self, ending: &Callback) -> TaskEnd {
         let Self { config, forbidden_log, .. } = self;
         let Callback { id, url, body, job } = ending;
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let unix_s = since_epoch.as_secs();
+        let unix_s = unix_time().as_secs();
         let mut headers = match &config.signer {
             Some(sign) => sign(id, unix_s, body),
             None => HeaderMap::new(),
@@ -145,7 +140,7 @@ fn end_of_response(answered: &OutgoingResponse, url: &CanonicalUrl<'_>) -> TaskE
         return TaskEnd::done();
     }
     if status == StatusCode::GONE {
-        return TaskEnd::Ack(Outcome::Failed, KeyRest::default());
+        return TaskEnd::given_up();
     }
     let mut reason = format!("HTTP status {}", status.as_u16());
     if let Some(target) = answered.redirect(url) {
@@ -170,15 +165,12 @@ impl TaskHandler for CallbackHandler {
             Ok(None) => return Ok(TaskEnd::done()),
             Err(error) => {
                 tracing::info!(task = %task.id, %error);
-                return Ok(TaskEnd::Ack(Outcome::Failed, KeyRest::default()));
+                return Ok(TaskEnd::given_up());
             }
         };
         let _turn = match self.host_limits.acquire(ending.url.host()) {
             Ok(turn) => turn,
-            Err(busy_ms) => {
-                let back = RetryMode::Uncounted { after_ms: Some(busy_ms) };
-                return Ok(TaskEnd::Nack(back, KeyRest::default(), None));
-            }
+            Err(busy_ms) => return Ok(TaskEnd::postponed(busy_ms)),
         };
         Ok(tokio::select! {
             biased;
@@ -212,7 +204,7 @@ mod tests {
     #[test]
     fn a_response_ends_the_task_or_gives_a_reason_to_retry() {
         use hyper::header::{LOCATION, RETRY_AFTER};
-        let gone = TaskEnd::Ack(Outcome::Failed, KeyRest::default());
+        let gone = TaskEnd::given_up();
         for (status, end) in [(200, TaskEnd::done()), (204, TaskEnd::done()), (410, gone)] {
             assert_eq!(answered(status, &[(RETRY_AFTER, "7")]), end, "{status}");
         }

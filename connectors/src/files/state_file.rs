@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 use tidings_protocol::TopicName;
 
 use super::path_encoding::{decode, encode};
-use super::tracker::{FileStamp, RelativePath};
+use super::tracker::{FileStamp, RelativePath, Tracker};
 
 const MAGIC: &str = "tidings-watch 1";
 
@@ -96,7 +96,6 @@ pub struct StateFile {
     file: File,
     lines: u64,
     mounts: BTreeSet<RelativePath>,
-    /// Lines that are not written yet.
     unwritten_lines: Vec<u8>,
     unsynced_since: Option<Instant>,
     /// The sync that runs on a thread, so that publishing does not wait for it.
@@ -155,29 +154,28 @@ impl StateFile {
 
     /// Records a published file; [`write`](Self::write) writes it.
     pub fn record_file(&mut self, name: &RelativePath, stamp: FileStamp) {
-        self.unwritten_lines.extend_from_slice(with_checksum(&file_line(name, stamp)).as_bytes());
-        self.lines += 1;
+        self.record(&file_line(name, stamp));
     }
 
     /// Records a mount point.
     pub fn record_mount(&mut self, dir: &RelativePath) {
         self.mounts.insert(Arc::clone(dir));
-        self.unwritten_lines.extend_from_slice(with_checksum(&mount_line(dir)).as_bytes());
-        self.lines += 1;
+        self.record(&mount_line(dir));
     }
 
     /// Records that a file or a mount point is gone.
     pub fn record_removal(&mut self, name: &RelativePath) {
         self.mounts.remove(name);
-        self.unwritten_lines
-            .extend_from_slice(with_checksum(&format!("- {}", encode(name))).as_bytes());
-        self.lines += 1;
+        self.record(&format!("- {}", encode(name)));
     }
 
     /// Records the beginning of a batch.
     pub fn begin_batch(&mut self, number: u64, files: u64) {
-        self.unwritten_lines
-            .extend_from_slice(with_checksum(&format!("= {number} {files}")).as_bytes());
+        self.record(&batch_line((number, files)));
+    }
+
+    fn record(&mut self, text: &str) {
+        self.unwritten_lines.extend_from_slice(with_checksum(text).as_bytes());
         self.lines += 1;
     }
 
@@ -187,12 +185,8 @@ impl StateFile {
     }
 
     /// Writes the recorded lines, and starts a sync when it is due. After a failure it rewrites the
-    /// file with the files and the batch that `now` returns. `live` is the number of tracked files.
-    pub fn write<'a, T: Iterator<Item = (&'a RelativePath, FileStamp)>>(
-        &mut self,
-        now: impl Fn() -> (T, (u64, u64)),
-        live: usize,
-    ) -> io::Result<()> {
+    /// file with what is published.
+    pub fn write(&mut self, tracker: &Tracker) -> io::Result<()> {
         if !self.unwritten_lines.is_empty() {
             self.unsynced_since.get_or_insert_with(Instant::now);
             let lines = std::mem::take(&mut self.unwritten_lines);
@@ -207,9 +201,8 @@ impl StateFile {
             return Ok(());
         }
         let synced = self.join_sync();
-        if self.must_be_rewritten(live) {
-            let (told, batch) = now();
-            self.rewrite(told, batch)?;
+        if self.must_be_rewritten(tracker) {
+            self.rewrite(tracker)?;
         } else {
             let file = self.file.try_clone()?;
             self.running_sync = Some(thread::spawn(move || file.sync_data()));
@@ -219,24 +212,19 @@ impl StateFile {
     }
 
     /// Writes and syncs everything.
-    pub fn close<'a, T: Iterator<Item = (&'a RelativePath, FileStamp)>>(
-        mut self,
-        now: impl Fn() -> (T, (u64, u64)),
-        live: usize,
-    ) -> io::Result<()> {
+    pub fn close(mut self, tracker: &Tracker) -> io::Result<()> {
         let lines = std::mem::take(&mut self.unwritten_lines);
         self.is_broken |= self.file.write_all(&lines).is_err();
         // A failure sets `is_broken`, which leads to a rewrite.
         let _ = self.join_sync();
-        if self.must_be_rewritten(live) {
-            let (told, batch) = now();
-            return self.rewrite(told, batch);
+        if self.must_be_rewritten(tracker) {
+            return self.rewrite(tracker);
         }
         self.file.sync_data()
     }
 
-    fn must_be_rewritten(&self, live: usize) -> bool {
-        self.is_broken || self.lines > 2 * live as u64 + STALE_LINES_MIN
+    fn must_be_rewritten(&self, tracker: &Tracker) -> bool {
+        self.is_broken || self.lines > 2 * tracker.tracked() as u64 + STALE_LINES_MIN
     }
 
     /// The result of the last sync. After a failed sync the content of the disk is unknown.
@@ -248,11 +236,7 @@ impl StateFile {
         synced
     }
 
-    fn rewrite<'a>(
-        &mut self,
-        told: impl Iterator<Item = (&'a RelativePath, FileStamp)>,
-        (number, files): (u64, u64),
-    ) -> io::Result<()> {
+    fn rewrite(&mut self, tracker: &Tracker) -> io::Result<()> {
         let new = self.path.with_extension("new");
         let mut output = BufWriter::new(private_options().create(true).truncate(true).open(&new)?);
         writeln!(output, "{}", self.header)?;
@@ -260,12 +244,12 @@ impl StateFile {
             output.write_all(with_checksum(&mount_line(dir)).as_bytes())?;
         }
         let mut lines = 1 + self.mounts.len() as u64;
-        for (name, stamp) in told {
+        for (name, stamp) in tracker.published() {
             output.write_all(with_checksum(&file_line(name, stamp)).as_bytes())?;
             lines += 1;
         }
         // At the end, because these files are not all of this batch.
-        output.write_all(with_checksum(&format!("= {number} {files}")).as_bytes())?;
+        output.write_all(with_checksum(&batch_line(tracker.batch())).as_bytes())?;
         let file = output.into_inner().map_err(io::IntoInnerError::into_error)?;
         file.sync_data()?;
         fs::rename(&new, &self.path)?;
@@ -293,12 +277,14 @@ fn mount_line(dir: &RelativePath) -> String {
     format!("@ {}", if dir.is_empty() { ROOT.to_owned() } else { encode(dir) })
 }
 
-/// A line with its checksum.
+fn batch_line((number, files): (u64, u64)) -> String {
+    format!("= {number} {files}")
+}
+
 fn with_checksum(text: &str) -> String {
     format!("{text} {}\n", checksum(text))
 }
 
-/// The checksum of a text.
 fn checksum(text: &str) -> String {
     format!("#{}", &blake3::hash(text.as_bytes()).to_hex()[..CHECKSUM_DIGITS])
 }
@@ -357,7 +343,6 @@ pub fn check(path: &Path) -> io::Result<(Vec<String>, Vec<String>)> {
     Ok((problems, notes))
 }
 
-/// What a state file contains.
 enum ReadState {
     Empty,
     Valid(SavedState, u64),
@@ -436,6 +421,7 @@ fn apply_line(line: &str, remembered: &mut SavedState) -> Option<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::tracker::TrackerConfig;
 
     fn name(text: &[u8]) -> RelativePath {
         RelativePath::from(text)
@@ -449,10 +435,20 @@ mod tests {
         StateFile::open(folder, &"t".parse().unwrap(), b"/srv/a b")
     }
 
+    fn tracker(told: &BTreeMap<RelativePath, FileStamp>) -> Tracker {
+        let rules = TrackerConfig {
+            settle: Duration::ZERO,
+            batch_end: None,
+            once: false,
+            retry: Duration::ZERO,
+            files_max: 10,
+        };
+        Tracker::new(rules, told.clone(), 7, 1)
+    }
+
     #[track_caller]
     fn close(state: StateFile, told: &BTreeMap<RelativePath, FileStamp>) {
-        let now = || (told.iter().map(|(name, stamp)| (name, *stamp)), (7, 1));
-        state.close(now, told.len()).unwrap();
+        state.close(&tracker(told)).unwrap();
     }
 
     fn path(folder: &Path) -> PathBuf {
@@ -552,8 +548,7 @@ mod tests {
         state.record_file(&name(b"b"), stamp(1));
         // A sync is due, so the rewrite happens at once.
         state.unsynced_since = Instant::now().checked_sub(SYNC_EVERY);
-        let now = || (published.iter().map(|(name, stamp)| (name, *stamp)), (7, 1));
-        state.write(now, published.len()).unwrap();
+        state.write(&tracker(&published)).unwrap();
         assert!(!state.is_broken);
         drop(state);
         let (_, remembered) = open(folder.path()).unwrap();

@@ -1,6 +1,6 @@
 //! The requests that the hub sends to callbacks. Pure, except for the random challenge.
 
-use aws_lc_rs::{hmac, rand};
+use aws_lc_rs::hmac;
 use bytes::Bytes;
 use data_encoding::HEXLOWER;
 use hyper::HeaderMap;
@@ -11,9 +11,7 @@ use url::form_urlencoded;
 
 use super::hub_request::{SubscriberProtocol, SubscriptionRequest};
 use super::store::{DueDelivery, TopicContent};
-
-/// Random bytes of a challenge.
-const CHALLENGE_BYTES: usize = 32;
+use crate::system::random_token;
 
 /// Limit of a `Content-Type`. A longer one is discarded.
 const CONTENT_TYPE_BYTES_MAX: usize = 256;
@@ -31,7 +29,7 @@ pub(super) enum Challenge {
 
 impl Challenge {
     pub(super) fn for_request(request: &SubscriptionRequest) -> Self {
-        let text = random_challenge();
+        let text = random_token();
         let verbatim_url = request.topic.verbatim_url.as_str();
         let seconds = request.lease.map(|lease| lease.as_secs().to_string());
         let mut query = Vec::new();
@@ -56,7 +54,6 @@ impl Challenge {
         }
     }
 
-    /// Whether the response confirms the request.
     pub(super) fn is_passed_by(&self, response: &OutgoingResponse) -> bool {
         let is_right = match self {
             Self::Echo { text, .. } => response.is_complete && response.body == text.as_bytes(),
@@ -78,7 +75,6 @@ pub(super) fn denial_url(request: &SubscriptionRequest) -> Option<CanonicalUrl<'
         .flatten()
 }
 
-/// Appends to the query of a URL.
 fn append_query(url: &CanonicalUrl<'_>, query: &[(&str, &str)]) -> Option<CanonicalUrl<'static>> {
     let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
     let path = url.path_and_query();
@@ -91,24 +87,12 @@ fn append_query(url: &CanonicalUrl<'_>, query: &[(&str, &str)]) -> Option<Canoni
     CanonicalUrl::parse(&format!("{url}{separator}{query}")).ok().map(CanonicalUrl::into_owned)
 }
 
-fn random_challenge() -> String {
-    let mut bytes = [0; CHALLENGE_BYTES];
-    rand::fill(&mut bytes).expect("the system has randomness");
-    HEXLOWER.encode(&bytes)
-}
-
 /// The type of a content, if the server sent one.
 pub(super) fn content_type(headers: &HeaderMap) -> Option<Vec<u8>> {
     let value = headers.get(CONTENT_TYPE)?.as_bytes();
     (value.len() <= CONTENT_TYPE_BYTES_MAX).then(|| value.to_vec())
 }
 
-/// Whether a subscriber gets the content. The others get only the URL of the topic.
-pub(super) fn sends_content(protocol: SubscriberProtocol) -> bool {
-    protocol == SubscriberProtocol::WebSub
-}
-
-/// The headers of a delivery of content.
 pub(super) fn content_headers(
     due: &DueDelivery,
     content: &TopicContent,

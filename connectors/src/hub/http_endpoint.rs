@@ -16,6 +16,9 @@ const FORM_CONTENT_TYPE: &str = "application/x-www-form-urlencoded";
 /// Value of `Retry-After` with 503, in seconds.
 const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("60");
 
+const UNAVAILABLE: HubRejection =
+    HubRejection { status: 503, text: "the hub cannot store requests at the moment; retry later" };
+
 /// Result while the outcome of a verification is unknown. Only rssCloud shows the text.
 const VERIFICATION_STARTED: &str = "The verification has started.";
 
@@ -50,7 +53,6 @@ pub enum HubRequestClass {
     Invalid,
 }
 
-/// The format of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ResponseFormat {
     /// WebSub: a status, and a text for people.
@@ -79,14 +81,13 @@ impl Hub {
         }
         let rules = &self.config.rules;
         let requests = match path {
-            "/hub/rsscloud" => rules.parse_registration(body, client_ip),
+            "/hub/rsscloud" => rules.parse_registration(body, client_ip).ok(),
             _ => match rules.parse_request(body) {
-                Ok(HubRequest::Subscription(subscription)) => Ok(vec![subscription]),
-                Ok(HubRequest::Publish(_)) => return HubRequestClass::Invalid,
-                Err(rejection) => Err(rejection),
+                Ok(HubRequest::Subscription(subscription)) => Some(vec![subscription]),
+                Ok(HubRequest::Publish(_)) | Err(_) => None,
             },
         };
-        let Ok(requests) = requests else { return HubRequestClass::Invalid };
+        let Some(requests) = requests else { return HubRequestClass::Invalid };
         // A read error is reported when the request is handled.
         let subscribed = self
             .with_store(move |store| store.existing_subscription(&requests))
@@ -130,23 +131,20 @@ impl Hub {
                 "a ping from an address outside --hub-publishers, or through a proxy",
             );
         }
-        let result = match path {
-            "/hub/ping" => match rules.parse_ping(body) {
-                Ok(topics) => self.enqueue_fetches(topics).await,
-                Err(rejection) => Err(rejection),
-            },
-            "/hub/rsscloud" => match rules.parse_registration(body, client_ip) {
-                Ok(requests) => self.register(requests).await,
-                Err(rejection) => Err(rejection),
-            },
-            _ => match rules.parse_request(body) {
-                Ok(HubRequest::Subscription(subscription)) => self.subscribe(subscription).await,
-                Ok(HubRequest::Publish(topics)) => self.enqueue_fetches(topics).await,
-                Err(rejection) => Err(rejection),
-            },
+        let result = async {
+            match path {
+                "/hub/ping" => self.enqueue_fetches(rules.parse_ping(body)?).await,
+                "/hub/rsscloud" => self.register(rules.parse_registration(body, client_ip)?).await,
+                _ => match rules.parse_request(body)? {
+                    HubRequest::Subscription(subscription) => self.subscribe(subscription).await,
+                    HubRequest::Publish(topics) => self.enqueue_fetches(topics).await,
+                },
+            }
         };
-        let response = result
-            .map_or_else(|rejection| format.rejection(rejection), |text| format.success(text));
+        let response = match result.await {
+            Ok(text) => format.success(text),
+            Err(rejection) => format.rejection(rejection),
+        };
         if is_ping { HubResponse::Trusted(response) } else { HubResponse::Public(response) }
     }
 
@@ -154,7 +152,6 @@ impl Hub {
         self.config.publisher_networks.iter().any(|net| net.contains(peer))
     }
 
-    /// Publishes an event for each topic, to fetch it.
     async fn enqueue_fetches(
         &self,
         topics: Vec<CanonicalUrl<'static>>,
@@ -172,7 +169,6 @@ impl Hub {
         Ok("Topics with subscribers will be fetched.")
     }
 
-    /// Stores a request of WebSub, and starts its verification.
     async fn subscribe(&self, request: SubscriptionRequest) -> Result<&'static str, HubRejection> {
         let pending = self.store_requests(vec![request]).await?;
         self.enqueue_verifications(&pending).await?;
@@ -212,10 +208,7 @@ impl Hub {
             .await;
         let outcomes = outcomes.map_err(|error| {
             tracing::error!(%error, "cannot access hub.db");
-            HubRejection {
-                status: 503,
-                text: "the hub cannot store requests at the moment; retry later",
-            }
+            UNAVAILABLE
         })?;
         let mut pending = Vec::new();
         for (outcome, host) in outcomes.into_iter().zip(hosts) {
@@ -266,10 +259,7 @@ impl Hub {
     ) -> Result<(), HubRejection> {
         self.publish(queue, events).await.map_err(|error| {
             tracing::error!(%error, "the hub cannot publish an event");
-            HubRejection {
-                status: 503,
-                text: "the hub cannot store requests at the moment; retry later",
-            }
+            UNAVAILABLE
         })
     }
 }

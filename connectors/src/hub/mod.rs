@@ -18,10 +18,7 @@
 //! A delivery sends the newest content at the time of sending. Of two changes in quick succession a
 //! subscriber may get only the second one, but it always gets the last one.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "leases expire by the wall clock, and the database is accessed on blocking threads"
-)]
+#![expect(clippy::disallowed_methods, reason = "the database is accessed on blocking threads")]
 
 mod callback_request;
 mod content_cache;
@@ -37,7 +34,7 @@ mod verification_waiters;
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use parking_lot::Mutex;
@@ -60,6 +57,7 @@ use self::store::{HubStore, RowId, UnixMs};
 use self::task_handler::{CONTENT_BYTES_MAX, HubTaskHandler};
 use self::verification_waiters::VerificationWaiters;
 use crate::rate_limited_log::RateLimitedLog;
+use crate::system::unix_now_ms;
 
 /// The label that the broker shows.
 const CLIENT_NAME: &str = "tidings-hub";
@@ -131,7 +129,6 @@ impl HubQueue {
 /// Time limit of a publish, which also waits for a connection.
 const PUBLISH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Interval at which expired rows are removed.
 const SWEEP_INTERVAL: Duration = Duration::from_mins(10);
 
 /// Configuration of a hub.
@@ -174,7 +171,6 @@ pub struct Hub {
 struct HubLogs {
     /// Requests to subscribers at addresses that are not allowed, or that can never succeed.
     unreachable_subscribers: Mutex<RateLimitedLog>,
-    /// Subscription requests that exceed a limit.
     rejected_subscribers: Mutex<RateLimitedLog>,
     /// Events that the hub did not publish.
     invalid_events: Mutex<RateLimitedLog>,
@@ -249,7 +245,6 @@ impl Hub {
         self.with_store(HubStore::counts).await
     }
 
-    /// Runs the worker of one group until `stop`.
     async fn run_worker(
         self: &Arc<Self>,
         queue: &HubQueue,
@@ -280,7 +275,6 @@ impl Hub {
         }
     }
 
-    /// Removes expired rows at every interval.
     async fn sweep_periodically(&self) {
         let mut ticks = interval(SWEEP_INTERVAL);
         loop {
@@ -293,7 +287,6 @@ impl Hub {
         }
     }
 
-    /// Runs a query or change of the store on a blocking thread.
     async fn with_store<T: Send + 'static>(
         &self,
         query: impl FnOnce(&HubStore) -> rusqlite::Result<T> + Send + 'static,
@@ -318,6 +311,5 @@ fn host_of(url: &str) -> String {
 }
 
 fn now_unix_ms() -> UnixMs {
-    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX)
+    i64::try_from(unix_now_ms()).unwrap_or(i64::MAX)
 }

@@ -11,21 +11,19 @@ use hyper::{HeaderMap, Method, StatusCode};
 use tidings_client::{ClientError, TaskEnd, TaskHandler, WorkerTask};
 use tidings_egress::client::OutgoingResponse;
 use tidings_egress::failure::{Failure, Reason};
-use tidings_protocol::{CanonicalUrl, KeyRest, Outcome, Payload, RetryMode, push_attribute};
+use tidings_protocol::{CanonicalUrl, KeyRest, Payload, RetryMode, push_attribute};
 use tokio_util::sync::CancellationToken;
 
 use super::callback_request::{self, Challenge};
-use super::hub_request::SubscriptionRequest;
+use super::hub_request::{SubscriberProtocol, SubscriptionRequest};
 use super::store::{DueDelivery, GrantOutcome, HubStore, RowId, StoredVersion, TopicContent};
 use super::{DELIVERY_QUEUE, Hub, host_of, now_unix_ms};
 
 /// Limit of a topic's content, and of all contents in the cache.
 pub(super) const CONTENT_BYTES_MAX: usize = 4 << 20;
 
-/// Limit of the redirects of one fetch.
 const REDIRECTS_MAX: u32 = 5;
 
-/// Deliveries that are published in one batch.
 const RECIPIENT_BATCH: u32 = 1000;
 
 /// Wait before a task is retried because another task with its target is running.
@@ -33,10 +31,8 @@ const BUSY_RETRY_MS: u64 = 500;
 /// Wait before a task is retried after an error of the store or the broker.
 const ERROR_RETRY_MS: u64 = 10_000;
 
-/// Limit of the characters of an invalid event in the log.
 const LOGGED_CHARS_MAX: usize = 200;
 
-/// Handles the tasks of both groups.
 pub(super) struct HubTaskHandler {
     pub(super) hub: Arc<Hub>,
     pub(super) stop: CancellationToken,
@@ -44,15 +40,12 @@ pub(super) struct HubTaskHandler {
 
 /// An error of the store or the broker. The task is retried uncounted, because the subscriber did
 /// not cause it.
+#[derive(Debug, thiserror::Error)]
 enum HubError {
-    Store(rusqlite::Error),
-    Broker(ClientError),
-}
-
-impl From<rusqlite::Error> for HubError {
-    fn from(error: rusqlite::Error) -> Self {
-        Self::Store(error)
-    }
+    #[error("cannot access hub.db: {0}")]
+    Store(#[from] rusqlite::Error),
+    #[error("the hub cannot publish: {0}")]
+    Broker(#[from] ClientError),
 }
 
 /// Permission to work on a target. No other task with this target runs before it is dropped.
@@ -93,11 +86,7 @@ impl Hub {
         let payload = Payload::parse(payload);
         let Some(target) = payload.target() else { return self.invalid_event(payload.text()) };
         let Some(_permit) = self.acquire_target(target) else {
-            return TaskEnd::Nack(
-                RetryMode::Uncounted { after_ms: Some(BUSY_RETRY_MS) },
-                KeyRest::default(),
-                None,
-            );
+            return TaskEnd::postponed(BUSY_RETRY_MS);
         };
         let number = |key| payload.attribute(key).and_then(|id| id.parse::<RowId>().ok());
         let is_last = payload.attribute("last") == Some("yes");
@@ -114,15 +103,8 @@ impl Hub {
             return self.invalid_event(target);
         };
         result.unwrap_or_else(|error| {
-            match error {
-                HubError::Store(error) => tracing::error!(%error, "cannot access hub.db"),
-                HubError::Broker(error) => tracing::error!(%error, "the hub cannot publish"),
-            }
-            TaskEnd::Nack(
-                RetryMode::Uncounted { after_ms: Some(ERROR_RETRY_MS) },
-                KeyRest::default(),
-                None,
-            )
+            tracing::error!("{error}");
+            TaskEnd::postponed(ERROR_RETRY_MS)
         })
     }
 
@@ -193,7 +175,7 @@ impl Hub {
                 self.with_store(move |store| store.remove_request(id)).await?;
                 self.verification_waiters.resolve(id, false);
                 self.log_unreachable(&failure, host);
-                Ok(TaskEnd::Ack(Outcome::Failed, KeyRest::default()))
+                Ok(TaskEnd::given_up())
             }
         }
     }
@@ -221,7 +203,7 @@ impl Hub {
             }
             Err(failure) => {
                 tracing::warn!(topic, %failure, "the hub cannot fetch a topic");
-                return Ok(TaskEnd::Ack(Outcome::Failed, KeyRest::default()));
+                return Ok(TaskEnd::given_up());
             }
         };
         if let Some(reason) = content_problem {
@@ -230,7 +212,7 @@ impl Hub {
                 return Ok(retry_for_response(&response));
             }
             tracing::warn!(topic, status, %reason, "the hub cannot distribute a topic");
-            return Ok(TaskEnd::Ack(Outcome::Failed, KeyRest::default()));
+            return Ok(TaskEnd::given_up());
         }
         let content_type = callback_request::content_type(&response.headers);
         let body = response.body;
@@ -298,7 +280,7 @@ impl Hub {
                 event
             };
             let events: Vec<_> = recipients.iter().map(event).collect();
-            self.publish(&DELIVERY_QUEUE, &events).await.map_err(HubError::Broker)?;
+            self.publish(&DELIVERY_QUEUE, &events).await?;
             let ids: Vec<RowId> = recipients.iter().map(|(id, ..)| *id).collect();
             self.with_store(move |store| store.mark_in_flight(&ids, stored, now_unix_ms())).await?;
         }
@@ -328,7 +310,7 @@ impl Hub {
         let Some(content) = self.load_content(&due).await? else {
             return Ok(Some(TaskEnd::done()));
         };
-        let sent = if callback_request::sends_content(due.protocol) {
+        let sent = if due.protocol == SubscriberProtocol::WebSub {
             let headers =
                 callback_request::content_headers(&due, &content, &self.config.rules.hub_url);
             self.send(Method::POST, &due.callback, headers, content.body.clone(), 0).await
@@ -363,7 +345,7 @@ impl Hub {
                 topic = due.verbatim_url,
                 "a subscriber of the hub is dropped after too many failed deliveries"
             );
-            return Ok(Some(TaskEnd::Ack(Outcome::Failed, KeyRest::default())));
+            return Ok(Some(TaskEnd::given_up()));
         }
         if let Err(failure) = &sent
             && failure.reason == Reason::Address
@@ -373,7 +355,6 @@ impl Hub {
         Ok(Some(end))
     }
 
-    /// Returns the newest content of a topic.
     async fn load_content(&self, due: &DueDelivery) -> Result<Option<TopicContent>, HubError> {
         let topic_id = due.topic_id;
         let cached = self.content_cache.lock().get(topic_id, due.version);
@@ -412,7 +393,7 @@ impl Hub {
     fn invalid_event(&self, text: &str) -> TaskEnd {
         let event: String = text.chars().take(LOGGED_CHARS_MAX).collect();
         self.logs.invalid_events.lock().add(1, format_args!("the event {event:?}"));
-        TaskEnd::Ack(Outcome::Failed, KeyRest::default())
+        TaskEnd::given_up()
     }
 
     /// Logs a request that was not sent, because its address is not allowed, or that can never

@@ -6,8 +6,8 @@
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use std::{fmt, fs, io};
+use std::time::{Duration, UNIX_EPOCH};
+use std::{fs, io};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -37,17 +37,16 @@ struct Interpreter {
 
 const fn interpreter(
     name: &'static str,
-    valued: &'static str,
-    scriptless: &'static str,
+    value_flags: &'static str,
+    no_script_flags: &'static str,
 ) -> Interpreter {
-    let (valued_words, scriptless_words): (&[_], &[_]) = (&[], &[]);
     Interpreter {
         name,
-        value_flags: valued,
+        value_flags,
         attached_flags: "",
-        value_options: valued_words,
-        no_script_flags: scriptless,
-        no_script_options: scriptless_words,
+        value_options: &[],
+        no_script_flags,
+        no_script_options: &[],
     }
 }
 
@@ -119,15 +118,19 @@ impl FromStr for SignalName {
 }
 
 /// Why no process was signalled. Shown on one line.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SignalError {
     /// The pid file is missing or has no number.
+    #[error("{0}")]
     NoPid(String),
     /// No process has this number.
+    #[error("process {0} is not running")]
     NotRunning(i32),
     /// The process is younger than the file.
+    #[error("process {0} is younger than the pid file, so it is another program")]
     Stale(i32),
     /// The process has another name.
+    #[error("process {pid} is {is}, not the expected program")]
     WrongProgram {
         /// Its number.
         pid: i32,
@@ -135,28 +138,11 @@ pub enum SignalError {
         is: String,
     },
     /// The process does not handle the signal, or not yet, and would be ended by it.
+    #[error("process {0} has no handler for the signal, which would end it")]
     NoHandler(i32),
     /// The system denies it.
+    #[error("process {0} cannot be signalled: {1}")]
     Denied(i32, String),
-}
-
-impl fmt::Display for SignalError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoPid(reason) => write!(f, "{reason}"),
-            Self::NotRunning(pid) => write!(f, "process {pid} is not running"),
-            Self::Stale(pid) => {
-                write!(f, "process {pid} is younger than the pid file, so it is another program")
-            }
-            Self::WrongProgram { pid, is } => {
-                write!(f, "process {pid} is {is}, not the expected program")
-            }
-            Self::NoHandler(pid) => {
-                write!(f, "process {pid} has no handler for the signal, which would end it")
-            }
-            Self::Denied(pid, reason) => write!(f, "process {pid} cannot be signalled: {reason}"),
-        }
-    }
 }
 
 /// The process to signal.
@@ -223,12 +209,10 @@ impl SignalTarget {
     }
 }
 
-/// Whether the signal ends a process by default.
 fn ends_by_default(signal: Signal) -> bool {
     ![Signal::CONT, Signal::URG, Signal::WINCH].contains(&signal)
 }
 
-/// Whether the process has this name.
 fn has_name(program: &str, facts: &ProcessInfo) -> bool {
     let exe = facts.exe.as_deref();
     if program.contains('/') {
@@ -245,7 +229,6 @@ fn has_name(program: &str, facts: &ProcessInfo) -> bool {
         || script(facts).is_some_and(|script| base(script) == program)
 }
 
-/// The script that an interpreter runs.
 fn script(facts: &ProcessInfo) -> Option<&str> {
     let exe = facts.exe.as_ref()?.file_name()?.to_string_lossy();
     let bare = exe.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
@@ -317,11 +300,7 @@ fn read_pid_file(path: &Path) -> Result<(Pid, Duration), SignalError> {
     let pid =
         pid.ok_or_else(|| SignalError::NoPid(format!("{shown} does not contain a process id")))?;
     let modified = metadata.modified().map_err(failed)?;
-    Ok((pid, since_epoch(modified)))
-}
-
-fn since_epoch(time: SystemTime) -> Duration {
-    time.duration_since(UNIX_EPOCH).unwrap_or_default()
+    Ok((pid, modified.duration_since(UNIX_EPOCH).unwrap_or_default()))
 }
 
 fn read_process(pid: i32) -> io::Result<ProcessInfo> {

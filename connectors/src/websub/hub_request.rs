@@ -1,10 +1,8 @@
 //! Requests to hubs of `WebSub` and servers of `rssCloud`.
 
-use std::time::Duration;
-
 use bytes::Bytes;
-use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
-use hyper::{HeaderMap, Method, StatusCode};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::{HeaderMap, Method};
 use tidings_egress::client::{OutgoingClient, OutgoingResponse};
 use tidings_egress::failure::{Failure, Reason};
 use tidings_protocol::CanonicalUrl;
@@ -131,13 +129,8 @@ fn classify_response(
     let text = text.replace(&subscription.secret, "..").replace(&subscription.token, "..");
     let printable = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(200);
     let reason = format!("{}: {}", response.status, printable.collect::<String>());
-    let is_transient = response.status.is_server_error()
-        || matches!(
-            response.status,
-            StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY
-        );
-    let outcome = if is_transient {
-        HubRequestOutcome::Failed(retry_after(response))
+    let outcome = if Reason::of_status(response.status.as_u16()).is_transient() {
+        HubRequestOutcome::Failed(response.retry_after())
     } else {
         HubRequestOutcome::Refused
     };
@@ -152,14 +145,13 @@ fn reports_failure(text: &str) -> bool {
     !value.get(..4).is_some_and(|word| word.eq_ignore_ascii_case("true"))
 }
 
-/// Only a number of seconds; a date is ignored.
-fn retry_after(response: &OutgoingResponse) -> Option<Duration> {
-    let value = response.headers.get(RETRY_AFTER)?.to_str().ok()?;
-    value.trim().parse().ok().map(Duration::from_secs)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use hyper::StatusCode;
+    use hyper::header::RETRY_AFTER;
+
     use super::*;
 
     #[test]

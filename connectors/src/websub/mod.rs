@@ -33,17 +33,13 @@ mod subscription_table;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-use data_encoding::HEXLOWER;
-use tidings_egress::client::OutgoingClient;
-use tokio_util::sync::CancellationToken;
+use std::time::Duration;
 
 pub use self::hub_callbacks::{CALLBACK_PATHS, CallbackReply, OPENAPI_PATHS};
-use self::service::WebSubService;
+pub use self::service::WebSub;
 use self::store::SubscriptionStore;
 pub use self::store::{DIGEST_SCHEMA, StoreError};
+use crate::system::unix_now_ms;
 
 /// The settings of the subscriber.
 #[derive(Debug, Clone)]
@@ -60,22 +56,6 @@ pub struct WebSubConfig {
     /// The items per minute that all hubs together may deliver. The burst is this number, or one
     /// delivery if that is more.
     pub items_per_minute: u32,
-}
-
-/// The subscriber. The HTTP server of the process passes the requests of hubs to it.
-#[derive(Debug, Clone)]
-pub struct WebSub(Arc<WebSubService>);
-
-impl WebSub {
-    /// Opens the database, and reads the stored subscriptions.
-    pub fn open(config: WebSubConfig, outgoing: OutgoingClient) -> Result<Self, StoreError> {
-        WebSubService::open(config, outgoing).map(|service| Self(Arc::new(service)))
-    }
-
-    /// Runs the subscriber with the broker at this address, until `stop`.
-    pub async fn run(&self, broker: &str, stop: CancellationToken) {
-        Arc::clone(&self.0).run(broker, stop).await;
-    }
 }
 
 /// The lease of a feed's hub.
@@ -101,25 +81,4 @@ pub fn read_hub_leases(database: &Path) -> Result<HashMap<String, HubLease>, Sto
             Some((subscription.watched, lease))
         });
     Ok(leases.collect())
-}
-
-/// 256 random bits, which cannot be guessed.
-fn random_token() -> String {
-    let mut bits = [0_u8; 32];
-    aws_lc_rs::rand::fill(&mut bits).expect("the system has randomness");
-    HEXLOWER.encode(&bits)
-}
-
-/// The time in milliseconds since 1970.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "leases outlive processes, so they use the wall clock"
-)]
-fn unix_now_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    milliseconds(now)
-}
-
-fn milliseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -6,13 +6,13 @@
 
 #![expect(clippy::disallowed_methods, reason = "topics are listed every second")]
 
-use std::collections::{HashMap, VecDeque};
-use std::future;
+use std::collections::HashMap;
 
 use bytes::Bytes;
-use tidings_client::{
-    Client, ClientError, ClientOptions, CommandAnswer, Deliveries, Delivery, PendingAnswer,
-};
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesOrdered;
+use tidings_client::{Client, ClientError, ClientOptions, CommandAnswer, Deliveries, Delivery};
 use tidings_protocol::{
     Code, Command, CursorName, Seq, StartAt, TopicAction, TopicCommand, TopicName,
 };
@@ -33,14 +33,13 @@ const EVENT_BATCH: u32 = 64;
 /// Time limit of a stop, for the socket's queues and the broker's last answers.
 const STOP_TIMEOUT: std::time::Duration = std::time::Duration::from_millis(200);
 
-/// Forwards all selected topics.
 pub(crate) struct TopicForwarder<'a> {
     client: Client,
     patterns: &'a [TopicPattern],
     cursor: CursorName,
     topics: HashMap<TopicName, TopicProgress>,
     /// Commands without an answer, in the order in which the broker answers.
-    pending: VecDeque<(ForwarderCommand, PendingAnswer)>,
+    pending: FuturesOrdered<BoxFuture<'static, ForwarderAnswer>>,
     /// Whether a topic without a cursor is read from its head instead of its first event. True
     /// while the existing topics are subscribed for the first time.
     starts_at_head: bool,
@@ -68,6 +67,8 @@ enum ForwarderCommand {
     Seen,
 }
 
+type ForwarderAnswer = (ForwarderCommand, Result<CommandAnswer, ClientError>);
+
 impl<'a> TopicForwarder<'a> {
     /// Forwards events until `stop` or an error.
     pub(crate) async fn run(
@@ -89,7 +90,7 @@ impl<'a> TopicForwarder<'a> {
             patterns: &config.topics,
             cursor: CURSOR_NAME.parse().expect("the constant is a valid name"),
             topics: HashMap::new(),
-            pending: VecDeque::new(),
+            pending: FuturesOrdered::new(),
             starts_at_head: false,
             is_listing: false,
             refused_log: RateLimitedLog::new("the broker rejected a command"),
@@ -105,12 +106,7 @@ impl<'a> TopicForwarder<'a> {
     /// Subscribes to the existing topics. If one of them has a cursor, topics without one are new,
     /// and are sent from their first event.
     async fn subscribe_existing(&mut self) -> Result<(), ClientError> {
-        let names = self.selected_topics(
-            &self
-                .client
-                .request(&Command::Topic(TopicCommand::unnamed(TopicAction::Ls, Vec::new())))
-                .await?,
-        );
+        let names = self.selected_topics(&self.client.request(&list_topics()).await?);
         self.starts_at_head = true;
         for name in &names {
             let show =
@@ -163,7 +159,9 @@ impl<'a> TopicForwarder<'a> {
                     self.lost_events_log.flush();
                     socket.tick()?;
                 }
-                (command, answer) = next_answer(&mut self.pending) => self.handle_answer(command, answer).await?,
+                Some((command, answer)) = self.pending.next() => {
+                    self.handle_answer(command, answer).await?;
+                }
                 delivery = deliveries.next() => match delivery {
                     Some(delivery) => {
                         self.deliver(delivery, socket).await?;
@@ -179,7 +177,6 @@ impl<'a> TopicForwarder<'a> {
         }
     }
 
-    /// Processes a delivery. An event goes to the socket.
     async fn deliver(
         &mut self,
         delivery: Delivery,
@@ -219,11 +216,7 @@ impl<'a> TopicForwarder<'a> {
     async fn tick(&mut self) -> Result<(), ClientError> {
         if !self.is_listing {
             self.is_listing = true;
-            self.send_command(
-                ForwarderCommand::List,
-                &Command::Topic(TopicCommand::unnamed(TopicAction::Ls, Vec::new())),
-            )
-            .await?;
+            self.send_command(ForwarderCommand::List, &list_topics()).await?;
         }
         self.move_cursors(|progress| std::mem::replace(&mut progress.sent_at_tick, progress.sent))
             .await
@@ -252,8 +245,8 @@ impl<'a> TopicForwarder<'a> {
         kind: ForwarderCommand,
         command: &Command<'_>,
     ) -> Result<(), ClientError> {
-        let pending_answer = self.client.start_request(&[], command).await?;
-        self.pending.push_back((kind, pending_answer));
+        let answer = self.client.start_request(&[], command).await?;
+        self.pending.push_back(Box::pin(async move { (kind, answer.await) }));
         Ok(())
     }
 
@@ -294,9 +287,9 @@ impl<'a> TopicForwarder<'a> {
                 let forget = vec![("cursor", CURSOR_NAME)];
                 let forget =
                     Command::Topic(TopicCommand::new(TopicAction::Forget, topic.as_str(), forget));
-                let pending_answer = self.client.start_request(&[], &forget).await?;
-                self.pending.push_back((ForwarderCommand::ForgetCursor(topic), pending_answer));
-                return Ok(());
+                return self
+                    .send_command(ForwarderCommand::ForgetCursor(topic.clone()), &forget)
+                    .await;
             }
             // Retried after the next list of topics.
             (
@@ -330,21 +323,13 @@ impl<'a> TopicForwarder<'a> {
             .move_cursors(|progress| if is_drained { progress.sent } else { progress.sent_at_tick })
             .await;
         if moved.is_ok() {
-            while !self.pending.is_empty() {
-                let (_, _) = next_answer(&mut self.pending).await;
-            }
+            while self.pending.next().await.is_some() {}
         }
     }
 }
 
-/// The next answer; pending forever if there is none. Cancel-safe.
-async fn next_answer(
-    pending: &mut VecDeque<(ForwarderCommand, PendingAnswer)>,
-) -> (ForwarderCommand, Result<CommandAnswer, ClientError>) {
-    let Some((_, pending_answer)) = pending.front_mut() else { return future::pending().await };
-    let answer = pending_answer.await;
-    let (kind, _) = pending.pop_front().expect("its answer has arrived");
-    (kind, answer)
+fn list_topics() -> Command<'static> {
+    Command::Topic(TopicCommand::unnamed(TopicAction::Ls, Vec::new()))
 }
 
 /// Whether a line of `TOPIC show` describes the cursor of this name.

@@ -54,9 +54,9 @@ pub(super) async fn run(args: &KeysArgs) -> Result<(), Failure> {
         let mut keys = answer.more.iter().map(|line| json_line(&KeyStatus::parse(line)));
         return keys.try_for_each(|key| console.line(&key));
     }
-    let headings = ["KEY", "WAITING>", "PROCESSING>", "LEFT>"];
+    let headings = "KEY WAITING> PROCESSING> LEFT>";
     let rows = answer.more.iter().map(|line| row(&KeyStatus::parse(line)));
-    print_table(&mut console, &headings, rows)?;
+    print_table(&mut console, headings, rows)?;
     note_unlisted(&mut console, &answer.ok);
     Ok(())
 }

@@ -56,8 +56,8 @@ pub(crate) async fn run(args: &SchedulesArgs) -> Result<(), Failure> {
         let schedules = answer.more.iter().map(|line| named_object(line, "url"));
         return schedules.into_iter().try_for_each(|one| console.line(&one.to_string()));
     }
-    let headings = ["NEXT", "EVERY", "KEY", "PRIO>", "STATE", "URL"];
-    print_table(&mut console, &headings, answer.more.iter().map(|line| row(line)))?;
+    let headings = "NEXT EVERY KEY PRIO> STATE URL";
+    print_table(&mut console, headings, answer.more.iter().map(|line| row(line)))?;
     note_unlisted(&mut console, &answer.ok);
     Ok(())
 }

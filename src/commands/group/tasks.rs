@@ -84,9 +84,8 @@ impl EntryState {
 
 /// Lists the entries.
 pub(super) async fn run(args: &TasksArgs) -> Result<(), Failure> {
-    let headings =
-        ["ENTRY>", "STATE", "KEY", "JOB", "DEPTH>", "PRIO>", "ATTEMPTS>", "LOSSES>", "WHEN", "URL"];
-    list(&args.group, args.state, &args.filter, &args.output, &headings, row).await
+    let headings = "ENTRY> STATE KEY JOB DEPTH> PRIO> ATTEMPTS> LOSSES> WHEN URL";
+    list(&args.group, args.state, &args.filter, &args.output, headings, row).await
 }
 
 /// Lists the entries of a group in these columns.
@@ -95,7 +94,7 @@ pub(crate) async fn list(
     state: Option<EntryState>,
     filter: &EntryFilter,
     output: &OutputFlags,
-    headings: &[&str],
+    headings: &str,
     row: impl Fn(&TaskStatus) -> Vec<String>,
 ) -> Result<(), Failure> {
     let answer = request(group, state, filter, output).await?;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use serde::Serialize;
 
 use crate::command::text::plural;
 use crate::wire::Sync;
@@ -73,7 +74,7 @@ fn parse_pin(text: &str) -> Result<(usize, usize), String> {
 }
 
 /// The length of a measurement.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Copy, Args, Serialize)]
 pub struct RunFlags {
     /// Length of a run
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
@@ -81,7 +82,13 @@ pub struct RunFlags {
 
     /// Number of runs; the median is reported
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[serde(skip)]
     pub runs: u16,
+
+    /// Time before the first run
+    #[arg(skip = WARM_UP)]
+    #[serde(skip)]
+    pub warm_up: Duration,
 }
 
 impl RunFlags {

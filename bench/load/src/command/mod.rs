@@ -1,11 +1,8 @@
 //! Measurements as subcommands: their flags, the broker that is started for them, and the report.
 
 pub mod broker_process;
-pub mod fan_out;
 pub mod flags;
 pub mod protection;
-pub mod publish;
-pub mod queue;
 pub mod report;
 pub mod text;
 
@@ -13,6 +10,8 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
 
 use anyhow::{Context, ensure};
+use clap::Args;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::command::broker_process::{BrokerProcess, DataDir};
@@ -23,34 +22,46 @@ use crate::disk::{self, Disk};
 use crate::wire::{Sync, WireProtocol};
 use crate::{Figure, ProgressFn, Target, Tidings, server};
 
-/// A measurement.
-pub trait Benchmark {
+/// A measurement. Its fields are its flags, and its settings in JSON.
+pub trait Benchmark: Serialize {
     /// Its name on the command line.
     const NAME: &'static str;
 
     /// Whether it measures the disk, unless `--sync memory` is set.
     const MEASURES_DISK: bool = false;
 
-    /// The flags that every measurement has.
-    fn common(&self) -> &CommonFlags;
-
     /// The protection of the broker.
     fn guard(&self) -> ProtectionFlags {
         ProtectionFlags::default()
     }
 
-    /// The settings, for JSON.
-    fn settings(&self) -> Value;
-
     /// The settings, for people.
     fn title(&self) -> String;
 
-    /// Measures.
-    fn measure(
+    /// Measures this broker.
+    fn measure(&self, target: Target<'_>, progress: &mut ProgressFn<'_>)
+    -> anyhow::Result<Outcome>;
+
+    /// Measures the broker of a subcommand, of which more is known.
+    fn measure_subject(
         &self,
         subject: &Subject<'_>,
         progress: &mut ProgressFn<'_>,
-    ) -> anyhow::Result<Outcome>;
+    ) -> anyhow::Result<Outcome> {
+        self.measure(subject.target, progress)
+    }
+}
+
+/// A measurement as a subcommand.
+#[derive(Debug, Clone, Args)]
+pub struct BenchArgs<M: Args> {
+    /// The measurement.
+    #[command(flatten)]
+    pub bench: M,
+
+    /// The flags that every measurement has.
+    #[command(flatten)]
+    pub common: CommonFlags,
 }
 
 /// What is measured.
@@ -62,6 +73,8 @@ pub struct Subject<'a> {
     pub data: Option<&'a Path>,
     /// The program `tidings`.
     pub program: &'a Path,
+    /// The flags of the subcommand.
+    pub common: &'a CommonFlags,
 }
 
 /// The results of a measurement.
@@ -91,17 +104,17 @@ pub struct HttpStreams {
 }
 
 /// Runs a measurement. Without `--broker` it starts `program` as the broker.
-pub fn measure<M: Benchmark>(
-    bench: &M,
+pub fn measure<M: Benchmark + Args>(
+    args: &BenchArgs<M>,
     program: &Path,
     streams: Option<HttpStreams>,
     progress: &mut ProgressFn<'_>,
 ) -> anyhow::Result<BenchReport> {
-    let common = bench.common();
+    let BenchArgs { bench, common } = args;
     let (own, by_lines) = if common.broker.is_some() {
         (None, Tidings::plain(common.sync))
     } else {
-        let (own, wire) = start(bench, program, streams.map(|streams| streams.address.port()))?;
+        let (own, wire) = start(args, program, streams.map(|streams| streams.address.port()))?;
         (Some(own), wire)
     };
     let lines = match (&common.broker, &own) {
@@ -111,7 +124,7 @@ pub fn measure<M: Benchmark>(
     };
     let data = own.as_ref().map(BrokerProcess::data);
     let is_durable = common.sync.map_or(M::MEASURES_DISK, Sync::is_durable);
-    let mut settings = settings(bench, streams.is_some());
+    let mut settings = settings(args, streams.is_some())?;
     let mut notes = Vec::new();
     if let Some(data) = data.filter(|_| is_durable) {
         note_disk(data, &mut settings, &mut notes)?;
@@ -128,8 +141,8 @@ pub fn measure<M: Benchmark>(
         payload_bytes: usize::try_from(common.size)?,
         server: own.as_ref().map(BrokerProcess::server),
     };
-    let subject = Subject { target, data, program };
-    let Outcome { figures, words } = bench.measure(&subject, &mut progress)?;
+    let subject = Subject { target, data, program, common };
+    let Outcome { figures, words } = bench.measure_subject(&subject, &mut progress)?;
     let broker = common.broker.as_deref().unwrap_or("a broker of its own");
     let by = streams.map_or_else(String::new, |streams| format!(", by {}", streams.name));
     let title = format!("{}, {broker}: {}, {} bytes{by}", M::NAME, bench.title(), common.size);
@@ -142,12 +155,11 @@ pub fn resolve(broker: &str) -> anyhow::Result<SocketAddr> {
     found.next().with_context(|| format!("{broker} has no address"))
 }
 
-fn start<M: Benchmark>(
-    bench: &M,
+fn start<M: Benchmark + Args>(
+    BenchArgs { bench, common }: &BenchArgs<M>,
     program: &Path,
     http: Option<u16>,
 ) -> anyhow::Result<(BrokerProcess, Tidings)> {
-    let common = bench.common();
     let guard = bench.guard();
     ensure!(
         http.is_none() || !guard.is_some(),
@@ -161,8 +173,10 @@ fn start<M: Benchmark>(
     guard.start(program, common, data, http)
 }
 
-fn settings<M: Benchmark>(bench: &M, sse: bool) -> Map<String, Value> {
-    let common = bench.common();
+fn settings<M: Benchmark + Args>(
+    BenchArgs { bench, common }: &BenchArgs<M>,
+    sse: bool,
+) -> anyhow::Result<Map<String, Value>> {
     let mut settings = Map::new();
     settings.insert("bench".to_owned(), json!(M::NAME));
     settings.insert("size".to_owned(), json!(common.size));
@@ -170,10 +184,10 @@ fn settings<M: Benchmark>(bench: &M, sse: bool) -> Map<String, Value> {
     if let Some(sync) = common.sync {
         settings.insert("sync".to_owned(), json!(sync.as_str()));
     }
-    if let Value::Object(own) = bench.settings() {
+    if let Value::Object(own) = serde_json::to_value(bench)? {
         settings.extend(own);
     }
-    settings
+    Ok(settings)
 }
 
 /// Adds the disk under the data directory and its speed to the report.

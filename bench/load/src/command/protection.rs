@@ -5,6 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 use clap::Args;
+use serde::Serialize;
 
 use crate::command::broker_process::{BrokerProcess, DataDir};
 use crate::command::flags::CommonFlags;
@@ -15,7 +16,7 @@ use crate::{Tidings, TlsClient, openssl};
 const PERMISSIONS: [&str; 3] = ["pub:bench-*", "sub:bench-*", "admin"];
 
 /// The protection of the broker that is started.
-#[derive(Debug, Clone, Copy, Default, Args)]
+#[derive(Debug, Clone, Copy, Default, Args, Serialize)]
 pub struct ProtectionFlags {
     /// Log in with a token; fan-out compares with a broker without login
     #[arg(long, conflicts_with = "broker")]

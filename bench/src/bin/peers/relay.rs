@@ -195,7 +195,9 @@ mod tests {
     use std::time::Duration;
 
     use tidings_load::Target;
+    use tidings_load::command::flags::RunFlags;
     use tidings_load::fan::Fan;
+    use tidings_load::load::LoadSize;
 
     use super::*;
     use crate::protocols::BareLines;
@@ -209,8 +211,9 @@ mod tests {
         thread::spawn(move || relay(&listener, unit));
         let target =
             Target { wire: &BareLines, address, topic: "t", payload_bytes: 128, server: None };
-        let run = Duration::from_millis(50);
-        let fan = Fan { publishers: 3, subscribers: 5, window: 999, run, runs: 1, warm_up: run };
+        let size = LoadSize { publishers: 3, subscribers: 5, window: 999 };
+        let length = RunFlags { seconds: 1, runs: 1, warm_up: Duration::ZERO };
+        let fan = Fan { size, length };
         let figures = fan.measure(target, &mut |_| Ok(())).unwrap();
         assert!(figures[0].median().unwrap() > 0.0);
     }

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
+use tidings_load::command::Outcome;
+use tidings_load::command::text::format_count;
 use tidings_load::figure::median;
 
 use crate::servers::ServerKind;
 use crate::workloads::{
-    Bound, Column, DELIVERIES, GENERATOR, Goal, GoalBase, Outcome, PEAK, Workload,
+    Bound, BrokerWorkload, Column, DELIVERIES, GENERATOR, Goal, GoalBase, PEAK, Workload,
 };
 
 /// One of the programs that are compared.
@@ -25,18 +27,6 @@ pub(crate) trait Contestant: Copy + Ord {
     fn flag(self) -> String {
         self.name().replace(' ', "-").to_lowercase()
     }
-}
-
-/// One row of a table.
-pub(crate) struct Row<'a, K: Contestant> {
-    /// The title.
-    pub(crate) title: String,
-    /// Contestants in the order of their turns in a round.
-    pub(crate) contestants: &'a [K],
-    /// Figures in the table, for each contestant.
-    pub(crate) columns: &'a [Column],
-    /// Goals of ours.
-    pub(crate) goals: &'a [Goal<K>],
 }
 
 /// If relay reaches less than this part of blast, relay is not a limit.
@@ -83,7 +73,8 @@ impl<K: Contestant> Results<K> {
                     values.resize(self.rounds - 1, None);
                     values.push(figure.median());
                 }
-                self.remarks.extend(outcome.remark.map(|remark| (kind, remark)));
+                let remarks = outcome.words.into_iter().map(|(.., remark)| (kind, remark));
+                self.remarks.extend(remarks);
             }
             Err(error) => {
                 self.failures.insert(kind, format!("{error:#}"));
@@ -125,7 +116,7 @@ impl<K: Contestant> Results<K> {
     }
 
     /// The row of the table.
-    pub(crate) fn row(&self, row: &Row<'_, K>) -> String {
+    pub(crate) fn row<L>(&self, row: &Workload<K, L>) -> String {
         let cell =
             |kind: K| Some(format!("{} {}", kind.name(), self.format_columns(kind, row.columns)?));
         let ours = self.format_columns(K::OURS, row.columns).unwrap_or_else(|| "-".to_owned());
@@ -212,7 +203,7 @@ impl<K: Contestant> Results<K> {
 
 impl Results<ServerKind> {
     /// Notes about the row.
-    pub(crate) fn notes(&self, work: &Workload) -> Vec<String> {
+    pub(crate) fn notes(&self, work: &BrokerWorkload) -> Vec<String> {
         let mut notes = Vec::new();
         let relay = self.median(ServerKind::Relay, DELIVERIES);
         if let (Some(relay), Some(blast)) = (relay, self.median(ServerKind::Blast, DELIVERIES)) {
@@ -228,7 +219,7 @@ impl Results<ServerKind> {
         let is_busy = |kind: &&ServerKind| {
             self.median(**kind, GENERATOR).is_some_and(|processors| processors > GENERATOR_BUSY)
         };
-        notes.extend(work.servers.iter().filter(is_busy).map(|kind| {
+        notes.extend(work.contestants.iter().filter(is_busy).map(|kind| {
             format!("{}: with {} the generator was the limit", work.name, kind.name())
         }));
         notes.extend(self.failures(work.name));
@@ -238,17 +229,11 @@ impl Results<ServerKind> {
 
 /// Formats a number with commas between thousands.
 fn format_thousands(value: f64, digits: usize) -> String {
-    let text = format!("{value:.digits$}");
+    let text = format!("{:.digits$}", value.abs());
     let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
-    let mut out = String::new();
-    for (index, digit) in whole.chars().enumerate() {
-        let left = whole.len() - index;
-        if index > 0 && left.is_multiple_of(3) && !out.ends_with('-') {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out + rest
+    let sign = if value < 0.0 { "-" } else { "" };
+    let whole = whole.parse().map_or_else(|_| whole.to_owned(), format_count);
+    format!("{sign}{whole}{rest}")
 }
 
 #[cfg(test)]
@@ -258,7 +243,7 @@ mod tests {
     use super::*;
 
     fn rate(value: f64) -> Outcome {
-        Outcome { figures: vec![Figure::new(DELIVERIES, "", 0).with_runs([value])], remark: None }
+        vec![Figure::new(DELIVERIES, "", 0).with_runs([value])].into()
     }
 
     fn goal(base: GoalBase<ServerKind>) -> Goal<ServerKind> {

@@ -10,6 +10,7 @@ use tidings_load::server::unused_address;
 use tidings_load::wire::Sync;
 use tidings_load::{Launch, ReadyWhen, Server, Tidings, WireProtocol};
 
+use crate::comparison::{self, RunDir};
 use crate::protocols::{BareLines, JetStream, Mqtt, Nats, Redis, RedisStreams, TidingsZmtp, Zmtp};
 use crate::queue_protocols::Beanstalkd;
 use crate::results::Contestant;
@@ -72,33 +73,7 @@ pub(crate) struct RunningServer {
     // Dropped first: the server must not write into a directory that is being removed.
     pub(crate) server: Server,
     pub(crate) wire: Box<dyn WireProtocol>,
-    pub(crate) dir: ServerDir,
-}
-
-/// The directory of one running server.
-#[derive(Debug)]
-pub(crate) struct ServerDir(PathBuf);
-
-impl ServerDir {
-    fn new(paths: &ServerPaths, kind: ServerKind) -> anyhow::Result<Self> {
-        let path = paths.data.join(kind.flag());
-        if path.exists() {
-            fs::remove_dir_all(&path)?;
-        }
-        fs::create_dir_all(&path).with_context(|| path.display().to_string())?;
-        Ok(Self(path))
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for ServerDir {
-    fn drop(&mut self) {
-        // The directory around it is removed at the end.
-        let _ = fs::remove_dir_all(&self.0);
-    }
+    pub(crate) dir: RunDir,
 }
 
 /// The settings on which the start of a server depends.
@@ -107,7 +82,7 @@ pub(crate) struct ServerOptions {
     /// `sync=` of topics of Tidings.
     pub(crate) sync: Sync,
     /// Number of subscribers.
-    pub(crate) subscribers: usize,
+    pub(crate) subscribers: u16,
     /// Bytes per payload.
     pub(crate) payload_bytes: usize,
     /// Subscribers are ZeroMQ sockets.
@@ -120,7 +95,7 @@ pub(crate) fn start(
     kind: ServerKind,
     options: ServerOptions,
 ) -> anyhow::Result<RunningServer> {
-    let dir = ServerDir::new(paths, kind)?;
+    let dir = RunDir::new(&paths.data, kind)?;
     let address = unused_address()?;
     let (mut command, wire) = command(paths, kind, options, &dir, address)?;
     let ready = if kind == ServerKind::Tidings && !options.is_over_zmq {
@@ -142,7 +117,7 @@ fn command(
     paths: &ServerPaths,
     kind: ServerKind,
     options: ServerOptions,
-    dir: &ServerDir,
+    dir: &RunDir,
     address: SocketAddr,
 ) -> anyhow::Result<(Command, Box<dyn WireProtocol>)> {
     let port = address.port().to_string();
@@ -223,7 +198,7 @@ fn command(
 
 /// By default Mosquitto keeps 1,000 messages for a slow client and drops the rest. Events must not
 /// be dropped.
-fn mosquitto_config(dir: &ServerDir, port: &str) -> anyhow::Result<PathBuf> {
+fn mosquitto_config(dir: &RunDir, port: &str) -> anyhow::Result<PathBuf> {
     let config = format!(
         "listener {port} 127.0.0.1\nallow_anonymous true\nuser root\npersistence false\n\
          max_queued_messages 0\nmax_queued_bytes 0\nmax_inflight_messages 0\nmemory_limit 0\n\
@@ -234,20 +209,15 @@ fn mosquitto_config(dir: &ServerDir, port: &str) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// The versions, as the programs print them.
+/// The versions, as the programs print them, in three words.
 pub(crate) fn versions(paths: &ServerPaths) -> Vec<String> {
-    let commands: [(&Path, &str); 5] = [
-        (&paths.tidings, "--version"),
-        (Path::new("nats-server"), "--version"),
-        (Path::new("redis-server"), "--version"),
-        (Path::new("mosquitto"), "-h"),
-        (Path::new("beanstalkd"), "-v"),
+    let commands: [(&Path, &[&str]); 5] = [
+        (&paths.tidings, &["--version"]),
+        (Path::new("nats-server"), &["--version"]),
+        (Path::new("redis-server"), &["--version"]),
+        (Path::new("mosquitto"), &["-h"]),
+        (Path::new("beanstalkd"), &["-v"]),
     ];
-    let first_line = |(program, flag): &(&Path, &str)| {
-        let output = Command::new(program).arg(flag).output().ok()?;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let words: Vec<_> = text.lines().next()?.split_whitespace().take(3).collect();
-        Some(words.join(" "))
-    };
-    commands.iter().filter_map(first_line).collect()
+    let short = |line: String| line.split_whitespace().take(3).collect::<Vec<_>>().join(" ");
+    comparison::versions(&commands).into_iter().map(short).collect()
 }

@@ -1,20 +1,22 @@
 //! The works of the comparison: the load, the servers that run it, and the goals of Tidings.
 
 use std::path::Path;
-use std::time::Duration;
 
 use tidings_bench::connect::Connect;
 use tidings_bench::idle::Idle;
 use tidings_bench::latency::Latency;
 use tidings_bench::replay::Replay;
 use tidings_bench::stalled::Stalled;
+use tidings_load::command::flags::RunFlags;
+use tidings_load::command::protection::ProtectionFlags;
+use tidings_load::command::{Benchmark, Outcome};
 use tidings_load::fan::Fan;
+use tidings_load::load::LoadSize;
 use tidings_load::publish::Publish;
 use tidings_load::queue::Queue;
 use tidings_load::wire::Sync;
-use tidings_load::{Figure, ProgressFn, Target};
+use tidings_load::{ProgressFn, Target};
 
-use crate::results::Row;
 use crate::servers::ServerKind::{
     self, Beanstalkd, Blast, JetStream, Mosquitto, Naive, Nats, Redis, RedisStreams, Relay,
     Tidings, ZeroMq,
@@ -27,47 +29,64 @@ const CPU_DELIVERIES: &str = "broker_cpu_us_per_1000_deliveries";
 pub(crate) const GENERATOR: &str = "generator_cpus";
 pub(crate) const PEAK: &str = "broker_peak_mib";
 
-/// One row of the comparison.
+/// One row of a comparison of the contestants `K` under the load `L`.
 #[derive(Clone, Copy)]
-pub(crate) struct Workload {
+pub(crate) struct Workload<K: 'static, L> {
     /// Its name for `--only`.
     pub(crate) name: &'static str,
     /// Its title in the table.
     pub(crate) title: &'static str,
-    pub(crate) load: LoadKind,
-    /// `sync=` of topics of Tidings.
-    pub(crate) sync: Sync,
-    /// Servers in the order of their turns in a round.
-    pub(crate) servers: &'static [ServerKind],
-    /// Figures in the table, for each server.
+    pub(crate) load: L,
+    /// Contestants in the order of their turns in a round.
+    pub(crate) contestants: &'static [K],
+    /// Figures in the table, for each contestant.
     pub(crate) columns: &'static [Column],
     /// Goals of Tidings.
-    pub(crate) goals: &'static [Goal<ServerKind>],
+    pub(crate) goals: &'static [Goal<K>],
+}
+
+/// A work of brokers.
+pub(crate) type BrokerWorkload = Workload<ServerKind, BrokerLoad>;
+
+/// The load of a broker.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BrokerLoad {
+    pub(crate) kind: LoadKind,
+    /// `sync=` of topics of Tidings.
+    pub(crate) sync: Sync,
+}
+
+const fn always(kind: LoadKind) -> BrokerLoad {
+    BrokerLoad { kind, sync: Sync::Always }
+}
+
+const fn in_memory(kind: LoadKind) -> BrokerLoad {
+    BrokerLoad { kind, sync: Sync::Memory }
 }
 
 /// The kind of load. The durations are the same for all.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum LoadKind {
     Fan {
-        publishers: usize,
-        subscribers: usize,
+        publishers: u16,
+        subscribers: u16,
         window: u64,
     },
     /// ZeroMQ subscribers, also of Tidings. One publisher, which uses the line protocol with
     /// Tidings.
     ZmqFan {
-        subscribers: usize,
+        subscribers: u16,
         window: u64,
     },
     Latency {
-        subscribers: usize,
+        subscribers: u16,
     },
     Idle,
     Publish {
         window: u64,
     },
     Queue {
-        workers: usize,
+        workers: u16,
         keys: u32,
     },
     Replay,
@@ -139,13 +158,12 @@ impl<K: Copy> Goal<K> {
 const FAN: &[Column] = &[millions(DELIVERIES), plain(CPU_DELIVERIES, " us", 0)];
 
 /// All works, in the order of the table.
-pub(crate) const WORKLOADS: &[Workload] = &[
+pub(crate) const WORKLOADS: &[BrokerWorkload] = &[
     Workload {
         name: "fan-out-100",
         title: "1 publisher, 100 subscribers, deliveries/s, window 10,000 (CPU per 1,000)",
-        load: LoadKind::Fan { publishers: 1, subscribers: 100, window: 10_000 },
-        sync: Sync::Always,
-        servers: &[Tidings, Nats, Redis, ZeroMq, Mosquitto, Naive, Relay, Blast],
+        load: always(LoadKind::Fan { publishers: 1, subscribers: 100, window: 10_000 }),
+        contestants: &[Tidings, Nats, Redis, ZeroMq, Mosquitto, Naive, Relay, Blast],
         columns: FAN,
         goals: &[
             at_least(DELIVERIES, 3.0, GoalBase::Server(Nats)),
@@ -155,9 +173,8 @@ pub(crate) const WORKLOADS: &[Workload] = &[
     Workload {
         name: "fan-out-1000",
         title: "1 publisher, 1,000 subscribers, window 1,000",
-        load: LoadKind::Fan { publishers: 1, subscribers: 1000, window: 1000 },
-        sync: Sync::Always,
-        servers: &[Tidings, Nats, Redis, ZeroMq, Mosquitto, Relay, Blast],
+        load: always(LoadKind::Fan { publishers: 1, subscribers: 1000, window: 1000 }),
+        contestants: &[Tidings, Nats, Redis, ZeroMq, Mosquitto, Relay, Blast],
         columns: FAN,
         goals: &[
             at_least(DELIVERIES, 5.0, GoalBase::BestPeer),
@@ -166,20 +183,18 @@ pub(crate) const WORKLOADS: &[Workload] = &[
     },
     Workload {
         name: "zmq-fan-out-100",
-        title: "1 publisher, 100 subscribers of ZeroMQ (`--zmq-pub`), window 10,000",
-        load: LoadKind::ZmqFan { subscribers: 100, window: 10_000 },
-        sync: Sync::Memory,
-        servers: &[Tidings, ZeroMq],
+        title: "1 publisher, 100 subscribers of ZeroMQ (`--zmq-pub`), window 10,000, in memory",
+        load: in_memory(LoadKind::ZmqFan { subscribers: 100, window: 10_000 }),
+        contestants: &[Tidings, ZeroMq],
         // The process that sends is not that of the broker.
         columns: &[millions(DELIVERIES)],
         goals: &[at_least(DELIVERIES, 0.5, GoalBase::Server(ZeroMq))],
     },
     Workload {
         name: "fan-out-1",
-        title: "1 publisher, 1 subscriber, window 10,000",
-        load: LoadKind::Fan { publishers: 1, subscribers: 1, window: 10_000 },
-        sync: Sync::Memory,
-        servers: &[Tidings, Nats, Redis, ZeroMq, Mosquitto, Relay],
+        title: "1 publisher, 1 subscriber, window 10,000, in memory",
+        load: in_memory(LoadKind::Fan { publishers: 1, subscribers: 1, window: 10_000 }),
+        contestants: &[Tidings, Nats, Redis, ZeroMq, Mosquitto, Relay],
         columns: FAN,
         goals: &[
             at_least(DELIVERIES, 2.0, GoalBase::Server(Nats)),
@@ -188,37 +203,33 @@ pub(crate) const WORKLOADS: &[Workload] = &[
     },
     Workload {
         name: "fan-out-10",
-        title: "1 publisher, 10 subscribers, window 10,000",
-        load: LoadKind::Fan { publishers: 1, subscribers: 10, window: 10_000 },
-        sync: Sync::Memory,
-        servers: &[Tidings, Nats, Redis, ZeroMq, Mosquitto, Relay],
+        title: "1 publisher, 10 subscribers, window 10,000, in memory",
+        load: in_memory(LoadKind::Fan { publishers: 1, subscribers: 10, window: 10_000 }),
+        contestants: &[Tidings, Nats, Redis, ZeroMq, Mosquitto, Relay],
         columns: FAN,
         goals: &[at_least(DELIVERIES, 2.0, GoalBase::Server(Nats))],
     },
     Workload {
         name: "fan-in-10",
-        title: "10 publishers, 1 subscriber, window 10,000",
-        load: LoadKind::Fan { publishers: 10, subscribers: 1, window: 10_000 },
-        sync: Sync::Memory,
-        servers: &[Tidings, Nats, Redis, ZeroMq, Mosquitto, Relay],
+        title: "10 publishers, 1 subscriber, window 10,000, in memory",
+        load: in_memory(LoadKind::Fan { publishers: 10, subscribers: 1, window: 10_000 }),
+        contestants: &[Tidings, Nats, Redis, ZeroMq, Mosquitto, Relay],
         columns: FAN,
         goals: &[at_least(DELIVERIES, 1.5, GoalBase::BestPeer)],
     },
     Workload {
         name: "fan-in-100",
-        title: "100 publishers, 1 subscriber, window 10,000",
-        load: LoadKind::Fan { publishers: 100, subscribers: 1, window: 10_000 },
-        sync: Sync::Memory,
-        servers: &[Tidings, Nats, Redis, ZeroMq, Mosquitto, Relay],
+        title: "100 publishers, 1 subscriber, window 10,000, in memory",
+        load: in_memory(LoadKind::Fan { publishers: 100, subscribers: 1, window: 10_000 }),
+        contestants: &[Tidings, Nats, Redis, ZeroMq, Mosquitto, Relay],
         columns: FAN,
         goals: &[at_least(DELIVERIES, 1.5, GoalBase::BestPeer)],
     },
     Workload {
         name: "latency",
         title: "1,000 events/s to 100 subscribers, p50 / p99 / p99.9 (CPU per delivery)",
-        load: LoadKind::Latency { subscribers: 100 },
-        sync: Sync::Always,
-        servers: &[Tidings, Nats, Redis, ZeroMq, Mosquitto, Relay],
+        load: always(LoadKind::Latency { subscribers: 100 }),
+        contestants: &[Tidings, Nats, Redis, ZeroMq, Mosquitto, Relay],
         columns: &[
             plain("p50_us", " us", 0),
             plain("p99_us", " us", 0),
@@ -234,9 +245,8 @@ pub(crate) const WORKLOADS: &[Workload] = &[
     Workload {
         name: "idle",
         title: "10,000 idle subscribers: memory of each; one event to all, last one (CPU)",
-        load: LoadKind::Idle,
-        sync: Sync::Always,
-        servers: &[Tidings, Mosquitto, Redis, Nats, ZeroMq, Relay],
+        load: always(LoadKind::Idle),
+        contestants: &[Tidings, Mosquitto, Redis, Nats, ZeroMq, Relay],
         columns: &[
             plain("kib_per_subscriber", " KiB", 2),
             plain("to_all_ms", " ms", 0),
@@ -251,9 +261,8 @@ pub(crate) const WORKLOADS: &[Workload] = &[
     Workload {
         name: "stalled",
         title: "one of ten subscribers stops reading: the others' rate before and after",
-        load: LoadKind::Stalled,
-        sync: Sync::Always,
-        servers: &[Tidings, Nats, Redis, ZeroMq, Mosquitto],
+        load: always(LoadKind::Stalled),
+        contestants: &[Tidings, Nats, Redis, ZeroMq, Mosquitto],
         columns: &[
             millions("others_before_per_second"),
             millions("others_after_per_second"),
@@ -264,18 +273,16 @@ pub(crate) const WORKLOADS: &[Workload] = &[
     Workload {
         name: "connect",
         title: "connect, subscribe, close, cycles/s",
-        load: LoadKind::Connect,
-        sync: Sync::Always,
-        servers: &[Tidings, Redis, Mosquitto, Nats, Relay],
+        load: always(LoadKind::Connect),
+        contestants: &[Tidings, Redis, Mosquitto, Nats, Relay],
         columns: &[plain("cycles_per_second", "", 0)],
         goals: &[at_least("cycles_per_second", 1.0, GoalBase::Server(Redis))],
     },
     Workload {
         name: "publish",
         title: "confirmed publishes/s, window 1,000",
-        load: LoadKind::Publish { window: 1000 },
-        sync: Sync::Always,
-        servers: &[Tidings, RedisStreams, JetStream],
+        load: always(LoadKind::Publish { window: 1000 }),
+        contestants: &[Tidings, RedisStreams, JetStream],
         columns: &[
             millions("confirmed_per_second"),
             plain("part_of_bare_loop", " of a bare loop", 2),
@@ -289,18 +296,16 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         name: "queue",
         title: "tasks over 10,000 keys published, released to 4 workers and acknowledged, tasks/s \
                 (CPU per task)",
-        load: LoadKind::Queue { workers: 4, keys: 10_000 },
-        sync: Sync::Always,
-        servers: &[Tidings, RedisStreams, JetStream, Beanstalkd],
+        load: always(LoadKind::Queue { workers: 4, keys: 10_000 }),
+        contestants: &[Tidings, RedisStreams, JetStream, Beanstalkd],
         columns: &[plain(TASKS, "", 0), plain("broker_cpu_us_per_task", " us", 1)],
         goals: &[at_least(TASKS, 1.0, GoalBase::Server(RedisStreams))],
     },
     Workload {
         name: "replay",
         title: "replay of 1 M stored events to one subscriber, events/s",
-        load: LoadKind::Replay,
-        sync: Sync::Always,
-        servers: &[Tidings, RedisStreams, JetStream],
+        load: always(LoadKind::Replay),
+        contestants: &[Tidings, RedisStreams, JetStream],
         columns: &[millions("replayed_per_second")],
         goals: &[at_least("replayed_per_second", 1e7, GoalBase::Absolute)],
     },
@@ -309,36 +314,14 @@ pub(crate) const WORKLOADS: &[Workload] = &[
 /// Durations and amounts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RunLengths {
-    pub(crate) run: Duration,
-    pub(crate) warm_up: Duration,
-    pub(crate) idle_subscribers: usize,
+    pub(crate) length: RunFlags,
+    pub(crate) idle_subscribers: u16,
     pub(crate) replayed: u64,
-}
-
-/// The result of a measurement.
-#[derive(Debug, Default)]
-pub(crate) struct Outcome {
-    pub(crate) figures: Vec<Figure>,
-    /// A result that is not a number.
-    pub(crate) remark: Option<String>,
-}
-
-impl Workload {
-    /// Its row of the table.
-    pub(crate) fn row(&self) -> Row<'static, ServerKind> {
-        let sync = if self.sync == Sync::Memory { ", in memory" } else { "" };
-        Row {
-            title: format!("{}{sync}", self.title),
-            contestants: self.servers,
-            columns: self.columns,
-            goals: self.goals,
-        }
-    }
 }
 
 impl LoadKind {
     /// Number of subscribers.
-    pub(crate) const fn subscribers(self) -> usize {
+    pub(crate) const fn subscribers(self) -> u16 {
         match self {
             Self::Fan { subscribers, .. }
             | Self::ZmqFan { subscribers, .. }
@@ -357,45 +340,43 @@ impl LoadKind {
         disk: Option<&Path>,
         progress: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Outcome> {
-        let RunLengths { run, warm_up, .. } = lengths;
-        let figures = match self {
+        let RunLengths { length, .. } = lengths;
+        let fan = |publishers, subscribers, window| Fan {
+            size: LoadSize { publishers, subscribers, window },
+            length,
+        };
+        match self {
             Self::Fan { publishers, subscribers, window } => {
                 let publishers = if kind == Blast { 0 } else { publishers };
-                Fan { publishers, subscribers, window, run, runs: 1, warm_up }
-                    .measure(target, progress)?
+                fan(publishers, subscribers, window).measure(target, progress).map(Outcome::from)
             }
             Self::ZmqFan { subscribers, window } => {
-                Fan { publishers: 1, subscribers, window, run, runs: 1, warm_up }
-                    .measure(target, progress)?
+                fan(1, subscribers, window).measure(target, progress).map(Outcome::from)
             }
             Self::Latency { subscribers } => {
-                let run = run * 2;
-                Latency { rate: 1000, subscribers, run, runs: 1, warm_up }
-                    .measure(target, progress)?
+                let length = RunFlags { seconds: length.seconds * 2, ..length };
+                Latency { rate: 1000, subscribers, length }.measure(target, progress)
             }
-            Self::Idle => Idle { subscribers: lengths.idle_subscribers, events: 5 }
-                .measure(target, progress)?,
+            Self::Idle => {
+                let (subscribers, guard) = (lengths.idle_subscribers, ProtectionFlags::default());
+                Idle { subscribers, events: 5, guard }.measure(target, progress)
+            }
             Self::Publish { window } => {
                 let bare_loop = disk.filter(|_| kind == Tidings);
-                Publish { publishers: 1, window, run, runs: 1, warm_up, bare_loop }
-                    .measure(target, progress)?
+                let publish = Publish { publishers: 1, window, length };
+                publish.measure_beside_loop(target, bare_loop, progress)
             }
             Self::Queue { workers, keys } => {
                 let (credit, window) = (1000, 20_000);
-                Queue { workers, keys, credit, window, run, runs: 1, warm_up }
-                    .measure(target, progress)?
+                Queue { workers, keys, credit, window, length }.measure(target, progress)
             }
-            Self::Replay => {
-                Replay { events: lengths.replayed, runs: 1 }.measure(target, progress)?
-            }
-            Self::Connect => Connect { run, runs: 1 }.measure(target, progress)?,
+            Self::Replay => Replay { events: lengths.replayed, runs: 1 }.measure(target, progress),
+            Self::Connect => Connect { length }.measure(target, progress),
             Self::Stalled => {
-                let stalled =
-                    Stalled { publishers: 1, subscribers: 10, window: 10_000, run, warm_up };
-                let (figures, outcome) = stalled.measure(target, progress)?;
-                return Ok(Outcome { figures, remark: Some(outcome.as_str().to_owned()) });
+                let size = LoadSize { publishers: 1, subscribers: 10, window: 10_000 };
+                let RunFlags { seconds, warm_up, .. } = length;
+                Stalled { size, seconds, warm_up }.measure(target, progress)
             }
-        };
-        Ok(Outcome { figures, remark: None })
+        }
     }
 }

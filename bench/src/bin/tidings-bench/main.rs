@@ -1,14 +1,6 @@
 //! `tidings-bench`: measures a broker from outside, as `tidings bench` does, with more
 //! measurements: those that a maintainer compares before and after a change.
 
-mod connect;
-mod fan_in;
-mod frontier;
-mod idle;
-mod latency;
-mod replay;
-mod stalled;
-
 use std::convert::Infallible;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -18,21 +10,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail, ensure};
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
+use tidings_bench::connect::Connect;
+use tidings_bench::fan_in::FanIn;
+use tidings_bench::frontier::Frontier;
+use tidings_bench::idle::Idle;
+use tidings_bench::latency::Latency;
+use tidings_bench::replay::Replay;
 use tidings_bench::sse::Sse;
-use tidings_load::command::fan_out::FanOutArgs;
-use tidings_load::command::publish::PublishArgs;
-use tidings_load::command::queue::QueueArgs;
-use tidings_load::command::{self, Benchmark, HttpStreams};
+use tidings_bench::stalled::Stalled;
+use tidings_load::command::{self, BenchArgs, Benchmark, HttpStreams};
+use tidings_load::fan_out::FanOut;
+use tidings_load::publish::Publish;
+use tidings_load::queue::Queue;
 use tidings_load::server;
-
-use crate::connect::ConnectArgs;
-use crate::fan_in::FanInArgs;
-use crate::frontier::FrontierArgs;
-use crate::idle::IdleArgs;
-use crate::latency::LatencyArgs;
-use crate::replay::ReplayArgs;
-use crate::stalled::StalledArgs;
 
 const EXAMPLES: &str = "\
 Without --broker it starts a broker as a separate process, and also measures the processor time and
@@ -91,25 +82,25 @@ impl FromStr for SseTarget {
 #[derive(Debug, Clone, Subcommand)]
 enum Bench {
     /// Events a second from publishers to many subscribers
-    FanOut(FanOutArgs),
+    FanOut(BenchArgs<FanOut>),
     /// Events a second from many publishers to few subscribers
-    FanIn(FanInArgs),
+    FanIn(BenchArgs<FanIn>),
     /// Time from publish to delivery, at a fixed rate
-    Latency(LatencyArgs),
+    Latency(BenchArgs<Latency>),
     /// Memory of idle subscribers, and one event to all of them
-    Idle(IdleArgs),
+    Idle(BenchArgs<Idle>),
     /// Confirmed publishes a second, beside a loop that only writes and syncs
-    Publish(PublishArgs),
+    Publish(BenchArgs<Publish>),
     /// Tasks a second that are published, released and acknowledged
-    Queue(QueueArgs),
+    Queue(BenchArgs<Queue>),
     /// Links a second that become waiting URLs, their memory, and a restart with them
-    Frontier(FrontierArgs),
+    Frontier(BenchArgs<Frontier>),
     /// Stored events to one subscriber
-    Replay(ReplayArgs),
+    Replay(BenchArgs<Replay>),
     /// Connections a second that subscribe and close
-    Connect(ConnectArgs),
+    Connect(BenchArgs<Connect>),
     /// One of the subscribers stops reading
-    Stalled(StalledArgs),
+    Stalled(BenchArgs<Stalled>),
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -156,8 +147,12 @@ fn dispatch(cli: &Cli, stop: &AtomicBool) -> anyhow::Result<()> {
     }
 }
 
-fn measure<M: Benchmark>(cli: &Cli, bench: &M, stop: &AtomicBool) -> anyhow::Result<()> {
-    let common = bench.common();
+fn measure<M: Benchmark + Args>(
+    cli: &Cli,
+    args: &BenchArgs<M>,
+    stop: &AtomicBool,
+) -> anyhow::Result<()> {
+    let common = &args.common;
     let program = match &cli.tidings {
         Some(program) => program.clone(),
         None => program_beside_this(common.broker.is_some())?,
@@ -180,7 +175,7 @@ fn measure<M: Benchmark>(cli: &Cli, bench: &M, stop: &AtomicBool) -> anyhow::Res
         show_progress(text);
         Ok(())
     };
-    let report = command::measure(bench, &program, streams, &mut progress);
+    let report = command::measure(args, &program, streams, &mut progress);
     show_progress("");
     let report = report?;
     let mut output = io::stdout().lock();

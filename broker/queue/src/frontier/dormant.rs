@@ -298,12 +298,12 @@ impl DormantEntries {
 
     /// Keeps a text readable until [`unpin_text`](Self::unpin_text), even if its entry ends.
     pub(crate) fn pin_text(&mut self, wanted: WantedText) {
-        self.texts.pin(wanted.place, wanted.len);
+        self.texts.pin(wanted.place);
     }
 
     /// Ends a pin.
     pub(crate) fn unpin_text(&mut self, wanted: WantedText) {
-        self.texts.remove(wanted.place, wanted.len);
+        self.texts.unpin(wanted.place);
     }
 
     /// Returns the next request to the owner.

@@ -8,14 +8,14 @@ use tidings_protocol::{CanonicalUrl, Outcome, RetryMode};
 use super::dormant::DormantEntries;
 use super::key_queue::Lane;
 use super::keys::Keys;
-use crate::dump::difference;
 use crate::entry::{Admission, EntryId, Key, PassId};
+use crate::fuzzing::dump::difference;
+use crate::fuzzing::simulated_pages::{SimulatedPages, TINY};
 use crate::moment::{ClockStamp, Moment};
+use crate::queries::task_list::EntrySelection;
+use crate::record::replay::Replay;
+use crate::record::snapshot::SnapshotItem;
 use crate::record::{Decision, GroupRecord};
-use crate::replay::Replay;
-use crate::simulated_pages::{SimulatedPages, TINY};
-use crate::snapshot::SnapshotItem;
-use crate::task_list::EntrySelection;
 use crate::tests::bench::{A, Bench};
 use crate::texts::{
     CHUNK_BYTES, MovedText, Paging, TextLocation, TextReply, TextRequest, Texts, text_of,
@@ -148,6 +148,38 @@ fn removed_texts_free_their_room() {
     }
     let texts = churn(Texts::default(), &mut SlowPages::default(), 1);
     assert!(texts.memory_bytes() < 3 * live);
+}
+
+/// Moving the texts of a chunk that is pinned frees nothing, so it is left alone.
+#[test]
+fn pinned_chunks_are_not_compacted() {
+    let (mut pages, mut texts) = (SlowPages::default(), Texts::default());
+    texts.set_paging(TINY);
+    let text = [7; 100];
+    let put = |id: u64| {
+        let place = texts.put(id, &[&text]);
+        pages.exchange(&mut texts);
+        place
+    };
+    // Each chunk has two texts.
+    let places: Vec<_> = (1..81).map(put).collect();
+    let pinned: Vec<_> =
+        places.iter().copied().step_by(2).filter(|at| texts.must_read(*at)).collect();
+    for place in &pinned {
+        texts.pin(*place);
+    }
+    for place in &places {
+        texts.remove(*place, text.len());
+    }
+    for _ in 0..10 {
+        assert_eq!(pages.exchange(&mut texts), []);
+    }
+    assert_eq!(pages.pages.texts_read, 0, "a pinned chunk was read");
+    assert!(texts.has_stored());
+    for place in &pinned {
+        texts.unpin(*place);
+    }
+    assert!(!texts.has_stored());
 }
 
 #[test]

@@ -134,6 +134,14 @@ struct Chunk {
     /// Length with the dead texts, and without.
     len: usize,
     live: usize,
+    /// Texts that must stay readable, dead or not.
+    pins: usize,
+}
+
+impl Chunk {
+    fn is_dead(&self) -> bool {
+        self.live == 0 && self.pins == 0
+    }
 }
 
 /// A text to append again: the id of its entry, its present location, and the text.
@@ -230,7 +238,7 @@ impl Texts {
         let text_len: usize = parts.iter().map(|part| part.len()).sum();
         let len = HEADER_BYTES + text_len;
         let number = self.tail_for(len);
-        let chunk = self.chunks[number as usize].as_mut().expect("the tail chunk exists");
+        let chunk = self.chunk_mut(number);
         let ChunkBytes::InMemory(bytes) = &mut chunk.bytes else {
             unreachable!("the tail is in memory");
         };
@@ -312,11 +320,15 @@ impl Texts {
         self.read.remove(&place);
     }
 
-    /// Keeps the chunk of a text of this length until [`remove`](Self::remove) is called once more.
-    pub(crate) fn pin(&mut self, place: TextLocation, text_len: usize) {
-        let chunk = self.chunks[place.chunk as usize].as_mut().expect("a live text has a chunk");
-        chunk.live += HEADER_BYTES + text_len;
-        self.live += HEADER_BYTES + text_len;
+    /// Keeps the chunk of a text until [`unpin`](Self::unpin), even if the text is removed.
+    pub(crate) fn pin(&mut self, place: TextLocation) {
+        self.chunk_mut(place.chunk).pins += 1;
+    }
+
+    /// Ends a pin.
+    pub(crate) fn unpin(&mut self, place: TextLocation) {
+        self.chunk_mut(place.chunk).pins -= 1;
+        self.drop_if_dead(place.chunk);
     }
 
     /// Loads a text into the cache if it is in memory (see [`prefetch`](crate::prefetch)).
@@ -332,15 +344,19 @@ impl Texts {
     /// Removes a text of this length.
     pub(crate) fn remove(&mut self, place: TextLocation, text_len: usize) {
         let len = HEADER_BYTES + text_len;
-        let chunk = self.chunks[place.chunk as usize].as_mut().expect("a live text has a chunk");
+        let chunk = self.chunk_mut(place.chunk);
         chunk.live -= len;
+        let is_stored = matches!(chunk.bytes, ChunkBytes::Stored(_));
         self.live -= len;
-        let is_dead = chunk.live == 0;
-        if matches!(chunk.bytes, ChunkBytes::Stored(_)) {
+        if is_stored {
             self.read.remove(&place);
         }
-        if is_dead && self.tail != Some(place.chunk) {
-            self.drop_chunk(place.chunk);
+        self.drop_if_dead(place.chunk);
+    }
+
+    fn drop_if_dead(&mut self, number: u32) {
+        if self.chunk(number).is_dead() && self.tail != Some(number) {
+            self.drop_chunk(number);
         }
     }
 
@@ -352,8 +368,11 @@ impl Texts {
         if dead < dead_bytes_min.max(self.live) || self.compacting.is_some() {
             return None;
         }
+        // A pinned chunk would not be dropped, so moving its texts frees nothing.
         let is_sparse = |chunk: &Chunk| {
-            chunk.live * 2 <= chunk.len && !matches!(chunk.bytes, ChunkBytes::Writing(_))
+            chunk.live * 2 <= chunk.len
+                && chunk.pins == 0
+                && !matches!(chunk.bytes, ChunkBytes::Writing(_))
         };
         let number = (0..).zip(&self.chunks).find_map(|(number, chunk)| {
             let chunk = chunk.as_ref().filter(|chunk| is_sparse(chunk))?;
@@ -397,6 +416,10 @@ impl Texts {
         self.chunks[number as usize].as_ref().expect("a live text has a chunk")
     }
 
+    fn chunk_mut(&mut self, number: u32) -> &mut Chunk {
+        self.chunks[number as usize].as_mut().expect("a live text has a chunk")
+    }
+
     /// Returns a chunk with room for `len` more bytes.
     fn tail_for(&mut self, len: usize) -> u32 {
         if let Some(number) = self.tail {
@@ -413,7 +436,7 @@ impl Texts {
             }
         }
         let bytes = ChunkBytes::InMemory(self.spare.pop().unwrap_or_default());
-        let chunk = Some(Chunk { bytes, len: 0, live: 0 });
+        let chunk = Some(Chunk { bytes, len: 0, live: 0, pins: 0 });
         let number = if let Some(number) = self.free_chunks.pop() {
             self.chunks[number as usize] = chunk;
             number
@@ -471,7 +494,7 @@ impl Texts {
             self.in_memory.push_back(number);
             self.free_stored.push(at);
         }
-        if chunk.live == 0 {
+        if chunk.is_dead() {
             self.drop_chunk(number);
         }
         if is_written {

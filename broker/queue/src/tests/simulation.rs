@@ -12,10 +12,11 @@ use parking_lot::Mutex;
 use tidings_log::simulation_seeds;
 
 use super::world::{BrokenPromise, Promise, RunTotals, World, WorldOptions};
+use crate::Group;
+use crate::fuzzing::dump;
+use crate::fuzzing::simulated_pages::TINY;
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
-use crate::simulated_pages::TINY;
-use crate::{Group, dump};
 
 /// Default number of runs, and the least activity in each of them.
 pub(super) const RUNS: u64 = 1000;

@@ -4,21 +4,13 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{GroupActor, RETRY_MS};
-use crate::groups::message::{GroupMessage, log_failed, reject};
+use crate::groups::message::{GroupMessage, log_failed};
 use crate::groups::unknown_group;
 use crate::topic::Health;
 
 impl GroupActor {
-    /// Rejects all waiting and queued commands, because the deletion cannot be completed.
-    fn fail_deletion(&mut self, messages: &mut mpsc::UnboundedReceiver<GroupMessage>) {
-        self.reject_all();
-        messages.close();
-        while let Ok(message) = messages.try_recv() {
-            self.reject_message(message, &log_failed());
-        }
-    }
-
-    /// Completes the deletion, then rejects the remaining commands.
+    /// Completes the deletion, then rejects the remaining commands. The group fails if its log
+    /// cannot be written or removed.
     pub(super) async fn finish_deletion(
         &mut self,
         messages: &mut mpsc::UnboundedReceiver<GroupMessage>,
@@ -27,7 +19,8 @@ impl GroupActor {
         let mut retry_at = self.clock.now() + RETRY_MS;
         while self.log.durable() < self.appended {
             if self.log.health() == Health::Failed {
-                return self.fail_deletion(messages);
+                self.failure = Some(log_failed());
+                return;
             }
             // The deletion is confirmed only when the name is free again.
             self.flush_and_send_up_to(self.appended - 1);
@@ -48,16 +41,14 @@ impl GroupActor {
                 // files. Until then the name cannot be used.
                 tracing::error!(group = %self.group.name(), ?cleared, "cannot remove the log of a deleted group; the next start removes it");
                 self.flush_and_send();
-                return self.fail_deletion(messages);
+                self.failure = Some(log_failed());
+                return;
             }
         }
         self.job_names.remove_group(self.group.name());
         // The actor receives no message after this.
         self.registry.remove(self.group.name());
-        for (asked, mailbox) in self.watchers.drain_group_watchers() {
-            reject([asked].into_iter(), &mailbox, &unknown_group(self.group.name()));
-        }
-        self.commands.reject_all(&unknown_group(self.group.name()));
+        self.reject_commands(&unknown_group(self.group.name()));
         for message in std::mem::take(&mut self.deferred) {
             self.apply_message(message);
         }

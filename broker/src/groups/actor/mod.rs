@@ -3,13 +3,13 @@
 #![expect(clippy::disallowed_methods, reason = "spawns the actor and waits for its deadlines")]
 
 mod deletion;
+mod failure;
 mod feeding_topics;
-mod handled_commands;
 mod notices;
 mod output_queue;
 mod snapshots;
-mod stop;
 mod supervisor;
+mod unanswered_commands;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -23,12 +23,11 @@ use tidings_queue::{Group, Input, JobOperation, Output, Requester, TaskMessage};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use self::handled_commands::HandledCommands;
 use self::output_queue::{GroupOutput, OutputQueue};
-use self::stop::GroupStop;
+use self::unanswered_commands::UnansweredCommands;
 use super::job_names::{JobNames, JobStatus};
 use super::log::{GroupLog, RecordMark};
-use super::message::{GroupMessage, encode_answer, log_failed, reject, reject_message};
+use super::message::{GroupMessage, encode_answer, log_failed, reject_message};
 use super::outbox::AnnouncementOutbox;
 use super::page_file::PageFile;
 use super::registry::GroupRegistry;
@@ -63,11 +62,8 @@ pub(super) struct GroupActor {
     members: HashMap<ConnId, Mailbox>,
     /// Connections of the member that runs in the broker's own process.
     local_conns: BTreeSet<ConnId>,
-    /// Mailboxes for answers that come later (`JOB wait`, `JOB watch`).
-    waiter_mailboxes: HashMap<ConnId, Mailbox>,
     watchers: Watchers,
-    /// The commands that are being handled, and those that wait for texts.
-    commands: HandledCommands,
+    commands: UnansweredCommands,
     /// Whether the settings were recorded since the topics were opened.
     is_configured: bool,
     outgoing: OutputQueue,
@@ -92,8 +88,8 @@ pub(super) struct GroupActor {
     /// Job names of all groups.
     job_names: Arc<JobNames>,
     is_deleted: bool,
-    /// Set once the group has stopped.
-    stopped: Option<GroupStop>,
+    /// Why the group has stopped: the error for all commands.
+    failure: Option<ProtocolError>,
 }
 
 impl GroupActor {
@@ -122,9 +118,8 @@ impl GroupActor {
             consumed: VecDeque::new(),
             members: HashMap::new(),
             local_conns: BTreeSet::new(),
-            waiter_mailboxes: HashMap::new(),
             watchers: Watchers::default(),
-            commands: HandledCommands::default(),
+            commands: UnansweredCommands::default(),
             is_configured: false,
             outgoing: OutputQueue::default(),
             appended,
@@ -139,7 +134,7 @@ impl GroupActor {
             registry,
             job_names,
             is_deleted: false,
-            stopped: None,
+            failure: None,
         }
     }
 
@@ -184,8 +179,24 @@ impl GroupActor {
         tokio::spawn(supervisor::supervise(self, messages, stop));
     }
 
-    /// Handles input, processes time-outs and waits, until the broker stops.
+    /// Runs the group until the broker stops or the group was deleted. If the group fails, rejects
+    /// everything.
     async fn run(
+        &mut self,
+        messages: &mut mpsc::UnboundedReceiver<GroupMessage>,
+        stop: &CancellationToken,
+    ) {
+        if self.failure.is_none() {
+            self.work(messages, stop).await;
+        }
+        if let Some(error) = self.failure.clone() {
+            self.reject_all(&error, messages, stop).await;
+        }
+    }
+
+    /// Handles input, processes time-outs and waits, until the broker stops, the group was deleted,
+    /// or it fails.
+    async fn work(
         &mut self,
         messages: &mut mpsc::UnboundedReceiver<GroupMessage>,
         stop: &CancellationToken,
@@ -196,14 +207,11 @@ impl GroupActor {
             }
             // Input that has arrived is handled before leases expire.
             let more_messages = self.drain_messages(messages);
+            if !self.is_deleted && self.is_running() {
+                self.take_text_replies();
+            }
             if self.is_deleted {
                 return self.finish_deletion(messages, stop).await;
-            }
-            if self.is_running() {
-                self.take_text_replies();
-                if self.is_deleted {
-                    return self.finish_deletion(messages, stop).await;
-                }
             }
             let more_events = self.is_running() && !self.log.is_behind() && self.consume_events();
             if self.is_running() && self.is_tick_due(self.clock.now()) {
@@ -216,6 +224,9 @@ impl GroupActor {
                 more_snapshot = self.continue_snapshot();
                 self.update_watchers();
                 self.flush_and_send();
+            }
+            if self.failure.is_some() {
+                return;
             }
             if more_messages || more_events || more_snapshot {
                 tokio::task::yield_now().await;
@@ -256,7 +267,7 @@ impl GroupActor {
 
     /// When to wake up even if nothing arrives.
     fn next_wakeup(&self) -> Option<Moment> {
-        match self.health() {
+        match self.log.health() {
             Health::Good => {
                 let due = self.grace_until.or_else(|| self.group.deadline());
                 // Setting the wall clock wakes no timer, so it is polled.
@@ -270,30 +281,26 @@ impl GroupActor {
         }
     }
 
-    /// Whether the group can decide and write.
-    fn health(&self) -> Health {
-        if self.stopped.is_some() { Health::Failed } else { self.log.health() }
-    }
-
-    /// The error for commands that cannot be answered before a restart.
-    fn failure(&self) -> ProtocolError {
-        self.stopped.as_ref().map_or_else(log_failed, |stopped| stopped.error.clone())
-    }
-
     /// Whether the group can decide, because its decisions can be written. After a stall all leases
     /// start again, because workers could not answer meanwhile.
     fn is_running(&mut self) -> bool {
-        let health = self.health();
-        if health != Health::Good {
-            let now = self.clock.now();
-            if !std::mem::replace(&mut self.is_stalled, true) || self.retry_at <= now {
-                self.retry_at = now + RETRY_MS;
-                self.log.retry();
-            }
-            if health == Health::Failed {
-                self.reject_all();
-            }
+        if self.failure.is_some() {
             return false;
+        }
+        match self.log.health() {
+            Health::Good => {}
+            Health::Full => {
+                let now = self.clock.now();
+                if !std::mem::replace(&mut self.is_stalled, true) || self.retry_at <= now {
+                    self.retry_at = now + RETRY_MS;
+                    self.log.retry();
+                }
+                return false;
+            }
+            Health::Failed => {
+                self.failure = Some(log_failed());
+                return false;
+            }
         }
         if std::mem::take(&mut self.is_stalled) {
             tracing::info!(group = %self.group.name(), "the log can be written again: the group continues");
@@ -344,18 +351,21 @@ impl GroupActor {
         if self.is_running() { self.apply_message(message) } else { self.defer(message) }
     }
 
-    /// Keeps a message until it can be handled, or rejects it.
+    /// Keeps a message until there is room on the disk, or rejects it.
     fn defer(&mut self, message: GroupMessage) {
-        match (message, self.health()) {
-            (message @ (GroupMessage::Manage(..) | GroupMessage::Watch(..)), Health::Full) => {
+        if let Some(error) = &self.failure {
+            return self.reject_message(message, error);
+        }
+        match message {
+            GroupMessage::Manage(..) | GroupMessage::Watch(..)
+                if self.log.health() == Health::Full =>
+            {
                 let text = "the disk is full: the group is stalled until there is room";
                 self.reject_message(message, &ProtocolError::new(Code::Full, text));
             }
-            (GroupMessage::Disconnected(gone), Health::Failed) => self.remove_connection(gone),
-            (message, Health::Failed) => self.reject_message(message, &self.failure()),
             // Silence is not counted while the group is stalled.
-            (GroupMessage::Activity(_), _) => {}
-            (message, _) => {
+            GroupMessage::Activity(_) => {}
+            message => {
                 if let GroupMessage::Disconnected(gone) = &message {
                     self.deferred.retain(|message| message.connection() != Some(*gone));
                 }
@@ -364,31 +374,10 @@ impl GroupActor {
         }
     }
 
-    /// Rejects everything that waits for an answer: nothing is decided or written until the broker
-    /// restarts and replays the log.
-    fn reject_all(&mut self) {
-        let failure = self.failure();
-        self.flush_and_send();
-        self.outgoing.fail(&failure);
-        for message in std::mem::take(&mut self.deferred) {
-            self.reject_message(message, &failure);
-        }
-        for (asked, mailbox) in self.watchers.drain_group_watchers() {
-            reject([asked].into_iter(), &mailbox, &failure);
-        }
-        for asked in self.group.drain_waiters() {
-            if let Some(mailbox) = self.waiter_mailboxes.get(&asked.conn) {
-                reject([asked].into_iter(), mailbox, &failure);
-            }
-        }
-        self.commands.reject_all(&failure);
-    }
-
-    /// Rejects a message. If it opens a job, the name that was reserved for it is released, unless
-    /// the group has such a job already.
+    /// Rejects a message. If it opens a job, the name that was reserved for it is released.
     fn reject_message(&self, message: GroupMessage, error: &ProtocolError) {
         if let GroupMessage::Manage(Input::OpenJob { name, .. }, _) = &message {
-            self.publish_job_status(name);
+            self.job_names.release(name, self.group.name());
         }
         reject_message(message, error);
     }
@@ -405,30 +394,29 @@ impl GroupActor {
             return self.reject_message(message, &unknown_group(self.group.name()));
         }
         match message {
-            GroupMessage::Replies(inputs, mailbox) => self.handle_all(inputs, Some(&mailbox)),
-            GroupMessage::Manage(input, mailbox) => self.handle(input, Some(&mailbox)),
-            GroupMessage::Join(input, conn, mailbox) => {
-                self.members.insert(conn, mailbox.clone());
-                let member = input.requester().map(|asked| asked.member);
-                if member.is_some() && member == self.group.local_member() {
-                    self.local_conns.insert(conn);
+            GroupMessage::Replies(inputs, mailbox) => self.handle_all(inputs, &mailbox),
+            GroupMessage::Manage(input, mailbox) | GroupMessage::Wait(input, mailbox) => {
+                self.handle(input, Some(&mailbox));
+            }
+            GroupMessage::Join(input, mailbox) => {
+                if let Some(Requester { conn, member, .. }) = input.requester() {
+                    self.members.insert(conn, mailbox.clone());
+                    if self.group.local_member() == Some(member) {
+                        self.local_conns.insert(conn);
+                    }
                 }
                 self.handle(input, Some(&mailbox));
             }
-            GroupMessage::Wait(input, conn, mailbox) => {
-                self.waiter_mailboxes.insert(conn, mailbox);
-                self.handle(input, None);
-            }
-            GroupMessage::Watch(watch, conn, mailbox) => {
-                let (asked, job) = (watch.asked, watch.job.clone());
+            GroupMessage::Watch(watch, mailbox) => {
+                let (requester, job) = (watch.asked, watch.job.clone());
                 self.watchers.add(watch, mailbox.clone(), self.clock.now());
-                if let Some(name) = job {
+                match job {
                     // The end of the job is the final answer, and removes the watcher.
-                    self.waiter_mailboxes.insert(conn, mailbox);
-                    self.handle(
-                        Input::JobAction { requester: asked, name, action: JobOperation::Wait },
-                        None,
-                    );
+                    Some(name) => {
+                        let action = JobOperation::Wait;
+                        self.handle(Input::JobAction { requester, name, action }, Some(&mailbox));
+                    }
+                    None => self.commands.add(requester, None, &mailbox),
                 }
             }
             GroupMessage::Activity(conn) => self.handle(Input::Activity { conn }, None),
@@ -443,7 +431,6 @@ impl GroupActor {
     fn remove_connection(&mut self, conn: ConnId) {
         self.members.remove(&conn);
         self.local_conns.remove(&conn);
-        self.waiter_mailboxes.remove(&conn);
         self.commands.remove(conn);
         self.watchers.remove(conn);
     }
@@ -452,17 +439,11 @@ impl GroupActor {
     /// sender of the input.
     fn handle(&mut self, input: Input, mailbox: Option<&Mailbox>) {
         let is_start = matches!(input, Input::Start { .. });
-        let opens =
-            if let Input::OpenJob { name, .. } = &input { Some(name.clone()) } else { None };
-        self.commands.begin(input.requester(), mailbox);
+        if let Some(mailbox) = mailbox {
+            self.commands.add_inputs(std::slice::from_ref(&input), mailbox);
+        }
         self.group.handle(input, self.clock.now());
         self.drain_outputs();
-        if self.stopped.is_some()
-            && let Some(name) = opens
-        {
-            // Its reservation ends.
-            self.publish_job_status(&name);
-        }
         let configured = std::mem::take(&mut self.is_configured) && !is_start;
         if configured && let Err(error) = self.follow_topics() {
             tracing::error!(group = %self.group.name(), %error, "cannot read a feeding topic");
@@ -470,10 +451,20 @@ impl GroupActor {
     }
 
     /// The same for several commands of one worker.
-    fn handle_all(&mut self, inputs: Vec<Input>, mailbox: Option<&Mailbox>) {
-        self.commands.begin(inputs.iter().filter_map(Input::requester), mailbox);
+    fn handle_all(&mut self, inputs: Vec<Input>, mailbox: &Mailbox) {
+        self.commands.add_inputs(&inputs, mailbox);
         self.group.handle_all(inputs, self.clock.now());
         self.drain_outputs();
+    }
+
+    /// Passes the replies of the page file to the group.
+    fn take_text_replies(&mut self) {
+        while self.failure.is_none()
+            && !self.is_deleted
+            && let Some(reply) = self.pages.as_mut().and_then(PageFile::poll_reply)
+        {
+            self.handle(Input::Texts(reply), None);
+        }
     }
 
     /// Handles all outputs of the state machine.
@@ -497,12 +488,9 @@ impl GroupActor {
                 }
                 Output::Answer { requester: asked, answer } => {
                     self.watchers.answered(&asked);
-                    let mailbox = self.commands.answered(&asked);
-                    let Requester { conn, slot, .. } = asked;
-                    let waiter = self.waiter_mailboxes.get(&conn);
-                    if let Some(mailbox) = waiter.or(mailbox.as_ref()) {
-                        let lines = self.outgoing.lines(conn, mailbox);
-                        lines.answer(slot, |out| encode_answer(&answer, out));
+                    if let Some(mailbox) = self.commands.answered(&asked) {
+                        let lines = self.outgoing.lines(asked.conn, &mailbox);
+                        lines.answer(asked.slot, |out| encode_answer(&answer, out));
                     }
                 }
                 Output::Publish { serial, topic, payload } => {
@@ -528,10 +516,7 @@ impl GroupActor {
                 Output::Notice(notice) => self.log_notice(&notice),
             }
         }
-        self.commands.end();
-        if self.stop_at_problem() {
-            return;
-        }
+        self.check_texts();
         if self.log.flush_if_large() {
             self.outgoing.mark(self.appended, &self.local_conns);
         }
@@ -545,10 +530,7 @@ impl GroupActor {
     /// The same for outputs that depend on records before `mark`.
     fn flush_and_send_up_to(&mut self, mark: RecordMark) {
         self.outgoing.mark(self.appended, &self.local_conns);
-        // Decisions that a panic interrupted are not written.
-        if !self.stopped.as_ref().is_some_and(|stopped| stopped.by_panic) {
-            self.log.flush(self.outgoing.last_mark().max(self.start_mark));
-        }
+        self.log.flush(self.outgoing.last_mark().max(self.start_mark));
         let safe = self.log.durable();
         self.trim_topics(safe);
         let written = if safe < self.start_mark { safe } else { self.log.written() };
@@ -566,7 +548,7 @@ impl GroupActor {
     /// durable.
     fn update_watchers(&mut self) {
         // Outputs that wait for texts are not appended yet.
-        if self.stopped.is_some() || self.group.is_blocked() {
+        if self.group.is_blocked() {
             return;
         }
         let (outgoing, appended) = (&mut self.outgoing, self.appended);

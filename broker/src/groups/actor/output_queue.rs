@@ -71,7 +71,7 @@ impl OutputQueue {
     /// Drops all outputs, and answers their commands with an error.
     pub(super) fn fail(&mut self, error: &ProtocolError) {
         self.mark(RecordMark::MAX, &BTreeSet::new());
-        for (_, leaving) in self.local.drain(..).chain(self.marked.drain(..)) {
+        while let Some(leaving) = self.pop(RecordMark::MAX, RecordMark::MAX) {
             if let GroupOutput::Parcel(mailbox, ConnMessage::Lines(lines)) = leaving {
                 let mut refusals = GroupLines::default();
                 for slot in lines.slots() {

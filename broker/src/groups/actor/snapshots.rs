@@ -13,7 +13,7 @@ impl GroupActor {
     /// Writes a part of a snapshot of the group's state, if the log has grown enough to be replaced
     /// by one. Other work continues between the parts. Returns whether there is more.
     pub(super) fn continue_snapshot(&mut self) -> bool {
-        if self.stopped.is_some() || self.group.is_snapshot_waiting() {
+        if self.group.is_snapshot_waiting() {
             return false;
         }
         let begins = !self.group.is_snapshotting();

@@ -1,6 +1,7 @@
 //! Actors of groups on a disk that is full, slow or broken.
 
 mod concurrency;
+mod failures;
 mod local_worker;
 
 use std::collections::BTreeSet;

@@ -37,21 +37,28 @@ pub struct TrackerConfig {
     pub files_max: usize,
 }
 
+/// How a file was observed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Observation {
+    /// A scan found it; it may be open for writing.
+    Found,
+    /// It was created: by a process that opens it next, or by a link.
+    Created,
+    /// It was closed after writing.
+    ClosedAfterWrite,
+    /// It was renamed into place.
+    MovedIn,
+}
+
 /// What has happened.
 #[derive(Debug, Clone)]
 pub enum TrackerInput {
-    /// A scan found the file; it may be open for writing.
-    Found(RelativePath, FileStamp),
-    /// The file was created: by a process that opens it next, or by a link.
-    Created(RelativePath, FileStamp),
+    /// The file exists with this content.
+    Observed(Observation, RelativePath, FileStamp),
     /// A process opened the file.
     Opened(RelativePath),
     /// A process that could not write to it closed the file.
     ClosedNoWrite(RelativePath),
-    /// The file was closed after writing; this is its content now.
-    ClosedAfterWrite(RelativePath, FileStamp),
-    /// The file was renamed into place.
-    MovedIn(RelativePath, FileStamp),
     /// The file was removed.
     Removed(RelativePath),
     /// Everything below this directory, which ends in `/`, was removed.

@@ -21,23 +21,14 @@ mod interface;
 mod next_step;
 
 pub use self::interface::{
-    FileEvent, FileStamp, IN_FLIGHT_MAX, NO_ERROR, RelativePath, TrackerConfig, TrackerInput,
-    TrackerOutput,
+    FileEvent, FileStamp, IN_FLIGHT_MAX, NO_ERROR, Observation, RelativePath, TrackerConfig,
+    TrackerInput, TrackerOutput,
 };
 use self::next_step::{NextStep, OpenState};
 
 /// The pause before a file that is open for writing is inspected again. It is long, because inotify
 /// reports the close anyway where it works.
 const BUSY_RETRY: Duration = Duration::from_secs(5);
-
-/// How a file was observed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Observation {
-    Found,
-    Created,
-    Closed,
-    Placed,
-}
 
 /// An existing file.
 #[derive(Debug, Default)]
@@ -69,7 +60,6 @@ pub struct Tracker {
     files: BTreeMap<RelativePath, TrackedFile>,
     /// The files with `next` at [`NextStep::InspectAt`], by time.
     deadlines: BTreeSet<(Instant, RelativePath)>,
-    /// Files that are being inspected.
     inspecting: usize,
     /// Files that are [`NextStep::Ready`] and not being published, in this order. May contain files
     /// that no longer are.
@@ -135,18 +125,9 @@ impl Tracker {
     /// Handles an input.
     pub fn handle(&mut self, input: TrackerInput, now: Instant) {
         match input {
-            TrackerInput::Found(name, stamp) => self.observe(name, stamp, Observation::Found, now),
-            TrackerInput::Created(name, stamp) => {
-                self.observe(name, stamp, Observation::Created, now);
-            }
+            TrackerInput::Observed(seen, name, stamp) => self.observe(seen, name, stamp, now),
             TrackerInput::Opened(name) => self.opened(&name, now),
             TrackerInput::ClosedNoWrite(name) => self.closed_unwritten(&name, now),
-            TrackerInput::ClosedAfterWrite(name, stamp) => {
-                self.observe(name, stamp, Observation::Closed, now);
-            }
-            TrackerInput::MovedIn(name, stamp) => {
-                self.observe(name, stamp, Observation::Placed, now);
-            }
             TrackerInput::Removed(name) => self.remove(&name, now),
             TrackerInput::RemovedBelow(directory) => {
                 for name in self.below(&directory) {
@@ -237,7 +218,7 @@ impl Tracker {
         Some(self.files.entry(Arc::clone(name)).or_default())
     }
 
-    fn observe(&mut self, name: RelativePath, stamp: FileStamp, seen: Observation, now: Instant) {
+    fn observe(&mut self, seen: Observation, name: RelativePath, stamp: FileStamp, now: Instant) {
         let (scan, settle) = (self.scan, self.rules.settle);
         let Some(entry) = self.entry(&name) else { return };
         entry.scan = scan;
@@ -249,18 +230,19 @@ impl Tracker {
         } else {
             let heard = match (seen, before.map(|(_, due)| due.open_state())) {
                 (Observation::Created, _) => OpenState::Created,
-                (Observation::Closed, _) => OpenState::Closed,
+                (Observation::ClosedAfterWrite, _) => OpenState::Closed,
                 // A scan does not change whether the file is open.
                 (_, Some(heard @ (OpenState::Created | OpenState::Open(_)))) => heard,
                 _ => OpenState::Unknown,
             };
             let at = now + heard.quiet_time(settle);
             let due = match (before.filter(|(next, _)| *next == stamp), seen) {
-                (_, Observation::Placed) => NextStep::Ready,
+                (_, Observation::MovedIn) => NextStep::Ready,
                 // The content has not changed since.
-                (Some((_, NextStep::InspectAt { at: before, .. })), Observation::Closed) => {
-                    NextStep::InspectAt { at: at.min(before), open_state: heard }
-                }
+                (
+                    Some((_, NextStep::InspectAt { at: before, .. })),
+                    Observation::ClosedAfterWrite,
+                ) => NextStep::InspectAt { at: at.min(before), open_state: heard },
                 (None, _) | (Some((_, NextStep::InspectAt { .. })), Observation::Created) => {
                     NextStep::InspectAt { at, open_state: heard }
                 }
@@ -337,7 +319,6 @@ impl Tracker {
         }
     }
 
-    /// Changes the next step of a file.
     fn update_next_step(&mut self, name: &RelativePath, change: impl FnOnce(NextStep) -> NextStep) {
         let Some(entry) = self.files.get_mut(name) else { return };
         let before = entry.next;
@@ -397,7 +378,7 @@ impl Tracker {
                 self.skipped += 1;
             }
             Some((_, NextStep::Inspecting(_))) => {
-                self.observe(name, stamp, Observation::Found, now);
+                self.observe(Observation::Found, name, stamp, now);
             }
             // It has changed in between, and will be inspected again.
             _ => {}

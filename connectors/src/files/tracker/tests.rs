@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 
+use super::interface::Observation::{ClosedAfterWrite, Created, Found, MovedIn};
 use super::next_step::{OPEN_DELAY_MAX, UNCLOSED_QUIET_TIME};
 use super::*;
 
@@ -38,7 +39,7 @@ impl Harness {
 
     /// A process begins to write a file.
     fn begin(&mut self, text: &str, n: u64) {
-        self.handle(TrackerInput::Created(name(text), stamp(n)));
+        self.handle(TrackerInput::Observed(Created, name(text), stamp(n)));
         self.handle(TrackerInput::Opened(name(text)));
     }
 
@@ -68,26 +69,32 @@ fn file(number: u64, text: &str, n: u64) -> TrackerOutput {
 #[test]
 fn a_renamed_file_is_published_at_once_and_again_only_when_replaced() {
     let mut harness = Harness::new(rules());
-    assert_eq!(harness.handle(TrackerInput::MovedIn(name("a"), stamp(1))), [file(1, "a", 1)]);
-    assert_eq!(harness.handle(TrackerInput::MovedIn(name("a"), stamp(1))), []);
+    assert_eq!(
+        harness.handle(TrackerInput::Observed(MovedIn, name("a"), stamp(1))),
+        [file(1, "a", 1)]
+    );
+    assert_eq!(harness.handle(TrackerInput::Observed(MovedIn, name("a"), stamp(1))), []);
     assert_eq!(
         harness.handle(TrackerInput::Confirmed(1)),
         [TrackerOutput::Save(name("a"), stamp(1))]
     );
-    assert_eq!(harness.handle(TrackerInput::Found(name("a"), stamp(1))), []);
-    assert_eq!(harness.handle(TrackerInput::MovedIn(name("a"), stamp(2))), [file(2, "a", 2)]);
+    assert_eq!(harness.handle(TrackerInput::Observed(Found, name("a"), stamp(1))), []);
+    assert_eq!(
+        harness.handle(TrackerInput::Observed(MovedIn, name("a"), stamp(2))),
+        [file(2, "a", 2)]
+    );
     assert_eq!(harness.tracker.deadline(), None);
 }
 
 #[test]
 fn a_closed_file_is_published_after_the_settle_time() {
     let mut harness = Harness::new(rules());
-    assert_eq!(harness.handle(TrackerInput::ClosedAfterWrite(name("a"), stamp(1))), []);
+    assert_eq!(harness.handle(TrackerInput::Observed(ClosedAfterWrite, name("a"), stamp(1))), []);
     assert_eq!(harness.wait(), (SETTLE, vec![look("a", true)]));
     assert_eq!(harness.handle(TrackerInput::Inspected(name("a"), Some(stamp(2)))), []);
     // Closing it again without a change does not restart the settle time.
     harness.now += SETTLE / 2;
-    assert_eq!(harness.handle(TrackerInput::ClosedAfterWrite(name("a"), stamp(2))), []);
+    assert_eq!(harness.handle(TrackerInput::Observed(ClosedAfterWrite, name("a"), stamp(2))), []);
     assert_eq!(harness.wait(), (SETTLE / 2, vec![look("a", true)]));
     assert_eq!(
         harness.handle(TrackerInput::Inspected(name("a"), Some(stamp(2)))),
@@ -100,25 +107,25 @@ fn a_file_found_while_open_is_complete_when_it_is_closed() {
     let mut harness = Harness::new(rules());
     harness.handle(TrackerInput::ScanStarted);
     // The scan finds it first, and its creation is reported later.
-    harness.handle(TrackerInput::Found(name("a"), stamp(1)));
+    harness.handle(TrackerInput::Observed(Found, name("a"), stamp(1)));
     harness.handle(TrackerInput::ScanFinished(Vec::new()));
     harness.begin("a", 1);
     assert_eq!(harness.left(), Some(UNCLOSED_QUIET_TIME));
-    harness.handle(TrackerInput::Found(name("a"), stamp(2)));
+    harness.handle(TrackerInput::Observed(Found, name("a"), stamp(2)));
     assert_eq!(harness.left(), Some(UNCLOSED_QUIET_TIME));
-    harness.handle(TrackerInput::ClosedAfterWrite(name("a"), stamp(2)));
+    harness.handle(TrackerInput::Observed(ClosedAfterWrite, name("a"), stamp(2)));
     assert_eq!(harness.wait(), (SETTLE, vec![look("a", true)]));
     // After the next scan it is unknown whether close events were lost.
     harness.begin("b", 1);
     harness.handle(TrackerInput::ScanStarted);
-    harness.handle(TrackerInput::Found(name("b"), stamp(1)));
+    harness.handle(TrackerInput::Observed(Found, name("b"), stamp(1)));
     assert_eq!(harness.wait(), (SETTLE, vec![look("b", false)]));
 }
 
 #[test]
 fn a_linked_file_is_complete_after_the_settle_time() {
     let mut harness = Harness::new(rules());
-    harness.handle(TrackerInput::Created(name("a"), stamp(1)));
+    harness.handle(TrackerInput::Observed(Created, name("a"), stamp(1)));
     assert_eq!(harness.wait(), (SETTLE, vec![look("a", false)]));
     assert_eq!(
         harness.handle(TrackerInput::Inspected(name("a"), Some(stamp(1)))),
@@ -130,7 +137,7 @@ fn a_linked_file_is_complete_after_the_settle_time() {
     assert_eq!(harness.wait(), (SETTLE, vec![look("b", false)]));
     // A settle time shorter than opening a file takes.
     let mut harness = Harness::new(TrackerConfig { settle: Duration::ZERO, ..rules() });
-    harness.handle(TrackerInput::Created(name("a"), stamp(1)));
+    harness.handle(TrackerInput::Observed(Created, name("a"), stamp(1)));
     assert_eq!(harness.left(), Some(OPEN_DELAY_MAX));
 }
 
@@ -155,13 +162,13 @@ fn a_file_that_is_never_closed_is_complete_after_a_long_quiet_time() {
 #[test]
 fn a_file_open_for_writing_is_inspected_again() {
     let mut harness = Harness::new(rules());
-    harness.handle(TrackerInput::Found(name("a"), stamp(1)));
+    harness.handle(TrackerInput::Observed(Found, name("a"), stamp(1)));
     assert_eq!(harness.wait(), (SETTLE, vec![look("a", false)]));
     assert_eq!(harness.handle(TrackerInput::Busy(name("a"))), []);
     assert_eq!(harness.wait(), (BUSY_RETRY, vec![look("a", false)]));
     harness.handle(TrackerInput::Busy(name("a")));
     // It waits no longer than until the close.
-    harness.handle(TrackerInput::ClosedAfterWrite(name("a"), stamp(1)));
+    harness.handle(TrackerInput::Observed(ClosedAfterWrite, name("a"), stamp(1)));
     assert_eq!(harness.wait(), (SETTLE, vec![look("a", true)]));
     assert_eq!(
         harness.handle(TrackerInput::Inspected(name("a"), Some(stamp(1)))),
@@ -172,8 +179,8 @@ fn a_file_open_for_writing_is_inspected_again() {
 #[test]
 fn a_change_in_flight_is_published_after_the_confirmation() {
     let mut harness = Harness::new(rules());
-    harness.handle(TrackerInput::MovedIn(name("a"), stamp(1)));
-    assert_eq!(harness.handle(TrackerInput::MovedIn(name("a"), stamp(2))), []);
+    harness.handle(TrackerInput::Observed(MovedIn, name("a"), stamp(1)));
+    assert_eq!(harness.handle(TrackerInput::Observed(MovedIn, name("a"), stamp(2))), []);
     let outputs = harness.handle(TrackerInput::Confirmed(1));
     assert_eq!(outputs, [TrackerOutput::Save(name("a"), stamp(1)), file(2, "a", 2)]);
     // A file that is removed meanwhile is dropped from the store.
@@ -188,9 +195,9 @@ fn a_change_in_flight_is_published_after_the_confirmation() {
 #[test]
 fn a_refused_event_is_published_again_after_a_pause() {
     let mut harness = Harness::new(rules());
-    harness.handle(TrackerInput::MovedIn(name("a"), stamp(1)));
+    harness.handle(TrackerInput::Observed(MovedIn, name("a"), stamp(1)));
     assert_eq!(harness.handle(TrackerInput::Refused(1)), []);
-    assert_eq!(harness.handle(TrackerInput::MovedIn(name("b"), stamp(2))), []);
+    assert_eq!(harness.handle(TrackerInput::Observed(MovedIn, name("b"), stamp(2))), []);
     assert_eq!(harness.wait(), (RETRY, vec![file(2, "a", 1), file(3, "b", 2)]));
 }
 
@@ -198,11 +205,11 @@ fn a_refused_event_is_published_again_after_a_pause() {
 fn a_scan_removes_missing_files_except_below_unreadable_directories() {
     let mut harness = Harness::new(rules());
     for (number, file) in [(1, "a"), (2, "d/b"), (3, "e/c")] {
-        harness.handle(TrackerInput::MovedIn(name(file), stamp(1)));
+        harness.handle(TrackerInput::Observed(MovedIn, name(file), stamp(1)));
         harness.handle(TrackerInput::Confirmed(number));
     }
     harness.handle(TrackerInput::ScanStarted);
-    harness.handle(TrackerInput::Found(name("e/c"), stamp(1)));
+    harness.handle(TrackerInput::Observed(Found, name("e/c"), stamp(1)));
     assert_eq!(
         harness.handle(TrackerInput::ScanFinished(vec![name("d/")])),
         [TrackerOutput::Forget(name("a"))]
@@ -220,11 +227,11 @@ fn a_batch_ends_when_no_file_is_open_or_changing() {
     harness.handle(TrackerInput::ScanStarted);
     harness.handle(TrackerInput::ScanFinished(Vec::new()));
     assert_eq!(harness.tracker.deadline(), None, "there was nothing");
-    harness.handle(TrackerInput::MovedIn(name("a"), stamp(1)));
+    harness.handle(TrackerInput::Observed(MovedIn, name("a"), stamp(1)));
     harness.begin("b", 2);
     harness.handle(TrackerInput::Confirmed(1));
     assert_eq!(harness.left(), Some(UNCLOSED_QUIET_TIME), "b is open");
-    harness.handle(TrackerInput::ClosedAfterWrite(name("b"), stamp(2)));
+    harness.handle(TrackerInput::Observed(ClosedAfterWrite, name("b"), stamp(2)));
     harness.wait();
     harness.handle(TrackerInput::Inspected(name("b"), Some(stamp(2))));
     harness.handle(TrackerInput::Confirmed(2));
@@ -240,9 +247,9 @@ fn a_batch_does_not_end_while_a_file_is_inspected() {
     let quick = SETTLE / 5;
     let mut harness = Harness::new(TrackerConfig { batch_end: Some(quick), ..rules() });
     harness.handle(TrackerInput::ScanStarted);
-    harness.handle(TrackerInput::Found(name("a"), stamp(1)));
+    harness.handle(TrackerInput::Observed(Found, name("a"), stamp(1)));
     harness.handle(TrackerInput::ScanFinished(Vec::new()));
-    harness.handle(TrackerInput::MovedIn(name("b"), stamp(2)));
+    harness.handle(TrackerInput::Observed(MovedIn, name("b"), stamp(2)));
     harness.handle(TrackerInput::Confirmed(1));
     assert_eq!(harness.wait(), (SETTLE, vec![look("a", false)]));
     assert_eq!(
@@ -259,7 +266,7 @@ fn once_publishes_existing_files_and_skips_changing_ones() {
     let mut harness = Harness::new(TrackerConfig { batch_end: Some(QUIET), once: true, ..rules() });
     harness.handle(TrackerInput::ScanStarted);
     for file in ["a", "b"] {
-        harness.handle(TrackerInput::Found(name(file), stamp(1)));
+        harness.handle(TrackerInput::Observed(Found, name(file), stamp(1)));
     }
     harness.handle(TrackerInput::ScanFinished(Vec::new()));
     assert!(!harness.tracker.is_done());
@@ -302,12 +309,12 @@ fn an_error_and_its_end_are_published_once() {
 #[test]
 fn too_many_files_are_an_error() {
     let mut harness = Harness::new(TrackerConfig { files_max: 1, ..rules() });
-    harness.handle(TrackerInput::MovedIn(name("a"), stamp(1)));
+    harness.handle(TrackerInput::Observed(MovedIn, name("a"), stamp(1)));
     let many = TrackerOutput::Publish(2, FileEvent::Error(name(""), "too-many-files"));
-    assert_eq!(harness.handle(TrackerInput::MovedIn(name("b"), stamp(1))), [many]);
-    assert_eq!(harness.handle(TrackerInput::MovedIn(name("c"), stamp(1))), []);
+    assert_eq!(harness.handle(TrackerInput::Observed(MovedIn, name("b"), stamp(1))), [many]);
+    assert_eq!(harness.handle(TrackerInput::Observed(MovedIn, name("c"), stamp(1))), []);
     harness.handle(TrackerInput::ScanStarted);
-    harness.handle(TrackerInput::Found(name("a"), stamp(1)));
+    harness.handle(TrackerInput::Observed(Found, name("a"), stamp(1)));
     let over = TrackerOutput::Publish(3, FileEvent::Error(name(""), NO_ERROR));
     assert_eq!(harness.handle(TrackerInput::ScanFinished(Vec::new())), [over]);
 }
@@ -317,7 +324,8 @@ fn events_in_flight_are_limited() {
     let mut harness = Harness::new(TrackerConfig { files_max: 10_000, ..rules() });
     let mut begun = 0;
     for n in 0..3_000 {
-        begun += harness.handle(TrackerInput::MovedIn(name(&n.to_string()), stamp(1))).len();
+        begun +=
+            harness.handle(TrackerInput::Observed(MovedIn, name(&n.to_string()), stamp(1))).len();
     }
     assert_eq!(begun, IN_FLIGHT_MAX);
     let next = harness.handle(TrackerInput::Confirmed(1));
@@ -456,7 +464,7 @@ impl World {
         self.misses_events = false;
         self.handle(TrackerInput::ScanStarted);
         for (name, file) in self.files.clone() {
-            self.handle(TrackerInput::Found(name, file.stamp));
+            self.handle(TrackerInput::Observed(Found, name, file.stamp));
         }
         self.handle(TrackerInput::ScanFinished(Vec::new()));
     }
@@ -493,7 +501,7 @@ impl World {
                 let is_new = !self.files.contains_key(&name);
                 let stamp = self.change(&name, true, false);
                 if is_new {
-                    self.notify(TrackerInput::Created(Arc::clone(&name), stamp));
+                    self.notify(TrackerInput::Observed(Created, Arc::clone(&name), stamp));
                     self.notify(TrackerInput::Opened(name));
                 }
             }
@@ -502,19 +510,19 @@ impl World {
                 if let Some(file) = self.files.get_mut(&name).filter(|file| file.is_open) {
                     file.is_open = false;
                     let stamp = file.stamp;
-                    self.notify(TrackerInput::ClosedAfterWrite(name, stamp));
+                    self.notify(TrackerInput::Observed(ClosedAfterWrite, name, stamp));
                 }
             }
             Action::Place(n) => {
                 let name = name_of(n);
                 let stamp = self.change(&name, false, true);
-                self.notify(TrackerInput::MovedIn(name, stamp));
+                self.notify(TrackerInput::Observed(MovedIn, name, stamp));
             }
             Action::Link(n) => {
                 let name = name_of(n);
                 if !self.files.contains_key(&name) {
                     let stamp = self.change(&name, false, false);
-                    self.notify(TrackerInput::Created(name, stamp));
+                    self.notify(TrackerInput::Observed(Created, name, stamp));
                 }
             }
             Action::Delete(n) => {

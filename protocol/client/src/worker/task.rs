@@ -48,6 +48,17 @@ impl TaskEnd {
         Self::Nack(RetryMode::Counted { after_ms: None }, KeyRest::default(), Some(reason))
     }
 
+    /// Acknowledged as failed: a retry would not help.
+    pub fn given_up() -> Self {
+        Self::Ack(Outcome::Failed, KeyRest::default())
+    }
+
+    /// Returned uncounted, to be released again after this time.
+    pub fn postponed(after_ms: u64) -> Self {
+        let retry = RetryMode::Uncounted { after_ms: Some(after_ms) };
+        Self::Nack(retry, KeyRest::default(), None)
+    }
+
     /// Returned uncounted; nothing was done.
     pub fn not_started() -> Self {
         Self::Nack(RetryMode::Uncounted { after_ms: None }, KeyRest::default(), None)

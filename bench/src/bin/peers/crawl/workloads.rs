@@ -6,6 +6,7 @@ use std::time::Duration;
 use tidings_bench::announce::Announce;
 use tidings_bench::job_done::JobDone;
 use tidings_bench::origin::{Origin, Site};
+use tidings_load::command::Outcome;
 use tidings_load::figure::to_f64;
 use tidings_load::{Figure, ProgressFn};
 
@@ -13,8 +14,7 @@ use super::crawlers::Crawler::{
     self, Aiohttp, Crawlee, Rq, Scrapy, ScrapyRedis, Spider, Tidings, Wget2,
 };
 use super::crawlers::{self, AnnouncedCrawler, CrawlerPaths, WorkerFleet};
-use crate::results::Row;
-use crate::workloads::{Column, Goal, GoalBase, Outcome, at_least, at_most, plain};
+use crate::workloads::{Column, Goal, GoalBase, Workload, at_least, at_most, plain};
 
 /// Time limit of a crawl; slower crawlers are not worth comparing.
 const CRAWL_MAX: Duration = Duration::from_mins(3);
@@ -26,22 +26,12 @@ const PEAK: &str = "peak_mib";
 const SPAN: &str = "span_s";
 const FAULTS: &str = "faults";
 
-/// One row of the comparison.
-#[derive(Clone, Copy)]
-pub(super) struct CrawlWorkload {
-    /// Its name for `--only`.
-    pub(super) name: &'static str,
-    title: &'static str,
-    task: CrawlTask,
-    /// Crawlers in the order of their turns in a round.
-    pub(super) crawlers: &'static [Crawler],
-    columns: &'static [Column],
-    goals: &'static [Goal<Crawler>],
-}
+/// A work of crawlers.
+pub(super) type CrawlWorkload = Workload<Crawler, CrawlTask>;
 
 /// The work.
 #[derive(Debug, Clone, Copy)]
-enum CrawlTask {
+pub(super) enum CrawlTask {
     /// A crawl of this whole site.
     Crawl(Site),
     /// Single pages, as they are announced.
@@ -85,8 +75,8 @@ pub(super) const WORKLOADS: &[CrawlWorkload] = &[
     CrawlWorkload {
         name: "flat",
         title: "20 hosts x 500 pages, no delay, pages/s (CPU per page, peak)",
-        task: CrawlTask::Crawl(site(20, 500)),
-        crawlers: &[Tidings, Wget2, Spider, Aiohttp, Crawlee, Scrapy],
+        load: CrawlTask::Crawl(site(20, 500)),
+        contestants: &[Tidings, Wget2, Spider, Aiohttp, Crawlee, Scrapy],
         columns: &[plain(PAGES, "", 0), plain(CPU_PAGE, " ms", 3), plain(PEAK, " MiB", 0)],
         goals: &[
             at_least(PAGES, 1.0, GoalBase::BestPeer),
@@ -100,24 +90,24 @@ pub(super) const WORKLOADS: &[CrawlWorkload] = &[
     CrawlWorkload {
         name: "polite-1000",
         title: "1,000 hosts x 10 pages, 1 s delay, 50 ms answers, first request to last answer (at least 10.55 s)",
-        task: polite(1000, 10),
-        crawlers: &[Tidings, Aiohttp, Spider, Wget2, Scrapy],
+        load: polite(1000, 10),
+        contestants: &[Tidings, Aiohttp, Spider, Wget2, Scrapy],
         columns: POLITE,
         goals: &polite_goals(11.0, 80.0),
     },
     CrawlWorkload {
         name: "polite-200",
         title: "200 hosts x 50 pages (at least 52.55 s)",
-        task: polite(200, 50),
-        crawlers: &[Tidings, Aiohttp, Spider, Wget2, Scrapy],
+        load: polite(200, 50),
+        contestants: &[Tidings, Aiohttp, Spider, Wget2, Scrapy],
         columns: POLITE,
         goals: &polite_goals(53.0, 80.0),
     },
     CrawlWorkload {
         name: "polite-10000",
         title: "10,000 hosts x 3 pages (at least 3.20 s)",
-        task: polite(10_000, 3),
-        crawlers: &[Tidings, Aiohttp, Spider],
+        load: polite(10_000, 3),
+        contestants: &[Tidings, Aiohttp, Spider],
         columns: POLITE,
         goals: &[
             at_most(SPAN, 5.0, GoalBase::Absolute),
@@ -128,8 +118,8 @@ pub(super) const WORKLOADS: &[CrawlWorkload] = &[
     CrawlWorkload {
         name: "announced",
         title: "announcement to request, idle, host known p50 / p99 (host unknown)",
-        task: CrawlTask::Announced(Announce { hosts: 1000, time_max: Duration::from_secs(20) }),
-        crawlers: &[Tidings, Rq, ScrapyRedis],
+        load: CrawlTask::Announced(Announce { hosts: 1000, time_max: Duration::from_secs(20) }),
+        contestants: &[Tidings, Rq, ScrapyRedis],
         columns: &[
             plain("known_p50_ms", " ms", 2),
             plain("known_p99_ms", " ms", 2),
@@ -146,8 +136,8 @@ pub(super) const WORKLOADS: &[CrawlWorkload] = &[
     CrawlWorkload {
         name: "done",
         title: "last page to `job-done`, 4 workers, p50 (longest of 100)",
-        task: CrawlTask::Done(JobDone { jobs: 100, workers: 4 }),
-        crawlers: &[Tidings],
+        load: CrawlTask::Done(JobDone { jobs: 100, workers: 4 }),
+        contestants: &[Tidings],
         columns: &[plain("done_p50_ms", " ms", 2), plain("done_longest_ms", " ms", 2)],
         goals: &[
             at_most("done_p50_ms", 5.0, GoalBase::Absolute).named("p50"),
@@ -159,24 +149,14 @@ pub(super) const WORKLOADS: &[CrawlWorkload] = &[
 
 /// The site of the work with this name.
 pub(super) fn site_of(name: &str) -> Option<Site> {
-    WORKLOADS.iter().find(|work| work.name == name).map(|work| work.task.site())
+    WORKLOADS.iter().find(|work| work.name == name).map(|work| work.load.site())
 }
 
-impl CrawlWorkload {
-    /// Its row of the table.
-    pub(super) fn row(&self) -> Row<'static, Crawler> {
-        Row {
-            title: self.title.to_owned(),
-            contestants: self.crawlers,
-            columns: self.columns,
-            goals: self.goals,
-        }
-    }
-
+impl CrawlTask {
     /// The same work, with an origin that sends no `Connection: keep-alive`.
     #[must_use]
     pub(super) fn without_keep_alive(mut self) -> Self {
-        if let CrawlTask::Crawl(site) = &mut self.task {
+        if let CrawlTask::Crawl(site) = &mut self {
             site.sends_keep_alive = false;
         }
         self
@@ -185,7 +165,7 @@ impl CrawlWorkload {
     /// A tenth of the work, to test whether it runs.
     #[must_use]
     pub(super) fn quick(mut self) -> Self {
-        match &mut self.task {
+        match &mut self {
             // Fewer pages where pages take the time, fewer hosts where hosts do.
             CrawlTask::Crawl(site) if site.crawl_delay.is_none() => site.pages /= 10,
             CrawlTask::Crawl(site) => {
@@ -208,8 +188,8 @@ impl CrawlWorkload {
         progress: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Outcome> {
         // All addresses of this machine, which include those of the hosts.
-        let origin = Origin::serve(self.task.site(), (Ipv4Addr::UNSPECIFIED, 0).into())?;
-        let figures = match &self.task {
+        let origin = Origin::serve(self.site(), (Ipv4Addr::UNSPECIFIED, 0).into())?;
+        let figures = match self {
             CrawlTask::Crawl(_) => return crawl(paths, crawler, &origin, progress),
             CrawlTask::Announced(announce) => {
                 let mut announced = AnnouncedCrawler::start(paths, crawler)?;
@@ -220,11 +200,9 @@ impl CrawlWorkload {
                 done.measure(&origin, fleet.broker(), progress)?
             }
         };
-        Ok(Outcome { figures, remark: None })
+        Ok(figures.into())
     }
-}
 
-impl CrawlTask {
     fn site(&self) -> Site {
         match self {
             Self::Crawl(site) => *site,
@@ -270,5 +248,6 @@ fn crawl(
         figure("connections", "connections", 0, to_f64(verdict.connections)),
     ];
     let is_perfect = faults == 0 && verdict.unlinked == 0;
-    Ok(Outcome { figures, remark: (!is_perfect).then(|| verdict.to_string()) })
+    let remark = (!is_perfect).then(|| ("verdict", "verdict", verdict.to_string()));
+    Ok(Outcome { figures, words: remark.into_iter().collect() })
 }

@@ -1,0 +1,58 @@
+//! `fan-out`: deliveries per second, also by a broker that checks tokens or encrypts.
+
+use clap::Args;
+use serde::Serialize;
+
+use crate::command::protection::ProtectionFlags;
+use crate::command::{Benchmark, Outcome, Subject};
+use crate::compare::EncryptionRate;
+use crate::fan::Fan;
+use crate::{ProgressFn, Target, openssl};
+
+/// A load, and the protection whose cost is measured.
+#[derive(Debug, Clone, Copy, Args, Serialize)]
+pub struct FanOut {
+    /// The load and its duration.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub fan: Fan,
+
+    /// The protection of a second broker.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub guard: ProtectionFlags,
+}
+
+impl Benchmark for FanOut {
+    const NAME: &'static str = "fan-out";
+
+    fn title(&self) -> String {
+        self.fan.title() + self.guard.title()
+    }
+
+    fn measure(
+        &self,
+        target: Target<'_>,
+        progress: &mut ProgressFn<'_>,
+    ) -> anyhow::Result<Outcome> {
+        self.fan.measure(target, progress).map(Outcome::from)
+    }
+
+    fn measure_subject(
+        &self,
+        subject: &Subject<'_>,
+        progress: &mut ProgressFn<'_>,
+    ) -> anyhow::Result<Outcome> {
+        let &Subject { target, common, program, .. } = subject;
+        if !self.guard.is_some() {
+            return self.measure(target, progress);
+        }
+        let (own, wire) = self.guard.start_second(program, common)?;
+        let server = own.server();
+        let guarded =
+            Target { wire: &wire, address: server.address(), server: Some(server), ..target };
+        let encryption = || openssl::aes_gcm_bytes_per_second(common.pin.map(|(server, _)| server));
+        let encryption = self.guard.tls.then_some(&encryption as &EncryptionRate<'_>);
+        self.fan.compare(target, guarded, encryption, progress).map(Outcome::from)
+    }
+}
