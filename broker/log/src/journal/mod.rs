@@ -71,7 +71,6 @@ pub(crate) struct JournalFile {
     stopped: StopSlot,
     /// `None`: the next record begins a new file.
     active: Option<ActiveJournal>,
-    /// The seq of the next record.
     next: Seq,
     /// The name under which to keep the damaged file when it is replaced.
     damaged_copy: Option<PathBuf>,

@@ -111,9 +111,8 @@ async fn publish_once(
         KeyState::Completed(seqs) => (None, seqs),
         KeyState::InProgress => {
             let message = "a request with this Idempotency-Key is in progress; try again in 1 s";
-            let conflict = StatusCode::CONFLICT;
             return Err(
-                ErrorResponse::new(conflict, Code::Busy.as_str(), message).with_retry_after(1)
+                ErrorResponse::from(ProtocolError::new(Code::Busy, message)).with_retry_after(1)
             );
         }
         KeyState::BodyMismatch => {
