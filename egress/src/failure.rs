@@ -214,8 +214,8 @@ fn cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'stati
     }
 }
 
-/// The chain of causes as one line, without repetitions.
-fn one_line(error: &(dyn Error + 'static)) -> String {
+/// The error and its causes as one line, without repetitions.
+pub fn one_line(error: &(dyn Error + 'static)) -> String {
     let mut line = String::new();
     for error in causes(error) {
         let text = error.to_string();
