@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
 
-use crate::StartError;
+use crate::start_error::StartError;
 
 /// The locked file. It is not removed when the lock is released: another process may just have
 /// opened it, and a removal would allow a second lock.

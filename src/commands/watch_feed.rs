@@ -55,7 +55,6 @@ Exit codes: 0 success; 1 rejected or failed; 2 wrong usage.";
 
 /// The name of the connection, as the broker shows it.
 const NAME: &str = "tidings-watch-feed";
-/// The topic of schedules.
 const SCHEDULE_TOPIC: &str = "new-url";
 /// The topic of new items, from which they are fetched.
 const ITEM_TOPIC: &str = "post-ready";

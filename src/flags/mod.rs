@@ -67,6 +67,13 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     parse_ms(text).map(Duration::from_millis).map_err(|error| error.to_string())
 }
 
+/// Parses a duration from 100 milliseconds to 1 hour.
+pub(crate) fn parse_moderate_duration(text: &str) -> Result<Duration, String> {
+    let range = Duration::from_millis(100)..=Duration::from_hours(1);
+    let duration = parse_duration(text)?;
+    if range.contains(&duration) { Ok(duration) } else { Err("expected 100ms to 1h".to_owned()) }
+}
+
 /// The milliseconds of a duration from [`parse_duration`].
 pub(crate) fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).expect("parse_duration() makes it of a u64 of milliseconds")

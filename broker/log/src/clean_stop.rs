@@ -108,7 +108,7 @@ impl StopSlot {
     /// A log that ended there, in a record of its own.
     #[cfg(test)]
     pub(crate) fn after(end: Option<LogEnd>) -> Self {
-        let disk = Arc::new(crate::disk::SimulatedDisk::new(0));
+        let disk = Arc::new(crate::simulation::SimulatedDisk::new(0));
         let record = Arc::new(CleanStop::read(disk, Path::new("")));
         Self { last: end, record: Some((record, "log".to_owned())) }
     }

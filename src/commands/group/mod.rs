@@ -18,8 +18,8 @@ use self::tasks::TasksArgs;
 use self::watch::WatchArgs;
 use crate::client::broker_message;
 use crate::client::manage::{
-    self, BrokerClient, OutputFlags, as_str_pairs, first_word, named_object, print_list,
-    print_table,
+    self, BrokerClient, OutputFlags, as_str_pairs, first_word, named_object, note_unlisted,
+    print_list, print_table,
 };
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{Console, format_count};
@@ -163,6 +163,24 @@ pub(crate) fn command<'a>(
     settings: Vec<(&'a str, &'a str)>,
 ) -> Command<'a> {
     Command::Group(GroupCommand::new(action, group.as_str(), settings))
+}
+
+/// Prints the lines that a command lists: as JSON objects, or as rows of a table.
+async fn print_listed(
+    output: &OutputFlags,
+    command: &Command<'_>,
+    headings: &str,
+    object: impl Fn(&str) -> String,
+    row: impl Fn(&str) -> Vec<String>,
+) -> Result<(), Failure> {
+    let answer = BrokerClient::connect(&output.broker, NAME).await?.request(command).await?;
+    let mut console = Console::new();
+    if output.json {
+        return answer.more.iter().try_for_each(|line| console.line(&object(line)));
+    }
+    print_table(&mut console, headings, answer.more.iter().map(|line| row(line)))?;
+    note_unlisted(&mut console, &answer.ok);
+    Ok(())
 }
 
 async fn ls(output: &OutputFlags) -> Result<(), Failure> {

@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use tidings_client::CommandAnswer;
 use tidings_protocol::status::{TaskFields, TaskStatus};
 use tidings_protocol::{DEFAULT_GROUP, GroupAction, GroupName, JobName};
 
-use super::{NAME, command};
-use crate::client::manage::{BrokerClient, OutputFlags, json, note_unlisted, print_table};
+use super::{command, print_listed};
+use crate::client::manage::{OutputFlags, json};
 use crate::terminal::failure::Failure;
-use crate::terminal::output::{Console, printable, time_or};
+use crate::terminal::output::{printable, time_or};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -97,33 +96,15 @@ pub(crate) async fn list(
     headings: &str,
     row: impl Fn(&TaskStatus) -> Vec<String>,
 ) -> Result<(), Failure> {
-    let answer = request(group, state, filter, output).await?;
-    let mut tasks = answer.more.iter().map(|line| TaskStatus::parse(line));
-    let mut console = Console::new();
-    if output.json {
-        return tasks.try_for_each(|task| console.line(&task_json(&task)));
-    }
-    print_table(&mut console, headings, tasks.map(|task| row(&task)))?;
-    note_unlisted(&mut console, &answer.ok);
-    Ok(())
-}
-
-async fn request(
-    group: &GroupName,
-    state: Option<EntryState>,
-    filter: &EntryFilter,
-    output: &OutputFlags,
-) -> Result<CommandAnswer, Failure> {
     let limit = filter.limit.to_string();
     let mut settings: Vec<(&str, &str)> = Vec::new();
     settings.extend(state.map(|state| ("state", state.as_str())));
     settings.extend(filter.key.as_deref().map(|key| ("key", key)));
     settings.extend(filter.job.as_ref().map(|job| ("job", job.as_ref())));
     settings.push(("limit", &limit));
-    BrokerClient::connect(&output.broker, NAME)
-        .await?
-        .request(&command(GroupAction::Tasks, group, settings))
-        .await
+    let tasks = command(GroupAction::Tasks, group, settings);
+    let object = |line: &str| task_json(&TaskStatus::parse(line));
+    print_listed(output, &tasks, headings, object, |line| row(&TaskStatus::parse(line))).await
 }
 
 /// An entry as a row of `tasks`.

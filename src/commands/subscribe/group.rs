@@ -33,7 +33,6 @@ struct GroupHandler {
     writers: [OutputWriter; 2],
 }
 
-/// The failure of a program.
 struct ProgramFailure {
     /// The reason as one word.
     failure: String,

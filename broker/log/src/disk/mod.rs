@@ -3,8 +3,6 @@
 
 mod file_system;
 mod read_only;
-#[cfg(any(test, feature = "simulation"))]
-mod simulated;
 
 use std::fmt::Debug;
 use std::io::{self, IoSlice};
@@ -13,8 +11,6 @@ use std::sync::Arc;
 
 pub use self::file_system::FileSystem;
 pub(crate) use self::read_only::ReadOnlyDisk;
-#[cfg(any(test, feature = "simulation"))]
-pub use self::simulated::{DiskFaults, SimulatedDisk};
 
 /// A file system. Every call blocks.
 pub trait Disk: Debug + Send + Sync {
