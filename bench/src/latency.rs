@@ -69,7 +69,8 @@ impl Benchmark for Latency {
             (0.999, name("p999_us", "p99.9 us")),
             (1.0, name("max_us", "longest us")),
         ];
-        let mut cost = CpuCost::per_delivery();
+        let key = "broker_cpu_us_per_delivery";
+        let mut cost = CpuCost::new(Figure::new(key, "broker us per delivery", 2), 1.0);
         for _ in 0..self.length.runs {
             load.latencies = Histogram::new();
             let (before, start) = (load.delivered, RunStart::now(target.server)?);

@@ -80,7 +80,7 @@ impl DeliveryRates {
         progress: &mut ProgressFn<'_>,
     ) -> anyhow::Result<()> {
         let (before, start) = (load.counters(), RunStart::now(target.server)?);
-        load.run_until(start.began() + length, progress)?;
+        load.run_until(start.began + length, progress)?;
         let after = load.counters();
         let delivered = after.delivered - before.delivered;
         let took = self.cost.end_run(start, target.server, delivered)?;

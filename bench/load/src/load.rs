@@ -306,13 +306,9 @@ pub fn connect_subscribers(
         poller.register_readable(subscriber.socket(), token)?;
         subscribers.push(subscriber);
     }
-    wait_for_subscriptions(target);
-    Ok(subscribers)
-}
-
-/// Waits until subscriptions without an answer take effect.
-fn wait_for_subscriptions(target: &Target<'_>) {
+    // Subscriptions without an answer take effect meanwhile.
     std::thread::sleep(target.wire.subscribe_delay());
+    Ok(subscribers)
 }
 
 /// An error if the broker rejected a message.

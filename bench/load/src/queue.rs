@@ -86,10 +86,11 @@ impl Benchmark for Queue {
         let mut load = QueueLoad::connect(target, self)?;
         load.run_until(Instant::now() + self.length.warm_up, progress)?;
         let mut rate = Figure::new("tasks_per_second", "tasks/s", 0);
-        let mut cost = CpuCost::per_task();
+        let mut cost =
+            CpuCost::new(Figure::new("broker_cpu_us_per_task", "broker us per task", 2), 1.0);
         for _ in 0..self.length.runs {
             let (before, start) = (load.ledger.acked, RunStart::now(target.server)?);
-            load.run_until(start.began() + self.length.run(), progress)?;
+            load.run_until(start.began + self.length.run(), progress)?;
             let tasks = load.ledger.acked - before;
             rate.runs.push(to_f64(tasks) / cost.end_run(start, target.server, tasks)?);
         }
