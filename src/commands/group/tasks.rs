@@ -70,17 +70,6 @@ pub(crate) enum EntryState {
     Dead,
 }
 
-impl EntryState {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Queued => "queued",
-            Self::Processing => "processing",
-            Self::Dead => "dead",
-        }
-    }
-}
-
 /// Lists the entries.
 pub(super) async fn run(args: &TasksArgs) -> Result<(), Failure> {
     let headings = "ENTRY> STATE KEY JOB DEPTH> PRIO> ATTEMPTS> LOSSES> WHEN URL";
@@ -97,8 +86,9 @@ pub(crate) async fn list(
     row: impl Fn(&TaskStatus) -> Vec<String>,
 ) -> Result<(), Failure> {
     let limit = filter.limit.to_string();
+    let state = state.and_then(|state| state.to_possible_value());
     let mut settings: Vec<(&str, &str)> = Vec::new();
-    settings.extend(state.map(|state| ("state", state.as_str())));
+    settings.extend(state.iter().map(|state| ("state", state.get_name())));
     settings.extend(filter.key.as_deref().map(|key| ("key", key)));
     settings.extend(filter.job.as_ref().map(|job| ("job", job.as_ref())));
     settings.push(("limit", &limit));
