@@ -35,7 +35,6 @@ pub struct NamePattern {
 }
 
 impl NamePattern {
-    /// `*`
     fn is_any(&self) -> bool {
         self.is_prefix && self.literal.is_empty()
     }
@@ -296,7 +295,6 @@ impl PermissionSet {
         &self.deny
     }
 
-    /// Whether it allows nothing.
     pub(crate) fn is_empty(&self) -> bool {
         self.allow.is_empty()
     }
@@ -313,7 +311,6 @@ impl PermissionSet {
                 && !self.deny.iter().any(|right| right.denies(deed))
     }
 
-    /// Whether it allows to open some job.
     pub(crate) fn allows_any_job(&self) -> bool {
         let allowed = |right: &Permission| matches!(right, Permission::All | Permission::Job(_));
         self.allow.iter().any(allowed) && !self.deny.contains(&Permission::All)
@@ -452,7 +449,6 @@ impl Permission {
             || (power == PrivilegedAttribute::Job && matches!(self, Self::Job(_)))
     }
 
-    /// Whether it allows the action.
     fn permits(&self, deed: Action<'_>) -> bool {
         match self {
             Self::All => true,

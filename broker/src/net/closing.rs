@@ -18,6 +18,7 @@ use tokio::io::AsyncWrite;
 use super::connection::{Connection, IoStatus};
 use crate::audit::AuditEvent;
 use crate::clock::Moment;
+use crate::limits::Limits;
 
 /// Why a connection ends.
 pub(super) enum CloseReason {
@@ -65,13 +66,39 @@ impl CloseReason {
             Self::Shutdown => "the broker stops",
         }
     }
+
+    /// The error that the client receives, or the end of the input, which is `None` if the broker
+    /// stops.
+    fn outcome(self, limits: &Limits) -> Result<Option<SessionEnd>, ProtocolError> {
+        let text = match self {
+            Self::Session(SessionEnd::Violation(error)) | Self::Error(error) => return Err(error),
+            Self::Session(end) => return Ok(Some(end)),
+            Self::Shutdown => return Ok(None),
+            Self::PartialLineTimeout => {
+                let ms = limits.partial_line_timeout_ms;
+                format!("a line was incomplete for {ms} ms; send whole lines")
+            }
+            Self::LoginTimeout => {
+                let ms = limits.login_timeout_ms;
+                format!("no login within {ms} ms; send HELLO token=<token> first")
+            }
+            Self::UnreadTasks => {
+                let (bytes, ms) = (limits.task_bytes_max, limits.stalled_ms);
+                format!(
+                    "over {bytes} bytes of tasks are unread, and nothing was read for {ms} ms; \
+                     read faster, or join with less credit"
+                )
+            }
+        };
+        Err(ProtocolError::new(Code::Idle, text))
+    }
 }
 
 impl Connection {
     /// Starts to close the connection. If it is closing already, a stop of the broker only shortens
     /// the wait.
     pub(super) fn start_closing(&mut self, reason: CloseReason) {
-        let (now, limits) = (self.hub.clock.now(), &self.hub.limits);
+        let (now, limits) = (self.shared.clock.now(), &self.shared.limits);
         let is_shutdown = matches!(reason, CloseReason::Shutdown);
         let closing_ms = if is_shutdown { limits.stop_ms } else { limits.closing_timeout_ms };
         let deadline = now + closing_ms;
@@ -97,35 +124,7 @@ impl Connection {
             }
             _ => {}
         }
-        let outcome = match reason {
-            CloseReason::Session(SessionEnd::Violation(error)) | CloseReason::Error(error) => {
-                Err(error)
-            }
-            CloseReason::PartialLineTimeout => {
-                let text = format!(
-                    "a line was incomplete for {} ms; send whole lines",
-                    limits.partial_line_timeout_ms
-                );
-                Err(ProtocolError::new(Code::Idle, text))
-            }
-            CloseReason::LoginTimeout => {
-                let text = format!(
-                    "no login within {} ms; send HELLO token=<token> first",
-                    limits.login_timeout_ms
-                );
-                Err(ProtocolError::new(Code::Idle, text))
-            }
-            CloseReason::UnreadTasks => {
-                let (bytes, ms) = (limits.task_bytes_max, limits.stalled_ms);
-                let text = format!(
-                    "over {bytes} bytes of tasks are unread, and nothing was read for {ms} ms; \
-                     read faster, or join with less credit"
-                );
-                Err(ProtocolError::new(Code::Idle, text))
-            }
-            CloseReason::Session(end) => Ok(Some(end)),
-            CloseReason::Shutdown => Ok(None),
-        };
+        let outcome = reason.outcome(&self.shared.limits);
         let final_line = match &outcome {
             Ok(end) => {
                 self.subscriptions.finish();
@@ -182,7 +181,7 @@ impl Connection {
     /// Extends the closing deadline after a write, so that a slow reader is not cut off.
     pub(super) fn extend_closing_deadline(&mut self) {
         if let Some(closing) = self.closing.as_mut().filter(|closing| !closing.is_shutdown) {
-            closing.deadline = self.hub.clock.now() + self.hub.limits.closing_timeout_ms;
+            closing.deadline = self.shared.clock.now() + self.shared.limits.closing_timeout_ms;
         }
     }
 
@@ -190,16 +189,14 @@ impl Connection {
     /// reading, so the connection is not stalled.
     pub(super) fn extend_deadlines_if_sent(&mut self) {
         if self.stream.has_sent() {
-            self.outbound.restart_stall_timer(self.hub.clock.now());
+            self.outbound.restart_stall_timer(self.shared.clock.now());
             self.extend_closing_deadline();
         }
     }
 
     /// Continues to close the connection, once all output is written.
     pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> IoStatus {
-        let Some(closing) = &self.closing else {
-            return IoStatus::Idle;
-        };
+        let Some(closing) = &self.closing else { return IoStatus::Idle };
         if closing.is_lingering {
             return IoStatus::Idle;
         }
@@ -230,7 +227,7 @@ impl Connection {
         }
         closing.is_lingering = true;
         if !closing.is_shutdown {
-            closing.deadline = self.hub.clock.now() + self.hub.limits.linger_ms;
+            closing.deadline = self.shared.clock.now() + self.shared.limits.linger_ms;
         }
         IoStatus::Progress
     }

@@ -10,7 +10,6 @@ use crate::topic::{Fetched, Reader};
 #[derive(Debug, Default)]
 pub(super) struct Subscriptions {
     list: Vec<Subscription>,
-    /// The id of the next subscription.
     next_id: u32,
     /// The index of the subscription to serve first.
     next_turn: usize,
@@ -125,9 +124,7 @@ impl Subscriptions {
             subscription.reader.rewind(seq);
         }
     }
-}
 
-impl Subscriptions {
     /// Whether a reader waits for the disk. Its read takes a shared buffer.
     pub(super) fn is_waiting_for_disk(&self) -> bool {
         self.list.iter().any(|subscription| subscription.reader.waits_for_disk())

@@ -24,7 +24,6 @@ pub(crate) struct ConnectionUsage {
     principal: Option<Arc<Account>>,
     /// The amount of each [`Quantity`].
     amounts: [u64; Quantity::ALL.len()],
-    /// The credit in each group.
     credits: HashMap<GroupName, u32>,
     /// Events since the last charge.
     events: u64,
@@ -121,14 +120,12 @@ impl ConnectionUsage {
         self.set(quantity, self.amounts[quantity as usize] + 1)
     }
 
-    /// Subtracts one.
     pub(crate) fn remove(&mut self, quantity: Quantity) {
         let less = self.amounts[quantity as usize].saturating_sub(1);
         // A decrease never fails.
         let _ = self.set(quantity, less);
     }
 
-    /// Sets the credit in a group.
     pub(crate) fn set_credit(
         &mut self,
         group: &GroupName,
@@ -152,7 +149,6 @@ impl ConnectionUsage {
         self.accounts().try_for_each(|account| account.create(new, exists))
     }
 
-    /// Counts published events.
     pub(crate) fn count_published(&mut self, events: u64) {
         self.events += events;
     }

@@ -1,6 +1,7 @@
 //! The input of a request: names in its path, parameters and bodies. All input has limits, and
 //! unknown parameters are rejected.
 
+use std::mem;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,34 +14,61 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use tidings_protocol::{Code, ProtocolError, parse_ms};
+use tidings_protocol::{Code, parse_ms};
 use tokio_util::sync::CancellationToken;
 use url::form_urlencoded;
 
+use super::HttpState;
 use super::body_memory::{BodyMemory, BodyReservation, MemoryPermit};
+use super::client::ConnectedClient;
 use super::config::HttpConfig;
 use super::error::ErrorResponse;
 
 /// Characters of an error message about invalid JSON.
 const ERROR_CHARS_MAX: usize = 300;
 
-/// The name in the path of a request, as an extractor.
-pub(super) struct PathName<T>(pub(super) T);
+/// A request for the thing that its path names, without its body, as an extractor.
+pub(super) struct NamedRequest<N> {
+    pub(super) http: Arc<HttpState>,
+    pub(super) client: Arc<ConnectedClient>,
+    pub(super) name: N,
+    pub(super) uri: Uri,
+    pub(super) headers: HeaderMap,
+}
 
-impl<S: Send + Sync, T: FromStr<Err = ProtocolError>> FromRequestParts<S> for PathName<T> {
+impl<N> FromRequestParts<Arc<HttpState>> for NamedRequest<N>
+where
+    N: FromStr<Err: Into<ErrorResponse>>,
+{
     type Rejection = ErrorResponse;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ErrorResponse> {
-        let params = RawPathParams::from_request_parts(parts, state).await;
+    async fn from_request_parts(
+        parts: &mut Parts,
+        http: &Arc<HttpState>,
+    ) -> Result<Self, ErrorResponse> {
+        let params = RawPathParams::from_request_parts(parts, http).await;
         let utf8 =
             || ErrorResponse::new(StatusCode::BAD_REQUEST, "utf8", "the path is not valid UTF-8");
         let params = params.map_err(|_| utf8())?;
         let (_, name) = params.iter().next().expect("the route has one parameter");
-        Ok(Self(name.parse()?))
+        let client = parts.extensions.get().expect("every request has its client");
+        Ok(Self {
+            http: Arc::clone(http),
+            client: Arc::clone(client),
+            name: name.parse().map_err(N::Err::into)?,
+            uri: parts.uri.clone(),
+            headers: mem::take(&mut parts.headers),
+        })
     }
 }
 
-/// The query parameters of a request.
+impl<N> NamedRequest<N> {
+    /// [`QueryParams::parse`].
+    pub(super) fn params(&self, known: &[&str]) -> Result<QueryParams, ErrorResponse> {
+        QueryParams::parse(&self.uri, known)
+    }
+}
+
 pub(super) struct QueryParams(Vec<(String, String)>);
 
 impl QueryParams {
@@ -54,10 +82,8 @@ impl QueryParams {
                     [] => "there are no parameters here".to_owned(),
                     known => format!("expected one of {}", known.join(", ")),
                 };
-                return Err(ErrorResponse::bad_request(format!(
-                    "unknown parameter {}; {expected}",
-                    excerpt(&key)
-                )));
+                let text = format!("unknown parameter {}; {expected}", excerpt(&key));
+                return Err(ErrorResponse::bad_request(text));
             }
             if params.iter().any(|(earlier, _)| *earlier == key) {
                 return Err(ErrorResponse::bad_request(format!("parameter {key} appears twice")));
@@ -71,7 +97,6 @@ impl QueryParams {
         self.0.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
     }
 
-    /// The parameters as settings of a command.
     pub(super) fn settings(&self) -> Vec<(&str, &str)> {
         self.0.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
     }
@@ -205,7 +230,7 @@ impl BodyReceiver {
             if first.is_empty() && joined.is_empty() {
                 first = data;
             } else {
-                joined.extend_from_slice(&std::mem::take(&mut first));
+                joined.extend_from_slice(&mem::take(&mut first));
                 joined.extend_from_slice(&data);
             }
         }
@@ -213,7 +238,6 @@ impl BodyReceiver {
         Ok(ReceivedBody { bytes, _memory: reservation.into_permit() })
     }
 
-    /// Receives a JSON object.
     pub(super) async fn receive_json<T: DeserializeOwned>(
         &self,
         headers: &HeaderMap,
@@ -245,11 +269,8 @@ fn check_content_type(headers: &HeaderMap, types: &[&str]) -> Result<(), ErrorRe
         return Ok(());
     }
     let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-    let message = format!(
-        "Content-Type {} is not supported here; send {}",
-        excerpt(&actual),
-        types.join(" or ")
-    );
+    let (actual, types) = (excerpt(&actual), types.join(" or "));
+    let message = format!("Content-Type {actual} is not supported here; send {types}");
     Err(ErrorResponse::new(status, "unsupported-type", message))
 }
 
@@ -261,10 +282,9 @@ pub(super) fn check_encoding(headers: &HeaderMap) -> Result<(), ErrorResponse> {
     let codings = codings.flat_map(|value| value.to_str().unwrap_or("?").split(','));
     let mut codings = codings.map(str::trim).filter(|coding| !coding.is_empty());
     if let Some(coding) = codings.find(|coding| !coding.eq_ignore_ascii_case("identity")) {
-        let message = format!(
-            "Content-Encoding {} is not supported; send the body uncompressed",
-            excerpt(coding)
-        );
+        let coding = excerpt(coding);
+        let message =
+            format!("Content-Encoding {coding} is not supported; send the body uncompressed");
         return Err(ErrorResponse::new(status, "unsupported-type", message));
     }
     let Some(content_type) = headers.get(header::CONTENT_TYPE) else { return Ok(()) };

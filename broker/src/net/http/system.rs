@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Extension;
 use axum::extract::State;
-use axum::http::{HeaderValue, StatusCode, Uri, header};
+use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use super::HttpState;
 use super::client::ConnectedClient;
 use super::embedded_handlers::EmbeddedHandler;
 use super::error::ErrorResponse;
-use super::json_objects::JsonResponse;
+use super::json_objects::{JSON, JsonResponse};
 use super::request_input::QueryParams;
 use crate::access::Action;
 use crate::stats::RequestCounts;
@@ -38,8 +38,7 @@ pub(super) async fn openapi(
     uri: Uri,
 ) -> Result<Response, ErrorResponse> {
     QueryParams::parse(&uri, &[])?;
-    let json = HeaderValue::from_static("application/json");
-    Ok(([(header::CONTENT_TYPE, json)], http.openapi_document.clone()).into_response())
+    Ok(([(header::CONTENT_TYPE, JSON)], http.openapi_document.clone()).into_response())
 }
 
 /// The `OpenAPI` document of a broker with these embedded handlers.
@@ -72,7 +71,7 @@ pub(super) async fn ready(
 ) -> Result<Response, ErrorResponse> {
     QueryParams::parse(&uri, &[])?;
     let (mut full, mut failed) = (Vec::new(), Vec::new());
-    for topic in http.hub.topics.list() {
+    for topic in http.shared.topics.list() {
         match topic.stats().health {
             Health::Good => {}
             Health::Full => full.push(topic.name().to_string()),
@@ -98,16 +97,16 @@ pub(super) async fn stats(
 ) -> Result<JsonResponse, ErrorResponse> {
     QueryParams::parse(&uri, &[])?;
     client.check_action(Action::Monitor)?;
-    let (hub, stats) = (&http.hub, &http.hub.stats);
+    let (shared, stats) = (&http.shared, &http.shared.stats);
     let mut counts = json!({
-        "connections": hub.registry.len(),
-        "connected": hub.registry.total_connections(),
+        "connections": shared.registry.len(),
+        "connected": shared.registry.total_connections(),
         "turned-away": stats.rejected_connections.value(),
         "lines": stats.lines.value(),
         "events": stats.events.value(),
         "refused": stats.refused_lines.value(),
         "bytes-in": stats.bytes_in.value(),
-        "clock": hub.clock.now().0,
+        "clock": shared.clock.now().0,
         "hooks": request_counts(&stats.webhooks),
         "notices": request_counts(&stats.receiver_requests),
     });

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, StatusCode};
 use data_encoding::HEXLOWER;
 use serde::Deserialize;
 use serde_json::Value;
@@ -27,7 +27,6 @@ const SECRETS_MAX: usize = 4;
 /// ones, so the rate limit does not stop a client that guesses.
 pub const SECRET_BYTES_MIN: usize = 16;
 
-/// The default rate of one source.
 const DEFAULT_RATE: Rate = Rate { per_minute: 60, burst: 60 };
 const RATE_MAX: u32 = 60_000;
 
@@ -67,14 +66,14 @@ pub struct Recipe {
     pub name: String,
     /// Where its secret is stored.
     pub secret: SecretSource,
-    topic: TopicName,
+    pub(super) topic: TopicName,
     scheme: SignatureScheme,
     url_locations: Vec<UrlLocation>,
     prefixes: Vec<UrlPrefix>,
     /// ` key=value` for each attribute.
     attributes: String,
-    senders: SourceFilter,
-    rate: Rate,
+    pub(super) senders: SourceFilter,
+    pub(super) rate: Rate,
     /// Whether a repeated request is published again.
     repeats: bool,
 }
@@ -120,9 +119,8 @@ impl Recipe {
         let prefixes: Vec<UrlPrefix> =
             prefixes.collect::<Result<_, _>>().map_err(|error| format!("`prefixes`: {error}"))?;
         if prefixes.is_empty() {
-            return Err(
-                "`prefixes` is empty; list the URL prefixes that it may announce".to_owned()
-            );
+            let text = "`prefixes` is empty; list the URL prefixes that it may announce";
+            return Err(text.to_owned());
         }
         let senders = match table.senders {
             None => SourceFilter::default(),
@@ -199,9 +197,8 @@ fn attribute_words(table: &BTreeMap<String, Value>) -> Result<String, String> {
             ));
         }
         if key == "id" {
-            return Err(
-                "`attributes`: `id` is reserved, because each event gets its own".to_owned()
-            );
+            let text = "`attributes`: `id` is reserved, because each event gets its own";
+            return Err(text.to_owned());
         }
         push_attribute(&mut words, key, &value);
     }
@@ -211,7 +208,6 @@ fn attribute_words(table: &BTreeMap<String, Value>) -> Result<String, String> {
     Ok(words)
 }
 
-/// The events of one request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct HookEvents {
     pub(super) payloads: Vec<String>,
@@ -234,18 +230,6 @@ impl Hook {
         };
         let secrets = self.secrets.iter().map(random).collect();
         Self { recipe: self.recipe.clone(), secrets }
-    }
-
-    pub(super) fn topic(&self) -> &TopicName {
-        &self.recipe.topic
-    }
-
-    pub(super) fn senders(&self) -> &SourceFilter {
-        &self.recipe.senders
-    }
-
-    pub(super) fn rate(&self) -> Rate {
-        self.recipe.rate
     }
 
     /// Verifies the signature of a request.
@@ -271,9 +255,8 @@ impl Hook {
     ) -> Result<HookEvents, ErrorResponse> {
         let recipe = &self.recipe;
         let mut payloads = Vec::new();
-        let mut urls = Vec::new();
         for text in url_location::urls(&recipe.url_locations, headers, body)? {
-            let number = urls.len() + 1;
+            let number = payloads.len() + 1;
             let url = CanonicalUrl::parse(&text).map_err(|error| {
                 url_location::unprocessable(format!("URL {number} of the request: {error}"))
             })?;
@@ -281,15 +264,9 @@ impl Hook {
                 let message = format!(
                     "URL {number} of the request is below none of the prefixes of this hook"
                 );
-                return Err(ErrorResponse::new(
-                    axum::http::StatusCode::UNPROCESSABLE_ENTITY,
-                    "denied",
-                    message,
-                ));
+                let status = StatusCode::UNPROCESSABLE_ENTITY;
+                return Err(ErrorResponse::new(status, "denied", message));
             }
-            urls.push(url.into_owned());
-        }
-        for url in &urls {
             let mut payload = format!("{url}{}", recipe.attributes);
             if !recipe.repeats {
                 let parts = [recipe.name.as_bytes(), &verified.digest, url.as_str().as_bytes()];

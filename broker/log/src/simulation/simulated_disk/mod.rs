@@ -317,6 +317,10 @@ fn is_due(count: &mut Option<u64>) -> bool {
     }
 }
 
+fn index(offset: u64) -> usize {
+    usize::try_from(offset).expect("an offset is a usize here")
+}
+
 fn names(path: &Path) -> Vec<String> {
     path.components()
         .filter_map(|component| match component {
@@ -415,6 +419,12 @@ impl DirChange {
     }
 }
 
+impl SimulatedDisk {
+    fn handle(&self, path: &Path, node: usize, boots: u64) -> Arc<dyn DiskFile> {
+        Arc::new(SimulatedFile { disk: self.clone(), path: path.to_owned(), node, boots })
+    }
+}
+
 impl Disk for SimulatedDisk {
     fn create_dir(&self, dir: &Path) -> io::Result<()> {
         let state = &mut *self.0.state.lock();
@@ -448,23 +458,13 @@ impl Disk for SimulatedDisk {
             }
             Err(_) => state.add(dir, name, Node::File(Layers::new())),
         };
-        Ok(Arc::new(SimulatedFile {
-            disk: self.clone(),
-            path: path.to_owned(),
-            node,
-            boots: state.boots,
-        }))
+        Ok(self.handle(path, node, state.boots))
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let state = self.0.state.lock();
         let node = state.find(path)?;
-        Ok(Arc::new(SimulatedFile {
-            disk: self.clone(),
-            path: path.to_owned(),
-            node,
-            boots: state.boots,
-        }))
+        Ok(self.handle(path, node, state.boots))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -526,9 +526,7 @@ impl DiskFile for SimulatedFile {
             return Err(io::Error::other("the disk cannot read that"));
         }
         let live = &state.file(self.node)?.live;
-        let rest = live
-            .get(usize::try_from(offset).expect("an offset is a usize here")..)
-            .unwrap_or_default();
+        let rest = live.get(index(offset)..).unwrap_or_default();
         let count = rest.len().min(buffer.len());
         buffer[..count].copy_from_slice(&rest[..count]);
         Ok(count)
@@ -538,13 +536,13 @@ impl DiskFile for SimulatedFile {
         let mut state = self.state()?;
         let goes_on = state.change()?;
         let mut bytes: Vec<u8> = pieces.iter().flat_map(|piece| piece.iter().copied()).collect();
-        let offset = usize::try_from(offset).expect("an offset is a usize here");
+        let offset = index(offset);
         let mut result = Ok(());
         if !goes_on {
             bytes.truncate(state.rng.usize(..=bytes.len()));
             result = Err(io::Error::other("the power went"));
         }
-        let free = usize::try_from(state.free()).expect("an offset is a usize here");
+        let free = index(state.free());
         let file = state.file(self.node)?;
         let fits = file.live.len() + free;
         if offset + bytes.len() > fits {
@@ -571,7 +569,7 @@ impl DiskFile for SimulatedFile {
     fn set_len(&self, length: u64) -> io::Result<()> {
         let mut state = self.state()?;
         state.change()?;
-        state.resize(self.node, usize::try_from(length).expect("an offset is a usize here"))
+        state.resize(self.node, index(length))
     }
 
     fn allocate(&self, offset: u64, length: u64) -> io::Result<()> {
@@ -584,8 +582,7 @@ impl DiskFile for SimulatedFile {
         if offset + length - now > state.free() {
             return Err(ErrorKind::StorageFull.into());
         }
-        state
-            .resize(self.node, usize::try_from(offset + length).expect("an offset is a usize here"))
+        state.resize(self.node, index(offset + length))
     }
 }
 

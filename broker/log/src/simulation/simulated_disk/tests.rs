@@ -5,7 +5,8 @@ use std::io::{ErrorKind, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::disk::{Disk, DiskFaults, DiskFile, SimulatedDisk};
+use crate::disk::{Disk, DiskFile};
+use crate::simulation::{DiskFaults, SimulatedDisk};
 
 fn put(disk: &SimulatedDisk, name: &str, bytes: &[u8]) -> Arc<dyn DiskFile> {
     let file = disk.create(Path::new(name)).unwrap();
