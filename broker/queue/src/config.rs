@@ -102,9 +102,12 @@ impl GroupConfig {
     }
 
     /// Applies settings.
+    #[must_use]
     pub fn with(&self, settings: Vec<GroupSetting>) -> Self {
         let mut next = self.clone();
-        settings.into_iter().for_each(|setting| next.set(setting));
+        for setting in settings {
+            next.set(setting);
+        }
         next
     }
 
