@@ -63,7 +63,8 @@ fn run(parsed: Parsed) -> Result<(), Failure> {
         let definition = cli::definition();
         return commands::config::run(what, common.config.as_deref(), &definition, check_server);
     }
-    logging::start(common.log_json, common.log.as_deref(), logs_lines(cmd));
+    let logs_lines = cmd.server().is_some_and(|server| server.log_lines);
+    logging::start(common.log_json, common.log.as_deref(), logs_lines);
     descriptors::raise_limit();
     privileges::close_descriptors_on_exec();
     let started = start(&parsed)?;
@@ -86,37 +87,12 @@ fn start(parsed: &Parsed) -> Result<Option<StartContext>, Failure> {
     Ok(Some(StartContext { sockets, settings, read_config: server_config::read }))
 }
 
-fn logs_lines(cmd: &Cmd) -> bool {
-    match cmd {
-        Cmd::Up(args) => args.server.log_lines,
-        Cmd::Broker(args) => args.server.log_lines,
-        _ => false,
-    }
-}
-
 /// Servers and crawlers use all cores, or `--threads`; other commands need one thread.
 fn runtime(cmd: &Cmd) -> Result<Runtime, Failure> {
-    let threads = match cmd {
-        Cmd::Up(args) => args.server.threads,
-        Cmd::Broker(args) => args.server.threads,
-        Cmd::Crawl(_) => None,
-        Cmd::Pub(_)
-        | Cmd::Sub(_)
-        | Cmd::Topic(_)
-        | Cmd::Verify(_)
-        | Cmd::Group(_)
-        | Cmd::Job(_)
-        | Cmd::Explain(_)
-        | Cmd::Dead(_)
-        | Cmd::Token(_)
-        | Cmd::Export(_)
-        | Cmd::Probe(_)
-        | Cmd::Watch(_)
-        | Cmd::WatchFeed(_)
-        | Cmd::Config(_)
-        | Cmd::Bench(_) => Some(0),
-        #[cfg(feature = "_zmq")]
-        Cmd::Bridge(_) | Cmd::Zmq(_) => Some(0),
+    let threads = match (cmd, cmd.server()) {
+        (_, Some(server)) => server.threads,
+        (Cmd::Crawl(_), None) => None,
+        _ => Some(0),
     };
     let mut builder = match threads {
         Some(0) => Builder::new_current_thread(),

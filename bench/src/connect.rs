@@ -46,7 +46,8 @@ impl Benchmark for Connect {
         connection::create_topic(&target)?;
         let mut cycle = ConnectCycles::new(target);
         let mut rate = Figure::new("cycles_per_second", "cycles/s", 0);
-        let mut cost = CpuCost::per_thousand_cycles();
+        let key = "broker_cpu_us_per_1000_cycles";
+        let mut cost = CpuCost::new(Figure::new(key, "broker us per 1,000", 0), 1000.0);
         for _ in 0..self.length.runs {
             let (before, start) = (cycle.completed, RunStart::now(target.server)?);
             while start.elapsed() < self.length.run() {
@@ -58,9 +59,7 @@ impl Benchmark for Connect {
             let cycles = cycle.completed - before;
             rate.runs.push(to_f64(cycles) / cost.end_run(start, target.server, cycles)?);
         }
-        let mut figures = vec![rate];
-        figures.extend(cost.figures(target.server)?);
-        Ok(figures.into())
+        Ok(cost.append_to(vec![rate], target.server)?.into())
     }
 }
 

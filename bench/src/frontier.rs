@@ -17,7 +17,7 @@ use tidings_load::command::text::{format_count, plural};
 use tidings_load::command::{Benchmark, Outcome, Subject};
 use tidings_load::figure::to_f64;
 use tidings_load::wire::{ReadUntil, SetupStep};
-use tidings_load::{Figure, ProgressFn, Server, Target, connection};
+use tidings_load::{Figure, PROGRESS_INTERVAL, ProgressFn, Server, Target, connection};
 
 use crate::histogram::Histogram;
 
@@ -27,9 +27,6 @@ const LINKS_PER_NEW_URL: u64 = 5;
 /// Tasks that the worker holds at once. It writes the links of one page while the broker reads
 /// those of the page before.
 const CREDIT: u32 = 2;
-
-/// Interval of progress reports.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Pause of the second worker between an acknowledgement and its next request for a task.
 const PROBE_INTERVAL: Duration = Duration::from_millis(20);

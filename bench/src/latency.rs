@@ -21,12 +21,9 @@ use tidings_load::poller::{DiscardBuffer, Poller};
 use tidings_load::server::{CpuCost, RunStart};
 use tidings_load::tls::SubscriberSocket;
 use tidings_load::wire::StreamLayout;
-use tidings_load::{Figure, ProgressFn, Target};
+use tidings_load::{Figure, PROGRESS_INTERVAL, ProgressFn, Target};
 
 use crate::histogram::Histogram;
-
-/// Interval of progress reports.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Time limit for the last events of a run.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -72,7 +69,8 @@ impl Benchmark for Latency {
             (0.999, name("p999_us", "p99.9 us")),
             (1.0, name("max_us", "longest us")),
         ];
-        let mut cost = CpuCost::per_delivery();
+        let key = "broker_cpu_us_per_delivery";
+        let mut cost = CpuCost::new(Figure::new(key, "broker us per delivery", 2), 1.0);
         for _ in 0..self.length.runs {
             load.latencies = Histogram::new();
             let (before, start) = (load.delivered, RunStart::now(target.server)?);
@@ -82,9 +80,8 @@ impl Benchmark for Latency {
                 figure.runs.push(load.latencies.quantile(*part));
             }
         }
-        let mut figures: Vec<_> = figures.into_iter().map(|(_, figure)| figure).collect();
-        figures.extend(cost.figures(target.server)?);
-        Ok(figures.into())
+        let figures = figures.into_iter().map(|(_, figure)| figure).collect();
+        Ok(cost.append_to(figures, target.server)?.into())
     }
 }
 

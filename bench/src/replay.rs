@@ -79,9 +79,7 @@ impl Benchmark for Replay {
             read_replay(socket, &request)?;
             rate.runs.push(to_f64(events) / cost.end_run(start, target.server, events)?);
         }
-        let mut figures = vec![rate];
-        figures.extend(cost.figures(target.server)?);
-        Ok(figures.into())
+        Ok(cost.append_to(vec![rate], target.server)?.into())
     }
 }
 

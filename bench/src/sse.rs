@@ -35,20 +35,12 @@ impl WireProtocol for Sse {
         self.sync.map(put).into_iter().collect()
     }
 
-    fn handshake(&self) -> Vec<SetupStep> {
-        Vec::new()
-    }
-
     fn publisher_setup(&self) -> Vec<SetupStep> {
         Tidings::plain(None).handshake()
     }
 
     fn publisher_address(&self, _: SocketAddr) -> SocketAddr {
         self.line_address
-    }
-
-    fn subscribe(&self, topic: &str) -> Vec<SetupStep> {
-        vec![Self::request(topic)]
     }
 
     fn pipelined_subscribe(&self, topic: &str) -> SetupStep {

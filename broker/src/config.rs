@@ -10,7 +10,7 @@ use crate::access::AccessConfig;
 use crate::audit::AuditConfig;
 use crate::catalog::TopicSettings;
 use crate::limits::Limits;
-use crate::net::HubConfig;
+use crate::net::ConnectionConfig;
 use crate::net::http::HttpConfig;
 use crate::quota::QuotaConfig;
 use crate::tls::TlsConfig;
@@ -71,8 +71,8 @@ impl Default for BrokerConfig {
 
 impl BrokerConfig {
     /// What it decides about connections.
-    pub(crate) fn hub(&self) -> HubConfig {
-        HubConfig {
+    pub(crate) fn connections(&self) -> ConnectionConfig {
+        ConnectionConfig {
             limits: self.limits.clone(),
             access: self.access.clone(),
             quotas: self.quotas.clone(),

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
 
-use crate::StartError;
+use crate::start_error::StartError;
 
 /// The locked file. It is not removed when the lock is released: another process may just have
 /// opened it, and a removal would allow a second lock.
@@ -50,14 +50,7 @@ impl DataDir {
             .mode(0o600)
             .open(path.join(LOCK))
             .map_err(failed)?;
-        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                let pid = lock_holder_pid(&mut lock);
-                return Err(StartError::DataInUse { path: path.to_owned(), pid });
-            }
-            Err(error) => return Err(failed(error.into())),
-        }
+        acquire(&mut lock, path)?;
         // The pid is for operators. On a full disk the lock works without it.
         let noted = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id()));
         if let Err(error) = noted {
@@ -80,14 +73,8 @@ impl DataDir {
             }
             Err(error) => return Err(failed(error)),
         };
-        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self { path: path.to_owned(), _lock: Some(lock) }),
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                let pid = lock_holder_pid(&mut lock);
-                Err(StartError::DataInUse { path: path.to_owned(), pid })
-            }
-            Err(error) => Err(failed(error.into())),
-        }
+        acquire(&mut lock, path)?;
+        Ok(Self { path: path.to_owned(), _lock: Some(lock) })
     }
 
     /// The path, as given.
@@ -101,11 +88,19 @@ fn others_may_write(mode: u32) -> bool {
     mode & 0o022 != 0
 }
 
-/// The pid in the lock file; `None` if it was not written yet.
-fn lock_holder_pid(lock: &mut File) -> Option<u32> {
-    let mut text = String::new();
-    lock.read_to_string(&mut text).ok()?;
-    text.trim().parse().ok()
+/// Locks the file, or reads the pid of the process that holds the lock; `None` if it was not written
+/// yet.
+fn acquire(lock: &mut File, dir: &Path) -> Result<(), StartError> {
+    let path = dir.to_owned();
+    match rustix::fs::flock(&*lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            let mut text = String::new();
+            let pid = lock.read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
+            Err(StartError::DataInUse { path, pid })
+        }
+        Err(error) => Err(StartError::Data { path, source: error.into() }),
+    }
 }
 
 #[cfg(test)]

@@ -22,11 +22,9 @@ pub(crate) enum PeerAddr {
 /// What the connection itself tells about its remote end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RemoteInfo {
-    /// Its address.
     pub(crate) peer: PeerAddr,
     /// The name in its client certificate, which an authority that the broker trusts has signed.
     pub(crate) certificate: Option<Box<str>>,
-    /// Whether the connection is encrypted.
     pub(crate) is_encrypted: bool,
 }
 
@@ -38,7 +36,6 @@ impl RemoteInfo {
 }
 
 impl PeerAddr {
-    /// Whether it is a unix socket.
     pub(crate) fn is_unix(self) -> bool {
         matches!(self, Self::Unix { .. })
     }

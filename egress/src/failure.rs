@@ -98,64 +98,43 @@ impl Reason {
 
     /// The name in records and reports.
     pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Url => "url",
-            Self::Robots => "robots",
-            Self::Address => "address",
-            Self::Dns => "dns",
-            Self::Connect => "connect",
-            Self::ConnectTimeout => "connect-timeout",
-            Self::Busy => "busy",
-            Self::Proxy => "proxy",
-            Self::Tls => "tls",
-            Self::Certificate => "certificate",
-            Self::Reset => "reset",
-            Self::Silent => "silent",
-            Self::Slow => "slow",
-            Self::Timeout => "timeout",
-            Self::BadHttp => "bad-http",
-            Self::HeadTooLarge => "head-too-large",
-            Self::Interim => "interim",
-            Self::Truncated => "truncated",
-            Self::TooLarge => "too-large",
-            Self::Bomb => "bomb",
-            Self::Encoding => "encoding",
-            Self::Redirect => "redirect",
-            Self::Status => "status",
-            Self::TryLater => "try-later",
-            Self::Storage => "storage",
-        }
+        self.row().0
     }
 
     /// Whether a retry may help. A decision of the server is final; names, connections and broken
     /// bodies may be fine tomorrow.
     pub const fn is_transient(self) -> bool {
+        self.row().1
+    }
+
+    /// The name, and whether a retry may help.
+    const fn row(self) -> (&'static str, bool) {
         match self {
-            Self::Dns
-            | Self::Connect
-            | Self::ConnectTimeout
-            | Self::Busy
-            | Self::Proxy
-            | Self::Reset
-            | Self::Silent
-            | Self::Slow
-            | Self::Timeout
-            | Self::Truncated
-            | Self::TryLater
-            | Self::Storage => true,
-            Self::Url
-            | Self::Robots
-            | Self::Address
-            | Self::Tls
-            | Self::Certificate
-            | Self::BadHttp
-            | Self::HeadTooLarge
-            | Self::Interim
-            | Self::TooLarge
-            | Self::Bomb
-            | Self::Encoding
-            | Self::Redirect
-            | Self::Status => false,
+            Self::Url => ("url", false),
+            Self::Robots => ("robots", false),
+            Self::Address => ("address", false),
+            Self::Dns => ("dns", true),
+            Self::Connect => ("connect", true),
+            Self::ConnectTimeout => ("connect-timeout", true),
+            Self::Busy => ("busy", true),
+            Self::Proxy => ("proxy", true),
+            Self::Tls => ("tls", false),
+            Self::Certificate => ("certificate", false),
+            Self::Reset => ("reset", true),
+            Self::Silent => ("silent", true),
+            Self::Slow => ("slow", true),
+            Self::Timeout => ("timeout", true),
+            Self::BadHttp => ("bad-http", false),
+            Self::HeadTooLarge => ("head-too-large", false),
+            Self::Interim => ("interim", false),
+            Self::Truncated => ("truncated", true),
+            Self::TooLarge => ("too-large", false),
+            Self::Bomb => ("bomb", false),
+            Self::Encoding => ("encoding", false),
+            Self::Redirect => ("redirect", false),
+            Self::Status => ("status", false),
+            Self::TryLater => ("try-later", true),
+            Self::Storage => ("storage", true),
         }
     }
 
@@ -235,8 +214,8 @@ fn cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'stati
     }
 }
 
-/// The chain of causes as one line, without repetitions.
-fn one_line(error: &(dyn Error + 'static)) -> String {
+/// The error and its causes as one line, without repetitions.
+pub fn one_line(error: &(dyn Error + 'static)) -> String {
     let mut line = String::new();
     for error in causes(error) {
         let text = error.to_string();

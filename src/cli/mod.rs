@@ -23,6 +23,7 @@ use crate::commands::{self};
 use crate::config::ConfigFile;
 use crate::flags::arguments::{env_variable, one_line_message};
 use crate::process::logging;
+use crate::services::server_flags::ServerFlags;
 use crate::terminal::failure::Failure;
 use crate::terminal::output::printable;
 
@@ -58,7 +59,7 @@ Exit codes: 0 success; 1 failure, or some pages failed; 2 wrong flag, address or
 /// The command line.
 #[derive(Debug, Parser)]
 #[command(name = "tidings", version, about = ABOUT, after_help = EXAMPLES)]
-#[command(subcommand_help_heading = "Subcommands", disable_help_subcommand = true)]
+#[command(subcommand_help_heading = "Subcommands")]
 pub(crate) struct Cli {
     /// The flags of `up`, for `tidings` without a subcommand.
     #[command(flatten)]
@@ -144,6 +145,17 @@ pub(crate) enum Cmd {
     /// Measure the performance of a broker
     #[command(subcommand, after_help = commands::bench::EXAMPLES)]
     Bench(commands::bench::Bench),
+}
+
+impl Cmd {
+    /// The flags of a command that runs a broker for other processes.
+    pub(crate) fn server(&self) -> Option<&ServerFlags> {
+        match self {
+            Self::Up(args) => Some(&args.server),
+            Self::Broker(args) => Some(&args.server),
+            _ => None,
+        }
+    }
 }
 
 /// A command line that was understood.
@@ -270,7 +282,7 @@ fn failure_of(words: &[OsString], error: &Error) -> Failure {
             Failure::Help(error.render().to_string())
         }
         kind => {
-            let (mut name, definition) = (String::new(), Cli::command());
+            let (mut name, definition) = (String::new(), definition());
             let mut command = &definition;
             for word in words.iter().skip(1).filter_map(|word| word.to_str()) {
                 if let Some(subcommand) = command.find_subcommand(word) {
@@ -285,9 +297,32 @@ fn failure_of(words: &[OsString], error: &Error) -> Failure {
                 }
                 _ => invalid_value_message(error).unwrap_or_else(|| one_line_message(error)),
             };
-            Failure::Usage(format!("{problem} (see tidings{name} --help)"))
+            let hint = detached_value_hint(words, kind, command).unwrap_or_default();
+            Failure::Usage(format!("{problem}{hint} (see tidings{name} --help)"))
         }
     }
+}
+
+/// The hint for a flag whose value must follow an equals sign, and does not.
+fn detached_value_hint(words: &[OsString], kind: ErrorKind, command: &Command) -> Option<String> {
+    if !matches!(kind, ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand) {
+        return None;
+    }
+    let accepts = |flag: &str, value: &str| {
+        let mut arguments = command.get_arguments().filter(|arg| arg.is_require_equals_set());
+        let typed = ["tidings".to_owned(), format!("--{flag}={value}")];
+        let is_valid = || match command.clone().try_get_matches_from(typed) {
+            Ok(_) => true,
+            Err(error) => error.kind() != ErrorKind::ValueValidation,
+        };
+        arguments.any(|arg| arg.get_long() == Some(flag)) && !value.starts_with('-') && is_valid()
+    };
+    words.windows(2).find_map(|pair| {
+        let (flag, value) = (pair[0].to_str()?.strip_prefix("--")?, pair[1].to_str()?);
+        let shown = printable(value, VALUE_CHARS_MAX);
+        accepts(flag, value)
+            .then(|| format!("; a value of --{flag} follows an equals sign: --{flag}={shown}"))
+    })
 }
 
 /// `--flag value: what is expected`, if a parser of this program rejected the value.
@@ -391,6 +426,21 @@ mod tests {
     }
 
     #[test]
+    fn a_value_without_its_equals_sign_is_reported_with_the_right_form() {
+        let hint = "a value of --allow-private follows an equals sign: --allow-private=10.0.0.0/8";
+        for words in ["tidings", "tidings up", "tidings probe feed"] {
+            let text = usage(&format!("{words} --allow-private 10.0.0.0/8 x"));
+            assert!(text.contains(hint), "{text}");
+        }
+        for words in ["tidings up --quiet 10.0.0.0/8", "tidings --allow-private brocker"] {
+            let text = usage(words);
+            assert!(!text.contains("equals sign"), "{text}");
+        }
+        // It might be a seed; seeds are read later.
+        assert!(parse_words("tidings crawl --allow-private 10.0.0.0/8").is_ok());
+    }
+
+    #[test]
     fn key_is_the_group_key_in_commands_about_groups() {
         let text = usage("tidings group purge crawlers --key a.example");
         assert!(!text.contains("--cert"), "{text}");
@@ -430,7 +480,9 @@ mod tests {
 
     #[test]
     fn help_and_version_are_not_errors() {
-        for words in ["tidings --help", "tidings crawl -h", "tidings --version"] {
+        for words in
+            ["tidings --help", "tidings crawl -h", "tidings help topic set", "tidings --version"]
+        {
             assert!(matches!(parse_words(words), Err(Failure::Help(_))), "{words}");
         }
     }

@@ -125,14 +125,15 @@ pub(crate) fn print_list(console: &mut Console, line: &str) -> Result<(), Failur
     Ok(())
 }
 
-/// Prints rows with headings. A heading that ends in `>` aligns its column to the right.
+/// Prints rows with headings, which are separated by spaces. A heading that ends in `>` aligns its
+/// column to the right.
 pub(crate) fn print_table(
     console: &mut Console,
-    heads: &[&str],
+    heads: &str,
     rows: impl IntoIterator<Item = Vec<String>>,
 ) -> Result<(), Failure> {
-    let left: Vec<_> = heads.iter().map(|head| !head.ends_with('>')).collect();
-    let heads = heads.iter().map(|head| head.trim_end_matches('>').to_owned()).collect();
+    let left: Vec<_> = heads.split(' ').map(|head| !head.ends_with('>')).collect();
+    let heads = heads.split(' ').map(|head| head.trim_end_matches('>').to_owned()).collect();
     let rows: Vec<_> = [heads].into_iter().chain(rows).collect();
     table(&rows, &left).iter().try_for_each(|line| console.line(line))
 }

@@ -83,9 +83,9 @@ pub(crate) struct SelectArgs {
 pub(crate) async fn run(dead: Dead) -> Result<(), Failure> {
     match dead {
         Dead::Ls(args) => {
-            let headings = ["ENTRY>", "REASON", "ATTEMPTS>", "LOSSES>", "LAST", "JOB", "URL"];
+            let headings = "ENTRY> REASON ATTEMPTS> LOSSES> LAST JOB URL";
             let (group, state) = (&args.group.group, Some(EntryState::Dead));
-            tasks::list(group, state, &args.filter, &args.output, &headings, |task| {
+            tasks::list(group, state, &args.filter, &args.output, headings, |task| {
                 let TaskFields { reason, attempts, losses, last, job, .. } = &task.fields;
                 vec![
                     task.entry.to_string(),

@@ -7,7 +7,7 @@ use tidings_subscriber::sink::sqlite::{StoredResult, newest_result};
 
 use crate::client::manage::{BrokerClient, GroupFlag};
 use crate::flags::broker::BrokerFlag;
-use crate::flags::{DataFlag, address};
+use crate::flags::{DataFlag, address, of_existing_data};
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{Console, printable, readable_line};
 
@@ -30,7 +30,7 @@ const NAME: &str = "tidings-explain";
 
 /// The flags of `tidings explain`.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, mut_arg("data", of_existing_data))]
 pub(crate) struct ExplainArgs {
     /// A URL, or a host without a port (in general, a key of the group)
     #[arg(value_name = "URL|HOST", value_parser = one_word)]

@@ -11,7 +11,7 @@ use tidings_subscriber::sink::export::{self, ExportError, ExportTarget, Exported
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
-use crate::flags::DataFlag;
+use crate::flags::{DataFlag, of_existing_data};
 use crate::process::signals::stop_on_signal;
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{Console, format_count, plural};
@@ -30,7 +30,7 @@ Exit codes: 0 success; 1 failure, without a new file; 2 wrong usage; 130 interru
 
 /// The flags of `tidings export`.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, mut_arg("data", of_existing_data))]
 pub(crate) struct ExportArgs {
     /// Databases, JSON Lines files or data directories of crawlers [default: the data directory]
     #[arg(value_name = "FILE|DIR")]

@@ -1,5 +1,6 @@
 //! The subcommands. Each connects the parts and prints for people; the other crates make the
-//! decisions.
+//! decisions. `tidings NAME` is in the module NAME, except `pub`, which is a keyword: it is in
+//! [`publish`], and `sub` in [`subscribe`].
 
 pub(crate) mod bench;
 #[cfg(feature = "_zmq")]

@@ -73,7 +73,7 @@ pub(crate) async fn run(args: PubArgs) -> Result<(), Failure> {
     let connector = connector.with_backoff(Backoff::up_to(BACKOFF_MAX));
     let publisher = Publisher::new(connector).on(connected);
     let source = if args.payloads.is_empty() {
-        LineSource::Input { chunks: read_input(), lines: NumberedLines::new(), unread: Vec::new() }
+        LineSource::Input { chunks: read_input(), lines: NumberedLines::new() }
     } else {
         LineSource::Arguments(args.payloads)
     };
@@ -125,7 +125,6 @@ enum LineSource {
     Input {
         chunks: mpsc::Receiver<io::Result<Vec<u8>>>,
         lines: NumberedLines,
-        unread: Vec<u8>,
     },
     /// All events were read.
     Ended,
@@ -151,18 +150,15 @@ impl LineSource {
         topic: &TopicName,
         publisher: &mut Publisher,
     ) -> io::Result<()> {
-        let mut push = |number, line| push_line(publisher, topic, number, line);
+        let mut push = |number: u64, line: Result<&[u8], String>| {
+            push_line(publisher, topic, number, line);
+        };
         match (self, chunk) {
-            (LineSource::Input { lines, unread, .. }, Some(Ok(chunk))) => {
-                unread.extend_from_slice(&chunk);
-                let mut done = 0;
-                loop {
-                    let (used, line) = lines.next(&unread[done..]);
-                    done += used;
-                    let Some((number, line)) = line else { break };
+            (LineSource::Input { lines, .. }, Some(Ok(chunk))) => {
+                lines.push(&chunk);
+                while let Some((number, line)) = lines.next_line() {
                     push(number, line);
                 }
-                unread.drain(..done);
             }
             (source, Some(Err(error))) => {
                 *source = LineSource::Ended;
@@ -175,8 +171,8 @@ impl LineSource {
                             push(line, Ok(payload.as_bytes()));
                         }
                     }
-                    LineSource::Input { lines, unread, .. } => {
-                        if let Some((number, line)) = lines.finish(unread) {
+                    LineSource::Input { lines, .. } => {
+                        if let Some((number, line)) = lines.finish() {
                             push(number, line);
                         }
                     }

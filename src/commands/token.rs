@@ -3,7 +3,7 @@
 use clap::{ArgGroup, Args, Subcommand};
 use tidings_broker::access::{Permission, TokenHash, new_token};
 
-use crate::flags::DataFlag;
+use crate::flags::{DataFlag, of_existing_data};
 use crate::process::atomic_file::DirectoryLock;
 use crate::process::stack;
 use crate::services::principals::{AccessFile, AccessFileContents, PrincipalEntry, uid_of};
@@ -65,8 +65,8 @@ pub(crate) enum Token {
     /// Replace the permissions of a principal
     Set(SetArgs),
     /// List all principals and their permissions
-    #[command(alias = "list")]
-    Ls(LsArgs),
+    #[command(alias = "list", mut_arg("data", of_existing_data))]
+    Ls(DataFlag),
     /// Remove a principal and close its connections
     Revoke(RevokeArgs),
 }
@@ -110,7 +110,7 @@ pub(crate) struct CreateArgs {
 
 /// The flags of `tidings token set`.
 #[derive(Debug, Args)]
-#[command(after_help = PERMISSIONS)]
+#[command(after_help = PERMISSIONS, mut_arg("data", of_existing_data))]
 pub(crate) struct SetArgs {
     /// Name of the principal
     #[arg(value_parser = parse_name)]
@@ -123,15 +123,9 @@ pub(crate) struct SetArgs {
     data: DataFlag,
 }
 
-/// The flags of `tidings token ls`.
-#[derive(Debug, Args)]
-pub(crate) struct LsArgs {
-    #[command(flatten)]
-    data: DataFlag,
-}
-
 /// The flags of `tidings token revoke`.
 #[derive(Debug, Args)]
+#[command(mut_arg("data", of_existing_data))]
 pub(crate) struct RevokeArgs {
     /// Name of the principal
     #[arg(value_parser = parse_name)]
@@ -153,11 +147,15 @@ fn parse_name(text: &str) -> Result<String, String> {
 pub(crate) fn run(what: Token) -> Result<(), Failure> {
     match what {
         Token::Create(args) => create(args),
-        Token::Set(args) => change_principal(&args.data, &args.name, |entry| {
-            (entry.allow, entry.deny) = args.rights.words();
+        Token::Set(SetArgs { name, rights, data }) => change_principals(&data, &name, |all| {
+            for entry in all.iter_mut().filter(|entry| entry.name == name) {
+                (entry.allow, entry.deny) = rights.words();
+            }
         }),
-        Token::Ls(args) => list(&args.data),
-        Token::Revoke(args) => revoke(&args.data, &args.name),
+        Token::Ls(data) => list(&data),
+        Token::Revoke(RevokeArgs { name, data }) => change_principals(&data, &name, |all| {
+            all.retain(|entry| entry.name != name);
+        }),
     }
 }
 
@@ -221,31 +219,19 @@ fn open_locked(
     Ok((principals, contents, lock))
 }
 
-fn unknown_principal(name: &str, principals: &AccessFile) -> Failure {
-    Failure::failed(format!("no principal {name} in {}", principals.path().display()))
-}
-
-fn change_principal(
+/// Changes the principals, if one has this name.
+fn change_principals(
     data: &DataFlag,
     name: &str,
-    change: impl FnOnce(&mut PrincipalEntry),
+    change: impl FnOnce(&mut Vec<PrincipalEntry>),
 ) -> Result<(), Failure> {
-    let (principals, contents, _lock) = open_locked(data)?;
-    let mut contents = contents.ok_or_else(|| unknown_principal(name, &principals))?;
-    let entry = contents.principals.iter_mut().find(|entry| entry.name == name);
-    change(entry.ok_or_else(|| unknown_principal(name, &principals))?);
-    principals.write(&contents)
-}
-
-fn revoke(data: &DataFlag, name: &str) -> Result<(), Failure> {
-    let (principals, contents, _lock) = open_locked(data)?;
-    let mut contents = contents.ok_or_else(|| unknown_principal(name, &principals))?;
-    let before = contents.principals.len();
-    contents.principals.retain(|entry| entry.name != name);
-    if contents.principals.len() == before {
-        return Err(unknown_principal(name, &principals));
+    let (file, contents, _lock) = open_locked(data)?;
+    let mut contents = contents.unwrap_or_default();
+    if !contents.principals.iter().any(|entry| entry.name == name) {
+        return Err(Failure::failed(format!("no principal {name} in {}", file.path().display())));
     }
-    principals.write(&contents)
+    change(&mut contents.principals);
+    file.write(&contents)
 }
 
 fn list(data: &DataFlag) -> Result<(), Failure> {

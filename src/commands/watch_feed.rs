@@ -55,7 +55,6 @@ Exit codes: 0 success; 1 rejected or failed; 2 wrong usage.";
 
 /// The name of the connection, as the broker shows it.
 const NAME: &str = "tidings-watch-feed";
-/// The topic of schedules.
 const SCHEDULE_TOPIC: &str = "new-url";
 /// The topic of new items, from which they are fetched.
 const ITEM_TOPIC: &str = "post-ready";
@@ -261,6 +260,11 @@ enum FirstPoll {
     Pending(String),
 }
 
+/// `GROUP <action> crawlers <settings>`.
+fn command<'a>(action: GroupAction<'a>, settings: Vec<(&'a str, &'a str)>) -> Command<'a> {
+    Command::Group(GroupCommand::new(action, DEFAULT_GROUP, settings))
+}
+
 /// The crawlers' group of a broker.
 struct CrawlerGroup<'a> {
     broker: BrokerClient<'a>,
@@ -271,15 +275,14 @@ impl CrawlerGroup<'_> {
         &self,
         action: GroupAction<'_>,
         settings: Vec<(&str, &str)>,
-    ) -> Result<CommandAnswer, ClientError> {
-        let command = Command::Group(GroupCommand::new(action, DEFAULT_GROUP, settings));
-        self.broker.client.request(&command).await
+    ) -> Result<CommandAnswer, Failure> {
+        self.broker.request(&command(action, settings)).await
     }
 
     /// Lets the group take new items too. Returns a message if that was a change.
     async fn ensure_items_topic(&self) -> Result<Option<String>, Failure> {
-        let fail = |error| self.broker.failure(error);
-        let (action, topics) = match self.request(GroupAction::Show, Vec::new()).await {
+        let show = command(GroupAction::Show, Vec::new());
+        let (action, topics) = match self.broker.client.request(&show).await {
             Ok(answer) => {
                 let topics = GroupStatus::parse(&answer.ok).settings.topics;
                 if topics.iter().any(|topic| topic == ITEM_TOPIC) {
@@ -291,9 +294,9 @@ impl CrawlerGroup<'_> {
             Err(ClientError::Refused(error)) if error.code == Code::NotFound => {
                 (GroupAction::Create, format!("{SCHEDULE_TOPIC},{ITEM_TOPIC}"))
             }
-            Err(error) => return Err(fail(error)),
+            Err(error) => return Err(self.broker.failure(error)),
         };
-        self.request(action, vec![("topics", &topics)]).await.map_err(fail)?;
+        self.request(action, vec![("topics", &topics)]).await?;
         Ok(Some(format!(
             "the group {DEFAULT_GROUP} now also fetches the items of the topic {ITEM_TOPIC}"
         )))
@@ -315,8 +318,7 @@ impl CrawlerGroup<'_> {
         for key in [feed.url.host(), feed.url.domain(), ""] {
             let mut settings = vec![("limit", LISTED_MAX)];
             settings.extend(Some(("key", key)).filter(|_| !key.is_empty()));
-            let answer = self.request(action, settings).await;
-            let answer = answer.map_err(|error| self.broker.failure(error))?;
+            let answer = self.request(action, settings).await?;
             if let Some(line) = answer.more.into_iter().find(|line| is_it(line)) {
                 return Ok(Some(line));
             }
@@ -380,8 +382,7 @@ impl CrawlerGroup<'_> {
     }
 
     async fn has_crawlers(&self) -> Result<bool, Failure> {
-        let shown = self.request(GroupAction::Show, Vec::new()).await;
-        let shown = shown.map_err(|error| self.broker.failure(error))?;
+        let shown = self.request(GroupAction::Show, Vec::new()).await?;
         Ok(GroupStatus::parse(&shown.ok).members > 0)
     }
 
@@ -408,17 +409,16 @@ impl CrawlerGroup<'_> {
         console: &mut Console,
         leases: Option<&HubSubscriptions>,
     ) -> Result<(), Failure> {
-        let answer = self.request(GroupAction::Schedules, vec![("limit", LISTED_MAX)]).await;
-        let answer = answer.map_err(|error| self.broker.failure(error))?;
-        let lines = answer.more;
+        let settings = vec![("limit", LISTED_MAX)];
+        let lines = self.request(GroupAction::Schedules, settings).await?.more;
         let is_feed = |line: &&String| field(line, "feed").is_some();
         // Older brokers do not mark schedules of feeds.
         let feeds: Vec<_> = lines.iter().filter(is_feed).collect();
         let shown = if feeds.is_empty() { lines.iter().collect() } else { feeds };
         let rows = shown.into_iter().map(|line| row(line, leases));
         match leases {
-            None => print_table(console, &["NEXT", "EVERY", "URL"], rows),
-            Some(_) => print_table(console, &["NEXT", "EVERY", "HUB", "URL"], rows),
+            None => print_table(console, "NEXT EVERY URL", rows),
+            Some(_) => print_table(console, "NEXT EVERY HUB URL", rows),
         }
     }
 }

@@ -7,7 +7,7 @@ pub(crate) mod broker;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Arg, Args};
 use tidings_documents::tracking::TrackingParams;
 use tidings_egress::AllowPrivate;
 use tidings_protocol::{IpNetworkError, parse_ms};
@@ -21,6 +21,11 @@ pub(crate) struct DataFlag {
     /// Data directory for topics, groups and pages.db; created if it does not exist
     #[arg(long, value_name = "DIR", default_value = DATA_DEFAULT)]
     pub(crate) data: PathBuf,
+}
+
+/// Changes the help of [`DataFlag`] in a command that only reads the directory.
+pub(crate) fn of_existing_data(data: Arg) -> Arg {
+    data.help("Data directory of the broker")
 }
 
 /// Private addresses that may be fetched from.
@@ -60,6 +65,13 @@ pub(crate) struct TrackingFlag {
 /// Parses a duration in the format of all Tidings flags: `250ms`, `30s`, `5m`, `2h`, `1d`, `0`.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     parse_ms(text).map(Duration::from_millis).map_err(|error| error.to_string())
+}
+
+/// Parses a duration from 100 milliseconds to 1 hour.
+pub(crate) fn parse_moderate_duration(text: &str) -> Result<Duration, String> {
+    let range = Duration::from_millis(100)..=Duration::from_hours(1);
+    let duration = parse_duration(text)?;
+    if range.contains(&duration) { Ok(duration) } else { Err("expected 100ms to 1h".to_owned()) }
 }
 
 /// The milliseconds of a duration from [`parse_duration`].

@@ -8,7 +8,6 @@ use tidings_broker::access::mask_tokens;
 use tidings_protocol::text::{escape_json, is_invisible};
 use tracing_subscriber::EnvFilter;
 
-/// The default filter.
 const FILTER_DEFAULT: &str = "warn";
 
 /// The target under which the broker logs received lines, if that is enabled.

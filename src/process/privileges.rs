@@ -13,7 +13,7 @@ use clap::Args;
 use rustix::fs::Mode;
 use tidings_broker::Sockets;
 
-use crate::flags::parse_duration;
+use crate::flags::parse_moderate_duration;
 use crate::process::landlock::{self, LandlockMode};
 use crate::process::{sockets, stack, user};
 use crate::terminal::failure::Failure;
@@ -43,14 +43,8 @@ pub(crate) struct ProcessFlags {
 
     /// Longest duration of a stop; crawlers finish requests and subscribers receive pending events
     /// until then
-    #[arg(long, value_name = "DURATION", default_value = "930ms", value_parser = parse_stop)]
+    #[arg(long, value_name = "DURATION", default_value = "930ms", value_parser = parse_moderate_duration)]
     pub(crate) stop_timeout: Duration,
-}
-
-fn parse_stop(text: &str) -> Result<Duration, String> {
-    let range = Duration::from_millis(100)..=Duration::from_hours(1);
-    let duration = parse_duration(text)?;
-    if range.contains(&duration) { Ok(duration) } else { Err("expected 100ms to 1h".to_owned()) }
 }
 
 /// What a server process uses.

@@ -28,7 +28,6 @@ pub(crate) struct CallbackFlags {
 }
 
 impl CallbackFlags {
-    /// The file with the secrets.
     pub(crate) fn secret_file(&self) -> Option<&Path> {
         self.callback_secret_file.as_deref()
     }

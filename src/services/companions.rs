@@ -3,6 +3,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "a stop has a time limit")]
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tidings_broker::{Broker, BrokerConfig};
@@ -35,7 +36,7 @@ pub(crate) struct PreparedCompanions<'a> {
     server: &'a ServerFlags,
     outgoing: &'a OutgoingFlags,
     data: &'a DataFlag,
-    websub: Option<WebSub>,
+    websub: Option<Arc<WebSub>>,
 }
 
 impl<'a> PreparedCompanions<'a> {

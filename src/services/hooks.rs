@@ -28,7 +28,6 @@ pub(crate) struct HookFlags {
 }
 
 impl HookFlags {
-    /// The files with secrets.
     pub(crate) fn secret_files(&self) -> impl Iterator<Item = &Path> {
         self.hook.iter().filter_map(|recipe| match &recipe.secret {
             SecretSource::File(path) => Some(path.as_path()),

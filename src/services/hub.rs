@@ -44,7 +44,6 @@ const FAILING_MAX: Duration = Duration::from_hours(72);
 /// The limit of pending verifications.
 const PENDING_VERIFICATIONS_MAX: u64 = 10_000;
 
-/// Flags of the hub.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct HubFlags {
     /// Act as a hub (WebSub, rssCloud) for feeds and pages below this URL, at PUBLIC-URL/hub

@@ -31,7 +31,6 @@ const POLL_INTERVAL: Duration = Duration::from_millis(250);
 #[derive(Debug, Clone)]
 pub(crate) struct AccessFile(PathBuf);
 
-/// The contents of the file.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AccessFileContents {

@@ -306,7 +306,6 @@ fn parse_retain_bytes(text: &str) -> Result<u64, String> {
     parse_topic_setting("retain-bytes", text).map(|settings| settings.retain_bytes)
 }
 
-/// Parses one setting of a topic.
 fn parse_topic_setting(key: &str, text: &str) -> Result<TopicSettings, String> {
     TopicSettings::parse(&[(key, text)], TopicSettings::default())
         .map_err(|error| broker_message::flag_value_error(&error.text))

@@ -52,7 +52,7 @@ impl WebSubFlags {
         http: &mut HttpConfig,
         outgoing: &OutgoingFlags,
         data: &Path,
-    ) -> Result<Option<WebSub>, Failure> {
+    ) -> Result<Option<Arc<WebSub>>, Failure> {
         let Some(public_url) = public_url.filter(|_| !self.no_websub) else { return Ok(None) };
         stack::make_data_directory(data)?;
         let database = data.join("websub.db");
@@ -65,14 +65,15 @@ impl WebSubFlags {
         };
         let websub = WebSub::open(config, outgoing.http_client()?)
             .map_err(|error| Failure::failed(format!("{}: {error}", database.display())))?;
-        http.embedded_handlers.push(Arc::new(CallbackReceiver(websub.clone())));
+        let websub = Arc::new(websub);
+        http.embedded_handlers.push(Arc::new(CallbackReceiver(Arc::clone(&websub))));
         Ok(Some(websub))
     }
 }
 
 /// Receives the requests of hubs from the HTTP server of the broker.
 #[derive(Debug)]
-struct CallbackReceiver(WebSub);
+struct CallbackReceiver(Arc<WebSub>);
 
 impl EmbeddedHandler for CallbackReceiver {
     fn paths(&self) -> &[&'static str] {

@@ -145,7 +145,6 @@ pub(crate) struct ZmqWork {
 }
 
 impl ZmqWork {
-    /// A bridge to this broker.
     pub(crate) fn bridge(broker: BrokerAddress, bridge: BridgeConfig) -> Self {
         let (publish, pull, key) = (None, None, None);
         Self { broker, publish, topics: Vec::new(), pull, key, bridge: Some(bridge) }
@@ -187,7 +186,6 @@ impl ZmqWork {
 /// How the process has ended.
 #[derive(Debug)]
 pub(crate) struct ZmqEnd {
-    /// Its last line.
     pub(crate) last_line: Option<String>,
     /// All messages were processed.
     pub(crate) is_complete: bool,

@@ -37,48 +37,57 @@ pub(crate) fn read_input() -> mpsc::Receiver<io::Result<Vec<u8>>> {
 /// A line with its number, or the reason why it cannot be an event.
 pub(crate) type NumberedLine<'a> = (u64, Result<&'a [u8], String>);
 
-/// Numbers the lines of a stream. Used like a [`LineDecoder`].
+/// Numbers the lines of a stream, which comes in chunks.
 #[derive(Debug)]
 pub(crate) struct NumberedLines {
     decoder: LineDecoder,
     number: u64,
     /// The present line begins with 0x04, which has a meaning on the wire but not in a file.
     starts_with_eot: bool,
+    /// The chunks that were pushed, and how many bytes of them were read.
+    unread: Vec<u8>,
+    done: usize,
 }
 
 impl NumberedLines {
     pub(crate) fn new() -> Self {
-        Self { decoder: LineDecoder::new(LINE_BYTES_MAX), number: 0, starts_with_eot: false }
+        let decoder = LineDecoder::new(LINE_BYTES_MAX);
+        Self { decoder, number: 0, starts_with_eot: false, unread: Vec::new(), done: 0 }
     }
 
-    pub(crate) fn next<'a>(&mut self, unread: &'a [u8]) -> (usize, Option<NumberedLine<'a>>) {
-        let mut done = 0;
+    pub(crate) fn push(&mut self, chunk: &[u8]) {
+        self.unread.drain(..self.done);
+        self.done = 0;
+        self.unread.extend_from_slice(chunk);
+    }
+
+    /// The next line that has a line end.
+    pub(crate) fn next_line(&mut self) -> Option<NumberedLine<'_>> {
         loop {
-            let (used, item) = self.decoder.next(&unread[done..]);
-            done += used;
-            match item {
-                None => return (done, None),
-                Some(LineItem::EndOfTransmission) => self.starts_with_eot = true,
-                Some(LineItem::Line(line)) => return (done, Some(self.numbered(Ok(line)))),
-                Some(LineItem::TooLong { .. }) => {
-                    return (done, Some(self.numbered(Err(too_long()))));
+            let (used, item) = self.decoder.next(&self.unread[self.done..]);
+            self.done += used;
+            let line = match item? {
+                LineItem::EndOfTransmission => {
+                    self.starts_with_eot = true;
+                    continue;
                 }
-            }
+                LineItem::Line(line) => Ok(line),
+                LineItem::TooLong { .. } => Err(too_long()),
+            };
+            self.number += 1;
+            let has_control = std::mem::take(&mut self.starts_with_eot);
+            return Some((self.number, if has_control { Err(control_byte()) } else { line }));
         }
     }
 
     /// The last line at the end of the stream, if it has no line end.
-    pub(crate) fn finish<'a>(&mut self, unread: &'a [u8]) -> Option<NumberedLine<'a>> {
-        match self.decoder.finish(unread) {
-            Some(LineItem::Line(line)) => Some(self.numbered(Ok(line))),
-            _ => self.starts_with_eot.then(|| self.numbered(Err(control_byte()))),
-        }
-    }
-
-    fn numbered<'a>(&mut self, line: Result<&'a [u8], String>) -> NumberedLine<'a> {
-        self.number += 1;
-        let control = std::mem::take(&mut self.starts_with_eot);
-        (self.number, if control { Err(control_byte()) } else { line })
+    pub(crate) fn finish(&mut self) -> Option<NumberedLine<'_>> {
+        let line = match self.decoder.finish(&self.unread[self.done..]) {
+            _ if self.starts_with_eot => Err(control_byte()),
+            Some(LineItem::Line(line)) => Ok(line),
+            _ => return None,
+        };
+        Some((self.number + 1, line))
     }
 }
 
@@ -95,19 +104,18 @@ mod tests {
     use super::*;
 
     fn lines(chunks: &[&[u8]]) -> Vec<String> {
-        let (mut lines, mut unread, mut shown) = (NumberedLines::new(), Vec::new(), Vec::new());
+        let (mut lines, mut shown) = (NumberedLines::new(), Vec::new());
         let show = |(number, line): NumberedLine<'_>| match line {
             Ok(line) => format!("{number} {}", String::from_utf8_lossy(line)),
             Err(reason) => format!("{number}! {reason}"),
         };
         for chunk in chunks {
-            unread.extend_from_slice(chunk);
-            while let (used, Some(line)) = lines.next(&unread) {
+            lines.push(chunk);
+            while let Some(line) = lines.next_line() {
                 shown.push(show(line));
-                unread.drain(..used);
             }
         }
-        shown.extend(lines.finish(&unread).map(show));
+        shown.extend(lines.finish().map(show));
         shown
     }
 

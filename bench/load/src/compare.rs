@@ -25,7 +25,6 @@ struct ComparedBroker<'a> {
     runs: Vec<TurnResult>,
 }
 
-/// The result of a turn.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct TurnResult {
     deliveries_per_second: f64,

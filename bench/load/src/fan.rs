@@ -80,7 +80,7 @@ impl DeliveryRates {
         progress: &mut ProgressFn<'_>,
     ) -> anyhow::Result<()> {
         let (before, start) = (load.counters(), RunStart::now(target.server)?);
-        load.run_until(start.began() + length, progress)?;
+        load.run_until(start.began + length, progress)?;
         let after = load.counters();
         let delivered = after.delivered - before.delivered;
         let took = self.cost.end_run(start, target.server, delivered)?;
@@ -95,8 +95,6 @@ impl DeliveryRates {
     }
 
     pub(crate) fn figures(self, target: Target<'_>) -> anyhow::Result<Vec<Figure>> {
-        let mut figures = vec![self.deliveries, self.publishes];
-        figures.extend(self.cost.figures(target.server)?);
-        Ok(figures)
+        self.cost.append_to(vec![self.deliveries, self.publishes], target.server)
     }
 }

@@ -3,6 +3,7 @@
 use clap::Args;
 use serde::Serialize;
 
+use crate::command::broker_process::DataDir;
 use crate::command::protection::ProtectionFlags;
 use crate::command::{Benchmark, Outcome, Subject};
 use crate::compare::EncryptionRate;
@@ -47,7 +48,9 @@ impl Benchmark for FanOut {
         if !self.guard.is_some() {
             return self.measure(target, progress);
         }
-        let (own, wire) = self.guard.start_second(program, common)?;
+        // Its data lie beside those of the first broker.
+        let data = DataDir::new(common.data.as_deref(), "-guarded")?;
+        let (own, wire) = self.guard.start(program, common, data, None)?;
         let server = own.server();
         let guarded =
             Target { wire: &wire, address: server.address(), server: Some(server), ..target };

@@ -49,6 +49,7 @@ pub mod wire;
 mod worker_connection;
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 pub use crate::figure::Figure;
 pub use crate::server::{Launch, ReadyWhen, Server};
@@ -82,6 +83,9 @@ impl Target<'_> {
         self.wire.stream_layout(self.topic, self.payload_bytes)
     }
 }
+
+/// Interval of progress reports.
+pub const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Receives the progress of a measurement several times per second. An error ends the measurement.
 pub type ProgressFn<'a> = dyn FnMut(&str) -> anyhow::Result<()> + 'a;

@@ -18,10 +18,7 @@ use crate::poller::{DiscardBuffer, Poller};
 use crate::receive_positions::ReceivePositions;
 use crate::tls::SubscriberSocket;
 use crate::wire::StreamLayout;
-use crate::{ProgressFn, Target};
-
-/// Interval of progress reports.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+use crate::{PROGRESS_INTERVAL, ProgressFn, Target};
 
 /// Longest time without a received byte while events are missing. Some brokers wait 10 s for one
 /// subscriber before they serve the others.
@@ -309,13 +306,9 @@ pub fn connect_subscribers(
         poller.register_readable(subscriber.socket(), token)?;
         subscribers.push(subscriber);
     }
-    wait_for_subscriptions(target);
-    Ok(subscribers)
-}
-
-/// Waits until subscriptions without an answer take effect.
-fn wait_for_subscriptions(target: &Target<'_>) {
+    // Subscriptions without an answer take effect meanwhile.
     std::thread::sleep(target.wire.subscribe_delay());
+    Ok(subscribers)
 }
 
 /// An error if the broker rejected a message.
@@ -345,14 +338,6 @@ mod tests {
     struct TestProtocol;
 
     impl WireProtocol for TestProtocol {
-        fn handshake(&self) -> Vec<SetupStep> {
-            Vec::new()
-        }
-
-        fn subscribe(&self, _: &str) -> Vec<SetupStep> {
-            Vec::new()
-        }
-
         fn pipelined_subscribe(&self, _: &str) -> SetupStep {
             SetupStep::new([], ReadUntil::Nothing)
         }

@@ -18,10 +18,7 @@ use crate::load::check_rejection;
 use crate::poller::Poller;
 use crate::server::{CpuCost, RunStart};
 use crate::wire::{ConfirmationFormat, Sync};
-use crate::{Figure, ProgressFn, Target, disk};
-
-/// Interval of progress reports.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+use crate::{Figure, PROGRESS_INTERVAL, ProgressFn, Target, disk};
 
 /// Longest time without a confirmation while publishes are unconfirmed.
 const CONFIRMATION_TIMEOUT: Duration = Duration::from_secs(30);
@@ -84,12 +81,13 @@ impl Publish {
         let mut load = PublishLoad::connect(target, self.publishers, self.window)?;
         load.run_until(Instant::now() + self.length.warm_up, progress)?;
         let mut rate = Figure::new("confirmed_per_second", "confirmed publishes/s", 0);
-        let mut cost = CpuCost::per_thousand_publishes();
+        let key = "broker_cpu_us_per_1000_publishes";
+        let mut cost = CpuCost::new(Figure::new(key, "broker us per 1,000", 1), 1000.0);
         let mut bare = Figure::new("bare_loop_per_second", "bare loop, events/s", 0);
         let mut ratio = Figure::new("part_of_bare_loop", "part of the bare loop", 2);
         for _ in 0..self.length.runs {
             let (before, start) = (load.confirmed(), RunStart::now(target.server)?);
-            load.run_until(start.began() + self.length.run(), progress)?;
+            load.run_until(start.began + self.length.run(), progress)?;
             let work = load.confirmed() - before;
             let per_second = to_f64(work) / cost.end_run(start, target.server, work)?;
             rate.runs.push(per_second);
@@ -110,8 +108,7 @@ impl Publish {
         if dir.is_some() {
             figures.extend([bare, ratio]);
         }
-        figures.extend(cost.figures(target.server)?);
-        Ok(figures.into())
+        Ok(cost.append_to(figures, target.server)?.into())
     }
 }
 

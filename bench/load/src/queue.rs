@@ -28,10 +28,7 @@ use crate::task_ledger::TaskLedger;
 pub use crate::task_ledger::{KEYS_MAX, TASK_BYTES_MIN};
 use crate::wire::{BacklogQuery, WorkerEvent, WorkerPool};
 use crate::worker_connection::WorkerConnection;
-use crate::{Figure, ProgressFn, Target};
-
-/// Interval of progress reports.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+use crate::{Figure, PROGRESS_INTERVAL, ProgressFn, Target};
 
 /// Longest time without progress while tasks are missing.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -89,18 +86,18 @@ impl Benchmark for Queue {
         let mut load = QueueLoad::connect(target, self)?;
         load.run_until(Instant::now() + self.length.warm_up, progress)?;
         let mut rate = Figure::new("tasks_per_second", "tasks/s", 0);
-        let mut cost = CpuCost::per_task();
+        let mut cost =
+            CpuCost::new(Figure::new("broker_cpu_us_per_task", "broker us per task", 2), 1.0);
         for _ in 0..self.length.runs {
             let (before, start) = (load.ledger.acked, RunStart::now(target.server)?);
-            load.run_until(start.began() + self.length.run(), progress)?;
+            load.run_until(start.began + self.length.run(), progress)?;
             let tasks = load.ledger.acked - before;
             rate.runs.push(to_f64(tasks) / cost.end_run(start, target.server, tasks)?);
         }
         load.finish(progress)?;
         let all = Figure::new("tasks_acked_once", "all acked exactly once", 0);
-        let mut figures = vec![rate, all.with_runs([to_f64(load.ledger.acked)])];
-        figures.extend(cost.figures(target.server)?);
-        Ok(figures.into())
+        let figures = vec![rate, all.with_runs([to_f64(load.ledger.acked)])];
+        Ok(cost.append_to(figures, target.server)?.into())
     }
 }
 

@@ -27,7 +27,6 @@ impl ReceivePositions {
         }
     }
 
-    /// Adds bytes that a subscriber received.
     pub(crate) fn add(&mut self, subscriber: usize, bytes: u64) {
         let before = self.received[subscriber];
         let now = before + bytes;

@@ -219,7 +219,8 @@ pub struct CpuCost {
 /// The begin of a run, and the processor times then.
 #[derive(Debug, Clone, Copy)]
 pub struct RunStart {
-    began: Instant,
+    /// When it began.
+    pub began: Instant,
     server: Option<Duration>,
     generator: Duration,
 }
@@ -229,11 +230,6 @@ impl RunStart {
     pub fn now(server: Option<&Server>) -> anyhow::Result<Self> {
         let server = server.map(Server::cpu_time).transpose()?;
         Ok(Self { generator: thread_cpu_time()?, server, began: Instant::now() })
-    }
-
-    /// When it began.
-    pub fn began(&self) -> Instant {
-        self.began
     }
 
     /// How long it has taken so far.
@@ -249,27 +245,8 @@ impl CpuCost {
         Self::new(Figure::new(key, "broker us per 1,000", 1), 1000.0)
     }
 
-    /// The work is a delivery.
-    pub fn per_delivery() -> Self {
-        Self::new(Figure::new("broker_cpu_us_per_delivery", "broker us per delivery", 2), 1.0)
-    }
-
-    pub(crate) fn per_thousand_publishes() -> Self {
-        let key = "broker_cpu_us_per_1000_publishes";
-        Self::new(Figure::new(key, "broker us per 1,000", 1), 1000.0)
-    }
-
-    pub(crate) fn per_task() -> Self {
-        Self::new(Figure::new("broker_cpu_us_per_task", "broker us per task", 2), 1.0)
-    }
-
-    /// The work is a thousand connections.
-    pub fn per_thousand_cycles() -> Self {
-        let key = "broker_cpu_us_per_1000_cycles";
-        Self::new(Figure::new(key, "broker us per 1,000", 0), 1000.0)
-    }
-
-    fn new(work: Figure, scale: f64) -> Self {
+    /// `work` is the processor time for this number of units of work, in microseconds.
+    pub fn new(work: Figure, scale: f64) -> Self {
         let processors = Figure::new("broker_cpus", "broker processors", 2);
         let generator = Figure::new("generator_cpus", "generator processors", 2);
         Self { work, scale, processors, generator }
@@ -293,10 +270,20 @@ impl CpuCost {
         Ok(took)
     }
 
-    /// The figures, and the peak memory.
-    pub fn figures(self, server: Option<&Server>) -> anyhow::Result<Vec<Figure>> {
-        let Some(server) = server else { return Ok(vec![self.generator]) };
-        Ok(vec![self.work, self.processors, self.generator, peak_memory(server)?])
+    /// Appends the costs and the peak memory to the figures of a measurement.
+    pub fn append_to(
+        self,
+        mut figures: Vec<Figure>,
+        server: Option<&Server>,
+    ) -> anyhow::Result<Vec<Figure>> {
+        match server {
+            None => figures.push(self.generator),
+            Some(server) => {
+                let peak = peak_memory(server)?;
+                figures.extend([self.work, self.processors, self.generator, peak]);
+            }
+        }
+        Ok(figures)
     }
 }
 

@@ -28,7 +28,6 @@ impl Tidings {
     }
 }
 
-/// Bytes of the answer to `SUB`.
 const SUB_ANSWER_BYTES: u64 = "+OK\r\n".len() as u64;
 
 impl WireProtocol for Tidings {

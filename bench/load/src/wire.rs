@@ -280,7 +280,9 @@ pub trait WireProtocol {
     }
 
     /// The first steps of every connection.
-    fn handshake(&self) -> Vec<SetupStep>;
+    fn handshake(&self) -> Vec<SetupStep> {
+        Vec::new()
+    }
 
     /// Steps of a publisher after [`WireProtocol::handshake`].
     fn publisher_setup(&self) -> Vec<SetupStep> {
@@ -293,7 +295,9 @@ pub trait WireProtocol {
     }
 
     /// Steps of a subscriber after [`WireProtocol::handshake`].
-    fn subscribe(&self, topic: &str) -> Vec<SetupStep>;
+    fn subscribe(&self, topic: &str) -> Vec<SetupStep> {
+        vec![self.pipelined_subscribe(topic)]
+    }
 
     /// Handshake and subscription of a new connection in one write.
     fn pipelined_subscribe(&self, topic: &str) -> SetupStep;

@@ -12,7 +12,6 @@ use crate::wire::{QueueWorker, WorkerEvent};
 /// Bytes per read, and the longest line.
 const READ_BYTES: usize = 256 * 1024;
 
-/// A worker with its connection.
 pub(crate) struct WorkerConnection {
     socket: TcpStream,
     worker: Box<dyn QueueWorker>,

@@ -38,14 +38,8 @@ pub struct MailboxContents<P> {
 impl<P> Mailbox<P> {
     /// An empty mailbox that wakes no task yet.
     pub fn new() -> Self {
-        let (closing, renewing, gone) = (false, false, false);
-        let inbox = Inbox {
-            messages: VecDeque::new(),
-            closing,
-            renew_pending: renewing,
-            is_gone: gone,
-            waker: None,
-        };
+        let (messages, waker) = (VecDeque::new(), None);
+        let inbox = Inbox { messages, closing: false, renew_pending: false, is_gone: false, waker };
         Self(Arc::new(Mutex::new(inbox)))
     }
 
@@ -88,10 +82,11 @@ impl<P> Mailbox<P> {
     /// Takes the whole content, and registers `owner` to be woken by the next message.
     pub fn drain(&self, owner: &Waker) -> MailboxContents<P> {
         let mut inbox = self.0.lock();
-        let messages = std::mem::take(&mut inbox.messages);
-        let renewing = std::mem::take(&mut inbox.renew_pending);
-        let taken =
-            MailboxContents { messages, renew_requested: renewing, close_requested: inbox.closing };
+        let taken = MailboxContents {
+            messages: std::mem::take(&mut inbox.messages),
+            renew_requested: std::mem::take(&mut inbox.renew_pending),
+            close_requested: inbox.closing,
+        };
         if mutants::is(Mutant::RegistersLate) {
             drop(inbox);
             inbox = self.0.lock();

@@ -108,7 +108,6 @@ mod models {
             Arc::new(Self { synced, progress })
         }
 
-        /// One commit of a committer.
         fn commit(&self, mark: u64) {
             self.progress.set_written(mark, |state| *state += 1);
             self.synced.store(mark, Ordering::Relaxed);

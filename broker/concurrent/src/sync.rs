@@ -43,7 +43,6 @@ pub(crate) fn store_mark(mark: &AtomicU64, to: u64) {
     mark.store(to, if is_weak { Ordering::Relaxed } else { Ordering::Release });
 }
 
-/// Loads a mark.
 #[inline]
 pub(crate) fn load_mark(mark: &AtomicU64) -> u64 {
     let is_weak = mutants::is(Mutant::RelaxedLoad);

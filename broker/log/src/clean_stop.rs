@@ -25,16 +25,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::{self, IoSlice};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tidings_protocol::{Seq, field, field_number};
 
-use crate::disk::Disk;
+use crate::disk::{Disk, create_synced, read_all};
 
-/// The file name.
 const FILE: &str = "clean-stop";
 
 /// The first line: the kind of file and the version of its format.
@@ -70,7 +69,6 @@ pub(crate) struct LogEnd {
     pub(crate) bytes: u64,
     /// The seq after the last event.
     pub(crate) end: Seq,
-    /// The next seq to assign.
     pub(crate) next: Seq,
 }
 
@@ -98,11 +96,19 @@ pub(crate) struct StopSlot {
     record: Option<(Arc<CleanStop>, String)>,
 }
 
+impl LogEnd {
+    /// Whether this is the end of that file. `header` is the checksum in its header, if it can be
+    /// read.
+    pub(crate) fn is_of(&self, file: &Path, header: Option<u32>) -> bool {
+        file.ends_with(&self.file) && header.is_none_or(|header| header == self.header)
+    }
+}
+
 impl StopSlot {
     /// A log that ended there, in a record of its own.
     #[cfg(test)]
     pub(crate) fn after(end: Option<LogEnd>) -> Self {
-        let disk = Arc::new(crate::disk::SimulatedDisk::new(0));
+        let disk = Arc::new(crate::simulation::SimulatedDisk::new(0));
         let record = Arc::new(CleanStop::read(disk, Path::new("")));
         Self { last: end, record: Some((record, "log".to_owned())) }
     }
@@ -144,7 +150,6 @@ impl CleanStop {
         &self.state
     }
 
-    /// The recorded end of a log.
     pub(crate) fn end_of(&self, log: &str) -> Option<&LogEnd> {
         self.ends.get(log)
     }
@@ -163,9 +168,7 @@ impl CleanStop {
         all.extend(self.new_ends.lock().clone());
         let bytes = encode(&all);
         let (temporary, path) = (self.dir.join(format!("{FILE}.tmp")), self.dir.join(FILE));
-        let file = self.disk.create(&temporary)?;
-        file.write_at(&mut [IoSlice::new(bytes.as_bytes())], 0)?;
-        file.sync_data()?;
+        create_synced(&*self.disk, &temporary, bytes.as_bytes())?;
         self.disk.rename(&temporary, &path)?;
         self.disk.sync_dir(&self.dir)
     }
@@ -182,10 +185,7 @@ fn read(disk: &dyn Disk, path: &Path) -> io::Result<Vec<u8>> {
     if length > BYTES_MAX {
         return Err(io::Error::other(format!("it has {length} bytes; the limit is {BYTES_MAX}")));
     }
-    let mut bytes = vec![0; usize::try_from(length).map_err(io::Error::other)?];
-    let read = file.read_at(&mut bytes, 0)?;
-    bytes.truncate(read);
-    Ok(bytes)
+    read_all(&*file)
 }
 
 fn encode(ends: &LogEnds) -> String {

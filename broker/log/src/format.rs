@@ -62,7 +62,11 @@
 //! `tests/fixtures/log`. A program that meets a newer version refuses to start and leaves the file
 //! alone.
 
+use std::io;
+
 use tidings_protocol::{Seq, TopicName};
+
+use crate::disk::DiskFile;
 
 /// The format version of new files.
 pub(crate) const VERSION: u16 = 2;
@@ -87,7 +91,6 @@ pub(crate) const ANY_BATCH_MAGIC: &[u8; 3] = b"TDB";
 const CLEAN: u16 = 1;
 const IDENTIFIED: u16 = 2;
 
-/// The header of a segment file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
     /// [`VERSION`], or an earlier one.
@@ -121,14 +124,13 @@ impl BatchHome {
     }
 }
 
-/// The header of a batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The header of a batch. The default has no event.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct BatchHeader {
     /// The seq of the first event; without events, the next seq to assign.
     pub(crate) first: Seq,
     /// Number of events.
     pub(crate) count: u32,
-    /// Bytes of payload.
     pub(crate) bytes: u32,
     /// The seq after the newest event before this batch.
     pub(crate) previous_end: Seq,
@@ -149,19 +151,14 @@ pub(crate) struct BatchHeader {
 /// Why bytes are not a valid header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FormatError {
-    /// Too few bytes.
     #[error("it ends before its header does")]
     Short,
-    /// The magic is wrong.
     #[error("it does not begin with the right bytes")]
     Magic,
-    /// This program does not know the version.
     #[error("it is of format version {0}, which this version of the program cannot read")]
     Version(u16),
-    /// The checksum is wrong.
     #[error("the checksum of its header is wrong")]
     Checksum,
-    /// The checksum is right, but the fields contradict each other.
     #[error("the fields of its header contradict each other")]
     Inconsistent,
 }
@@ -179,7 +176,6 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl SegmentHeader {
-    /// Encodes the header.
     pub(crate) fn encode(&self) -> [u8; SEGMENT_HEADER] {
         let mut bytes = [0; SEGMENT_HEADER];
         let name = self.topic.as_str().as_bytes();
@@ -200,6 +196,14 @@ impl SegmentHeader {
     /// The checksum in the first bytes of a file, if it is correct.
     pub(crate) fn checksum(bytes: &[u8]) -> Option<u32> {
         Self::decode(bytes).ok().map(|_| u32_at(bytes, SEGMENT_HEADER - 4))
+    }
+
+    /// Reads the bytes of a header; fewer if the file is shorter.
+    pub(crate) fn read(file: &dyn DiskFile) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; SEGMENT_HEADER];
+        let read = file.read_at(&mut bytes, 0)?;
+        bytes.truncate(read);
+        Ok(bytes)
     }
 
     /// Decodes the first bytes of a file.

@@ -16,7 +16,8 @@
 //! | `clean_stop` | where each log ended at the last orderly stop |
 //! | `read_lines` | a log as lines |
 //! | `committer` | group commit: threads that write and sync the pending events of all logs |
-//! | `disk` | the file system calls, behind the trait [`Disk`]; a simulated disk; one that drops writes |
+//! | `disk` | the file system calls, behind the trait [`Disk`]; one that drops writes |
+//! | `simulation` | a simulated disk, for tests |
 //!
 //! Everything here blocks. It runs on the threads of its caller, never on those of a runtime.
 //!
@@ -40,18 +41,18 @@ mod journal;
 mod read_lines;
 mod segments;
 #[cfg(any(test, feature = "simulation"))]
-pub mod simulation_seeds;
+pub mod simulation;
 mod store;
 mod topic_log;
 
 pub use self::clean_stop::StopRecord;
 pub use self::committer::{CommitLog, Committers};
 pub use self::disk::{Disk, DiskFile, DiskSpace, FileSystem};
-#[cfg(any(test, feature = "simulation"))]
-pub use self::disk::{DiskFaults, SimulatedDisk};
 pub use self::journal::{InvalidRecord, Journal, JournalContents, JournalError};
 pub use self::read_lines::read_lines;
 pub use self::segments::Recovered;
+#[cfg(any(test, feature = "simulation"))]
+pub use self::simulation::{DiskFaults, SimulatedDisk};
 pub use self::store::{
     AfterStep, CheckedLog, LogId, LogPlan, ScratchFile, SegmentStore, Store, StoredNames,
 };

@@ -7,9 +7,9 @@ use tidings_protocol::{
 
 use crate::config::bad_argument;
 use crate::jobs::JobSettings;
-use crate::schedule::ScheduleQuery;
-use crate::task_list::{EntrySelection, TaskQuery};
-use crate::top_keys::KeyQuery;
+use crate::queries::schedules::ScheduleQuery;
+use crate::queries::task_list::{EntrySelection, TaskQuery};
+use crate::queries::top_keys::KeyQuery;
 use crate::{GroupQuery, Input, JobOperation, Operation, Requester};
 
 /// The input for an action on an existing group, which neither [lists](GroupAction::Ls) nor

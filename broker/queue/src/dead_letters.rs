@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::config::GroupConfig;
-use super::entry::{Entry, EntryId};
+use crate::config::GroupConfig;
+use crate::entry::{Entry, EntryId};
 
 /// The reasons for which entries are given up.
 pub(super) const DEAD_REASONS: [&str; 2] = ["max-attempts", "max-losses"];

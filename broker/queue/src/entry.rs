@@ -18,6 +18,9 @@ pub(crate) const SCHEDULES_JOB: JobNumber = 0;
 /// attribute.
 pub type Key = SmolStr;
 
+/// Bytes of forwarded attributes. A line must hold them, the URL, and the URL of `again=`.
+pub(crate) const FORWARDED_BYTES_MAX: usize = 32 << 10;
+
 /// An entry as it was admitted. Records contain exactly this, so that a replay does not have to
 /// judge again.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -221,4 +224,19 @@ impl Entry {
     pub fn is_suspect(&self) -> bool {
         self.losses >= SUSPECT_LOSSES
     }
+}
+
+/// Adds the attributes of `others` with names that `carried` lacks. `None` if the result is too
+/// long to forward.
+pub(crate) fn merge_attributes(carried: &str, others: &str) -> Option<String> {
+    let name = |word| str::split_once(word, '=').map_or(word, |(name, _)| name);
+    let names: Vec<&str> = carried.split(' ').map(name).collect();
+    let mut all = carried.to_owned();
+    for word in others.split(' ').skip(1) {
+        let has_namesake = word.split_once('=').is_some_and(|(name, _)| names.contains(&name));
+        if !has_namesake {
+            all.extend([" ", word]);
+        }
+    }
+    (all.len() <= FORWARDED_BYTES_MAX).then_some(all)
 }

@@ -7,15 +7,15 @@ use tidings_protocol::{
     After, JobName, MemberId, ProtocolError, Seq, TaskId, TaskReply, TopicName,
 };
 
-use super::entry::{EntryId, JobNumber};
-use super::jobs::JobSettings;
-use super::record::GroupRecord;
-use super::requester::{ConnId, Requester};
-use super::schedule::ScheduleQuery;
-use super::task_list::{EntrySelection, TaskQuery};
-use super::texts::{TextReply, TextRequest};
-use super::top_keys::KeyQuery;
+use crate::entry::{EntryId, JobNumber};
+use crate::jobs::JobSettings;
 use crate::moment::ClockStamp;
+use crate::queries::schedules::ScheduleQuery;
+use crate::queries::task_list::{EntrySelection, TaskQuery};
+use crate::queries::top_keys::KeyQuery;
+use crate::record::GroupRecord;
+use crate::requester::{ConnId, Requester};
+use crate::texts::{TextReply, TextRequest};
 
 /// A link that a worker found in the result of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]

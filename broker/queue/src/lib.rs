@@ -24,56 +24,33 @@
 //! | [`schedules`] | schedules with their timers; what is due at a time of day | entries (only ids), keys (only names), jobs, members |
 //!
 //! `frontier` reads `jobs` and `leases`, because they decide whose turn it is. The other parts do
-//! not know each other. The rest of the crate decides (`admit`, `task_reply`, `completion`, ..),
-//! applies (`apply`, `lifecycle`, `endings`), writes and reads records ([`record`], [`snapshot`],
-//! [`replay`]) and answers queries (`manage`, `explain`, [`task_list`]).
+//! not know each other. The other folders say what the group does with them: `decide` about inputs,
+//! `apply` decisions, write and read them ([`record`]), and answer [`queries`].
 //!
 //! The crate may not know a clock, a file, a socket, a runtime, a thread, a log of the program or a
 //! source of random numbers: time, texts from the disk and a seed are inputs, and what an operator
 //! should know is an output. Its manifest proves which crates it does not use (`pure_crates` in
 //! `.ci/run`), and `clippy.toml` in its folder proves the rest.
 
-mod admit;
 mod apply;
 pub mod commands;
-mod completion;
 pub mod config;
 mod dead_letters;
-#[cfg(any(test, feature = "fuzzing"))]
-mod dump;
-mod endings;
+mod decide;
 pub mod entry;
-mod explain;
 mod frontier;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 pub mod interface;
-mod job_actions;
 pub mod jobs;
-mod lease;
 mod leases;
-mod lifecycle;
-mod manage;
-mod membership;
 pub mod moment;
 pub(crate) mod mutants;
-mod operations;
-mod prefetch;
+pub mod queries;
 pub mod record;
-pub mod replay;
 mod requester;
-pub mod schedule;
 pub mod schedules;
-#[cfg(test)]
-mod simulated_pages;
-pub mod snapshot;
-pub mod task_list;
-mod task_release;
-mod task_reply;
-mod text_reads;
 mod timers;
-pub mod top_keys;
-pub mod wall_clock;
 
 #[cfg(test)]
 mod tests;
@@ -84,6 +61,7 @@ use tidings_protocol::{GroupName, JobName, MemberId, ProtocolError, Seq, TopicNa
 
 pub use self::config::GroupConfig;
 use self::dead_letters::DeadLetters;
+use self::decide::text_reads::{HeldInput, TextReads};
 use self::entry::EntryId;
 use self::frontier::dormant::DormantRef;
 use self::frontier::key_queue::CLOCK_GRAIN_MS;
@@ -97,11 +75,10 @@ use self::jobs::{JobState, JobTimer, Jobs};
 use self::leases::{Leases, Member};
 use self::moment::Moment;
 use self::mutants::Mutant;
+use self::record::snapshot::{SnapshotItem, SnapshotProgress};
 use self::record::{Decision, GroupRecord};
 pub use self::requester::{ConnId, Requester};
 use self::schedules::Schedules;
-use self::snapshot::{SnapshotItem, SnapshotProgress};
-use self::text_reads::{HeldInput, TextReads};
 use self::texts::{Paging, TextError};
 
 /// Seq of the first event of a topic.

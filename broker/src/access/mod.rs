@@ -50,7 +50,6 @@ use crate::clock::Moment;
 
 /// The principal of clients that have not logged in. Audit records contain this name.
 const ANONYMOUS: &str = "strangers";
-/// The principal of peers.
 const PEERS: &str = "peers";
 /// The principal of the broker's own parts, and of its own user on this machine.
 const INTERNAL: &str = "tidings";
@@ -108,9 +107,7 @@ impl Principal {
     pub fn new(name: &str, proof: Credential, permissions: PermissionSet) -> Self {
         Self { name: name.into(), credential: Some(proof), permissions }
     }
-}
 
-impl Principal {
     /// Whether credential and permissions are the same.
     fn is_unchanged(&self, other: &Self) -> bool {
         self.has_same_credential(other) && self.permissions == other.permissions
@@ -137,7 +134,6 @@ impl Identity {
         self.transport
     }
 
-    /// The name of the principal.
     pub(crate) fn name(&self) -> &str {
         &self.principal.name
     }
@@ -170,7 +166,6 @@ impl Identity {
         one.name == other.name && one.has_same_credential(other)
     }
 
-    /// Whether both have the same permissions.
     pub(crate) fn has_same_permissions(&self, other: &Self) -> bool {
         self.principal.permissions == other.principal.permissions
     }
@@ -251,10 +246,8 @@ impl Access {
     pub(crate) fn new(config: AccessConfig) -> Self {
         let AccessConfig { transport_policy, principals, anonymous, peer_topic, own_users } =
             config;
-        let own = own_users.into_iter();
-        let own = own
-            .map(|user| Principal::new(INTERNAL, Credential::UnixUser(user), PermissionSet::all()));
-        let own_users = own.map(Arc::new).collect();
+        let own = |user| Principal::new(INTERNAL, Credential::UnixUser(user), PermissionSet::all());
+        let own_users = own_users.into_iter().map(own).map(Arc::new).collect();
         let known = PrincipalTable::new(principals, &anonymous, peer_topic.as_ref());
         Self {
             transport_policy: LiveTransportPolicy::new(transport_policy),
@@ -446,9 +439,7 @@ impl PrincipalTable {
             anonymous: shared(ANONYMOUS, of_strangers),
         }
     }
-}
 
-impl PrincipalTable {
     /// The principals that were created, changed or revoked since `before`. A name belongs to one
     /// principal.
     fn changes_since(&self, before: &Self) -> Vec<(Box<str>, &'static str)> {

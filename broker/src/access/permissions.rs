@@ -35,7 +35,6 @@ pub struct NamePattern {
 }
 
 impl NamePattern {
-    /// `*`
     fn is_any(&self) -> bool {
         self.is_prefix && self.literal.is_empty()
     }
@@ -452,7 +451,6 @@ impl Permission {
             || (power == PrivilegedAttribute::Job && matches!(self, Self::Job(_)))
     }
 
-    /// Whether it allows the action.
     fn permits(&self, deed: Action<'_>) -> bool {
         match self {
             Self::All => true,

@@ -70,7 +70,6 @@ fn is_secret_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '-' | '_')
 }
 
-/// Whether a text contains a whole token.
 pub(crate) fn contains_token(text: &str) -> bool {
     let secret = |part: &str| part.len() - part.trim_start_matches(is_secret_char).len();
     text.split(TOKEN_PREFIX).skip(1).any(|part| secret(part) >= SECRET_CHARS)

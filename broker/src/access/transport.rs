@@ -1,5 +1,6 @@
 //! Transports, and what each of them accepts from any sender.
 
+use std::str::FromStr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tidings_protocol::{
@@ -180,7 +181,6 @@ impl TransportPolicy {
         self.0[way as usize] = PrivilegedAttributes::of(powers);
     }
 
-    /// Whether a transport accepts a privileged attribute.
     pub(super) fn accepts(self, way: Transport, power: PrivilegedAttribute) -> bool {
         self.0[way as usize].contains(power)
     }
@@ -250,29 +250,31 @@ impl LiveTransportPolicy {
     }
 }
 
-impl std::str::FromStr for Transport {
+impl FromStr for Transport {
     type Err = String;
 
     fn from_str(word: &str) -> Result<Self, String> {
-        let known = Self::ALL.map(Self::as_str);
-        let found = Self::ALL.into_iter().find(|way| way.as_str() == word);
-        found.ok_or_else(|| {
-            format!("{word:?} is not a transport; expected one of {}", known.join(", "))
-        })
+        parse_word(Self::ALL, Self::as_str, word, "a transport")
     }
 }
 
-impl std::str::FromStr for PrivilegedAttribute {
+impl FromStr for PrivilegedAttribute {
     type Err = String;
 
     fn from_str(word: &str) -> Result<Self, String> {
-        let known = Self::ALL.map(Self::as_str);
-        let found = Self::ALL.into_iter().find(|power| power.as_str() == word);
-        found.ok_or_else(|| {
-            let known = known.join(", ");
-            format!("{word:?} is not a privileged attribute; expected one of {known}")
-        })
+        parse_word(Self::ALL, Self::as_str, word, "a privileged attribute")
     }
+}
+
+fn parse_word<T: Copy, const N: usize>(
+    all: [T; N],
+    as_str: fn(T) -> &'static str,
+    word: &str,
+    what: &str,
+) -> Result<T, String> {
+    let known = || all.map(as_str).join(", ");
+    let found = all.into_iter().find(|value| as_str(*value) == word);
+    found.ok_or_else(|| format!("{word:?} is not {what}; expected one of {}", known()))
 }
 
 #[cfg(test)]

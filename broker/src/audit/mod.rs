@@ -25,8 +25,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
@@ -98,7 +96,6 @@ struct PublishTotals {
     count: usize,
 }
 
-/// The totals of one connection.
 #[derive(Debug, Default)]
 struct ConnectionTotals {
     /// One for each principal that the connection had: switching between principals does not cause
@@ -130,12 +127,11 @@ impl Audit {
     pub(crate) fn open(config: Option<&AuditConfig>, clock: Clock) -> io::Result<Self> {
         let Some(config) = config else { return Ok(Self(None)) };
         let (queue, thread) = writer::start(AuditWriter::open(config)?, QUEUE_RECORDS_MAX)?;
-        let sources = RecordLimits::new(SOURCES_MAX);
         Ok(Self(Some(Box::new(ActiveAudit {
             clock,
             queue,
             thread: Mutex::new(Some(thread)),
-            limits: Mutex::new(sources),
+            limits: Mutex::new(RecordLimits::new(SOURCES_MAX)),
             totals: Mutex::default(),
         }))))
     }
@@ -153,7 +149,6 @@ impl Audit {
         }
     }
 
-    /// Records an event of the broker itself.
     pub(crate) fn record_broker(&self, what: &AuditEvent<'_>) {
         if let Some(kept) = &self.0 {
             kept.write(what, None);
@@ -260,11 +255,8 @@ impl ConnectionTotals {
             let by = by();
             let known = self.totals.iter().position(|sum| sum.initiator.has_same_identity(&by));
             known.unwrap_or_else(|| {
-                self.totals.push(Totals {
-                    initiator: by,
-                    topics: BTreeMap::new(),
-                    jobs: BTreeMap::new(),
-                });
+                let (topics, jobs) = Default::default();
+                self.totals.push(Totals { initiator: by, topics, jobs });
                 self.totals.len() - 1
             })
         });
@@ -371,20 +363,3 @@ impl ActiveAudit {
         }
     }
 }
-
-/// Counts lost records.
-#[derive(Debug, Default)]
-struct LostCount(AtomicU64);
-
-impl LostCount {
-    fn add(&self, count: u64) {
-        self.0.fetch_add(count, Ordering::Relaxed);
-    }
-
-    fn take(&self) -> u64 {
-        self.0.swap(0, Ordering::Relaxed)
-    }
-}
-
-/// Shared by callers and the thread that writes.
-type SharedLostCount = Arc<LostCount>;

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use serde_json::Value;
 use tidings_protocol::text::escape_json;
 use tidings_protocol::{Command, GroupAction, JobAction, TopicAction};
 
@@ -108,9 +109,7 @@ impl<'a> AuditEvent<'a> {
         };
         is_change.then(|| Self::Changed { verb: command.verb().as_str(), action, name })
     }
-}
 
-impl AuditEvent<'_> {
     /// Whether any client that reaches a listener can cause it at any rate.
     pub(crate) fn is_limited_by_source(self) -> bool {
         matches!(
@@ -143,97 +142,61 @@ impl AuditEvent<'_> {
         }
     }
 
-    fn as_str(self) -> &'static str {
+    /// Its name in records, and its fields, in the order of [`Field`].
+    fn name_and_fields(self) -> (&'static str, Vec<Field>) {
+        let why = |why| vec![field("why", why)];
         match self {
-            Self::Connected => "connected",
-            Self::Refused { .. } => "refused",
-            Self::LoggedIn => "logged-in",
-            Self::LogInFailed { .. } => "failed-login",
-            Self::LimitReached { .. } => "limit",
-            Self::Denied { .. } => "denied",
-            Self::Published { .. } => "published",
-            Self::UrlsAdded { .. } => "added",
-            Self::Changed { .. } => "changed",
-            Self::Revoked { .. } => "revoked",
-            Self::Disconnected { .. } => "left",
-            Self::Started => "started",
-            Self::Stopped => "stopped",
-            Self::Reloaded => "configuration-reloaded",
-            Self::PrincipalChanged { .. } => "principal",
-            Self::Suppressed { .. } => "held-back",
-            Self::Lost { .. } => "lost",
-        }
-    }
-
-    fn fill<'a>(&'a self, line: &mut RecordLine<'a>) {
-        match self {
-            Self::Refused { why }
-            | Self::LogInFailed { why }
-            | Self::LimitReached { why }
-            | Self::Revoked { why }
-            | Self::Disconnected { why } => line.why = Some(sanitize(why)),
-            Self::Denied { topic, why } => {
-                line.topic = topic.map(sanitize);
-                line.why = Some(sanitize(why));
+            Self::Connected => ("connected", Vec::new()),
+            Self::Refused { why: text } => ("refused", why(text)),
+            Self::LoggedIn => ("logged-in", Vec::new()),
+            Self::LogInFailed { why: text } => ("failed-login", why(text)),
+            Self::LimitReached { why: text } => ("limit", why(text)),
+            Self::Denied { topic, why: text } => {
+                let topic = topic.map(|topic| field("topic", topic));
+                ("denied", topic.into_iter().chain(why(text)).collect())
             }
             Self::Published { topic, events } => {
-                line.topic = Some(sanitize(topic));
-                line.events = Some(*events);
+                ("published", vec![field("topic", topic), ("events", events.into())])
             }
             Self::UrlsAdded { job, events } => {
-                line.name = Some(sanitize(job));
-                line.events = Some(*events);
+                ("added", vec![("events", events.into()), field("name", job)])
             }
             Self::Changed { verb, action, name } => {
-                line.name = name.map(sanitize);
-                line.change = Some(sanitize(&format!("{verb} {action}")).into_owned().into());
+                let name = name.map(|name| field("name", name));
+                let change = field("change", &format!("{verb} {action}"));
+                ("changed", name.into_iter().chain([change]).collect())
             }
+            Self::Revoked { why: text } => ("revoked", why(text)),
+            Self::Disconnected { why: text } => ("left", why(text)),
+            Self::Started => ("started", Vec::new()),
+            Self::Stopped => ("stopped", Vec::new()),
+            Self::Reloaded => ("configuration-reloaded", Vec::new()),
             Self::PrincipalChanged { name, change } => {
-                line.name = Some(sanitize(name));
-                line.change = Some((*change).into());
+                ("principal", vec![field("name", name), ("change", change.into())])
             }
             Self::Suppressed { from, count, events } => {
-                line.from = Some(from.to_string().into());
-                line.count = Some(*count);
-                line.events = (*events > 0).then_some(*events);
+                let events = (events > 0).then_some(("events", events.into()));
+                let from = ("from", from.to_string().into());
+                let fields = [from].into_iter().chain(events).chain([("count", count.into())]);
+                ("held-back", fields.collect())
             }
-            Self::Lost { count } => line.count = Some(*count),
-            Self::Connected | Self::LoggedIn | Self::Started | Self::Stopped | Self::Reloaded => {}
+            Self::Lost { count } => ("lost", vec![("count", count.into())]),
         }
     }
 }
 
-/// The fields of a record, in their order.
-#[derive(Debug, Default, Serialize)]
-struct RecordLine<'a> {
-    time: String,
-    what: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    who: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    from: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    way: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    conn: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    topic: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    events: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    change: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    count: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    why: Option<Cow<'a, str>>,
+/// A field of a record. All records have their fields in this order: `time`, `what`, `who`, `from`,
+/// `way`, `conn`, `topic`, `events`, `name`, `change`, `count`, `why`.
+type Field = (&'static str, Value);
+
+/// A field with a text that comes from a client.
+fn field(name: &'static str, text: &str) -> Field {
+    (name, sanitize(text).into())
 }
 
 /// The client that caused an event.
 #[derive(Debug, Clone)]
 pub(crate) struct Initiator {
-    /// The number of the connection.
     pub(crate) conn: u64,
     /// The principal; `None` before the client is identified.
     name: Option<Box<str>>,
@@ -252,7 +215,6 @@ impl Initiator {
         Self { conn, name: None, from: peer.to_string(), transport, source: peer.ip() }
     }
 
-    /// The client with this identity.
     pub(crate) fn identified(conn: u64, remote: &RemoteInfo, pass: &Identity) -> Self {
         let mut party = Self::unidentified(conn, remote.peer, pass.transport().as_str());
         if pass.transport().is_publish_only() {
@@ -293,16 +255,27 @@ impl AuditRecord<'_> {
         // A clock that shows a year which cannot be written is wrong.
         let time = Timestamp::from_millisecond(self.unix_ms).unwrap_or_default();
         let time = format!("{time:.3}");
-        let mut line = RecordLine { time, what: self.event.as_str(), ..RecordLine::default() };
+        let (what, fields) = self.event.name_and_fields();
+        let mut record: Vec<Field> = vec![("time", time.into()), ("what", what.into())];
         if let Some(by) = self.initiator {
-            line.who = by.name.as_deref().map(sanitize);
-            line.from = Some(by.from.as_str().into());
-            line.way = Some(by.transport);
-            line.conn = Some(by.conn);
+            record.extend(by.name.as_deref().map(|name| field("who", name)));
+            record.push(("from", by.from.as_str().into()));
+            record.push(("way", by.transport.into()));
+            record.push(("conn", by.conn.into()));
         }
-        self.event.fill(&mut line);
-        let json = serde_json::to_string(&line).expect("texts and numbers serialize");
+        record.extend(fields);
+        let json = serde_json::to_string(&OrderedFields(&record));
+        let json = json.expect("texts and numbers serialize");
         format!("{}\n", escape_json(&json))
+    }
+}
+
+/// Serializes as an object with the fields in their order.
+struct OrderedFields<'a>(&'a [Field]);
+
+impl Serialize for OrderedFields<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
     }
 }
 

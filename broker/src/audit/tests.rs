@@ -1,7 +1,7 @@
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 
 use parking_lot::Mutex;
 use proptest::prelude::*;
@@ -39,12 +39,11 @@ impl TestOutput for ControlledDisk {}
 
 fn audit_of(writer: AuditWriter, max: usize) -> Audit {
     let (queue, thread) = writer::start(writer, max).unwrap();
-    let sources = RecordLimits::new(9);
     Audit(Some(Box::new(ActiveAudit {
         clock: Clock::new(),
         queue,
         thread: Mutex::new(Some(thread)),
-        limits: Mutex::new(sources),
+        limits: Mutex::new(RecordLimits::new(9)),
         totals: Mutex::default(),
     })))
 }

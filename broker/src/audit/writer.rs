@@ -6,12 +6,13 @@ use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 
 use parking_lot::{Condvar, Mutex};
 
 use super::record::AuditRecord;
-use super::{AuditConfig, AuditEvent, LostCount, SharedLostCount};
+use super::{AuditConfig, AuditEvent};
 use crate::clock::wall_unix_ms;
 
 /// Writes records as whole lines.
@@ -104,7 +105,8 @@ fn ends_mid_line(file: &File) -> bool {
 #[derive(Debug, Clone)]
 pub(super) struct AuditQueue {
     shared: Arc<SharedQueue>,
-    lost: SharedLostCount,
+    /// Records that were dropped since the last record of them.
+    lost: Arc<AtomicU64>,
     max: usize,
 }
 
@@ -124,7 +126,7 @@ struct QueueState {
 
 /// Starts the thread, with a queue of up to `max` records.
 pub(super) fn start(writer: AuditWriter, max: usize) -> io::Result<(AuditQueue, JoinHandle<()>)> {
-    let queue = AuditQueue { shared: Arc::default(), lost: Arc::new(LostCount::default()), max };
+    let queue = AuditQueue { shared: Arc::default(), lost: Arc::default(), max };
     let own = queue.clone();
     let thread = thread::Builder::new().name("audit".to_owned());
     let thread = thread.spawn(move || own.run(writer))?;
@@ -134,7 +136,7 @@ pub(super) fn start(writer: AuditWriter, max: usize) -> io::Result<(AuditQueue, 
 impl AuditQueue {
     /// Counts records that are dropped.
     pub(super) fn count_lost(&self, count: u64) {
-        self.lost.add(count);
+        self.lost.fetch_add(count, Ordering::Relaxed);
     }
 
     pub(super) fn push(&self, line: String) {
@@ -195,7 +197,7 @@ impl AuditQueue {
         lines: &VecDeque<String>,
         is_failing: &mut bool,
     ) {
-        let (lost, mut text) = (self.lost.take(), String::new());
+        let (lost, mut text) = (self.lost.swap(0, Ordering::Relaxed), String::new());
         if lost > 0 {
             let what = AuditEvent::Lost { count: lost };
             text = AuditRecord { unix_ms: wall_unix_ms(), event: &what, initiator: None }.line();

@@ -37,7 +37,6 @@ pub(crate) struct StoredCursor {
     pub(crate) unix_ms: i64,
 }
 
-/// Limits of the catalog.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CatalogLimits {
     cursors_max: usize,
@@ -141,7 +140,6 @@ impl CatalogContents {
         self.topics.get(topic)?.reserved
     }
 
-    /// A durable cursor.
     pub(crate) fn cursor(&self, topic: &TopicName, cursor: &CursorName) -> Option<StoredCursor> {
         self.topics.get(topic)?.cursors.get(cursor).copied()
     }

@@ -27,7 +27,6 @@ enum MergeKey {
 }
 
 impl WriteBatch {
-    /// The records in order.
     pub(super) fn records(&self) -> &[CatalogRecord] {
         &self.records
     }

@@ -4,8 +4,8 @@ use std::io;
 
 use tidings_log::{CheckedFile, LogId, SegmentStore, TopicLog, read_lines};
 use tidings_protocol::GroupName;
+use tidings_queue::record::replay::{FIRST_RECORD, ReplayBase};
 use tidings_queue::record::{Decision, GroupRecord};
-use tidings_queue::replay::{FIRST_RECORD, ReplayBase};
 
 use super::recovery::invalid;
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 use tidings_log::{LogId, LogPlan, Store, TopicLog, read_lines};
 use tidings_protocol::{GroupName, Seq};
 use tidings_queue::record::GroupRecord;
-use tidings_queue::replay::{FIRST_RECORD, GroupSummary, LogReplay, ReplayedGroup};
+use tidings_queue::record::replay::{FIRST_RECORD, GroupSummary, LogReplay, ReplayedGroup};
 use tidings_queue::texts::{Paging, TextRequest};
 use tidings_queue::{Group, GroupConfig};
 

@@ -71,7 +71,7 @@ impl Connection {
     /// Starts to close the connection. If it is closing already, a stop of the broker only shortens
     /// the wait.
     pub(super) fn start_closing(&mut self, reason: CloseReason) {
-        let (now, limits) = (self.hub.clock.now(), &self.hub.limits);
+        let (now, limits) = (self.shared.clock.now(), &self.shared.limits);
         let is_shutdown = matches!(reason, CloseReason::Shutdown);
         let closing_ms = if is_shutdown { limits.stop_ms } else { limits.closing_timeout_ms };
         let deadline = now + closing_ms;
@@ -182,7 +182,7 @@ impl Connection {
     /// Extends the closing deadline after a write, so that a slow reader is not cut off.
     pub(super) fn extend_closing_deadline(&mut self) {
         if let Some(closing) = self.closing.as_mut().filter(|closing| !closing.is_shutdown) {
-            closing.deadline = self.hub.clock.now() + self.hub.limits.closing_timeout_ms;
+            closing.deadline = self.shared.clock.now() + self.shared.limits.closing_timeout_ms;
         }
     }
 
@@ -190,7 +190,7 @@ impl Connection {
     /// reading, so the connection is not stalled.
     pub(super) fn extend_deadlines_if_sent(&mut self) {
         if self.stream.has_sent() {
-            self.outbound.restart_stall_timer(self.hub.clock.now());
+            self.outbound.restart_stall_timer(self.shared.clock.now());
             self.extend_closing_deadline();
         }
     }
@@ -230,7 +230,7 @@ impl Connection {
         }
         closing.is_lingering = true;
         if !closing.is_shutdown {
-            closing.deadline = self.hub.clock.now() + self.hub.limits.linger_ms;
+            closing.deadline = self.shared.clock.now() + self.shared.limits.linger_ms;
         }
         IoStatus::Progress
     }

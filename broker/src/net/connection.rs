@@ -16,7 +16,7 @@ use tidings_queue::WorkerReply;
 use tokio::io::AsyncWrite;
 use tokio::time::{Sleep, sleep_until};
 
-use super::Hub;
+use super::Shared;
 use super::closing::{CloseReason, Closing};
 use super::cursors::ConnectionCursors;
 use super::listener::AdmittedConnection;
@@ -44,7 +44,7 @@ const IO_ROUNDS_MAX: usize = 4;
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts, not states")]
 pub(super) struct Connection {
-    pub(super) hub: Arc<Hub>,
+    pub(super) shared: Arc<Shared>,
     pub(super) id: ConnId,
     pub(super) mailbox: Mailbox,
     pub(super) stream: SocketStream,
@@ -125,16 +125,16 @@ pub(super) enum IoStatus {
 
 impl Connection {
     pub(super) fn new(
-        hub: Arc<Hub>,
+        shared: Arc<Shared>,
         AdmittedConnection { conn: id, mailbox, usage }: AdmittedConnection,
         stream: SocketStream,
         remote: RemoteInfo,
     ) -> Self {
-        let (identity, login) = LoginState::begin(&hub, remote, usage);
+        let (identity, login) = LoginState::begin(&shared, remote, usage);
         Self {
-            read_at: hub.clock.now(),
+            read_at: shared.clock.now(),
             login,
-            hub,
+            shared,
             id,
             mailbox,
             stream,
@@ -175,7 +175,7 @@ impl Connection {
 
     /// Writes an audit record of an action of the client, if the audit is on.
     pub(super) fn audit(&self, what: AuditEvent<'_>) {
-        self.hub.audit.record(|| (what, self.initiator()));
+        self.shared.audit.record(|| (what, self.initiator()));
     }
 
     pub(super) fn initiator(&self) -> Initiator {
@@ -186,7 +186,7 @@ impl Connection {
     /// default topic, until its first line shows that it is a client.
     fn send_greeting(&mut self, cx: &mut Context<'_>) {
         self.audit(AuditEvent::Connected);
-        if let Err(error) = self.hub.assign_usage(&mut self.login.usage, &self.identity) {
+        if let Err(error) = self.shared.assign_usage(&mut self.login.usage, &self.identity) {
             self.is_peer = false;
             return self.start_closing(CloseReason::Error(error));
         }
@@ -296,7 +296,6 @@ impl Connection {
         }
     }
 
-    /// Fills a slot with its answer.
     pub(super) fn fill(&mut self, slot: Slot, lines: Bytes) {
         if let Some(worker) = &mut self.worker {
             worker.pending_slot.take_if(|pending| *pending == slot);
@@ -330,7 +329,7 @@ impl Connection {
                 }
             };
         }
-        let clock = self.hub.clock;
+        let clock = self.shared.clock;
         match self.outbound.poll_write(cx, &mut self.stream, || clock.now()) {
             Poll::Ready(Ok(())) => {
                 self.extend_closing_deadline();
@@ -379,7 +378,7 @@ impl Connection {
     fn refill_outbound(&mut self, waker: &Waker) -> bool {
         let mut lines = BytesMut::new();
         while !self.answers.is_empty() {
-            let (topics, lost) = (&self.hub.topics, Cell::new(false));
+            let (topics, lost) = (&self.shared.topics, Cell::new(false));
             self.answers.drain(durability_lookup(topics, &lost), &mut lines);
             self.has_lost_publish |= lost.get();
             if self.session.mode() == SessionMode::Peer {
@@ -404,7 +403,7 @@ impl Connection {
             lines.extend_from_slice(&tasks);
         }
         self.outbound.push(lines.freeze());
-        let bytes_max = self.hub.limits.deliver_bytes;
+        let bytes_max = self.shared.limits.deliver_bytes;
         self.subscriptions.fetch(&mut self.outbound, &self.answers, bytes_max);
         !self.outbound.is_empty()
     }
@@ -421,12 +420,12 @@ impl Connection {
     /// Whether no more may be read: too many answers are pending, or a login or rate limit pauses
     /// the connection.
     pub(super) fn is_congested(&self) -> bool {
-        let (pending, max) = (self.answers.len(), self.hub.limits.unanswered_max);
+        let (pending, max) = (self.answers.len(), self.shared.limits.unanswered_max);
         // A paused connection resumes only when at most half of the answers remain, so that it does
         // not resume for a single line.
         let too_many = if self.has_backlog { pending > max / 2 } else { pending >= max };
         too_many
-            || self.answer_bytes >= self.hub.limits.answer_bytes_max
+            || self.answer_bytes >= self.shared.limits.answer_bytes_max
             || self.worker.as_ref().is_some_and(|worker| worker.pending_slot.is_some())
             || self.login.is_rejection_delayed()
             || (self.login.must_log_in() && !self.answers.is_empty())
@@ -441,7 +440,7 @@ impl Connection {
     /// Whether reading must pause even after confirmations were merged.
     pub(super) fn should_pause_reading(&mut self) -> bool {
         if self.is_congested() {
-            let (topics, lost) = (&self.hub.topics, Cell::new(false));
+            let (topics, lost) = (&self.shared.topics, Cell::new(false));
             self.answers.fold(durability_lookup(topics, &lost));
             self.has_lost_publish |= lost.get();
         }
@@ -456,7 +455,7 @@ impl Connection {
 
     /// Whether the unsent tasks exceed the limit for a worker that does not read.
     fn exceeds_task_buffer(&self) -> bool {
-        self.closing.is_none() && self.task_buffer.len() > self.hub.limits.task_bytes_max
+        self.closing.is_none() && self.task_buffer.len() > self.shared.limits.task_bytes_max
     }
 
     /// Handles deadlines that have passed, or waits for the next one.
@@ -475,10 +474,10 @@ impl Connection {
             }
             return IoStatus::Idle;
         };
-        if deadline <= self.hub.clock.now() {
+        if deadline <= self.shared.clock.now() {
             return self.handle_expired_deadlines();
         }
-        let at = self.hub.clock.instant(deadline);
+        let at = self.shared.clock.instant(deadline);
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(at)));
         if timer.is_elapsed() || timer.deadline() > at {
             timer.as_mut().reset(at);
@@ -491,7 +490,7 @@ impl Connection {
     }
 
     fn handle_expired_deadlines(&mut self) -> IoStatus {
-        let now = self.hub.clock.now();
+        let now = self.shared.clock.now();
         let passed = |deadline: Option<Moment>| deadline.is_some_and(|deadline| deadline <= now);
         if passed(self.closing_deadline()) {
             return IoStatus::Closed;
@@ -526,14 +525,14 @@ impl Connection {
     fn partial_line_deadline(&self) -> Option<Moment> {
         let is_partial = self.session.is_mid_line() && !self.has_backlog && self.closing.is_none();
         (is_partial && !self.is_congested() && !self.is_backpressured(None))
-            .then(|| self.read_at + self.hub.limits.partial_line_timeout_ms)
+            .then(|| self.read_at + self.shared.limits.partial_line_timeout_ms)
     }
 
     fn stall_deadline(&self) -> Option<Moment> {
         let since = self.outbound.stalled_since()?;
         let pins = self.outbound.pins_topic_memory() || self.subscriptions.is_waiting_for_disk();
         let is_relevant = pins || self.exceeds_task_buffer();
-        is_relevant.then(|| since + self.hub.limits.stalled_ms)
+        is_relevant.then(|| since + self.shared.limits.stalled_ms)
     }
 }
 
@@ -555,11 +554,11 @@ impl Drop for Connection {
         self.audit(AuditEvent::Disconnected { why: self.login.close_reason });
         self.release_cursors();
         self.mailbox.discard();
-        self.hub.registry.unregister(self.id);
+        self.shared.registry.unregister(self.id);
         if let Some(worker) = &self.worker {
-            self.hub.registry.release_member(worker.member, self.id);
+            self.shared.registry.release_member(worker.member, self.id);
             if worker.is_known_to_groups || worker.has_waited {
-                self.hub.groups.connection_ended(self.id);
+                self.shared.groups.connection_ended(self.id);
             }
         }
     }

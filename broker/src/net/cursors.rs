@@ -46,7 +46,6 @@ struct PendingStore {
 }
 
 impl Connection {
-    /// `SUB as=`.
     pub(super) fn subscribe_durable(
         &mut self,
         name: &TopicName,
@@ -57,12 +56,12 @@ impl Connection {
     ) -> Result<(), ProtocolError> {
         self.check_subscription(name)?;
         let id = CursorId { topic: name.clone(), cursor };
-        let stored = self.hub.cursors.acquire(&id, self.id, &self.mailbox, takeover)?;
+        let stored = self.shared.cursors.acquire(&id, self.id, &self.mailbox, takeover)?;
         let start = stored.map_or(from, |next| Some(StartAt::Seq(next)));
-        let reader = match self.hub.topics.subscribe(name, start, waker.clone()) {
+        let reader = match self.shared.topics.subscribe(name, start, waker.clone()) {
             Ok(reader) => reader,
             Err(error) => {
-                self.hub.cursors.release(&id, self.id, self.hub.clock.unix_ms());
+                self.shared.cursors.release(&id, self.id, self.shared.clock.unix_ms());
                 return Err(if stored.is_some() {
                     position_beyond_topic(&id, error)
                 } else {
@@ -79,10 +78,14 @@ impl Connection {
             self.fill(slot, OK);
             return Ok(());
         }
-        let pending_cursor = Some(self.hub.cursors.add_pending(&id));
+        let pending_cursor = Some(self.shared.cursors.add_pending(&id));
         let CursorId { topic: name, cursor } = id;
-        let record =
-            CatalogRecord::Cursor { topic: name, cursor, next, unix_ms: self.hub.clock.unix_ms() };
+        let record = CatalogRecord::Cursor {
+            topic: name,
+            cursor,
+            next,
+            unix_ms: self.shared.clock.unix_ms(),
+        };
         let last = Seq(next.0 - 1);
         cursors.pending_stores.push_back(PendingStore {
             slot,
@@ -96,7 +99,6 @@ impl Connection {
         Ok(())
     }
 
-    /// `SEEN`.
     pub(super) fn handle_seen(
         &mut self,
         name: &TopicName,
@@ -105,8 +107,8 @@ impl Connection {
     ) -> Result<(), ProtocolError> {
         let cursors = self.cursors.as_mut();
         let id = cursors.and_then(|cursors| cursors.acquired.iter().find(|id| id.topic == *name));
-        let id = id.filter(|id| self.hub.cursors.is_used_by(id, self.id)).cloned();
-        let topic = self.hub.topics.find(name.as_str());
+        let id = id.filter(|id| self.shared.cursors.is_used_by(id, self.id)).cloned();
+        let topic = self.shared.topics.find(name.as_str());
         let (Some(CursorId { topic: name, cursor }), Some(topic)) = (id, topic) else {
             let text = format!(
                 "this connection has no cursor on {name}; subscribe with SUB {name} as=<cursor>"
@@ -119,13 +121,13 @@ impl Connection {
             return Err(ProtocolError::new(Code::BadArgument, text));
         }
         let slot = self.answers.reserve();
-        let stored = self.hub.topics.catalog().contents().cursor(&name, &cursor);
+        let stored = self.shared.topics.catalog().contents().cursor(&name, &cursor);
         if stored.is_some_and(|stored| stored.next > last) {
             // A cursor never moves backwards (`[K4]`).
             self.fill(slot, OK);
             return Ok(());
         }
-        let (next, unix_ms) = (Seq(last.0 + 1), self.hub.clock.unix_ms());
+        let (next, unix_ms) = (Seq(last.0 + 1), self.shared.clock.unix_ms());
         let record = CatalogRecord::Moved { topic: name, cursor, next, unix_ms };
         let pending_store =
             PendingStore { slot, record, pending_cursor: None, topic, last, waiter: None };
@@ -149,7 +151,7 @@ impl Connection {
                 drop(pending_cursor);
                 mailbox.send(ConnMessage::Stored { slot, result });
             };
-            self.hub.topics.catalog().write(record, done);
+            self.shared.topics.catalog().write(record, done);
         }
     }
 
@@ -171,7 +173,7 @@ impl Connection {
         let Some(cursors) = &mut self.cursors else { return };
         if let Some(index) = cursors.acquired.iter().position(|id| id.topic.as_str() == topic) {
             let id = cursors.acquired.swap_remove(index);
-            self.hub.cursors.release(&id, self.id, self.hub.clock.unix_ms());
+            self.shared.cursors.release(&id, self.id, self.shared.clock.unix_ms());
         }
     }
 
@@ -179,7 +181,7 @@ impl Connection {
     pub(super) fn release_cursors(&mut self) {
         let acquired = self.cursors.as_mut().map(|cursors| std::mem::take(&mut cursors.acquired));
         for id in acquired.unwrap_or_default() {
-            self.hub.cursors.release(&id, self.id, self.hub.clock.unix_ms());
+            self.shared.cursors.release(&id, self.id, self.shared.clock.unix_ms());
         }
     }
 }

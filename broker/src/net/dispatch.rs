@@ -40,7 +40,7 @@ impl Connection {
             self.audit(AuditEvent::Denied { topic: command_topic(&command), why: &error.text });
         });
         let allowed = allowed.and_then(|()| {
-            let checked = self.hub.check_creation(self.login.usage.as_deref(), &command);
+            let checked = self.shared.check_creation(self.login.usage.as_deref(), &command);
             checked.inspect_err(|error| self.audit(AuditEvent::LimitReached { why: &error.text }))
         });
         if let Err(error) = allowed {
@@ -50,7 +50,7 @@ impl Connection {
             }
             return;
         }
-        self.hub.audit.record_command(&command, self.id.0, || self.initiator());
+        self.shared.audit.record_command(&command, self.id.0, || self.initiator());
         match command {
             Command::Pub { .. } | Command::Quit => unreachable!("handled before"),
             Command::Hello(hello) => self.handle_hello(&hello),
@@ -76,17 +76,17 @@ impl Connection {
             }
             Command::Link { task, url, redirect, prio } => {
                 // A priority also overtakes URLs of other jobs, so it needs its own permission.
-                let hub = self.hub.clone();
+                let shared = self.shared.clone();
                 let prio = prio.filter(|_| {
-                    hub.access.allows_attribute(&self.identity, PrivilegedAttribute::Prio)
+                    shared.access.allows_attribute(&self.identity, PrivilegedAttribute::Prio)
                 });
                 let prio = prio.map_or(0, Prio::value);
                 let link = StagedLink { url: url.into(), redirect, prio };
-                self.worker_mut().staged_links.stage(&hub.limits, task, link);
+                self.worker_mut().staged_links.stage(&shared.limits, task, link);
             }
             Command::Reply(reply) => self.queue_reply(reply),
             Command::Topic(manage) => topic_commands::handle_topic_command(
-                &self.hub.clone(),
+                &self.shared.clone(),
                 &manage,
                 self.pending_reply(),
             ),
@@ -104,7 +104,7 @@ impl Connection {
                 self.submit_request(GroupRequest::Explain { what, group: group.as_ref() });
             }
             Command::Ping => {
-                let now = self.hub.clock.now();
+                let now = self.shared.clock.now();
                 self.push_answer(|lines| encode_pong(now.0, lines));
                 self.report_activity(now);
             }
@@ -126,7 +126,6 @@ impl Connection {
         self.answers.push_lines(&lines);
     }
 
-    /// Queues an error.
     pub(super) fn push_error(&mut self, error: &ProtocolError) {
         self.push_answer(|lines| error.encode(lines));
     }
@@ -149,7 +148,7 @@ impl Connection {
     pub(super) fn worker_mut(&mut self) -> &mut WorkerState {
         self.worker.get_or_insert_with(|| {
             Box::new(WorkerState {
-                member: self.hub.new_member_id(self.id),
+                member: self.shared.new_member_id(self.id),
                 is_known_to_groups: false,
                 has_waited: false,
                 wait_slots: Vec::new(),
@@ -176,11 +175,11 @@ impl Connection {
             Ok(member) => member,
             Err(error) => return self.push_error(&error),
         };
-        if let Err(error) = self.hub.assign_usage(&mut self.login.usage, &identity) {
+        if let Err(error) = self.shared.assign_usage(&mut self.login.usage, &identity) {
             return self.push_error(&error);
         }
         let is_other_principal = !identity.is_same_principal(&self.identity);
-        self.hub.audit.identity_changed(self.id.0);
+        self.shared.audit.identity_changed(self.id.0);
         self.identity = identity;
         self.identity.set_transport(transport);
         self.login.clear_deadline_if_permitted(&self.identity);
@@ -193,7 +192,7 @@ impl Connection {
         let answer = HelloAnswer {
             version: VERSION.to_owned(),
             id: self.id.0,
-            clock_ms: self.hub.clock.now().0,
+            clock_ms: self.shared.clock.now().0,
             echo: hello.echo.clone(),
             resume: member,
         };
@@ -234,9 +233,9 @@ impl Connection {
         }
         worker.member = after;
         if before != after {
-            self.hub.registry.release_member(before, conn);
+            self.shared.registry.release_member(before, conn);
         }
-        if let Some(older) = self.hub.registry.claim_member(after, conn) {
+        if let Some(older) = self.shared.registry.claim_member(after, conn) {
             let text = "another connection has resumed this member";
             older.send(ConnMessage::End(ProtocolError::new(Code::Replaced, text)));
         }
@@ -245,7 +244,7 @@ impl Connection {
 
     /// Checks that another subscription, to that topic, is allowed.
     pub(super) fn check_subscription(&mut self, name: &TopicName) -> Result<(), ProtocolError> {
-        let max = self.hub.limits.subscriptions_max;
+        let max = self.shared.limits.subscriptions_max;
         if self.subscriptions.contains(name.as_str()) {
             let text =
                 format!("this connection already subscribes to {name}; end it with UNSUB {name}");
@@ -268,7 +267,7 @@ impl Connection {
         waker: &Waker,
     ) -> Result<(), ProtocolError> {
         self.check_subscription(name)?;
-        let reader = self.hub.topics.subscribe(name, from, waker.clone())?;
+        let reader = self.shared.topics.subscribe(name, from, waker.clone())?;
         let slot = self.answers.reserve();
         self.answers.fill(slot, Bytes::from_static(b"+OK\r\n"));
         self.subscriptions.add(reader, SubscriptionKind::Command(slot));
@@ -324,7 +323,7 @@ impl Connection {
             return slot;
         }
         self.worker_mut().is_known_to_groups = true;
-        if let Err(error) = self.hub.groups.join(&caller, slot, group, credit) {
+        if let Err(error) = self.shared.groups.join(&caller, slot, group, credit) {
             self.fill_error(slot, &error);
         }
         slot
@@ -336,7 +335,7 @@ impl Connection {
         let replies = std::mem::take(&mut worker.pending_replies);
         let Some((_, first)) = replies.first() else { return };
         let group = first.task().group.clone();
-        self.hub.clone().groups.submit(&self.caller(), &group, replies);
+        self.shared.clone().groups.submit(&self.caller(), &group, replies);
     }
 
     /// Notifies groups that the member is active: after a lease has expired, a member receives no
@@ -347,7 +346,7 @@ impl Connection {
             && now.since(worker.last_active_at) >= ACTIVITY_INTERVAL_MS
         {
             worker.last_active_at = now;
-            self.hub.groups.connection_active(self.id);
+            self.shared.groups.connection_active(self.id);
         }
     }
 
@@ -376,7 +375,7 @@ impl Connection {
         } else {
             worker.pending_slot = Some(slot);
         }
-        if let Err(error) = self.hub.groups.manage(&caller, slot, request) {
+        if let Err(error) = self.shared.groups.manage(&caller, slot, request) {
             self.fill_error(slot, &error);
         }
     }
@@ -388,15 +387,15 @@ impl Connection {
     }
 
     fn push_stats(&mut self) {
-        let hub = self.hub.clone();
-        let topics = hub.topics.list();
+        let shared = self.shared.clone();
+        let topics = shared.topics.list();
         self.push_answer(|lines| {
-            let stats = &hub.stats;
+            let stats = &shared.stats;
             let text = format!(
                 "connections={} connected={} turned-away={} lines={} events={} refused={} \
                  bytes-in={}",
-                hub.registry.len(),
-                hub.registry.total_connections(),
+                shared.registry.len(),
+                shared.registry.total_connections(),
                 stats.rejected_connections.value(),
                 stats.lines.value(),
                 stats.events.value(),
@@ -407,10 +406,10 @@ impl Connection {
             for topic in &topics {
                 encode_more(&format!("topic {}", topic_status(topic)), lines);
             }
-            for group in hub.groups.names() {
+            for group in shared.groups.names() {
                 encode_more(&format!("group {group}"), lines);
             }
-            encode_ok(&format!("clock={}", hub.clock.now()), lines);
+            encode_ok(&format!("clock={}", shared.clock.now()), lines);
         });
     }
 }

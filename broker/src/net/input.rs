@@ -40,7 +40,7 @@ impl Connection {
         if self.is_backpressured(Some(cx.waker())) || self.should_pause_reading() {
             // Sent answers, messages in the mailbox and groups that consume events wake the task.
             // Until then the broker pauses reading, so the client is not late.
-            self.read_at = self.hub.clock.now();
+            self.read_at = self.shared.clock.now();
             return IoStatus::Idle;
         }
         READ_BUFFER.with_borrow_mut(|buffer| self.poll_read(cx, buffer))
@@ -65,8 +65,8 @@ impl Connection {
                 // A write has already failed, and all input that arrived before is read.
                 return IoStatus::Closed;
             }
-            self.read_at = self.hub.clock.now();
-            self.hub.stats.bytes_in.add((filled - leftover) as u64);
+            self.read_at = self.shared.clock.now();
+            self.shared.stats.bytes_in.add((filled - leftover) as u64);
         }
         scratch[..leftover].copy_from_slice(&self.input_buffer);
         let end_of_input = !self.has_backlog && filled == leftover;
@@ -77,11 +77,11 @@ impl Connection {
         }
         if self.login.must_log_in()
             && !self.has_backlog
-            && filled - used >= self.hub.limits.anonymous_bytes_max
+            && filled - used >= self.shared.limits.anonymous_bytes_max
         {
             let text = format!(
                 "before a login a line may have at most {} bytes; send HELLO token=<token> first",
-                self.hub.limits.anonymous_bytes_max
+                self.shared.limits.anonymous_bytes_max
             );
             self.start_closing(CloseReason::Error(ProtocolError::new(Code::TooLong, text)));
         }
@@ -96,7 +96,7 @@ impl Connection {
 
     /// How many bytes to read at once, if `leftover` bytes are unprocessed.
     fn read_size(&self, leftover: usize) -> usize {
-        let limits = &self.hub.limits;
+        let limits = &self.shared.limits;
         if self.login.must_log_in() {
             return limits.anonymous_bytes_max.saturating_sub(leftover).max(1);
         }
@@ -121,7 +121,7 @@ impl Connection {
         let mut pending = PendingPublishes::default();
         let (mut used, mut lines) = (0, 0);
         // Attempts to parse a run of publishes at once: two, as the input may begin within a line.
-        let mut batch_attempts = if self.hub.logs_lines() { 0 } else { 2 };
+        let mut batch_attempts = if self.shared.logs_lines() { 0 } else { 2 };
         loop {
             self.has_backlog = self.is_congested();
             if self.has_backlog || self.closing.is_some() {
@@ -157,7 +157,7 @@ impl Connection {
         }
         self.flush_publishes(&mut pending);
         self.flush_replies();
-        self.hub.stats.lines.add(lines);
+        self.shared.stats.lines.add(lines);
         used
     }
 
@@ -185,7 +185,7 @@ impl Connection {
             SessionEvent::Refused { error, publish } => {
                 self.become_client();
                 self.flush_publishes(pending);
-                self.hub.stats.refused_lines.add(1);
+                self.shared.stats.refused_lines.add(1);
                 if publish {
                     self.answers.publish_refused(&error);
                 } else {
@@ -213,16 +213,17 @@ impl Connection {
     }
 
     fn report_dropped_line(&mut self, error: &ProtocolError, line: &[u8]) {
-        self.hub.stats.refused_lines.add(1);
+        self.shared.stats.refused_lines.add(1);
         if self.session.mode() == SessionMode::Client {
             // A LINK, which has no answer. It is counted in the answer to its task, if the task id
             // is readable.
             self.become_client();
             if let Some(task) = task_of_link(line) {
-                let limits = &self.hub.clone().limits;
+                let limits = &self.shared.clone().limits;
                 self.worker_mut().staged_links.count_refused(limits, task);
             }
-        } else if let Some(held_back) = self.hub.stats.dropped_lines_log.allow(self.hub.clock.now())
+        } else if let Some(held_back) =
+            self.shared.stats.dropped_lines_log.allow(self.shared.clock.now())
         {
             // A peer receives no errors, so the log is the only report.
             tracing::warn!(conn = %self.id, %error, held_back, "a peer's line was dropped");
@@ -246,7 +247,7 @@ impl Connection {
                 self.publish(topic, payload, pending);
             }
         }
-        let is_unlimited = self.hub.access.is_unlimited(&self.identity, publishes.topic);
+        let is_unlimited = self.shared.access.is_unlimited(&self.identity, publishes.topic);
         if pending.topic.is_some() && is_unlimited {
             pending.payloads.extend(publishes);
         } else {
@@ -259,7 +260,7 @@ impl Connection {
 
     /// Adds a line of a peer to the pending publishes.
     fn publish_as_peer<'a>(&mut self, payload: &'a str, pending: &mut PendingPublishes<'a>) {
-        let Some(name) = self.hub.access.peer_topic(&self.identity).cloned() else {
+        let Some(name) = self.shared.access.peer_topic(&self.identity).cloned() else {
             let text = "anonymous publishing is off; log in with HELLO token=<token>, or type HELP";
             return self.start_closing(CloseReason::Error(ProtocolError::new(
                 Code::Unauthenticated,
@@ -273,14 +274,14 @@ impl Connection {
             return self.report_dropped_line(&ProtocolError::new(Code::BadArgument, text), b"");
         }
         if self.identity.is_anonymous() {
-            self.identity = self.hub.access.peer(self.identity.transport());
+            self.identity = self.shared.access.peer(self.identity.transport());
         }
         self.publish(name.as_str(), payload, pending);
     }
 
     /// Adds a publish to the pending publishes.
     fn publish<'a>(&mut self, name: &str, payload: &'a str, pending: &mut PendingPublishes<'a>) {
-        if let Err(error) = self.hub.access.check_publish(&self.identity, name, payload) {
+        if let Err(error) = self.shared.access.check_publish(&self.identity, name, payload) {
             self.flush_publishes(pending);
             self.audit(AuditEvent::Denied { topic: Some(name), why: &error.text });
             return self.reject_publishes(&error, 1);
@@ -290,7 +291,7 @@ impl Connection {
             match self.topic_for_publish(name) {
                 Ok(topic) => pending.topic = Some(topic),
                 Err(error) => {
-                    self.hub.stats.refused_lines.add(1);
+                    self.shared.stats.refused_lines.add(1);
                     self.answers.publish_refused(&error);
                     return;
                 }
@@ -310,19 +311,15 @@ impl Connection {
             }
             _ => {
                 let name = TopicName::new(name)?;
-                self.hub.check_topic_creation(self.login.usage.as_deref(), &name)?;
-                let is_publish_only = self.identity.transport().is_publish_only();
-                let topics = &self.hub.topics;
-                if is_publish_only { topics.open_for_publisher(&name) } else { topics.open(&name) }
+                self.shared.check_topic_creation(self.login.usage.as_deref(), &name)?;
+                self.shared.topics.open_for(&name, self.identity.transport().is_publish_only())
             }
         }
     }
 
     /// Appends the pending publishes as one batch.
     fn flush_publishes(&mut self, pending: &mut PendingPublishes<'_>) {
-        let Some(topic) = pending.topic.take() else {
-            return;
-        };
+        let Some(topic) = pending.topic.take() else { return };
         // Commands on tasks were read before these publishes.
         self.flush_replies();
         let count = pending.payloads.len();
@@ -344,12 +341,14 @@ impl Connection {
         };
         match appended {
             Ok(()) => {
-                self.hub.stats.events.add(count as u64);
+                self.shared.stats.events.add(count as u64);
                 if let Some(usage) = &mut self.login.usage {
                     usage.count_published(count as u64);
                 }
                 let name = topic.name().as_str();
-                self.hub.audit.record_published(name, count as u64, self.id.0, || self.initiator());
+                self.shared
+                    .audit
+                    .record_published(name, count as u64, self.id.0, || self.initiator());
                 self.last_topic = Some(topic);
             }
             Err(error) => self.reject_publishes(&error, count),
@@ -360,7 +359,7 @@ impl Connection {
 
     /// Rejects publishes: a client receives an error for each, and those of a peer are logged.
     fn reject_publishes(&mut self, error: &ProtocolError, count: usize) {
-        self.hub.stats.refused_lines.add(count as u64);
+        self.shared.stats.refused_lines.add(count as u64);
         if self.session.mode() == SessionMode::Client {
             for _ in 0..count {
                 self.answers.publish_refused(error);
@@ -368,7 +367,8 @@ impl Connection {
             return;
         }
         self.has_lost_publish = true;
-        if let Some(held_back) = self.hub.stats.dropped_lines_log.allow(self.hub.clock.now()) {
+        if let Some(held_back) = self.shared.stats.dropped_lines_log.allow(self.shared.clock.now())
+        {
             tracing::warn!(conn = %self.id, %error, held_back, "lines of a peer were not stored");
         }
     }
@@ -377,7 +377,7 @@ impl Connection {
     /// in every log.
     fn log_line(&self, consumed: &[u8]) {
         let is_debug = tracing::enabled!(target: "tidings::line", tracing::Level::DEBUG);
-        if !(self.hub.logs_lines() || is_debug) {
+        if !(self.shared.logs_lines() || is_debug) {
             return;
         }
         let line: String = redact_tokens(&String::from_utf8_lossy(last_line(consumed)))
@@ -388,7 +388,7 @@ impl Connection {
                 escape.into_iter().flatten().chain(plain)
             })
             .collect();
-        if self.hub.logs_lines() {
+        if self.shared.logs_lines() {
             tracing::info!(target: "tidings::line", conn = %self.id, line);
         } else {
             tracing::debug!(target: "tidings::line", conn = %self.id, line);

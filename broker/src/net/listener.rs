@@ -10,12 +10,11 @@ use std::time::Duration;
 use rustls::ServerConfig;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tidings_protocol::{Code, ProtocolError};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::Hub;
+use super::Shared;
 use super::connection::Connection;
 use super::handshake::handshake;
 use super::stream::SocketStream;
@@ -94,25 +93,25 @@ impl Accept for UnixListener {
 /// Accepts connections of the line protocol until `stop`, and spawns a task for each.
 pub(crate) fn serve_lines(
     listener: TcpListener,
-    hub: Arc<Hub>,
+    shared: Arc<Shared>,
     stop: CancellationToken,
     tasks: &TaskTracker,
 ) {
     let (connections, stopping) = (tasks.clone(), stop.clone());
     spawn_accept_loop(listener, stop, tasks, move |stream: TcpStream, peer| {
-        let admitted = match admit_connection(&hub, peer, Transport::Line) {
+        let admitted = match admit_connection(&shared, peer, Transport::Line) {
             Ok(admitted) => admitted,
             // Before the handshake no error line can be sent.
-            Err(_) if hub.tls.is_some() => return,
+            Err(_) if shared.tls.is_some() => return,
             Err(error) => return reject(stream.into_std(), &error),
         };
-        set_socket_options(&stream, hub.limits.unsent_bytes);
-        let hub = Arc::clone(&hub);
-        if hub.tls.is_some() {
-            connections.spawn(serve_tls(hub, admitted, stream, peer, stopping.clone()));
+        set_socket_options(&stream, shared.limits.unsent_bytes);
+        let shared = Arc::clone(&shared);
+        if shared.tls.is_some() {
+            connections.spawn(serve_tls(shared, admitted, stream, peer, stopping.clone()));
         } else {
             let (stream, remote) = (SocketStream::Plain(stream), RemoteInfo::unencrypted(peer));
-            connections.spawn(Connection::new(hub, admitted, stream, remote).run());
+            connections.spawn(Connection::new(shared, admitted, stream, remote).run());
         }
     });
 }
@@ -121,18 +120,18 @@ pub(crate) fn serve_lines(
 /// the bytes.
 pub(crate) fn serve_unix(
     listener: UnixListener,
-    hub: Arc<Hub>,
+    shared: Arc<Shared>,
     stop: CancellationToken,
     tasks: &TaskTracker,
 ) {
     let connections = tasks.clone();
     spawn_accept_loop(listener, stop, tasks, move |stream: UnixStream, peer| {
-        let admitted = match admit_connection(&hub, peer, Transport::Line) {
+        let admitted = match admit_connection(&shared, peer, Transport::Line) {
             Ok(admitted) => admitted,
             Err(error) => return reject(stream.into_std(), &error),
         };
         let (stream, remote) = (SocketStream::Unix(stream), RemoteInfo::unencrypted(peer));
-        connections.spawn(Connection::new(Arc::clone(&hub), admitted, stream, remote).run());
+        connections.spawn(Connection::new(Arc::clone(&shared), admitted, stream, remote).run());
     });
 }
 
@@ -166,14 +165,14 @@ pub(super) fn spawn_accept_loop<L: Accept>(
     });
 }
 
-/// Runs [`Hub::maintain`] every second, until `stop`.
-pub(crate) fn run_maintenance(hub: Arc<Hub>, stop: CancellationToken, tasks: &TaskTracker) {
+/// Runs [`Shared::maintain`] every second, until `stop`.
+pub(crate) fn run_maintenance(shared: Arc<Shared>, stop: CancellationToken, tasks: &TaskTracker) {
     tasks.spawn(async move {
         loop {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                () = tokio::time::sleep(MAINTENANCE_INTERVAL) => hub.maintain(),
+                () = tokio::time::sleep(MAINTENANCE_INTERVAL) => shared.maintain(),
             }
         }
     });
@@ -190,14 +189,14 @@ pub(super) struct AdmittedConnection {
 
 /// Registers a connection. Fails if there are too many, in total or from its source.
 pub(super) fn admit_connection(
-    hub: &Hub,
+    shared: &Shared,
     peer: PeerAddr,
     transport: Transport,
 ) -> Result<AdmittedConnection, ProtocolError> {
-    let usage = hub.quotas.begin_connection(peer.network_ip(), hub.clock.now());
+    let usage = shared.quotas.begin_connection(peer.network_ip(), shared.clock.now());
     let admitted = usage.and_then(|usage| {
-        let (conn, mailbox) = hub.registry.register().ok_or_else(|| {
-            let max = hub.limits.connections_max;
+        let (conn, mailbox) = shared.registry.register().ok_or_else(|| {
+            let max = shared.limits.connections_max;
             let text = format!("{max} connections are open, the maximum; try again later");
             ProtocolError::new(Code::Limit, text)
         })?;
@@ -206,11 +205,12 @@ pub(super) fn admit_connection(
     match &admitted {
         Ok(AdmittedConnection { conn, .. }) => tracing::debug!(%conn, %peer, "connected"),
         Err(error) => {
-            hub.stats.rejected_connections.add(1);
+            shared.stats.rejected_connections.add(1);
             let why = error.text.as_str();
             let initiator = || Initiator::unidentified(0, peer, transport.as_str());
-            hub.audit.record(|| (AuditEvent::LimitReached { why }, initiator()));
-            if let Some(held_back) = hub.stats.rejected_connections_log.allow(hub.clock.now()) {
+            shared.audit.record(|| (AuditEvent::LimitReached { why }, initiator()));
+            if let Some(held_back) = shared.stats.rejected_connections_log.allow(shared.clock.now())
+            {
                 tracing::warn!(%peer, error = error.text, held_back, "connection rejected");
             }
         }
@@ -227,30 +227,30 @@ pub(super) fn set_socket_options(stream: &TcpStream, unsent_bytes: u32) {
 
 /// Accepts TLS and serves the connection.
 async fn serve_tls(
-    hub: Arc<Hub>,
+    shared: Arc<Shared>,
     admitted: AdmittedConnection,
     stream: TcpStream,
     peer: PeerAddr,
     stop: CancellationToken,
 ) {
-    let Some(config) = hub.tls.as_ref().map(Tls::line_config) else { return };
+    let Some(config) = shared.tls.as_ref().map(Tls::line_config) else { return };
     // Boxed, so that an idle connection does not keep the memory of the handshake.
     let from = (peer, Transport::Line);
-    let secured = Box::pin(secure(&hub, admitted.conn, config, stream, from, &stop)).await;
+    let secured = Box::pin(secure(&shared, admitted.conn, config, stream, from, &stop)).await;
     let Some((stream, remote)) = secured else { return };
-    Box::pin(Connection::new(hub, admitted, stream, remote).run()).await;
+    Box::pin(Connection::new(shared, admitted, stream, remote).run()).await;
 }
 
 /// Does the TLS handshake of an admitted connection. If it fails, the connection is unregistered.
 pub(super) async fn secure(
-    hub: &Hub,
+    shared: &Shared,
     conn: ConnId,
     config: (Arc<ServerConfig>, usize),
     stream: TcpStream,
     (peer, transport): (PeerAddr, Transport),
     stop: &CancellationToken,
 ) -> Option<(SocketStream, RemoteInfo)> {
-    match handshake(config, stream, &hub.limits, stop).await {
+    match handshake(config, stream, &shared.limits, stop).await {
         Ok((stream, certificate)) => {
             let remote = RemoteInfo { peer, certificate, is_encrypted: true };
             tracing::debug!(%conn, peer = %remote, "encrypted");
@@ -260,8 +260,8 @@ pub(super) async fn secure(
             tracing::debug!(%conn, %peer, %error, "no TLS: closed");
             let why = format!("no TLS: {error}");
             let initiator = || Initiator::unidentified(conn.0, peer, transport.as_str());
-            hub.audit.record(|| (AuditEvent::Refused { why: &why }, initiator()));
-            hub.registry.unregister(conn);
+            shared.audit.record(|| (AuditEvent::Refused { why: &why }, initiator()));
+            shared.registry.unregister(conn);
             None
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tidings_protocol::{Code, ProtocolError, Slot, Token, TopicName};
 
-use super::Hub;
+use super::Shared;
 use super::closing::CloseReason;
 use super::connection::Connection;
 use crate::access::{Access, Credential, Identity, LoginError, Transport};
@@ -36,7 +36,6 @@ pub(super) fn check_token_allowed(remote: &RemoteInfo) -> Result<(), ProtocolErr
     Err(ProtocolError::new(Code::Denied, text))
 }
 
-/// The error for a token that no principal has.
 pub(super) fn wrong_token_error() -> ProtocolError {
     ProtocolError::new(Code::Unauthenticated, "no principal has this token")
 }
@@ -66,11 +65,16 @@ pub(super) struct LoginState {
 
 impl LoginState {
     /// The identity and login state of a new connection.
-    pub(super) fn begin(hub: &Hub, remote: RemoteInfo, usage: Usage) -> (Identity, Box<Self>) {
-        let identity = identity_of(&hub.access, Transport::Line, &remote);
+    pub(super) fn begin(
+        shared: &Shared,
+        remote: RemoteInfo,
+        usage: Usage,
+    ) -> (Identity, Box<Self>) {
+        let identity = identity_of(&shared.access, Transport::Line, &remote);
         let must_log_in =
-            identity.has_no_permissions() && hub.access.peer_topic(&identity).is_none();
-        let login_deadline = must_log_in.then(|| hub.clock.now() + hub.limits.login_timeout_ms);
+            identity.has_no_permissions() && shared.access.peer_topic(&identity).is_none();
+        let login_deadline =
+            must_log_in.then(|| shared.clock.now() + shared.limits.login_timeout_ms);
         (
             identity,
             Box::new(Self {
@@ -108,8 +112,8 @@ impl LoginState {
 impl Connection {
     /// The topic to which peers publish and subscribe, if this connection may be a peer.
     pub(super) fn peer_topic(&self) -> Option<Arc<Topic>> {
-        let name = TopicName::new(self.hub.access.peer_topic(&self.identity)?.as_str()).ok()?;
-        self.hub.topics.open(&name).ok()
+        let name = TopicName::new(self.shared.access.peer_topic(&self.identity)?.as_str()).ok()?;
+        self.shared.topics.open(&name).ok()
     }
 
     /// The identity for a token; without a token the current identity. On an error the answer is
@@ -117,7 +121,7 @@ impl Connection {
     pub(super) fn log_in(&mut self, token: Option<&Token>) -> Result<Identity, ()> {
         let Some(token) = token else { return Ok(self.identity.clone()) };
         let reject = |connection: &mut Self, error: ProtocolError| {
-            connection.hub.stats.refused_lines.add(1);
+            connection.shared.stats.refused_lines.add(1);
             connection.audit(AuditEvent::LogInFailed { why: &error.text });
             connection.push_error(&error);
         };
@@ -125,15 +129,15 @@ impl Connection {
             reject(self, error);
             return Err(());
         }
-        let (now, source) = (self.hub.clock.now(), self.login.remote.peer.ip().into());
-        match self.hub.access.log_in(self.identity.transport(), token, Some(source), now) {
+        let (now, source) = (self.shared.clock.now(), self.login.remote.peer.ip().into());
+        match self.shared.access.log_in(self.identity.transport(), token, Some(source), now) {
             Ok(identity) => Ok(identity),
             Err(LoginError::TooManyFailures(wait_ms)) => {
                 reject(self, too_many_tokens_error(wait_ms));
                 Err(())
             }
             Err(LoginError::InvalidToken(delay_ms)) => {
-                self.hub.stats.refused_lines.add(1);
+                self.shared.stats.refused_lines.add(1);
                 self.audit(AuditEvent::LogInFailed { why: "no principal has this token" });
                 self.login.delayed_rejection = Some((now + delay_ms, self.answers.reserve()));
                 Err(())
@@ -177,11 +181,11 @@ impl Connection {
     /// Renews the identity after principals have changed. The connection ends if its principal is
     /// revoked, or if its permissions changed while it depends on them; the client then reconnects.
     pub(super) fn renew_identity(&mut self) {
-        let renewed = self.hub.access.renew(&self.identity).map(|identity| {
+        let renewed = self.shared.access.renew(&self.identity).map(|identity| {
             // A new principal may match the client's certificate or its user of the machine.
             let is_anonymous = identity.is_anonymous();
             if is_anonymous {
-                identity_of(&self.hub.access, identity.transport(), &self.login.remote)
+                identity_of(&self.shared.access, identity.transport(), &self.login.remote)
             } else {
                 identity
             }
@@ -195,7 +199,7 @@ impl Connection {
                 format!("the permissions of {} have changed; connect again", self.identity.name());
             return self.start_closing(CloseReason::Error(ProtocolError::new(Code::Revoked, text)));
         }
-        if let Err(error) = self.hub.assign_usage(&mut self.login.usage, &identity) {
+        if let Err(error) = self.shared.assign_usage(&mut self.login.usage, &identity) {
             return self.start_closing(CloseReason::Error(error));
         }
         self.identity = identity;

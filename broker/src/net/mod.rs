@@ -37,9 +37,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tidings_protocol::MemberId;
 
-pub(crate) use self::listener::serve_unix;
 use self::listener::spawn_accept_loop;
-pub(crate) use self::listener::{bind, completes_within, listen, run_maintenance, serve_lines};
+pub(crate) use self::listener::{
+    bind, completes_within, listen, run_maintenance, serve_lines, serve_unix,
+};
 use self::registry::ConnectionRegistry;
 use crate::access::{Access, AccessConfig, Principal};
 use crate::audit::{Audit, AuditEvent};
@@ -55,15 +56,15 @@ use crate::topic::Topics;
 
 /// The state that all connections share.
 #[derive(Debug)]
-pub(crate) struct Hub {
+pub(crate) struct Shared {
     pub(crate) limits: Limits,
     clock: Clock,
     pub(crate) topics: Arc<Topics>,
-    groups: Arc<Groups>,
+    pub(crate) groups: Arc<Groups>,
     cursors: Cursors,
     registry: ConnectionRegistry,
     stats: Stats,
-    access: Access,
+    pub(crate) access: Access,
     quotas: Quotas,
     pub(crate) audit: Audit,
     log_lines: AtomicBool,
@@ -75,7 +76,7 @@ pub(crate) struct Hub {
 
 /// What the configuration decides about connections.
 #[derive(Debug, Clone)]
-pub(crate) struct HubConfig {
+pub(crate) struct ConnectionConfig {
     pub(crate) limits: Limits,
     pub(crate) access: AccessConfig,
     pub(crate) quotas: QuotaConfig,
@@ -83,10 +84,10 @@ pub(crate) struct HubConfig {
     pub(crate) log_lines: bool,
 }
 
-impl Hub {
+impl Shared {
     /// Creates the state, with no connections.
     pub(crate) fn new(
-        config: HubConfig,
+        config: ConnectionConfig,
         clock: Clock,
         topics: Arc<Topics>,
         groups: Arc<Groups>,
@@ -110,16 +111,6 @@ impl Hub {
         })
     }
 
-    /// [`Groups::close_logs`].
-    pub(crate) fn close_groups(&self) {
-        self.groups.close_logs();
-    }
-
-    /// [`Groups::watch_callbacks`].
-    pub(crate) fn watch_callbacks(&self) -> tokio::sync::watch::Receiver<bool> {
-        self.groups.watch_callbacks()
-    }
-
     /// Runs periodic maintenance. Call it about once a second.
     fn maintain(&self) {
         self.topics.maintain();
@@ -141,11 +132,6 @@ impl Hub {
         }
     }
 
-    /// Whether clients need not log in.
-    pub(crate) fn is_open(&self) -> bool {
-        self.access.is_open()
-    }
-
     /// Replaces all principals. Each connection then renews its identity, or ends.
     pub(crate) fn replace_principals(&self, principals: Vec<Principal>) {
         for (name, change) in self.access.replace_principals(principals) {
@@ -159,7 +145,7 @@ impl Hub {
     }
 
     /// Applies the reloadable settings to open and future connections.
-    pub(crate) fn reload(&self, config: &HubConfig) {
+    pub(crate) fn reload(&self, config: &ConnectionConfig) {
         self.audit.record_broker(&AuditEvent::Reloaded);
         self.access.set_transport_policy(config.access.transport_policy);
         self.quotas.set_limits(&config.quotas);

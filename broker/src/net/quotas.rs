@@ -5,12 +5,12 @@ use tidings_protocol::{
 };
 use tidings_queue::commands::group_of;
 
-use super::Hub;
+use super::Shared;
 use crate::access::Identity;
 use crate::cursors::CursorId;
 use crate::quota::{ConnectionUsage, Created, Usage};
 
-impl Hub {
+impl Shared {
     /// Counts the usage of a connection for the principal of `identity`.
     pub(super) fn assign_usage(
         &self,

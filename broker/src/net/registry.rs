@@ -59,7 +59,6 @@ impl ConnectionRegistry {
         }
     }
 
-    /// Removes a connection.
     pub(super) fn unregister(&self, conn: ConnId) {
         self.state.lock().connections.remove(&conn);
     }

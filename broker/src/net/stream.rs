@@ -6,8 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
-use tokio::net::UnixStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
 use super::handshake_socket::HandshakeSocket;
@@ -24,7 +23,6 @@ pub(super) enum SocketStream {
     Unix(UnixStream),
 }
 
-/// An encrypted socket.
 #[derive(Debug)]
 pub(super) struct TlsSocket {
     stream: TlsStream<HandshakeSocket>,

@@ -125,9 +125,7 @@ impl Subscriptions {
             subscription.reader.rewind(seq);
         }
     }
-}
 
-impl Subscriptions {
     /// Whether a reader waits for the disk. Its read takes a shared buffer.
     pub(super) fn is_waiting_for_disk(&self) -> bool {
         self.list.iter().any(|subscription| subscription.reader.waits_for_disk())

@@ -11,7 +11,7 @@ use tidings_protocol::{
     encode_ok,
 };
 
-use super::Hub;
+use super::Shared;
 use crate::catalog::TopicSettings;
 use crate::cursors::CursorId;
 use crate::mailbox::{ConnMessage, Mailbox};
@@ -24,16 +24,21 @@ const REPORTED_RANGES_MAX: usize = 1000;
 const REPORTED_PROBLEMS_MAX: usize = 20;
 
 /// Runs a `TOPIC` command and sends the answer to `reply`.
-pub(super) fn handle_topic_command(hub: &Hub, manage: &TopicCommand<'_>, reply: PendingReply) {
+pub(super) fn handle_topic_command(
+    shared: &Shared,
+    manage: &TopicCommand<'_>,
+    reply: PendingReply,
+) {
     let error_reply = reply.clone();
+    let command = RunningCommand { shared, manage };
     let result = match manage.action {
-        TopicAction::Ls => list_topics(hub, manage, reply),
-        TopicAction::Show => show_topic(hub, manage, reply),
-        TopicAction::Create => create_topic(hub, manage, reply),
-        TopicAction::Set => configure_topic(hub, manage, reply),
-        TopicAction::Delete => delete_topic(hub, manage, reply),
-        TopicAction::Verify => verify_topic(hub, manage, reply),
-        TopicAction::Forget => forget_cursor(hub, manage, reply),
+        TopicAction::Ls => command.list(reply),
+        TopicAction::Show => command.show(reply),
+        TopicAction::Create => command.create(reply),
+        TopicAction::Set => command.configure(reply),
+        TopicAction::Delete => command.delete(reply),
+        TopicAction::Verify => command.verify(reply),
+        TopicAction::Forget => command.forget_cursor(reply),
         TopicAction::Unknown(word) => Err(TopicAction::refuse(word)),
     };
     if let Err(error) = result {
@@ -41,115 +46,91 @@ pub(super) fn handle_topic_command(hub: &Hub, manage: &TopicCommand<'_>, reply: 
     }
 }
 
-fn list_topics(
-    hub: &Hub,
-    manage: &TopicCommand<'_>,
-    reply: PendingReply,
-) -> Result<(), ProtocolError> {
-    manage.allow_only(&[])?;
-    let (topics, mut lines) = (hub.topics.list(), BytesMut::new());
-    for topic in &topics {
-        encode_more(&topic_status(topic).to_string(), &mut lines);
+/// A command that is being run. Each action sends its answer, or returns an error.
+struct RunningCommand<'a> {
+    shared: &'a Shared,
+    manage: &'a TopicCommand<'a>,
+}
+
+impl RunningCommand<'_> {
+    fn list(&self, reply: PendingReply) -> Result<(), ProtocolError> {
+        self.manage.allow_only(&[])?;
+        let (topics, mut lines) = (self.shared.topics.list(), BytesMut::new());
+        for topic in &topics {
+            encode_more(&topic_status(topic).to_string(), &mut lines);
+        }
+        reply.send_with_lines(lines, Ok(format!("topics={}", topics.len())));
+        Ok(())
     }
-    reply.send_with_lines(lines, Ok(format!("topics={}", topics.len())));
-    Ok(())
-}
 
-fn show_topic(
-    hub: &Hub,
-    manage: &TopicCommand<'_>,
-    reply: PendingReply,
-) -> Result<(), ProtocolError> {
-    manage.allow_only(&[])?;
-    let topic = find_topic(hub, manage)?;
-    reply.send_with_lines(cursor_lines(hub, &topic), Ok(topic_status(&topic).to_string()));
-    Ok(())
-}
-
-fn create_topic(
-    hub: &Hub,
-    manage: &TopicCommand<'_>,
-    reply: PendingReply,
-) -> Result<(), ProtocolError> {
-    let name: TopicName = manage.required_name()?.parse()?;
-    let settings = TopicSettings::parse(&manage.settings, hub.topics.defaults())?;
-    let text = format!("{name} {settings}");
-    let done = move |result: Result<(), ProtocolError>| reply.send(result.map(|()| text));
-    hub.topics.create(&name, settings, done).map(|_topic| ())
-}
-
-fn configure_topic(
-    hub: &Hub,
-    manage: &TopicCommand<'_>,
-    reply: PendingReply,
-) -> Result<(), ProtocolError> {
-    let topic = find_topic(hub, manage)?;
-    if manage.settings.is_empty() {
-        let text = format!("no setting given; use {}=", TopicSettings::KEYS.join("=, "));
-        return Err(ProtocolError::new(Code::BadArgument, text));
+    fn show(&self, reply: PendingReply) -> Result<(), ProtocolError> {
+        self.manage.allow_only(&[])?;
+        let topic = self.topic()?;
+        let status = topic_status(&topic).to_string();
+        reply.send_with_lines(cursor_lines(self.shared, &topic), Ok(status));
+        Ok(())
     }
-    let settings = TopicSettings::parse(&manage.settings, topic.settings())?;
-    let text = format!("{} {settings}", topic.name());
-    let done = move |result: Result<(), ProtocolError>| reply.send(result.map(|()| text));
-    hub.topics.configure(&topic, settings, done)
-}
 
-fn delete_topic(
-    hub: &Hub,
-    manage: &TopicCommand<'_>,
-    reply: PendingReply,
-) -> Result<(), ProtocolError> {
-    manage.allow_only(&[])?;
-    let topic = find_topic(hub, manage)?;
-    let text = topic.name().to_string();
-    let done = move |result: Result<(), ProtocolError>| reply.send(result.map(|()| text));
-    hub.topics.delete(&topic, done)
-}
+    fn create(&self, reply: PendingReply) -> Result<(), ProtocolError> {
+        let name: TopicName = self.manage.required_name()?.parse()?;
+        let settings = TopicSettings::parse(&self.manage.settings, self.shared.topics.defaults())?;
+        let text = format!("{name} {settings}");
+        self.shared.topics.create(&name, settings, reply.when_done(text)).map(drop)
+    }
 
-fn verify_topic(
-    hub: &Hub,
-    manage: &TopicCommand<'_>,
-    reply: PendingReply,
-) -> Result<(), ProtocolError> {
-    manage.allow_only(&[])?;
-    let topic = find_topic(hub, manage)?;
-    let name = topic.name().clone();
-    hub.topics.verify(&topic, move |result| {
-        let mut lines = BytesMut::new();
-        let result = result.map(|files| verify_report(&name, &files, &mut lines));
-        reply.send_with_lines(lines, result);
-    });
-    Ok(())
-}
+    fn configure(&self, reply: PendingReply) -> Result<(), ProtocolError> {
+        let topic = self.topic()?;
+        if self.manage.settings.is_empty() {
+            let text = format!("no setting given; use {}=", TopicSettings::KEYS.join("=, "));
+            return Err(ProtocolError::new(Code::BadArgument, text));
+        }
+        let settings = TopicSettings::parse(&self.manage.settings, topic.settings())?;
+        let text = format!("{} {settings}", topic.name());
+        self.shared.topics.configure(&topic, settings, reply.when_done(text))
+    }
 
-fn forget_cursor(
-    hub: &Hub,
-    manage: &TopicCommand<'_>,
-    reply: PendingReply,
-) -> Result<(), ProtocolError> {
-    manage.allow_only(&["cursor"])?;
-    let topic = manage.required_name()?.parse()?;
-    let cursor = manage.setting("cursor").ok_or_else(|| {
-        let text = "no cursor given; use TOPIC forget <topic> cursor=<cursor>";
-        ProtocolError::new(Code::BadArgument, text)
-    })?;
-    let id = CursorId { topic, cursor: cursor.parse()? };
-    let done = move |result: Result<(), ProtocolError>| reply.send(result.map(|()| String::new()));
-    hub.cursors.forget(id, done)
-}
+    fn delete(&self, reply: PendingReply) -> Result<(), ProtocolError> {
+        self.manage.allow_only(&[])?;
+        let topic = self.topic()?;
+        self.shared.topics.delete(&topic, reply.when_done(topic.name().to_string()))
+    }
 
-fn find_topic(hub: &Hub, manage: &TopicCommand<'_>) -> Result<Arc<Topic>, ProtocolError> {
-    let name = manage.required_name()?;
-    hub.topics.find(name).ok_or_else(|| {
-        let text = format!("no topic {name}; TOPIC create {name}, PUB or SUB creates it");
-        ProtocolError::new(Code::NotFound, text)
-    })
+    fn verify(&self, reply: PendingReply) -> Result<(), ProtocolError> {
+        self.manage.allow_only(&[])?;
+        let topic = self.topic()?;
+        let name = topic.name().clone();
+        self.shared.topics.verify(&topic, move |result| {
+            let mut lines = BytesMut::new();
+            let result = result.map(|files| verify_report(&name, &files, &mut lines));
+            reply.send_with_lines(lines, result);
+        });
+        Ok(())
+    }
+
+    fn forget_cursor(&self, reply: PendingReply) -> Result<(), ProtocolError> {
+        self.manage.allow_only(&["cursor"])?;
+        let topic = self.manage.required_name()?.parse()?;
+        let cursor = self.manage.setting("cursor").ok_or_else(|| {
+            let text = "no cursor given; use TOPIC forget <topic> cursor=<cursor>";
+            ProtocolError::new(Code::BadArgument, text)
+        })?;
+        let id = CursorId { topic, cursor: cursor.parse()? };
+        self.shared.cursors.forget(id, reply.when_done(String::new()))
+    }
+
+    fn topic(&self) -> Result<Arc<Topic>, ProtocolError> {
+        let name = self.manage.required_name()?;
+        self.shared.topics.find(name).ok_or_else(|| {
+            let text = format!("no topic {name}; TOPIC create {name}, PUB or SUB creates it");
+            ProtocolError::new(Code::NotFound, text)
+        })
+    }
 }
 
 /// The lines of `TOPIC show` about the cursors of a topic.
-fn cursor_lines(hub: &Hub, topic: &Topic) -> BytesMut {
+fn cursor_lines(shared: &Shared, topic: &Topic) -> BytesMut {
     let (next, mut lines) = (topic.public_head(), BytesMut::new());
-    for cursor in hub.cursors.list(topic.name()) {
+    for cursor in shared.cursors.list(topic.name()) {
         let status = CursorStatus {
             cursor: cursor.name.to_string(),
             next: cursor.next,
@@ -176,6 +157,14 @@ impl PendingReply {
         self.send_with_lines(BytesMut::new(), result);
     }
 
+    /// Sends `text`, or the error, when a change is stored.
+    fn when_done(
+        self,
+        text: String,
+    ) -> impl FnOnce(Result<(), ProtocolError>) + Send + use<> + 'static {
+        move |result| self.send(result.map(|()| text))
+    }
+
     /// Sends an answer with several lines; `result` becomes the last one.
     fn send_with_lines(self, mut lines: BytesMut, result: Result<String, ProtocolError>) {
         match result {
@@ -186,7 +175,6 @@ impl PendingReply {
     }
 }
 
-/// The status of a topic.
 pub(super) fn topic_status(topic: &Topic) -> TopicStatus {
     let show = topic.stats();
     let kept = show.head.0 - show.first_kept.0;

@@ -20,7 +20,6 @@ pub(crate) struct SocketFile {
 }
 
 impl SocketFile {
-    /// The path of the file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }

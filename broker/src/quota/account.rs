@@ -93,7 +93,6 @@ impl Account {
         Self { owner, quota, held, created, rates }
     }
 
-    /// Counts a new connection.
     pub(super) fn count_connect(&self, now: Moment) -> Result<(), ProtocolError> {
         let max = self.quota.limit(Quantity::Connects);
         let Ok(per_minute) = u32::try_from(max) else { return Ok(()) };

@@ -32,53 +32,41 @@ pub enum Quantity {
     BufferedBytes,
 }
 
+/// Each quantity with its name in flags and its name after a number, in the order of the enum.
+const NAMES: [(Quantity, &str, &str); 11] = [
+    (Quantity::Connections, "connections", "connections"),
+    (Quantity::Connects, "connects", "new connections a minute"),
+    (Quantity::Events, "events", "events a second"),
+    (Quantity::Bytes, "bytes", "bytes a second"),
+    (Quantity::Topics, "topics", "topics that it created"),
+    (Quantity::Cursors, "cursors", "durable cursors that it created"),
+    (Quantity::Subscriptions, "subscriptions", "subscriptions"),
+    (Quantity::Groups, "groups", "groups that it created"),
+    (Quantity::Jobs, "jobs", "unfinished jobs"),
+    (Quantity::Credit, "credit", "tasks at once (credit)"),
+    (Quantity::BufferedBytes, "parked", "bytes waiting for its connections"),
+];
+
 impl Quantity {
     /// All of them.
-    pub const ALL: [Self; 11] = [
-        Self::Connections,
-        Self::Connects,
-        Self::Events,
-        Self::Bytes,
-        Self::Topics,
-        Self::Cursors,
-        Self::Subscriptions,
-        Self::Groups,
-        Self::Jobs,
-        Self::Credit,
-        Self::BufferedBytes,
-    ];
+    pub const ALL: [Self; NAMES.len()] = {
+        let (mut all, mut at) = ([Self::Connections; NAMES.len()], 0);
+        while at < all.len() {
+            assert!(NAMES[at].0 as usize == at, "the names are in the order of the enum");
+            all[at] = NAMES[at].0;
+            at += 1;
+        }
+        all
+    };
 
     /// Its name in flags.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Connections => "connections",
-            Self::Connects => "connects",
-            Self::Events => "events",
-            Self::Bytes => "bytes",
-            Self::Topics => "topics",
-            Self::Cursors => "cursors",
-            Self::Subscriptions => "subscriptions",
-            Self::Groups => "groups",
-            Self::Jobs => "jobs",
-            Self::Credit => "credit",
-            Self::BufferedBytes => "parked",
-        }
+        NAMES[self as usize].1
     }
 
     /// Its name after a number.
     pub(super) fn noun(self) -> &'static str {
-        match self {
-            Self::Connects => "new connections a minute",
-            Self::Events => "events a second",
-            Self::Bytes => "bytes a second",
-            Self::Topics => "topics that it created",
-            Self::Cursors => "durable cursors that it created",
-            Self::Groups => "groups that it created",
-            Self::Jobs => "unfinished jobs",
-            Self::Credit => "tasks at once (credit)",
-            Self::BufferedBytes => "bytes waiting for its connections",
-            Self::Connections | Self::Subscriptions => self.as_str(),
-        }
+        NAMES[self as usize].2
     }
 
     /// Whether it is held, and refused beyond the limit. Otherwise it is a rate, and slows down.

@@ -121,7 +121,6 @@ impl ConnectionUsage {
         self.set(quantity, self.amounts[quantity as usize] + 1)
     }
 
-    /// Subtracts one.
     pub(crate) fn remove(&mut self, quantity: Quantity) {
         let less = self.amounts[quantity as usize].saturating_sub(1);
         // A decrease never fails.
@@ -152,7 +151,6 @@ impl ConnectionUsage {
         self.accounts().try_for_each(|account| account.create(new, exists))
     }
 
-    /// Counts published events.
     pub(crate) fn count_published(&mut self, events: u64) {
         self.events += events;
     }

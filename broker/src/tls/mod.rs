@@ -295,34 +295,24 @@ fn with_swap_hint(error: TlsError, path: &Path) -> TlsError {
     }
 }
 
-/// All certificates of a file, at least one.
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let bytes = read(path)?;
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
-    let found = found.map_err(|error| bad_pem(path, error))?;
-    if found.is_empty() {
-        return Err(TlsError::Missing {
-            path: path.to_owned(),
-            what: "certificate",
-            expected: "-----BEGIN CERTIFICATE-----",
-            hint: "",
-        });
-    }
-    Ok(found)
+    pem_items(path, "certificate", "-----BEGIN CERTIFICATE-----")
 }
 
-/// All revocation lists of a file, at least one.
 fn revocation_lists(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsError> {
-    let bytes = read(path)?;
-    let found: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(&bytes).collect();
+    pem_items(path, "list of revoked certificates", "-----BEGIN X509 CRL-----")
+}
+
+/// All items of this type in a file, at least one.
+fn pem_items<T: PemObject>(
+    path: &Path,
+    what: &'static str,
+    expected: &'static str,
+) -> Result<Vec<T>, TlsError> {
+    let found: Result<Vec<T>, _> = T::pem_slice_iter(&read(path)?).collect();
     let found = found.map_err(|error| bad_pem(path, error))?;
     if found.is_empty() {
-        return Err(TlsError::Missing {
-            path: path.to_owned(),
-            what: "list of revoked certificates",
-            expected: "-----BEGIN X509 CRL-----",
-            hint: "",
-        });
+        return Err(TlsError::Missing { path: path.to_owned(), what, expected, hint: "" });
     }
     Ok(found)
 }

@@ -45,7 +45,6 @@ impl Arena {
         arena
     }
 
-    /// Bytes allocated.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }

@@ -56,7 +56,6 @@ impl std::fmt::Debug for ReaderPoolState {
     }
 }
 
-/// A requested read.
 #[derive(Debug)]
 struct ReadRequest {
     log: Arc<dyn TopicLog>,
@@ -65,9 +64,8 @@ struct ReadRequest {
     slot: Arc<Mutex<ReadSlot>>,
 }
 
-/// What to read.
-#[derive(Debug)]
-enum ReadKind {
+#[derive(Debug, Clone, Copy)]
+pub(super) enum ReadKind {
     /// Lines that are not older than `since`.
     Lines { at: Option<ReadPosition>, since: Option<i64> },
     /// Builds the index of the segment that begins at this seq. The result carries no lines.
@@ -80,7 +78,6 @@ struct ReadSlot {
     read: Option<ReadResult>,
 }
 
-/// The result of a read.
 #[derive(Debug)]
 pub(super) enum ReadResult {
     /// Runs of lines, each with the seq of its first line; the seq after the last line; where to
@@ -99,7 +96,6 @@ pub(super) struct PendingRead {
 }
 
 impl PendingRead {
-    /// The result, if there is one.
     pub(super) fn take(&self) -> Option<ReadResult> {
         self.slot.lock().read.take()
     }
@@ -120,40 +116,17 @@ impl ColdReads {
         Self(pool)
     }
 
-    /// Requests lines from `from` on; wakes `waker` with the result.
-    pub(super) fn read(
+    /// Requests a read for a reader at `from`; wakes `waker` with the result.
+    pub(super) fn request(
         &self,
         log: &Arc<dyn TopicLog>,
         from: Seq,
-        at: Option<ReadPosition>,
-        since: Option<i64>,
-        waker: &Waker,
-    ) -> PendingRead {
-        self.request(log, from, ReadKind::Lines { at, since }, waker)
-    }
-
-    /// Requests the index of the segment that begins at `base`, for a reader at `from`; wakes
-    /// `waker` when it is built.
-    pub(super) fn index(
-        &self,
-        log: &Arc<dyn TopicLog>,
-        base: Seq,
-        from: Seq,
-        waker: &Waker,
-    ) -> PendingRead {
-        self.request(log, from, ReadKind::Index(base), waker)
-    }
-
-    fn request(
-        &self,
-        log: &Arc<dyn TopicLog>,
-        from: Seq,
-        what: ReadKind,
+        kind: ReadKind,
         waker: &Waker,
     ) -> PendingRead {
         let answer = Arc::new(Mutex::new(ReadSlot { waker: Some(waker.clone()), read: None }));
         let log = Arc::clone(log);
-        let request = ReadRequest { log, from, kind: what, slot: Arc::clone(&answer) };
+        let request = ReadRequest { log, from, kind, slot: Arc::clone(&answer) };
         self.0.state.lock().reads.push_back(request);
         self.0.ready.notify_one();
         PendingRead { from, slot: answer }

@@ -41,12 +41,12 @@ use std::task::Waker;
 use parking_lot::Mutex;
 pub(crate) use tidings_concurrent::WaiterSlot;
 use tidings_concurrent::{Mark, MutexGuard, Watermarked};
-use tidings_log::{NewestEvents, RESERVED_MAX, ReadPosition, TopicLog};
+use tidings_log::{NewestEvents, RESERVED_MAX, TopicLog};
 use tidings_protocol::{Code, Durability, ProtocolError, Seq, StartAt, TopicName};
 use tokio::sync::Notify;
 
 pub(crate) use self::batch::count_lines;
-use self::cold_reads::PendingRead;
+use self::cold_reads::{PendingRead, ReadKind};
 pub(crate) use self::dedup_window::dedup_id;
 pub use self::reader::{Event, Events, Lag, Reader};
 pub(crate) use self::reader::{Fetched, waker_of};
@@ -405,7 +405,7 @@ impl Topic {
     }
 
     /// Returns where these events begin, or a lower seq, and the segment of the log that must be
-    /// [indexed](Self::index_log) first.
+    /// [indexed](ReadKind::Index) first.
     fn find_newest(&self, newest: NewestQuery) -> (Seq, Option<Seq>) {
         let NewestQuery { count, before, otherwise } = newest;
         let found = match &self.log {
@@ -420,22 +420,10 @@ impl Topic {
         (Seq(found.from.0.saturating_sub(found.missing).max(1)), found.unknown)
     }
 
-    /// Requests an index of the segment that begins at `base`, for a reader at `from`.
-    fn index_log(&self, base: Seq, from: Seq, waker: &Waker) -> Option<PendingRead> {
+    /// Requests a read of the log, for a reader at `from`.
+    fn read_log(&self, from: Seq, kind: ReadKind, waker: &Waker) -> Option<PendingRead> {
         let log = self.log.as_ref()?;
-        self.shared.cold().map(|cold| cold.index(log, base, from, waker))
-    }
-
-    /// Requests events that the tail has evicted.
-    fn read_log(
-        &self,
-        from: Seq,
-        at: Option<ReadPosition>,
-        since: Option<i64>,
-        waker: &Waker,
-    ) -> Option<PendingRead> {
-        let log = self.log.as_ref()?;
-        self.shared.cold().map(|cold| cold.read(log, from, at, since, waker))
+        self.shared.cold().map(|cold| cold.request(log, from, kind, waker))
     }
 
     /// Returns figures for operators.

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use super::Topic;
 use super::batch::first_lines;
-use super::cold_reads::{PendingRead, ReadResult};
+use super::cold_reads::{PendingRead, ReadKind, ReadResult};
 use super::tail::LineForm;
 
 /// Events that were kept and are gone: the seqs from `from` to `to`, inclusive.
@@ -241,7 +241,7 @@ impl Reader {
         self.cursor = cursor;
         match unknown {
             Some(base) => {
-                let pending = self.topic.index_log(base, cursor, &self.waker);
+                let pending = self.topic.read_log(cursor, ReadKind::Index(base), &self.waker);
                 self.pending = pending.map(|pending| (pending, newest.before));
             }
             None => self.newest = None,
@@ -306,8 +306,8 @@ impl Reader {
 
     /// Requests the events from the cursor up to `in_memory` from the log.
     fn request_read(&mut self, in_memory: Seq) {
-        let (position, since) = (self.position.take(), self.since);
-        let pending = self.topic.read_log(self.cursor, position, since, &self.waker);
+        let kind = ReadKind::Lines { at: self.position.take(), since: self.since };
+        let pending = self.topic.read_log(self.cursor, kind, &self.waker);
         self.pending = pending.map(|pending| (pending, in_memory));
     }
 

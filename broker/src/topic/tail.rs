@@ -347,7 +347,6 @@ impl Tail {
         }
     }
 
-    /// Takes the waiting publishers.
     pub(super) fn take_publishers(&mut self) -> Vec<Waker> {
         std::mem::take(&mut self.waiting_publishers)
     }

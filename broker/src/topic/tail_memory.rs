@@ -40,7 +40,6 @@ impl TailMemory {
         }
     }
 
-    /// Adds a new topic.
     pub(super) fn add(&self, topic: &Arc<Topic>) {
         let mut topics = self.topics.write();
         topics.retain(|known| known.strong_count() > 0);

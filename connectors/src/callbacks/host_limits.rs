@@ -5,7 +5,6 @@ use std::collections::HashMap;
 
 use parking_lot::Mutex;
 
-/// Concurrent requests to one host.
 const REQUESTS_PER_HOST_MAX: u32 = 4;
 
 /// How long a callback waits when its host is at the limit. The wait grows with the number of

@@ -39,7 +39,6 @@ const NAME: &str = "tidings-callbacks";
 const GROUP_SETTINGS: &[(&str, &str)] =
     &[("lease", "10s"), ("max-attempts", "10"), ("backoff", "10s")];
 
-/// Concurrent requests.
 const CREDIT: u32 = 64;
 
 /// Headers with id and time of a message, as the Standard Webhooks specification names them.
@@ -99,7 +98,6 @@ struct CallbackHandler {
 }
 
 impl CallbackHandler {
-    /// Sends one message, once.
     async fn send(&self, ending: &Callback) -> TaskEnd {
         let Self { config, forbidden_log, .. } = self;
         let Callback { id, url, body, job } = ending;

@@ -38,7 +38,6 @@ pub(super) fn payload(root: &Path, announced: &FileEvent, run: &str, number: u64
     text
 }
 
-/// The absolute path.
 pub(super) fn path(root: &Path, announced: &FileEvent) -> std::path::PathBuf {
     match announced {
         FileEvent::File(name, _) | FileEvent::Error(name, _) if !name.is_empty() => {

@@ -52,7 +52,6 @@ pub(super) fn join_name(dir: &[u8], name: &[u8], end: &str) -> RelativePath {
     RelativePath::from([dir, name, end.as_bytes()].concat())
 }
 
-/// The path below the root.
 pub(super) fn path_of(root: &Path, name: &[u8]) -> PathBuf {
     if name.is_empty() { root.to_owned() } else { root.join(OsStr::from_bytes(name)) }
 }
@@ -67,7 +66,6 @@ pub(super) fn is_dir_empty(dir: &Path) -> bool {
     fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_none())
 }
 
-/// Whether the error says that the path does not exist.
 pub(super) fn is_not_found(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }

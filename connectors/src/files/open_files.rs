@@ -17,7 +17,6 @@ const SNAPSHOT_LIFETIME: Duration = Duration::from_millis(50);
 /// The two bits of `open(2)` with the access mode; 0: read only.
 const ACCESS_MODE: u32 = 3;
 
-/// Device and number of a file.
 type FileId = (u64, u64);
 
 /// The last snapshot.
@@ -29,7 +28,6 @@ pub(super) struct OpenFiles {
 #[derive(Debug)]
 struct ProcSnapshot {
     at: Instant,
-    /// The device of these files.
     device: u64,
     files: HashSet<FileId>,
 }

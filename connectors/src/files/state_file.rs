@@ -96,7 +96,6 @@ pub struct StateFile {
     file: File,
     lines: u64,
     mounts: BTreeSet<RelativePath>,
-    /// Lines that are not written yet.
     unwritten_lines: Vec<u8>,
     unsynced_since: Option<Instant>,
     /// The sync that runs on a thread, so that publishing does not wait for it.
@@ -282,12 +281,10 @@ fn batch_line((number, files): (u64, u64)) -> String {
     format!("= {number} {files}")
 }
 
-/// A line with its checksum.
 fn with_checksum(text: &str) -> String {
     format!("{text} {}\n", checksum(text))
 }
 
-/// The checksum of a text.
 fn checksum(text: &str) -> String {
     format!("#{}", &blake3::hash(text.as_bytes()).to_hex()[..CHECKSUM_DIGITS])
 }
@@ -346,7 +343,6 @@ pub fn check(path: &Path) -> io::Result<(Vec<String>, Vec<String>)> {
     Ok((problems, notes))
 }
 
-/// What a state file contains.
 enum ReadState {
     Empty,
     Valid(SavedState, u64),

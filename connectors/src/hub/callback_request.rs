@@ -54,7 +54,6 @@ impl Challenge {
         }
     }
 
-    /// Whether the response confirms the request.
     pub(super) fn is_passed_by(&self, response: &OutgoingResponse) -> bool {
         let is_right = match self {
             Self::Echo { text, .. } => response.is_complete && response.body == text.as_bytes(),
@@ -76,7 +75,6 @@ pub(super) fn denial_url(request: &SubscriptionRequest) -> Option<CanonicalUrl<'
         .flatten()
 }
 
-/// Appends to the query of a URL.
 fn append_query(url: &CanonicalUrl<'_>, query: &[(&str, &str)]) -> Option<CanonicalUrl<'static>> {
     let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
     let path = url.path_and_query();
@@ -95,12 +93,6 @@ pub(super) fn content_type(headers: &HeaderMap) -> Option<Vec<u8>> {
     (value.len() <= CONTENT_TYPE_BYTES_MAX).then(|| value.to_vec())
 }
 
-/// Whether a subscriber gets the content. The others get only the URL of the topic.
-pub(super) fn sends_content(protocol: SubscriberProtocol) -> bool {
-    protocol == SubscriberProtocol::WebSub
-}
-
-/// The headers of a delivery of content.
 pub(super) fn content_headers(
     due: &DueDelivery,
     content: &TopicContent,

@@ -2,7 +2,6 @@
 
 use super::store::{RowId, TopicContent};
 
-/// Limit of cached topics.
 const CACHED_TOPICS_MAX: usize = 8;
 
 /// The newest content of some topics, by topic id, in the order of their last use.

@@ -53,7 +53,6 @@ pub enum HubRequestClass {
     Invalid,
 }
 
-/// The format of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ResponseFormat {
     /// WebSub: a status, and a text for people.
@@ -153,7 +152,6 @@ impl Hub {
         self.config.publisher_networks.iter().any(|net| net.contains(peer))
     }
 
-    /// Publishes an event for each topic, to fetch it.
     async fn enqueue_fetches(
         &self,
         topics: Vec<CanonicalUrl<'static>>,
@@ -171,7 +169,6 @@ impl Hub {
         Ok("Topics with subscribers will be fetched.")
     }
 
-    /// Stores a request of WebSub, and starts its verification.
     async fn subscribe(&self, request: SubscriptionRequest) -> Result<&'static str, HubRejection> {
         let pending = self.store_requests(vec![request]).await?;
         self.enqueue_verifications(&pending).await?;

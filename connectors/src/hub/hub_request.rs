@@ -6,16 +6,13 @@ use std::time::Duration;
 use tidings_protocol::CanonicalUrl;
 use url::form_urlencoded;
 
-/// Limit of a form.
 pub(super) const FORM_BYTES_MAX: usize = 64 << 10;
-/// Limit of the fields of a form.
 const FIELDS_MAX: usize = 256;
 /// Limit of a URL in a form, and of a callback in its canonical form. A callback with a topic of
 /// this length in its query, each byte escaped as three, is still a valid URL.
 pub(super) const URL_BYTES_MAX: usize = 1900;
 /// Limit of `hub.secret`. WebSub requires fewer than 200 bytes.
 const SECRET_BYTES_MAX: usize = 199;
-/// Limit of the topics in one request.
 const TOPICS_MAX: usize = 100;
 
 /// The topics of the hub, its URL, and its leases.
@@ -38,7 +35,6 @@ pub struct HubRules {
 pub(super) struct HubRejection {
     /// HTTP status, 4xx or 5xx.
     pub(super) status: u16,
-    /// For people.
     pub(super) text: &'static str,
 }
 
@@ -66,11 +62,9 @@ pub(super) enum SubscriberProtocol {
 /// A request to subscribe or unsubscribe. `Debug` omits the secret.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct SubscriptionRequest {
-    /// The topic.
     pub(super) topic: HubTopic,
     /// The URL that gets the notifications.
     pub(super) callback: CanonicalUrl<'static>,
-    /// How the callback is verified and notified.
     pub(super) protocol: SubscriberProtocol,
     /// Duration of the subscription; `None`: unsubscribe.
     pub(super) lease: Option<Duration>,
@@ -87,13 +81,11 @@ impl std::fmt::Debug for SubscriptionRequest {
 /// A parsed request to the hub's WebSub endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum HubRequest {
-    /// Subscribe or unsubscribe.
     Subscription(SubscriptionRequest),
     /// Fetch these topics, because they have changed.
     Publish(Vec<CanonicalUrl<'static>>),
 }
 
-/// The fields of a form.
 pub(super) struct FormFields<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
 impl<'a> FormFields<'a> {
@@ -139,7 +131,6 @@ pub(super) fn is_publish(body: &[u8]) -> bool {
 }
 
 impl HubRules {
-    /// Parses a form of the WebSub endpoint.
     pub(super) fn parse_request(&self, body: &[u8]) -> Result<HubRequest, HubRejection> {
         let form = FormFields::parse(body)?;
         let mode = form.single("hub.mode", "hub.mode is repeated")?;
@@ -201,7 +192,6 @@ impl HubRules {
         self.topic_prefixes.iter().any(|prefix| topic.is_below(prefix))
     }
 
-    /// Parses a callback.
     pub(super) fn parse_callback(&self, text: &str) -> Result<CanonicalUrl<'static>, HubRejection> {
         if text.len() > URL_BYTES_MAX {
             return Err(bad_request("the callback is longer than 1,900 bytes"));
@@ -218,11 +208,6 @@ impl HubRules {
             return Err(bad_request("the callback must not be a URL of this hub"));
         }
         Ok(url.into_owned())
-    }
-
-    /// The lease for a request, within the limits.
-    pub(super) fn clamp_lease(&self, requested: Option<Duration>) -> Duration {
-        requested.unwrap_or(self.default_lease).clamp(self.lease_min, self.lease_max)
     }
 
     fn parse_subscribe(&self, form: &FormFields<'_>) -> Result<SubscriptionRequest, HubRejection> {
@@ -242,7 +227,9 @@ impl HubRules {
             }
             Some(_) => return Err(bad_request("hub.lease_seconds must be a number")),
         };
-        let (lease, secret) = (Some(self.clamp_lease(requested)), secret.map(str::to_owned));
+        let lease = requested.unwrap_or(self.default_lease);
+        let lease = Some(lease.clamp(self.lease_min, self.lease_max));
+        let secret = secret.map(str::to_owned);
         let protocol = SubscriberProtocol::WebSub;
         Ok(SubscriptionRequest { topic, callback, protocol, lease, secret })
     }

@@ -129,7 +129,6 @@ impl HubQueue {
 /// Time limit of a publish, which also waits for a connection.
 const PUBLISH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Interval at which expired rows are removed.
 const SWEEP_INTERVAL: Duration = Duration::from_mins(10);
 
 /// Configuration of a hub.
@@ -172,7 +171,6 @@ pub struct Hub {
 struct HubLogs {
     /// Requests to subscribers at addresses that are not allowed, or that can never succeed.
     unreachable_subscribers: Mutex<RateLimitedLog>,
-    /// Subscription requests that exceed a limit.
     rejected_subscribers: Mutex<RateLimitedLog>,
     /// Events that the hub did not publish.
     invalid_events: Mutex<RateLimitedLog>,
@@ -247,7 +245,6 @@ impl Hub {
         self.with_store(HubStore::counts).await
     }
 
-    /// Runs the worker of one group until `stop`.
     async fn run_worker(
         self: &Arc<Self>,
         queue: &HubQueue,
@@ -278,7 +275,6 @@ impl Hub {
         }
     }
 
-    /// Removes expired rows at every interval.
     async fn sweep_periodically(&self) {
         let mut ticks = interval(SWEEP_INTERVAL);
         loop {
@@ -291,7 +287,6 @@ impl Hub {
         }
     }
 
-    /// Runs a query or change of the store on a blocking thread.
     async fn with_store<T: Send + 'static>(
         &self,
         query: impl FnOnce(&HubStore) -> rusqlite::Result<T> + Send + 'static,

@@ -15,17 +15,15 @@ use tidings_protocol::{CanonicalUrl, KeyRest, Payload, RetryMode, push_attribute
 use tokio_util::sync::CancellationToken;
 
 use super::callback_request::{self, Challenge};
-use super::hub_request::SubscriptionRequest;
+use super::hub_request::{SubscriberProtocol, SubscriptionRequest};
 use super::store::{DueDelivery, GrantOutcome, HubStore, RowId, StoredVersion, TopicContent};
 use super::{DELIVERY_QUEUE, Hub, host_of, now_unix_ms};
 
 /// Limit of a topic's content, and of all contents in the cache.
 pub(super) const CONTENT_BYTES_MAX: usize = 4 << 20;
 
-/// Limit of the redirects of one fetch.
 const REDIRECTS_MAX: u32 = 5;
 
-/// Deliveries that are published in one batch.
 const RECIPIENT_BATCH: u32 = 1000;
 
 /// Wait before a task is retried because another task with its target is running.
@@ -33,10 +31,8 @@ const BUSY_RETRY_MS: u64 = 500;
 /// Wait before a task is retried after an error of the store or the broker.
 const ERROR_RETRY_MS: u64 = 10_000;
 
-/// Limit of the characters of an invalid event in the log.
 const LOGGED_CHARS_MAX: usize = 200;
 
-/// Handles the tasks of both groups.
 pub(super) struct HubTaskHandler {
     pub(super) hub: Arc<Hub>,
     pub(super) stop: CancellationToken,
@@ -314,7 +310,7 @@ impl Hub {
         let Some(content) = self.load_content(&due).await? else {
             return Ok(Some(TaskEnd::done()));
         };
-        let sent = if callback_request::sends_content(due.protocol) {
+        let sent = if due.protocol == SubscriberProtocol::WebSub {
             let headers =
                 callback_request::content_headers(&due, &content, &self.config.rules.hub_url);
             self.send(Method::POST, &due.callback, headers, content.body.clone(), 0).await
@@ -359,7 +355,6 @@ impl Hub {
         Ok(Some(end))
     }
 
-    /// Returns the newest content of a topic.
     async fn load_content(&self, due: &DueDelivery) -> Result<Option<TopicContent>, HubError> {
         let topic_id = due.topic_id;
         let cached = self.content_cache.lock().get(topic_id, due.version);

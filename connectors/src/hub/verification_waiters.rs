@@ -45,7 +45,6 @@ impl VerificationWaiters {
         Some(PendingOutcomes { waiters: self, ids, receivers })
     }
 
-    /// Reports the outcome of one request.
     pub(super) fn resolve(&self, id: RowId, is_granted: bool) {
         if let Some(sender) = self.0.lock().remove(&id) {
             // The receiver may have been dropped.

@@ -209,12 +209,10 @@ impl SignalTarget {
     }
 }
 
-/// Whether the signal ends a process by default.
 fn ends_by_default(signal: Signal) -> bool {
     ![Signal::CONT, Signal::URG, Signal::WINCH].contains(&signal)
 }
 
-/// Whether the process has this name.
 fn has_name(program: &str, facts: &ProcessInfo) -> bool {
     let exe = facts.exe.as_deref();
     if program.contains('/') {
@@ -231,7 +229,6 @@ fn has_name(program: &str, facts: &ProcessInfo) -> bool {
         || script(facts).is_some_and(|script| base(script) == program)
 }
 
-/// The script that an interpreter runs.
 fn script(facts: &ProcessInfo) -> Option<&str> {
     let exe = facts.exe.as_ref()?.file_name()?.to_string_lossy();
     let bare = exe.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');

@@ -12,10 +12,10 @@ use tidings_documents::feed::{self, Feed, event};
 use tidings_protocol::CanonicalUrl;
 use url::form_urlencoded;
 
-use super::service::{WebSubError, WebSubService, run_blocking};
+use super::service::{WebSub, WebSubError, run_blocking};
 use super::signature::SignatureTrust;
 use super::subscription::{HubEndpoint, HubMode, LeaseTerms, Subscription, WatchedKind};
-use super::{StoreError, WebSub, signature};
+use super::{StoreError, signature};
 use crate::system::unix_now_ms;
 
 /// The paths of callbacks, below the public URL.
@@ -46,19 +46,6 @@ pub enum CallbackReply {
     Rejected(&'static str),
 }
 
-impl WebSub {
-    /// Whether the path is the secret callback of a subscription. Other paths are not handled.
-    pub fn is_callback(&self, path: &str) -> bool {
-        self.0.has_subscription(callback_token(path))
-    }
-
-    /// Handles a request to one of [`CALLBACK_PATHS`]. Its body must be complete.
-    pub async fn handle_callback(&self, request: Request<Bytes>) -> CallbackReply {
-        self.0.handle_callback(request).await
-    }
-}
-
-/// The parameters of a hub's request.
 struct HubParameters(Vec<(String, String)>);
 
 impl HubParameters {
@@ -76,8 +63,14 @@ impl HubParameters {
     }
 }
 
-impl WebSubService {
-    async fn handle_callback(&self, request: Request<Bytes>) -> CallbackReply {
+impl WebSub {
+    /// Whether the path is the secret callback of a subscription. Other paths are not handled.
+    pub fn is_callback(&self, path: &str) -> bool {
+        self.has_subscription(callback_token(path))
+    }
+
+    /// Handles a request to one of [`CALLBACK_PATHS`]. Its body must be complete.
+    pub async fn handle_callback(&self, request: Request<Bytes>) -> CallbackReply {
         let (head, body) = request.into_parts();
         let Some(subscription) = self.subscription(callback_token(head.uri.path())).await else {
             return CallbackReply::Rejected("unknown subscription");
@@ -276,13 +269,12 @@ fn new_items(feed: &Feed, is_page: bool, url: &str, known: &mut KnownItems) -> V
     new
 }
 
-/// The last segment of a path.
 fn callback_token(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or_default()
 }
 
 fn verification_reply(
-    service: &WebSubService,
+    service: &WebSub,
     result: Result<Option<Result<(), &'static str>>, StoreError>,
     challenge: &str,
 ) -> CallbackReply {
@@ -317,7 +309,7 @@ fn challenge_response(challenge: &str) -> Response<Bytes> {
 }
 
 /// Logs the error, and makes the hub retry.
-fn unavailable_reply(service: &WebSubService, error: &WebSubError) -> CallbackReply {
+fn unavailable_reply(service: &WebSub, error: &WebSubError) -> CallbackReply {
     service.log_error(error);
     CallbackReply::Verified(match error {
         WebSubError::RateLimited(wait_s) => {

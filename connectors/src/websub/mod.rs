@@ -33,14 +33,10 @@ mod subscription_table;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
-use tidings_egress::client::OutgoingClient;
-use tokio_util::sync::CancellationToken;
-
 pub use self::hub_callbacks::{CALLBACK_PATHS, CallbackReply, OPENAPI_PATHS};
-use self::service::WebSubService;
+pub use self::service::WebSub;
 use self::store::SubscriptionStore;
 pub use self::store::{DIGEST_SCHEMA, StoreError};
 use crate::system::unix_now_ms;
@@ -60,22 +56,6 @@ pub struct WebSubConfig {
     /// The items per minute that all hubs together may deliver. The burst is this number, or one
     /// delivery if that is more.
     pub items_per_minute: u32,
-}
-
-/// The subscriber. The HTTP server of the process passes the requests of hubs to it.
-#[derive(Debug, Clone)]
-pub struct WebSub(Arc<WebSubService>);
-
-impl WebSub {
-    /// Opens the database, and reads the stored subscriptions.
-    pub fn open(config: WebSubConfig, outgoing: OutgoingClient) -> Result<Self, StoreError> {
-        WebSubService::open(config, outgoing).map(|service| Self(Arc::new(service)))
-    }
-
-    /// Runs the subscriber with the broker at this address, until `stop`.
-    pub async fn run(&self, broker: &str, stop: CancellationToken) {
-        Arc::clone(&self.0).run(broker, stop).await;
-    }
 }
 
 /// The lease of a feed's hub.

@@ -57,15 +57,14 @@ const SCHEDULE_CACHE_TTL: Duration = Duration::from_mins(1);
 /// into many deliveries.
 const FEED_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Requests to hubs at a time.
 const CONCURRENT_HUB_REQUESTS_MAX: usize = 16;
 
 /// Schedules of a key that are read. If a key has more, each of its feeds counts as scheduled.
 const SCHEDULES_LISTED_MAX: &str = "1000";
 
-/// The state that the parts of the subscriber share.
+/// The subscriber. The HTTP server of the process passes the requests of hubs to it.
 #[derive(Debug)]
-pub(super) struct WebSubService {
+pub struct WebSub {
     pub(super) config: WebSubConfig,
     /// Locked only on blocking threads, because changes are synced to disk.
     subscriptions: Arc<Mutex<SubscriptionTable>>,
@@ -76,7 +75,6 @@ pub(super) struct WebSubService {
     scheduled_until: Mutex<HashMap<String, Instant>>,
     /// The earliest time of the next check of a feed, by token.
     next_feed_check: Mutex<HashMap<String, Instant>>,
-    /// The current connection.
     client: RwLock<Option<Client>>,
     /// A request may be due earlier than before.
     due_changed: Notify,
@@ -102,8 +100,9 @@ pub(super) enum WebSubError {
     RateLimited(u32),
 }
 
-impl WebSubService {
-    pub(super) fn open(config: WebSubConfig, outgoing: OutgoingClient) -> Result<Self, StoreError> {
+impl WebSub {
+    /// Opens the database, and reads the stored subscriptions.
+    pub fn open(config: WebSubConfig, outgoing: OutgoingClient) -> Result<Self, StoreError> {
         let table = SubscriptionTable::open(&config.database)?;
         let tokens = table.tokens();
         // A new database reads the topic from its first event.
@@ -154,7 +153,6 @@ impl WebSubService {
         self.error_log.lock().add(1, error);
     }
 
-    /// Whether a subscription has this token.
     pub(super) fn has_subscription(&self, token: &str) -> bool {
         self.tokens.read().contains(token)
     }
@@ -178,7 +176,6 @@ impl WebSubService {
         self.with_subscriptions(move |table| table.update(&token, change)).await
     }
 
-    /// The subscription with this token.
     pub(super) async fn subscription(&self, token: &str) -> Option<Subscription> {
         let token = token.to_owned();
         self.with_subscriptions(move |table| table.get(&token).cloned()).await
@@ -193,7 +190,6 @@ impl WebSubService {
         self.due_changed.notify_one();
     }
 
-    /// Publishes an event, and waits for the confirmation.
     pub(super) async fn publish(&self, topic: &str, event: &str) -> Result<(), WebSubError> {
         let client = self.connected_client()?;
         let topic: TopicName = topic.parse().expect("a constant topic name");
@@ -268,8 +264,8 @@ impl WebSubService {
         Ok(())
     }
 
-    /// Runs until `stop`, and reconnects to the broker.
-    pub(super) async fn run(self: Arc<Self>, broker: &str, stop: CancellationToken) {
+    /// Runs the subscriber with the broker at this address, until `stop`.
+    pub async fn run(self: Arc<Self>, broker: &str, stop: CancellationToken) {
         tokio::select! {
             () = self.run_subscriber(broker) => {}
             () = stop.cancelled() => {}

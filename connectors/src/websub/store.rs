@@ -56,7 +56,6 @@ pub enum StoreError {
     NewerSchema(i64),
 }
 
-/// The database.
 #[derive(Debug)]
 pub(super) struct SubscriptionStore {
     connection: Connection,

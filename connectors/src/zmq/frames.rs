@@ -112,7 +112,6 @@ pub fn topic_and_seq<F: AsRef<[u8]>>(frames: &[F]) -> Option<(TopicName, Seq)> {
     Some((topic, std::str::from_utf8(seq.as_ref()).ok()?.parse().ok()?))
 }
 
-/// Checks that a payload can be part of a line.
 fn check_payload(payload: &[u8]) -> Result<&str, FrameError> {
     if payload.is_empty() {
         return Err(FrameError::Empty);

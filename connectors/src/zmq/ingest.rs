@@ -114,7 +114,6 @@ impl Results {
         }
     }
 
-    /// Logs the problems that were not logged yet.
     fn flush_logs(&mut self) {
         self.dropped.flush();
         self.errors.flush();

@@ -33,7 +33,6 @@ const EVENT_BATCH: u32 = 64;
 /// Time limit of a stop, for the socket's queues and the broker's last answers.
 const STOP_TIMEOUT: std::time::Duration = std::time::Duration::from_millis(200);
 
-/// Forwards all selected topics.
 pub(crate) struct TopicForwarder<'a> {
     client: Client,
     patterns: &'a [TopicPattern],
@@ -178,7 +177,6 @@ impl<'a> TopicForwarder<'a> {
         }
     }
 
-    /// Processes a delivery. An event goes to the socket.
     async fn deliver(
         &mut self,
         delivery: Delivery,

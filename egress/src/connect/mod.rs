@@ -42,7 +42,7 @@ use self::resolve::Resolver;
 pub use self::resolve::{Lookup, SystemLookup};
 pub use self::stream::Stream;
 use self::tls::TlsClient;
-pub use self::tls::system_roots;
+pub use self::tls::{client_config, system_roots};
 use crate::address::AllowPrivate;
 use crate::failure::{Failure, Reason};
 

@@ -32,14 +32,18 @@ pub fn system_roots() -> RootCertStore {
     roots
 }
 
+/// The settings of a client that trusts these certificate authorities.
+pub fn client_config(roots: RootCertStore) -> ClientConfig {
+    ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("the provider supports the TLS versions of rustls")
+        .with_root_certificates(roots)
+        .with_no_client_auth()
+}
+
 impl TlsClient {
     pub(super) fn new(roots: RootCertStore) -> Self {
-        let provider = Arc::new(aws_lc_rs::default_provider());
-        let mut config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .expect("the provider supports the TLS versions of rustls")
-            .with_root_certificates(roots)
-            .with_no_client_auth();
+        let mut config = client_config(roots);
         config.alpn_protocols = vec![HTTP2.to_vec(), HTTP1.to_vec()];
         Self(TlsConnector::from(Arc::new(config)))
     }

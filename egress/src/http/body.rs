@@ -68,9 +68,6 @@ pub struct DecodedBody<'a, C> {
     decoded_bytes: u64,
 }
 
-/// What a request was waiting for when it timed out.
-const WAITING_FOR_MEMORY: &str = "waiting for memory that other documents use: ";
-
 /// The failure of a body over the limit.
 pub fn too_large(bytes_max: u64) -> Failure {
     Failure::new(Reason::TooLarge, format!("body over the limit of {bytes_max} bytes"))
@@ -256,9 +253,8 @@ impl<'a, C: BodyCopy> DecodedBody<'a, C> {
             return Err(Failure::new(Reason::Bomb, text));
         }
         if self.memory_permit.is_none() && decoder.memory_bytes() > WINDOW_FREE_BYTES {
-            let share = timer.run(self.windows_budget.reserve(decoder.window_bytes_max())).await;
-            self.memory_permit =
-                Some(share.map_err(|failure| failure.with_context(WAITING_FOR_MEMORY))?);
+            let bytes = decoder.window_bytes_max();
+            self.memory_permit = Some(reserve(self.windows_budget, bytes, timer).await?);
             self.raw.restart_timers();
         }
         tokio::task::consume_budget().await;
@@ -280,12 +276,20 @@ impl<'a, C: BodyCopy> DecodedBody<'a, C> {
     ) -> Result<MemoryPermit, Failure> {
         let windows_bytes = self.decoder.as_ref().map_or(0, ContentDecoder::window_bytes_max);
         if self.memory_permit.is_none() && windows_bytes > WINDOW_FREE_BYTES {
-            let share = timer.run(self.windows_budget.reserve(windows_bytes)).await;
-            self.memory_permit =
-                Some(share.map_err(|failure| failure.with_context(WAITING_FOR_MEMORY))?);
+            self.memory_permit = Some(reserve(self.windows_budget, windows_bytes, timer).await?);
         }
-        let share = timer.run(budget.reserve(bytes)).await;
+        let permit = reserve(budget, bytes, timer).await;
         self.raw.restart_timers();
-        share.map_err(|failure| failure.with_context(WAITING_FOR_MEMORY))
+        permit
     }
+}
+
+async fn reserve(
+    budget: &MemoryBudget,
+    bytes: usize,
+    timer: &mut RequestTimer<'_>,
+) -> Result<MemoryPermit, Failure> {
+    let reserved = timer.run(budget.reserve(bytes)).await;
+    reserved
+        .map_err(|failure| failure.with_context("waiting for memory that other documents use: "))
 }

@@ -71,7 +71,7 @@ impl RequestTemplate {
         validators: Option<&Validators>,
         cookies: Option<HeaderValue>,
     ) -> Result<Request<NoBody>, Failure> {
-        let mut request = Request::new(NoBody);
+        let mut request = Request::new(NoBody::new());
         *request.uri_mut() = self.uri(url)?;
         if let UriForm::Http2 { .. } = self.form {
             *request.version_mut() = Version::HTTP_2;

@@ -6,7 +6,6 @@
 
 #![expect(clippy::disallowed_methods, reason = "a task drives an HTTP/2 connection")]
 
-use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -15,11 +14,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use hyper::body::{Body as _, Frame, Incoming};
+use http_body_util::Empty;
+use hyper::body::{Body as _, Incoming};
 use hyper::client::conn::{http1, http2};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::task::JoinHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::head::RequestTemplate;
 use super::meter::{ConnectionMeter, MeteredStream, WireCopy};
@@ -46,7 +46,7 @@ pub(super) struct HttpConnection {
 
 enum HttpState {
     One(Box<Http1>),
-    Http2 { sender: http2::SendRequest<NoBody>, driver: DriverTask },
+    Http2 { sender: http2::SendRequest<NoBody>, driver: AbortOnDropHandle<()> },
 }
 
 struct Http1 {
@@ -56,11 +56,8 @@ struct Http1 {
     ended: bool,
 }
 
-/// Aborts its task on drop.
-struct DriverTask(JoinHandle<()>);
-
 /// The empty body of a `GET`.
-pub(super) struct NoBody;
+pub(super) type NoBody = Empty<Bytes>;
 
 impl HttpConnection {
     pub(super) async fn open(
@@ -93,7 +90,7 @@ impl HttpConnection {
                     .await?;
                 // The error of the connection also reaches its requests.
                 let driver = tokio::spawn(async move { drop(connection.await) });
-                HttpState::Http2 { sender, driver: DriverTask(driver) }
+                HttpState::Http2 { sender, driver: AbortOnDropHandle::new(driver) }
             }
         };
         Ok(Self { kind, meter, remote, template })
@@ -166,7 +163,7 @@ impl HttpConnection {
                 }
                 !one.ended && matches!(one.sender.poll_ready(&mut context), Poll::Ready(Ok(())))
             }
-            HttpState::Http2 { sender, driver } => !driver.0.is_finished() && sender.is_ready(),
+            HttpState::Http2 { sender, driver } => !driver.is_finished() && sender.is_ready(),
         }
     }
 
@@ -246,31 +243,5 @@ impl Http1 {
     /// The error of the connection also reaches the future that waits for a response or body.
     fn drive(&mut self, context: &mut Context<'_>) {
         self.ended = Pin::new(&mut self.connection).poll(context).is_ready();
-    }
-}
-
-impl Drop for DriverTask {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-impl hyper::body::Body for NoBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Poll::Ready(None)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        true
-    }
-
-    fn size_hint(&self) -> hyper::body::SizeHint {
-        hyper::body::SizeHint::with_exact(0)
     }
 }

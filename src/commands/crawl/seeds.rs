@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
+use tidings_egress::AllowPrivate;
 use tidings_protocol::{CanonicalUrl, URL_BYTES_MAX};
 
 use crate::client::job::parse_seed;
@@ -22,7 +23,7 @@ pub(crate) fn read(
     urls: &[String],
     file: Option<&Path>,
 ) -> Result<Vec<CanonicalUrl<'static>>, String> {
-    let mut seeds = urls.iter().map(|text| parse_seed(text)).collect::<Result<Vec<_>, _>>()?;
+    let mut seeds = urls.iter().map(|text| parse_argument(text)).collect::<Result<Vec<_>, _>>()?;
     let Some(file) = file else { return Ok(seeds) };
     let (name, before) = (file.display().to_string(), seeds.len());
     if file == Path::new(STDIN) {
@@ -35,6 +36,19 @@ pub(crate) fn read(
         return Err(format!("{name} contains no URL; write one on each line"));
     }
     Ok(seeds)
+}
+
+/// Parses a seed of the command line.
+fn parse_argument(text: &str) -> Result<CanonicalUrl<'static>, String> {
+    parse_seed(text).map_err(|error| {
+        // The value of that flag follows an equals sign.
+        if text.contains('/') && text.parse::<AllowPrivate>().is_ok() {
+            return format!(
+                "{text} is not a URL; to allow this network, write --allow-private={text}"
+            );
+        }
+        error
+    })
 }
 
 fn read_lines(
@@ -98,6 +112,13 @@ mod tests {
         assert!(read_text(&long).unwrap_err().starts_with("f:1: the line is longer"));
         let blank = " ".repeat(LINE_BYTES_MAX - 1) + "\nx";
         assert!(read_text(&blank).unwrap_err().starts_with("f:2: x is not a URL"));
+    }
+
+    #[test]
+    fn a_network_is_reported_as_the_value_of_its_flag() {
+        let wrong = |text: &str| read(&[text.to_owned()], None).unwrap_err();
+        assert!(wrong("10.0.0.0/8").ends_with("write --allow-private=10.0.0.0/8"));
+        assert!(wrong("b.example/8").ends_with("did you mean https://b.example/8 ?"));
     }
 
     #[test]

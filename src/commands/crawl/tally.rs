@@ -19,7 +19,6 @@ const EXAMPLE_CHARS_MAX: usize = 100;
 const RECENT_MAX: usize = 500;
 const RECENT: Duration = Duration::from_secs(15);
 
-/// Times of answers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct AnswerTimes {
     pub(crate) answers: u64,

@@ -6,10 +6,10 @@ use clap::Args;
 use tidings_protocol::status::KeyStatus;
 use tidings_protocol::{DEFAULT_GROUP, GroupAction, GroupName, JobName};
 
-use super::{NAME, command};
-use crate::client::manage::{BrokerClient, OutputFlags, json_line, note_unlisted, print_table};
+use super::{command, print_listed};
+use crate::client::manage::{OutputFlags, json_line};
 use crate::terminal::failure::Failure;
-use crate::terminal::output::{Console, format_count, format_duration, printable};
+use crate::terminal::output::{format_count, format_duration, printable};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -47,18 +47,10 @@ pub(super) async fn run(args: &KeysArgs) -> Result<(), Failure> {
     let limit = args.limit.to_string();
     let mut settings = vec![("limit", limit.as_str())];
     settings.extend(args.job.as_ref().map(|job| ("job", job.as_str())));
-    let broker = BrokerClient::connect(&args.output.broker, NAME).await?;
-    let answer = broker.request(&command(GroupAction::Keys, &args.group, settings)).await?;
-    let mut console = Console::new();
-    if args.output.json {
-        let mut keys = answer.more.iter().map(|line| json_line(&KeyStatus::parse(line)));
-        return keys.try_for_each(|key| console.line(&key));
-    }
-    let headings = ["KEY", "WAITING>", "PROCESSING>", "LEFT>"];
-    let rows = answer.more.iter().map(|line| row(&KeyStatus::parse(line)));
-    print_table(&mut console, &headings, rows)?;
-    note_unlisted(&mut console, &answer.ok);
-    Ok(())
+    let keys = command(GroupAction::Keys, &args.group, settings);
+    let object = |line: &str| json_line(&KeyStatus::parse(line));
+    let headings = "KEY WAITING> PROCESSING> LEFT>";
+    print_listed(&args.output, &keys, headings, object, |line| row(&KeyStatus::parse(line))).await
 }
 
 fn row(status: &KeyStatus) -> Vec<String> {

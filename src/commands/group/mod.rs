@@ -18,8 +18,8 @@ use self::tasks::TasksArgs;
 use self::watch::WatchArgs;
 use crate::client::broker_message;
 use crate::client::manage::{
-    self, BrokerClient, OutputFlags, as_str_pairs, first_word, named_object, print_list,
-    print_table,
+    self, BrokerClient, OutputFlags, as_str_pairs, first_word, named_object, note_unlisted,
+    print_list, print_table,
 };
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{Console, format_count};
@@ -62,7 +62,7 @@ const NAME: &str = "tidings-group";
 pub(crate) enum Group {
     /// List all groups
     #[command(alias = "list")]
-    Ls(LsArgs),
+    Ls(OutputFlags),
     /// Show the counts and settings of a group
     Show(ShowArgs),
     /// Create a group
@@ -87,13 +87,6 @@ pub(crate) enum Group {
     Schedules(SchedulesArgs),
     /// Repair the damaged log of a group while no broker runs
     Repair(RepairArgs),
-}
-
-/// The flags of `tidings group ls`.
-#[derive(Debug, Args)]
-pub(crate) struct LsArgs {
-    #[command(flatten)]
-    output: OutputFlags,
 }
 
 /// The flags of subcommands for which the default group is a safe choice.
@@ -135,7 +128,7 @@ pub(crate) struct SettingsArgs {
 /// Runs the subcommand.
 pub(crate) async fn run(group: Group) -> Result<(), Failure> {
     match group {
-        Group::Ls(args) => ls(&args.output).await,
+        Group::Ls(output) => ls(&output).await,
         Group::Show(args) => run_action(GroupAction::Show, &args.group, &[], &args.output).await,
         Group::Create(args) => {
             run_action(GroupAction::Create, &args.group, &args.settings, &args.output).await
@@ -172,6 +165,24 @@ pub(crate) fn command<'a>(
     Command::Group(GroupCommand::new(action, group.as_str(), settings))
 }
 
+/// Prints the lines that a command lists: as JSON objects, or as rows of a table.
+async fn print_listed(
+    output: &OutputFlags,
+    command: &Command<'_>,
+    headings: &str,
+    object: impl Fn(&str) -> String,
+    row: impl Fn(&str) -> Vec<String>,
+) -> Result<(), Failure> {
+    let answer = BrokerClient::connect(&output.broker, NAME).await?.request(command).await?;
+    let mut console = Console::new();
+    if output.json {
+        return answer.more.iter().try_for_each(|line| console.line(&object(line)));
+    }
+    print_table(&mut console, headings, answer.more.iter().map(|line| row(line)))?;
+    note_unlisted(&mut console, &answer.ok);
+    Ok(())
+}
+
 async fn ls(output: &OutputFlags) -> Result<(), Failure> {
     let broker = BrokerClient::connect(&output.broker, NAME).await?;
     let names = broker
@@ -187,20 +198,9 @@ async fn ls(output: &OutputFlags) -> Result<(), Failure> {
         let groups = groups.iter().map(|line| named_object(line, "group"));
         return groups.into_iter().try_for_each(|group| console.line(&group.to_string()));
     }
-    let headings = [
-        "GROUP",
-        "MEMBERS>",
-        "WAITING>",
-        "PROCESSING>",
-        "COMPLETED>",
-        "FAILED>",
-        "DEAD>",
-        "LOST>",
-        "KEY",
-        "TOPICS",
-        "STATE",
-    ];
-    print_table(&mut console, &headings, groups.iter().map(|line| row(line)))
+    let headings =
+        "GROUP MEMBERS> WAITING> PROCESSING> COMPLETED> FAILED> DEAD> LOST> KEY TOPICS STATE";
+    print_table(&mut console, headings, groups.iter().map(|line| row(line)))
 }
 
 /// A group as a row of `ls`.

@@ -5,10 +5,10 @@ use tidings_protocol::status::ScheduleStatus;
 use tidings_protocol::{DEFAULT_GROUP, GroupAction, GroupName};
 
 use super::tasks::duration;
-use super::{NAME, command};
-use crate::client::manage::{BrokerClient, OutputFlags, named_object, note_unlisted, print_table};
+use super::{command, print_listed};
+use crate::client::manage::{OutputFlags, named_object};
 use crate::terminal::failure::Failure;
-use crate::terminal::output::{Console, printable};
+use crate::terminal::output::printable;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -49,17 +49,10 @@ pub(crate) async fn run(args: &SchedulesArgs) -> Result<(), Failure> {
     let limit = args.limit.to_string();
     let mut settings = vec![("limit", limit.as_str())];
     settings.extend(args.key.as_deref().map(|key| ("key", key)));
-    let broker = BrokerClient::connect(&args.output.broker, NAME).await?;
-    let answer = broker.request(&command(GroupAction::Schedules, &args.group, settings)).await?;
-    let mut console = Console::new();
-    if args.output.json {
-        let schedules = answer.more.iter().map(|line| named_object(line, "url"));
-        return schedules.into_iter().try_for_each(|one| console.line(&one.to_string()));
-    }
-    let headings = ["NEXT", "EVERY", "KEY", "PRIO>", "STATE", "URL"];
-    print_table(&mut console, &headings, answer.more.iter().map(|line| row(line)))?;
-    note_unlisted(&mut console, &answer.ok);
-    Ok(())
+    let schedules = command(GroupAction::Schedules, &args.group, settings);
+    let object = |line: &str| named_object(line, "url").to_string();
+    let headings = "NEXT EVERY KEY PRIO> STATE URL";
+    print_listed(&args.output, &schedules, headings, object, row).await
 }
 
 fn row(line: &str) -> Vec<String> {

@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use tidings_client::CommandAnswer;
 use tidings_protocol::status::{TaskFields, TaskStatus};
 use tidings_protocol::{DEFAULT_GROUP, GroupAction, GroupName, JobName};
 
-use super::{NAME, command};
-use crate::client::manage::{BrokerClient, OutputFlags, json, note_unlisted, print_table};
+use super::{command, print_listed};
+use crate::client::manage::{OutputFlags, json};
 use crate::terminal::failure::Failure;
-use crate::terminal::output::{Console, printable, time_or};
+use crate::terminal::output::{printable, time_or};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -71,22 +70,10 @@ pub(crate) enum EntryState {
     Dead,
 }
 
-impl EntryState {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Queued => "queued",
-            Self::Processing => "processing",
-            Self::Dead => "dead",
-        }
-    }
-}
-
 /// Lists the entries.
 pub(super) async fn run(args: &TasksArgs) -> Result<(), Failure> {
-    let headings =
-        ["ENTRY>", "STATE", "KEY", "JOB", "DEPTH>", "PRIO>", "ATTEMPTS>", "LOSSES>", "WHEN", "URL"];
-    list(&args.group, args.state, &args.filter, &args.output, &headings, row).await
+    let headings = "ENTRY> STATE KEY JOB DEPTH> PRIO> ATTEMPTS> LOSSES> WHEN URL";
+    list(&args.group, args.state, &args.filter, &args.output, headings, row).await
 }
 
 /// Lists the entries of a group in these columns.
@@ -95,36 +82,19 @@ pub(crate) async fn list(
     state: Option<EntryState>,
     filter: &EntryFilter,
     output: &OutputFlags,
-    headings: &[&str],
+    headings: &str,
     row: impl Fn(&TaskStatus) -> Vec<String>,
 ) -> Result<(), Failure> {
-    let answer = request(group, state, filter, output).await?;
-    let mut tasks = answer.more.iter().map(|line| TaskStatus::parse(line));
-    let mut console = Console::new();
-    if output.json {
-        return tasks.try_for_each(|task| console.line(&task_json(&task)));
-    }
-    print_table(&mut console, headings, tasks.map(|task| row(&task)))?;
-    note_unlisted(&mut console, &answer.ok);
-    Ok(())
-}
-
-async fn request(
-    group: &GroupName,
-    state: Option<EntryState>,
-    filter: &EntryFilter,
-    output: &OutputFlags,
-) -> Result<CommandAnswer, Failure> {
     let limit = filter.limit.to_string();
+    let state = state.and_then(|state| state.to_possible_value());
     let mut settings: Vec<(&str, &str)> = Vec::new();
-    settings.extend(state.map(|state| ("state", state.as_str())));
+    settings.extend(state.iter().map(|state| ("state", state.get_name())));
     settings.extend(filter.key.as_deref().map(|key| ("key", key)));
     settings.extend(filter.job.as_ref().map(|job| ("job", job.as_ref())));
     settings.push(("limit", &limit));
-    BrokerClient::connect(&output.broker, NAME)
-        .await?
-        .request(&command(GroupAction::Tasks, group, settings))
-        .await
+    let tasks = command(GroupAction::Tasks, group, settings);
+    let object = |line: &str| task_json(&TaskStatus::parse(line));
+    print_listed(output, &tasks, headings, object, |line| row(&TaskStatus::parse(line))).await
 }
 
 /// An entry as a row of `tasks`.

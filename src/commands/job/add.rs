@@ -111,23 +111,18 @@ impl SeedSender<'_> {
 
     /// Adds the lines of standard input; reports and skips those that are not URLs.
     async fn add_input(&mut self) -> Result<(), Failure> {
-        let (mut chunks, mut lines, mut unread) = (read_input(), NumberedLines::new(), Vec::new());
+        let (mut chunks, mut lines) = (read_input(), NumberedLines::new());
         while let Some(chunk) = chunks.recv().await {
             let chunk = chunk
                 .map_err(|error| Failure::failed(format!("cannot read standard input: {error}")))?;
-            unread.extend_from_slice(&chunk);
-            let mut done = 0;
-            loop {
-                let (used, line) = lines.next(&unread[done..]);
-                done += used;
-                let Some((number, line)) = line else { break };
+            lines.push(&chunk);
+            while let Some((number, line)) = lines.next_line() {
                 self.add_line(number, line).await?;
             }
-            unread.drain(..done);
             // A person at a terminal sees a rejection before the next line.
             self.read_answers(0).await?;
         }
-        match lines.finish(&unread) {
+        match lines.finish() {
             Some((number, line)) => self.add_line(number, line).await,
             None => Ok(()),
         }

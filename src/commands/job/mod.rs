@@ -181,20 +181,10 @@ async fn ls(args: &LsArgs) -> Result<(), Failure> {
         let jobs = answer.more.iter().map(|line| named_object(line, "job"));
         return jobs.into_iter().try_for_each(|job| console.line(&job.to_string()));
     }
-    let headings = [
-        "JOB",
-        "PASS>",
-        "STATE",
-        "FOUND>",
-        "PENDING>",
-        "QUEUED>",
-        "PROCESSING>",
-        "COMPLETED>",
-        "FAILED>",
-    ];
+    let headings = "JOB PASS> STATE FOUND> PENDING> QUEUED> PROCESSING> COMPLETED> FAILED>";
     print_table(
         &mut console,
-        &headings,
+        headings,
         answer.more.iter().map(|line| row(&JobStatus::parse(line))),
     )?;
     let JobListEnd { jobs, listed, .. } = JobListEnd::parse(&answer.ok);

@@ -9,7 +9,7 @@ use super::JobArgs;
 use crate::client::job::{end_line, has_succeeded, watch_line};
 use crate::client::job_watch::{JobUpdate, JobWatch};
 use crate::client::manage::json_line;
-use crate::flags;
+use crate::flags::parse_moderate_duration;
 use crate::process::signals::stop_on_signal;
 use crate::terminal::failure::Failure;
 use crate::terminal::output::Console;
@@ -63,7 +63,7 @@ pub(crate) struct WatchArgs {
 #[derive(Debug, Args)]
 pub(crate) struct EveryFlag {
     /// Print at most one line in this time, from 100ms to 1h
-    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_every)]
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_moderate_duration)]
     pub(crate) every: Duration,
 }
 
@@ -122,10 +122,4 @@ async fn follow(
         console.line(&end_line(&end))?;
     }
     if has_succeeded(&end) { Ok(()) } else { Err(Failure::Unsuccessful) }
-}
-
-fn parse_every(text: &str) -> Result<Duration, String> {
-    let every = flags::parse_duration(text)?;
-    let range = Duration::from_millis(100)..=Duration::from_hours(1);
-    if range.contains(&every) { Ok(every) } else { Err("expected 100ms to 1h".to_owned()) }
 }

@@ -121,12 +121,10 @@ fn answer_line(line: &mut [u8], answer: &AnswerFn<'_>) -> Result<Value, String> 
     }
 }
 
-/// A required string.
 fn required_text<'a>(query: &'a JsonQuery, name: &str) -> Result<&'a str, String> {
     optional_text(query, name)?.ok_or_else(|| format!("`{name}` is missing"))
 }
 
-/// An optional string.
 fn optional_text<'a>(query: &'a JsonQuery, name: &str) -> Result<Option<&'a str>, String> {
     match query.get(name) {
         None | Some(Value::Null) => Ok(None),

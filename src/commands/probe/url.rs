@@ -22,7 +22,6 @@ pub(crate) struct UrlArgs {
     tracking: TrackingFlag,
 }
 
-/// A parsed URL.
 struct ParsedUrl {
     standard: StandardUrl,
     /// The form that deduplication compares.

@@ -2,21 +2,19 @@
 
 #![expect(clippy::disallowed_methods, reason = "programs have a time limit")]
 
-use std::time::Duration;
 use std::{future, io};
 
 use tidings_client::{
     ClientError, GroupSetup, TaskEnd, TaskHandler, Worker, WorkerError, WorkerTask,
 };
-use tidings_protocol::{GroupName, TopicName, format_ms};
+use tidings_protocol::{GroupName, format_ms};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::program::{self, Program};
 use super::writer::OutputWriter;
-use super::{broker_failure, task_json};
+use super::{SubArgs, broker_failure, task_json};
 use crate::client::{broker_message, connection};
-use crate::flags::address::BrokerAddress;
 use crate::flags::milliseconds;
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{note, plural, printable, terminal_safe, terminal_safe_json};
@@ -24,31 +22,17 @@ use crate::terminal::output::{note, plural, printable, terminal_safe, terminal_s
 /// The name of the connection, as the broker shows it.
 const NAME: &str = "tidings-sub";
 
-/// The settings of `tidings sub --group`.
-pub(super) struct GroupSubscription {
-    pub(super) broker: BrokerAddress,
-    pub(super) topic: TopicName,
-    pub(super) group: GroupName,
-    /// Tasks at once.
-    pub(super) credit: u32,
-    /// Stop after this many tasks.
-    pub(super) count: Option<u64>,
-    pub(super) json: bool,
-    /// The time limit of a program.
-    pub(super) timeout: Option<Duration>,
-    /// `None`: events are printed.
-    pub(super) program: Option<Program>,
-}
-
 /// The handler of each task.
 struct GroupHandler {
-    subscription: GroupSubscription,
+    args: SubArgs,
+    group: GroupName,
+    /// `None`: events are printed.
+    program: Option<Program>,
     stop: CancellationToken,
     /// Standard output, and standard error of programs.
     writers: [OutputWriter; 2],
 }
 
-/// The failure of a program.
 struct ProgramFailure {
     /// The reason as one word.
     failure: String,
@@ -69,21 +53,26 @@ impl ProgramFailure {
 }
 
 /// Works on tasks until `stop` or the count, then finishes the tasks in progress.
-pub(super) async fn run(share: GroupSubscription, stop: CancellationToken) -> Result<(), Failure> {
-    let broker = share.broker.clone();
+pub(super) async fn run(
+    args: SubArgs,
+    group: GroupName,
+    program: Option<Program>,
+    stop: CancellationToken,
+) -> Result<(), Failure> {
+    let (broker, count) = (args.broker.broker.clone(), args.count);
+    let tasks_max = count.and_then(|count| u32::try_from(count).ok()).unwrap_or(u32::MAX);
     let (connector, connected) = connection::open(&broker, NAME).await?;
-    let (group, topic) = (share.group.clone(), share.topic.clone());
-    let setup = GroupSetup { group, topic, key: "none", settings: &[] };
+    let topic = args.topic.clone();
+    let setup = GroupSetup { group: group.clone(), topic, key: "none", settings: &[] };
     setup.ensure(&connected.client).await.map_err(|error| match error {
         ClientError::TopicMissing { .. } => Failure::failed(error.to_string()),
         error => broker_failure(&broker, &error),
     })?;
-    let worker =
-        Worker::new(connector.retrying_login(), share.group.clone(), share.credit).on(connected);
-    let count = share.count;
+    let (credit, connector) = (args.jobs.min(tasks_max), connector.retrying_login());
+    let worker = Worker::new(connector, group.clone(), credit).on(connected);
     let writers = [OutputWriter::new(io::stdout()), OutputWriter::new(io::stderr())];
-    let sharing = GroupHandler { subscription: share, stop: stop.clone(), writers };
-    worker.run(sharing, count, stop).await.map_err(|error| match error {
+    let handler = GroupHandler { args, group, program, stop: stop.clone(), writers };
+    worker.run(handler, count, stop).await.map_err(|error| match error {
         WorkerError::Broker(error) => broker_failure(&broker, &error),
         WorkerError::Handler(failure) => failure,
     })
@@ -97,7 +86,7 @@ impl TaskHandler for GroupHandler {
         task: &WorkerTask,
         lost: &CancellationToken,
     ) -> Result<TaskEnd, Failure> {
-        let Some(program) = &self.subscription.program else {
+        let Some(program) = &self.program else {
             return tokio::select! {
                 biased;
                 printed = self.print(task) => printed.map(|()| TaskEnd::done()),
@@ -126,11 +115,11 @@ impl TaskHandler for GroupHandler {
 
     fn disconnected(&self, error: &ClientError) {
         let error = broker_message::client_error(error);
-        note(&format!("{}: {error}; reconnecting", self.subscription.broker));
+        note(&format!("{}: {error}; reconnecting", self.args.broker.broker));
     }
 
     fn draining(&self, tasks: usize) {
-        if self.subscription.program.is_some() {
+        if self.program.is_some() {
             let running = plural(tasks as u64, "program");
             note(&format!("waiting for {running}; a second signal kills what runs"));
         }
@@ -147,13 +136,13 @@ impl GroupHandler {
         lost: &CancellationToken,
     ) -> Result<Option<ProgramFailure>, Failure> {
         let id = task.id.to_string();
-        let GroupSubscription { topic, group, .. } = &self.subscription;
+        let (topic, group) = (&self.args.topic, &self.group);
         let about =
             [("EVENT_TOPIC", topic.as_str()), ("EVENT_GROUP", group.as_str()), ("EVENT_TASK", &id)];
         let (mut running, mut tail) =
             program.start_with_tail(&task.payload, &about, &self.writers)?;
         let limit = async {
-            match self.subscription.timeout {
+            match self.args.timeout {
                 Some(limit) => sleep(limit).await,
                 None => future::pending().await,
             }
@@ -166,7 +155,7 @@ impl GroupHandler {
             }
             () = limit => {
                 running.kill().await;
-                let limit = format_ms(milliseconds(self.subscription.timeout.unwrap_or_default()));
+                let limit = format_ms(milliseconds(self.args.timeout.unwrap_or_default()));
                 Some(format!("not_finished_within_{limit}"))
             }
             () = lost.cancelled() => {
@@ -191,9 +180,8 @@ impl GroupHandler {
     }
 
     async fn print(&self, task: &WorkerTask) -> Result<(), Failure> {
-        let mut line = if self.subscription.json {
-            terminal_safe_json(&task_json(&self.subscription.group, &task.id, &task.payload))
-                .into_owned()
+        let mut line = if self.args.json {
+            terminal_safe_json(&task_json(&self.group, &task.id, &task.payload)).into_owned()
         } else {
             terminal_safe(&task.payload).into_owned()
         };

@@ -12,10 +12,10 @@ mod writer;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::future;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::time::Duration;
+use std::{future, mem};
 
 use clap::Args;
 use serde::Serialize;
@@ -25,9 +25,7 @@ use tidings_protocol::{CursorName, GroupName, Payload, Seq, StartAt, TaskId, Top
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use self::group::GroupSubscription;
 use self::program::Program;
-use self::signal::SignalSettings;
 use crate::client::{broker_message, connection};
 use crate::flags::address::BrokerAddress;
 use crate::flags::broker::BrokerFlag;
@@ -175,34 +173,21 @@ pub(crate) struct SubArgs {
 
 /// Runs until the count is reached, a signal, or the end of the broker or of the reader of standard
 /// output.
-pub(crate) async fn run(args: SubArgs) -> Result<(), Failure> {
+pub(crate) async fn run(mut args: SubArgs) -> Result<(), Failure> {
     let programs = program::Programs::with_variables(&args.exec_env);
     let running = programs.clone();
     let stop = stop_on_signal_with(move || running.kill())?;
+    if let (Some(signal), Some(pid_file), Some(dir)) =
+        (args.signal, args.pid_file.take(), args.spool.take())
+    {
+        let target = SignalTarget { pid_file, program: args.program.take(), signal };
+        return signal::run(args, &dir, target, stop).await;
+    }
+    let program = Program::new(mem::take(&mut args.exec), &args.broker.broker, programs)?;
+    if let Some(group) = args.group.take() {
+        return group::run(args, group, program, stop).await;
+    }
     let broker = &args.broker.broker;
-    if let (Some(signal), Some(pid_file), Some(dir)) = (args.signal, args.pid_file, args.spool) {
-        let spooling = SignalSettings {
-            broker: broker.clone(),
-            topic: args.topic,
-            from: args.from,
-            cursor: args.cursor,
-            takeover: args.takeover,
-            count: args.count,
-            dir,
-            files_max: usize::try_from(args.spool_max).unwrap_or(usize::MAX),
-            target: SignalTarget { pid_file, program: args.program, signal },
-        };
-        return signal::run(spooling, stop).await;
-    }
-    let program = Program::new(args.exec, broker, programs)?;
-    if let Some(group) = args.group {
-        let (broker, topic, json) = (broker.clone(), args.topic, args.json);
-        let most = args.count.and_then(|count| u32::try_from(count).ok()).unwrap_or(u32::MAX);
-        let (credit, count, timeout) = (args.jobs.min(most), args.count, args.timeout);
-        let subscription =
-            GroupSubscription { broker, topic, group, credit, count, json, timeout, program };
-        return group::run(subscription, stop).await;
-    }
     let (connector, connected) = connection::open(broker, "tidings-sub").await?;
     let SubArgs { topic, from, takeover, .. } = args;
     if args.no_follow {

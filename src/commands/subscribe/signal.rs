@@ -7,18 +7,18 @@
 )]
 
 use std::future;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
 use tidings_client::{ClientError, Subscriber, SubscriberEvent, Subscription};
 use tidings_connectors::signal::{
     SignalError, SignalSchedule, SignalSpool, SignalTarget, cursor_name,
 };
-use tidings_protocol::{CursorName, Seq, StartAt, TopicName};
+use tidings_protocol::{CursorName, Seq, TopicName};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::{broker_failure, close, describe_missing};
+use super::{SubArgs, broker_failure, close, describe_missing};
 use crate::client::{broker_message, connection};
 use crate::flags::address::BrokerAddress;
 use crate::terminal::failure::Failure;
@@ -32,20 +32,6 @@ const ROOM_RETRY: Duration = Duration::from_secs(1);
 
 /// Events that are written before the program is signalled and the cursor moved.
 const BATCH_MAX: u32 = 1_000;
-
-/// The settings of `tidings sub --signal`.
-pub(super) struct SignalSettings {
-    pub(super) broker: BrokerAddress,
-    pub(super) topic: TopicName,
-    pub(super) from: Option<StartAt>,
-    /// `None`: the cursor of the directory.
-    pub(super) cursor: Option<CursorName>,
-    pub(super) takeover: bool,
-    pub(super) count: Option<u64>,
-    pub(super) dir: PathBuf,
-    pub(super) files_max: usize,
-    pub(super) target: SignalTarget,
-}
 
 /// The state of one run.
 struct SpoolSignaller {
@@ -71,24 +57,30 @@ struct SpoolSignaller {
 }
 
 /// Runs until the count is reached or it is stopped, and reconnects when the connection is lost.
-pub(super) async fn run(spooling: SignalSettings, stop: CancellationToken) -> Result<(), Failure> {
-    let SignalSettings { broker, topic, from, cursor, takeover, count, dir, files_max, target } =
-        spooling;
+pub(super) async fn run(
+    args: SubArgs,
+    dir: &Path,
+    target: SignalTarget,
+    stop: CancellationToken,
+) -> Result<(), Failure> {
+    let SubArgs { topic, from, cursor, takeover, count, spool_max, broker, .. } = args;
+    let broker = broker.broker;
     let unusable = |error: std::io::Error| {
         Failure::failed(format!(
             "cannot use {}: {error}",
             printable(&dir.display().to_string(), 500)
         ))
     };
-    let spool = SignalSpool::open(&dir, topic.clone()).map_err(unusable)?;
+    let spool = SignalSpool::open(dir, topic.clone()).map_err(unusable)?;
     let cursor = match cursor {
         Some(cursor) => cursor,
-        None => cursor_name(&dir).map_err(unusable)?,
+        // The cursor of the directory.
+        None => cursor_name(dir).map_err(unusable)?,
     };
     let mut signaller = SpoolSignaller {
         topic: topic.clone(),
         spool,
-        files_max,
+        files_max: usize::try_from(spool_max).unwrap_or(usize::MAX),
         target,
         schedule: SignalSchedule::new(),
         blocked_by: None,

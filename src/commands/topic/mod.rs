@@ -36,7 +36,7 @@ Exit codes: 0 success; 1 failure, or verify found damage; 2 wrong usage.";
 pub(crate) enum Topic {
     /// List all topics
     #[command(alias = "list")]
-    Ls(LsArgs),
+    Ls(OutputFlags),
     /// Show a topic: its seqs, settings and durable cursors
     Show(ShowArgs),
     /// Create a topic with its own settings
@@ -49,13 +49,6 @@ pub(crate) enum Topic {
     Verify(TopicVerifyArgs),
     /// Remove a durable cursor that is not in use
     Forget(ForgetArgs),
-}
-
-/// The flags of `tidings topic ls`.
-#[derive(Debug, Args)]
-pub(crate) struct LsArgs {
-    #[command(flatten)]
-    output: OutputFlags,
 }
 
 /// The flags of `tidings topic show`.
@@ -108,7 +101,7 @@ pub(crate) struct ForgetArgs {
 /// Runs the subcommand.
 pub(crate) async fn run(topic: Topic) -> Result<(), Failure> {
     match topic {
-        Topic::Ls(args) => ls(&args.output).await,
+        Topic::Ls(output) => ls(&output).await,
         Topic::Show(args) => show(&args).await,
         Topic::Create(args) => apply_settings(TopicAction::Create, &args).await,
         Topic::Set(args) if args.settings.is_empty() => Err(Failure::Usage(format!(
@@ -151,9 +144,8 @@ async fn ls(output: &OutputFlags) -> Result<(), Failure> {
         let lines = answer.more.iter().map(|line| named_object(line, "topic"));
         return lines.into_iter().try_for_each(|topic| console.line(&topic.to_string()));
     }
-    let headings =
-        ["TOPIC", "KEPT>", "NEXT>", "RATE/S>", "READERS>", "MEMORY>", "DISK>", "SYNC", "STATE"];
-    print_table(&mut console, &headings, answer.more.iter().map(|line| row(line)))
+    let headings = "TOPIC KEPT> NEXT> RATE/S> READERS> MEMORY> DISK> SYNC STATE";
+    print_table(&mut console, headings, answer.more.iter().map(|line| row(line)))
 }
 
 /// A topic as a row of `ls`.
@@ -188,7 +180,7 @@ async fn show(args: &ShowArgs) -> Result<(), Failure> {
     if rows.peek().is_none() {
         return Ok(());
     }
-    print_table(&mut console, &["CURSOR", "NEXT>", "BEHIND>", "HELD", "MOVED"], rows)
+    print_table(&mut console, "CURSOR NEXT> BEHIND> HELD MOVED", rows)
 }
 
 /// A cursor as a row of `show`.

@@ -241,7 +241,6 @@ impl VerifyReport {
         }
     }
 
-    /// Parses the answer to `TOPIC verify`.
     fn parse(answer: &CommandAnswer) -> Self {
         let mut files: Vec<FileReport> = Vec::new();
         for line in &answer.more {

@@ -45,7 +45,6 @@ struct OpenFile {
     announcement_id: u64,
     file: File,
     lines: NumberedLines,
-    unread: Vec<u8>,
     id: String,
 }
 
@@ -78,17 +77,15 @@ impl SpoolSource {
         let opened = opened.and_then(|file| file.metadata().map(|found| (file, found)));
         match opened {
             Ok((file, found)) if found.is_file() => {
-                let (lines, unread) = (NumberedLines::new(), Vec::new());
-                self.reading = Some(OpenFile { announcement_id: token, file, lines, unread, id });
-                let (unanswered, rejected) = (0, 0);
-                let (is_read, is_refused) = (false, false);
+                let lines = NumberedLines::new();
+                self.reading = Some(OpenFile { announcement_id: token, file, lines, id });
                 let spooled = SpooledFile {
                     path,
                     metadata: found,
-                    unanswered,
-                    is_read,
-                    needs_retry: is_refused,
-                    invalid_lines: rejected,
+                    unanswered: 0,
+                    is_read: false,
+                    needs_retry: false,
+                    invalid_lines: 0,
                 };
                 self.unfinished.insert(token, spooled);
             }
@@ -120,8 +117,8 @@ impl SpoolSource {
                 }
             }
         };
-        reading.unread.extend_from_slice(&chunk[..count]);
-        let OpenFile { announcement_id: token, lines, unread, id, .. } = &mut reading;
+        let OpenFile { announcement_id: token, lines, id, .. } = &mut reading;
+        lines.push(&chunk[..count]);
         let mut take =
             |number: u64, line: Result<&[u8], String>| match parse_event(line, id, number) {
                 Ok(None) => {}
@@ -133,18 +130,13 @@ impl SpoolSource {
                 }
                 Err(reason) => spooled.reject_line(number, &reason),
             };
-        let mut done = 0;
-        loop {
-            let (used, line) = lines.next(&unread[done..]);
-            done += used;
-            let Some((number, line)) = line else { break };
+        while let Some((number, line)) = lines.next_line() {
             take(number, line);
         }
-        unread.drain(..done);
         if count > 0 {
             self.reading = Some(reading);
         } else {
-            if let Some((number, line)) = lines.finish(unread) {
+            if let Some((number, line)) = lines.finish() {
                 take(number, line);
             }
             spooled.is_read = true;

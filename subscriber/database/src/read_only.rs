@@ -307,7 +307,8 @@ fn wal_checksum((mut a, mut b): (u32, u32), bytes: &[u8], is_big: bool) -> (u32,
     (a, b)
 }
 
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+/// The path with a suffix, such as that of a file which belongs to a database.
+pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()

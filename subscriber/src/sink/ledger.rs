@@ -35,6 +35,8 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use tidings_database::with_suffix;
+
 use super::append::sync_directory_of;
 use crate::report::PageId;
 
@@ -154,13 +156,6 @@ impl Ledger {
         self.changed = false;
         Ok(())
     }
-}
-
-/// The path with a suffix.
-pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    name.into()
 }
 
 #[cfg(test)]

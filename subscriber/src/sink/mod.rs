@@ -165,7 +165,7 @@ pub enum OpenError {
 }
 
 /// A sink, used by one thread.
-pub(crate) trait Sink: Send {
+trait Sink: Send {
     /// The name for messages.
     fn name(&self) -> String;
 
@@ -185,12 +185,10 @@ pub(crate) trait Sink: Send {
         Vec::new()
     }
 
-    /// The broker has applied the replies for these pages: they never come again.
-    fn settle(&mut self, _pages: &[PageId]) {}
-
-    /// Whether the sink needs [`Sink::settle`].
-    fn wants_settled(&self) -> bool {
-        false
+    /// The pages that may come again, if the sink must recognize them. Those for which the broker
+    /// has applied the reply are removed from it.
+    fn ledger(&mut self) -> Option<&mut Ledger> {
+        None
     }
 
     /// Closes the sink after the last page.

@@ -1,103 +1,213 @@
-//! The fields of a page for people: the same names in every sink.
+//! The row of a page for people: the same names in every sink. Sinks write rows, and an export
+//! reads them back.
+
+use std::borrow::Cow;
 
 use jiff::Timestamp;
-use serde::ser::SerializeStruct;
-use serde::{Serialize, Serializer};
-use tidings_documents::page::PageLink;
+use rusqlite::{CachedStatement, Row, params};
+use serde::{Deserialize, Serialize};
 
-use crate::report::PageRecord;
+use crate::report::{PageId, PageRecord};
 
-/// A page, with the names and the order of the fields. As JSON its `links` are an array.
-#[derive(Debug)]
+/// A page, with the names and the order of the fields. As JSON its `links` are an array, and a
+/// field without a value is omitted, to keep lines short.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct PageRow<'a> {
-    /// `<group>.<since>.<entry>`: the id of the page.
+    /// `<group>.<since>.<entry>`: the id of the page. The first field, so that a line can be
+    /// recognized by its beginning.
     pub(super) page: String,
-    /// `<group>:<run>.<entry>`, as in the broker's answers, without the attempt.
-    pub(super) task: String,
+    pub(super) url: Cow<'a, str>,
+    pub(super) outcome: Cow<'a, str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) reason: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) error: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) status: Option<i64>,
     /// The end of the answer, RFC 3339, UTC.
     pub(super) fetched_at: String,
-    pub(super) duration_ms: u64,
+    pub(super) duration_ms: i64,
+    pub(super) bytes: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) content_type: Option<Cow<'a, str>>,
     /// BLAKE3 of the decoded body, hexadecimal.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) hash: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) etag: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) last_modified: Option<Cow<'a, str>>,
     /// Address and port of the server.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) remote: Option<String>,
-    pub(super) record: &'a PageRecord,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) redirect: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) canonical: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) title: Option<Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) noindex: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) job: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) pass: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) depth: Option<i64>,
+    /// `<group>:<run>.<entry>`, as in the broker's answers, without the attempt.
+    pub(super) task: String,
+    pub(super) attempt: i64,
+    pub(super) links: Vec<Cow<'a, str>>,
+    /// The positions of `nofollow` links; `None` if there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) nofollow: Option<Vec<usize>>,
+    /// The settings under which links were extracted, if not the defaults. Only in databases.
+    #[serde(skip)]
+    pub(super) reading: Option<Cow<'a, str>>,
 }
 
-/// The largest number of fields.
-const FIELDS: usize = 25;
+/// For a line: no conditional request is made for such a page.
+const READING_UNKNOWN: &str = "unknown";
 
-/// URLs of links, as an array.
-pub(super) struct LinkUrls<'a>(pub(super) &'a [PageLink]);
+const JSON: &str = "strings and numbers are always JSON";
 
 impl<'a> PageRow<'a> {
     pub(super) fn of(record: &'a PageRecord) -> Self {
-        let task = &record.task;
+        let (task, report) = (&record.task, &record.report);
         let fetched_at = Timestamp::from_millisecond(record.fetched_unix_ms).unwrap_or_default();
+        let nofollow = record.links.iter().enumerate().filter(|(_, link)| link.nofollow);
+        let nofollow: Vec<_> = nofollow.map(|(at, _)| at).collect();
         Self {
             page: record.page.to_string(),
-            task: format!("{}:{}.{}", task.group, task.run, task.entry),
+            url: (&*report.url).into(),
+            outcome: report.outcome.as_str().into(),
+            reason: some(report.reason),
+            error: some(report.error.as_deref()),
+            status: report.status.map(Into::into),
             fetched_at: format!("{fetched_at:.3}"),
-            duration_ms: u64::try_from(record.report.duration.as_millis()).unwrap_or(u64::MAX),
+            duration_ms: signed(report.duration.as_millis()),
+            bytes: signed(report.bytes),
+            content_type: some(record.content_type.as_deref()),
             hash: record.hash.map(|hash| hash.to_hex().to_string()),
+            etag: some(record.validators.etag.as_deref()),
+            last_modified: some(record.validators.last_modified.as_deref()),
             remote: record.remote.map(|remote| remote.to_string()),
-            record,
+            redirect: some(record.redirect.as_deref()),
+            canonical: some(record.canonical.as_deref()),
+            title: some(report.title.as_deref()),
+            noindex: record.noindex,
+            job: some(report.job.as_deref()),
+            pass: record.pass.map(signed),
+            depth: record.depth.map(signed),
+            task: format!("{}:{}.{}", task.group, task.run, task.entry),
+            attempt: task.attempt.into(),
+            links: record.links.iter().map(|link| (&*link.url).into()).collect(),
+            nofollow: (!nofollow.is_empty()).then_some(nofollow),
+            reading: None,
         }
     }
 
-    /// The positions of `nofollow` links; `None` if there are none.
-    pub(super) fn nofollow(&self) -> Option<Vec<usize>> {
-        let links = self.record.links.iter().enumerate();
-        let nofollow: Vec<_> = links.filter(|(_, link)| link.nofollow).map(|(at, _)| at).collect();
-        (!nofollow.is_empty()).then_some(nofollow)
+    /// The JSON line, without its end.
+    pub(super) fn to_json(&self) -> String {
+        serde_json::to_string(self).expect(JSON)
+    }
+
+    /// Bytes of its links.
+    pub(super) fn link_bytes(&self) -> usize {
+        self.links.iter().map(|link| link.len()).sum()
+    }
+
+    /// Runs a statement with the columns of [`PAGES`](super::sqlite) as parameters.
+    pub(super) fn upsert(&self, statement: &mut CachedStatement<'_>) -> rusqlite::Result<()> {
+        statement.execute(params![
+            self.page,
+            self.task,
+            self.url,
+            self.status,
+            self.content_type,
+            self.bytes,
+            self.hash,
+            self.title,
+            self.fetched_at,
+            self.duration_ms,
+            self.job,
+            self.pass,
+            self.depth,
+            self.attempt,
+            self.outcome,
+            self.reason,
+            self.error,
+            self.redirect,
+            self.canonical,
+            self.noindex,
+            self.etag,
+            self.last_modified,
+            self.remote,
+            super::sqlite::url_fingerprint(&self.url),
+            signed(self.links.len()),
+            serde_json::to_string(&self.links).expect(JSON),
+            self.nofollow.as_ref().map(|nofollow| serde_json::to_string(nofollow).expect(JSON)),
+            self.reading,
+        ])?;
+        Ok(())
     }
 }
 
-impl Serialize for LinkUrls<'_> {
-    fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
-        out.collect_seq(self.0.iter().map(|link| &*link.url))
+impl PageRow<'static> {
+    /// Reads a row of the table `pages`. Users may have changed the file: a malformed list is read
+    /// as empty.
+    pub(super) fn from_row(row: &Row<'_>) -> rusqlite::Result<Self> {
+        let text = |name: &str| row.get::<_, String>(name).map(Cow::Owned);
+        let some = |name: &str| row.get::<_, Option<String>>(name).map(|text| text.map(Cow::Owned));
+        let links: String = row.get("link_urls")?;
+        let nofollow: Option<String> = row.get("nofollow")?;
+        Ok(Self {
+            page: row.get("page")?,
+            url: text("url")?,
+            outcome: text("outcome")?,
+            reason: some("reason")?,
+            error: some("error")?,
+            status: row.get("status")?,
+            fetched_at: row.get("fetched_at")?,
+            duration_ms: row.get("duration_ms")?,
+            bytes: row.get("bytes")?,
+            content_type: some("content_type")?,
+            hash: row.get("hash")?,
+            etag: some("etag")?,
+            last_modified: some("last_modified")?,
+            remote: row.get("remote")?,
+            redirect: some("redirect")?,
+            canonical: some("canonical")?,
+            title: some("title")?,
+            noindex: row.get("noindex")?,
+            job: some("job")?,
+            pass: row.get("pass")?,
+            depth: row.get("depth")?,
+            task: row.get("task")?,
+            attempt: row.get("attempt")?,
+            links: serde_json::from_str(&links).unwrap_or_default(),
+            nofollow: nofollow.and_then(|nofollow| serde_json::from_str(&nofollow).ok()),
+            reading: some("reading")?,
+        })
     }
-}
 
-/// Omits unknown fields, to keep lines short.
-impl Serialize for PageRow<'_> {
-    fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
-        fn some<T: Serialize, O: SerializeStruct>(
-            out: &mut O,
-            name: &'static str,
-            value: Option<&T>,
-        ) -> Result<(), O::Error> {
-            value.map_or(Ok(()), |value| out.serialize_field(name, value))
+    /// Reads a line; the error is text for a person.
+    pub(super) fn from_json(line: &[u8]) -> Result<Self, String> {
+        let mut row: Self = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+        row.reading = Some(READING_UNKNOWN.into());
+        if PageId::parse(&row.page).is_none() {
+            return Err(format!("{:?} is not a page id", row.page));
         }
-        let (record, report) = (self.record, &self.record.report);
-        let mut fields = out.serialize_struct("page", FIELDS)?;
-        let out = &mut fields;
-        // The first field, so that a line can be recognized by its beginning.
-        out.serialize_field("page", &self.page)?;
-        out.serialize_field("url", &report.url)?;
-        out.serialize_field("outcome", report.outcome.as_str())?;
-        some(out, "reason", report.reason.as_ref())?;
-        some(out, "error", report.error.as_ref())?;
-        some(out, "status", report.status.as_ref())?;
-        out.serialize_field("fetched_at", &self.fetched_at)?;
-        out.serialize_field("duration_ms", &self.duration_ms)?;
-        out.serialize_field("bytes", &report.bytes)?;
-        some(out, "content_type", record.content_type.as_ref())?;
-        some(out, "hash", self.hash.as_ref())?;
-        some(out, "etag", record.validators.etag.as_ref())?;
-        some(out, "last_modified", record.validators.last_modified.as_ref())?;
-        some(out, "remote", self.remote.as_ref())?;
-        some(out, "redirect", record.redirect.as_ref())?;
-        some(out, "canonical", record.canonical.as_ref())?;
-        some(out, "title", report.title.as_ref())?;
-        some(out, "noindex", record.noindex.then_some(&true))?;
-        some(out, "job", report.job.as_ref())?;
-        some(out, "pass", record.pass.as_ref())?;
-        some(out, "depth", record.depth.as_ref())?;
-        out.serialize_field("task", &self.task)?;
-        out.serialize_field("attempt", &record.task.attempt)?;
-        out.serialize_field("links", &LinkUrls(&record.links))?;
-        some(out, "nofollow", self.nofollow().as_ref())?;
-        fields.end()
+        Ok(row)
     }
+}
+
+fn some(text: Option<&str>) -> Option<Cow<'_, str>> {
+    text.map(Cow::Borrowed)
+}
+
+/// `SQLite` has no unsigned integers.
+fn signed(number: impl TryInto<i64>) -> i64 {
+    number.try_into().unwrap_or(i64::MAX)
 }

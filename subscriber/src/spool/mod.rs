@@ -69,18 +69,14 @@ impl Spools {
     /// Creates a directory of its own in this one (which is created too), and removes those of
     /// processes that have ended.
     pub fn open(directory: &Path) -> io::Result<Self> {
-        Self::start(directory, None)
+        Self::with_trouble_reporter(directory, None)
     }
 
     /// Like `open`; also reports trouble to `place` while the disk cannot be written.
     pub(crate) fn with_trouble_reporter(
         directory: &Path,
-        place: TroubleReporter,
+        place: Option<TroubleReporter>,
     ) -> io::Result<Self> {
-        Self::start(directory, Some(place))
-    }
-
-    fn start(directory: &Path, place: Option<TroubleReporter>) -> io::Result<Self> {
         fs::create_dir_all(directory)?;
         let all = lock_file(&directory.join("lock"))?;
         all.lock()?;

@@ -99,7 +99,8 @@ async fn a_stalled_disk_delays_only_the_bodies_on_it() {
 async fn a_failing_disk_is_trouble_until_a_write_succeeds() {
     let directory = tempfile::tempdir().unwrap();
     let troubles = Troubles::default();
-    let spools = Spools::with_trouble_reporter(directory.path(), troubles.reporter()).unwrap();
+    let spools =
+        Spools::with_trouble_reporter(directory.path(), Some(troubles.reporter())).unwrap();
     let mut first = spools.begin();
     first.write(b"a page").await.unwrap();
     let path = first.path().await.unwrap().to_owned();

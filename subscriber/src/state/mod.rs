@@ -33,8 +33,12 @@ use std::time::{Duration, Instant, SystemTime};
 use std::{fs, io, thread};
 
 use bytes::Bytes;
-use rusqlite::{Connection, ErrorCode, OptionalExtension, TransactionBehavior, params};
+use rusqlite::{
+    Connection, ErrorCode, OptionalExtension, Transaction, TransactionBehavior, params,
+};
 use tidings_database::digest::{self, Schema, Table};
+use tidings_database::schema_version::{self, SchemaError};
+use tidings_database::with_suffix;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
@@ -74,9 +78,6 @@ pub const SCHEMA: Schema = Schema {
 };
 
 const NAME: &str = "crawler.db";
-
-/// Pause between two attempts to open a file that other processes open too.
-const OPEN_RETRY: Duration = Duration::from_millis(20);
 
 /// Values are appended; only the keys have an index of their own. A sweep reads the second index
 /// only.
@@ -221,18 +222,15 @@ impl StateClosing {
 
 /// Why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
+#[error(transparent)]
 enum StateFileError {
-    #[error("{0}")]
     Io(#[from] io::Error),
-    #[error("{0}")]
-    Sqlite(#[from] rusqlite::Error),
-    #[error("a newer Tidings wrote it (schema version {0}, this version knows up to {VERSION})")]
-    Newer(i64),
+    Database(#[from] SchemaError),
 }
 
 impl StateFileError {
     fn is_damage(&self) -> bool {
-        matches!(self, Self::Sqlite(error) if is_damage(error))
+        matches!(self, Self::Database(SchemaError::Sqlite(error)) if is_damage(error))
     }
 }
 
@@ -329,7 +327,9 @@ impl StateDatabase {
 
     fn log_write_result(&mut self, result: rusqlite::Result<()>) {
         match result {
-            Err(error) if is_damage(&error) => self.replace_or_disable(&error.into()),
+            Err(error) if is_damage(&error) => {
+                self.replace_or_disable(&SchemaError::from(error).into());
+            }
             Err(error) => {
                 if !std::mem::replace(&mut self.failing, true) {
                     let path = self.path.display();
@@ -442,65 +442,29 @@ fn prepare(path: &Path) -> Result<Connection, StateFileError> {
     if let Some(data) = path.parent() {
         fs::create_dir_all(data)?;
     }
-    let mut connection = Connection::open(path)?;
-    connection.busy_timeout(STATE_BUSY_TIMEOUT)?;
-    digest::register(&connection)?;
-    let version = |connection: &Connection| {
-        connection.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0))
-    };
-    // Checked before any write, so that a newer file stays unchanged.
-    let found = version(&connection)?;
-    if found > VERSION {
-        return Err(StateFileError::Newer(found));
-    }
-    let create = |connection: &mut Connection| {
+    let set_up = |connection: &Connection| {
+        digest::register(connection)?;
         connection.pragma_update(None, "journal_mode", "WAL")?;
-        connection.pragma_update(None, "synchronous", "NORMAL")?;
-        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        // Another process may have created the tables meanwhile.
-        match version(&transaction)? {
-            0 => transaction.execute_batch(CREATE)?,
-            1 => transaction.execute_batch(FROM_V1)?,
-            _ => return transaction.commit(),
-        }
-        transaction.pragma_update(None, "user_version", VERSION)?;
-        transaction.commit()
+        connection.pragma_update(None, "synchronous", "NORMAL")
     };
-    // SQLite does not wait if two processes switch a new file to WAL at once.
-    let patience = Instant::now() + STATE_BUSY_TIMEOUT;
-    loop {
-        match create(&mut connection) {
-            Ok(()) => return Ok(connection),
-            Err(error)
-                if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
-                    && Instant::now() < patience =>
-            {
-                thread::sleep(OPEN_RETRY);
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
+    let migrate = |transaction: &Transaction<'_>, found| {
+        transaction.execute_batch(if found == 0 { CREATE } else { FROM_V1 })
+    };
+    Ok(schema_version::open(path, STATE_BUSY_TIMEOUT, VERSION, set_up, migrate)?)
 }
 
 /// Renames the file, and those that `SQLite` has beside it.
 fn set_aside(path: &Path) -> io::Result<PathBuf> {
-    let beside = |end: &str| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(end);
-        PathBuf::from(name)
-    };
     let mut number = now_unix_s();
     let aside = loop {
-        let aside = beside(&format!(".damaged-{number}"));
+        let aside = with_suffix(path, &format!(".damaged-{number}"));
         if !aside.exists() {
             break aside;
         }
         number += 1;
     };
     for end in ["-wal", "-shm"] {
-        let mut name = aside.as_os_str().to_owned();
-        name.push(end);
-        match fs::rename(beside(end), name) {
+        match fs::rename(with_suffix(path, end), with_suffix(&aside, end)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }

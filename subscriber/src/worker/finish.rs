@@ -37,6 +37,12 @@ pub(super) struct TaskFailure {
     pub(super) retry_after: Option<Duration>,
 }
 
+impl TaskFailure {
+    pub(super) fn new(reason: impl Into<String>, counts_as_attempt: bool) -> Self {
+        Self { reason: reason.into(), counts_as_attempt, retry_after: None }
+    }
+}
+
 /// Stores the page, sends the report, and replies to the broker.
 ///
 /// `over` is set if a request was made and has ended: its host is freed at once, while `read` fills
@@ -67,8 +73,7 @@ pub(super) async fn finish(
             biased;
             stored = stored => stored,
             () = crawler.abandon.cancelled() => {
-                let reason = "the crawler stopped before the page was stored".to_owned();
-                Err(TaskFailure { reason, counts_as_attempt: false, retry_after: None })
+                Err(TaskFailure::new("the crawler stopped before the page was stored", false))
             }
             () = renew_lease(crawler, task) => return None,
         };
@@ -216,20 +221,10 @@ pub(super) async fn store(
         match timeout_at(until, stored.as_mut()).await {
             // A closed sink is not the page's fault.
             Ok(stored) => {
-                return stored.map_err(|error| TaskFailure {
-                    reason: error.to_string(),
-                    counts_as_attempt: !error.closed,
-                    retry_after: None,
-                });
+                return stored.map_err(|error| TaskFailure::new(error.to_string(), !error.closed));
             }
             Err(_) => match sinks.trouble() {
-                Some(trouble) => {
-                    return Err(TaskFailure {
-                        reason: trouble.to_string(),
-                        counts_as_attempt: false,
-                        retry_after: None,
-                    });
-                }
+                Some(trouble) => return Err(TaskFailure::new(trouble.to_string(), false)),
                 None => until += patience,
             },
         }

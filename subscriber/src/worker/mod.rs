@@ -169,7 +169,7 @@ pub async fn run(
             let (sinks, closing) = Sinks::open(&config.sinks(), &config.sink_context())?;
             let state = StateStore::open(&config.data);
             let directory = config.data.join("spool");
-            let spools = Spools::with_trouble_reporter(&directory, sinks.trouble_reporter())
+            let spools = Spools::with_trouble_reporter(&directory, Some(sinks.trouble_reporter()))
                 .map_err(|source| OpenError::Io { path: directory, source })?;
             Ok::<_, OpenError>(((sinks, closing), state, spools))
         })

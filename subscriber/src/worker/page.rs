@@ -179,8 +179,7 @@ impl TaskWork<'_> {
             if !is_final || outcome == PageOutcome::Redirect {
                 return Ok(());
             }
-            let failed =
-                |reason| TaskFailure { reason, counts_as_attempt: true, retry_after: None };
+            let failed = |reason: String| TaskFailure::new(reason, true);
             match watch.process(answer, rest, unix_ms(), broker, &memory).await.map_err(failed)? {
                 // Due again at its scheduled time: until then an operator can read the reason at
                 // the broker.

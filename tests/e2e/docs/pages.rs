@@ -235,7 +235,9 @@ fn help_texts() -> BTreeMap<String, String> {
         let commands = help.iter().skip_while(|line| !is_title(line)).skip(1);
         for line in commands.take_while(|line| line.starts_with("  ")) {
             // Continuation lines of a description are indented further.
-            if let Some(name) = line[2..].split(' ').next().filter(|name| !name.is_empty()) {
+            let name = line[2..].split(' ').next().unwrap_or_default();
+            // `help` takes the name of a command and no flags.
+            if !["", "help"].contains(&name) {
                 open.push(format!("{command} {name}"));
             }
         }

@@ -214,7 +214,6 @@ fn note_disk(
     Ok(())
 }
 
-/// A new topic name.
 #[expect(clippy::disallowed_methods, reason = "the clock makes the name new")]
 fn new_topic_name() -> String {
     let unix_ms = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_millis());

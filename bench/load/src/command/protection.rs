@@ -43,15 +43,6 @@ impl ProtectionFlags {
         }
     }
 
-    /// Starts a second broker with this protection, with its data beside those of the first.
-    pub fn start_second(
-        self,
-        program: &Path,
-        common: &CommonFlags,
-    ) -> anyhow::Result<(BrokerProcess, Tidings)> {
-        self.start(program, common, DataDir::new(common.data.as_deref(), "-guarded")?, None)
-    }
-
     /// Starts a broker with this protection, and returns how to talk to it.
     pub fn start(
         self,

@@ -151,10 +151,6 @@ impl WireProtocol for Redis {
         vec![SetupStep::new("PING\r\n", ReadUntil::Line("+PONG"))]
     }
 
-    fn subscribe(&self, topic: &str) -> Vec<SetupStep> {
-        vec![self.pipelined_subscribe(topic)]
-    }
-
     fn pipelined_subscribe(&self, topic: &str) -> SetupStep {
         SetupStep::new(resp(&[b"SUBSCRIBE", topic.as_bytes()]), ReadUntil::Line(":1"))
     }
@@ -329,6 +325,17 @@ impl Zmtp {
         out
     }
 
+    /// The greeting, which is answered with a greeting and a `READY` of this length, and the
+    /// subscription, which has no answer.
+    fn subscription(topic: &str, ready_bytes: usize) -> [SetupStep; 2] {
+        let subscription = Self::frame(&[b"\x01", topic.as_bytes()].concat());
+        let answer = ReadUntil::Bytes(GREETING_BYTES + ready_bytes);
+        [
+            SetupStep::new(Self::greeting("SUB"), answer),
+            SetupStep::new(subscription, ReadUntil::Nothing),
+        ]
+    }
+
     fn frame(body: &[u8]) -> Vec<u8> {
         match u8::try_from(body.len()) {
             Ok(size) => [&[0, size][..], body].concat(),
@@ -338,28 +345,17 @@ impl Zmtp {
 }
 
 impl WireProtocol for Zmtp {
-    fn handshake(&self) -> Vec<SetupStep> {
-        Vec::new()
-    }
-
     fn publisher_setup(&self) -> Vec<SetupStep> {
         vec![SetupStep::new(Self::greeting("PUB"), ReadUntil::Bytes(GREETING_BYTES + READY_BYTES))]
     }
 
     fn subscribe(&self, topic: &str) -> Vec<SetupStep> {
-        let subscription = Self::frame(&[b"\x01", topic.as_bytes()].concat());
-        vec![
-            SetupStep::new(Self::greeting("SUB"), ReadUntil::Bytes(GREETING_BYTES + READY_BYTES)),
-            SetupStep::new(subscription, ReadUntil::Nothing),
-        ]
+        Zmtp::subscription(topic, READY_BYTES).to_vec()
     }
 
     fn pipelined_subscribe(&self, topic: &str) -> SetupStep {
-        let subscription = Self::frame(&[b"\x01", topic.as_bytes()].concat());
-        SetupStep::new(
-            [Self::greeting("SUB"), subscription].concat(),
-            ReadUntil::Bytes(GREETING_BYTES + READY_BYTES),
-        )
+        let [greet, subscribe] = Zmtp::subscription(topic, READY_BYTES);
+        SetupStep::new([greet.send, subscribe.send].concat(), greet.until)
     }
 
     fn subscribe_delay(&self) -> Duration {
@@ -388,29 +384,17 @@ pub(crate) struct TidingsZmtp {
 const READY_PUB_BYTES: usize = READY_BYTES - 1;
 
 impl WireProtocol for TidingsZmtp {
-    fn handshake(&self) -> Vec<SetupStep> {
-        Vec::new()
-    }
-
     fn publisher_setup(&self) -> Vec<SetupStep> {
         LINES.handshake()
     }
 
     fn subscribe(&self, topic: &str) -> Vec<SetupStep> {
-        let subscription = Zmtp::frame(&[b"\x01", topic.as_bytes()].concat());
-        vec![
-            SetupStep::new(
-                Zmtp::greeting("SUB"),
-                ReadUntil::Bytes(GREETING_BYTES + READY_PUB_BYTES),
-            ),
-            SetupStep::new(subscription, ReadUntil::Nothing),
-        ]
+        Zmtp::subscription(topic, READY_PUB_BYTES).to_vec()
     }
 
     fn pipelined_subscribe(&self, topic: &str) -> SetupStep {
-        let subscription = Zmtp::frame(&[b"\x01", topic.as_bytes()].concat());
-        let send = [Zmtp::greeting("SUB"), subscription].concat();
-        SetupStep::new(send, ReadUntil::Bytes(GREETING_BYTES + READY_PUB_BYTES))
+        let [greet, subscribe] = Zmtp::subscription(topic, READY_PUB_BYTES);
+        SetupStep::new([greet.send, subscribe.send].concat(), greet.until)
     }
 
     fn subscribe_delay(&self) -> Duration {
@@ -444,16 +428,8 @@ const LINES: Tidings = Tidings::plain(None);
 pub(crate) struct BareLines;
 
 impl WireProtocol for BareLines {
-    fn handshake(&self) -> Vec<SetupStep> {
-        Vec::new()
-    }
-
     fn publisher_setup(&self) -> Vec<SetupStep> {
         vec![SetupStep::new("P\n", ReadUntil::Bytes(2))]
-    }
-
-    fn subscribe(&self, topic: &str) -> Vec<SetupStep> {
-        vec![self.pipelined_subscribe(topic)]
     }
 
     fn pipelined_subscribe(&self, _: &str) -> SetupStep {

@@ -266,10 +266,6 @@ pub(crate) struct Beanstalkd;
 const JOB_SECONDS: u64 = 60;
 
 impl WireProtocol for Beanstalkd {
-    fn handshake(&self) -> Vec<SetupStep> {
-        Vec::new()
-    }
-
     /// A client that watches a tube may reserve its jobs, as [`BeanstalkReserver`] does. Without
     /// `reserve`, it receives nothing.
     fn subscribe(&self, topic: &str) -> Vec<SetupStep> {

@@ -26,12 +26,10 @@ const EVENTS_MAX: usize = 1024;
 /// Token of the listening socket.
 const LISTENER: u64 = u64::MAX;
 
-/// The unit of one write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WriteUnit {
     /// All complete lines of a read.
     Read,
-    /// One line.
     Line,
 }
 

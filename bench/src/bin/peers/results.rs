@@ -187,7 +187,6 @@ impl<K: Contestant> Results<K> {
         })
     }
 
-    /// All values, as JSON.
     pub(crate) fn to_json(&self) -> Value {
         let mut servers = Map::new();
         for ((kind, key), values) in &self.values {

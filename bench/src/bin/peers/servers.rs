@@ -64,7 +64,6 @@ pub(crate) struct ServerPaths {
     pub(crate) zmq_proxy: PathBuf,
     /// Each server gets a new directory in it.
     pub(crate) data: PathBuf,
-    /// The processor of the servers.
     pub(crate) processor: Option<usize>,
 }
 

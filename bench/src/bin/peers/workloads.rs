@@ -48,7 +48,6 @@ pub(crate) struct Workload<K: 'static, L> {
 /// A work of brokers.
 pub(crate) type BrokerWorkload = Workload<ServerKind, BrokerLoad>;
 
-/// The load of a broker.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BrokerLoad {
     pub(crate) kind: LoadKind,
@@ -134,7 +133,6 @@ pub(crate) enum GoalBase<K> {
     Absolute,
 }
 
-/// The bound.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Bound {
     AtLeast(f64),

@@ -3,8 +3,6 @@
 
 mod file_system;
 mod read_only;
-#[cfg(any(test, feature = "simulation"))]
-mod simulated;
 
 use std::fmt::Debug;
 use std::io::{self, IoSlice};
@@ -13,8 +11,6 @@ use std::sync::Arc;
 
 pub use self::file_system::FileSystem;
 pub(crate) use self::read_only::ReadOnlyDisk;
-#[cfg(any(test, feature = "simulation"))]
-pub use self::simulated::{DiskFaults, SimulatedDisk};
 
 /// A file system. Every call blocks.
 pub trait Disk: Debug + Send + Sync {
@@ -80,6 +76,32 @@ pub trait DiskFile: Debug + Send + Sync {
     /// dirty pages for half a minute and then delays every sync. A disk that does not support this
     /// ignores the call.
     fn start_writeback(&self, _offset: u64, _length: u64) {}
+}
+
+pub(crate) fn read_all(file: &dyn DiskFile) -> io::Result<Vec<u8>> {
+    let length = usize::try_from(file.len()?).map_err(io::Error::other)?;
+    let mut bytes = vec![0; length];
+    if file.read_at(&mut bytes, 0)? < length {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(bytes)
+}
+
+/// Creates a file with this content, and syncs it.
+pub(crate) fn create_synced(
+    disk: &dyn Disk,
+    path: &Path,
+    bytes: &[u8],
+) -> io::Result<Arc<dyn DiskFile>> {
+    let file = disk.create(path)?;
+    file.write_at(&mut [IoSlice::new(bytes)], 0)?;
+    file.sync_data()?;
+    Ok(file)
+}
+
+/// Adds the path of the file to an error.
+pub(crate) fn with_path(error: &io::Error, path: &Path) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
 /// Whether an error means that the disk is full, which may change.

@@ -15,7 +15,6 @@ pub(crate) struct ReadOnlyDisk {
 }
 
 impl ReadOnlyDisk {
-    /// Reads from `disk`.
     pub(crate) fn new(disk: Arc<dyn Disk>) -> Self {
         Self { disk, sets_aside: AtomicBool::new(false) }
     }

@@ -6,10 +6,11 @@ use bytes::Bytes;
 use tidings_protocol::Seq;
 
 use crate::clean_stop::StopSlot;
-use crate::disk::{Disk, SimulatedDisk};
+use crate::disk::Disk;
 use crate::format::{BatchHeader, BatchHome, SegmentHeader, VERSION, VERSION_1};
 use crate::fuzzing::Choices;
 use crate::segments::{Recovered, SegmentLog, SegmentOptions};
+use crate::simulation::SimulatedDisk;
 use crate::topic_log::{LogPiece, LogRead, TopicLog};
 
 const DIR: &str = "data/topics/t";

@@ -47,8 +47,7 @@ pub(super) fn encode(
             reserved: first,
             unix_ms,
             crc: crc32c::crc32c(lines.as_bytes()),
-            clean: false,
-            identified: false,
+            ..BatchHeader::default()
         };
         out.extend_from_slice(&header.encode());
         out.extend_from_slice(lines.as_bytes());

@@ -19,10 +19,9 @@ use std::sync::Arc;
 use tidings_protocol::Seq;
 
 use crate::clean_stop::{LogEnd, StopSlot};
-use crate::disk::{Disk, DiskFile, is_full};
-use crate::format::{FormatError, SEGMENT_HEADER, SegmentHeader};
+use crate::disk::{Disk, DiskFile, create_synced, is_full, read_all, with_path};
+use crate::format::{FormatError, SegmentHeader};
 
-/// The file name.
 const FILE: &str = "catalog.log";
 
 /// Smaller files are not compacted.
@@ -110,7 +109,7 @@ pub(crate) fn check_journal(
 ) -> io::Result<(Vec<String>, bool)> {
     let path = dir.join(FILE);
     let bytes = match disk.open(&path) {
-        Ok(file) => read(&*file).map_err(|error| with_path(&error, &path))?,
+        Ok(file) => read_all(&*file).map_err(|error| with_path(&error, &path))?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((Vec::new(), false)),
         Err(error) => return Err(with_path(&error, &path)),
     };
@@ -127,9 +126,7 @@ fn replay(
 ) -> Result<format::Replayed, FormatError> {
     let mut found = format::replay(bytes, contents)?;
     let header = SegmentHeader::checksum(bytes);
-    let stopped = stopped.filter(|stopped| {
-        stopped.file == FILE && header.is_none_or(|checksum| checksum == stopped.header)
-    });
+    let stopped = stopped.filter(|stopped| stopped.is_of(Path::new(FILE), header));
     let ended = stopped.map_or(0, |stopped| usize::try_from(stopped.bytes).unwrap_or(usize::MAX));
     if found.end < ended {
         found.damaged = true;
@@ -185,7 +182,7 @@ impl JournalFile {
         unix_ms: i64,
         contents: &mut dyn JournalContents,
     ) -> io::Result<(Self, Vec<String>)> {
-        let bytes = read(file)?;
+        let bytes = read_all(file)?;
         let found =
             replay(&bytes, self.stopped.last.as_ref(), contents).map_err(io::Error::other)?;
         let name = path.display();
@@ -232,9 +229,7 @@ impl JournalFile {
     /// The end of the file; `None` if it is uncertain or the file does not exist.
     fn end(&self) -> Option<LogEnd> {
         let active = self.active.as_ref().filter(|_| !self.broken)?;
-        let mut header = [0; SEGMENT_HEADER];
-        let read = active.file.read_at(&mut header, 0).ok()?;
-        let header = SegmentHeader::checksum(&header[..read])?;
+        let header = SegmentHeader::checksum(&SegmentHeader::read(&*active.file).ok()?)?;
         let (file, bytes) = (FILE.to_owned(), active.bytes);
         Some(LogEnd { file, header, bytes, end: self.next, next: self.next })
     }
@@ -243,22 +238,15 @@ impl JournalFile {
         let path = self.dir.join(FILE);
         if let Some(aside) = &self.damaged_copy {
             // A copy rather than a rename, so that a file of the right name always exists.
-            self.create(aside, &read(&*self.disk.open(&path)?)?)?;
+            create_synced(&*self.disk, aside, &read_all(&*self.disk.open(&path)?)?)?;
             tracing::warn!(file = %aside.display(), "kept a copy of the damaged catalog");
         }
         let temporary = self.dir.join(format!("{FILE}.tmp"));
-        let file = self.create(&temporary, bytes)?;
+        let file = create_synced(&*self.disk, &temporary, bytes)?;
         self.disk.rename(&temporary, &path)?;
         // Until this sync, later records could be lost together with the new name. So even a full
         // disk counts as a failure here.
         self.disk.sync_dir(&self.dir).map_err(|error| io::Error::other(error.to_string()))?;
-        Ok(file)
-    }
-
-    fn create(&self, path: &Path, bytes: &[u8]) -> io::Result<Arc<dyn DiskFile>> {
-        let file = self.disk.create(path)?;
-        file.write_at(&mut [IoSlice::new(bytes)], 0)?;
-        file.sync_data()?;
         Ok(file)
     }
 
@@ -342,20 +330,4 @@ impl ActiveJournal {
         self.bytes += bytes.len() as u64;
         Ok(())
     }
-}
-
-/// Reads a whole file.
-fn read(file: &dyn DiskFile) -> io::Result<Vec<u8>> {
-    let length = usize::try_from(file.len()?).map_err(io::Error::other)?;
-    let mut bytes = vec![0; length];
-    let read = file.read_at(&mut bytes, 0)?;
-    if read < length {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    Ok(bytes)
-}
-
-/// Adds the path of the file to an error.
-fn with_path(error: &io::Error, path: &Path) -> io::Error {
-    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }

@@ -8,8 +8,7 @@ use fastrand::Rng;
 use proptest::prelude::*;
 
 use super::*;
-use crate::disk::{DiskFaults, SimulatedDisk};
-use crate::simulation_seeds;
+use crate::simulation::{DiskFaults, SimulatedDisk, seeds};
 
 const RUNS: u64 = 1_500;
 const STEPS: u32 = 40;
@@ -197,7 +196,7 @@ fn record(rng: &mut Rng) -> String {
 #[test]
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "the output must contain the seed")]
 fn confirmed_records_survive_power_cuts() {
-    let seeds = simulation_seeds::seeds("LOG", RUNS);
+    let seeds = seeds("LOG", RUNS);
     let runs = seeds.end - seeds.start;
     let (mut crashes, mut refusals) = (0, 0);
     for seed in seeds.clone() {

@@ -10,7 +10,6 @@ use crate::topic_log::LogPiece;
 /// buffer.
 pub(super) const BATCH_BYTES: usize = 128 << 10;
 
-/// Bytes of a batch with its header.
 pub(super) fn batch_bytes(header: &BatchHeader) -> u64 {
     BATCH_HEADER as u64 + u64::from(header.bytes)
 }
@@ -25,15 +24,11 @@ pub(super) fn batches<'a>(
 ) -> Vec<(BatchHeader, &'a [LogPiece])> {
     let header = |first: Seq, previous_end: Seq| BatchHeader {
         first,
-        count: 0,
-        bytes: 0,
         previous_end,
         durable: writer.durable.min(previous_end),
         reserved: reserve.max(writer.reserved),
         unix_ms: writer.newest_unix_ms,
-        crc: 0,
-        clean: false,
-        identified: false,
+        ..BatchHeader::default()
     };
     if pieces.is_empty() {
         return vec![(header(next.max(end), end), pieces)];

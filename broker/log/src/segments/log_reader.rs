@@ -39,10 +39,8 @@ pub(super) fn read(
             Ok(located) => located,
             Err(found) => break found,
         };
-        let read = open(log, &segment).and_then(|file| {
-            let home = log.home(segment.base);
-            SegmentReader { log, segment: &segment, file, home, end }.read(from, at, since, buffer)
-        });
+        let read = SegmentReader::open(log, &segment, end)
+            .and_then(|reader| reader.read(from, at, since, buffer));
         match read {
             Ok(found) => break found,
             // Retention has removed the segment meanwhile.
@@ -64,11 +62,7 @@ pub(super) fn index(log: &SegmentLog, base: Seq) -> Result<(), LogError> {
     if segment.base != base || segment.index.is_some() {
         return Ok(());
     }
-    let indexed = open(log, &segment).and_then(|file| {
-        let home = log.home(segment.base);
-        SegmentReader { log, segment: &segment, file, home, end }.build_index()
-    });
-    match indexed {
+    match SegmentReader::open(log, &segment, end).and_then(|reader| reader.build_index()) {
         Err(source) if log.shared.lock().has(base) => Err(LogError::io(&segment.path, source)),
         _ => Ok(()),
     }
@@ -100,8 +94,8 @@ fn lag_or_gap(from: Seq, previous_end: Seq, base: Seq) -> LogRead {
     }
 }
 
-/// Opens the file of a segment. The last one stays open, because readers tend to be close together.
-fn open(log: &SegmentLog, segment: &Segment) -> io::Result<Arc<dyn DiskFile>> {
+/// The file of a segment. The last one stays open, because readers tend to be close together.
+fn open_file(log: &SegmentLog, segment: &Segment) -> io::Result<Arc<dyn DiskFile>> {
     if let Some((base, file)) = &log.shared.lock().open_file
         && *base == segment.base
     {
@@ -115,7 +109,12 @@ fn open(log: &SegmentLog, segment: &Segment) -> io::Result<Arc<dyn DiskFile>> {
     Ok(file)
 }
 
-impl SegmentReader<'_> {
+impl<'a> SegmentReader<'a> {
+    fn open(log: &'a SegmentLog, segment: &'a Segment, end: Seq) -> io::Result<Self> {
+        let (file, home) = (open_file(log, segment)?, log.home(segment.base));
+        Ok(Self { log, segment, file, home, end })
+    }
+
     fn read(
         &self,
         from: Seq,
@@ -362,9 +361,7 @@ impl CheckedFile {
         segment: &Segment,
         end: Seq,
     ) -> io::Result<()> {
-        let mut bytes = vec![0; SEGMENT_HEADER];
-        let read = file.read_at(&mut bytes, 0)?;
-        match SegmentHeader::decode(&bytes[..read]) {
+        match SegmentHeader::decode(&SegmentHeader::read(file)?) {
             Ok(header) if header.base != segment.base => {
                 self.problems
                     .push(format!("its header says that it begins with event {}", header.base));

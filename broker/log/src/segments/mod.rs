@@ -6,14 +6,14 @@
 //! | [`batches`] | what is appended together, as batches |
 //! | [`segment_index`] | where the batches of a segment begin, and which seqs have no event |
 //! | [`segment_walk`] | a walk through the batches of one file, damaged or not |
+//! | [`segment_file`] | a file that is being recovered |
 //! | [`recovery`] | opening a log, after an orderly stop or a crash |
 //! | [`log_reader`] | reading from a seq on; verification |
-//! | [`log_end`] | where a log ends, and how it continues after a lost end |
 
 mod batches;
-mod log_end;
 mod log_reader;
 mod recovery;
+mod segment_file;
 mod segment_index;
 mod segment_log;
 mod segment_walk;

@@ -21,6 +21,7 @@
 //! memory is written again and synced before it is used.
 
 use std::collections::VecDeque;
+use std::fmt::Display;
 use std::io::{self, IoSlice};
 use std::path::Path;
 use std::sync::Arc;
@@ -28,14 +29,15 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tidings_protocol::Seq;
 
+use super::segment_file::SegmentFile;
 use super::segment_index::SegmentIndex;
 use super::segment_log::{
     ActiveSegment, LogWriter, Segment, SegmentLog, SegmentOptions, SegmentTable, file_name,
     torn_path,
 };
-use super::segment_walk::{BatchLocation, SegmentWalk, WalkStep, is_whole, payload};
+use super::segment_walk::{BatchLocation, WalkStep, is_whole, payload};
 use crate::clean_stop::LogEnd;
-use crate::disk::{DiskFile, is_full};
+use crate::disk::{DiskFile, create_synced, is_full, with_path};
 use crate::format::{
     BATCH_HEADER, BatchHeader, BatchHome, FormatError, SEGMENT_HEADER, SegmentHeader, VERSION,
 };
@@ -50,9 +52,6 @@ const RECENT_SEGMENTS: usize = 2;
 
 /// Maximum bytes of cut-off data that are kept.
 const TORN_BYTES: u64 = 4 << 20;
-
-/// Bytes that are rewritten in one call.
-const REWRITE_BYTES: usize = 256 << 10;
 
 /// The result of opening a log.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -107,17 +106,6 @@ struct Recovery {
     floor: Seq,
 }
 
-/// What all valid headers of a file say.
-#[derive(Default)]
-struct HeaderSurvey {
-    first: Option<BatchLocation>,
-    /// Events before this seq had been synced.
-    synced: Seq,
-    /// Seqs below this may have been seen. The last header repeats what earlier ones say, unless an
-    /// orderly stop has reset it.
-    reserved: Option<Seq>,
-}
-
 /// The part of a file to keep.
 struct SegmentScan {
     index: SegmentIndex,
@@ -165,7 +153,10 @@ impl Recovery {
         for (at, base) in bases.iter().enumerate() {
             let path = dir.join(file_name(*base));
             let newer = bases.len() - at - 1;
-            self.segment(*base, &path, newer).map_err(|error| with_path(&error, &path))?;
+            let home = BatchHome::new(&self.options.topic, *base);
+            let file = self.options.disk.open(&path);
+            file.and_then(|file| self.segment(SegmentFile::new(file, home, *base, &path)?, newer))
+                .map_err(|error| with_path(&error, &path))?;
         }
         // The process may have been killed after a rename or removal, before it was durable.
         self.options.disk.sync_dir(&dir).map_err(|error| with_path(&error, &dir))?;
@@ -190,50 +181,53 @@ impl Recovery {
         Ok(bases)
     }
 
+    /// Records a finding about a file.
+    fn report(&mut self, path: &Path, problem: impl Display) {
+        self.found.findings.push(format!("{}: {problem}", path.display()));
+    }
+
     /// Adds a segment, which `newer` segments follow.
-    fn segment(&mut self, base: Seq, path: &Path, newer: usize) -> io::Result<()> {
-        let file = self.options.disk.open(path)?;
-        let length = file.len()?;
-        let header = self.header(&*file, base, path)?;
+    fn segment(&mut self, segment: SegmentFile<'_>, newer: usize) -> io::Result<()> {
+        let header = self.header(&segment)?;
         if let Some(header) = &header
             && newer >= RECENT_SEGMENTS
         {
-            self.add(path, header, length);
+            self.add(&segment, header);
             return Ok(());
         }
         // Nothing is appended to a file of an earlier version, or with a damaged header.
         let is_ours = header.as_ref().is_some_and(|header| header.version == VERSION);
-        let home = BatchHome::new(&self.options.topic, base);
-        let survey = survey(&*file, home, length)?;
+        let survey = segment.survey()?;
         let header = match (header, survey.first) {
             (Some(header), _) => header,
-            (None, Some(first)) => self.infer(base, &first),
-            (None, None) => return self.set_aside(base, path),
+            (None, Some(first)) => self.infer(segment.base, &first),
+            (None, None) => return self.set_aside(&segment),
         };
         let is_last = newer == 0;
         // A segment is synced completely before the next one is created.
         let synced = if is_last { survey.synced } else { Seq(u64::MAX) };
-        let stopped = if is_last { self.stopped(&*file, path)? } else { None };
+        let stopped = if is_last { self.stopped(&segment)? } else { None };
         let bytes = stopped.as_ref().map_or(0, |stopped| stopped.bytes);
-        self.add(path, &header, length);
+        self.add(&segment, &header);
         let safe = SyncedRange { events: synced, bytes };
-        let mut scan = self.scan(&file, home, base, length, safe, path)?;
+        let mut scan = self.scan(&segment, safe)?;
         if let Some(reserved) = survey.reserved {
             // The last header may belong to torn data, or precede an earlier start.
             self.writer.reserved = reserved.max(scan.next);
         }
         if let Some(stopped) = stopped.filter(|_| scan.lost_offset.is_some()) {
-            self.keep_lost_end(&stopped, path, &mut scan);
+            self.keep_lost_end(&stopped, segment.path, &mut scan);
         } else if is_last {
-            self.settle(&*file, home, path, length, synced, &mut scan)?;
+            self.settle(&segment, synced, &mut scan)?;
         } else if scan.torn {
-            self.found.findings.push(format!("{}: its end is damaged", path.display()));
+            self.report(segment.path, "its end is damaged");
         }
-        let segment = self.shared.segments.back_mut().expect("the segment was just added");
-        segment.index = Some(Arc::new(scan.index.clone()));
+        let added = self.shared.segments.back_mut().expect("the segment was just added");
+        added.index = Some(Arc::new(scan.index.clone()));
         if is_last {
-            segment.bytes = scan.end;
+            added.bytes = scan.end;
             if is_ours && !scan.damaged {
+                let SegmentFile { file, home, .. } = segment;
                 let (offset, allocated, index) = (scan.end, file.len()?, scan.index);
                 self.writer.active = Some(ActiveSegment { file, home, offset, allocated, index });
             }
@@ -242,14 +236,10 @@ impl Recovery {
     }
 
     /// The recorded end of this file at the last orderly stop, if there is one.
-    fn stopped(&self, file: &dyn DiskFile, path: &Path) -> io::Result<Option<LogEnd>> {
+    fn stopped(&self, segment: &SegmentFile<'_>) -> io::Result<Option<LogEnd>> {
         let Some(stopped) = &self.options.stopped.last else { return Ok(None) };
-        let mut header = [0; SEGMENT_HEADER];
-        let read = file.read_at(&mut header, 0)?;
-        let header = SegmentHeader::checksum(&header[..read]);
-        let is_it = path.ends_with(&stopped.file)
-            && header.is_none_or(|checksum| checksum == stopped.header);
-        Ok(is_it.then(|| stopped.clone()))
+        let header = SegmentHeader::checksum(&SegmentHeader::read(&*segment.file)?);
+        Ok(stopped.is_of(segment.path, header).then(|| stopped.clone()))
     }
 
     /// Keeps the newest segment as it is, although some of its durable data is lost.
@@ -260,12 +250,12 @@ impl Recovery {
             1 => format!("event {from} cannot be read"),
             _ => format!("events {from} to {} cannot be read", until.0 - 1),
         };
-        self.found.findings.push(format!(
-            "{}: its last {} bytes, from byte {} on, are damaged: the file was whole at the last orderly stop; {lost}",
-            path.display(),
-            stopped.bytes - scan.end,
-            scan.end
-        ));
+        let (bytes, end) = (stopped.bytes - scan.end, scan.end);
+        let problem = format!(
+            "its last {bytes} bytes, from byte {end} on, are damaged: the file was whole at the last \
+             orderly stop; {lost}"
+        );
+        self.report(path, problem);
         self.shared.end = self.shared.end.max(until);
         self.writer.reserved = stopped.next.max(self.shared.end);
         self.found.has_lost_end = true;
@@ -275,22 +265,19 @@ impl Recovery {
     /// Makes the newest segment durable and ready for appends.
     fn settle(
         &mut self,
-        file: &dyn DiskFile,
-        home: BatchHome,
-        path: &Path,
-        length: u64,
+        segment: &SegmentFile<'_>,
         synced: Seq,
         scan: &mut SegmentScan,
     ) -> io::Result<()> {
+        let (file, length) = (&*segment.file, segment.length);
         let is_bare = scan.end == length && !scan.is_stopped;
-        if is_bare && takes_room(file, length) {
-            self.found.findings.push(format!(
-                "{}: no allocated space follows the last batch; the last events may be missing",
-                path.display()
-            ));
+        if is_bare && segment.takes_room() {
+            let problem =
+                "no allocated space follows the last batch; the last events may be missing";
+            self.report(segment.path, problem);
         }
         if scan.torn {
-            self.keep_torn(file, path, scan.end, length)?;
+            self.keep_torn(segment, scan.end)?;
         }
         if is_bare || scan.torn {
             // The missing data may have reserved seqs that no header records now. The new
@@ -298,7 +285,7 @@ impl Recovery {
             // start changes nothing.
             let lost = (length - scan.end).saturating_add(2 * RESERVED_MAX);
             self.writer.reserved.0 = self.writer.reserved.0.saturating_add(lost);
-            self.note_next(file, home, synced, scan)?;
+            self.note_next(segment, synced, scan)?;
             file.sync_data()?;
         }
         let length = file.len()?;
@@ -311,23 +298,16 @@ impl Recovery {
             file.sync_data()?;
         }
         if let Some(offset) = scan.unsynced {
-            rewrite(file, offset, scan.end)?;
+            segment.rewrite(offset, scan.end)?;
         }
         // From here on everything found counts as durable.
         file.sync_data()
     }
 
     /// The header of a segment; `None` if it is damaged.
-    fn header(
-        &mut self,
-        file: &dyn DiskFile,
-        base: Seq,
-        path: &Path,
-    ) -> io::Result<Option<SegmentHeader>> {
-        let mut bytes = vec![0; SEGMENT_HEADER];
-        let read = file.read_at(&mut bytes, 0)?;
-        let problem = match SegmentHeader::decode(&bytes[..read]) {
-            Ok(header) if header.base == base && header.topic == self.options.topic => {
+    fn header(&mut self, segment: &SegmentFile<'_>) -> io::Result<Option<SegmentHeader>> {
+        let problem = match SegmentHeader::decode(&SegmentHeader::read(&*segment.file)?) {
+            Ok(header) if header.base == segment.base && header.topic == self.options.topic => {
                 return Ok(Some(header));
             }
             Ok(_) => "its header belongs to another segment than its name".to_owned(),
@@ -336,7 +316,7 @@ impl Recovery {
             }
             Err(error) => error.to_string(),
         };
-        self.found.findings.push(format!("{}: {problem}", path.display()));
+        self.report(segment.path, problem);
         Ok(None)
     }
 
@@ -354,7 +334,7 @@ impl Recovery {
         }
     }
 
-    fn add(&mut self, path: &Path, header: &SegmentHeader, bytes: u64) {
+    fn add(&mut self, segment: &SegmentFile<'_>, header: &SegmentHeader) {
         // A newer file records where the events of earlier files end. Batches with later seqs in
         // those are misplaced.
         self.shared.end = header.previous_end;
@@ -362,38 +342,31 @@ impl Recovery {
         self.writer.reserved = header.reserved.max(header.base);
         self.found.newest_unix_ms = self.found.newest_unix_ms.max(header.unix_ms);
         self.shared.segments.push_back(Segment {
-            path: path.to_owned(),
+            path: segment.path.to_owned(),
             base: header.base,
             previous_end: header.previous_end,
             unix_ms: header.unix_ms,
-            bytes,
+            bytes: segment.length,
             index: None,
         });
     }
 
     /// Walks through the batches to keep: up to the first invalid one, unless that one had been
     /// synced.
-    fn scan(
-        &mut self,
-        file: &Arc<dyn DiskFile>,
-        home: BatchHome,
-        base: Seq,
-        length: u64,
-        safe: SyncedRange,
-        path: &Path,
-    ) -> io::Result<SegmentScan> {
+    fn scan(&mut self, segment: &SegmentFile<'_>, safe: SyncedRange) -> io::Result<SegmentScan> {
+        let SegmentFile { file, path, base, .. } = segment;
         let mut scan = SegmentScan {
-            index: SegmentIndex::new(base),
+            index: SegmentIndex::new(*base),
             end: SEGMENT_HEADER as u64,
             // Events of this file before this seq are accounted for.
-            next: base,
+            next: *base,
             unsynced: None,
             torn: false,
             damaged: false,
             is_stopped: false,
             lost_offset: None,
         };
-        let mut walk = SegmentWalk::new(&**file, home, scan.end, length);
+        let mut walk = segment.walk();
         loop {
             match walk.next()? {
                 WalkStep::Batch(place) => {
@@ -405,11 +378,10 @@ impl Recovery {
                         if !follows && safe.events > scan.next {
                             scan.damaged = true;
                             scan.end = place.end();
-                            self.found.findings.push(format!(
-                                "{}: the batch at byte {} belongs to another place",
-                                path.display(),
-                                place.offset
-                            ));
+                            let at = place.offset;
+                            let problem =
+                                format!("the batch at byte {at} belongs to another place");
+                            self.report(path, problem);
                             continue;
                         }
                         if !follows || !is_whole(&**file, &place)? {
@@ -431,12 +403,12 @@ impl Recovery {
                     scan.end = next.offset;
                     self.shared.end = self.shared.end.max(next.header.previous_end);
                     let bytes = next.offset - offset;
-                    self.found.findings.push(format!(
-                        "{}: {bytes} bytes from byte {offset} on are damaged; events from {} on cannot be \
+                    let problem = format!(
+                        "{bytes} bytes from byte {offset} on are damaged; events from {} on cannot be \
                          read",
-                        path.display(),
                         scan.next
-                    ));
+                    );
+                    self.report(path, problem);
                 }
                 WalkStep::Bad { offset, .. } => {
                     (scan.end, scan.torn) = (offset, true);
@@ -465,61 +437,47 @@ impl Recovery {
     }
 
     /// Copies the torn end to another file, before it is cut off.
-    fn keep_torn(
-        &mut self,
-        file: &dyn DiskFile,
-        path: &Path,
-        end: u64,
-        length: u64,
-    ) -> io::Result<()> {
+    fn keep_torn(&mut self, segment: &SegmentFile<'_>, end: u64) -> io::Result<()> {
+        let SegmentFile { file, path, length, .. } = segment;
         let aside = torn_path(path);
         let mut rest = vec![0; usize::try_from((length - end).min(TORN_BYTES)).unwrap_or(0)];
         let read = file.read_at(&mut rest, end)?;
         let used = rest[..read].iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         // Best effort: the copy is only for diagnosis, and the disk may be full.
-        let kept = self.options.disk.create(&aside).and_then(|copy| {
-            copy.write_at(&mut [IoSlice::new(&rest[..used])], 0)?;
-            copy.sync_data()
-        });
-        let kept = kept.map_or_else(
-            |_| "cut off".to_owned(),
-            |()| format!("cut off, and kept as {}", aside.display()),
-        );
-        self.found.findings.push(format!(
-            "{}: the last {used} bytes are an incomplete batch, as after a crash: {kept}",
-            path.display()
-        ));
+        let kept = match create_synced(&*self.options.disk, &aside, &rest[..used]) {
+            Ok(_) => format!("cut off, and kept as {}", aside.display()),
+            Err(_) => "cut off".to_owned(),
+        };
+        let problem =
+            format!("the last {used} bytes are an incomplete batch, as after a crash: {kept}");
+        self.report(path, problem);
         Ok(())
     }
 
     /// Records up to where seqs may have been assigned, because the next start cannot find out.
     fn note_next(
         &self,
-        file: &dyn DiskFile,
-        home: BatchHome,
+        segment: &SegmentFile<'_>,
         synced: Seq,
         scan: &mut SegmentScan,
     ) -> io::Result<()> {
+        let SegmentFile { file, home, .. } = segment;
         let end = self.shared.end;
         let next = self.writer.reserved.max(end);
         let note = BatchHeader {
             first: next,
-            count: 0,
-            bytes: 0,
             previous_end: end,
             durable: synced.min(end),
             reserved: next,
             unix_ms: self.found.newest_unix_ms,
-            crc: 0,
-            clean: false,
-            identified: false,
+            ..BatchHeader::default()
         };
         if !file.is_writable() {
             return Ok(());
         }
         // Zeros after the record mark the end of the log.
         file.set_len(file.len()?.max(scan.end + 2 * BATCH_HEADER as u64))?;
-        match file.write_at(&mut [IoSlice::new(&note.encode_at(home, scan.end))], scan.end) {
+        match file.write_at(&mut [IoSlice::new(&note.encode_at(*home, scan.end))], scan.end) {
             Ok(()) => {
                 scan.unsynced.get_or_insert(scan.end);
                 scan.end += BATCH_HEADER as u64;
@@ -531,15 +489,13 @@ impl Recovery {
         }
     }
 
-    fn set_aside(&mut self, base: Seq, path: &Path) -> io::Result<()> {
-        let aside = path.with_extension("log.damaged");
-        self.options.disk.rename(path, &aside)?;
-        self.floor = self.floor.max(beyond(base));
-        self.found.findings.push(format!(
-            "{}: no event in it can be read; the file was set aside as {}",
-            path.display(),
-            aside.display()
-        ));
+    fn set_aside(&mut self, segment: &SegmentFile<'_>) -> io::Result<()> {
+        let aside = segment.path.with_extension("log.damaged");
+        self.options.disk.rename(segment.path, &aside)?;
+        self.floor = self.floor.max(beyond(segment.base));
+        let aside = aside.display();
+        let problem = format!("no event in it can be read; the file was set aside as {aside}");
+        self.report(segment.path, problem);
         Ok(())
     }
 
@@ -587,51 +543,7 @@ impl Recovery {
     }
 }
 
-/// Reads every valid header of a file.
-fn survey(file: &dyn DiskFile, home: BatchHome, length: u64) -> io::Result<HeaderSurvey> {
-    let mut survey = HeaderSurvey::default();
-    let mut walk = SegmentWalk::new(file, home, SEGMENT_HEADER as u64, length);
-    loop {
-        match walk.next()? {
-            WalkStep::Batch(place) => {
-                survey.first.get_or_insert(place);
-                survey.synced = survey.synced.max(place.header.durable);
-                survey.reserved = Some(place.header.reserved);
-            }
-            WalkStep::Bad { .. } => {}
-            WalkStep::End { .. } => return Ok(survey),
-        }
-    }
-}
-
-/// Rewrites the bytes from `offset` to `end`. After a failed sync the system may wrongly regard
-/// them as written; it writes them once they are written again.
-fn rewrite(file: &dyn DiskFile, mut offset: u64, end: u64) -> io::Result<()> {
-    let mut bytes = vec![0; REWRITE_BYTES];
-    while offset < end {
-        let wanted = usize::try_from(end - offset).map_or(REWRITE_BYTES, |n| n.min(REWRITE_BYTES));
-        let read = file.read_at(&mut bytes[..wanted], offset)?;
-        if read == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        file.write_at(&mut [IoSlice::new(&bytes[..read])], offset)?;
-        offset += read as u64;
-    }
-    Ok(())
-}
-
-/// Whether this disk allocates space, so that a file is longer than its last batch requires.
-fn takes_room(file: &dyn DiskFile, length: u64) -> bool {
-    let taken = file.allocate(length, BATCH_HEADER as u64).and_then(|()| file.len());
-    taken.is_ok_and(|taken| taken > length)
-}
-
 /// A seq above all that the segment beginning at `base` can hold.
 fn beyond(base: Seq) -> Seq {
     Seq(base.0.saturating_add(UNREADABLE_SEQS))
-}
-
-/// Adds the path of the file to an error.
-fn with_path(error: &io::Error, path: &Path) -> io::Error {
-    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }

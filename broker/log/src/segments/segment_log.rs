@@ -11,7 +11,7 @@ use tidings_protocol::{Seq, TopicName};
 use super::batches::{batch_bytes, batches};
 use super::log_reader;
 use super::segment_index::SegmentIndex;
-use crate::clean_stop::StopSlot;
+use crate::clean_stop::{LogEnd, StopSlot};
 use crate::disk::{Disk, DiskFile, DiskSpace, is_full};
 use crate::format::{BATCH_HEADER, BatchHeader, BatchHome, SEGMENT_HEADER, SegmentHeader, VERSION};
 use crate::topic_log::{
@@ -29,7 +29,6 @@ pub(crate) struct SegmentOptions {
     pub(crate) disk: Arc<dyn Disk>,
     /// The directory. It is created with the first event.
     pub(crate) dir: PathBuf,
-    /// The topic of the log.
     pub(crate) topic: TopicName,
     /// The first seq of a log without segments.
     pub(crate) first: Seq,
@@ -67,7 +66,6 @@ pub(super) struct SegmentTable {
     pub(super) reported: BTreeSet<(Seq, u64)>,
 }
 
-/// A segment file.
 #[derive(Debug, Clone)]
 pub(super) struct Segment {
     pub(super) path: PathBuf,
@@ -109,7 +107,6 @@ pub(super) struct ActiveSegment {
     pub(super) index: SegmentIndex,
 }
 
-/// The file name of a segment.
 pub(super) fn file_name(base: Seq) -> String {
     format!("{:020}.log", base.0)
 }
@@ -320,7 +317,6 @@ impl SegmentLog {
         }
     }
 
-    /// Removes the oldest segment.
     fn remove_oldest(&self) -> Result<(), LogError> {
         let mut shared = self.shared.lock();
         let Some(oldest) = shared.segments.pop_front() else { return Ok(()) };
@@ -337,6 +333,20 @@ impl SegmentLog {
             }
             _ => Ok(()),
         }
+    }
+
+    /// The end of the newest file; `None` if the file does not exist or has a damaged header.
+    fn log_end(&self, next: Seq) -> io::Result<Option<LogEnd>> {
+        let (path, bytes, end) = {
+            let shared = self.shared.lock();
+            let Some(last) = shared.segments.back() else { return Ok(None) };
+            (last.path.clone(), last.bytes, shared.end)
+        };
+        let header = SegmentHeader::read(&*self.options.disk.open(&path)?)?;
+        let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let next = next.max(end);
+        let header = SegmentHeader::checksum(&header);
+        Ok(header.map(|header| LogEnd { file, header, bytes, end, next }))
     }
 
     /// Makes removals durable.
@@ -481,15 +491,12 @@ impl TopicLog for SegmentLog {
             let end = log.shared.lock().end;
             let header = BatchHeader {
                 first: next.max(end),
-                count: 0,
-                bytes: 0,
                 previous_end: end,
                 durable: writer.durable.min(end),
                 reserved: next.max(end),
                 unix_ms: writer.newest_unix_ms,
-                crc: 0,
                 clean: true,
-                identified: false,
+                ..BatchHeader::default()
             };
             let bytes = header.encode_at(active.home, active.offset);
             log.write_at_end(active, &mut [IoSlice::new(&bytes)], BATCH_HEADER as u64)?;
@@ -507,7 +514,12 @@ impl TopicLog for SegmentLog {
     }
 
     fn begin_after_loss(&self) -> Result<(), LogError> {
-        self.roll_after_loss()
+        self.with_writer(|log, writer| {
+            let end = log.shared.lock().end;
+            // The time differs, so that this header differs from that of a damaged file of the same
+            // name.
+            log.roll(writer, end, writer.reserved, writer.newest_unix_ms + 1)
+        })
     }
 
     fn clear(&self) -> Result<(), LogError> {

@@ -19,7 +19,6 @@ const PEEK_BYTES: usize = 4 << 10;
 /// The place of a batch in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct BatchLocation {
-    /// The offset of its header.
     pub(super) offset: u64,
     pub(super) header: BatchHeader,
 }
@@ -47,7 +46,6 @@ pub(super) enum WalkStep {
     End { offset: u64, zeros: bool },
 }
 
-/// A walk from header to header.
 pub(super) struct SegmentWalk<'a> {
     file: &'a dyn DiskFile,
     home: BatchHome,

@@ -8,7 +8,7 @@ use std::path::Path;
 use tidings_protocol::GroupName;
 
 use crate::disk::Disk;
-use crate::format::{SEGMENT_HEADER, SegmentHeader};
+use crate::format::SegmentHeader;
 
 /// The contents of the directory with a group's name.
 #[derive(Debug, PartialEq, Eq)]
@@ -37,9 +37,8 @@ pub(super) fn directory_owner(
     let mut owners = BTreeSet::new();
     let paths = files.iter().map(|file| dir.join(file));
     for path in paths.filter(|path| path.extension().is_some_and(|extension| extension == "log")) {
-        let mut header = [0; SEGMENT_HEADER];
-        let read = disk.open(&path)?.read_at(&mut header, 0)?;
-        owners.extend(SegmentHeader::decode(&header[..read]).ok().map(|header| header.topic));
+        let header = SegmentHeader::decode(&SegmentHeader::read(&*disk.open(&path)?)?);
+        owners.extend(header.ok().map(|header| header.topic));
     }
     let mut others = owners.iter().filter(|owner| owner.as_str() != name.as_str()).peekable();
     let Some(other) = others.peek() else { return Ok(DirectoryOwner::Own) };

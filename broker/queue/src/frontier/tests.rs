@@ -8,14 +8,14 @@ use tidings_protocol::{CanonicalUrl, Outcome, RetryMode};
 use super::dormant::DormantEntries;
 use super::key_queue::Lane;
 use super::keys::Keys;
-use crate::dump::difference;
 use crate::entry::{Admission, EntryId, Key, PassId};
+use crate::fuzzing::dump::difference;
+use crate::fuzzing::simulated_pages::{SimulatedPages, TINY};
 use crate::moment::{ClockStamp, Moment};
+use crate::queries::task_list::EntrySelection;
+use crate::record::replay::Replay;
+use crate::record::snapshot::SnapshotItem;
 use crate::record::{Decision, GroupRecord};
-use crate::replay::Replay;
-use crate::simulated_pages::{SimulatedPages, TINY};
-use crate::snapshot::SnapshotItem;
-use crate::task_list::EntrySelection;
 use crate::tests::bench::{A, Bench};
 use crate::texts::{
     CHUNK_BYTES, MovedText, Paging, TextLocation, TextReply, TextRequest, Texts, text_of,

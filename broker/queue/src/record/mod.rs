@@ -2,18 +2,20 @@
 //! the same group again, without topics, clocks or random numbers.
 
 mod line;
+pub mod replay;
+pub mod snapshot;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use tidings_protocol::{JobName, MemberId, Outcome, Seq, TopicName, UrlKey};
 
-use super::config::GroupConfig;
-use super::entry::{Admission, AgainRequest, EndReason, EntryId, JobNumber, RecordedRest};
-use super::schedules::{Schedule, WallClockDue};
-use super::snapshot::SnapshotItem;
+use self::snapshot::SnapshotItem;
+use crate::config::GroupConfig;
+use crate::entry::{Admission, AgainRequest, EndReason, EntryId, JobNumber, RecordedRest};
 use crate::jobs::JobSettings;
 use crate::moment::{ClockStamp, Moment};
+use crate::schedules::{Schedule, WallClockDue};
 
 /// A decision and its moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -292,6 +294,15 @@ impl EventEffect {
     /// Returns the waiting entries that it changes.
     fn entries(&self) -> &[EntryId] {
         if let Self::Coalesced { entries, .. } = self { entries } else { &[] }
+    }
+
+    /// Returns the entry as which the event's URL will be fetched, if it will be.
+    pub(crate) fn entry(&self) -> Option<EntryId> {
+        match self {
+            Self::Admitted(admission) => Some(admission.id),
+            Self::Coalesced { entries, .. } => entries.first().copied(),
+            _ => None,
+        }
     }
 }
 

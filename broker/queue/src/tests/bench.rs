@@ -8,10 +8,10 @@ use tidings_protocol::{
 };
 
 use crate::config::GroupConfig;
+use crate::fuzzing::simulated_pages::SimulatedPages;
 use crate::jobs::JobSettings;
 use crate::moment::Moment;
 use crate::record::GroupRecord;
-use crate::simulated_pages::SimulatedPages;
 use crate::{
     ConnId, Group, GroupAnswer, Input, Output, Requester, StagedLink, TaskMessage, WorkerReply,
 };

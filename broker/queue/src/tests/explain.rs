@@ -3,7 +3,7 @@
 use tidings_protocol::{Code, KeyRest, Outcome, RetryMode};
 
 use super::bench::{A, Bench};
-use crate::top_keys::KeyQuery;
+use crate::queries::top_keys::KeyQuery;
 use crate::{GroupAnswer, GroupQuery, Input};
 
 impl Bench {

@@ -4,7 +4,7 @@ use tidings_protocol::{Code, JOB_DONE_TOPIC, Outcome, RetryMode, Seq};
 
 use super::bench::{A, B, Bench};
 use crate::config::GroupConfig;
-use crate::task_list::{EntrySelection, TaskQuery};
+use crate::queries::task_list::{EntrySelection, TaskQuery};
 use crate::{ConnId, GroupQuery, Input, Operation, Output};
 
 impl Bench {

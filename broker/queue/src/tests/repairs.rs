@@ -7,9 +7,9 @@ use super::operate::{bench_with_one_attempt, selection};
 use super::simulation::difference;
 use crate::config::GroupConfig;
 use crate::moment::{ClockStamp, Moment};
+use crate::queries::task_list::EntrySelection;
 use crate::record::GroupRecord;
-use crate::replay::Replay;
-use crate::task_list::EntrySelection;
+use crate::record::replay::Replay;
 use crate::{Group, GroupQuery, Input, JobOperation, Operation, TaskMessage};
 
 impl Bench {

@@ -3,8 +3,8 @@
 use tidings_protocol::{Code, Outcome, RetryMode};
 
 use super::bench::{A, Bench};
-use crate::admit::FORWARDED_BYTES_MAX;
-use crate::schedule::ScheduleQuery;
+use crate::entry::FORWARDED_BYTES_MAX;
+use crate::queries::schedules::ScheduleQuery;
 use crate::{GroupQuery, Input, Operation};
 
 const MINUTE_MS: u64 = 60_000;

@@ -9,13 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use parking_lot::Mutex;
-use tidings_log::simulation_seeds;
+use tidings_log::simulation;
 
 use super::world::{BrokenPromise, Promise, RunTotals, World, WorldOptions};
+use crate::Group;
+use crate::fuzzing::dump;
+use crate::fuzzing::simulated_pages::TINY;
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
-use crate::simulated_pages::TINY;
-use crate::{Group, dump};
 
 /// Default number of runs, and the least activity in each of them.
 pub(super) const RUNS: u64 = 1000;
@@ -209,7 +210,7 @@ impl Drop for SeedOnPanic {
 }
 
 pub(super) fn seeds() -> Range<u64> {
-    simulation_seeds::seeds("SIM", RUNS)
+    simulation::seeds("SIM", RUNS)
 }
 
 /// How a group restored from its records differs from the original at this moment; `None` if it

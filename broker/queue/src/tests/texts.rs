@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::bench::{A, Bench};
-use crate::simulated_pages::TINY;
-use crate::task_list::TaskQuery;
+use crate::fuzzing::simulated_pages::TINY;
+use crate::queries::task_list::TaskQuery;
 use crate::texts::{TextError, TextReply, TextRequest};
 use crate::{GroupQuery, Input, Output, Requester};
 

@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tidings_log::simulation_seeds;
+use tidings_log::simulation;
 use tidings_protocol::{Code, KeyRest, Outcome, Payload, RetryMode, TaskAction, TaskId, TaskReply};
 
 use super::bench::{A, B, Bench, Worker};
@@ -281,7 +281,7 @@ fn send_command(
 #[test]
 #[expect(clippy::print_stdout, reason = "prints the seeds and the counts")]
 fn workers_affect_only_their_own_tasks() {
-    let seeds = simulation_seeds::seeds("TRUST", RUNS);
+    let seeds = simulation::seeds("TRUST", RUNS);
     let mut sum = [0; 5];
     for seed in seeds.clone() {
         let counts = simulate(seed)

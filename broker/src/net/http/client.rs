@@ -13,7 +13,7 @@ use tidings_protocol::{
     Code, Command, ProtocolError, Reply as Line, Slot, TopicName, error_from_wire,
 };
 
-use super::super::{Hub, login, topic_commands};
+use super::super::{Shared, login, topic_commands};
 use super::error::ErrorResponse;
 use super::with_timeout;
 use crate::access::{Action, Identity, Transport};
@@ -34,7 +34,7 @@ pub(super) struct CommandReply {
 /// The client of an HTTP connection. Its requests are handled one at a time.
 #[derive(Debug)]
 pub(super) struct ConnectedClient {
-    hub: Arc<Hub>,
+    shared: Arc<Shared>,
     /// Number of the connection, which is the origin of the events that it publishes.
     pub(super) conn: ConnId,
     mailbox: Mailbox,
@@ -53,40 +53,33 @@ pub(super) struct ConnectedClient {
 
 impl ConnectedClient {
     pub(super) fn new(
-        hub: Arc<Hub>,
+        shared: Arc<Shared>,
         AdmittedConnection { conn, mailbox, usage }: AdmittedConnection,
         remote: RemoteInfo,
         command_timeout: Duration,
     ) -> Self {
-        let identity = Mutex::new(login::identity_of(&hub.access, Transport::Http, &remote));
-        let (next_slot, usage) = (AtomicU64::new(0), Mutex::new(usage));
-        let is_verified = AtomicBool::new(false);
         Self {
-            hub,
+            identity: Mutex::new(login::identity_of(&shared.access, Transport::Http, &remote)),
+            shared,
             conn,
             mailbox,
             remote,
             command_timeout,
-            next_slot,
-            identity,
-            is_verified,
-            usage,
+            next_slot: AtomicU64::new(0),
+            is_verified: AtomicBool::new(false),
+            usage: Mutex::new(usage),
         }
     }
 
     /// Sets the identity of the client for the request that begins. Fails with [`Code::Limit`] if
     /// its principal has reached a quota.
     pub(super) fn set_identity(&self, identity: Identity) -> Result<(), ProtocolError> {
-        self.hub.assign_usage(&mut self.usage.lock(), &identity)?;
-        let has_changed = {
-            let current = &mut *self.identity.lock();
-            let has_changed = current.name() != identity.name();
-            *current = identity;
-            has_changed
-        };
+        self.shared.assign_usage(&mut self.usage.lock(), &identity)?;
+        let is_anonymous = identity.is_anonymous();
+        let has_changed = self.identity.lock().name() != identity.name();
+        *self.identity.lock() = identity;
         if has_changed {
-            self.hub.audit.identity_changed(self.conn.0);
-            let is_anonymous = self.identity.lock().is_anonymous();
+            self.shared.audit.identity_changed(self.conn.0);
             if !is_anonymous {
                 self.audit(AuditEvent::LoggedIn);
             }
@@ -108,13 +101,13 @@ impl ConnectedClient {
     /// Checks the client's rate limit, and its quota of topics if publishing creates the topic.
     pub(super) fn check_publish_quota(&self, topic: &TopicName) -> Result<(), ErrorResponse> {
         self.check_rate()?;
-        Ok(self.hub.check_topic_creation(self.usage.lock().as_deref(), topic)?)
+        Ok(self.shared.check_topic_creation(self.usage.lock().as_deref(), topic)?)
     }
 
     /// Checks the client's rate limit.
     pub(super) fn check_rate(&self) -> Result<(), ErrorResponse> {
         let usage = self.usage.lock();
-        let wait_ms = usage.as_deref().map_or(0, |usage| usage.wait_ms(self.hub.clock.now()));
+        let wait_ms = usage.as_deref().map_or(0, |usage| usage.wait_ms(self.shared.clock.now()));
         if wait_ms == 0 {
             return Ok(());
         }
@@ -127,7 +120,7 @@ impl ConnectedClient {
     pub(super) fn count_published(&self, events: usize, bytes: usize) {
         if let Some(usage) = self.usage.lock().as_deref_mut() {
             usage.count_published(events as u64);
-            usage.charge(bytes as u64, self.hub.clock.now());
+            usage.charge(bytes as u64, self.shared.clock.now());
         }
     }
 
@@ -142,7 +135,7 @@ impl ConnectedClient {
     /// Records an event of this client in the audit log, unless the broker itself is the client.
     pub(super) fn audit(&self, event: AuditEvent<'_>) {
         if !self.identity.lock().is_internal() {
-            self.hub.audit.record(|| (event, self.initiator()));
+            self.shared.audit.record(|| (event, self.initiator()));
         }
     }
 
@@ -169,15 +162,15 @@ impl ConnectedClient {
         topic: &str,
         payload: &str,
     ) -> Result<(), ProtocolError> {
-        self.audit_denial(Some(topic), self.hub.access.check_publish(identity, topic, payload))
+        self.audit_denial(Some(topic), self.shared.access.check_publish(identity, topic, payload))
     }
 
     /// The client's identity with its present permissions, which may have changed since the request
     /// began.
     pub(super) fn current_identity(&self) -> Identity {
         let identity = self.identity.lock().clone();
-        let renewed = self.hub.access.renew(&identity);
-        renewed.unwrap_or_else(|| self.hub.access.anonymous(identity.transport()))
+        let renewed = self.shared.access.renew(&identity);
+        renewed.unwrap_or_else(|| self.shared.access.anonymous(identity.transport()))
     }
 
     /// Whether the client may do `action`.
@@ -250,9 +243,9 @@ impl ConnectedClient {
     }
 
     async fn wait_until_denied(&self, check: impl Fn(&Identity) -> Result<(), ProtocolError>) {
-        let mut changes = self.hub.access.changes();
+        let mut changes = self.shared.access.changes();
         let identity = self.current_identity();
-        let renew = || self.hub.access.renew(&identity);
+        let renew = || self.shared.access.renew(&identity);
         let is_allowed = || renew().is_some_and(|identity| check(&identity).is_ok());
         while is_allowed() {
             if changes.changed().await.is_err() {
@@ -280,8 +273,7 @@ impl ConnectedClient {
         }
         check(&self.current_identity())?;
         // The permission was revoked and granted again.
-        let text = "your permissions changed during the request; send it again";
-        Err(ProtocolError::new(Code::Unauthenticated, text))
+        Err(permissions_changed())
     }
 
     /// Whether the client may run all of these commands.
@@ -293,23 +285,23 @@ impl ConnectedClient {
 
     fn start_command(&self, command: &Command<'_>) -> Result<Slot, ProtocolError> {
         self.audit_denial(None, self.current_identity().check_command(command))?;
-        let result = self.hub.check_creation(self.usage.lock().as_deref(), command);
+        let result = self.shared.check_creation(self.usage.lock().as_deref(), command);
         result.inspect_err(|error| self.audit(AuditEvent::LimitReached { why: &error.text }))?;
         if !self.identity.lock().is_internal() {
-            self.hub.audit.record_command(command, self.conn.0, || self.initiator());
+            self.shared.audit.record_command(command, self.conn.0, || self.initiator());
         }
         let slot = Slot::numbered(self.next_slot.fetch_add(1, Ordering::Relaxed));
         if let Command::Topic(manage) = command {
             let reply = topic_commands::PendingReply { mailbox: self.mailbox.clone(), slot };
-            topic_commands::handle_topic_command(&self.hub, manage, reply);
+            topic_commands::handle_topic_command(&self.shared, manage, reply);
             return Ok(slot);
         }
         let request = GroupRequest::of(command).ok_or_else(|| {
             ProtocolError::new(Code::Internal, "HTTP requests run no other commands")
         })?;
-        let member = self.hub.new_member_id(self.conn);
+        let member = self.shared.new_member_id(self.conn);
         let caller = Caller { member, conn: self.conn, mailbox: self.mailbox.clone() };
-        self.hub.groups.manage(&caller, slot, request)?;
+        self.shared.groups.manage(&caller, slot, request)?;
         Ok(slot)
     }
 
@@ -345,8 +337,14 @@ impl ConnectedClient {
 
     /// Tells the groups that nothing waits for a reply any more.
     pub(super) fn stop_waiting(&self) {
-        self.hub.groups.connection_ended(self.conn);
+        self.shared.groups.connection_ended(self.conn);
     }
+}
+
+/// The error of a request that is running when the permissions of its client change.
+pub(super) fn permissions_changed() -> ProtocolError {
+    let text = "your permissions changed during the request; send it again";
+    ProtocolError::new(Code::Unauthenticated, text)
 }
 
 /// Counts one subscription against the client's quota until it is dropped.
@@ -367,11 +365,10 @@ impl Drop for ConnectedClient {
         self.audit(AuditEvent::Disconnected { why: "left" });
         self.stop_waiting();
         self.mailbox.discard();
-        self.hub.registry.unregister(self.conn);
+        self.shared.registry.unregister(self.conn);
     }
 }
 
-/// Parses the lines of a reply.
 fn parse_reply(lines: &[u8]) -> Result<CommandReply, ProtocolError> {
     let mut reply = CommandReply::default();
     let text = String::from_utf8_lossy(lines);

@@ -192,7 +192,7 @@ async fn handle_request(
 ) -> Result<Response<Body>, ErrorResponse> {
     let (handler, peer) = (&route.handler, client.remote.peer.ip());
     let source = (Source::from(peer), is_forwarded(request.headers()));
-    let (now, counts) = (http.hub.clock.now(), &http.hub.stats.receiver_requests);
+    let (now, counts) = (http.shared.clock.now(), &http.shared.stats.receiver_requests);
     let limited = |wait_ms| {
         client.audit(AuditEvent::LimitReached { why: "too many requests from this address" });
         counts.too_many_requests(wait_ms, "requests from this address")
@@ -298,14 +298,18 @@ mod tests {
         let broker = Broker::start(BrokerConfig { listen, ..BrokerConfig::default() }).await;
         let broker = broker.unwrap();
         let http = HttpState::new(
-            Arc::clone(&broker.hub),
+            Arc::clone(&broker.shared),
             HttpConfig::default(),
             CancellationToken::new(),
         );
         let remote = RemoteInfo::unencrypted(PeerAddr::Tcp(listen));
-        let admitted = admit_connection(&broker.hub, remote.peer, Transport::Http).unwrap();
-        let client =
-            ConnectedClient::new(Arc::clone(&broker.hub), admitted, remote, Duration::from_secs(1));
+        let admitted = admit_connection(&broker.shared, remote.peer, Transport::Http).unwrap();
+        let client = ConnectedClient::new(
+            Arc::clone(&broker.shared),
+            admitted,
+            remote,
+            Duration::from_secs(1),
+        );
         let handler = Arc::new(CountingHandler::default());
         let route = HandlerRoute::new(Arc::clone(&handler) as Arc<dyn EmbeddedHandler>);
         tokio::time::pause();

@@ -1,5 +1,7 @@
 //! Error responses: a status, a code for programs and a message for people.
 
+use std::convert::Infallible;
+
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
@@ -80,6 +82,13 @@ fn status_of(code: Code) -> StatusCode {
 impl From<ProtocolError> for ErrorResponse {
     fn from(error: ProtocolError) -> Self {
         Self::new(status_of(error.code), error.code.as_str(), error.text)
+    }
+}
+
+/// For text in a path, which may be anything.
+impl From<Infallible> for ErrorResponse {
+    fn from(never: Infallible) -> Self {
+        match never {}
     }
 }
 

@@ -31,7 +31,6 @@ pub(super) enum KeyState {
     Completed(Vec<Seq>),
 }
 
-/// Identifies one use of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct KeyUseId(u64);
 

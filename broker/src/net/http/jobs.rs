@@ -19,14 +19,13 @@ use super::json_fields::{
 };
 use super::json_objects::{JsonResponse, object};
 use super::manage::{ClientExtension, JsonResult};
-use super::request_input::{PathName, QueryParams};
+use super::request_input::{NamedRequest, QueryParams};
 use super::{HttpState, with_timeout};
 use crate::access::{Action, Identity};
 
 /// Seeds of one request.
 const SEEDS_MAX: usize = 10_000;
 
-/// Settings of a job.
 const JOB_SETTINGS: &ObjectSchema = &[
     ("scope", FieldType::Text),
     ("include", FieldType::List),
@@ -39,7 +38,6 @@ const JOB_SETTINGS: &ObjectSchema = &[
     ("callback", FieldType::Text),
 ];
 
-/// Settings of seeds.
 const SEED_SETTINGS: &ObjectSchema = &[("prio", FieldType::Number), ("after", FieldType::Text)];
 
 /// `GET /jobs`: the newest jobs.
@@ -97,13 +95,9 @@ pub(super) async fn open(
 }
 
 /// `GET /jobs/{job}`. With `wait` it responds when the pass is done, or after that time.
-pub(super) async fn job(
-    State(http): State<Arc<HttpState>>,
-    Extension(client): ClientExtension,
-    PathName(name): PathName<JobName>,
-    uri: Uri,
-) -> JsonResult {
-    let params = QueryParams::parse(&uri, &["group", "wait"])?;
+pub(super) async fn job(request: NamedRequest<JobName>) -> JsonResult {
+    let params = request.params(&["group", "wait"])?;
+    let NamedRequest { http, client, name, .. } = request;
     let wait = params.wait(0, http.config.wait_ms_max)?;
     if !wait.is_zero() {
         let command =
@@ -123,15 +117,9 @@ pub(super) async fn job(
 }
 
 /// `POST /jobs/{job}/urls`: `{"urls": [..], "prio": .., "after": ..}`
-pub(super) async fn add(
-    State(http): State<Arc<HttpState>>,
-    Extension(client): ClientExtension,
-    PathName(name): PathName<JobName>,
-    uri: Uri,
-    headers: HeaderMap,
-    body: Body,
-) -> JsonResult {
-    let params = QueryParams::parse(&uri, &["group"])?;
+pub(super) async fn add(request: NamedRequest<JobName>, body: Body) -> JsonResult {
+    let params = request.params(&["group"])?;
+    let NamedRequest { http, client, name, headers, .. } = request;
     let action = Action::ManageJob(name.as_ref());
     client.check_action(action)?;
     client.check_rate()?;
@@ -198,22 +186,19 @@ async fn add_seeds(
 
 /// `POST /jobs/{job}/..`: runs `action`, and returns the status of the job.
 pub(super) fn change(action: JobAction<'static>) -> MethodRouter<Arc<HttpState>> {
-    let handler = async move |client: ClientExtension, name: PathName<JobName>, uri: Uri| {
-        let params = QueryParams::parse(&uri, &["group"])?;
-        run_job_action(&client, action, &name.0, &params).await
+    let handler = async move |request: NamedRequest<JobName>| {
+        let params = request.params(&["group"])?;
+        run_job_action(&request.client, action, &request.name, &params).await
     };
     post(handler)
 }
 
 /// `DELETE /jobs/{job}`
-pub(super) async fn delete(
-    Extension(client): ClientExtension,
-    PathName(name): PathName<JobName>,
-    uri: Uri,
-) -> Result<StatusCode, ErrorResponse> {
-    let params = QueryParams::parse(&uri, &["group"])?;
-    let delete = JobCommand::new(JobAction::Delete, name.as_str(), group_param(&params));
-    client.run(&Command::Job(delete)).await?;
+pub(super) async fn delete(request: NamedRequest<JobName>) -> Result<StatusCode, ErrorResponse> {
+    let params = request.params(&["group"])?;
+    let group = group_param(&params);
+    let delete = JobCommand::new(JobAction::Delete, request.name.as_str(), group);
+    request.client.run(&Command::Job(delete)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -227,7 +212,6 @@ async fn run_job_action(
     Ok(JsonResponse(object(&JobStatus::parse(&client.run(&command).await?.ok))))
 }
 
-/// The parameter `group` as a setting.
 fn group_param(params: &QueryParams) -> Vec<(&str, &str)> {
     params.get("group").map(|group| ("group", group)).into_iter().collect()
 }

@@ -25,7 +25,6 @@ const STRINGS_MAX: usize = LINE_BYTES_MAX / 2;
 #[derive(Debug, Default)]
 pub(super) struct JsonFields(pub(super) BTreeMap<String, JsonField>);
 
-/// The value of a field.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum JsonField {
     Text(String),
@@ -36,7 +35,6 @@ pub(super) enum JsonField {
     Other,
 }
 
-/// A list of strings.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct StringList {
     strings: Vec<String>,
@@ -153,7 +151,6 @@ impl<'de> Visitor<'de> for FieldSeed<'_> {
     }
 }
 
-/// The type that a field must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FieldType {
     /// A string of one word.

@@ -6,22 +6,20 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use axum::Extension;
 use axum::body::{Body, HttpBody};
-use axum::extract::State;
-use axum::http::{HeaderValue, Uri, header};
+use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use bytes::Bytes;
 use http_body::Frame;
 use serde_json::{Value, json};
-use tidings_protocol::{Code, ProtocolError, Seq, StartAt, TopicName};
+use tidings_protocol::{Seq, StartAt, TopicName};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::client::ConnectedClient;
+use super::client::permissions_changed;
 use super::error::ErrorResponse;
-use super::request_input::{PathName, QueryParams};
+use super::request_input::{NamedRequest, QueryParams};
 use super::topic_cursor::{EventFilter, NextEvents, TopicCursor};
-use super::{HttpState, with_timeout};
+use super::with_timeout;
 use crate::access::Action;
 use crate::topic::payloads;
 
@@ -43,29 +41,31 @@ pub(super) const PAGE_PERMIT_BYTES: usize = 1 << 10;
 
 /// Responds at once if there is an event or a missing seq from `from` on; otherwise when there is
 /// one, or after `wait`.
-pub(super) async fn read(
-    State(http): State<Arc<HttpState>>,
-    Extension(client): Extension<Arc<ConnectedClient>>,
-    PathName(topic): PathName<TopicName>,
-    uri: Uri,
-) -> Result<Response, ErrorResponse> {
+pub(super) async fn read(request: NamedRequest<TopicName>) -> Result<Response, ErrorResponse> {
+    let NamedRequest { http, client, name: topic, uri, .. } = request;
     client.check_action(Action::Subscribe(topic.as_str()))?;
     let names = [["from", "limit", "wait"].as_slice(), &EventFilter::PARAMS].concat();
     let params = QueryParams::parse(&uri, &names)?;
     let from = params.get("from").map(str::parse::<StartAt>).transpose()?;
     let limit = params.number("limit", DEFAULT_LIMIT, LIMIT_MAX)?;
     let wait = params.wait(DEFAULT_WAIT_MS, http.config.wait_ms_max)?;
-    let cursor = TopicCursor::open(&http.hub, topic.clone(), from)?;
+    let cursor = TopicCursor::open(&http.shared, topic.clone(), from)?;
     let mut page = EventPage {
-        limit,
+        topic: topic.clone(),
+        cursor,
         filter: EventFilter::from_params(&params),
-        ..EventPage::new(topic.clone(), cursor)
+        limit,
+        events: Vec::new(),
+        payload_bytes: 0,
+        scanned_bytes: 0,
+        missed: Vec::new(),
+        next_seq: None,
     };
     let stop = http.stop.clone();
     let collected = with_timeout(wait, poll_fn(|cx| page.poll_events(cx)));
     tokio::select! {
         biased;
-        () = client.revoked(Action::Subscribe(topic.as_str())) => return Err(permissions_changed()),
+        () = client.revoked(Action::Subscribe(topic.as_str())) => return Err(permissions_changed().into()),
         _ = collected => {}
         () = stop.cancelled_owned() => {}
     }
@@ -85,14 +85,6 @@ pub(super) async fn read(
     let json = HeaderValue::from_static("application/json");
     response.headers_mut().insert(header::CONTENT_TYPE, json);
     Ok(response)
-}
-
-fn permissions_changed() -> ErrorResponse {
-    ProtocolError::new(
-        Code::Unauthenticated,
-        "your permissions changed during the request; send it again",
-    )
-    .into()
 }
 
 /// A response body that holds its memory permit until it is sent. It does not report its length,
@@ -129,20 +121,6 @@ struct EventPage {
 }
 
 impl EventPage {
-    fn new(topic: TopicName, cursor: TopicCursor) -> Self {
-        Self {
-            topic,
-            next_seq: None,
-            cursor,
-            filter: EventFilter::default(),
-            limit: DEFAULT_LIMIT,
-            events: Vec::new(),
-            payload_bytes: 0,
-            scanned_bytes: 0,
-            missed: Vec::new(),
-        }
-    }
-
     fn is_full(&self) -> bool {
         self.events.len() >= self.limit
             || self.payload_bytes >= PAGE_BYTES_MAX

@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use axum::Extension;
 use axum::body::Body;
-use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::http::{StatusCode, Uri};
 use axum::routing::{MethodRouter, get, post};
 use serde::Serialize;
 use serde_json::json;
@@ -24,8 +23,8 @@ use super::client::{CommandReply, ConnectedClient};
 use super::error::ErrorResponse;
 use super::json_fields::{FieldType, JsonFields, ObjectSchema, as_pairs, to_settings};
 use super::json_objects::{JsonResponse, object};
-use super::request_input::{PathName, QueryParams};
-use crate::access::Action;
+use super::request_input::{NamedRequest, QueryParams};
+use crate::access::{Action, Identity};
 
 /// The client of a request, as a handler receives it.
 pub(super) type ClientExtension = Extension<Arc<ConnectedClient>>;
@@ -33,14 +32,12 @@ pub(super) type ClientExtension = Extension<Arc<ConnectedClient>>;
 /// What a handler returns.
 pub(super) type JsonResult = Result<JsonResponse, ErrorResponse>;
 
-/// Settings of a topic.
 const TOPIC_SETTINGS: &ObjectSchema = &[
     ("sync", FieldType::Text),
     ("retain-bytes", FieldType::Text),
     ("retain-age", FieldType::Text),
 ];
 
-/// Settings of a group.
 const GROUP_SETTINGS: &ObjectSchema = &[
     ("topics", FieldType::List),
     ("key", FieldType::Text),
@@ -53,18 +50,16 @@ const GROUP_SETTINGS: &ObjectSchema = &[
 ];
 
 /// Receives the settings in a body. The request may not have parameters.
-async fn receive_settings(
-    http: &HttpState,
+async fn receive_settings<N>(
+    request: &NamedRequest<N>,
     schema: &ObjectSchema,
-    client: &ConnectedClient,
-    (uri, headers, body): (&Uri, &HeaderMap, Body),
+    body: Body,
 ) -> Result<Vec<(&'static str, String)>, ErrorResponse> {
-    QueryParams::parse(uri, &[])?;
+    request.params(&[])?;
     // The body is read only for a client with the permission.
-    let body = http.bodies.receive_json(headers, body);
-    let JsonFields(object) = client
-        .receive_while_allowed(|identity| identity.check_action(Action::Admin), body)
-        .await??;
+    let body = request.http.bodies.receive_json(&request.headers, body);
+    let may_change = |identity: &Identity| identity.check_action(Action::Admin);
+    let JsonFields(object) = request.client.receive_while_allowed(may_change, body).await??;
     to_settings(&object, schema)
 }
 
@@ -78,13 +73,9 @@ pub(super) async fn topics(Extension(client): ClientExtension, uri: Uri) -> Json
 }
 
 /// `GET /topics/{topic}/state`: a topic with its durable cursors.
-pub(super) async fn topic(
-    Extension(client): ClientExtension,
-    PathName(name): PathName<TopicName>,
-    uri: Uri,
-) -> JsonResult {
-    QueryParams::parse(&uri, &[])?;
-    let reply = run_on_topic(&client, TopicAction::Show, &name).await?;
+pub(super) async fn topic(request: NamedRequest<TopicName>) -> JsonResult {
+    request.params(&[])?;
+    let reply = request.run(TopicAction::Show).await?;
     let mut topic = object(&TopicStatus::parse(&reply.ok));
     let cursors = reply.lines.iter().filter_map(|line| line.strip_prefix("cursor "));
     topic["cursors"] = cursors.map(|line| object(&CursorStatus::parse(line))).collect();
@@ -92,22 +83,16 @@ pub(super) async fn topic(
 }
 
 /// `PUT /topics/{topic}`: creates a topic, or changes its settings.
-pub(super) async fn put_topic(
-    State(http): State<Arc<HttpState>>,
-    Extension(client): ClientExtension,
-    PathName(name): PathName<TopicName>,
-    uri: Uri,
-    headers: HeaderMap,
-    body: Body,
-) -> JsonResult {
-    let settings = receive_settings(&http, TOPIC_SETTINGS, &client, (&uri, &headers, body)).await?;
+pub(super) async fn put_topic(request: NamedRequest<TopicName>, body: Body) -> JsonResult {
+    let settings = receive_settings(&request, TOPIC_SETTINGS, body).await?;
+    let NamedRequest { client, name, .. } = &request;
     // The response shows the topic. A client that may not view it is rejected before any change.
     client.check_action(Action::ViewTopic(name.as_str()))?;
     let command =
         |action| Command::Topic(TopicCommand::new(action, name.as_str(), as_pairs(&settings)));
     let set = command(TopicAction::Set);
-    create_or_set(&client, &command(TopicAction::Create), &set, settings.is_empty()).await?;
-    let ok = run_on_topic(&client, TopicAction::Show, &name).await?.ok;
+    create_or_set(client, &command(TopicAction::Create), &set, settings.is_empty()).await?;
+    let ok = request.run(TopicAction::Show).await?.ok;
     Ok(JsonResponse(object(&TopicStatus::parse(&ok))))
 }
 
@@ -127,21 +112,18 @@ async fn create_or_set(
 
 /// `DELETE /topics/{topic}`
 pub(super) async fn delete_topic(
-    Extension(client): ClientExtension,
-    PathName(name): PathName<TopicName>,
-    uri: Uri,
+    request: NamedRequest<TopicName>,
 ) -> Result<StatusCode, ErrorResponse> {
-    QueryParams::parse(&uri, &[])?;
-    run_on_topic(&client, TopicAction::Delete, &name).await?;
+    request.params(&[])?;
+    request.run(TopicAction::Delete).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn run_on_topic(
-    client: &ConnectedClient,
-    action: TopicAction<'_>,
-    name: &TopicName,
-) -> Result<CommandReply, ProtocolError> {
-    client.run(&Command::Topic(TopicCommand::new(action, name.as_str(), Vec::new()))).await
+impl NamedRequest<TopicName> {
+    async fn run(&self, action: TopicAction<'_>) -> Result<CommandReply, ProtocolError> {
+        let command = TopicCommand::new(action, self.name.as_str(), Vec::new());
+        self.client.run(&Command::Topic(command)).await
+    }
 }
 
 /// `GET /groups`
@@ -153,13 +135,9 @@ pub(super) async fn groups(Extension(client): ClientExtension, uri: Uri) -> Json
 }
 
 /// `GET /groups/{group}`
-pub(super) async fn group(
-    Extension(client): ClientExtension,
-    PathName(name): PathName<GroupName>,
-    uri: Uri,
-) -> JsonResult {
-    QueryParams::parse(&uri, &[])?;
-    let reply = run_on_group(&client, GroupAction::Show, &name, Vec::new()).await?;
+pub(super) async fn group(request: NamedRequest<GroupName>) -> JsonResult {
+    request.params(&[])?;
+    let reply = request.run(GroupAction::Show, Vec::new()).await?;
     let damaged = DamagedGroupStatus::parse(&reply.ok);
     if !damaged.damaged {
         return Ok(group_status(&reply));
@@ -173,51 +151,45 @@ pub(super) async fn group(
 }
 
 /// `PUT /groups/{group}`: creates a group, or changes its settings.
-pub(super) async fn put_group(
-    State(http): State<Arc<HttpState>>,
-    Extension(client): ClientExtension,
-    PathName(name): PathName<GroupName>,
-    uri: Uri,
-    headers: HeaderMap,
-    body: Body,
-) -> JsonResult {
-    let settings = receive_settings(&http, GROUP_SETTINGS, &client, (&uri, &headers, body)).await?;
+pub(super) async fn put_group(request: NamedRequest<GroupName>, body: Body) -> JsonResult {
+    let settings = receive_settings(&request, GROUP_SETTINGS, body).await?;
+    let NamedRequest { client, name, .. } = &request;
     client.check_action(Action::ViewGroup(name.as_str()))?;
     let command =
         |action| Command::Group(GroupCommand::new(action, name.as_str(), as_pairs(&settings)));
     let set = command(GroupAction::Set);
-    create_or_set(&client, &command(GroupAction::Create), &set, settings.is_empty()).await?;
-    Ok(group_status(&run_on_group(&client, GroupAction::Show, &name, Vec::new()).await?))
+    create_or_set(client, &command(GroupAction::Create), &set, settings.is_empty()).await?;
+    Ok(group_status(&request.run(GroupAction::Show, Vec::new()).await?))
 }
 
 /// `DELETE /groups/{group}`
 pub(super) async fn delete_group(
-    Extension(client): ClientExtension,
-    PathName(name): PathName<GroupName>,
-    uri: Uri,
+    request: NamedRequest<GroupName>,
 ) -> Result<StatusCode, ErrorResponse> {
-    QueryParams::parse(&uri, &[])?;
-    run_on_group(&client, GroupAction::Delete, &name, Vec::new()).await?;
+    request.params(&[])?;
+    request.run(GroupAction::Delete, Vec::new()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// `POST /groups/{group}/..`: runs `action`, and returns the status of the group.
 pub(super) fn change_group(action: GroupAction<'static>) -> MethodRouter<Arc<HttpState>> {
-    let handler = async move |client: ClientExtension, name: PathName<GroupName>, uri: Uri| {
-        QueryParams::parse(&uri, &[])?;
-        let reply = run_on_group(&client, action, &name.0, Vec::new()).await?;
+    let handler = async move |request: NamedRequest<GroupName>| {
+        request.params(&[])?;
+        let reply = request.run(action, Vec::new()).await?;
         Ok::<_, ErrorResponse>(group_status(&reply))
     };
     post(handler)
 }
 
-async fn run_on_group(
-    client: &ConnectedClient,
-    action: GroupAction<'_>,
-    name: &GroupName,
-    settings: Vec<(&str, &str)>,
-) -> Result<CommandReply, ProtocolError> {
-    client.run(&Command::Group(GroupCommand::new(action, name.as_str(), settings))).await
+impl NamedRequest<GroupName> {
+    async fn run(
+        &self,
+        action: GroupAction<'_>,
+        settings: Vec<(&str, &str)>,
+    ) -> Result<CommandReply, ProtocolError> {
+        let command = GroupCommand::new(action, self.name.as_str(), settings);
+        self.client.run(&Command::Group(command)).await
+    }
 }
 
 fn group_status(reply: &CommandReply) -> JsonResponse {
@@ -255,16 +227,15 @@ fn list<S: Serialize + 'static>(
     fixed: &'static [(&'static str, &'static str)],
     parse: fn(&str) -> S,
 ) -> MethodRouter<Arc<HttpState>> {
-    let handler =
-        async move |client: ClientExtension, PathName(name): PathName<GroupName>, uri: Uri| {
-            let params = QueryParams::parse(&uri, params)?;
-            let settings = [fixed, &params.settings()].concat();
-            let CommandReply { lines, ok } = run_on_group(&client, action, &name, settings).await?;
-            let objects: Vec<S> = lines.iter().map(|line| parse(line)).collect();
-            let matched = ListEnd::parse(&ok).matched;
-            let list = json!({ "group": name.as_str(), "matched": matched, key: objects });
-            Ok::<_, ErrorResponse>(JsonResponse(list))
-        };
+    let handler = async move |request: NamedRequest<GroupName>| {
+        let params = request.params(params)?;
+        let settings = [fixed, &params.settings()].concat();
+        let CommandReply { lines, ok } = request.run(action, settings).await?;
+        let objects: Vec<S> = lines.iter().map(|line| parse(line)).collect();
+        let matched = ListEnd::parse(&ok).matched;
+        let list = json!({ "group": request.name.as_str(), "matched": matched, key: objects });
+        Ok::<_, ErrorResponse>(JsonResponse(list))
+    };
     get(handler)
 }
 
@@ -274,13 +245,12 @@ pub(super) fn change_dead(
     action: GroupAction<'static>,
     count_key: &'static str,
 ) -> MethodRouter<Arc<HttpState>> {
-    let handler = async move |client: ClientExtension,
-                              PathName(name): PathName<GroupName>,
-                              uri: Uri| {
-        let params = QueryParams::parse(&uri, &["entry", "key", "job"])?;
-        let reply = run_on_group(&client, action, &name, params.settings()).await?;
+    let handler = async move |request: NamedRequest<GroupName>| {
+        let params = request.params(&["entry", "key", "job"])?;
+        let reply = request.run(action, params.settings()).await?;
         let count = field_number(&reply.ok, count_key).unwrap_or(0);
-        Ok::<_, ErrorResponse>(JsonResponse(json!({ "group": name.as_str(), count_key: count })))
+        let counts = json!({ "group": request.name.as_str(), count_key: count });
+        Ok::<_, ErrorResponse>(JsonResponse(counts))
     };
     post(handler)
 }

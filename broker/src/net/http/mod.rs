@@ -64,15 +64,15 @@ use self::idempotency::IdempotencyKeys;
 use self::request_input::BodyReceiver;
 pub(crate) use self::server::serve;
 use self::sse_buffers::SseBuffers;
-use super::Hub;
+use super::Shared;
 use crate::access::Transport;
 use crate::net::listener::AdmittedConnection;
 use crate::remote::{PeerAddr, RemoteInfo};
 
 /// State that all requests share.
 #[derive(Debug)]
-struct HttpState {
-    hub: Arc<Hub>,
+pub(crate) struct HttpState {
+    shared: Arc<Shared>,
     config: Arc<HttpConfig>,
     bodies: BodyReceiver,
     /// Receives bodies of webhooks and embedded handlers. Their senders are verified afterwards.
@@ -90,12 +90,12 @@ struct HttpState {
 }
 
 impl HttpState {
-    fn new(hub: Arc<Hub>, mut config: HttpConfig, stop: CancellationToken) -> Self {
+    fn new(shared: Arc<Shared>, mut config: HttpConfig, stop: CancellationToken) -> Self {
         let hooks = Hooks::new(std::mem::take(&mut config.hooks), config.hook_events_per_minute);
         let openapi_document = system::openapi_with(&config.embedded_handlers);
         let config = Arc::new(config);
         Self {
-            hub,
+            shared,
             openapi_document,
             bodies: BodyReceiver::new(Arc::clone(&config)),
             unverified_bodies: BodyReceiver::unverified(Arc::clone(&config)),
@@ -109,33 +109,27 @@ impl HttpState {
             stop,
         }
     }
-}
 
-/// Handle to the running HTTP server, to reload its settings.
-#[derive(Debug)]
-pub(crate) struct HttpServer(Arc<HttpState>);
-
-impl HttpServer {
     /// Replaces the webhooks and their common limit of events for all later requests.
     pub(crate) fn reload(&self, config: &HttpConfig) {
-        self.0.hooks.replace(config.hooks.clone(), config.hook_events_per_minute);
+        self.hooks.replace(config.hooks.clone(), config.hook_events_per_minute);
     }
 }
 
 /// Runs a command of the line protocol on a connection of its own. Fails with [`Code::Idle`]
 /// after `command_timeout`.
 pub(crate) async fn run_command(
-    hub: &Arc<Hub>,
+    shared: &Arc<Shared>,
     command: &Command<'_>,
     command_timeout: Duration,
 ) -> Result<(), ProtocolError> {
-    let (conn, mailbox) = hub.registry.register().ok_or_else(|| {
+    let (conn, mailbox) = shared.registry.register().ok_or_else(|| {
         ProtocolError::new(Code::Limit, "the limit of connections is reached; try again later")
     })?;
     let admitted = AdmittedConnection { conn, mailbox, usage: None };
     let remote = RemoteInfo::unencrypted(PeerAddr::Tcp((Ipv4Addr::LOCALHOST, 0).into()));
-    let client = ConnectedClient::new(Arc::clone(hub), admitted, remote, command_timeout);
-    client.set_identity(hub.access.internal(Transport::Http))?;
+    let client = ConnectedClient::new(Arc::clone(shared), admitted, remote, command_timeout);
+    client.set_identity(shared.access.internal(Transport::Http))?;
     client.run(command).await.map(drop)
 }
 

@@ -1,6 +1,7 @@
 //! The input of a request: names in its path, parameters and bodies. All input has limits, and
 //! unknown parameters are rejected.
 
+use std::mem;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,34 +14,61 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use tidings_protocol::{Code, ProtocolError, parse_ms};
+use tidings_protocol::{Code, parse_ms};
 use tokio_util::sync::CancellationToken;
 use url::form_urlencoded;
 
+use super::HttpState;
 use super::body_memory::{BodyMemory, BodyReservation, MemoryPermit};
+use super::client::ConnectedClient;
 use super::config::HttpConfig;
 use super::error::ErrorResponse;
 
 /// Characters of an error message about invalid JSON.
 const ERROR_CHARS_MAX: usize = 300;
 
-/// The name in the path of a request, as an extractor.
-pub(super) struct PathName<T>(pub(super) T);
+/// A request for the thing that its path names, without its body, as an extractor.
+pub(super) struct NamedRequest<N> {
+    pub(super) http: Arc<HttpState>,
+    pub(super) client: Arc<ConnectedClient>,
+    pub(super) name: N,
+    pub(super) uri: Uri,
+    pub(super) headers: HeaderMap,
+}
 
-impl<S: Send + Sync, T: FromStr<Err = ProtocolError>> FromRequestParts<S> for PathName<T> {
+impl<N> FromRequestParts<Arc<HttpState>> for NamedRequest<N>
+where
+    N: FromStr<Err: Into<ErrorResponse>>,
+{
     type Rejection = ErrorResponse;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ErrorResponse> {
-        let params = RawPathParams::from_request_parts(parts, state).await;
+    async fn from_request_parts(
+        parts: &mut Parts,
+        http: &Arc<HttpState>,
+    ) -> Result<Self, ErrorResponse> {
+        let params = RawPathParams::from_request_parts(parts, http).await;
         let utf8 =
             || ErrorResponse::new(StatusCode::BAD_REQUEST, "utf8", "the path is not valid UTF-8");
         let params = params.map_err(|_| utf8())?;
         let (_, name) = params.iter().next().expect("the route has one parameter");
-        Ok(Self(name.parse()?))
+        let client = parts.extensions.get().expect("every request has its client");
+        Ok(Self {
+            http: Arc::clone(http),
+            client: Arc::clone(client),
+            name: name.parse().map_err(N::Err::into)?,
+            uri: parts.uri.clone(),
+            headers: mem::take(&mut parts.headers),
+        })
     }
 }
 
-/// The query parameters of a request.
+impl<N> NamedRequest<N> {
+    /// [`QueryParams::parse`].
+    pub(super) fn params(&self, known: &[&str]) -> Result<QueryParams, ErrorResponse> {
+        QueryParams::parse(&self.uri, known)
+    }
+}
+
 pub(super) struct QueryParams(Vec<(String, String)>);
 
 impl QueryParams {
@@ -205,7 +233,7 @@ impl BodyReceiver {
             if first.is_empty() && joined.is_empty() {
                 first = data;
             } else {
-                joined.extend_from_slice(&std::mem::take(&mut first));
+                joined.extend_from_slice(&mem::take(&mut first));
                 joined.extend_from_slice(&data);
             }
         }
@@ -213,7 +241,6 @@ impl BodyReceiver {
         Ok(ReceivedBody { bytes, _memory: reservation.into_permit() })
     }
 
-    /// Receives a JSON object.
     pub(super) async fn receive_json<T: DeserializeOwned>(
         &self,
         headers: &HeaderMap,

@@ -23,15 +23,14 @@ use tower_service::Service;
 use super::client::ConnectedClient;
 use super::config::HttpConfig;
 use super::error::ErrorResponse;
-use super::hooks::PeerIp;
 use super::request_head::read_first_head;
 use super::write_timeout::{ResponseState, WriteTimeoutStream};
-use super::{HttpServer, HttpState, origin_check, router};
+use super::{HttpState, origin_check, router};
 use crate::access::{Identity, LoginError, Transport, is_token};
 use crate::audit::AuditEvent;
 use crate::net::listener::{AdmittedConnection, admit_connection, secure, set_socket_options};
 use crate::net::stream::SocketStream;
-use crate::net::{Hub, login, spawn_accept_loop};
+use crate::net::{Shared, login, spawn_accept_loop};
 use crate::remote::{PeerAddr, RemoteInfo};
 use crate::tls::Tls;
 
@@ -42,21 +41,22 @@ const HEAD_TOO_LONG: &[u8] = b"HTTP/1.1 431 Request Header Fields Too Large\r\n\
 /// The minimum that hyper accepts for the buffer of a connection, in each direction.
 const BUFFER_BYTES_MIN: usize = 8 << 10;
 
-/// Accepts connections until `listening` is cancelled, and ends them when `stop` is.
+/// Accepts connections until `listening` is cancelled, and ends them when `stop` is. Returns the
+/// state that all requests share.
 pub(crate) fn serve(
     listener: TcpListener,
     config: HttpConfig,
-    hub: Arc<Hub>,
+    shared: Arc<Shared>,
     (listening, stop): (CancellationToken, CancellationToken),
     tasks: &TaskTracker,
-) -> HttpServer {
-    let http = Arc::new(HttpState::new(hub, config, stop));
-    let server = HttpServer(Arc::clone(&http));
+) -> Arc<HttpState> {
+    let http = Arc::new(HttpState::new(shared, config, stop));
+    let state = Arc::clone(&http);
     let router = router(&http);
     let connections = tasks.clone();
     spawn_accept_loop(listener, listening, tasks, move |stream, peer| {
         // At a limit the connection is closed without a response, before any request.
-        let Ok(admitted) = admit_connection(&http.hub, peer, Transport::Http) else { return };
+        let Ok(admitted) = admit_connection(&http.shared, peer, Transport::Http) else { return };
         connections.spawn(serve_connection(
             Arc::clone(&http),
             router.clone(),
@@ -65,7 +65,7 @@ pub(crate) fn serve(
             peer,
         ));
     });
-    server
+    state
 }
 
 /// Serves a connection until its end. It takes little memory until its first head is complete.
@@ -77,12 +77,12 @@ async fn serve_connection(
     peer: PeerAddr,
 ) {
     let config = &http.config;
-    set_socket_options(&stream, http.hub.limits.unsent_bytes);
-    let (mut stream, remote) = match http.hub.tls.as_ref().map(Tls::http_config) {
+    set_socket_options(&stream, http.shared.limits.unsent_bytes);
+    let (mut stream, remote) = match http.shared.tls.as_ref().map(Tls::http_config) {
         None => (SocketStream::Plain(stream), RemoteInfo::unencrypted(peer)),
         Some(tls) => {
             let from = (peer, Transport::Http);
-            let secured = secure(&http.hub, admitted.conn, tls, stream, from, &http.stop);
+            let secured = secure(&http.shared, admitted.conn, tls, stream, from, &http.stop);
             match Box::pin(secured).await {
                 Some(secured) => secured,
                 None => return,
@@ -91,10 +91,10 @@ async fn serve_connection(
     };
     let command_timeout = Duration::from_millis(config.command_timeout_ms);
     let client =
-        Arc::new(ConnectedClient::new(Arc::clone(&http.hub), admitted, remote, command_timeout));
+        Arc::new(ConnectedClient::new(Arc::clone(&http.shared), admitted, remote, command_timeout));
     client.audit(AuditEvent::Connected);
     // A client that is not identified yet may take only little memory.
-    let head_bytes_max = if http.hub.access.is_open() {
+    let head_bytes_max = if http.shared.access.is_open() {
         config.head_bytes_max
     } else {
         config.anonymous_head_bytes_max
@@ -117,7 +117,7 @@ async fn serve_connection(
 /// permissions. A client that needs no token may connect early and send its request later.
 fn first_head_timeout_ms(http: &HttpState, client: &ConnectedClient) -> u64 {
     let untrusted_max =
-        if client.is_untrusted() { http.hub.limits.login_timeout_ms } else { u64::MAX };
+        if client.is_untrusted() { http.shared.limits.login_timeout_ms } else { u64::MAX };
     http.config.head_timeout_ms.min(untrusted_max)
 }
 
@@ -199,35 +199,34 @@ async fn route_request(
     client: &Arc<ConnectedClient>,
     mut request: Request<Incoming>,
 ) -> Response {
-    http.hub.stats.lines.add(1);
+    http.shared.stats.lines.add(1);
     if let Err(error) = origin_check::check_host_and_origin(
         &http.config.allowed_hosts,
         request.headers(),
         request.uri(),
     ) {
-        http.hub.stats.refused_lines.add(1);
+        http.shared.stats.refused_lines.add(1);
         client.audit(AuditEvent::Refused { why: error.message() });
         return error.into_response();
     }
     match identify(http, request.headers(), &client.remote).await {
         Ok(identity) => {
             if let Err(error) = client.set_identity(identity) {
-                http.hub.stats.refused_lines.add(1);
+                http.shared.stats.refused_lines.add(1);
                 client.audit(AuditEvent::LimitReached { why: &error.text });
                 return ErrorResponse::from(error).into_response();
             }
         }
         Err(error) => {
-            http.hub.stats.refused_lines.add(1);
+            http.shared.stats.refused_lines.add(1);
             client.audit(AuditEvent::LogInFailed { why: error.message() });
             return error.into_response();
         }
     }
     request.extensions_mut().insert(Arc::clone(client));
-    request.extensions_mut().insert(PeerIp(client.remote.peer.ip()));
     let Ok(response) = router.clone().call(request).await;
     if response.status().is_client_error() {
-        http.hub.stats.refused_lines.add(1);
+        http.shared.stats.refused_lines.add(1);
     }
     response
 }
@@ -239,7 +238,7 @@ async fn identify(
     headers: &HeaderMap,
     remote: &RemoteInfo,
 ) -> Result<Identity, ErrorResponse> {
-    let access = &http.hub.access;
+    let access = &http.shared.access;
     let value = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let credentials = value.and_then(|value| value.split_once(' '));
     let token = credentials.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
@@ -248,7 +247,7 @@ async fn identify(
         return Ok(login::identity_of(access, Transport::Http, remote));
     };
     login::check_token_allowed(remote)?;
-    let (source, now) = (remote.peer.ip().into(), http.hub.clock.now());
+    let (source, now) = (remote.peer.ip().into(), http.shared.clock.now());
     match access.log_in(Transport::Http, &token, Some(source), now) {
         Ok(identity) => Ok(identity),
         Err(LoginError::TooManyFailures(wait_ms)) => {
@@ -353,16 +352,16 @@ mod tests {
             let listen = "127.0.0.1:0".parse().unwrap();
             let config = BrokerConfig { listen, access, ..BrokerConfig::default() };
             let broker = Broker::start(config).await.unwrap();
-            let hub = &broker.hub;
+            let shared = &broker.shared;
             let http =
-                HttpState::new(Arc::clone(hub), HttpConfig::default(), CancellationToken::new());
+                HttpState::new(Arc::clone(shared), HttpConfig::default(), CancellationToken::new());
             let certificate = certificate.map(Box::from);
             let remote =
                 RemoteInfo { peer: PeerAddr::Tcp(listen), certificate, is_encrypted: true };
-            let admitted = admit_connection(hub, remote.peer, Transport::Http).unwrap();
-            let client = ConnectedClient::new(Arc::clone(hub), admitted, remote, TEST_TIMEOUT);
+            let admitted = admit_connection(shared, remote.peer, Transport::Http).unwrap();
+            let client = ConnectedClient::new(Arc::clone(shared), admitted, remote, TEST_TIMEOUT);
             let expected = if has_login_timeout {
-                hub.limits.login_timeout_ms
+                shared.limits.login_timeout_ms
             } else {
                 http.config.head_timeout_ms
             };

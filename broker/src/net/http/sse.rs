@@ -8,10 +8,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::Extension;
 use axum::body::{Body, HttpBody};
-use axum::extract::State;
-use axum::http::{HeaderMap, HeaderValue, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body::Frame;
@@ -22,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::HttpState;
 use super::client::{ConnectedClient, SubscriptionGuard};
 use super::error::ErrorResponse;
-use super::request_input::{PathName, QueryParams};
+use super::request_input::{NamedRequest, QueryParams};
 use super::sse_buffers::SseBuffer;
 use super::topic_cursor::{EventFilter, NextEvents, TopicCursor};
 use crate::access::Action;
@@ -41,20 +39,15 @@ const RETRY_FIELD: Bytes = Bytes::from_static(b"retry: 1000\n");
 const KEEP_ALIVE_COMMENT: Bytes = Bytes::from_static(b":\n\n");
 
 /// Begins after `Last-Event-ID`, else at `from`, else with new events.
-pub(super) async fn stream(
-    State(http): State<Arc<HttpState>>,
-    Extension(client): Extension<Arc<ConnectedClient>>,
-    PathName(topic): PathName<TopicName>,
-    uri: Uri,
-    headers: HeaderMap,
-) -> Result<Response, ErrorResponse> {
+pub(super) async fn stream(request: NamedRequest<TopicName>) -> Result<Response, ErrorResponse> {
+    let NamedRequest { http, client, name: topic, uri, headers } = request;
     client.check_action(Action::Subscribe(topic.as_str()))?;
     let names = [["from"].as_slice(), &EventFilter::PARAMS].concat();
     let params = QueryParams::parse(&uri, &names)?;
     let from = params.get("from").map(str::parse::<StartAt>).transpose()?;
     let from = start_from_last_event_id(&headers)?.or(from);
     let subscription = client.begin_subscription()?;
-    let cursor = TopicCursor::open(&http.hub, topic.clone(), from)?;
+    let cursor = TopicCursor::open(&http.shared, topic.clone(), from)?;
     let keep_alive = Duration::from_millis(http.config.keep_alive_interval_ms);
     let body = SseBody {
         cursor,
@@ -100,7 +93,6 @@ fn start_from_last_event_id(headers: &HeaderMap) -> Result<Option<StartAt>, Erro
     next.map(|next| Some(StartAt::Seq(Seq(next)))).ok_or_else(invalid)
 }
 
-/// The body of the response.
 struct SseBody {
     topic: TopicName,
     cursor: TopicCursor,
@@ -239,7 +231,7 @@ mod tests {
         let http = HttpConfig { listen, keep_alive_interval_ms: 20, ..HttpConfig::default() };
         let config = BrokerConfig { listen, http: Some(http), ..BrokerConfig::default() };
         let broker = Broker::start(config).await.unwrap();
-        let topic = broker.hub.topics.open(&"t".parse().unwrap()).unwrap();
+        let topic = broker.shared.topics.open(&"t".parse().unwrap()).unwrap();
         topic.append(ConnId(1), ["http://b.example/"]).unwrap();
         for (query, expected) in [("", "\n:\n\n"), ("?from=first&host=a.example", "\nid: 1\n\n")] {
             let mut stream = TcpStream::connect(broker.http_addr().unwrap()).await.unwrap();

@@ -72,7 +72,7 @@ pub(super) async fn ready(
 ) -> Result<Response, ErrorResponse> {
     QueryParams::parse(&uri, &[])?;
     let (mut full, mut failed) = (Vec::new(), Vec::new());
-    for topic in http.hub.topics.list() {
+    for topic in http.shared.topics.list() {
         match topic.stats().health {
             Health::Good => {}
             Health::Full => full.push(topic.name().to_string()),
@@ -98,16 +98,16 @@ pub(super) async fn stats(
 ) -> Result<JsonResponse, ErrorResponse> {
     QueryParams::parse(&uri, &[])?;
     client.check_action(Action::Monitor)?;
-    let (hub, stats) = (&http.hub, &http.hub.stats);
+    let (shared, stats) = (&http.shared, &http.shared.stats);
     let mut counts = json!({
-        "connections": hub.registry.len(),
-        "connected": hub.registry.total_connections(),
+        "connections": shared.registry.len(),
+        "connected": shared.registry.total_connections(),
         "turned-away": stats.rejected_connections.value(),
         "lines": stats.lines.value(),
         "events": stats.events.value(),
         "refused": stats.refused_lines.value(),
         "bytes-in": stats.bytes_in.value(),
-        "clock": hub.clock.now().0,
+        "clock": shared.clock.now().0,
         "hooks": request_counts(&stats.webhooks),
         "notices": request_counts(&stats.receiver_requests),
     });

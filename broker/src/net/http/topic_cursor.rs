@@ -8,7 +8,7 @@ use tidings_protocol::{CanonicalUrl, Code, Payload, ProtocolError, Seq, StartAt,
 
 use super::error::ErrorResponse;
 use super::request_input::QueryParams;
-use crate::net::Hub;
+use crate::net::Shared;
 use crate::topic::{Fetched, Lag, Reader, WaiterSlot};
 
 /// Selects events by their target.
@@ -52,7 +52,7 @@ impl EventFilter {
 /// and begins at its first event when another client creates it.
 #[derive(Debug)]
 pub(super) struct TopicCursor {
-    hub: Arc<Hub>,
+    shared: Arc<Shared>,
     topic: TopicName,
     /// `None` while the topic does not exist.
     reader: Option<Reader>,
@@ -79,14 +79,14 @@ pub(super) enum NextEvents {
 impl TopicCursor {
     /// Opens a cursor at `from`, or at new events.
     pub(super) fn open(
-        hub: &Arc<Hub>,
+        shared: &Arc<Shared>,
         topic: TopicName,
         from: Option<StartAt>,
     ) -> Result<Self, ErrorResponse> {
-        let exists = hub.topics.find(topic.as_str()).is_some();
+        let exists = shared.topics.find(topic.as_str()).is_some();
         let reader = match from {
             // The topic rejects a seq that it has not reached.
-            _ if exists => Some(hub.topics.subscribe(&topic, from, Waker::noop().clone())?),
+            _ if exists => Some(shared.topics.subscribe(&topic, from, Waker::noop().clone())?),
             Some(StartAt::Seq(seq)) if seq > Seq(1) => {
                 // The same error as of an existing topic: the seq is from another broker.
                 let text = format!(
@@ -96,10 +96,9 @@ impl TopicCursor {
             }
             _ => None,
         };
-        Ok(Self { hub: Arc::clone(hub), topic, reader, waiter_slot: None })
+        Ok(Self { shared: Arc::clone(shared), topic, reader, waiter_slot: None })
     }
 
-    /// The seq of the next event to return.
     pub(super) fn next_seq(&self) -> Seq {
         self.reader.as_ref().map_or(Seq(1), Reader::cursor)
     }
@@ -118,7 +117,7 @@ impl TopicCursor {
     pub(super) fn next(&mut self, cx: &mut Context<'_>, bytes_max: usize) -> NextEvents {
         if self.reader.is_none() && self.topic_exists_or_wait(cx) {
             let first = Some(StartAt::First);
-            self.reader = self.hub.topics.subscribe(&self.topic, first, cx.waker().clone()).ok();
+            self.reader = self.shared.topics.subscribe(&self.topic, first, cx.waker().clone()).ok();
         }
         let Some(reader) = &mut self.reader else {
             return NextEvents::Empty { is_reading_disk: false };
@@ -137,7 +136,7 @@ impl TopicCursor {
 
     /// Whether the topic exists. If not, the next new topic wakes the task.
     fn topic_exists_or_wait(&mut self, cx: &Context<'_>) -> bool {
-        let topics = &self.hub.topics;
+        let topics = &self.shared.topics;
         let find = || topics.find(self.topic.as_str());
         topics.new_topic_waiters.find_or_wait(&mut self.waiter_slot, cx.waker(), find).is_some()
     }
@@ -145,7 +144,7 @@ impl TopicCursor {
 
 impl Drop for TopicCursor {
     fn drop(&mut self) {
-        self.hub.topics.new_topic_waiters.leave(self.waiter_slot);
+        self.shared.topics.new_topic_waiters.leave(self.waiter_slot);
     }
 }
 

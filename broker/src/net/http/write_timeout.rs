@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use axum::body::{Body, HttpBody};
+use axum::body::Body;
 use bytes::Bytes;
-use http_body::{Frame, SizeHint};
+use http_body_util::BodyExt as _;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::CancellationToken;
@@ -35,7 +35,6 @@ const UNFLUSHED: u8 = 2;
 pub(super) struct ResponseState(Arc<AtomicU8>);
 
 impl ResponseState {
-    /// A request was received.
     pub(super) fn request_received(&self) {
         self.0.store(RESPONDING, Ordering::Relaxed);
     }
@@ -47,7 +46,12 @@ impl ResponseState {
 
     /// Wraps the body of a response; the response is complete when the body is dropped.
     pub(super) fn track_body(&self, body: Body) -> Body {
-        Body::new(TrackedBody { body, state: self.clone() })
+        let incomplete = IncompleteResponse(self.clone());
+        // The body owns this closure, and drops it at its end.
+        Body::new(body.map_err(move |error| {
+            let _ = &incomplete;
+            error
+        }))
     }
 
     fn is_pending(&self) -> bool {
@@ -61,35 +65,12 @@ impl ResponseState {
     }
 }
 
-/// The body of a response that [`ResponseState`] waits for.
-struct TrackedBody {
-    body: Body,
-    state: ResponseState,
-}
+/// A response that is not complete; dropped with its body.
+struct IncompleteResponse(ResponseState);
 
-impl Drop for TrackedBody {
+impl Drop for IncompleteResponse {
     fn drop(&mut self) {
-        self.state.0.store(UNFLUSHED, Ordering::Relaxed);
-    }
-}
-
-impl HttpBody for TrackedBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.0.0.store(UNFLUSHED, Ordering::Relaxed);
     }
 }
 

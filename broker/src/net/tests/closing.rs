@@ -37,7 +37,7 @@ async fn received_lines_are_published_even_if_the_sender_closes_without_reading(
     sender.write_all(lines.as_bytes()).unwrap();
     sender.write_all(b"unfinished").unwrap();
     // There is output for it, so a write detects that it is gone.
-    broker.hub.topics.default_topic().append(ConnId::BROKER, ["something"]).unwrap();
+    broker.shared.topics.default_topic().append(ConnId::BROKER, ["something"]).unwrap();
     drop(sender);
     receiver.expect("something\r\n").await;
     for n in 0..2_000 {
@@ -54,7 +54,7 @@ async fn a_slow_reader_receives_everything_before_the_close() {
     let limits =
         Limits { closing_timeout_ms: 1_000, tail_bytes_max: 32 << 20, ..Limits::default() };
     let broker = start_broker(limits).await;
-    let big = broker.hub.topics.open(&"big".parse().unwrap()).unwrap();
+    let big = broker.shared.topics.open(&"big".parse().unwrap()).unwrap();
     let payload = "x".repeat(10_000);
     for _ in 0..2_000 {
         big.append(ConnId::BROKER, [payload.as_str()]).unwrap();
@@ -76,7 +76,7 @@ async fn a_slow_reader_receives_everything_before_the_close() {
 #[tokio::test]
 async fn a_client_that_does_not_read_during_close_is_cut_off() {
     let broker = start_broker(Limits { closing_timeout_ms: 50, ..Limits::default() }).await;
-    let big = broker.hub.topics.open(&"big".parse().unwrap()).unwrap();
+    let big = broker.shared.topics.open(&"big".parse().unwrap()).unwrap();
     let payload = "x".repeat(10_000);
     for _ in 0..1_500 {
         big.append(ConnId::BROKER, [payload.as_str()]).unwrap();
@@ -102,7 +102,7 @@ async fn a_client_that_keeps_sending_receives_the_stop_error() {
         }
         last
     });
-    while broker.hub.stats.events.value() < 10_000 {
+    while broker.shared.stats.events.value() < 10_000 {
         tokio::task::yield_now().await;
     }
     broker.stop().await;
@@ -205,7 +205,7 @@ async fn durable_broker(folder: &tempfile::TempDir, limits: Limits) -> Broker {
 async fn the_farewell_confirms_every_line_not_only_the_last() {
     let folder = tempfile::tempdir().unwrap();
     let broker = durable_broker(&folder, Limits::default()).await;
-    let topic = broker.hub.topics.default_topic();
+    let topic = broker.shared.topics.default_topic();
     let mut other = TestConnection::connect_client(&broker).await;
     other.request("PUB new-url first").await;
     topic.hold();
@@ -229,7 +229,7 @@ async fn the_farewell_confirms_every_line_not_only_the_last() {
 async fn a_stop_sends_no_farewell_for_lines_that_are_not_durable() {
     let folder = tempfile::tempdir().unwrap();
     let broker = durable_broker(&folder, Limits::default()).await;
-    let topic = broker.hub.topics.default_topic();
+    let topic = broker.shared.topics.default_topic();
     let mut other = TestConnection::connect_client(&broker).await;
     other.request("PUB new-url first").await;
     topic.hold();

@@ -13,7 +13,7 @@ use crate::audit::Audit;
 use crate::catalog::Sync;
 use crate::clock::Clock;
 use crate::groups::Groups;
-use crate::net::{Hub, bind, listen, serve_lines};
+use crate::net::{Shared, bind, listen, serve_lines};
 use crate::topic::Topics;
 
 /// A broker with a data directory.
@@ -232,14 +232,13 @@ fn broker_on_disk(disk: &SimulatedDisk) -> Broker {
     let group = config.group.clone();
     let groups =
         Groups::new(Arc::clone(&topics), group, groups_max, member, clock, stop.clone(), None);
-    let hub = Hub::new(config.hub(), clock, topics, groups, (None, Audit::default()));
-    serve_lines(listener, Arc::clone(&hub), stop.clone(), &tasks);
+    let shared = Shared::new(config.connections(), clock, topics, groups, (None, Audit::default()));
+    serve_lines(listener, Arc::clone(&shared), stop.clone(), &tasks);
     let listening = stop.child_token();
     Broker {
         local_addr,
-        http_addr: None,
         http: None,
-        hub,
+        shared,
         stop,
         listening,
         tasks,

@@ -584,9 +584,12 @@ async fn an_idle_connection_is_small() {
     let broker = start_broker(Limits::default()).await;
     let stream = TcpStream::connect(broker.local_addr()).await.unwrap();
     let (stream, remote) = plain_stream(stream);
-    let entered =
-        super::listener::admit_connection(&broker.hub, remote.peer, crate::access::Transport::Line)
-            .unwrap();
-    let task = Connection::new(broker.hub.clone(), entered, stream, remote).run();
+    let entered = super::listener::admit_connection(
+        &broker.shared,
+        remote.peer,
+        crate::access::Transport::Line,
+    )
+    .unwrap();
+    let task = Connection::new(broker.shared.clone(), entered, stream, remote).run();
     assert!(size_of_val(&task) <= 512, "{}", size_of_val(&task));
 }

@@ -14,7 +14,7 @@ use crate::quota::{Quantity, Quota, QuotaConfig};
 
 /// A client that does not read and has more output than its socket accepts.
 async fn stalled_client(broker: &Broker) -> TestConnection {
-    let big = broker.hub.topics.open(&"big".parse().unwrap()).unwrap();
+    let big = broker.shared.topics.open(&"big".parse().unwrap()).unwrap();
     let payload = "x".repeat(10_000);
     for _ in 0..1_200 {
         big.append(ConnId::BROKER, [payload.as_str()]).unwrap();
@@ -48,12 +48,12 @@ async fn unserved_connection(broker: &Broker) -> (Connection, TestConnection) {
     let (read, write) = client.into_split();
     let (stream, remote) = plain_stream(listener.accept().await.unwrap().0);
     let entered = crate::net::listener::admit_connection(
-        &broker.hub,
+        &broker.shared,
         remote.peer,
         crate::access::Transport::Line,
     )
     .unwrap();
-    let connection = Connection::new(broker.hub.clone(), entered, stream, remote);
+    let connection = Connection::new(broker.shared.clone(), entered, stream, remote);
     (connection, TestConnection { read: BufReader::new(read), write })
 }
 
@@ -149,13 +149,13 @@ async fn long_answers_to_a_client_that_does_not_read_are_bounded_and_sent_later(
     for job in 0..100 {
         other.request(&format!("JOB open j{job}")).await;
     }
-    let before = broker.hub.stats.lines.value();
+    let before = broker.shared.stats.lines.value();
     client.send(&format!("{}PUB a end\n", "JOB ls\n".repeat(1_000))).await;
     // After some time the broker has read as many commands as it accepts.
     for _ in 0..1_000 {
         other.request("PING").await;
     }
-    let processed = broker.hub.stats.lines.value() - before - 1_000;
+    let processed = broker.shared.stats.lines.value() - before - 1_000;
     assert!(processed < 10, "{processed} answers are buffered for a client that does not read");
     let answers = client.answers_up_to("+OK 1 1\r\n").await;
     assert_eq!(answers.iter().filter(|line| line.starts_with("+OK ")).count(), 1_001);
@@ -200,12 +200,12 @@ async fn a_member_that_reads_may_receive_any_number_of_tasks() {
 #[tokio::test]
 async fn a_busy_subscription_does_not_starve_the_others() {
     let broker = start_broker(Limits::default()).await;
-    let hot = broker.hub.topics.open(&"hot".parse().unwrap()).unwrap();
+    let hot = broker.shared.topics.open(&"hot".parse().unwrap()).unwrap();
     // Each batch is a piece of its own: more pieces than one write holds, and few bytes.
     for _ in 0..10_000 {
         hot.append(ConnId::BROKER, ["x"]).unwrap();
     }
-    let cold = broker.hub.topics.open(&"cold".parse().unwrap()).unwrap();
+    let cold = broker.shared.topics.open(&"cold".parse().unwrap()).unwrap();
     cold.append(ConnId::BROKER, ["y"]).unwrap();
     let mut client = TestConnection::connect_client(&broker).await;
     client.send("SUB hot from=first\nSUB cold from=first\n").await;
@@ -278,7 +278,7 @@ async fn a_raised_rate_limit_resumes_a_paused_client() {
     client.send(&"PUB a x\n".repeat(600)).await;
     while !client.next_line().await.ends_with(" 600\r\n") {}
     // At one event a second the client would be read again after ten minutes.
-    broker.hub.reload(&config_with(rate(u64::MAX)).hub());
+    broker.shared.reload(&config_with(rate(u64::MAX)).connections());
     assert_eq!(client.request("PUB a y").await, "+OK 601 601\r\n");
 }
 
@@ -295,7 +295,7 @@ async fn a_flood_of_seeds_reaches_its_job_without_loss() {
         let _ = writeln!(flood, "PUB new-url http://127.0.0.1/{seed} job=flood\r");
     }
     client.send(&flood).await;
-    let topic = broker.hub.topics.default_topic();
+    let topic = broker.shared.topics.default_topic();
     let mut bytes_max = 0;
     while !client.next_line().await.ends_with(&format!(" {SEEDS}\r\n")) {
         bytes_max = bytes_max.max(topic.stats().bytes);

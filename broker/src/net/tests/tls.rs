@@ -112,17 +112,17 @@ async fn stalled_handshakes_delay_neither_other_clients_nor_a_stop() {
     write.write_all(b"HELLO echo=me\n").await.unwrap();
     write.flush().await.unwrap();
     while !next_line(&mut read).await.contains(" echo=me ") {}
-    let hub = broker.hub.clone();
+    let shared = broker.shared.clone();
     let stopped = async { broker.stop().await };
     assert!(completes_within(TEST_TIMEOUT, stopped).await);
-    assert_eq!(hub.registry.len(), 0);
+    assert_eq!(shared.registry.len(), 0);
 }
 
 #[tokio::test]
 async fn a_client_that_reads_late_receives_everything_in_order() {
     let (broker, connector, _dir) = start_tls_broker(Limits::default()).await;
     let (mut read, mut write) = connect_tls(&broker, &connector).await;
-    let big = broker.hub.topics.open(&"big".parse().unwrap()).unwrap();
+    let big = broker.shared.topics.open(&"big".parse().unwrap()).unwrap();
     let payload = "x".repeat(10_000);
     let append = |count: u64| {
         for _ in 0..count {
@@ -164,9 +164,9 @@ async fn a_worker_that_reads_its_tasks_slowly_but_steadily_stays_connected() {
     let peer = crate::remote::PeerAddr::Tcp(broker.local_addr());
     let remote = RemoteInfo { peer, certificate: None, is_encrypted: true };
     let entered =
-        super::super::listener::admit_connection(&broker.hub, peer, Transport::Line).unwrap();
+        super::super::listener::admit_connection(&broker.shared, peer, Transport::Line).unwrap();
     let mailbox = entered.mailbox.clone();
-    let connection = Connection::new(broker.hub.clone(), entered, stream, remote);
+    let connection = Connection::new(broker.shared.clone(), entered, stream, remote);
     let connection = tokio::spawn(connection.run());
     tokio::time::pause();
     let (mut received, mut bytes) = (0, vec![0; 16 << 10]);

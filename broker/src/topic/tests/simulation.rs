@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use fastrand::Rng;
-use tidings_log::{DiskFaults, SimulatedDisk, simulation_seeds};
+use tidings_log::{DiskFaults, SimulatedDisk, simulation};
 
 use super::disk::{named, replay, settle, waker};
 use super::*;
@@ -247,7 +247,7 @@ fn live(seed: u64) {
 #[test]
 #[expect(clippy::print_stderr, reason = "the output must contain the seed")]
 fn no_confirmed_event_is_lost_and_no_seq_is_reused() {
-    for seed in simulation_seeds::seeds("TOPIC", RUNS) {
+    for seed in simulation::seeds("TOPIC", RUNS) {
         // Several threads take part, so a seed makes a failure likely but not certain.
         eprintln!("TIDINGS_TOPIC_SEED={seed}");
         live(seed);

@@ -17,24 +17,23 @@ impl Topics {
     /// Fails with [`Code::Limit`] if there are too many topics, and with [`Code::Busy`] while a
     /// topic of this name is being deleted.
     pub fn open(&self, name: &TopicName) -> Result<Arc<Topic>, ProtocolError> {
-        if let Some(topic) = self.find(name.as_str()) {
-            return Ok(topic);
-        }
-        let index = &mut *self.index.write();
-        self.check_new(index, name)?;
-        Ok(self.open_unchecked(index, name, None))
+        self.open_for(name, false)
     }
 
-    /// As [`open`](Self::open), for a transport that only publishes: it may create a topic only
-    /// while fewer than half of the allowed topics exist (`[Z10]`).
-    pub(crate) fn open_for_publisher(&self, name: &TopicName) -> Result<Arc<Topic>, ProtocolError> {
+    /// As [`open`](Self::open). A transport that only publishes may create a topic only while fewer
+    /// than half of the allowed topics exist (`[Z10]`).
+    pub(crate) fn open_for(
+        &self,
+        name: &TopicName,
+        is_publish_only: bool,
+    ) -> Result<Arc<Topic>, ProtocolError> {
         if let Some(topic) = self.find(name.as_str()) {
             return Ok(topic);
         }
         let index = &mut *self.index.write();
         self.check_new(index, name)?;
         let (count, part) = (index.by_name.len(), self.count_max / PUBLISHERS_DIVISOR);
-        if count >= part && !index.by_name.contains_key(name) {
+        if is_publish_only && count >= part && !index.by_name.contains_key(name) {
             let text = format!(
                 "there are {count} topics: a client that can only publish may create one only below {part}"
             );
@@ -56,13 +55,10 @@ impl Topics {
             return Err(ProtocolError::new(Code::Busy, text));
         }
         if index.by_name.len() >= self.count_max && !index.by_name.contains_key(name) {
-            return Err(ProtocolError::new(
-                Code::Limit,
-                format!(
-                    "there are already {} topics, which is the limit; delete one first",
-                    self.count_max
-                ),
-            ));
+            let max = self.count_max;
+            let text =
+                format!("there are already {max} topics, which is the limit; delete one first");
+            return Err(ProtocolError::new(Code::Limit, text));
         }
         Ok(())
     }
@@ -82,13 +78,13 @@ mod tests {
         let name = |name: &str| name.parse::<TopicName>().unwrap();
         // Three topics always exist.
         for fourth_and_fifth in ["a", "b"] {
-            topics.open_for_publisher(&name(fourth_and_fifth)).unwrap();
+            topics.open_for(&name(fourth_and_fifth), true).unwrap();
         }
-        let refusal = topics.open_for_publisher(&name("c")).unwrap_err();
+        let refusal = topics.open_for(&name("c"), true).unwrap_err();
         assert_eq!(refusal.code, Code::Limit);
         assert!(topics.find("c").is_none());
-        topics.open_for_publisher(&name("a")).expect("the topic exists");
+        topics.open_for(&name("a"), true).expect("the topic exists");
         topics.open(&name("c")).unwrap();
-        topics.open_for_publisher(&name("c")).expect("another client has created it");
+        topics.open_for(&name("c"), true).expect("another client has created it");
     }
 }

@@ -86,6 +86,13 @@ struct TopicIndex {
     closed: bool,
 }
 
+impl TopicIndex {
+    fn add(&mut self, topic: &Arc<Topic>) {
+        self.by_name.insert(topic.name.clone(), Arc::clone(topic));
+        self.by_id.insert(topic.id, Arc::clone(topic));
+    }
+}
+
 impl TopicsShared {
     pub(super) fn commit(&self, topic: &Arc<Topic>) {
         if let Some(logs) = &self.logs {
@@ -303,7 +310,7 @@ impl Topics {
         index.by_name.remove(&name);
         index.by_id.remove(&topic.id);
         index.deleting.insert(name.clone());
-        // `admit` rejects the name while it is being deleted. `done` may run within this call, so
+        // `check_new` rejects the name while it is being deleted. `done` may run within this call, so
         // no lock is held.
         drop(index);
         let (topics, topic) = (Arc::clone(self), Arc::clone(topic));
@@ -331,8 +338,7 @@ impl Topics {
     fn restore(&self, topic: &Arc<Topic>) {
         let mut index = self.index.write();
         index.deleting.remove(&topic.name);
-        index.by_name.insert(topic.name.clone(), Arc::clone(topic));
-        index.by_id.insert(topic.id, Arc::clone(topic));
+        index.add(topic);
         let tail = &mut *topic.tail.lock();
         topic.deleted.store(false, Ordering::Release);
         self.shared.memory.account(topic, tail);
@@ -415,8 +421,7 @@ impl Topics {
             log,
             shared: Arc::clone(&self.shared),
         });
-        index.by_name.insert(name.clone(), Arc::clone(&topic));
-        index.by_id.insert(id, Arc::clone(&topic));
+        index.add(&topic);
         self.shared.memory.add(&topic);
         self.new_topic_waiters.wake_all();
         topic

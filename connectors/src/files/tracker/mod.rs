@@ -60,7 +60,6 @@ pub struct Tracker {
     files: BTreeMap<RelativePath, TrackedFile>,
     /// The files with `next` at [`NextStep::InspectAt`], by time.
     deadlines: BTreeSet<(Instant, RelativePath)>,
-    /// Files that are being inspected.
     inspecting: usize,
     /// Files that are [`NextStep::Ready`] and not being published, in this order. May contain files
     /// that no longer are.
@@ -320,7 +319,6 @@ impl Tracker {
         }
     }
 
-    /// Changes the next step of a file.
     fn update_next_step(&mut self, name: &RelativePath, change: impl FnOnce(NextStep) -> NextStep) {
         let Some(entry) = self.files.get_mut(name) else { return };
         let before = entry.next;

@@ -40,8 +40,10 @@ impl OpenState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NextStep {
     /// Inspect it at this time: complete if it is unchanged and not open for writing.
-    InspectAt { at: Instant, open_state: OpenState },
-    /// It is being inspected.
+    InspectAt {
+        at: Instant,
+        open_state: OpenState,
+    },
     Inspecting(OpenState),
     /// Complete; ready to be published.
     Ready,

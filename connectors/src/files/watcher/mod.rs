@@ -52,7 +52,6 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Notices that are buffered during a scan; more count as an overflow.
 const BUFFERED_NOTICES_MAX: usize = 1_000_000;
 
-/// The watched directory itself.
 struct WatchedRoot {
     /// Device and inode while it is watched; `None`: it is gone.
     watched: Option<(u64, u64)>,
@@ -63,7 +62,6 @@ struct WatchedRoot {
     is_shared: bool,
 }
 
-/// The state of the thread.
 pub(super) struct Watcher {
     settings: WatchSettings,
     watch_index: usize,

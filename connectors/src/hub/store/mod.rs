@@ -126,7 +126,6 @@ const REQUEST_MS_MAX: i64 = 24 * 3600 * 1000;
 /// Id of a subscription request, a subscription or a topic.
 pub(super) type RowId = i64;
 
-/// Unix time.
 pub(super) type UnixMs = i64;
 
 type StoreResult<T> = rusqlite::Result<T>;
@@ -160,41 +159,32 @@ pub struct HubCounts {
 pub(super) struct DueDelivery {
     /// Version of the content that the subscriber lacks; a newer one may exist.
     pub(super) version: i64,
-    /// Row id of the topic.
     pub(super) topic_id: RowId,
-    /// The URL to send to.
     pub(super) callback: CanonicalUrl<'static>,
     /// The topic as the subscriber wrote it.
     pub(super) verbatim_url: String,
-    /// How the subscriber is notified.
     pub(super) protocol: SubscriberProtocol,
     /// The key that signs the content.
     pub(super) secret: Option<String>,
 }
 
-/// Content of a topic.
 #[derive(Debug, Clone)]
 pub(super) struct TopicContent {
     /// Rises with each new content of the topic.
     pub(super) version: i64,
-    /// The `Content-Type` from the server.
     pub(super) content_type: Option<Vec<u8>>,
-    /// The complete body.
     pub(super) body: Bytes,
 }
 
 /// The newest version of a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct StoredVersion {
-    /// Row id of the topic.
     pub(super) topic_id: RowId,
-    /// Number of the version.
     pub(super) version: i64,
     /// The deliveries to all subscribers have been published.
     pub(super) is_enqueued: bool,
 }
 
-/// The open database.
 #[derive(Debug)]
 pub(super) struct HubStore(Mutex<Connection>);
 
@@ -204,7 +194,6 @@ pub(super) struct HubStore(Mutex<Connection>);
 const FAILED_DELIVERIES_MIN: u32 = 3;
 
 impl HubStore {
-    /// Opens or creates the database.
     pub(super) fn open(path: &Path) -> Result<Self, String> {
         let error_text = |error: rusqlite::Error| format!("{}: {error}", path.display());
         // Only the owner may read secrets. SQLite creates its other files with the same mode.
@@ -233,7 +222,6 @@ impl HubStore {
         text.parse().map_err(|_| rusqlite::Error::InvalidQuery)
     }
 
-    /// Whether a topic has a subscriber.
     pub(super) fn has_subscribers(&self, topic: &str, now: UnixMs) -> StoreResult<bool> {
         let sql = "SELECT EXISTS (SELECT 1 FROM subscriptions WHERE until_unix_ms > ?2
             AND topic = (SELECT id FROM topics WHERE url = ?1))";
@@ -396,7 +384,6 @@ impl HubStore {
         })
     }
 
-    /// Deletes a subscription.
     pub(super) fn remove_subscription(&self, id: RowId) -> StoreResult<()> {
         self.write(false, |transaction| {
             transaction.execute("DELETE FROM subscriptions WHERE id = ?1", [id]).map(drop)

@@ -15,18 +15,15 @@ use crate::hub::hub_request::{HubTopic, SubscriptionRequest};
 pub(super) const REQUESTS_PER_HOST_MAX: u64 = 100;
 pub(super) const REQUESTS_PER_SUBSCRIPTION_MAX: u64 = 3;
 
-/// Outcome of storing a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::hub) enum RequestOutcome {
     /// Stored; it needs verification.
     Pending(RowId),
     /// A request to unsubscribe without a subscription.
     NotSubscribed,
-    /// Over a limit.
     Full,
 }
 
-/// Outcome of a verified request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::hub) enum GrantOutcome {
     /// The subscription was created, renewed or ended.

@@ -78,7 +78,6 @@ impl HubEndpoint {
         hubs.chain(cloud).collect()
     }
 
-    /// The URL for requests.
     pub(super) fn url(&self) -> &str {
         match self {
             Self::WebSub { hub, .. } => hub,
@@ -124,7 +123,6 @@ pub(super) struct Subscription {
     #[serde(rename = "asked_until_ms")]
     pending_until_ms: Option<u64>,
     active_until_ms: Option<u64>,
-    /// When the next request is due.
     due_ms: u64,
     /// Attempts since the last success.
     tries: u32,
@@ -151,23 +149,19 @@ pub(super) struct Subscription {
     since_ms: u64,
 }
 
-/// The kind of a request to a hub (`hub.mode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HubMode {
     Subscribe,
     Unsubscribe,
 }
 
-/// The requested and the granted lease.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LeaseTerms {
     /// Requested by us; at most 30 days.
     pub(super) requested: Duration,
-    /// Granted by the hub.
     pub(super) granted: Option<Duration>,
 }
 
-/// The outcome of a request to a hub.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HubRequestOutcome {
     /// The hub will verify it.
@@ -202,7 +196,6 @@ impl Subscription {
         }
     }
 
-    /// When the next request is due.
     pub(super) fn due_ms(&self) -> u64 {
         self.due_ms
     }
@@ -257,7 +250,6 @@ impl Subscription {
         }
     }
 
-    /// Whether it is cancelled.
     pub(super) fn is_cancelled(&self) -> bool {
         self.is_cancelled
     }
@@ -364,7 +356,6 @@ impl Subscription {
         }
     }
 
-    /// Whether the feed names the same hubs as before.
     pub(super) fn has_candidates(&self, candidates: &[HubEndpoint]) -> bool {
         self.candidates == candidates
     }
@@ -433,7 +424,6 @@ impl Subscription {
         }
     }
 
-    /// Whether another hub can be tried.
     fn has_other_hubs(&self) -> bool {
         !self.is_cancelled && self.candidates.len() > 1 && self.candidates.contains(&self.endpoint)
     }

@@ -38,7 +38,6 @@ const MINUTE_MS: u64 = 60_000;
 /// A feed or page that a crawler watches.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WatchedUrl<'a> {
-    /// The scheduled URL.
     pub(super) url: &'a str,
     pub(super) kind: WatchedKind,
 }
@@ -75,12 +74,10 @@ impl SubscriptionTable {
         })
     }
 
-    /// The current tokens of all subscriptions.
     pub(super) fn tokens(&self) -> Arc<RwLock<HashSet<String>>> {
         Arc::clone(&self.tokens)
     }
 
-    /// The random number of the database.
     pub(super) fn database_id(&self) -> u32 {
         self.store.database_id
     }
@@ -221,7 +218,6 @@ impl SubscriptionTable {
         Ok(true)
     }
 
-    /// Adds known items of the feed.
     pub(super) fn add_known_items(
         &mut self,
         token: &str,

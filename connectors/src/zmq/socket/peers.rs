@@ -24,7 +24,6 @@ pub(super) struct PeerConnections {
     pub(super) local_address: SocketAddr,
 }
 
-/// A connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PeerConnection {
     /// The kernel's number of the socket. Newer sockets have higher numbers.

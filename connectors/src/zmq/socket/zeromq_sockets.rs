@@ -15,6 +15,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::task::yield_now;
@@ -32,10 +33,10 @@ use crate::zmq::reachability::{CONNECT_TIMEOUT, ConnectErrorLog};
 use crate::zmq::{ConnectEndpoint, ZmqStartError};
 
 /// Time limit for the queues of disconnected subscribers to disappear.
-const DISCONNECT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(1);
+const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Least time between two checks of the connections.
-const CHECK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Up to this number of queued messages the connections are not checked.
 const CHECKED_MESSAGES_MIN: u64 = 10_000;
@@ -138,7 +139,7 @@ impl ZmqPublisher {
             .add(queues, format_args!("{queued_mib} MiB were queued for slow readers"));
         let drained = async {
             while self.is_over_limit(queues) {
-                sleep(std::time::Duration::from_millis(1)).await;
+                sleep(Duration::from_millis(1)).await;
             }
         };
         // Other slow readers are disconnected by the next check.
@@ -148,18 +149,13 @@ impl ZmqPublisher {
 
     /// Disconnects excess connections, and logs the problems that were not logged yet.
     pub(crate) fn tick(&mut self) -> io::Result<()> {
-        let excess = self.peers.disconnect_excess()?;
-        if excess > 0 {
-            self.disconnect_log.add(excess, "too many connections");
-        }
-        self.disconnect_log.flush();
-        Ok(())
+        disconnect_excess(&self.peers, &mut self.disconnect_log)
     }
 
     /// Waits until all messages have been sent. Always returns true.
     pub(crate) async fn drain(&mut self) -> bool {
         while self.usage.messages.load(Relaxed) > 0 {
-            sleep(std::time::Duration::from_millis(1)).await;
+            sleep(Duration::from_millis(1)).await;
         }
         true
     }
@@ -191,12 +187,7 @@ impl ZmqPuller {
 
     /// Disconnects excess connections, and logs the problems that were not logged yet.
     pub(crate) fn tick(&mut self) -> io::Result<()> {
-        let excess = self.peers.disconnect_excess()?;
-        if excess > 0 {
-            self.error_log.add(excess, "too many connections");
-        }
-        self.error_log.flush();
-        Ok(())
+        disconnect_excess(&self.peers, &mut self.error_log)
     }
 }
 
@@ -241,6 +232,15 @@ impl ZmqSubscriber {
     pub(crate) fn tick(&mut self) {
         self.error_log.flush();
     }
+}
+
+fn disconnect_excess(peers: &PeerConnections, log: &mut RateLimitedLog) -> io::Result<()> {
+    let excess = peers.disconnect_excess()?;
+    if excess > 0 {
+        log.add(excess, "too many connections");
+    }
+    log.flush();
+    Ok(())
 }
 
 /// The next message of any peer. An error concerns one peer, and has ended its connection.

@@ -90,7 +90,6 @@ struct TextCapture {
     /// The index of its element in `open_elements`.
     depth: usize,
     text: String,
-    bytes_max: usize,
     /// The text was longer than the limit.
     cut: bool,
 }
@@ -113,6 +112,22 @@ enum CapturedField {
     Frequency,
     Hour,
     Day,
+}
+
+impl CapturedField {
+    /// The limit of its text, as written.
+    fn bytes_max(self) -> usize {
+        match self {
+            Self::Title(_) | Self::FallbackTitle => TITLE_SOURCE_BYTES_MAX,
+            Self::Summary => SUMMARY_BYTES_MAX,
+            _ if self.is_link() => LINK_BYTES_MAX,
+            _ => DATE_BYTES_MAX,
+        }
+    }
+
+    fn is_link(self) -> bool {
+        matches!(self, Self::Link | Self::Id(_) | Self::FallbackId)
+    }
 }
 
 /// What is known about an entry, or about the feed.
@@ -143,9 +158,9 @@ impl FeedElements {
             MarkupToken::Text(_)
                 if self.open_elements.last().is_some_and(OpenElement::is_invisible) => {}
             MarkupToken::Text(text) => {
-                if let Some(TextCapture { text: kept, bytes_max, cut, .. }) = &mut self.capture {
+                if let Some(TextCapture { field, text: kept, cut, .. }) = &mut self.capture {
                     // After text that did not fit, shorter text would fit, but in the wrong place.
-                    let room = if *cut { 0 } else { bytes_max.saturating_sub(kept.len()) };
+                    let room = if *cut { 0 } else { field.bytes_max().saturating_sub(kept.len()) };
                     kept.push_str(&text[..text.floor_char_boundary(room)]);
                     *cut |= room < text.len();
                 }
@@ -216,12 +231,8 @@ impl FeedElements {
             ElementRole::Feed if local == "skipdays" => return ElementRole::SkipDays,
             ElementRole::Feed => self.field((vocabulary, local), tag, base, false),
             ElementRole::Entry => self.field((vocabulary, local), tag, base, true),
-            ElementRole::SkipHours if local == "hour" => {
-                self.capture(CapturedField::Hour, DATE_BYTES_MAX);
-            }
-            ElementRole::SkipDays if local == "day" => {
-                self.capture(CapturedField::Day, DATE_BYTES_MAX);
-            }
+            ElementRole::SkipHours if local == "hour" => self.capture(CapturedField::Hour),
+            ElementRole::SkipDays if local == "day" => self.capture(CapturedField::Day),
             _ => {}
         }
         ElementRole::Other
@@ -270,52 +281,41 @@ impl FeedElements {
                     Some(FeedKind::Atom) => kind.contains("html") && !kind.contains("xhtml"),
                     _ => true,
                 };
-                self.capture(CapturedField::Title(is_html), TITLE_SOURCE_BYTES_MAX);
+                self.capture(CapturedField::Title(is_html));
             }
             // From Dublin Core, media or podcasts.
-            "title" => self.capture(CapturedField::FallbackTitle, TITLE_SOURCE_BYTES_MAX),
+            "title" => self.capture(CapturedField::FallbackTitle),
             "link" if own && tag.attribute("href").is_some() => self.link(tag, base),
-            "link" if own => self.capture(CapturedField::Link, LINK_BYTES_MAX),
+            "link" if own => self.capture(CapturedField::Link),
             "guid" if own => {
                 let may_be_link = tag.attribute("ispermalink");
                 let may_be_link = may_be_link.is_none_or(|is| !is.eq_ignore_ascii_case("false"));
-                self.capture(CapturedField::Id(may_be_link), LINK_BYTES_MAX);
+                self.capture(CapturedField::Id(may_be_link));
             }
-            "id" if own => self.capture(CapturedField::Id(false), LINK_BYTES_MAX),
-            "identifier" if vocabulary == DublinCore => {
-                self.capture(CapturedField::FallbackId, LINK_BYTES_MAX);
-            }
-            "updated" | "modified" | "lastbuilddate" if own => {
-                self.capture(CapturedField::Updated, DATE_BYTES_MAX);
-            }
-            "pubdate" | "published" | "issued" if own => {
-                self.capture(CapturedField::Published, DATE_BYTES_MAX);
-            }
-            "date" if vocabulary == DublinCore => {
-                self.capture(CapturedField::Published, DATE_BYTES_MAX);
-            }
+            "id" if own => self.capture(CapturedField::Id(false)),
+            "identifier" if vocabulary == DublinCore => self.capture(CapturedField::FallbackId),
+            "updated" | "modified" | "lastbuilddate" if own => self.capture(CapturedField::Updated),
+            "pubdate" | "published" | "issued" if own => self.capture(CapturedField::Published),
+            "date" if vocabulary == DublinCore => self.capture(CapturedField::Published),
             "description" | "summary" | "content" if own && in_entry => {
                 if let Some(source) = tag.attribute("src") {
                     self.keep_link(0, &source, base.cloned());
                 }
-                self.capture(CapturedField::Summary, SUMMARY_BYTES_MAX);
+                self.capture(CapturedField::Summary);
             }
             "cloud" if own && !in_entry && self.cloud.is_none() => self.cloud = cloud(tag),
-            "ttl" if own && !in_entry => self.capture(CapturedField::Ttl, DATE_BYTES_MAX),
-            "updateperiod" if vocabulary == Syndication => {
-                self.capture(CapturedField::Period, DATE_BYTES_MAX);
-            }
+            "ttl" if own && !in_entry => self.capture(CapturedField::Ttl),
+            "updateperiod" if vocabulary == Syndication => self.capture(CapturedField::Period),
             "updatefrequency" if vocabulary == Syndication => {
-                self.capture(CapturedField::Frequency, DATE_BYTES_MAX);
+                self.capture(CapturedField::Frequency);
             }
             _ => {}
         }
     }
 
-    fn capture(&mut self, field: CapturedField, bytes_max: usize) {
+    fn capture(&mut self, field: CapturedField) {
         let depth = self.open_elements.len();
-        self.capture =
-            Some(TextCapture { field, depth, text: String::new(), bytes_max, cut: false });
+        self.capture = Some(TextCapture { field, depth, text: String::new(), cut: false });
     }
 
     /// `<link href=..>` of Atom.
@@ -376,12 +376,7 @@ impl FeedElements {
         let Some(TextCapture { field, text, cut, depth, .. }) = self.capture.take() else { return };
         let text = text.trim();
         // A truncated link is dropped.
-        let is_whole = !cut
-            || !matches!(
-                field,
-                CapturedField::Link | CapturedField::Id(_) | CapturedField::FallbackId
-            );
-        if text.is_empty() || !is_whole {
+        if text.is_empty() || cut && field.is_link() {
             return;
         }
         let base = self.open_elements.get(depth).and_then(|open| open.base.clone());
@@ -391,19 +386,14 @@ impl FeedElements {
                 *field = Some(text.to_owned());
             }
         };
+        let title = |html: &str| fold_whitespace(&plain_text(html), TITLE_BYTES_MAX);
+        let date = || fold_whitespace(text, DATE_BYTES_MAX);
         match field {
             CapturedField::Title(false) => {
                 set(&mut draft.title, &fold_whitespace(text, TITLE_BYTES_MAX));
             }
-            CapturedField::Title(true) => {
-                set(&mut draft.title, &fold_whitespace(&plain_text(text), TITLE_BYTES_MAX));
-            }
-            CapturedField::FallbackTitle => {
-                set(
-                    &mut draft.fallback_title,
-                    &fold_whitespace(&plain_text(text), TITLE_BYTES_MAX),
-                );
-            }
+            CapturedField::Title(true) => set(&mut draft.title, &title(text)),
+            CapturedField::FallbackTitle => set(&mut draft.fallback_title, &title(text)),
             CapturedField::Link => self.keep_link(3, text, base),
             CapturedField::Id(may_be_link) => {
                 set(&mut draft.id, text);
@@ -412,12 +402,8 @@ impl FeedElements {
                 }
             }
             CapturedField::FallbackId => set(&mut draft.fallback_id, text),
-            CapturedField::Updated => {
-                set(&mut draft.updated, &fold_whitespace(text, DATE_BYTES_MAX));
-            }
-            CapturedField::Published => {
-                set(&mut draft.published, &fold_whitespace(text, DATE_BYTES_MAX));
-            }
+            CapturedField::Updated => set(&mut draft.updated, &date()),
+            CapturedField::Published => set(&mut draft.published, &date()),
             CapturedField::Summary => set(&mut draft.summary, text),
             CapturedField::Ttl => {
                 self.hints.min_interval_s = text.parse().ok().map(|m: u64| m.saturating_mul(60));
@@ -524,20 +510,13 @@ fn cloud(tag: MarkupTag<'_>) -> Option<String> {
 impl EntryDraft {
     /// The memory that it uses, approximately.
     fn bytes(&self) -> usize {
-        let texts = [
-            &self.title,
-            &self.fallback_title,
-            &self.id,
-            &self.fallback_id,
-            &self.updated,
-            &self.published,
-            &self.summary,
-        ];
+        let ids = [&self.title, &self.fallback_title, &self.id, &self.fallback_id];
+        let texts = ids.into_iter().chain([&self.updated, &self.published, &self.summary]);
         let link = self
             .link
             .as_ref()
             .map_or(0, |(_, link, base)| link.len() + base.as_ref().map_or(0, |base| base.bytes()));
-        texts.into_iter().flatten().map(String::len).sum::<usize>() + link
+        texts.flatten().map(String::len).sum::<usize>() + link
     }
 
     fn resolve(self, resolver: &mut LinkResolver<'_>) -> FeedEntry {

@@ -15,6 +15,7 @@ use super::values::{has_word, is_feed, is_page_relation, refresh_target, srcset}
 use super::visible_digest::VisibleDigest;
 use super::word_fingerprint::WordFingerprint;
 use super::{PageContent, PageLink, PageOptions, charset, is_html, link_header, verbatim_url};
+use crate::markup::fold_whitespace;
 use crate::page::{FEED_HUBS_MAX, LINK_BYTES_MAX, QUICK_BASE_BYTES_MAX, TITLE_BYTES_MAX};
 
 /// Bytes of all links of one page, made absolute. Each link counts at least as much as its base up
@@ -436,16 +437,6 @@ impl TitleState {
 }
 
 fn tidy_title(text: &str) -> Option<String> {
-    let text = htmlize::unescape(text);
-    let mut title = String::new();
-    for word in
-        text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty())
-    {
-        if !title.is_empty() {
-            title.push(' ');
-        }
-        title.push_str(word);
-    }
-    title.truncate(title.floor_char_boundary(TITLE_BYTES_MAX));
+    let title = fold_whitespace(&htmlize::unescape(text), TITLE_BYTES_MAX);
     (!title.is_empty()).then_some(title)
 }

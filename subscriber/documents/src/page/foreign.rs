@@ -5,7 +5,7 @@
 //! them. This is exact if elements are closed in order. An end tag that matches no open foreign
 //! element counts as the end of an element around the foreign content, and so ends it.
 
-use super::tag::{HtmlTag, TagName, tag_name};
+use super::tag::{HtmlTag, TagName, tag_name, tag_names};
 
 /// Open elements inside SVG and `MathML` that are tracked by name. Drawing programs nest some tens.
 pub(crate) const FOREIGN_DEPTH_MAX: usize = 256;
@@ -124,10 +124,8 @@ const BR: TagName = tag_name(b"br");
 
 /// Whether HTML is allowed in the element: the integration points of the standard.
 fn begins_html(tag: &HtmlTag<'_>, is_svg: bool) -> bool {
-    const OF_SVG: [TagName; 3] =
-        [tag_name(b"foreignobject"), tag_name(b"desc"), tag_name(b"title")];
-    const OF_MATH: [TagName; 5] =
-        [tag_name(b"mi"), tag_name(b"mo"), tag_name(b"mn"), tag_name(b"ms"), tag_name(b"mtext")];
+    const OF_SVG: [TagName; 3] = tag_names("foreignobject desc title");
+    const OF_MATH: [TagName; 5] = tag_names("mi mo mn ms mtext");
     if is_svg {
         return OF_SVG.contains(&tag.name);
     }
@@ -143,52 +141,11 @@ fn begins_html(tag: &HtmlTag<'_>, is_svg: bool) -> bool {
 
 /// Elements that never occur in foreign content: its end tag is missing.
 fn breaks_out(tag: &HtmlTag<'_>) -> bool {
-    const ELEMENTS: [TagName; 44] = [
-        tag_name(b"b"),
-        tag_name(b"big"),
-        tag_name(b"blockquote"),
-        tag_name(b"body"),
-        BR,
-        tag_name(b"center"),
-        tag_name(b"code"),
-        tag_name(b"dd"),
-        tag_name(b"div"),
-        tag_name(b"dl"),
-        tag_name(b"dt"),
-        tag_name(b"em"),
-        tag_name(b"embed"),
-        tag_name(b"h1"),
-        tag_name(b"h2"),
-        tag_name(b"h3"),
-        tag_name(b"h4"),
-        tag_name(b"h5"),
-        tag_name(b"h6"),
-        tag_name(b"head"),
-        tag_name(b"hr"),
-        tag_name(b"i"),
-        tag_name(b"img"),
-        tag_name(b"li"),
-        tag_name(b"listing"),
-        tag_name(b"menu"),
-        tag_name(b"meta"),
-        tag_name(b"nobr"),
-        tag_name(b"ol"),
-        P,
-        tag_name(b"pre"),
-        tag_name(b"ruby"),
-        tag_name(b"s"),
-        tag_name(b"small"),
-        tag_name(b"span"),
-        tag_name(b"strong"),
-        tag_name(b"strike"),
-        tag_name(b"sub"),
-        tag_name(b"sup"),
-        tag_name(b"table"),
-        tag_name(b"tt"),
-        tag_name(b"u"),
-        tag_name(b"ul"),
-        tag_name(b"var"),
-    ];
+    const ELEMENTS: [TagName; 44] = tag_names(
+        "b big blockquote body br center code dd div dl dt em embed h1 h2 h3 h4 h5 h6 head hr i \
+         img li listing menu meta nobr ol p pre ruby s small span strong strike sub sup table \
+         tt u ul var",
+    );
     const FONT: TagName = tag_name(b"font");
     ELEMENTS.contains(&tag.name)
         || tag.name == FONT && tag.values(["color", "face", "size"]).iter().any(Option::is_some)
@@ -197,28 +154,9 @@ fn breaks_out(tag: &HtmlTag<'_>) -> bool {
 /// Whether the end tag of an HTML element reaches [`ForeignContent::end`]. Void elements have none,
 /// and the end tag of a raw text is found with the text.
 fn is_counted(started: TagName) -> bool {
-    const UNCOUNTED: [TagName; 21] = [
-        tag_name(b"area"),
-        tag_name(b"base"),
-        BR,
-        tag_name(b"col"),
-        tag_name(b"embed"),
-        tag_name(b"hr"),
-        tag_name(b"image"),
-        tag_name(b"img"),
-        tag_name(b"input"),
-        tag_name(b"link"),
-        tag_name(b"meta"),
-        tag_name(b"source"),
-        tag_name(b"track"),
-        tag_name(b"wbr"),
-        tag_name(b"title"),
-        tag_name(b"textarea"),
-        tag_name(b"style"),
-        tag_name(b"script"),
-        tag_name(b"xmp"),
-        tag_name(b"iframe"),
-        tag_name(b"noembed"),
-    ];
+    const UNCOUNTED: [TagName; 21] = tag_names(
+        "area base br col embed hr image img input link meta source track wbr title textarea \
+         style script xmp iframe noembed",
+    );
     !UNCOUNTED.contains(&started)
 }

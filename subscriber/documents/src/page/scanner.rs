@@ -267,36 +267,21 @@ const TITLE: &str = "title";
 const PLAINTEXT: TagName = tag_name(b"plaintext");
 
 /// The start tags that matter outside of foreign content.
-const RELEVANT_TAGS: [&str; 20] = [
-    "a",
-    "area",
-    "base",
-    "body",
-    "frame",
-    "iframe",
-    "image",
-    "img",
-    "link",
-    "math",
-    "meta",
-    "noembed",
-    "plaintext",
-    "script",
-    "source",
-    "style",
-    "svg",
-    "textarea",
-    "title",
-    "xmp",
-];
+const RELEVANT_TAGS: &str = "a area base body frame iframe image img link math meta noembed plaintext script source \
+    style svg textarea title xmp";
 
 /// For each first letter, the lengths of the names in `RELEVANT_TAGS` as bits.
 const RELEVANT_LENGTHS: [u16; 26] = {
     let mut lengths = [0; 26];
-    let mut names = RELEVANT_TAGS.as_slice();
-    while let [name, rest @ ..] = names {
-        lengths[(name.as_bytes()[0] - b'a') as usize] |= 1 << name.len();
-        names = rest;
+    let mut rest = RELEVANT_TAGS.as_bytes();
+    while let [letter, ..] = rest {
+        let mut length = 1;
+        while length < rest.len() && rest[length] != b' ' {
+            length += 1;
+        }
+        lengths[(*letter - b'a') as usize] |= 1 << length;
+        let (_, after) = rest.split_at(length);
+        rest = if let [_, after @ ..] = after { after } else { after };
     }
     lengths
 };

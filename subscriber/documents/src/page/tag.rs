@@ -21,6 +21,25 @@ pub(super) const fn tag_name(mut text: &[u8]) -> TagName {
     packed
 }
 
+/// The numbers of `N` names, which are separated by spaces.
+pub(super) const fn tag_names<const N: usize>(words: &str) -> [TagName; N] {
+    let mut names = [0; N];
+    let (mut rest, mut at) = (words.as_bytes(), 0);
+    while at < N {
+        let mut end = 0;
+        while end < rest.len() && rest[end] != b' ' {
+            end += 1;
+        }
+        let (word, after) = rest.split_at(end);
+        assert!(!word.is_empty(), "there are fewer names");
+        names[at] = tag_name(word);
+        rest = if let [_, after @ ..] = after { after } else { after };
+        at += 1;
+    }
+    assert!(rest.is_empty(), "there are more names");
+    names
+}
+
 /// White space in tags.
 pub(super) fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | b'\x0c')

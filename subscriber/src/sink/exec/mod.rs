@@ -35,22 +35,6 @@ const EXEC_CONCURRENT_MAX: usize = 8;
 /// Time limit of a program for a page; then it is killed, and the page is refused.
 const EXEC_TIME_MAX: Duration = Duration::from_mins(5);
 
-/// Variables that are not always set, and must not be inherited.
-const VARIABLES: [&str; 12] = [
-    "PAGE_ID",
-    "PAGE_URL",
-    "PAGE_STATUS",
-    "PAGE_TYPE",
-    "PAGE_TITLE",
-    "PAGE_HASH",
-    "PAGE_PATH",
-    "PAGE_JOB",
-    "PAGE_PASS",
-    "PAGE_DEPTH",
-    "PAGE_TASK",
-    "PAGE_ATTEMPT",
-];
-
 /// The sink that runs a program.
 pub(super) struct Exec {
     /// The program and its arguments; at least one.
@@ -77,15 +61,18 @@ impl Exec {
         command.args(&self.words[1..]).stdin(Stdio::null());
         // Standard output may belong to another sink.
         command.stdout(io::stderr().as_fd().try_clone_to_owned()?);
-        for name in VARIABLES {
-            command.env_remove(name);
-        }
         for (name, value) in variables(record) {
-            command.env(name, value);
+            match value {
+                // An environment variable cannot contain NUL.
+                Some(value) => command.env(name, value.replace('\0', "")),
+                // This process may have one of this name, which must not be inherited.
+                None => command.env_remove(name),
+            };
         }
-        if let Some(path) = record.body.as_ref().and_then(|body| body.file()) {
-            command.env("PAGE_PATH", path);
-        }
+        match record.body.as_ref().and_then(|body| body.file()) {
+            Some(path) => command.env("PAGE_PATH", path),
+            None => command.env_remove("PAGE_PATH"),
+        };
         let mut running = self.programs.start(command)?;
         let ended = timeout(EXEC_TIME_MAX, running.wait()).await;
         if let Ok(status) = ended {
@@ -128,24 +115,18 @@ impl Sink for Exec {
         mem::take(&mut self.refused)
     }
 
-    fn settle(&mut self, pages: &[PageId]) {
-        self.ledger.settle(pages);
-    }
-
-    fn wants_settled(&self) -> bool {
-        true
+    fn ledger(&mut self) -> Option<&mut Ledger> {
+        Some(&mut self.ledger)
     }
 }
 
-fn variables(record: &PageRecord) -> Vec<(&'static str, String)> {
+fn variables(record: &PageRecord) -> [(&'static str, Option<String>); 11] {
     let report = &record.report;
-    let mut variables = vec![
-        ("PAGE_ID", record.page.to_string()),
-        ("PAGE_URL", report.url.clone()),
-        ("PAGE_TASK", record.task.to_string()),
-        ("PAGE_ATTEMPT", record.task.attempt.to_string()),
-    ];
-    let some = [
+    [
+        ("PAGE_ID", Some(record.page.to_string())),
+        ("PAGE_URL", Some(report.url.clone())),
+        ("PAGE_TASK", Some(record.task.to_string())),
+        ("PAGE_ATTEMPT", Some(record.task.attempt.to_string())),
         ("PAGE_STATUS", report.status.map(|status| status.to_string())),
         ("PAGE_TYPE", record.content_type.clone()),
         ("PAGE_TITLE", report.title.clone()),
@@ -153,13 +134,7 @@ fn variables(record: &PageRecord) -> Vec<(&'static str, String)> {
         ("PAGE_JOB", report.job.clone()),
         ("PAGE_PASS", record.pass.map(|pass| pass.to_string())),
         ("PAGE_DEPTH", record.depth.map(|depth| depth.to_string())),
-    ];
-    variables.extend(some.into_iter().filter_map(|(name, value)| Some((name, value?))));
-    // An environment variable cannot contain NUL.
-    for (_, value) in &mut variables {
-        value.retain(|c| c != '\0');
-    }
-    variables
+    ]
 }
 
 /// Splits a command line at white space; quotes keep white space in a word. No shell is involved.

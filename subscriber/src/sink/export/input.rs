@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
 use tidings_database::ReadOnlyDatabase;
+use tidings_database::schema_version::version;
 
 use super::ExportError;
-use super::record::{Record, SELECT};
 use crate::sink::export::EXPORT_STEP_RECORDS;
-use crate::sink::sqlite::{VERSION, version};
+use crate::sink::row::PageRow;
+use crate::sink::sqlite::VERSION;
 use crate::sink::{JSONL_CHUNK_BYTES, JSONL_LINE_BYTES_MAX, STORE_BUSY_TIMEOUT};
 
 /// .. and bytes of their links, which are nearly all of a record: what it holds of a file at a
@@ -26,7 +27,10 @@ const MAGIC: &[u8] = b"SQLite format 3\0";
 /// The first bytes of every JSON line.
 const LINE_START: &[u8] = b"{\"page\":";
 
-type RecordHandler<'a> = dyn FnMut(Record) -> Result<(), ExportError> + 'a;
+/// A limited number of rows after an id.
+const SELECT: &str = "SELECT * FROM pages WHERE id > ?1 ORDER BY id LIMIT ?2";
+
+type RecordHandler<'a> = dyn FnMut(PageRow<'static>) -> Result<(), ExportError> + 'a;
 
 pub(super) struct Input {
     path: PathBuf,
@@ -41,7 +45,7 @@ enum Source {
 impl Input {
     pub(super) fn open(path: &Path) -> Result<Self, ExportError> {
         let path = if path.is_dir() { path.join("pages.db") } else { path.to_owned() };
-        let failed = |source| ExportError::Read { path: path.clone(), source };
+        let failed = |error| ExportError::unreadable(&path, error);
         let mut file = File::open(&path).map_err(failed)?;
         let is_database = begins_with(&mut file, MAGIC).map_err(failed)?;
         let source = if is_database {
@@ -73,7 +77,7 @@ fn begins_with(file: &mut File, magic: &[u8]) -> io::Result<bool> {
 }
 
 fn open_database(path: &Path) -> Result<ReadOnlyDatabase, ExportError> {
-    let failed = |source| ExportError::Database { path: path.to_owned(), source };
+    let failed = |error| ExportError::unreadable(path, error);
     let reading = ReadOnlyDatabase::open(path).map_err(failed)?;
     let connection = &reading.connection;
     connection.busy_timeout(STORE_BUSY_TIMEOUT).map_err(failed)?;
@@ -81,14 +85,17 @@ fn open_database(path: &Path) -> Result<ReadOnlyDatabase, ExportError> {
     let ours = "SELECT count(*) = 3 FROM pragma_table_info('pages')
         WHERE name IN ('task', 'fetched_at', 'link_urls')";
     let is_ours: bool = connection.query_row(ours, [], |row| row.get(0)).map_err(failed)?;
-    if !is_ours {
-        return Err(ExportError::NotOurs { path: path.to_owned() });
-    }
-    match version(connection).map_err(failed)? {
-        OLDEST..=VERSION => Ok(reading),
-        found @ ..OLDEST => Err(ExportError::Older { path: path.to_owned(), found }),
-        found => Err(ExportError::Newer { path: path.to_owned(), found }),
-    }
+    let reason = match version(connection).map_err(failed)? {
+        _ if !is_ours => " is a database, but has no pages of a crawler".to_owned(),
+        OLDEST..=VERSION => return Ok(reading),
+        found @ ..OLDEST => format!(
+            " has schema version {found}; start a crawler with it, which migrates it to version {VERSION}"
+        ),
+        found => format!(
+            " has schema version {found}, but this version knows up to {VERSION}; use the newer Tidings that wrote it"
+        ),
+    };
+    Err(ExportError::Read { path: path.to_owned(), reason })
 }
 
 /// Reads in many short transactions: a long one would let the write-ahead log of a running crawler
@@ -98,7 +105,7 @@ fn each_row(
     mut reading: ReadOnlyDatabase,
     take: &mut RecordHandler<'_>,
 ) -> Result<(), ExportError> {
-    let failed = |source| ExportError::Database { path: path.to_owned(), source };
+    let failed = |error| ExportError::unreadable(path, error);
     let mut last = i64::MIN;
     loop {
         let read = some_rows(&reading.connection, last);
@@ -117,7 +124,10 @@ fn each_row(
 }
 
 /// The next rows after `last`, and the id of the last one.
-fn some_rows(connection: &Connection, mut last: i64) -> rusqlite::Result<(Vec<Record>, i64)> {
+fn some_rows(
+    connection: &Connection,
+    mut last: i64,
+) -> rusqlite::Result<(Vec<PageRow<'static>>, i64)> {
     let mut statement = connection.prepare_cached(SELECT)?;
     let mut rows = statement.query((last, EXPORT_STEP_RECORDS))?;
     let (mut records, mut bytes) = (Vec::new(), 0);
@@ -125,7 +135,7 @@ fn some_rows(connection: &Connection, mut last: i64) -> rusqlite::Result<(Vec<Re
         && let Some(row) = rows.next()?
     {
         last = row.get("id")?;
-        let record = Record::from_row(row)?;
+        let record = PageRow::from_row(row)?;
         bytes += record.link_bytes();
         records.push(record);
     }
@@ -141,15 +151,16 @@ fn each_line(
     for number in 1.. {
         line.clear();
         let limited = lines.by_ref().take(JSONL_LINE_BYTES_MAX).read_until(b'\n', &mut line);
-        let read = limited.map_err(|source| ExportError::Read { path: path.to_owned(), source })?;
+        let read = limited.map_err(|error| ExportError::unreadable(path, error))?;
         if read == 0 {
             break;
         }
-        match Record::from_json(&line) {
+        match PageRow::from_json(&line) {
             Ok(record) => take(record)?,
             Err(_) if is_torn(&line) => break,
             Err(reason) => {
-                return Err(ExportError::Line { path: path.to_owned(), line: number, reason });
+                let reason = format!(":{number} is not a page of a crawler: {reason}");
+                return Err(ExportError::Read { path: path.to_owned(), reason });
             }
         }
     }

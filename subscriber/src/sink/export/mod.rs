@@ -12,8 +12,9 @@
 
 mod input;
 mod output;
-mod record;
 
+use std::error::Error;
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -21,8 +22,7 @@ use rusqlite::{Connection, params};
 
 use self::input::Input;
 use self::output::Output;
-use self::record::Record;
-use super::sqlite;
+use super::row::PageRow;
 
 /// Records that an export reads in one transaction, and after which it reports its progress ..
 const EXPORT_STEP_RECORDS: u32 = 1_000;
@@ -52,60 +52,12 @@ pub struct Exported {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExportError {
-    /// The file cannot be read.
-    #[error("{path}: {source}", path = path.display())]
+    /// The file cannot be read, or a crawler of a readable version has not written it.
+    #[error("{path}{reason}", path = path.display())]
     Read {
         /// The input.
         path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The database cannot be read.
-    #[error("{path}: {source}", path = path.display())]
-    Database {
-        /// The input.
-        path: PathBuf,
-        /// The cause.
-        source: rusqlite::Error,
-    },
-    /// The file is a database without a table of pages.
-    #[error("{path} is a database, but has no pages of a crawler", path = path.display())]
-    NotOurs {
-        /// The file.
-        path: PathBuf,
-    },
-    /// An older Tidings wrote it.
-    #[error(
-        "{path} has schema version {found}; start a crawler with it, which migrates it to version {known}",
-        path = path.display(),
-        known = sqlite::VERSION
-    )]
-    Older {
-        /// The file.
-        path: PathBuf,
-        /// Its version.
-        found: i64,
-    },
-    /// A newer Tidings wrote it.
-    #[error(
-        "{path} has schema version {found}, but this version knows up to {known}; use the newer Tidings that wrote it",
-        path = path.display(),
-        known = sqlite::VERSION
-    )]
-    Newer {
-        /// The file.
-        path: PathBuf,
-        /// Its version.
-        found: i64,
-    },
-    /// A line of a file is not a page.
-    #[error("{path}:{line} is not a page of a crawler: {reason}", path = path.display())]
-    Line {
-        /// The file.
-        path: PathBuf,
-        /// The line number, from 1.
-        line: u64,
-        /// The cause.
+        /// The cause, as it follows the path.
         reason: String,
     },
     /// The target exists; an export never overwrites.
@@ -120,15 +72,7 @@ pub enum ExportError {
         /// The file.
         path: PathBuf,
         /// The cause.
-        source: io::Error,
-    },
-    /// The output cannot be written as a database.
-    #[error("cannot write {path}: {source}", path = path.display())]
-    WriteDatabase {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: rusqlite::Error,
+        source: Box<dyn Error + Send + Sync>,
     },
     /// The reader of the lines is gone.
     #[error(transparent)]
@@ -223,6 +167,12 @@ const MERGE: &str = "
         fetched_at = excluded.fetched_at, record = excluded.record
     WHERE (excluded.attempt, excluded.fetched_at) > (merged.attempt, merged.fetched_at)";
 
+impl ExportError {
+    fn unreadable(path: &Path, cause: impl Display) -> Self {
+        Self::Read { path: path.to_owned(), reason: format!(": {cause}") }
+    }
+}
+
 impl MergeDatabase {
     fn new() -> rusqlite::Result<Self> {
         let temporary = Connection::open(Path::new(""))?;
@@ -234,7 +184,7 @@ impl MergeDatabase {
         Ok(Self { temporary })
     }
 
-    fn insert(&mut self, record: &Record) -> rusqlite::Result<()> {
+    fn insert(&mut self, record: &PageRow<'_>) -> rusqlite::Result<()> {
         let mut statement = self.temporary.prepare_cached(MERGE)?;
         statement.execute(params![
             record.page,
@@ -247,7 +197,7 @@ impl MergeDatabase {
 
     fn each(
         &self,
-        take: &mut dyn FnMut(Record) -> Result<(), ExportError>,
+        take: &mut dyn FnMut(PageRow<'static>) -> Result<(), ExportError>,
     ) -> Result<(), ExportError> {
         let failed = ExportError::Temporary;
         // Sorts short keys; the records stay in place.
@@ -258,7 +208,7 @@ impl MergeDatabase {
         let mut rows = statement.query([]).map_err(failed)?;
         while let Some(row) = rows.next().map_err(failed)? {
             let json = row.get_ref(0).and_then(|value| Ok(value.as_str()?)).map_err(failed)?;
-            take(Record::from_json(json.as_bytes()).expect("it was written as one"))?;
+            take(PageRow::from_json(json.as_bytes()).expect("it was written as one"))?;
         }
         Ok(())
     }

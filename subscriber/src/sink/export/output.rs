@@ -1,17 +1,17 @@
 //! The output of an export. A file gets its name when it is complete.
 
+use std::error::Error;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Write};
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
-use tidings_database::digest;
+use tidings_database::{digest, with_suffix};
 
-use super::record::Record;
 use super::{ExportError, ExportTarget};
 use crate::sink::JSONL_CHUNK_BYTES;
 use crate::sink::export::EXPORT_CACHE_BYTES;
-use crate::sink::ledger::with_suffix;
+use crate::sink::row::PageRow;
 use crate::sink::sqlite::{CREATE, PAGE_BYTES, UPSERT, VERSION};
 
 pub(super) enum Output<'a> {
@@ -32,13 +32,13 @@ impl<'a> Output<'a> {
             }
             ExportTarget::Database(path) => {
                 let (part, _) = PartFile::create(path)?;
-                let connection = create(&part.part).map_err(|source| part.failed_sqlite(source))?;
+                let connection = create(&part.part).map_err(|source| part.failed(source))?;
                 Self::Database(connection, part)
             }
         })
     }
 
-    pub(super) fn write(&mut self, record: &Record) -> Result<(), ExportError> {
+    pub(super) fn write(&mut self, record: &PageRow<'_>) -> Result<(), ExportError> {
         match self {
             Self::Reader(lines) => {
                 writeln!(lines, "{}", record.to_json()).map_err(ExportError::Reader)
@@ -48,8 +48,8 @@ impl<'a> Output<'a> {
             }
             Self::Database(connection, part) => {
                 let upserted =
-                    connection.prepare_cached(UPSERT).and_then(|mut row| record.upsert(&mut row));
-                upserted.map_err(|source| part.failed_sqlite(source))
+                    connection.prepare_cached(&UPSERT).and_then(|mut row| record.upsert(&mut row));
+                upserted.map_err(|source| part.failed(source))
             }
         }
     }
@@ -66,7 +66,7 @@ impl<'a> Output<'a> {
                     .pragma_update(None, "user_version", VERSION)
                     .and_then(|()| connection.execute_batch("COMMIT"))
                     .and_then(|()| connection.close().map_err(|(_, source)| source));
-                complete.map_err(|source| part.failed_sqlite(source))?;
+                complete.map_err(|source| part.failed(source))?;
                 part.finish()
             }
         }
@@ -101,7 +101,7 @@ impl PartFile {
         let part = with_suffix(&path, &format!(".{}.part", std::process::id()));
         match OpenOptions::new().write(true).create_new(true).open(&part) {
             Ok(file) => Ok((Self { path, part }, file)),
-            Err(source) => Err(ExportError::Write { path, source }),
+            Err(source) => Err(ExportError::Write { path, source: source.into() }),
         }
     }
 
@@ -115,12 +115,8 @@ impl PartFile {
             .map_err(|source| self.failed(source))
     }
 
-    fn failed(&self, source: io::Error) -> ExportError {
-        ExportError::Write { path: self.path.clone(), source }
-    }
-
-    fn failed_sqlite(&self, source: rusqlite::Error) -> ExportError {
-        ExportError::WriteDatabase { path: self.path.clone(), source }
+    fn failed(&self, source: impl Into<Box<dyn Error + Send + Sync>>) -> ExportError {
+        ExportError::Write { path: self.path.clone(), source: source.into() }
     }
 }
 

@@ -35,7 +35,7 @@ fn exported(inputs: &[PathBuf], merge: bool) -> Result<String, ExportError> {
 
 /// Pages and attempts, in order.
 fn shown(lines: &str) -> Vec<String> {
-    let records = lines.lines().map(|line| Record::from_json(line.as_bytes()).unwrap());
+    let records = lines.lines().map(|line| PageRow::from_json(line.as_bytes()).unwrap());
     records.map(|record| format!("{} {}", record.page, record.attempt)).collect()
 }
 
@@ -125,7 +125,7 @@ fn a_foreign_input_is_named_in_the_error_and_no_output_is_created() {
         let connection = Connection::open(path(file)).unwrap();
         connection.pragma_update(None, "user_version", version).unwrap();
     };
-    version("newer.db", sqlite::VERSION + 1);
+    version("newer.db", crate::sink::sqlite::VERSION + 1);
     version("older.db", 1);
     let other = Connection::open(path("other.db")).unwrap();
     other.execute_batch("CREATE TABLE pages (a); PRAGMA user_version = 2").unwrap();

@@ -29,9 +29,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde::Deserialize;
+use tidings_database::with_suffix;
 
 use super::append::AppendFile;
-use super::ledger::{Ledger, with_suffix};
+use super::ledger::Ledger;
 use super::row::PageRow;
 use super::{OpenError, Sink, StoreError, unwritten_final};
 use crate::report::{PageId, PageRecord};
@@ -111,12 +112,8 @@ impl Sink for JsonFile {
         written.map_err(|error| StoreError { text: error.to_string(), closed: false })
     }
 
-    fn settle(&mut self, pages: &[PageId]) {
-        self.ledger.settle(pages);
-    }
-
-    fn wants_settled(&self) -> bool {
-        true
+    fn ledger(&mut self) -> Option<&mut Ledger> {
+        Some(&mut self.ledger)
     }
 
     fn close(&mut self) {
@@ -167,12 +164,8 @@ impl Sink for JsonStream {
         })
     }
 
-    fn settle(&mut self, pages: &[PageId]) {
-        self.ledger.settle(pages);
-    }
-
-    fn wants_settled(&self) -> bool {
-        true
+    fn ledger(&mut self) -> Option<&mut Ledger> {
+        Some(&mut self.ledger)
     }
 }
 

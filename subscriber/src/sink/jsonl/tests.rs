@@ -122,7 +122,7 @@ fn a_repeated_page_is_written_once_unless_it_was_settled() {
     file.write(&batch([record(2, 2), record(1, 3)])).unwrap();
     assert_eq!(output.entries(), BTreeMap::from([(1, 1), (2, 1)]));
     // For example one that an operator has retried from the dead letters.
-    file.settle(&[page(1)]);
+    file.ledger.settle(&[page(1)]);
     file.write(&batch([record(1, 4), record(2, 3)])).unwrap();
     assert_eq!(output.entries(), BTreeMap::from([(1, 2), (2, 1)]));
 }
@@ -195,7 +195,7 @@ fn live(steps: &[(u64, Vec<u64>)]) -> Life {
         next += count;
         let safe = output.text().len();
         for entry in settle.iter().filter(|entry| **entry < next) {
-            file.settle(&[page(*entry)]);
+            file.ledger.settle(&[page(*entry)]);
             settled.push((safe, page(*entry)));
         }
         file.ledger.write(&file.file.synced_bytes().to_string()).unwrap();

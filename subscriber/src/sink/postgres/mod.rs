@@ -19,12 +19,11 @@
 use std::collections::HashMap;
 use std::error::Error;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use rustls::ClientConfig;
-use rustls::crypto::aws_lc_rs;
-use tidings_egress::connect::system_roots;
+use tidings_egress::connect::{client_config, system_roots};
+use tidings_egress::failure::one_line;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 use tokio_postgres::config::{Host, SslMode};
@@ -84,28 +83,28 @@ const MIGRATIONS: [&str; 1] = ["
 /// The key of the lock under which one process at a time changes the schema. An arbitrary number.
 const LOCK: i64 = 0x0074_6964_696e_6773;
 
-/// A later attempt is never replaced by an earlier one.
-const UPSERT: &str = "
-    INSERT INTO pages AS old (page, url, outcome, reason, error, status, fetched_at, duration_ms, bytes,
-        content_type, hash, etag, last_modified, remote, redirect, canonical, title, noindex, job,
-        pass, depth, task, attempt, links, nofollow)
-    SELECT page, url, outcome, reason, error, status, fetched_at, duration_ms, bytes, content_type,
-        hash, etag, last_modified, remote, redirect, canonical, title, coalesce(noindex, false), job,
-        pass, depth, task, attempt, links, nofollow
-    FROM json_to_recordset($1::text::json) AS new (page text, url text, outcome text, reason text,
-        error text, status integer, fetched_at timestamptz, duration_ms bigint, bytes bigint,
-        content_type text, hash text, etag text, last_modified text, remote text, redirect text,
-        canonical text, title text, noindex boolean, job text, pass bigint, depth bigint, task text,
-        attempt bigint, links jsonb, nofollow jsonb)
-    ON CONFLICT (page) DO UPDATE SET url = excluded.url, outcome = excluded.outcome,
-        reason = excluded.reason, error = excluded.error, status = excluded.status,
-        fetched_at = excluded.fetched_at, duration_ms = excluded.duration_ms, bytes = excluded.bytes,
-        content_type = excluded.content_type, hash = excluded.hash, etag = excluded.etag,
-        last_modified = excluded.last_modified, remote = excluded.remote, redirect = excluded.redirect,
-        canonical = excluded.canonical, title = excluded.title, noindex = excluded.noindex,
-        job = excluded.job, pass = excluded.pass, depth = excluded.depth, task = excluded.task,
-        attempt = excluded.attempt, links = excluded.links, nofollow = excluded.nofollow
-    WHERE (excluded.attempt, excluded.fetched_at) >= (old.attempt, old.fetched_at)";
+/// The columns of the table, with their types in the JSON of a batch.
+const COLUMNS: &str = "page text, url text, outcome text, reason text, error text, status integer, \
+    fetched_at timestamptz, duration_ms bigint, bytes bigint, content_type text, hash text, \
+    etag text, last_modified text, remote text, redirect text, canonical text, title text, \
+    noindex boolean, job text, pass bigint, depth bigint, task text, attempt bigint, links jsonb, \
+    nofollow jsonb";
+
+/// Stores a batch. A later attempt is never replaced by an earlier one.
+static UPSERT: LazyLock<String> = LazyLock::new(|| {
+    let names = || COLUMNS.split(", ").filter_map(|column| column.split(' ').next());
+    let list = names().collect::<Vec<_>>().join(", ");
+    let values = list.replace("noindex", "coalesce(noindex, false)");
+    let updates = names().filter(|name| *name != "page");
+    let updates = updates.map(|name| format!("{name} = excluded.{name}")).collect::<Vec<_>>();
+    let updates = updates.join(", ");
+    format!(
+        "INSERT INTO pages AS old ({list})
+        SELECT {values} FROM json_to_recordset($1::text::json) AS new ({COLUMNS})
+        ON CONFLICT (page) DO UPDATE SET {updates}
+        WHERE (excluded.attempt, excluded.fetched_at) >= (old.attempt, old.fetched_at)"
+    )
+});
 
 /// The server's address and the login.
 #[derive(Clone, Debug)]
@@ -127,7 +126,7 @@ impl FromStr for PostgresConfig {
     /// machine, unless `sslmode` says otherwise; an encrypted server must have a valid certificate.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let failed = |reason: String| PostgresConfigError { reason };
-        let mut config = Config::from_str(text).map_err(|error| failed(error_chain(&error)))?;
+        let mut config = Config::from_str(text).map_err(|error| failed(one_line(&error)))?;
         if config.get_hosts().is_empty() {
             return Err(failed("no host".to_owned()));
         }
@@ -210,7 +209,7 @@ impl Postgres {
     fn open_within(config: &PostgresConfig, patience: Duration) -> Result<Self, OpenError> {
         let failed = |error: BoxError| OpenError::Postgres {
             database: config.name(),
-            reason: error_chain(&*error),
+            reason: one_line(&*error),
         };
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| failed(error.into()))?;
@@ -226,7 +225,7 @@ impl Postgres {
                 Some(connected) if !connected.client.is_closed() => connected,
                 _ => connect(config).await?,
             };
-            connected.client.execute(UPSERT, &[&pages]).await?;
+            connected.client.execute(UPSERT.as_str(), &[&pages]).await?;
             Ok(connected)
         };
         self.connected = Some(run_within(&self.runtime, self.patience, storing)?);
@@ -240,7 +239,7 @@ impl Sink for Postgres {
     }
 
     fn write(&mut self, batch: &[Arc<PageRecord>]) -> Result<(), StoreError> {
-        self.upsert(batch).map_err(|error| StoreError { text: error_chain(&*error), closed: false })
+        self.upsert(batch).map_err(|error| StoreError { text: one_line(&*error), closed: false })
     }
 
     fn close(&mut self) {
@@ -281,7 +280,9 @@ fn as_json(batch: &[Arc<PageRecord>]) -> serde_json::Result<String> {
 }
 
 async fn connect(config: &PostgresConfig) -> Result<Connected, BoxError> {
-    let (mut client, connection) = config.0.connect(tls()).await?;
+    // As for pages: the certificate is checked with the system's certificate authorities.
+    let tls = MakeRustlsConnect::new(client_config(system_roots()));
+    let (mut client, connection) = config.0.connect(tls).await?;
     // The client reports how the connection has ended.
     let serving = AbortOnDropHandle::new(tokio::spawn(async { drop(connection.await) }));
     let timeout = POSTGRES_STATEMENT_TIMEOUT.as_millis();
@@ -290,17 +291,6 @@ async fn connect(config: &PostgresConfig) -> Result<Connected, BoxError> {
     migrate(&mut transaction).await?;
     transaction.commit().await?;
     Ok(Connected { client, serving })
-}
-
-/// TLS as for pages: the certificate is checked with the system's certificate authorities.
-fn tls() -> MakeRustlsConnect {
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("the provider supports the TLS versions of rustls")
-        .with_root_certificates(system_roots())
-        .with_no_client_auth();
-    MakeRustlsConnect::new(config)
 }
 
 async fn migrate(transaction: &mut Transaction<'_>) -> Result<(), BoxError> {
@@ -327,20 +317,6 @@ async fn migrate(transaction: &mut Transaction<'_>) -> Result<(), BoxError> {
         transaction.execute(insert, &[&version]).await?;
     }
     Ok(())
-}
-
-/// An error and its causes, in one line.
-fn error_chain(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(error) = next {
-        let cause = error.to_string();
-        if !text.contains(&cause) {
-            text = format!("{text}: {cause}");
-        }
-        next = error.source();
-    }
-    text.replace(char::is_control, " ")
 }
 
 #[cfg(test)]

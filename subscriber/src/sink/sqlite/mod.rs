@@ -6,7 +6,7 @@
 //! # Schema
 //!
 //! See `CREATE`. The version is `PRAGMA user_version`. To change it: raise `VERSION`, add the
-//! migration from the version before to `create`, and a test with an old file. A file of a newer
+//! migration from the version before to `prepare`, and a test with an old file. A file of a newer
 //! version is refused, never changed.
 //!
 //! | version | |
@@ -16,25 +16,24 @@
 //! | 3 | the settings under which links were extracted |
 //! | 4 | a digest of each row, see [`tidings_database::digest`] |
 
-#![expect(clippy::disallowed_methods, reason = "waits for other processes that open the file")]
-
 mod last_record;
 mod newest;
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use rusqlite::functions::FunctionFlags;
-use rusqlite::{CachedStatement, Connection, ErrorCode, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tidings_database::digest::{self, Schema, Table};
+use tidings_database::schema_version::{self, SchemaError};
 use xxhash_rust::xxh3::xxh3_64;
 
 pub use self::last_record::LastRecord;
 pub(super) use self::last_record::LastRecordReader;
 pub use self::newest::{StoredResult, newest_result};
-use super::row::{LinkUrls, PageRow};
+use super::row::PageRow;
 use super::{OpenError, Sink, StoreError};
 use crate::report::PageRecord;
 use crate::sink::STORE_BUSY_TIMEOUT;
@@ -85,9 +84,6 @@ const PAGES: Table = Table {
     ],
 };
 
-/// Pause between two attempts to open a file that other processes open too.
-const OPEN_RETRY: Duration = Duration::from_millis(20);
-
 /// Rows of 2 to 4 KiB fit badly into `SQLite`'s default of 4 KiB; with more than this, each index
 /// entry would cost a larger write.
 pub(super) const PAGE_BYTES: u32 = 8 * 1024;
@@ -129,25 +125,21 @@ pub(super) const CREATE: &str = "
     CREATE INDEX pages_by_url ON pages (url_print)
         WHERE outcome = 'done' AND (etag IS NOT NULL OR last_modified IS NOT NULL)";
 
-/// A later attempt is never replaced by an earlier one.
-pub(super) const UPSERT: &str = "
-    INSERT INTO pages (page, task, url, status, content_type, bytes, hash, title, fetched_at,
-        duration_ms, job, pass, depth, attempt, outcome, reason, error, redirect, canonical,
-        noindex, etag, last_modified, remote, url_print, links, link_urls, nofollow, reading, digest)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19,
-        ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, row_digest(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9,
-        ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28))
-    ON CONFLICT (page) DO UPDATE SET task = excluded.task, url = excluded.url,
-        status = excluded.status, content_type = excluded.content_type, bytes = excluded.bytes,
-        hash = excluded.hash, title = excluded.title, fetched_at = excluded.fetched_at,
-        duration_ms = excluded.duration_ms, job = excluded.job, pass = excluded.pass,
-        depth = excluded.depth, attempt = excluded.attempt, outcome = excluded.outcome,
-        reason = excluded.reason, error = excluded.error, redirect = excluded.redirect,
-        canonical = excluded.canonical, noindex = excluded.noindex, etag = excluded.etag,
-        last_modified = excluded.last_modified, remote = excluded.remote,
-        url_print = excluded.url_print, links = excluded.links, link_urls = excluded.link_urls,
-        nofollow = excluded.nofollow, reading = excluded.reading, digest = excluded.digest
-    WHERE (excluded.attempt, excluded.fetched_at) >= (pages.attempt, pages.fetched_at)";
+/// Stores a row with the columns of `PAGES` as parameters. A later attempt is never replaced by an
+/// earlier one.
+pub(super) static UPSERT: LazyLock<String> = LazyLock::new(|| {
+    let columns = PAGES.columns.join(", ");
+    let values: Vec<_> = (1..=PAGES.columns.len()).map(|number| format!("?{number}")).collect();
+    let values = values.join(", ");
+    let updates = PAGES.columns.iter().filter(|column| **column != "page");
+    let updates: Vec<_> = updates.map(|column| format!("{column} = excluded.{column}")).collect();
+    let updates = updates.join(", ");
+    format!(
+        "INSERT INTO pages ({columns}, digest) VALUES ({values}, row_digest({values}))
+        ON CONFLICT (page) DO UPDATE SET {updates}, digest = excluded.digest
+        WHERE (excluded.attempt, excluded.fetched_at) >= (pages.attempt, pages.fetched_at)"
+    )
+});
 
 /// A `task` was `group:run.entry`; its run is the best substitute for the group's `since`.
 const FROM_V1: &str = "
@@ -189,9 +181,10 @@ impl Sqlite {
     fn upsert(&mut self, batch: &[Arc<PageRecord>]) -> rusqlite::Result<()> {
         let transaction =
             self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let mut statement = transaction.prepare_cached(UPSERT)?;
+        let mut statement = transaction.prepare_cached(&UPSERT)?;
         for record in batch {
-            upsert(&mut statement, record, self.reading.as_deref())?;
+            let reading = self.reading.as_deref().map(Cow::Borrowed);
+            PageRow { reading, ..PageRow::of(record) }.upsert(&mut statement)?;
         }
         drop(statement);
         transaction.commit()
@@ -216,33 +209,24 @@ impl Sink for Sqlite {
 }
 
 fn prepare(path: &Path) -> Result<Connection, OpenError> {
-    let sqlite = |source| OpenError::Sqlite { path: path.to_owned(), source };
-    let mut connection = Connection::open(path).map_err(sqlite)?;
-    connection.busy_timeout(STORE_BUSY_TIMEOUT).map_err(sqlite)?;
-    // Checked before any write, so that a newer file stays unchanged.
-    let found = version(&connection).map_err(sqlite)?;
-    if found > VERSION {
-        return Err(OpenError::Newer { path: path.to_owned(), found });
-    }
-    if (1..VERSION).contains(&found) {
-        tracing::info!("{}: migrating to schema version {VERSION}", path.display());
-    }
-    // SQLite does not wait if two processes switch a new file to WAL at once.
-    let patience = Instant::now() + STORE_BUSY_TIMEOUT;
-    loop {
-        match create(&mut connection) {
-            Ok(()) => return Ok(connection),
-            Err(error) if is_busy(&error) && Instant::now() < patience => thread::sleep(OPEN_RETRY),
-            Err(error) => return Err(sqlite(error)),
+    schema_version::open(path, STORE_BUSY_TIMEOUT, VERSION, set_up, |transaction, found| {
+        if found > 0 {
+            tracing::info!("{}: migrating to schema version {VERSION}", path.display());
         }
-    }
+        match found {
+            0 => transaction.execute_batch(CREATE),
+            1 => migrate_v1(transaction),
+            2 => transaction.execute_batch(&format!("{FROM_V2}; {FROM_V3}")),
+            _ => transaction.execute_batch(FROM_V3),
+        }
+    })
+    .map_err(|error| match error {
+        SchemaError::Sqlite(source) => OpenError::Sqlite { path: path.to_owned(), source },
+        SchemaError::Newer { found, .. } => OpenError::Newer { path: path.to_owned(), found },
+    })
 }
 
-pub(super) fn version(connection: &Connection) -> rusqlite::Result<i64> {
-    connection.pragma_query_value(None, "user_version", |row| row.get(0))
-}
-
-fn create(connection: &mut Connection) -> rusqlite::Result<()> {
+fn set_up(connection: &Connection) -> rusqlite::Result<()> {
     // Only possible for a new file.
     connection.pragma_update(None, "page_size", PAGE_BYTES)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
@@ -256,18 +240,7 @@ fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     })?;
     digest::register(connection)?;
     // A user's views of the table must keep the old name when it is renamed.
-    connection.pragma_update(None, "legacy_alter_table", true)?;
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    // Another process may have migrated it meanwhile.
-    match version(&transaction)? {
-        0 => transaction.execute_batch(CREATE)?,
-        1 => migrate_v1(&transaction)?,
-        2 => transaction.execute_batch(&format!("{FROM_V2}; {FROM_V3}"))?,
-        3 => transaction.execute_batch(FROM_V3)?,
-        _ => return Ok(()),
-    }
-    transaction.pragma_update(None, "user_version", VERSION)?;
-    transaction.commit()
+    connection.pragma_update(None, "legacy_alter_table", true)
 }
 
 fn migrate_v1(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
@@ -276,61 +249,12 @@ fn migrate_v1(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     transaction.execute_batch(FROM_V1)
 }
 
-fn is_busy(error: &rusqlite::Error) -> bool {
-    error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
-}
-
 /// Half of the fingerprint is that of the host, so that the pages of a host are together in the
 /// index. Two URLs may have the same.
 pub(super) fn url_fingerprint(url: &str) -> i64 {
     const HALF: u64 = u32::MAX as u64;
     let host = url.split('/').nth(2).unwrap_or_default();
     (xxh3_64(host.as_bytes()) & !HALF | xxh3_64(url.as_bytes()) & HALF).cast_signed()
-}
-
-fn upsert(
-    statement: &mut CachedStatement<'_>,
-    record: &PageRecord,
-    reading: Option<&str>,
-) -> rusqlite::Result<()> {
-    let row = PageRow::of(record);
-    let (report, json) = (&record.report, "strings and numbers are always JSON");
-    statement.execute(params![
-        row.page,
-        row.task,
-        report.url,
-        report.status,
-        record.content_type,
-        signed(report.bytes),
-        row.hash,
-        report.title,
-        row.fetched_at,
-        signed(row.duration_ms),
-        report.job,
-        record.pass.map(signed),
-        record.depth.map(signed),
-        record.task.attempt,
-        report.outcome.as_str(),
-        report.reason,
-        report.error,
-        record.redirect,
-        record.canonical,
-        record.noindex,
-        record.validators.etag,
-        record.validators.last_modified,
-        row.remote,
-        url_fingerprint(&report.url),
-        signed(record.links.len() as u64),
-        serde_json::to_string(&LinkUrls(&record.links)).expect(json),
-        row.nofollow().map(|nofollow| serde_json::to_string(&nofollow).expect(json)),
-        reading,
-    ])?;
-    Ok(())
-}
-
-/// `SQLite` has no unsigned integers.
-fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

@@ -1,3 +1,5 @@
+use std::time::{Duration, Instant};
+
 use rusqlite::types::Value;
 
 use super::*;
@@ -381,7 +383,7 @@ fn many_crawlers_can_begin_in_a_new_data_directory_at_once() {
 /// `cargo test --release -p tidings-subscriber --lib cost_of_a_page -- --ignored --nocapture`
 #[test]
 #[ignore = "prints figures"]
-#[expect(clippy::print_stderr, reason = "prints figures")]
+#[expect(clippy::print_stderr, clippy::disallowed_methods, reason = "measures and prints figures")]
 fn cost_of_a_page() {
     const PAGES: u32 = 100_000;
     const BATCH: u32 = 128;

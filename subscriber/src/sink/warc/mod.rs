@@ -34,11 +34,12 @@ use std::time::SystemTime;
 use std::{fs, io, mem};
 
 use jiff::Timestamp;
+use tidings_database::with_suffix;
 
 use self::file::WarcFile;
 use self::record::RecordWriter;
 use super::append::{AppendFile, sync_directory_of};
-use super::ledger::{Ledger, with_suffix};
+use super::ledger::Ledger;
 use super::{OpenError, Sink, StoreError, unwritten_final};
 use crate::report::{PageId, PageRecord};
 
@@ -162,12 +163,8 @@ impl Sink for Warc {
         mem::take(&mut self.refused)
     }
 
-    fn settle(&mut self, pages: &[PageId]) {
-        self.ledger.settle(pages);
-    }
-
-    fn wants_settled(&self) -> bool {
-        true
+    fn ledger(&mut self) -> Option<&mut Ledger> {
+        Some(&mut self.ledger)
     }
 
     fn close(&mut self) {

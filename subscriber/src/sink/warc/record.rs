@@ -28,8 +28,9 @@ pub(super) struct RecordWriter {
     pending: Vec<(blake3::Hash, OriginalRecord)>,
 }
 
-/// The header of a record.
-struct RecordHeader(String);
+/// The header of a record, or a block of `application/warc-fields`.
+#[derive(Default)]
+struct WarcFields(String);
 
 /// A body and its digests.
 struct RecordBody<'a> {
@@ -70,7 +71,7 @@ impl RecordWriter {
         fields.put("http-header-user-agent", &self.agent);
         self.info = new_id();
         let now = Timestamp::try_from(super::now()).unwrap_or_default();
-        let mut header = RecordHeader::new("warcinfo", &self.info, &date(now.as_millisecond()));
+        let mut header = WarcFields::record("warcinfo", &self.info, &date(now.as_millisecond()));
         header.put("WARC-Filename", name);
         put_fields(header, &fields, out)
     }
@@ -110,7 +111,7 @@ impl RecordWriter {
         out: &mut WarcFile,
     ) -> io::Result<()> {
         let mut header = self.header("request", &new_id(), date, record);
-        header.put_remote(exchange);
+        header.put_some("WARC-IP-Address", exchange.remote.map(|remote| remote.ip()));
         header.put("WARC-Concurrent-To", response);
         header.put("WARC-Block-Digest", sha1(&exchange.request_head));
         header.put("Content-Type", "application/http;msgtype=request");
@@ -130,13 +131,11 @@ impl RecordWriter {
         let is_unchanged = record.report.status == Some(304);
         let kind = if is_unchanged || original.is_some() { "revisit" } else { "response" };
         let mut header = self.header(kind, id, date, record);
-        header.put_remote(exchange);
+        header.put_some("WARC-IP-Address", exchange.remote.map(|remote| remote.ip()));
         if is_unchanged {
             header.put("WARC-Profile", NOT_MODIFIED);
             header.put("WARC-Refers-To-Target-URI", &record.report.url);
-            if let Some(last) = record.last_unix_ms {
-                header.put("WARC-Refers-To-Date", self::date(last));
-            }
+            header.put_some("WARC-Refers-To-Date", record.last_unix_ms.map(self::date));
         } else if let Some(original) = original {
             header.put("WARC-Profile", IDENTICAL);
             header.put("WARC-Refers-To", &original.id);
@@ -151,9 +150,7 @@ impl RecordWriter {
             header.put("WARC-Block-Digest", sha1(&head));
             return put_record(header, &head, out);
         }
-        if let Some(reason) = exchange.truncated {
-            header.put("WARC-Truncated", reason);
-        }
+        header.put_some("WARC-Truncated", exchange.truncated);
         header.put("WARC-Payload-Digest", &body.payload_digest);
         header.put("WARC-Block-Digest", &body.block_digest);
         if is_whole && body.len > 0 {
@@ -197,22 +194,21 @@ impl RecordWriter {
         fields.put("task", &row.task);
         fields.put("attempt", record.task.attempt);
         let mut header = self.header("metadata", &new_id(), date, record);
-        if let Some(answer) = answer {
-            header.put("WARC-Concurrent-To", answer);
-        }
+        header.put_some("WARC-Concurrent-To", answer);
         put_fields(header, &fields, out)
     }
 
-    fn header(&self, kind: &str, id: &str, date: &str, record: &PageRecord) -> RecordHeader {
-        let mut header = RecordHeader::new(kind, id, date);
+    fn header(&self, kind: &str, id: &str, date: &str, record: &PageRecord) -> WarcFields {
+        let mut header = WarcFields::record(kind, id, date);
         header.put("WARC-Target-URI", &record.report.url);
         header.put("WARC-Warcinfo-ID", &self.info);
         header
     }
 }
 
-impl RecordHeader {
-    fn new(kind: &str, id: &str, date: &str) -> Self {
+impl WarcFields {
+    /// The header of a record.
+    fn record(kind: &str, id: &str, date: &str) -> Self {
         let mut header = Self("WARC/1.1\r\n".to_owned());
         header.put("WARC-Type", kind);
         header.put("WARC-Record-ID", id);
@@ -226,34 +222,17 @@ impl RecordHeader {
         one_line(&mut self.0, at);
     }
 
-    fn put_remote(&mut self, exchange: &Exchange) {
-        if let Some(remote) = exchange.remote {
-            self.put("WARC-IP-Address", remote.ip());
-        }
-    }
-
-    fn end(mut self, length: u64) -> String {
-        self.put("Content-Length", length);
-        self.0.push_str("\r\n");
-        self.0
-    }
-}
-
-/// A block of `application/warc-fields`.
-#[derive(Default)]
-struct WarcFields(String);
-
-impl WarcFields {
-    fn put(&mut self, name: &str, value: impl Display) {
-        let at = self.0.len();
-        write!(self.0, "{name}: {value}").expect("a String takes everything");
-        one_line(&mut self.0, at);
-    }
-
     fn put_some(&mut self, name: &str, value: Option<impl Display>) {
         if let Some(value) = value {
             self.put(name, value);
         }
+    }
+
+    /// Ends the header of a record with a block of this length.
+    fn end(mut self, length: u64) -> String {
+        self.put("Content-Length", length);
+        self.0.push_str("\r\n");
+        self.0
     }
 }
 
@@ -266,13 +245,13 @@ fn one_line(text: &mut String, at: usize) {
     text.push_str("\r\n");
 }
 
-fn put_fields(mut header: RecordHeader, fields: &WarcFields, out: &mut WarcFile) -> io::Result<()> {
+fn put_fields(mut header: WarcFields, fields: &WarcFields, out: &mut WarcFile) -> io::Result<()> {
     header.put("WARC-Block-Digest", sha1(fields.0.as_bytes()));
     header.put("Content-Type", "application/warc-fields");
     put_record(header, fields.0.as_bytes(), out)
 }
 
-fn put_record(header: RecordHeader, block: &[u8], out: &mut WarcFile) -> io::Result<()> {
+fn put_record(header: WarcFields, block: &[u8], out: &mut WarcFile) -> io::Result<()> {
     out.begin_member();
     out.write_all(header.end(block.len() as u64).as_bytes())?;
     out.write_all(block)?;

@@ -333,7 +333,7 @@ fn live() -> Life {
         });
         warc.write(&batch(pages)).unwrap();
         for entry in settle {
-            warc.settle(&[record(entry, 1).page]);
+            warc.ledger.settle(&[record(entry, 1).page]);
             settled.push(entry);
         }
         warc.write_mark().unwrap();

@@ -55,12 +55,12 @@ pub(super) fn writer_ended() -> StoreError {
 
 impl SinkWriter {
     pub(super) fn start(
-        sink: Box<dyn Sink>,
+        mut sink: Box<dyn Sink>,
         place: TroubleReporter,
     ) -> Result<(Self, oneshot::Receiver<()>), OpenError> {
         let (queue, requests) = mpsc::channel(STORE_QUEUE_MAX);
         let (closed, closing) = oneshot::channel();
-        let settled = sink.wants_settled().then(Arc::default);
+        let settled = sink.ledger().map(|_| Arc::default());
         let name = sink.name();
         let thread = SinkThread { sink, requests, settled: settled.clone(), place };
         let started = thread::Builder::new().name("sink".to_owned()).spawn(move || {
@@ -151,8 +151,8 @@ impl SinkThread {
     fn settle(&mut self) {
         let Some(settled) = &self.settled else { return };
         let settled = mem::take(&mut *settled.lock());
-        if !settled.is_empty() {
-            self.sink.settle(&settled);
+        if let Some(ledger) = self.sink.ledger() {
+            ledger.settle(&settled);
         }
     }
 

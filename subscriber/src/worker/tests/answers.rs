@@ -121,10 +121,7 @@ async fn a_feed_is_checked_only_if_its_state_can_be_loaded_and_stored() {
         let item = "<rss><channel><item><guid>a</guid><link>/a</link></item></channel></rss>";
         if path == "/feed" { answer("200 OK", "", item) } else { plain_site(path) }
     }
-    let mut site = Site::start(feed_site).await;
-    let (run, mut broker) = start().await;
-    broker.introduce(&site.url("/")).await;
-    assert_eq!(site.next_request().await, "/robots.txt");
+    let (mut site, run, mut broker) = start_introduced(feed_site).await;
     let feed = format!("{} every=1h feed=10m-1d", site.url("/feed"));
     let database = rusqlite::Connection::open(run.data.path().join("crawler.db")).unwrap();
     let nack = |attempt| {

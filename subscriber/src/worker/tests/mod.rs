@@ -52,6 +52,15 @@ async fn start_with_reports(unread_max: usize) -> (Run, Connection) {
     start_in(tempfile::tempdir().unwrap(), unread_max).await
 }
 
+/// With a site whose robots.txt is known.
+async fn start_introduced(answer: fn(&str) -> String) -> (Site, Run, Connection) {
+    let mut site = Site::start(answer).await;
+    let (run, mut broker) = start().await;
+    broker.introduce(&site.url("/")).await;
+    assert_eq!(site.next_request().await, "/robots.txt");
+    (site, run, broker)
+}
+
 /// In a data directory that may have been used before.
 async fn start_in(data: TempDir, unread_max: usize) -> (Run, Connection) {
     start_as(data, unread_max, |_| ()).await
@@ -282,10 +291,7 @@ async fn a_page_of_a_job_is_fetched_after_robots_and_its_links_are_sent() {
 
 #[tokio::test]
 async fn a_url_without_a_job_sends_no_links_and_robots_is_fetched_once_for_a_host() {
-    let mut site = Site::start(plain_site).await;
-    let (run, mut broker) = start().await;
-    broker.introduce(&site.url("/")).await;
-    assert_eq!(site.next_request().await, "/robots.txt");
+    let (mut site, run, mut broker) = start_introduced(plain_site).await;
     broker.task("1.1", site.url("/page").as_str()).await;
     broker.expect("TOUCH crawlers:1.1.1 over=yes".to_owned()).await;
     broker.expect("ACK crawlers:1.1.1".to_owned()).await;
@@ -305,10 +311,7 @@ impl Connection {
 // PROTOCOL: T3
 #[tokio::test]
 async fn an_old_task_begins_only_after_its_lease_is_renewed() {
-    let mut site = Site::start(plain_site).await;
-    let (run, mut broker) = start().await;
-    broker.introduce(&site.url("/")).await;
-    assert_eq!(site.next_request().await, "/robots.txt");
+    let (mut site, run, mut broker) = start_introduced(plain_site).await;
     let old = CLOCK - 7_000;
     let page = site.url("/page");
     broker.send(&format!("TASK crawlers:1.1.1 {old} 60000 {page}")).await;
@@ -332,10 +335,7 @@ async fn an_old_task_begins_only_after_its_lease_is_renewed() {
 
 #[tokio::test]
 async fn a_late_renewal_is_repeated_and_costs_no_attempt() {
-    let mut site = Site::start(plain_site).await;
-    let (run, mut broker) = start().await;
-    broker.introduce(&site.url("/")).await;
-    assert_eq!(site.next_request().await, "/robots.txt");
+    let (mut site, run, mut broker) = start_introduced(plain_site).await;
     broker.send(&format!("TASK crawlers:1.1.1 {CLOCK} 1000 {}", site.url("/page"))).await;
     assert_eq!(broker.line().await, "TOUCH crawlers:1.1.1");
     // A broker that is silent for most of the lease, and renews it anyway.
@@ -421,10 +421,7 @@ async fn a_task_whose_next_request_is_refused_is_returned_before_its_lease_expir
 // PROTOCOL: T9
 #[tokio::test]
 async fn a_lost_connection_aborts_no_request_and_the_reply_uses_the_next_one() {
-    let mut site = Site::start(plain_site).await;
-    let (run, mut broker) = start().await;
-    broker.introduce(&site.url("/")).await;
-    assert_eq!(site.next_request().await, "/robots.txt");
+    let (mut site, run, mut broker) = start_introduced(plain_site).await;
     broker.task("1.1", site.url("/held").as_str()).await;
     assert_eq!(site.next_request().await, "/held");
     drop(broker);
@@ -446,10 +443,7 @@ async fn a_lost_connection_aborts_no_request_and_the_reply_uses_the_next_one() {
 
 #[tokio::test]
 async fn an_older_attempt_ends_before_the_next_begins() {
-    let mut site = Site::start(plain_site).await;
-    let (run, mut broker) = start().await;
-    broker.introduce(&site.url("/")).await;
-    assert_eq!(site.next_request().await, "/robots.txt");
+    let (mut site, run, mut broker) = start_introduced(plain_site).await;
     broker.task("1.1", site.url("/held").as_str()).await;
     assert_eq!(site.next_request().await, "/held");
     broker.task("1.2", site.url("/held").as_str()).await;
@@ -465,10 +459,7 @@ async fn an_older_attempt_ends_before_the_next_begins() {
 // PROTOCOL: T11
 #[tokio::test]
 async fn a_stop_returns_all_tasks_within_a_second() {
-    let mut site = Site::start(plain_site).await;
-    let (run, mut broker) = start().await;
-    broker.introduce(&site.url("/")).await;
-    assert_eq!(site.next_request().await, "/robots.txt");
+    let (mut site, run, mut broker) = start_introduced(plain_site).await;
     let held = site.url("/held");
     broker.task("1.1", held.as_str()).await;
     assert_eq!(site.next_request().await, "/held");
@@ -521,10 +512,7 @@ async fn a_stop_does_not_wait_for_a_database_that_another_process_holds() {
 
 #[tokio::test]
 async fn a_stop_without_a_broker_does_not_wait_for_one() {
-    let mut site = Site::start(plain_site).await;
-    let (run, mut broker) = start().await;
-    broker.introduce(&site.url("/")).await;
-    assert_eq!(site.next_request().await, "/robots.txt");
+    let (mut site, run, mut broker) = start_introduced(plain_site).await;
     broker.task("1.1", site.url("/held").as_str()).await;
     assert_eq!(site.next_request().await, "/held");
     drop(broker);

@@ -215,7 +215,6 @@ impl AnnouncedCrawler {
         }
     }
 
-    /// Announces a URL.
     pub(super) fn announce(&mut self, url: &str) -> anyhow::Result<()> {
         match &mut self.channel {
             AnnounceChannel::Socket(socket, prefix) => {

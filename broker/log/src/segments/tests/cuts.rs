@@ -3,8 +3,8 @@
 use tidings_protocol::Seq;
 
 use super::{BUFFER, events, fill, hear, newest, open, options};
-use crate::disk::{DiskFaults, SimulatedDisk};
 use crate::segments::SegmentLog;
+use crate::simulation::{DiskFaults, SimulatedDisk};
 use crate::topic_log::{RESERVED_MAX, TopicLog};
 
 const SEGMENT_BYTES: u64 = 4 << 10;

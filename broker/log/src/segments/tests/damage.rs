@@ -7,10 +7,9 @@ use fastrand::Rng;
 use tidings_protocol::Seq;
 
 use super::{BUFFER, Heard, events, fill, hear, line, newest, open, options};
-use crate::disk::SimulatedDisk;
 use crate::format::{ANY_BATCH_MAGIC, BATCH_HEADER, BatchHeader, BatchHome, SEGMENT_HEADER};
 use crate::segments::SegmentLog;
-use crate::simulation_seeds;
+use crate::simulation::{SimulatedDisk, seeds};
 use crate::topic_log::{CheckedFile, TopicLog};
 
 const SEGMENT_BYTES: u64 = 500;
@@ -263,7 +262,7 @@ fn a_start_survives_any_truncated_file() {
 
 #[test]
 fn a_start_survives_any_garbage() {
-    for seed in simulation_seeds::seeds("LOG", 500) {
+    for seed in seeds("LOG", 500) {
         let mut rng = Rng::with_seed(seed);
         let case = format!("TIDINGS_LOG_SEED={seed}");
         let (disk, log, pieces) = written(rng.bool());

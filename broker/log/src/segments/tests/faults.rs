@@ -6,9 +6,9 @@ use std::sync::Arc;
 use tidings_protocol::Seq;
 
 use super::{BUFFER, DIR, Heard, events, fill, hear, newest, open, options, piece};
-use crate::disk::{DiskFaults, SimulatedDisk};
 use crate::format::{BATCH_HEADER, SEGMENT_HEADER};
 use crate::segments::SegmentLog;
+use crate::simulation::{DiskFaults, SimulatedDisk};
 use crate::topic_log::{LogError, Retention, TopicLog};
 
 const SEGMENT_BYTES: u64 = 4 << 10;

@@ -8,9 +8,10 @@ use std::path::PathBuf;
 use tidings_protocol::Seq;
 
 use super::{BUFFER, DIR, Heard, events, fill, hear, name, newest, open};
-use crate::disk::{Disk, SimulatedDisk};
+use crate::disk::Disk;
 use crate::format::{BATCH_HEADER, BATCH_MAGIC_1, SEGMENT_HEADER};
 use crate::segments::{Recovered, SegmentLog};
+use crate::simulation::SimulatedDisk;
 use crate::topic_log::TopicLog;
 
 const SEGMENT_BYTES: u64 = 600;

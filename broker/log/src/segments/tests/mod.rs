@@ -17,8 +17,9 @@ use bytes::Bytes;
 use tidings_protocol::Seq;
 
 use crate::clean_stop::StopSlot;
-use crate::disk::{Disk, SimulatedDisk};
+use crate::disk::Disk;
 use crate::segments::{Recovered, SegmentLog, SegmentOptions};
+use crate::simulation::SimulatedDisk;
 use crate::topic_log::{LogError, LogPiece, LogRead, TopicLog};
 
 /// Larger than every batch of these tests.

@@ -3,8 +3,8 @@
 use tidings_protocol::Seq;
 
 use super::{BUFFER, Heard, fill, hear, open};
-use crate::disk::SimulatedDisk;
 use crate::format::{BATCH_HEADER, SEGMENT_HEADER};
+use crate::simulation::SimulatedDisk;
 use crate::topic_log::{NewestEvents, Retention, TopicLog};
 
 /// The result once all necessary segments are indexed. Before that it is a lower bound.

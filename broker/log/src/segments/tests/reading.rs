@@ -7,8 +7,9 @@ use fastrand::Rng;
 use tidings_protocol::Seq;
 
 use super::{BUFFER, Heard, events, fill, hear, line, open, options, piece};
-use crate::disk::{FileSystem, SimulatedDisk};
+use crate::disk::FileSystem;
 use crate::segments::SegmentLog;
+use crate::simulation::{DiskFaults, SimulatedDisk};
 use crate::topic_log::{LogError, LogRead, ReadPosition, Retention, TopicLog};
 
 #[test]
@@ -183,7 +184,7 @@ fn an_unreadable_sector_is_an_error_and_not_an_end() {
     let disk = SimulatedDisk::new(1);
     let (log, _) = open(&disk, 1 << 20);
     fill(&log, &[(1, 3)]);
-    let faults = || crate::disk::DiskFaults { fail_read_after: Some(0), ..Default::default() };
+    let faults = || DiskFaults { fail_read_after: Some(0), ..Default::default() };
     disk.set_faults(faults());
     assert!(matches!(hear(&log, 1, BUFFER), Err(LogError::Io { .. })));
     assert_eq!(hear(&log, 1, BUFFER).unwrap(), events(&[(1, 3)]), "the next read succeeds");

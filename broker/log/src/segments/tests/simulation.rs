@@ -10,9 +10,8 @@ use tidings_protocol::Seq;
 use super::model::{Event, Model};
 use super::{BUFFER, Heard, hear, options, piece};
 use crate::clean_stop::StopSlot;
-use crate::disk::{DiskFaults, SimulatedDisk};
 use crate::segments::{Recovered, SegmentLog, SegmentOptions};
-use crate::simulation_seeds;
+use crate::simulation::{DiskFaults, SimulatedDisk, seeds};
 use crate::topic_log::{LogError, LogPiece, LogRead, Retention, TopicLog};
 
 const RUNS: u64 = 400;
@@ -22,7 +21,7 @@ const STEPS: u32 = 120;
 #[test]
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "the output must contain the seed")]
 fn no_confirmed_event_is_lost_in_a_power_cut() {
-    let seeds = simulation_seeds::seeds("LOG", RUNS);
+    let seeds = seeds("LOG", RUNS);
     let runs = seeds.end - seeds.start;
     let mut totals = Totals::default();
     for seed in seeds.clone() {

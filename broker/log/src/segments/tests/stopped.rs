@@ -5,9 +5,9 @@ use tidings_protocol::Seq;
 use super::damage::check;
 use super::{BUFFER, DIR, events, fill, hear, newest, options};
 use crate::clean_stop::{LogEnd, StopSlot};
-use crate::disk::SimulatedDisk;
 use crate::format::SEGMENT_HEADER;
 use crate::segments::{Recovered, SegmentLog, SegmentOptions};
+use crate::simulation::SimulatedDisk;
 use crate::topic_log::TopicLog;
 
 const SEGMENT_BYTES: u64 = 500;

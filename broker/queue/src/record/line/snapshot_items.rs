@@ -9,8 +9,8 @@ use crate::dead_letters::DEAD_REASONS;
 use crate::entry::{AgainRequest, Entry, EntryState, Lease, PassId};
 use crate::frontier::key_queue::{KeyState, Lane};
 use crate::jobs::{Job, JobState, as_array, from_array};
+use crate::record::snapshot::SnapshotItem;
 use crate::schedules::{WallClockDue, WallClockTarget};
-use crate::snapshot::SnapshotItem;
 
 impl LineWriter<'_> {
     pub(super) fn snapshot_item(&mut self, item: &SnapshotItem) {

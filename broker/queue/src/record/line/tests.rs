@@ -3,10 +3,9 @@ use tidings_protocol::{CanonicalUrl, JobName, Seq, TopicName};
 
 use super::*;
 use crate::entry::{Entry, EntryId, EntryState, Lease};
-use crate::jobs::ScopeRule;
-use crate::jobs::UrlFilter;
+use crate::jobs::{ScopeRule, UrlFilter};
+use crate::record::snapshot::SnapshotItem;
 use crate::schedules::{WallClockDue, WallClockTarget};
-use crate::snapshot::SnapshotItem;
 
 fn moment() -> impl Strategy<Value = Moment> {
     any::<u64>().prop_map(Moment)

@@ -10,10 +10,10 @@ use tidings_log::{
 use tidings_protocol::{GroupName, Seq};
 
 use super::broker::Batch;
+use crate::fuzzing::simulated_pages::SimulatedPages;
 use crate::moment::{ClockStamp, Moment};
 use crate::record::GroupRecord;
-use crate::replay::{FIRST_RECORD, LogReplay, ReplayedGroup};
-use crate::simulated_pages::SimulatedPages;
+use crate::record::replay::{FIRST_RECORD, LogReplay, ReplayedGroup};
 use crate::texts::Paging;
 use crate::{Group, GroupConfig};
 

@@ -10,7 +10,7 @@ use super::disk::CrashKind;
 use super::operator::operator;
 use super::promises::CheckResult;
 use super::{DELAY_MS, World, WorldOptions};
-use crate::simulated_pages::TINY;
+use crate::fuzzing::simulated_pages::TINY;
 use crate::tests::simulation::{RUNS, seeds};
 use crate::tests::site::{HOSTS, PAGES, links_of, page};
 use crate::{Input, JobOperation};

@@ -59,9 +59,9 @@ pub(super) use self::promises::{BrokenPromise, CheckResult, Promise};
 use self::worker::{CREDIT_MAX, Worker};
 use super::site::{HOSTS, LONELY_HOSTS, PAGES, page};
 use crate::config::GroupConfig;
+use crate::decide::prefetch::PREFETCH_BATCH;
 use crate::entry::EntryId;
 use crate::moment::{ClockStamp, Moment};
-use crate::prefetch::PREFETCH_BATCH;
 use crate::texts::{Paging, TextReply};
 use crate::{ConnId, Group, Input};
 

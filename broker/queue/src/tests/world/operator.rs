@@ -8,7 +8,7 @@ use super::promises::{CheckResult, Promise};
 use super::{WAITER_CONN, World, WorldEvent};
 use crate::jobs::JobSettings;
 use crate::moment::Moment;
-use crate::task_list::EntrySelection;
+use crate::queries::task_list::EntrySelection;
 use crate::tests::bench::slot;
 use crate::tests::site::PAGES;
 use crate::{ConnId, GroupAnswer, Input, JobOperation, Operation, Requester};

@@ -22,15 +22,12 @@ use std::borrow::Cow;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
-use std::str::FromStr;
 use std::sync::Arc;
 
-use axum::Extension;
 use axum::body::Body;
-use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::http::StatusCode;
 use parking_lot::{Mutex, RwLock};
-use tidings_protocol::{ProtocolError, Seq};
+use tidings_protocol::Seq;
 use tidings_rate_limit::{Rate, RateLimiter, SOURCES_MAX, Source, TokenBucket};
 
 pub use self::recipe::{Hook, Recipe, SECRET_BYTES_MIN, SecretSource};
@@ -40,28 +37,13 @@ use super::error::ErrorResponse;
 use super::idempotency::{IdempotencyKey, IdempotencyKeys, KeyState};
 use super::json_objects::JsonResponse;
 use super::publish::{append, confirm, wait_for_backpressure};
-use super::request_input::{PathName, QueryParams, check_encoding};
+use super::request_input::{NamedRequest, check_encoding};
 use crate::audit::{AuditEvent, Initiator};
 use crate::topic::Topic;
 
 /// Unverified requests of one source to all hooks together, existing or not. They get 404, and
 /// further ones 429.
 const UNVERIFIED_RATE: Rate = Rate { per_minute: 60, burst: 60 };
-
-/// The address from which a connection came.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct PeerIp(pub(super) IpAddr);
-
-/// The name of a hook in the path of a request; any text.
-pub(super) struct RequestedHookName(String);
-
-impl FromStr for RequestedHookName {
-    type Err = ProtocolError;
-
-    fn from_str(name: &str) -> Result<Self, ProtocolError> {
-        Ok(Self(name.to_owned()))
-    }
-}
 
 /// All hooks, their limits, and the requests that they have accepted recently.
 #[derive(Debug)]
@@ -125,7 +107,7 @@ impl Hooks {
         let decoy = self.decoy_hasher.hash_one(name) % decoys.len() as u64;
         let decoy = &decoys[usize::try_from(decoy).expect("the remainder is less than a length")];
         let hook = hooks.iter().enumerate().find(|(_, hook)| hook.recipe().name == name);
-        match hook.filter(|(_, hook)| hook.senders().allows(sender)) {
+        match hook.filter(|(_, hook)| hook.recipe().senders.allows(sender)) {
             Some((index, hook)) => (Some(index), Arc::clone(hook)),
             None => (None, Arc::clone(decoy)),
         }
@@ -150,22 +132,19 @@ fn default_decoy() -> Hook {
 
 /// Responds when all events are as safe as their topic promises.
 pub(super) async fn receive(
-    State(http): State<Arc<HttpState>>,
-    Extension(client): Extension<Arc<ConnectedClient>>,
-    Extension(PeerIp(peer)): Extension<PeerIp>,
-    PathName(RequestedHookName(name)): PathName<RequestedHookName>,
-    uri: Uri,
-    headers: HeaderMap,
+    request: NamedRequest<String>,
     body: Body,
 ) -> Result<JsonResponse, ErrorResponse> {
-    QueryParams::parse(&uri, &[])?;
+    request.params(&[])?;
+    let NamedRequest { http, client, name, headers, .. } = request;
     let hooks = &http.hooks;
+    let peer = client.remote.peer.ip();
     // An unknown hook has a decoy, so that the client cannot tell the difference.
     let (index, hook) = hooks.find(&name, peer);
     // The content type is checked after the signature.
     let received = http.unverified_bodies.receive_untyped(body).await?;
     let body = &received.bytes;
-    let now = http.hub.clock.now();
+    let now = http.shared.clock.now();
     let source = Source::from(peer);
     let reject = |hook: Option<&Hook>, reason: &dyn fmt::Display| {
         // A separate rate: behind one proxy, unverified requests must not slow down verified ones.
@@ -175,7 +154,7 @@ pub(super) async fn receive(
             Err(wait_ms) => rate_limited(&http, &client, wait_ms, "requests from this address"),
         }
     };
-    let verified = match hook.verify(&headers, body, http.hub.clock.unix_ms()) {
+    let verified = match hook.verify(&headers, body, http.shared.clock.unix_ms()) {
         Ok(verified) if index.is_some() => verified,
         Ok(_) => return Err(reject(None, &"the signature is that of a decoy")),
         Err(_) if index.is_none() => {
@@ -184,17 +163,17 @@ pub(super) async fn receive(
         Err(error) => return Err(reject(Some(&hook), &error)),
     };
     client.mark_verified();
-    let permit = hooks.source_limits.lock().take((source, index), hook.rate(), now.0);
+    let permit = hooks.source_limits.lock().take((source, index), hook.recipe().rate, now.0);
     permit
         .map_err(|wait_ms| rate_limited(&http, &client, wait_ms, "requests from this address"))?;
     check_encoding(&headers)?;
     let events = hook.events(&verified, &headers, body)?;
     drop(received);
-    let topic = http.hub.topics.open(hook.topic())?;
+    let topic = http.shared.topics.open(&hook.recipe().topic)?;
     let payloads: Vec<Cow<'_, str>> = events.payloads.into_iter().map(Cow::Owned).collect();
     let Some(key) = events.idempotency_key else {
         let seqs = publish(&http, &client, &name, &topic, &payloads).await?;
-        http.hub.stats.webhooks.accepted.add(1);
+        http.shared.stats.webhooks.accepted.add(1);
         return confirm(&topic, seqs).await;
     };
     // The key is made of the events, so no body hash is compared. If two equal requests run at
@@ -211,7 +190,7 @@ pub(super) async fn receive(
             (Some(use_id), published?)
         }
     };
-    http.hub.stats.webhooks.accepted.add(1);
+    http.shared.stats.webhooks.accepted.add(1);
     let response = confirm(&topic, seqs).await;
     if let (Err(_), Some(use_id)) = (&response, use_id) {
         hooks.recent_requests.finish(&key, use_id, None);
@@ -237,11 +216,11 @@ async fn publish(
     // One connection may carry requests of several hooks and clients.
     let initiator = initiator(client, hook);
     let conn = initiator.conn;
-    http.hub.audit.identity_changed(conn);
+    http.shared.audit.identity_changed(conn);
     let appended = wait_for_backpressure(http, topic)
         .await
         .and_then(|()| append(http, topic, initiator, payloads));
-    http.hub.audit.identity_changed(conn);
+    http.shared.audit.identity_changed(conn);
     if appended.is_err() {
         http.hooks.event_budget.lock().refund(*http.hooks.event_rate.read(), events);
     }
@@ -255,7 +234,7 @@ fn take_event_budget(
     client: &ConnectedClient,
     events: u32,
 ) -> Result<(), ErrorResponse> {
-    let now = http.hub.clock.now();
+    let now = http.shared.clock.now();
     let permit = http.hooks.event_budget.lock().take(*http.hooks.event_rate.read(), events, now.0);
     permit.map_err(|wait_ms| rate_limited(http, client, wait_ms, "events of all webhooks together"))
 }
@@ -268,7 +247,7 @@ fn rate_limited(
     what: &str,
 ) -> ErrorResponse {
     client.audit(AuditEvent::LimitReached { why: &format!("webhook: too many {what}") });
-    http.hub.stats.webhooks.too_many_requests(wait_ms, what)
+    http.shared.stats.webhooks.too_many_requests(wait_ms, what)
 }
 
 /// Rejects an unverified request, with the same answer in all cases. Only the logs have the reason,
@@ -281,7 +260,7 @@ fn reject_unverified(
 ) -> ErrorResponse {
     let peer = client.remote.peer.ip();
     client.audit(AuditEvent::Refused { why: &format!("webhook: {reason}") });
-    if let Some(held_back) = http.hub.stats.webhooks.count_refused(http.hub.clock.now()) {
+    if let Some(held_back) = http.shared.stats.webhooks.count_refused(http.shared.clock.now()) {
         let hook = hook.map_or("none", |hook| &hook.recipe().name);
         tracing::warn!(%peer, hook, %reason, held_back, "rejected a webhook");
     }

@@ -27,7 +27,6 @@ const SECRETS_MAX: usize = 4;
 /// ones, so the rate limit does not stop a client that guesses.
 pub const SECRET_BYTES_MIN: usize = 16;
 
-/// The default rate of one source.
 const DEFAULT_RATE: Rate = Rate { per_minute: 60, burst: 60 };
 const RATE_MAX: u32 = 60_000;
 
@@ -67,14 +66,14 @@ pub struct Recipe {
     pub name: String,
     /// Where its secret is stored.
     pub secret: SecretSource,
-    topic: TopicName,
+    pub(super) topic: TopicName,
     scheme: SignatureScheme,
     url_locations: Vec<UrlLocation>,
     prefixes: Vec<UrlPrefix>,
     /// ` key=value` for each attribute.
     attributes: String,
-    senders: SourceFilter,
-    rate: Rate,
+    pub(super) senders: SourceFilter,
+    pub(super) rate: Rate,
     /// Whether a repeated request is published again.
     repeats: bool,
 }
@@ -211,7 +210,6 @@ fn attribute_words(table: &BTreeMap<String, Value>) -> Result<String, String> {
     Ok(words)
 }
 
-/// The events of one request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct HookEvents {
     pub(super) payloads: Vec<String>,
@@ -234,18 +232,6 @@ impl Hook {
         };
         let secrets = self.secrets.iter().map(random).collect();
         Self { recipe: self.recipe.clone(), secrets }
-    }
-
-    pub(super) fn topic(&self) -> &TopicName {
-        &self.recipe.topic
-    }
-
-    pub(super) fn senders(&self) -> &SourceFilter {
-        &self.recipe.senders
-    }
-
-    pub(super) fn rate(&self) -> Rate {
-        self.recipe.rate
     }
 
     /// Verifies the signature of a request.

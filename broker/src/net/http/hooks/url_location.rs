@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use axum::http::{HeaderMap, StatusCode};
+use indexmap::IndexSet;
 use serde::Deserialize;
 use serde_json::Value;
 use tidings_signature::parse_header_name;
@@ -26,7 +27,6 @@ struct UrlLocationTable {
     header: Option<String>,
 }
 
-/// One location of URLs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum UrlLocation {
     Header(String),
@@ -78,13 +78,7 @@ impl std::str::FromStr for JsonPointer {
     }
 }
 
-impl JsonPointer {
-    /// Adds the strings to which the pointer leads, up to `FOUND_URLS_MAX`.
-    fn collect_into(&self, value: &Value, found: &mut Vec<String>) {
-        collect_texts(&self.0, value, found);
-    }
-}
-
+/// Adds the strings to which a pointer leads, up to `FOUND_URLS_MAX`.
 fn collect_texts(tokens: &[String], value: &Value, found: &mut Vec<String>) {
     let Some((token, rest)) = tokens.split_first() else {
         if let Value::String(text) = value
@@ -143,7 +137,7 @@ pub(super) fn urls(
             }
             UrlLocation::FormFieldJson(name, pointer) => {
                 if let Some(text) = form_values(body, name).next() {
-                    pointer.collect_into(&parse_json(text.as_bytes())?, &mut found);
+                    collect_texts(&pointer.0, &parse_json(text.as_bytes())?, &mut found);
                 }
             }
             UrlLocation::Json(pointer) => {
@@ -151,18 +145,17 @@ pub(super) fn urls(
                     Some(value) => value,
                     None => parsed_body.insert(parse_json(body)?),
                 };
-                pointer.collect_into(value, &mut found);
+                collect_texts(&pointer.0, value, &mut found);
             }
         }
     }
     if !fits {
         // None of the locations is a header, which fits every content type.
-        let wants_json = locations.iter().any(|location| matches!(location, UrlLocation::Json(_)));
-        let wants_form = locations.iter().any(|location| !matches!(location, UrlLocation::Json(_)));
-        let types = match (wants_json, wants_form) {
-            (true, true) => "application/json or application/x-www-form-urlencoded",
-            (true, false) => "application/json",
-            _ => "application/x-www-form-urlencoded",
+        let is_json = |location: &UrlLocation| matches!(location, UrlLocation::Json(_));
+        let types = match locations.iter().filter(|location| is_json(location)).count() {
+            0 => "application/x-www-form-urlencoded",
+            count if count == locations.len() => "application/json",
+            _ => "application/json or application/x-www-form-urlencoded",
         };
         let message = format!("this Content-Type is not supported by this hook; send {types}");
         return Err(ErrorResponse::new(
@@ -171,15 +164,10 @@ pub(super) fn urls(
             message,
         ));
     }
-    let mut urls: Vec<String> = Vec::new();
-    for url in found {
-        if !urls.contains(&url) {
-            urls.push(url);
-        }
-    }
+    let urls: IndexSet<String> = found.into_iter().collect();
     match urls.len() {
         0 => Err(unprocessable("no URL in the locations that the hook configures")),
-        1..FOUND_URLS_MAX => Ok(urls),
+        1..FOUND_URLS_MAX => Ok(urls.into_iter().collect()),
         _ => Err(unprocessable(format!("more than {URLS_MAX} URLs; send several requests"))),
     }
 }

@@ -8,10 +8,8 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use axum::Extension;
 use axum::body::Body;
-use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::http::{HeaderMap, StatusCode};
 use serde_json::json;
 use tidings_protocol::{
     Code, Durability, PAYLOAD_BYTES_MAX, Payload, ProtocolError, Seq, TopicName, text,
@@ -23,7 +21,7 @@ use super::client::ConnectedClient;
 use super::error::ErrorResponse;
 use super::idempotency::{IdempotencyKey, KeyState, KeyUseId};
 use super::json_objects::JsonResponse;
-use super::request_input::{PathName, QueryParams, content_type, parse_json};
+use super::request_input::{NamedRequest, content_type, parse_json};
 use crate::access::{Action, Identity};
 use crate::audit::Initiator;
 use crate::mailbox::ConnId;
@@ -43,14 +41,11 @@ const KEY_BYTES_MAX: usize = 128;
 /// Responds when all events are as safe as the topic promises. If one of them is invalid, none is
 /// published.
 pub(super) async fn publish(
-    State(http): State<Arc<HttpState>>,
-    Extension(client): Extension<Arc<ConnectedClient>>,
-    PathName(name): PathName<TopicName>,
-    uri: Uri,
-    headers: HeaderMap,
+    request: NamedRequest<TopicName>,
     body: Body,
 ) -> Result<JsonResponse, ErrorResponse> {
-    QueryParams::parse(&uri, &[])?;
+    request.params(&[])?;
+    let NamedRequest { http, client, name, headers, .. } = request;
     let action = Action::Publish(name.as_str());
     client.check_action(action)?;
     client.check_publish_quota(&name)?;
@@ -81,19 +76,19 @@ pub(super) async fn publish(
         checked.map_err(|error| event_error(at, &error))?;
     }
     let Some(key) = idempotency_key(&headers)? else {
-        let topic = http.hub.topics.open(&name)?;
+        let topic = http.shared.topics.open(&name)?;
         wait_while_allowed(&http, &client, &topic, &payloads).await?;
         let seqs = append(&http, &topic, client.initiator(), &payloads)?;
         return confirm(&topic, seqs).await;
     };
     let body_hash = xxh3_128(&received.bytes);
-    let topic = http.hub.topics.open(&name)?;
+    let topic = http.shared.topics.open(&name)?;
     let scoped_key = IdempotencyKey {
         topic_id: topic.id(),
         principal: identity.name().to_owned(),
         key: key.to_owned(),
     };
-    let state = http.idempotency_keys.begin(&scoped_key, body_hash, http.hub.clock.now());
+    let state = http.idempotency_keys.begin(&scoped_key, body_hash, http.shared.clock.now());
     let (use_id, seqs) = match state {
         KeyState::New(use_id) => {
             // Releases the key if the client disconnects before the events are appended.
@@ -225,7 +220,7 @@ async fn wait_while_allowed(
         return Ok(());
     }
     let check_all = |identity: &Identity| {
-        let access = &http.hub.access;
+        let access = &http.shared.access;
         let check = |payload| access.check_publish(identity, topic.name().as_str(), payload);
         payloads.iter().try_for_each(|payload| check(payload))
     };
@@ -270,9 +265,9 @@ pub(super) fn append(
         let payloads: Vec<&str> = payloads.iter().map(AsRef::as_ref).collect();
         topic.append_deduplicated(conn, &payloads, &ids)?
     };
-    http.hub.stats.events.add(payloads.len() as u64);
+    http.shared.stats.events.add(payloads.len() as u64);
     let count = payloads.len() as u64;
-    let audit = &http.hub.audit;
+    let audit = &http.shared.audit;
     audit.record_published(topic.name().as_str(), count, initiator.conn, || initiator);
     Ok(seqs)
 }
@@ -334,7 +329,7 @@ mod tests {
                 ..BrokerConfig::default()
             };
             let broker = Broker::start(config).await.unwrap();
-            let topic = broker.hub.topics.open(&"t".parse().unwrap()).unwrap();
+            let topic = broker.shared.topics.open(&"t".parse().unwrap()).unwrap();
             let reader = topic.reader(StartAt::First, Arc::default());
             let payload = "x".repeat(10_000);
             for _ in 0..100 {
@@ -348,14 +343,14 @@ mod tests {
                 token.secret()
             );
             stream.write_all(request.as_bytes()).await.unwrap();
-            while broker.hub.stats.lines.value() == 0 {
+            while broker.shared.stats.lines.value() == 0 {
                 tokio::task::yield_now().await;
             }
             // The request proceeds until it waits for memory.
             for _ in 0..1_000 {
                 tokio::task::yield_now().await;
             }
-            broker.hub.access.replace_principals(Vec::new());
+            broker.shared.access.replace_principals(Vec::new());
             let mut response = String::new();
             let read = crate::net::http::with_timeout(
                 Duration::from_mins(1),

@@ -98,7 +98,7 @@ impl fmt::Display for FeedSettings {
 }
 
 /// What is known about a feed from one fetch to the next.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WatchedFeed {
     version: u32,
     known: KnownItems,
@@ -232,12 +232,10 @@ impl TryFrom<String> for KnownItems {
     fn try_from(text: String) -> Result<Self, Self::Error> {
         let print = |digits: &[u8]| {
             let half = |digits| u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok();
-            Some(ItemFingerprint { id: half(&digits[..16])?, link: half(digits.get(16..)?)? })
+            let (id, link) = digits.split_at_checked(16).filter(|(_, link)| link.len() == 16)?;
+            Some(ItemFingerprint { id: half(id)?, link: half(link)? })
         };
-        let prints = text
-            .as_bytes()
-            .chunks(32)
-            .map(|digits| if digits.len() == 32 { print(digits) } else { None });
+        let prints = text.as_bytes().chunks(32).map(print);
         prints.collect::<Option<_>>().map(Self).ok_or("fingerprints are 32 hexadecimal digits each")
     }
 }
@@ -355,31 +353,16 @@ impl WatchedFeed {
     pub fn new(every: Duration, settings: FeedSettings) -> Self {
         Self {
             version: FORMAT_VERSION,
-            known: KnownItems::default(),
-            etag: None,
-            last_modified: None,
-            changed_unix_ms: None,
-            gap_ms: None,
             interval_ms: settings.clamp(milliseconds(every)),
-            scheduled_ms: None,
-            failures: 0,
-            pushed_until_unix_ms: None,
-            was_pushed: false,
-            is_page: false,
-            announced: None,
-            restless: 0,
-            rest_s: None,
-            skip_hours: 0,
-            skip_days: 0,
+            ..Self::default()
         }
     }
 
     /// Reads what [`WatchedFeed::to_bytes`] has written; `None` for another version or damaged
     /// data.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        serde_json::from_slice(bytes)
-            .ok()
-            .filter(|watched: &Self| watched.version == FORMAT_VERSION)
+        let watched: Self = serde_json::from_slice(bytes).ok()?;
+        (watched.version == FORMAT_VERSION).then_some(watched)
     }
 
     /// JSON for the store, some 32 bytes for each known item.

@@ -1,0 +1,216 @@
+//! The ends of entries, and the retry of dead ones. Part of applying decisions, like
+//! [`apply`](super): nothing here decides anything.
+
+use tidings_protocol::{Outcome, UrlKey};
+
+use crate::Group;
+use crate::entry::{Admission, EndReason, Entry, EntryId, EntryState, JobNumber, PassId};
+use crate::frontier::ActiveEntry;
+use crate::frontier::dormant::DormantRef;
+use crate::frontier::key_queue::Lane;
+use crate::jobs::{EntryChange, Job};
+use crate::moment::Moment;
+use crate::mutants::{self, Mutant};
+
+impl Group {
+    /// Ends a held entry with the worker's outcome.
+    pub(crate) fn finish_entry(&mut self, id: EntryId, outcome: Outcome, now: Moment) {
+        let ActiveEntry { entry, key, again_key: again } = self.frontier.remove(id);
+        if let EntryState::Held(lease) = entry.state {
+            self.leases.end(id, &lease, entry.is_suspect());
+        }
+        if let Some(url) = entry.admitted.url_key {
+            self.schedules.entry_ended(url.fingerprint(), id, Some(outcome));
+        }
+        match outcome {
+            Outcome::Failed => self.totals.failed += 1,
+            _ => self.totals.completed += 1,
+        }
+        if let Some(job) = entry.admitted.job {
+            self.change_job_entry(job.number, key, EntryChange::Completed(outcome), now);
+        }
+        if let Some(pass) = entry.repairs
+            && !mutants::is(Mutant::UncountedRepair)
+        {
+            self.jobs.complete_repair(pass, outcome);
+        }
+        self.release_keys(key, again, now);
+    }
+
+    /// Ends an entry that no member holds. If only its job drops it and the entry was announced, it
+    /// continues without a job, because the publisher expects a fetch.
+    pub(crate) fn drop_entry(&mut self, id: EntryId, end: EndReason, now: Moment) {
+        self.detach(id);
+        let ActiveEntry { mut entry, key, again_key: again } = self.frontier.remove(id);
+        let (job, url) = (entry.admitted.job, entry.admitted.url_key);
+        let repairs = entry.repairs.take();
+        if let Some(pass) = repairs {
+            self.jobs.drop_repair(pass, end);
+        }
+        self.frontier.unindex_waiting(url, id);
+        let pinned_to = entry.again.take().map(|again| again.member);
+        self.remove_pin(pinned_to, id, job, key, now);
+        if let Some(job) = job {
+            self.change_job_entry(job.number, key, EntryChange::Dropped(id, end), now);
+        }
+        let leaves_its_job =
+            matches!(end, EndReason::Budget | EndReason::Cancelled) && job.is_some();
+        let is_promised = leaves_its_job && entry.admitted.announced;
+        if is_promised && !url.is_some_and(|url| self.waits_without_job(url, None)) {
+            entry.admitted.job = None;
+            self.frontier.insert_for_key(key, entry, &mut self.jobs);
+            self.enqueue(id, now);
+            return self.release_keys(key, again, now);
+        }
+        self.release_keys(key, again, now);
+        self.schedules.entry_waits_no_more(id);
+        if let Some(url) = url {
+            self.schedules.entry_ended(url.fingerprint(), id, None);
+        }
+        if end == EndReason::Dead {
+            self.totals.dead += 1;
+            let reason = self.config.dead_reason(&entry).unwrap_or("unknown");
+            // A retry of the new dead letter can repair the pass again.
+            entry.admitted.job = job.or(repairs);
+            self.dead_letters.push(entry, reason, &self.config);
+        }
+    }
+
+    /// Ends a dormant entry. The caller refreshes its key.
+    fn drop_dormant(&mut self, dormant: DormantRef, end: EndReason) {
+        self.snapshot_before_change(dormant);
+        if let Some(job) = dormant.job() {
+            let name = self.frontier.keys()[dormant.key].name();
+            self.jobs.drop_dormant(job, dormant.url_fingerprint, name, end);
+        }
+        self.frontier.remove_dormant(dormant);
+        self.schedules.entry_ended(dormant.url_fingerprint, dormant.id, None);
+    }
+
+    /// Ends the waiting entries of a job, all of them or those of one key. The decision does not
+    /// say which are dormant: that depends on where the replay began.
+    pub(crate) fn clear_job(
+        &mut self,
+        number: JobNumber,
+        key: Option<&str>,
+        end: EndReason,
+        now: Moment,
+    ) {
+        let Some(job) = self.jobs.find(number) else { return };
+        let (parked, waiting) = (job.dormant, job.waiting(key));
+        let ending = match key.map(|key| self.frontier.keys().find(key)) {
+            None => usize::try_from(parked).unwrap_or(usize::MAX),
+            Some(key) => key.map_or(0, |key| self.frontier.keys()[key].dormant().len()),
+        };
+        self.abandon_snapshot_if_many(ending);
+        for entry in waiting {
+            self.drop_entry(entry, end, now);
+        }
+        let lane = Lane::Job(number);
+        let keys = match key {
+            Some(key) => self.frontier.keys().find(key).into_iter().collect(),
+            None => self.frontier.dormant().keys_of(lane),
+        };
+        for key in keys {
+            while let Some(dormant) =
+                self.frontier.dormant().any_of(lane, &self.frontier.keys()[key])
+            {
+                self.drop_dormant(dormant, end);
+            }
+            self.refresh(key, now);
+        }
+    }
+
+    /// Ends everything that waits.
+    pub(crate) fn purge_all(&mut self, now: Moment) {
+        self.abandon_snapshot_if_many(self.frontier.dormant().len());
+        for id in self.frontier.active_ids() {
+            if self.frontier.get(id).entry.lease().is_none() {
+                self.drop_entry(id, EndReason::Purged, now);
+            }
+        }
+        for dormant in self.frontier.dormant().iter().collect::<Vec<_>>() {
+            self.drop_dormant(dormant, EndReason::Purged);
+            self.refresh(dormant.key, now);
+        }
+    }
+
+    /// Makes the target of a repair's redirect part of the repair.
+    pub(crate) fn pass_repair_to_redirect(&mut self, id: EntryId, children: &[Admission]) {
+        let Some(pass) = self.frontier.get(id).entry.repairs else { return };
+        if !self.jobs.redirect_repair(pass, children.len()) {
+            return;
+        }
+        for child in children {
+            // The target of a redirect is never dormant.
+            self.frontier.entry_mut(child.id).repairs = Some(pass);
+        }
+    }
+
+    /// Returns a dead entry to the queue, with its attempts and losses reset. It rejoins its pass
+    /// if the pass is not done and may release it. If the pass is done, the entry repairs it: it
+    /// waits without a job, so that the pass cannot end twice, and its result is counted. Otherwise
+    /// it leaves its job. `repairs` is false in records of earlier versions, which had no repairs.
+    ///
+    /// An entry without a job is dropped if its URL already waits without one. Repairs of two
+    /// passes both wait.
+    pub(crate) fn retry_dead(&mut self, mut entry: Entry, repairs: bool, now: Moment) {
+        let (id, url) = (entry.admitted.id, entry.admitted.url_key);
+        entry.failures = 0;
+        entry.losses = 0;
+        entry.last_reason = None;
+        entry.admitted.due = now;
+        let failed_in = entry.admitted.job;
+        let pass = failed_in.filter(|pass| {
+            let job = self.jobs.of_pass(*pass);
+            job.is_some_and(|job| job.may_readmit(&entry.admitted.key))
+        });
+        entry.admitted.job = pass;
+        entry.repairs = failed_in.filter(|pass| {
+            let job = self.jobs.of_pass(*pass);
+            repairs && job.is_some_and(Job::may_repair)
+        });
+        if pass.is_none() && url.is_some_and(|url| self.waits_without_job(url, entry.repairs)) {
+            return;
+        }
+        if let Some(pass) = entry.repairs {
+            self.jobs.begin_repair(pass);
+        }
+        self.frontier.insert(entry, &mut self.jobs);
+        if let Some(pass) = pass {
+            self.jobs.cancel_completion(pass.number);
+            let key = self.frontier.get(id).key;
+            self.change_job_entry(pass.number, key, EntryChange::Readmitted(id), now);
+        }
+        self.enqueue(id, now);
+    }
+
+    /// Returns the job of a dormant entry. The lane of schedules has no job.
+    pub(crate) fn job_of_dormant(&self, dormant: &DormantRef) -> Option<JobNumber> {
+        dormant.job().filter(|number| self.jobs.find(*number).is_some())
+    }
+
+    /// Reports whether a URL waits without a job. For a repair of a pass, repairs of other passes
+    /// do not count. A dormant entry that decides this is first written to the snapshot in
+    /// progress.
+    fn waits_without_job(&mut self, url: UrlKey, repairs: Option<PassId>) -> bool {
+        self.frontier.build_url_index();
+        let is_beside =
+            |other: Option<PassId>| repairs.is_some() && other.is_some() && other != repairs;
+        let is_alone = |entry: &Entry| entry.admitted.job.is_none() && !is_beside(entry.repairs);
+        let waiting = self.frontier.waiting_entries(url).into_iter().find(|id| {
+            match self.frontier.find(*id) {
+                Some(live) => is_alone(&live.entry),
+                None => self
+                    .frontier
+                    .dormant()
+                    .find(*id)
+                    .is_some_and(|dormant| self.job_of_dormant(&dormant).is_none()),
+            }
+        });
+        if let Some(dormant) = waiting.and_then(|id| self.frontier.dormant().find(id)) {
+            self.snapshot_before_change(dormant);
+        }
+        waiting.is_some()
+    }
+}

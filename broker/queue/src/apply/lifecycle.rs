@@ -1,0 +1,313 @@
+//! The states of an entry: admitted, released, returned, lost. Its end is in
+//! [`endings`](super::endings). Part of applying decisions, like [`apply`](super): nothing
+//! here decides anything.
+
+use tidings_protocol::MemberId;
+
+use crate::Group;
+use crate::entry::{
+    Admission, Entry, EntryId, EntryState, JobNumber, Lease, PassId, RecordedRest, merge_attributes,
+};
+use crate::frontier::dormant::{DormantAdmission, DormantEntries, DormantRef};
+use crate::frontier::keys::KeyId;
+use crate::frontier::runs::PackedLane;
+use crate::frontier::{ActiveEntry, lane_of};
+use crate::jobs::EntryChange;
+use crate::moment::Moment;
+use crate::mutants::{self, Mutant};
+use crate::record::NextStep;
+
+impl Group {
+    /// Admits an entry.
+    pub(crate) fn admit(&mut self, admission: &Admission, now: Moment) {
+        if let Some(lane) = self.admit_unless_dormant(admission, now) {
+            self.store_dormant_and_refresh(&[(admission, lane)], now);
+        }
+    }
+
+    /// Admits several entries, faster than one by one.
+    pub(crate) fn admit_all<'a>(
+        &mut self,
+        admissions: impl IntoIterator<Item = &'a Admission>,
+        now: Moment,
+    ) {
+        let parked = admissions.into_iter().filter_map(|admission| {
+            let lane = self.admit_unless_dormant(admission, now)?;
+            Some((admission, lane))
+        });
+        let parked: Vec<_> = parked.collect();
+        self.store_dormant_and_refresh(&parked, now);
+    }
+
+    /// Admits an entry, unless it becomes dormant: then returns its lane, and the caller stores it.
+    fn admit_unless_dormant(&mut self, admission: &Admission, now: Moment) -> Option<PackedLane> {
+        let id = admission.id;
+        self.frontier.note_id(id);
+        let parks = DormantEntries::lane_for(admission, lane_of(admission), now);
+        if let Some(pass) = admission.job {
+            self.jobs.admit(pass.number, admission);
+        }
+        if parks.is_some() {
+            return parks;
+        }
+        if let Some(pass) = admission.job {
+            self.jobs.add_waiting(pass.number, id, &admission.key);
+        }
+        self.frontier.insert(Entry::new(admission.clone()), &mut self.jobs);
+        self.enqueue(id, now);
+        None
+    }
+
+    fn store_dormant_and_refresh(&mut self, some: &[DormantAdmission<'_>], now: Moment) {
+        for key in self.store_dormant(some) {
+            self.refresh(key, now);
+        }
+    }
+
+    /// Stores dormant entries. Returns the keys that the caller must refresh.
+    pub(crate) fn store_dormant(&mut self, some: &[DormantAdmission<'_>]) -> Vec<KeyId> {
+        for (admission, _) in some {
+            if let Some(pass) = admission.job {
+                self.jobs.add_dormant(pass.number, &admission.key);
+            }
+        }
+        self.frontier.store_dormant(some)
+    }
+
+    /// Releases the keys of an entry that was removed.
+    pub(crate) fn release_keys(&mut self, key: KeyId, again: Option<KeyId>, now: Moment) {
+        for key in std::iter::once(key).chain(again) {
+            self.frontier.release_key(key);
+        }
+        for key in std::iter::once(key).chain(again) {
+            self.refresh(key, now);
+        }
+    }
+
+    /// Turns a dormant entry into an active one that is in no queue and not indexed by URL. The
+    /// caller refreshes its key.
+    fn activate(&mut self, dormant: DormantRef) {
+        self.snapshot_before_change(dormant);
+        self.frontier.activate(dormant, &mut self.jobs);
+    }
+
+    /// Removes an entry that no member holds from its queue, its timer or the dormant store.
+    /// Returns the key that the caller must refresh.
+    pub(crate) fn detach(&mut self, id: EntryId) -> KeyId {
+        if let Some(dormant) = self.frontier.dormant().find(id) {
+            self.activate(dormant);
+            self.frontier.index_waiting(self.frontier.get(id).entry.admitted.url_key, id);
+            return dormant.key;
+        }
+        self.frontier.dequeue(id)
+    }
+
+    /// Queues an entry that is due, or sets a timer for it.
+    pub(crate) fn enqueue(&mut self, id: EntryId, now: Moment) {
+        let Some((gate, is_queued)) = self.frontier.enqueue(id, now) else { return };
+        if is_queued {
+            self.schedules.entry_waits_no_more(id);
+        }
+        self.refresh(gate, now);
+    }
+
+    /// Merges an event into a waiting entry: the higher priority, the earlier due time, and the
+    /// attributes of the event, unless they do not fit.
+    pub(crate) fn coalesce(
+        &mut self,
+        id: EntryId,
+        announced: bool,
+        (prio, due, carried): (i16, Moment, &str),
+        now: Moment,
+    ) {
+        let gate = self.detach(id);
+        let admitted = &self.frontier.get(id).entry.admitted;
+        if !carried.is_empty()
+            && let Some(all) = merge_attributes(carried, &admitted.forwarded)
+        {
+            self.frontier.set_forwarded(id, all.into());
+        }
+        let admitted = &mut self.frontier.entry_mut(id).admitted;
+        let is_earlier = due < admitted.due;
+        admitted.announced |= announced;
+        admitted.prio = admitted.prio.max(prio);
+        if !mutants::is(Mutant::IgnoresEarlierDue) {
+            admitted.due = admitted.due.min(due);
+        }
+        if is_earlier {
+            self.schedules.entry_waits_no_more(id);
+        }
+        self.enqueue(id, now);
+        self.refresh(gate, now);
+    }
+
+    pub(crate) fn apply_release(&mut self, id: EntryId, lease: Lease, now: Moment) {
+        let gate = if let Some(dormant) = self.frontier.dormant().find(id) {
+            self.activate(dormant);
+            dormant.key
+        } else {
+            self.frontier.unindex_waiting(self.frontier.get(id).entry.admitted.url_key, id);
+            self.frontier.dequeue(id)
+        };
+        let ActiveEntry { entry, key, .. } = self.frontier.lease(id, lease, gate);
+        let (key, suspect, job) = (*key, entry.is_suspect(), entry.admitted.job);
+        let pinned_to = entry.again.as_ref().map(|again| again.member);
+        self.remove_pin(pinned_to, id, job, key, now);
+        self.leases.begin(id, &lease, suspect);
+        self.refresh(gate, now);
+        if let Some(job) = job {
+            self.change_job_entry(job.number, key, EntryChange::Leased(id), now);
+        }
+    }
+
+    pub(crate) fn apply_touch(
+        &mut self,
+        id: EntryId,
+        until: Moment,
+        over: bool,
+        rest: RecordedRest,
+        now: Moment,
+    ) {
+        let gate = if over {
+            self.end_request(id, rest, true, now)
+        } else {
+            self.frontier.apply_rest(id, rest, now)
+        };
+        if let EntryState::Held(lease) = &mut self.frontier.entry_mut(id).state {
+            let before = std::mem::replace(&mut lease.until, until);
+            lease.request_over |= over;
+            self.leases.renew(id, before, until);
+        }
+        self.refresh(gate, now);
+    }
+
+    pub(crate) fn apply_loss(&mut self, id: EntryId, now: Moment) {
+        let rests = !mutants::is(Mutant::NoRestAfterLoss);
+        let gate = self.end_request(id, RecordedRest::default(), rests, now);
+        self.end_lease(id, now);
+        self.frontier.clear_again(id);
+        let entry = self.frontier.entry_mut(id);
+        entry.losses += 1;
+        entry.last_reason = Some("lost with its member".into());
+        entry.again_count = 0;
+        entry.admitted.due = now;
+        self.totals.lost += 1;
+        self.enqueue(id, now);
+        self.refresh(gate, now);
+    }
+
+    /// Ends the lease of an entry. The caller queues it with `enqueue`.
+    pub(crate) fn end_lease(&mut self, id: EntryId, now: Moment) {
+        let key = self.frontier.get(id).key;
+        let entry = self.frontier.entry_mut(id);
+        let EntryState::Held(lease) = entry.state else { return };
+        let suspect = entry.is_suspect();
+        entry.state = EntryState::Delayed;
+        let (job, url_key) = (entry.admitted.job, entry.admitted.url_key);
+        self.leases.end(id, &lease, suspect);
+        self.frontier.index_waiting(url_key, id);
+        if let Some(job) = job {
+            self.change_job_entry(job.number, key, EntryChange::Returned(id), now);
+        }
+    }
+
+    pub(crate) fn apply_return(
+        &mut self,
+        id: EntryId,
+        back: &NextStep,
+        rest: RecordedRest,
+        reason: Option<Box<str>>,
+        now: Moment,
+    ) {
+        let was_made = !matches!(back, NextStep::Uncounted { .. });
+        let gate = self.end_request(id, rest, was_made, now);
+        self.end_lease(id, now);
+        self.frontier.clear_again(id);
+        let entry = self.frontier.entry_mut(id);
+        match back {
+            NextStep::Retry { due } => {
+                entry.failures += 1;
+                entry.again_count = 0;
+                entry.admitted.due = *due;
+                entry.last_reason = reason;
+            }
+            NextStep::Uncounted { due } => entry.admitted.due = *due,
+            NextStep::Again(again) => {
+                entry.again_count += 1;
+                entry.admitted.due = now;
+                let job = entry.admitted.job;
+                self.frontier.set_again(id, again.clone());
+                self.leases.pin(again.member, id);
+                if let Some(job) = job {
+                    let key = self.frontier.get(id).key;
+                    self.change_job_entry(job.number, key, EntryChange::Pinned, now);
+                }
+            }
+        }
+        self.enqueue(id, now);
+        self.refresh(gate, now);
+    }
+
+    /// Drops the `again` request of an entry, which restarts with its own request.
+    pub(crate) fn restart_from_own_request(&mut self, id: EntryId, now: Moment) {
+        let gate = self.detach(id);
+        let key = self.frontier.get(id).key;
+        let entry = self.frontier.entry_mut(id);
+        entry.again_count = 0;
+        let (job, again) = (entry.admitted.job, entry.again.as_ref());
+        let pinned_to = again.map(|again| again.member);
+        self.frontier.clear_again(id);
+        self.remove_pin(pinned_to, id, job, key, now);
+        self.enqueue(id, now);
+        self.refresh(gate, now);
+    }
+
+    /// Ends the request of a task at its key, which rests if a request was `made`. If the worker
+    /// had already reported the end of the request, only the requested rest is applied. Returns the
+    /// key, which the caller must refresh.
+    pub(crate) fn end_request(
+        &mut self,
+        id: EntryId,
+        rest: RecordedRest,
+        made: bool,
+        now: Moment,
+    ) -> KeyId {
+        self.frontier.end_request(id, rest, made, now, &self.config)
+    }
+
+    /// Tells a job what happens to its entry behind this key. Then its budgets may allow other
+    /// releases.
+    pub(crate) fn change_job_entry(
+        &mut self,
+        number: JobNumber,
+        key: KeyId,
+        change: EntryChange,
+        now: Moment,
+    ) {
+        let name = self.frontier.keys()[key].name();
+        if let Some(job) = self.jobs.change_entry(number, name, change) {
+            self.frontier.block(number, job.is_blocked());
+            if job.limits_hosts() {
+                self.refresh(key, now);
+            }
+        }
+    }
+
+    /// Removes the pin of an entry to its member.
+    pub(crate) fn remove_pin(
+        &mut self,
+        member: Option<MemberId>,
+        id: EntryId,
+        job: Option<PassId>,
+        key: KeyId,
+        now: Moment,
+    ) {
+        let Some(member) = member else { return };
+        let was_pinned = self.leases.unpin(member, id);
+        if let Some(job) = job
+            && was_pinned
+        {
+            self.change_job_entry(job.number, key, EntryChange::Unpinned, now);
+        }
+    }
+}

@@ -1,0 +1,575 @@
+//! Admission: turns events of the feeding topics, and links that workers found, into entries. Only
+//! the broker decides about scope, depth, identity and budget.
+
+use std::collections::BTreeSet;
+use std::slice;
+
+use tidings_protocol::{
+    After, CanonicalUrl, DAY_MS, DEAD_LETTER_TOPIC, JobName, PAYLOAD_BYTES_MAX, Payload, Prio, Seq,
+    TopicName, UrlKey,
+};
+
+use super::prefetch::PREFETCH_BATCH;
+use crate::config::{GroupConfig, KeyKind, key_attribute};
+use crate::entry::{Admission, Entry, EntryId, FORWARDED_BYTES_MAX, Key, PassId};
+use crate::frontier::dormant::DormantRef;
+use crate::jobs::JobState;
+use crate::moment::Moment;
+use crate::mutants::{self, Mutant};
+use crate::record::{Decision, EventEffect};
+use crate::schedules::{EVERY_MS_MIN, Schedule, WallClockDue, WallClockTarget, WallClockTimes};
+use crate::{Group, Output, StagedLink};
+
+/// Redirects that are followed in a row.
+const HOPS_MAX: u32 = 10;
+
+/// Attributes with a meaning to the group, which are therefore not forwarded.
+const OWN_ATTRIBUTES: [&str; 15] = [
+    "number", "job", "pass", "depth", "scope", "prio", "after", "every", "was", "kind", "hops",
+    "schedule", "last", "again", "id",
+];
+
+/// What an event requests, parsed from its payload.
+pub(crate) struct EventRequest<'a> {
+    pub(crate) text: &'a str,
+    pub(crate) url_key: Option<UrlKey>,
+    pub(crate) key: Key,
+    pub(crate) job: Option<&'a str>,
+    pub(crate) prio: i16,
+    pub(crate) due: Moment,
+    pub(crate) forwarded: Box<str>,
+}
+
+/// A parsed event, independent of the group's state.
+pub(crate) struct ParsedEvent<'a> {
+    payload: Payload<'a>,
+    /// `None` in a group without keys, where a payload is any text.
+    url: Option<(CanonicalUrl<'a>, UrlKey)>,
+}
+
+impl<'a> ParsedEvent<'a> {
+    fn parse(payload: &'a str, config: &GroupConfig) -> Result<Self, &'static str> {
+        let payload = Payload::parse(payload);
+        if config.key == KeyKind::None {
+            return Ok(Self { payload, url: None });
+        }
+        let target = payload.target().ok_or("not-a-url")?;
+        let url = CanonicalUrl::parse(target).map_err(|_| "not-an-http-url")?;
+        let url_key = url.url_key();
+        Ok(Self { payload, url: Some((url, url_key)) })
+    }
+
+    /// Returns the fingerprint of its URL, see [`UrlKey::fingerprint`].
+    pub(crate) fn fingerprint(&self) -> Option<u64> {
+        self.url.as_ref().map(|(_, url_key)| url_key.fingerprint())
+    }
+
+    /// Returns the text of its key.
+    pub(crate) fn key(&self, config: &GroupConfig) -> Option<&str> {
+        let attribute = key_attribute(&config.key, &self.payload);
+        attribute.or_else(|| config.key_of_url(&self.url.as_ref()?.0))
+    }
+}
+
+/// What becomes of an event.
+#[derive(Default)]
+struct EventVerdict {
+    /// `None` if the event only changes the schedule of its URL.
+    effect: Option<EventEffect>,
+    /// The new schedule of its URL.
+    schedule: Option<Schedule>,
+    /// The times of day at which the two are due.
+    wall_clock: WallClockTimes,
+}
+
+/// What becomes of a link.
+enum LinkVerdict {
+    New(Admission),
+    Known,
+    Refused,
+}
+
+/// The number of known and of refused links.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct LinkCounts {
+    pub(crate) known: u64,
+    pub(crate) refused: u64,
+}
+
+impl Group {
+    /// Consumes events of a feeding topic. Skips events below the first seq not yet consumed, so
+    /// repeating an input changes nothing. If texts must be read first, returns the number of
+    /// events before those that wait, and the request for the texts.
+    pub(crate) fn consume_events(
+        &mut self,
+        topic: &TopicName,
+        next: Seq,
+        events: &[(Seq, String)],
+        elsewhere: &BTreeSet<JobName>,
+        now: Moment,
+    ) -> Option<(usize, u64)> {
+        let first = self.next_to_consume(topic);
+        if next <= first {
+            return None;
+        }
+        let mut items = Vec::with_capacity(events.len());
+        let mut dead_letters = Vec::new();
+        let mut seeded = BTreeSet::new();
+        let mut times = Vec::new();
+        let (mut next, mut waiting) = (next, None);
+        let skipped = events.partition_point(|(seq, _)| *seq < first);
+        for (batch, events) in events[skipped..].chunks(PREFETCH_BATCH).enumerate() {
+            let read = events.iter().map(|(_, payload)| ParsedEvent::parse(payload, &self.config));
+            let parsed: Vec<_> = read.collect();
+            self.prefetch_urls(parsed.iter().flatten());
+            if let Some(request) = self.request_texts_of(parsed.iter().flatten()) {
+                (next, waiting) = (events[0].0, Some((skipped + batch * PREFETCH_BATCH, request)));
+                break;
+            }
+            for ((seq, payload), parsed) in events.iter().zip(parsed) {
+                let judged = parsed.and_then(|parsed| self.judge_event(&parsed, elsewhere, now));
+                let EventVerdict { effect: taking, schedule, wall_clock: at } = judged
+                    .unwrap_or_else(|reason| {
+                        dead_letters.extend(
+                            self.dead_letter_for_unusable(topic, *seq, payload, reason, now),
+                        );
+                        EventVerdict {
+                            effect: Some(EventEffect::Unusable),
+                            ..EventVerdict::default()
+                        }
+                    });
+                let taken = taking.as_ref();
+                if let Some(taking) = taken {
+                    self.apply_event_effect(taking, now);
+                }
+                if let Some(EventEffect::Admitted(Admission { job: Some(job), .. })) = taken {
+                    seeded.insert(job.number);
+                }
+                let waits = taken.zip(at.entry).into_iter();
+                times.extend(
+                    waits.flat_map(|(taking, unix_ms)| wall_clock_dues_of(taking, unix_ms)),
+                );
+                times.extend(schedule.iter().filter_map(|schedule| {
+                    let (what, due) = (WallClockTarget::Schedule(schedule.url_key), schedule.due);
+                    Some(WallClockDue { target: what, unix_ms: at.schedule?, due })
+                }));
+                let schedule = schedule.map(|schedule| {
+                    let entry = taken.map_or(schedule.entry, EventEffect::entry);
+                    EventEffect::Scheduled(Box::new(Schedule { entry, ..schedule }))
+                });
+                if let Some(schedule) = &schedule {
+                    self.apply_event_effect(schedule, now);
+                }
+                items.extend(taking);
+                items.extend(schedule);
+            }
+        }
+        if next <= first {
+            return waiting;
+        }
+        self.commit(Decision::Consumed { topic: topic.clone(), next, effects: items }, now);
+        self.record_wall_clock_dues(times, now);
+        for letter in dead_letters {
+            self.publish(DEAD_LETTER_TOPIC, letter);
+        }
+        self.settle_after_consuming(seeded, now);
+        waiting
+    }
+
+    fn judge_event(
+        &self,
+        parsed: &ParsedEvent<'_>,
+        elsewhere: &BTreeSet<JobName>,
+        now: Moment,
+    ) -> Result<EventVerdict, &'static str> {
+        let payload = &parsed.payload;
+        let mut request = match &parsed.url {
+            None => self.keyless_request(payload),
+            Some((url, url_key)) => EventRequest {
+                text: url.as_str(),
+                url_key: Some(*url_key),
+                key: parsed.key(&self.config).ok_or("no-key-attribute")?.into(),
+                job: payload.attribute("job"),
+                prio: 0,
+                due: now,
+                forwarded: forwarded_attributes(payload).ok_or("attributes-too-long")?,
+            },
+        };
+        let (mut schedule, mut at) = (None, WallClockTimes::default());
+        if let Some(url_key) = request.url_key {
+            if let Some(every) = payload.attribute("every")
+                && let Some(was) = payload.attribute("was")
+            {
+                let time = |text: &str| text.parse().map_err(|_| "bad-every");
+                return self.judge_reschedule(
+                    url_key,
+                    (time(was)?, time(every)?),
+                    &request.forwarded,
+                    now,
+                );
+            }
+            if let Some(prio) = payload.attribute("prio") {
+                request.prio = prio.parse::<Prio>().map_err(|_| "bad-prio")?.value();
+            }
+            if let Some(after) = payload.attribute("after") {
+                (request.due, at.entry) =
+                    self.schedules.due_after(after.parse().map_err(|_| "bad-after")?, now);
+            }
+            if let Some(every) = payload.attribute("every") {
+                match every.parse().map_err(|_| "bad-every")? {
+                    After::Ms(0) => {
+                        let taking = Some(EventEffect::Unscheduled(url_key));
+                        return Ok(EventVerdict { effect: taking, ..EventVerdict::default() });
+                    }
+                    After::Ms(every_ms) => {
+                        let due = request.due + every_ms;
+                        schedule = Some(self.judge_schedule(url_key, &request, every_ms, due)?);
+                    }
+                    After::Time(time) => {
+                        let (due, unix_ms) = self.schedules.due_at(time, request.due);
+                        at.schedule = Some(unix_ms);
+                        schedule = Some(self.judge_schedule(url_key, &request, DAY_MS, due)?);
+                    }
+                }
+            }
+        }
+        // An event for a job of another group only counts here as one without a job.
+        let is_own = |name: &&str| self.jobs.named(name).is_some() || !elsewhere.contains(*name);
+        let taking = match request.job.filter(is_own) {
+            None => self.judge_announcement(request),
+            Some(name) => self.judge_seed(name, request)?,
+        };
+        Ok(EventVerdict { effect: Some(taking), schedule, wall_clock: at })
+    }
+
+    /// The entry of the event itself is the first fetch; `due` is the second.
+    fn judge_schedule(
+        &self,
+        url_key: UrlKey,
+        request: &EventRequest<'_>,
+        every_ms: u64,
+        due: Moment,
+    ) -> Result<Schedule, &'static str> {
+        if every_ms < EVERY_MS_MIN {
+            return Err("bad-every");
+        }
+        let is_new = self.schedules.find(url_key).is_none();
+        if is_new && self.schedules.len() >= self.config.schedules_max {
+            return Err("too-many-schedules");
+        }
+        Ok(Schedule {
+            url_key,
+            text: request.text.into(),
+            key: request.key.clone(),
+            prio: request.prio,
+            forwarded: request.forwarded.clone(),
+            every_ms,
+            due,
+            entry: None,
+            skips_next: false,
+        })
+    }
+
+    /// Changes the interval of a schedule if the schedule still has the interval `was` and the
+    /// attributes that the worker saw. The next fetch counts from now. A fetch in progress does not
+    /// replace the one after it.
+    fn judge_reschedule(
+        &self,
+        url_key: UrlKey,
+        (was, every): (After, After),
+        carried: &str,
+        now: Moment,
+    ) -> Result<EventVerdict, &'static str> {
+        let mut at = WallClockTimes::default();
+        let (every_ms, due) = match every {
+            After::Ms(ms) if ms > 0 && ms < EVERY_MS_MIN => return Err("bad-every"),
+            After::Ms(ms) => (ms, now + ms),
+            After::Time(time) => {
+                let (due, unix_ms) = self.schedules.due_at(time, now);
+                at.schedule = Some(unix_ms);
+                (DAY_MS, due)
+            }
+        };
+        let present = self.schedules.find(url_key);
+        let Some(present) = present.filter(|present| self.matches_previous(present, was, carried))
+        else {
+            return Ok(EventVerdict::default());
+        };
+        if every_ms == 0 {
+            let taking = Some(EventEffect::Unscheduled(url_key));
+            return Ok(EventVerdict { effect: taking, ..EventVerdict::default() });
+        }
+        let entry = present.entry.max(self.newest_held(url_key));
+        let schedule = Schedule { every_ms, due, entry, skips_next: false, ..present.clone() };
+        Ok(EventVerdict { effect: None, schedule: Some(schedule), wall_clock: at })
+    }
+
+    /// Without keys, each event has its own key and identity, and its payload is any text.
+    fn keyless_request<'a>(&self, payload: &Payload<'a>) -> EventRequest<'a> {
+        EventRequest {
+            text: payload.text(),
+            url_key: None,
+            key: format!("#{}", self.frontier.next_id()).into(),
+            job: None,
+            prio: 0,
+            due: Moment(0),
+            forwarded: Box::default(),
+        }
+    }
+
+    /// An event without a job brings waiting entries of its URL forward, or becomes an entry.
+    fn judge_announcement(&self, request: EventRequest<'_>) -> EventEffect {
+        let entries =
+            request.url_key.map(|url| self.frontier.waiting_entries(url)).unwrap_or_default();
+        if !entries.is_empty() {
+            let EventRequest { prio, due, forwarded: carried, .. } = request;
+            return EventEffect::Coalesced {
+                entries,
+                announced: true,
+                prio,
+                due,
+                forwarded: carried,
+            };
+        }
+        EventEffect::Admitted(self.admission(request, None, true))
+    }
+
+    /// An event with a job is a seed of the current pass.
+    pub(crate) fn judge_seed(
+        &self,
+        name: &str,
+        request: EventRequest<'_>,
+    ) -> Result<EventEffect, &'static str> {
+        let name: JobName = name.parse().map_err(|_| "bad-job-name")?;
+        let job = self.jobs.named(name.as_ref()).ok_or("unknown-job")?;
+        if job.state == JobState::Done {
+            return Err("finished-job");
+        }
+        if job.cancelled {
+            return Err("cancelled-job");
+        }
+        let url = request.url_key.ok_or("not-a-url")?;
+        if !self.has_seen(job.id, url) {
+            return Ok(EventEffect::Admitted(self.admission(request, Some(job.id), false)));
+        }
+        Ok(match self.waiting_entry(url, Some(job.id)) {
+            Some(entry) => EventEffect::Coalesced {
+                entries: vec![entry],
+                announced: false,
+                prio: request.prio,
+                due: request.due,
+                forwarded: Box::default(),
+            },
+            None => EventEffect::Duplicate(job.id.number),
+        })
+    }
+
+    fn admission(
+        &self,
+        request: EventRequest<'_>,
+        job: Option<PassId>,
+        announced: bool,
+    ) -> Admission {
+        Admission {
+            id: self.frontier.next_id(),
+            text: request.text.into(),
+            url_key: request.url_key,
+            key: request.key,
+            job,
+            depth: 0,
+            hops: 0,
+            redirect: false,
+            announced,
+            prio: request.prio,
+            due: request.due,
+            forwarded: request.forwarded,
+        }
+    }
+
+    /// Returns the waiting entry of a URL in one pass, or the one without a job.
+    pub(crate) fn waiting_entry(&self, url: UrlKey, job: Option<PassId>) -> Option<EntryId> {
+        let full = self.frontier.waiting_of_url(url.fingerprint()).iter();
+        let mut full = full.filter(|id| self.frontier.get(**id).entry.admitted.job == job).copied();
+        full.next().or_else(|| {
+            let number = job.map(|job| job.number);
+            let is_of_job = |dormant: &DormantRef| self.job_of_dormant(dormant) == number;
+            self.frontier.dormant().of_url(url).filter(is_of_job).map(|dormant| dormant.id).min()
+        })
+    }
+
+    /// Returns the newest held entry of a URL. Visits each held entry.
+    fn newest_held(&self, url: UrlKey) -> Option<EntryId> {
+        let held = self.leases.members().iter().flat_map(|(_, member)| member.held());
+        held.filter(|id| self.frontier.get(*id).entry.admitted.url_key == Some(url)).max()
+    }
+
+    /// Reports whether a pass has seen a URL.
+    fn has_seen(&self, pass: PassId, url: UrlKey) -> bool {
+        let is_of_pass = |dormant: DormantRef| dormant.job() == Some(pass.number);
+        self.jobs.has_seen(pass, url.fingerprint())
+            || self.frontier.dormant().of_url(url).any(is_of_pass)
+    }
+
+    /// Reports whether an answer with these links must be rejected: the group is full, and one of
+    /// the links is new. So the group exceeds its limit by the links of one answer at most, and
+    /// loses none.
+    pub(crate) fn lacks_room_for(
+        &self,
+        parent: EntryId,
+        links: &[StagedLink],
+        now: Moment,
+    ) -> bool {
+        let parent = &self.frontier.get(parent).entry;
+        let is_new = |link| matches!(self.judge_link(parent, link, now), LinkVerdict::New(_));
+        self.is_full() && links.iter().any(is_new)
+    }
+
+    /// Judges the links of an answer one after the other, and admits the new ones.
+    pub(crate) fn admit_children(
+        &mut self,
+        parent: EntryId,
+        links: &[StagedLink],
+        now: Moment,
+    ) -> (Vec<Admission>, LinkCounts) {
+        let mut children = Vec::new();
+        let mut judged = LinkCounts::default();
+        if links.is_empty() {
+            return (children, judged);
+        }
+        let parent = self.frontier.get(parent).entry.clone();
+        let mut redirects = 0;
+        for link in links {
+            // An answer has one redirect; each redirect would inherit the attributes of the event.
+            redirects += u32::from(link.redirect);
+            if link.redirect && redirects > 1 {
+                judged.refused += 1;
+                continue;
+            }
+            match self.judge_link(&parent, link, now) {
+                LinkVerdict::New(child) => {
+                    self.admit(&child, now);
+                    children.push(child);
+                }
+                LinkVerdict::Known => judged.known += 1,
+                LinkVerdict::Refused => judged.refused += 1,
+            }
+        }
+        (children, judged)
+    }
+
+    fn judge_link(&self, parent: &Entry, link: &StagedLink, now: Moment) -> LinkVerdict {
+        let parent = &parent.admitted;
+        let Ok(url) = CanonicalUrl::parse(&link.url) else {
+            return LinkVerdict::Refused;
+        };
+        let Some(key) = self.config.key_of_url(&url) else {
+            return LinkVerdict::Refused;
+        };
+        let (depth, hops) = if link.redirect {
+            (parent.depth, parent.hops + 1)
+        } else {
+            (parent.depth.saturating_add(1), 0)
+        };
+        if hops > HOPS_MAX {
+            return LinkVerdict::Refused;
+        }
+        match parent.job {
+            Some(pass) => {
+                let Some(job) = self.jobs.find(pass.number) else {
+                    return LinkVerdict::Refused;
+                };
+                let more = u32::from(mutants::is(Mutant::TooDeep));
+                let too_deep = job.settings.depth_max.is_some_and(|max| depth > max + more);
+                // The target of a seed's redirect belongs to the job, on any host.
+                let inside = (link.redirect && depth == 0) || job.contains(&url);
+                let inside = inside || mutants::is(Mutant::OutOfScope);
+                if job.cancelled || too_deep || !inside {
+                    return LinkVerdict::Refused;
+                }
+                if self.has_seen(pass, url.url_key()) {
+                    return LinkVerdict::Known;
+                }
+            }
+            // Without a job, only a redirect is followed.
+            None if !link.redirect => return LinkVerdict::Refused,
+            None if self.waiting_entry(url.url_key(), None).is_some() => return LinkVerdict::Known,
+            None => {}
+        }
+        LinkVerdict::New(Admission {
+            id: self.frontier.next_id(),
+            text: url.as_str().into(),
+            url_key: Some(url.url_key()),
+            key: key.into(),
+            job: parent.job,
+            depth,
+            hops,
+            redirect: link.redirect,
+            announced: link.redirect && parent.announced,
+            prio: link.prio,
+            due: now,
+            forwarded: if link.redirect {
+                self.redirect_attributes(parent)
+            } else {
+                Box::default()
+            },
+        })
+    }
+
+    /// Counts an event that the group cannot use. A limited number per minute become dead letters.
+    fn dead_letter_for_unusable(
+        &mut self,
+        topic: &TopicName,
+        seq: Seq,
+        payload: &str,
+        reason: &str,
+        now: Moment,
+    ) -> Option<String> {
+        let minute = now.0 / 60_000;
+        if self.unkeyed_dead_letters.0 != minute {
+            self.unkeyed_dead_letters = (minute, 0);
+        }
+        self.unkeyed_dead_letters.1 += 1;
+        let head = format!("reason={reason} group={} topic={topic} seq={seq}", self.name);
+        (self.unkeyed_dead_letters.1 <= self.config.unkeyed_dead_letters_per_minute)
+            .then(|| dead_letter_text(&head, payload))
+    }
+
+    pub(crate) fn publish(&mut self, topic: &'static str, payload: String) {
+        let serial = self.last_serial + 1;
+        let decision = Decision::PublishQueued { serial, topic, payload: payload.clone().into() };
+        self.commit(decision, self.now);
+        self.outputs.push_back(Output::Publish { serial, topic, payload });
+    }
+}
+
+/// Returns the entries of an event that are due at this time of day.
+pub(crate) fn wall_clock_dues_of(
+    taking: &EventEffect,
+    unix_ms: i64,
+) -> impl Iterator<Item = WallClockDue> {
+    let (entries, due) = match taking {
+        EventEffect::Admitted(admission) => (slice::from_ref(&admission.id), admission.due),
+        EventEffect::Coalesced { entries, due, .. } => (&entries[..], *due),
+        _ => (&[][..], Moment(0)),
+    };
+    entries.iter().map(move |id| WallClockDue { target: WallClockTarget::Entry(*id), unix_ms, due })
+}
+
+/// Builds a dead letter for a text that is not a URL: the reason, and the text as far as a payload
+/// holds it.
+pub(crate) fn dead_letter_text(head: &str, text: &str) -> String {
+    let kept = text.floor_char_boundary(PAYLOAD_BYTES_MAX - head.len() - 1);
+    format!("{head} {}", &text[..kept])
+}
+
+/// Returns the attributes to forward, unchanged, each with a leading space. `None` if they are too
+/// long for a task line.
+fn forwarded_attributes(payload: &Payload<'_>) -> Option<Box<str>> {
+    let mut text = String::new();
+    for (name, value) in payload.attributes() {
+        if !OWN_ATTRIBUTES.contains(&name) {
+            text.extend([" ", name, "=", value]);
+        }
+    }
+    (text.len() <= FORWARDED_BYTES_MAX).then(|| text.into())
+}

@@ -1,0 +1,140 @@
+//! Actions on existing jobs: pause, resume, add a seed, wait for the end, delete.
+
+use tidings_protocol::status::{JobEnd, SeedStatus};
+use tidings_protocol::{After, CanonicalUrl, Code, JobName, ProtocolError};
+
+use super::admit::{EventRequest, wall_clock_dues_of};
+use crate::config::bad_argument;
+use crate::entry::JobNumber;
+use crate::interface::JobOperation;
+use crate::jobs::JobState;
+use crate::moment::Moment;
+use crate::record::{Decision, EventEffect};
+use crate::{Group, GroupAnswer, Output, Requester};
+
+impl Group {
+    /// Runs an action. Returns `None` if the answer comes with the end of the pass.
+    pub(crate) fn run_job_action(
+        &mut self,
+        requester: Requester,
+        name: &JobName,
+        what: &JobOperation,
+        now: Moment,
+    ) -> Result<Option<GroupAnswer>, ProtocolError> {
+        let ok = match what {
+            JobOperation::Pause => self.set_job_paused(name, true, now)?,
+            JobOperation::Resume => self.set_job_paused(name, false, now)?,
+            JobOperation::Add { url, prio, after } => {
+                self.add_seed(name, url, *prio, *after, now)?
+            }
+            JobOperation::Wait => {
+                let job = self.find_job(name)?;
+                if job.state != JobState::Done {
+                    let number = job.id.number;
+                    self.jobs.add_waiter(number, requester);
+                    return Ok(None);
+                }
+                job.end().to_string()
+            }
+            JobOperation::Delete => self.delete_job(name, now)?,
+        };
+        Ok(Some(GroupAnswer::new(ok)))
+    }
+
+    fn set_job_paused(
+        &mut self,
+        name: &JobName,
+        paused: bool,
+        now: Moment,
+    ) -> Result<String, ProtocolError> {
+        let job = self.find_job(name)?;
+        let number = job.id.number;
+        if job.state == JobState::Done {
+            return Err(conflict(format!("job {name} is already done")));
+        }
+        if job.paused != paused {
+            self.commit(Decision::JobPaused { number, paused }, now);
+        }
+        Ok(self.job_status(self.find_job(name)?).to_string())
+    }
+
+    /// Adds a seed by command. It is judged like an event of the job.
+    fn add_seed(
+        &mut self,
+        name: &JobName,
+        url: &str,
+        prio: i16,
+        after: After,
+        now: Moment,
+    ) -> Result<String, ProtocolError> {
+        let number = self.find_job(name)?.id.number;
+        let url = CanonicalUrl::parse(url)
+            .map_err(|error| bad_argument(format!("url={url}: {error}")))?;
+        let key = self.config.key_of_url(&url).ok_or_else(|| {
+            conflict("a group with key=attr:<name> takes seeds only as events with this attribute")
+        })?;
+        if self.is_full() {
+            let text = "the group is full; add the seed again when some entries are done";
+            return Err(ProtocolError::new(Code::Limit, text));
+        }
+        let (due, at) = self.schedules.due_after(after, now);
+        let request = EventRequest {
+            text: url.as_str(),
+            url_key: Some(url.url_key()),
+            key: key.into(),
+            job: Some(name.as_ref()),
+            prio,
+            due,
+            forwarded: Box::default(),
+        };
+        let taking = self
+            .judge_seed(name.as_ref(), request)
+            .map_err(|reason| conflict(format!("job {name} accepts no seed: {reason}")))?;
+        let is_new = matches!(taking, EventEffect::Admitted(_));
+        let times =
+            at.into_iter().flat_map(|unix_ms| wall_clock_dues_of(&taking, unix_ms)).collect();
+        self.commit(Decision::SeedAdded(taking.into()), now);
+        self.record_wall_clock_dues(times, now);
+        self.settle_job(number, now);
+        let job = name.to_string();
+        Ok(SeedStatus { job, new: u64::from(is_new), known: u64::from(!is_new) }.to_string())
+    }
+
+    fn delete_job(&mut self, name: &JobName, now: Moment) -> Result<String, ProtocolError> {
+        let job = self.find_job(name)?;
+        if job.state != JobState::Done {
+            return Err(conflict(format!("job {name} is not done; JOB cancel {name} ends it")));
+        }
+        self.commit(Decision::JobDeleted { number: job.id.number }, now);
+        self.report_job_name(name);
+        Ok(name.to_string())
+    }
+
+    /// Tells other groups whether this group has a job of that name.
+    pub(crate) fn report_job_name(&mut self, name: &JobName) {
+        let known = self.jobs.named(name.as_ref()).is_some();
+        self.outputs.push_back(Output::JobNameChanged { name: name.clone(), exists: known });
+    }
+
+    /// Answers all clients that wait for the end of a pass.
+    pub(crate) fn answer_waiters(&mut self, number: JobNumber, end: &JobEnd) {
+        for requester in self.jobs.take_waiters(number) {
+            self.answer(requester, Ok(GroupAnswer::new(end)));
+        }
+    }
+
+    /// Removes and returns all waiting clients, which will receive no answer.
+    pub fn drain_waiters(&mut self) -> impl Iterator<Item = Requester> + use<> {
+        self.jobs.drain_waiters().chain(self.reads.drain_waits())
+    }
+
+    /// Ends a job after its time limit.
+    pub(crate) fn end_job_time(&mut self, number: JobNumber, now: Moment) {
+        self.commit(Decision::JobTimeUp { number }, now);
+        self.settle_job(number, now);
+    }
+}
+
+fn conflict(text: impl Into<String>) -> ProtocolError {
+    ProtocolError::new(Code::Conflict, text)
+}

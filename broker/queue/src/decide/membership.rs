@@ -1,0 +1,160 @@
+//! Membership: workers join and leave, and receive the tasks that they hold.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+use tidings_protocol::status::MemberStatus;
+use tidings_protocol::{CanonicalUrl, MemberId, TaskId};
+
+use crate::entry::{Admission, Entry, EntryId, FORWARDED_BYTES_MAX, Lease, merge_attributes};
+use crate::jobs::Job;
+use crate::leases::Member;
+use crate::moment::Moment;
+use crate::schedules::Schedule;
+use crate::{ConnId, Group, GroupAnswer, Output, Requester, TaskMessage};
+
+/// Attribute of a redirect's target that names the URL with the schedule.
+const MOVED_FROM: &str = " schedule=";
+
+/// No event can contain it, because the group does not forward `schedule=` from events.
+fn moved_from(carried: &str) -> Option<&str> {
+    let (_, behind) = carried.split_once(MOVED_FROM)?;
+    Some(behind.split(' ').next().expect("split gives at least one part"))
+}
+
+impl Group {
+    pub(crate) fn join(&mut self, requester: Requester, credit: u32, now: Moment) {
+        let known = self.leases.members().find(requester.member);
+        let moved = known.is_none_or(|member| member.conn() != Some(requester.conn));
+        self.leases.join(requester.member, requester.conn, credit);
+        let held = self.leases.members().find(requester.member).map_or(0, Member::load);
+        let status = MemberStatus {
+            group: self.name.to_string(),
+            credit: credit.into(),
+            held: held as u64,
+            since: self.since,
+        };
+        self.answer(requester, Ok(GroupAnswer::new(status)));
+        if moved {
+            self.resend_tasks(requester.member, now);
+        }
+        if credit == 0 {
+            self.unpin(requester.member, now);
+        }
+    }
+
+    pub(crate) fn disconnected(&mut self, conn: ConnId, now: Moment) {
+        self.jobs.remove_waiters(conn);
+        self.reads.remove_waits(conn);
+        if let Some(member) = self.leases.disconnect(conn) {
+            self.resend_tasks(member, now);
+            if !self.leases.members().takes_tasks(member) {
+                self.unpin(member, now);
+            }
+        }
+    }
+
+    /// Sends a member all tasks that it holds, on its current connection.
+    fn resend_tasks(&mut self, member: MemberId, now: Moment) {
+        let Some(member) = self.leases.members().find(member) else { return };
+        let Some(conn) = member.conn() else { return };
+        for entry in member.held() {
+            self.send_task(entry, conn, now);
+        }
+    }
+
+    /// Sends a held entry to its worker.
+    pub(crate) fn send_task(&mut self, id: EntryId, conn: ConnId, now: Moment) {
+        let entry = &self.frontier.get(id).entry;
+        let lease = entry.lease().expect("a task is sent only to its holder");
+        let task = TaskMessage {
+            id: self.task_id(id, entry, lease),
+            clock_ms: now.0,
+            lease_ms: lease.until.0.saturating_sub(now.0),
+            payload: self.task_payload(entry),
+        };
+        self.outputs.push_back(Output::Task { conn, task });
+    }
+
+    pub(crate) fn task_id(&self, id: EntryId, entry: &Entry, lease: &Lease) -> TaskId {
+        let (group, attempt) = (self.name.clone(), entry.releases);
+        TaskId { group, run: lease.run, entry: id, attempt }
+    }
+
+    /// Returns the job and pass of an entry: those in which it waits, or the finished ones that it
+    /// repairs.
+    pub(crate) fn job_and_pass(&self, entry: &Entry) -> Option<(&Job, u32)> {
+        let repaired = entry.repairs.filter(|pass| self.jobs.of_pass(*pass).is_some());
+        let pass = entry.admitted.job.or(repaired)?;
+        Some((self.jobs.find(pass.number)?, pass.pass))
+    }
+
+    fn task_payload(&self, entry: &Entry) -> String {
+        /// Usual length of the attributes that the group adds.
+        const OWN_BYTES: usize = 48;
+        let admitted = &entry.admitted;
+        let len = admitted.text.len() + OWN_BYTES + admitted.forwarded.len();
+        let mut payload = String::with_capacity(len);
+        payload.push_str(&admitted.text);
+        if let Some((job, pass)) = self.job_and_pass(entry) {
+            let (depth, number) = (admitted.depth, job.id.number);
+            // Writing into a string cannot fail.
+            let _ = write!(payload, " job={} pass={pass} depth={depth} number={number}", job.name);
+            // Omitted while the scope has not grown, as in most jobs: then no link was rejected
+            // that would be admitted now.
+            let extent = job.scope.extent();
+            if extent > 1 {
+                let _ = write!(payload, " scope={extent}");
+            }
+        }
+        if admitted.redirect {
+            let _ = write!(payload, " kind=redirect hops={}", admitted.hops);
+        }
+        if admitted.url_key.is_some() && entry.failures + 1 >= self.config.max_attempts {
+            payload.push_str(" last=yes");
+        }
+        if let Some(again) = &entry.again {
+            let _ = write!(payload, " again={}", again.url);
+        }
+        if let Some(schedule) = self.schedule_of(admitted) {
+            let _ = write!(payload, " every={}", self.schedules.interval_text(schedule));
+        }
+        payload.push_str(&self.task_attributes(admitted));
+        payload
+    }
+
+    /// Returns the schedule for which an entry is fetched: that of the URL that redirected to it,
+    /// or else its own.
+    fn schedule_of(&self, admitted: &Admission) -> Option<&Schedule> {
+        let moved = admitted.redirect.then(|| moved_from(&admitted.forwarded)).flatten();
+        let url = moved.map_or(admitted.url_key, |moved| Some(CanonicalUrl::key_of(moved)));
+        self.schedules.find(url?)
+    }
+
+    /// Returns the attributes for the target of an entry's redirect. They include the URL with the
+    /// schedule, if there is one and it fits.
+    pub(crate) fn redirect_attributes(&self, admitted: &Admission) -> Box<str> {
+        let carried = self.task_attributes(admitted);
+        let schedule = admitted.url_key.and_then(|url| self.schedules.find(url));
+        let schedule = schedule.filter(|_| moved_from(&carried).is_none());
+        let schedule_text = schedule.map(|schedule| format!("{MOVED_FROM}{}", schedule.text));
+        let schedule_text =
+            schedule_text.filter(|text| carried.len() + text.len() <= FORWARDED_BYTES_MAX);
+        match schedule_text {
+            Some(text) => format!("{carried}{text}").into(),
+            None => carried.into(),
+        }
+    }
+
+    /// Returns the attributes that are sent with an entry, each with a leading space: its own, and
+    /// those of its URL's schedule, which this fetch may replace. Its own override the others.
+    /// Those of the schedule are left out if they do not all fit.
+    pub(crate) fn task_attributes<'a>(&self, admitted: &'a Admission) -> Cow<'a, str> {
+        let own = &admitted.forwarded;
+        let schedule = admitted.url_key.and_then(|url| self.schedules.find(url));
+        let Some(schedule) = schedule.filter(|schedule| schedule.forwarded != *own) else {
+            return Cow::Borrowed(own);
+        };
+        merge_attributes(own, &schedule.forwarded).map_or(Cow::Borrowed(own), Cow::Owned)
+    }
+}

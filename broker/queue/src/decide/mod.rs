@@ -1,0 +1,17 @@
+//! Decisions: what the group does with an input. Each is applied and recorded at once
+//! (`Group::commit`); nothing here changes the group in another way, except for what waits for texts
+//! and for what members are connected.
+
+mod admit;
+mod completion;
+mod job_actions;
+mod lease;
+mod manage;
+mod membership;
+mod operations;
+pub(crate) mod prefetch;
+mod schedule;
+mod task_release;
+mod task_reply;
+pub(crate) mod text_reads;
+mod wall_clock;

@@ -1,0 +1,111 @@
+//! Operations on a whole group and its dead letters.
+
+use tidings_protocol::{Code, DEFAULT_GROUP, ProtocolError};
+
+use crate::entry::{EntryId, JobNumber};
+use crate::interface::Operation;
+use crate::jobs::JobState;
+use crate::moment::Moment;
+use crate::queries::task_list::EntrySelection;
+use crate::record::Decision;
+use crate::{Group, GroupAnswer, Output};
+
+impl Group {
+    pub(crate) fn operate(
+        &mut self,
+        what: &Operation,
+        now: Moment,
+    ) -> Result<GroupAnswer, ProtocolError> {
+        match what {
+            Operation::Pause => self.pause(true, now),
+            Operation::Resume => self.pause(false, now),
+            Operation::Purge => self.purge(now),
+            Operation::Retry(selection) => return self.retry(selection, now),
+            Operation::Drop(selection) => {
+                let entries = self.dead_among(selection)?;
+                let ok = format!("{} dropped={}", self.name, entries.len());
+                self.commit_unless_empty(entries, |entries| Decision::DeadDropped { entries }, now);
+                return Ok(GroupAnswer::new(ok));
+            }
+            Operation::Delete => return self.delete(now),
+        }
+        Ok(GroupAnswer::new(self.status()))
+    }
+
+    fn pause(&mut self, paused: bool, now: Moment) {
+        if self.is_paused != paused {
+            self.commit(Decision::Paused(paused), now);
+        }
+    }
+
+    fn purge(&mut self, now: Moment) {
+        self.commit(Decision::Purged, now);
+        let unfinished = self.jobs.iter().filter(|job| job.state != JobState::Done);
+        let numbers: Vec<JobNumber> = unfinished.map(|job| job.id.number).collect();
+        for number in numbers {
+            self.settle_job(number, now);
+        }
+    }
+
+    fn retry(
+        &mut self,
+        selection: &EntrySelection,
+        now: Moment,
+    ) -> Result<GroupAnswer, ProtocolError> {
+        let entries = self.dead_among(selection)?;
+        if self.is_full() {
+            let text = "the group is full; retry when some entries are done";
+            return Err(ProtocolError::new(Code::Limit, text));
+        }
+        let ok = format!("{} retried={}", self.name, entries.len());
+        self.commit_unless_empty(
+            entries,
+            |entries| Decision::DeadRetried { entries, repairs: true },
+            now,
+        );
+        Ok(GroupAnswer::new(ok))
+    }
+
+    /// Commits a decision, unless it is about no entry.
+    fn commit_unless_empty(
+        &mut self,
+        entries: Vec<EntryId>,
+        decision: impl FnOnce(Vec<EntryId>) -> Decision,
+        now: Moment,
+    ) {
+        if !entries.is_empty() {
+            self.commit(decision(entries), now);
+        }
+    }
+
+    /// Deletes the group, with everything that waits.
+    fn delete(&mut self, now: Moment) -> Result<GroupAnswer, ProtocolError> {
+        let conflict = |text: String| Err(ProtocolError::new(Code::Conflict, text));
+        if self.name.as_str() == DEFAULT_GROUP {
+            return conflict(format!("group {DEFAULT_GROUP} cannot be deleted"));
+        }
+        let members = self.leases.members().iter().count();
+        if members > 0 {
+            return conflict(format!("group {} has {members} members; stop them first", self.name));
+        }
+        let unfinished = self.jobs.unfinished();
+        if unfinished > 0 {
+            return conflict(format!(
+                "{unfinished} jobs of group {} are not done; cancel them first",
+                self.name
+            ));
+        }
+        if !self.unpublished.is_empty() {
+            let text = format!("group {} is publishing its last events; try again", self.name);
+            return Err(ProtocolError::new(Code::Busy, text));
+        }
+        if self.is_blocked() {
+            // No record may follow that of the deletion, and those of a snapshot would.
+            let text = format!("group {} is reading texts for a snapshot; try again", self.name);
+            return Err(ProtocolError::new(Code::Busy, text));
+        }
+        self.commit(Decision::Deleted, now);
+        self.outputs.push_back(Output::Deleted);
+        Ok(GroupAnswer::new(&self.name))
+    }
+}

@@ -1,0 +1,123 @@
+//! Release: which keys are free, which entry each offers, and which member receives it.
+
+use tidings_protocol::KeyRest;
+
+use super::prefetch::PREFETCH_BATCH;
+use crate::Group;
+use crate::entry::{EndReason, EntryId, RecordedRest};
+use crate::frontier::dormant::DormantRef;
+use crate::frontier::key_queue::{CLOCK_GRAIN_MS, Lane};
+use crate::frontier::keys::KeyId;
+use crate::frontier::release_order::ReadyClass;
+use crate::frontier::{Turns, lane_of, next_entry};
+use crate::leases::Member;
+use crate::moment::Moment;
+use crate::record::Decision;
+
+impl Group {
+    /// Releases while there is a free key and a member with credit for it.
+    pub(crate) fn release_all(&mut self, now: Moment) {
+        if self.quiet_until.is_some_and(|until| now < until) {
+            return;
+        }
+        self.quiet_until = None;
+        // Texts that must be read, and how many more may be.
+        let (mut missing, mut room) = (Vec::new(), None);
+        for released in 0_usize.. {
+            if self.is_paused {
+                break;
+            }
+            let members = self.leases.members();
+            let Some((key, place)) = self.frontier.ready().next(members) else {
+                break;
+            };
+            if released.is_multiple_of(PREFETCH_BATCH) {
+                self.prefetch_keys(self.frontier.ready().upcoming(place, PREFETCH_BATCH));
+            }
+            let queue = &self.frontier.keys()[key];
+            let next = next_entry(queue, &self.jobs).expect("a ready key has a next entry");
+            let id = next.entry;
+            if let ReadyClass::Any(lane, prio) = place
+                && self.frontier.is_loading_before(lane, prio)
+            {
+                break;
+            }
+            if let Some(dormant) = self.dormant_to_read(id) {
+                if missing.len() >= *room.get_or_insert_with(|| self.loading_room()) {
+                    break;
+                }
+                missing.push(self.frontier.begin_loading(key, next, dormant));
+                continue;
+            }
+            let member = match place {
+                ReadyClass::Pinned(pin) => Some(pin.member),
+                ReadyClass::Suspect(_) => members.choose(queue.last_member(), true),
+                ReadyClass::Any(..) => members.choose(queue.last_member(), false),
+            };
+            if self.must_leave_job(id) {
+                self.commit(Decision::Ended { entries: vec![id], end: EndReason::Budget }, now);
+                continue;
+            }
+            let member = member.expect("a member with free credit was found for this class");
+            let conn = members.find(member).and_then(Member::conn);
+            let until = now + self.config.lease_ms;
+            self.commit(Decision::Released { entry: id, member, until }, now);
+            self.send_task(id, conn.expect("a member with free credit is connected"), now);
+        }
+        for missing in missing.chunks(PREFETCH_BATCH) {
+            self.request_texts(missing.to_vec());
+        }
+    }
+
+    /// Returns the entry if it is dormant and its text must be read before it is released.
+    fn dormant_to_read(&self, id: EntryId) -> Option<DormantRef> {
+        if !self.frontier.dormant().has_stored_texts() {
+            return None;
+        }
+        self.frontier
+            .dormant()
+            .find(id)
+            .filter(|dormant| self.frontier.dormant().must_read(*dormant))
+    }
+
+    /// Reports whether an announced entry is next while its job may not release anything. It is
+    /// then released without the job, which has no page left.
+    fn must_leave_job(&self, id: EntryId) -> bool {
+        // An announced entry that is dormant has no job.
+        let Some(live) = self.frontier.find(id) else { return false };
+        let entry = &live.entry;
+        let job = entry.admitted.job.and_then(|job| self.jobs.find(job.number));
+        lane_of(&entry.admitted) == Lane::Announced
+            && entry.again.is_none()
+            && job.is_some_and(|job| job.is_blocked_on(&entry.admitted.key))
+    }
+
+    /// Limits the rest that a worker requests for a key, and converts it to moments.
+    pub(crate) fn capped_rest(&self, hold: KeyRest, now: Moment) -> RecordedRest {
+        let not_before_ms = hold.not_before_ms.map(|ms| ms.min(self.config.not_before_ms_max));
+        RecordedRest {
+            not_before: not_before_ms.map(|ms| now + ms + CLOCK_GRAIN_MS),
+            pace_ms: hold.pace_ms.map(|ms| ms.min(self.config.pace_ms_max)),
+        }
+    }
+
+    /// Updates whether a key is free and what it offers. Called after everything that may have
+    /// changed this, also for keys that may have been removed since.
+    pub(crate) fn refresh(&mut self, key: KeyId, now: Moment) {
+        let turns = Turns { jobs: &self.jobs, parallel: self.config.parallel, now };
+        self.frontier.refresh(key, &turns);
+    }
+
+    /// Offers a key for release under the class of its next entry, if it is free.
+    pub(crate) fn offer(&mut self, key: KeyId, now: Moment) {
+        let turns = Turns { jobs: &self.jobs, parallel: self.config.parallel, now };
+        self.frontier.offer(key, &turns);
+    }
+
+    /// Offers a key whose next entry was just read, so that it goes first in its class: its turn
+    /// had come when the read began.
+    pub(crate) fn offer_next(&mut self, key: KeyId, now: Moment) {
+        let turns = Turns { jobs: &self.jobs, parallel: self.config.parallel, now };
+        self.frontier.offer_next(key, &turns);
+    }
+}

@@ -1,0 +1,175 @@
+//! Answers of workers about their tasks: `ACK` and `NACK`. Only the member that holds a task,
+//! at its current attempt, may answer it; all others receive `stale`.
+
+use std::fmt::Write;
+
+use tidings_protocol::{
+    CanonicalUrl, Code, DEAD_LETTER_TOPIC, KeyRest, Outcome, ProtocolError, RetryMode, TaskAction,
+    TaskId, TaskReply,
+};
+
+use super::admit::dead_letter_text;
+use crate::config::bad_argument;
+use crate::entry::{AgainRequest, EndReason, Entry, EntryId};
+use crate::moment::Moment;
+use crate::mutants::{self, Mutant};
+use crate::record::{Decision, NextStep};
+use crate::{Group, GroupAnswer, Requester, StagedLink, WorkerReply};
+
+/// Usual length of the answer to an `ACK`.
+const OK_BYTES: usize = 80;
+
+/// `again` answers in a row for a task: robots.txt, five redirects of it, the page, and one spare.
+const AGAIN_MAX: u32 = 8;
+
+impl Group {
+    pub(crate) fn reply(
+        &mut self,
+        requester: Requester,
+        reply: WorkerReply,
+        now: Moment,
+    ) -> Result<GroupAnswer, ProtocolError> {
+        let WorkerReply { reply: TaskReply { task, action, rest }, links, over_limit } = reply;
+        match action {
+            TaskAction::Ack(outcome) => {
+                self.ack(requester, &task, outcome, rest, (&links, over_limit), now)
+            }
+            TaskAction::Nack { retry, reason } => {
+                self.nack(requester, &task, retry, rest, reason, now)
+            }
+            TaskAction::Touch { request_ended } => {
+                self.touch(requester, &task, request_ended, rest, now)
+            }
+        }
+    }
+
+    fn ack(
+        &mut self,
+        requester: Requester,
+        task: &TaskId,
+        outcome: Outcome,
+        hold: KeyRest,
+        (links, over_limit): (&[StagedLink], u64),
+        now: Moment,
+    ) -> Result<GroupAnswer, ProtocolError> {
+        let entry = self.held_entry(requester, task)?;
+        let lacks_room = self.lacks_room_for(entry, links, now);
+        if lacks_room && !mutants::is(Mutant::LosesLinks) {
+            let text = "the group is full and has no room for the links; you still hold the task";
+            return Err(ProtocolError::new(Code::Limit, text));
+        }
+        let job = self.frontier.get(entry).entry.admitted.job;
+        let rest = self.capped_rest(hold, now);
+        let kept = if lacks_room { &[] } else { links };
+        let (children, judged) = self.admit_children(entry, kept, now);
+        let (new, known) = (children.len(), judged.known);
+        let refused = judged.refused + over_limit + (links.len() - kept.len()) as u64;
+        let mut ok = String::with_capacity(OK_BYTES);
+        // Writing into a string cannot fail.
+        let _ = write!(ok, "{task} new={new} known={known} refused={refused}");
+        self.commit(Decision::Answered { entry, outcome, children, no_room: 0, rest }, now);
+        if let Some(job) = job
+            && !(mutants::is(Mutant::StaysOpen) && outcome != Outcome::Done)
+        {
+            self.settle_job(job.number, now);
+        }
+        Ok(GroupAnswer { lines: Vec::new(), ok })
+    }
+
+    fn nack(
+        &mut self,
+        requester: Requester,
+        task: &TaskId,
+        back: RetryMode,
+        hold: KeyRest,
+        reason: Option<String>,
+        now: Moment,
+    ) -> Result<GroupAnswer, ProtocolError> {
+        let id = self.held_entry(requester, task)?;
+        let rest = self.capped_rest(hold, now);
+        let failures = self.frontier.get(id).entry.failures;
+        // A worker may only lengthen the wait, within limits.
+        let capped = |ms: u64| ms.min(self.config.not_before_ms_max);
+        let back = match back {
+            RetryMode::Counted { after_ms } => {
+                let chance = self.frontier.random();
+                let backoff_ms = self.config.backoff_after(failures + 1, chance);
+                NextStep::Retry { due: now + after_ms.map_or(backoff_ms, capped) }
+            }
+            RetryMode::Uncounted { after_ms } => {
+                NextStep::Uncounted { due: now + after_ms.map_or(0, capped) }
+            }
+            RetryMode::OtherUrl { url } => {
+                NextStep::Again(self.again_request(requester, id, &url)?.into())
+            }
+        };
+        let reason = reason.map(String::into_boxed_str);
+        self.commit(Decision::Returned { entry: id, next_step: back, rest, reason }, now);
+        if !self.leases.members().takes_tasks(requester.member) {
+            // A member without credit makes no further request, so nothing waits for it.
+            self.unpin(requester.member, now);
+        }
+        self.dead_letter_if_exhausted(id, now);
+        Ok(GroupAnswer { lines: Vec::new(), ok: task.to_string() })
+    }
+
+    fn again_request(
+        &self,
+        requester: Requester,
+        id: EntryId,
+        url: &str,
+    ) -> Result<AgainRequest, ProtocolError> {
+        if self.frontier.get(id).entry.again_count >= AGAIN_MAX {
+            return Err(ProtocolError::new(
+                Code::Limit,
+                format!("again= at most {AGAIN_MAX} times in a row; you still hold the task"),
+            ));
+        }
+        let url = CanonicalUrl::parse(url)
+            .map_err(|error| bad_argument(format!("again={url}: {error}")))?;
+        let key = self.config.key_of_url(&url).ok_or_else(|| {
+            bad_argument("again= works only in groups with key=host or key=domain")
+        })?;
+        Ok(AgainRequest { url: url.as_str().into(), key: key.into(), member: requester.member })
+    }
+
+    /// Makes a returned or lost entry a dead letter if its attempts are used up. If its job is
+    /// cancelled or has all its pages, the entry is dropped.
+    pub(crate) fn dead_letter_if_exhausted(&mut self, id: EntryId, now: Moment) {
+        let entry = &self.frontier.get(id).entry;
+        let job = entry.admitted.job;
+        if mutants::is(Mutant::DropsLostAnnounced) && job.is_none() && entry.losses > 0 {
+            return self.commit(Decision::Ended { entries: vec![id], end: EndReason::Purged }, now);
+        }
+        if let Some(reason) = self.config.dead_reason(entry) {
+            let letter = self.dead_letter_payload(entry, reason);
+            self.commit(Decision::Ended { entries: vec![id], end: EndReason::Dead }, now);
+            self.publish(DEAD_LETTER_TOPIC, letter);
+        }
+        if let Some(job) = job {
+            self.settle_job(job.number, now);
+        }
+    }
+
+    /// Builds the dead letter of an entry: its URL with the reasons as attributes, or the reasons
+    /// followed by the text if it has no URL.
+    fn dead_letter_payload(&self, entry: &Entry, reason: &str) -> String {
+        let last = entry.last_reason.as_deref().unwrap_or("none").replace(' ', "_");
+        let mut head = format!(
+            "reason={reason} group={} serial={}.{} failures={} losses={} last={last}",
+            self.name,
+            self.run,
+            self.last_serial + 1,
+            entry.failures,
+            entry.losses
+        );
+        let admitted = &entry.admitted;
+        if let Some((job, pass)) = self.job_and_pass(entry) {
+            let _ = write!(head, " job={} pass={pass} depth={}", job.name, admitted.depth);
+        }
+        match admitted.url_key {
+            Some(_) => format!("{} {head}{}", admitted.text, self.task_attributes(admitted)),
+            None => dead_letter_text(&head, &admitted.text),
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! What waits for texts that lie outside memory: releases, inputs, the snapshot, and records about
+//! entries that have ended.
+//!
+//! A group decides nothing about an entry before its text is in memory. So a decision is applied
+//! and recorded at once, as if all texts were there, and a replay does not depend on when they came.
+//! A text that cannot be read stops the group, because the group's log still has it.
+
+use std::collections::VecDeque;
+
+use hashbrown::HashMap;
+use tidings_protocol::{CanonicalUrl, UrlKey};
+
+use super::admit::ParsedEvent;
+use super::prefetch::PREFETCH_BATCH;
+use crate::entry::{Key, PassId};
+use crate::frontier::dormant::{DormantRef, WantedText};
+use crate::moment::Moment;
+use crate::queries::task_list::SelectedTasks;
+use crate::record::Decision;
+use crate::record::snapshot::SnapshotItem;
+use crate::texts::{TextError, TextReply};
+use crate::{ConnId, Group, GroupQuery, Input, JobOperation, Output, Requester};
+
+/// Texts that are read in advance: those of keys that are released next, beyond the free credit.
+const READ_AHEAD: usize = 2 * PREFETCH_BATCH;
+
+/// Most keys whose texts are being read at the same time.
+const LOADING_MAX: usize = 1024;
+
+/// What waits for texts.
+#[derive(Debug, Default)]
+pub(crate) struct TextReads {
+    /// The texts of each request that has no reply.
+    pending: HashMap<u64, Vec<WantedText>>,
+    /// Inputs that wait, in order.
+    held: VecDeque<HeldInput>,
+    /// The request for which the first of them waits.
+    held_for: Option<u64>,
+    /// Records without their text, in order. While there are any, no output leaves.
+    unread: VecDeque<UnreadRecord>,
+    /// Why the group has stopped.
+    problem: Option<TextError>,
+}
+
+/// An input that waits for texts.
+#[derive(Debug)]
+pub(crate) enum HeldInput {
+    /// Events or a command. Some need texts; the others keep their order.
+    Input(Input),
+    /// Entries that a query has selected.
+    Tasks(Requester, SelectedTasks),
+    /// The schedule of this URL is due.
+    Schedule(UrlKey),
+}
+
+/// The record of a dormant entry for a snapshot, without the text of the entry.
+#[derive(Debug)]
+struct UnreadRecord {
+    /// Its index among the outputs.
+    index: usize,
+    /// The text, which is pinned, and the request for it.
+    wanted: WantedText,
+    request: Option<u64>,
+    key: Key,
+    job: Option<PassId>,
+}
+
+impl TextReads {
+    /// Returns why the group has stopped.
+    pub(crate) fn problem(&self) -> Option<&TextError> {
+        self.problem.as_ref()
+    }
+
+    /// Removes and returns the senders of held commands that wait for the end of a pass.
+    pub(crate) fn drain_waits(&mut self) -> impl Iterator<Item = Requester> + use<> {
+        let held = std::mem::take(&mut self.held);
+        held.into_iter().filter_map(|held| waiter(&held))
+    }
+
+    /// Removes such commands of a connection that has ended.
+    pub(crate) fn remove_waits(&mut self, conn: ConnId) {
+        let is_gone = |held: &HeldInput| waiter(held).is_some_and(|waiter| waiter.conn == conn);
+        self.held.retain(|held| !is_gone(held));
+    }
+
+    /// Reports whether inputs wait.
+    pub(crate) fn is_holding(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Reports whether the outputs wait for texts.
+    pub(crate) fn has_unread(&self) -> bool {
+        !self.unread.is_empty()
+    }
+
+    /// Reports whether an input waits.
+    #[cfg(test)]
+    pub(crate) fn holds(&self, input: &Input) -> bool {
+        let is_same = |held: &Input| match (held, input) {
+            (Input::Events { next, .. }, Input::Events { next: other, .. }) => next == other,
+            _ => held.requester().is_some() && held.requester() == input.requester(),
+        };
+        self.held.iter().any(|held| matches!(held, HeldInput::Input(held) if is_same(held)))
+    }
+
+    /// Returns the URLs of schedules that are due and wait.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn held_schedules(&self) -> impl Iterator<Item = UrlKey> {
+        self.held.iter().filter_map(|held| match held {
+            HeldInput::Schedule(url) => Some(*url),
+            _ => None,
+        })
+    }
+}
+
+/// Returns the sender of a command that waits for the end of a pass.
+fn waiter(held: &HeldInput) -> Option<Requester> {
+    match held {
+        HeldInput::Input(Input::JobAction { requester, action: JobOperation::Wait, .. }) => {
+            Some(*requester)
+        }
+        _ => None,
+    }
+}
+
+impl Group {
+    /// Handles an input that may need texts, after those that wait already.
+    pub(crate) fn handle_or_hold(&mut self, input: HeldInput, now: Moment) {
+        if self.reads.is_holding() {
+            return self.reads.held.push_back(input);
+        }
+        if let Some((input, request)) = self.handle_held(input, now) {
+            self.reads.held.push_front(input);
+            self.reads.held_for = Some(request);
+        }
+    }
+
+    /// Handles an input, or returns what is left of it, and the request for which it waits.
+    fn handle_held(&mut self, input: HeldInput, now: Moment) -> Option<(HeldInput, u64)> {
+        match input {
+            HeldInput::Input(Input::Events { topic, next, mut events, foreign_jobs }) => {
+                let (rest, request) =
+                    self.consume_events(&topic, next, &events, &foreign_jobs, now)?;
+                events.drain(..rest);
+                let left = Input::Events { topic, next, events, foreign_jobs };
+                return Some((HeldInput::Input(left), request));
+            }
+            HeldInput::Input(input) => return self.handle_held_command(input, now),
+            HeldInput::Tasks(requester, selected) => {
+                return self.answer_selected(requester, selected, now);
+            }
+            HeldInput::Schedule(url) => {
+                // It may have changed or ended while this waited.
+                self.schedules.find(url).filter(|schedule| schedule.due <= now)?;
+                if let Some(request) = self.request_texts_of_url(url) {
+                    return Some((input, request));
+                }
+                self.fire_schedule(url, now);
+            }
+        }
+        None
+    }
+
+    fn handle_held_command(&mut self, input: Input, now: Moment) -> Option<(HeldInput, u64)> {
+        let url = match &input {
+            Input::JobAction { action: JobOperation::Add { url, .. }, .. } => Some(&**url),
+            Input::Query { query: GroupQuery::Explain(what), .. } => Some(what.as_str()),
+            _ => None,
+        };
+        let url = url.and_then(|url| CanonicalUrl::parse(url).ok()).map(|url| url.url_key());
+        if let Some(request) = url.and_then(|url| self.request_texts_of_url(url)) {
+            return Some((HeldInput::Input(input), request));
+        }
+        match input {
+            Input::Query { requester, query: GroupQuery::Tasks(query) } => {
+                match self.select_tasks(&query) {
+                    Ok(selected) => return self.answer_selected(requester, selected, now),
+                    Err(error) => self.answer(requester, Err(error)),
+                }
+            }
+            input => self.handle_command(input, now),
+        }
+        None
+    }
+
+    fn answer_selected(
+        &mut self,
+        requester: Requester,
+        selected: SelectedTasks,
+        now: Moment,
+    ) -> Option<(HeldInput, u64)> {
+        let dormant = selected.ids().filter_map(|id| self.frontier.dormant().find(id));
+        let wanted = self.missing_texts(dormant);
+        if let Some(request) = self.request_texts(wanted) {
+            return Some((HeldInput::Tasks(requester, selected), request));
+        }
+        let answer = self.describe_tasks(&selected, now);
+        self.answer(requester, answer);
+        None
+    }
+
+    /// Returns the texts of these entries that must be read.
+    pub(crate) fn missing_texts(
+        &self,
+        dormant: impl Iterator<Item = DormantRef>,
+    ) -> Vec<WantedText> {
+        if !self.frontier.dormant().has_stored_texts() {
+            return Vec::new();
+        }
+        let missing = dormant.filter(|dormant| self.frontier.dormant().must_read(*dormant));
+        missing.map(|dormant| self.frontier.dormant().wanted(dormant)).collect()
+    }
+
+    /// Requests texts. Returns the number of the request; `None` if there are none.
+    pub(crate) fn request_texts(&mut self, wanted: Vec<WantedText>) -> Option<u64> {
+        if wanted.is_empty() {
+            return None;
+        }
+        let request = self.frontier.texts_mut().request_texts(&wanted);
+        self.reads.pending.insert(request, wanted);
+        Some(request)
+    }
+
+    /// Requests the texts that a recorded decision needs.
+    pub(crate) fn request_texts_for(&mut self, decision: &Decision) {
+        if self.frontier.dormant().has_stored_texts() {
+            let entries = decision.entries();
+            let dormant = entries.iter().filter_map(|entry| self.frontier.dormant().find(*entry));
+            let wanted = self.missing_texts(dormant);
+            self.request_texts(wanted);
+        }
+    }
+
+    /// Requests the texts of the waiting entries of events' URLs, as far as they must be read.
+    pub(crate) fn request_texts_of<'a>(
+        &mut self,
+        events: impl Iterator<Item = &'a ParsedEvent<'a>>,
+    ) -> Option<u64> {
+        let urls = events.filter_map(ParsedEvent::fingerprint);
+        let wanted =
+            self.missing_texts(urls.flat_map(|url| self.frontier.dormant().of_fingerprint(url)));
+        self.request_texts(wanted)
+    }
+
+    /// Requests those of one URL.
+    fn request_texts_of_url(&mut self, url: UrlKey) -> Option<u64> {
+        let wanted = self.missing_texts(self.frontier.dormant().of_url(url));
+        self.request_texts(wanted)
+    }
+
+    /// Returns how many more keys may be read for their release.
+    pub(crate) fn loading_room(&self) -> usize {
+        let most = (self.leases.members().free_credit() + READ_AHEAD).min(LOADING_MAX);
+        most.saturating_sub(self.frontier.loading_count())
+    }
+
+    /// Records a dormant entry for the snapshot in progress when its text was read. Until then, no
+    /// output leaves.
+    pub(crate) fn record_when_read(&mut self, dormant: DormantRef) {
+        let job = dormant.job().and_then(|job| self.jobs.find(job)).map(|job| job.id);
+        let key = self.frontier.keys()[dormant.key].name().clone();
+        let wanted = self.frontier.dormant().wanted(dormant);
+        self.frontier.texts_mut().pin_text(wanted);
+        let index = self.outputs.len();
+        self.reads.unread.push_back(UnreadRecord { index, wanted, request: None, key, job });
+        let empty = SnapshotItem::Dormant(Vec::new());
+        self.record(Decision::SnapshotPart(Box::new(empty)), self.now);
+    }
+
+    /// Requests the texts of records that have none.
+    pub(crate) fn request_unread_outputs(&mut self) {
+        let new = self.reads.unread.iter().rev().take_while(|unread| unread.request.is_none());
+        let count = new.count();
+        if count == 0 {
+            return;
+        }
+        let first = self.reads.unread.len() - count;
+        let wanted: Vec<_> = self.reads.unread.range(first..).map(|unread| unread.wanted).collect();
+        let request = self.frontier.texts_mut().request_texts(&wanted);
+        self.reads.unread.range_mut(first..).for_each(|unread| unread.request = Some(request));
+    }
+
+    /// Handles a reply about texts.
+    pub(crate) fn texts_replied(&mut self, reply: TextReply, now: Moment) {
+        match reply {
+            TextReply::Written { chunk, written } => {
+                self.frontier.texts_mut().text_written(chunk, written.is_ok());
+            }
+            TextReply::Read { number, texts } => {
+                if let Err(problem) = self.take_texts(number, texts, now) {
+                    self.reads.problem = Some(problem);
+                }
+            }
+        }
+    }
+
+    /// Takes texts that were read, and continues what waited for them.
+    fn take_texts(
+        &mut self,
+        request: u64,
+        texts: Vec<Result<Vec<u8>, TextError>>,
+        now: Moment,
+    ) -> Result<(), TextError> {
+        if self.frontier.texts_mut().take_sparse_chunk(request, &texts)? {
+            return Ok(());
+        }
+        let Some(wanted) = self.reads.pending.remove(&request) else {
+            return self.complete_records(request, texts);
+        };
+        if wanted.len() != texts.len() {
+            return Err(TextError::new("a reply has the wrong number of texts"));
+        }
+        for (wanted, text) in wanted.into_iter().zip(texts) {
+            self.frontier.texts_mut().take_text(wanted, text)?;
+            if self.frontier.end_loading(wanted.dormant) {
+                self.offer_next(wanted.dormant.key, now);
+            }
+        }
+        if let Some(snapshot) = &mut self.snapshot {
+            snapshot.texts_read(request);
+        }
+        if self.reads.held_for == Some(request) {
+            self.reads.held_for = None;
+            let held = std::mem::take(&mut self.reads.held);
+            for input in held {
+                // The answer comes last. The owner rejects what is left.
+                if matches!(self.outputs.iter().rev().nth(1), Some(Output::Deleted)) {
+                    self.reads.held.push_back(input);
+                } else {
+                    self.handle_or_hold(input, now);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Completes records with texts that were read for them.
+    fn complete_records(
+        &mut self,
+        request: u64,
+        texts: Vec<Result<Vec<u8>, TextError>>,
+    ) -> Result<(), TextError> {
+        let mut texts = texts.into_iter();
+        for unread in &self.reads.unread {
+            if unread.request != Some(request) {
+                continue;
+            }
+            let UnreadRecord { index, wanted, key, job, .. } = unread;
+            let missing = || TextError::new("a reply has the wrong number of texts");
+            let text = texts.next().ok_or_else(missing)??;
+            let admission = wanted.parse(&text)?.admission(wanted.dormant, key.clone(), *job);
+            if let Some(Output::Record(record)) = self.outputs.get_mut(*index) {
+                let whole = SnapshotItem::Dormant(vec![admission]);
+                record.decision = Decision::SnapshotPart(Box::new(whole));
+            }
+            self.frontier.texts_mut().unpin_text(*wanted);
+        }
+        self.reads.unread.retain(|unread| unread.request != Some(request));
+        Ok(())
+    }
+}

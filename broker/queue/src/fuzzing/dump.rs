@@ -1,0 +1,145 @@
+//! A dump of a group for comparisons. It does not depend on how the group came to its state, for
+//! example on which entries are dormant or which id a key has in memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tidings_protocol::{MemberId, Seq, TopicName};
+
+use crate::entry::{Entry, EntryId, JobNumber, PassId};
+use crate::frontier::key_queue::KeyState;
+use crate::frontier::{Wake, next_entry};
+use crate::jobs::JobTimer;
+use crate::moment::Moment;
+use crate::record::snapshot::{SnapshotItem, items_of_job};
+use crate::{Group, GroupConfig, GroupTotals};
+
+/// The complete state that decides what a group does next, except random choices.
+#[derive(Debug, PartialEq)]
+struct GroupDump {
+    entries: BTreeMap<EntryId, Entry>,
+    keys: BTreeMap<String, KeyDump>,
+    jobs: Vec<JobDump>,
+    seen: BTreeMap<PassId, BTreeSet<u64>>,
+    waiting_by_url: BTreeMap<u64, Vec<EntryId>>,
+    pinned: BTreeMap<MemberId, BTreeSet<EntryId>>,
+    consumed: BTreeMap<TopicName, Seq>,
+    completion_pending: Vec<JobNumber>,
+    schedules: BTreeMap<u128, String>,
+    wall_clock: String,
+    dead_letters: String,
+    unpublished: BTreeMap<u64, (&'static str, Box<str>)>,
+    published: BTreeMap<&'static str, Seq>,
+    wakes: Vec<(Moment, String)>,
+    lease_timers: Vec<(Moment, EntryId)>,
+    job_timers: Vec<(Moment, JobTimer)>,
+    schedule_timers: BTreeSet<(Moment, u64)>,
+    is_paused: bool,
+    totals: GroupTotals,
+    last_entry_id: EntryId,
+    since: Option<u64>,
+    config: GroupConfig,
+}
+
+/// Returns the first difference of two groups; `None` if they are equal.
+pub(crate) fn difference(left: &Group, right: &Group) -> Option<String> {
+    /// Lines that are shown before and after the first difference.
+    const SHOWN: usize = 12;
+    let (left, right) = (dump(left), dump(right));
+    if left == right {
+        return None;
+    }
+    let (left, right) = (format!("{left:#?}"), format!("{right:#?}"));
+    let at = left.lines().zip(right.lines()).position(|(left, right)| left != right);
+    let shown = |text: &str| {
+        let from = at.unwrap_or(0).saturating_sub(SHOWN);
+        text.lines().skip(from).take(2 * SHOWN).collect::<Vec<_>>().join("\n")
+    };
+    Some(format!("{}\n======\n{}", shown(&left), shown(&right)))
+}
+
+/// Snapshot parts, entries that are not final, held entries, pinned entries.
+type JobDump = (Vec<SnapshotItem>, u64, u64, u64);
+
+/// State, requests in flight, waiting entries, next entry, and timer.
+type KeyDump = (Option<KeyState>, u32, usize, Option<EntryId>, Option<Moment>);
+
+fn dump(group: &Group) -> GroupDump {
+    let live = group.frontier.active().map(|live| live.entry.clone());
+    let parked = group.frontier.dormant().iter().map(|dormant| group.dormant_entry(dormant));
+    let entries = live.chain(parked).map(|entry| (entry.admitted.id, entry));
+    let entries: BTreeMap<_, _> = entries.collect();
+    let mut unheld: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for (id, entry) in &entries {
+        if let (None, Some(url)) = (entry.lease(), entry.admitted.url_key) {
+            assert!(
+                group.frontier.waiting_entries(url).contains(id),
+                "{id} is not found by its URL"
+            );
+            unheld.entry(url.fingerprint()).or_default().push(*id);
+        }
+    }
+    let keys = group.frontier.keys().ids().into_iter().map(|id| {
+        let queue = &group.frontier.keys()[id];
+        let next = next_entry(queue, &group.jobs).map(|next| next.entry);
+        let key = (queue.state(), queue.in_flight(), queue.waiting(), next, queue.timer());
+        (queue.name().to_string(), key)
+    });
+    let jobs = group.jobs.iter().map(|job| {
+        let mut items = Vec::new();
+        items_of_job(job, &mut |item| items.push(item));
+        items.sort_by_key(|item| format!("{item:?}"));
+        (items, job.unfinished_count(), job.held, job.pinned)
+    });
+    let wakes = group.frontier.wakes().map(|(at, wake)| match wake {
+        Wake::Due(id) => (*at, format!("entry {id}")),
+        Wake::Key(key) => (*at, format!("key {}", group.frontier.keys()[*key].name())),
+    });
+    let mut wakes: Vec<_> = wakes.collect();
+    wakes.sort();
+    GroupDump {
+        keys: keys.collect(),
+        jobs: jobs.collect(),
+        seen: seen_urls(group, &entries),
+        waiting_by_url: unheld,
+        pinned: group.leases.pins().clone(),
+        consumed: group.consumed.clone(),
+        completion_pending: group.jobs.completion_pending(),
+        schedules: group.schedules.iter().map(|s| (s.url_key.0, format!("{s:?}"))).collect(),
+        wall_clock: format!("{:?}", group.wall_clock_dues().collect::<Vec<_>>()),
+        dead_letters: format!("{:?}", group.dead_letters),
+        unpublished: group.unpublished.clone(),
+        published: group.published.clone(),
+        wakes,
+        lease_timers: group.leases.expiries().collect(),
+        job_timers: group.jobs.timers().collect(),
+        schedule_timers: schedule_timers_of(group),
+        is_paused: group.is_paused,
+        totals: group.totals,
+        last_entry_id: group.frontier.last_id(),
+        since: group.since,
+        config: group.config.clone(),
+        entries,
+    }
+}
+
+/// Returns the timers of schedules, with those that are due and wait for a text.
+fn schedule_timers_of(group: &Group) -> BTreeSet<(Moment, u64)> {
+    let held = group.reads.held_schedules();
+    let held = held.filter_map(|url| Some((group.schedules.find(url)?.due, url.fingerprint())));
+    group.schedules.timers().chain(held).collect()
+}
+
+/// Returns the URLs that each pass has seen, including those of dormant entries.
+fn seen_urls(group: &Group, entries: &BTreeMap<EntryId, Entry>) -> BTreeMap<PassId, BTreeSet<u64>> {
+    let mut met: BTreeMap<_, BTreeSet<u64>> = BTreeMap::new();
+    for pass in group.jobs.seen_passes() {
+        let sets = (0..).map_while(|set| group.jobs.seen_set(pass, set));
+        met.entry(pass).or_default().extend(sets.flatten());
+    }
+    for admitted in entries.values().map(|entry| &entry.admitted) {
+        if let (Some(pass), Some(url)) = (admitted.job, admitted.url_key) {
+            met.entry(pass).or_default().insert(url.fingerprint());
+        }
+    }
+    met
+}

@@ -1,0 +1,106 @@
+//! Answers to queries. Nothing here changes a group.
+
+mod explain;
+pub mod schedules;
+pub mod task_list;
+pub mod top_keys;
+
+use tidings_protocol::status::{GroupStatus, JobListEnd, JobStatus, Rate};
+use tidings_protocol::{Code, JobName, ProtocolError};
+
+use crate::jobs::Job;
+use crate::moment::Moment;
+use crate::{Group, GroupAnswer, GroupQuery};
+
+/// Most jobs in an answer to `JOB ls`, newest first.
+const LISTED_JOBS_MAX: usize = 1000;
+
+impl Group {
+    pub(crate) fn show(
+        &self,
+        what: &GroupQuery,
+        now: Moment,
+    ) -> Result<GroupAnswer, ProtocolError> {
+        match what {
+            GroupQuery::Group => Ok(GroupAnswer::new(self.status())),
+            GroupQuery::Job(name) => {
+                let job = self.find_job(name)?;
+                Ok(GroupAnswer::new(job.full_status(self.queued_of(job))))
+            }
+            GroupQuery::Jobs => {
+                let newest = self.jobs.iter().rev().take(LISTED_JOBS_MAX);
+                let lines: Vec<String> =
+                    newest.map(|job| self.job_status(job).to_string()).collect();
+                let (jobs, listed) = (self.jobs.len() as u64, lines.len() as u64);
+                let ok = JobListEnd { group: self.name.to_string(), jobs, listed };
+                Ok(GroupAnswer { lines, ok: ok.to_string() })
+            }
+            GroupQuery::Explain(what) => self.explain(what, now),
+            GroupQuery::Tasks(query) => self.describe_tasks(&self.select_tasks(query)?, now),
+            GroupQuery::Keys(query) => self.list_keys(query, now),
+            GroupQuery::Schedules(query) => Ok(self.list_schedules(query, now)),
+        }
+    }
+
+    /// The pages that the group or a job has completed.
+    pub fn completed(&self, job: Option<&JobName>) -> Option<u64> {
+        match job {
+            None => Some(self.totals.completed),
+            Some(name) => Some(self.jobs.named(name.as_ref())?.counts.completed),
+        }
+    }
+
+    /// A progress line of the group or a job, with this rate.
+    pub fn progress(&self, job: Option<&JobName>, rate: Rate) -> Option<String> {
+        let rate = Some(rate);
+        match job {
+            None => Some(GroupStatus { rate, ..self.status() }.to_string()),
+            Some(name) => {
+                let job = self.jobs.named(name.as_ref())?;
+                Some(JobStatus { rate, ..self.job_status(job) }.to_string())
+            }
+        }
+    }
+
+    pub(crate) fn find_job(&self, name: &JobName) -> Result<&Job, ProtocolError> {
+        self.jobs.named(name.as_ref()).ok_or_else(|| {
+            ProtocolError::new(
+                Code::NotFound,
+                format!("no job {name} in group {}; JOB open {name} creates it", self.name),
+            )
+        })
+    }
+
+    pub(crate) fn job_status(&self, job: &Job) -> JobStatus {
+        job.status(self.queued_of(job))
+    }
+
+    /// The entries of a job for which only a member's credit is missing.
+    fn queued_of(&self, job: &Job) -> usize {
+        if self.is_paused { 0 } else { self.frontier.ready().queued_of(job.id.number) }
+    }
+
+    pub(crate) fn status(&self) -> GroupStatus {
+        let held = self.leases.members().iter().map(|(_, member)| member.load()).sum::<usize>();
+        let connected =
+            self.leases.members().iter().filter(|(_, member)| member.conn().is_some()).count();
+        let totals = self.totals;
+        GroupStatus {
+            group: self.name.to_string(),
+            paused: self.is_paused,
+            members: connected as u64,
+            waiting: (self.entry_count() - held) as u64,
+            processing: held as u64,
+            completed: totals.completed,
+            failed: totals.failed,
+            dead: totals.dead,
+            dead_kept: self.dead_letters.len() as u64,
+            scheduled: self.schedules.len() as u64,
+            lost: totals.lost,
+            unkeyed: totals.unkeyed,
+            keys: self.frontier.keys().len() as u64,
+            settings: self.config.status(),
+            rate: None,
+        }
+    }
+}

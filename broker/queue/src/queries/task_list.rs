@@ -1,0 +1,283 @@
+//! Lists of entries (`GROUP tasks`), with the dead ones.
+
+use std::collections::BinaryHeap;
+
+use tidings_protocol::status::{ListEnd, TaskFields, TaskState, TaskStatus};
+use tidings_protocol::{JobName, ProtocolError};
+
+use crate::config::{bad_argument, whole_number};
+use crate::entry::{Entry, EntryId, EntryState, JobNumber};
+use crate::frontier::dormant::DormantRef;
+use crate::frontier::keys::KeyId;
+use crate::frontier::{ActiveEntry, next_entry};
+use crate::moment::Moment;
+use crate::{Group, GroupAnswer};
+
+/// Lines of an answer: default and maximum.
+pub(crate) const LISTED_DEFAULT: usize = 100;
+pub(crate) const LISTED_MAX: usize = 1000;
+
+/// Bytes that are shown of a text that is not a URL.
+const LINE_TEXT_BYTES_MAX: usize = 1024;
+
+/// A selection of entries. `None` selects all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EntrySelection {
+    /// The entry with this id.
+    pub entry: Option<EntryId>,
+    /// Entries of this key.
+    pub key: Option<Box<str>>,
+    /// Entries of this job, of any pass.
+    pub job: Option<JobName>,
+}
+
+impl EntrySelection {
+    /// Parses `key=value` settings, and passes all others to `others`.
+    pub fn parse<'a>(
+        settings: impl IntoIterator<Item = (&'a str, &'a str)>,
+        mut others: impl FnMut(&str, &str) -> Result<(), ProtocolError>,
+    ) -> Result<Self, ProtocolError> {
+        let mut parsed = Self::default();
+        for (name, value) in settings {
+            match name {
+                "entry" => parsed.entry = Some(whole_number(name, value, 1, u64::MAX)?),
+                "key" => parsed.key = Some(value.into()),
+                "job" => parsed.job = Some(value.parse()?),
+                _ => others(name, value)?,
+            }
+        }
+        Ok(parsed)
+    }
+}
+
+/// Query of `GROUP tasks`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskQuery {
+    /// The entries.
+    pub selection: EntrySelection,
+    /// Only entries in this state.
+    pub state: Option<TaskState>,
+    /// The number of entries to list.
+    pub limit: usize,
+}
+
+impl TaskQuery {
+    /// Parses `key=value` settings.
+    pub fn parse<'a>(
+        settings: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Self, ProtocolError> {
+        let (mut state, mut limit) = (None, LISTED_DEFAULT);
+        let selection = EntrySelection::parse(settings, |name, value| {
+            match name {
+                "state" => state = Some(parse_state(value)?),
+                "limit" => limit = whole_number(name, value, 0, LISTED_MAX as u64)?,
+                _ => {
+                    let text = format!(
+                        "unknown option {name}; the options are state, entry, key, job, limit"
+                    );
+                    return Err(bad_argument(text));
+                }
+            }
+            Ok(())
+        })?;
+        Ok(Self { selection, state, limit })
+    }
+}
+
+/// Entries for an answer to `GROUP tasks`.
+#[derive(Debug)]
+pub(crate) struct SelectedTasks {
+    query: TaskQuery,
+    /// The number of entries that match, without dead ones.
+    count: usize,
+    /// Those that are listed, sorted.
+    ids: Vec<EntryId>,
+}
+
+impl SelectedTasks {
+    /// Returns the ids of the entries to list.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = EntryId> {
+        self.ids.iter().copied()
+    }
+}
+
+fn parse_state(text: &str) -> Result<TaskState, ProtocolError> {
+    let error = || format!("state={text}: expected pending, queued, processing or dead");
+    TaskState::from_word(text).ok_or_else(|| bad_argument(error()))
+}
+
+impl Group {
+    /// Selects entries for a list. Visits every entry.
+    pub(crate) fn select_tasks(&self, query: &TaskQuery) -> Result<SelectedTasks, ProtocolError> {
+        let wanted = self.matcher(&query.selection)?;
+        let is_in = |state| query.state.is_none_or(|wanted| wanted == state);
+        let live = self.frontier.active().filter(|live| wanted(&live.entry));
+        let live = live.filter(|live| is_in(self.state_of(live)));
+        let live = live.map(|live| live.entry.admitted.id);
+        let parked = self.dormant_among(&query.selection)?;
+        let parked = parked.filter(|dormant| is_in(self.state_of_dormant(dormant)));
+        let mut count = 0;
+        // The lowest ids so far.
+        let mut listed = BinaryHeap::new();
+        for id in live.chain(parked.map(|dormant| dormant.id)) {
+            count += 1;
+            listed.push(id);
+            if listed.len() > query.limit {
+                listed.pop();
+            }
+        }
+        let ids = listed.into_sorted_vec();
+        Ok(SelectedTasks { query: query.clone(), count, ids })
+    }
+
+    /// Lists selected entries by id, then the dead ones, oldest first. The texts of the dormant
+    /// ones must be in memory. Entries that have ended since their selection are left out.
+    pub(crate) fn describe_tasks(
+        &self,
+        selected: &SelectedTasks,
+        now: Moment,
+    ) -> Result<GroupAnswer, ProtocolError> {
+        let SelectedTasks { query, count, ids } = selected;
+        let wanted = self.matcher(&query.selection)?;
+        let is_in = |state| query.state.is_none_or(|wanted| wanted == state);
+        let mut more: Vec<String> =
+            ids.iter().filter_map(|id| self.describe_waiting(*id, now)).collect();
+        let mut count = count - (ids.len() - more.len());
+        for dead in self.dead_letters.iter().filter(|dead| wanted(&dead.entry)) {
+            if is_in(TaskState::Dead) {
+                count += 1;
+                if more.len() < query.limit {
+                    let reason = Some(dead.reason);
+                    more.push(self.describe_task(&dead.entry, TaskState::Dead, reason, now));
+                }
+            }
+        }
+        Ok(self.list(more, count))
+    }
+
+    /// The lines of a list, of which `matched` would match.
+    pub(crate) fn list(&self, lines: Vec<String>, matched: usize) -> GroupAnswer {
+        let (group, listed) = (self.name.to_string(), lines.len() as u64);
+        let ok = ListEnd { group, matched: matched as u64, listed };
+        GroupAnswer { ok: ok.to_string(), lines }
+    }
+
+    fn describe_waiting(&self, id: EntryId, now: Moment) -> Option<String> {
+        if let Some(live) = self.frontier.find(id) {
+            return Some(self.describe_task(&live.entry, self.state_of(live), None, now));
+        }
+        let dormant = self.frontier.dormant().find(id)?;
+        let state = self.state_of_dormant(&dormant);
+        Some(self.describe_task(&self.dormant_entry(dormant), state, None, now))
+    }
+
+    /// Returns the selected dormant entries.
+    fn dormant_among(
+        &self,
+        selection: &EntrySelection,
+    ) -> Result<impl Iterator<Item = DormantRef>, ProtocolError> {
+        let job = match &selection.job {
+            None => None,
+            Some(name) => Some(self.find_job(name)?.id.number),
+        };
+        let is_any_key = selection.key.is_none();
+        let key = selection.key.as_deref().and_then(|key| self.frontier.keys().find(key));
+        // An entry that is selected by its id is found in the index.
+        let named = selection.entry.map(|id| self.frontier.dormant().find(id));
+        let all = named.is_none().then(|| self.frontier.dormant().iter());
+        let some = named.flatten().into_iter().chain(all.into_iter().flatten());
+        Ok(some.filter(move |dormant| {
+            (is_any_key || key == Some(dormant.key))
+                && job.is_none_or(|job| dormant.job() == Some(job))
+        }))
+    }
+
+    /// Returns the ids of the selected dead entries.
+    pub(crate) fn dead_among(
+        &self,
+        selection: &EntrySelection,
+    ) -> Result<Vec<EntryId>, ProtocolError> {
+        let wanted = self.matcher(selection)?;
+        let entries = self.dead_letters.iter().map(|dead| &dead.entry);
+        Ok(entries.filter(|entry| wanted(entry)).map(|entry| entry.admitted.id).collect())
+    }
+
+    /// Returns a predicate for a selection.
+    fn matcher<'a>(
+        &'a self,
+        selection: &'a EntrySelection,
+    ) -> Result<impl Fn(&Entry) -> bool + use<'a>, ProtocolError> {
+        let job: Option<JobNumber> = match &selection.job {
+            None => None,
+            Some(name) => Some(self.find_job(name)?.id.number),
+        };
+        Ok(move |entry: &Entry| {
+            let admitted = &entry.admitted;
+            selection.entry.is_none_or(|id| admitted.id == id)
+                && selection.key.as_ref().is_none_or(|key| *admitted.key == **key)
+                && job.is_none_or(|job| {
+                    self.job_and_pass(entry).is_some_and(|(owner, _)| owner.id.number == job)
+                })
+        })
+    }
+
+    fn state_of(&self, live: &ActiveEntry) -> TaskState {
+        match live.entry.state {
+            EntryState::Held(_) => TaskState::Processing,
+            EntryState::Waiting if self.is_queued(live.entry.admitted.id, live.gate()) => {
+                TaskState::Queued
+            }
+            EntryState::Waiting | EntryState::Delayed => TaskState::Pending,
+        }
+    }
+
+    fn state_of_dormant(&self, dormant: &DormantRef) -> TaskState {
+        let is_queued = self.is_queued(dormant.id, dormant.key);
+        if is_queued { TaskState::Queued } else { TaskState::Pending }
+    }
+
+    /// Reports whether only a member's credit is missing: the key is free, and it is the entry's
+    /// turn.
+    fn is_queued(&self, id: EntryId, gate: KeyId) -> bool {
+        let is_next = || {
+            next_entry(&self.frontier.keys()[gate], &self.jobs).is_some_and(|next| next.entry == id)
+        };
+        !self.is_paused && self.frontier.is_offered(gate) && is_next()
+    }
+
+    fn describe_task(
+        &self,
+        entry: &Entry,
+        state: TaskState,
+        reason: Option<&str>,
+        now: Moment,
+    ) -> String {
+        let admitted = &entry.admitted;
+        let (job, pass) =
+            self.job_and_pass(entry).map(|(job, pass)| (job.name.to_string(), pass.into())).unzip();
+        let lease = entry.lease();
+        let is_due_later = lease.is_none() && state != TaskState::Dead && admitted.due > now;
+        let fields = TaskFields {
+            state,
+            key: admitted.key.to_string(),
+            job,
+            pass,
+            depth: admitted.depth.into(),
+            prio: admitted.prio,
+            attempts: entry.failures.into(),
+            losses: entry.losses.into(),
+            // Only a part of the member id, because the whole id would let any client rejoin as
+            // this member.
+            member: lease.map(|lease| format!("{:08x}", lease.member.0 >> 96)),
+            lease_ms: lease.map(|lease| lease.until.since(now)),
+            due_ms: is_due_later.then(|| admitted.due.since(now)),
+            reason: reason.map(str::to_owned),
+            last: entry.last_reason.as_ref().map(|last| last.replace(' ', "_")),
+        };
+        let shown = match admitted.url_key {
+            Some(_) => &*admitted.text,
+            None => &admitted.text[..admitted.text.floor_char_boundary(LINE_TEXT_BYTES_MAX)],
+        };
+        TaskStatus { entry: admitted.id, fields, url: shown.to_owned() }.to_string()
+    }
+}

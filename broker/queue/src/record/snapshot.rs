@@ -1,0 +1,459 @@
+//! Snapshots: the shortest sequence of records that gives a group, so that older records can be
+//! removed.
+//!
+//! A snapshot goes from [`SnapshotItem::Begin`] to [`SnapshotItem::End`], and the group makes
+//! decisions meanwhile. A replay (`replay.rs`) may begin with any complete snapshot, and ignores
+//! others.
+
+use tidings_protocol::{MemberId, Seq, TopicName};
+
+use super::Decision;
+use crate::entry::{Admission, Entry, EntryState, JobNumber, Key, PassId};
+use crate::frontier::dormant::{DormantEntries, DormantRef};
+use crate::frontier::key_queue::KeyState;
+use crate::frontier::lane_of;
+use crate::frontier::runs::SlotId;
+use crate::jobs::{EntryChange, Job, JobState};
+use crate::moment::{ClockStamp, Moment};
+use crate::schedules::{Schedule, WallClockDue};
+use crate::{Group, GroupTotals};
+
+/// Most dormant entries that are written to a snapshot early because they are about to end.
+const EARLY_WRITES_MAX: usize = 4096;
+
+/// URLs in one item.
+const SEEN_PER_ITEM: usize = 256;
+
+/// Bytes of dormant entries, as they are in memory, after which an item is full.
+const DORMANT_ITEM_BYTES: usize = 128 << 10;
+
+/// A part of a group's state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SnapshotItem {
+    /// The group is empty here.
+    Begin {
+        /// As in [`Decision::Started`].
+        run: u64,
+        /// The current moment on all clocks of the machine.
+        stamp: ClockStamp,
+        /// As in [`Decision::Started`].
+        local_member: Option<MemberId>,
+        /// Approximate number of dormant entries that follow.
+        dormant: usize,
+        /// Approximate number of keys.
+        keys: usize,
+    },
+    /// As in [`Decision::Born`].
+    Born {
+        /// The group's number for life.
+        since: u64,
+    },
+    /// How far the group has consumed a feeding topic.
+    Consumed {
+        /// The topic.
+        topic: TopicName,
+        /// First seq not consumed.
+        next: Seq,
+    },
+    /// The newest event of the group on one of its own topics.
+    Published {
+        /// The topic.
+        topic: &'static str,
+        /// Its seq.
+        seq: Seq,
+    },
+    /// A published event that may not be on its topic.
+    Unpublished {
+        /// Its serial.
+        serial: u64,
+        /// The topic.
+        topic: &'static str,
+        /// The payload.
+        payload: Box<str>,
+    },
+    /// A job, without its scope, pages and entries.
+    Job(Box<Job>),
+    /// A part of a job's scope.
+    Scope {
+        /// The job.
+        number: JobNumber,
+        /// A host, a domain or a prefix.
+        part: Box<str>,
+    },
+    /// Completed pages of a job for a key, if they are limited.
+    Pages {
+        /// The job.
+        number: JobNumber,
+        /// The key.
+        key: Key,
+        /// The number of pages.
+        completed: u64,
+    },
+    /// URLs that a pass has seen and that are not dormant.
+    Seen {
+        /// The pass.
+        pass: PassId,
+        /// The fingerprints of some of them.
+        fingerprints: Vec<u64>,
+    },
+    /// A key, without its entries.
+    Key {
+        /// The key.
+        key: Key,
+        /// Its rest, and the order of turns.
+        state: KeyState,
+    },
+    /// An active entry, waiting or held.
+    Entry(Box<Entry>),
+    /// Dormant entries.
+    Dormant(Vec<Admission>),
+    /// A schedule.
+    Schedule(Box<Schedule>),
+    /// An entry or a schedule that is due at a time of day.
+    WallClockDue(WallClockDue),
+    /// A dead entry.
+    Dead {
+        /// The entry in the state in which it was given up.
+        entry: Box<Entry>,
+        /// The reason.
+        reason: &'static str,
+    },
+    /// The snapshot is useless: too many of its entries ended at once, and writing them first would
+    /// have stalled the group.
+    Abandoned,
+    /// The snapshot is complete.
+    End {
+        /// Id of the newest entry.
+        last_entry: u64,
+        /// Serial of the newest published event.
+        last_serial: u64,
+        /// Number of the newest job.
+        last_job: JobNumber,
+        /// Whether the group is paused.
+        is_paused: bool,
+        /// Completed, failed, dead, lost, unusable.
+        totals: [u64; 5],
+    },
+}
+
+/// The progress of a snapshot. State that may have millions of parts is written step by step, while
+/// the group works: see [`Group::continue_snapshot`].
+#[derive(Debug)]
+pub(crate) struct SnapshotProgress {
+    /// Passes with URLs that are still to be written, and the next set of the last one.
+    passes: Vec<PassId>,
+    set: usize,
+    /// The next slot of a dormant entry.
+    slot: SlotId,
+    /// The next index of a key. Keys come last, because a key without entries may be removed.
+    key: usize,
+    /// The request for the texts of the next entries, while they are being read.
+    waits_for: Option<u64>,
+}
+
+impl SnapshotProgress {
+    /// The texts of this request were read.
+    pub(crate) fn texts_read(&mut self, request: u64) {
+        self.waits_for = self.waits_for.filter(|waits_for| *waits_for != request);
+    }
+}
+
+impl Group {
+    /// Begins a snapshot: writes all parts that are few. `stamp` is the current moment on
+    /// all clocks of the machine.
+    pub fn begin_snapshot(&mut self, stamp: ClockStamp, mut take: impl FnMut(Decision)) {
+        self.frontier.texts_mut().begin_snapshot();
+        let passes = self.jobs.seen_passes();
+        self.snapshot = Some(SnapshotProgress { passes, set: 0, slot: 0, key: 0, waits_for: None });
+        let (parked, keys) = (self.frontier.dormant().len(), self.frontier.keys().len());
+        let begin = SnapshotItem::Begin {
+            run: self.run,
+            stamp,
+            local_member: self.leases.local_member(),
+            dormant: parked,
+            keys,
+        };
+        take(Decision::SnapshotPart(Box::new(begin)));
+        take(Decision::Configured(Box::new(self.config.clone())));
+        let mut keep = |item| take(Decision::SnapshotPart(Box::new(item)));
+        if let Some(since) = self.since {
+            keep(SnapshotItem::Born { since });
+        }
+        for (topic, next) in &self.consumed {
+            keep(SnapshotItem::Consumed { topic: topic.clone(), next: *next });
+        }
+        for (topic, seq) in &self.published {
+            keep(SnapshotItem::Published { topic, seq: *seq });
+        }
+        for (serial, (topic, payload)) in &self.unpublished {
+            keep(SnapshotItem::Unpublished { serial: *serial, topic, payload: payload.clone() });
+        }
+        for job in self.jobs.in_order() {
+            items_of_job(job, &mut keep);
+        }
+        for id in self.frontier.active_ids() {
+            keep(SnapshotItem::Entry(Box::new(self.frontier.get(id).entry.clone())));
+        }
+        for schedule in self.schedules.iter() {
+            keep(SnapshotItem::Schedule(Box::new(schedule.clone())));
+        }
+        for time in self.wall_clock_dues() {
+            keep(SnapshotItem::WallClockDue(time));
+        }
+        for buried in self.dead_letters.iter() {
+            let (entry, reason) = (Box::new(buried.entry.clone()), buried.reason);
+            keep(SnapshotItem::Dead { entry, reason });
+        }
+    }
+
+    /// Abandons a snapshot in progress if too many dormant entries are about to end to write them
+    /// first.
+    pub(crate) fn abandon_snapshot_if_many(&mut self, ending: usize) {
+        if ending > EARLY_WRITES_MAX && self.snapshot.take().is_some() {
+            self.record(Decision::SnapshotPart(Box::new(SnapshotItem::Abandoned)), self.now);
+        }
+    }
+
+    /// Reports whether a snapshot is in progress.
+    pub fn is_snapshotting(&self) -> bool {
+        self.snapshot.is_some()
+    }
+
+    /// Reports whether a snapshot can neither begin nor continue before texts were read: those of
+    /// its next entries, or those of earlier records.
+    pub fn is_snapshot_waiting(&self) -> bool {
+        let waits = self.snapshot.as_ref().is_some_and(|at| at.waits_for.is_some());
+        waits || self.reads.has_unread()
+    }
+
+    /// Requests the texts of the next entries, up to this number of slots. Returns whether any must
+    /// be read.
+    fn waits_for_next_texts(&mut self, at: &mut SnapshotProgress, slots: usize) -> bool {
+        let slots = u32::try_from(slots).unwrap_or(u32::MAX);
+        let next = (at.slot..at.slot.saturating_add(slots))
+            .map_while(|slot| self.frontier.dormant().at_slot(slot).ok());
+        let next =
+            next.flatten().filter(|next| self.frontier.dormant().is_missing_in_snapshot(*next));
+        let wanted = self.missing_texts(next);
+        at.waits_for = self.request_texts(wanted);
+        at.waits_for.is_some()
+    }
+
+    /// Continues the snapshot: writes about `count` more parts, unless it waits for texts. Returns
+    /// whether it is complete.
+    ///
+    /// The group may decide anything between two calls, because a replay of the records between
+    /// [`SnapshotItem::Begin`] and [`SnapshotItem::End`] gives the same state:
+    /// - A dormant entry is written in its state at the beginning, before any decision that changes
+    ///   it (`Group::snapshot_before_change`). Entries that came later are not written.
+    /// - A key and the totals are written in their state at that point, which is the right one
+    ///   there.
+    /// - A URL that a pass has seen stays seen, so it may be written twice.
+    pub fn continue_snapshot(&mut self, count: usize, mut take: impl FnMut(Decision)) -> bool {
+        if self.is_snapshot_waiting() || self.problem().is_some() {
+            return false;
+        }
+        let Some(mut at) = self.snapshot.take() else { return true };
+        let mut left = count;
+        let mut keep = |item| take(Decision::SnapshotPart(Box::new(item)));
+        while left > 0
+            && let Some(pass) = at.passes.last().copied()
+        {
+            left -= 1;
+            let Some(set) = self.jobs.seen_set(pass, at.set) else {
+                (at.set, _) = (0, at.passes.pop());
+                continue;
+            };
+            at.set += 1;
+            let mut urls: Vec<u64> = set.iter().copied().collect();
+            // The order must not be random.
+            urls.sort_unstable();
+            for urls in urls.chunks(SEEN_PER_ITEM) {
+                left = left.saturating_sub(1);
+                keep(SnapshotItem::Seen { pass, fingerprints: urls.to_vec() });
+            }
+        }
+        if left > 0 && self.waits_for_next_texts(&mut at, left) {
+            self.snapshot = Some(at);
+            return false;
+        }
+        let (mut parked, mut bytes) = (Vec::new(), 0);
+        while left > 0
+            && let Ok(dormant) = self.frontier.dormant().at_slot(at.slot)
+        {
+            (at.slot, left) = (at.slot + 1, left - 1);
+            if let Some(dormant) = dormant
+                && self.frontier.texts_mut().mark_in_snapshot(dormant)
+            {
+                let admission = self.dormant_admission(dormant);
+                self.frontier.texts_mut().forget_text(dormant);
+                bytes += admission.bytes();
+                parked.push(admission);
+            }
+            let is_last = left == 0 || self.frontier.dormant().at_slot(at.slot).is_err();
+            if !parked.is_empty() && (is_last || bytes > DORMANT_ITEM_BYTES) {
+                keep(SnapshotItem::Dormant(std::mem::take(&mut parked)));
+                bytes = 0;
+            }
+        }
+        while left > 0
+            && let Ok(queue) = self.frontier.keys().at_index(at.key)
+        {
+            (at.key, left) = (at.key + 1, left - 1);
+            if let Some(queue) = queue
+                && let Some(state) = queue.state()
+            {
+                keep(SnapshotItem::Key { key: queue.name().clone(), state });
+            }
+        }
+        if left == 0 {
+            self.snapshot = Some(at);
+            return false;
+        }
+        let GroupTotals { completed, failed, dead, lost, unkeyed } = self.totals;
+        let mut keep = |item| take(Decision::SnapshotPart(Box::new(item)));
+        keep(SnapshotItem::End {
+            last_entry: self.frontier.last_id(),
+            last_serial: self.last_serial,
+            last_job: self.jobs.last_number(),
+            is_paused: self.is_paused,
+            totals: [completed, failed, dead, lost, unkeyed],
+        });
+        true
+    }
+
+    /// Returns a dormant entry as it was admitted.
+    pub(crate) fn dormant_admission(&self, dormant: DormantRef) -> Admission {
+        let pass = dormant.job().and_then(|job| self.jobs.find(job)).map(|job| job.id);
+        self.frontier.read_dormant(dormant, pass)
+    }
+
+    /// Returns a dormant entry in full.
+    pub(crate) fn dormant_entry(&self, dormant: DormantRef) -> Entry {
+        Entry { state: EntryState::Waiting, ..Entry::new(self.dormant_admission(dormant)) }
+    }
+
+    /// Restores a part of a snapshot.
+    pub(crate) fn restore(&mut self, item: &SnapshotItem, now: Moment) {
+        match item {
+            SnapshotItem::Begin { run, stamp: _, local_member: own, dormant: parked, keys } => {
+                let (name, config) = (self.name.clone(), self.config.clone());
+                let frontier = self.frontier.cleared(*parked, *keys);
+                *self = Self { frontier, ..Self::new(name, *run, config, 0) };
+                self.leases.set_local_member(*own);
+            }
+            SnapshotItem::Abandoned => {}
+            SnapshotItem::Born { since } => self.since = Some(*since),
+            SnapshotItem::Consumed { topic, next } => {
+                self.consumed.insert(topic.clone(), *next);
+            }
+            SnapshotItem::Published { topic, seq } => {
+                self.published.insert(topic, *seq);
+            }
+            SnapshotItem::Unpublished { serial, topic, payload } => {
+                self.unpublished.insert(*serial, (topic, payload.clone()));
+            }
+            SnapshotItem::Job(job) => self.jobs.restore((**job).clone()),
+            SnapshotItem::Scope { number, part } => {
+                self.jobs.restore_scope(*number, part);
+            }
+            SnapshotItem::Pages { number, key, completed } => {
+                self.jobs.restore_pages(*number, key, *completed);
+            }
+            SnapshotItem::Seen { pass, fingerprints: urls } => {
+                for url in urls {
+                    self.jobs.mark_seen(*pass, *url);
+                }
+            }
+            SnapshotItem::Key { key, state } => {
+                let key = self.frontier.restore_key(key, *state);
+                self.refresh(key, now);
+            }
+            SnapshotItem::Entry(entry) => self.restore_entry(entry, now),
+            SnapshotItem::Dormant(admissions) => self.restore_dormant(admissions, now),
+            SnapshotItem::Schedule(schedule) => self.schedules.set(schedule),
+            SnapshotItem::WallClockDue(time) => self.apply_wall_clock_due(time, now),
+            SnapshotItem::Dead { entry, reason } => {
+                self.dead_letters.push((**entry).clone(), reason, &self.config);
+            }
+            SnapshotItem::End { last_entry, last_serial, last_job, is_paused, totals } => {
+                self.frontier.restore_last_id(*last_entry);
+                self.last_serial = *last_serial;
+                self.jobs.restore_last_number(*last_job);
+                self.is_paused = *is_paused;
+                let [completed, failed, dead, lost, unkeyed] = *totals;
+                self.totals = GroupTotals { completed, failed, dead, lost, unkeyed };
+                self.rebuild_queues(now);
+            }
+        }
+    }
+
+    /// Stores dormant entries. Their keys are refreshed with all others at the end.
+    fn restore_dormant(&mut self, admissions: &[Admission], now: Moment) {
+        let mut parked = Vec::with_capacity(admissions.len());
+        for admission in admissions {
+            match DormantEntries::lane_for(admission, lane_of(admission), now) {
+                Some(lane) => parked.push((admission, lane)),
+                None => self.restore_entry(&Entry::new(admission.clone()), now),
+            }
+        }
+        self.store_dormant(&parked);
+    }
+
+    fn restore_entry(&mut self, entry: &Entry, now: Moment) {
+        let (id, admitted) = (entry.admitted.id, &entry.admitted);
+        let job = admitted.job.map(|pass| pass.number);
+        let lane = DormantEntries::lane_for(admitted, lane_of(admitted), now);
+        if let Some(lane) = lane.filter(|_| entry.is_untouched()) {
+            self.store_dormant(&[(admitted, lane)]);
+            return;
+        }
+        if let Some(job) = job {
+            self.jobs.add_waiting(job, id, &admitted.key);
+        }
+        if let EntryState::Held(lease) = entry.state {
+            if let Some(job) = job {
+                self.jobs.change_entry(job, &admitted.key, EntryChange::Leased(id));
+            }
+            self.leases.begin(id, &lease, entry.is_suspect());
+            self.frontier.insert(entry.clone(), &mut self.jobs);
+            self.frontier.unindex_waiting(admitted.url_key, id);
+            if !lease.request_over {
+                self.frontier.restore_in_flight(id);
+            }
+            return;
+        }
+        if let Some(again) = &entry.again {
+            if let Some(job) = job {
+                self.jobs.change_entry(job, &admitted.key, EntryChange::Pinned);
+            }
+            self.leases.pin(again.member, id);
+        }
+        let delayed = Entry { state: EntryState::Delayed, ..entry.clone() };
+        self.frontier.insert(delayed, &mut self.jobs);
+        self.enqueue(id, now);
+    }
+
+    /// Builds the state that depends on several parts.
+    fn rebuild_queues(&mut self, now: Moment) {
+        self.frontier.sort_runs();
+        for job in self.jobs.iter().filter(|job| job.state != JobState::Done) {
+            self.frontier.block(job.id.number, job.is_blocked());
+        }
+        for key in self.frontier.keys().ids() {
+            self.refresh(key, now);
+        }
+    }
+}
+
+/// The job, its scope and its page counts; its entries are not included.
+pub(crate) fn items_of_job(job: &Job, keep: &mut impl FnMut(SnapshotItem)) {
+    let number = job.id.number;
+    keep(SnapshotItem::Job(Box::new(job.bare())));
+    for part in job.scope.parts() {
+        keep(SnapshotItem::Scope { number, part: part.into() });
+    }
+    for (key, completed) in job.completed_pages() {
+        keep(SnapshotItem::Pages { number, key: key.clone(), completed });
+    }
+}
