@@ -136,7 +136,6 @@ impl Cursors {
         PendingCursor { id: id.clone(), all: Arc::clone(&self.pending) }
     }
 
-    /// Whether a connection still uses a cursor.
     pub(crate) fn is_used_by(&self, id: &CursorId, conn: ConnId) -> bool {
         matches!(self.uses.lock().get(id), Some(CursorUse::InUse { conn: holder, .. }) if *holder == conn)
     }

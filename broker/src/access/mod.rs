@@ -224,7 +224,6 @@ struct PrincipalTable {
     is_open: bool,
     principals: Vec<Arc<Principal>>,
     anonymous: Arc<Principal>,
-    /// The principal of all peers.
     peers: Arc<Principal>,
 }
 
@@ -272,7 +271,6 @@ impl Access {
         self.transport_policy.set(grants);
     }
 
-    /// The identity of the broker itself.
     pub(crate) fn internal(&self, way: Transport) -> Identity {
         Identity { transport: way, principal: Arc::clone(&self.internal) }
     }

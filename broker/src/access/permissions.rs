@@ -295,7 +295,6 @@ impl PermissionSet {
         &self.deny
     }
 
-    /// Whether it allows nothing.
     pub(crate) fn is_empty(&self) -> bool {
         self.allow.is_empty()
     }
@@ -312,7 +311,6 @@ impl PermissionSet {
                 && !self.deny.iter().any(|right| right.denies(deed))
     }
 
-    /// Whether it allows to open some job.
     pub(crate) fn allows_any_job(&self) -> bool {
         let allowed = |right: &Permission| matches!(right, Permission::All | Permission::Job(_));
         self.allow.iter().any(allowed) && !self.deny.contains(&Permission::All)

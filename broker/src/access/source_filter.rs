@@ -14,7 +14,6 @@ impl SourceFilter {
         Self(Some(nets))
     }
 
-    /// Whether a webhook from this address is accepted.
     pub(crate) fn allows(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.0.as_ref().is_none_or(|nets| nets.iter().any(|net| net.contains(address)))

@@ -202,7 +202,6 @@ pub(crate) struct Initiator {
     name: Option<Box<str>>,
     /// The address of the client.
     from: String,
-    /// The transport.
     transport: &'static str,
     /// The address by which limits are counted.
     pub(crate) source: IpAddr,
@@ -225,7 +224,6 @@ impl Initiator {
         party
     }
 
-    /// The principal, if it is known.
     pub(super) fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }

@@ -71,31 +71,23 @@ impl FromStr for CatalogRecord {
 }
 
 fn parse_record<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<CatalogRecord> {
-    Some(match words.next()? {
+    let (kind, topic) = (words.next()?, parse_word(words)?);
+    Some(match kind {
         "settings" => {
-            let topic = parse_word(words)?;
             let settings: Vec<_> = words.map(|word| word.split_once('=')).collect::<Option<_>>()?;
             let settings = TopicSettings::parse(&settings, TopicSettings::default()).ok()?;
             CatalogRecord::Settings { topic, settings }
         }
-        "deleted" => CatalogRecord::Deleted { topic: parse_word(words)?, next: parse_word(words)? },
-        "reserved" => {
-            CatalogRecord::Reserved { topic: parse_word(words)?, below: parse_word(words)? }
-        }
-        "cursor" => CatalogRecord::Cursor {
-            topic: parse_word(words)?,
-            cursor: parse_word(words)?,
-            next: parse_word(words)?,
-            unix_ms: parse_word(words)?,
-        },
-        "moved" => CatalogRecord::Moved {
-            topic: parse_word(words)?,
-            cursor: parse_word(words)?,
-            next: parse_word(words)?,
-            unix_ms: parse_word(words)?,
-        },
-        "forgotten" => {
-            CatalogRecord::Forgotten { topic: parse_word(words)?, cursor: parse_word(words)? }
+        "deleted" => CatalogRecord::Deleted { topic, next: parse_word(words)? },
+        "reserved" => CatalogRecord::Reserved { topic, below: parse_word(words)? },
+        "forgotten" => CatalogRecord::Forgotten { topic, cursor: parse_word(words)? },
+        "cursor" | "moved" => {
+            let (cursor, next) = (parse_word(words)?, parse_word(words)?);
+            let unix_ms = parse_word(words)?;
+            match kind {
+                "cursor" => CatalogRecord::Cursor { topic, cursor, next, unix_ms },
+                _ => CatalogRecord::Moved { topic, cursor, next, unix_ms },
+            }
         }
         _ => return None,
     })

@@ -18,6 +18,7 @@ use tokio::io::AsyncWrite;
 use super::connection::{Connection, IoStatus};
 use crate::audit::AuditEvent;
 use crate::clock::Moment;
+use crate::limits::Limits;
 
 /// Why a connection ends.
 pub(super) enum CloseReason {
@@ -65,6 +66,32 @@ impl CloseReason {
             Self::Shutdown => "the broker stops",
         }
     }
+
+    /// The error that the client receives, or the end of the input, which is `None` if the broker
+    /// stops.
+    fn outcome(self, limits: &Limits) -> Result<Option<SessionEnd>, ProtocolError> {
+        let text = match self {
+            Self::Session(SessionEnd::Violation(error)) | Self::Error(error) => return Err(error),
+            Self::Session(end) => return Ok(Some(end)),
+            Self::Shutdown => return Ok(None),
+            Self::PartialLineTimeout => {
+                let ms = limits.partial_line_timeout_ms;
+                format!("a line was incomplete for {ms} ms; send whole lines")
+            }
+            Self::LoginTimeout => {
+                let ms = limits.login_timeout_ms;
+                format!("no login within {ms} ms; send HELLO token=<token> first")
+            }
+            Self::UnreadTasks => {
+                let (bytes, ms) = (limits.task_bytes_max, limits.stalled_ms);
+                format!(
+                    "over {bytes} bytes of tasks are unread, and nothing was read for {ms} ms; \
+                     read faster, or join with less credit"
+                )
+            }
+        };
+        Err(ProtocolError::new(Code::Idle, text))
+    }
 }
 
 impl Connection {
@@ -97,35 +124,7 @@ impl Connection {
             }
             _ => {}
         }
-        let outcome = match reason {
-            CloseReason::Session(SessionEnd::Violation(error)) | CloseReason::Error(error) => {
-                Err(error)
-            }
-            CloseReason::PartialLineTimeout => {
-                let text = format!(
-                    "a line was incomplete for {} ms; send whole lines",
-                    limits.partial_line_timeout_ms
-                );
-                Err(ProtocolError::new(Code::Idle, text))
-            }
-            CloseReason::LoginTimeout => {
-                let text = format!(
-                    "no login within {} ms; send HELLO token=<token> first",
-                    limits.login_timeout_ms
-                );
-                Err(ProtocolError::new(Code::Idle, text))
-            }
-            CloseReason::UnreadTasks => {
-                let (bytes, ms) = (limits.task_bytes_max, limits.stalled_ms);
-                let text = format!(
-                    "over {bytes} bytes of tasks are unread, and nothing was read for {ms} ms; \
-                     read faster, or join with less credit"
-                );
-                Err(ProtocolError::new(Code::Idle, text))
-            }
-            CloseReason::Session(end) => Ok(Some(end)),
-            CloseReason::Shutdown => Ok(None),
-        };
+        let outcome = reason.outcome(&self.shared.limits);
         let final_line = match &outcome {
             Ok(end) => {
                 self.subscriptions.finish();
@@ -197,9 +196,7 @@ impl Connection {
 
     /// Continues to close the connection, once all output is written.
     pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> IoStatus {
-        let Some(closing) = &self.closing else {
-            return IoStatus::Idle;
-        };
+        let Some(closing) = &self.closing else { return IoStatus::Idle };
         if closing.is_lingering {
             return IoStatus::Idle;
         }

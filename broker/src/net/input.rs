@@ -230,7 +230,6 @@ impl Connection {
         }
     }
 
-    /// Adds several publishes to the pending publishes.
     fn publish_batch<'a>(
         &mut self,
         mut publishes: PublishBatch<'a>,
@@ -279,7 +278,6 @@ impl Connection {
         self.publish(name.as_str(), payload, pending);
     }
 
-    /// Adds a publish to the pending publishes.
     fn publish<'a>(&mut self, name: &str, payload: &'a str, pending: &mut PendingPublishes<'a>) {
         if let Err(error) = self.shared.access.check_publish(&self.identity, name, payload) {
             self.flush_publishes(pending);

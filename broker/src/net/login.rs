@@ -64,7 +64,6 @@ pub(super) struct LoginState {
 }
 
 impl LoginState {
-    /// The identity and login state of a new connection.
     pub(super) fn begin(
         shared: &Shared,
         remote: RemoteInfo,
@@ -102,7 +101,6 @@ impl LoginState {
         self.login_deadline.take_if(|_| !identity.has_no_permissions());
     }
 
-    /// The next deadline of the login.
     pub(super) fn deadline(&self) -> Option<Moment> {
         // A client that waits for an answer is not late.
         self.delayed_rejection.map(|(at, _)| at).or(self.login_deadline)

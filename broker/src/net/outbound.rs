@@ -155,8 +155,8 @@ impl OutboundQueue {
             let begun_lines = count_lines(&piece.bytes[..written + line_rest.len()]);
             rewind(subscription, Seq(first.0 + begun_lines));
             if !line_rest.is_empty() {
-                remaining
-                    .push_front(Piece { bytes: Bytes::copy_from_slice(line_rest), origin: None });
+                let bytes = Bytes::copy_from_slice(line_rest);
+                remaining.push_front(Piece { bytes, origin: None });
             }
         }
         self.bytes = remaining.iter().map(|piece| piece.bytes.len()).sum();

@@ -31,7 +31,6 @@ pub(super) struct StagedLinks {
 struct TaskLinks {
     eviction_number: u64,
     links: Vec<StagedLink>,
-    /// Bytes of `links`.
     bytes: usize,
     /// Links that were not kept.
     refused: u64,

@@ -10,7 +10,6 @@ use crate::topic::{Fetched, Reader};
 #[derive(Debug, Default)]
 pub(super) struct Subscriptions {
     list: Vec<Subscription>,
-    /// The id of the next subscription.
     next_id: u32,
     /// The index of the subscription to serve first.
     next_turn: usize,

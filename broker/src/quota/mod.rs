@@ -191,7 +191,6 @@ fn forget_unused<K: Eq + Hash>(
     accounts.retain(|_, account| has_connection(account) || account.is_needed(now));
 }
 
-/// Whether a connection has an account of the map.
 fn has_connection(account: &Arc<Account>) -> bool {
     Arc::strong_count(account) > 1
 }

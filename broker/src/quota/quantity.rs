@@ -164,7 +164,6 @@ impl LiveQuota {
         self.0[quantity as usize].load(Ordering::Relaxed)
     }
 
-    /// Whether nothing is limited.
     pub(super) fn is_unlimited(&self) -> bool {
         self.0.iter().all(|max| max.load(Ordering::Relaxed) == u64::MAX)
     }

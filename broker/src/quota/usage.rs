@@ -24,7 +24,6 @@ pub(crate) struct ConnectionUsage {
     principal: Option<Arc<Account>>,
     /// The amount of each [`Quantity`].
     amounts: [u64; Quantity::ALL.len()],
-    /// The credit in each group.
     credits: HashMap<GroupName, u32>,
     /// Events since the last charge.
     events: u64,
@@ -127,7 +126,6 @@ impl ConnectionUsage {
         let _ = self.set(quantity, less);
     }
 
-    /// Sets the credit in a group.
     pub(crate) fn set_credit(
         &mut self,
         group: &GroupName,

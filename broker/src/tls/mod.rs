@@ -264,7 +264,6 @@ fn certified_key(
     })
 }
 
-/// The key of a file.
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     let bytes = read(path)?;
     PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| {
@@ -317,7 +316,6 @@ fn pem_items<T: PemObject>(
     Ok(found)
 }
 
-/// The error of a file that is not valid PEM.
 fn bad_pem(path: &Path, error: pem::Error) -> TlsError {
     let path = path.to_owned();
     match error {

@@ -61,7 +61,6 @@ pub(crate) fn first_lines(mut encoded: Bytes, lines: u64) -> Bytes {
     encoded
 }
 
-/// Number of whole lines in `encoded`.
 pub(crate) fn count_lines(encoded: &[u8]) -> u64 {
     memchr_iter(b'\n', encoded).count() as u64
 }

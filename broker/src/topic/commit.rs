@@ -140,7 +140,6 @@ impl Topic {
         }
     }
 
-    /// Removes every event from the disk.
     pub(super) fn clear(&self) -> Result<(), ProtocolError> {
         let cleared = self.log.as_ref().map_or(Ok(()), |log| log.clear());
         cleared.map_err(|error| ProtocolError::new(Code::Internal, error.to_string()))

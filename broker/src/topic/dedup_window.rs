@@ -38,7 +38,6 @@ impl DedupWindow {
         self.by_id.get(&id).copied()
     }
 
-    /// Number of ids.
     pub(super) fn len(&self) -> usize {
         self.order.len()
     }

@@ -228,7 +228,6 @@ impl Topic {
         wants
     }
 
-    /// Whether the topic has a log on disk.
     pub(crate) fn is_logged(&self) -> bool {
         self.log.is_some()
     }

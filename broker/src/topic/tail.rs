@@ -141,7 +141,6 @@ impl Tail {
         self.batches.front().map_or(self.head, |batch| batch.first)
     }
 
-    /// Bytes allocated for the batches.
     pub(super) fn bytes(&self) -> usize {
         self.wire.bytes() + self.bare.bytes() + self.batches.capacity() * size_of::<Batch>()
     }
@@ -298,7 +297,6 @@ impl Tail {
         while self.bytes() > bytes_max && self.batches.len() > 1 && self.evict().is_some() {}
     }
 
-    /// Adds a group that consumes events.
     pub(super) fn add_consumer(&mut self, cursor: Seq) -> usize {
         self.consumers.insert(cursor)
     }

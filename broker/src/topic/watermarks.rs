@@ -165,7 +165,6 @@ impl TopicWatermarks {
         })
     }
 
-    /// Whether anything was ever lost.
     pub(super) fn has_lost(&self) -> bool {
         !self.lost_ranges.is_empty()
     }

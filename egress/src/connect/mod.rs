@@ -201,6 +201,18 @@ impl Connector {
         })
     }
 
+    /// Like `permit`, and extends `until` by the time of waiting.
+    async fn permit_extending(
+        &self,
+        address: IpAddr,
+        until: &mut Instant,
+    ) -> Result<Option<AddressPermit>, Failure> {
+        let waiting_since = Instant::now();
+        let permit = self.permit(address).await?;
+        *until += waiting_since.elapsed();
+        Ok(permit)
+    }
+
     /// Resolves, checks and connects within the connect timeout. Waiting for other lookups and for
     /// a permit extends it, each by at most the same time. Dropping the future cancels the
     /// connection.
@@ -210,23 +222,16 @@ impl Connector {
         if let Some(proxy) = &self.proxy {
             return self.connect_through(proxy, target, &addresses, until).await;
         }
-        let mut permit = None;
-        if self.address_limits.is_some() {
-            let waiting_since = Instant::now();
-            // The first address answers unless it is down.
-            permit = self.permit(addresses[0].ip()).await?;
-            until += waiting_since.elapsed();
-        }
+        // The first address answers unless it is down.
+        let mut permit = self.permit_extending(addresses[0].ip(), &mut until).await?;
         let (stream, address) = timeout_at(until, connect_any(&addresses))
             .await
             .map_err(|_| self.connect_timeout_failure())??;
-        if self.address_limits.is_some() && address.ip() != addresses[0].ip() {
+        if permit.is_some() && address.ip() != addresses[0].ip() {
             // The old permit is dropped first, so that no request holds one while it waits for
             // another.
             drop(permit.take());
-            let waiting_since = Instant::now();
-            permit = self.permit(address.ip()).await?;
-            until += waiting_since.elapsed();
+            permit = self.permit_extending(address.ip(), &mut until).await?;
         }
         let secured = timeout_at(until, self.secure(target, stream)).await;
         let (stream, protocol) = secured.map_err(|_| self.connect_timeout_failure())??;

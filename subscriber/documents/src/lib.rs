@@ -19,4 +19,5 @@ pub mod fuzzing;
 mod markup;
 pub mod page;
 pub mod sitemap;
+mod text;
 pub mod tracking;

@@ -235,6 +235,7 @@ impl StateFileError {
 }
 
 /// The state of the thread.
+#[derive(Default)]
 struct StateDatabase {
     path: PathBuf,
     shared: Arc<StoreQueue>,
@@ -252,16 +253,7 @@ struct StateDatabase {
 
 impl StateDatabase {
     fn open(path: PathBuf, shared: Arc<StoreQueue>) -> Self {
-        let mut database = Self {
-            connection: None,
-            path,
-            shared,
-            failing: false,
-            was_set_aside: false,
-            swept: None,
-            rows_since_sweep: 0,
-            bytes_since_sweep: 0,
-        };
+        let mut database = Self { path, shared, ..Self::default() };
         match prepare(&database.path) {
             Ok(connection) => database.connection = Some(connection),
             Err(error) => database.replace_or_disable(&error),

@@ -154,7 +154,7 @@ impl fmt::Display for Trap {
     }
 }
 
-/// The limits of a site. The defaults and their reasons are in [`config`](crate::config).
+/// The limits of a site. The constants of the defaults tell their reasons.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrapLimits {
     /// Whether traps are refused at all.

@@ -67,7 +67,7 @@ pub(super) struct Sessions {
 }
 
 /// One parameter.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct SessionParam {
     name: u64,
     state: ParamState,
@@ -88,8 +88,9 @@ struct SessionParam {
     earlier: VecDeque<u32>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum ParamState {
+    #[default]
     Watched,
     Volatile,
     /// Final: removed from links.
@@ -332,17 +333,7 @@ impl Sessions {
 
 impl SessionParam {
     fn new(name: &str) -> Self {
-        Self {
-            name: name_fingerprint(name),
-            state: ParamState::Watched,
-            slot: 0,
-            pages: Evidence::default(),
-            readings: Evidence::default(),
-            first_equal: None,
-            is_general: false,
-            latest: Vec::new(),
-            earlier: VecDeque::new(),
-        }
+        Self { name: name_fingerprint(name), ..Self::default() }
     }
 
     fn is(&self, name: &str) -> bool {

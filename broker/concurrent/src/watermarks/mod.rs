@@ -219,4 +219,4 @@ impl MarkWait {
 }
 
 #[cfg(all(test, loom))]
-mod models;
+mod tests;

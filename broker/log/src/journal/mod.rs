@@ -71,7 +71,6 @@ pub(crate) struct JournalFile {
     stopped: StopSlot,
     /// `None`: the next record begins a new file.
     active: Option<ActiveJournal>,
-    /// The seq of the next record.
     next: Seq,
     /// The name under which to keep the damaged file when it is replaced.
     damaged_copy: Option<PathBuf>,
@@ -276,11 +275,10 @@ impl Journal for JournalFile {
         };
         let mut bytes = Vec::new();
         let next = format::encode(records, self.next, self.next, unix_ms, &mut bytes);
-        let appended = active.append(&bytes);
-        match appended {
-            Ok(()) => self.next = next,
-            Err(AppendError::Full) => return Err(JournalError::Full),
-            Err(AppendError::Io(error)) => return Err(self.mark_broken(&error)),
+        match active.append(&bytes) {
+            Ok(true) => self.next = next,
+            Ok(false) => return Err(JournalError::Full),
+            Err(error) => return Err(self.mark_broken(&error)),
         }
         Ok(())
     }
@@ -305,29 +303,23 @@ impl Journal for JournalFile {
     }
 }
 
-enum AppendError {
-    Full,
-    Io(io::Error),
-}
-
 impl ActiveJournal {
     fn new(file: Arc<dyn DiskFile>, bytes: u64) -> Self {
         let compact_at = (bytes * COMPACT_FACTOR).max(COMPACT_BYTES_MIN);
         Self { file, bytes, compact_at }
     }
 
-    fn append(&mut self, bytes: &[u8]) -> Result<(), AppendError> {
-        match self.file.write_at(&mut [IoSlice::new(bytes)], self.bytes) {
-            Ok(()) => self.file.sync_data().map_err(AppendError::Io)?,
-            Err(error) if is_full(&error) => {
-                // Part of the data may have been written, and must not be found later.
-                self.file.set_len(self.bytes).map_err(AppendError::Io)?;
-                self.file.sync_data().map_err(AppendError::Io)?;
-                return Err(AppendError::Full);
-            }
-            Err(error) => return Err(AppendError::Io(error)),
+    /// Returns false if the disk is full; the file is then as before.
+    fn append(&mut self, bytes: &[u8]) -> io::Result<bool> {
+        let has_room = match self.file.write_at(&mut [IoSlice::new(bytes)], self.bytes) {
+            // Part of the data may have been written, and must not be found later.
+            Err(error) if is_full(&error) => self.file.set_len(self.bytes).map(|()| false),
+            written => written.map(|()| true),
+        }?;
+        self.file.sync_data()?;
+        if has_room {
+            self.bytes += bytes.len() as u64;
         }
-        self.bytes += bytes.len() as u64;
-        Ok(())
+        Ok(has_room)
     }
 }

@@ -120,7 +120,6 @@ impl SegmentStore {
         Ok(newest.map_or_else(|| place.clone(), |name| place.join(name)))
     }
 
-    /// Removes the leftovers of an earlier replacement.
     #[expect(clippy::disallowed_methods, reason = "no log that is open is in these directories")]
     fn remove_leftovers(&self, group: &GroupName) -> io::Result<()> {
         for name in [copy_name(group), complete_name(group)] {

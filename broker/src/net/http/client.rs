@@ -41,7 +41,6 @@ pub(super) struct ConnectedClient {
     pub(super) remote: RemoteInfo,
     /// Time limit for the reply to a command.
     command_timeout: Duration,
-    /// Slot of the next command.
     next_slot: AtomicU64,
     /// Identity of the client in the current request.
     identity: Mutex<Identity>,
@@ -155,7 +154,6 @@ impl ConnectedClient {
         result
     }
 
-    /// Whether the identity may publish this event.
     pub(super) fn check_publish(
         &self,
         identity: &Identity,
@@ -173,7 +171,6 @@ impl ConnectedClient {
         renewed.unwrap_or_else(|| self.shared.access.anonymous(identity.transport()))
     }
 
-    /// Whether the client may do `action`.
     pub(super) fn check_action(&self, action: Action<'_>) -> Result<(), ProtocolError> {
         let topic = match action {
             Action::Publish(topic) | Action::Subscribe(topic) | Action::ViewTopic(topic) => {
@@ -276,7 +273,6 @@ impl ConnectedClient {
         Err(permissions_changed())
     }
 
-    /// Whether the client may run all of these commands.
     pub(super) fn check_commands(&self, commands: &[Command<'_>]) -> Result<(), ProtocolError> {
         let identity = self.current_identity();
         let result = commands.iter().try_for_each(|command| identity.check_command(command));

@@ -168,7 +168,6 @@ impl HandlerRoute {
     }
 }
 
-/// Adds the paths of all handlers.
 pub(super) fn add_routes(mut router: Router, http: &Arc<HttpState>) -> Router {
     for handler in &http.config.embedded_handlers {
         let route = Arc::new(HandlerRoute::new(Arc::clone(handler)));

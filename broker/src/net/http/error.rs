@@ -57,7 +57,6 @@ impl RequestCounts {
     }
 }
 
-/// The HTTP status of a code of the line protocol.
 fn status_of(code: Code) -> StatusCode {
     match code {
         Code::NotFound => StatusCode::NOT_FOUND,

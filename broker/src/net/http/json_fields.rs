@@ -223,7 +223,6 @@ fn whole_number(value: &Number) -> Option<String> {
     exact.or_else(|| float.map(|n| format!("{n:.0}")))
 }
 
-/// The settings as pairs of borrowed strings.
 pub(super) fn as_pairs<'a>(settings: &'a [(&'static str, String)]) -> Vec<(&'a str, &'a str)> {
     settings.iter().map(|(key, value)| (*key, value.as_str())).collect()
 }

@@ -5,14 +5,16 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::Value;
 
+/// The content type of JSON.
+pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
 /// A response with a JSON object, followed by a line end.
 #[derive(Debug)]
 pub(super) struct JsonResponse(pub(super) Value);
 
 impl IntoResponse for JsonResponse {
     fn into_response(self) -> Response {
-        let json = HeaderValue::from_static("application/json");
-        ([(header::CONTENT_TYPE, json)], format!("{}\n", self.0)).into_response()
+        ([(header::CONTENT_TYPE, JSON)], format!("{}\n", self.0)).into_response()
     }
 }
 

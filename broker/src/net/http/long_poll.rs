@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::{Body, HttpBody};
-use axum::http::{HeaderValue, header};
+use axum::http::header;
 use axum::response::Response;
 use bytes::Bytes;
 use http_body::Frame;
@@ -17,6 +17,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::client::permissions_changed;
 use super::error::ErrorResponse;
+use super::json_objects::JSON;
 use super::request_input::{NamedRequest, QueryParams};
 use super::topic_cursor::{EventFilter, NextEvents, TopicCursor};
 use super::with_timeout;
@@ -82,8 +83,7 @@ pub(super) async fn read(request: NamedRequest<TopicName>) -> Result<Response, E
     let permit = permit.expect("the semaphore is never closed");
     let mut response =
         Response::new(Body::new(BudgetedBody { text: Some(text.into()), _permit: permit }));
-    let json = HeaderValue::from_static("application/json");
-    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    response.headers_mut().insert(header::CONTENT_TYPE, JSON);
     Ok(response)
 }
 

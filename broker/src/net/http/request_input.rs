@@ -82,10 +82,8 @@ impl QueryParams {
                     [] => "there are no parameters here".to_owned(),
                     known => format!("expected one of {}", known.join(", ")),
                 };
-                return Err(ErrorResponse::bad_request(format!(
-                    "unknown parameter {}; {expected}",
-                    excerpt(&key)
-                )));
+                let text = format!("unknown parameter {}; {expected}", excerpt(&key));
+                return Err(ErrorResponse::bad_request(text));
             }
             if params.iter().any(|(earlier, _)| *earlier == key) {
                 return Err(ErrorResponse::bad_request(format!("parameter {key} appears twice")));
@@ -99,7 +97,6 @@ impl QueryParams {
         self.0.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
     }
 
-    /// The parameters as settings of a command.
     pub(super) fn settings(&self) -> Vec<(&str, &str)> {
         self.0.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
     }
@@ -272,11 +269,8 @@ fn check_content_type(headers: &HeaderMap, types: &[&str]) -> Result<(), ErrorRe
         return Ok(());
     }
     let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-    let message = format!(
-        "Content-Type {} is not supported here; send {}",
-        excerpt(&actual),
-        types.join(" or ")
-    );
+    let (actual, types) = (excerpt(&actual), types.join(" or "));
+    let message = format!("Content-Type {actual} is not supported here; send {types}");
     Err(ErrorResponse::new(status, "unsupported-type", message))
 }
 
@@ -288,10 +282,9 @@ pub(super) fn check_encoding(headers: &HeaderMap) -> Result<(), ErrorResponse> {
     let codings = codings.flat_map(|value| value.to_str().unwrap_or("?").split(','));
     let mut codings = codings.map(str::trim).filter(|coding| !coding.is_empty());
     if let Some(coding) = codings.find(|coding| !coding.eq_ignore_ascii_case("identity")) {
-        let message = format!(
-            "Content-Encoding {} is not supported; send the body uncompressed",
-            excerpt(coding)
-        );
+        let coding = excerpt(coding);
+        let message =
+            format!("Content-Encoding {coding} is not supported; send the body uncompressed");
         return Err(ErrorResponse::new(status, "unsupported-type", message));
     }
     let Some(content_type) = headers.get(header::CONTENT_TYPE) else { return Ok(()) };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Extension;
 use axum::extract::State;
-use axum::http::{HeaderValue, StatusCode, Uri, header};
+use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use super::HttpState;
 use super::client::ConnectedClient;
 use super::embedded_handlers::EmbeddedHandler;
 use super::error::ErrorResponse;
-use super::json_objects::JsonResponse;
+use super::json_objects::{JSON, JsonResponse};
 use super::request_input::QueryParams;
 use crate::access::Action;
 use crate::stats::RequestCounts;
@@ -38,8 +38,7 @@ pub(super) async fn openapi(
     uri: Uri,
 ) -> Result<Response, ErrorResponse> {
     QueryParams::parse(&uri, &[])?;
-    let json = HeaderValue::from_static("application/json");
-    Ok(([(header::CONTENT_TYPE, json)], http.openapi_document.clone()).into_response())
+    Ok(([(header::CONTENT_TYPE, JSON)], http.openapi_document.clone()).into_response())
 }
 
 /// The `OpenAPI` document of a broker with these embedded handlers.

@@ -29,7 +29,6 @@ impl EventFilter {
         Self { host, prefix: params.get("prefix").map(str::to_owned) }
     }
 
-    /// Whether the filter leaves no event out.
     pub(super) fn matches_all(&self) -> bool {
         self.host.is_none() && self.prefix.is_none()
     }
@@ -108,7 +107,6 @@ impl TopicCursor {
         self.reader.as_ref().is_none_or(Reader::is_start_resolved)
     }
 
-    /// The number of the topic, if it exists.
     pub(super) fn topic_id(&self) -> Option<u64> {
         self.reader.as_ref().map(|reader| reader.topic().id())
     }

@@ -79,7 +79,6 @@ struct TopicLogs {
 struct TopicIndex {
     by_name: HashMap<TopicName, Arc<Topic>>,
     by_id: HashMap<u64, Arc<Topic>>,
-    /// Names of topics that are being deleted.
     deleting: HashSet<TopicName>,
     next_id: u64,
     /// The broker is stopping.
@@ -474,7 +473,6 @@ impl Topics {
         self.shared.logs.as_ref().map(|logs| &logs.committers)
     }
 
-    /// The settings of a topic without its own.
     pub(crate) fn defaults(&self) -> TopicSettings {
         self.defaults
     }

@@ -8,8 +8,9 @@ use tidings_protocol::CanonicalUrl;
 use super::xml::derived_id;
 use super::{EntryList, Feed, FeedEntry, FeedKind};
 use crate::feed::FEED_ENTRIES_MAX;
-use crate::markup::{ReferenceResolver, fold_whitespace};
+use crate::markup::ReferenceResolver;
 use crate::page::{FEED_HUBS_MAX, TITLE_BYTES_MAX};
+use crate::text::fold_whitespace;
 
 /// Recognises JSON by its first bytes.
 pub(super) fn is_json(head: &[u8]) -> bool {

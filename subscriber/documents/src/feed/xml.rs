@@ -8,8 +8,9 @@ use tidings_protocol::CanonicalUrl;
 use super::namespaces::{Namespaces, Vocabulary};
 use super::{EntryList, Feed, FeedEntry, FeedKind};
 use crate::feed::{FEED_ENTRIES_MAX, FEED_TEXTS_BYTES_MAX};
-use crate::markup::{MarkupTag, MarkupToken, ReferenceResolver, fold_whitespace, plain_text};
+use crate::markup::{MarkupTag, MarkupToken, ReferenceResolver, plain_text};
 use crate::page::{FEED_HUBS_MAX, LINK_BYTES_MAX, TITLE_BYTES_MAX};
+use crate::text::fold_whitespace;
 
 /// Nested elements. Articles written as XHTML have some dozens; a closing tag is matched against
 /// the open ones.

@@ -15,7 +15,7 @@ use quick_xml::events::attributes::Attributes;
 use quick_xml::parser::{ElementParser, Parser};
 
 pub(crate) use self::decode::TextDecoder;
-pub(crate) use self::text::{ReferenceResolver, fold_whitespace, plain_text};
+pub(crate) use self::text::{ReferenceResolver, plain_text};
 pub(crate) use self::unpack::Unpacker;
 
 /// A body that grows more than this many times while it is decoded is a decompression bomb ..

@@ -7,6 +7,7 @@ use tidings_protocol::CanonicalUrl;
 use super::*;
 use crate::markup::text::JOINED_BYTES_MAX;
 use crate::page::CHARSET_PRESCAN_BYTES;
+use crate::text::fold_whitespace;
 
 fn tokens_of(chunks: &[&[u8]], content_type: Option<&str>) -> Vec<String> {
     let mut tokens: Vec<String> = Vec::new();

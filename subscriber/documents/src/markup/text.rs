@@ -8,26 +8,6 @@ use tidings_protocol::CanonicalUrl;
 /// a second, when each is parsed. Honest documents of `SITEMAP_URLS_MAX` entries stay below this.
 pub(crate) const JOINED_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// Replaces each run of white space and control characters by one space, and removes it at the
-/// ends. Truncates to `bytes_max`, at a character.
-pub(crate) fn fold_whitespace(text: &str, bytes_max: usize) -> String {
-    let mut folded = String::new();
-    for word in text.split(|c: char| c.is_whitespace() || c.is_control()) {
-        if folded.len() > bytes_max {
-            break;
-        }
-        if !word.is_empty() {
-            if !folded.is_empty() {
-                folded.push(' ');
-            }
-            folded.push_str(word);
-        }
-    }
-    folded.truncate(folded.floor_char_boundary(bytes_max));
-    folded.truncate(folded.trim_end().len());
-    folded
-}
-
 /// The text of HTML without tags, comments and scripts, with references resolved.
 pub(crate) fn plain_text(html: &str) -> String {
     let mut text = String::with_capacity(html.len());

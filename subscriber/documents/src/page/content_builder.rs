@@ -15,8 +15,8 @@ use super::values::{has_word, is_feed, is_page_relation, refresh_target, srcset}
 use super::visible_digest::VisibleDigest;
 use super::word_fingerprint::WordFingerprint;
 use super::{PageContent, PageLink, PageOptions, charset, is_html, link_header, verbatim_url};
-use crate::markup::fold_whitespace;
 use crate::page::{FEED_HUBS_MAX, LINK_BYTES_MAX, QUICK_BASE_BYTES_MAX, TITLE_BYTES_MAX};
+use crate::text::fold_whitespace;
 
 /// Bytes of all links of one page, made absolute. Each link counts at least as much as its base up
 /// to the query, even if it is invalid or a duplicate. Short links under a long `<base>` or URL

@@ -1,5 +1,6 @@
 //! Honest sites, which must not be refused, and traps, which must end.
 
+mod honest_sites;
 mod sessions;
 
 use std::collections::{BTreeSet, VecDeque};

@@ -163,9 +163,9 @@ pub(super) async fn receive(
         Err(error) => return Err(reject(Some(&hook), &error)),
     };
     client.mark_verified();
+    let limited = |wait_ms| rate_limited(&http, &client, wait_ms, "requests from this address");
     let permit = hooks.source_limits.lock().take((source, index), hook.recipe().rate, now.0);
-    permit
-        .map_err(|wait_ms| rate_limited(&http, &client, wait_ms, "requests from this address"))?;
+    permit.map_err(limited)?;
     check_encoding(&headers)?;
     let events = hook.events(&verified, &headers, body)?;
     drop(received);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, StatusCode};
 use data_encoding::HEXLOWER;
 use serde::Deserialize;
 use serde_json::Value;
@@ -119,9 +119,8 @@ impl Recipe {
         let prefixes: Vec<UrlPrefix> =
             prefixes.collect::<Result<_, _>>().map_err(|error| format!("`prefixes`: {error}"))?;
         if prefixes.is_empty() {
-            return Err(
-                "`prefixes` is empty; list the URL prefixes that it may announce".to_owned()
-            );
+            let text = "`prefixes` is empty; list the URL prefixes that it may announce";
+            return Err(text.to_owned());
         }
         let senders = match table.senders {
             None => SourceFilter::default(),
@@ -198,9 +197,8 @@ fn attribute_words(table: &BTreeMap<String, Value>) -> Result<String, String> {
             ));
         }
         if key == "id" {
-            return Err(
-                "`attributes`: `id` is reserved, because each event gets its own".to_owned()
-            );
+            let text = "`attributes`: `id` is reserved, because each event gets its own";
+            return Err(text.to_owned());
         }
         push_attribute(&mut words, key, &value);
     }
@@ -257,9 +255,8 @@ impl Hook {
     ) -> Result<HookEvents, ErrorResponse> {
         let recipe = &self.recipe;
         let mut payloads = Vec::new();
-        let mut urls = Vec::new();
         for text in url_location::urls(&recipe.url_locations, headers, body)? {
-            let number = urls.len() + 1;
+            let number = payloads.len() + 1;
             let url = CanonicalUrl::parse(&text).map_err(|error| {
                 url_location::unprocessable(format!("URL {number} of the request: {error}"))
             })?;
@@ -267,15 +264,9 @@ impl Hook {
                 let message = format!(
                     "URL {number} of the request is below none of the prefixes of this hook"
                 );
-                return Err(ErrorResponse::new(
-                    axum::http::StatusCode::UNPROCESSABLE_ENTITY,
-                    "denied",
-                    message,
-                ));
+                let status = StatusCode::UNPROCESSABLE_ENTITY;
+                return Err(ErrorResponse::new(status, "denied", message));
             }
-            urls.push(url.into_owned());
-        }
-        for url in &urls {
             let mut payload = format!("{url}{}", recipe.attributes);
             if !recipe.repeats {
                 let parts = [recipe.name.as_bytes(), &verified.digest, url.as_str().as_bytes()];

@@ -158,11 +158,8 @@ pub(super) fn urls(
             _ => "application/json or application/x-www-form-urlencoded",
         };
         let message = format!("this Content-Type is not supported by this hook; send {types}");
-        return Err(ErrorResponse::new(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "unsupported-type",
-            message,
-        ));
+        let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+        return Err(ErrorResponse::new(status, "unsupported-type", message));
     }
     let urls: IndexSet<String> = found.into_iter().collect();
     match urls.len() {

@@ -22,7 +22,6 @@ pub(super) struct JsonBody<'a> {
 }
 
 impl<'a> JsonBody<'a> {
-    /// Returns the checked events.
     pub(super) fn payloads(self) -> Result<Vec<Cow<'a, str>>, ErrorResponse> {
         let ParsedEvents { payloads, count, first_error } = self.events;
         if count > EVENTS_MAX {

@@ -75,36 +75,44 @@ pub(super) async fn publish(
         let checked = client.check_publish(&identity, name.as_str(), payload);
         checked.map_err(|error| event_error(at, &error))?;
     }
-    let Some(key) = idempotency_key(&headers)? else {
-        let topic = http.shared.topics.open(&name)?;
-        wait_while_allowed(&http, &client, &topic, &payloads).await?;
-        let seqs = append(&http, &topic, client.initiator(), &payloads)?;
+    let key = idempotency_key(&headers)?;
+    let topic = http.shared.topics.open(&name)?;
+    let Some(key) = key else {
+        let seqs = append_while_allowed(&http, &client, &topic, &payloads).await?;
         return confirm(&topic, seqs).await;
     };
-    let body_hash = xxh3_128(&received.bytes);
-    let topic = http.shared.topics.open(&name)?;
-    let scoped_key = IdempotencyKey {
+    let key = IdempotencyKey {
         topic_id: topic.id(),
         principal: identity.name().to_owned(),
         key: key.to_owned(),
     };
-    let state = http.idempotency_keys.begin(&scoped_key, body_hash, http.shared.clock.now());
-    let (use_id, seqs) = match state {
+    add_ids(&mut payloads, &key.key);
+    publish_once(&http, &client, &topic, &key, xxh3_128(&received.bytes), &payloads).await
+}
+
+/// Publishes the events, unless a request with this key has done so.
+async fn publish_once(
+    http: &HttpState,
+    client: &ConnectedClient,
+    topic: &Arc<Topic>,
+    key: &IdempotencyKey,
+    body_hash: u128,
+    payloads: &[Cow<'_, str>],
+) -> Result<JsonResponse, ErrorResponse> {
+    let (use_id, seqs) = match http.idempotency_keys.begin(key, body_hash, http.shared.clock.now())
+    {
         KeyState::New(use_id) => {
             // Releases the key if the client disconnects before the events are appended.
-            let mut guard = KeyGuard { http: &http, key: &scoped_key, use_id, seqs: None };
-            add_ids(&mut payloads, key);
-            wait_while_allowed(&http, &client, &topic, &payloads).await?;
-            let seqs = append(&http, &topic, client.initiator(), &payloads)?;
+            let mut guard = KeyGuard { http, key, use_id, seqs: None };
+            let seqs = append_while_allowed(http, client, topic, payloads).await?;
             guard.seqs = Some(seqs.clone());
             (Some(use_id), seqs)
         }
         KeyState::Completed(seqs) => (None, seqs),
         KeyState::InProgress => {
             let message = "a request with this Idempotency-Key is in progress; try again in 1 s";
-            let conflict = StatusCode::CONFLICT;
             return Err(
-                ErrorResponse::new(conflict, Code::Busy.as_str(), message).with_retry_after(1)
+                ErrorResponse::from(ProtocolError::new(Code::Busy, message)).with_retry_after(1)
             );
         }
         KeyState::BodyMismatch => {
@@ -114,10 +122,10 @@ pub(super) async fn publish(
             return Err(ErrorResponse::new(status, Code::Conflict.as_str(), message));
         }
     };
-    let response = confirm(&topic, seqs).await;
+    let response = confirm(topic, seqs).await;
     if let (Err(_), Some(use_id)) = (&response, use_id) {
         // The events are not stored, so the next request with the key publishes them again.
-        http.idempotency_keys.finish(&scoped_key, use_id, None);
+        http.idempotency_keys.finish(key, use_id, None);
     }
     response
 }
@@ -207,24 +215,24 @@ fn add_ids(payloads: &mut [Cow<'_, str>], key: &str) {
     }
 }
 
-/// Waits until the topic has no back-pressure. Fails as soon as the client may not publish one of the
-/// events any more.
-async fn wait_while_allowed(
+/// Appends the events once the topic has no back-pressure. Fails as soon as the client may not
+/// publish one of them any more.
+async fn append_while_allowed(
     http: &HttpState,
     client: &ConnectedClient,
-    topic: &Topic,
+    topic: &Arc<Topic>,
     payloads: &[Cow<'_, str>],
-) -> Result<(), ErrorResponse> {
-    // The usual case: there is no back-pressure, and the permissions have just been checked.
-    if !topic.is_backpressured(None) {
-        return Ok(());
+) -> Result<Vec<Seq>, ErrorResponse> {
+    // Usually there is none, and the permissions have just been checked.
+    if topic.is_backpressured(None) {
+        let check_all = |identity: &Identity| {
+            let access = &http.shared.access;
+            let check = |payload| access.check_publish(identity, topic.name().as_str(), payload);
+            payloads.iter().try_for_each(|payload| check(payload))
+        };
+        client.receive_while_allowed(check_all, wait_for_backpressure(http, topic)).await??;
     }
-    let check_all = |identity: &Identity| {
-        let access = &http.shared.access;
-        let check = |payload| access.check_publish(identity, topic.name().as_str(), payload);
-        payloads.iter().try_for_each(|payload| check(payload))
-    };
-    client.receive_while_allowed(check_all, wait_for_backpressure(http, topic)).await?
+    append(http, topic, client.initiator(), payloads)
 }
 
 /// Waits until a topic has no back-pressure; fails after a time limit.

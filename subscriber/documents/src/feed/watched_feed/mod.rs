@@ -459,11 +459,8 @@ impl WatchedFeed {
             }
         }
         self.was_pushed = false;
-        CheckResult {
-            new,
-            next: self.next_check(settings, rest, now_unix_ms),
-            hub_missed_items: untold,
-        }
+        let next = self.next_check(settings, rest, now_unix_ms);
+        CheckResult { new, next, hub_missed_items: untold }
     }
 
     /// Switches between page and feed. The state of the other kind is discarded.
