@@ -187,7 +187,7 @@ impl Groups {
             let name = recovered.group.name().clone();
             let elapsed_unknown = !recovered.started.is_same_boot(&clock.stamp());
             let (log, next) = (recovered.log, recovered.next);
-            let group = (recovered.group, Some(recovered.pages));
+            let group = (recovered.group, recovered.pages);
             let creation = groups.registry.lock_creation();
             let started = groups.start(&creation, group, elapsed_unknown, Some((log, next)));
             if let Err(error) = started {

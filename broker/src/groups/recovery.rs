@@ -33,7 +33,7 @@ pub(crate) struct GroupStorage {
 pub(crate) struct RecoveredGroup {
     pub(crate) group: Group,
     /// Where its texts are, if not in memory.
-    pub(crate) pages: PageFile,
+    pub(crate) pages: Option<PageFile>,
     pub(crate) log: Arc<dyn TopicLog>,
     /// Number of the next record.
     pub(crate) next: Seq,
@@ -113,8 +113,7 @@ impl GroupStorage {
         let without_summary = |error| (error, GroupSummary::default());
         let id = LogId::Group(name.clone());
         let log = self.store.open_read_only(&id).map_err(without_summary)?;
-        let (group, mut pages) = self.group(name, GroupConfig::default());
-        let reading = replay_log(&*log, group, Some(&mut pages));
+        let (reading, pages) = replay_paged(&*log, self.group(name, GroupConfig::default()));
         drop(log);
         let is_gone = reading.is_deleted() || reading.is_empty();
         if !is_gone && !reading.is_whole() {
@@ -137,6 +136,23 @@ impl GroupStorage {
         let ReplayedGroup { group, started, last } = reading.finish()?;
         Ok(Some(RecoveredGroup { group, pages, log, next: found.next, started, last }))
     }
+}
+
+/// Replays a log into an empty group. If its page file cannot be read, all texts stay in memory
+/// until the next start.
+fn replay_paged(
+    log: &dyn TopicLog,
+    (group, mut pages): (Group, PageFile),
+) -> (LogReplay, Option<PageFile>) {
+    let name = group.name().clone();
+    let reading = replay_log(log, group, Some(&mut pages));
+    let Some(problem) = reading.problem() else { return (reading, Some(pages)) };
+    tracing::warn!(
+        group = %name, %problem,
+        "cannot read back texts of waiting entries; until the next start they stay in memory"
+    );
+    let group = Group::new(name, 0, GroupConfig::default(), fastrand::u64(..));
+    (replay_log(log, group, None), None)
 }
 
 /// Replays a log into an empty group. Without `pages`, all texts stay in memory.
@@ -238,8 +254,11 @@ pub(crate) fn clock_continuing(groups: &FoundGroups) -> Clock {
 mod tests {
     use std::path::{Path, PathBuf};
 
-    use tidings_log::{FileSystem, LogPiece, SegmentStore};
+    use tidings_log::{Disk, DiskFaults, FileSystem, LogPiece, SegmentStore, SimulatedDisk};
+    use tidings_protocol::status::Rate;
+    use tidings_protocol::{Answers, MemberId};
     use tidings_queue::record::Decision;
+    use tidings_queue::{ConnId, Input, Output, Requester};
 
     use super::*;
 
@@ -295,6 +314,61 @@ mod tests {
         std::fs::remove_file(&segments(dir.path())[0]).unwrap();
         assert!(damage(&storage).ends_with("are gone"));
         assert_eq!(segments(dir.path()), before[1..]);
+    }
+
+    /// The decisions of a group that consumes events one by one and releases some of them.
+    fn some_releases(waiting: u64, released: u32) -> Vec<Decision> {
+        let config = GroupConfig::default().with_settings([("key", "none")]).unwrap();
+        let mut group = Group::new("g".parse().unwrap(), 1, config, 1);
+        let moment = Moment(1);
+        let stamp = ClockStamp { moment, boot_id: 0, uptime_ms: 1, unix_ms: 1 };
+        let mut inputs = vec![Input::Start {
+            run: 1,
+            since: 1,
+            elapsed_unknown: true,
+            stamp,
+            local_member: None,
+        }];
+        for seq in 1..=waiting + u64::from(released) {
+            let (topic, next) = ("t".parse().unwrap(), Seq(seq + 1));
+            let events = vec![(Seq(seq), format!("event {seq} {}", "x".repeat(100)))];
+            inputs.push(Input::Events { topic, next, events, foreign_jobs: [].into() });
+        }
+        let (conn, member) = (ConnId(1), MemberId(1));
+        let requester = Requester { conn, member, slot: Answers::new().reserve() };
+        inputs.push(Input::Join { requester, credit: released });
+        group.handle_all(inputs, moment);
+        let outputs = std::iter::from_fn(|| group.poll());
+        let decisions = outputs.filter_map(|output| match output {
+            Output::Record(record) => Some(record.decision),
+            _ => None,
+        });
+        decisions.collect()
+    }
+
+    #[test]
+    fn unreadable_page_file_is_not_a_damaged_log() {
+        const WAITING: u64 = 100;
+        const RELEASED: u32 = 50;
+        let dir = tempfile::tempdir().unwrap();
+        let storage = storage(dir.path());
+        write(&storage, &some_releases(WAITING, RELEASED));
+        let name: GroupName = "g".parse().unwrap();
+        let log = storage.store.open_read_only(&LogId::Group(name.clone())).unwrap();
+        let disk = SimulatedDisk::new(1);
+        disk.create_dir(Path::new("data/groups")).unwrap();
+        let pages = SegmentStore::new(Arc::new(disk.clone()), Path::new("data"));
+        let pages = pages.scratch_file(&name);
+        let mut group = Group::new(name.clone(), 0, GroupConfig::default(), 1);
+        let (chunk_bytes, chunks_in_memory, dead_bytes_min) = (256, 1, 1024);
+        group.set_paging(Paging { chunk_bytes, chunks_in_memory, dead_bytes_min });
+        disk.set_faults(DiskFaults { fail_read_after: Some(0), ..DiskFaults::default() });
+        let (reading, pages) = replay_paged(&*log, (group, PageFile::new(name, pages)));
+        assert!(pages.is_none(), "a text was read back");
+        let group = reading.finish().map_err(|damage| damage.0).unwrap().group;
+        assert!(group.problem().is_none());
+        let status = group.progress(None, Rate { tenths: 0 }).unwrap();
+        assert!(status.contains(&format!(" waiting={WAITING} processing={RELEASED} ")), "{status}");
     }
 
     /// Returns the damage of the only group.

@@ -9,7 +9,7 @@ use super::snapshot::SnapshotItem;
 use super::{Decision, GroupRecord};
 use crate::Group;
 use crate::moment::{ClockStamp, Moment};
-use crate::texts::{TextReply, TextRequest};
+use crate::texts::{TextError, TextReply, TextRequest};
 
 /// Number of a log's first record.
 pub const FIRST_RECORD: Seq = Seq(1);
@@ -197,7 +197,7 @@ impl LogReplay {
 
     /// Whether the records so far give the whole group.
     pub fn is_whole(&self) -> bool {
-        self.replay.is_complete()
+        self.replay.is_complete() && self.problem().is_none()
     }
 
     /// The damage, and the group before it.
@@ -240,6 +240,12 @@ impl LogReplay {
         self.replay.texts_replied(reply);
     }
 
+    /// Why a text that a record needs cannot be read. The replay is useless then, but the log has
+    /// the text: another replay that pages no texts needs no reads.
+    pub fn problem(&self) -> Option<&TextError> {
+        self.replay.group().problem()
+    }
+
     /// Whether too many texts wait to be written.
     pub fn is_behind(&self) -> bool {
         self.replay.group().is_behind()
@@ -247,12 +253,8 @@ impl LogReplay {
 
     /// The group; the damage if something is missing.
     pub fn finish(self) -> Result<ReplayedGroup, (io::Error, GroupSummary)> {
-        if let Some(problem) = self.replay.group().problem() {
-            let text = format!("texts that the start has paged out cannot be read: {problem}");
-            return Err((damage(text), GroupSummary::of(self.replay.group())));
-        }
         let last = self.last;
-        if self.replay.is_complete()
+        if self.is_whole()
             && let Some(started) = self.started
         {
             let group = self.replay.finish().expect("the replay is complete");
