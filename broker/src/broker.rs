@@ -135,10 +135,8 @@ impl Broker {
         if let (Some((_, http)), Some(config)) = (&self.http, &config.http) {
             http.reload(config);
         }
-        if delay {
-            if let Err(error) = self.shared.groups.set_default_delay(config.group.delay_ms) {
-                tracing::warn!(%error, "cannot change the delay of {DEFAULT_GROUP}");
-            }
+        if delay && let Err(error) = self.shared.groups.set_default_delay(config.group.delay_ms) {
+            tracing::warn!(%error, "cannot change the delay of {DEFAULT_GROUP}");
         }
     }
 
