@@ -71,7 +71,7 @@ impl Service {
                 while hangups.recv().await.is_some() {
                     notify(&reloading());
                     broker.reopen_audit();
-                    reload(settings, *read_config, broker).await;
+                    reload(settings, *read_config, broker);
                     notify(&[NotifyState::Ready]);
                 }
                 future::pending::<()>().await;
@@ -113,7 +113,7 @@ fn notify(state: &[NotifyState<'_>]) {
 }
 
 /// Applies the settings that can change; a mistake changes nothing.
-async fn reload(settings: &mut Vec<Setting>, read_config: ReadConfig, broker: &Broker) {
+fn reload(settings: &mut Vec<Setting>, read_config: ReadConfig, broker: &Broker) {
     let ServerConfig { settings: now, log, broker: mut config } = match read_config() {
         Ok(read) => read,
         Err(failure) => {
