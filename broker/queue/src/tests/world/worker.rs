@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use tidings_protocol::status::AckStatus;
 use tidings_protocol::{
-    AckAnswer, Code, KeyRest, MemberId, Outcome, ProtocolError, RetryMode, TaskAction, TaskId,
-    TaskReply, field_number,
+    Code, KeyRest, MemberId, Outcome, ProtocolError, RetryMode, TaskAction, TaskId, TaskReply,
+    field_number,
 };
 
 use super::broker::BrokerState;
@@ -424,7 +425,7 @@ impl World {
             (WorkerCommand::Ack { outcome, links, .. }, Ok(answer)) => {
                 worker.tasks.remove(&received.id);
                 self.answered.push((index, received.id.clone()));
-                let counts = AckAnswer::parse(&answer.ok).expect("the answer to an ACK");
+                let counts = AckStatus::parse(&answer.ok);
                 let staged = staged(&received.url, *outcome, *links).len() as u64;
                 assert_eq!(counts.new + counts.known + counts.refused, staged);
                 Ok(())
