@@ -1,9 +1,10 @@
 //! Messages to a group's actor, and the answers to the connections that sent them.
 
 use bytes::BytesMut;
-use tidings_protocol::{Code, GroupName, ProtocolError, TaskId, encode_more, encode_ok};
+use tidings_protocol::status::Answer;
+use tidings_protocol::{Code, GroupName, ProtocolError, TaskId};
 use tidings_queue::texts::TextError;
-use tidings_queue::{GroupAnswer, Input, Requester};
+use tidings_queue::{Input, Requester};
 
 use super::watchers::WatchRequest;
 use crate::mailbox::{ConnId, ConnMessage, Mailbox};
@@ -101,14 +102,9 @@ pub(super) fn reject(requester: Requester, mailbox: &Mailbox, error: &ProtocolEr
 }
 
 /// Encodes an answer as protocol lines.
-pub(super) fn encode_answer(answer: &Result<GroupAnswer, ProtocolError>, lines: &mut BytesMut) {
+pub(super) fn encode_answer(answer: &Result<Answer, ProtocolError>, lines: &mut BytesMut) {
     match answer {
-        Ok(answer) => {
-            for line in &answer.lines {
-                encode_more(line, lines);
-            }
-            encode_ok(&answer.ok, lines);
-        }
+        Ok(answer) => answer.encode(lines),
         Err(error) => error.encode(lines),
     }
 }

@@ -24,13 +24,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::BytesMut;
 use tidings_log::TopicLog;
+use tidings_protocol::status::Answer;
 use tidings_protocol::{
     CALLBACK_GROUP, Code, Command, DEFAULT_GROUP, DELAY_MS_MAX, GroupAction, GroupCommand,
     GroupName, JobAction, JobCommand, JobName, MemberId, ProtocolError, Seq, Slot, bad_argument,
 };
 use tidings_queue::commands;
 use tidings_queue::config::{CREDIT_MAX, GroupConfig};
-use tidings_queue::{Group, GroupAnswer, GroupQuery, Input, JobOperation, Requester, WorkerReply};
+use tidings_queue::{Group, GroupQuery, Input, JobOperation, Requester, WorkerReply};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -399,9 +400,9 @@ impl Groups {
     fn list(&self, caller: &Caller, slot: Slot) {
         let names = self.names();
         let ok = format!("groups={}", names.len());
-        let more = names.iter().map(ToString::to_string).collect();
+        let answer = Answer::new(names.iter().map(ToString::to_string), ok);
         let mut lines = BytesMut::new();
-        encode_answer(&Ok(GroupAnswer { lines: more, ok }), &mut lines);
+        encode_answer(&Ok(answer), &mut lines);
         caller.mailbox.send(ConnMessage::Answer { slot, line: lines.freeze() });
     }
 

@@ -168,7 +168,7 @@ impl Watcher {
             // The rate falls even if nothing changes.
             self.reported_change = None;
         }
-        let line = group.progress(job, Rate { tenths })?;
+        let line = group.progress(job, Rate { tenths })?.to_string();
         (line != self.last_line).then(|| {
             self.last_line.clone_from(&line);
             line

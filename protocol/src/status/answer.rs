@@ -86,6 +86,11 @@ impl<S: Into<Status>> From<S> for Answer {
 }
 
 impl Answer {
+    /// An answer of several lines.
+    pub fn new(lines: impl IntoIterator<Item: Into<Status>>, ok: impl Into<Status>) -> Self {
+        Self { lines: lines.into_iter().map(Into::into).collect(), ok: ok.into() }
+    }
+
     /// Appends `+ <line>` for each line, and `+OK <ok>`.
     pub fn encode(&self, out: &mut impl BufMut) {
         for line in &self.lines {

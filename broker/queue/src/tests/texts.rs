@@ -30,7 +30,7 @@ fn requests(bench: &mut Bench, input: Input) -> Vec<TextRequest> {
         match output {
             Output::Texts(request) => requests.push(request),
             Output::Task { conn, task } => bench.tasks.push((conn, task)),
-            Output::Answer { answer, .. } => bench.answers.push(answer),
+            Output::Answer { answer, .. } => bench.answers.push(answer.map(Into::into)),
             Output::Record(record) => bench.records.push(record),
             other => panic!("{other:?}"),
         }

@@ -3,10 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use tidings_protocol::status::AckStatus;
+use tidings_protocol::status::{Answer, Status};
 use tidings_protocol::{
     Code, KeyRest, MemberId, Outcome, ProtocolError, RetryMode, TaskAction, TaskId, TaskReply,
-    field_number,
 };
 
 use super::broker::BrokerState;
@@ -17,7 +16,7 @@ use super::{LEASE_MS, World, WorldEvent};
 use crate::moment::Moment;
 use crate::tests::bench::slot;
 use crate::tests::site::{HOSTS, redirect_of};
-use crate::{ConnId, GroupAnswer, Input, Requester};
+use crate::{ConnId, Input, Requester};
 
 pub(super) const CREDIT_MAX: u32 = 8;
 
@@ -329,7 +328,7 @@ impl World {
     /// Checks that only ids of held tasks are accepted.
     pub(super) fn check_answer(
         origin: &CommandOrigin,
-        answer: &Result<GroupAnswer, ProtocolError>,
+        answer: &Result<Answer, ProtocolError>,
         at: Moment,
     ) -> CheckResult {
         let code = answer.as_ref().err().map(|error| error.code);
@@ -351,13 +350,15 @@ impl World {
     pub(super) fn receive_answer(
         &mut self,
         origin: CommandOrigin,
-        answer: Result<GroupAnswer, ProtocolError>,
+        answer: Result<Answer, ProtocolError>,
         at: Moment,
     ) -> CheckResult {
         match origin {
             CommandOrigin::Join { worker, conn } => {
-                let joined = answer.expect("JOIN is not rejected").ok;
-                let since = field_number(&joined, "since").unwrap_or_default();
+                let Ok(Answer { ok: Status::Member(joined), .. }) = answer else {
+                    panic!("JOIN is not rejected: {answer:?}");
+                };
+                let since = joined.since.unwrap_or_default();
                 let is_same = since == *self.since.get_or_insert(since);
                 Promise::IdsHold.holds(is_same && since > 0, || {
                     format!("{joined}, but since was {:?} before", self.since)
@@ -383,7 +384,7 @@ impl World {
         index: usize,
         received: &ReceivedTask,
         command: &WorkerCommand,
-        answer: Result<GroupAnswer, ProtocolError>,
+        answer: Result<Answer, ProtocolError>,
         at: Moment,
     ) -> CheckResult {
         let worker = &mut self.workers[index];
@@ -425,7 +426,7 @@ impl World {
             (WorkerCommand::Ack { outcome, links, .. }, Ok(answer)) => {
                 worker.tasks.remove(&received.id);
                 self.answered.push((index, received.id.clone()));
-                let counts = AckStatus::parse(&answer.ok);
+                let Status::Ack(counts) = &answer.ok else { panic!("{answer:?}") };
                 let staged = staged(&received.url, *outcome, *links).len() as u64;
                 assert_eq!(counts.new + counts.known + counts.refused, staged);
                 Ok(())
