@@ -1,6 +1,6 @@
 //! Successful answers, whose lines are statuses.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use bytes::BufMut;
 use serde::Serialize;
@@ -12,14 +12,18 @@ use super::{
 };
 use crate::{encode_more, encode_ok};
 
+/// Usual length of the answer to an `ACK`.
+const OK_BYTES: usize = 80;
+
 /// Defines [`Status`]: a variant for each status, and a word before it on the wire if it has one.
+/// The statuses are boxed, except those that the broker sends for each task.
 macro_rules! statuses {
-    ($($kind:ident($status:ident) $(after $word:literal)?,)*) => {
+    ($($kind:ident($type:ty) from $status:ident $(after $word:literal)?,)*) => {
         /// What a line of an answer says. In JSON it is the object of its status, or a string.
         #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
         #[serde(untagged)]
         pub enum Status {
-            $(#[doc = concat!("[`", stringify!($status), "`]")] $kind(Box<$status>),)*
+            $(#[doc = concat!("`", stringify!($status), "`")] $kind($type),)*
             /// A name, or text for people.
             Text(String),
         }
@@ -38,29 +42,29 @@ macro_rules! statuses {
 
         $(impl From<$status> for Status {
             fn from(status: $status) -> Self {
-                Self::$kind(Box::new(status))
+                Self::$kind(status.into())
             }
         })*
     };
 }
 
 statuses! {
-    Ack(AckStatus),
-    Cursor(CursorStatus) after "cursor",
-    DamagedGroup(DamagedGroupStatus),
-    DeadLetter(DeadLetterStatus),
-    Group(GroupStatus),
-    Job(JobStatus),
-    JobEnd(JobEnd),
-    JobListEnd(JobListEnd),
-    Key(KeyStatus),
-    ListEnd(ListEnd),
-    Member(MemberStatus),
-    Schedule(ScheduleStatus),
-    Seed(SeedStatus),
-    Task(TaskStatus),
-    Topic(TopicStatus),
-    Touch(TouchStatus),
+    Ack(AckStatus) from AckStatus,
+    Cursor(Box<CursorStatus>) from CursorStatus after "cursor",
+    DamagedGroup(Box<DamagedGroupStatus>) from DamagedGroupStatus,
+    DeadLetter(Box<DeadLetterStatus>) from DeadLetterStatus,
+    Group(Box<GroupStatus>) from GroupStatus,
+    Job(Box<JobStatus>) from JobStatus,
+    JobEnd(Box<JobEnd>) from JobEnd,
+    JobListEnd(Box<JobListEnd>) from JobListEnd,
+    Key(Box<KeyStatus>) from KeyStatus,
+    ListEnd(Box<ListEnd>) from ListEnd,
+    Member(Box<MemberStatus>) from MemberStatus,
+    Schedule(Box<ScheduleStatus>) from ScheduleStatus,
+    Seed(Box<SeedStatus>) from SeedStatus,
+    Task(Box<TaskStatus>) from TaskStatus,
+    Topic(Box<TopicStatus>) from TopicStatus,
+    Touch(TouchStatus) from TouchStatus,
 }
 
 impl From<String> for Status {
@@ -93,9 +97,17 @@ impl Answer {
 
     /// Appends `+ <line>` for each line, and `+OK <ok>`.
     pub fn encode(&self, out: &mut impl BufMut) {
+        let mut text = String::with_capacity(OK_BYTES);
         for line in &self.lines {
-            encode_more(&line.to_string(), out);
+            encode_more(write(line, &mut text), out);
         }
-        encode_ok(&self.ok.to_string(), out);
+        encode_ok(write(&self.ok, &mut text), out);
     }
+}
+
+/// Writes a status into a buffer that is used again.
+fn write<'a>(status: &Status, text: &'a mut String) -> &'a str {
+    text.clear();
+    write!(text, "{status}").expect("a String takes every write");
+    text
 }
