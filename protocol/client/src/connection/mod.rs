@@ -6,7 +6,7 @@
     reason = "spawns the task of a connection and limits the time of the handshake"
 )]
 
-use std::future::Future;
+use std::future::{self, Future};
 use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -175,7 +175,7 @@ where
     writer.flush().await.map_err(|error| closed_error(&error))?;
     let mut input = LineReader::new();
     let hello = loop {
-        match input.line(&mut reader).await? {
+        match input.line(&mut reader, future::pending).await? {
             None => break None,
             Some(line) => match text::check(line).ok().and_then(|line| Reply::parse(line).ok()) {
                 Some(Reply::Ok(answer)) => {
@@ -210,8 +210,9 @@ where
 /// last clone is dropped and everything accepted has been sent.
 ///
 /// - Commands reach the broker in the order in which these methods return.
-/// - The client sends nothing on its own, so a silent connection stays open. To find out whether
-///   the broker is still there, use [`ping`](Self::ping).
+/// - A silent connection stays open. But a broker that owes an answer and sends nothing for 10 s
+///   gets a `PING`, and the connection ends if nothing arrives for another 10 s. Excepted are
+///   `GROUP`, `JOB`, `TOPIC` and `EXPLAIN`, whose answers may take long.
 /// - While megabytes of deliveries wait, the socket is not read, and answers wait with them. So
 ///   take deliveries in another task than the one that awaits answers.
 #[derive(Debug, Clone)]
@@ -268,7 +269,7 @@ impl Client {
         }
         assert!(!matches!(command.verb(), Verb::Link | Verb::Pub), "LINK and PUB answer otherwise");
         encode_checked(command, &mut lines)?;
-        let receiver = self.shared().request(&lines, false).await?;
+        let receiver = self.shared().request(&lines, command.verb(), false).await?;
         Ok(PendingAnswer { receiver })
     }
 
@@ -277,7 +278,7 @@ impl Client {
     pub async fn watch(&self, command: &Command<'_>) -> Result<PendingAnswer, ClientError> {
         let mut line = Vec::new();
         encode_checked(command, &mut line)?;
-        let receiver = self.shared().request(&line, true).await?;
+        let receiver = self.shared().request(&line, command.verb(), true).await?;
         Ok(PendingAnswer { receiver })
     }
 

@@ -121,7 +121,7 @@ async fn keepalive_detects_a_vanished_broker() {
         let resume = MemberId(1);
         let answer = format!("+OK tidings 0.1.0 id=3 clock=8 echo={echo} resume={resume}\r\n");
         stream.write_all(answer.as_bytes()).await.unwrap();
-        std::future::pending::<()>().await;
+        future::pending::<()>().await;
     })
     .await;
     let _connection = connect(&address, ClientOptions::default()).await.unwrap();
@@ -438,6 +438,37 @@ async fn a_silent_connection_stays_open() {
     assert_eq!(broker.hear().await, "PING", "and nothing was sent before");
     broker.say("PONG clock=1").await;
     assert_eq!(answer.await.unwrap().ok, "clock=1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_broker_that_owes_an_answer_counts_as_lost() {
+    let (client, mut deliveries, mut broker) = connected().await;
+    let published = client.publish(&topic(), "a").await.unwrap();
+    assert_eq!(broker.hear().await, "PUB t a");
+    for _ in 0..1_000 {
+        assert_eq!(broker.hear().await, "PING");
+        broker.say("PONG clock=1").await;
+    }
+    assert_eq!(broker.hear().await, "PING");
+    let lost = ClientError::Closed("the broker did not answer within 10 s".into());
+    assert_eq!(published.await, Err(lost.clone()));
+    assert_eq!(deliveries.next().await, None);
+    assert_eq!(deliveries.reason(), lost);
+    assert_eq!(broker.hear().await, "", "the end of input");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_command_that_waits_may_take_any_time() {
+    let (client, _deliveries, mut broker) = connected().await;
+    let wait = Command::Job(JobCommand::new(JobAction::Wait, "docs", Vec::new()));
+    let waiting = client.start_request(&[], &wait).await.unwrap();
+    let published = client.publish(&topic(), "a").await.unwrap();
+    assert_eq!(broker.hear().await, "JOB wait docs");
+    assert_eq!(broker.hear().await, "PUB t a");
+    tokio::time::sleep(Duration::from_hours(7 * 24)).await;
+    broker.say("+OK docs result=done\n+OK 1 1").await;
+    waiting.await.unwrap();
+    published.await.unwrap();
 }
 
 #[tokio::test]
