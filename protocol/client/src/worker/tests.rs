@@ -178,13 +178,16 @@ async fn a_broker_that_does_not_answer_the_join_counts_as_lost() {
     let script = async {
         let mut silent = broker.accept().await;
         assert_eq!(silent.hear().await, "JOIN g credit=1");
+        // Nothing more arrives on this connection, so the clock may run ahead of its socket.
+        tokio::time::pause();
         let mut second = broker.accept().await;
         second.expect("JOIN g credit=1", "+OK g credit=1 held=0 since=7").await;
         (silent, second)
     };
     let events = async {
         let lost = worker.next().await.unwrap();
-        assert!(matches!(lost, WorkerEvent::Lost(ClientError::Timeout { .. })), "{lost:?}");
+        assert!(matches!(lost, WorkerEvent::Lost(ClientError::Closed(_))), "{lost:?}");
+        tokio::time::resume();
         let joined = worker.next().await.unwrap();
         assert!(matches!(joined, WorkerEvent::Joined { since: Some(7) }), "{joined:?}");
     };
