@@ -91,7 +91,8 @@ pub enum CrawlError {
         /// The broker's error.
         refusal: ProtocolError,
     },
-    /// The program that listens there is not a broker.
+    /// The program that listens there is not a broker, or a file with certificates or the token
+    /// cannot be used.
     #[error("{broker}: {reason}")]
     NoBroker {
         /// The address, as configured.

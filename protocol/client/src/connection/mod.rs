@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use tidings_protocol::{
     Code, Command, Hello, HelloAnswer, LINE_BYTES_MAX, MemberId, ProtocolError, Reply, Seq, TaskId,
-    TopicName, Verb, error_from_wire, field_number, text,
+    Token, TopicName, Verb, error_from_wire, field_number, text,
 };
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot};
@@ -119,8 +119,11 @@ pub async fn connect(
 ) -> Result<(Client, Deliveries), ClientError> {
     let mut refusal = None;
     let connecting = async {
+        // A token that cannot be read is reported even if no broker is running.
+        let token = options.security.token.as_ref().map(TokenSource::token).transpose();
+        let token = token.map_err(ClientError::Token)?;
         let (reader, writer) = dial(address, &options.security).await?;
-        handshake(reader, writer, &options, &mut refusal).await
+        handshake(reader, writer, &options, token, &mut refusal).await
     };
     let connected = tokio::time::timeout(options.connect_timeout, connecting).await;
     match (connected, refusal) {
@@ -153,6 +156,7 @@ async fn handshake<R, W>(
     mut reader: R,
     mut writer: W,
     options: &ClientOptions,
+    token: Option<Token>,
     refusal: &mut Option<ProtocolError>,
 ) -> Result<(Client, Deliveries), ClientError>
 where
@@ -160,8 +164,6 @@ where
     W: AsyncWrite + Unpin + Send + 'static,
 {
     let echo = format!("{:032x}", random_bits());
-    let token = options.security.token.as_ref().map(TokenSource::token).transpose();
-    let token = token.map_err(ClientError::Token)?;
     let hello = Command::Hello(Hello {
         name: options.name.clone(),
         token,

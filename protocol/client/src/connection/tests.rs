@@ -46,8 +46,10 @@ async fn connected() -> (Client, Deliveries, Broker) {
     let (far_reader, far_writer) = tokio::io::split(far);
     let mut broker = Broker { reader: BufReader::new(far_reader), writer: far_writer };
     let (options, mut refusal) = (ClientOptions::default(), None);
-    let (client, ()) =
-        tokio::join!(handshake(reader, writer, &options, &mut refusal), broker.answer_hello());
+    let (client, ()) = tokio::join!(
+        handshake(reader, writer, &options, None, &mut refusal),
+        broker.answer_hello()
+    );
     let (client, deliveries) = client.expect("the broker answers HELLO");
     (client, deliveries, broker)
 }
@@ -167,6 +169,15 @@ async fn a_refused_connection_is_reported_with_the_address() {
     drop(listener);
     let error = connect(&address, ClientOptions::default()).await.unwrap_err();
     assert!(error.to_string().starts_with(&format!("cannot connect to {address}: ")), "{error}");
+}
+
+#[tokio::test]
+async fn an_unreadable_token_is_reported_without_a_broker() {
+    let token = Some(TokenSource::File("/nowhere/token".into()));
+    let security = Security { token, ..Security::default() };
+    let options = ClientOptions { security, ..ClientOptions::default() };
+    let error = connect("127.0.0.1:1", options).await.unwrap_err();
+    assert!(matches!(&error, ClientError::Token(why) if why.contains("/nowhere/token")), "{error}");
 }
 
 // PROTOCOL: A3
