@@ -29,12 +29,14 @@ const OUTGOING_BYTES_MAX: usize = 1024 * 1024;
 /// Bytes of deliveries that wait for [`Deliveries::next`](super::Deliveries::next) before the
 /// socket is left unread.
 const DELIVERIES_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// The approximate memory of a queued publish or delivery without its text.
+/// The approximate memory of a queued publish or delivery, or of a line of an answer, without its
+/// text.
 const OVERHEAD_BYTES: usize = 128;
 /// Bytes that one read requests.
 const READ_BYTES: usize = 64 * 1024;
-/// Lines of one answer that are kept. A server that sends more is not a broker.
-const ANSWER_LINES_MAX: usize = 100_000;
+/// Bytes of one answer that are kept, with [`OVERHEAD_BYTES`] for each line: a thousand of the
+/// longest lines. A server that sends more is not a broker.
+const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// The silence after which a broker that owes an answer is sent a `PING`, and after which it counts
 /// as lost if it does not answer that either.
 const SILENCE_TIME_MAX: Duration = Duration::from_secs(10);
@@ -307,7 +309,7 @@ async fn read(
     mut reader: impl AsyncRead + Unpin,
     deliveries: &mpsc::UnboundedSender<QueuedDelivery>,
 ) -> ClientError {
-    let mut replies = ReplyRouter { shared, more: Vec::new(), topic: None };
+    let mut replies = ReplyRouter { shared, more: Vec::new(), more_bytes: 0, topic: None };
     loop {
         let line = match input.line(&mut reader, || silence(shared)).await {
             Ok(Some(line)) => line,
@@ -347,6 +349,8 @@ struct ReplyRouter<'s> {
     shared: &'s SharedConnection,
     /// The lines so far of an answer with several lines.
     more: Vec<String>,
+    /// See [`ANSWER_BYTES_MAX`].
+    more_bytes: usize,
     /// The last topic, so that a run of events shares its name.
     topic: Option<TopicName>,
 }
@@ -384,12 +388,13 @@ impl ReplyRouter<'_> {
                 self.refused(error_from_wire(code, text))?.map(Delivery::Notice)
             }
             Reply::More(text) if self.is_watching() => Some(Delivery::More(text.to_owned())),
-            Reply::More(text) if self.more.len() < ANSWER_LINES_MAX => {
+            Reply::More(text) => {
+                self.more_bytes += text.len() + OVERHEAD_BYTES;
+                if self.more_bytes > ANSWER_BYTES_MAX {
+                    return Err(ClientError::Protocol("an answer is too long".into()));
+                }
                 self.more.push(text.to_owned());
                 None
-            }
-            Reply::More(_) => {
-                return Err(ClientError::Protocol("an answer has too many lines".into()));
             }
             Reply::Ok(text) => {
                 self.answered(text.to_owned())?;
@@ -416,6 +421,7 @@ impl ReplyRouter<'_> {
     }
 
     fn answered(&mut self, ok: String) -> Result<(), ClientError> {
+        self.more_bytes = 0;
         let more = std::mem::take(&mut self.more);
         let waiting = self.shared.lock().answers.pop_front();
         let waiting =
@@ -432,6 +438,7 @@ impl ReplyRouter<'_> {
         let Some(waiting) = self.shared.lock().answers.pop_front() else {
             return Ok(Some(error));
         };
+        self.more_bytes = 0;
         self.more.clear();
         let _ = waiting.sender.send(Err(ClientError::Refused(error)));
         Ok(None)

@@ -451,6 +451,36 @@ async fn a_silent_connection_stays_open() {
     assert_eq!(answer.await.unwrap().ok, "clock=1");
 }
 
+#[tokio::test]
+async fn an_answer_without_end_is_left() {
+    let (client, mut deliveries, mut broker) = connected().await;
+    let line = format!("+ {}\r\n", "x".repeat(PAYLOAD_BYTES_MAX));
+    let script = async {
+        for _ in 0..2 {
+            // An answer of this length is usual, and does not count for the next one.
+            for _ in 0..1_000 {
+                broker.writer.write_all(line.as_bytes()).await.unwrap();
+            }
+            broker.say("+OK").await;
+        }
+        for _ in 0..2_000 {
+            if broker.writer.write_all(line.as_bytes()).await.is_err() {
+                return;
+            }
+        }
+        broker.say("+OK").await;
+    };
+    let answers = async {
+        for _ in 0..2 {
+            assert_eq!(client.request(&Command::Stats).await.unwrap().more.len(), 1_000);
+        }
+        client.request(&Command::Stats).await.unwrap_err()
+    };
+    let ((), error) = tokio::join!(script, answers);
+    assert_eq!(error, ClientError::Protocol("an answer is too long".into()));
+    assert_eq!(deliveries.next().await, None);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_silent_broker_that_owes_an_answer_counts_as_lost() {
     let (client, mut deliveries, mut broker) = connected().await;
