@@ -21,6 +21,11 @@ use crate::connection::{CommandAnswer, Delivery, PendingAnswer};
 use crate::connector::{Connection, Connector};
 use crate::error::ClientError;
 
+/// The tasks that a worker holds at once. A server that sends more is not a broker. Twice the
+/// largest credit, because after a reconnection tasks arrive again, and new ones arrive before the
+/// end of the answered ones.
+pub const TASKS_MAX: usize = 20_000;
+
 /// What a worker reports.
 #[derive(Debug)]
 pub enum WorkerEvent {
