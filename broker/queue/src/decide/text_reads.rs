@@ -71,16 +71,14 @@ impl TextReads {
         self.problem.as_ref()
     }
 
-    /// Removes and returns the senders of held commands that wait for the end of a pass.
-    pub(crate) fn drain_waits(&mut self) -> impl Iterator<Item = Requester> + use<> {
-        let held = std::mem::take(&mut self.held);
-        held.into_iter().filter_map(|held| waiter(&held))
-    }
-
-    /// Removes such commands of a connection that has ended.
+    /// Removes held commands that wait for the end of a pass, of a connection that has ended.
     pub(crate) fn remove_waits(&mut self, conn: ConnId) {
-        let is_gone = |held: &HeldInput| waiter(held).is_some_and(|waiter| waiter.conn == conn);
-        self.held.retain(|held| !is_gone(held));
+        self.held.retain(|held| match held {
+            HeldInput::Input(Input::JobAction { requester, action: JobOperation::Wait, .. }) => {
+                requester.conn != conn
+            }
+            _ => true,
+        });
     }
 
     /// Reports whether inputs wait.
@@ -110,16 +108,6 @@ impl TextReads {
             HeldInput::Schedule(url) => Some(*url),
             _ => None,
         })
-    }
-}
-
-/// Returns the sender of a command that waits for the end of a pass.
-fn waiter(held: &HeldInput) -> Option<Requester> {
-    match held {
-        HeldInput::Input(Input::JobAction { requester, action: JobOperation::Wait, .. }) => {
-            Some(*requester)
-        }
-        _ => None,
     }
 }
 
