@@ -36,7 +36,8 @@ pub(crate) struct TextReads {
     held: VecDeque<HeldInput>,
     /// The request for which the first of them waits.
     held_for: Option<u64>,
-    /// Records without their text, in order. While there are any, no output leaves.
+    /// Records without their text, in order. No output of the input of the first one, or of a later
+    /// input, leaves.
     unread: VecDeque<UnreadRecord>,
     /// Why the group has stopped.
     problem: Option<TextError>,
@@ -56,8 +57,9 @@ pub(crate) enum HeldInput {
 /// The record of a dormant entry for a snapshot, without the text of the entry.
 #[derive(Debug)]
 struct UnreadRecord {
-    /// Its index among the outputs.
+    /// Its index among all outputs since the start, and that of the first output of its input.
     index: usize,
+    input_start: usize,
     /// The text, which is pinned, and the request for it.
     wanted: WantedText,
     request: Option<u64>,
@@ -74,9 +76,9 @@ impl TextReads {
     /// Removes held commands that wait for the end of a pass, of a connection that has ended.
     pub(crate) fn remove_waits(&mut self, conn: ConnId) {
         self.held.retain(|held| match held {
-            HeldInput::Input(Input::JobAction { requester, action: JobOperation::Wait, .. }) => {
-                requester.conn != conn
-            }
+            HeldInput::Input(Input::JobAction {
+                requester, action: JobOperation::Wait, ..
+            }) => requester.conn != conn,
             _ => true,
         });
     }
@@ -86,9 +88,15 @@ impl TextReads {
         !self.held.is_empty()
     }
 
-    /// Reports whether the outputs wait for texts.
+    /// Reports whether outputs wait for texts.
     pub(crate) fn has_unread(&self) -> bool {
         !self.unread.is_empty()
+    }
+
+    /// Returns the index of the first output that waits for texts, among all outputs since the
+    /// start.
+    pub(crate) fn first_unread_input(&self) -> Option<usize> {
+        self.unread.front().map(|unread| unread.input_start)
     }
 
     /// Reports whether an input waits.
@@ -243,14 +251,15 @@ impl Group {
     }
 
     /// Records a dormant entry for the snapshot in progress when its text was read. Until then, no
-    /// output leaves.
+    /// output of this input or a later one leaves.
     pub(crate) fn record_when_read(&mut self, dormant: DormantRef) {
         let job = dormant.job().and_then(|job| self.jobs.find(job)).map(|job| job.id);
         let key = self.frontier.keys()[dormant.key].name().clone();
         let wanted = self.frontier.dormant().wanted(dormant);
         self.frontier.texts_mut().pin_text(wanted);
-        let index = self.outputs.len();
-        self.reads.unread.push_back(UnreadRecord { index, wanted, request: None, key, job });
+        let (index, input_start) = (self.output_count(), self.input_start);
+        let unread = UnreadRecord { index, input_start, wanted, request: None, key, job };
+        self.reads.unread.push_back(unread);
         let empty = SnapshotItem::Dormant(Vec::new());
         self.record(Decision::SnapshotPart(Box::new(empty)), self.now);
     }
@@ -334,10 +343,11 @@ impl Group {
                 continue;
             }
             let UnreadRecord { index, wanted, key, job, .. } = unread;
+            let index = index - self.polled;
             let missing = || TextError::new("a reply has the wrong number of texts");
             let text = texts.next().ok_or_else(missing)??;
             let admission = wanted.parse(&text)?.admission(wanted.dormant, key.clone(), *job);
-            if let Some(Output::Record(record)) = self.outputs.get_mut(*index) {
+            if let Some(Output::Record(record)) = self.outputs.get_mut(index) {
                 let whole = SnapshotItem::Dormant(vec![admission]);
                 record.decision = Decision::SnapshotPart(Box::new(whole));
             }

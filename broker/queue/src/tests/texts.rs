@@ -4,6 +4,9 @@ use proptest::prelude::*;
 
 use super::bench::{A, Bench, group_command};
 use crate::fuzzing::simulated_pages::TINY;
+use crate::moment::{ClockStamp, Moment};
+use crate::record::Decision;
+use crate::record::snapshot::SnapshotItem;
 use crate::texts::{TextError, TextReply, TextRequest};
 use crate::{GroupQuery, Input, Output, Requester};
 
@@ -27,15 +30,43 @@ fn requests(bench: &mut Bench, input: Input) -> Vec<TextRequest> {
     bench.group.handle(input, bench.now);
     let mut requests = Vec::new();
     while let Some(output) = bench.group.poll() {
-        match output {
-            Output::Texts(request) => requests.push(request),
-            Output::Task { conn, task } => bench.tasks.push((conn, task)),
-            Output::Answer { answer, .. } => bench.answers.push(answer),
-            Output::Record(record) => bench.records.push(record),
-            other => panic!("{other:?}"),
-        }
+        requests.extend(bench.take(output));
     }
     requests
+}
+
+/// A paged group with two jobs, each with entries outside memory, and a snapshot in progress.
+fn two_jobs_in_a_snapshot() -> Bench {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.group.set_paging(TINY);
+    for job in JOBS {
+        bench.open(job, &[]);
+        for n in 0..50 {
+            bench.publish(&format!("http://{job}{n}.org/ job={job}"));
+        }
+    }
+    let stamp = ClockStamp { moment: Moment(0), boot_id: 0, uptime_ms: 0, unix_ms: 0 };
+    bench.group.begin_snapshot(stamp, |_| {});
+    bench.answers.clear();
+    bench.records.clear();
+    bench
+}
+
+const JOBS: [&str; 2] = ["old", "new"];
+
+/// The job of each entry that was written to the snapshot; an error for one without its text.
+fn saved(bench: &Bench) -> Vec<&str> {
+    let parts = bench.records.iter().filter_map(|record| match &record.decision {
+        Decision::SnapshotPart(item) => Some(&**item),
+        _ => None,
+    });
+    let entries = parts.flat_map(|item| match item {
+        SnapshotItem::Dormant(entries) if !entries.is_empty() => entries,
+        other => panic!("{other:?}"),
+    });
+    let urls = entries.map(|entry| &*entry.text);
+    urls.map(|url| url["http://".len()..].split(|c: char| !c.is_alphabetic()).next().unwrap())
+        .collect()
 }
 
 fn join(credit: u32) -> Input {
@@ -117,6 +148,34 @@ fn inputs_that_wait_for_texts_keep_their_order() {
     let prios = lines.iter().map(|line| line.contains(" prio=7 "));
     assert_eq!(prios.collect::<Vec<_>>(), [false, true], "{lines:?}");
     assert!(!bench.group.is_behind());
+}
+
+/// Each cancelled job writes the texts of its entries to the snapshot. The outputs about the first
+/// one do not wait for the texts of the second one, and those of the second one do for both.
+#[test]
+fn outputs_wait_only_for_texts_of_their_input_and_earlier_ones() {
+    for is_in_order in [true, false] {
+        let mut bench = two_jobs_in_a_snapshot();
+        let cancel =
+            |name: &str| Input::CancelJob { requester: A.requester(), name: name.parse().unwrap() };
+        let mut reads: Vec<_> =
+            JOBS.iter().map(|job| requests(&mut bench, cancel(job)).remove(0)).collect();
+        assert!(bench.answers.is_empty() && bench.records.is_empty(), "{:?}", bench.records);
+        if !is_in_order {
+            reads.reverse();
+        }
+        let mut answered = Vec::new();
+        for read in reads {
+            let reply = bench.pages.execute(read);
+            assert_eq!(requests(&mut bench, Input::Texts(reply)), []);
+            answered.push(bench.answers.len());
+            let mut jobs = saved(&bench);
+            jobs.dedup();
+            assert_eq!(jobs, JOBS[..bench.answers.len()], "the records leave with their texts");
+        }
+        assert_eq!(answered, if is_in_order { [1, 2] } else { [0, 2] });
+        assert!(!bench.group.is_blocked());
+    }
 }
 
 #[test]

@@ -91,8 +91,8 @@ pub(super) struct UnfinishedInput {
     input: Input,
     origin: CommandOrigin,
     order: u64,
-    /// When it took effect.
-    at: Option<Moment>,
+    /// When it took effect, and the number of the group's outputs then.
+    at: Option<(Moment, usize)>,
 }
 
 impl UnfinishedInput {
@@ -105,14 +105,19 @@ impl UnfinishedInput {
         if group.reads.holds(&self.input) {
             self.order = order;
         } else {
-            self.at.get_or_insert(now);
+            self.at.get_or_insert((now, group.output_count()));
         }
+    }
+
+    /// Whether it has taken effect, and all its outputs have left.
+    fn is_finished(&self, group: &Group) -> bool {
+        self.at.is_some_and(|(_, outputs)| outputs <= group.polled)
     }
 
     /// The fetches that it requested, if any.
     fn taken(&self) -> Option<SimulatedOutput> {
         let (order, fetches) = (self.order, FetchRequest::all_of(&self.input));
-        let at = self.at.filter(|_| !fetches.is_empty())?;
+        let (at, _) = self.at.filter(|_| !fetches.is_empty())?;
         Some(SimulatedOutput::Taken { order, fetches, at })
     }
 
@@ -334,15 +339,12 @@ impl World {
                 Output::Deleted => unreachable!("the simulated group is never deleted"),
             }
         }
-        let (mut unsent, mut again) = (Vec::new(), Vec::new());
-        if !self.broker.group.is_blocked() {
-            let (done, held) = std::mem::take(&mut self.broker.unfinished)
-                .into_iter()
-                .partition::<Vec<_>, _>(|unfinished| unfinished.at.is_some());
-            self.broker.unfinished = held;
-            unsent.extend(done.iter().filter_map(UnfinishedInput::taken));
-            again.extend(done.into_iter().filter_map(UnfinishedInput::repeated));
-        }
+        let (done, unfinished) = std::mem::take(&mut self.broker.unfinished)
+            .into_iter()
+            .partition::<Vec<_>, _>(|input| input.is_finished(&self.broker.group));
+        self.broker.unfinished = unfinished;
+        let mut unsent: Vec<_> = done.iter().filter_map(UnfinishedInput::taken).collect();
+        let again = done.into_iter().filter_map(UnfinishedInput::repeated).collect();
         unsent.append(&mut outputs);
         self.check_suspects()?;
         self.write(records, unsent, again)
