@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use hashbrown::HashMap;
-use tidings_protocol::{CanonicalUrl, UrlKey};
+use tidings_protocol::{CanonicalUrl, Code, ProtocolError, UrlKey};
 
 use super::admit::ParsedEvent;
 use super::prefetch::PREFETCH_BATCH;
@@ -27,15 +27,18 @@ const READ_AHEAD: usize = 2 * PREFETCH_BATCH;
 /// Most keys whose texts are being read at the same time.
 const LOADING_MAX: usize = 1024;
 
+/// Most commands that wait at the same time. Events that wait are few, because the owner passes no
+/// more of them then.
+pub(crate) const HELD_MAX: usize = 1024;
+
 /// What waits for texts.
 #[derive(Debug, Default)]
 pub(crate) struct TextReads {
     /// The texts of each request that has no reply.
     pending: HashMap<u64, Vec<WantedText>>,
-    /// Inputs that wait, in order.
-    held: VecDeque<HeldInput>,
-    /// The request for which the first of them waits.
-    held_for: Option<u64>,
+    /// Inputs that wait, in order, each with the request for its texts if there is one. The first
+    /// one waits for a request that has no reply.
+    held: VecDeque<(HeldInput, Option<u64>)>,
     /// Records without their text, in order. No output of the input of the first one, or of a later
     /// input, leaves.
     unread: VecDeque<UnreadRecord>,
@@ -75,7 +78,7 @@ impl TextReads {
 
     /// Removes held commands that wait for the end of a pass, of a connection that has ended.
     pub(crate) fn remove_waits(&mut self, conn: ConnId) {
-        self.held.retain(|held| match held {
+        self.held.retain(|(held, _)| match held {
             HeldInput::Input(Input::JobAction {
                 requester, action: JobOperation::Wait, ..
             }) => requester.conn != conn,
@@ -86,6 +89,21 @@ impl TextReads {
     /// Reports whether inputs wait.
     pub(crate) fn is_holding(&self) -> bool {
         !self.held.is_empty()
+    }
+
+    /// Removes and returns the first input that waits, unless its texts are still being read.
+    fn pop_held(&mut self) -> Option<HeldInput> {
+        let is_pending = |request| self.pending.contains_key(&request);
+        self.held.pop_front_if(|(_, request)| !request.is_some_and(is_pending)).map(|held| held.0)
+    }
+
+    /// Reports whether no further command may wait.
+    fn is_full(&self) -> bool {
+        let command = |(held, _): &(HeldInput, _)| match held {
+            HeldInput::Input(input) => input.requester(),
+            _ => None,
+        };
+        self.held.len() >= HELD_MAX && self.held.iter().filter_map(command).count() >= HELD_MAX
     }
 
     /// Reports whether outputs wait for texts.
@@ -106,13 +124,13 @@ impl TextReads {
             (Input::Events { next, .. }, Input::Events { next: other, .. }) => next == other,
             _ => held.requester().is_some() && held.requester() == input.requester(),
         };
-        self.held.iter().any(|held| matches!(held, HeldInput::Input(held) if is_same(held)))
+        self.held.iter().any(|(held, _)| matches!(held, HeldInput::Input(held) if is_same(held)))
     }
 
     /// Returns the URLs of schedules that are due and wait.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn held_schedules(&self) -> impl Iterator<Item = UrlKey> {
-        self.held.iter().filter_map(|held| match held {
+        self.held.iter().filter_map(|(held, _)| match held {
             HeldInput::Schedule(url) => Some(*url),
             _ => None,
         })
@@ -120,18 +138,47 @@ impl TextReads {
 }
 
 impl Group {
-    /// Handles an input that may need texts, after those that wait already.
+    /// Handles an input that may need texts, after those that wait already. Rejects a command if too
+    /// many wait.
     pub(crate) fn handle_or_hold(&mut self, input: HeldInput, now: Moment) {
-        if self.reads.is_holding() {
-            return self.reads.held.push_back(input);
+        let mut request = None;
+        if self.reads.is_holding()
+            && let HeldInput::Input(input) = &input
+        {
+            if let Some(requester) = input.requester()
+                && self.reads.is_full()
+            {
+                return self.reject_command(requester, input);
+            }
+            request = self.request_texts_of_command(input);
         }
-        if let Some((input, request)) = self.handle_held(input, now) {
-            self.reads.held.push_front(input);
-            self.reads.held_for = Some(request);
+        self.reads.held.push_back((input, request));
+        self.handle_all_held(now);
+    }
+
+    fn reject_command(&mut self, requester: Requester, command: &Input) {
+        if let Input::OpenJob { name, .. } = command {
+            // Frees the name, which is reserved until the answer.
+            self.report_job_name(name);
+        }
+        let text = format!("{HELD_MAX} commands wait for texts from the disk; try again later");
+        self.answer(requester, Err(ProtocolError::new(Code::Limit, text)));
+    }
+
+    /// Handles the inputs that wait, up to the first one whose texts are still being read.
+    fn handle_all_held(&mut self, now: Moment) {
+        while let Some(input) = self.reads.pop_held() {
+            if let Some((input, request)) = self.handle_held(input, now) {
+                self.reads.held.push_front((input, Some(request)));
+            }
+            // The answer comes last. The owner rejects what is left.
+            if matches!(self.outputs.iter().rev().nth(1), Some(Output::Deleted)) {
+                return;
+            }
         }
     }
 
-    /// Handles an input, or returns what is left of it, and the request for which it waits.
+    /// Handles an input, or returns what is left of it and the request for which it waits.
     fn handle_held(&mut self, input: HeldInput, now: Moment) -> Option<(HeldInput, u64)> {
         match input {
             HeldInput::Input(Input::Events { topic, next, mut events, foreign_jobs }) => {
@@ -158,13 +205,7 @@ impl Group {
     }
 
     fn handle_held_command(&mut self, input: Input, now: Moment) -> Option<(HeldInput, u64)> {
-        let url = match &input {
-            Input::JobAction { action: JobOperation::Add { url, .. }, .. } => Some(&**url),
-            Input::Query { query: GroupQuery::Explain(what), .. } => Some(what.as_str()),
-            _ => None,
-        };
-        let url = url.and_then(|url| CanonicalUrl::parse(url).ok()).map(|url| url.url_key());
-        if let Some(request) = url.and_then(|url| self.request_texts_of_url(url)) {
+        if let Some(request) = self.request_texts_of_command(&input) {
             return Some((HeldInput::Input(input), request));
         }
         match input {
@@ -236,6 +277,16 @@ impl Group {
         let wanted =
             self.missing_texts(urls.flat_map(|url| self.frontier.dormant().of_fingerprint(url)));
         self.request_texts(wanted)
+    }
+
+    /// Requests those of the URL that a command names.
+    fn request_texts_of_command(&mut self, command: &Input) -> Option<u64> {
+        let url = match command {
+            Input::JobAction { action: JobOperation::Add { url, .. }, .. } => url,
+            Input::Query { query: GroupQuery::Explain(what), .. } => what.as_str(),
+            _ => return None,
+        };
+        self.request_texts_of_url(CanonicalUrl::parse(url).ok()?.url_key())
     }
 
     /// Requests those of one URL.
@@ -316,18 +367,7 @@ impl Group {
         if let Some(snapshot) = &mut self.snapshot {
             snapshot.texts_read(request);
         }
-        if self.reads.held_for == Some(request) {
-            self.reads.held_for = None;
-            let held = std::mem::take(&mut self.reads.held);
-            for input in held {
-                // The answer comes last. The owner rejects what is left.
-                if matches!(self.outputs.iter().rev().nth(1), Some(Output::Deleted)) {
-                    self.reads.held.push_back(input);
-                } else {
-                    self.handle_or_hold(input, now);
-                }
-            }
-        }
+        self.handle_all_held(now);
         Ok(())
     }
 

@@ -1,8 +1,10 @@
 //! Texts outside memory: what a group does with replies that come late, or are damaged.
 
 use proptest::prelude::*;
+use tidings_protocol::Code;
 
 use super::bench::{A, Bench, group_command};
+use crate::decide::text_reads::HELD_MAX;
 use crate::fuzzing::simulated_pages::TINY;
 use crate::moment::{ClockStamp, Moment};
 use crate::record::Decision;
@@ -176,6 +178,52 @@ fn outputs_wait_only_for_texts_of_their_input_and_earlier_ones() {
         assert_eq!(answered, if is_in_order { [1, 2] } else { [0, 2] });
         assert!(!bench.group.is_blocked());
     }
+}
+
+/// The text of a command is requested when the command arrives, also if it waits for its turn.
+#[test]
+fn texts_of_waiting_commands_are_read_at_the_same_time() {
+    let mut bench = paged(500);
+    let explain = |n| query(GroupQuery::Explain(url(n)));
+    let mut reads = requests(&mut bench, explain(3));
+    reads.extend(requests(&mut bench, explain(4)));
+    reads.extend(requests(&mut bench, explain(5)));
+    assert_eq!(reads.len(), 3, "{reads:?}");
+    bench.answers.clear();
+    for (read, answered) in reads.into_iter().zip([1, 2, 3]).rev() {
+        assert!(bench.answers.is_empty(), "the first command waits for its text: {answered}");
+        let reply = bench.pages.execute(read);
+        assert_eq!(requests(&mut bench, Input::Texts(reply)), [], "no text is read twice");
+    }
+    let urls = bench.answers.iter().flatten().map(|answer| answer.ok.clone());
+    let expected = [3, 4, 5].map(|n| format!("{} entries=1", url(n)));
+    assert_eq!(urls.collect::<Vec<_>>(), expected);
+}
+
+/// Further commands are rejected, and the name that one of them reserves is free again. No event is
+/// lost.
+#[test]
+fn few_commands_wait_for_texts() {
+    let mut bench = paged(500);
+    let reads = requests(&mut bench, query(GroupQuery::Explain(url(3))));
+    bench.publish("http://new.org/");
+    for _ in 1..HELD_MAX {
+        assert_eq!(requests(&mut bench, query(GroupQuery::Group)), []);
+    }
+    bench.answers.clear();
+    bench.open("late", &[]);
+    assert_eq!(bench.error_code(), Code::Limit);
+    assert_eq!(bench.job_names.get("late"), Some(&false), "its name is free");
+    bench.publish("http://newer.org/");
+    assert_eq!(bench.answers.len(), 1, "the others wait");
+    for read in reads {
+        let reply = bench.pages.execute(read);
+        bench.feed(Input::Texts(reply));
+    }
+    assert_eq!(bench.answers.len(), 1 + HELD_MAX);
+    assert_eq!(bench.group.entry_count(), 502);
+    bench.open("late", &[]);
+    assert!(bench.ok().starts_with("late "), "{}", bench.ok());
 }
 
 #[test]
