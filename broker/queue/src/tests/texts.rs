@@ -39,14 +39,7 @@ fn requests(bench: &mut Bench, input: Input) -> Vec<TextRequest> {
 
 /// A paged group with two jobs, each with entries outside memory, and a snapshot in progress.
 fn two_jobs_in_a_snapshot() -> Bench {
-    let mut bench = Bench::new(&[("delay", "0")]);
-    bench.group.set_paging(TINY);
-    for job in JOBS {
-        bench.open(job, &[]);
-        for n in 0..50 {
-            bench.publish(&format!("http://{job}{n}.org/ job={job}"));
-        }
-    }
+    let mut bench = seeded(&JOBS.map(|job| (job, 50, "")));
     let stamp = ClockStamp { moment: Moment(0), boot_id: 0, uptime_ms: 0, unix_ms: 0 };
     bench.group.begin_snapshot(stamp, |_| {});
     bench.answers.clear();
@@ -130,6 +123,58 @@ fn late_texts_hold_up_only_their_entries() {
     }
     assert_eq!(released, 100);
     assert!(bench.ok().starts_with("http://h3.org/ entries=1"), "{}", bench.ok());
+}
+
+/// A paged group with the jobs `old` and `new`, and these batches of seeds: job, number, and
+/// attributes. The last seeds are in memory. Each has its own host, which names job and batch.
+fn seeded(seeds: &[(&str, usize, &str)]) -> Bench {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.group.set_paging(TINY);
+    for job in JOBS {
+        bench.open(job, &[]);
+    }
+    for (batch, (job, count, attributes)) in seeds.iter().enumerate() {
+        for n in 0..*count {
+            bench.publish(&format!("http://{job}-{batch}-{n}.org/ job={job}{attributes}"));
+        }
+    }
+    bench
+}
+
+/// The job has more keys than may be read at once. It keeps its turn.
+#[test]
+fn other_lanes_are_released_while_the_reads_of_a_lane_are_used_up() {
+    let mut bench = seeded(&[("old", 500, ""), ("new", 4, "")]);
+    let reads = requests(&mut bench, join(3));
+    assert_eq!(jobs_of_tasks(&bench), ["new"; 3]);
+    for read in reads {
+        let reply = bench.pages.execute(read);
+        bench.feed(Input::Texts(reply));
+    }
+    bench.join(A, 5);
+    assert_eq!(jobs_of_tasks(&bench)[3..], ["old", "new"]);
+}
+
+/// Within a job, no entry overtakes one of higher priority that is being read.
+#[test]
+fn other_lanes_are_released_while_a_lane_waits_for_its_highest_priority() {
+    let mut bench = seeded(&[("old", 20, " prio=9"), ("old", 10, ""), ("new", 4, "")]);
+    let reads = requests(&mut bench, join(50));
+    assert_eq!(jobs_of_tasks(&bench), ["new"; 4]);
+    for read in reads {
+        let reply = bench.pages.execute(read);
+        bench.feed(Input::Texts(reply));
+    }
+    let batches = bench.tasks[4..].iter().map(|(_, task)| task.payload.split('-').nth(1));
+    let expected = [[Some("0"); 20].as_slice(), &[Some("1"); 10]].concat();
+    assert_eq!(batches.collect::<Vec<_>>(), expected);
+}
+
+/// The job of each task.
+fn jobs_of_tasks(bench: &Bench) -> Vec<&str> {
+    let payloads = bench.tasks.iter().map(|(_, task)| &*task.payload);
+    let jobs = payloads.map(|payload| payload.split(" job=").nth(1).unwrap());
+    jobs.map(|job| job.split(' ').next().unwrap()).collect()
 }
 
 /// Events and queries that need texts are handled in their order.
