@@ -443,7 +443,9 @@ impl Group {
             return Some(Output::Texts(request));
         }
         // The records of one input are written together, so all its outputs wait for its texts.
-        if self.reads.first_unread_input().is_some_and(|start| start <= self.polled) {
+        if self.reads.first_unread_input().is_some_and(|start| start <= self.polled)
+            && !mutants::is(Mutant::UnreadLeaves)
+        {
             return None;
         }
         let output = self.outputs.pop_front()?;

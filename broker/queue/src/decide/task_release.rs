@@ -13,6 +13,7 @@ use crate::frontier::release_order::ReadyClass;
 use crate::frontier::{Turns, lane_of, next_entry};
 use crate::leases::Member;
 use crate::moment::Moment;
+use crate::mutants::{self, Mutant};
 use crate::record::Decision;
 
 /// Most lanes that a release skips because they wait for texts.
@@ -44,6 +45,7 @@ impl Group {
             let next = next_entry(queue, &self.jobs).expect("a ready key has a next entry");
             let id = next.entry;
             let is_later = match place {
+                _ if mutants::is(Mutant::Overtakes) => false,
                 ReadyClass::Any(lane, prio) => self.frontier.is_loading_before(lane, prio),
                 ReadyClass::Pinned(_) | ReadyClass::Suspect(_) => false,
             };
@@ -55,6 +57,11 @@ impl Group {
                     missing.push(self.frontier.begin_loading(key, next, dormant));
                 } else if skipped.len() < SKIPPED_MAX {
                     skipped.push(next.lane);
+                    if let Lane::Job(job) = next.lane
+                        && mutants::is(Mutant::LosesSkipped)
+                    {
+                        self.frontier.block(job, true);
+                    }
                 } else {
                     break;
                 }

@@ -15,6 +15,7 @@ use super::prefetch::PREFETCH_BATCH;
 use crate::entry::{Key, PassId};
 use crate::frontier::dormant::{DormantRef, WantedText};
 use crate::moment::Moment;
+use crate::mutants::{self, Mutant};
 use crate::queries::task_list::SelectedTasks;
 use crate::record::Decision;
 use crate::record::snapshot::SnapshotItem;
@@ -168,7 +169,9 @@ impl Group {
     /// Handles the inputs that wait, up to the first one whose texts are still being read.
     fn handle_all_held(&mut self, now: Moment) {
         while let Some(input) = self.reads.pop_held() {
-            if let Some((input, request)) = self.handle_held(input, now) {
+            if let Some((input, request)) = self.handle_held(input, now)
+                && !mutants::is(Mutant::LosesHeld)
+            {
                 self.reads.held.push_front((input, Some(request)));
             }
             // The answer comes last. The owner rejects what is left.
@@ -383,11 +386,14 @@ impl Group {
                 continue;
             }
             let UnreadRecord { index, wanted, key, job, .. } = unread;
-            let index = index - self.polled;
+            // With a mutant, the record has left.
+            let index = index.checked_sub(self.polled);
             let missing = || TextError::new("a reply has the wrong number of texts");
             let text = texts.next().ok_or_else(missing)??;
             let admission = wanted.parse(&text)?.admission(wanted.dormant, key.clone(), *job);
-            if let Some(Output::Record(record)) = self.outputs.get_mut(index) {
+            if let Some(Output::Record(record)) =
+                index.and_then(|index| self.outputs.get_mut(index))
+            {
                 let whole = SnapshotItem::Dormant(vec![admission]);
                 record.decision = Decision::SnapshotPart(Box::new(whole));
             }
