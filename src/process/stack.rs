@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use tidings_broker::{Broker, BrokerConfig, HTTP_PORT, Sockets, StartError};
+use tidings_client::ClientError;
 use tidings_protocol::{MemberId, PORT};
 use tidings_subscriber::{CrawlError, CrawlerConfig, PageReport};
 use tokio::sync::mpsc;
@@ -248,6 +249,10 @@ fn crawler_failure(result: Result<Result<(), CrawlError>, tokio::task::JoinError
     match result {
         Ok(Ok(())) => Failure::failed("the crawler has stopped unexpectedly"),
         Ok(Err(CrawlError::OutputClosed)) => Failure::OutputClosed,
+        // Only before the first connection.
+        Ok(Err(CrawlError::NoBroker { reason: error @ ClientError::Token(_), .. })) => {
+            Failure::Usage(error.to_string())
+        }
         Ok(Err(error)) => Failure::Failed(anyhow::Error::new(error)),
         Err(error) => {
             Failure::Failed(anyhow::Error::new(error).context("the crawler has panicked"))

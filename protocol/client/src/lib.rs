@@ -127,6 +127,6 @@ pub use publisher::{PublishEvent, Publisher};
 pub use subscriber::{Subscriber, SubscriberEvent, Subscription};
 pub use tokio_util::sync::CancellationToken;
 pub use worker::{
-    ReplyOutcome, TaskEnd, TaskHandler, TaskLease, Worker, WorkerError, WorkerEvent, WorkerLink,
-    WorkerTask,
+    ReplyOutcome, TASKS_MAX, TaskEnd, TaskHandler, TaskLease, Worker, WorkerError, WorkerEvent,
+    WorkerLink, WorkerTask,
 };

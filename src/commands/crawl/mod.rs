@@ -186,7 +186,7 @@ async fn run_worker(args: CrawlArgs) -> Result<(), Failure> {
     reject_flags(&args, &["delay"], "has no effect with --broker; the broker sets the delay")?;
     let stop = stop_on_signal()?;
     stack::make_data_directory(&args.data.data)?;
-    let crawling = args.crawler.config(broker, &args.data);
+    let crawling = args.crawler.config(broker, &args.data)?;
     let mut printer = PagePrinter::new(args.quiet, args.crawler.outgoing.lack_contact(), &crawling);
     printer
         .line(&format!("fetching for {broker}, storing in {}", sinks::describe_sinks(&crawling)));
@@ -258,7 +258,7 @@ async fn run_embedded(
     let member = stack::set_own_member(&mut config);
     let broker = stack::start_broker(config).await?;
     let address = BrokerAddress::from(broker.local_addr());
-    let mut crawling = args.crawler.config(&address, &args.data);
+    let mut crawling = args.crawler.config(&address, &args.data)?;
     crawling.member = Some(member);
     let stored = format!("in {}", sinks::describe_sinks(&crawling));
     let mut screen = args.screen(&request);

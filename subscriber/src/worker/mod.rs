@@ -30,8 +30,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tidings_client::{
-    Backoff, ClientError, ClientOptions, Connector, ReplyOutcome, Worker, WorkerEvent, WorkerLink,
-    WorkerTask,
+    Backoff, ClientError, ClientOptions, Connector, ReplyOutcome, TASKS_MAX, Worker, WorkerEvent,
+    WorkerLink, WorkerTask,
 };
 use tidings_protocol::{Code, Command, ProtocolError, TaskAction, TaskReply};
 use tokio::sync::{mpsc, oneshot};
@@ -59,9 +59,6 @@ use crate::traps::Traps;
 const SITEMAPS_KIND: &str = "sitemaps";
 /// Longest pause between two attempts to connect to the broker.
 const RECONNECT_BACKOFF_MAX: Duration = Duration::from_secs(10);
-/// A server that sends more tasks is not a broker. Twice the largest credit, because after a
-/// reconnection tasks arrive again, and new ones arrive before the end of the answered ones.
-const TASKS_MAX: usize = 20_000;
 /// After a stop, running requests may go on for this long; then they are aborted.
 const STOP_GRACE: Duration = Duration::from_millis(400);
 /// After that, replies may take this long to be sent.
@@ -91,7 +88,8 @@ pub enum CrawlError {
         /// The broker's error.
         refusal: ProtocolError,
     },
-    /// The program that listens there is not a broker.
+    /// The program that listens there is not a broker, or a file with certificates or the token
+    /// cannot be used.
     #[error("{broker}: {reason}")]
     NoBroker {
         /// The address, as configured.
