@@ -13,6 +13,7 @@ use crate::fuzzing::simulated_pages::SimulatedPages;
 use crate::jobs::JobSettings;
 use crate::moment::Moment;
 use crate::record::GroupRecord;
+use crate::texts::TextRequest;
 use crate::{
     ConnId, Group, Input, JobOperation, Output, Requester, StagedLink, TaskMessage, WorkerReply,
 };
@@ -81,25 +82,31 @@ impl Bench {
     /// Takes all outputs.
     pub(crate) fn drain(&mut self) {
         while let Some(output) = self.group.poll() {
-            match output {
-                Output::Record(record) => self.records.push(record),
-                Output::Deleted | Output::Notice(_) => {}
-                Output::Texts(request) => {
-                    let reply = self.pages.execute(request);
-                    self.group.handle(Input::Texts(reply), self.now);
-                }
-                Output::JobNameChanged { name, exists: known } => {
-                    self.job_names.insert(name.to_string(), known);
-                }
-                Output::Task { conn, task } => self.tasks.push((conn, task)),
-                Output::Answer { answer, .. } => self.answers.push(answer.map(Into::into)),
-                Output::Publish { topic, payload, .. } => self.events.push((topic, payload)),
-                Output::RequestTopicHeads { job } => {
-                    let heads = [(topic(), Seq(self.next_seq))].into();
-                    self.group.handle(Input::TopicHeads { job, heads }, self.now);
-                }
+            if let Some(request) = self.take(output) {
+                let reply = self.pages.execute(request);
+                self.group.handle(Input::Texts(reply), self.now);
             }
         }
+    }
+
+    /// Takes an output. Returns it if it is a request about texts.
+    pub(crate) fn take(&mut self, output: Output) -> Option<TextRequest> {
+        match output {
+            Output::Record(record) => self.records.push(record),
+            Output::Deleted | Output::Notice(_) => {}
+            Output::Texts(request) => return Some(request),
+            Output::JobNameChanged { name, exists: known } => {
+                self.job_names.insert(name.to_string(), known);
+            }
+            Output::Task { conn, task } => self.tasks.push((conn, task)),
+            Output::Answer { answer, .. } => self.answers.push(answer.map(Into::into)),
+            Output::Publish { topic, payload, .. } => self.events.push((topic, payload)),
+            Output::RequestTopicHeads { job } => {
+                let heads = [(topic(), Seq(self.next_seq))].into();
+                self.group.handle(Input::TopicHeads { job, heads }, self.now);
+            }
+        }
+        None
     }
 
     pub(crate) fn publish(&mut self, payload: &str) {
@@ -154,8 +161,7 @@ impl Bench {
     }
 
     pub(crate) fn with_job(&mut self, name: &str, action: JobOperation) {
-        let name = name.parse().unwrap();
-        self.feed(Input::JobAction { requester: A.requester(), name, action });
+        self.feed(job_action(name, action));
     }
 
     pub(crate) fn ack(
@@ -211,6 +217,10 @@ impl Bench {
     pub(crate) fn error_code(&self) -> Code {
         self.answers.last().expect("there was an answer").as_ref().expect_err("rejected").code
     }
+}
+
+pub(crate) fn job_action(name: &str, action: JobOperation) -> Input {
+    Input::JobAction { requester: A.requester(), name: name.parse().unwrap(), action }
 }
 
 /// A command with these settings.
