@@ -1,3 +1,5 @@
+mod bytes;
+
 use proptest::prelude::*;
 use tidings_protocol::{CanonicalUrl, JobName, Seq, TopicName};
 
