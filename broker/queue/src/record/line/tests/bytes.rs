@@ -18,6 +18,8 @@ const MEMBER: MemberId = MemberId(0x1f);
 const STAMP: ClockStamp = ClockStamp { moment: AT, boot_id: 3, uptime_ms: 4, unix_ms: -5 };
 const REST: RecordedRest = RecordedRest { not_before: Some(AT), pace_ms: Some(8) };
 const NO_REST: RecordedRest = RecordedRest { not_before: None, pace_ms: None };
+pub(super) const END_REASONS: [EndReason; 4] =
+    [EndReason::Dead, EndReason::Budget, EndReason::Cancelled, EndReason::Purged];
 const PASS: PassId = PassId { number: 4, pass: 2 };
 
 fn topic() -> TopicName {
@@ -65,8 +67,8 @@ fn schedule(entry: Option<u64>) -> Schedule {
     }
 }
 
-fn again() -> Box<AgainRequest> {
-    Box::new(AgainRequest { url: "http://b.test/".into(), key: "b.test".into(), member: MEMBER })
+fn again() -> AgainRequest {
+    AgainRequest { url: "http://b.test/".into(), key: "b.test".into(), member: MEMBER }
 }
 
 fn coalesced(forwarded: &str) -> EventEffect {
@@ -100,7 +102,7 @@ fn held_entry() -> Entry {
         losses: 13,
         again_count: 14,
         last_reason: Some("slow".into()),
-        again: Some(again()),
+        again: Some(Box::new(again())),
         ..Entry::new(admission())
     }
 }
@@ -184,7 +186,7 @@ fn decisions() -> Vec<Decision> {
         Decision::Touched { entry, until: AT, request_over: true, rest: REST },
         returned(NextStep::Retry { due: AT }, REST, Some("a\tb")),
         returned(NextStep::Uncounted { due: AT }, NO_REST, None),
-        returned(NextStep::Again(again()), NO_REST, None),
+        returned(NextStep::Again(Box::new(again())), NO_REST, None),
         Decision::Lost { entry },
         Decision::JobCleared { number, key: None, end: EndReason::Budget },
         Decision::JobCleared { number, key: Some("a.test".into()), end: EndReason::Cancelled },
@@ -213,7 +215,7 @@ fn decisions() -> Vec<Decision> {
     ];
     all.extend(topics.map(|topic| Decision::PublishQueued { serial, topic, payload: "a".into() }));
     all.extend(topics.map(|topic| Decision::Published { serial, topic, seq: Seq(3) }));
-    all.extend(EndReason::ALL.map(|end| Decision::Ended { entries: entries.clone(), end }));
+    all.extend(END_REASONS.map(|end| Decision::Ended { entries: entries.clone(), end }));
     all.extend(Outcome::ALL.map(|outcome| {
         let children = vec![plain_admission()];
         Decision::Answered { entry, outcome, children, no_room: 6, rest: REST }
@@ -233,7 +235,6 @@ fn snapshot() -> Vec<SnapshotItem> {
     };
     let dead = |reason| SnapshotItem::Dead { entry: Box::new(held_entry()), reason };
     let key = |state| SnapshotItem::Key { key: "a.test".into(), state };
-    let repair = Entry { repairs: Some(PASS), ..Entry::new(plain_admission()) };
     let open = Job::new(PASS, job_name(), JobSettings::default(), JobState::Open);
     vec![
         begin(None),
@@ -254,7 +255,7 @@ fn snapshot() -> Vec<SnapshotItem> {
         key(key_state(Lane::Job(4))),
         SnapshotItem::Entry(Box::new(Entry::new(plain_admission()))),
         SnapshotItem::Entry(Box::new(held_entry())),
-        SnapshotItem::Entry(Box::new(repair)),
+        SnapshotItem::Repair { pass: PASS, entry: Box::new(Entry::new(plain_admission())) },
         SnapshotItem::Dormant(vec![admission(), plain_admission()]),
         SnapshotItem::Schedule(Box::new(schedule(Some(1)))),
         SnapshotItem::WallClockDue(WallClockDue {
@@ -276,13 +277,13 @@ fn snapshot() -> Vec<SnapshotItem> {
 
 #[test]
 fn records_have_the_bytes_of_earlier_versions() {
-    let expected = include_str!("bytes.txt");
-    let mut lines = String::new();
-    for decision in decisions() {
-        GroupRecord { at: AT, decision }.encode(&mut lines);
-    }
-    assert_eq!(lines, expected);
-    for (line, decision) in expected.lines().zip(decisions()) {
-        assert_eq!(GroupRecord::decode(line), Ok(GroupRecord { at: AT, decision }));
+    let expected = include_str!("bytes.txt").lines();
+    assert_eq!(expected.clone().count(), decisions().len());
+    for (expected, decision) in expected.zip(decisions()) {
+        let record = GroupRecord { at: AT, decision };
+        let mut line = String::new();
+        record.encode(&mut line);
+        assert_eq!(line.strip_suffix('\n'), Some(expected));
+        assert_eq!(GroupRecord::decode(expected), Ok(record));
     }
 }
