@@ -148,6 +148,10 @@ pub struct Group {
     /// What waits for texts outside memory. Not recorded.
     reads: TextReads,
     outputs: VecDeque<Output>,
+    /// The number of outputs that have left.
+    polled: usize,
+    /// The index of the first output of the current input, among all outputs since the start.
+    input_start: usize,
 }
 
 impl Group {
@@ -176,6 +180,8 @@ impl Group {
             unkeyed_dead_letters: (0, 0),
             reads: TextReads::default(),
             outputs: VecDeque::new(),
+            polled: 0,
+            input_start: 0,
         }
     }
 
@@ -296,6 +302,7 @@ impl Group {
         if self.problem().is_some() {
             return;
         }
+        self.input_start = self.output_count();
         let is_reboot = matches!(input, Input::Start { run, elapsed_unknown, .. } if self.is_reboot(run, elapsed_unknown));
         if !is_reboot {
             self.advance(now);
@@ -424,7 +431,7 @@ impl Group {
         }
     }
 
-    /// Reports whether all outputs wait for texts.
+    /// Reports whether outputs wait for texts.
     pub fn is_blocked(&self) -> bool {
         self.reads.has_unread()
     }
@@ -435,8 +442,20 @@ impl Group {
         if let Some(request) = self.frontier.texts_mut().poll_request() {
             return Some(Output::Texts(request));
         }
-        // The records of one input are written together.
-        if self.reads.has_unread() { None } else { self.outputs.pop_front() }
+        // The records of one input are written together, so all its outputs wait for its texts.
+        if self.reads.first_unread_input().is_some_and(|start| start <= self.polled)
+            && !mutants::is(Mutant::UnreadLeaves)
+        {
+            return None;
+        }
+        let output = self.outputs.pop_front()?;
+        self.polled += 1;
+        Some(output)
+    }
+
+    /// Counts the outputs since the start.
+    fn output_count(&self) -> usize {
+        self.polled + self.outputs.len()
     }
 
     /// Returns when an [`Input::Tick`] is due. May change after every `handle`.

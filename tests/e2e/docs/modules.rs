@@ -23,6 +23,7 @@ fn modules_do_not_import_each_other_in_a_circle() {
         "egress/src",
         "egress/signature/src",
         "subscriber/src",
+        "subscriber/browser/src",
         "subscriber/database/src",
         "subscriber/documents/src",
         "connectors/src",

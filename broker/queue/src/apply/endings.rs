@@ -143,7 +143,7 @@ impl Group {
         }
         for child in children {
             // The target of a redirect is never dormant.
-            self.frontier.entry_mut(child.id).repairs = Some(pass);
+            self.frontier.set_repairs(child.id, pass);
         }
     }
 

@@ -122,11 +122,6 @@ impl Group {
         }
     }
 
-    /// Removes and returns all waiting clients, which will receive no answer.
-    pub fn drain_waiters(&mut self) -> impl Iterator<Item = Requester> + use<> {
-        self.jobs.drain_waiters().chain(self.reads.drain_waits())
-    }
-
     /// Ends a job after its time limit.
     pub(crate) fn end_job_time(&mut self, number: JobNumber, now: Moment) {
         self.commit(Decision::JobTimeUp { number }, now);

@@ -498,11 +498,6 @@ impl Jobs {
         self.waiters.remove(&number).unwrap_or_default()
     }
 
-    /// Removes and returns all waiting clients.
-    pub(crate) fn drain_waiters(&mut self) -> impl Iterator<Item = Requester> + use<> {
-        std::mem::take(&mut self.waiters).into_values().flatten()
-    }
-
     /// Removes the waiting commands of a connection that ended.
     pub(crate) fn remove_waiters(&mut self, conn: ConnId) {
         self.waiters.retain(|_, waiters| {

@@ -12,6 +12,7 @@ use crate::fuzzing::simulated_pages::SimulatedPages;
 use crate::jobs::JobSettings;
 use crate::moment::Moment;
 use crate::record::GroupRecord;
+use crate::texts::TextRequest;
 use crate::{
     ConnId, Group, GroupAnswer, Input, Output, Requester, StagedLink, TaskMessage, WorkerReply,
 };
@@ -67,25 +68,31 @@ impl Bench {
     /// Takes all outputs.
     pub(crate) fn drain(&mut self) {
         while let Some(output) = self.group.poll() {
-            match output {
-                Output::Record(record) => self.records.push(record),
-                Output::Deleted | Output::Notice(_) => {}
-                Output::Texts(request) => {
-                    let reply = self.pages.execute(request);
-                    self.group.handle(Input::Texts(reply), self.now);
-                }
-                Output::JobNameChanged { name, exists: known } => {
-                    self.job_names.insert(name.to_string(), known);
-                }
-                Output::Task { conn, task } => self.tasks.push((conn, task)),
-                Output::Answer { answer, .. } => self.answers.push(answer),
-                Output::Publish { topic, payload, .. } => self.events.push((topic, payload)),
-                Output::RequestTopicHeads { job } => {
-                    let heads = [(topic(), Seq(self.next_seq))].into();
-                    self.group.handle(Input::TopicHeads { job, heads }, self.now);
-                }
+            if let Some(request) = self.take(output) {
+                let reply = self.pages.execute(request);
+                self.group.handle(Input::Texts(reply), self.now);
             }
         }
+    }
+
+    /// Takes an output. Returns it if it is a request about texts.
+    pub(crate) fn take(&mut self, output: Output) -> Option<TextRequest> {
+        match output {
+            Output::Record(record) => self.records.push(record),
+            Output::Deleted | Output::Notice(_) => {}
+            Output::Texts(request) => return Some(request),
+            Output::JobNameChanged { name, exists: known } => {
+                self.job_names.insert(name.to_string(), known);
+            }
+            Output::Task { conn, task } => self.tasks.push((conn, task)),
+            Output::Answer { answer, .. } => self.answers.push(answer),
+            Output::Publish { topic, payload, .. } => self.events.push((topic, payload)),
+            Output::RequestTopicHeads { job } => {
+                let heads = [(topic(), Seq(self.next_seq))].into();
+                self.group.handle(Input::TopicHeads { job, heads }, self.now);
+            }
+        }
+        None
     }
 
     pub(crate) fn publish(&mut self, payload: &str) {

@@ -14,6 +14,7 @@ use super::task::ReceivedTask;
 use super::{LEASE_MS, WAITER_CONN, World, WorldEvent, topic};
 use crate::fuzzing::simulated_pages::SimulatedPages;
 use crate::moment::{ClockStamp, Moment};
+use crate::record::snapshot::SnapshotItem;
 use crate::record::{Decision, GroupRecord};
 use crate::tests::simulation::difference;
 use crate::texts::{TextError, TextReply, TextRequest};
@@ -24,6 +25,9 @@ const WRITES_PER_CRASH: u32 = 2500;
 /// Records after which a snapshot is written, and the most parts of it that are written together.
 const SNAPSHOT_AFTER: u64 = 400;
 const SNAPSHOT_PIECE: usize = 64;
+/// While texts are paged, the writes of the broker for each part of a snapshot. Then many entries
+/// end before they are in the snapshot.
+const WRITES_PER_PIECE: u32 = 32;
 
 /// One of this many reads of texts fails, and one of this many writes. A group that cannot read a
 /// text stops, and its broker is restarted.
@@ -91,8 +95,8 @@ pub(super) struct UnfinishedInput {
     input: Input,
     origin: CommandOrigin,
     order: u64,
-    /// When it took effect.
-    at: Option<Moment>,
+    /// When it took effect, and the number of the group's outputs then.
+    at: Option<(Moment, usize)>,
 }
 
 impl UnfinishedInput {
@@ -105,14 +109,19 @@ impl UnfinishedInput {
         if group.reads.holds(&self.input) {
             self.order = order;
         } else {
-            self.at.get_or_insert(now);
+            self.at.get_or_insert((now, group.output_count()));
         }
+    }
+
+    /// Whether it has taken effect, and all its outputs have left.
+    fn is_finished(&self, group: &Group) -> bool {
+        self.at.is_some_and(|(_, outputs)| outputs <= group.polled)
     }
 
     /// The fetches that it requested, if any.
     fn taken(&self) -> Option<SimulatedOutput> {
         let (order, fetches) = (self.order, FetchRequest::all_of(&self.input));
-        let at = self.at.filter(|_| !fetches.is_empty())?;
+        let (at, _) = self.at.filter(|_| !fetches.is_empty())?;
         Some(SimulatedOutput::Taken { order, fetches, at })
     }
 
@@ -302,6 +311,9 @@ impl World {
                     if let Decision::Released { member, .. } = record.decision {
                         released = Some(member);
                     }
+                    let is_whole = !is_without_text(&record.decision);
+                    Promise::RecordsSuffice
+                        .holds(is_whole, || "a record was written without its text".to_owned())?;
                     records.push(record);
                 }
                 Output::Task { conn, task } => {
@@ -334,15 +346,12 @@ impl World {
                 Output::Deleted => unreachable!("the simulated group is never deleted"),
             }
         }
-        let (mut unsent, mut again) = (Vec::new(), Vec::new());
-        if !self.broker.group.is_blocked() {
-            let (done, held) = std::mem::take(&mut self.broker.unfinished)
-                .into_iter()
-                .partition::<Vec<_>, _>(|unfinished| unfinished.at.is_some());
-            self.broker.unfinished = held;
-            unsent.extend(done.iter().filter_map(UnfinishedInput::taken));
-            again.extend(done.into_iter().filter_map(UnfinishedInput::repeated));
-        }
+        let (done, unfinished) = std::mem::take(&mut self.broker.unfinished)
+            .into_iter()
+            .partition::<Vec<_>, _>(|input| input.is_finished(&self.broker.group));
+        self.broker.unfinished = unfinished;
+        let mut unsent: Vec<_> = done.iter().filter_map(UnfinishedInput::taken).collect();
+        let again = done.into_iter().filter_map(UnfinishedInput::repeated).collect();
         unsent.append(&mut outputs);
         self.check_suspects()?;
         self.write(records, unsent, again)
@@ -464,7 +473,8 @@ impl World {
 
     /// Writes a part of a snapshot between other records.
     fn continue_snapshot(&mut self) {
-        if self.broker.group.is_snapshot_waiting() {
+        let is_slow = self.nature.paging.is_some() && self.text_rng.u32(0..WRITES_PER_PIECE) > 0;
+        if is_slow || self.broker.group.is_snapshot_waiting() {
             return;
         }
         let moment = self.broker.moment(self.now);
@@ -669,6 +679,12 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// Whether this part of a snapshot still lacks the entry that it is about.
+fn is_without_text(decision: &Decision) -> bool {
+    let Decision::SnapshotPart(item) = decision else { return false };
+    matches!(&**item, SnapshotItem::Dormant(entries) if entries.is_empty())
 }
 
 /// Whether the sender repeats this input when it gets no confirmation.
