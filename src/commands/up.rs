@@ -184,7 +184,7 @@ fn wrong_url(dead_letter: &str) -> Option<String> {
     })
 }
 
-/// Prints a line for each page until `stop` is cancelled.
+/// Prints a line for each page until `stop` is cancelled, or the crawler ends at its limit.
 pub(crate) async fn print_pages(
     crawler: &mut Crawler,
     printer: &mut PagePrinter,
@@ -194,7 +194,10 @@ pub(crate) async fn print_pages(
         tokio::select! {
             biased;
             () = stop.cancelled() => return Ok(()),
-            pages = crawler.pages() => pages?.iter().for_each(|page| printer.page(page)),
+            pages = crawler.pages() => match pages? {
+                Some(pages) => pages.iter().for_each(|page| printer.page(page)),
+                None => return Ok(()),
+            },
         }
     }
 }

@@ -13,8 +13,8 @@
 //!                                                            └─ attempts or losses used up ─▶ dead
 //! ```
 //!
-//! The group owns four parts. Each is a folder with one struct, whose fields are private, and can be
-//! read alone. The parts change only in what the group applies: decisions, which are its records.
+//! The group owns four parts. Each is a folder with one struct with private fields, and can be read
+//! alone. The parts change only in what the group applies: decisions, which are its records.
 //!
 //! | part | holds | may not know |
 //! |---|---|---|
@@ -23,7 +23,7 @@
 //! | [`jobs`] | jobs with counts, budgets, scopes and timers; the URLs that passes have seen | keys (only names), members |
 //! | [`schedules`] | schedules with their timers; what is due at a time of day | entries (only ids), keys (only names), jobs, members |
 //!
-//! `frontier` reads `jobs` and `leases`, because they decide whose turn it is. The other parts do
+//! `frontier` reads `jobs` and `leases`, because they decide which entry is next. The other parts do
 //! not know each other. The other folders say what the group does with them: `decide` about inputs,
 //! `apply` decisions, write and read them ([`record`]), and answer [`queries`].
 //!

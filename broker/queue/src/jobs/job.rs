@@ -390,7 +390,7 @@ impl Job {
     /// Whether a failed page of this finished pass may be fetched again and counted in the pass.
     ///
     /// URLs of a finished pass without a final result are repairs in progress, and each may
-    /// complete a page. The page counts of the keys are no longer known.
+    /// complete a page. The page counts of the keys were dropped when the pass was done.
     pub fn may_repair(&self) -> bool {
         let used = self.counts.completed + unfinished(&self.counts);
         let has_room = self.settings.pages_max.is_none_or(|max| used < max);

@@ -85,11 +85,11 @@ pub(super) struct Broker {
     /// Commands without an answer, and when they arrived.
     pub(super) origins: BTreeMap<Slot, (CommandOrigin, Moment)>,
     last_slot: u64,
-    /// Inputs of which not all outputs have left, because they wait for texts.
+    /// Inputs with outputs that have not left, because they wait for texts.
     pub(super) unfinished: Vec<UnfinishedInput>,
 }
 
-/// An input of which not all outputs have left.
+/// An input with outputs that have not left.
 #[derive(Debug)]
 pub(super) struct UnfinishedInput {
     input: Input,
