@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use tidings_protocol::{MemberId, PORT};
+use tidings_protocol::{MemberId, PORT, with_defaults};
 use tidings_queue::config::GroupConfig;
 
 use crate::access::AccessConfig;
@@ -15,57 +15,40 @@ use crate::net::http::HttpConfig;
 use crate::quota::QuotaConfig;
 use crate::tls::TlsConfig;
 
-/// The configuration that a broker starts with.
-#[derive(Debug, Clone)]
-pub struct BrokerConfig {
-    /// The address of the line protocol. Port 0 takes a free one. Default `127.0.0.1:12345`.
-    pub listen: SocketAddr,
-    /// A unix socket that also serves the line protocol. Default `None`.
-    pub unix: Option<UnixConfig>,
-    /// Encrypts connections over the network, of lines and of HTTP. Default `None`: no encryption.
-    pub tls: Option<TlsConfig>,
-    /// The HTTP listener. Default `None`.
-    pub http: Option<HttpConfig>,
-    /// Principals, permissions and transports.
-    pub access: AccessConfig,
-    /// The directory for everything that outlives the process. Default `None`: nothing is on disk,
-    /// and every topic is `sync=memory`.
-    pub data: Option<PathBuf>,
-    /// The settings of a topic that has none of its own.
-    pub topic_defaults: TopicSettings,
-    /// Limits of everything that grows.
-    pub limits: Limits,
-    /// Limits for each source and principal.
-    pub quotas: QuotaConfig,
-    /// The settings of a group that is created without settings. A delay that is given here also
-    /// applies to the default group if that exists already.
-    pub group: GroupConfig,
-    /// A worker in this process. When the process has ended, so have its requests, and a restart
-    /// does not wait for its leases.
-    pub embedded_member: Option<MemberId>,
-    /// Where audit records are written. Default `None`: nowhere.
-    pub audit: Option<AuditConfig>,
-    /// Logs every received line (target `tidings::line`), for debugging.
-    pub log_lines: bool,
-}
-
-impl Default for BrokerConfig {
-    fn default() -> Self {
-        Self {
-            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)),
-            unix: None,
-            tls: None,
-            http: None,
-            access: AccessConfig::default(),
-            data: None,
-            topic_defaults: TopicSettings::default(),
-            limits: Limits::default(),
-            quotas: QuotaConfig::default(),
-            group: GroupConfig::default(),
-            embedded_member: None,
-            audit: None,
-            log_lines: false,
-        }
+with_defaults! {
+    /// The configuration that a broker starts with.
+    #[derive(Debug, Clone)]
+    pub struct BrokerConfig {
+        /// The address of the line protocol. Port 0 takes a free one. Default `127.0.0.1:12345`.
+        pub listen: SocketAddr = SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)),
+        /// A unix socket that also serves the line protocol. Default `None`.
+        pub unix: Option<UnixConfig> = None,
+        /// Encrypts connections over the network, of lines and of HTTP. Default `None`: no
+        /// encryption.
+        pub tls: Option<TlsConfig> = None,
+        /// The HTTP listener. Default `None`.
+        pub http: Option<HttpConfig> = None,
+        /// Principals, permissions and transports.
+        pub access: AccessConfig = AccessConfig::default(),
+        /// The directory for everything that outlives the process. Default `None`: nothing is on
+        /// disk, and every topic is `sync=memory`.
+        pub data: Option<PathBuf> = None,
+        /// The settings of a topic that has none of its own.
+        pub topic_defaults: TopicSettings = TopicSettings::default(),
+        /// Limits of everything that grows.
+        pub limits: Limits = Limits::default(),
+        /// Limits for each source and principal.
+        pub quotas: QuotaConfig = QuotaConfig::default(),
+        /// The settings of a group that is created without settings. A delay that is given here
+        /// also applies to the default group if that exists already.
+        pub group: GroupConfig = GroupConfig::default(),
+        /// A worker in this process. When the process has ended, so have its requests, and a
+        /// restart does not wait for its leases.
+        pub embedded_member: Option<MemberId> = None,
+        /// Where audit records are written. Default `None`: nowhere.
+        pub audit: Option<AuditConfig> = None,
+        /// Logs every received line (target `tidings::line`), for debugging.
+        pub log_lines: bool = false,
     }
 }
 

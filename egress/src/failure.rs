@@ -3,139 +3,92 @@
 //! reports, such as `robots`.
 
 use std::error::Error;
-use std::{fmt, io};
+use std::io;
+
+use tidings_protocol::word_enum;
 
 use crate::address::AddressRefused;
 
 /// An error text is cut after this many bytes, so that it fits in a line everywhere.
 const ERROR_TEXT_BYTES_MAX: usize = 400;
 
-/// Why a page was not fetched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum Reason {
-    /// The task contains no URL that can be requested.
-    Url,
-    /// robots.txt does not allow it.
-    Robots,
-    /// The address does not belong to the public internet.
-    Address,
-    /// The name could not be resolved.
-    Dns,
-    /// The connection was refused, or the server is unreachable.
-    Connect,
-    /// The connection took too long.
-    ConnectTimeout,
-    /// Too many requests to this address are in flight.
-    Busy,
-    /// The proxy did not connect to the server.
-    Proxy,
-    /// The TLS handshake failed.
-    Tls,
-    /// The certificate is not trusted.
-    Certificate,
-    /// The connection ended before the response.
-    Reset,
-    /// The server sent nothing for too long.
-    Silent,
-    /// The server sends too slowly.
-    Slow,
-    /// The time limit of the whole request was reached.
-    Timeout,
-    /// The response is not HTTP.
-    BadHttp,
-    /// The headers are too many or too long.
-    HeadTooLarge,
-    /// Too many bytes arrived before the response.
-    Interim,
-    /// The body ended early.
-    Truncated,
-    /// The body is over the limit.
-    TooLarge,
-    /// The body grows too much when it is decompressed.
-    Bomb,
-    /// The body does not match its encoding, or the encoding is unknown.
-    Encoding,
-    /// The target of a redirect cannot be requested.
-    Redirect,
-    /// A final status without a page.
-    Status,
-    /// A status that may change later.
-    TryLater,
-    /// The body could not be stored on this machine.
-    Storage,
+word_enum! {
+    /// Why a page was not fetched.
+    #[derive(PartialOrd, Ord)]
+    #[non_exhaustive]
+    pub enum Reason {
+        /// The task contains no URL that can be requested.
+        Url = "url",
+        /// robots.txt does not allow it.
+        Robots = "robots",
+        /// The address does not belong to the public internet.
+        Address = "address",
+        /// The name could not be resolved.
+        Dns = "dns",
+        /// The connection was refused, or the server is unreachable.
+        Connect = "connect",
+        /// The connection took too long.
+        ConnectTimeout = "connect-timeout",
+        /// Too many requests to this address are in flight.
+        Busy = "busy",
+        /// The proxy did not connect to the server.
+        Proxy = "proxy",
+        /// The TLS handshake failed.
+        Tls = "tls",
+        /// The certificate is not trusted.
+        Certificate = "certificate",
+        /// The connection ended before the response.
+        Reset = "reset",
+        /// The server sent nothing for too long.
+        Silent = "silent",
+        /// The server sends too slowly.
+        Slow = "slow",
+        /// The time limit of the whole request was reached.
+        Timeout = "timeout",
+        /// The response is not HTTP.
+        BadHttp = "bad-http",
+        /// The headers are too many or too long.
+        HeadTooLarge = "head-too-large",
+        /// Too many bytes arrived before the response.
+        Interim = "interim",
+        /// The body ended early.
+        Truncated = "truncated",
+        /// The body is over the limit.
+        TooLarge = "too-large",
+        /// The body grows too much when it is decompressed.
+        Bomb = "bomb",
+        /// The body does not match its encoding, or the encoding is unknown.
+        Encoding = "encoding",
+        /// The target of a redirect cannot be requested.
+        Redirect = "redirect",
+        /// A final status without a page.
+        Status = "status",
+        /// A status that may change later.
+        TryLater = "try-later",
+        /// The body could not be stored on this machine.
+        Storage = "storage",
+    }
 }
 
 impl Reason {
-    /// All reasons, in the order of the documentation.
-    pub const ALL: [Self; 25] = [
-        Self::Url,
-        Self::Robots,
-        Self::Address,
-        Self::Dns,
-        Self::Connect,
-        Self::ConnectTimeout,
-        Self::Busy,
-        Self::Proxy,
-        Self::Tls,
-        Self::Certificate,
-        Self::Reset,
-        Self::Silent,
-        Self::Slow,
-        Self::Timeout,
-        Self::BadHttp,
-        Self::HeadTooLarge,
-        Self::Interim,
-        Self::Truncated,
-        Self::TooLarge,
-        Self::Bomb,
-        Self::Encoding,
-        Self::Redirect,
-        Self::Status,
-        Self::TryLater,
-        Self::Storage,
-    ];
-
-    /// The name in records and reports.
-    pub const fn as_str(self) -> &'static str {
-        self.row().0
-    }
-
     /// Whether a retry may help. A decision of the server is final; names, connections and broken
     /// bodies may be fine tomorrow.
     pub const fn is_transient(self) -> bool {
-        self.row().1
-    }
-
-    /// The name, and whether a retry may help.
-    const fn row(self) -> (&'static str, bool) {
-        match self {
-            Self::Url => ("url", false),
-            Self::Robots => ("robots", false),
-            Self::Address => ("address", false),
-            Self::Dns => ("dns", true),
-            Self::Connect => ("connect", true),
-            Self::ConnectTimeout => ("connect-timeout", true),
-            Self::Busy => ("busy", true),
-            Self::Proxy => ("proxy", true),
-            Self::Tls => ("tls", false),
-            Self::Certificate => ("certificate", false),
-            Self::Reset => ("reset", true),
-            Self::Silent => ("silent", true),
-            Self::Slow => ("slow", true),
-            Self::Timeout => ("timeout", true),
-            Self::BadHttp => ("bad-http", false),
-            Self::HeadTooLarge => ("head-too-large", false),
-            Self::Interim => ("interim", false),
-            Self::Truncated => ("truncated", true),
-            Self::TooLarge => ("too-large", false),
-            Self::Bomb => ("bomb", false),
-            Self::Encoding => ("encoding", false),
-            Self::Redirect => ("redirect", false),
-            Self::Status => ("status", false),
-            Self::TryLater => ("try-later", true),
-            Self::Storage => ("storage", true),
-        }
+        matches!(
+            self,
+            Self::Dns
+                | Self::Connect
+                | Self::ConnectTimeout
+                | Self::Busy
+                | Self::Proxy
+                | Self::Reset
+                | Self::Silent
+                | Self::Slow
+                | Self::Timeout
+                | Self::Truncated
+                | Self::TryLater
+                | Self::Storage
+        )
     }
 
     /// The reason for a status that is neither a page nor a redirect.
@@ -144,12 +97,6 @@ impl Reason {
             408 | 425 | 429 | 500..=599 => Self::TryLater,
             _ => Self::Status,
         }
-    }
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.pad(self.as_str())
     }
 }
 

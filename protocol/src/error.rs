@@ -1,6 +1,5 @@
 //! Refusals: one line `-ERR <code> <text>`, with a code from a closed list.
 
-use std::fmt;
 use std::str::FromStr;
 
 use bytes::BufMut;
@@ -52,116 +51,96 @@ pub fn bad_argument(text: impl Into<String>) -> ProtocolError {
     ProtocolError::new(Code::BadArgument, text)
 }
 
-/// Declares the list once: variant, word on the wire, documentation.
-macro_rules! codes {
-    ($($(#[$docs:meta])* $variant:ident = $word:literal,)*) => {
-        /// The closed list of refusal codes.
-        ///
-        /// Each states which side is at fault, whether anything has changed, whether to try again,
-        /// and whether the connection stays open. PROTOCOL.md has the same as a table.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        #[non_exhaustive]
-        pub enum Code {
-            $($(#[$docs])* $variant,)*
-        }
-
-        impl Code {
-            /// Every code, in the order of PROTOCOL.md.
-            pub const ALL: &[Code] = &[$(Code::$variant,)*];
-
-            /// The word on the wire: lower case with dashes.
-            pub const fn as_str(self) -> &'static str {
-                match self {
-                    $(Code::$variant => $word,)*
-                }
-            }
-        }
-    };
-}
-
-codes! {
-    /// The line is not a command: its first word is not in the list of verbs. The client's fault,
-    /// nothing changed, do not repeat it; the connection stays open (but see [`Code::Garbage`]).
-    UnknownCommand = "unknown-command",
-    /// An argument or option is missing, unknown, given twice or out of range. The client's fault,
-    /// nothing changed, do not repeat it; the connection stays open.
-    BadArgument = "bad-argument",
-    /// A name (of a topic, group, job, cursor) that is not valid. The client's fault, nothing
-    /// changed, do not repeat it; the connection stays open.
-    BadName = "bad-name",
-    /// A line or payload over its limit. The client's fault, nothing changed, do not repeat it; the
-    /// connection stays open, unless it was the first line.
-    TooLong = "too-long",
-    /// A control character other than TAB. The client's fault, nothing changed, do not repeat it;
-    /// the connection stays open, unless it was in the first line.
-    Control = "control",
-    /// The line is not valid UTF-8. The client's fault, nothing changed, do not repeat it; the
-    /// connection stays open.
-    Utf8 = "utf8",
-    /// Part of the grammar, but not implemented in this version. No fault, nothing changed, try a
-    /// newer broker; the connection stays open.
-    NotYet = "not-yet",
-    /// This connection does not hold the task any more: it was answered before, expired, given to
-    /// another member, or is of an earlier run. The text begins with the task's id. No fault,
-    /// nothing changed (its staged children are dropped), do not repeat it; the connection stays
-    /// open.
-    Stale = "stale",
-    /// Held by another connection at the moment. No fault, nothing changed, try again later or take
-    /// it over; the connection stays open.
-    Busy = "busy",
-    /// The named topic, group, job or subscription does not exist. The client's fault, nothing
-    /// changed, create it first; the connection stays open.
-    NotFound = "unknown",
-    /// What should be created exists already: a topic, a group, this connection's subscription to a
-    /// topic, or a job that is not done, with other settings. The client's fault, nothing changed,
-    /// do not repeat it; the connection stays open.
-    Exists = "exists",
-    /// Does not fit the current state (for example a subscription from a seq that the topic has not
-    /// reached). The client's fault, nothing changed, do not repeat it in this state; the
-    /// connection stays open.
-    Conflict = "conflict",
-    /// A documented limit is reached (topics, subscriptions, groups, unanswered commands). The
-    /// client's fault, nothing changed, try again when something was freed; the connection stays
-    /// open.
-    Limit = "limit",
-    /// No room on the disk or in memory. The broker's fault, nothing is kept (although a published
-    /// event may have been delivered), try again later; the connection stays open.
-    Full = "full",
-    /// A published event may not be safe, because writing it to the disk failed. The broker's
-    /// fault, the event may have been delivered but is never confirmed; publish it again once the
-    /// broker was repaired. The connection stays open.
-    NotDurable = "sync-failed",
-    /// This connection may not do that. The client's fault, nothing changed, do not repeat it
-    /// without other credentials; the connection stays open.
-    Denied = "denied",
-    /// The client must log in for that, or no principal has its token. The client's fault, nothing
-    /// changed, do not repeat it without `HELLO token=`; the connection stays open.
-    Unauthenticated = "unauthenticated",
-    /// Another broker is responsible: `-ERR moved <id or n> <address>`. No fault, nothing changed,
-    /// try again there; the connection stays open.
-    Moved = "moved",
-    /// The broker failed in an unforeseen way. Its fault; whether anything changed is unknown, as
-    /// after a lost connection. The connection stays open.
-    Internal = "internal",
-    /// The same member came back on another connection, or another connection took over a cursor.
-    /// No fault; that connection has tasks and cursor now, so do not reconnect. Ends the
-    /// connection.
-    Replaced = "replaced",
-    /// The client's permissions were changed or revoked, and the connection depends on them. No
-    /// fault; what was answered stays, reconnect. Ends the connection.
-    Revoked = "revoked",
-    /// The broker stops. No fault; commands without an answer may or may not have had their effect,
-    /// reconnect later. Ends the connection.
-    Closing = "closing",
-    /// The client was silent in the middle of a line, or did not read, for longer than the limit.
-    /// The client's fault; what was answered stays, reconnect. Ends the connection.
-    Idle = "timeout",
-    /// A line in the form of HTTP: its first line, or a header from a client. The client's fault;
-    /// what was answered stays, do not repeat it. Ends the connection.
-    Header = "header",
-    /// Sixteen lines in a row were not commands. The client's fault; what was answered stays, do
-    /// not repeat it. Ends the connection.
-    Garbage = "garbage",
+word_enum! {
+    /// The closed list of refusal codes.
+    ///
+    /// Each states which side is at fault, whether anything has changed, whether to try again, and
+    /// whether the connection stays open. PROTOCOL.md has the same as a table.
+    #[non_exhaustive]
+    pub enum Code {
+        /// The line is not a command: its first word is not in the list of verbs. The client's fault,
+        /// nothing changed, do not repeat it; the connection stays open (but see [`Code::Garbage`]).
+        UnknownCommand = "unknown-command",
+        /// An argument or option is missing, unknown, given twice or out of range. The client's fault,
+        /// nothing changed, do not repeat it; the connection stays open.
+        BadArgument = "bad-argument",
+        /// A name (of a topic, group, job, cursor) that is not valid. The client's fault, nothing
+        /// changed, do not repeat it; the connection stays open.
+        BadName = "bad-name",
+        /// A line or payload over its limit. The client's fault, nothing changed, do not repeat it; the
+        /// connection stays open, unless it was the first line.
+        TooLong = "too-long",
+        /// A control character other than TAB. The client's fault, nothing changed, do not repeat it;
+        /// the connection stays open, unless it was in the first line.
+        Control = "control",
+        /// The line is not valid UTF-8. The client's fault, nothing changed, do not repeat it; the
+        /// connection stays open.
+        Utf8 = "utf8",
+        /// Part of the grammar, but not implemented in this version. No fault, nothing changed, try a
+        /// newer broker; the connection stays open.
+        NotYet = "not-yet",
+        /// This connection does not hold the task any more: it was answered before, expired, given to
+        /// another member, or is of an earlier run. The text begins with the task's id. No fault,
+        /// nothing changed (its staged children are dropped), do not repeat it; the connection stays
+        /// open.
+        Stale = "stale",
+        /// Held by another connection at the moment. No fault, nothing changed, try again later or take
+        /// it over; the connection stays open.
+        Busy = "busy",
+        /// The named topic, group, job or subscription does not exist. The client's fault, nothing
+        /// changed, create it first; the connection stays open.
+        NotFound = "unknown",
+        /// What should be created exists already: a topic, a group, this connection's subscription to a
+        /// topic, or a job that is not done, with other settings. The client's fault, nothing changed,
+        /// do not repeat it; the connection stays open.
+        Exists = "exists",
+        /// Does not fit the current state (for example a subscription from a seq that the topic has not
+        /// reached). The client's fault, nothing changed, do not repeat it in this state; the
+        /// connection stays open.
+        Conflict = "conflict",
+        /// A documented limit is reached (topics, subscriptions, groups, unanswered commands). The
+        /// client's fault, nothing changed, try again when something was freed; the connection stays
+        /// open.
+        Limit = "limit",
+        /// No room on the disk or in memory. The broker's fault, nothing is kept (although a published
+        /// event may have been delivered), try again later; the connection stays open.
+        Full = "full",
+        /// A published event may not be safe, because writing it to the disk failed. The broker's
+        /// fault, the event may have been delivered but is never confirmed; publish it again once the
+        /// broker was repaired. The connection stays open.
+        NotDurable = "sync-failed",
+        /// This connection may not do that. The client's fault, nothing changed, do not repeat it
+        /// without other credentials; the connection stays open.
+        Denied = "denied",
+        /// The client must log in for that, or no principal has its token. The client's fault, nothing
+        /// changed, do not repeat it without `HELLO token=`; the connection stays open.
+        Unauthenticated = "unauthenticated",
+        /// Another broker is responsible: `-ERR moved <id or n> <address>`. No fault, nothing changed,
+        /// try again there; the connection stays open.
+        Moved = "moved",
+        /// The broker failed in an unforeseen way. Its fault; whether anything changed is unknown, as
+        /// after a lost connection. The connection stays open.
+        Internal = "internal",
+        /// The same member came back on another connection, or another connection took over a cursor.
+        /// No fault; that connection has tasks and cursor now, so do not reconnect. Ends the
+        /// connection.
+        Replaced = "replaced",
+        /// The client's permissions were changed or revoked, and the connection depends on them. No
+        /// fault; what was answered stays, reconnect. Ends the connection.
+        Revoked = "revoked",
+        /// The broker stops. No fault; commands without an answer may or may not have had their effect,
+        /// reconnect later. Ends the connection.
+        Closing = "closing",
+        /// The client was silent in the middle of a line, or did not read, for longer than the limit.
+        /// The client's fault; what was answered stays, reconnect. Ends the connection.
+        Idle = "timeout",
+        /// A line in the form of HTTP: its first line, or a header from a client. The client's fault;
+        /// what was answered stays, do not repeat it. Ends the connection.
+        Header = "header",
+        /// Sixteen lines in a row were not commands. The client's fault; what was answered stays, do
+        /// not repeat it. Ends the connection.
+        Garbage = "garbage",
+    }
 }
 
 impl Code {
@@ -190,12 +169,6 @@ impl Code {
     }
 }
 
-impl fmt::Display for Code {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
 /// The word is not in the list of codes: it comes from a newer broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not a refusal code of this version")]
@@ -205,7 +178,7 @@ impl FromStr for Code {
     type Err = UnknownCode;
 
     fn from_str(word: &str) -> Result<Self, UnknownCode> {
-        Code::ALL.iter().copied().find(|code| code.as_str() == word).ok_or(UnknownCode)
+        Self::from_word(word).ok_or(UnknownCode)
     }
 }
 

@@ -65,6 +65,9 @@
 
 #![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
+#[macro_use]
+mod definitions;
+
 pub mod answers;
 mod byte_size;
 pub mod canonical_url;

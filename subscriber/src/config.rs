@@ -4,68 +4,49 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tidings_client::Security;
-use tidings_protocol::{GroupName, MemberId};
+use tidings_protocol::{DEFAULT_GROUP, GroupName, MemberId, PORT, with_defaults};
 
 use crate::fetch::FetchConfig;
 use crate::sink::{SinkConfig, SinkContext};
 use crate::traps::TrapLimits;
 
-/// A crawler's settings. Start from [`CrawlerConfig::default`] and change what is needed.
-#[derive(Clone, Debug)]
-pub struct CrawlerConfig {
-    /// `host:port` of the broker, or `unix:path`. Default: `127.0.0.1:12345`.
-    pub broker: String,
-    /// TLS settings of the connection to the broker. Default: no encryption.
-    pub security: Security,
-    /// The group to join. Default: `crawlers`.
-    pub group: GroupName,
-    /// Tasks held at once, at most. Default: 1000. An open request is cheap, and a host never has
-    /// two, so this bounds memory and file descriptors; politeness does not depend on it.
-    pub credit: u32,
-    /// Ends the crawler after this many tasks: it takes no more, and works on those that it has
-    /// taken meanwhile. Default: none.
-    pub max_tasks: Option<u64>,
-    /// Ends the crawler in the same way after this time, to which up to a tenth is added at random,
-    /// so that the crawlers of a fleet end in turn. Default: none.
-    pub max_age: Option<Duration>,
-    /// How requests are made.
-    pub fetch: FetchConfig,
-    /// Whether pages are always fetched whole, without conditional requests. Default: no.
-    pub refetch: bool,
-    /// The limits beyond which a site counts as a trap.
-    pub traps: TrapLimits,
-    /// The member to resume. Default `None`: the broker assigns a new identity.
-    pub member: Option<MemberId>,
-    /// A label for operators, shown by the broker. Default: `crawler`.
-    pub name: String,
-    /// The directory for the crawler's own files; created if missing. Default: `tidings-data`.
-    pub data: PathBuf,
-    /// The sinks; a page is stored in all of them. Default: none, which means `pages.db` in `data`.
-    pub sinks: Vec<SinkConfig>,
-    /// Environment variables that programs run for pages inherit, in addition to the usual ones.
-    pub exec_variables: Vec<String>,
-}
-
-impl Default for CrawlerConfig {
-    fn default() -> Self {
-        Self {
-            broker: format!("127.0.0.1:{}", tidings_protocol::PORT),
-            security: Security::default(),
-            group: tidings_protocol::DEFAULT_GROUP
-                .parse()
-                .expect("the default group has a valid name"),
-            credit: 1000,
-            max_tasks: None,
-            max_age: None,
-            fetch: FetchConfig::default(),
-            refetch: false,
-            traps: TrapLimits::default(),
-            member: None,
-            name: "crawler".to_owned(),
-            data: PathBuf::from("tidings-data"),
-            sinks: Vec::new(),
-            exec_variables: Vec::new(),
-        }
+with_defaults! {
+    /// A crawler's settings. Start from [`CrawlerConfig::default`] and change what is needed.
+    #[derive(Clone, Debug)]
+    pub struct CrawlerConfig {
+        /// `host:port` of the broker, or `unix:path`. Default: `127.0.0.1:12345`.
+        pub broker: String = format!("127.0.0.1:{PORT}"),
+        /// TLS settings of the connection to the broker. Default: no encryption.
+        pub security: Security = Security::default(),
+        /// The group to join. Default: `crawlers`.
+        pub group: GroupName = DEFAULT_GROUP.parse().expect("the constant is a valid name"),
+        /// Tasks held at once, at most. Default: 1000. An open request is cheap, and a host never
+        /// has two, so this bounds memory and file descriptors; politeness does not depend on it.
+        pub credit: u32 = 1000,
+        /// Ends the crawler after this many tasks: it takes no more, and works on those that it has
+        /// taken meanwhile. Default: none.
+        pub max_tasks: Option<u64> = None,
+        /// Ends the crawler in the same way after this time, to which up to a tenth is added at
+        /// random, so that the crawlers of a fleet end in turn. Default: none.
+        pub max_age: Option<Duration> = None,
+        /// How requests are made.
+        pub fetch: FetchConfig = FetchConfig::default(),
+        /// Whether pages are always fetched whole, without conditional requests. Default: no.
+        pub refetch: bool = false,
+        /// The limits beyond which a site counts as a trap.
+        pub traps: TrapLimits = TrapLimits::default(),
+        /// The member to resume. Default `None`: the broker assigns a new identity.
+        pub member: Option<MemberId> = None,
+        /// A label for operators, shown by the broker. Default: `crawler`.
+        pub name: String = "crawler".to_owned(),
+        /// The directory for the crawler's own files; created if missing. Default: `tidings-data`.
+        pub data: PathBuf = PathBuf::from("tidings-data"),
+        /// The sinks; a page is stored in all of them. Default: none, which means `pages.db` in
+        /// `data`.
+        pub sinks: Vec<SinkConfig> = Vec::new(),
+        /// Environment variables that programs run for pages inherit, in addition to the usual
+        /// ones.
+        pub exec_variables: Vec<String> = Vec::new(),
     }
 }
 

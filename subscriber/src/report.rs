@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tidings_documents::page::PageLink;
 use tidings_egress::http::Validators;
-use tidings_protocol::{GroupName, TaskId};
+use tidings_protocol::{GroupName, TaskId, word_enum};
 
 use crate::spool::Spool;
 
@@ -38,40 +38,21 @@ pub struct PageReport {
     pub error: Option<String>,
 }
 
-/// The outcome of a page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum PageOutcome {
-    /// Fetched.
-    Done,
-    /// Redirected; the target is an entry of its own.
-    Redirect,
-    /// Failed finally.
-    Failed,
-    /// Disallowed by robots.txt; not requested.
-    Robots,
-    /// A trap: not requested, or its links are not followed.
-    Trap,
-    /// Failed this time; the group decides about a retry.
-    Retry,
-}
-
-impl PageOutcome {
-    /// The word in `pages.db` and in reports.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Done => "done",
-            Self::Redirect => "redirect",
-            Self::Failed => "failed",
-            Self::Robots => "robots",
-            Self::Trap => "trap",
-            Self::Retry => "retry",
-        }
-    }
-}
-
-impl fmt::Display for PageOutcome {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.pad(self.as_str())
+word_enum! {
+    /// The outcome of a page.
+    pub enum PageOutcome {
+        /// Fetched.
+        Done = "done",
+        /// Redirected; the target is an entry of its own.
+        Redirect = "redirect",
+        /// Failed finally.
+        Failed = "failed",
+        /// Disallowed by robots.txt; not requested.
+        Robots = "robots",
+        /// A trap: not requested, or its links are not followed.
+        Trap = "trap",
+        /// Failed this time; the group decides about a retry.
+        Retry = "retry",
     }
 }
 

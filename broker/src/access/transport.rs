@@ -5,33 +5,22 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use tidings_protocol::{
     Code, HUB_FOUND_TOPIC, HUB_TOPIC, HUB_VERIFY_TOPIC, JOB_DONE_TOPIC, Payload, ProtocolError,
-    Verb, field,
+    Verb, field, word_enum,
 };
 
-/// The way by which a request arrives at the broker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Transport {
-    /// The line protocol: `nc`, and all its clients.
-    Line,
-    /// HTTP requests to topics, jobs and groups.
-    Http,
-    /// `ZeroMQ` messages. Their senders are unknown, and cannot be answered.
-    Zmq,
+word_enum! {
+    /// The way by which a request arrives at the broker.
+    pub enum Transport {
+        /// The line protocol: `nc`, and all its clients.
+        Line = "line",
+        /// HTTP requests to topics, jobs and groups.
+        Http = "http",
+        /// `ZeroMQ` messages. Their senders are unknown, and cannot be answered.
+        Zmq = "zmq",
+    }
 }
 
 impl Transport {
-    /// Every transport, in the order of the documentation.
-    pub const ALL: [Self; 3] = [Self::Line, Self::Http, Self::Zmq];
-
-    /// The word in flags, and in `HELLO via=`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Line => "line",
-            Self::Http => "http",
-            Self::Zmq => "zmq",
-        }
-    }
-
     /// Whether it only publishes: a client of the broker relays the messages of unknown senders.
     pub(crate) const fn is_publish_only(self) -> bool {
         matches!(self, Self::Zmq)
@@ -63,34 +52,23 @@ impl Transport {
     }
 }
 
-/// What gives the sender of an event influence on other clients: an attribute, or its topic.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum PrivilegedAttribute {
-    /// `every=`: the URL is fetched again and again without end.
-    Every,
-    /// `prio=`: the URL is fetched before others.
-    Prio,
-    /// `job=`: the URL becomes part of a job, and its links are followed; and the topic `job-done`.
-    Job,
-    /// `hub=`, `cloud=`, `pushed=`: a hub announces changes of the feed, so it is fetched less
-    /// often; and the topics that a hub works with.
-    Hub,
+word_enum! {
+    /// What gives the sender of an event influence on other clients: an attribute, or its topic.
+    pub enum PrivilegedAttribute {
+        /// `every=`: the URL is fetched again and again without end.
+        Every = "every",
+        /// `prio=`: the URL is fetched before others.
+        Prio = "prio",
+        /// `job=`: the URL becomes part of a job, and its links are followed; and the topic
+        /// `job-done`.
+        Job = "job",
+        /// `hub=`, `cloud=`, `pushed=`: a hub announces changes of the feed, so it is fetched less
+        /// often; and the topics that a hub works with.
+        Hub = "hub",
+    }
 }
 
 impl PrivilegedAttribute {
-    /// Every privileged attribute.
-    pub const ALL: [Self; 4] = [Self::Every, Self::Prio, Self::Job, Self::Hub];
-
-    /// The word in flags: its attribute, or the first of them.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Every => "every",
-            Self::Prio => "prio",
-            Self::Job => "job",
-            Self::Hub => "hub",
-        }
-    }
-
     /// The privilege that an attribute gives.
     pub(super) fn of_attribute(key: &str) -> Option<Self> {
         match key {
@@ -342,10 +320,10 @@ mod tests {
             );
         }
         for verb in Verb::ALL {
-            assert!(Transport::Line.check_verb(*verb).is_ok());
+            assert!(Transport::Line.check_verb(verb).is_ok());
             let publishes =
                 matches!(verb, Verb::Hello | Verb::Pub | Verb::Ping | Verb::Help | Verb::Quit);
-            assert_eq!(Transport::Zmq.check_verb(*verb).is_ok(), publishes, "{verb:?}");
+            assert_eq!(Transport::Zmq.check_verb(verb).is_ok(), publishes, "{verb:?}");
         }
     }
 

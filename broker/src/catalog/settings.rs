@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use tidings_protocol::{
-    ProtocolError, bad_argument, format_bytes, format_ms, parse_bytes, parse_ms,
+    ProtocolError, bad_argument, format_bytes, format_ms, parse_bytes, parse_ms, word_enum,
 };
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
@@ -22,16 +22,18 @@ pub struct TopicSettings {
     pub retain_age_ms: u64,
 }
 
-/// When an event of a topic is confirmed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Sync {
-    /// When it is synced to disk.
-    #[default]
-    Always,
-    /// When it is written; the next sync makes it durable.
-    Interval,
-    /// When it is in memory. The topic's events are not written to disk.
-    Memory,
+word_enum! {
+    /// When an event of a topic is confirmed.
+    #[derive(Default)]
+    pub enum Sync {
+        /// When it is synced to disk.
+        #[default]
+        Always = "always",
+        /// When it is written; the next sync makes it durable.
+        Interval = "interval",
+        /// When it is in memory. The topic's events are not written to disk.
+        Memory = "memory",
+    }
 }
 
 impl TopicSettings {
@@ -89,30 +91,11 @@ impl fmt::Display for TopicSettings {
     }
 }
 
-impl Sync {
-    const ALL: [Self; 3] = [Self::Always, Self::Interval, Self::Memory];
-
-    /// The word in the protocol.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Always => "always",
-            Self::Interval => "interval",
-            Self::Memory => "memory",
-        }
-    }
-}
-
-impl fmt::Display for Sync {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
 impl FromStr for Sync {
     type Err = ProtocolError;
 
     fn from_str(word: &str) -> Result<Self, ProtocolError> {
-        Self::ALL.into_iter().find(|sync| sync.as_str() == word).ok_or_else(|| {
+        Self::from_word(word).ok_or_else(|| {
             bad_argument(format!("sync={word}: expected always, interval or memory"))
         })
     }

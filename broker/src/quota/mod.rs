@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use dashmap::DashMap;
 use parking_lot::Mutex;
-use tidings_protocol::{Code, ProtocolError};
+use tidings_protocol::{Code, ProtocolError, with_defaults};
 use tidings_rate_limit::Source;
 
 use self::account::Account;
@@ -44,24 +44,16 @@ use crate::clock::Moment;
 /// Sources that are remembered only for their rates, about 200 bytes each.
 const SOURCES_MAX: usize = 16_384;
 
-/// The quotas of each source and each principal.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct QuotaConfig {
-    /// For each source: an IPv4 address, or a /64 network of IPv6.
-    pub source: Quota,
-    /// For each principal.
-    pub principal: Quota,
-    /// Whether addresses of this machine count as sources. Default: no.
-    pub counts_loopback: bool,
-}
-
-impl Default for QuotaConfig {
-    fn default() -> Self {
-        Self {
-            source: Quota::source_default(),
-            principal: Quota::principal_default(),
-            counts_loopback: false,
-        }
+with_defaults! {
+    /// The quotas of each source and each principal.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct QuotaConfig {
+        /// For each source: an IPv4 address, or a /64 network of IPv6.
+        pub source: Quota = Quota::source_default(),
+        /// For each principal.
+        pub principal: Quota = Quota::principal_default(),
+        /// Whether addresses of this machine count as sources. Default: no.
+        pub counts_loopback: bool = false,
     }
 }
 

@@ -4,69 +4,53 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What is counted for each source and principal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Quantity {
-    /// Connections at once.
-    Connections,
-    /// New connections a minute.
-    Connects,
-    /// Events published a second.
-    Events,
-    /// Bytes sent to the broker a second.
-    Bytes,
-    /// Existing topics that it has created since the broker started.
-    Topics,
-    /// Existing durable cursors that it has created since then.
-    Cursors,
-    /// Subscriptions of all its connections.
-    Subscriptions,
-    /// Existing groups that it has created since then.
-    Groups,
-    /// Jobs that it has opened since then and that are not done.
-    Jobs,
-    /// Tasks that its connections may hold at once, over all groups.
-    Credit,
-    /// Bytes that wait in the broker for its connections: unfinished lines, unread answers and
-    /// tasks, and children of tasks.
-    BufferedBytes,
+use tidings_protocol::word_enum;
+
+word_enum! {
+    /// What is counted for each source and principal.
+    pub enum Quantity {
+        /// Connections at once.
+        Connections = "connections",
+        /// New connections a minute.
+        Connects = "connects",
+        /// Events published a second.
+        Events = "events",
+        /// Bytes sent to the broker a second.
+        Bytes = "bytes",
+        /// Existing topics that it has created since the broker started.
+        Topics = "topics",
+        /// Existing durable cursors that it has created since then.
+        Cursors = "cursors",
+        /// Subscriptions of all its connections.
+        Subscriptions = "subscriptions",
+        /// Existing groups that it has created since then.
+        Groups = "groups",
+        /// Jobs that it has opened since then and that are not done.
+        Jobs = "jobs",
+        /// Tasks that its connections may hold at once, over all groups.
+        Credit = "credit",
+        /// Bytes that wait in the broker for its connections: unfinished lines, unread answers and
+        /// tasks, and children of tasks.
+        BufferedBytes = "parked",
+    }
 }
 
-/// Each quantity with its name in flags and its name after a number, in the order of the enum.
-const NAMES: [(Quantity, &str, &str); 11] = [
-    (Quantity::Connections, "connections", "connections"),
-    (Quantity::Connects, "connects", "new connections a minute"),
-    (Quantity::Events, "events", "events a second"),
-    (Quantity::Bytes, "bytes", "bytes a second"),
-    (Quantity::Topics, "topics", "topics that it created"),
-    (Quantity::Cursors, "cursors", "durable cursors that it created"),
-    (Quantity::Subscriptions, "subscriptions", "subscriptions"),
-    (Quantity::Groups, "groups", "groups that it created"),
-    (Quantity::Jobs, "jobs", "unfinished jobs"),
-    (Quantity::Credit, "credit", "tasks at once (credit)"),
-    (Quantity::BufferedBytes, "parked", "bytes waiting for its connections"),
-];
-
 impl Quantity {
-    /// All of them.
-    pub const ALL: [Self; NAMES.len()] = {
-        let (mut all, mut at) = ([Self::Connections; NAMES.len()], 0);
-        while at < all.len() {
-            assert!(NAMES[at].0 as usize == at, "the names are in the order of the enum");
-            all[at] = NAMES[at].0;
-            at += 1;
-        }
-        all
-    };
-
-    /// Its name in flags.
-    pub fn as_str(self) -> &'static str {
-        NAMES[self as usize].1
-    }
-
     /// Its name after a number.
     pub(super) fn noun(self) -> &'static str {
-        NAMES[self as usize].2
+        match self {
+            Self::Connections => "connections",
+            Self::Connects => "new connections a minute",
+            Self::Events => "events a second",
+            Self::Bytes => "bytes a second",
+            Self::Topics => "topics that it created",
+            Self::Cursors => "durable cursors that it created",
+            Self::Subscriptions => "subscriptions",
+            Self::Groups => "groups that it created",
+            Self::Jobs => "unfinished jobs",
+            Self::Credit => "tasks at once (credit)",
+            Self::BufferedBytes => "bytes waiting for its connections",
+        }
     }
 
     /// Whether it is held, and refused beyond the limit. Otherwise it is a rate, and slows down.
@@ -79,10 +63,9 @@ impl FromStr for Quantity {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|quantity| quantity.as_str() == text);
-        found.ok_or_else(|| {
-            let names: Vec<_> = Self::ALL.iter().map(|quantity| quantity.as_str()).collect();
-            format!("{text} is not a quota; expected one of {}", names.join(", "))
+        Self::from_word(text).ok_or_else(|| {
+            let names = Self::ALL.map(Self::as_str).join(", ");
+            format!("{text} is not a quota; expected one of {names}")
         })
     }
 }

@@ -13,6 +13,7 @@ use std::fmt;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::{digest, hmac};
 use serde::Deserialize;
+use tidings_protocol::word_enum;
 
 use self::encoding::Encoding;
 
@@ -83,30 +84,22 @@ pub enum SignatureError {
     },
 }
 
-/// A hash function for HMAC. Weaker ones are not supported.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Algorithm {
-    /// SHA-256.
-    #[default]
-    Sha256,
-    /// SHA-384.
-    Sha384,
-    /// SHA-512.
-    Sha512,
+word_enum! {
+    /// A hash function for HMAC. Weaker ones are not supported.
+    #[derive(Default, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Algorithm {
+        /// SHA-256.
+        #[default]
+        Sha256 = "sha256",
+        /// SHA-384.
+        Sha384 = "sha384",
+        /// SHA-512.
+        Sha512 = "sha512",
+    }
 }
 
 impl Algorithm {
-    const ALL: [Self; 3] = [Self::Sha256, Self::Sha384, Self::Sha512];
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Sha256 => "sha256",
-            Self::Sha384 => "sha384",
-            Self::Sha512 => "sha512",
-        }
-    }
-
     fn hmac(self) -> hmac::Algorithm {
         match self {
             Self::Sha256 => hmac::HMAC_SHA256,

@@ -29,7 +29,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidings_protocol::CanonicalUrl;
+use tidings_protocol::{CanonicalUrl, with_defaults};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -99,27 +99,18 @@ impl<'a> ConnectTarget<'a> {
     }
 }
 
-/// Which connections may be made, and how.
-#[derive(Clone, Debug)]
-pub struct ConnectConfig {
-    /// Addresses outside the public internet that may be crawled anyway. Default: none.
-    pub allow_private: AllowPrivate,
-    /// Time limit for a connection, name resolution and TLS included. Default: 10 s.
-    pub timeout: Duration,
-    /// The proxy for all requests: `http://[user:password@]host:port`. Default: none.
-    pub proxy: Option<String>,
-    /// Requests at once to one address, under any host name. Default: no limit.
-    pub per_address: Option<u32>,
-}
-
-impl Default for ConnectConfig {
-    fn default() -> Self {
-        Self {
-            allow_private: AllowPrivate::None,
-            timeout: Duration::from_secs(10),
-            proxy: None,
-            per_address: None,
-        }
+with_defaults! {
+    /// Which connections may be made, and how.
+    #[derive(Clone, Debug)]
+    pub struct ConnectConfig {
+        /// Addresses outside the public internet that may be crawled anyway. Default: none.
+        pub allow_private: AllowPrivate = AllowPrivate::None,
+        /// Time limit for a connection, name resolution and TLS included. Default: 10 s.
+        pub timeout: Duration = Duration::from_secs(10),
+        /// The proxy for all requests: `http://[user:password@]host:port`. Default: none.
+        pub proxy: Option<String> = None,
+        /// Requests at once to one address, under any host name. Default: no limit.
+        pub per_address: Option<u32> = None,
     }
 }
 

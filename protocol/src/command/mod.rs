@@ -287,51 +287,23 @@ impl fmt::Display for StartAt {
     }
 }
 
-/// The final outcome of a task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Outcome {
-    /// `done`: fetched and stored.
-    #[default]
-    Done,
-    /// `redirect`: the answer was a redirect; its target was staged with `kind=redirect`.
-    Redirect,
-    /// `failed`: it could not be fetched, and trying again would not help.
-    Failed,
-    /// `robots`: robots.txt does not allow it; no request was made.
-    Robots,
-    /// `scope`: refused by the worker's own rules (a private address, a type not wanted).
-    Scope,
-    /// `trap`: looks like one of endlessly many generated pages.
-    Trap,
-}
-
-impl Outcome {
-    /// Every outcome.
-    pub const ALL: [Outcome; 6] = [
-        Outcome::Done,
-        Outcome::Redirect,
-        Outcome::Failed,
-        Outcome::Robots,
-        Outcome::Scope,
-        Outcome::Trap,
-    ];
-
-    /// The word on the wire.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Outcome::Done => "done",
-            Outcome::Redirect => "redirect",
-            Outcome::Failed => "failed",
-            Outcome::Robots => "robots",
-            Outcome::Scope => "scope",
-            Outcome::Trap => "trap",
-        }
-    }
-}
-
-impl fmt::Display for Outcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
+word_enum! {
+    /// The final outcome of a task.
+    #[derive(Default)]
+    pub enum Outcome {
+        /// `done`: fetched and stored.
+        #[default]
+        Done = "done",
+        /// `redirect`: the answer was a redirect; its target was staged with `kind=redirect`.
+        Redirect = "redirect",
+        /// `failed`: it could not be fetched, and trying again would not help.
+        Failed = "failed",
+        /// `robots`: robots.txt does not allow it; no request was made.
+        Robots = "robots",
+        /// `scope`: refused by the worker's own rules (a private address, a type not wanted).
+        Scope = "scope",
+        /// `trap`: looks like one of endlessly many generated pages.
+        Trap = "trap",
     }
 }
 
@@ -339,7 +311,7 @@ impl FromStr for Outcome {
     type Err = ProtocolError;
 
     fn from_str(word: &str) -> Result<Self, ProtocolError> {
-        Outcome::ALL.into_iter().find(|outcome| outcome.as_str() == word).ok_or_else(|| {
+        Self::from_word(word).ok_or_else(|| {
             let word = quote(word);
             bad_argument(format!(
                 "outcome={word} should be done, redirect, failed, robots, scope or trap"

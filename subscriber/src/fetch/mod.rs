@@ -26,7 +26,7 @@ use tidings_egress::http::{
 };
 use tidings_egress::memory_budget::{MemoryBudget, MemoryPermit};
 use tidings_egress::{Failure, Reason, retry_after};
-use tidings_protocol::CanonicalUrl;
+use tidings_protocol::{CanonicalUrl, with_defaults};
 use tidings_signature::identity::RequestSigner;
 use tokio::time::{Instant, sleep_until};
 
@@ -133,50 +133,36 @@ pub struct Fetched {
     pub reused_connection_ended: bool,
 }
 
-/// How requests are made.
-#[derive(Clone, Debug)]
-pub struct FetchConfig {
-    /// Which connections may be made, and how.
-    pub connect: ConnectConfig,
-    /// The `User-Agent` header; the part before the first `/` is the product token that
-    /// robots.txt rules are matched with. Default: `tidings/<version>`.
-    pub agent: String,
-    /// A URL or an e-mail address for questions about this crawler, which [`agent`](Self::agent)
-    /// contains already. Default: none, which is reported as a warning at the start.
-    pub contact: Option<String>,
-    /// Additional headers of requests. Default: none.
-    pub headers: Vec<AddedHeader>,
-    /// Whether cookies are returned to the server that set them. Default: no.
-    pub cookies: bool,
-    /// Signs `https` requests, of pages and of robots.txt. Default: none.
-    pub signer: Option<Arc<RequestSigner>>,
-    /// What counts as a link of a page.
-    pub links: LinkConfig,
-    /// The longest silence of a server, before its answer begins and within the body. Default: 15
-    /// s.
-    pub read_timeout: Duration,
-    /// Time limit for one request. Default: 40 s; never more than eight tenths of the task's lease,
-    /// so that a request ends before the broker can release the host to another crawler.
-    pub request_timeout: Duration,
-    /// Limit of a decoded body in bytes; a longer one fails the page. Default: 64 MiB. Bodies are
-    /// streamed, so this bounds work rather than memory.
-    pub body_bytes_max: u64,
-}
-
-impl Default for FetchConfig {
-    fn default() -> Self {
-        Self {
-            connect: ConnectConfig::default(),
-            agent: concat!("tidings/", env!("CARGO_PKG_VERSION")).to_owned(),
-            contact: None,
-            headers: Vec::new(),
-            cookies: false,
-            signer: None,
-            links: LinkConfig::default(),
-            read_timeout: Duration::from_secs(15),
-            request_timeout: Duration::from_secs(40),
-            body_bytes_max: 64 * 1024 * 1024,
-        }
+with_defaults! {
+    /// How requests are made.
+    #[derive(Clone, Debug)]
+    pub struct FetchConfig {
+        /// Which connections may be made, and how.
+        pub connect: ConnectConfig = ConnectConfig::default(),
+        /// The `User-Agent` header; the part before the first `/` is the product token that
+        /// robots.txt rules are matched with. Default: `tidings/<version>`.
+        pub agent: String = concat!("tidings/", env!("CARGO_PKG_VERSION")).to_owned(),
+        /// A URL or an e-mail address for questions about this crawler, which
+        /// [`agent`](Self::agent) contains already. Default: none, which is reported as a warning
+        /// at the start.
+        pub contact: Option<String> = None,
+        /// Additional headers of requests. Default: none.
+        pub headers: Vec<AddedHeader> = Vec::new(),
+        /// Whether cookies are returned to the server that set them. Default: no.
+        pub cookies: bool = false,
+        /// Signs `https` requests, of pages and of robots.txt. Default: none.
+        pub signer: Option<Arc<RequestSigner>> = None,
+        /// What counts as a link of a page.
+        pub links: LinkConfig = LinkConfig::default(),
+        /// The longest silence of a server, before its answer begins and within the body. Default:
+        /// 15 s.
+        pub read_timeout: Duration = Duration::from_secs(15),
+        /// Time limit for one request. Default: 40 s; never more than eight tenths of the task's
+        /// lease, so that a request ends before the broker can release the host to another crawler.
+        pub request_timeout: Duration = Duration::from_secs(40),
+        /// Limit of a decoded body in bytes; a longer one fails the page. Default: 64 MiB. Bodies
+        /// are streamed, so this bounds work rather than memory.
+        pub body_bytes_max: u64 = 64 * 1024 * 1024,
     }
 }
 

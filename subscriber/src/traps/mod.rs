@@ -18,11 +18,9 @@
 mod sessions;
 mod shape;
 
-use std::fmt;
-
 use hashbrown::HashMap;
 use tidings_documents::page::PageLink;
-use tidings_protocol::CanonicalUrl;
+use tidings_protocol::{CanonicalUrl, with_defaults, word_enum};
 use xxhash_rust::xxh3::xxh3_64;
 
 use self::sessions::Sessions;
@@ -61,8 +59,6 @@ const CALENDAR_PAGES_MAX: u32 = 12_000;
 const CHAIN_MAX: u32 = 1_000;
 /// Pages that differ in numbers, ids and values only: the products of a very large shop.
 pub const SHAPE_PAGES_MAX: u32 = 100_000;
-/// Pages of one site in one pass: one a second for twelve days.
-const HOST_PAGES_MAX: u64 = 1_000_000;
 /// URLs of a site that may have the same body. A site that exists twice, or in all its languages,
 /// stays below.
 const SAME_CONTENT_MAX: u16 = 100;
@@ -75,62 +71,34 @@ const TRAP_ENTRIES_MAX: usize = 14_000;
 /// or ten of the largest.
 const TRAPS_BYTES_MAX: usize = 32 * 1024 * 1024;
 
-/// Why a URL is not requested, or why the links of a page are not followed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Trap {
-    /// A URL that grew with each step.
-    UrlTooLong,
-    /// A path that grew with each step.
-    DeepPath,
-    /// A path that goes through the same place again and again.
-    RepeatedSegments,
-    /// Filters and sort orders, in all their combinations.
-    QueryMaze,
-    /// A page that was read already, under another session.
-    SessionId,
-    /// Dates far from today, or without end.
-    Calendar,
-    /// A counter without end, or too many pages that differ in a number only.
-    TooManyFromPrefix,
-    /// More pages than one site may have.
-    HostBudget,
-    /// The same page under many URLs.
-    SameContent,
-    /// The same page under unrelated URLs: the site's page for missing documents.
-    SoftNotFound,
+word_enum! {
+    /// Why a URL is not requested, or why the links of a page are not followed.
+    #[derive(PartialOrd, Ord)]
+    pub enum Trap {
+        /// A URL that grew with each step.
+        UrlTooLong = "url-too-long",
+        /// A path that grew with each step.
+        DeepPath = "deep-path",
+        /// A path that goes through the same place again and again.
+        RepeatedSegments = "repeated-segments",
+        /// Filters and sort orders, in all their combinations.
+        QueryMaze = "query-maze",
+        /// A page that was read already, under another session.
+        SessionId = "session-id",
+        /// Dates far from today, or without end.
+        Calendar = "calendar",
+        /// A counter without end, or too many pages that differ in a number only.
+        TooManyFromPrefix = "too-many-from-prefix",
+        /// More pages than one site may have.
+        HostBudget = "host-budget",
+        /// The same page under many URLs.
+        SameContent = "same-content",
+        /// The same page under unrelated URLs: the site's page for missing documents.
+        SoftNotFound = "soft-not-found",
+    }
 }
 
 impl Trap {
-    /// All traps.
-    pub const ALL: [Self; 10] = [
-        Self::UrlTooLong,
-        Self::DeepPath,
-        Self::RepeatedSegments,
-        Self::QueryMaze,
-        Self::SessionId,
-        Self::Calendar,
-        Self::TooManyFromPrefix,
-        Self::HostBudget,
-        Self::SameContent,
-        Self::SoftNotFound,
-    ];
-
-    /// The name, as stored and counted.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::UrlTooLong => "url-too-long",
-            Self::DeepPath => "deep-path",
-            Self::RepeatedSegments => "repeated-segments",
-            Self::QueryMaze => "query-maze",
-            Self::SessionId => "session-id",
-            Self::Calendar => "calendar",
-            Self::TooManyFromPrefix => "too-many-from-prefix",
-            Self::HostBudget => "host-budget",
-            Self::SameContent => "same-content",
-            Self::SoftNotFound => "soft-not-found",
-        }
-    }
-
     /// A line for a person.
     pub fn explanation(self) -> &'static str {
         match self {
@@ -148,61 +116,25 @@ impl Trap {
     }
 }
 
-impl fmt::Display for Trap {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(self.explanation())
-    }
-}
-
-/// The limits of a site. The constants of the defaults tell their reasons.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TrapLimits {
-    /// Whether traps are refused at all.
-    pub enabled: bool,
-    /// Bytes of a URL. Default: `TRAP_URL_BYTES_MAX`.
-    pub url_bytes_max: usize,
-    /// Segments of a path. Default: `SEGMENTS_MAX`.
-    pub segments_max: usize,
-    /// How often a segment may occur in a path. Default: `SEGMENT_REPEATS_MAX`.
-    pub segment_repeats_max: usize,
-    /// Parameters of a query. Default: `PARAMS_MAX`.
-    pub params_max: usize,
-    /// Combinations of parameters of one path. Default: `QUERY_SHAPES_MAX`.
-    pub query_shapes_max: u16,
-    /// Pages with one combination of `FACETED_PARAMS` or more parameters. Default:
-    /// `FACETED_PAGES_MAX`.
-    pub faceted_pages_max: u32,
-    /// Pages that differ in a session id only. Default: `SESSION_COPIES_MAX`.
-    pub session_copies_max: u8,
-    /// Pages of a calendar. Default: `CALENDAR_PAGES_MAX`.
-    pub calendar_pages_max: u32,
-    /// Steps from page to page along a counter. Default: `CHAIN_MAX`.
-    pub chain_max: u32,
-    /// Pages that differ in numbers, ids and values only. Default: `SHAPE_PAGES_MAX`.
-    pub shape_pages_max: u32,
-    /// Pages of a site. Default: `HOST_PAGES_MAX`.
-    pub host_pages_max: u64,
-    /// URLs with the same content. Default: `SAME_CONTENT_MAX`.
-    pub same_content_max: u16,
-}
-
-impl Default for TrapLimits {
-    fn default() -> Self {
-        Self {
-            enabled: true,
-            url_bytes_max: TRAP_URL_BYTES_MAX,
-            segments_max: SEGMENTS_MAX,
-            segment_repeats_max: SEGMENT_REPEATS_MAX,
-            params_max: PARAMS_MAX,
-            query_shapes_max: QUERY_SHAPES_MAX,
-            faceted_pages_max: FACETED_PAGES_MAX,
-            session_copies_max: SESSION_COPIES_MAX,
-            calendar_pages_max: CALENDAR_PAGES_MAX,
-            chain_max: CHAIN_MAX,
-            shape_pages_max: SHAPE_PAGES_MAX,
-            host_pages_max: HOST_PAGES_MAX,
-            same_content_max: SAME_CONTENT_MAX,
-        }
+with_defaults! {
+    /// The limits of a site that a flag or a test changes; the constants tell the reasons of the
+    /// defaults.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct TrapLimits {
+        /// Whether traps are refused at all.
+        pub enabled: bool = true,
+        /// Bytes of a URL.
+        pub url_bytes_max: usize = TRAP_URL_BYTES_MAX,
+        /// Segments of a path.
+        pub segments_max: usize = SEGMENTS_MAX,
+        /// How often a segment may occur in a path.
+        pub segment_repeats_max: usize = SEGMENT_REPEATS_MAX,
+        /// Pages that differ in numbers, ids and values only.
+        pub shape_pages_max: u32 = SHAPE_PAGES_MAX,
+        /// Pages of one site in one pass. Default: one a second for twelve days.
+        pub host_pages_max: u64 = 1_000_000,
+        /// URLs with the same content.
+        pub same_content_max: u16 = SAME_CONTENT_MAX,
     }
 }
 
@@ -394,7 +326,7 @@ impl Traps {
         }) {
             return Err(Trap::RepeatedSegments);
         }
-        if shape::params(url).count() > limits.params_max {
+        if shape::params(url).count() > PARAMS_MAX {
             return Err(Trap::QueryMaze);
         }
         Ok(())
@@ -457,29 +389,27 @@ impl Site {
             return Err(Trap::HostBudget);
         }
         if let Some(common) = look.without_session
-            && self.copies.get(&common).is_some_and(|copies| *copies >= limits.session_copies_max)
+            && self.copies.get(&common).is_some_and(|copies| *copies >= SESSION_COPIES_MAX)
         {
             return Err(Trap::SessionId);
         }
         let Some(shape) = self.shapes.get(&look.shape).filter(|_| look.is_generalized) else {
             let queries = self.queries.get(&look.path).filter(|_| look.params > 0);
-            let is_maze = queries.is_some_and(|queries| *queries >= limits.query_shapes_max);
+            let is_maze = queries.is_some_and(|queries| *queries >= QUERY_SHAPES_MAX);
             return if is_maze { Err(Trap::QueryMaze) } else { Ok(()) };
         };
         // Numbers that look like dates count as dates, if all others so far did.
         let is_calendar = shape.dates == shape.pages;
         if is_calendar {
             let is_far = look.year.is_some_and(|of_page| !is_of_our_times(of_page, year));
-            if (is_far && shape.pages >= CALENDAR_PAGES_MIN)
-                || shape.pages >= limits.calendar_pages_max
-            {
+            if (is_far && shape.pages >= CALENDAR_PAGES_MIN) || shape.pages >= CALENDAR_PAGES_MAX {
                 return Err(Trap::Calendar);
             }
         }
-        if look.params >= FACETED_PARAMS && shape.pages >= limits.faceted_pages_max {
+        if look.params >= FACETED_PARAMS && shape.pages >= FACETED_PAGES_MAX {
             return Err(Trap::QueryMaze);
         }
-        let is_chain = !is_calendar && depth.saturating_sub(shape.depth) >= limits.chain_max;
+        let is_chain = !is_calendar && depth.saturating_sub(shape.depth) >= CHAIN_MAX;
         if is_chain || shape.pages >= limits.shape_pages_max {
             return Err(Trap::TooManyFromPrefix);
         }

@@ -77,7 +77,7 @@ fn every_verb_with_every_permission_on_every_transport_before_and_after_login() 
 }
 
 fn all_rows() -> impl Iterator<Item = (Verb, &'static Row)> {
-    Verb::ALL.iter().flat_map(|verb| rows(*verb).iter().map(|row| (*verb, row)))
+    Verb::ALL.into_iter().flat_map(|verb| rows(verb).iter().map(move |row| (verb, row)))
 }
 
 // PROTOCOL: S16

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use tidings_protocol::CanonicalUrl;
+use tidings_protocol::{CanonicalUrl, word_enum};
 
 use crate::feed::{FEED_BYTES_MAX, FeedElements};
 use crate::markup::{
@@ -19,31 +19,19 @@ const SITEMAP_BYTES_MAX: u64 = 50 * 1024 * 1024;
 /// URLs taken from a sitemap (sitemaps.org allows as many).
 pub(crate) const SITEMAP_URLS_MAX: usize = 50_000;
 
-/// The kind of a document.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SitemapKind {
-    /// A list of pages.
-    Urlset,
-    /// A list of sitemaps.
-    Index,
-    /// A plain list of pages, one per line.
-    Text,
-    /// An RSS feed that serves as a sitemap.
-    Rss,
-    /// An Atom feed that serves as a sitemap.
-    Atom,
-}
-
-impl SitemapKind {
-    /// The word in answers.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Urlset => "urlset",
-            Self::Index => "index",
-            Self::Text => "text",
-            Self::Rss => "rss",
-            Self::Atom => "atom",
-        }
+word_enum! {
+    /// The kind of a document.
+    pub enum SitemapKind {
+        /// A list of pages.
+        Urlset = "urlset",
+        /// A list of sitemaps.
+        Index = "index",
+        /// A plain list of pages, one per line.
+        Text = "text",
+        /// An RSS feed that serves as a sitemap.
+        Rss = "rss",
+        /// An Atom feed that serves as a sitemap.
+        Atom = "atom",
     }
 }
 

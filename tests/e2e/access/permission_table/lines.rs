@@ -42,7 +42,7 @@ fn creates_or_deletes(line: &str) -> bool {
 /// All rows except `QUIT`: with `creating` those that create or delete something, without it the
 /// others.
 fn table_lines(label: &str, creating: bool) -> Vec<TableLine> {
-    let rows = Verb::ALL.iter().flat_map(|verb| rows(*verb).iter().map(|row| (*verb, row)));
+    let rows = Verb::ALL.into_iter().flat_map(|verb| rows(verb).iter().map(move |row| (verb, row)));
     let rows = rows
         .filter(|(verb, Row(line, _))| *verb != Verb::Quit && creates_or_deletes(line) == creating);
     let lines = rows.enumerate().map(|(at, (verb, Row(line, needs)))| {
