@@ -22,7 +22,6 @@ mod address_limits;
 mod dial;
 mod proxy;
 mod resolve;
-mod stream;
 mod tls;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -32,6 +31,8 @@ use std::time::Duration;
 use tidings_protocol::{CanonicalUrl, with_defaults};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
+use tokio_rustls::client::TlsStream;
+use tokio_util::either::Either;
 
 use self::address_limits::AddressLimits;
 pub use self::address_limits::AddressPermit;
@@ -40,7 +41,6 @@ use self::proxy::ProxyKind;
 pub use self::proxy::{Proxy, ProxyError};
 use self::resolve::Resolver;
 pub use self::resolve::{Lookup, SystemLookup};
-pub use self::stream::Stream;
 use self::tls::TlsClient;
 pub use self::tls::{client_config, system_roots};
 use crate::address::AllowPrivate;
@@ -68,6 +68,9 @@ pub struct ConnectTarget<'a> {
     port: u16,
     tls: bool,
 }
+
+/// The byte stream of a connection, without or with TLS. TLS is boxed because it is large.
+pub type Stream = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
 /// A new connection that has not carried any HTTP yet.
 #[derive(Debug)]
@@ -322,7 +325,7 @@ impl Connector {
         stream: TcpStream,
     ) -> Result<(Stream, HttpProtocol), Failure> {
         if !target.tls {
-            return Ok((Stream::Plain(stream), HttpProtocol::Http1));
+            return Ok((Stream::Left(stream), HttpProtocol::Http1));
         }
         self.tls.handshake(target.host, stream).await
     }

@@ -69,7 +69,7 @@ impl TlsClient {
             Some(HTTP2) => HttpProtocol::Http2,
             _ => HttpProtocol::Http1,
         };
-        Ok((Stream::Tls(Box::new(stream)), protocol))
+        Ok((Stream::Right(Box::new(stream)), protocol))
     }
 }
 

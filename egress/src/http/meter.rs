@@ -128,8 +128,13 @@ impl AsyncRead for MeteredStream {
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut this.stream).poll_read(context, buffer))?;
-        Poll::Ready(this.meter.receive(&buffer.filled()[before..]))
+        match ready!(Pin::new(&mut this.stream).poll_read(context, buffer)) {
+            // Many servers end a connection without the `close_notify` of TLS. A body with a known
+            // length detects the loss; for others this counts as the end, as in browsers.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Poll::Ready(Ok(())),
+            Err(error) => Poll::Ready(Err(error)),
+            Ok(()) => Poll::Ready(this.meter.receive(&buffer.filled()[before..])),
+        }
     }
 }
 
