@@ -5,7 +5,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tidings_load::{Figure, ProgressFn};
+use anyhow::Result;
+use tidings_load::{Figure, Progress};
 
 use crate::histogram::Histogram;
 use crate::origin::{Origin, RequestTarget};
@@ -35,9 +36,9 @@ impl Announce {
     pub fn measure(
         &self,
         origin: &Origin,
-        mut announce: impl FnMut(&str) -> anyhow::Result<()>,
-        progress: &mut ProgressFn<'_>,
-    ) -> anyhow::Result<Vec<Figure>> {
+        mut announce: impl FnMut(&str) -> Result<()>,
+        progress: Progress<'_>,
+    ) -> Result<Vec<Figure>> {
         let hosts = self.hosts.min(origin.site().hosts - 1);
         // The crawler may still be starting.
         announce_and_wait(origin, hosts, 0, &mut announce)?;
@@ -79,8 +80,8 @@ fn announce_and_wait(
     origin: &Origin,
     host: u32,
     page: u32,
-    announce: &mut impl FnMut(&str) -> anyhow::Result<()>,
-) -> anyhow::Result<Duration> {
+    announce: &mut impl FnMut(&str) -> Result<()>,
+) -> Result<Duration> {
     let count_before = origin.request_count();
     let url = origin.url(host, page);
     let announced = origin.now();

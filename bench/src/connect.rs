@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 
-use anyhow::Context;
+use anyhow::{Context, Result};
 use clap::Args;
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use serde::Serialize;
@@ -13,7 +13,7 @@ use tidings_load::connection::{self, run_step};
 use tidings_load::figure::to_f64;
 use tidings_load::server::{CpuCost, RunStart};
 use tidings_load::wire::{ReadUntil, SetupStep};
-use tidings_load::{Figure, ProgressFn, Target};
+use tidings_load::{Figure, Progress, Target};
 
 /// Connections that are open at once, so that the broker does not wait for the generator.
 const OPEN_CONNECTIONS: usize = 32;
@@ -38,11 +38,7 @@ impl Benchmark for Connect {
     }
 
     /// A subscription without an answer is an error.
-    fn measure(
-        &self,
-        target: Target<'_>,
-        progress: &mut ProgressFn<'_>,
-    ) -> anyhow::Result<Outcome> {
+    fn measure(&self, target: Target<'_>, progress: Progress<'_>) -> Result<Outcome> {
         connection::create_topic(&target)?;
         let mut cycle = ConnectCycles::new(target);
         let mut rate = Figure::new("cycles_per_second", "cycles/s", 0);
@@ -78,7 +74,7 @@ impl ConnectCycles {
         Self { address: target.address, subscription, open: VecDeque::new(), completed: 0 }
     }
 
-    fn advance(&mut self) -> anyhow::Result<()> {
+    fn advance(&mut self) -> Result<()> {
         let mut socket = self.connect()?;
         run_step(&mut socket, &SetupStep::new(self.subscription.send.clone(), ReadUntil::Nothing))?;
         self.open.push_back(socket);
@@ -92,7 +88,7 @@ impl ConnectCycles {
 
     /// Connects to a broker on this machine, from a new source address every 256 cycles. The side
     /// that closes first keeps the port for a minute, and one address has only 28,000 ports.
-    fn connect(&self) -> anyhow::Result<TcpStream> {
+    fn connect(&self) -> Result<TcpStream> {
         let open_socket = || -> std::io::Result<TcpStream> {
             if !self.address.ip().is_loopback() || !self.address.is_ipv4() {
                 return TcpStream::connect(self.address);

@@ -1,10 +1,11 @@
 //! `fan-in`: deliveries per second from many publishers.
 
+use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 use tidings_load::command::{Benchmark, Outcome};
 use tidings_load::fan::Fan;
-use tidings_load::{ProgressFn, Target};
+use tidings_load::{Progress, Target};
 
 /// Many publishers and few subscribers.
 #[derive(Debug, Clone, Copy, Args, Serialize)]
@@ -24,11 +25,7 @@ impl Benchmark for FanIn {
         self.fan.title()
     }
 
-    fn measure(
-        &self,
-        target: Target<'_>,
-        progress: &mut ProgressFn<'_>,
-    ) -> anyhow::Result<Outcome> {
+    fn measure(&self, target: Target<'_>, progress: Progress<'_>) -> Result<Outcome> {
         self.fan.measure(target, progress).map(Outcome::from)
     }
 }

@@ -9,7 +9,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, Result};
 use clap::Args;
 use serde::Serialize;
 use tidings_load::command::broker_process::BrokerProcess;
@@ -17,7 +17,7 @@ use tidings_load::command::text::{format_count, plural};
 use tidings_load::command::{Benchmark, Outcome, Subject};
 use tidings_load::figure::to_f64;
 use tidings_load::wire::{ReadUntil, SetupStep};
-use tidings_load::{Figure, PROGRESS_INTERVAL, ProgressFn, Server, Target, connection};
+use tidings_load::{Figure, PROGRESS_INTERVAL, Progress, Server, Target, connection};
 
 use crate::histogram::Histogram;
 
@@ -64,19 +64,11 @@ impl Benchmark for Frontier {
         format!("{urls} URLs on {}, {links} links a page", plural(self.hosts, "host"))
     }
 
-    fn measure(
-        &self,
-        target: Target<'_>,
-        progress: &mut ProgressFn<'_>,
-    ) -> anyhow::Result<Outcome> {
+    fn measure(&self, target: Target<'_>, progress: Progress<'_>) -> Result<Outcome> {
         self.measure_and_restart(target, None, progress)
     }
 
-    fn measure_subject(
-        &self,
-        subject: &Subject<'_>,
-        progress: &mut ProgressFn<'_>,
-    ) -> anyhow::Result<Outcome> {
+    fn measure_subject(&self, subject: &Subject<'_>, progress: Progress<'_>) -> Result<Outcome> {
         let &Subject { target, common, program, data } = subject;
         let Some(data) = data else { return self.measure(target, progress) };
         let processor = common.pin.map(|(server, _)| server);
@@ -87,7 +79,7 @@ impl Benchmark for Frontier {
 }
 
 /// Starts the broker again with the data on its disk.
-type RestartBroker<'a> = dyn Fn() -> anyhow::Result<Server> + 'a;
+type RestartBroker<'a> = dyn Fn() -> Result<Server> + 'a;
 
 impl Frontier {
     /// Runs the measurement. With `restart`, which needs a broker of its own, the broker is killed
@@ -96,8 +88,8 @@ impl Frontier {
         &self,
         target: Target<'_>,
         restart: Option<&RestartBroker<'_>>,
-        progress: &mut ProgressFn<'_>,
-    ) -> anyhow::Result<Outcome> {
+        progress: Progress<'_>,
+    ) -> Result<Outcome> {
         let job = target.topic;
         let steps = [
             // The delay is off, so that a few hosts suffice.
@@ -168,7 +160,7 @@ struct FrontierLoad {
 }
 
 impl FrontierLoad {
-    fn fill(&mut self, progress: &mut ProgressFn<'_>) -> anyhow::Result<()> {
+    fn fill(&mut self, progress: Progress<'_>) -> Result<()> {
         let mut tasks = TaskIds::received_by(&self.worker)?;
         let began = Instant::now();
         let (mut random_state, mut reported) = (1_u64, began);
@@ -249,7 +241,7 @@ fn probe_release_times(mut worker: TcpStream) -> Histogram {
 }
 
 /// Waits for the first task of a broker that was just started.
-fn first_release(address: SocketAddr) -> anyhow::Result<()> {
+fn first_release(address: SocketAddr) -> Result<()> {
     let mut worker = TcpStream::connect(address)?;
     writeln!(worker, "JOIN crawlers credit=1")?;
     TaskIds::received_by(&worker)?.next().context("the broker closed the connection").map(|_| ())

@@ -5,7 +5,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, ensure};
+use anyhow::{Result, bail, ensure};
 use clap::Args;
 use serde::Serialize;
 use tidings_load::command::protection::ProtectionFlags;
@@ -15,7 +15,7 @@ use tidings_load::connection::{self, PublisherSocket};
 use tidings_load::figure::to_f64;
 use tidings_load::load::connect_subscribers;
 use tidings_load::poller::{DiscardBuffer, Poller};
-use tidings_load::{Figure, ProgressFn, Target, server};
+use tidings_load::{Figure, Progress, Target, server};
 
 /// Time limit for one event to reach all subscribers.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -54,11 +54,7 @@ impl Benchmark for Idle {
     }
 
     /// A missing event is an error.
-    fn measure(
-        &self,
-        target: Target<'_>,
-        progress: &mut ProgressFn<'_>,
-    ) -> anyhow::Result<Outcome> {
+    fn measure(&self, target: Target<'_>, progress: Progress<'_>) -> Result<Outcome> {
         connection::create_topic(&target)?;
         // One publisher and one subscriber come first, so that the memory that a broker allocates
         // once does not count for the others.
@@ -120,7 +116,7 @@ impl Benchmark for Idle {
     }
 }
 
-fn publish(publisher: &mut PublisherSocket) -> anyhow::Result<()> {
+fn publish(publisher: &mut PublisherSocket) -> Result<()> {
     publisher.start_write();
     ensure!(publisher.flush()?, "the broker did not read an event; its socket is full");
     Ok(())

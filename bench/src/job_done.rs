@@ -7,9 +7,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, Result, ensure};
 use tidings_load::figure::to_f64;
-use tidings_load::{Figure, ProgressFn};
+use tidings_load::{Figure, Progress};
 
 use crate::histogram::Histogram;
 use crate::origin::{Origin, RequestLog};
@@ -39,8 +39,8 @@ impl JobDone {
         &self,
         origin: &Origin,
         broker: SocketAddr,
-        progress: &mut ProgressFn<'_>,
-    ) -> anyhow::Result<Vec<Figure>> {
+        progress: Progress<'_>,
+    ) -> Result<Vec<Figure>> {
         let mut client = LineClient::connect(broker)?;
         let mut subscriber = LineClient::connect(broker)?;
         subscriber.send_command("SUB job-done")?;
@@ -92,7 +92,7 @@ fn last_end(log: &RequestLog) -> Option<Duration> {
 struct LineClient(BufReader<TcpStream>);
 
 impl LineClient {
-    fn connect(broker: SocketAddr) -> anyhow::Result<Self> {
+    fn connect(broker: SocketAddr) -> Result<Self> {
         let socket = TcpStream::connect(broker)?;
         socket.set_nodelay(true)?;
         socket.set_read_timeout(Some(JOB_TIMEOUT))?;
@@ -103,13 +103,13 @@ impl LineClient {
         Ok(client)
     }
 
-    fn read_line(&mut self) -> anyhow::Result<String> {
+    fn read_line(&mut self) -> Result<String> {
         let mut line = String::new();
         ensure!(self.0.read_line(&mut line)? > 0, "the broker closed the connection");
         Ok(line)
     }
 
-    fn send_command(&mut self, command: &str) -> anyhow::Result<String> {
+    fn send_command(&mut self, command: &str) -> Result<String> {
         self.0.get_mut().write_all(format!("{command}\n").as_bytes())?;
         let answer = self.read_line()?;
         ensure!(!answer.starts_with('-'), "{command}: {}", answer.trim_end());

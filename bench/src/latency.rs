@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use rustix::fd::OwnedFd;
 use rustix::time::{
@@ -21,7 +21,7 @@ use tidings_load::poller::{DiscardBuffer, Poller};
 use tidings_load::server::{CpuCost, RunStart};
 use tidings_load::tls::SubscriberSocket;
 use tidings_load::wire::StreamLayout;
-use tidings_load::{Figure, PROGRESS_INTERVAL, ProgressFn, Target};
+use tidings_load::{Figure, PROGRESS_INTERVAL, Progress, Target};
 
 use crate::histogram::Histogram;
 
@@ -55,11 +55,7 @@ impl Benchmark for Latency {
     }
 
     /// It is an error if the broker cannot keep up or an event is missing.
-    fn measure(
-        &self,
-        target: Target<'_>,
-        progress: &mut ProgressFn<'_>,
-    ) -> anyhow::Result<Outcome> {
+    fn measure(&self, target: Target<'_>, progress: Progress<'_>) -> Result<Outcome> {
         let mut load = LatencyLoad::connect(target, self, progress)?;
         load.run(self.length.warm_up, progress)?;
         let name = |key, label| Figure::new(key, label, 0);
@@ -109,11 +105,7 @@ struct LatencyLoad<'a> {
 }
 
 impl<'a> LatencyLoad<'a> {
-    fn connect(
-        target: Target<'a>,
-        latency: &Latency,
-        progress: &mut ProgressFn<'_>,
-    ) -> anyhow::Result<Self> {
+    fn connect(target: Target<'a>, latency: &Latency, progress: Progress<'_>) -> Result<Self> {
         ensure!(latency.rate > 0, "a rate of 0: expected at least 1 event per second");
         connection::create_topic(&target)?;
         let poller = Poller::new()?;
@@ -142,7 +134,7 @@ impl<'a> LatencyLoad<'a> {
     }
 
     /// Publishes at the rate for the time `length`, and waits until all events have arrived.
-    fn run(&mut self, length: Duration, progress: &mut ProgressFn<'_>) -> anyhow::Result<()> {
+    fn run(&mut self, length: Duration, progress: Progress<'_>) -> Result<()> {
         self.set_timer(self.interval)?;
         let begin = Instant::now();
         let first = self.sent.len();
@@ -175,7 +167,7 @@ impl<'a> LatencyLoad<'a> {
         }
     }
 
-    fn set_timer(&self, interval: Duration) -> anyhow::Result<()> {
+    fn set_timer(&self, interval: Duration) -> Result<()> {
         let interval =
             Timespec::try_from(interval).context("the interval of the rate is out of range")?;
         let every = Itimerspec { it_interval: interval, it_value: interval };
@@ -183,7 +175,7 @@ impl<'a> LatencyLoad<'a> {
         Ok(())
     }
 
-    fn publish(&mut self) -> anyhow::Result<()> {
+    fn publish(&mut self) -> Result<()> {
         self.sent.push(Instant::now());
         self.publisher.start_write();
         ensure!(
@@ -193,7 +185,7 @@ impl<'a> LatencyLoad<'a> {
         Ok(())
     }
 
-    fn handle_ready(&mut self, token: usize) -> anyhow::Result<()> {
+    fn handle_ready(&mut self, token: usize) -> Result<()> {
         let mut buffer = [0; 4096];
         if let Some(subscriber) = self.subscribers.get_mut(token) {
             let Some(bytes) = subscriber.socket.count_available(&mut self.discard)? else {

@@ -6,7 +6,7 @@ use std::fs;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tidings_load::server::{CLOCK_TICK, stat_field_ticks, status_bytes};
@@ -39,8 +39,8 @@ pub struct ProgramRun {
 pub fn run(
     mut command: Command,
     time_limit: Duration,
-    mut progress: impl FnMut(Duration) -> anyhow::Result<()>,
-) -> anyhow::Result<ProgramRun> {
+    mut progress: impl FnMut(Duration) -> Result<()>,
+) -> Result<ProgramRun> {
     let name = command.get_program().to_string_lossy().into_owned();
     command.stdin(Stdio::null());
     let before = (cpu_time(CHILDREN_TIMES_FIELD)?, cpu_time(OWN_TIMES_FIELD)?);
@@ -76,7 +76,7 @@ impl Drop for ChildGuard {
 }
 
 /// Processor time of this process without its children, or of all children that were waited for.
-fn cpu_time(field: usize) -> anyhow::Result<Duration> {
+fn cpu_time(field: usize) -> Result<Duration> {
     let stat = fs::read_to_string("/proc/self/stat")
         .context("cannot read the processor times of the generator")?;
     Ok(CLOCK_TICK

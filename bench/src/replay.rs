@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use memchr::memchr;
 use serde::Serialize;
@@ -14,7 +14,7 @@ use tidings_load::figure::to_f64;
 use tidings_load::poller::DiscardBuffer;
 use tidings_load::server::{CpuCost, RunStart};
 use tidings_load::wire::{ReplayEnd, ReplayRequest as Request};
-use tidings_load::{Figure, ProgressFn, Target, connection, publish};
+use tidings_load::{Figure, Progress, Target, connection, publish};
 
 /// Longest time without a byte while events are missing.
 const READ_TIMEOUT: Duration = Duration::from_secs(20);
@@ -52,11 +52,7 @@ impl Benchmark for Replay {
 
     /// Stores the events and measures how fast they are read, each time on a new connection. A
     /// missing event is an error.
-    fn measure(
-        &self,
-        target: Target<'_>,
-        progress: &mut ProgressFn<'_>,
-    ) -> anyhow::Result<Outcome> {
+    fn measure(&self, target: Target<'_>, progress: Progress<'_>) -> Result<Outcome> {
         // They are published in whole writes.
         let events = publish::round_up_to_writes(target, self.events, WINDOW)?;
         progress("storing")?;
@@ -84,7 +80,7 @@ impl Benchmark for Replay {
 }
 
 /// Requests all events and reads them.
-fn read_replay(mut socket: TcpStream, request: &Request) -> anyhow::Result<()> {
+fn read_replay(mut socket: TcpStream, request: &Request) -> Result<()> {
     socket.write_all(&request.request)?;
     let mut buffer = vec![0; READ_BYTES];
     match request.end {
@@ -116,7 +112,7 @@ fn read_replay(mut socket: TcpStream, request: &Request) -> anyhow::Result<()> {
 }
 
 /// Reads and discards bytes until there are `expected` of them.
-fn discard_until(socket: &TcpStream, mut received: u64, expected: u64) -> anyhow::Result<()> {
+fn discard_until(socket: &TcpStream, mut received: u64, expected: u64) -> Result<()> {
     let mut poller = tidings_load::poller::Poller::new()?;
     poller.register_readable(socket, 0)?;
     let (mut discard, mut ready) = (DiscardBuffer::default(), Vec::new());
@@ -145,7 +141,7 @@ struct NatsCounter {
 }
 
 impl NatsCounter {
-    fn count(&mut self, mut bytes: &[u8]) -> anyhow::Result<()> {
+    fn count(&mut self, mut bytes: &[u8]) -> Result<()> {
         loop {
             let skipped = self.payload_remaining.min(bytes.len());
             self.payload_remaining -= skipped;

@@ -5,6 +5,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 use tidings_load::command::flags::WARM_UP;
@@ -12,7 +13,7 @@ use tidings_load::command::{Benchmark, Outcome};
 use tidings_load::fan::DeliveryRates;
 use tidings_load::figure::to_f64;
 use tidings_load::load::{Load, LoadSize};
-use tidings_load::{Figure, ProgressFn, Target, server};
+use tidings_load::{Figure, Progress, Target, server};
 
 /// After this time without a byte, no more are expected.
 const QUIET_TIMEOUT: Duration = Duration::from_secs(3);
@@ -77,11 +78,7 @@ impl Benchmark for Stalled {
         format!("{load}, {} s before and after", self.seconds)
     }
 
-    fn measure(
-        &self,
-        target: Target<'_>,
-        progress: &mut ProgressFn<'_>,
-    ) -> anyhow::Result<Outcome> {
+    fn measure(&self, target: Target<'_>, progress: Progress<'_>) -> Result<Outcome> {
         let run = Duration::from_secs(self.seconds);
         let mut load = Load::connect(target, self.size, progress)?;
         load.run_until(Instant::now() + self.warm_up, progress)?;
@@ -143,8 +140,8 @@ struct CatchUpResult {
 fn catch_up(
     load: &mut Load<'_>,
     target: Target<'_>,
-    progress: &mut ProgressFn<'_>,
-) -> anyhow::Result<CatchUpResult> {
+    progress: Progress<'_>,
+) -> Result<CatchUpResult> {
     let (received_before, all) = load.received_and_published(0);
     let missed = load.events(all) - load.events(received_before);
     let mut buffer = vec![0; READ_BYTES];

@@ -5,18 +5,18 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, Result};
 
 use crate::fan::Fan;
 use crate::figure::to_f64;
 use crate::load::Load;
-use crate::{Figure, ProgressFn, Server, Target};
+use crate::{Figure, Progress, Server, Target};
 
 /// Warm-up of a broker after the turn of the other one.
 const WARM_UP: Duration = Duration::from_millis(200);
 
 /// Measures a rate of encryption in bytes per second; called before each round.
-pub type EncryptionRate<'a> = dyn Fn() -> anyhow::Result<f64> + 'a;
+pub type EncryptionRate<'a> = dyn Fn() -> Result<f64> + 'a;
 
 /// A broker, and the results of its turns.
 struct ComparedBroker<'a> {
@@ -45,8 +45,8 @@ impl Fan {
         plain: Target<'_>,
         guarded: Target<'_>,
         encryption: Option<&EncryptionRate<'_>>,
-        progress: &mut ProgressFn<'_>,
-    ) -> anyhow::Result<Vec<Figure>> {
+        progress: Progress<'_>,
+    ) -> Result<Vec<Figure>> {
         let mut plain = self.connect_broker(plain, progress)?;
         let mut guarded = self.connect_broker(guarded, progress)?;
         for broker in [&mut plain, &mut guarded] {
@@ -71,8 +71,8 @@ impl Fan {
     fn connect_broker<'a>(
         &self,
         target: Target<'a>,
-        progress: &mut ProgressFn<'_>,
-    ) -> anyhow::Result<ComparedBroker<'a>> {
+        progress: Progress<'_>,
+    ) -> Result<ComparedBroker<'a>> {
         let server = target.server.context("only brokers on this machine can be compared")?;
         Ok(ComparedBroker {
             load: Load::connect(target, self.size, progress)?,
@@ -84,7 +84,7 @@ impl Fan {
 
 impl ComparedBroker<'_> {
     /// Runs one turn and waits until nothing of it is in flight.
-    fn run_turn(&mut self, length: Duration, progress: &mut ProgressFn<'_>) -> anyhow::Result<()> {
+    fn run_turn(&mut self, length: Duration, progress: Progress<'_>) -> Result<()> {
         self.load.resume();
         self.load.run_until(Instant::now() + WARM_UP, progress)?;
         let (before, began, cpu_before) =

@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, Result, bail};
 use rustls::ClientConnection;
 
 use crate::Target;
@@ -18,10 +18,7 @@ const WRITE_BYTES: usize = 64 * 1024;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Connects and runs the steps one by one, each up to its answer. The socket blocks.
-pub fn open(
-    address: SocketAddr,
-    steps: impl IntoIterator<Item = SetupStep>,
-) -> anyhow::Result<TcpStream> {
+pub fn open(address: SocketAddr, steps: impl IntoIterator<Item = SetupStep>) -> Result<TcpStream> {
     let mut socket = connect(address)?;
     for step in steps {
         run_step(&mut socket, &step)?;
@@ -29,7 +26,7 @@ pub fn open(
     Ok(socket)
 }
 
-fn connect(address: SocketAddr) -> anyhow::Result<TcpStream> {
+fn connect(address: SocketAddr) -> Result<TcpStream> {
     let socket =
         TcpStream::connect(address).with_context(|| format!("cannot connect to {address}"))?;
     socket.set_nodelay(true)?;
@@ -42,7 +39,7 @@ fn open_to_target(
     target: &Target<'_>,
     address: SocketAddr,
     steps: impl IntoIterator<Item = SetupStep>,
-) -> anyhow::Result<BlockingStream> {
+) -> Result<BlockingStream> {
     let mut link = BlockingStream::new(connect(address)?, target.wire.tls())?;
     for step in steps {
         run_step(&mut link, &step)?;
@@ -51,7 +48,7 @@ fn open_to_target(
 }
 
 /// Sends the bytes of a step and reads its answer.
-pub fn run_step(socket: &mut (impl Read + Write), step: &SetupStep) -> anyhow::Result<()> {
+pub fn run_step(socket: &mut (impl Read + Write), step: &SetupStep) -> Result<()> {
     socket.write_all(&step.send).context("the broker closed the connection")?;
     socket.flush()?;
     let mut received = Vec::new();
@@ -83,7 +80,7 @@ fn last_received(received: &[u8]) -> String {
 }
 
 /// Whether the answer is complete.
-fn is_answered(received: &[u8], until: ReadUntil) -> anyhow::Result<bool> {
+fn is_answered(received: &[u8], until: ReadUntil) -> Result<bool> {
     match until {
         ReadUntil::Nothing => Ok(true),
         ReadUntil::Bytes(bytes) => Ok(received.len() >= bytes),
@@ -105,7 +102,7 @@ fn is_answered(received: &[u8], until: ReadUntil) -> anyhow::Result<bool> {
 }
 
 /// Creates the topic, if the broker needs that.
-pub fn create_topic(target: &Target<'_>) -> anyhow::Result<()> {
+pub fn create_topic(target: &Target<'_>) -> Result<()> {
     let steps = target.wire.create_topic(target.topic);
     if !steps.is_empty() {
         open_to_target(target, target.address, target.wire.handshake().into_iter().chain(steps))?;
@@ -114,7 +111,7 @@ pub fn create_topic(target: &Target<'_>) -> anyhow::Result<()> {
 }
 
 /// Connects a subscriber. Its socket does not block.
-pub fn subscriber(target: &Target<'_>) -> anyhow::Result<SubscriberSocket> {
+pub fn subscriber(target: &Target<'_>) -> Result<SubscriberSocket> {
     let wire = target.wire;
     let steps = wire.handshake().into_iter().chain(wire.subscribe(target.topic));
     let link = open_to_target(target, target.address, steps).context("a subscriber")?;
@@ -122,7 +119,7 @@ pub fn subscriber(target: &Target<'_>) -> anyhow::Result<SubscriberSocket> {
 }
 
 /// Connects a publisher, which writes `burst` messages at once. Its socket does not block.
-pub fn publisher(target: &Target<'_>, burst: usize) -> anyhow::Result<PublisherSocket> {
+pub fn publisher(target: &Target<'_>, burst: usize) -> Result<PublisherSocket> {
     let steps = target.wire.handshake().into_iter().chain(target.wire.publisher_setup());
     let address = target.wire.publisher_address(target.address);
     let (socket, session) =
@@ -156,7 +153,7 @@ pub struct PublisherSocket {
 }
 
 impl PublisherSocket {
-    pub(crate) fn new(socket: TcpStream, piece: Vec<u8>) -> anyhow::Result<Self> {
+    pub(crate) fn new(socket: TcpStream, piece: Vec<u8>) -> Result<Self> {
         socket.set_nonblocking(true)?;
         Ok(Self { socket, written: piece.len(), messages: piece, session: None })
     }
@@ -209,8 +206,8 @@ impl PublisherSocket {
     pub fn read_available(
         &mut self,
         buffer: &mut [u8],
-        mut handle: impl FnMut(&[u8]) -> anyhow::Result<()>,
-    ) -> anyhow::Result<()> {
+        mut handle: impl FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
         loop {
             if let Some(session) = &mut self.session {
                 match session.read_tls(&mut self.socket) {

@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, Result, ensure};
 use rustix::fs::{major, minor, statfs};
 
 use crate::figure::{median, to_f64};
@@ -38,7 +38,7 @@ pub struct Disk {
 
 impl Disk {
     /// Finds the disk under a directory.
-    pub fn of(dir: &Path) -> anyhow::Result<Self> {
+    pub fn of(dir: &Path) -> Result<Self> {
         let device = fs::metadata(dir).with_context(|| dir.display().to_string())?.dev();
         let device = format!("{}:{}", major(device), minor(device));
         let mounts = fs::read_to_string("/proc/self/mountinfo")?;
@@ -70,7 +70,7 @@ fn parse_mount(line: &str, device: &str) -> Option<Disk> {
 }
 
 /// An error if the directory is in memory: figures from there say nothing about a disk.
-pub fn check_not_in_memory(dir: &Path) -> anyhow::Result<()> {
+pub fn check_not_in_memory(dir: &Path) -> Result<()> {
     let kind = statfs(dir).with_context(|| dir.display().to_string())?.f_type;
     let kind = u64::try_from(kind).unwrap_or_default();
     ensure!(
@@ -82,7 +82,7 @@ pub fn check_not_in_memory(dir: &Path) -> anyhow::Result<()> {
 }
 
 /// Median time of `fdatasync` after a write of 64 KiB.
-pub fn sync_time(dir: &Path) -> anyhow::Result<Duration> {
+pub fn sync_time(dir: &Path) -> Result<Duration> {
     let mut file = PreallocatedFile::create(dir)?;
     let piece = vec![b'x'; SYNC_BYTES];
     let mut times = Vec::with_capacity(SYNC_COUNT);
@@ -95,7 +95,7 @@ pub fn sync_time(dir: &Path) -> anyhow::Result<Duration> {
 }
 
 /// Writes and syncs these bytes in a loop, for the time `length`. Returns writes per second.
-pub fn bare_loop(dir: &Path, piece: &[u8], length: Duration) -> anyhow::Result<f64> {
+pub fn bare_loop(dir: &Path, piece: &[u8], length: Duration) -> Result<f64> {
     let mut file = PreallocatedFile::create(dir)?;
     let (mut syncs, began) = (0, Instant::now());
     while began.elapsed() < length {
@@ -117,7 +117,7 @@ struct PreallocatedFile<'a> {
 const FILE_NAME: &str = "bench-sync.tmp";
 
 impl<'a> PreallocatedFile<'a> {
-    fn create(dir: &'a Path) -> anyhow::Result<Self> {
+    fn create(dir: &'a Path) -> Result<Self> {
         let path = dir.join(FILE_NAME);
         let mut file = File::create(&path).with_context(|| path.display().to_string())?;
         let zeros = vec![0; 1 << 20];
@@ -129,7 +129,7 @@ impl<'a> PreallocatedFile<'a> {
         Ok(Self { file, dir, offset: 0 })
     }
 
-    fn write(&mut self, piece: &[u8]) -> anyhow::Result<()> {
+    fn write(&mut self, piece: &[u8]) -> Result<()> {
         let bytes = u64::try_from(piece.len())?;
         if self.offset + bytes > FILE_BYTES {
             self.file.seek(SeekFrom::Start(0))?;

@@ -4,6 +4,7 @@
 
 use std::time::{Duration, Instant};
 
+use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 
@@ -11,7 +12,7 @@ use crate::command::flags::RunFlags;
 use crate::figure::to_f64;
 use crate::load::{Load, LoadSize};
 use crate::server::{CpuCost, RunStart};
-use crate::{Figure, ProgressFn, Target};
+use crate::{Figure, Progress, Target};
 
 /// A load and its duration.
 #[derive(Debug, Clone, Copy, Args, Serialize)]
@@ -34,11 +35,7 @@ impl Fan {
     }
 
     /// Runs the measurement. A missing event is an error.
-    pub fn measure(
-        &self,
-        target: Target<'_>,
-        progress: &mut ProgressFn<'_>,
-    ) -> anyhow::Result<Vec<Figure>> {
+    pub fn measure(&self, target: Target<'_>, progress: Progress<'_>) -> Result<Vec<Figure>> {
         let mut load = Load::connect(target, self.size, progress)?;
         load.run_until(Instant::now() + self.length.warm_up, progress)?;
         let mut rates = DeliveryRates::default();
@@ -77,8 +74,8 @@ impl DeliveryRates {
         load: &mut Load<'_>,
         target: Target<'_>,
         length: Duration,
-        progress: &mut ProgressFn<'_>,
-    ) -> anyhow::Result<()> {
+        progress: Progress<'_>,
+    ) -> Result<()> {
         let (before, start) = (load.counters(), RunStart::now(target.server)?);
         load.run_until(start.began + length, progress)?;
         let after = load.counters();
@@ -94,7 +91,7 @@ impl DeliveryRates {
         self.deliveries.runs.iter().copied()
     }
 
-    pub(crate) fn figures(self, target: Target<'_>) -> anyhow::Result<Vec<Figure>> {
+    pub(crate) fn figures(self, target: Target<'_>) -> Result<Vec<Figure>> {
         self.cost.append_to(vec![self.deliveries, self.publishes], target.server)
     }
 }

@@ -1,5 +1,6 @@
 //! `fan-out`: deliveries per second, also by a broker that checks tokens or encrypts.
 
+use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 
@@ -8,7 +9,7 @@ use crate::command::protection::ProtectionFlags;
 use crate::command::{Benchmark, Outcome, Subject};
 use crate::compare::EncryptionRate;
 use crate::fan::Fan;
-use crate::{ProgressFn, Target, openssl};
+use crate::{Progress, Target, openssl};
 
 /// A load, and the protection whose cost is measured.
 #[derive(Debug, Clone, Copy, Args, Serialize)]
@@ -31,19 +32,11 @@ impl Benchmark for FanOut {
         self.fan.title() + self.guard.title()
     }
 
-    fn measure(
-        &self,
-        target: Target<'_>,
-        progress: &mut ProgressFn<'_>,
-    ) -> anyhow::Result<Outcome> {
+    fn measure(&self, target: Target<'_>, progress: Progress<'_>) -> Result<Outcome> {
         self.fan.measure(target, progress).map(Outcome::from)
     }
 
-    fn measure_subject(
-        &self,
-        subject: &Subject<'_>,
-        progress: &mut ProgressFn<'_>,
-    ) -> anyhow::Result<Outcome> {
+    fn measure_subject(&self, subject: &Subject<'_>, progress: Progress<'_>) -> Result<Outcome> {
         let &Subject { target, common, program, .. } = subject;
         if !self.guard.is_some() {
             return self.measure(target, progress);

@@ -88,4 +88,4 @@ impl Target<'_> {
 pub const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Receives the progress of a measurement several times per second. An error ends the measurement.
-pub type ProgressFn<'a> = dyn FnMut(&str) -> anyhow::Result<()> + 'a;
+pub type Progress<'a> = &'a mut (dyn FnMut(&str) -> anyhow::Result<()> + 'a);

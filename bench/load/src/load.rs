@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use memchr::memmem;
 use serde::Serialize;
@@ -18,7 +18,7 @@ use crate::poller::{DiscardBuffer, Poller};
 use crate::receive_positions::ReceivePositions;
 use crate::tls::SubscriberSocket;
 use crate::wire::StreamLayout;
-use crate::{PROGRESS_INTERVAL, ProgressFn, Target};
+use crate::{PROGRESS_INTERVAL, Progress, Target};
 
 /// Longest time without a received byte while events are missing. Some brokers wait 10 s for one
 /// subscriber before they serve the others.
@@ -81,11 +81,7 @@ pub struct Load<'a> {
 
 impl<'a> Load<'a> {
     /// Connects all subscribers and publishers.
-    pub fn connect(
-        target: Target<'a>,
-        size: LoadSize,
-        progress: &mut ProgressFn<'_>,
-    ) -> anyhow::Result<Self> {
+    pub fn connect(target: Target<'a>, size: LoadSize, progress: Progress<'_>) -> Result<Self> {
         connection::create_topic(&target)?;
         let poller = Poller::new()?;
         let subscribers = connect_subscribers(&target, &poller, size.subscribers, progress)?;
@@ -115,7 +111,7 @@ impl<'a> Load<'a> {
     }
 
     /// Publishes until `end`.
-    pub fn run_until(&mut self, end: Instant, progress: &mut ProgressFn<'_>) -> anyhow::Result<()> {
+    pub fn run_until(&mut self, end: Instant, progress: Progress<'_>) -> Result<()> {
         let (mut reported, mut before) = (Instant::now(), self.counters());
         loop {
             let now = Instant::now();
@@ -142,7 +138,7 @@ impl<'a> Load<'a> {
 
     /// Stops publishing and waits until every subscriber has received exactly the published bytes.
     /// More bytes mean a line that is not an event; fewer mean a loss.
-    pub fn finish(&mut self, progress: &mut ProgressFn<'_>) -> anyhow::Result<()> {
+    pub fn finish(&mut self, progress: Progress<'_>) -> Result<()> {
         self.is_stopped = true;
         let mut last = (Instant::now(), 0);
         loop {
@@ -188,7 +184,7 @@ impl<'a> Load<'a> {
     }
 
     /// Publishes as the window allows, then waits for sockets and handles them.
-    fn poll_once(&mut self, timeout: Duration) -> anyhow::Result<()> {
+    fn poll_once(&mut self, timeout: Duration) -> Result<()> {
         self.publish()?;
         let mut ready = std::mem::take(&mut self.ready);
         self.poller.wait(timeout, &mut ready)?;
@@ -203,7 +199,7 @@ impl<'a> Load<'a> {
         Ok(())
     }
 
-    fn publish(&mut self) -> anyhow::Result<()> {
+    fn publish(&mut self) -> Result<()> {
         let burst = u64::try_from(self.burst)?;
         while !self.is_stopped
             && let Some(&publisher) = self.idle_publishers.front()
@@ -220,14 +216,14 @@ impl<'a> Load<'a> {
         Ok(())
     }
 
-    fn flush(&mut self, publisher: usize) -> anyhow::Result<()> {
+    fn flush(&mut self, publisher: usize) -> Result<()> {
         if self.publishers[publisher].flush().context("a publisher")? {
             self.idle_publishers.push_back(publisher);
         }
         Ok(())
     }
 
-    fn receive(&mut self, subscriber: usize) -> anyhow::Result<()> {
+    fn receive(&mut self, subscriber: usize) -> Result<()> {
         match self.subscribers[subscriber]
             .count_available(&mut self.discard)
             .context("a subscriber")?
@@ -243,7 +239,7 @@ impl<'a> Load<'a> {
     }
 
     /// Handles a publisher that is writable or has received bytes.
-    fn handle_publisher(&mut self, publisher: usize) -> anyhow::Result<()> {
+    fn handle_publisher(&mut self, publisher: usize) -> Result<()> {
         let marker = self.target.wire.rejection_marker();
         self.publishers[publisher]
             .read_available(&mut self.read_buffer, |received| check_rejection(marker, received))?;
@@ -254,7 +250,7 @@ impl<'a> Load<'a> {
     }
 
     /// Stops reading from this subscriber, and does not wait for it any more.
-    pub fn stall(&mut self, subscriber: usize) -> anyhow::Result<()> {
+    pub fn stall(&mut self, subscriber: usize) -> Result<()> {
         self.poller.deregister(self.subscribers[subscriber].socket())?;
         self.positions.exclude(subscriber);
         Ok(())
@@ -295,8 +291,8 @@ pub fn connect_subscribers(
     target: &Target<'_>,
     poller: &Poller,
     count: u16,
-    progress: &mut ProgressFn<'_>,
-) -> anyhow::Result<Vec<SubscriberSocket>> {
+    progress: Progress<'_>,
+) -> Result<Vec<SubscriberSocket>> {
     let mut subscribers = Vec::with_capacity(count.into());
     for token in 0..usize::from(count) {
         if token.is_multiple_of(100) {
@@ -312,7 +308,7 @@ pub fn connect_subscribers(
 }
 
 /// An error if the broker rejected a message.
-pub fn check_rejection(marker: &[u8], received: &[u8]) -> anyhow::Result<()> {
+pub fn check_rejection(marker: &[u8], received: &[u8]) -> Result<()> {
     if marker.is_empty() {
         return Ok(());
     }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, Result, ensure};
 
 use crate::server;
 
@@ -35,7 +35,7 @@ pub struct Certificate {
 }
 
 /// Creates a certificate for this machine in that directory. It is valid for one day.
-pub fn create_certificate(directory: &Path) -> anyhow::Result<Certificate> {
+pub fn create_certificate(directory: &Path) -> Result<Certificate> {
     let config = directory.join("openssl.cnf");
     fs::write(&config, CONFIG).context("cannot write the configuration of openssl")?;
     let files = Certificate { cert: directory.join("bench.pem"), key: directory.join("bench.key") };
@@ -49,7 +49,7 @@ pub fn create_certificate(directory: &Path) -> anyhow::Result<Certificate> {
 
 /// Bytes per second of processor time that one processor encrypts with AES-256-GCM, record by
 /// record.
-pub fn aes_gcm_bytes_per_second(processor: Option<usize>) -> anyhow::Result<f64> {
+pub fn aes_gcm_bytes_per_second(processor: Option<usize>) -> Result<f64> {
     let mut command = Command::new("openssl");
     command.args(["speed", "-mr", "-seconds", "1", "-bytes", RECORD_BYTES, "-evp", "aes-256-gcm"]);
     let output = match processor {
@@ -65,7 +65,7 @@ fn parse_rate(output: &str) -> Option<f64> {
     line.rsplit(':').next()?.trim().parse().ok().filter(|rate| *rate > 0.0)
 }
 
-fn run(command: &mut Command) -> anyhow::Result<String> {
+fn run(command: &mut Command) -> Result<String> {
     let output = command.output().context("cannot run openssl; install it")?;
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "openssl failed: {errors}");

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, ensure};
+use anyhow::{Result, bail, ensure};
 use clap::Args;
 use serde::Serialize;
 
@@ -18,7 +18,7 @@ use crate::load::check_rejection;
 use crate::poller::Poller;
 use crate::server::{CpuCost, RunStart};
 use crate::wire::{ConfirmationFormat, Sync};
-use crate::{Figure, PROGRESS_INTERVAL, ProgressFn, Target, disk};
+use crate::{Figure, PROGRESS_INTERVAL, Progress, Target, disk};
 
 /// Longest time without a confirmation while publishes are unconfirmed.
 const CONFIRMATION_TIMEOUT: Duration = Duration::from_secs(30);
@@ -50,19 +50,11 @@ impl Benchmark for Publish {
         format!("{publishers}, window {}, {}", format_count(self.window), self.length.title())
     }
 
-    fn measure(
-        &self,
-        target: Target<'_>,
-        progress: &mut ProgressFn<'_>,
-    ) -> anyhow::Result<Outcome> {
+    fn measure(&self, target: Target<'_>, progress: Progress<'_>) -> Result<Outcome> {
         self.measure_beside_loop(target, None, progress)
     }
 
-    fn measure_subject(
-        &self,
-        subject: &Subject<'_>,
-        progress: &mut ProgressFn<'_>,
-    ) -> anyhow::Result<Outcome> {
+    fn measure_subject(&self, subject: &Subject<'_>, progress: Progress<'_>) -> Result<Outcome> {
         // A topic in memory does not sync, so the loop would not be comparable.
         let dir = subject.data.filter(|_| subject.common.sync != Some(Sync::Memory));
         self.measure_beside_loop(subject.target, dir, progress)
@@ -76,8 +68,8 @@ impl Publish {
         &self,
         target: Target<'_>,
         dir: Option<&Path>,
-        progress: &mut ProgressFn<'_>,
-    ) -> anyhow::Result<Outcome> {
+        progress: Progress<'_>,
+    ) -> Result<Outcome> {
         let mut load = PublishLoad::connect(target, self.publishers, self.window)?;
         load.run_until(Instant::now() + self.length.warm_up, progress)?;
         let mut rate = Figure::new("confirmed_per_second", "confirmed publishes/s", 0);
@@ -117,8 +109,8 @@ pub fn publish_all(
     target: Target<'_>,
     events: u64,
     window: u64,
-    progress: &mut ProgressFn<'_>,
-) -> anyhow::Result<()> {
+    progress: Progress<'_>,
+) -> Result<()> {
     let mut load = PublishLoad::connect(target, 1, window)?;
     let burst = u64::try_from(load.burst)?;
     ensure!(events.is_multiple_of(burst), "{events} events: expected a multiple of {burst}");
@@ -128,7 +120,7 @@ pub fn publish_all(
 }
 
 /// Rounds `events` up to a number that whole writes can publish.
-pub fn round_up_to_writes(target: Target<'_>, events: u64, window: u64) -> anyhow::Result<u64> {
+pub fn round_up_to_writes(target: Target<'_>, events: u64, window: u64) -> Result<u64> {
     let burst = u64::try_from(connection::burst(target.payload_bytes, window, 1))?;
     Ok(events.next_multiple_of(burst))
 }
@@ -148,7 +140,7 @@ struct PublishLoad<'a> {
 }
 
 impl<'a> PublishLoad<'a> {
-    fn connect(target: Target<'a>, publishers: u16, window: u64) -> anyhow::Result<Self> {
+    fn connect(target: Target<'a>, publishers: u16, window: u64) -> Result<Self> {
         connection::create_topic(&target)?;
         let confirmed =
             target.wire.confirmed_publish(target.topic, &vec![b'x'; target.payload_bytes])?;
@@ -178,7 +170,7 @@ impl<'a> PublishLoad<'a> {
     }
 
     /// Publishes until `end`, or until all events are published.
-    fn run_until(&mut self, end: Instant, progress: &mut ProgressFn<'_>) -> anyhow::Result<()> {
+    fn run_until(&mut self, end: Instant, progress: Progress<'_>) -> Result<()> {
         let mut reported = (Instant::now(), self.confirmed());
         loop {
             let now = Instant::now();
@@ -196,7 +188,7 @@ impl<'a> PublishLoad<'a> {
     }
 
     /// Stops publishing and waits until everything is confirmed.
-    fn finish(&mut self, progress: &mut ProgressFn<'_>) -> anyhow::Result<()> {
+    fn finish(&mut self, progress: Progress<'_>) -> Result<()> {
         self.is_stopped = true;
         let mut last = (Instant::now(), self.confirmed());
         while self.publishers.iter().any(|(socket, _)| !socket.is_idle())
@@ -221,7 +213,7 @@ impl<'a> PublishLoad<'a> {
         Ok(())
     }
 
-    fn poll_once(&mut self, timeout: Duration) -> anyhow::Result<()> {
+    fn poll_once(&mut self, timeout: Duration) -> Result<()> {
         if !self.is_stopped {
             (0..self.publishers.len()).try_for_each(|publisher| self.publish(publisher))?;
         }
@@ -240,7 +232,7 @@ impl<'a> PublishLoad<'a> {
         Ok(())
     }
 
-    fn publish(&mut self, publisher: usize) -> anyhow::Result<()> {
+    fn publish(&mut self, publisher: usize) -> Result<()> {
         let burst = u64::try_from(self.burst)?;
         let (socket, counter) = &mut self.publishers[publisher];
         while socket.is_idle()
@@ -280,7 +272,7 @@ impl PublishCounter {
         Self { published: 0, confirmed: 0, format, lines_received: 0, partial: Vec::new() }
     }
 
-    pub(crate) fn count_confirmations(&mut self, received: &[u8]) -> anyhow::Result<()> {
+    pub(crate) fn count_confirmations(&mut self, received: &[u8]) -> Result<()> {
         match self.format {
             ConfirmationFormat::Lines(lines) => {
                 let ends = memchr::memchr_iter(b'\n', received).count();

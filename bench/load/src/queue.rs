@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use memchr::memmem;
 use serde::Serialize;
@@ -28,7 +28,7 @@ use crate::task_ledger::TaskLedger;
 pub use crate::task_ledger::{KEYS_MAX, TASK_BYTES_MIN};
 use crate::wire::{BacklogQuery, WorkerEvent, WorkerPool};
 use crate::worker_connection::WorkerConnection;
-use crate::{Figure, PROGRESS_INTERVAL, ProgressFn, Target};
+use crate::{Figure, PROGRESS_INTERVAL, Progress, Target};
 
 /// Longest time without progress while tasks are missing.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -78,11 +78,7 @@ impl Benchmark for Queue {
     }
 
     /// It is an error if a task is not acknowledged exactly once.
-    fn measure(
-        &self,
-        target: Target<'_>,
-        progress: &mut ProgressFn<'_>,
-    ) -> anyhow::Result<Outcome> {
+    fn measure(&self, target: Target<'_>, progress: Progress<'_>) -> Result<Outcome> {
         let mut load = QueueLoad::connect(target, self)?;
         load.run_until(Instant::now() + self.length.warm_up, progress)?;
         let mut rate = Figure::new("tasks_per_second", "tasks/s", 0);
@@ -124,7 +120,7 @@ struct QueueLoad<'a> {
 }
 
 impl<'a> QueueLoad<'a> {
-    fn connect(target: Target<'a>, queue: &Queue) -> anyhow::Result<Self> {
+    fn connect(target: Target<'a>, queue: &Queue) -> Result<Self> {
         ensure!(
             queue.workers > 0 && queue.credit > 0,
             "a queue needs at least one worker and a credit of at least 1"
@@ -172,7 +168,7 @@ impl<'a> QueueLoad<'a> {
     }
 
     /// Publishes and acknowledges until `end`.
-    fn run_until(&mut self, end: Instant, progress: &mut ProgressFn<'_>) -> anyhow::Result<()> {
+    fn run_until(&mut self, end: Instant, progress: Progress<'_>) -> Result<()> {
         let mut reported = (Instant::now(), self.ledger.acked);
         loop {
             let now = Instant::now();
@@ -191,7 +187,7 @@ impl<'a> QueueLoad<'a> {
 
     /// Stops publishing. Waits until every task is confirmed, received and acknowledged, and the
     /// backlog of the broker is empty.
-    fn finish(&mut self, progress: &mut ProgressFn<'_>) -> anyhow::Result<()> {
+    fn finish(&mut self, progress: Progress<'_>) -> Result<()> {
         self.is_stopped = true;
         let mut last_progress = (Instant::now(), self.ledger.acked);
         while !self.is_finished() {
@@ -225,7 +221,7 @@ impl<'a> QueueLoad<'a> {
 
     /// Requests the backlog until it is empty: an acknowledgement without an answer may take effect
     /// a moment later.
-    fn wait_for_empty_backlog(&self, progress: &mut ProgressFn<'_>) -> anyhow::Result<()> {
+    fn wait_for_empty_backlog(&self, progress: Progress<'_>) -> Result<()> {
         let steps = self.target.wire.handshake().into_iter().chain(self.backlog.setup.clone());
         let mut socket = connection::open(self.target.address, steps)?;
         let began = Instant::now();
@@ -256,7 +252,7 @@ impl<'a> QueueLoad<'a> {
     }
 
     /// Publishes as the window allows, requests tasks, then waits for sockets and handles them.
-    fn poll_once(&mut self, timeout: Duration) -> anyhow::Result<()> {
+    fn poll_once(&mut self, timeout: Duration) -> Result<()> {
         self.publish()?;
         for worker in &mut self.workers {
             self.requested += worker.request_tasks(self.ledger.published - self.requested);
@@ -276,7 +272,7 @@ impl<'a> QueueLoad<'a> {
         Ok(())
     }
 
-    fn publish(&mut self) -> anyhow::Result<()> {
+    fn publish(&mut self) -> Result<()> {
         while !self.is_stopped
             && self.publisher.is_idle()
             && self.ledger.published + self.burst <= self.ledger.acked + self.window
@@ -290,7 +286,7 @@ impl<'a> QueueLoad<'a> {
         Ok(())
     }
 
-    fn handle_publisher(&mut self) -> anyhow::Result<()> {
+    fn handle_publisher(&mut self) -> Result<()> {
         let marker = self.target.wire.rejection_marker();
         self.publisher.read_available(&mut self.read_buffer, |received| {
             check_rejection(marker, received)?;
@@ -302,7 +298,7 @@ impl<'a> QueueLoad<'a> {
 }
 
 /// Records in the ledger what a worker received.
-fn record_event(ledger: &mut TaskLedger, event: WorkerEvent<'_>) -> anyhow::Result<()> {
+fn record_event(ledger: &mut TaskLedger, event: WorkerEvent<'_>) -> Result<()> {
     match event {
         WorkerEvent::Ignored => Ok(()),
         WorkerEvent::Task(payload) => ledger.receive(payload),

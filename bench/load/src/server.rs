@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -53,7 +53,7 @@ pub struct Server {
 
 impl Server {
     /// Starts it, and returns when it listens.
-    pub fn start(launch: Launch) -> anyhow::Result<Self> {
+    pub fn start(launch: Launch) -> Result<Self> {
         let Launch { mut command, ready, processor } = launch;
         command.stdin(Stdio::null());
         if matches!(ready, ReadyWhen::PrintsAddress(_)) {
@@ -74,7 +74,7 @@ impl Server {
         Ok(server)
     }
 
-    fn read_address(&mut self, prefix: &str) -> anyhow::Result<SocketAddr> {
+    fn read_address(&mut self, prefix: &str) -> Result<SocketAddr> {
         let mut output = BufReader::new(self.process.stdout.take().expect("it is piped"));
         let mut line = String::new();
         output.read_line(&mut line)?;
@@ -89,7 +89,7 @@ impl Server {
             .with_context(|| format!("{address}: expected an address such as 127.0.0.1:12345"))
     }
 
-    fn wait_until_listening(&mut self, address: SocketAddr) -> anyhow::Result<SocketAddr> {
+    fn wait_until_listening(&mut self, address: SocketAddr) -> Result<SocketAddr> {
         let began = Instant::now();
         while TcpStream::connect(address).is_err() {
             if let Some(status) = self.process.try_wait()? {
@@ -109,7 +109,7 @@ impl Server {
     }
 
     /// Processor time so far, in the program and in the kernel.
-    pub fn cpu_time(&self) -> anyhow::Result<Duration> {
+    pub fn cpu_time(&self) -> Result<Duration> {
         let stat = self.read_proc_file("stat")?;
         let ticks =
             stat_cpu_ticks(&stat).context("cannot parse the processor times of the server")?;
@@ -117,26 +117,26 @@ impl Server {
     }
 
     /// Resident memory in bytes.
-    pub fn resident_bytes(&self) -> anyhow::Result<u64> {
+    pub fn resident_bytes(&self) -> Result<u64> {
         status_bytes(&self.read_proc_file("status")?, "VmRSS:")
             .context("cannot parse the memory of the server")
     }
 
     /// Peak resident memory in bytes.
-    pub fn peak_bytes(&self) -> anyhow::Result<u64> {
+    pub fn peak_bytes(&self) -> Result<u64> {
         status_bytes(&self.read_proc_file("status")?, "VmHWM:")
             .context("cannot parse the memory of the server")
     }
 
     /// Kills it as a crash would. Its costs are unknown afterwards.
-    pub fn kill(&self) -> anyhow::Result<()> {
+    pub fn kill(&self) -> Result<()> {
         let pid = Pid::from_raw(self.process.id().cast_signed()).context("the process id is 0")?;
         kill_process(pid, Signal::KILL)?;
         waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)?;
         Ok(())
     }
 
-    fn read_proc_file(&self, file: &str) -> anyhow::Result<String> {
+    fn read_proc_file(&self, file: &str) -> Result<String> {
         let path = format!("/proc/{}/{file}", self.process.id());
         fs::read_to_string(&path)
             .with_context(|| format!("cannot read {path}; the server has probably exited"))
@@ -152,7 +152,7 @@ impl Drop for Server {
 }
 
 /// Pins this thread, and all processes and threads that it starts later, to a processor.
-pub fn pin_to_processor(processor: usize) -> anyhow::Result<()> {
+pub fn pin_to_processor(processor: usize) -> Result<()> {
     if processor >= CpuSet::MAX_CPU {
         bail!("processor {processor} does not exist");
     }
@@ -162,7 +162,7 @@ pub fn pin_to_processor(processor: usize) -> anyhow::Result<()> {
 }
 
 /// Runs `run` on a processor. Processes that it starts stay there.
-pub(crate) fn run_pinned<T>(processor: usize, run: impl FnOnce() -> T) -> anyhow::Result<T> {
+pub(crate) fn run_pinned<T>(processor: usize, run: impl FnOnce() -> T) -> Result<T> {
     let before = sched_getaffinity(None).context("cannot read the processors of this thread")?;
     pin_to_processor(processor)?;
     let result = run();
@@ -171,12 +171,12 @@ pub(crate) fn run_pinned<T>(processor: usize, run: impl FnOnce() -> T) -> anyhow
 }
 
 /// An address of this machine with an unused port.
-pub fn unused_address() -> anyhow::Result<SocketAddr> {
+pub fn unused_address() -> Result<SocketAddr> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }
 
 /// Processor time of this thread so far.
-fn thread_cpu_time() -> anyhow::Result<Duration> {
+fn thread_cpu_time() -> Result<Duration> {
     let stat = fs::read_to_string("/proc/thread-self/stat")
         .context("cannot read the processor times of the generator")?;
     Ok(CLOCK_TICK
@@ -227,7 +227,7 @@ pub struct RunStart {
 
 impl RunStart {
     /// Begins a run.
-    pub fn now(server: Option<&Server>) -> anyhow::Result<Self> {
+    pub fn now(server: Option<&Server>) -> Result<Self> {
         let server = server.map(Server::cpu_time).transpose()?;
         Ok(Self { generator: thread_cpu_time()?, server, began: Instant::now() })
     }
@@ -253,12 +253,7 @@ impl CpuCost {
     }
 
     /// Ends a run that did `work` units of work. Returns its length in seconds.
-    pub fn end_run(
-        &mut self,
-        start: RunStart,
-        server: Option<&Server>,
-        work: u64,
-    ) -> anyhow::Result<f64> {
+    pub fn end_run(&mut self, start: RunStart, server: Option<&Server>, work: u64) -> Result<f64> {
         let took = start.began.elapsed().as_secs_f64();
         let generator = thread_cpu_time()?.saturating_sub(start.generator);
         self.generator.runs.push(generator.as_secs_f64() / took);
@@ -275,7 +270,7 @@ impl CpuCost {
         self,
         mut figures: Vec<Figure>,
         server: Option<&Server>,
-    ) -> anyhow::Result<Vec<Figure>> {
+    ) -> Result<Vec<Figure>> {
         match server {
             None => figures.push(self.generator),
             Some(server) => {
@@ -288,7 +283,7 @@ impl CpuCost {
 }
 
 /// Peak memory so far.
-pub fn peak_memory(server: &Server) -> anyhow::Result<Figure> {
+pub fn peak_memory(server: &Server) -> Result<Figure> {
     let mebibytes = to_f64(server.peak_bytes()?) / (1024.0 * 1024.0);
     Ok(Figure::new("broker_peak_mib", "broker peak MiB", 1).with_runs([mebibytes]))
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, Result, ensure};
 
 /// Shortest payload of a task: `http://h0000042.test/000000000007`.
 pub const TASK_BYTES_MIN: usize = TASK_DIGITS.end;
@@ -38,7 +38,7 @@ pub(crate) struct TaskLedger {
 
 impl TaskLedger {
     /// A ledger for tasks of `payload_bytes` each over `keys` keys.
-    pub(crate) fn new(payload_bytes: usize, keys: u32) -> anyhow::Result<Self> {
+    pub(crate) fn new(payload_bytes: usize, keys: u32) -> Result<Self> {
         ensure!(
             payload_bytes >= TASK_BYTES_MIN,
             "--size {payload_bytes}: a task is a URL of at least {TASK_BYTES_MIN} bytes"
@@ -72,7 +72,7 @@ impl TaskLedger {
 
     /// Records a task that a worker received. An error if it was never published, or received
     /// before.
-    pub(crate) fn receive(&mut self, payload: &[u8]) -> anyhow::Result<()> {
+    pub(crate) fn receive(&mut self, payload: &[u8]) -> Result<()> {
         let message = || format!("unexpected task {:?}", String::from_utf8_lossy(payload));
         ensure!(payload.len() == self.template.len(), message());
         let task = read_digits(&payload[TASK_DIGITS]).with_context(message)?;
@@ -87,7 +87,7 @@ impl TaskLedger {
     }
 
     /// Records acknowledgements. An error if there are more of them than tasks were received.
-    pub(crate) fn ack(&mut self, tasks: u64) -> anyhow::Result<()> {
+    pub(crate) fn ack(&mut self, tasks: u64) -> Result<()> {
         self.acked += tasks;
         let Self { acked, received, .. } = self;
         ensure!(acked <= received, "{acked} tasks were acknowledged, but only {received} received");

@@ -1,6 +1,6 @@
 //! The line protocol of Tidings.
 
-use anyhow::{Context, bail};
+use anyhow::{Context, Result, bail};
 use memchr::memchr_iter;
 
 use crate::tls::TlsClient;
@@ -72,7 +72,7 @@ impl WireProtocol for Tidings {
         b"-ERR "
     }
 
-    fn confirmed_publish(&self, topic: &str, payload: &[u8]) -> anyhow::Result<ConfirmedPublish> {
+    fn confirmed_publish(&self, topic: &str, payload: &[u8]) -> Result<ConfirmedPublish> {
         Ok(ConfirmedPublish {
             setup: Vec::new(),
             message: self.publish(topic, payload),
@@ -80,7 +80,7 @@ impl WireProtocol for Tidings {
         })
     }
 
-    fn queue_setup(&self, topic: &str, pool: WorkerPool) -> anyhow::Result<QueueSetup> {
+    fn queue_setup(&self, topic: &str, pool: WorkerPool) -> Result<QueueSetup> {
         // The group has the name of the topic, which is unused too.
         let create = format!("GROUP create {topic} topics={topic} key=host delay=0\r\n");
         let mut prepare = self.create_topic(topic);
@@ -106,7 +106,7 @@ impl WireProtocol for Tidings {
         topic: &str,
         payload_bytes: usize,
         events: u64,
-    ) -> anyhow::Result<ReplayRequest> {
+    ) -> Result<ReplayRequest> {
         Ok(ReplayRequest {
             setup: Vec::new(),
             request: format!("SUB {topic} from=first\r\n").into_bytes(),
@@ -137,11 +137,7 @@ impl WireProtocol for Tidings {
 struct GroupMember;
 
 impl QueueWorker for GroupMember {
-    fn handle_line<'a>(
-        &mut self,
-        line: &'a [u8],
-        output: &mut Vec<u8>,
-    ) -> anyhow::Result<WorkerEvent<'a>> {
+    fn handle_line<'a>(&mut self, line: &'a [u8], output: &mut Vec<u8>) -> Result<WorkerEvent<'a>> {
         if let Some(task) = line.strip_prefix(b"TASK ") {
             // `<id> <clock> <lease> <payload>`
             let mut words = task.splitn(4, |&byte| byte == b' ');

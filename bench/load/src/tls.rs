@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::{Context, Result};
 use rustix::net::{RecvFlags, recv};
 use rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_256_GCM_SHA384;
 use rustls::crypto::aws_lc_rs::{self};
@@ -37,7 +37,7 @@ pub struct TlsClient(Arc<ClientConfig>);
 impl TlsClient {
     /// Trusts only the certificate in this PEM file. The cipher is AES-256-GCM in TLS 1.3, which
     /// clients and servers choose by default. One cipher means one rate to compare with.
-    pub fn trusting_only(certificate: &Path) -> anyhow::Result<Self> {
+    pub fn trusting_only(certificate: &Path) -> Result<Self> {
         let certificate = CertificateDer::from_pem_file(certificate)
             .with_context(|| format!("cannot read {}", certificate.display()))?;
         let mut roots = RootCertStore::empty();
@@ -51,7 +51,7 @@ impl TlsClient {
         Ok(Self(Arc::new(config)))
     }
 
-    fn connect(&self, socket: TcpStream) -> anyhow::Result<BlockingStream> {
+    fn connect(&self, socket: TcpStream) -> Result<BlockingStream> {
         let name = ServerName::from(socket.peer_addr()?.ip());
         let session = ClientConnection::new(Arc::clone(&self.0), name)?;
         Ok(BlockingStream::Tls(Box::new(StreamOwned::new(session, socket))))
@@ -67,7 +67,7 @@ pub(crate) enum BlockingStream {
 
 impl BlockingStream {
     /// With `tls`, the connection is encrypted.
-    pub(crate) fn new(socket: TcpStream, tls: Option<&TlsClient>) -> anyhow::Result<Self> {
+    pub(crate) fn new(socket: TcpStream, tls: Option<&TlsClient>) -> Result<Self> {
         match tls {
             None => Ok(Self::Plain(socket)),
             Some(tls) => tls.connect(socket),

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Result, bail};
 use memchr::memmem;
 
 use crate::tls::TlsClient;
@@ -212,11 +212,7 @@ pub trait QueueWorker {
 
     /// Handles a line from the broker, without its end, and appends the acknowledgement of a task
     /// that it completes to `output`. An unexpected line is an error.
-    fn handle_line<'a>(
-        &mut self,
-        line: &'a [u8],
-        output: &mut Vec<u8>,
-    ) -> anyhow::Result<WorkerEvent<'a>>;
+    fn handle_line<'a>(&mut self, line: &'a [u8], output: &mut Vec<u8>) -> Result<WorkerEvent<'a>>;
 }
 
 /// The meaning of a line for the ledger.
@@ -319,13 +315,13 @@ pub trait WireProtocol {
     }
 
     /// Confirmed publishes. An error if the broker has none.
-    fn confirmed_publish(&self, topic: &str, payload: &[u8]) -> anyhow::Result<ConfirmedPublish> {
+    fn confirmed_publish(&self, topic: &str, payload: &[u8]) -> Result<ConfirmedPublish> {
         let _ = (topic, payload);
         bail!("this broker does not confirm publishes")
     }
 
     /// A queue of the tasks that are published to the topic. An error if the broker has no queues.
-    fn queue_setup(&self, topic: &str, pool: WorkerPool) -> anyhow::Result<QueueSetup> {
+    fn queue_setup(&self, topic: &str, pool: WorkerPool) -> Result<QueueSetup> {
         let _ = (topic, pool);
         bail!("this broker has no task queues")
     }
@@ -343,7 +339,7 @@ pub trait WireProtocol {
         topic: &str,
         payload_bytes: usize,
         events: u64,
-    ) -> anyhow::Result<ReplayRequest> {
+    ) -> Result<ReplayRequest> {
         let _ = (topic, payload_bytes, events);
         bail!("this broker stores no events")
     }

@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind, Read};
 use std::net::TcpStream;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use memchr::memchr_iter;
 
 use crate::connection;
@@ -45,7 +45,7 @@ impl WorkerConnection {
     }
 
     /// Writes the output that the socket accepts.
-    pub(crate) fn flush(&mut self) -> anyhow::Result<()> {
+    pub(crate) fn flush(&mut self) -> Result<()> {
         let written = connection::write_available(&mut self.socket, &self.output[self.written..]);
         self.written += written.context("a worker")?;
         if self.written == self.output.len() {
@@ -58,8 +58,8 @@ impl WorkerConnection {
     /// Reads all bytes that have arrived, and passes what each line means to `handle`.
     pub(crate) fn read_available(
         &mut self,
-        mut handle: impl FnMut(WorkerEvent<'_>) -> anyhow::Result<()>,
-    ) -> anyhow::Result<()> {
+        mut handle: impl FnMut(WorkerEvent<'_>) -> Result<()>,
+    ) -> Result<()> {
         loop {
             let free_bytes = self.input.len() - self.filled;
             match self.socket.read(&mut self.input[self.filled..]) {
@@ -81,8 +81,8 @@ impl WorkerConnection {
 
     fn handle_lines(
         &mut self,
-        handle: &mut impl FnMut(WorkerEvent<'_>) -> anyhow::Result<()>,
-    ) -> anyhow::Result<()> {
+        handle: &mut impl FnMut(WorkerEvent<'_>) -> Result<()>,
+    ) -> Result<()> {
         let mut start = 0;
         for end in memchr_iter(b'\n', &self.input[..self.filled]) {
             let line = &self.input[start..end];
@@ -114,7 +114,7 @@ mod tests {
             &mut self,
             line: &'a [u8],
             output: &mut Vec<u8>,
-        ) -> anyhow::Result<WorkerEvent<'a>> {
+        ) -> Result<WorkerEvent<'a>> {
             output.extend_from_slice(line);
             output.push(b'\n');
             Ok(WorkerEvent::Task(line))

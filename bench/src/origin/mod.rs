@@ -22,7 +22,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 pub use self::site::{HOSTS_MAX, RequestTarget, Site};
 pub use self::verdict::{OriginRequest, RequestLog, Verdict};
@@ -62,7 +62,7 @@ impl OriginState {
 impl Origin {
     /// Serves a site. `listen` must cover all of 127.1.0.0/16, such as `0.0.0.0:0`. Connections
     /// from other machines are closed.
-    pub fn serve(site: Site, listen: SocketAddr) -> anyhow::Result<Self> {
+    pub fn serve(site: Site, listen: SocketAddr) -> Result<Self> {
         ensure!(site.hosts <= HOSTS_MAX, "{} hosts: expected at most {HOSTS_MAX}", site.hosts);
         let listener =
             TcpListener::bind(listen).with_context(|| format!("cannot listen on {listen}"))?;
@@ -125,7 +125,7 @@ impl Origin {
         &self,
         timeout: Duration,
         mut find: impl FnMut(&RequestLog) -> Option<T>,
-    ) -> anyhow::Result<T> {
+    ) -> Result<T> {
         let deadline = Instant::now() + timeout;
         let mut log = self.state.lock_log();
         loop {

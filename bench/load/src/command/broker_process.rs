@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Context;
+use anyhow::{Context, Result};
 
 use crate::{Launch, ReadyWhen, Server};
 
@@ -27,7 +27,7 @@ impl BrokerProcess {
         processor: Option<usize>,
         http: Option<u16>,
         flags: &[PathBuf],
-    ) -> anyhow::Result<Self> {
+    ) -> Result<Self> {
         let mut launch = Self::launch(program, data.path(), threads, processor)?;
         let http = http.map_or_else(|| "off".to_owned(), |port| port.to_string());
         launch.command.args(["--http", &http]).args(flags);
@@ -41,7 +41,7 @@ impl BrokerProcess {
         data: &Path,
         threads: Option<u16>,
         processor: Option<usize>,
-    ) -> anyhow::Result<Launch> {
+    ) -> Result<Launch> {
         let mut command = Command::new(program);
         command.args(["broker", "--listen", "127.0.0.1:0", "--data"]).arg(data);
         command.args(threads.map(|threads| format!("--threads={threads}")));
@@ -70,7 +70,7 @@ pub struct DataDir {
 impl DataDir {
     /// This directory, which is kept; or a temporary one in the current directory. `behind` is
     /// appended to the name, so that a process can have several.
-    pub fn new(named: Option<&Path>, behind: &str) -> anyhow::Result<Self> {
+    pub fn new(named: Option<&Path>, behind: &str) -> Result<Self> {
         let fresh = || PathBuf::from(format!("tidings-bench-{}", std::process::id()));
         let mut path = named.map_or_else(fresh, Path::to_owned).into_os_string();
         path.push(behind);

@@ -9,7 +9,7 @@ pub mod text;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -20,7 +20,7 @@ use crate::command::protection::ProtectionFlags;
 use crate::command::report::BenchReport;
 use crate::disk::{self, Disk};
 use crate::wire::{Sync, WireProtocol};
-use crate::{Figure, ProgressFn, Target, Tidings, server};
+use crate::{Figure, Progress, Target, Tidings, server};
 
 /// A measurement. Its fields are its flags, and its settings in JSON.
 pub trait Benchmark: Serialize {
@@ -39,15 +39,10 @@ pub trait Benchmark: Serialize {
     fn title(&self) -> String;
 
     /// Measures this broker.
-    fn measure(&self, target: Target<'_>, progress: &mut ProgressFn<'_>)
-    -> anyhow::Result<Outcome>;
+    fn measure(&self, target: Target<'_>, progress: Progress<'_>) -> Result<Outcome>;
 
     /// Measures the broker of a subcommand, of which more is known.
-    fn measure_subject(
-        &self,
-        subject: &Subject<'_>,
-        progress: &mut ProgressFn<'_>,
-    ) -> anyhow::Result<Outcome> {
+    fn measure_subject(&self, subject: &Subject<'_>, progress: Progress<'_>) -> Result<Outcome> {
         self.measure(subject.target, progress)
     }
 }
@@ -108,8 +103,8 @@ pub fn measure<M: Benchmark + Args>(
     args: &BenchArgs<M>,
     program: &Path,
     streams: Option<HttpStreams>,
-    progress: &mut ProgressFn<'_>,
-) -> anyhow::Result<BenchReport> {
+    progress: Progress<'_>,
+) -> Result<BenchReport> {
     let BenchArgs { bench, common } = args;
     let (own, by_lines) = if common.broker.is_some() {
         (None, Tidings::plain(common.sync))
@@ -150,7 +145,7 @@ pub fn measure<M: Benchmark + Args>(
 }
 
 /// The address of a broker.
-pub fn resolve(broker: &str) -> anyhow::Result<SocketAddr> {
+pub fn resolve(broker: &str) -> Result<SocketAddr> {
     let mut found = broker.to_socket_addrs().with_context(|| format!("cannot resolve {broker}"))?;
     found.next().with_context(|| format!("{broker} has no address"))
 }
@@ -159,7 +154,7 @@ fn start<M: Benchmark + Args>(
     BenchArgs { bench, common }: &BenchArgs<M>,
     program: &Path,
     http: Option<u16>,
-) -> anyhow::Result<(BrokerProcess, Tidings)> {
+) -> Result<(BrokerProcess, Tidings)> {
     let guard = bench.guard();
     ensure!(
         http.is_none() || !guard.is_some(),
@@ -176,7 +171,7 @@ fn start<M: Benchmark + Args>(
 fn settings<M: Benchmark + Args>(
     BenchArgs { bench, common }: &BenchArgs<M>,
     sse: bool,
-) -> anyhow::Result<Map<String, Value>> {
+) -> Result<Map<String, Value>> {
     let mut settings = Map::new();
     settings.insert("bench".to_owned(), json!(M::NAME));
     settings.insert("size".to_owned(), json!(common.size));
@@ -195,7 +190,7 @@ fn note_disk(
     data: &Path,
     settings: &mut Map<String, Value>,
     notes: &mut Vec<String>,
-) -> anyhow::Result<()> {
+) -> Result<()> {
     let disk = Disk::of(data)?;
     let sync_us = disk::sync_time(data)?.as_micros();
     notes.push(format!(

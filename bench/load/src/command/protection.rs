@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde::Serialize;
 
@@ -50,7 +50,7 @@ impl ProtectionFlags {
         common: &CommonFlags,
         data: DataDir,
         http: Option<u16>,
-    ) -> anyhow::Result<(BrokerProcess, Tidings)> {
+    ) -> Result<(BrokerProcess, Tidings)> {
         let mut wire = Tidings::plain(common.sync);
         let mut flags = Vec::new();
         if self.tokens {
@@ -68,7 +68,7 @@ impl ProtectionFlags {
 }
 
 /// Creates a token for the broker with this data directory, as an operator would.
-fn token(program: &Path, data: &Path) -> anyhow::Result<String> {
+fn token(program: &Path, data: &Path) -> Result<String> {
     let mut command = Command::new(program);
     command.args(["token", "create", "bench", "--data"]).arg(data).env_remove("TIDINGS_CONFIG");
     command.args(PERMISSIONS.iter().flat_map(|right| ["--allow", right]));

@@ -5,10 +5,10 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde_json::{Map, json};
-use tidings_load::ProgressFn;
+use tidings_load::Progress;
 use tidings_load::command::Outcome;
 use tidings_load::command::broker_process::DataDir;
 use tidings_load::disk;
@@ -58,7 +58,7 @@ impl ComparisonFlags {
     pub(crate) fn select<K, L>(
         &self,
         all: &'static [Workload<K, L>],
-    ) -> anyhow::Result<Vec<&'static Workload<K, L>>> {
+    ) -> Result<Vec<&'static Workload<K, L>>> {
         for name in &self.only {
             ensure!(all.iter().any(|work| work.name == name), unknown_workload(name, all));
         }
@@ -74,7 +74,7 @@ impl ComparisonFlags {
     }
 
     /// The directory for the data, on a disk.
-    pub(crate) fn data_dir(&self) -> anyhow::Result<DataDir> {
+    pub(crate) fn data_dir(&self) -> Result<DataDir> {
         ensure!(
             self.tidings.is_file(),
             "{} does not exist; build it first",
@@ -95,7 +95,7 @@ impl ComparisonFlags {
         &self,
         works: Vec<Workload<K, L>>,
         takes_part: impl Fn(K) -> bool,
-        measure: impl Fn(&L, K, &mut ProgressFn<'_>) -> anyhow::Result<Outcome>,
+        measure: impl Fn(&L, K, Progress<'_>) -> Result<Outcome>,
     ) -> Compared<K, L> {
         let rounds = if self.quick { 1 } else { self.rounds };
         let mut all = Vec::new();
@@ -126,7 +126,7 @@ impl ComparisonFlags {
         &self,
         lines: impl IntoIterator<Item = String>,
         all: &Compared<K, L>,
-    ) -> anyhow::Result<()> {
+    ) -> Result<()> {
         let mut output = io::stdout().lock();
         lines.into_iter().try_for_each(|line| writeln!(output, "{line}"))?;
         if let Some(file) = &self.json {
@@ -151,7 +151,7 @@ pub(crate) fn table<K: Contestant, L>(all: &Compared<K, L>) -> Vec<String> {
 }
 
 /// Date and machine.
-pub(crate) fn machine() -> anyhow::Result<String> {
+pub(crate) fn machine() -> Result<String> {
     let now = Command::new("date").args(["-u", "+%Y-%m-%d %H:%M UTC"]).output()?;
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -181,7 +181,7 @@ pub(crate) struct RunDir(PathBuf);
 
 impl RunDir {
     /// An empty directory with the name of the program in `data`.
-    pub(crate) fn new(data: &Path, kind: impl Contestant) -> anyhow::Result<Self> {
+    pub(crate) fn new(data: &Path, kind: impl Contestant) -> Result<Self> {
         let path = data.join(kind.flag());
         if path.exists() {
             fs::remove_dir_all(&path)?;

@@ -19,14 +19,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::{Args, Parser, Subcommand};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tidings_load::command::Outcome;
 use tidings_load::command::flags::RunFlags;
 use tidings_load::disk::{self, Disk};
 use tidings_load::wire::Sync;
-use tidings_load::{ProgressFn, Target, server};
+use tidings_load::{Progress, Target, server};
 
 use crate::comparison::{Compared, ComparisonFlags, machine};
 use crate::crawl::{CrawlArgs, OriginArgs};
@@ -124,7 +124,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run_limit(limit: &Limit) -> anyhow::Result<()> {
+fn run_limit(limit: &Limit) -> Result<()> {
     raise_limits()?;
     let listener = |args: &LimitArgs| TcpListener::bind(args.listen);
     match limit {
@@ -137,7 +137,7 @@ fn run_limit(limit: &Limit) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn compare(args: &CompareArgs) -> anyhow::Result<()> {
+fn compare(args: &CompareArgs) -> Result<()> {
     raise_limits()?;
     let works = args.flags.select(WORKLOADS)?.into_iter().copied().collect();
     ensure!(args.pin.len() == 2, "--pin: expected two processors, such as 0,1");
@@ -163,8 +163,8 @@ fn run(
     load: BrokerLoad,
     paths: &ServerPaths,
     kind: ServerKind,
-    progress: &mut ProgressFn<'_>,
-) -> anyhow::Result<Outcome> {
+    progress: Progress<'_>,
+) -> Result<Outcome> {
     let lengths = if args.flags.quick {
         RunLengths {
             length: RunFlags { seconds: 1, runs: 1, warm_up: Duration::from_millis(300) },
@@ -197,7 +197,7 @@ fn run(
 }
 
 /// Date, machine, and settings.
-fn heading(data: &Path, args: &CompareArgs) -> anyhow::Result<Vec<String>> {
+fn heading(data: &Path, args: &CompareArgs) -> Result<Vec<String>> {
     let disk = Disk::of(data)?;
     let sync_us = disk::sync_time(data)?.as_micros();
     let runs = args.flags.rounds_text("one short round");
@@ -238,7 +238,7 @@ fn table(all: &Compared<ServerKind, BrokerLoad>) -> Vec<String> {
 }
 
 /// Every connection is a file, in this process and in the servers, which inherit the limit.
-fn raise_limits() -> anyhow::Result<()> {
+fn raise_limits() -> Result<()> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
         .context("cannot raise the limit of open files")

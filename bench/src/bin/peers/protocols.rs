@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use anyhow::Result;
 use tidings_load::Tidings;
 use tidings_load::wire::{
     ConfirmationFormat, ConfirmedPublish, QueueSetup, ReadUntil, ReplayEnd, ReplayRequest,
@@ -103,7 +104,7 @@ impl WireProtocol for JetStream {
         b"\"error\""
     }
 
-    fn confirmed_publish(&self, topic: &str, payload: &[u8]) -> anyhow::Result<ConfirmedPublish> {
+    fn confirmed_publish(&self, topic: &str, payload: &[u8]) -> Result<ConfirmedPublish> {
         let head = format!("PUB {topic} i {}\r\n", payload.len());
         Ok(ConfirmedPublish {
             setup: vec![SetupStep::new("SUB i 2\r\nPING\r\n", ReadUntil::Line("PONG"))],
@@ -113,11 +114,11 @@ impl WireProtocol for JetStream {
         })
     }
 
-    fn queue_setup(&self, topic: &str, pool: WorkerPool) -> anyhow::Result<QueueSetup> {
+    fn queue_setup(&self, topic: &str, pool: WorkerPool) -> Result<QueueSetup> {
         Ok(queue_protocols::jetstream(topic, pool))
     }
 
-    fn replay_request(&self, _: &str, _: usize, events: u64) -> anyhow::Result<ReplayRequest> {
+    fn replay_request(&self, _: &str, _: usize, events: u64) -> Result<ReplayRequest> {
         let body = format!(
             "{{\"stream_name\":\"{STREAM}\",\"config\":{{\"deliver_subject\":\"d\",\"deliver_policy\":\"all\",\
              \"ack_policy\":\"none\",\"replay_policy\":\"instant\"}}}}"
@@ -196,7 +197,7 @@ impl WireProtocol for RedisStreams {
         Redis.stream_layout(topic, payload_bytes)
     }
 
-    fn confirmed_publish(&self, topic: &str, payload: &[u8]) -> anyhow::Result<ConfirmedPublish> {
+    fn confirmed_publish(&self, topic: &str, payload: &[u8]) -> Result<ConfirmedPublish> {
         Ok(ConfirmedPublish {
             setup: Vec::new(),
             message: self.publish(topic, payload),
@@ -205,7 +206,7 @@ impl WireProtocol for RedisStreams {
         })
     }
 
-    fn queue_setup(&self, topic: &str, pool: WorkerPool) -> anyhow::Result<QueueSetup> {
+    fn queue_setup(&self, topic: &str, pool: WorkerPool) -> Result<QueueSetup> {
         Ok(queue_protocols::redis_streams(topic, pool))
     }
 
@@ -223,7 +224,7 @@ impl WireProtocol for RedisStreams {
         topic: &str,
         payload_bytes: usize,
         events: u64,
-    ) -> anyhow::Result<ReplayRequest> {
+    ) -> Result<ReplayRequest> {
         let (mut request, mut bytes) = (Vec::new(), 0);
         for first in (0..events).step_by(usize::try_from(READ_COUNT)?) {
             let (id, count) = (format!("1-{first}"), READ_COUNT.to_string());

@@ -1,6 +1,6 @@
 //! Queues of the peers: how their workers request and acknowledge tasks.
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use tidings_load::wire::{
     BacklogQuery, ConfirmationFormat, ConfirmedPublish, QueueSetup, QueueWorker, ReadUntil,
     SetupStep, StreamLayout, WireProtocol, WorkerEvent, WorkerPool,
@@ -17,7 +17,7 @@ fn parse_number(digits: &[u8]) -> Option<u64> {
     str::from_utf8(digits).ok()?.parse().ok()
 }
 
-fn unexpected<T>(line: &[u8]) -> anyhow::Result<T> {
+fn unexpected<T>(line: &[u8]) -> Result<T> {
     bail!("unexpected line for a worker: {}", String::from_utf8_lossy(line))
 }
 
@@ -82,11 +82,7 @@ impl QueueWorker for JetStreamPuller {
         batch
     }
 
-    fn handle_line<'a>(
-        &mut self,
-        line: &'a [u8],
-        output: &mut Vec<u8>,
-    ) -> anyhow::Result<WorkerEvent<'a>> {
+    fn handle_line<'a>(&mut self, line: &'a [u8], output: &mut Vec<u8>) -> Result<WorkerEvent<'a>> {
         if let Some(subject) = self.ack_subject.take() {
             // An empty message acknowledges. It has no answer.
             output.extend_from_slice(b"PUB ");
@@ -214,11 +210,7 @@ impl QueueWorker for RedisConsumer {
         0
     }
 
-    fn handle_line<'a>(
-        &mut self,
-        line: &'a [u8],
-        output: &mut Vec<u8>,
-    ) -> anyhow::Result<WorkerEvent<'a>> {
+    fn handle_line<'a>(&mut self, line: &'a [u8], output: &mut Vec<u8>) -> Result<WorkerEvent<'a>> {
         match self.next_line {
             ResponseLine::Begin => match line.split_first() {
                 Some((b':', acked)) => {
@@ -289,7 +281,7 @@ impl WireProtocol for Beanstalkd {
         StreamLayout::numbered(to_u64(bytes))
     }
 
-    fn confirmed_publish(&self, topic: &str, payload: &[u8]) -> anyhow::Result<ConfirmedPublish> {
+    fn confirmed_publish(&self, topic: &str, payload: &[u8]) -> Result<ConfirmedPublish> {
         Ok(ConfirmedPublish {
             setup: vec![SetupStep::new(format!("use {topic}\r\n"), ReadUntil::Line("USING"))],
             message: self.publish(topic, payload),
@@ -298,7 +290,7 @@ impl WireProtocol for Beanstalkd {
         })
     }
 
-    fn queue_setup(&self, topic: &str, pool: WorkerPool) -> anyhow::Result<QueueSetup> {
+    fn queue_setup(&self, topic: &str, pool: WorkerPool) -> Result<QueueSetup> {
         let worker = |_| {
             let reserver: Box<dyn QueueWorker> =
                 Box::new(BeanstalkReserver { free_credit: pool.credit, job: None });
@@ -335,11 +327,7 @@ impl QueueWorker for BeanstalkReserver {
         jobs
     }
 
-    fn handle_line<'a>(
-        &mut self,
-        line: &'a [u8],
-        output: &mut Vec<u8>,
-    ) -> anyhow::Result<WorkerEvent<'a>> {
+    fn handle_line<'a>(&mut self, line: &'a [u8], output: &mut Vec<u8>) -> Result<WorkerEvent<'a>> {
         if let Some(job) = self.job.take() {
             output.extend_from_slice(b"delete ");
             output.extend_from_slice(&job);

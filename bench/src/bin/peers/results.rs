@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::Result;
 use serde_json::{Map, Value, json};
 use tidings_load::command::Outcome;
 use tidings_load::command::text::format_count;
@@ -65,7 +66,7 @@ impl<K: Contestant> Results<K> {
     }
 
     /// Adds the result of a contestant in this round.
-    pub(crate) fn add(&mut self, kind: K, outcome: anyhow::Result<Outcome>) {
+    pub(crate) fn add(&mut self, kind: K, outcome: Result<Outcome>) {
         match outcome {
             Ok(outcome) => {
                 for figure in outcome.figures {

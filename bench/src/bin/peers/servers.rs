@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Context;
+use anyhow::{Context, Result};
 use tidings_load::server::unused_address;
 use tidings_load::wire::Sync;
 use tidings_load::{Launch, ReadyWhen, Server, Tidings, WireProtocol};
@@ -93,7 +93,7 @@ pub(crate) fn start(
     paths: &ServerPaths,
     kind: ServerKind,
     options: ServerOptions,
-) -> anyhow::Result<RunningServer> {
+) -> Result<RunningServer> {
     let dir = RunDir::new(&paths.data, kind)?;
     let address = unused_address()?;
     let (mut command, wire) = command(paths, kind, options, &dir, address)?;
@@ -118,7 +118,7 @@ fn command(
     options: ServerOptions,
     dir: &RunDir,
     address: SocketAddr,
-) -> anyhow::Result<(Command, Box<dyn WireProtocol>)> {
+) -> Result<(Command, Box<dyn WireProtocol>)> {
     let port = address.port().to_string();
     let command_and_wire: (Command, Box<dyn WireProtocol>) = match kind {
         ServerKind::Tidings if options.is_over_zmq => {
@@ -197,7 +197,7 @@ fn command(
 
 /// By default Mosquitto keeps 1,000 messages for a slow client and drops the rest. Events must not
 /// be dropped.
-fn mosquitto_config(dir: &RunDir, port: &str) -> anyhow::Result<PathBuf> {
+fn mosquitto_config(dir: &RunDir, port: &str) -> Result<PathBuf> {
     let config = format!(
         "listener {port} 127.0.0.1\nallow_anonymous true\nuser root\npersistence false\n\
          max_queued_messages 0\nmax_queued_bytes 0\nmax_inflight_messages 0\nmemory_limit 0\n\

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use anyhow::Result;
 use tidings_bench::connect::Connect;
 use tidings_bench::idle::Idle;
 use tidings_bench::latency::Latency;
@@ -15,7 +16,7 @@ use tidings_load::load::LoadSize;
 use tidings_load::publish::Publish;
 use tidings_load::queue::Queue;
 use tidings_load::wire::Sync;
-use tidings_load::{ProgressFn, Target};
+use tidings_load::{Progress, Target};
 
 use crate::servers::ServerKind::{
     self, Beanstalkd, Blast, JetStream, Mosquitto, Naive, Nats, Redis, RedisStreams, Relay,
@@ -336,8 +337,8 @@ impl LoadKind {
         kind: ServerKind,
         lengths: RunLengths,
         disk: Option<&Path>,
-        progress: &mut ProgressFn<'_>,
-    ) -> anyhow::Result<Outcome> {
+        progress: Progress<'_>,
+    ) -> Result<Outcome> {
         let RunLengths { length, .. } = lengths;
         let fan = |publishers, subscribers, window| Fan {
             size: LoadSize { publishers, subscribers, window },

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use tidings_bench::origin::{Origin, Site};
 use tidings_bench::program::{self, ProgramRun};
 use tidings_load::server::unused_address;
@@ -75,8 +75,8 @@ pub(super) fn crawl(
     crawler: Crawler,
     origin: &Origin,
     time_limit: Duration,
-    progress: impl FnMut(Duration) -> anyhow::Result<()>,
-) -> anyhow::Result<ProgramRun> {
+    progress: impl FnMut(Duration) -> Result<()>,
+) -> Result<ProgramRun> {
     let seeds: Vec<_> = origin.seeds().collect();
     let file = paths.dir.join("seeds");
     fs::write(&file, seeds.join("\n") + "\n")?;
@@ -170,8 +170,8 @@ impl Drop for HelperProcess {
 
 impl AnnouncedCrawler {
     /// Starts the crawler. It may need a moment until it receives announcements.
-    pub(super) fn start(paths: &CrawlerPaths, crawler: Crawler) -> anyhow::Result<Self> {
-        let socket = |server: &Server| -> anyhow::Result<TcpStream> {
+    pub(super) fn start(paths: &CrawlerPaths, crawler: Crawler) -> Result<Self> {
+        let socket = |server: &Server| -> Result<TcpStream> {
             let socket = TcpStream::connect(server.address())?;
             socket.set_nodelay(true)?;
             Ok(socket)
@@ -215,7 +215,7 @@ impl AnnouncedCrawler {
         }
     }
 
-    pub(super) fn announce(&mut self, url: &str) -> anyhow::Result<()> {
+    pub(super) fn announce(&mut self, url: &str) -> Result<()> {
         match &mut self.channel {
             AnnounceChannel::Socket(socket, prefix) => {
                 socket.write_all(format!("{prefix}{url}\r\n").as_bytes())?;
@@ -234,7 +234,7 @@ pub(super) struct WorkerFleet {
 
 impl WorkerFleet {
     /// Starts the processes. Workers may need a moment to join.
-    pub(super) fn start(paths: &CrawlerPaths, workers: u32) -> anyhow::Result<Self> {
+    pub(super) fn start(paths: &CrawlerPaths, workers: u32) -> Result<Self> {
         let mut command = program(paths);
         command.args(["broker", "--listen=127.0.0.1:0", "--data"]).arg(paths.dir.join("data"));
         let server = start(paths, command, ReadyWhen::PrintsAddress("listening on "))?;
@@ -245,7 +245,7 @@ impl WorkerFleet {
             command.arg("--data").arg(paths.dir.join(format!("worker-{number}")));
             start(paths, command, ReadyWhen::AcceptsConnections(broker))
         };
-        let mut servers = (1..=workers).map(worker).collect::<anyhow::Result<Vec<_>>>()?;
+        let mut servers = (1..=workers).map(worker).collect::<Result<Vec<_>>>()?;
         servers.push(server);
         Ok(Self { broker, _servers: servers })
     }
@@ -256,7 +256,7 @@ impl WorkerFleet {
     }
 }
 
-fn redis(paths: &CrawlerPaths) -> anyhow::Result<Server> {
+fn redis(paths: &CrawlerPaths) -> Result<Server> {
     let address = unused_address()?;
     let mut command = Command::new("redis-server");
     command.args(["--bind", "127.0.0.1", "--port", &address.port().to_string()]);
@@ -264,7 +264,7 @@ fn redis(paths: &CrawlerPaths) -> anyhow::Result<Server> {
     start(paths, command, ReadyWhen::AcceptsConnections(address))
 }
 
-fn start(paths: &CrawlerPaths, mut command: Command, ready: ReadyWhen) -> anyhow::Result<Server> {
+fn start(paths: &CrawlerPaths, mut command: Command, ready: ReadyWhen) -> Result<Server> {
     let errors = paths.dir.join("errors");
     command.stdout(Stdio::null()).stderr(File::options().create(true).append(true).open(&errors)?);
     let launch = Launch { command, ready, processor: None };

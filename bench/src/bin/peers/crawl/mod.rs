@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, Result};
 use clap::Args;
 use tidings_bench::origin::{Origin, Site};
 use tidings_load::disk::Disk;
@@ -65,7 +65,7 @@ pub(crate) struct OriginArgs {
 }
 
 /// Serves until standard input ends, and then prints the verdict.
-pub(crate) fn origin(args: &OriginArgs) -> anyhow::Result<()> {
+pub(crate) fn origin(args: &OriginArgs) -> Result<()> {
     raise_limits()?;
     let site =
         workloads::site_of(&args.work).with_context(|| unknown_workload(&args.work, WORKLOADS))?;
@@ -90,7 +90,7 @@ pub(crate) fn origin(args: &OriginArgs) -> anyhow::Result<()> {
 }
 
 /// Runs the comparison and prints a table in Markdown.
-pub(crate) fn compare(args: &CrawlArgs) -> anyhow::Result<()> {
+pub(crate) fn compare(args: &CrawlArgs) -> Result<()> {
     raise_limits()?;
     let works = args.flags.select(WORKLOADS)?.into_iter().map(|work| {
         let load = if args.flags.quick { work.load.quick() } else { work.load };
@@ -109,7 +109,7 @@ pub(crate) fn compare(args: &CrawlArgs) -> anyhow::Result<()> {
     args.flags.write(heading.into_iter().chain(table(&all)).chain(failures), &all)
 }
 
-fn crawler_paths(args: &CrawlArgs, dir: &Path) -> anyhow::Result<CrawlerPaths> {
+fn crawler_paths(args: &CrawlArgs, dir: &Path) -> Result<CrawlerPaths> {
     // The path of Python is not resolved if it is a link, because its environment is where the link
     // is.
     let absolute = |path: &Path| std::path::absolute(path);
@@ -128,7 +128,7 @@ fn crawler_paths(args: &CrawlArgs, dir: &Path) -> anyhow::Result<CrawlerPaths> {
 }
 
 /// Date, machine, and settings.
-fn heading(data: &Path, args: &CrawlArgs) -> anyhow::Result<Vec<String>> {
+fn heading(data: &Path, args: &CrawlArgs) -> Result<Vec<String>> {
     let disk = Disk::of(data)?;
     let runs = args.flags.rounds_text("one round of a tenth");
     Ok(vec![

@@ -3,12 +3,13 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use anyhow::Result;
 use tidings_bench::announce::Announce;
 use tidings_bench::job_done::JobDone;
 use tidings_bench::origin::{Origin, Site};
 use tidings_load::command::Outcome;
 use tidings_load::figure::to_f64;
-use tidings_load::{Figure, ProgressFn};
+use tidings_load::{Figure, Progress};
 
 use super::crawlers::Crawler::{
     self, Aiohttp, Crawlee, Rq, Scrapy, ScrapyRedis, Spider, Tidings, Wget2,
@@ -185,8 +186,8 @@ impl CrawlTask {
         &self,
         paths: &CrawlerPaths,
         crawler: Crawler,
-        progress: &mut ProgressFn<'_>,
-    ) -> anyhow::Result<Outcome> {
+        progress: Progress<'_>,
+    ) -> Result<Outcome> {
         // All addresses of this machine, which include those of the hosts.
         let origin = Origin::serve(self.site(), (Ipv4Addr::UNSPECIFIED, 0).into())?;
         let figures = match self {
@@ -217,8 +218,8 @@ fn crawl(
     paths: &CrawlerPaths,
     crawler: Crawler,
     origin: &Origin,
-    progress: &mut ProgressFn<'_>,
-) -> anyhow::Result<Outcome> {
+    progress: Progress<'_>,
+) -> Result<Outcome> {
     let expected = origin.site().total_pages();
     let run = crawlers::crawl(paths, crawler, origin, CRAWL_MAX, |elapsed| {
         progress(&format!(
