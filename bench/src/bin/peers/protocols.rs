@@ -16,29 +16,57 @@ pub(crate) fn to_u64(bytes: usize) -> u64 {
     u64::try_from(bytes).expect("a length")
 }
 
-/// The text protocol of NATS, on which `JetStream` is built.
-pub(crate) struct Nats;
+/// The text protocol of NATS.
+pub(crate) struct Nats {
+    /// Events go to a stream of `JetStream` in files, with a confirmation per event.
+    pub(crate) has_stream: bool,
+}
 
-/// The first lines of a client. The answer to `PING` means that it is accepted.
-const NATS_HANDSHAKE: &str = "CONNECT {\"verbose\":false,\"pedantic\":false}\r\nPING\r\n";
+/// The first line of a client.
+const NATS_CONNECT: &str = "CONNECT {\"verbose\":false,\"pedantic\":false}";
 
 /// The stream of all `JetStream` runs.
 pub(crate) const STREAM: &str = "BENCH";
 
+/// Commands that end with `PING`; its answer means that they are accepted.
+pub(crate) fn nats_step(commands: &str) -> SetupStep {
+    SetupStep::new(format!("{commands}\r\nPING\r\n"), ReadUntil::Line("PONG"))
+}
+
+/// A request to `JetStream`.
+pub(crate) fn jetstream_request(subject: &str, body: &str) -> SetupStep {
+    let message = format!("PUB {subject} _INBOX.api {}\r\n{body}\r\n", body.len());
+    SetupStep::new(message, ReadUntil::Line("{\"type\":\"io.nats.jetstream.api"))
+}
+
+/// Receives the answers of `JetStream`.
+pub(crate) fn jetstream_inbox() -> SetupStep {
+    nats_step("SUB _INBOX.api 9")
+}
+
 impl WireProtocol for Nats {
+    fn create_topic(&self, topic: &str) -> Vec<SetupStep> {
+        if !self.has_stream {
+            return Vec::new();
+        }
+        let body = format!(
+            "{{\"name\":\"{STREAM}\",\"subjects\":[\"{topic}\"],\"storage\":\"file\",\"retention\":\"limits\",\
+             \"max_consumers\":-1,\"max_msgs\":-1,\"max_bytes\":-1,\"discard\":\"old\",\"num_replicas\":1}}"
+        );
+        let create = format!("$JS.API.STREAM.CREATE.{STREAM}");
+        vec![jetstream_inbox(), jetstream_request(&create, &body)]
+    }
+
     fn handshake(&self) -> Vec<SetupStep> {
-        vec![SetupStep::new(NATS_HANDSHAKE, ReadUntil::Line("PONG"))]
+        vec![nats_step(NATS_CONNECT)]
     }
 
     fn subscribe(&self, topic: &str) -> Vec<SetupStep> {
-        vec![SetupStep::new(format!("SUB {topic} 1\r\nPING\r\n"), ReadUntil::Line("PONG"))]
+        vec![nats_step(&format!("SUB {topic} 1"))]
     }
 
     fn pipelined_subscribe(&self, topic: &str) -> SetupStep {
-        let message = format!(
-            "CONNECT {{\"verbose\":false,\"pedantic\":false}}\r\nSUB {topic} 1\r\nPING\r\n"
-        );
-        SetupStep::new(message, ReadUntil::Line("PONG"))
+        nats_step(&format!("{NATS_CONNECT}\r\nSUB {topic} 1"))
     }
 
     fn publish(&self, topic: &str, payload: &[u8]) -> Vec<u8> {
@@ -56,58 +84,13 @@ impl WireProtocol for Nats {
     }
 
     fn rejection_marker(&self) -> &'static [u8] {
-        b"-ERR"
-    }
-}
-
-/// `JetStream` with one stream in files, with a confirmation per event.
-pub(crate) struct JetStream;
-
-impl JetStream {
-    pub(crate) fn request(subject: &str, body: &str) -> SetupStep {
-        let message = format!("PUB {subject} _INBOX.api {}\r\n{body}\r\n", body.len());
-        SetupStep::new(message, ReadUntil::Line("{\"type\":\"io.nats.jetstream.api"))
-    }
-}
-
-impl WireProtocol for JetStream {
-    fn create_topic(&self, topic: &str) -> Vec<SetupStep> {
-        let body = format!(
-            "{{\"name\":\"{STREAM}\",\"subjects\":[\"{topic}\"],\"storage\":\"file\",\"retention\":\"limits\",\
-             \"max_consumers\":-1,\"max_msgs\":-1,\"max_bytes\":-1,\"discard\":\"old\",\"num_replicas\":1}}"
-        );
-        let listen = SetupStep::new("SUB _INBOX.api 9\r\nPING\r\n", ReadUntil::Line("PONG"));
-        vec![listen, Self::request(&format!("$JS.API.STREAM.CREATE.{STREAM}"), &body)]
-    }
-
-    fn handshake(&self) -> Vec<SetupStep> {
-        Nats.handshake()
-    }
-
-    fn subscribe(&self, topic: &str) -> Vec<SetupStep> {
-        Nats.subscribe(topic)
-    }
-
-    fn pipelined_subscribe(&self, topic: &str) -> SetupStep {
-        Nats.pipelined_subscribe(topic)
-    }
-
-    fn publish(&self, topic: &str, payload: &[u8]) -> Vec<u8> {
-        Nats.publish(topic, payload)
-    }
-
-    fn stream_layout(&self, topic: &str, payload_bytes: usize) -> StreamLayout {
-        Nats.stream_layout(topic, payload_bytes)
-    }
-
-    fn rejection_marker(&self) -> &'static [u8] {
-        b"\"error\""
+        if self.has_stream { b"\"error\"" } else { b"-ERR" }
     }
 
     fn confirmed_publish(&self, topic: &str, payload: &[u8]) -> Result<ConfirmedPublish> {
         let head = format!("PUB {topic} i {}\r\n", payload.len());
         Ok(ConfirmedPublish {
-            setup: vec![SetupStep::new("SUB i 2\r\nPING\r\n", ReadUntil::Line("PONG"))],
+            setup: vec![nats_step("SUB i 2")],
             message: [head.as_bytes(), payload, b"\r\n"].concat(),
             // The header and `{"stream":"BENCH", "seq":1}`.
             confirmations: ConfirmationFormat::Lines(2),
@@ -126,15 +109,20 @@ impl WireProtocol for JetStream {
         let request =
             format!("PUB $JS.API.CONSUMER.CREATE.{STREAM} r {}\r\n{body}\r\n", body.len());
         Ok(ReplayRequest {
-            setup: vec![SetupStep::new("SUB d 3\r\nPING\r\n", ReadUntil::Line("PONG"))],
+            setup: vec![nats_step("SUB d 3")],
             request: request.into_bytes(),
             end: ReplayEnd::NatsMessages(events),
         })
     }
 }
 
-/// Pub/sub of Redis.
-pub(crate) struct Redis;
+/// Pub/sub or streams of Redis.
+pub(crate) struct Redis {
+    pub(crate) has_streams: bool,
+}
+
+/// Entries per answer when a stream is read.
+const READ_COUNT: u64 = 10_000;
 
 /// A command in the form that Redis parses fastest.
 pub(crate) fn resp(words: &[&[u8]]) -> Vec<u8> {
@@ -157,6 +145,9 @@ impl WireProtocol for Redis {
     }
 
     fn publish(&self, topic: &str, payload: &[u8]) -> Vec<u8> {
+        if self.has_streams {
+            return resp(&[b"XADD", topic.as_bytes(), b"*", b"d", payload]);
+        }
         resp(&[b"PUBLISH", topic.as_bytes(), payload])
     }
 
@@ -167,34 +158,6 @@ impl WireProtocol for Redis {
 
     fn rejection_marker(&self) -> &'static [u8] {
         b"-"
-    }
-}
-
-/// Streams of Redis.
-pub(crate) struct RedisStreams;
-
-/// Entries per answer when a stream is read.
-const READ_COUNT: u64 = 10_000;
-
-impl WireProtocol for RedisStreams {
-    fn handshake(&self) -> Vec<SetupStep> {
-        Redis.handshake()
-    }
-
-    fn subscribe(&self, topic: &str) -> Vec<SetupStep> {
-        Redis.subscribe(topic)
-    }
-
-    fn pipelined_subscribe(&self, topic: &str) -> SetupStep {
-        Redis.pipelined_subscribe(topic)
-    }
-
-    fn publish(&self, topic: &str, payload: &[u8]) -> Vec<u8> {
-        resp(&[b"XADD", topic.as_bytes(), b"*", b"d", payload])
-    }
-
-    fn stream_layout(&self, topic: &str, payload_bytes: usize) -> StreamLayout {
-        Redis.stream_layout(topic, payload_bytes)
     }
 
     fn confirmed_publish(&self, topic: &str, payload: &[u8]) -> Result<ConfirmedPublish> {
@@ -303,10 +266,11 @@ impl WireProtocol for Mqtt {
     }
 }
 
-/// ZMTP 3.0 without security, to a proxy of XSUB and XPUB that listens on two ports: one for
-/// publishers and one for subscribers.
+/// ZMTP 3.0 without security: to a proxy of XSUB and XPUB, or to Tidings, where publishers use the
+/// line protocol. Publishers and subscribers have a port each.
 pub(crate) struct Zmtp {
     pub(crate) publishers: SocketAddr,
+    pub(crate) is_tidings: bool,
 }
 
 /// Bytes of a greeting, and of a `READY` with a socket type of four letters.
@@ -326,10 +290,12 @@ impl Zmtp {
         out
     }
 
-    /// The greeting, which is answered with a greeting and a `READY` of this length, and the
-    /// subscription, which has no answer.
-    fn subscription(topic: &str, ready_bytes: usize) -> [SetupStep; 2] {
+    /// The greeting, which is answered with a greeting and a `READY`, and the subscription, which
+    /// has no answer.
+    fn subscription(&self, topic: &str) -> [SetupStep; 2] {
         let subscription = Self::frame(&[b"\x01", topic.as_bytes()].concat());
+        // The `READY` of PUB is one letter shorter than that of XPUB.
+        let ready_bytes = READY_BYTES - usize::from(self.is_tidings);
         let answer = ReadUntil::Bytes(GREETING_BYTES + ready_bytes);
         [
             SetupStep::new(Self::greeting("SUB"), answer),
@@ -347,15 +313,18 @@ impl Zmtp {
 
 impl WireProtocol for Zmtp {
     fn publisher_setup(&self) -> Vec<SetupStep> {
+        if self.is_tidings {
+            return LINES.handshake();
+        }
         vec![SetupStep::new(Self::greeting("PUB"), ReadUntil::Bytes(GREETING_BYTES + READY_BYTES))]
     }
 
     fn subscribe(&self, topic: &str) -> Vec<SetupStep> {
-        Zmtp::subscription(topic, READY_BYTES).to_vec()
+        self.subscription(topic).to_vec()
     }
 
     fn pipelined_subscribe(&self, topic: &str) -> SetupStep {
-        let [greet, subscribe] = Zmtp::subscription(topic, READY_BYTES);
+        let [greet, subscribe] = self.subscription(topic);
         SetupStep::new([greet.send, subscribe.send].concat(), greet.until)
     }
 
@@ -368,57 +337,24 @@ impl WireProtocol for Zmtp {
     }
 
     fn publish(&self, topic: &str, payload: &[u8]) -> Vec<u8> {
+        if self.is_tidings {
+            return LINES.publish(topic, payload);
+        }
         Self::frame(&[topic.as_bytes(), b" ", payload].concat())
     }
 
     fn stream_layout(&self, topic: &str, payload_bytes: usize) -> StreamLayout {
-        StreamLayout::fixed(to_u64(self.publish(topic, &vec![b'x'; payload_bytes]).len()))
-    }
-}
-
-/// Tidings with subscribers over ZMTP. Publishers use the line protocol on another port.
-pub(crate) struct TidingsZmtp {
-    pub(crate) publishers: SocketAddr,
-}
-
-/// The `READY` of PUB is one letter shorter than that of XPUB.
-const READY_PUB_BYTES: usize = READY_BYTES - 1;
-
-impl WireProtocol for TidingsZmtp {
-    fn publisher_setup(&self) -> Vec<SetupStep> {
-        LINES.handshake()
-    }
-
-    fn subscribe(&self, topic: &str) -> Vec<SetupStep> {
-        Zmtp::subscription(topic, READY_PUB_BYTES).to_vec()
-    }
-
-    fn pipelined_subscribe(&self, topic: &str) -> SetupStep {
-        let [greet, subscribe] = Zmtp::subscription(topic, READY_PUB_BYTES);
-        SetupStep::new([greet.send, subscribe.send].concat(), greet.until)
-    }
-
-    fn subscribe_delay(&self) -> Duration {
-        Duration::from_secs(1)
-    }
-
-    fn publisher_address(&self, _: SocketAddr) -> SocketAddr {
-        self.publishers
-    }
-
-    fn publish(&self, topic: &str, payload: &[u8]) -> Vec<u8> {
-        LINES.publish(topic, payload)
-    }
-
-    /// Frames of topic, number and payload.
-    fn stream_layout(&self, topic: &str, payload_bytes: usize) -> StreamLayout {
-        let number = Zmtp::frame(b"").len();
-        let payload = Zmtp::frame(&vec![b'x'; payload_bytes]).len();
-        StreamLayout::numbered(to_u64(Zmtp::frame(topic.as_bytes()).len() + number + payload))
+        let payload = vec![b'x'; payload_bytes];
+        if !self.is_tidings {
+            return StreamLayout::fixed(to_u64(self.publish(topic, &payload).len()));
+        }
+        // Frames of topic, number and payload.
+        let frames = [topic.as_bytes(), b"", &payload].map(|frame| Self::frame(frame).len());
+        StreamLayout::numbered(to_u64(frames.iter().sum()))
     }
 
     fn rejection_marker(&self) -> &'static [u8] {
-        LINES.rejection_marker()
+        if self.is_tidings { LINES.rejection_marker() } else { b"" }
     }
 }
 
@@ -450,15 +386,19 @@ impl WireProtocol for BareLines {
 mod tests {
     use super::*;
 
+    fn zmtp(is_tidings: bool) -> Zmtp {
+        Zmtp { publishers: SocketAddr::from(([127, 0, 0, 1], 1)), is_tidings }
+    }
+
     #[test]
     fn publishes_are_encoded_as_servers_expect() {
         assert_eq!(
             resp(&[b"PUBLISH", b"t", b"ab"]),
             b"*3\r\n$7\r\nPUBLISH\r\n$1\r\nt\r\n$2\r\nab\r\n"
         );
-        assert_eq!(Nats.publish("t", b"ab"), b"PUB t 2\r\nab\r\n");
+        assert_eq!(Nats { has_stream: false }.publish("t", b"ab"), b"PUB t 2\r\nab\r\n");
         assert_eq!(Mqtt.publish("t", b"ab"), b"\x30\x05\x00\x01tab");
-        let zmtp = Zmtp { publishers: SocketAddr::from(([127, 0, 0, 1], 1)) };
+        let zmtp = zmtp(false);
         assert_eq!(zmtp.publish("t", b"ab"), b"\x00\x04t ab");
         assert_eq!(BareLines.publish("t", b"ab"), b"ab\n");
     }
@@ -472,11 +412,14 @@ mod tests {
 
     #[test]
     fn deliveries_have_the_length_of_their_layout() {
-        assert_eq!(Nats.stream_layout("t", 128).bytes(1), to_u64(b"MSG t 1 128\r\n".len() + 130));
+        assert_eq!(
+            Nats { has_stream: false }.stream_layout("t", 128).bytes(1),
+            to_u64(b"MSG t 1 128\r\n".len() + 130)
+        );
         let redis = b"*3\r\n$7\r\nmessage\r\n$1\r\nt\r\n$128\r\n\r\n".len() + 128;
-        assert_eq!(Redis.stream_layout("t", 128).bytes(1), to_u64(redis));
+        assert_eq!(Redis { has_streams: false }.stream_layout("t", 128).bytes(1), to_u64(redis));
         assert_eq!(BareLines.stream_layout("t", 128).bytes(1), 129);
-        let zmtp = TidingsZmtp { publishers: SocketAddr::from(([127, 0, 0, 1], 1)) };
+        let zmtp = zmtp(true);
         let messages = b"\x01\x01t\x01\x019\x00\x02ab\x01\x01t\x01\x0210\x00\x02ab";
         let stream = zmtp.stream_layout("t", 2);
         assert_eq!(stream.bytes(10) - stream.bytes(8), to_u64(messages.len()));
@@ -484,7 +427,7 @@ mod tests {
 
     #[test]
     fn a_stream_read_has_the_length_of_its_entries() {
-        let replay = RedisStreams.replay_request("t", 2, 1).unwrap();
+        let replay = Redis { has_streams: true }.replay_request("t", 2, 1).unwrap();
         let answer =
             "*1\r\n*2\r\n$1\r\nt\r\n*1\r\n*2\r\n$3\r\n1-1\r\n*2\r\n$1\r\nd\r\n$2\r\nab\r\n";
         assert_eq!(replay.end, ReplayEnd::Bytes(to_u64(answer.len())));

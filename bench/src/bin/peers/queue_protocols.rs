@@ -6,7 +6,7 @@ use tidings_load::wire::{
     SetupStep, StreamLayout, WireProtocol, WorkerEvent, WorkerPool,
 };
 
-use crate::protocols::{JetStream, STREAM, resp, to_u64};
+use crate::protocols::{Nats, STREAM, jetstream_inbox, jetstream_request, nats_step, resp, to_u64};
 
 /// The word with this index in a line.
 fn word_at(line: &[u8], index: usize) -> Option<&[u8]> {
@@ -29,13 +29,12 @@ pub(crate) fn jetstream(topic: &str, pool: WorkerPool) -> QueueSetup {
         "{{\"stream_name\":\"{STREAM}\",\"config\":{{\"durable_name\":\"w\",\"deliver_policy\":\"all\",\
          \"ack_policy\":\"explicit\",\"replay_policy\":\"instant\",\"max_ack_pending\":{unacked_max}}}}}"
     );
-    let mut create_steps = JetStream.create_topic(topic);
+    let mut create_steps = Nats { has_stream: true }.create_topic(topic);
     let create = format!("$JS.API.CONSUMER.DURABLE.CREATE.{STREAM}.w");
-    create_steps.push(JetStream::request(&create, &consumer));
+    create_steps.push(jetstream_request(&create, &consumer));
     let worker = |worker| {
         let inbox = format!("w{worker}");
-        let subscribe =
-            SetupStep::new(format!("SUB {inbox} 5\r\nPING\r\n"), ReadUntil::Line("PONG"));
+        let subscribe = nats_step(&format!("SUB {inbox} 5"));
         let puller: Box<dyn QueueWorker> = Box::new(JetStreamPuller {
             inbox,
             credit: pool.credit,
@@ -48,7 +47,7 @@ pub(crate) fn jetstream(topic: &str, pool: WorkerPool) -> QueueSetup {
         create_steps,
         workers: (0..pool.workers).map(worker).collect(),
         backlog: BacklogQuery {
-            setup: vec![SetupStep::new("SUB _INBOX.api 9\r\nPING\r\n", ReadUntil::Line("PONG"))],
+            setup: vec![jetstream_inbox()],
             request: format!("PUB $JS.API.CONSUMER.INFO.{STREAM}.w _INBOX.api 0\r\n\r\n")
                 .into_bytes(),
             count_prefixes: &["\"num_ack_pending\":", "\"num_pending\":"],

@@ -11,7 +11,7 @@ use tidings_load::wire::Sync;
 use tidings_load::{Launch, ReadyWhen, Server, Tidings, WireProtocol};
 
 use crate::comparison::{self, RunDir};
-use crate::protocols::{BareLines, JetStream, Mqtt, Nats, Redis, RedisStreams, TidingsZmtp, Zmtp};
+use crate::protocols::{BareLines, Mqtt, Nats, Redis, Zmtp};
 use crate::queue_protocols::Beanstalkd;
 use crate::results::Contestant;
 
@@ -128,7 +128,7 @@ fn command(
             command.args(["--listen", &publishers.to_string()]);
             command.arg(format!("--zmq-pub=tcp://{address}"));
             command.env_remove("TIDINGS_CONFIG");
-            (command, Box::new(TidingsZmtp { publishers }))
+            (command, Box::new(Zmtp { publishers, is_tidings: true }))
         }
         ServerKind::Tidings => {
             let mut command = Command::new(&paths.tidings);
@@ -139,12 +139,11 @@ fn command(
         ServerKind::Nats | ServerKind::JetStream => {
             let mut command = Command::new("nats-server");
             command.args(["-a", "127.0.0.1", "-p", &port]);
-            if kind == ServerKind::Nats {
-                (command, Box::new(Nats))
-            } else {
+            let has_stream = kind == ServerKind::JetStream;
+            if has_stream {
                 command.arg("-js").arg("-sd").arg(dir.path());
-                (command, Box::new(JetStream))
             }
+            (command, Box::new(Nats { has_stream }))
         }
         ServerKind::Redis | ServerKind::RedisStreams => {
             let mut command = Command::new("redis-server");
@@ -153,18 +152,17 @@ fn command(
             // addresses.
             command.args(["--protected-mode", "no"]);
             command.args(["--maxclients", "11000", "--dir"]).arg(dir.path());
-            if kind == ServerKind::Redis {
-                (command, Box::new(Redis))
-            } else {
+            let has_streams = kind == ServerKind::RedisStreams;
+            if has_streams {
                 command.args(["--appendonly", "yes", "--appendfsync", "everysec"]);
-                (command, Box::new(RedisStreams))
             }
+            (command, Box::new(Redis { has_streams }))
         }
         ServerKind::ZeroMq => {
             let publishers = unused_address()?;
             let mut command = Command::new(&paths.zmq_proxy);
             command.args([publishers.port().to_string(), port]);
-            (command, Box::new(Zmtp { publishers }))
+            (command, Box::new(Zmtp { publishers, is_tidings: false }))
         }
         ServerKind::Mosquitto => {
             let mut command = Command::new("mosquitto");
