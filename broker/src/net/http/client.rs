@@ -12,7 +12,7 @@ use tidings_protocol::status::Answer;
 use tidings_protocol::{Code, Command, ProtocolError, Slot, TopicName};
 
 use super::super::{Shared, login, topic_commands};
-use super::error::ErrorResponse;
+use super::error::{ErrorResponse, HttpResult};
 use super::with_timeout;
 use crate::access::{Action, Identity, Transport};
 use crate::audit::{AuditEvent, Initiator};
@@ -89,13 +89,13 @@ impl ConnectedClient {
     }
 
     /// Checks the client's rate limit, and its quota of topics if publishing creates the topic.
-    pub(super) fn check_publish_quota(&self, topic: &TopicName) -> Result<(), ErrorResponse> {
+    pub(super) fn check_publish_quota(&self, topic: &TopicName) -> HttpResult<()> {
         self.check_rate()?;
         Ok(self.shared.check_topic_creation(self.usage.lock().as_deref(), topic)?)
     }
 
     /// Checks the client's rate limit.
-    pub(super) fn check_rate(&self) -> Result<(), ErrorResponse> {
+    pub(super) fn check_rate(&self) -> HttpResult<()> {
         let usage = self.usage.lock();
         let wait_ms = usage.as_deref().map_or(0, |usage| usage.wait_ms(self.shared.clock.now()));
         if wait_ms == 0 {

@@ -30,7 +30,7 @@ use tidings_rate_limit::{Rate, RateLimiter, SOURCES_MAX, Source};
 
 use super::HttpState;
 use super::client::ConnectedClient;
-use super::error::ErrorResponse;
+use super::error::{ErrorResponse, HttpResult};
 use crate::audit::AuditEvent;
 use crate::clock::Moment;
 use crate::stats::RequestCounts;
@@ -188,7 +188,7 @@ async fn handle_request(
     route: &HandlerRoute,
     client: &ConnectedClient,
     request: Request,
-) -> Result<Response<Body>, ErrorResponse> {
+) -> HttpResult<Response<Body>> {
     let (handler, peer) = (&route.handler, client.remote.peer.ip());
     let source = (Source::from(peer), is_forwarded(request.headers()));
     let (now, counts) = (http.shared.clock.now(), &http.shared.stats.receiver_requests);

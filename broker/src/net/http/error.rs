@@ -22,6 +22,9 @@ pub(super) struct ErrorResponse {
     retry_after_s: Option<u32>,
 }
 
+/// What a request returns, or the response to its rejection.
+pub(super) type HttpResult<T> = Result<T, ErrorResponse>;
+
 impl ErrorResponse {
     pub(super) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
         Self { status, code, message: message.into(), retry_after_s: None }

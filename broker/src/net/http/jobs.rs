@@ -12,7 +12,7 @@ use tidings_protocol::status::Status;
 use tidings_protocol::{Command, JobAction, JobCommand, JobName};
 
 use super::client::ConnectedClient;
-use super::error::ErrorResponse;
+use super::error::{ErrorResponse, HttpResult};
 use super::json_fields::{
     FieldType, JsonField, JsonFields, ObjectSchema, as_pairs, take_words, to_settings,
 };
@@ -137,7 +137,7 @@ pub(super) async fn add(request: NamedRequest<JobName>, body: Body) -> JsonResul
 /// Charges seeds to the rate of the client as events, or rejects them if it is over its rate. It
 /// checks again after the body, because bodies of other requests may have arrived in the meantime.
 /// So even with many requests at once a client exceeds its rate only by a few of them.
-fn charge_seeds(client: &ConnectedClient, urls: &[String]) -> Result<(), ErrorResponse> {
+fn charge_seeds(client: &ConnectedClient, urls: &[String]) -> HttpResult<()> {
     client.check_rate()?;
     client.count_published(urls.len(), urls.iter().map(String::len).sum());
     Ok(())
@@ -163,7 +163,7 @@ async fn add_seeds(
     name: &JobName,
     urls: &[String],
     settings: Vec<(&str, &str)>,
-) -> Result<(u64, u64), ErrorResponse> {
+) -> HttpResult<(u64, u64)> {
     if urls.is_empty() {
         // No command runs below, so this one checks that the job exists.
         let group = settings.iter().copied().filter(|(key, _)| *key == "group").collect();
@@ -191,7 +191,7 @@ pub(super) fn change(action: JobAction<'static>) -> MethodRouter<Arc<HttpState>>
 }
 
 /// `DELETE /jobs/{job}`
-pub(super) async fn delete(request: NamedRequest<JobName>) -> Result<StatusCode, ErrorResponse> {
+pub(super) async fn delete(request: NamedRequest<JobName>) -> HttpResult<StatusCode> {
     let params = request.params(&["group"])?;
     let group = group_param(&params);
     let delete = JobCommand::new(JobAction::Delete, request.name.as_str(), group);

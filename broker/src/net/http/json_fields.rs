@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Number;
 use tidings_protocol::LINE_BYTES_MAX;
 
-use super::error::ErrorResponse;
+use super::error::{ErrorResponse, HttpResult};
 use super::request_input::check_word;
 
 /// Fields of an object that are kept. No valid object has as many, so an object with more fields is
@@ -171,7 +171,7 @@ pub(super) type ObjectSchema = [(&'static str, FieldType)];
 pub(super) fn to_settings(
     object: &BTreeMap<String, JsonField>,
     schema: &ObjectSchema,
-) -> Result<Vec<(&'static str, String)>, ErrorResponse> {
+) -> HttpResult<Vec<(&'static str, String)>> {
     object.iter().map(|(name, value)| to_setting(name, value, schema)).collect()
 }
 
@@ -179,7 +179,7 @@ fn to_setting(
     name: &str,
     value: &JsonField,
     schema: &ObjectSchema,
-) -> Result<(&'static str, String), ErrorResponse> {
+) -> HttpResult<(&'static str, String)> {
     let Some((name, field_type)) = schema.iter().find(|(known, _)| *known == name) else {
         let known: Vec<_> = schema.iter().map(|(name, _)| *name).collect();
         let known = known.join(", ");
@@ -233,7 +233,7 @@ pub(super) fn take_words(
     object: &mut BTreeMap<String, JsonField>,
     name: &str,
     max: usize,
-) -> Result<Option<Vec<String>>, ErrorResponse> {
+) -> HttpResult<Option<Vec<String>>> {
     match object.remove(name) {
         None => Ok(None),
         Some(JsonField::List(list)) if list.strings.iter().all(|text| check_word(text).is_ok()) => {

@@ -16,7 +16,7 @@ use tidings_protocol::{Seq, StartAt, TopicName};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::client::permissions_changed;
-use super::error::ErrorResponse;
+use super::error::HttpResult;
 use super::json_objects::JSON;
 use super::request_input::{NamedRequest, QueryParams};
 use super::topic_cursor::{EventFilter, NextEvents, TopicCursor};
@@ -42,7 +42,7 @@ pub(super) const PAGE_PERMIT_BYTES: usize = 1 << 10;
 
 /// Responds at once if there is an event or a missing seq from `from` on; otherwise when there is
 /// one, or after `wait`.
-pub(super) async fn read(request: NamedRequest<TopicName>) -> Result<Response, ErrorResponse> {
+pub(super) async fn read(request: NamedRequest<TopicName>) -> HttpResult<Response> {
     let NamedRequest { http, client, name: topic, uri, .. } = request;
     client.check_action(Action::Subscribe(topic.as_str()))?;
     let names = [["from", "limit", "wait"].as_slice(), &EventFilter::PARAMS].concat();

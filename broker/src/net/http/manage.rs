@@ -16,7 +16,7 @@ use tidings_protocol::{
 
 use super::HttpState;
 use super::client::ConnectedClient;
-use super::error::ErrorResponse;
+use super::error::{ErrorResponse, HttpResult};
 use super::json_fields::{FieldType, JsonFields, ObjectSchema, as_pairs, to_settings};
 use super::json_objects::{JsonResponse, object};
 use super::request_input::{NamedRequest, QueryParams};
@@ -26,7 +26,7 @@ use crate::access::{Action, Identity};
 pub(super) type ClientExtension = Extension<Arc<ConnectedClient>>;
 
 /// What a handler returns.
-pub(super) type JsonResult = Result<JsonResponse, ErrorResponse>;
+pub(super) type JsonResult = HttpResult<JsonResponse>;
 
 const TOPIC_SETTINGS: &ObjectSchema = &[
     ("sync", FieldType::Text),
@@ -50,7 +50,7 @@ async fn receive_settings<N>(
     request: &NamedRequest<N>,
     schema: &ObjectSchema,
     body: Body,
-) -> Result<Vec<(&'static str, String)>, ErrorResponse> {
+) -> HttpResult<Vec<(&'static str, String)>> {
     request.params(&[])?;
     // The body is read only for a client with the permission.
     let body = request.http.bodies.receive_json(&request.headers, body);
@@ -104,9 +104,7 @@ async fn create_or_set(
 }
 
 /// `DELETE /topics/{topic}`
-pub(super) async fn delete_topic(
-    request: NamedRequest<TopicName>,
-) -> Result<StatusCode, ErrorResponse> {
+pub(super) async fn delete_topic(request: NamedRequest<TopicName>) -> HttpResult<StatusCode> {
     request.params(&[])?;
     request.run(TopicAction::Delete).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -154,9 +152,7 @@ pub(super) async fn put_group(request: NamedRequest<GroupName>, body: Body) -> J
 }
 
 /// `DELETE /groups/{group}`
-pub(super) async fn delete_group(
-    request: NamedRequest<GroupName>,
-) -> Result<StatusCode, ErrorResponse> {
+pub(super) async fn delete_group(request: NamedRequest<GroupName>) -> HttpResult<StatusCode> {
     request.params(&[])?;
     request.run(GroupAction::Delete, Vec::new()).await?;
     Ok(StatusCode::NO_CONTENT)

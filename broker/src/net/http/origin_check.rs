@@ -4,7 +4,7 @@
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 
-use super::error::ErrorResponse;
+use super::error::{ErrorResponse, HttpResult};
 
 /// Default headers of each response. For a browser the response is then not a page: it loads
 /// nothing, no page can embed it, and it is not cached.
@@ -37,7 +37,7 @@ pub(super) fn check_host_and_origin(
     allowed_hosts: &[String],
     headers: &HeaderMap,
     uri: &Uri,
-) -> Result<(), ErrorResponse> {
+) -> HttpResult<()> {
     let denied = |message: String| ErrorResponse::new(StatusCode::FORBIDDEN, "denied", message);
     let host = match uri.authority() {
         Some(authority) => authority.as_str(),

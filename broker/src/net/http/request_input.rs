@@ -22,7 +22,7 @@ use super::HttpState;
 use super::body_memory::{BodyMemory, BodyReservation, MemoryPermit};
 use super::client::ConnectedClient;
 use super::config::HttpConfig;
-use super::error::ErrorResponse;
+use super::error::{ErrorResponse, HttpResult};
 
 /// Characters of an error message about invalid JSON.
 const ERROR_CHARS_MAX: usize = 300;
@@ -42,10 +42,7 @@ where
 {
     type Rejection = ErrorResponse;
 
-    async fn from_request_parts(
-        parts: &mut Parts,
-        http: &Arc<HttpState>,
-    ) -> Result<Self, ErrorResponse> {
+    async fn from_request_parts(parts: &mut Parts, http: &Arc<HttpState>) -> HttpResult<Self> {
         let params = RawPathParams::from_request_parts(parts, http).await;
         let utf8 =
             || ErrorResponse::new(StatusCode::BAD_REQUEST, "utf8", "the path is not valid UTF-8");
@@ -64,7 +61,7 @@ where
 
 impl<N> NamedRequest<N> {
     /// [`QueryParams::parse`].
-    pub(super) fn params(&self, known: &[&str]) -> Result<QueryParams, ErrorResponse> {
+    pub(super) fn params(&self, known: &[&str]) -> HttpResult<QueryParams> {
         QueryParams::parse(&self.uri, known)
     }
 }
@@ -74,7 +71,7 @@ pub(super) struct QueryParams(Vec<(String, String)>);
 impl QueryParams {
     /// Parses all parameters. Fails unless each is `known`, appears once, and has a value of one
     /// word.
-    pub(super) fn parse(uri: &Uri, known: &[&str]) -> Result<Self, ErrorResponse> {
+    pub(super) fn parse(uri: &Uri, known: &[&str]) -> HttpResult<Self> {
         let mut params: Vec<(String, String)> = Vec::new();
         for (key, value) in form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()) {
             if !known.contains(&&*key) {
@@ -102,7 +99,7 @@ impl QueryParams {
     }
 
     /// The value of `wait=`, at most `max_ms`.
-    pub(super) fn wait(&self, default_ms: u64, max_ms: u64) -> Result<Duration, ErrorResponse> {
+    pub(super) fn wait(&self, default_ms: u64, max_ms: u64) -> HttpResult<Duration> {
         let Some(wait) = self.get("wait") else { return Ok(Duration::from_millis(default_ms)) };
         let wait_ms = parse_ms(wait)
             .map_err(|error| ErrorResponse::bad_request(format!("wait={wait}: {error}")))?;
@@ -110,12 +107,7 @@ impl QueryParams {
     }
 
     /// The value of `key` as a number from 1 to `max`.
-    pub(super) fn number(
-        &self,
-        key: &str,
-        default: usize,
-        max: usize,
-    ) -> Result<usize, ErrorResponse> {
+    pub(super) fn number(&self, key: &str, default: usize, max: usize) -> HttpResult<usize> {
         let Some(text) = self.get(key) else { return Ok(default) };
         let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
         let number = text.parse().ok().filter(|number| is_plain && (1..=max).contains(number));
@@ -126,7 +118,7 @@ impl QueryParams {
 }
 
 /// Checks that a text is one word of a line.
-pub(super) fn check_word(text: &str) -> Result<&str, ErrorResponse> {
+pub(super) fn check_word(text: &str) -> HttpResult<&str> {
     let is_word = |c: char| !c.is_whitespace() && !c.is_control();
     if !text.is_empty() && text.chars().all(is_word) {
         return Ok(text);
@@ -183,17 +175,14 @@ impl BodyReceiver {
         headers: &HeaderMap,
         body: Body,
         types: &[&str],
-    ) -> Result<ReceivedBody<'_>, ErrorResponse> {
+    ) -> HttpResult<ReceivedBody<'_>> {
         check_content_type(headers, types)?;
         check_encoding(headers)?;
         self.receive_untyped(body).await
     }
 
     /// Receives a complete body of any type and encoding.
-    pub(super) async fn receive_untyped(
-        &self,
-        body: Body,
-    ) -> Result<ReceivedBody<'_>, ErrorResponse> {
+    pub(super) async fn receive_untyped(&self, body: Body) -> HttpResult<ReceivedBody<'_>> {
         let max = self.config.body_bytes_max;
         if body.size_hint().exact().is_some_and(|bytes| bytes > max as u64) {
             return Err(body_too_long(max));
@@ -212,7 +201,7 @@ impl BodyReceiver {
         mut reservation: BodyReservation<'a>,
         mut body: Body,
         max: usize,
-    ) -> Result<ReceivedBody<'a>, ErrorResponse> {
+    ) -> HttpResult<ReceivedBody<'a>> {
         let idle_timeout = Duration::from_millis(self.config.body_idle_timeout_ms);
         let (mut first, mut joined, mut bytes) = (Bytes::new(), BytesMut::new(), 0);
         loop {
@@ -242,14 +231,14 @@ impl BodyReceiver {
         &self,
         headers: &HeaderMap,
         body: Body,
-    ) -> Result<T, ErrorResponse> {
+    ) -> HttpResult<T> {
         let received = self.receive(headers, body, &["application/json"]).await?;
         parse_json(&received.bytes)
     }
 }
 
 /// Parses JSON. Nesting has the limit of `serde_json`, which is 128.
-pub(super) fn parse_json<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, ErrorResponse> {
+pub(super) fn parse_json<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> HttpResult<T> {
     serde_json::from_slice(bytes).map_err(|error| {
         // The error may contain the name of a field, which can be long.
         let text: String = error.to_string().chars().take(ERROR_CHARS_MAX).collect();
@@ -263,7 +252,7 @@ pub(super) fn content_type(headers: &HeaderMap) -> Option<String> {
     Some(value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase())
 }
 
-fn check_content_type(headers: &HeaderMap, types: &[&str]) -> Result<(), ErrorResponse> {
+fn check_content_type(headers: &HeaderMap, types: &[&str]) -> HttpResult<()> {
     let Some(actual) = content_type(headers) else { return Ok(()) };
     if types.contains(&actual.as_str()) {
         return Ok(());
@@ -276,7 +265,7 @@ fn check_content_type(headers: &HeaderMap, types: &[&str]) -> Result<(), ErrorRe
 
 /// Checks that a body is neither compressed nor in a charset other than UTF-8, because the broker
 /// converts no bodies.
-pub(super) fn check_encoding(headers: &HeaderMap) -> Result<(), ErrorResponse> {
+pub(super) fn check_encoding(headers: &HeaderMap) -> HttpResult<()> {
     let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
     let codings = headers.get_all(header::CONTENT_ENCODING).iter();
     let codings = codings.flat_map(|value| value.to_str().unwrap_or("?").split(','));
@@ -325,7 +314,7 @@ mod tests {
 
     use super::*;
 
-    fn params(query: &str) -> Result<QueryParams, ErrorResponse> {
+    fn params(query: &str) -> HttpResult<QueryParams> {
         QueryParams::parse(&format!("/x?{query}").parse().unwrap(), &["from", "wait"])
     }
 
@@ -403,7 +392,7 @@ mod tests {
 
     /// Receives a body of `bytes` bytes with `interval_ms` before each byte. The idle timeout is
     /// 100 ms, and the total timeout 1,000 ms.
-    async fn receive_slowly(bytes: u32, interval_ms: u64) -> Result<usize, ErrorResponse> {
+    async fn receive_slowly(bytes: u32, interval_ms: u64) -> HttpResult<usize> {
         let config = HttpConfig {
             body_idle_timeout_ms: 100,
             body_timeout_ms: 1_000,

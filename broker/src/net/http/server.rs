@@ -22,7 +22,7 @@ use tower_service::Service;
 
 use super::client::ConnectedClient;
 use super::config::HttpConfig;
-use super::error::ErrorResponse;
+use super::error::{ErrorResponse, HttpResult};
 use super::request_head::read_first_head;
 use super::write_timeout::{ResponseState, WriteTimeoutStream};
 use super::{HttpState, origin_check, router};
@@ -237,7 +237,7 @@ async fn identify(
     http: &HttpState,
     headers: &HeaderMap,
     remote: &RemoteInfo,
-) -> Result<Identity, ErrorResponse> {
+) -> HttpResult<Identity> {
     let access = &http.shared.access;
     let value = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let credentials = value.and_then(|value| value.split_once(' '));

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::HttpState;
 use super::client::{ConnectedClient, SubscriptionGuard};
-use super::error::ErrorResponse;
+use super::error::{ErrorResponse, HttpResult};
 use super::request_input::{NamedRequest, QueryParams};
 use super::sse_buffers::SseBuffer;
 use super::topic_cursor::{EventFilter, NextEvents, TopicCursor};
@@ -39,7 +39,7 @@ const RETRY_FIELD: Bytes = Bytes::from_static(b"retry: 1000\n");
 const KEEP_ALIVE_COMMENT: Bytes = Bytes::from_static(b":\n\n");
 
 /// Begins after `Last-Event-ID`, else at `from`, else with new events.
-pub(super) async fn stream(request: NamedRequest<TopicName>) -> Result<Response, ErrorResponse> {
+pub(super) async fn stream(request: NamedRequest<TopicName>) -> HttpResult<Response> {
     let NamedRequest { http, client, name: topic, uri, headers } = request;
     client.check_action(Action::Subscribe(topic.as_str()))?;
     let names = [["from"].as_slice(), &EventFilter::PARAMS].concat();
@@ -82,7 +82,7 @@ async fn stopped_or_revoked(
 }
 
 /// The seq after the last event that a reconnecting client has received.
-fn start_from_last_event_id(headers: &HeaderMap) -> Result<Option<StartAt>, ErrorResponse> {
+fn start_from_last_event_id(headers: &HeaderMap) -> HttpResult<Option<StartAt>> {
     let Some(id) = headers.get("last-event-id").filter(|id| !id.is_empty()) else {
         return Ok(None);
     };

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::HttpState;
 use super::client::ConnectedClient;
 use super::embedded_handlers::EmbeddedHandler;
-use super::error::ErrorResponse;
+use super::error::HttpResult;
 use super::json_objects::{JSON, JsonResponse};
 use super::request_input::QueryParams;
 use crate::access::Action;
@@ -23,7 +23,7 @@ use crate::topic::Health;
 const OPENAPI: &str = include_str!("openapi.json");
 
 /// `GET /`: name and version, for people with a browser.
-pub(super) async fn index(uri: Uri) -> Result<JsonResponse, ErrorResponse> {
+pub(super) async fn index(uri: Uri) -> HttpResult<JsonResponse> {
     QueryParams::parse(&uri, &[])?;
     Ok(JsonResponse(json!({
         "name": "tidings",
@@ -33,10 +33,7 @@ pub(super) async fn index(uri: Uri) -> Result<JsonResponse, ErrorResponse> {
 }
 
 /// `GET /openapi.json`
-pub(super) async fn openapi(
-    State(http): State<Arc<HttpState>>,
-    uri: Uri,
-) -> Result<Response, ErrorResponse> {
+pub(super) async fn openapi(State(http): State<Arc<HttpState>>, uri: Uri) -> HttpResult<Response> {
     QueryParams::parse(&uri, &[])?;
     Ok(([(header::CONTENT_TYPE, JSON)], http.openapi_document.clone()).into_response())
 }
@@ -57,7 +54,7 @@ pub(super) fn openapi_with(handlers: &[Arc<dyn EmbeddedHandler>]) -> Bytes {
 }
 
 /// `GET /health`: any response means that the broker is alive.
-pub(super) async fn health(uri: Uri) -> Result<JsonResponse, ErrorResponse> {
+pub(super) async fn health(uri: Uri) -> HttpResult<JsonResponse> {
     QueryParams::parse(&uri, &[])?;
     Ok(JsonResponse(json!({ "status": "ok" })))
 }
@@ -68,7 +65,7 @@ pub(super) async fn ready(
     State(http): State<Arc<HttpState>>,
     Extension(client): Extension<Arc<ConnectedClient>>,
     uri: Uri,
-) -> Result<Response, ErrorResponse> {
+) -> HttpResult<Response> {
     QueryParams::parse(&uri, &[])?;
     let (mut full, mut failed) = (Vec::new(), Vec::new());
     for topic in http.shared.topics.list() {
@@ -94,7 +91,7 @@ pub(super) async fn stats(
     State(http): State<Arc<HttpState>>,
     Extension(client): Extension<Arc<ConnectedClient>>,
     uri: Uri,
-) -> Result<JsonResponse, ErrorResponse> {
+) -> HttpResult<JsonResponse> {
     QueryParams::parse(&uri, &[])?;
     client.check_action(Action::Monitor)?;
     let (shared, stats) = (&http.shared, &http.shared.stats);

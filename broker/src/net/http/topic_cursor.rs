@@ -6,7 +6,7 @@ use std::task::{Context, Waker};
 use bytes::Bytes;
 use tidings_protocol::{CanonicalUrl, Code, Payload, ProtocolError, Seq, StartAt, TopicName};
 
-use super::error::ErrorResponse;
+use super::error::HttpResult;
 use super::request_input::QueryParams;
 use crate::net::Shared;
 use crate::topic::{Fetched, Lag, Reader, WaiterSlot};
@@ -81,7 +81,7 @@ impl TopicCursor {
         shared: &Arc<Shared>,
         topic: TopicName,
         from: Option<StartAt>,
-    ) -> Result<Self, ErrorResponse> {
+    ) -> HttpResult<Self> {
         let exists = shared.topics.find(topic.as_str()).is_some();
         let reader = match from {
             // The topic rejects a seq that it has not reached.

@@ -33,7 +33,7 @@ use tidings_rate_limit::{Rate, RateLimiter, SOURCES_MAX, Source, TokenBucket};
 pub use self::recipe::{Hook, Recipe, SECRET_BYTES_MIN, SecretSource};
 use super::HttpState;
 use super::client::ConnectedClient;
-use super::error::ErrorResponse;
+use super::error::{ErrorResponse, HttpResult};
 use super::idempotency::{IdempotencyKey, IdempotencyKeys, KeyState};
 use super::json_objects::JsonResponse;
 use super::publish::{append, confirm, wait_for_backpressure};
@@ -131,10 +131,7 @@ fn default_decoy() -> Hook {
 }
 
 /// Responds when all events are as safe as their topic promises.
-pub(super) async fn receive(
-    request: NamedRequest<String>,
-    body: Body,
-) -> Result<JsonResponse, ErrorResponse> {
+pub(super) async fn receive(request: NamedRequest<String>, body: Body) -> HttpResult<JsonResponse> {
     request.params(&[])?;
     let NamedRequest { http, client, name, headers, .. } = request;
     let hooks = &http.hooks;
@@ -210,7 +207,7 @@ async fn publish(
     hook: &str,
     topic: &Arc<Topic>,
     payloads: &[Cow<'_, str>],
-) -> Result<Vec<Seq>, ErrorResponse> {
+) -> HttpResult<Vec<Seq>> {
     let events = u32::try_from(payloads.len()).unwrap_or(u32::MAX);
     take_event_budget(http, client, events)?;
     // One connection may carry requests of several hooks and clients.
@@ -229,11 +226,7 @@ async fn publish(
 
 /// Takes events from the budget of all webhooks. The budget leaves capacity for the other
 /// transports, at any number of requests.
-fn take_event_budget(
-    http: &HttpState,
-    client: &ConnectedClient,
-    events: u32,
-) -> Result<(), ErrorResponse> {
+fn take_event_budget(http: &HttpState, client: &ConnectedClient, events: u32) -> HttpResult<()> {
     let now = http.shared.clock.now();
     let permit = http.hooks.event_budget.lock().take(*http.hooks.event_rate.read(), events, now.0);
     permit.map_err(|wait_ms| rate_limited(http, client, wait_ms, "events of all webhooks together"))

@@ -13,7 +13,7 @@ use tidings_protocol::{CanonicalUrl, DEFAULT_TOPIC, Payload, TopicName, is_name,
 use tidings_rate_limit::Rate;
 use tidings_signature::{Secret, SignatureError, SignatureScheme, VerifiedRequest, digest_parts};
 
-use super::super::error::ErrorResponse;
+use super::super::error::{ErrorResponse, HttpResult};
 use super::url_location::{self, UrlLocation};
 use crate::access::{SourceFilter, UrlPrefix};
 
@@ -252,7 +252,7 @@ impl Hook {
         verified: &VerifiedRequest,
         headers: &HeaderMap,
         body: &[u8],
-    ) -> Result<HookEvents, ErrorResponse> {
+    ) -> HttpResult<HookEvents> {
         let recipe = &self.recipe;
         let mut payloads = Vec::new();
         for text in url_location::urls(&recipe.url_locations, headers, body)? {
@@ -312,7 +312,7 @@ mod tests {
         table.to_string().parse()
     }
 
-    fn events(hook: &Hook, body: &str) -> Result<HookEvents, ErrorResponse> {
+    fn events(hook: &Hook, body: &str) -> HttpResult<HookEvents> {
         let mut headers = HeaderMap::new();
         headers.insert("x-gitlab-token", HeaderValue::from_static(SECRET));
         let verified = hook.verify(&headers, body.as_bytes(), 0).unwrap();

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tidings_signature::parse_header_name;
 use url::form_urlencoded;
 
-use super::super::error::ErrorResponse;
+use super::super::error::{ErrorResponse, HttpResult};
 use super::super::request_input::{content_type, parse_json};
 
 /// URLs of one request. The search stops at one more.
@@ -107,7 +107,7 @@ pub(super) fn urls(
     locations: &[UrlLocation],
     headers: &HeaderMap,
     body: &[u8],
-) -> Result<Vec<String>, ErrorResponse> {
+) -> HttpResult<Vec<String>> {
     let kind = content_type(headers);
     let is_json = kind.as_deref().is_none_or(|kind| {
         kind == "application/json" || kind.starts_with("application/") && kind.ends_with("+json")

@@ -10,7 +10,7 @@ use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use tidings_protocol::{PAYLOAD_BYTES_MAX, Payload, ProtocolError, bad_argument};
 
-use super::super::error::ErrorResponse;
+use super::super::error::{ErrorResponse, HttpResult};
 use super::{EVENTS_MAX, check_payload, event_error, payload_too_long, too_many_events};
 
 /// `{"events": [..]}`
@@ -22,7 +22,7 @@ pub(super) struct JsonBody<'a> {
 }
 
 impl<'a> JsonBody<'a> {
-    pub(super) fn payloads(self) -> Result<Vec<Cow<'a, str>>, ErrorResponse> {
+    pub(super) fn payloads(self) -> HttpResult<Vec<Cow<'a, str>>> {
         let ParsedEvents { payloads, count, first_error } = self.events;
         if count > EVENTS_MAX {
             return Err(too_many_events());
@@ -90,7 +90,7 @@ enum JsonEvent<'a> {
 }
 
 impl<'a> JsonEvent<'a> {
-    fn payload(self, at: usize) -> Result<Cow<'a, str>, ErrorResponse> {
+    fn payload(self, at: usize) -> HttpResult<Cow<'a, str>> {
         let payload = match self {
             Self::Line(line) => line,
             Self::Parts(parts) => {

@@ -18,7 +18,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::HttpState;
 use super::client::ConnectedClient;
-use super::error::ErrorResponse;
+use super::error::{ErrorResponse, HttpResult};
 use super::idempotency::{IdempotencyKey, KeyState, KeyUseId};
 use super::json_objects::JsonResponse;
 use super::request_input::{NamedRequest, content_type, parse_json};
@@ -43,7 +43,7 @@ const KEY_BYTES_MAX: usize = 128;
 pub(super) async fn publish(
     request: NamedRequest<TopicName>,
     body: Body,
-) -> Result<JsonResponse, ErrorResponse> {
+) -> HttpResult<JsonResponse> {
     request.params(&[])?;
     let NamedRequest { http, client, name, headers, .. } = request;
     let action = Action::Publish(name.as_str());
@@ -98,7 +98,7 @@ async fn publish_once(
     key: &IdempotencyKey,
     body_hash: u128,
     payloads: &[Cow<'_, str>],
-) -> Result<JsonResponse, ErrorResponse> {
+) -> HttpResult<JsonResponse> {
     let (use_id, seqs) = match http.idempotency_keys.begin(key, body_hash, http.shared.clock.now())
     {
         KeyState::New(use_id) => {
@@ -144,7 +144,7 @@ impl Drop for KeyGuard<'_> {
     }
 }
 
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, ErrorResponse> {
+fn idempotency_key(headers: &HeaderMap) -> HttpResult<Option<&str>> {
     let Some(key) = headers.get("idempotency-key") else { return Ok(None) };
     // The draft of the header requires a quoted string; most clients send the key without quotes.
     let key = key
@@ -162,7 +162,7 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, ErrorResponse> {
 }
 
 /// Checks and returns the lines of a body. A line ends in LF or CRLF; empty lines are ignored.
-fn parse_lines(body: &[u8]) -> Result<impl Iterator<Item = &str>, ErrorResponse> {
+fn parse_lines(body: &[u8]) -> HttpResult<impl Iterator<Item = &str>> {
     let lines = || {
         let lines = body.split(|byte| *byte == b'\n');
         lines.map(|line| line.strip_suffix(b"\r").unwrap_or(line)).filter(|line| !line.is_empty())
@@ -183,7 +183,7 @@ fn too_many_events() -> ErrorResponse {
     ErrorResponse::new(StatusCode::PAYLOAD_TOO_LARGE, Code::TooLong.as_str(), message)
 }
 
-fn check_payload(at: usize, line: &[u8]) -> Result<(), ErrorResponse> {
+fn check_payload(at: usize, line: &[u8]) -> HttpResult<()> {
     let checked = match line.len() {
         0 => Err(bad_argument("an event must not be empty")),
         1..=PAYLOAD_BYTES_MAX => text::check(line).map(|_| ()),
@@ -222,7 +222,7 @@ async fn append_while_allowed(
     client: &ConnectedClient,
     topic: &Arc<Topic>,
     payloads: &[Cow<'_, str>],
-) -> Result<Vec<Seq>, ErrorResponse> {
+) -> HttpResult<Vec<Seq>> {
     // Usually there is none, and the permissions have just been checked.
     if topic.is_backpressured(None) {
         let check_all = |identity: &Identity| {
@@ -236,10 +236,7 @@ async fn append_while_allowed(
 }
 
 /// Waits until a topic has no back-pressure; fails after a time limit.
-pub(super) async fn wait_for_backpressure(
-    http: &HttpState,
-    topic: &Topic,
-) -> Result<(), ErrorResponse> {
+pub(super) async fn wait_for_backpressure(http: &HttpState, topic: &Topic) -> HttpResult<()> {
     let relieved = poll_fn(|cx| {
         let is_backpressured = topic.is_backpressured(Some(cx.waker()));
         if is_backpressured { Poll::Pending } else { Poll::Ready(()) }
@@ -261,7 +258,7 @@ pub(super) fn append(
     topic: &Arc<Topic>,
     initiator: Initiator,
     payloads: &[Cow<'_, str>],
-) -> Result<Vec<Seq>, ErrorResponse> {
+) -> HttpResult<Vec<Seq>> {
     let conn = ConnId(initiator.conn);
     let ids =
         payloads.iter().enumerate().filter_map(|(at, payload)| Some((at, dedup_id(payload)?)));
@@ -281,7 +278,7 @@ pub(super) fn append(
 }
 
 /// Waits until all events are as safe as the topic promises.
-pub(super) async fn confirm(topic: &Topic, seqs: Vec<Seq>) -> Result<JsonResponse, ErrorResponse> {
+pub(super) async fn confirm(topic: &Topic, seqs: Vec<Seq>) -> HttpResult<JsonResponse> {
     let last = seqs.iter().copied().max().expect("the request has an event");
     let mut slot = None;
     poll_fn(|cx| {
