@@ -7,7 +7,9 @@ use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use tidings_protocol::{CanonicalUrl, push_attribute};
 
-use super::hub_request::{self, FORM_BYTES_MAX, HubRejection, HubRequest, SubscriptionRequest};
+use super::hub_request::{
+    self, FORM_BYTES_MAX, HubRejection, HubRequest, HubResult, SubscriptionRequest,
+};
 use super::store::{RequestOutcome, RowId};
 use super::{DELIVERY_QUEUE, Hub, HubQueue, VERIFICATION_QUEUE, host_of, now_unix_ms};
 
@@ -152,10 +154,7 @@ impl Hub {
         self.config.publisher_networks.iter().any(|net| net.contains(peer))
     }
 
-    async fn enqueue_fetches(
-        &self,
-        topics: Vec<CanonicalUrl<'static>>,
-    ) -> Result<&'static str, HubRejection> {
+    async fn enqueue_fetches(&self, topics: Vec<CanonicalUrl<'static>>) -> HubResult<&'static str> {
         let events: Vec<_> = topics
             .iter()
             .map(|topic| {
@@ -169,7 +168,7 @@ impl Hub {
         Ok("Topics with subscribers will be fetched.")
     }
 
-    async fn subscribe(&self, request: SubscriptionRequest) -> Result<&'static str, HubRejection> {
+    async fn subscribe(&self, request: SubscriptionRequest) -> HubResult<&'static str> {
         let pending = self.store_requests(vec![request]).await?;
         self.enqueue_verifications(&pending).await?;
         Ok(VERIFICATION_STARTED)
@@ -177,10 +176,7 @@ impl Hub {
 
     /// Stores a registration of rssCloud, starts its verifications, and waits for a moment: the
     /// response states the outcome if it is known by then.
-    async fn register(
-        &self,
-        requests: Vec<SubscriptionRequest>,
-    ) -> Result<&'static str, HubRejection> {
+    async fn register(&self, requests: Vec<SubscriptionRequest>) -> HubResult<&'static str> {
         let pending = self.store_requests(requests).await?;
         let outcomes =
             self.verification_waiters.wait_for(pending.iter().map(|(id, _)| *id).collect());
@@ -199,7 +195,7 @@ impl Hub {
     async fn store_requests(
         &self,
         requests: Vec<SubscriptionRequest>,
-    ) -> Result<Vec<(RowId, String)>, HubRejection> {
+    ) -> HubResult<Vec<(RowId, String)>> {
         let hosts: Vec<_> =
             requests.iter().map(|request| host_of(request.callback.as_str())).collect();
         let limits = self.config.limits;
@@ -230,7 +226,7 @@ impl Hub {
         Ok(pending)
     }
 
-    async fn enqueue_verifications(&self, pending: &[(RowId, String)]) -> Result<(), HubRejection> {
+    async fn enqueue_verifications(&self, pending: &[(RowId, String)]) -> HubResult<()> {
         let event = |(id, host): &(RowId, String)| {
             let mut event = self.own_url("verify", *id);
             push_attribute(&mut event, "host", host);
@@ -252,11 +248,7 @@ impl Hub {
         published
     }
 
-    async fn publish_or_reject(
-        &self,
-        queue: &HubQueue,
-        events: &[String],
-    ) -> Result<(), HubRejection> {
+    async fn publish_or_reject(&self, queue: &HubQueue, events: &[String]) -> HubResult<()> {
         self.publish(queue, events).await.map_err(|error| {
             tracing::error!(%error, "the hub cannot publish an event");
             UNAVAILABLE

@@ -38,6 +38,9 @@ pub(super) struct HubRejection {
     pub(super) text: &'static str,
 }
 
+/// A part of a request, or the rejection of the request.
+pub(super) type HubResult<T> = Result<T, HubRejection>;
+
 /// A topic, in canonical form and as the subscriber wrote it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct HubTopic {
@@ -89,7 +92,7 @@ pub(super) enum HubRequest {
 pub(super) struct FormFields<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
 impl<'a> FormFields<'a> {
-    pub(super) fn parse(body: &'a [u8]) -> Result<Self, HubRejection> {
+    pub(super) fn parse(body: &'a [u8]) -> HubResult<Self> {
         if body.len() > FORM_BYTES_MAX {
             return Err(HubRejection { status: 413, text: "the form is longer than 64 KiB" });
         }
@@ -114,7 +117,7 @@ impl<'a> FormFields<'a> {
         &self,
         name: &str,
         repeated_text: &'static str,
-    ) -> Result<Option<&str>, HubRejection> {
+    ) -> HubResult<Option<&str>> {
         let mut all = self.0.iter().filter(|(key, _)| key == name);
         let first = all.next().map(|(_, value)| value.as_ref());
         if all.next().is_some() { Err(bad_request(repeated_text)) } else { Ok(first) }
@@ -131,7 +134,7 @@ pub(super) fn is_publish(body: &[u8]) -> bool {
 }
 
 impl HubRules {
-    pub(super) fn parse_request(&self, body: &[u8]) -> Result<HubRequest, HubRejection> {
+    pub(super) fn parse_request(&self, body: &[u8]) -> HubResult<HubRequest> {
         let form = FormFields::parse(body)?;
         let mode = form.single("hub.mode", "hub.mode is repeated")?;
         match mode {
@@ -157,7 +160,7 @@ impl HubRules {
     pub(super) fn parse_topics<'f>(
         &self,
         urls: impl Iterator<Item = &'f str>,
-    ) -> Result<Vec<CanonicalUrl<'static>>, HubRejection> {
+    ) -> HubResult<Vec<CanonicalUrl<'static>>> {
         let mut topics = Vec::new();
         for url in urls {
             let HubTopic { url, .. } = self.parse_topic(url)?;
@@ -172,7 +175,7 @@ impl HubRules {
     }
 
     /// Parses a topic, and checks that it belongs to this hub.
-    pub(super) fn parse_topic(&self, text: &str) -> Result<HubTopic, HubRejection> {
+    pub(super) fn parse_topic(&self, text: &str) -> HubResult<HubTopic> {
         let is_visible = |byte: u8| byte.is_ascii_graphic() && !b"<>\"".contains(&byte);
         if text.len() > URL_BYTES_MAX || !text.bytes().all(is_visible) {
             return Err(bad_request(
@@ -192,7 +195,7 @@ impl HubRules {
         self.topic_prefixes.iter().any(|prefix| topic.is_below(prefix))
     }
 
-    pub(super) fn parse_callback(&self, text: &str) -> Result<CanonicalUrl<'static>, HubRejection> {
+    pub(super) fn parse_callback(&self, text: &str) -> HubResult<CanonicalUrl<'static>> {
         if text.len() > URL_BYTES_MAX {
             return Err(bad_request("the callback is longer than 1,900 bytes"));
         }
@@ -210,7 +213,7 @@ impl HubRules {
         Ok(url.into_owned())
     }
 
-    fn parse_subscribe(&self, form: &FormFields<'_>) -> Result<SubscriptionRequest, HubRejection> {
+    fn parse_subscribe(&self, form: &FormFields<'_>) -> HubResult<SubscriptionRequest> {
         let (topic, callback) = self.parse_topic_and_callback(form)?;
         let secret = form.single("hub.secret", "hub.secret is repeated")?;
         // With an empty secret anyone could sign.
@@ -237,7 +240,7 @@ impl HubRules {
     fn parse_topic_and_callback(
         &self,
         form: &FormFields<'_>,
-    ) -> Result<(HubTopic, CanonicalUrl<'static>), HubRejection> {
+    ) -> HubResult<(HubTopic, CanonicalUrl<'static>)> {
         let callback = form.single("hub.callback", "hub.callback is repeated")?;
         let callback =
             self.parse_callback(callback.ok_or(bad_request("hub.callback is missing"))?)?;
@@ -275,7 +278,7 @@ pub(super) mod tests {
         ("hub.callback", "https://reader.example/cb?id=1"),
     ];
 
-    fn subscribe_with(more: &[(&str, &str)]) -> Result<SubscriptionRequest, HubRejection> {
+    fn subscribe_with(more: &[(&str, &str)]) -> HubResult<SubscriptionRequest> {
         match rules().parse_request(&form(&[&VALID[..], more].concat()))? {
             HubRequest::Subscription(request) => Ok(request),
             HubRequest::Publish(topics) => panic!("{topics:?}"),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tidings_protocol::CanonicalUrl;
 
 use super::hub_request::{
-    FormFields, HubRejection, HubRules, SubscriberProtocol, SubscriptionRequest, bad_request,
+    FormFields, HubResult, HubRules, SubscriberProtocol, SubscriptionRequest, bad_request,
 };
 
 /// The lease of a registration, by convention. Subscribers renew every 24 hours.
@@ -26,7 +26,7 @@ impl HubRules {
         &self,
         body: &[u8],
         peer: Option<IpAddr>,
-    ) -> Result<Vec<SubscriptionRequest>, HubRejection> {
+    ) -> HubResult<Vec<SubscriptionRequest>> {
         let form = FormFields::parse(body)?;
         let domain = form.single("domain", "domain is repeated")?;
         let (host, protocol) = match (domain.filter(|domain| !domain.is_empty()), peer) {
@@ -82,10 +82,7 @@ impl HubRules {
     }
 
     /// Parses a ping: the feed that has changed.
-    pub(super) fn parse_ping(
-        &self,
-        body: &[u8],
-    ) -> Result<Vec<CanonicalUrl<'static>>, HubRejection> {
+    pub(super) fn parse_ping(&self, body: &[u8]) -> HubResult<Vec<CanonicalUrl<'static>>> {
         let form = FormFields::parse(body)?;
         self.parse_topics(form.values("url"))
     }
@@ -119,7 +116,7 @@ mod tests {
         ("url1", "https://blog.example/feed.xml"),
     ];
 
-    fn register_with(changed: &[(&str, &str)]) -> Result<Vec<SubscriptionRequest>, HubRejection> {
+    fn register_with(changed: &[(&str, &str)]) -> HubResult<Vec<SubscriptionRequest>> {
         let is_changed = |name: &str| changed.iter().any(|(other, _)| *other == name);
         let others = VALID.into_iter().filter(|(name, _)| !is_changed(name));
         let fields: Vec<_> = others.chain(changed.iter().copied()).collect();
