@@ -81,16 +81,8 @@ pub(crate) fn milliseconds(duration: Duration) -> u64 {
 
 /// Parses a number of bytes: `65536`, `64k`, `10m`, `1g`.
 pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
-    let (digits, unit) = match text.find(|c: char| !c.is_ascii_digit()) {
-        Some(at) => text.split_at(at),
-        None => (text, ""),
-    };
-    let units = [("", 1), ("k", 1 << 10), ("m", 1 << 20), ("g", 1_u64 << 30)];
-    let unit = units.iter().find(|(name, _)| *name == unit).map(|(_, bytes)| bytes);
-    let bytes = unit.and_then(|unit| digits.parse::<u64>().ok()?.checked_mul(*unit));
-    bytes
-        .filter(|bytes| *bytes > 0)
-        .ok_or_else(|| "expected bytes such as 65536, 64k, 10m or 1g".to_owned())
+    let bytes = tidings_protocol::parse_bytes(text).filter(|bytes| *bytes > 0);
+    bytes.ok_or_else(|| "expected bytes such as 65536, 64k, 10m or 1g".to_owned())
 }
 
 /// The value of `--allow-private`.
