@@ -1,5 +1,6 @@
 //! Transports, and what each of them accepts from any sender.
 
+use std::fmt::Display;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -28,23 +29,9 @@ impl Transport {
 
     /// Checks whether a command is available on this transport. The error is [`Code::Denied`].
     pub(super) fn check_verb(self, verb: Verb) -> Result<(), ProtocolError> {
-        let allowed = match verb {
-            Verb::Hello | Verb::Pub | Verb::Ping | Verb::Help | Verb::Quit => true,
-            Verb::Sub
-            | Verb::Seen
-            | Verb::Unsub
-            | Verb::Join
-            | Verb::Link
-            | Verb::Ack
-            | Verb::Nack
-            | Verb::Touch
-            | Verb::Group
-            | Verb::Job
-            | Verb::Topic
-            | Verb::Explain
-            | Verb::Stats => !self.is_publish_only(),
-        };
-        if allowed {
+        let is_for_publishers =
+            matches!(verb, Verb::Hello | Verb::Pub | Verb::Ping | Verb::Help | Verb::Quit);
+        if is_for_publishers || !self.is_publish_only() {
             return Ok(());
         }
         let text = format!("{} is not available over {}", verb.as_str(), self.as_str());
@@ -232,7 +219,7 @@ impl FromStr for Transport {
     type Err = String;
 
     fn from_str(word: &str) -> Result<Self, String> {
-        parse_word(Self::ALL, Self::as_str, word, "a transport")
+        Self::from_word(word).ok_or_else(|| unknown_word(word, "a transport", &Self::ALL))
     }
 }
 
@@ -240,19 +227,14 @@ impl FromStr for PrivilegedAttribute {
     type Err = String;
 
     fn from_str(word: &str) -> Result<Self, String> {
-        parse_word(Self::ALL, Self::as_str, word, "a privileged attribute")
+        let unknown = || unknown_word(word, "a privileged attribute", &Self::ALL);
+        Self::from_word(word).ok_or_else(unknown)
     }
 }
 
-fn parse_word<T: Copy, const N: usize>(
-    all: [T; N],
-    as_str: fn(T) -> &'static str,
-    word: &str,
-    what: &str,
-) -> Result<T, String> {
-    let known = || all.map(as_str).join(", ");
-    let found = all.into_iter().find(|value| as_str(*value) == word);
-    found.ok_or_else(|| format!("{word:?} is not {what}; expected one of {}", known()))
+fn unknown_word<T: Display>(word: &str, what: &str, all: &[T]) -> String {
+    let known: Vec<_> = all.iter().map(ToString::to_string).collect();
+    format!("{word:?} is not {what}; expected one of {}", known.join(", "))
 }
 
 #[cfg(test)]
