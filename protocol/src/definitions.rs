@@ -84,3 +84,27 @@ macro_rules! with_defaults {
         }
     };
 }
+
+/// Implements `Debug` for a struct whose other fields are secret or have no `Debug`.
+///
+/// ```
+/// struct Login {
+///     name: &'static str,
+///     password: &'static str,
+/// }
+/// tidings_protocol::partial_debug!(Login { name });
+/// let login = Login { name: "alice", password: "secret" };
+/// assert_eq!(format!("{login:?}"), "Login { name: \"alice\", .. }");
+/// ```
+#[macro_export]
+macro_rules! partial_debug {
+    ($name:ident { $($field:ident),* }) => {
+        impl ::std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                f.debug_struct(stringify!($name))
+                    $(.field(stringify!($field), &self.$field))*
+                    .finish_non_exhaustive()
+            }
+        }
+    };
+}

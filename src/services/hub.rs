@@ -1,12 +1,8 @@
 //! The WebSub hub for the operator's own feeds: its flags, and its receiver in the broker's HTTP
 //! server.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "a request is completed even if the client disconnects"
-)]
+#![expect(clippy::disallowed_methods, reason = "a request outlives the connection of its client")]
 
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -23,7 +19,7 @@ use tidings_connectors::hub::{
     Hub, HubConfig, HubCounts, HubLimits, HubRequestClass, HubResponse, HubRules, OPENAPI_PATHS,
     PATHS,
 };
-use tidings_protocol::{CanonicalUrl, IpNetwork};
+use tidings_protocol::{CanonicalUrl, IpNetwork, partial_debug};
 use tokio_util::sync::CancellationToken;
 
 use crate::flags::address::BrokerAddress;
@@ -160,11 +156,7 @@ impl HubFlags {
     }
 }
 
-impl fmt::Debug for HubReceiver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Counter").field("per_minute", &self.per_minute).finish_non_exhaustive()
-    }
-}
+partial_debug!(HubReceiver { per_minute });
 
 impl EmbeddedHandler for HubReceiver {
     fn paths(&self) -> &[&'static str] {

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{SHA256, digest};
 use data_encoding::{BASE64URL_NOPAD, HEXLOWER, HEXLOWER_PERMISSIVE};
-use tidings_protocol::Token;
+use tidings_protocol::{Token, partial_debug};
 
 /// The beginning of every token, by which people and scanners of leaked secrets recognize one.
 const TOKEN_PREFIX: &str = "tdg_";
@@ -112,11 +112,7 @@ impl fmt::Display for TokenHash {
     }
 }
 
-impl fmt::Debug for TokenHash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("TokenHash(..)")
-    }
-}
+partial_debug!(TokenHash {});
 
 #[cfg(test)]
 mod tests {

@@ -9,7 +9,6 @@ pub(crate) mod callback;
 mod host_limits;
 
 use std::convert::Infallible;
-use std::fmt;
 
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, StatusCode};
@@ -22,6 +21,7 @@ use tidings_egress::client::{OutgoingClient, OutgoingResponse};
 use tidings_egress::failure::{Failure, Reason};
 use tidings_protocol::{
     CALLBACK_GROUP, CanonicalUrl, GroupName, JOB_DONE_TOPIC, KeyRest, RetryMode, TopicName,
+    partial_debug,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -59,11 +59,7 @@ pub struct CallbackConfig {
     pub signer: Option<Signer>,
 }
 
-impl fmt::Debug for CallbackConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config").field("broker", &self.broker).finish_non_exhaustive()
-    }
-}
+partial_debug!(CallbackConfig { broker });
 
 /// Sends callbacks until `stop` is cancelled, and then returns unfinished tasks to the group. After
 /// an error it connects to the broker again.

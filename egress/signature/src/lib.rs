@@ -8,12 +8,10 @@ mod encoding;
 pub mod identity;
 mod table;
 
-use std::fmt;
-
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::{digest, hmac};
 use serde::Deserialize;
-use tidings_protocol::word_enum;
+use tidings_protocol::{partial_debug, word_enum};
 
 use self::encoding::Encoding;
 
@@ -54,11 +52,7 @@ impl Secret {
     }
 }
 
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(..)")
-    }
-}
+partial_debug!(Secret {});
 
 /// Why a request is not verified. The operator sees the reason in the log; the sender does not.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

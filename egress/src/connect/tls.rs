@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
+use tidings_protocol::partial_debug;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
@@ -73,11 +74,7 @@ impl TlsClient {
     }
 }
 
-impl std::fmt::Debug for TlsClient {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str("Tls")
-    }
-}
+partial_debug!(TlsClient {});
 
 fn handshake_failure(error: &io::Error) -> Failure {
     let tls = causes(error).find_map(|error| error.downcast_ref::<rustls::Error>());

@@ -22,7 +22,6 @@ mod meter;
 mod pool;
 mod request_timer;
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -31,7 +30,7 @@ use hyper::body::Incoming;
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::http::response;
 use hyper::{HeaderMap, Response, header};
-use tidings_protocol::CanonicalUrl;
+use tidings_protocol::{CanonicalUrl, partial_debug};
 use tidings_signature::identity::RequestSigner;
 use tokio::time::Instant;
 
@@ -295,8 +294,4 @@ impl<C> HttpResponse<C> {
     }
 }
 
-impl fmt::Debug for HttpClient {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("HttpClient").field("connector", &self.connector).finish_non_exhaustive()
-    }
-}
+partial_debug!(HttpClient { connector });

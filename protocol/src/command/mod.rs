@@ -212,11 +212,7 @@ impl Token {
     }
 }
 
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token(..)")
-    }
-}
+partial_debug!(Token {});
 
 /// Where a subscription begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

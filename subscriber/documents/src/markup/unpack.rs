@@ -1,9 +1,9 @@
 //! Decompresses documents that are gzip files, independent of their headers.
 
-use std::fmt;
 use std::io::Write;
 
 use flate2::write::MultiGzDecoder;
+use tidings_protocol::partial_debug;
 
 use crate::markup::{DECODED_RATIO_FROM_BYTES, DECODED_RATIO_MAX, DOCUMENT_STEP_BYTES};
 
@@ -37,11 +37,7 @@ pub(crate) type PieceSink<'a> = &'a mut dyn FnMut(&[u8]) -> bool;
 
 const DAMAGED: &str = "damaged gzip; the rest was left out";
 
-impl fmt::Debug for Unpacker {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Unpacker").finish_non_exhaustive()
-    }
-}
+partial_debug!(Unpacker {});
 
 impl Unpacker {
     pub(crate) fn new() -> Self {

@@ -27,12 +27,11 @@ mod values;
 mod visible_digest;
 mod word_fingerprint;
 
-use std::fmt;
 use std::sync::Arc;
 
 use charset::EncodingGuess;
 use encoding_rs::{CoderResult, Decoder, Encoding, UTF_8};
-use tidings_protocol::CanonicalUrl;
+use tidings_protocol::{CanonicalUrl, partial_debug};
 
 use self::content_builder::ContentBuilder;
 pub use self::link_config::LinkConfig;
@@ -156,11 +155,7 @@ enum PageReaderState {
     },
 }
 
-impl fmt::Debug for PageReader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PageReader").finish_non_exhaustive()
-    }
-}
+partial_debug!(PageReader {});
 
 impl PageReader {
     /// For the page of a response. Of its headers, with names in any case, `Content-Type`,

@@ -3,9 +3,7 @@
 //! It reads chunk by chunk and passes on each URL, so a sitemap of 50 MB needs no more memory than
 //! a small one.
 
-use std::fmt;
-
-use tidings_protocol::{CanonicalUrl, word_enum};
+use tidings_protocol::{CanonicalUrl, partial_debug, word_enum};
 
 use crate::feed::{FEED_BYTES_MAX, FeedElements};
 use crate::markup::{
@@ -113,11 +111,7 @@ struct EntryOutput {
     summary: SitemapSummary,
 }
 
-impl fmt::Debug for SitemapReader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SitemapReader").finish_non_exhaustive()
-    }
-}
+partial_debug!(SitemapReader {});
 
 /// Receives each entry as it is found.
 pub type EntrySink<'a> = &'a mut dyn FnMut(SitemapEntry<'_>);
