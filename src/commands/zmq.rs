@@ -1,11 +1,7 @@
 //! `tidings zmq`: the ZeroMQ process, which `tidings up`, `broker` and `bridge zmq` start and
 //! supervise.
 
-#![expect(
-    clippy::disallowed_methods,
-    clippy::exit,
-    reason = "a process that is stuck ends with its parent all the same"
-)]
+#![expect(clippy::disallowed_methods, clippy::exit, reason = "ends with its parent, even if stuck")]
 
 use std::io::Read;
 use std::thread;

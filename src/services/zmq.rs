@@ -3,10 +3,7 @@
 //! Messages of unknown peers can crash it, so it is a separate process. It ends together with this
 //! process, because it reads a pipe with its other end only here.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "supervises a process, and waits before it restarts it"
-)]
+#![expect(clippy::disallowed_methods, reason = "supervises a process, and waits to restart it")]
 
 use std::env;
 use std::ffi::OsString;
@@ -61,10 +58,7 @@ const REMEDY: &str = "Set a key: --zmq-key FILE, or listen on 127.0.0.1.";
 const REMEDY: &str = "Listen on 127.0.0.1.";
 
 /// The ZeroMQ flags of a broker.
-#[expect(
-    clippy::struct_field_names,
-    reason = "they are the names of the flags, which stand among others"
-)]
+#[expect(clippy::struct_field_names, reason = "they are the names of the flags")]
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ZmqFlags {
     /// Publish all events to ZeroMQ subscribers (PUB) at tcp://ADDRESS:PORT, in the frames topic,

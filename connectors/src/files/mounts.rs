@@ -28,11 +28,7 @@ const SHARED_FILE_SYSTEMS: [u32; 18] = [
 /// Whether other machines may change this path.
 pub(super) fn is_shared(path: &Path) -> bool {
     // Only the lower 32 bits are the type, and some systems sign-extend them.
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "only the lower 32 bits count"
-    )]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "32 bits count")]
     rustix::fs::statfs(path).is_ok_and(|stat| SHARED_FILE_SYSTEMS.contains(&(stat.f_type as u32)))
 }
 

@@ -1,9 +1,6 @@
 //! Runs the subscriptions: holds the connection to the broker, and sends requests that are due.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "runs requests to hubs as tasks, and waits until requests are due"
-)]
+#![expect(clippy::disallowed_methods, reason = "runs requests to hubs as tasks when they are due")]
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

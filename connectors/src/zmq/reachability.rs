@@ -1,10 +1,7 @@
 //! Waits until a foreign socket accepts connections, and logs why it does not. The libraries retry
 //! forever without a message.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "waits between attempts, and limits log lines by the clock"
-)]
+#![expect(clippy::disallowed_methods, reason = "waits between attempts, and limits log lines")]
 
 use std::time::Duration;
 use std::{fmt, io};

@@ -6,10 +6,7 @@
 //! ([`crate::connect`]). A redirect counts as a response and is not followed. A failed
 //! request is not repeated here: the caller decides, and sends it again later.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "requests have a time limit, and Retry-After may be a date"
-)]
+#![expect(clippy::disallowed_methods, reason = "limits requests, and Retry-After may be a date")]
 
 mod connections;
 

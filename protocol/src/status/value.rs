@@ -168,11 +168,7 @@ pub struct Rate {
 
 impl Rate {
     /// The nearest tenth.
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a rate is not negative, and a larger one saturates"
-    )]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "casts saturate")]
     pub fn per_second(rate: f64) -> Self {
         Self { tenths: (rate * 10.0).round() as u64 }
     }

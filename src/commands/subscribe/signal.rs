@@ -1,10 +1,7 @@
 //! `tidings sub --signal`: writes events as files into a directory and signals a program that reads
 //! them there.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "waits for the program, and before it connects again"
-)]
+#![expect(clippy::disallowed_methods, reason = "waits for the program, and before it reconnects")]
 
 use std::future;
 use std::path::Path;

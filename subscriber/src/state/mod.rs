@@ -21,10 +21,7 @@
 //! raise `VERSION`, add the statements that migrate from the version before to `prepare`, and a
 //! test with an old file.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "owns the thread of the database, and waits for it with a time limit"
-)]
+#![expect(clippy::disallowed_methods, reason = "owns the thread of the database, and waits for it")]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -5,10 +5,7 @@
 //! tasks of one host at a time. A lost connection ends no task: tasks finish, and their replies are
 //! sent on the next connection, which resumes the member's identity.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "this is the crawler's main loop: it owns its tasks and waits"
-)]
+#![expect(clippy::disallowed_methods, reason = "the crawler's main loop owns its tasks and waits")]
 
 mod feeds;
 mod finish;

@@ -1,9 +1,6 @@
 //! Requests a page and handles the answer.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "measures requests, and parses long answers on other threads"
-)]
+#![expect(clippy::disallowed_methods, reason = "measures requests, and parses on other threads")]
 
 use std::collections::HashSet;
 use std::future::ready;

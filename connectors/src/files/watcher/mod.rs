@@ -4,10 +4,7 @@
 //! It is a thread and not a task, because all its calls block. A slow network file system delays no
 //! other directory.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "reads the clock for the tracker, on a thread of its own"
-)]
+#![expect(clippy::disallowed_methods, reason = "a thread of its own reads the clock")]
 
 mod scanning;
 

@@ -1,9 +1,6 @@
 //! Sockets of libzmq. Receiving blocks, so it runs on a thread of its own.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "blocking calls run on threads of their own, with a time limit"
-)]
+#![expect(clippy::disallowed_methods, reason = "blocking calls run on threads, with a time limit")]
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -56,11 +53,7 @@ impl ZmqPublisher {
         Ok(())
     }
 
-    #[expect(
-        clippy::unused_self,
-        clippy::unnecessary_wraps,
-        reason = "the other library's method needs it"
-    )]
+    #[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "as in the other library")]
     pub(crate) fn tick(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -103,11 +96,7 @@ impl ZmqPuller {
         next_message(&mut self.messages).await
     }
 
-    #[expect(
-        clippy::unused_self,
-        clippy::unnecessary_wraps,
-        reason = "the other library's method needs it"
-    )]
+    #[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "as in the other library")]
     pub(crate) fn tick(&mut self) -> io::Result<()> {
         Ok(())
     }

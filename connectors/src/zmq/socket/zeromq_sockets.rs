@@ -5,10 +5,7 @@
 //! that one never drops anything. This module counts the bytes in the other queues. Above the limit
 //! it disconnects subscribers that do not read.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "waits between attempts, and limits checks by the clock"
-)]
+#![expect(clippy::disallowed_methods, reason = "waits between attempts, and limits checks")]
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,10 +1,7 @@
 //! Resolves names to addresses: one lookup per name at a time, a limited number at once, and cached
 //! for a while.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "answers expire, and each lookup is a task that ends"
-)]
+#![expect(clippy::disallowed_methods, reason = "answers expire, and each lookup is a task")]
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -1,9 +1,6 @@
 //! The connection behind a client: its queues, and the task that moves the bytes.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "limits the time of the last writes of a connection, and the silence of the broker"
-)]
+#![expect(clippy::disallowed_methods, reason = "limits the last writes and the broker's silence")]
 
 use std::collections::VecDeque;
 use std::io;

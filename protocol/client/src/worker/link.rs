@@ -1,10 +1,7 @@
 //! The replies of a worker: each is sent over as many connections as it takes, until the broker has
 //! answered. The broker applies each reply at most once.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "compares the broker's clock with ours, renews leases, and waits between retries"
-)]
+#![expect(clippy::disallowed_methods, reason = "compares clocks, renews leases, and waits")]
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
