@@ -2,11 +2,10 @@
 
 #![expect(clippy::disallowed_methods, reason = "waits before it connects again")]
 
-use std::fmt;
 use std::pin::Pin;
 use std::time::Duration;
 
-use tidings_protocol::{Code, MemberId};
+use tidings_protocol::{Code, MemberId, partial_debug};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::backoff::Backoff;
@@ -55,13 +54,11 @@ pub struct Connector {
     /// Kept here, so that a caller that drops [`connect`](Self::connect) again and again still
     /// connects.
     attempt: Option<Attempt>,
+    /// A final error, after which no connection is opened.
+    ended: Option<ClientError>,
 }
 
-impl fmt::Debug for Connector {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connector").field("address", &self.address).finish_non_exhaustive()
-    }
-}
+partial_debug!(Connector { address });
 
 impl Connector {
     /// Connections to `HOST:PORT` or `unix:PATH`.
@@ -78,6 +75,7 @@ impl Connector {
             retries: Retries::Usual,
             is_login_refused: false,
             attempt: None,
+            ended: None,
         }
     }
 
@@ -123,6 +121,9 @@ impl Connector {
     ///
     /// Cancel-safe: if the future is dropped, the attempt goes on with the next call.
     pub async fn connect(&mut self) -> Result<Connection, ClientError> {
+        if let Some(error) = &self.ended {
+            return Err(error.clone());
+        }
         if self.attempt.is_none() {
             let (pause, address, options, group) =
                 (self.next_pause(), self.address.clone(), self.options.clone(), self.group.clone());
@@ -162,6 +163,16 @@ impl Connector {
         }
         self.pause = self.backoff.next_pause();
         self.pause
+    }
+
+    /// Returns an error that ended a connection, as `Err` if it is final. Then no connection is
+    /// opened again.
+    pub(crate) fn lost(&mut self, error: ClientError) -> Result<ClientError, ClientError> {
+        if self.is_final(&error) {
+            self.ended = Some(error.clone());
+            return Err(error);
+        }
+        Ok(error)
     }
 
     /// Whether no later attempt can succeed. A lost connection and a broker that cannot be reached

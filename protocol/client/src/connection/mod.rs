@@ -1,10 +1,7 @@
 //! One connection to a broker: commands and their answers, publishes and their confirmations,
 //! deliveries.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "spawns the task of a connection and limits the time of the handshake"
-)]
+#![expect(clippy::disallowed_methods, reason = "spawns a task, and limits the handshake in time")]
 
 use std::future::{self, Future};
 use std::hash::{BuildHasher, RandomState};
@@ -18,7 +15,7 @@ use tidings_protocol::{
     Token, TopicName, Verb, error_from_wire, field_number, text,
 };
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 use self::dial::dial;
 pub use self::dial::{ClientTls, Security, TokenSource, UNIX_PREFIX};
@@ -238,7 +235,7 @@ impl Client {
         let mut line = Vec::with_capacity(payload.len() + 80);
         encode_checked(&Command::Pub { topic: topic.as_str(), payload }, &mut line)?;
         let receiver = self.shared().publish(&line).await?;
-        Ok(PendingConfirmation { receiver })
+        Ok(Pending { receiver })
     }
 
     /// Sends a command and waits for its answer.
@@ -272,7 +269,7 @@ impl Client {
         assert!(!matches!(command.verb(), Verb::Link | Verb::Pub), "LINK and PUB answer otherwise");
         encode_checked(command, &mut lines)?;
         let receiver = self.shared().request(&lines, command.verb(), false).await?;
-        Ok(PendingAnswer { receiver })
+        Ok(Pending { receiver })
     }
 
     /// Sends a command with an answer that grows over time, such as `JOB watch`, and returns a
@@ -281,7 +278,7 @@ impl Client {
         let mut line = Vec::new();
         encode_checked(command, &mut line)?;
         let receiver = self.shared().request(&line, command.verb(), true).await?;
-        Ok(PendingAnswer { receiver })
+        Ok(Pending { receiver })
     }
 
     /// Requests the broker's clock, in milliseconds since a fixed moment of its own.
@@ -296,45 +293,37 @@ impl Client {
     }
 }
 
-/// A confirmation that is still to come. Dropping it does not cancel the publish.
-///
-/// Returns the seq of the event. If the broker confirmed several publishes with one line, it is the
-/// seq of the last of them.
+/// The result of a command that is still to come. Dropping it does not cancel the command.
 #[derive(Debug)]
-#[must_use = "a publish is safe only when it was confirmed"]
-pub struct PendingConfirmation {
-    receiver: Receiver<Seq>,
+#[must_use = "a command may have failed"]
+pub struct Pending<T> {
+    receiver: Receiver<T>,
 }
 
-impl Future for PendingConfirmation {
-    type Output = Result<Seq, ClientError>;
+/// The answer to a command.
+pub type PendingAnswer = Pending<CommandAnswer>;
+
+/// The confirmation of a publish, which is safe only then: the seq of the event. If the broker
+/// confirmed several publishes with one line, it is the seq of the last of them.
+pub type PendingConfirmation = Pending<Seq>;
+
+impl<T> Future for Pending<T> {
+    type Output = Result<T, ClientError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        flatten(Pin::new(&mut self.receiver).poll(context))
+        let received = Pin::new(&mut self.receiver).poll(context);
+        // A sender is dropped without a result only when the runtime ends.
+        let stopped = || ClientError::Closed("the runtime has stopped".into());
+        received.map(|received| received.unwrap_or_else(|_| Err(stopped())))
     }
 }
 
-/// An answer that is still to come. Dropping it does not cancel the command.
-#[derive(Debug)]
-pub struct PendingAnswer {
-    receiver: Receiver<CommandAnswer>,
-}
-
-impl Future for PendingAnswer {
-    type Output = Result<CommandAnswer, ClientError>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        flatten(Pin::new(&mut self.receiver).poll(context))
+/// The output of a future, which never comes if there is none.
+pub(crate) async fn output_of<F: Future>(future: Option<F>) -> F::Output {
+    match future {
+        Some(future) => future.await,
+        None => future::pending().await,
     }
-}
-
-type Received<T> = Result<Result<T, ClientError>, oneshot::error::RecvError>;
-
-/// A sender is dropped without a result only when the runtime ends.
-fn flatten<T>(received: Poll<Received<T>>) -> Poll<Result<T, ClientError>> {
-    received.map(|received| {
-        received.unwrap_or_else(|_| Err(ClientError::Closed("the runtime has stopped".into())))
-    })
 }
 
 /// The deliveries of this connection, in their order. If this is dropped, they are ignored.

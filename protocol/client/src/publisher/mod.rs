@@ -80,7 +80,6 @@ pub struct Publisher {
     deferred: VecDeque<WindowEvent>,
     deferred_until: Option<Instant>,
     doubtful: usize,
-    ended: Option<ClientError>,
 }
 
 impl Publisher {
@@ -95,7 +94,6 @@ impl Publisher {
             deferred: VecDeque::new(),
             deferred_until: None,
             doubtful: 0,
-            ended: None,
         }
     }
 
@@ -175,9 +173,6 @@ impl Publisher {
     ///
     /// Cancel-safe: nothing is lost if the future is dropped.
     pub async fn next(&mut self) -> Result<PublishEvent, ClientError> {
-        if let Some(error) = &self.ended {
-            return Err(error.clone());
-        }
         loop {
             let Some(connection) = &mut self.connection else {
                 return match self.connector.connect().await {
@@ -232,11 +227,7 @@ impl Publisher {
         if self.connection.take().is_some() {
             self.doubtful = self.window.rewind();
         }
-        if self.connector.is_final(&error) {
-            self.ended = Some(error.clone());
-            return Err(error);
-        }
-        Ok(PublishEvent::Lost(error))
+        self.connector.lost(error).map(PublishEvent::Lost)
     }
 }
 

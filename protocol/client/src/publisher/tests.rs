@@ -190,7 +190,7 @@ async fn a_refusal_of_the_login_ends_a_publisher_for_good() {
     let connector = broker.connector();
     assert!(connector.is_final(&ClientError::Token("unreadable".to_owned())));
     let mut publisher = Publisher::new(connector);
-    publisher.ended = Some(ClientError::Token("unreadable".to_owned()));
+    publisher.connector.lost(ClientError::Token("unreadable".to_owned())).unwrap_err();
     for _ in 0..2 {
         assert!(matches!(publisher.next().await, Err(ClientError::Token(_))));
     }

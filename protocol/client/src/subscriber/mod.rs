@@ -7,7 +7,7 @@ use std::future;
 
 use tidings_protocol::{Code, Command, CursorName, ProtocolError, Seq, StartAt, TopicName};
 
-use crate::connection::{Client, CommandAnswer, Delivery, PendingAnswer};
+use crate::connection::{Client, CommandAnswer, Delivery, PendingAnswer, output_of};
 use crate::connector::{Connection, Connector};
 use crate::error::ClientError;
 
@@ -117,7 +117,6 @@ pub struct Subscriber {
     /// Up to where the caller has finished the events.
     finished: Option<Seq>,
     is_paused: bool,
-    ended: Option<ClientError>,
 }
 
 /// A connection, and the commands that are not answered yet.
@@ -149,7 +148,6 @@ impl Subscriber {
             has_begun_again: false,
             finished: None,
             is_paused: false,
-            ended: None,
         }
     }
 
@@ -190,9 +188,6 @@ impl Subscriber {
     ///
     /// Cancel-safe: nothing is lost if the future is dropped.
     pub async fn next(&mut self) -> Result<SubscriberEvent, ClientError> {
-        if let Some(error) = &self.ended {
-            return Err(error.clone());
-        }
         loop {
             if self.connection.is_none() {
                 match self.connector.connect().await {
@@ -341,11 +336,7 @@ impl Subscriber {
 
     fn lost(&mut self, error: ClientError) -> Result<SubscriberEvent, ClientError> {
         self.connection = None;
-        if self.connector.is_final(&error) {
-            self.ended = Some(error.clone());
-            return Err(error);
-        }
-        Ok(SubscriberEvent::Lost(error))
+        self.connector.lost(error).map(SubscriberEvent::Lost)
     }
 }
 
@@ -355,11 +346,11 @@ impl OpenSubscription {
         tokio::select! {
             // Answers first: nothing is delivered before that to `SUB` [D3].
             biased;
-            answer = answer_of(self.subscribing.as_mut()) => {
+            answer = output_of(self.subscribing.as_mut()) => {
                 self.subscribing = None;
                 Step::Subscribed(answer)
             }
-            answer = answer_of(self.moving.as_mut()) => {
+            answer = output_of(self.moving.as_mut()) => {
                 self.moving = None;
                 Step::Moved(answer)
             }
@@ -374,12 +365,4 @@ impl OpenSubscription {
 
 fn behind(seq: Seq) -> Seq {
     Seq(seq.0.saturating_add(1))
-}
-
-/// Waits for an answer, without end if there is none to come.
-async fn answer_of(pending: Option<&mut PendingAnswer>) -> Result<CommandAnswer, ClientError> {
-    match pending {
-        Some(answer) => answer.await,
-        None => future::pending().await,
-    }
 }

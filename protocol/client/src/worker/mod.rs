@@ -12,12 +12,12 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use tidings_protocol::status::MemberStatus;
-use tidings_protocol::{Code, Command, GroupName, MemberId, ProtocolError};
+use tidings_protocol::{Code, Command, GroupName, MemberId, ProtocolError, partial_debug};
 
 pub use self::link::{ReplyOutcome, WorkerLink};
 pub use self::run::{TaskHandler, WorkerError};
 pub use self::task::{TaskEnd, TaskLease, WorkerTask};
-use crate::connection::{CommandAnswer, Delivery, PendingAnswer};
+use crate::connection::{CommandAnswer, Delivery, PendingAnswer, output_of};
 use crate::connector::{Connection, Connector};
 use crate::error::ClientError;
 
@@ -66,8 +66,6 @@ pub struct Worker {
     has_joined: bool,
     /// The longest lease seen so far: a task with a shorter one was leased before.
     lease_max: Duration,
-    /// The error that has ended the worker.
-    ended: Option<ClientError>,
 }
 
 /// A connection, and how far it is in joining the group.
@@ -90,11 +88,7 @@ enum Drain {
     Done,
 }
 
-impl std::fmt::Debug for JoinedConnection {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("JoinedConnection").field("credit", &self.credit).finish_non_exhaustive()
-    }
-}
+partial_debug!(JoinedConnection { credit });
 
 /// What happens next on a connection.
 enum Step {
@@ -118,7 +112,6 @@ impl Worker {
             connection: None,
             has_joined: false,
             lease_max: Duration::ZERO,
-            ended: None,
         }
     }
 
@@ -171,9 +164,6 @@ impl Worker {
     ///
     /// Cancel-safe: nothing is lost if the future is dropped.
     pub async fn next(&mut self) -> Result<WorkerEvent, ClientError> {
-        if let Some(error) = &self.ended {
-            return Err(error.clone());
-        }
         loop {
             if self.connection.is_none() {
                 match self.connector.connect().await {
@@ -267,10 +257,7 @@ impl Worker {
         // The group's log is damaged: an operator can repair it, as the broker's error text says.
         let is_damaged =
             matches!(&error, ClientError::Refused(refusal) if refusal.code == Code::Conflict);
-        if self.connector.is_final(&error) && !is_damaged {
-            self.ended = Some(error.clone());
-            return Err(error);
-        }
+        let error = if is_damaged { error } else { self.connector.lost(error)? };
         Ok(WorkerEvent::Lost(error))
     }
 }
@@ -306,29 +293,16 @@ impl JoinedConnection {
             delivery = self.connection.deliveries.next(), if self.watch.is_some() => {
                 Step::Delivery(delivery)
             }
-            answer = answer_of(self.join.as_mut()) => {
+            answer = output_of(self.join.as_mut()) => {
                 self.join = None;
                 Step::Joined(answer)
             }
-            answer = answer_of(match &mut self.drain {
+            answer = output_of(match &mut self.drain {
                 Drain::Pinged(answer) => Some(answer),
                 Drain::Not | Drain::Answered | Drain::Done => None,
             }) => Step::Drained(answer),
             () = future::ready(()), if matches!(self.drain, Drain::Answered) => Step::AllDelivered,
-            error = async {
-                match &mut self.watch {
-                    Some(watch) => watch.await,
-                    None => future::pending().await,
-                }
-            } => Step::Lost(error),
+            error = output_of(self.watch.as_mut()) => Step::Lost(error),
         }
-    }
-}
-
-/// Waits for an answer, without end if there is none to come.
-async fn answer_of(pending: Option<&mut PendingAnswer>) -> Result<CommandAnswer, ClientError> {
-    match pending {
-        Some(answer) => answer.await,
-        None => future::pending().await,
     }
 }
