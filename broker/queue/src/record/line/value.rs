@@ -11,7 +11,7 @@ use tidings_protocol::{
 
 use crate::dead_letters::DEAD_REASONS;
 use crate::entry::Key;
-use crate::frontier::key_queue::Lane;
+use crate::frontier::lane::Lane;
 use crate::jobs::JobSettings;
 use crate::moment::Moment;
 
