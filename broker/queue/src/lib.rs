@@ -57,6 +57,7 @@ mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 
+use tidings_protocol::status::Answer;
 use tidings_protocol::{GroupName, JobName, MemberId, ProtocolError, Seq, TopicName, UrlKey};
 
 pub use self::config::GroupConfig;
@@ -68,8 +69,8 @@ use self::frontier::key_queue::CLOCK_GRAIN_MS;
 pub use self::frontier::texts;
 use self::frontier::{Frontier, Wake};
 pub use self::interface::{
-    GroupAnswer, GroupQuery, Input, JobOperation, Notice, Operation, Output, StagedLink,
-    TaskMessage, WorkerReply,
+    GroupQuery, Input, JobOperation, Notice, Operation, Output, StagedLink, TaskMessage,
+    WorkerReply,
 };
 use self::jobs::{JobState, JobTimer, Jobs};
 use self::leases::{Leases, Member};
@@ -333,8 +334,6 @@ impl Group {
             | Input::Configure { .. }
             | Input::Operate { .. }
             | Input::OpenJob { .. }
-            | Input::CloseJob { .. }
-            | Input::CancelJob { .. }
             | Input::JobAction { .. }
             | Input::Query { .. } => self.handle_or_hold(HeldInput::Input(input), now),
             Input::Texts(reply) => {
@@ -373,14 +372,6 @@ impl Group {
             Input::OpenJob { requester, name, settings } => {
                 let answer = self.open_job(&name, settings, now);
                 self.report_job_name(&name);
-                self.answer(requester, answer);
-            }
-            Input::CloseJob { requester, name } => {
-                let answer = self.close_job(&name, now);
-                self.answer(requester, answer);
-            }
-            Input::CancelJob { requester, name } => {
-                let answer = self.cancel_job(&name, now);
                 self.answer(requester, answer);
             }
             Input::JobAction { requester, name, action: what } => {
@@ -484,7 +475,7 @@ impl Group {
         self.outputs.push_back(Output::Notice(notice));
     }
 
-    fn answer(&mut self, requester: Requester, answer: Result<GroupAnswer, ProtocolError>) {
+    fn answer(&mut self, requester: Requester, answer: Result<Answer, ProtocolError>) {
         self.outputs.push_back(Output::Answer { requester, answer });
     }
 

@@ -400,7 +400,7 @@ fn cancelled_job_drops_waiting_entries_and_ends_after_those_in_flight() {
     bench.publish("http://a.org/1 job=site");
     bench.publish("http://a.org/2 job=site");
     let task = bench.task();
-    bench.feed(Input::CancelJob { requester: A.requester(), name: "site".parse().unwrap() });
+    bench.cancel("site");
     assert!(bench.events.is_empty(), "one is in flight");
     bench.ack(A, &task.id, Outcome::Done, &[("http://a.org/3", false)]);
     let done = bench.events.pop().expect("done").1;

@@ -3,14 +3,14 @@
 use proptest::prelude::*;
 use tidings_protocol::Code;
 
-use super::bench::{A, Bench, group_command};
+use super::bench::{A, Bench, group_command, job_action};
 use crate::decide::text_reads::HELD_MAX;
 use crate::fuzzing::simulated_pages::TINY;
 use crate::moment::{ClockStamp, Moment};
 use crate::record::Decision;
 use crate::record::snapshot::SnapshotItem;
 use crate::texts::{TextError, TextReply, TextRequest};
-use crate::{GroupQuery, Input, Output, Requester};
+use crate::{GroupQuery, Input, JobOperation, Output, Requester};
 
 /// A paged group with this many entries of as many keys, most of them outside memory.
 fn paged(entries: usize) -> Bench {
@@ -203,8 +203,7 @@ fn inputs_that_wait_for_texts_keep_their_order() {
 fn outputs_wait_only_for_texts_of_their_input_and_earlier_ones() {
     for is_in_order in [true, false] {
         let mut bench = two_jobs_in_a_snapshot();
-        let cancel =
-            |name: &str| Input::CancelJob { requester: A.requester(), name: name.parse().unwrap() };
+        let cancel = |name| job_action(name, JobOperation::Cancel);
         let mut reads: Vec<_> =
             JOBS.iter().map(|job| requests(&mut bench, cancel(job)).remove(0)).collect();
         assert!(bench.answers.is_empty() && bench.records.is_empty(), "{:?}", bench.records);

@@ -1,8 +1,8 @@
 use std::future::poll_fn;
 
+use tidings_protocol::status::AckStatus;
 use tidings_protocol::{
-    AckAnswer, JobAction, JobCommand, KeyRest, Outcome, PAYLOAD_BYTES_MAX, TaskAction, TaskReply,
-    field,
+    JobAction, JobCommand, KeyRest, Outcome, PAYLOAD_BYTES_MAX, TaskAction, TaskReply, field,
 };
 use tokio::io::{
     AsyncBufReadExt as _, AsyncReadExt as _, BufReader, DuplexStream, ReadHalf, WriteHalf,
@@ -323,8 +323,8 @@ async fn links_and_their_ack_are_sent_as_one_piece() {
         assert_eq!(broker.hear().await, line);
     }
     broker.say("+OK g:1.2.3 new=1 known=1 refused=0\nPONG clock=3").await;
-    let ack = AckAnswer { task, new: 1, known: 1, refused: 0 };
-    assert_eq!(AckAnswer::parse(&answer.await.unwrap().ok), Some(ack));
+    let ack = AckStatus { task: task.to_string(), new: 1, known: 1, refused: 0 };
+    assert_eq!(AckStatus::parse(&answer.await.unwrap().ok), ack);
     assert_eq!(other.await.unwrap().ok, "clock=3");
 }
 

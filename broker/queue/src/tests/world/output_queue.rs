@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use tidings_protocol::status::Answer;
 use tidings_protocol::{MemberId, ProtocolError};
 
 use super::World;
@@ -12,7 +13,7 @@ use super::fetch_request::FetchRequest;
 use super::promises::{BrokenPromise, CheckResult};
 use super::task::ReceivedTask;
 use crate::moment::Moment;
-use crate::{ConnId, GroupAnswer, Input};
+use crate::{ConnId, Input};
 
 /// An output that depends on the records before a mark.
 #[derive(Debug)]
@@ -42,11 +43,11 @@ pub(super) enum SimulatedOutput {
     },
     Answer {
         origin: CommandOrigin,
-        answer: Result<GroupAnswer, ProtocolError>,
+        answer: Result<Answer, ProtocolError>,
         at: Moment,
     },
     /// The answer for a connection that waits for the end of a pass.
-    Ended(Result<GroupAnswer, ProtocolError>),
+    Ended(Result<Answer, ProtocolError>),
     Announce {
         serial: u64,
         topic: &'static str,

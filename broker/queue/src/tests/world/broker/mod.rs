@@ -590,9 +590,7 @@ pub(super) fn is_repeated(input: &Input) -> bool {
         Input::Events { .. }
         | Input::Operate { .. }
         | Input::Configure { .. }
-        | Input::OpenJob { .. }
-        | Input::CloseJob { .. }
-        | Input::CancelJob { .. } => true,
+        | Input::OpenJob { .. } => true,
         _ => false,
     }
 }

@@ -5,9 +5,9 @@ mod connection;
 
 use std::collections::BTreeMap;
 
+use tidings_protocol::status::{Answer, Status};
 use tidings_protocol::{
-    AckAnswer, Code, KeyRest, MemberId, Outcome, ProtocolError, RetryMode, TaskAction, TaskId,
-    TaskReply, field_number,
+    Code, KeyRest, MemberId, Outcome, ProtocolError, RetryMode, TaskAction, TaskId, TaskReply,
 };
 
 use super::commands::{CommandOrigin, WorkerCommand, input_of, staged};
@@ -17,7 +17,7 @@ use super::{LEASE_MS, World, WorldEvent};
 use crate::moment::Moment;
 use crate::tests::bench::slot;
 use crate::tests::site::{HOSTS, redirect_of};
-use crate::{ConnId, GroupAnswer, Input, Requester};
+use crate::{ConnId, Input, Requester};
 
 pub(super) const CREDIT_MAX: u32 = 8;
 
@@ -329,7 +329,7 @@ impl World {
     /// Checks that only ids of held tasks are accepted.
     pub(super) fn check_answer(
         origin: &CommandOrigin,
-        answer: &Result<GroupAnswer, ProtocolError>,
+        answer: &Result<Answer, ProtocolError>,
         at: Moment,
     ) -> CheckResult {
         let code = answer.as_ref().err().map(|error| error.code);
@@ -351,13 +351,15 @@ impl World {
     pub(super) fn receive_answer(
         &mut self,
         origin: CommandOrigin,
-        answer: Result<GroupAnswer, ProtocolError>,
+        answer: Result<Answer, ProtocolError>,
         at: Moment,
     ) -> CheckResult {
         match origin {
             CommandOrigin::Join { worker, conn } => {
-                let joined = answer.expect("JOIN is not rejected").ok;
-                let since = field_number(&joined, "since").unwrap_or_default();
+                let Ok(Answer { ok: Status::Member(joined), .. }) = answer else {
+                    panic!("JOIN is not rejected: {answer:?}");
+                };
+                let since = joined.since.unwrap_or_default();
                 let is_same = since == *self.since.get_or_insert(since);
                 Promise::IdsHold.holds(is_same && since > 0, || {
                     format!("{joined}, but since was {:?} before", self.since)
@@ -383,7 +385,7 @@ impl World {
         index: usize,
         received: &ReceivedTask,
         command: &WorkerCommand,
-        answer: Result<GroupAnswer, ProtocolError>,
+        answer: Result<Answer, ProtocolError>,
         at: Moment,
     ) -> CheckResult {
         let worker = &mut self.workers[index];
@@ -425,7 +427,7 @@ impl World {
             (WorkerCommand::Ack { outcome, links, .. }, Ok(answer)) => {
                 worker.tasks.remove(&received.id);
                 self.answered.push((index, received.id.clone()));
-                let counts = AckAnswer::parse(&answer.ok).expect("the answer to an ACK");
+                let Status::Ack(counts) = &answer.ok else { panic!("{answer:?}") };
                 let staged = staged(&received.url, *outcome, *links).len() as u64;
                 assert_eq!(counts.new + counts.known + counts.refused, staged);
                 Ok(())
