@@ -1,8 +1,7 @@
 //! `tidings dead`: lists, retries and drops dead letters of a group.
 
 use clap::{ArgGroup, Args, Subcommand};
-use tidings_protocol::status::TaskFields;
-use tidings_protocol::status::DeadLetterStatus;
+use tidings_protocol::status::{DeadLetterStatus, TaskFields};
 use tidings_protocol::{GroupAction, JobName};
 
 use crate::client::manage::{BrokerClient, GroupFlag, OutputFlags};
