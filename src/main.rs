@@ -79,7 +79,7 @@ fn start(parsed: &Parsed) -> Result<Option<StartContext>, Failure> {
     let config = parsed.common.config.as_deref();
     let resources = match &parsed.cmd {
         Cmd::Up(args) => args.resources(config),
-        Cmd::Broker(args) => args.server.resources(&args.data, config, Vec::new(), false),
+        Cmd::Broker(args) => args.resources(config),
         _ => return Ok(None),
     };
     let sockets = privileges::prepare(&resources)?;
@@ -124,6 +124,7 @@ async fn dispatch(cmd: Cmd, started: Option<StartContext>) -> Result<(), Failure
         Cmd::Explain(args) => commands::explain::run(args).await,
         Cmd::Dead(args) => commands::dead::run(args).await,
         Cmd::Token(args) => commands::token::run(args),
+        Cmd::Identity(args) => commands::identity::run(args),
         Cmd::Export(args) => commands::export::run(args).await,
         Cmd::Probe(probe) => commands::probe::run(probe).await,
         Cmd::Watch(args) => commands::watch::run(args).await,

@@ -112,7 +112,7 @@ pub use names::{
 pub use payload::{Payload, push_attribute};
 pub use publish_batch::PublishBatch;
 pub use reply::{
-    AckAnswer, FAREWELL, HelloAnswer, InvalidReply, Reply, encode_gap, encode_greeting, encode_lag,
+    FAREWELL, HelloAnswer, InvalidReply, Reply, encode_gap, encode_greeting, encode_lag,
     encode_more, encode_msg, encode_ok, encode_peer_lag, encode_pong, encode_published,
     encode_task, error_from_wire, field, field_number,
 };

@@ -9,7 +9,7 @@ use smol_str::SmolStr;
 
 use crate::text::quote;
 use crate::wire::{number, put_number};
-use crate::{Code, ProtocolError};
+use crate::{Code, ProtocolError, bad_argument};
 
 /// The longest name of a topic, group, job or cursor, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
@@ -120,10 +120,7 @@ impl FromStr for Seq {
     fn from_str(text: &str) -> Result<Self, ProtocolError> {
         number(text).filter(|seq| *seq > 0).map(Seq).ok_or_else(|| {
             let text = quote(text);
-            ProtocolError::new(
-                Code::BadArgument,
-                format!("{text} is not a seq, which is a whole number from 1"),
-            )
+            bad_argument(format!("{text} is not a seq, which is a whole number from 1"))
         })
     }
 }
@@ -186,10 +183,9 @@ impl FromStr for TaskId {
         };
         parts().ok_or_else(|| {
             let text = quote(text);
-            ProtocolError::new(
-                Code::BadArgument,
-                format!("{text} is not the id of a task, which looks like crawlers:7.42.1"),
-            )
+            bad_argument(format!(
+                "{text} is not the id of a task, which looks like crawlers:7.42.1"
+            ))
         })
     }
 }
@@ -219,14 +215,9 @@ impl FromStr for MemberId {
 
     fn from_str(text: &str) -> Result<Self, ProtocolError> {
         let digits = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        digits.then(|| u128::from_str_radix(text, 16).ok()).flatten().map(MemberId).ok_or_else(
-            || {
-                ProtocolError::new(
-                    Code::BadArgument,
-                    "resume= should be the 32 hex digits from the answer to HELLO",
-                )
-            },
-        )
+        let id = digits.then(|| u128::from_str_radix(text, 16).ok()).flatten().map(MemberId);
+        let wrong = || bad_argument("resume= should be the 32 hex digits from the answer to HELLO");
+        id.ok_or_else(wrong)
     }
 }
 

@@ -35,6 +35,7 @@ const SERVER: &[Section] = &[
     ("Login and permissions", "strangers notifier insecure require-login grant"),
     ("Limits", "limit limit-loopback hook-events"),
     ("Politeness", "delay agent contact per-address"),
+    ("Signed identity", "sign-key sign-agent sign-form"),
     (
         "Fetching",
         "concurrency timeout max-body header cookies refetch proxy allow-private images sitemaps \

@@ -15,6 +15,7 @@ use crate::commands::bridge::Bridge;
 use crate::commands::config::Config;
 use crate::commands::dead::Dead;
 use crate::commands::group::Group;
+use crate::commands::identity::IdentityCommand;
 use crate::commands::job::Job;
 use crate::commands::probe::Probe;
 use crate::commands::token::Token;
@@ -113,6 +114,9 @@ pub(crate) enum Cmd {
     /// Manage tokens and permissions
     #[command(subcommand)]
     Token(Token),
+    /// Create and rotate the keys with which a crawler signs its requests
+    #[command(subcommand)]
+    Identity(IdentityCommand),
     /// List, inspect, configure, pause and purge groups
     #[command(subcommand)]
     Group(Group),

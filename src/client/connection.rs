@@ -37,6 +37,9 @@ pub(crate) async fn open(
 
 /// The failure of the first attempt to connect.
 fn connect_failure(broker: &BrokerAddress, error: &ClientError) -> Failure {
+    if let ClientError::Token(_) = error {
+        return Failure::Usage(error.to_string());
+    }
     Failure::failed(match error {
         ClientError::Connect { .. } => {
             format!("{error}; start a broker with `tidings up`, or name another one with --broker")

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use tidings_client::{Backoff, Client, ClientError, Deliveries, Delivery};
+use tidings_client::{Client, ClientError, Connection, Connector, Deliveries, Delivery};
 use tidings_protocol::status::{GroupStatus, JobEnd, JobState, JobStatus, KeyStatus};
 use tidings_protocol::{
     Command, DEFAULT_GROUP, DEFAULT_TOPIC, GroupAction, GroupCommand, GroupName, JOB_DONE_TOPIC,
@@ -13,7 +13,7 @@ use tidings_protocol::{
 };
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::client::job::{JobProgress, JobRequest, end_of};
 use crate::client::{broker_message, connection, manage};
@@ -104,53 +104,47 @@ impl Drop for JobWatch {
     }
 }
 
-/// Watches the job to its end, and reconnects when a connection is lost: that does not end the job.
+/// Watches the job to its end, over as many connections as it takes: the loss of one does not end
+/// the job.
 async fn follow_job(
     broker: &BrokerAddress,
     request: &JobRequest,
     progress: Option<&JobUpdates>,
 ) -> Result<JobEnd, Failure> {
     let name = request.name();
-    let mut connected = connection::connect(broker, "tidings-crawl").await?;
-    let (mut pass, mut backoff) = (None, Backoff::default());
+    let (mut connector, mut connection) = connection::open(broker, "tidings-crawl").await?;
+    let mut pass = None;
     loop {
-        let error = match follow_on_connection(connected, &name, request, progress, &mut pass).await
-        {
+        match follow_on_connection(connection, &name, request, progress, &mut pass).await {
             Ok(end) => return Ok(end),
-            Err(error) if is_final(&error) => {
-                let error = broker_message::client_error(&error);
-                return Err(Failure::failed(format!("job {name} at {broker}: {error}")));
-            }
-            Err(error) => error,
-        };
-        let error = broker_message::client_error(&error);
-        tracing::warn!("job {name} at {broker}: {error}; trying again");
-        connected = reconnect(broker, "tidings-crawl", &mut backoff).await;
-    }
-}
-
-/// Whether another connection would get the same answer.
-fn is_final(error: &ClientError) -> bool {
-    matches!(error, ClientError::Refused(refusal) if !refusal.code.is_transient())
-}
-
-/// A new connection, as soon as one is possible.
-async fn reconnect(
-    broker: &BrokerAddress,
-    name: &str,
-    backoff: &mut Backoff,
-) -> (Client, Deliveries) {
-    loop {
-        sleep(backoff.next_pause()).await;
-        if let Ok(connected) = connection::try_connect(broker, name).await {
-            return connected;
+            Err(error) => connection = reconnect(&mut connector, broker, &name, error).await?,
         }
     }
 }
 
+/// A new connection after this error, unless it is final.
+async fn reconnect(
+    connector: &mut Connector,
+    broker: &BrokerAddress,
+    job: &JobName,
+    mut error: ClientError,
+) -> Result<Connection, Failure> {
+    if !connector.is_final(&error) {
+        let error = broker_message::client_error(&error);
+        tracing::warn!("job {job} at {broker}: {error}; trying again");
+    }
+    while !connector.is_final(&error) {
+        match connector.connect().await {
+            Ok(connection) => return Ok(connection),
+            Err(failed) => error = failed,
+        }
+    }
+    Err(manage::failure(broker, error))
+}
+
 /// Watches the job while the connection lasts. `pass` is the known state of the running pass.
 async fn follow_on_connection(
-    (client, mut deliveries): (Client, Deliveries),
+    Connection { client, mut deliveries, .. }: Connection,
     name: &JobName,
     request: &JobRequest,
     progress: Option<&JobUpdates>,
@@ -184,30 +178,25 @@ async fn follow_on_connection(
     }
 }
 
-/// Waits for the end of an existing job, and reconnects when a connection is lost.
+/// Waits for the end of an existing job, over as many connections as it takes.
 async fn wait(
     broker: &BrokerAddress,
     job: &JobName,
     group: &GroupName,
     progress: Option<(Duration, JobUpdates)>,
 ) -> Result<JobEnd, Failure> {
-    let (mut connected, mut backoff) =
-        (connection::connect(broker, NAME).await?, Backoff::default());
+    let (mut connector, mut connection) = connection::open(broker, NAME).await?;
     loop {
-        let error = match wait_on_connection(connected, job, group, progress.as_ref()).await {
+        match wait_on_connection(connection, job, group, progress.as_ref()).await {
             Ok(end) => return Ok(end),
-            Err(error) if is_final(&error) => return Err(manage::failure(broker, error)),
-            Err(error) => error,
-        };
-        let error = broker_message::client_error(&error);
-        tracing::warn!("job {job} at {broker}: {error}; trying again");
-        connected = reconnect(broker, NAME, &mut backoff).await;
+            Err(error) => connection = reconnect(&mut connector, broker, job, error).await?,
+        }
     }
 }
 
 /// The same while the connection lasts.
 async fn wait_on_connection(
-    (client, mut deliveries): (Client, Deliveries),
+    Connection { client, mut deliveries, .. }: Connection,
     job: &JobName,
     group: &GroupName,
     progress: Option<&(Duration, JobUpdates)>,

@@ -1,9 +1,12 @@
 //! `tidings broker`: only the broker. Crawlers, publishers and subscribers are other processes.
 
+use std::path::Path;
+
 use clap::Args;
 use tidings_broker::BrokerConfig;
 
 use crate::flags::DataFlag;
+use crate::process::privileges::ServerResources;
 use crate::process::service::{self, Service, StartContext};
 use crate::process::signals::stop_on_signal;
 use crate::process::stack::{self, StopTimer};
@@ -43,6 +46,12 @@ impl BrokerArgs {
     /// readable.
     pub(crate) fn broker_config(&self) -> Result<BrokerConfig, Failure> {
         self.server.config(&self.data)
+    }
+
+    /// The paths that the process uses.
+    pub(crate) fn resources<'a>(&'a self, config: Option<&'a Path>) -> ServerResources<'a> {
+        let inputs = config.into_iter().chain(self.outgoing.identity.key_file());
+        self.server.resources(&self.data, inputs, Vec::new(), false)
     }
 }
 

@@ -12,6 +12,7 @@ pub(crate) mod dead;
 pub(crate) mod explain;
 pub(crate) mod export;
 pub(crate) mod group;
+pub(crate) mod identity;
 pub(crate) mod job;
 pub(crate) mod probe;
 pub(crate) mod publish;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Args;
 use tidings_client::{Backoff, ClientError, PublishEvent, Publisher};
-use tidings_protocol::{Code, PAYLOAD_BYTES_MAX, ProtocolError, TopicName, format_ms, text};
+use tidings_protocol::{PAYLOAD_BYTES_MAX, TopicName, bad_argument, format_ms, text};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
@@ -342,12 +342,11 @@ fn push_line(
     number: u64,
     line: Result<&[u8], String>,
 ) {
-    let refuse = |reason| ProtocolError::new(Code::BadArgument, reason);
-    let line = line.map_err(refuse).and_then(|line| {
+    let line = line.map_err(bad_argument).and_then(|line| {
         if line.len() > PAYLOAD_BYTES_MAX {
-            return Err(refuse(format!("longer than {PAYLOAD_BYTES_MAX} bytes")));
+            return Err(bad_argument(format!("longer than {PAYLOAD_BYTES_MAX} bytes")));
         }
-        text::check(line).map_err(|error| refuse(error.to_string()))
+        text::check(line).map_err(|error| bad_argument(error.to_string()))
     });
     match line {
         Ok("") => {}

@@ -69,9 +69,10 @@ impl UpArgs {
     }
 
     /// The paths that the process uses.
-    pub(crate) fn resources(&self, config: Option<&Path>) -> ServerResources<'_> {
-        let sinks = &self.crawler.sinks;
-        self.server.resources(&self.data, config, sinks.directories(), sinks.run_programs())
+    pub(crate) fn resources<'a>(&'a self, config: Option<&'a Path>) -> ServerResources<'a> {
+        let CrawlerFlags { sinks, outgoing, .. } = &self.crawler;
+        let inputs = config.into_iter().chain(outgoing.identity.key_file());
+        self.server.resources(&self.data, inputs, sinks.directories(), sinks.run_programs())
     }
 }
 
@@ -93,7 +94,7 @@ pub(crate) async fn run(args: UpArgs, started: StartContext) -> Result<(), Failu
     let reach = stack::client_address(&broker);
     let _announced = AddressFile::write(data, &reach)
         .with_context(|| format!("cannot write to the data directory {}", data.display()))?;
-    let mut crawling = args.crawler.config(&reach, &args.data);
+    let mut crawling = args.crawler.config(&reach, &args.data)?;
     crawling.member = Some(member);
     let mut printer = PagePrinter::new(args.quiet, args.crawler.outgoing.lack_contact(), &crawling);
     let places = sinks::describe_sinks(&crawling);
@@ -183,7 +184,7 @@ fn wrong_url(dead_letter: &str) -> Option<String> {
     })
 }
 
-/// Prints a line for each page until `stop` is cancelled.
+/// Prints a line for each page until `stop` is cancelled, or the crawler ends at its limit.
 pub(crate) async fn print_pages(
     crawler: &mut Crawler,
     printer: &mut PagePrinter,
@@ -193,7 +194,10 @@ pub(crate) async fn print_pages(
         tokio::select! {
             biased;
             () = stop.cancelled() => return Ok(()),
-            pages = crawler.pages() => pages?.iter().for_each(|page| printer.page(page)),
+            pages = crawler.pages() => match pages? {
+                Some(pages) => pages.iter().for_each(|page| printer.page(page)),
+                None => return Ok(()),
+            },
         }
     }
 }

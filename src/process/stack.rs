@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use tidings_broker::{Broker, BrokerConfig, HTTP_PORT, Sockets, StartError};
+use tidings_client::ClientError;
 use tidings_protocol::{MemberId, PORT};
 use tidings_subscriber::{CrawlError, CrawlerConfig, PageReport};
 use tokio::sync::mpsc;
@@ -169,17 +170,18 @@ impl Crawler {
         Self { task, reports, next_read: Instant::now(), stop, has_ended: false }
     }
 
-    /// The next finished pages; `Err` when the crawler has ended by itself. Cancel-safe.
-    pub(crate) async fn pages(&mut self) -> Result<Vec<PageReport>, Failure> {
+    /// The next finished pages; `None` when the crawler has reached its limit of tasks or age, `Err`
+    /// when it has failed. Cancel-safe.
+    pub(crate) async fn pages(&mut self) -> Result<Option<Vec<PageReport>>, Failure> {
         tokio::time::sleep_until(self.next_read.into()).await;
         let mut pages = Vec::new();
         if self.reports.recv_many(&mut pages, REPORTS_MAX).await > 0 {
             self.next_read = Instant::now() + REPORTS_INTERVAL;
-            return Ok(pages);
+            return Ok(Some(pages));
         }
         let result = (&mut self.task).await;
         self.has_ended = true;
-        Err(crawler_failure(result))
+        if matches!(result, Ok(Ok(()))) { Ok(None) } else { Err(crawler_failure(result)) }
     }
 
     /// Stops it; it returns the tasks that it has not started. Returns the pages that ended
@@ -248,6 +250,10 @@ fn crawler_failure(result: Result<Result<(), CrawlError>, tokio::task::JoinError
     match result {
         Ok(Ok(())) => Failure::failed("the crawler has stopped unexpectedly"),
         Ok(Err(CrawlError::OutputClosed)) => Failure::OutputClosed,
+        // Only before the first connection.
+        Ok(Err(CrawlError::NoBroker { reason: error @ ClientError::Token(_), .. })) => {
+            Failure::Usage(error.to_string())
+        }
         Ok(Err(error)) => Failure::Failed(anyhow::Error::new(error)),
         Err(error) => {
             Failure::Failed(anyhow::Error::new(error).context("the crawler has panicked"))

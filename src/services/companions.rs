@@ -51,6 +51,7 @@ impl<'a> PreparedCompanions<'a> {
         let mut websub = None;
         if let Some(http) = &mut config.http {
             websub = flags.websub.open(flags.public_url.as_ref(), http, outgoing, &data.data)?;
+            http.embedded_handlers.extend(outgoing.identity.directory()?);
         }
         Ok(Self { server, outgoing, data, websub })
     }

@@ -12,6 +12,7 @@ use crate::flags::{DataFlag, TrackingFlag, parse_bytes, parse_duration};
 use crate::services::outgoing::OutgoingFlags;
 use crate::services::sinks::SinkFlags;
 use crate::services::traps::TrapFlags;
+use crate::terminal::failure::Failure;
 
 /// What counts as a link of a page.
 #[derive(Debug, Clone, Args)]
@@ -85,8 +86,12 @@ pub(crate) struct CrawlerFlags {
 }
 
 impl CrawlerFlags {
-    /// The configuration of a crawler that works for this broker.
-    pub(crate) fn config(&self, broker: &BrokerAddress, data: &DataFlag) -> CrawlerConfig {
+    /// The configuration of a crawler that works for this broker. Reads the file of the identity.
+    pub(crate) fn config(
+        &self,
+        broker: &BrokerAddress,
+        data: &DataFlag,
+    ) -> Result<CrawlerConfig, Failure> {
         let mut config = CrawlerConfig {
             broker: broker.as_str().to_owned(),
             security: broker.security().clone(),
@@ -109,7 +114,8 @@ impl CrawlerFlags {
             config.fetch.body_bytes_max = bytes;
         }
         self.outgoing.apply(&mut config.fetch);
-        config
+        config.fetch.signer = self.outgoing.identity.signer()?;
+        Ok(config)
     }
 
     /// The long names of all these flags.
@@ -133,7 +139,7 @@ mod tests {
             .and_then(|matches| CrawlerFlags::from_arg_matches(&matches))
             .map_err(|error| error.to_string())?;
         let broker = "127.0.0.1:1".parse().unwrap();
-        Ok(flags.config(&broker, &DataFlag { data: "d".into() }))
+        flags.config(&broker, &DataFlag { data: "d".into() }).map_err(|error| format!("{error:?}"))
     }
 
     #[test]

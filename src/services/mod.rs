@@ -9,6 +9,7 @@ pub(crate) mod crawler_flags;
 pub(crate) mod hooks;
 #[cfg(feature = "hub")]
 pub(crate) mod hub;
+pub(crate) mod identity;
 pub(crate) mod optional;
 pub(crate) mod outgoing;
 pub(crate) mod principals;

@@ -12,6 +12,7 @@ use tidings_subscriber::fetch::FetchConfig;
 
 use crate::flags::AllowPrivateFlag;
 use crate::services::contact;
+use crate::services::identity::IdentityFlags;
 use crate::terminal::failure::Failure;
 
 /// The time limit of such a request.
@@ -37,6 +38,9 @@ pub(crate) struct OutgoingFlags {
     /// resolves them, and must itself refuse private addresses.
     #[arg(long, value_name = "URL")]
     proxy: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) identity: IdentityFlags,
 }
 
 impl OutgoingFlags {

@@ -219,11 +219,12 @@ impl ServerFlags {
         self.audit.as_deref().filter(|path| *path != Path::new("-"))
     }
 
-    /// What the process uses. `output_dirs` are directories of further outputs.
+    /// What the process uses. `inputs` are further files that it reads, `output_dirs` directories of
+    /// further outputs.
     pub(crate) fn resources<'a>(
         &'a self,
         data: &'a DataFlag,
-        config: Option<&Path>,
+        inputs: impl Iterator<Item = &'a Path>,
         mut output_dirs: Vec<PathBuf>,
         runs_programs: bool,
     ) -> ServerResources<'a> {
@@ -232,7 +233,7 @@ impl ServerFlags {
             .extend(self.tls.unix_path().into_iter().chain(self.audit_file()).map(parent_dir));
         // Directories, because a replaced file is a different file.
         let mut input_dirs: Vec<_> = self.files().iter().map(|file| parent_dir(file)).collect();
-        input_dirs.extend(config.map(parent_dir));
+        input_dirs.extend(inputs.map(parent_dir));
         ServerResources {
             flags: &self.process,
             listen,

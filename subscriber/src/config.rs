@@ -1,6 +1,7 @@
 //! The settings of a crawler. Limits stand in the module that they bound.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use tidings_client::Security;
 use tidings_protocol::{GroupName, MemberId};
@@ -21,6 +22,12 @@ pub struct CrawlerConfig {
     /// Tasks held at once, at most. Default: 1000. An open request is cheap, and a host never has
     /// two, so this bounds memory and file descriptors; politeness does not depend on it.
     pub credit: u32,
+    /// Ends the crawler after this many tasks: it takes no more, and works on those that it has
+    /// taken meanwhile. Default: none.
+    pub max_tasks: Option<u64>,
+    /// Ends the crawler in the same way after this time, to which up to a tenth is added at random,
+    /// so that the crawlers of a fleet end in turn. Default: none.
+    pub max_age: Option<Duration>,
     /// How requests are made.
     pub fetch: FetchConfig,
     /// Whether pages are always fetched whole, without conditional requests. Default: no.
@@ -48,6 +55,8 @@ impl Default for CrawlerConfig {
                 .parse()
                 .expect("the default group has a valid name"),
             credit: 1000,
+            max_tasks: None,
+            max_age: None,
             fetch: FetchConfig::default(),
             refetch: false,
             traps: TrapLimits::default(),

@@ -56,8 +56,8 @@ pub fn job_input(
             settings.check_callback()?;
             Input::OpenJob { requester: asked, name: name()?, settings }
         }
-        JobAction::Close => Input::CloseJob { requester: asked, name: plain()? },
-        JobAction::Cancel => Input::CancelJob { requester: asked, name: plain()? },
+        JobAction::Close => act(plain()?, JobOperation::Close),
+        JobAction::Cancel => act(plain()?, JobOperation::Cancel),
         JobAction::Show => Input::Query { requester: asked, query: GroupQuery::Job(plain()?) },
         JobAction::Ls => {
             manage.allow_only(&["group"])?;

@@ -129,21 +129,6 @@ pub enum EndReason {
     Purged,
 }
 
-impl EndReason {
-    /// All reasons.
-    pub(crate) const ALL: [Self; 4] = [Self::Dead, Self::Budget, Self::Cancelled, Self::Purged];
-
-    /// Returns the word in records.
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Dead => "dead",
-            Self::Budget => "budget",
-            Self::Cancelled => "cancelled",
-            Self::Purged => "purged",
-        }
-    }
-}
-
 /// The state of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryState {

@@ -1,8 +1,8 @@
 //! Inputs and outputs of a group.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
+use tidings_protocol::status::Answer;
 use tidings_protocol::{
     After, EntrySelection, GroupSetting, JobName, KeyQuery, MemberId, ProtocolError, ScheduleQuery,
     Seq, TaskId, TaskQuery, TaskReply, TopicName,
@@ -139,20 +139,6 @@ pub enum Input {
         /// The job's settings.
         settings: JobSettings,
     },
-    /// Closes a job: no further seeds follow.
-    CloseJob {
-        /// The client.
-        requester: Requester,
-        /// The job's name.
-        name: JobName,
-    },
-    /// Cancels a job: drops its waiting entries, and ends it when nothing is in flight.
-    CancelJob {
-        /// The client.
-        requester: Requester,
-        /// The job's name.
-        name: JobName,
-    },
     /// Acts on an existing job.
     JobAction {
         /// The client.
@@ -208,8 +194,6 @@ impl Input {
             | Self::Configure { requester, .. }
             | Self::Operate { requester, .. }
             | Self::OpenJob { requester, .. }
-            | Self::CloseJob { requester, .. }
-            | Self::CancelJob { requester, .. }
             | Self::JobAction { requester, .. }
             | Self::Query { requester, .. } => Some(*requester),
             Self::Start { .. }
@@ -246,6 +230,10 @@ pub enum Operation {
 /// Actions on an existing job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobOperation {
+    /// Closes the job: no further seeds follow.
+    Close,
+    /// Drops the waiting entries of the job, and ends it when nothing is in flight.
+    Cancel,
     /// Releases none of its entries.
     Pause,
     /// Releases its entries again.
@@ -301,7 +289,7 @@ pub enum Output {
         /// The sender of the command.
         requester: Requester,
         /// The answer, or the error.
-        answer: Result<GroupAnswer, ProtocolError>,
+        answer: Result<Answer, ProtocolError>,
     },
     /// Publish an event once, and feed [`Input::Published`] when it is safe on its topic.
     Publish {
@@ -347,22 +335,6 @@ pub enum Notice {
         /// The member that held it.
         member: MemberId,
     },
-}
-
-/// A successful answer.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct GroupAnswer {
-    /// Lines before the last one.
-    pub lines: Vec<String>,
-    /// The words after `+OK`.
-    pub ok: String,
-}
-
-impl GroupAnswer {
-    /// An answer of one line.
-    pub(crate) fn new(ok: impl fmt::Display) -> Self {
-        Self { lines: Vec::new(), ok: ok.to_string() }
-    }
 }
 
 /// A released entry, as it is sent to a worker.

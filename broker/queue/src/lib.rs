@@ -13,8 +13,8 @@
 //!                                                            └─ attempts or losses used up ─▶ dead
 //! ```
 //!
-//! The group owns four parts. Each is a folder with one struct, whose fields are private, and can be
-//! read alone. The parts change only in what the group applies: decisions, which are its records.
+//! The group owns four parts. Each is a folder with one struct with private fields, and can be read
+//! alone. The parts change only in what the group applies: decisions, which are its records.
 //!
 //! | part | holds | may not know |
 //! |---|---|---|
@@ -23,7 +23,7 @@
 //! | [`jobs`] | jobs with counts, budgets, scopes and timers; the URLs that passes have seen | keys (only names), members |
 //! | [`schedules`] | schedules with their timers; what is due at a time of day | entries (only ids), keys (only names), jobs, members |
 //!
-//! `frontier` reads `jobs` and `leases`, because they decide whose turn it is. The other parts do
+//! `frontier` reads `jobs` and `leases`, because they decide which entry is next. The other parts do
 //! not know each other. The other folders say what the group does with them: `decide` about inputs,
 //! `apply` decisions, write and read them ([`record`]), and answer [`queries`].
 //!
@@ -57,6 +57,7 @@ mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 
+use tidings_protocol::status::Answer;
 use tidings_protocol::{GroupName, JobName, MemberId, ProtocolError, Seq, TopicName, UrlKey};
 
 pub use self::config::GroupConfig;
@@ -68,8 +69,8 @@ use self::frontier::key_queue::CLOCK_GRAIN_MS;
 pub use self::frontier::texts;
 use self::frontier::{Frontier, Wake};
 pub use self::interface::{
-    GroupAnswer, GroupQuery, Input, JobOperation, Notice, Operation, Output, StagedLink,
-    TaskMessage, WorkerReply,
+    GroupQuery, Input, JobOperation, Notice, Operation, Output, StagedLink, TaskMessage,
+    WorkerReply,
 };
 use self::jobs::{JobState, JobTimer, Jobs};
 use self::leases::{Leases, Member};
@@ -148,6 +149,10 @@ pub struct Group {
     /// What waits for texts outside memory. Not recorded.
     reads: TextReads,
     outputs: VecDeque<Output>,
+    /// The number of outputs that have left.
+    polled: usize,
+    /// The index of the first output of the current input, among all outputs since the start.
+    input_start: usize,
 }
 
 impl Group {
@@ -176,6 +181,8 @@ impl Group {
             unkeyed_dead_letters: (0, 0),
             reads: TextReads::default(),
             outputs: VecDeque::new(),
+            polled: 0,
+            input_start: 0,
         }
     }
 
@@ -296,6 +303,7 @@ impl Group {
         if self.problem().is_some() {
             return;
         }
+        self.input_start = self.output_count();
         let is_reboot = matches!(input, Input::Start { run, elapsed_unknown, .. } if self.is_reboot(run, elapsed_unknown));
         if !is_reboot {
             self.advance(now);
@@ -326,8 +334,6 @@ impl Group {
             | Input::Configure { .. }
             | Input::Operate { .. }
             | Input::OpenJob { .. }
-            | Input::CloseJob { .. }
-            | Input::CancelJob { .. }
             | Input::JobAction { .. }
             | Input::Query { .. } => self.handle_or_hold(HeldInput::Input(input), now),
             Input::Texts(reply) => {
@@ -366,14 +372,6 @@ impl Group {
             Input::OpenJob { requester, name, settings } => {
                 let answer = self.open_job(&name, settings, now);
                 self.report_job_name(&name);
-                self.answer(requester, answer);
-            }
-            Input::CloseJob { requester, name } => {
-                let answer = self.close_job(&name, now);
-                self.answer(requester, answer);
-            }
-            Input::CancelJob { requester, name } => {
-                let answer = self.cancel_job(&name, now);
                 self.answer(requester, answer);
             }
             Input::JobAction { requester, name, action: what } => {
@@ -424,7 +422,7 @@ impl Group {
         }
     }
 
-    /// Reports whether all outputs wait for texts.
+    /// Reports whether outputs wait for texts.
     pub fn is_blocked(&self) -> bool {
         self.reads.has_unread()
     }
@@ -435,8 +433,20 @@ impl Group {
         if let Some(request) = self.frontier.texts_mut().poll_request() {
             return Some(Output::Texts(request));
         }
-        // The records of one input are written together.
-        if self.reads.has_unread() { None } else { self.outputs.pop_front() }
+        // The records of one input are written together, so all its outputs wait for its texts.
+        if self.reads.first_unread_input().is_some_and(|start| start <= self.polled)
+            && !mutants::is(Mutant::UnreadLeaves)
+        {
+            return None;
+        }
+        let output = self.outputs.pop_front()?;
+        self.polled += 1;
+        Some(output)
+    }
+
+    /// Counts the outputs since the start.
+    fn output_count(&self) -> usize {
+        self.polled + self.outputs.len()
     }
 
     /// Returns when an [`Input::Tick`] is due. May change after every `handle`.
@@ -465,7 +475,7 @@ impl Group {
         self.outputs.push_back(Output::Notice(notice));
     }
 
-    fn answer(&mut self, requester: Requester, answer: Result<GroupAnswer, ProtocolError>) {
+    fn answer(&mut self, requester: Requester, answer: Result<Answer, ProtocolError>) {
         self.outputs.push_back(Output::Answer { requester, answer });
     }
 

@@ -66,6 +66,14 @@ pub(crate) enum Mutant {
     IgnoresWas,
     /// The rest that a worker requests is not recorded.
     Unrecorded,
+    /// Outputs leave before the text of their record was read.
+    UnreadLeaves,
+    /// An input that waits for a text is lost.
+    LosesHeld,
+    /// A lane that was skipped because it waits for a text is never taken up again.
+    LosesSkipped,
+    /// An entry goes before one of higher priority whose text is being read.
+    Overtakes,
 }
 
 #[cfg(test)]

@@ -3,7 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use tidings_protocol::{Code, ProtocolError, format_bytes, format_ms, parse_bytes, parse_ms};
+use tidings_protocol::{
+    ProtocolError, bad_argument, format_bytes, format_ms, parse_bytes, parse_ms,
+};
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
@@ -41,7 +43,7 @@ impl TopicSettings {
 
     /// Applies `settings` to `base`; what they do not name keeps its value.
     ///
-    /// Fails with [`Code::BadArgument`] if a key is unknown or a value is invalid.
+    /// Fails with [`Code::BadArgument`](tidings_protocol::Code::BadArgument) if a key is unknown or a value is invalid.
     pub fn parse(settings: &[(&str, &str)], base: Self) -> Result<Self, ProtocolError> {
         let mut parsed = base;
         for &(key, value) in settings {
@@ -116,14 +118,10 @@ impl FromStr for Sync {
     }
 }
 
-fn bad_argument(text: String) -> ProtocolError {
-    ProtocolError::new(Code::BadArgument, text)
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use proptest::prelude::*;
-    use tidings_protocol::DURATION_MS_MAX;
+    use tidings_protocol::{Code, DURATION_MS_MAX};
 
     use super::*;
 

@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tidings_protocol::status::DamagedGroupStatus;
+use tidings_protocol::status::{Answer, DamagedGroupStatus};
 use tidings_protocol::{Code, GroupName, ProtocolError, StartAt, TopicName};
-use tidings_queue::GroupAnswer;
 use tokio::sync::Notify;
 
 use super::GroupStorage;
@@ -87,11 +86,11 @@ impl DamagedGroups {
     }
 
     /// The answer of `GROUP show` for a damaged group.
-    pub(super) fn describe(&self, name: &GroupName) -> Option<GroupAnswer> {
+    pub(super) fn describe(&self, name: &GroupName) -> Option<Answer> {
         let DamagedGroup { reason, topics, remedy, .. } = self.0.get(name)?;
-        let more = vec![format!("problem {reason}"), format!("remedy {remedy}")];
+        let lines = [format!("problem {reason}"), format!("remedy {remedy}")];
         let (group, topics) = (name.to_string(), topics.clone());
         let ok = DamagedGroupStatus { group, damaged: true, topics };
-        Some(GroupAnswer { lines: more, ok: ok.to_string() })
+        Some(Answer::new(lines, ok))
     }
 }

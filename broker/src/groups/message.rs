@@ -1,9 +1,8 @@
 //! Messages to a group's actor, and the answers to the connections that sent them.
 
-use bytes::BytesMut;
-use tidings_protocol::{Code, GroupName, ProtocolError, TaskId, encode_more, encode_ok};
+use tidings_protocol::{Code, GroupName, ProtocolError, TaskId};
 use tidings_queue::texts::TextError;
-use tidings_queue::{GroupAnswer, Input, Requester};
+use tidings_queue::{Input, Requester};
 
 use super::watchers::WatchRequest;
 use crate::mailbox::{ConnId, ConnMessage, Mailbox};
@@ -95,20 +94,5 @@ pub(super) fn reject_message(message: GroupMessage, error: &ProtocolError) {
 
 /// Answers a command with an error.
 pub(super) fn reject(requester: Requester, mailbox: &Mailbox, error: &ProtocolError) {
-    let mut line = BytesMut::new();
-    error.encode(&mut line);
-    mailbox.send(ConnMessage::Answer { slot: requester.slot, line: line.freeze() });
-}
-
-/// Encodes an answer as protocol lines.
-pub(super) fn encode_answer(answer: &Result<GroupAnswer, ProtocolError>, lines: &mut BytesMut) {
-    match answer {
-        Ok(answer) => {
-            for line in &answer.lines {
-                encode_more(line, lines);
-            }
-            encode_ok(&answer.ok, lines);
-        }
-        Err(error) => error.encode(lines),
-    }
+    mailbox.send(ConnMessage::Answer { slot: requester.slot, answer: Err(error.clone()) });
 }

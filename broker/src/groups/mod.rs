@@ -22,15 +22,16 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bytes::BytesMut;
 use tidings_log::TopicLog;
+use tidings_protocol::status::Answer;
 use tidings_protocol::{
     CALLBACK_GROUP, Code, Command, DEFAULT_GROUP, DELAY_MS_MAX, GroupAction, GroupCommand,
-    GroupName, JobAction, JobCommand, JobName, MemberId, ProtocolError, Seq, Slot, bad_argument,
+    GroupName, GroupSetting, JobAction, JobCommand, JobName, MemberId, ProtocolError, Seq, Slot,
+    bad_argument,
 };
 use tidings_queue::commands;
 use tidings_queue::config::{CREDIT_MAX, GroupConfig};
-use tidings_queue::{Group, GroupAnswer, GroupQuery, Input, JobOperation, Requester, WorkerReply};
+use tidings_queue::{Group, GroupQuery, Input, JobOperation, Requester, WorkerReply};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -38,7 +39,7 @@ use self::actor::GroupActor;
 use self::damaged_groups::DamagedGroups;
 use self::job_names::JobNames;
 use self::log::{DiskLog, GroupLog, MemoryLog};
-use self::message::{GroupMessage, encode_answer, reject_message};
+use self::message::{GroupMessage, reject_message};
 use self::page_file::PageFile;
 pub(crate) use self::recovery::{FoundGroups, GroupStorage, RecoveredGroup, clock_continuing};
 use self::registry::{CreationLock, GroupRegistry};
@@ -247,9 +248,7 @@ impl Groups {
         if let Input::Query { requester: asked, query: GroupQuery::Group } = &input
             && let Some(answer) = self.damaged.describe(&group)
         {
-            let mut lines = BytesMut::new();
-            encode_answer(&Ok(answer), &mut lines);
-            caller.mailbox.send(ConnMessage::Answer { slot: asked.slot, line: lines.freeze() });
+            caller.mailbox.send(ConnMessage::Answer { slot: asked.slot, answer: Ok(answer) });
             return Ok(());
         }
         if group.as_str() == DEFAULT_GROUP {
@@ -377,32 +376,30 @@ impl Groups {
         asked: Requester,
         manage: &GroupCommand<'_>,
     ) -> Result<(GroupName, Input), ProtocolError> {
-        let name = || -> Result<GroupName, ProtocolError> { manage.required_name()?.parse() };
-        match manage.action {
-            GroupAction::Create => {
-                let config = self.defaults.with(manage.group_settings()?);
-                config.validate()?;
-                self.create(&name()?, config)?;
-            }
-            GroupAction::Set => {
-                // Opens the topics first: without room for a new topic, the command is rejected
-                // before anything changes.
-                for topic in &self.defaults.with(manage.group_settings()?).topics {
-                    self.topics.open(topic)?;
+        let group: GroupName = manage.required_name()?.parse()?;
+        if manage.action == GroupAction::Create {
+            let config = self.defaults.with(manage.group_settings()?);
+            config.validate()?;
+            self.create(&group, config)?;
+        }
+        let input = commands::group_input(asked, manage)?;
+        if let Input::Configure { settings, .. } = &input {
+            // Opens the topics first: without room for a new topic, the command is rejected before
+            // anything changes.
+            for setting in settings {
+                if let GroupSetting::Topics(topics) = setting {
+                    topics.iter().try_for_each(|topic| self.topics.open(topic).map(drop))?;
                 }
             }
-            _ => {}
         }
-        Ok((name()?, commands::group_input(asked, manage)?))
+        Ok((group, input))
     }
 
     fn list(&self, caller: &Caller, slot: Slot) {
         let names = self.names();
         let ok = format!("groups={}", names.len());
-        let more = names.iter().map(ToString::to_string).collect();
-        let mut lines = BytesMut::new();
-        encode_answer(&Ok(GroupAnswer { lines: more, ok }), &mut lines);
-        caller.mailbox.send(ConnMessage::Answer { slot, line: lines.freeze() });
+        let answer = Answer::new(names.iter().map(ToString::to_string), ok);
+        caller.mailbox.send(ConnMessage::Answer { slot, answer: Ok(answer) });
     }
 
     fn create(&self, name: &GroupName, config: GroupConfig) -> Result<(), ProtocolError> {

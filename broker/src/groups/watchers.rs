@@ -6,9 +6,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use bytes::BytesMut;
-use tidings_protocol::status::Rate;
-use tidings_protocol::{GroupCommand, GroupName, JobCommand, JobName, ProtocolError, encode_more};
+use tidings_protocol::status::{Rate, Status};
+use tidings_protocol::{GroupCommand, GroupName, JobCommand, JobName, ProtocolError};
 use tidings_queue::{Group, Requester};
 
 use crate::clock::Moment;
@@ -73,7 +72,7 @@ struct Watcher {
     /// Time of its next poll.
     next: Moment,
     /// The last line that was sent.
-    last_line: String,
+    last_status: Option<Status>,
     speed: PageRate,
     /// The value of `changes` at which it has nothing more to report.
     reported_change: Option<u64>,
@@ -90,9 +89,9 @@ struct PageRate {
 impl Watchers {
     /// Adds a watcher; its first line is sent at the next poll.
     pub(super) fn add(&mut self, watch: WatchRequest, mailbox: Mailbox, now: Moment) {
-        let (conn, said, speed) = (watch.asked.conn, String::new(), PageRate::default());
+        let (conn, speed) = (watch.asked.conn, PageRate::default());
         let watcher =
-            Watcher { watch, mailbox, next: now, last_line: said, speed, reported_change: None };
+            Watcher { watch, mailbox, next: now, last_status: None, speed, reported_change: None };
         self.by_conn.insert(conn, watcher);
         self.schedule_next();
     }
@@ -138,11 +137,9 @@ impl Watchers {
         for watcher in self.by_conn.values_mut().filter(due) {
             let every_ms = watcher.watch.every_ms;
             watcher.next = Moment((now + every_ms).0.next_multiple_of(POLL_GRAIN_MS));
-            if let Some(line) = watcher.poll(group, changes, now) {
-                let mut bytes = BytesMut::new();
-                encode_more(&line, &mut bytes);
-                let (slot, line) = (watcher.watch.asked.slot, bytes.freeze());
-                say(&watcher.mailbox, ConnMessage::Progress { slot, line });
+            if let Some(status) = watcher.poll(group, changes, now) {
+                let slot = watcher.watch.asked.slot;
+                say(&watcher.mailbox, ConnMessage::Progress { slot, status });
             }
         }
         self.schedule_next();
@@ -157,8 +154,8 @@ impl Watchers {
 }
 
 impl Watcher {
-    /// Returns a line if it differs from the last one.
-    fn poll(&mut self, group: &Group, changes: u64, now: Moment) -> Option<String> {
+    /// Returns a status if it differs from the last one.
+    fn poll(&mut self, group: &Group, changes: u64, now: Moment) -> Option<Status> {
         self.reported_change = Some(changes);
         let job = self.watch.job.as_ref();
         let completed = group.completed(job)?;
@@ -168,11 +165,12 @@ impl Watcher {
             // The rate falls even if nothing changes.
             self.reported_change = None;
         }
-        let line = group.progress(job, Rate { tenths })?;
-        (line != self.last_line).then(|| {
-            self.last_line.clone_from(&line);
-            line
-        })
+        let status = group.progress(job, Rate { tenths });
+        if status == self.last_status {
+            return None;
+        }
+        self.last_status.clone_from(&status);
+        status
     }
 }
 
@@ -202,8 +200,8 @@ mod tests {
     fn look(watchers: &mut Watchers, group: &Group, now: u64) -> Vec<String> {
         let mut lines = Vec::new();
         watchers.poll(group, Moment(now), |_, parcel| {
-            let ConnMessage::Progress { line, .. } = parcel else { panic!("{parcel:?}") };
-            lines.push(std::str::from_utf8(&line).unwrap().trim_end().to_owned());
+            let ConnMessage::Progress { status, .. } = parcel else { panic!("{parcel:?}") };
+            lines.push(status.to_string());
         });
         lines
     }
@@ -235,7 +233,7 @@ mod tests {
         );
         watchers.changed();
         let lines = look(&mut watchers, &group, 2100);
-        assert!(lines.len() == 1 && lines[0].starts_with("+ g paused=yes "), "{lines:?}");
+        assert!(lines.len() == 1 && lines[0].starts_with("g paused=yes "), "{lines:?}");
         assert!(lines[0].ends_with(" rate=0.0"), "{lines:?}");
         assert_eq!(look(&mut watchers, &group, 9000).len(), 1);
         watchers.remove(ConnId(1));

@@ -9,8 +9,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
+use tidings_protocol::status::Answer;
 use tidings_protocol::{
     Answers, Durability, MemberId, ProtocolError, Seq, Session, SessionMode, Slot, encode_greeting,
+    encode_more,
 };
 use tidings_queue::WorkerReply;
 use tokio::io::AsyncWrite;
@@ -28,13 +30,16 @@ use super::subscriptions::{SubscriptionKind, Subscriptions};
 use crate::access::Identity;
 use crate::audit::{AuditEvent, Initiator};
 use crate::clock::Moment;
-use crate::mailbox::{ConnId, ConnMessage, GroupLines, Mailbox, MailboxBatch};
+use crate::mailbox::{ConnId, ConnMessage, GroupBatch, Mailbox, MailboxBatch};
 use crate::quota::Quantity;
 use crate::remote::RemoteInfo;
 use crate::topic::{LineForm, Topic, Topics, WaiterSlot};
 
 /// Rounds of reading and writing in one poll; after them other tasks run.
 const IO_ROUNDS_MAX: usize = 4;
+
+/// Usual length of the answer to an `ACK`.
+const ANSWER_BYTES: usize = 80;
 
 /// A connection, polled as one task. It never awaits in the middle of an operation: one `poll` does
 /// all that is possible now, and each change that makes more possible wakes the task.
@@ -269,10 +274,14 @@ impl Connection {
         }
         for message in messages {
             match message {
-                ConnMessage::Answer { slot, line } => self.fill(slot, line),
-                ConnMessage::Progress { slot, line } => self.answers.progress(slot, line),
+                ConnMessage::Answer { slot, answer } => self.fill_answers(vec![(slot, answer)]),
+                ConnMessage::Progress { slot, status } => {
+                    let mut line = BytesMut::new();
+                    encode_more(&status.to_string(), &mut line);
+                    self.answers.progress(slot, line.freeze());
+                }
                 ConnMessage::Stored { slot, result } => self.handle_stored(slot, result),
-                ConnMessage::Lines(lines) => self.queue_group_lines(lines),
+                ConnMessage::Group(batch) => self.queue_batch(batch),
                 ConnMessage::End(error) => self.start_closing(CloseReason::Error(error)),
             }
         }
@@ -281,11 +290,8 @@ impl Connection {
         }
     }
 
-    fn queue_group_lines(&mut self, lines: GroupLines) {
-        let (answers, tasks) = lines.into_parts();
-        for (slot, lines) in answers {
-            self.fill(slot, lines);
-        }
+    fn queue_batch(&mut self, GroupBatch { answers, tasks }: GroupBatch) {
+        self.fill_answers(answers);
         // When a connection ends, its group is notified and releases the tasks to other members.
         if self.closing.is_none() {
             if self.task_buffer.is_empty() {
@@ -293,6 +299,18 @@ impl Connection {
             } else {
                 self.task_buffer.extend_from_slice(&tasks);
             }
+        }
+    }
+
+    /// Fills slots with answers, which share a buffer.
+    fn fill_answers(&mut self, answers: Vec<(Slot, Result<Answer, ProtocolError>)>) {
+        let mut lines = BytesMut::with_capacity(answers.len() * ANSWER_BYTES);
+        for (slot, answer) in answers {
+            match answer {
+                Ok(answer) => answer.encode(&mut lines),
+                Err(error) => error.encode(&mut lines),
+            }
+            self.fill(slot, lines.split().freeze());
         }
     }
 

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use bytes::Bytes;
-use tidings_protocol::{Code, CursorName, ProtocolError, Seq, Slot, StartAt, TopicName};
+use tidings_protocol::{
+    Code, CursorName, ProtocolError, Seq, Slot, StartAt, TopicName, bad_argument,
+};
 
 use super::connection::Connection;
 use super::subscriptions::SubscriptionKind;
@@ -118,7 +120,7 @@ impl Connection {
         let next = topic.public_head();
         if last >= next {
             let text = format!("seq {last} is not published yet; the next seq of {name} is {next}");
-            return Err(ProtocolError::new(Code::BadArgument, text));
+            return Err(bad_argument(text));
         }
         let slot = self.answers.reserve();
         let stored = self.shared.topics.catalog().contents().cursor(&name, &cursor);

@@ -5,8 +5,8 @@ use std::task::Waker;
 use bytes::{Bytes, BytesMut};
 use tidings_protocol::{
     Code, Command, GroupName, Hello, HelloAnswer, JobAction, MemberId, Prio, ProtocolError,
-    RetryMode, Slot, StartAt, TaskAction, TaskReply, TopicName, encode_more, encode_ok,
-    encode_pong,
+    RetryMode, Slot, StartAt, TaskAction, TaskReply, TopicName, bad_argument, encode_more,
+    encode_ok, encode_pong,
 };
 use tidings_queue::{StagedLink, WorkerReply};
 
@@ -59,7 +59,7 @@ impl Connection {
                     Some(cursor) => self.subscribe_durable(&topic, from, cursor, takeover, waker),
                     None if takeover => {
                         let text = "takeover= needs a cursor; name it with as=<cursor>";
-                        Err(ProtocolError::new(Code::BadArgument, text))
+                        Err(bad_argument(text))
                     }
                     None => self.subscribe(&topic, from, waker),
                 };
@@ -205,8 +205,7 @@ impl Connection {
     fn transport_for_via(&self, via: Option<&str>) -> Result<Transport, ProtocolError> {
         let Some(via) = via else { return Ok(self.identity.transport()) };
         let transport = via.parse::<Transport>();
-        let transport = transport
-            .map_err(|text| ProtocolError::new(Code::BadArgument, format!("via={text}")))?;
+        let transport = transport.map_err(|text| bad_argument(format!("via={text}")))?;
         if self.identity.transport() != transport && self.identity.transport() != Transport::Line {
             let text = format!(
                 "this connection already acts for clients of {}; use another connection",

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use tidings_protocol::{
     Code, Command, ProtocolError, PublishBatch, Seq, SessionEnd, SessionEvent, SessionMode, TaskId,
-    TopicName,
+    TopicName, bad_argument,
 };
 use tokio::io::{AsyncRead, ReadBuf};
 
@@ -270,7 +270,7 @@ impl Connection {
         if contains_token(payload) {
             let text = "the line contains a token, which every subscriber would read; send HELLO \
                         token=<token> as the first line";
-            return self.report_dropped_line(&ProtocolError::new(Code::BadArgument, text), b"");
+            return self.report_dropped_line(&bad_argument(text), b"");
         }
         if self.identity.is_anonymous() {
             self.identity = self.shared.access.peer(self.identity.transport());

@@ -3,12 +3,12 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use bytes::BytesMut;
 use tidings_log::CheckedFile;
-use tidings_protocol::status::{ByteSize, CursorStatus, DurationMs, Rate, TopicState, TopicStatus};
+use tidings_protocol::status::{
+    Answer, ByteSize, CursorStatus, DurationMs, Rate, TopicState, TopicStatus,
+};
 use tidings_protocol::{
-    Code, ProtocolError, Seq, Slot, StartAt, TopicAction, TopicCommand, TopicName, encode_more,
-    encode_ok,
+    Code, ProtocolError, Seq, Slot, StartAt, TopicAction, TopicCommand, TopicName, bad_argument,
 };
 
 use super::Shared;
@@ -55,19 +55,16 @@ struct RunningCommand<'a> {
 impl RunningCommand<'_> {
     fn list(&self, reply: PendingReply) -> Result<(), ProtocolError> {
         self.manage.allow_only(&[])?;
-        let (topics, mut lines) = (self.shared.topics.list(), BytesMut::new());
-        for topic in &topics {
-            encode_more(&topic_status(topic).to_string(), &mut lines);
-        }
-        reply.send_with_lines(lines, Ok(format!("topics={}", topics.len())));
+        let topics = self.shared.topics.list();
+        let statuses = topics.iter().map(|topic| topic_status(topic));
+        reply.send(Ok(Answer::new(statuses, format!("topics={}", topics.len()))));
         Ok(())
     }
 
     fn show(&self, reply: PendingReply) -> Result<(), ProtocolError> {
         self.manage.allow_only(&[])?;
         let topic = self.topic()?;
-        let status = topic_status(&topic).to_string();
-        reply.send_with_lines(cursor_lines(self.shared, &topic), Ok(status));
+        reply.send(Ok(Answer::new(cursor_statuses(self.shared, &topic), topic_status(&topic))));
         Ok(())
     }
 
@@ -82,7 +79,7 @@ impl RunningCommand<'_> {
         let topic = self.topic()?;
         if self.manage.settings.is_empty() {
             let text = format!("no setting given; use {}=", TopicSettings::KEYS.join("=, "));
-            return Err(ProtocolError::new(Code::BadArgument, text));
+            return Err(bad_argument(text));
         }
         let settings = TopicSettings::parse(&self.manage.settings, topic.settings())?;
         let text = format!("{} {settings}", topic.name());
@@ -100,9 +97,7 @@ impl RunningCommand<'_> {
         let topic = self.topic()?;
         let name = topic.name().clone();
         self.shared.topics.verify(&topic, move |result| {
-            let mut lines = BytesMut::new();
-            let result = result.map(|files| verify_report(&name, &files, &mut lines));
-            reply.send_with_lines(lines, result);
+            reply.send(result.map(|files| verify_report(&name, &files)));
         });
         Ok(())
     }
@@ -111,8 +106,7 @@ impl RunningCommand<'_> {
         self.manage.allow_only(&["cursor"])?;
         let topic = self.manage.required_name()?.parse()?;
         let cursor = self.manage.setting("cursor").ok_or_else(|| {
-            let text = "no cursor given; use TOPIC forget <topic> cursor=<cursor>";
-            ProtocolError::new(Code::BadArgument, text)
+            bad_argument("no cursor given; use TOPIC forget <topic> cursor=<cursor>")
         })?;
         let id = CursorId { topic, cursor: cursor.parse()? };
         self.shared.cursors.forget(id, reply.when_done(String::new()))
@@ -127,20 +121,16 @@ impl RunningCommand<'_> {
     }
 }
 
-/// The lines of `TOPIC show` about the cursors of a topic.
-fn cursor_lines(shared: &Shared, topic: &Topic) -> BytesMut {
-    let (next, mut lines) = (topic.public_head(), BytesMut::new());
-    for cursor in shared.cursors.list(topic.name()) {
-        let status = CursorStatus {
-            cursor: cursor.name.to_string(),
-            next: cursor.next,
-            behind: next.0.saturating_sub(cursor.next.0),
-            held: cursor.in_use,
-            moved: StartAt::Time(cursor.unix_ms).to_string(),
-        };
-        encode_more(&format!("cursor {status}"), &mut lines);
-    }
-    lines
+/// The cursors of a topic.
+fn cursor_statuses(shared: &Shared, topic: &Topic) -> impl Iterator<Item = CursorStatus> {
+    let next = topic.public_head();
+    shared.cursors.list(topic.name()).into_iter().map(move |cursor| CursorStatus {
+        cursor: cursor.name.to_string(),
+        next: cursor.next,
+        behind: next.0.saturating_sub(cursor.next.0),
+        held: cursor.in_use,
+        moved: StartAt::Time(cursor.unix_ms).to_string(),
+    })
 }
 
 /// Sends an answer to a connection, in its reserved slot.
@@ -153,8 +143,8 @@ pub(super) struct PendingReply {
 }
 
 impl PendingReply {
-    fn send(self, result: Result<String, ProtocolError>) {
-        self.send_with_lines(BytesMut::new(), result);
+    fn send(self, answer: Result<Answer, ProtocolError>) {
+        self.mailbox.send(ConnMessage::Answer { slot: self.slot, answer });
     }
 
     /// Sends `text`, or the error, when a change is stored.
@@ -162,16 +152,7 @@ impl PendingReply {
         self,
         text: String,
     ) -> impl FnOnce(Result<(), ProtocolError>) + Send + use<> + 'static {
-        move |result| self.send(result.map(|()| text))
-    }
-
-    /// Sends an answer with several lines; `result` becomes the last one.
-    fn send_with_lines(self, mut lines: BytesMut, result: Result<String, ProtocolError>) {
-        match result {
-            Ok(text) => encode_ok(&text, &mut lines),
-            Err(error) => error.encode(&mut lines),
-        }
-        self.mailbox.send(ConnMessage::Answer { slot: self.slot, line: lines.freeze() });
+        move |result| self.send(result.map(|()| text.into()))
     }
 }
 
@@ -203,22 +184,24 @@ pub(super) fn topic_status(topic: &Topic) -> TopicStatus {
     }
 }
 
-/// Encodes the result of `verify`: a line for each file, and one for each of its problems. Returns
-/// the text of the last line.
-fn verify_report(name: &TopicName, files: &[CheckedFile], lines: &mut BytesMut) -> String {
+/// The answer to `verify`: a line for each file, and one for each of its problems.
+fn verify_report(name: &TopicName, files: &[CheckedFile]) -> Answer {
+    let mut lines = Vec::new();
     let (mut bytes, mut events, mut lost, mut damaged) = (0, 0, 0, 0);
     for file in files {
         bytes += file.bytes;
         events += file.events;
         lost += file.lost_events();
         damaged += u64::from(file.is_damaged());
-        encode_file_report(file, lines);
+        report_file(file, &mut lines);
     }
     let count = files.len();
-    format!("{name} files={count} bytes={bytes} events={events} lost={lost} damaged={damaged}")
+    let ok =
+        format!("{name} files={count} bytes={bytes} events={events} lost={lost} damaged={damaged}");
+    Answer::new(lines, ok)
 }
 
-fn encode_file_report(file: &CheckedFile, lines: &mut BytesMut) {
+fn report_file(file: &CheckedFile, lines: &mut Vec<String>) {
     let name = file.name();
     let lost = file.lost_events();
     let mut text = format!("{name} bytes={} events={} lost={lost}", file.bytes, file.events);
@@ -226,13 +209,12 @@ fn encode_file_report(file: &CheckedFile, lines: &mut BytesMut) {
         let separator = if index == 0 { " ranges=" } else { "," };
         write!(text, "{separator}{from}-{to}").expect("writing to a String cannot fail");
     }
-    encode_more(&text, lines);
-    for problem in file.problems.iter().take(REPORTED_PROBLEMS_MAX) {
-        encode_more(&format!("{name} problem {problem}"), lines);
-    }
+    lines.push(text);
+    let problems = file.problems.iter().take(REPORTED_PROBLEMS_MAX);
+    lines.extend(problems.map(|problem| format!("{name} problem {problem}")));
     let omitted = file.problems.len().saturating_sub(REPORTED_PROBLEMS_MAX);
     if omitted > 0 {
-        encode_more(&format!("{name} problem and {omitted} more"), lines);
+        lines.push(format!("{name} problem and {omitted} more"));
     }
 }
 
@@ -257,20 +239,18 @@ mod tests {
             problems: (1..=22).map(|n| format!("it is wrong, {n}")).collect(),
             lost: vec![(Seq(101), Seq(110)), (Seq(115), Seq(115))],
         };
-        let mut lines = BytesMut::new();
-        let last = verify_report(&"t".parse().unwrap(), &[good, bad], &mut lines);
-        assert_eq!(last, "t files=2 bytes=5700 events=110 lost=11 damaged=1");
-        let lines = String::from_utf8(lines.to_vec()).unwrap();
-        let lines: Vec<_> = lines.lines().collect();
+        let Answer { lines, ok } = verify_report(&"t".parse().unwrap(), &[good, bad]);
+        assert_eq!(ok.to_string(), "t files=2 bytes=5700 events=110 lost=11 damaged=1");
+        let lines: Vec<_> = lines.iter().map(ToString::to_string).collect();
         assert_eq!(
             lines[..3],
             [
-                "+ 00000000000000000001.log bytes=5000 events=100 lost=0",
-                "+ 00000000000000000101.log bytes=700 events=10 lost=11 ranges=101-110,115-115",
-                "+ 00000000000000000101.log problem it is wrong, 1",
+                "00000000000000000001.log bytes=5000 events=100 lost=0",
+                "00000000000000000101.log bytes=700 events=10 lost=11 ranges=101-110,115-115",
+                "00000000000000000101.log problem it is wrong, 1",
             ]
         );
         assert_eq!(lines.len(), 2 + REPORTED_PROBLEMS_MAX + 1);
-        assert_eq!(lines.last().unwrap(), &"+ 00000000000000000101.log problem and 2 more");
+        assert_eq!(lines.last().unwrap(), &"00000000000000000101.log problem and 2 more");
     }
 }

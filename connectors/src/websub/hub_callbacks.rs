@@ -7,15 +7,16 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use tidings_database::schema_version::SchemaError;
 use tidings_documents::feed::watched_feed::{ItemFingerprint, KnownItems, NewItem};
 use tidings_documents::feed::{self, Feed, event};
 use tidings_protocol::CanonicalUrl;
 use url::form_urlencoded;
 
 use super::service::{WebSub, WebSubError, run_blocking};
+use super::signature;
 use super::signature::SignatureTrust;
 use super::subscription::{HubEndpoint, HubMode, LeaseTerms, Subscription, WatchedKind};
-use super::{StoreError, signature};
 use crate::system::unix_now_ms;
 
 /// The paths of callbacks, below the public URL.
@@ -275,7 +276,7 @@ fn callback_token(path: &str) -> &str {
 
 fn verification_reply(
     service: &WebSub,
-    result: Result<Option<Result<(), &'static str>>, StoreError>,
+    result: Result<Option<Result<(), &'static str>>, SchemaError>,
     challenge: &str,
 ) -> CallbackReply {
     match result {

@@ -35,10 +35,12 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tidings_database::schema_version::SchemaError;
+
 pub use self::hub_callbacks::{CALLBACK_PATHS, CallbackReply, OPENAPI_PATHS};
 pub use self::service::WebSub;
+pub use self::store::DIGEST_SCHEMA;
 use self::store::SubscriptionStore;
-pub use self::store::{DIGEST_SCHEMA, StoreError};
 use crate::system::unix_now_ms;
 
 /// The settings of the subscriber.
@@ -69,7 +71,7 @@ pub struct HubLease {
 
 /// Reads the leases of hubs that are not known to be silent, by scheduled URL. The broker of the
 /// database may be running.
-pub fn read_hub_leases(database: &Path) -> Result<HashMap<String, HubLease>, StoreError> {
+pub fn read_hub_leases(database: &Path) -> Result<HashMap<String, HubLease>, SchemaError> {
     let now_ms = unix_now_ms();
     let leases =
         SubscriptionStore::load_read_only(database)?.into_iter().filter_map(|subscription| {

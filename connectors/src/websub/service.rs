@@ -14,6 +14,7 @@ use tidings_client::{
     Client, ClientError, ClientOptions, Connector, Subscriber, SubscriberEvent,
     Subscription as TopicSubscription,
 };
+use tidings_database::schema_version::SchemaError;
 use tidings_documents::feed::event;
 use tidings_documents::feed::watched_feed::ItemFingerprint;
 use tidings_egress::client::OutgoingClient;
@@ -31,7 +32,6 @@ use tokio_util::sync::CancellationToken;
 use super::WebSubConfig;
 use super::hub_callbacks::ITEMS_PER_DELIVERY_MAX;
 use super::hub_request::send_hub_request;
-use super::store::StoreError;
 use super::subscription::{HubEndpoint, HubMode, HubRequestOutcome, Subscription, WatchedKind};
 use super::subscription_table::{SubscriptionTable, WatchedUrl};
 use crate::rate_limited_log::RateLimitedLog;
@@ -94,7 +94,7 @@ pub(super) enum WebSubError {
     #[error("{0}")]
     Broker(#[from] ClientError),
     #[error("websub.db: {0}")]
-    Store(#[from] StoreError),
+    Store(#[from] SchemaError),
     /// With the seconds until the items fit.
     #[error("hubs deliver more items than --hook-events allows")]
     RateLimited(u32),
@@ -102,7 +102,7 @@ pub(super) enum WebSubError {
 
 impl WebSub {
     /// Opens the database, and reads the stored subscriptions.
-    pub fn open(config: WebSubConfig, outgoing: OutgoingClient) -> Result<Self, StoreError> {
+    pub fn open(config: WebSubConfig, outgoing: OutgoingClient) -> Result<Self, SchemaError> {
         let table = SubscriptionTable::open(&config.database)?;
         let tokens = table.tokens();
         // A new database reads the topic from its first event.
@@ -171,7 +171,7 @@ impl WebSub {
         &self,
         token: &str,
         change: impl FnOnce(&mut Subscription) -> T + Send + 'static,
-    ) -> Result<Option<T>, StoreError> {
+    ) -> Result<Option<T>, SchemaError> {
         let token = token.to_owned();
         self.with_subscriptions(move |table| table.update(&token, change)).await
     }
@@ -374,7 +374,7 @@ impl WebSub {
     }
 
     /// Handles an event of a crawler that has found a hub.
-    async fn handle_hub_event(&self, payload: &str) -> Result<(), StoreError> {
+    async fn handle_hub_event(&self, payload: &str) -> Result<(), SchemaError> {
         let Some((feed, hubs, known)) = event::parse_hub_event(payload) else { return Ok(()) };
         let payload = Payload::parse(payload);
         let is_silent = payload.attribute(event::SILENT).is_some();
@@ -427,7 +427,7 @@ impl WebSub {
                 .is_some_and(|subscription| subscription.is_removable(unix_now_ms()))
             {
                 table.remove(&owned_token)?;
-                return Ok::<_, StoreError>(None);
+                return Ok::<_, SchemaError>(None);
             }
             // The successor is due now or later.
             if table.replace_with_successor(&owned_token, unix_now_ms())? {

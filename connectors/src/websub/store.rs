@@ -3,17 +3,17 @@
 
 use std::path::Path;
 use std::str::FromStr;
+use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use tidings_database::ReadOnlyDatabase;
 use tidings_database::digest::{self, Schema, Table};
+use tidings_database::schema_version::{self, SchemaError, check_version};
 use tidings_documents::feed::watched_feed::KnownItems;
 
 use super::subscription::Subscription;
 
-const SCHEMA_SQL: &str = "
-    PRAGMA journal_mode = WAL;
-    PRAGMA synchronous = FULL;
+const CREATE_TABLE: &str = "
     CREATE TABLE IF NOT EXISTS subscription (
         token TEXT PRIMARY KEY,
         -- of `Subscription`, as JSON
@@ -21,6 +21,9 @@ const SCHEMA_SQL: &str = "
         -- of `Known`
         known TEXT NOT NULL DEFAULT ''
     ) STRICT, WITHOUT ROWID;";
+
+/// How long the service waits for another program that reads or copies the file.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A schema with another meaning gets another number.
 const SCHEMA_VERSION: i64 = 2;
@@ -43,19 +46,6 @@ pub const DIGEST_SCHEMA: Schema = Schema {
     }],
 };
 
-/// Why the database cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    /// An error of `SQLite`.
-    #[error("{0}")]
-    Sqlite(#[from] rusqlite::Error),
-    /// A later version of Tidings wrote the file.
-    #[error(
-        "a newer Tidings wrote it (schema version {0}, this version knows up to {SCHEMA_VERSION})"
-    )]
-    NewerSchema(i64),
-}
-
 #[derive(Debug)]
 pub(super) struct SubscriptionStore {
     connection: Connection,
@@ -65,20 +55,13 @@ pub(super) struct SubscriptionStore {
 
 impl SubscriptionStore {
     /// Opens the file, or creates it. Only its owner may read it, because it contains secrets.
-    pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
-        let connection = Connection::open(path)?;
+    pub(super) fn open(path: &Path) -> Result<Self, SchemaError> {
+        let connection =
+            schema_version::open(path, BUSY_TIMEOUT, SCHEMA_VERSION, prepare, migrate)?;
         let _ = rustix::fs::chmod(path, rustix::fs::Mode::from_raw_mode(0o600));
-        let version = check_version(&connection)?;
-        connection.execute_batch(SCHEMA_SQL)?;
-        digest::register(&connection)?;
         for table in DIGEST_SCHEMA.tables {
-            // A process that was killed in between may have added the column without the version.
-            if version < SCHEMA_VERSION && !connection.column_exists(None, table.name, "digest")? {
-                connection.execute_batch(&table.add_column())?;
-            }
             table.add_digest_triggers(&connection)?;
         }
-        connection.pragma_update(None, "user_version", SCHEMA_VERSION)?;
         let mut id: i32 =
             connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
         if id == 0 {
@@ -95,19 +78,19 @@ impl SubscriptionStore {
     }
 
     /// All subscriptions; unreadable ones are left out.
-    pub(super) fn load_all(&self) -> Result<Vec<Subscription>, StoreError> {
+    pub(super) fn load_all(&self) -> Result<Vec<Subscription>, SchemaError> {
         select_all(&self.connection)
     }
 
     /// All subscriptions of a database that another process may be writing; none without a file.
-    pub(super) fn load_read_only(path: &Path) -> Result<Vec<Subscription>, StoreError> {
+    pub(super) fn load_read_only(path: &Path) -> Result<Vec<Subscription>, SchemaError> {
         if !path.exists() {
             return Ok(Vec::new());
         }
         let mut reading = ReadOnlyDatabase::open(path)?;
         loop {
-            let read =
-                check_version(&reading.connection).and_then(|_| select_all(&reading.connection));
+            let read = check_version(&reading.connection, SCHEMA_VERSION)
+                .and_then(|_| select_all(&reading.connection));
             if reading.is_current() {
                 return read;
             }
@@ -115,7 +98,7 @@ impl SubscriptionStore {
         }
     }
 
-    pub(super) fn put(&self, subscription: &Subscription) -> Result<(), StoreError> {
+    pub(super) fn put(&self, subscription: &Subscription) -> Result<(), SchemaError> {
         let text = serde_json::to_string(subscription).expect("only strings and numbers");
         let upsert = "INSERT INTO subscription (token, text) VALUES (?1, ?2)
             ON CONFLICT (token) DO UPDATE SET text = excluded.text";
@@ -124,20 +107,20 @@ impl SubscriptionStore {
     }
 
     /// Replaces a subscription by its successor, which keeps the known items.
-    pub(super) fn replace(&self, token: &str, by: &Subscription) -> Result<(), StoreError> {
+    pub(super) fn replace(&self, token: &str, by: &Subscription) -> Result<(), SchemaError> {
         let text = serde_json::to_string(by).expect("only strings and numbers");
         let update = "UPDATE subscription SET token = ?2, text = ?3 WHERE token = ?1";
         self.connection.execute(update, params![token, by.token, text])?;
         Ok(())
     }
 
-    pub(super) fn remove(&self, token: &str) -> Result<(), StoreError> {
+    pub(super) fn remove(&self, token: &str) -> Result<(), SchemaError> {
         self.connection.execute("DELETE FROM subscription WHERE token = ?1", [token])?;
         Ok(())
     }
 
     /// The known items of the feed.
-    pub(super) fn known_items(&self, token: &str) -> Result<KnownItems, StoreError> {
+    pub(super) fn known_items(&self, token: &str) -> Result<KnownItems, SchemaError> {
         let query = "SELECT known FROM subscription WHERE token = ?1";
         let known: Option<String> =
             self.connection.query_row(query, [token], |row| row.get(0)).optional()?;
@@ -145,19 +128,34 @@ impl SubscriptionStore {
     }
 
     /// Stores the known items.
-    pub(super) fn put_known_items(&self, token: &str, known: KnownItems) -> Result<(), StoreError> {
+    pub(super) fn put_known_items(
+        &self,
+        token: &str,
+        known: KnownItems,
+    ) -> Result<(), SchemaError> {
         let update = "UPDATE subscription SET known = ?2 WHERE token = ?1";
         self.connection.execute(update, params![token, String::from(known)])?;
         Ok(())
     }
 }
 
-fn check_version(connection: &Connection) -> Result<i64, StoreError> {
-    let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
-    if version > SCHEMA_VERSION { Err(StoreError::NewerSchema(version)) } else { Ok(version) }
+fn prepare(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL")?;
+    digest::register(connection)
 }
 
-fn select_all(connection: &Connection) -> Result<Vec<Subscription>, StoreError> {
+fn migrate(transaction: &Transaction<'_>, _version: i64) -> rusqlite::Result<()> {
+    transaction.execute_batch(CREATE_TABLE)?;
+    for table in DIGEST_SCHEMA.tables {
+        // An earlier program, killed in between, may have added the column without the version.
+        if !transaction.column_exists(None, table.name, "digest")? {
+            transaction.execute_batch(&table.add_column())?;
+        }
+    }
+    Ok(())
+}
+
+fn select_all(connection: &Connection) -> Result<Vec<Subscription>, SchemaError> {
     let mut query = connection.prepare("SELECT text FROM subscription")?;
     let texts = query.query_map([], |row| row.get::<_, String>(0))?;
     let texts = texts.collect::<Result<Vec<_>, _>>()?;
@@ -215,10 +213,10 @@ mod tests {
         assert_eq!(store.known_items(&subscription.token).unwrap(), KnownItems::default());
         store.connection.pragma_update(None, "user_version", 3).unwrap();
         drop(store);
-        assert!(matches!(SubscriptionStore::open(&path), Err(StoreError::NewerSchema(3))));
+        assert!(matches!(SubscriptionStore::open(&path), Err(SchemaError::Newer { found: 3, .. })));
         assert!(matches!(
             SubscriptionStore::load_read_only(&path),
-            Err(StoreError::NewerSchema(3))
+            Err(SchemaError::Newer { found: 3, .. })
         ));
     }
 
@@ -229,7 +227,7 @@ mod tests {
         let endpoint = HubEndpoint::RssCloud { register: "http://a.example/".into() };
         let subscription = Subscription::new("http://b.example/".into(), "x".into(), endpoint, 5);
         let old = Connection::open(&path).unwrap();
-        old.execute_batch(SCHEMA_SQL).unwrap();
+        old.execute_batch(CREATE_TABLE).unwrap();
         let text = serde_json::to_string(&subscription).unwrap();
         let insert = "INSERT INTO subscription (token, text) VALUES ('old', ?1)";
         old.execute(insert, [text]).unwrap();

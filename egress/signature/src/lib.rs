@@ -1,10 +1,11 @@
-//! Signatures of webhooks, in the forms of forges, CMSs and payment services: verifies those of
-//! received requests, and signs those that Tidings sends.
+//! Signatures of HTTP messages: those of webhooks, in the forms of forges, CMSs and payment
+//! services, and those of a crawler's requests ([`identity`]).
 //!
-//! Pure: the caller looks up headers, time is an argument, and no secret is read here. So this crate
+//! Pure: the caller looks up headers, time is an argument, and no file is read here. So this crate
 //! knows no runtime, socket or HTTP library; `.ci/run` checks its dependencies.
 
 mod encoding;
+pub mod identity;
 mod table;
 
 use std::fmt;

@@ -24,12 +24,15 @@ mod request_timer;
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::time::{Duration, SystemTime};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hyper::body::Incoming;
+use hyper::header::{HeaderName, HeaderValue};
 use hyper::http::response;
 use hyper::{HeaderMap, Response, header};
 use tidings_protocol::CanonicalUrl;
+use tidings_signature::identity::RequestSigner;
 use tokio::time::Instant;
 
 pub use self::body::{
@@ -70,6 +73,7 @@ pub struct HttpClient {
     connector: Connector,
     headers: RequestHeaders,
     cookies: Option<CookieJar>,
+    signer: Option<Arc<RequestSigner>>,
     pool: ConnectionPool,
     windows_budget: MemoryBudget,
     read_timeout: Duration,
@@ -134,10 +138,17 @@ impl HttpClient {
             connector,
             headers: RequestHeaders::new(agent, added)?,
             cookies: cookies.then(CookieJar::default),
+            signer: None,
             pool: ConnectionPool::default(),
             windows_budget: MemoryBudget::new(WINDOWS_BUDGET_BYTES),
             read_timeout,
         })
+    }
+
+    /// The same client, which signs its `https` requests.
+    #[must_use]
+    pub fn with_signer(self, signer: Option<Arc<RequestSigner>>) -> Self {
+        Self { signer, ..self }
     }
 
     /// Sends a request and waits for the head of its response. Dropping the future closes the
@@ -248,8 +259,15 @@ impl HttpClient {
         timer: &mut RequestTimer<'_>,
     ) -> Result<(Response<Incoming>, Option<WireCopy>), Failure> {
         let cookies = self.cookies.as_ref();
-        let cookies = cookies.and_then(|jar| jar.header_for(request.url, SystemTime::now()));
-        let head = http.template.request(request.url, request.validators, cookies)?;
+        let now = SystemTime::now();
+        let cookies = cookies.and_then(|jar| jar.header_for(request.url, now));
+        let mut head = http.template.request(request.url, request.validators, cookies)?;
+        let now_unix_s = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let signed = self.signer.as_ref().and_then(|signer| signer.sign(request.url, now_unix_s));
+        for (name, value) in signed.into_iter().flatten() {
+            let value = HeaderValue::try_from(value).expect("URLs and Base64 are visible ASCII");
+            head.headers_mut().insert(HeaderName::from_static(name), value);
+        }
         let text = (request.copies && http.protocol() == HttpProtocol::Http2)
             .then(|| head::request_text(&head));
         let until = Instant::now() + self.read_timeout;

@@ -113,11 +113,6 @@ impl Connector {
         &self.address
     }
 
-    /// The time limit of one attempt.
-    pub fn connect_timeout(&self) -> Duration {
-        self.options.connect_timeout
-    }
-
     /// Connections from the next one on resume this member.
     pub(crate) fn resume(&mut self, member: MemberId) {
         self.options.resume = Some(member);

@@ -14,8 +14,9 @@
 //! # What happens when a connection is lost
 //!
 //! Publisher, subscriber and worker connect again and go on where they were: unanswered events and
-//! replies are sent again, a subscription resumes, and a member keeps its tasks. The pauses between
-//! attempts grow up to 5 s ([`Backoff`]). Each loss, and each attempt that fails, is a value that
+//! replies are sent again, a subscription resumes, and a member keeps its tasks. A broker that owes
+//! an answer and is silent for 20 s counts as lost. The pauses between attempts grow up to 5 s
+//! ([`Backoff`]). Each loss, and each attempt that fails, is a value that
 //! `next` returns, so that the program can log it or give up. An error of `next` is final: the
 //! broker refuses the login, the address is not that of a broker, or another connection has taken
 //! the place of this one ([`Connector::is_final`]).
@@ -127,6 +128,6 @@ pub use publisher::{PublishEvent, Publisher};
 pub use subscriber::{Subscriber, SubscriberEvent, Subscription};
 pub use tokio_util::sync::CancellationToken;
 pub use worker::{
-    ReplyOutcome, TaskEnd, TaskHandler, TaskLease, Worker, WorkerError, WorkerEvent, WorkerLink,
-    WorkerTask,
+    ReplyOutcome, TASKS_MAX, TaskEnd, TaskHandler, TaskLease, Worker, WorkerError, WorkerEvent,
+    WorkerLink, WorkerTask,
 };

@@ -23,7 +23,8 @@ pub use self::task_reply::{KeyRest, RetryMode, TaskAction, TaskReply};
 use crate::text::quote;
 use crate::wire::{LineWriter, number};
 use crate::{
-    Code, CursorName, GroupName, MemberId, ProtocolError, Seq, TaskId, TopicName, Verb, names,
+    CursorName, GroupName, MemberId, ProtocolError, Seq, TaskId, TopicName, Verb, bad_argument,
+    names,
 };
 
 /// One line of a client. `parse` and `encode` are inverse to each other.
@@ -247,13 +248,10 @@ impl FromStr for StartAt {
         }
         .ok_or_else(|| {
             let text = quote(text);
-            ProtocolError::new(
-                Code::BadArgument,
-                format!(
-                    "from={text} should be first, last, a number from 1, -n for the newest n, \
-                     or a time since 1970 like 2026-01-31T12:00:00Z"
-                ),
-            )
+            bad_argument(format!(
+                "from={text} should be first, last, a number from 1, -n for the newest n, \
+                 or a time since 1970 like 2026-01-31T12:00:00Z"
+            ))
         })
     }
 }
@@ -343,9 +341,9 @@ impl FromStr for Outcome {
     fn from_str(word: &str) -> Result<Self, ProtocolError> {
         Outcome::ALL.into_iter().find(|outcome| outcome.as_str() == word).ok_or_else(|| {
             let word = quote(word);
-            let text =
-                format!("outcome={word} should be done, redirect, failed, robots, scope or trap");
-            ProtocolError::new(Code::BadArgument, text)
+            bad_argument(format!(
+                "outcome={word} should be done, redirect, failed, robots, scope or trap"
+            ))
         })
     }
 }
@@ -385,8 +383,7 @@ impl FromStr for Prio {
             .and_then(Prio::new)
             .ok_or_else(|| {
                 let text = quote(text);
-                let text = format!("prio={text} should be a whole number from -1000 to 1000");
-                ProtocolError::new(Code::BadArgument, text)
+                bad_argument(format!("prio={text} should be a whole number from -1000 to 1000"))
             })
     }
 }

@@ -323,36 +323,3 @@ impl fmt::Display for HelloAnswer {
         write!(f, " resume={}", self.resume)
     }
 }
-
-/// The text behind the `+OK` that answers `ACK`: `<id> new=<n> known=<n> refused=<n>`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AckAnswer {
-    /// The task that is done.
-    pub task: TaskId,
-    /// Children that were queued.
-    pub new: u64,
-    /// Children that this pass has met before.
-    pub known: u64,
-    /// Children that are out of scope, too deep, not URLs, or more than can be staged.
-    pub refused: u64,
-}
-
-impl AckAnswer {
-    /// Reads the text behind `+OK`; `None` if it does not answer an `ACK`.
-    pub fn parse(text: &str) -> Option<Self> {
-        let (task, rest) = first_word(text);
-        Some(AckAnswer {
-            task: task.parse().ok()?,
-            new: field_number(rest, "new")?,
-            known: field_number(rest, "known")?,
-            refused: field_number(rest, "refused")?,
-        })
-    }
-}
-
-impl fmt::Display for AckAnswer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let AckAnswer { task, new, known, refused } = self;
-        write!(f, "{task} new={new} known={known} refused={refused}")
-    }
-}

@@ -132,3 +132,13 @@ status! {
         since: Option<u64> = "since",
     }
 }
+
+status! {
+    /// The answer to `GROUP retry` and `GROUP drop`, which have one of the counts each.
+    DeadLetterStatus(group: String) {
+        /// Dead letters that were returned to the queue.
+        retried: Option<u64> = "retried",
+        /// Dead letters that were deleted.
+        dropped: Option<u64> = "dropped",
+    }
+}

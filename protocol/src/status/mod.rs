@@ -2,11 +2,13 @@
 //!
 //! A status is one struct with one list of its fields. From this list come the line on the wire
 //! (`<name> key=value ..`, by `Display`), its parser, the JSON object of HTTP (by
-//! [`serde::Serialize`]), and [`Field`]s, with which a test compares the `OpenAPI` description.
+//! [`serde::Serialize`]), and [`Field`]s, with which a test compares the `OpenAPI` description. An
+//! [`Answer`] has a status in each line.
 //!
 //! A peer may have another version. The parser ignores keys that it does not know, and a key that
 //! is missing or has an unreadable value leaves its field at the default.
 
+mod answer;
 #[macro_use]
 mod fields;
 mod group;
@@ -15,14 +17,17 @@ mod queue;
 mod topic;
 mod value;
 
+pub use self::answer::{Answer, Status};
 pub use self::fields::{Field, JsonType};
 pub use self::group::{
-    DamagedGroupStatus, GroupSettingsStatus, GroupStatus, KeyDelay, MemberStatus,
+    DamagedGroupStatus, DeadLetterStatus, GroupSettingsStatus, GroupStatus, KeyDelay, MemberStatus,
 };
 pub use self::job::{
     JobEnd, JobEndReason, JobListEnd, JobResult, JobState, JobStatus, PassCounts, SeedStatus,
 };
-pub use self::queue::{KeyStatus, ListEnd, ScheduleStatus, TaskFields, TaskState, TaskStatus};
+pub use self::queue::{
+    AckStatus, KeyStatus, ListEnd, ScheduleStatus, TaskFields, TaskState, TaskStatus, TouchStatus,
+};
 pub use self::topic::{CursorStatus, TopicState, TopicStatus};
 pub use self::value::{ByteSize, DurationMs, Rate};
 

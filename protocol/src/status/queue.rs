@@ -152,3 +152,23 @@ status! {
         listed: u64 = "listed",
     }
 }
+
+status! {
+    /// The answer to `ACK`, with what became of the links that the worker found.
+    AckStatus(task: String) {
+        /// Links that were queued.
+        new: u64 = "new",
+        /// Links that the pass has met before.
+        known: u64 = "known",
+        /// Links that are out of scope, too deep, not URLs, or more than can be staged.
+        refused: u64 = "refused",
+    }
+}
+
+status! {
+    /// The answer to `TOUCH`.
+    TouchStatus(task: String) {
+        /// The time for which the member holds the task from now on, in milliseconds.
+        lease: u64 = "lease",
+    }
+}

@@ -1,5 +1,3 @@
-use std::fmt::Display;
-
 use proptest::prelude::*;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -30,14 +28,16 @@ fn words_of(fields: Vec<Field>) -> impl Strategy<Value = Vec<(Field, String)>> {
     words.prop_map(|words| words.into_iter().flatten().collect())
 }
 
-/// Checks that a line is written as it was read, and that the JSON object has the same fields.
-fn check<S: Display + Serialize>(
+/// Checks that the line of an answer is written as it was read, and that the JSON object has the
+/// same fields.
+fn check<S: Into<Status>>(
     words: &[(Field, String)],
     line: &str,
     parse: impl Fn(&str) -> S,
 ) -> Result<(), TestCaseError> {
-    let status = parse(line);
-    prop_assert_eq!(status.to_string(), line);
+    let status: Status = parse(line).into();
+    let word = if let Status::Cursor(_) = status { "cursor " } else { "" };
+    prop_assert_eq!(status.to_string(), format!("{word}{line}"));
     let object = json(&status);
     prop_assert_eq!(object.as_object().unwrap().len(), words.len());
     for (field, word) in words {
@@ -89,6 +89,9 @@ round_trips! {
     the_end_of_a_list_is_written_as_it_was_read: ListEnd,
     the_end_of_a_job_list_is_written_as_it_was_read: JobListEnd,
     a_seed_is_written_as_it_was_read: SeedStatus,
+    a_number_of_dead_letters_is_written_as_it_was_read: DeadLetterStatus,
+    an_ack_is_written_as_it_was_read: AckStatus,
+    a_touch_is_written_as_it_was_read: TouchStatus,
 }
 
 proptest! {
@@ -108,6 +111,21 @@ proptest! {
         GroupStatus::parse(&line);
         TaskStatus::parse(&line);
     }
+}
+
+#[test]
+fn an_answer_has_a_status_in_each_line() {
+    let cursor = CursorStatus { moved: "never".into(), ..CursorStatus::parse("c next=7 behind=2") };
+    let lines = vec![cursor.into(), String::new().into(), "a b".to_owned().into()];
+    let answer = Answer { lines, ok: ListEnd::parse("g matched=2 listed=1").into() };
+    let (mut out, mut done) = (Vec::new(), Vec::new());
+    answer.encode(&mut out);
+    let lines = "+ cursor c next=7 behind=2 held=no moved=never\r\n+ \r\n+ a b\r\n";
+    let expected = format!("{lines}+OK g matched=2 listed=1\r\n");
+    assert_eq!(String::from_utf8(out).unwrap(), expected);
+    assert_eq!(json(&answer.lines[2]), "a b");
+    Answer::from(String::new()).encode(&mut done);
+    assert_eq!(done, b"+OK\r\n");
 }
 
 #[test]

@@ -41,7 +41,9 @@ pub(crate) fn write_field<V: Value>(
     if value.is_absent() {
         return Ok(());
     }
-    write!(f, " {key}=")?;
+    f.write_str(" ")?;
+    f.write_str(key)?;
+    f.write_str("=")?;
     value.write(f)
 }
 
@@ -118,7 +120,7 @@ impl Value for u64 {
     const JSON: JsonType = JsonType::Integer;
 
     fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self}")
+        fmt::Display::fmt(self, f)
     }
 
     fn read(word: &str) -> Option<Self> {
@@ -130,7 +132,7 @@ impl Value for i16 {
     const JSON: JsonType = JsonType::Integer;
 
     fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self}")
+        fmt::Display::fmt(self, f)
     }
 
     fn read(word: &str) -> Option<Self> {
@@ -149,7 +151,7 @@ impl Value for Seq {
     const JSON: JsonType = JsonType::Integer;
 
     fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self}")
+        fmt::Display::fmt(self, f)
     }
 
     fn read(word: &str) -> Option<Self> {
@@ -198,7 +200,7 @@ impl Value for Rate {
     const JSON: JsonType = JsonType::Number;
 
     fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self}")
+        fmt::Display::fmt(self, f)
     }
 
     fn read(word: &str) -> Option<Self> {
@@ -229,7 +231,7 @@ macro_rules! with_unit {
             const JSON: JsonType = JsonType::String;
 
             fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "{self}")
+                fmt::Display::fmt(self, f)
             }
 
             fn read(word: &str) -> Option<Self> {

@@ -102,6 +102,19 @@ pub(crate) struct CrawlArgs {
     #[arg(long, value_name = "DURATION", value_parser = flags::parse_duration)]
     delay: Option<Duration>,
 
+    /// With --broker and without URLs: stop after about this many tasks
+    ///
+    /// The crawler takes no more tasks, finishes those that it has, and exits with code 0, so that a
+    /// service manager starts a new one.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    max_tasks: Option<u64>,
+
+    /// With --broker and without URLs: stop in the same way after this time
+    ///
+    /// Up to a tenth is added at random, so that the crawlers of a fleet stop in turn.
+    #[arg(long, value_name = "DURATION", value_parser = flags::parse_duration)]
+    max_age: Option<Duration>,
+
     #[command(flatten)]
     broker: OptionalBrokerFlag,
 
@@ -162,6 +175,9 @@ pub(crate) async fn run(args: CrawlArgs) -> Result<(), Failure> {
     if request.seeds.is_empty() {
         return run_worker(args).await;
     }
+    let reason =
+        "is for a crawler without URLs; a job ends by itself, or at --max-time or --max-pages";
+    reject_flags(&args, &["max-tasks", "max-age"], reason)?;
     let stop = stop_on_signal()?;
     let (broker, found_by) = match &args.broker.broker {
         Some(broker) => (Some(broker.clone()), "--broker"),
@@ -186,7 +202,8 @@ async fn run_worker(args: CrawlArgs) -> Result<(), Failure> {
     reject_flags(&args, &["delay"], "has no effect with --broker; the broker sets the delay")?;
     let stop = stop_on_signal()?;
     stack::make_data_directory(&args.data.data)?;
-    let crawling = args.crawler.config(broker, &args.data);
+    let mut crawling = args.crawler.config(broker, &args.data)?;
+    (crawling.max_tasks, crawling.max_age) = (args.max_tasks, args.max_age);
     let mut printer = PagePrinter::new(args.quiet, args.crawler.outgoing.lack_contact(), &crawling);
     printer
         .line(&format!("fetching for {broker}, storing in {}", sinks::describe_sinks(&crawling)));
@@ -258,7 +275,7 @@ async fn run_embedded(
     let member = stack::set_own_member(&mut config);
     let broker = stack::start_broker(config).await?;
     let address = BrokerAddress::from(broker.local_addr());
-    let mut crawling = args.crawler.config(&address, &args.data);
+    let mut crawling = args.crawler.config(&address, &args.data)?;
     crawling.member = Some(member);
     let stored = format!("in {}", sinks::describe_sinks(&crawling));
     let mut screen = args.screen(&request);
@@ -308,7 +325,8 @@ async fn follow_job(
             biased;
             () = stop.cancelled() => return Ok(None),
             pages = crawler.pages() => {
-                for page in pages? {
+                let ended = || Failure::failed("the crawler has ended before its job");
+                for page in pages?.ok_or_else(ended)? {
                     screen.print_page(&page)?;
                 }
             }

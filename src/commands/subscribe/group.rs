@@ -28,7 +28,8 @@ struct GroupHandler {
     group: GroupName,
     /// `None`: events are printed.
     program: Option<Program>,
-    stop: CancellationToken,
+    /// Cancelled by a signal, which the programs may have received too.
+    signalled: CancellationToken,
     /// Standard output, and standard error of programs.
     writers: [OutputWriter; 2],
 }
@@ -57,6 +58,7 @@ pub(super) async fn run(
     args: SubArgs,
     group: GroupName,
     program: Option<Program>,
+    signalled: CancellationToken,
     stop: CancellationToken,
 ) -> Result<(), Failure> {
     let (broker, count) = (args.broker.broker.clone(), args.count);
@@ -71,7 +73,7 @@ pub(super) async fn run(
     let (credit, connector) = (args.jobs.min(tasks_max), connector.retrying_login());
     let worker = Worker::new(connector, group.clone(), credit).on(connected);
     let writers = [OutputWriter::new(io::stdout()), OutputWriter::new(io::stderr())];
-    let handler = GroupHandler { args, group, program, stop: stop.clone(), writers };
+    let handler = GroupHandler { args, group, program, signalled, writers };
     worker.run(handler, count, stop).await.map_err(|error| match error {
         WorkerError::Broker(error) => broker_failure(&broker, &error),
         WorkerError::Handler(failure) => failure,
@@ -103,7 +105,7 @@ impl TaskHandler for GroupHandler {
             self.run_program(program, task, lost).await?
         };
         let Some(failed) = failed else { return Ok(TaskEnd::done()) };
-        if self.stop.is_cancelled() && failed.is_signal() {
+        if self.signalled.is_cancelled() && failed.is_signal() {
             // The signal was meant for both processes. The program may have made a request already.
             return Ok(TaskEnd::Interrupted);
         }

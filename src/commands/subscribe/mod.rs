@@ -22,7 +22,7 @@ use serde::Serialize;
 use tidings_client::{ClientError, Subscriber, SubscriberEvent, Subscription};
 use tidings_connectors::signal::{SignalName, SignalTarget};
 use tidings_protocol::{CursorName, GroupName, Payload, Seq, StartAt, TaskId, TopicName};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use self::program::Program;
@@ -159,9 +159,13 @@ pub(crate) struct SubArgs {
     #[arg(long)]
     json: bool,
 
-    /// Stop after this many events
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    /// Stop after this many events, when the programs that run have ended
+    #[arg(long, alias = "max-tasks", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
+
+    /// Stop after this time, when the programs that run have ended
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    max_age: Option<Duration>,
 
     /// Stop after the newest event that is stored now, instead of waiting for more
     #[arg(long, conflicts_with_all = ["group", "signal"])]
@@ -176,7 +180,15 @@ pub(crate) struct SubArgs {
 pub(crate) async fn run(mut args: SubArgs) -> Result<(), Failure> {
     let programs = program::Programs::with_variables(&args.exec_env);
     let running = programs.clone();
-    let stop = stop_on_signal_with(move || running.kill())?;
+    let signalled = stop_on_signal_with(move || running.kill())?;
+    let stop = signalled.child_token();
+    if let Some(age) = args.max_age {
+        let stop = stop.clone();
+        tokio::spawn(async move {
+            sleep(age).await;
+            stop.cancel();
+        });
+    }
     if let (Some(signal), Some(pid_file), Some(dir)) =
         (args.signal, args.pid_file.take(), args.spool.take())
     {
@@ -185,7 +197,7 @@ pub(crate) async fn run(mut args: SubArgs) -> Result<(), Failure> {
     }
     let program = Program::new(mem::take(&mut args.exec), &args.broker.broker, programs)?;
     if let Some(group) = args.group.take() {
-        return group::run(args, group, program, stop).await;
+        return group::run(args, group, program, signalled, stop).await;
     }
     let broker = &args.broker.broker;
     let (connector, connected) = connection::open(broker, "tidings-sub").await?;

@@ -65,7 +65,7 @@ impl Table {
         for (event, on) in [("insert", "INSERT"), ("update", &updates)] {
             let _ = write!(
                 statements,
-                "CREATE TEMP TRIGGER {name}_{event}_digest AFTER {on} ON main.{name} BEGIN
+                "CREATE TEMP TRIGGER IF NOT EXISTS {name}_{event}_digest AFTER {on} ON main.{name} BEGIN
                     UPDATE {name} SET digest = {DIGEST_FUNCTION}({list}) WHERE {key} = NEW.{key};
                 END;"
             );

@@ -32,6 +32,12 @@ pub fn version(connection: &Connection) -> rusqlite::Result<i64> {
     connection.pragma_query_value(None, "user_version", |row| row.get(0))
 }
 
+/// The schema version of a database that this program can use.
+pub fn check_version(connection: &Connection, newest: i64) -> Result<i64, SchemaError> {
+    let found = version(connection)?;
+    if found > newest { Err(SchemaError::Newer { found, newest }) } else { Ok(found) }
+}
+
 /// Opens a database, and creates it if it is missing. Waits up to `busy_timeout` for each process
 /// that writes to it. `prepare` sets up the connection before the first write, and may be repeated;
 /// `migrate` creates or changes the tables of an older version, which it receives.
@@ -45,10 +51,7 @@ pub fn open(
     let mut connection = Connection::open(path)?;
     connection.busy_timeout(busy_timeout)?;
     // Checked before any write, so that a newer file stays unchanged.
-    let found = version(&connection)?;
-    if found > newest {
-        return Err(SchemaError::Newer { found, newest });
-    }
+    check_version(&connection, newest)?;
     let create = |connection: &mut Connection| {
         prepare(connection)?;
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;

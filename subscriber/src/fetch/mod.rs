@@ -27,6 +27,7 @@ use tidings_egress::http::{
 use tidings_egress::memory_budget::{MemoryBudget, MemoryPermit};
 use tidings_egress::{Failure, Reason, retry_after};
 use tidings_protocol::CanonicalUrl;
+use tidings_signature::identity::RequestSigner;
 use tokio::time::{Instant, sleep_until};
 
 use crate::report::{Exchange, KeepBodies};
@@ -147,6 +148,8 @@ pub struct FetchConfig {
     pub headers: Vec<AddedHeader>,
     /// Whether cookies are returned to the server that set them. Default: no.
     pub cookies: bool,
+    /// Signs `https` requests, of pages and of robots.txt. Default: none.
+    pub signer: Option<Arc<RequestSigner>>,
     /// What counts as a link of a page.
     pub links: LinkConfig,
     /// The longest silence of a server, before its answer begins and within the body. Default: 15
@@ -168,6 +171,7 @@ impl Default for FetchConfig {
             contact: None,
             headers: Vec::new(),
             cookies: false,
+            signer: None,
             links: LinkConfig::default(),
             read_timeout: Duration::from_secs(15),
             request_timeout: Duration::from_secs(40),
@@ -209,7 +213,8 @@ impl Fetcher {
     fn with(config: &FetchConfig, connector: Connector) -> Result<Self, FetcherError> {
         let FetchConfig { agent, headers, cookies, read_timeout, .. } = config;
         Ok(Self {
-            client: HttpClient::new(connector, agent, headers, *cookies, *read_timeout)?,
+            client: HttpClient::new(connector, agent, headers, *cookies, *read_timeout)?
+                .with_signer(config.signer.clone()),
             spools: None,
             links_budget: MemoryBudget::new(LINKS_BUDGET_BYTES),
             body_bytes_max: config.body_bytes_max,

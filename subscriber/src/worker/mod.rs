@@ -30,13 +30,13 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tidings_client::{
-    Backoff, ClientError, ClientOptions, Connector, ReplyOutcome, Worker, WorkerEvent, WorkerLink,
-    WorkerTask,
+    Backoff, ClientError, ClientOptions, Connector, ReplyOutcome, TASKS_MAX, Worker, WorkerEvent,
+    WorkerLink, WorkerTask,
 };
 use tidings_protocol::{Code, Command, ProtocolError, TaskAction, TaskReply};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -59,9 +59,6 @@ use crate::traps::Traps;
 const SITEMAPS_KIND: &str = "sitemaps";
 /// Longest pause between two attempts to connect to the broker.
 const RECONNECT_BACKOFF_MAX: Duration = Duration::from_secs(10);
-/// A server that sends more tasks is not a broker. Twice the largest credit, because after a
-/// reconnection tasks arrive again, and new ones arrive before the end of the answered ones.
-const TASKS_MAX: usize = 20_000;
 /// After a stop, running requests may go on for this long; then they are aborted.
 const STOP_GRACE: Duration = Duration::from_millis(400);
 /// After that, replies may take this long to be sent.
@@ -91,7 +88,8 @@ pub enum CrawlError {
         /// The broker's error.
         refusal: ProtocolError,
     },
-    /// The program that listens there is not a broker.
+    /// The program that listens there is not a broker, or a file with certificates or the token
+    /// cannot be used.
     #[error("{broker}: {reason}")]
     NoBroker {
         /// The address, as configured.
@@ -150,7 +148,7 @@ struct RunningTask {
     _alive: oneshot::Sender<Infallible>,
 }
 
-/// Crawls until `stop`: takes tasks from the group, works on them, and sends a report of each page.
+/// Crawls until `stop`, or until the crawler has reached its limit of tasks or age: takes tasks from the group, works on them, and sends a report of each page.
 /// Reconnects whenever the connection to the broker is lost.
 ///
 /// After `stop` it returns within a second. Tasks that have not begun are returned uncounted. Tasks
@@ -226,13 +224,18 @@ fn worker(config: &CrawlerConfig) -> Worker {
     Worker::new(connector, config.group.clone(), config.credit)
 }
 
-/// Takes tasks until the crawler stops or fails.
+/// Takes tasks until the crawler stops, has reached its limit of tasks or age, or fails. At such a
+/// limit the tasks that it has taken are finished.
 async fn crawl(crawler: &Arc<Crawler>, worker: &mut Worker) -> Result<(), CrawlError> {
     let mut is_logged = false;
     let trouble = crawler.sinks.trouble();
     worker.set_credit(crawler.credit(trouble.as_ref()));
     let change = crawler.sinks.trouble_change(trouble.is_some());
     tokio::pin!(change);
+    let mut tasks_left = crawler.config.max_tasks;
+    let age_limit = crawler.age_limit();
+    tokio::pin!(age_limit);
+    let (mut is_old, mut has_drained) = (false, false);
     loop {
         tokio::select! {
             biased;
@@ -240,8 +243,25 @@ async fn crawl(crawler: &Arc<Crawler>, worker: &mut Worker) -> Result<(), CrawlE
                 drain(crawler, worker).await;
                 return Ok(());
             }
+            () = crawler.tasks.wait(), if has_drained => return Ok(()),
+            () = &mut age_limit, if !is_old => {
+                is_old = true;
+                worker.drain();
+            }
             event = worker.next() => match event {
-                Ok(event) => crawler.handle_event(event, worker, &mut is_logged),
+                Ok(WorkerEvent::Drained) => {
+                    crawler.tasks.close();
+                    has_drained = true;
+                }
+                Ok(event) => {
+                    if let (WorkerEvent::Task(_), Some(left)) = (&event, &mut tasks_left) {
+                        *left = left.saturating_sub(1);
+                        if *left == 0 {
+                            worker.drain();
+                        }
+                    }
+                    crawler.handle_event(event, worker, &mut is_logged);
+                }
                 Err(error) => {
                     drain(crawler, worker).await;
                     return Err(fatal_error(crawler, error));
@@ -316,9 +336,19 @@ async fn drain(crawler: &Arc<Crawler>, worker: &mut Worker) {
 }
 
 impl Crawler {
-    /// The number of tasks to ask for: 0 while a sink is in trouble.
+    /// The number of tasks to ask for: 0 while a sink is in trouble, and never more than all.
     fn credit(&self, trouble: Option<&StoreError>) -> u32 {
-        if trouble.is_some() { 0 } else { self.config.credit }
+        let tasks_max = self.config.max_tasks.and_then(|tasks| u32::try_from(tasks).ok());
+        let credit = self.config.credit.min(tasks_max.unwrap_or(u32::MAX));
+        if trouble.is_some() { 0 } else { credit }
+    }
+
+    /// Waits until the crawler has reached its limit of age.
+    async fn age_limit(&self) {
+        match self.config.max_age {
+            Some(age) => sleep(age.mul_f64(1.0 + fastrand::f64() / 10.0)).await,
+            None => std::future::pending().await,
+        }
     }
 
     fn handle_event(

@@ -8,7 +8,7 @@ use crate::access::tokens::{broker, logged_in};
 use crate::support::http_client::HttpClient;
 use crate::support::line_connection::LineConnection;
 use crate::support::pipelined_connection::{PipelinedConnection, connect_tcp_from};
-use crate::support::process::run_tidings;
+use crate::support::process::{Process, run_tidings, tidings_command};
 use crate::support::wait::wait_until;
 
 /// Permissions that allow each of these requests.
@@ -165,4 +165,21 @@ fn an_unfinished_line_is_discarded_when_its_sender_is_revoked() {
     let listing =
         [operator.request_lines("TOPIC ls"), operator.request_lines("JOB ls")].concat().join("\n");
     assert!(!listing.contains("secr"), "{listing}");
+}
+
+/// It would wait for ever for a login that no later attempt gets.
+#[test]
+fn a_command_that_waits_ends_when_its_token_is_revoked() {
+    let (server, [token]) = broker([("alice", PERMISSIONS)], &["--log-lines"]);
+    let at = ["--broker", &server.address_text()];
+    let start = |words: [&str; 3]| {
+        let mut command = tidings_command(server.folder.path(), [&words[..], &at].concat());
+        Process::start(command.env("TIDINGS_TOKEN", &token))
+    };
+    start(["job", "open", "docs"]).finish().expect_code(0);
+    let waiting = start(["job", "wait", "docs"]);
+    server.process.wait_for_line_with("JOB wait docs");
+    run_tidings(server.folder.path(), &["token", "revoke", "alice"]).expect_code(0);
+    let output = waiting.finish().expect_code(1).stderr();
+    assert!(output.contains("no principal has this token"), "{output}");
 }

@@ -354,6 +354,17 @@ fn every_wrong_token_is_rejected_with_the_same_answer() {
     assert_eq!(logged_in(&server, &token).request("SUB new-url"), "+OK");
 }
 
+/// A crawler waits for its broker, but not for its token.
+#[test]
+fn an_unreadable_token_file_ends_a_command_at_once() {
+    let folder = TempDir::new().unwrap();
+    for command in [&["crawl"][..], &["topic", "ls"]] {
+        let words = [command, &["--broker", "127.0.0.1:1", "--token-file", "t"]].concat();
+        let output = run_tidings(folder.path(), &words).expect_code(2).stderr();
+        assert!(output.contains("cannot read the token: cannot read t: "), "{output}");
+    }
+}
+
 #[test]
 fn commands_send_tokens_and_internal_clients_need_none() {
     let origin = Origin::serve(Site::default());

@@ -16,6 +16,7 @@ mod python_docs;
 mod robots;
 mod scope;
 mod sessions;
+mod signed_requests;
 mod sinks;
 mod site;
 mod traps;

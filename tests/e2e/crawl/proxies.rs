@@ -1,7 +1,7 @@
 //! Requests through pproxy, an independent HTTP and SOCKS5 proxy that logs the requested hosts.
 
-use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::net::TcpStream;
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
@@ -10,8 +10,7 @@ use tempfile::TempDir;
 use crate::support::callback_server::CallbackServer;
 use crate::support::feed_fixture::FormFields;
 use crate::support::line_connection::LineConnection;
-use crate::support::nginx::Nginx;
-use crate::support::openssl::openssl;
+use crate::support::nginx::{free_port, start_tls_proxy};
 use crate::support::origin::{Origin, Site, html_response};
 use crate::support::process::{Process, ProcessOutput, Server, tidings_command};
 use crate::support::wait::wait_until;
@@ -20,10 +19,6 @@ const LOGIN: &str = "user:p@ss";
 /// The login, encoded for a URL.
 const ENCODED_LOGIN: &str = "user:p%40ss";
 const SCHEMES: [&str; 3] = ["http", "socks5", "socks5h"];
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
 
 /// A running proxy.
 struct Proxy {
@@ -76,35 +71,13 @@ fn page_result(finished: &ProcessOutput) -> Value {
     pages.into_iter().find(|line| line["url"].is_string()).unwrap_or_else(|| panic!("{lines:?}"))
 }
 
-/// Starts an nginx with TLS for `localhost` and 127.0.0.1 in front of another server; also returns
-/// its port and certificate.
-fn start_tls_server(to: u16) -> (Nginx, u16, PathBuf) {
-    let (folder, port) = (TempDir::new().unwrap(), free_port());
-    let files = ["certificate.pem", "key.pem"].map(|name| folder.path().join(name));
-    let [certificate, key] = files.clone().map(|file| file.display().to_string());
-    let about = ["-subj", "/CN=localhost", "-days", "2"];
-    let names = ["-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"];
-    let leaf = ["-addext", "basicConstraints=critical,CA:FALSE"];
-    let new = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
-    openssl(
-        &[&new[..], &about, &names, &leaf, &["-keyout", &key, "-out", &certificate]].concat(),
-        b"",
-    );
-    let server = format!(
-        "listen 127.0.0.1:{port} ssl; ssl_certificate {certificate}; ssl_certificate_key {key};
-        location / {{ proxy_pass http://127.0.0.1:{to}; }}"
-    );
-    let [certificate, _] = files;
-    (Nginx::start(folder, "", &server), port, certificate)
-}
-
 #[test]
 fn the_crawler_fetches_through_http_and_socks_proxies() {
     let origin =
         Origin::serve_with(Site::default(), |_| Some(html_response("<title>seen</title>")));
     let plain = origin.url(0, "/page");
     let port: u16 = plain.rsplit(':').next().unwrap().split('/').next().unwrap().parse().unwrap();
-    let (_nginx, tls_port, certificate) = start_tls_server(port);
+    let (_nginx, tls_port, certificate) = start_tls_proxy(port);
     for (scheme, host) in SCHEMES.into_iter().zip(REQUESTED_HOSTS) {
         let proxy = Proxy::start(scheme);
         let proxy_url = proxy.url(scheme, ENCODED_LOGIN);
@@ -162,7 +135,7 @@ fn a_proxy_error_does_not_show_the_password() {
 #[test]
 fn hub_requests_go_through_http_and_socks_proxies() {
     let hub = CallbackServer::start();
-    let (_nginx, tls_port, certificate) = start_tls_server(hub.port);
+    let (_nginx, tls_port, certificate) = start_tls_proxy(hub.port);
     for (n, (scheme, host)) in SCHEMES.into_iter().zip(REQUESTED_HOSTS).enumerate() {
         let proxy = Proxy::start(scheme);
         let http = format!("127.0.0.1:{}", free_port());

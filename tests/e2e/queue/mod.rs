@@ -6,5 +6,6 @@ mod groups;
 mod job_completion;
 mod poison_task;
 mod python_worker;
+mod retirement;
 mod retried_pages;
 mod rust_worker;

@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
 use std::process::Command;
 
 use tempfile::TempDir;
 
+use super::openssl::openssl;
 use super::process::Process;
 use super::wait::wait_until;
 
@@ -21,7 +23,7 @@ impl Nginx {
     /// Starts nginx; `server` is added to its one server block, `http` to the block around it.
     #[track_caller]
     pub(crate) fn start(folder: TempDir, http: &str, server: &str) -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = free_port();
         let configuration = format!(
             "daemon off;
             master_process off;
@@ -51,4 +53,32 @@ impl Nginx {
     pub(crate) fn url(&self) -> String {
         format!("http://127.0.0.1:{}/", self.port)
     }
+}
+
+/// A port that is free now.
+pub(crate) fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// Starts an nginx with TLS for `localhost` and 127.0.0.1 in front of another server; also returns
+/// its port and certificate.
+#[track_caller]
+pub(crate) fn start_tls_proxy(to: u16) -> (Nginx, u16, PathBuf) {
+    let (folder, port) = (TempDir::new().unwrap(), free_port());
+    let files = ["certificate.pem", "key.pem"].map(|name| folder.path().join(name));
+    let [certificate, key] = files.clone().map(|file| file.display().to_string());
+    let about = ["-subj", "/CN=localhost", "-days", "2"];
+    let names = ["-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"];
+    let leaf = ["-addext", "basicConstraints=critical,CA:FALSE"];
+    let new = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
+    openssl(
+        &[&new[..], &about, &names, &leaf, &["-keyout", &key, "-out", &certificate]].concat(),
+        b"",
+    );
+    let server = format!(
+        "listen 127.0.0.1:{port} ssl; ssl_certificate {certificate}; ssl_certificate_key {key};
+        location / {{ proxy_pass http://127.0.0.1:{to}; proxy_set_header Host $http_host; }}"
+    );
+    let [certificate, _] = files;
+    (Nginx::start(folder, "", &server), port, certificate)
 }

@@ -5,9 +5,7 @@
 use tidings_protocol::MemberId;
 
 use crate::Group;
-use crate::entry::{
-    Admission, Entry, EntryId, EntryState, JobNumber, Lease, PassId, RecordedRest, merge_attributes,
-};
+use crate::entry::{Admission, Entry, EntryId, JobNumber, Lease, PassId, RecordedRest};
 use crate::frontier::dormant::{DormantAdmission, DormantEntries, DormantRef};
 use crate::frontier::keys::KeyId;
 use crate::frontier::runs::PackedLane;
@@ -111,30 +109,16 @@ impl Group {
         self.refresh(gate, now);
     }
 
-    /// Merges an event into a waiting entry: the higher priority, the earlier due time, and the
-    /// attributes of the event, unless they do not fit.
+    /// Merges an event, with its priority, due time and attributes, into a waiting entry.
     pub(crate) fn coalesce(
         &mut self,
         id: EntryId,
         announced: bool,
-        (prio, due, carried): (i16, Moment, &str),
+        event: (i16, Moment, &str),
         now: Moment,
     ) {
         let gate = self.detach(id);
-        let admitted = &self.frontier.get(id).entry.admitted;
-        if !carried.is_empty()
-            && let Some(all) = merge_attributes(carried, &admitted.forwarded)
-        {
-            self.frontier.set_forwarded(id, all.into());
-        }
-        let admitted = &mut self.frontier.entry_mut(id).admitted;
-        let is_earlier = due < admitted.due;
-        admitted.announced |= announced;
-        admitted.prio = admitted.prio.max(prio);
-        if !mutants::is(Mutant::IgnoresEarlierDue) {
-            admitted.due = admitted.due.min(due);
-        }
-        if is_earlier {
+        if self.frontier.coalesce(id, announced, event) {
             self.schedules.entry_waits_no_more(id);
         }
         self.enqueue(id, now);
@@ -173,9 +157,7 @@ impl Group {
         } else {
             self.frontier.apply_rest(id, rest, now)
         };
-        if let EntryState::Held(lease) = &mut self.frontier.entry_mut(id).state {
-            let before = std::mem::replace(&mut lease.until, until);
-            lease.request_over |= over;
+        if let Some(before) = self.frontier.renew_lease(id, until, over) {
             self.leases.renew(id, before, until);
         }
         self.refresh(gate, now);
@@ -185,12 +167,7 @@ impl Group {
         let rests = !mutants::is(Mutant::NoRestAfterLoss);
         let gate = self.end_request(id, RecordedRest::default(), rests, now);
         self.end_lease(id, now);
-        self.frontier.clear_again(id);
-        let entry = self.frontier.entry_mut(id);
-        entry.losses += 1;
-        entry.last_reason = Some("lost with its member".into());
-        entry.again_count = 0;
-        entry.admitted.due = now;
+        self.frontier.count_loss(id, now);
         self.totals.lost += 1;
         self.enqueue(id, now);
         self.refresh(gate, now);
@@ -198,14 +175,10 @@ impl Group {
 
     /// Ends the lease of an entry. The caller queues it with `enqueue`.
     pub(crate) fn end_lease(&mut self, id: EntryId, now: Moment) {
-        let key = self.frontier.get(id).key;
-        let entry = self.frontier.entry_mut(id);
-        let EntryState::Held(lease) = entry.state else { return };
-        let suspect = entry.is_suspect();
-        entry.state = EntryState::Delayed;
-        let (job, url_key) = (entry.admitted.job, entry.admitted.url_key);
-        self.leases.end(id, &lease, suspect);
-        self.frontier.index_waiting(url_key, id);
+        let Some(lease) = self.frontier.end_lease(id) else { return };
+        let ActiveEntry { entry, key, .. } = self.frontier.get(id);
+        let (key, job) = (*key, entry.admitted.job);
+        self.leases.end(id, &lease, entry.is_suspect());
         if let Some(job) = job {
             self.change_job_entry(job.number, key, EntryChange::Returned(id), now);
         }
@@ -223,23 +196,14 @@ impl Group {
         let gate = self.end_request(id, rest, was_made, now);
         self.end_lease(id, now);
         self.frontier.clear_again(id);
-        let entry = self.frontier.entry_mut(id);
         match back {
-            NextStep::Retry { due } => {
-                entry.failures += 1;
-                entry.again_count = 0;
-                entry.admitted.due = *due;
-                entry.last_reason = reason;
-            }
-            NextStep::Uncounted { due } => entry.admitted.due = *due,
+            NextStep::Retry { due } => self.frontier.count_failure(id, *due, reason),
+            NextStep::Uncounted { due } => self.frontier.set_due(id, *due),
             NextStep::Again(again) => {
-                entry.again_count += 1;
-                entry.admitted.due = now;
-                let job = entry.admitted.job;
-                self.frontier.set_again(id, again.clone());
+                self.frontier.set_again(id, again.clone(), now);
                 self.leases.pin(again.member, id);
-                if let Some(job) = job {
-                    let key = self.frontier.get(id).key;
+                let ActiveEntry { entry, key, .. } = self.frontier.get(id);
+                if let (key, Some(job)) = (*key, entry.admitted.job) {
                     self.change_job_entry(job.number, key, EntryChange::Pinned, now);
                 }
             }
@@ -251,12 +215,9 @@ impl Group {
     /// Drops the `again` request of an entry, which restarts with its own request.
     pub(crate) fn restart_from_own_request(&mut self, id: EntryId, now: Moment) {
         let gate = self.detach(id);
-        let key = self.frontier.get(id).key;
-        let entry = self.frontier.entry_mut(id);
-        entry.again_count = 0;
-        let (job, again) = (entry.admitted.job, entry.again.as_ref());
-        let pinned_to = again.map(|again| again.member);
-        self.frontier.clear_again(id);
+        let pinned_to = self.frontier.restart(id);
+        let ActiveEntry { entry, key, .. } = self.frontier.get(id);
+        let (key, job) = (*key, entry.admitted.job);
         self.remove_pin(pinned_to, id, job, key, now);
         self.enqueue(id, now);
         self.refresh(gate, now);

@@ -10,7 +10,7 @@ use tidings_protocol::{Outcome, UrlKey};
 
 use crate::Group;
 use crate::entry::{Admission, JobNumber, Lease};
-use crate::frontier::key_queue::Lane;
+use crate::frontier::lane::Lane;
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
 use crate::record::{Decision, EventEffect, GroupRecord};
@@ -259,7 +259,7 @@ impl Group {
         match time.target {
             WallClockTarget::Entry(id) if self.pending_due(time.target).is_some() => {
                 self.detach(id);
-                self.frontier.entry_mut(id).admitted.due = time.due;
+                self.frontier.set_due(id, time.due);
                 self.schedules.entry_waits_for(id, time.unix_ms);
                 self.enqueue(id, now);
             }

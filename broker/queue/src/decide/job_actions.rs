@@ -1,6 +1,6 @@
 //! Actions on existing jobs: pause, resume, add a seed, wait for the end, delete.
 
-use tidings_protocol::status::{JobEnd, SeedStatus};
+use tidings_protocol::status::{Answer, JobEnd, JobStatus, SeedStatus};
 use tidings_protocol::{After, CanonicalUrl, Code, JobName, ProtocolError, bad_argument};
 
 use super::admit::{EventRequest, wall_clock_dues_of};
@@ -9,7 +9,7 @@ use crate::interface::JobOperation;
 use crate::jobs::JobState;
 use crate::moment::Moment;
 use crate::record::{Decision, EventEffect};
-use crate::{Group, GroupAnswer, Output, Requester};
+use crate::{Group, Output, Requester};
 
 impl Group {
     /// Runs an action. Returns `None` if the answer comes with the end of the pass.
@@ -17,14 +17,16 @@ impl Group {
         &mut self,
         requester: Requester,
         name: &JobName,
-        what: &JobOperation,
+        action: &JobOperation,
         now: Moment,
-    ) -> Result<Option<GroupAnswer>, ProtocolError> {
-        let ok = match what {
-            JobOperation::Pause => self.set_job_paused(name, true, now)?,
-            JobOperation::Resume => self.set_job_paused(name, false, now)?,
+    ) -> Result<Option<Answer>, ProtocolError> {
+        let answer = match action {
+            JobOperation::Close => self.end_job(name, false, now)?.into(),
+            JobOperation::Cancel => self.end_job(name, true, now)?.into(),
+            JobOperation::Pause => self.set_job_paused(name, true, now)?.into(),
+            JobOperation::Resume => self.set_job_paused(name, false, now)?.into(),
             JobOperation::Add { url, prio, after } => {
-                self.add_seed(name, url, *prio, *after, now)?
+                self.add_seed(name, url, *prio, *after, now)?.into()
             }
             JobOperation::Wait => {
                 let job = self.find_job(name)?;
@@ -33,11 +35,33 @@ impl Group {
                     self.jobs.add_waiter(number, requester);
                     return Ok(None);
                 }
-                job.end().to_string()
+                job.end().into()
             }
-            JobOperation::Delete => self.delete_job(name, now)?,
+            JobOperation::Delete => self.delete_job(name, now)?.into(),
         };
-        Ok(Some(GroupAnswer::new(ok)))
+        Ok(Some(answer))
+    }
+
+    /// Closes or cancels a job.
+    fn end_job(
+        &mut self,
+        name: &JobName,
+        cancels: bool,
+        now: Moment,
+    ) -> Result<JobStatus, ProtocolError> {
+        let job = self.find_job(name)?;
+        let number = job.id.number;
+        let decision = if cancels {
+            let is_running = job.state != JobState::Done && !job.cancelled;
+            is_running.then_some(Decision::JobCancelled { number })
+        } else {
+            (job.state == JobState::Open).then_some(Decision::JobClosed { number })
+        };
+        if let Some(decision) = decision {
+            self.commit(decision, now);
+            self.settle_job(number, now);
+        }
+        Ok(self.job_status(self.find_job(name)?))
     }
 
     fn set_job_paused(
@@ -45,7 +69,7 @@ impl Group {
         name: &JobName,
         paused: bool,
         now: Moment,
-    ) -> Result<String, ProtocolError> {
+    ) -> Result<JobStatus, ProtocolError> {
         let job = self.find_job(name)?;
         let number = job.id.number;
         if job.state == JobState::Done {
@@ -54,7 +78,7 @@ impl Group {
         if job.paused != paused {
             self.commit(Decision::JobPaused { number, paused }, now);
         }
-        Ok(self.job_status(self.find_job(name)?).to_string())
+        Ok(self.job_status(self.find_job(name)?))
     }
 
     /// Adds a seed by command. It is judged like an event of the job.
@@ -65,7 +89,7 @@ impl Group {
         prio: i16,
         after: After,
         now: Moment,
-    ) -> Result<String, ProtocolError> {
+    ) -> Result<SeedStatus, ProtocolError> {
         let number = self.find_job(name)?.id.number;
         let url = CanonicalUrl::parse(url)
             .map_err(|error| bad_argument(format!("url={url}: {error}")))?;
@@ -96,7 +120,7 @@ impl Group {
         self.record_wall_clock_dues(times, now);
         self.settle_job(number, now);
         let job = name.to_string();
-        Ok(SeedStatus { job, new: u64::from(is_new), known: u64::from(!is_new) }.to_string())
+        Ok(SeedStatus { job, new: u64::from(is_new), known: u64::from(!is_new) })
     }
 
     fn delete_job(&mut self, name: &JobName, now: Moment) -> Result<String, ProtocolError> {
@@ -118,13 +142,8 @@ impl Group {
     /// Answers all clients that wait for the end of a pass.
     pub(crate) fn answer_waiters(&mut self, number: JobNumber, end: &JobEnd) {
         for requester in self.jobs.take_waiters(number) {
-            self.answer(requester, Ok(GroupAnswer::new(end)));
+            self.answer(requester, Ok(end.clone().into()));
         }
-    }
-
-    /// Removes and returns all waiting clients, which will receive no answer.
-    pub fn drain_waiters(&mut self) -> impl Iterator<Item = Requester> + use<> {
-        self.jobs.drain_waiters().chain(self.reads.drain_waits())
     }
 
     /// Ends a job after its time limit.

@@ -1,12 +1,13 @@
 //! Decisions about leases: renewal by `TOUCH`, and expiry.
 
+use tidings_protocol::status::{Answer, TouchStatus};
 use tidings_protocol::{Code, KeyRest, ProtocolError, TaskId};
 
 use crate::entry::EntryId;
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
 use crate::record::Decision;
-use crate::{Group, GroupAnswer, Notice, Requester};
+use crate::{Group, Notice, Requester};
 
 impl Group {
     pub(crate) fn touch(
@@ -16,15 +17,14 @@ impl Group {
         over: bool,
         hold: KeyRest,
         now: Moment,
-    ) -> Result<GroupAnswer, ProtocolError> {
+    ) -> Result<Answer, ProtocolError> {
         let entry = self.held_entry(requester, task)?;
         let over =
             over && self.frontier.get(entry).entry.lease().is_some_and(|lease| !lease.request_over);
         let until = now + self.config.lease_ms;
         let rest = self.capped_rest(hold, now);
         self.commit(Decision::Touched { entry, until, request_over: over, rest }, now);
-        let ok = format!("{task} lease={}", self.config.lease_ms);
-        Ok(GroupAnswer { lines: Vec::new(), ok })
+        Ok(TouchStatus { task: task.to_string(), lease: self.config.lease_ms }.into())
     }
 
     /// Returns the entry of a task that this member holds at this attempt.

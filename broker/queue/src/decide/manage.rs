@@ -1,20 +1,20 @@
 //! Commands for settings and jobs.
 
+use tidings_protocol::status::Answer;
 use tidings_protocol::{Code, GroupSetting, JobName, KeyKind, ProtocolError};
 
+use crate::Group;
 use crate::config::GroupConfig;
-use crate::entry::JobNumber;
-use crate::jobs::{JobSettings, JobState};
+use crate::jobs::{Job, JobSettings, JobState};
 use crate::moment::Moment;
 use crate::record::Decision;
-use crate::{Group, GroupAnswer};
 
 impl Group {
     pub(crate) fn configure(
         &mut self,
         settings: Vec<GroupSetting>,
         now: Moment,
-    ) -> Result<GroupAnswer, ProtocolError> {
+    ) -> Result<Answer, ProtocolError> {
         let config = self.config.with(settings);
         config.validate()?;
         let is_used = !self.is_idle()
@@ -29,13 +29,13 @@ impl Group {
                  are not done, or keys that rest",
             ));
         }
-        let answer = GroupAnswer::new(format_args!("{} {}", self.name, config.describe()));
+        let ok = format!("{} {}", self.name, config.describe());
         self.commit(Decision::Configured(Box::new(config)), now);
         // A topic for which a job waited may no longer feed the group.
         for number in self.jobs.completion_pending() {
             self.complete_if_consumed(number, now);
         }
-        Ok(answer)
+        Ok(ok.into())
     }
 
     /// Sets the delay of keys, if it differs.
@@ -51,39 +51,35 @@ impl Group {
         name: &JobName,
         settings: JobSettings,
         now: Moment,
-    ) -> Result<GroupAnswer, ProtocolError> {
+    ) -> Result<Answer, ProtocolError> {
         if self.config.key == KeyKind::None {
             let text = "a group with key=none cannot have jobs, because jobs count URLs";
             return Err(ProtocolError::new(Code::Conflict, text));
         }
-        if let Some(job) = self.jobs.named(name.as_ref())
-            && job.state != JobState::Done
-        {
-            return self.reopen_job(job.id.number, &settings, now);
-        }
-        if self.jobs.unfinished() >= self.config.jobs_max {
-            return Err(ProtocolError::new(
-                Code::Limit,
-                format!(
-                    "{} jobs are not done, which is the limit; try again when one is done",
-                    self.config.jobs_max
-                ),
-            ));
-        }
-        let number = self.jobs.number_for(name);
-        self.commit(Decision::JobOpened { number, name: name.clone(), settings }, now);
-        let job = self.jobs.find(number);
-        Ok(job.map(|job| GroupAnswer::new(self.job_status(job))).unwrap_or_default())
+        let decision = match self.jobs.named(name.as_ref()) {
+            Some(job) if job.state != JobState::Done => {
+                self.check_reopening(job, &settings)?;
+                Decision::JobReopened { number: job.id.number }
+            }
+            _ => {
+                let max = self.config.jobs_max;
+                if self.jobs.unfinished() >= max {
+                    let text = format!(
+                        "{max} jobs are not done, which is the limit; try again when one is done"
+                    );
+                    return Err(ProtocolError::new(Code::Limit, text));
+                }
+                let number = self.jobs.number_for(name);
+                Decision::JobOpened { number, name: name.clone(), settings }
+            }
+        };
+        self.commit(decision, now);
+        Ok(self.job_status(self.find_job(name)?).into())
     }
 
-    /// Reopens a job that is not done: its pass continues and accepts seeds again.
-    fn reopen_job(
-        &mut self,
-        number: JobNumber,
-        settings: &JobSettings,
-        now: Moment,
-    ) -> Result<GroupAnswer, ProtocolError> {
-        let Some(job) = self.jobs.find(number) else { return Ok(GroupAnswer::default()) };
+    /// Checks whether a job that is not done can be reopened: then its pass continues and accepts
+    /// seeds again.
+    fn check_reopening(&self, job: &Job, settings: &JobSettings) -> Result<(), ProtocolError> {
         if job.cancelled {
             let text = format!(
                 "job {} was cancelled and has tasks in flight; try again when they have ended",
@@ -96,36 +92,6 @@ impl Group {
             let text = format!("{} with other settings", self.job_status(job));
             return Err(ProtocolError::new(Code::Exists, text));
         }
-        self.commit(Decision::JobReopened { number }, now);
-        let job = self.jobs.find(number);
-        Ok(job.map(|job| GroupAnswer::new(self.job_status(job))).unwrap_or_default())
-    }
-
-    pub(crate) fn close_job(
-        &mut self,
-        name: &JobName,
-        now: Moment,
-    ) -> Result<GroupAnswer, ProtocolError> {
-        let job = self.find_job(name)?;
-        let number = job.id.number;
-        if job.state == JobState::Open {
-            self.commit(Decision::JobClosed { number }, now);
-            self.settle_job(number, now);
-        }
-        Ok(GroupAnswer::new(self.job_status(self.find_job(name)?)))
-    }
-
-    pub(crate) fn cancel_job(
-        &mut self,
-        name: &JobName,
-        now: Moment,
-    ) -> Result<GroupAnswer, ProtocolError> {
-        let job = self.find_job(name)?;
-        let number = job.id.number;
-        if job.state != JobState::Done && !job.cancelled {
-            self.commit(Decision::JobCancelled { number }, now);
-            self.settle_job(number, now);
-        }
-        Ok(GroupAnswer::new(self.job_status(self.find_job(name)?)))
+        Ok(())
     }
 }

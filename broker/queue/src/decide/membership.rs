@@ -11,7 +11,7 @@ use crate::jobs::Job;
 use crate::leases::Member;
 use crate::moment::Moment;
 use crate::schedules::Schedule;
-use crate::{ConnId, Group, GroupAnswer, Output, Requester, TaskMessage};
+use crate::{ConnId, Group, Output, Requester, TaskMessage};
 
 /// Attribute of a redirect's target that names the URL with the schedule.
 const MOVED_FROM: &str = " schedule=";
@@ -34,7 +34,7 @@ impl Group {
             held: held as u64,
             since: self.since,
         };
-        self.answer(requester, Ok(GroupAnswer::new(status)));
+        self.answer(requester, Ok(status.into()));
         if moved {
             self.resend_tasks(requester.member, now);
         }

@@ -1,5 +1,6 @@
 //! Operations on a whole group and its dead letters.
 
+use tidings_protocol::status::{Answer, DeadLetterStatus};
 use tidings_protocol::{Code, DEFAULT_GROUP, EntrySelection, ProtocolError};
 
 use crate::entry::{EntryId, JobNumber};
@@ -7,14 +8,14 @@ use crate::interface::Operation;
 use crate::jobs::JobState;
 use crate::moment::Moment;
 use crate::record::Decision;
-use crate::{Group, GroupAnswer, Output};
+use crate::{Group, Output};
 
 impl Group {
     pub(crate) fn operate(
         &mut self,
         what: &Operation,
         now: Moment,
-    ) -> Result<GroupAnswer, ProtocolError> {
+    ) -> Result<Answer, ProtocolError> {
         match what {
             Operation::Pause => self.pause(true, now),
             Operation::Resume => self.pause(false, now),
@@ -22,13 +23,13 @@ impl Group {
             Operation::Retry(selection) => return self.retry(selection, now),
             Operation::Drop(selection) => {
                 let entries = self.dead_among(selection)?;
-                let ok = format!("{} dropped={}", self.name, entries.len());
+                let (group, dropped) = (self.name.to_string(), Some(entries.len() as u64));
                 self.commit_unless_empty(entries, |entries| Decision::DeadDropped { entries }, now);
-                return Ok(GroupAnswer::new(ok));
+                return Ok(DeadLetterStatus { group, dropped, retried: None }.into());
             }
             Operation::Delete => return self.delete(now),
         }
-        Ok(GroupAnswer::new(self.status()))
+        Ok(self.status().into())
     }
 
     fn pause(&mut self, paused: bool, now: Moment) {
@@ -46,23 +47,19 @@ impl Group {
         }
     }
 
-    fn retry(
-        &mut self,
-        selection: &EntrySelection,
-        now: Moment,
-    ) -> Result<GroupAnswer, ProtocolError> {
+    fn retry(&mut self, selection: &EntrySelection, now: Moment) -> Result<Answer, ProtocolError> {
         let entries = self.dead_among(selection)?;
         if self.is_full() {
             let text = "the group is full; retry when some entries are done";
             return Err(ProtocolError::new(Code::Limit, text));
         }
-        let ok = format!("{} retried={}", self.name, entries.len());
+        let (group, retried) = (self.name.to_string(), Some(entries.len() as u64));
         self.commit_unless_empty(
             entries,
             |entries| Decision::DeadRetried { entries, repairs: true },
             now,
         );
-        Ok(GroupAnswer::new(ok))
+        Ok(DeadLetterStatus { group, retried, dropped: None }.into())
     }
 
     /// Commits a decision, unless it is about no entry.
@@ -78,7 +75,7 @@ impl Group {
     }
 
     /// Deletes the group, with everything that waits.
-    fn delete(&mut self, now: Moment) -> Result<GroupAnswer, ProtocolError> {
+    fn delete(&mut self, now: Moment) -> Result<Answer, ProtocolError> {
         let conflict = |text: String| Err(ProtocolError::new(Code::Conflict, text));
         if self.name.as_str() == DEFAULT_GROUP {
             return conflict(format!("group {DEFAULT_GROUP} cannot be deleted"));
@@ -105,6 +102,6 @@ impl Group {
         }
         self.commit(Decision::Deleted, now);
         self.outputs.push_back(Output::Deleted);
-        Ok(GroupAnswer::new(&self.name))
+        Ok(self.name.to_string().into())
     }
 }

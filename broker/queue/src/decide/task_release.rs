@@ -1,18 +1,24 @@
 //! Release: which keys are free, which entry each offers, and which member receives it.
 
+use smallvec::SmallVec;
 use tidings_protocol::KeyRest;
 
 use super::prefetch::PREFETCH_BATCH;
 use crate::Group;
 use crate::entry::{EndReason, EntryId, RecordedRest};
 use crate::frontier::dormant::DormantRef;
-use crate::frontier::key_queue::{CLOCK_GRAIN_MS, Lane};
+use crate::frontier::key_queue::CLOCK_GRAIN_MS;
 use crate::frontier::keys::KeyId;
+use crate::frontier::lane::Lane;
 use crate::frontier::release_order::ReadyClass;
 use crate::frontier::{Turns, lane_of, next_entry};
 use crate::leases::Member;
 use crate::moment::Moment;
+use crate::mutants::{self, Mutant};
 use crate::record::Decision;
+
+/// Most lanes that a release skips because they wait for texts.
+const SKIPPED_MAX: usize = 16;
 
 impl Group {
     /// Releases while there is a free key and a member with credit for it.
@@ -23,12 +29,14 @@ impl Group {
         self.quiet_until = None;
         // Texts that must be read, and how many more may be.
         let (mut missing, mut room) = (Vec::new(), None);
+        // Lanes whose next entry waits for a text. The others take their turns meanwhile.
+        let mut skipped = SmallVec::<[Lane; SKIPPED_MAX]>::new();
         for released in 0_usize.. {
             if self.is_paused {
                 break;
             }
             let members = self.leases.members();
-            let Some((key, place)) = self.frontier.ready().next(members) else {
+            let Some((key, place)) = self.frontier.ready().next(members, &skipped) else {
                 break;
             };
             if released.is_multiple_of(PREFETCH_BATCH) {
@@ -37,16 +45,27 @@ impl Group {
             let queue = &self.frontier.keys()[key];
             let next = next_entry(queue, &self.jobs).expect("a ready key has a next entry");
             let id = next.entry;
-            if let ReadyClass::Any(lane, prio) = place
-                && self.frontier.is_loading_before(lane, prio)
-            {
-                break;
-            }
-            if let Some(dormant) = self.dormant_to_read(id) {
-                if missing.len() >= *room.get_or_insert_with(|| self.loading_room()) {
+            let is_later = match place {
+                _ if mutants::is(Mutant::Overtakes) => false,
+                ReadyClass::Any(lane, prio) => self.frontier.is_loading_before(lane, prio),
+                ReadyClass::Pinned(_) | ReadyClass::Suspect(_) => false,
+            };
+            let unread = if is_later { None } else { self.dormant_to_read(id) };
+            if is_later || unread.is_some() {
+                let mut has_room =
+                    || missing.len() < *room.get_or_insert_with(|| self.loading_room());
+                if let Some(dormant) = unread.filter(|_| has_room()) {
+                    missing.push(self.frontier.begin_loading(key, next, dormant));
+                } else if skipped.len() < SKIPPED_MAX {
+                    skipped.push(next.lane);
+                    if let Lane::Job(job) = next.lane
+                        && mutants::is(Mutant::LosesSkipped)
+                    {
+                        self.frontier.block(job, true);
+                    }
+                } else {
                     break;
                 }
-                missing.push(self.frontier.begin_loading(key, next, dormant));
                 continue;
             }
             let member = match place {

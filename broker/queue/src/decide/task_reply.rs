@@ -3,6 +3,7 @@
 
 use std::fmt::Write;
 
+use tidings_protocol::status::{AckStatus, Answer};
 use tidings_protocol::{
     CanonicalUrl, Code, DEAD_LETTER_TOPIC, KeyRest, Outcome, ProtocolError, RetryMode, TaskAction,
     TaskId, TaskReply, bad_argument,
@@ -13,10 +14,7 @@ use crate::entry::{AgainRequest, EndReason, Entry, EntryId};
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
 use crate::record::{Decision, NextStep};
-use crate::{Group, GroupAnswer, Requester, StagedLink, WorkerReply};
-
-/// Usual length of the answer to an `ACK`.
-const OK_BYTES: usize = 80;
+use crate::{Group, Requester, StagedLink, WorkerReply};
 
 /// `again` answers in a row for a task: robots.txt, five redirects of it, the page, and one spare.
 const AGAIN_MAX: u32 = 8;
@@ -27,7 +25,7 @@ impl Group {
         requester: Requester,
         reply: WorkerReply,
         now: Moment,
-    ) -> Result<GroupAnswer, ProtocolError> {
+    ) -> Result<Answer, ProtocolError> {
         let WorkerReply { reply: TaskReply { task, action, rest }, links, over_limit } = reply;
         match action {
             TaskAction::Ack(outcome) => {
@@ -50,7 +48,7 @@ impl Group {
         hold: KeyRest,
         (links, over_limit): (&[StagedLink], u64),
         now: Moment,
-    ) -> Result<GroupAnswer, ProtocolError> {
+    ) -> Result<Answer, ProtocolError> {
         let entry = self.held_entry(requester, task)?;
         let lacks_room = self.lacks_room_for(entry, links, now);
         if lacks_room && !mutants::is(Mutant::LosesLinks) {
@@ -61,18 +59,19 @@ impl Group {
         let rest = self.capped_rest(hold, now);
         let kept = if lacks_room { &[] } else { links };
         let (children, judged) = self.admit_children(entry, kept, now);
-        let (new, known) = (children.len(), judged.known);
-        let refused = judged.refused + over_limit + (links.len() - kept.len()) as u64;
-        let mut ok = String::with_capacity(OK_BYTES);
-        // Writing into a string cannot fail.
-        let _ = write!(ok, "{task} new={new} known={known} refused={refused}");
+        let answer = AckStatus {
+            task: task.to_string(),
+            new: children.len() as u64,
+            known: judged.known,
+            refused: judged.refused + over_limit + (links.len() - kept.len()) as u64,
+        };
         self.commit(Decision::Answered { entry, outcome, children, no_room: 0, rest }, now);
         if let Some(job) = job
             && !(mutants::is(Mutant::StaysOpen) && outcome != Outcome::Done)
         {
             self.settle_job(job.number, now);
         }
-        Ok(GroupAnswer { lines: Vec::new(), ok })
+        Ok(answer.into())
     }
 
     fn nack(
@@ -83,7 +82,7 @@ impl Group {
         hold: KeyRest,
         reason: Option<String>,
         now: Moment,
-    ) -> Result<GroupAnswer, ProtocolError> {
+    ) -> Result<Answer, ProtocolError> {
         let id = self.held_entry(requester, task)?;
         let rest = self.capped_rest(hold, now);
         let failures = self.frontier.get(id).entry.failures;
@@ -109,7 +108,7 @@ impl Group {
             self.unpin(requester.member, now);
         }
         self.dead_letter_if_exhausted(id, now);
-        Ok(GroupAnswer { lines: Vec::new(), ok: task.to_string() })
+        Ok(task.to_string().into())
     }
 
     fn again_request(
@@ -164,6 +163,7 @@ impl Group {
         );
         let admitted = &entry.admitted;
         if let Some((job, pass)) = self.job_and_pass(entry) {
+            // Writing into a string cannot fail.
             let _ = write!(head, " job={} pass={pass} depth={}", job.name, admitted.depth);
         }
         match admitted.url_key {

@@ -8,13 +8,14 @@
 use std::collections::VecDeque;
 
 use hashbrown::HashMap;
-use tidings_protocol::{CanonicalUrl, UrlKey};
+use tidings_protocol::{CanonicalUrl, Code, ProtocolError, UrlKey};
 
-use super::admit::ParsedEvent;
+use super::parsed_event::ParsedEvent;
 use super::prefetch::PREFETCH_BATCH;
 use crate::entry::{Key, PassId};
 use crate::frontier::dormant::{DormantRef, WantedText};
 use crate::moment::Moment;
+use crate::mutants::{self, Mutant};
 use crate::queries::task_list::SelectedTasks;
 use crate::record::Decision;
 use crate::record::snapshot::SnapshotItem;
@@ -27,16 +28,20 @@ const READ_AHEAD: usize = 2 * PREFETCH_BATCH;
 /// Most keys whose texts are being read at the same time.
 const LOADING_MAX: usize = 1024;
 
+/// Most commands that wait at the same time. Events that wait are few, because the owner passes no
+/// more of them then.
+pub(crate) const HELD_MAX: usize = 1024;
+
 /// What waits for texts.
 #[derive(Debug, Default)]
 pub(crate) struct TextReads {
     /// The texts of each request that has no reply.
     pending: HashMap<u64, Vec<WantedText>>,
-    /// Inputs that wait, in order.
-    held: VecDeque<HeldInput>,
-    /// The request for which the first of them waits.
-    held_for: Option<u64>,
-    /// Records without their text, in order. While there are any, no output leaves.
+    /// Inputs that wait, in order, each with the request for its texts if there is one. The first
+    /// one waits for a request that has no reply.
+    held: VecDeque<(HeldInput, Option<u64>)>,
+    /// Records without their text, in order. No output of the input of the first one, or of a later
+    /// input, leaves.
     unread: VecDeque<UnreadRecord>,
     /// Why the group has stopped.
     problem: Option<TextError>,
@@ -56,8 +61,9 @@ pub(crate) enum HeldInput {
 /// The record of a dormant entry for a snapshot, without the text of the entry.
 #[derive(Debug)]
 struct UnreadRecord {
-    /// Its index among the outputs.
+    /// Its index among all outputs since the start, and that of the first output of its input.
     index: usize,
+    input_start: usize,
     /// The text, which is pinned, and the request for it.
     wanted: WantedText,
     request: Option<u64>,
@@ -71,16 +77,14 @@ impl TextReads {
         self.problem.as_ref()
     }
 
-    /// Removes and returns the senders of held commands that wait for the end of a pass.
-    pub(crate) fn drain_waits(&mut self) -> impl Iterator<Item = Requester> + use<> {
-        let held = std::mem::take(&mut self.held);
-        held.into_iter().filter_map(|held| waiter(&held))
-    }
-
-    /// Removes such commands of a connection that has ended.
+    /// Removes held commands that wait for the end of a pass, of a connection that has ended.
     pub(crate) fn remove_waits(&mut self, conn: ConnId) {
-        let is_gone = |held: &HeldInput| waiter(held).is_some_and(|waiter| waiter.conn == conn);
-        self.held.retain(|held| !is_gone(held));
+        self.held.retain(|(held, _)| match held {
+            HeldInput::Input(Input::JobAction {
+                requester, action: JobOperation::Wait, ..
+            }) => requester.conn != conn,
+            _ => true,
+        });
     }
 
     /// Reports whether inputs wait.
@@ -88,9 +92,30 @@ impl TextReads {
         !self.held.is_empty()
     }
 
-    /// Reports whether the outputs wait for texts.
+    /// Removes and returns the first input that waits, unless its texts are still being read.
+    fn pop_held(&mut self) -> Option<HeldInput> {
+        let is_pending = |request| self.pending.contains_key(&request);
+        self.held.pop_front_if(|(_, request)| !request.is_some_and(is_pending)).map(|held| held.0)
+    }
+
+    /// Reports whether no further command may wait.
+    fn is_full(&self) -> bool {
+        let command = |(held, _): &(HeldInput, _)| match held {
+            HeldInput::Input(input) => input.requester(),
+            _ => None,
+        };
+        self.held.len() >= HELD_MAX && self.held.iter().filter_map(command).count() >= HELD_MAX
+    }
+
+    /// Reports whether outputs wait for texts.
     pub(crate) fn has_unread(&self) -> bool {
         !self.unread.is_empty()
+    }
+
+    /// Returns the index of the first output that waits for texts, among all outputs since the
+    /// start.
+    pub(crate) fn first_unread_input(&self) -> Option<usize> {
+        self.unread.front().map(|unread| unread.input_start)
     }
 
     /// Reports whether an input waits.
@@ -100,42 +125,63 @@ impl TextReads {
             (Input::Events { next, .. }, Input::Events { next: other, .. }) => next == other,
             _ => held.requester().is_some() && held.requester() == input.requester(),
         };
-        self.held.iter().any(|held| matches!(held, HeldInput::Input(held) if is_same(held)))
+        self.held.iter().any(|(held, _)| matches!(held, HeldInput::Input(held) if is_same(held)))
     }
 
     /// Returns the URLs of schedules that are due and wait.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn held_schedules(&self) -> impl Iterator<Item = UrlKey> {
-        self.held.iter().filter_map(|held| match held {
+        self.held.iter().filter_map(|(held, _)| match held {
             HeldInput::Schedule(url) => Some(*url),
             _ => None,
         })
     }
 }
 
-/// Returns the sender of a command that waits for the end of a pass.
-fn waiter(held: &HeldInput) -> Option<Requester> {
-    match held {
-        HeldInput::Input(Input::JobAction { requester, action: JobOperation::Wait, .. }) => {
-            Some(*requester)
-        }
-        _ => None,
-    }
-}
-
 impl Group {
-    /// Handles an input that may need texts, after those that wait already.
+    /// Handles an input that may need texts, after those that wait already. Rejects a command if too
+    /// many wait.
     pub(crate) fn handle_or_hold(&mut self, input: HeldInput, now: Moment) {
-        if self.reads.is_holding() {
-            return self.reads.held.push_back(input);
+        let mut request = None;
+        if self.reads.is_holding()
+            && let HeldInput::Input(input) = &input
+        {
+            if let Some(requester) = input.requester()
+                && self.reads.is_full()
+            {
+                return self.reject_command(requester, input);
+            }
+            request = self.request_texts_of_command(input);
         }
-        if let Some((input, request)) = self.handle_held(input, now) {
-            self.reads.held.push_front(input);
-            self.reads.held_for = Some(request);
+        self.reads.held.push_back((input, request));
+        self.handle_all_held(now);
+    }
+
+    fn reject_command(&mut self, requester: Requester, command: &Input) {
+        if let Input::OpenJob { name, .. } = command {
+            // Frees the name, which is reserved until the answer.
+            self.report_job_name(name);
+        }
+        let text = format!("{HELD_MAX} commands wait for texts from the disk; try again later");
+        self.answer(requester, Err(ProtocolError::new(Code::Limit, text)));
+    }
+
+    /// Handles the inputs that wait, up to the first one whose texts are still being read.
+    fn handle_all_held(&mut self, now: Moment) {
+        while let Some(input) = self.reads.pop_held() {
+            if let Some((input, request)) = self.handle_held(input, now)
+                && !mutants::is(Mutant::LosesHeld)
+            {
+                self.reads.held.push_front((input, Some(request)));
+            }
+            // The answer comes last. The owner rejects what is left.
+            if matches!(self.outputs.iter().rev().nth(1), Some(Output::Deleted)) {
+                return;
+            }
         }
     }
 
-    /// Handles an input, or returns what is left of it, and the request for which it waits.
+    /// Handles an input, or returns what is left of it and the request for which it waits.
     fn handle_held(&mut self, input: HeldInput, now: Moment) -> Option<(HeldInput, u64)> {
         match input {
             HeldInput::Input(Input::Events { topic, next, mut events, foreign_jobs }) => {
@@ -162,13 +208,7 @@ impl Group {
     }
 
     fn handle_held_command(&mut self, input: Input, now: Moment) -> Option<(HeldInput, u64)> {
-        let url = match &input {
-            Input::JobAction { action: JobOperation::Add { url, .. }, .. } => Some(&**url),
-            Input::Query { query: GroupQuery::Explain(what), .. } => Some(what.as_str()),
-            _ => None,
-        };
-        let url = url.and_then(|url| CanonicalUrl::parse(url).ok()).map(|url| url.url_key());
-        if let Some(request) = url.and_then(|url| self.request_texts_of_url(url)) {
+        if let Some(request) = self.request_texts_of_command(&input) {
             return Some((HeldInput::Input(input), request));
         }
         match input {
@@ -242,6 +282,16 @@ impl Group {
         self.request_texts(wanted)
     }
 
+    /// Requests those of the URL that a command names.
+    fn request_texts_of_command(&mut self, command: &Input) -> Option<u64> {
+        let url = match command {
+            Input::JobAction { action: JobOperation::Add { url, .. }, .. } => url,
+            Input::Query { query: GroupQuery::Explain(what), .. } => what.as_str(),
+            _ => return None,
+        };
+        self.request_texts_of_url(CanonicalUrl::parse(url).ok()?.url_key())
+    }
+
     /// Requests those of one URL.
     fn request_texts_of_url(&mut self, url: UrlKey) -> Option<u64> {
         let wanted = self.missing_texts(self.frontier.dormant().of_url(url));
@@ -255,14 +305,15 @@ impl Group {
     }
 
     /// Records a dormant entry for the snapshot in progress when its text was read. Until then, no
-    /// output leaves.
+    /// output of this input or a later one leaves.
     pub(crate) fn record_when_read(&mut self, dormant: DormantRef) {
         let job = dormant.job().and_then(|job| self.jobs.find(job)).map(|job| job.id);
         let key = self.frontier.keys()[dormant.key].name().clone();
         let wanted = self.frontier.dormant().wanted(dormant);
         self.frontier.texts_mut().pin_text(wanted);
-        let index = self.outputs.len();
-        self.reads.unread.push_back(UnreadRecord { index, wanted, request: None, key, job });
+        let (index, input_start) = (self.output_count(), self.input_start);
+        let unread = UnreadRecord { index, input_start, wanted, request: None, key, job };
+        self.reads.unread.push_back(unread);
         let empty = SnapshotItem::Dormant(Vec::new());
         self.record(Decision::SnapshotPart(Box::new(empty)), self.now);
     }
@@ -319,18 +370,7 @@ impl Group {
         if let Some(snapshot) = &mut self.snapshot {
             snapshot.texts_read(request);
         }
-        if self.reads.held_for == Some(request) {
-            self.reads.held_for = None;
-            let held = std::mem::take(&mut self.reads.held);
-            for input in held {
-                // The answer comes last. The owner rejects what is left.
-                if matches!(self.outputs.iter().rev().nth(1), Some(Output::Deleted)) {
-                    self.reads.held.push_back(input);
-                } else {
-                    self.handle_or_hold(input, now);
-                }
-            }
-        }
+        self.handle_all_held(now);
         Ok(())
     }
 
@@ -346,10 +386,14 @@ impl Group {
                 continue;
             }
             let UnreadRecord { index, wanted, key, job, .. } = unread;
+            // With a mutant, the record has left.
+            let index = index.checked_sub(self.polled);
             let missing = || TextError::new("a reply has the wrong number of texts");
             let text = texts.next().ok_or_else(missing)??;
             let admission = wanted.parse(&text)?.admission(wanted.dormant, key.clone(), *job);
-            if let Some(Output::Record(record)) = self.outputs.get_mut(*index) {
+            if let Some(Output::Record(record)) =
+                index.and_then(|index| self.outputs.get_mut(index))
+            {
                 let whole = SnapshotItem::Dormant(vec![admission]);
                 record.decision = Decision::SnapshotPart(Box::new(whole));
             }

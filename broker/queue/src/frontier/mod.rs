@@ -13,9 +13,11 @@
 //! served. It knows neither records, topics nor schedules.
 
 pub(crate) mod dormant;
+mod entry_changes;
 mod id_index;
 pub(crate) mod key_queue;
 pub(crate) mod keys;
+pub(crate) mod lane;
 mod loading;
 pub(crate) mod release_order;
 pub(crate) mod runs;
@@ -29,15 +31,15 @@ use hashbrown::HashMap;
 use tidings_protocol::UrlKey;
 
 use self::dormant::{DormantAdmission, DormantEntries, DormantRef, WantedText};
-use self::key_queue::{KeyState, Lane, NextEntry};
+use self::key_queue::{KeyState, NextEntry};
 use self::keys::{KeyId, Keys};
+use self::lane::Lane;
 use self::loading::LoadingKeys;
 use self::release_order::ReadyKeys;
 pub(crate) use self::turns::{Turns, next_entry};
 use crate::config::GroupConfig;
 use crate::entry::{
-    Admission, AgainRequest, Entry, EntryId, EntryState, JobNumber, Lease, PassId, RecordedRest,
-    SCHEDULES_JOB,
+    Admission, Entry, EntryId, EntryState, JobNumber, PassId, RecordedRest, SCHEDULES_JOB,
 };
 use crate::jobs::Jobs;
 use crate::moment::Moment;
@@ -365,64 +367,6 @@ impl Frontier {
             queue.push(id, lane, prio);
         }
         Some((gate, true))
-    }
-
-    /// Replaces the attributes of an entry.
-    pub(crate) fn set_forwarded(&mut self, id: EntryId, forwarded: Box<str>) {
-        let admitted = &mut self.entry_mut(id).admitted;
-        let before = admitted.bytes();
-        admitted.forwarded = forwarded;
-        let after = admitted.bytes();
-        self.active_bytes = self.active_bytes + after - before;
-    }
-
-    /// Leases an active entry that is in no queue. Returns it.
-    pub(crate) fn lease(&mut self, id: EntryId, lease: Lease, gate: KeyId) -> &ActiveEntry {
-        let live = self.active.get_mut(&id).expect("it was made active");
-        live.entry.state = EntryState::Held(lease);
-        live.entry.releases += 1;
-        let lane = lane_of(&live.entry.admitted);
-        self.ready.served(lane);
-        self.keys[gate].mark_released(lane, lease.member);
-        live
-    }
-
-    /// Extends all leases that end before `until`, and tells which.
-    pub(crate) fn extend_leases(
-        &mut self,
-        until: Moment,
-        mut renewed: impl FnMut(EntryId, Moment, Moment),
-    ) {
-        for (id, live) in &mut self.active {
-            if let EntryState::Held(lease) = &mut live.entry.state {
-                let before = lease.until;
-                lease.until = lease.until.max(until);
-                renewed(*id, before, lease.until);
-            }
-        }
-    }
-
-    /// The next request of a task is for another URL.
-    pub(crate) fn set_again(&mut self, id: EntryId, again: Box<AgainRequest>) {
-        let gate = self.keys.intern(&again.key);
-        self.keys[gate].add_reference();
-        let live = self.active.get_mut(&id).expect("a returned entry is active");
-        live.entry.again = Some(again);
-        live.again_key = Some(gate);
-    }
-
-    /// Drops the `again` request of an entry. The caller refreshes the key of that request.
-    pub(crate) fn clear_again(&mut self, id: EntryId) {
-        let live = self.active.get_mut(&id).expect("an entry that no member holds is active");
-        live.entry.again = None;
-        if let Some(gate) = live.again_key.take() {
-            self.keys[gate].drop_reference();
-        }
-    }
-
-    /// Returns an active entry, to change its history.
-    pub(crate) fn entry_mut(&mut self, id: EntryId) -> &mut Entry {
-        &mut self.active.get_mut(&id).expect("a changed entry is active").entry
     }
 
     /// An entry without a lease is found by its URL from here on.

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use hashbrown::HashMap;
 use tidings_protocol::MemberId;
 
-use super::key_queue::Lane;
 use super::keys::KeyId;
+use super::lane::Lane;
 use crate::entry::JobNumber;
 use crate::leases::Members;
 use crate::mutants::{self, Mutant};
@@ -120,8 +120,9 @@ impl ReadyKeys {
         })
     }
 
-    /// Returns the key that is released next to one of the members, and its class.
-    pub(crate) fn next(&self, members: &Members) -> Option<(KeyId, ReadyClass)> {
+    /// Returns the key that is released next to one of the members, and its class. Only pinned keys
+    /// and suspects of the `skipped` lanes are released.
+    pub(crate) fn next(&self, members: &Members, skipped: &[Lane]) -> Option<(KeyId, ReadyClass)> {
         let pinned =
             self.pinned.iter().find(|(pin, _)| members.has_credit(pin.member, pin.suspect));
         if let Some((pin, keys)) = pinned {
@@ -136,9 +137,9 @@ impl ReadyKeys {
         if !members.any_has_credit(false) {
             return None;
         }
-        let jobs = || self.next_job();
-        let announced =
-            || (!self.announced.is_empty()).then_some((Lane::Announced, &self.announced));
+        let jobs = || self.next_job(skipped);
+        let has_announced = !self.announced.is_empty() && !skipped.contains(&Lane::Announced);
+        let announced = || has_announced.then_some((Lane::Announced, &self.announced));
         let (lane, keys) = if self.last_was_announced {
             jobs().or_else(announced)
         } else {
@@ -204,10 +205,11 @@ impl ReadyKeys {
         })
     }
 
-    fn next_job(&self) -> Option<(Lane, &KeysByPriority)> {
+    fn next_job(&self, skipped: &[Lane]) -> Option<(Lane, &KeysByPriority)> {
         let after = self.jobs.range(self.last_job + 1..);
         let upto = self.jobs.range(..=self.last_job);
-        after.chain(upto).next().map(|(job, keys)| (Lane::Job(*job), keys))
+        let mut jobs = after.chain(upto).map(|(job, keys)| (Lane::Job(*job), keys));
+        jobs.find(|(lane, _)| !skipped.contains(lane))
     }
 
     /// Without `rng`, the key goes next.

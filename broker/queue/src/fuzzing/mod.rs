@@ -298,7 +298,11 @@ impl FuzzWorld {
                 self.tasks.push(task.id);
             }
             Output::Answer { answer: Ok(answer), .. } => {
-                answer.lines.iter().chain([&answer.ok]).for_each(|line| assert_line(line));
+                answer
+                    .lines
+                    .iter()
+                    .chain([&answer.ok])
+                    .for_each(|line| assert_line(&line.to_string()));
             }
             Output::Answer { answer: Err(error), .. } => assert_line(&error.to_string()),
             Output::Publish { serial, topic, payload } => {

@@ -390,31 +390,11 @@ impl Job {
     /// Whether a failed page of this finished pass may be fetched again and counted in the pass.
     ///
     /// URLs of a finished pass without a final result are repairs in progress, and each may
-    /// complete a page. The page counts of the keys are no longer known.
+    /// complete a page. The page counts of the keys were dropped when the pass was done.
     pub fn may_repair(&self) -> bool {
         let used = self.counts.completed + unfinished(&self.counts);
         let has_room = self.settings.pages_max.is_none_or(|max| used < max);
         self.state == JobState::Done && !self.cancelled && has_room
-    }
-
-    /// A failed page of this finished pass is fetched again.
-    pub(super) fn begin_repair(&mut self) {
-        self.counts.failed -= 1;
-    }
-
-    /// A repair redirects to `targets` URLs, which become part of the repair.
-    pub(super) fn redirect_repair(&mut self, targets: u64) {
-        self.counts.found += targets;
-    }
-
-    /// A repair ends with a worker's result.
-    pub(super) fn complete_repair(&mut self, outcome: Outcome) {
-        count_outcome(&mut self.counts, outcome);
-    }
-
-    /// A repair ends without a result.
-    pub(super) fn drop_repair(&mut self, end: EndReason) {
-        count_end(&mut self.counts, end);
     }
 
     /// A dead entry waits again.

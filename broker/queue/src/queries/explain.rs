@@ -2,27 +2,28 @@
 
 use std::fmt::Write;
 
+use tidings_protocol::status::Answer;
 use tidings_protocol::{CanonicalUrl, Code, ProtocolError, duration};
 
+use crate::Group;
 use crate::entry::{Entry, EntryId, EntryState};
 use crate::frontier::ActiveEntry;
 use crate::frontier::keys::KeyId;
 use crate::moment::Moment;
 use crate::schedules::Schedule;
-use crate::{Group, GroupAnswer};
 
 /// Entries that an explanation lists.
 const EXPLAINED_MAX: usize = 20;
 
 impl Group {
-    pub(crate) fn explain(&self, what: &str, now: Moment) -> Result<GroupAnswer, ProtocolError> {
+    pub(crate) fn explain(&self, what: &str, now: Moment) -> Result<Answer, ProtocolError> {
         match CanonicalUrl::parse(what) {
             Ok(url) => self.explain_url(&url, now),
             Err(_) => self.explain_key(what, now),
         }
     }
 
-    fn explain_url(&self, url: &CanonicalUrl, now: Moment) -> Result<GroupAnswer, ProtocolError> {
+    fn explain_url(&self, url: &CanonicalUrl, now: Moment) -> Result<Answer, ProtocolError> {
         let key = url.url_key();
         let same = |id: &EntryId| self.frontier.get(*id).entry.admitted.url_key == Some(key);
         let held = self.leases.members().iter().flat_map(|(_, member)| member.held()).filter(same);
@@ -59,7 +60,7 @@ impl Group {
                 };
             return Err(ProtocolError::new(Code::NotFound, text));
         }
-        Ok(GroupAnswer { ok: format!("{} entries={}", url.as_str(), entries.len()), lines: more })
+        Ok(Answer::new(more, format!("{} entries={}", url.as_str(), entries.len())))
     }
 
     fn explain_entry(&self, entry: &Entry, gate: KeyId, now: Moment) -> String {
@@ -103,7 +104,7 @@ impl Group {
     }
 
     /// Explains a key as written, or else in lower case, as hosts are.
-    fn explain_key(&self, key: &str, now: Moment) -> Result<GroupAnswer, ProtocolError> {
+    fn explain_key(&self, key: &str, now: Moment) -> Result<Answer, ProtocolError> {
         let lower = key.to_ascii_lowercase();
         let explained = self.explain_exact_key(key, now);
         explained.or_else(|| self.explain_exact_key(&lower, now)).ok_or_else(|| {
@@ -116,7 +117,7 @@ impl Group {
     }
 
     /// Visits every entry, because those that are not due are in no queue of their key.
-    fn explain_exact_key(&self, key: &str, now: Moment) -> Option<GroupAnswer> {
+    fn explain_exact_key(&self, key: &str, now: Moment) -> Option<Answer> {
         let gate = self.frontier.keys().find(key);
         let is_delayed = |live: &&ActiveEntry| {
             live.entry.state == EntryState::Delayed && Some(live.gate()) == gate
@@ -161,7 +162,7 @@ impl Group {
         }
         let gate = gate.map(|gate| self.explain_gate(gate, now));
         let _ = write!(ok, " {}", gate.as_deref().unwrap_or("free"));
-        Some(GroupAnswer { lines: more, ok })
+        Some(Answer::new(more, ok))
     }
 
     fn explain_schedule(&self, schedule: &Schedule, now: Moment) -> String {

@@ -5,35 +5,30 @@ pub mod schedules;
 pub mod task_list;
 pub mod top_keys;
 
-use tidings_protocol::status::{GroupStatus, JobListEnd, JobStatus, Rate};
+use tidings_protocol::status::{Answer, GroupStatus, JobListEnd, JobStatus, Rate, Status};
 use tidings_protocol::{Code, JobName, ProtocolError};
 
 use crate::jobs::Job;
 use crate::moment::Moment;
-use crate::{Group, GroupAnswer, GroupQuery};
+use crate::{Group, GroupQuery};
 
 /// Most jobs in an answer to `JOB ls`, newest first.
 const LISTED_JOBS_MAX: usize = 1000;
 
 impl Group {
-    pub(crate) fn show(
-        &self,
-        what: &GroupQuery,
-        now: Moment,
-    ) -> Result<GroupAnswer, ProtocolError> {
+    pub(crate) fn show(&self, what: &GroupQuery, now: Moment) -> Result<Answer, ProtocolError> {
         match what {
-            GroupQuery::Group => Ok(GroupAnswer::new(self.status())),
+            GroupQuery::Group => Ok(self.status().into()),
             GroupQuery::Job(name) => {
                 let job = self.find_job(name)?;
-                Ok(GroupAnswer::new(job.full_status(self.queued_of(job))))
+                Ok(job.full_status(self.queued_of(job)).into())
             }
             GroupQuery::Jobs => {
                 let newest = self.jobs.iter().rev().take(LISTED_JOBS_MAX);
-                let lines: Vec<String> =
-                    newest.map(|job| self.job_status(job).to_string()).collect();
+                let lines: Vec<_> = newest.map(|job| self.job_status(job)).collect();
                 let (jobs, listed) = (self.jobs.len() as u64, lines.len() as u64);
                 let ok = JobListEnd { group: self.name.to_string(), jobs, listed };
-                Ok(GroupAnswer { lines, ok: ok.to_string() })
+                Ok(Answer::new(lines, ok))
             }
             GroupQuery::Explain(what) => self.explain(what, now),
             GroupQuery::Tasks(query) => self.describe_tasks(&self.select_tasks(query)?, now),
@@ -51,13 +46,13 @@ impl Group {
     }
 
     /// A progress line of the group or a job, with this rate.
-    pub fn progress(&self, job: Option<&JobName>, rate: Rate) -> Option<String> {
+    pub fn progress(&self, job: Option<&JobName>, rate: Rate) -> Option<Status> {
         let rate = Some(rate);
         match job {
-            None => Some(GroupStatus { rate, ..self.status() }.to_string()),
+            None => Some(GroupStatus { rate, ..self.status() }.into()),
             Some(name) => {
                 let job = self.jobs.named(name.as_ref())?;
-                Some(JobStatus { rate, ..self.job_status(job) }.to_string())
+                Some(JobStatus { rate, ..self.job_status(job) }.into())
             }
         }
     }

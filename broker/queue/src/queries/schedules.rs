@@ -1,15 +1,15 @@
 //! Lists of schedules (`GROUP schedules`).
 
 use tidings_protocol::ScheduleQuery;
-use tidings_protocol::status::ScheduleStatus;
+use tidings_protocol::status::{Answer, ScheduleStatus};
 
+use crate::Group;
 use crate::moment::Moment;
 use crate::schedules::Schedule;
-use crate::{Group, GroupAnswer};
 
 impl Group {
     /// Lists schedules, those first that are due first. Visits each schedule.
-    pub(crate) fn list_schedules(&self, query: &ScheduleQuery, now: Moment) -> GroupAnswer {
+    pub(crate) fn list_schedules(&self, query: &ScheduleQuery, now: Moment) -> Answer {
         let wanted =
             |schedule: &&Schedule| query.key.as_ref().is_none_or(|key| *schedule.key == **key);
         let mut matched: Vec<&Schedule> = self.schedules.iter().filter(wanted).collect();
@@ -20,15 +20,13 @@ impl Group {
             matched.truncate(query.limit);
         }
         matched.sort_unstable_by_key(order);
-        let more: Vec<String> =
-            matched.iter().map(|schedule| self.describe_schedule(schedule, now)).collect();
-        self.list(more, count)
+        self.list(matched.iter().map(|schedule| self.schedule_status(schedule, now)), count)
     }
 
-    fn describe_schedule(&self, schedule: &Schedule, now: Moment) -> String {
+    fn schedule_status(&self, schedule: &Schedule, now: Moment) -> ScheduleStatus {
         let Schedule { text, key, prio, due, .. } = schedule;
         let (every, due_ms) = (self.schedules.interval_text(schedule), due.since(now));
-        let status = ScheduleStatus {
+        ScheduleStatus {
             url: text.to_string(),
             every,
             due_ms,
@@ -36,7 +34,6 @@ impl Group {
             prio: *prio,
             entry: schedule.entry,
             skips: schedule.skips_next.then_some(true),
-        };
-        status.to_string()
+        }
     }
 }

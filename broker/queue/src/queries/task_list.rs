@@ -2,15 +2,15 @@
 
 use std::collections::BinaryHeap;
 
-use tidings_protocol::status::{ListEnd, TaskFields, TaskState, TaskStatus};
+use tidings_protocol::status::{Answer, ListEnd, Status, TaskFields, TaskState, TaskStatus};
 use tidings_protocol::{EntrySelection, ProtocolError, TaskQuery};
 
+use crate::Group;
 use crate::entry::{Entry, EntryId, EntryState, JobNumber};
 use crate::frontier::dormant::DormantRef;
 use crate::frontier::keys::KeyId;
 use crate::frontier::{ActiveEntry, next_entry};
 use crate::moment::Moment;
-use crate::{Group, GroupAnswer};
 
 /// Bytes that are shown of a text that is not a URL.
 const LINE_TEXT_BYTES_MAX: usize = 1024;
@@ -62,11 +62,11 @@ impl Group {
         &self,
         selected: &SelectedTasks,
         now: Moment,
-    ) -> Result<GroupAnswer, ProtocolError> {
+    ) -> Result<Answer, ProtocolError> {
         let SelectedTasks { query, count, ids } = selected;
         let wanted = self.matcher(&query.selection)?;
         let is_in = |state| query.state.is_none_or(|wanted| wanted == state);
-        let mut more: Vec<String> =
+        let mut more: Vec<_> =
             ids.iter().filter_map(|id| self.describe_waiting(*id, now)).collect();
         let mut count = count - (ids.len() - more.len());
         for dead in self.dead_letters.iter().filter(|dead| wanted(&dead.entry)) {
@@ -78,17 +78,20 @@ impl Group {
                 }
             }
         }
-        Ok(self.list(more, count))
+        Ok(self.list(more.into_iter(), count))
     }
 
     /// The lines of a list, of which `matched` would match.
-    pub(crate) fn list(&self, lines: Vec<String>, matched: usize) -> GroupAnswer {
+    pub(crate) fn list(
+        &self,
+        lines: impl ExactSizeIterator<Item: Into<Status>>,
+        matched: usize,
+    ) -> Answer {
         let (group, listed) = (self.name.to_string(), lines.len() as u64);
-        let ok = ListEnd { group, matched: matched as u64, listed };
-        GroupAnswer { ok: ok.to_string(), lines }
+        Answer::new(lines, ListEnd { group, matched: matched as u64, listed })
     }
 
-    fn describe_waiting(&self, id: EntryId, now: Moment) -> Option<String> {
+    fn describe_waiting(&self, id: EntryId, now: Moment) -> Option<TaskStatus> {
         if let Some(live) = self.frontier.find(id) {
             return Some(self.describe_task(&live.entry, self.state_of(live), None, now));
         }
@@ -177,7 +180,7 @@ impl Group {
         state: TaskState,
         reason: Option<&str>,
         now: Moment,
-    ) -> String {
+    ) -> TaskStatus {
         let admitted = &entry.admitted;
         let (job, pass) =
             self.job_and_pass(entry).map(|(job, pass)| (job.name.to_string(), pass.into())).unzip();
@@ -204,6 +207,6 @@ impl Group {
             Some(_) => &*admitted.text,
             None => &admitted.text[..admitted.text.floor_char_boundary(LINE_TEXT_BYTES_MAX)],
         };
-        TaskStatus { entry: admitted.id, fields, url: shown.to_owned() }.to_string()
+        TaskStatus { entry: admitted.id, fields, url: shown.to_owned() }
     }
 }

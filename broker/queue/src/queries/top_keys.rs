@@ -3,21 +3,17 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use tidings_protocol::status::KeyStatus;
+use tidings_protocol::status::{Answer, KeyStatus};
 use tidings_protocol::{KeyQuery, ProtocolError};
 
+use crate::Group;
 use crate::frontier::key_queue::KeyQueue;
 use crate::moment::Moment;
-use crate::{Group, GroupAnswer};
 
 impl Group {
     /// Lists the keys with waiting entries, those first that take longest because of their delays.
     /// Visits every key.
-    pub(crate) fn list_keys(
-        &self,
-        query: &KeyQuery,
-        now: Moment,
-    ) -> Result<GroupAnswer, ProtocolError> {
+    pub(crate) fn list_keys(&self, query: &KeyQuery, now: Moment) -> Result<Answer, ProtocolError> {
         let job = match &query.job {
             None => None,
             Some(name) => Some(self.find_job(name)?.id.number),
@@ -39,14 +35,11 @@ impl Group {
             }
         }
         let busiest = busiest.into_sorted_vec();
-        let more: Vec<_> = busiest
-            .into_iter()
-            .map(|(Reverse((left_ms, waiting)), name, busy)| {
-                let (key, waiting, processing) = (name.to_string(), waiting as u64, busy.into());
-                KeyStatus { key, waiting, processing, left_ms }.to_string()
-            })
-            .collect();
-        Ok(self.list(more, matched))
+        let keys = busiest.into_iter().map(|(Reverse((left_ms, waiting)), name, busy)| {
+            let (key, waiting, processing) = (name.to_string(), waiting as u64, busy.into());
+            KeyStatus { key, waiting, processing, left_ms }
+        });
+        Ok(self.list(keys, matched))
     }
 
     /// The minimum time until the last waiting entry of a key may start.

@@ -105,6 +105,14 @@ pub enum SnapshotItem {
     },
     /// An active entry, waiting or held.
     Entry(Box<Entry>),
+    /// An active entry that repairs a pass. Earlier versions have no repairs, and must not read one
+    /// as an entry without a job.
+    Repair {
+        /// The pass.
+        pass: PassId,
+        /// The entry, without its pass.
+        entry: Box<Entry>,
+    },
     /// Dormant entries.
     Dormant(Vec<Admission>),
     /// A schedule.
@@ -192,7 +200,11 @@ impl Group {
             items_of_job(job, &mut keep);
         }
         for id in self.frontier.active_ids() {
-            keep(SnapshotItem::Entry(Box::new(self.frontier.get(id).entry.clone())));
+            let mut entry = Box::new(self.frontier.get(id).entry.clone());
+            keep(match entry.repairs.take() {
+                None => SnapshotItem::Entry(entry),
+                Some(pass) => SnapshotItem::Repair { pass, entry },
+            });
         }
         for schedule in self.schedules.iter() {
             keep(SnapshotItem::Schedule(Box::new(schedule.clone())));
@@ -370,6 +382,9 @@ impl Group {
                 self.refresh(key, now);
             }
             SnapshotItem::Entry(entry) => self.restore_entry(entry, now),
+            SnapshotItem::Repair { pass, entry } => {
+                self.restore_entry(&Entry { repairs: Some(*pass), ..(**entry).clone() }, now);
+            }
             SnapshotItem::Dormant(admissions) => self.restore_dormant(admissions, now),
             SnapshotItem::Schedule(schedule) => self.schedules.set(schedule),
             SnapshotItem::WallClockDue(time) => self.apply_wall_clock_due(time, now),

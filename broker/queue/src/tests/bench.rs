@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use tidings_protocol::status::Answer;
 use tidings_protocol::{
-    Answers, Code, GroupAction, GroupCommand, KeyRest, MemberId, Outcome, RetryMode, Seq, Slot,
-    TaskAction, TaskId, TaskReply, TopicName,
+    Answers, Code, GroupAction, GroupCommand, KeyRest, MemberId, Outcome, ProtocolError, RetryMode,
+    Seq, Slot, TaskAction, TaskId, TaskReply, TopicName,
 };
 
 use crate::config::GroupConfig;
@@ -12,8 +13,9 @@ use crate::fuzzing::simulated_pages::SimulatedPages;
 use crate::jobs::JobSettings;
 use crate::moment::Moment;
 use crate::record::GroupRecord;
+use crate::texts::TextRequest;
 use crate::{
-    ConnId, Group, GroupAnswer, Input, Output, Requester, StagedLink, TaskMessage, WorkerReply,
+    ConnId, Group, Input, JobOperation, Output, Requester, StagedLink, TaskMessage, WorkerReply,
 };
 
 /// The group, its time, and its outputs by kind.
@@ -22,13 +24,26 @@ pub(crate) struct Bench {
     pub(crate) now: Moment,
     pub(crate) next_seq: u64,
     pub(crate) tasks: Vec<(ConnId, TaskMessage)>,
-    pub(crate) answers: Vec<Result<GroupAnswer, tidings_protocol::ProtocolError>>,
+    pub(crate) answers: Vec<Result<AnswerText, ProtocolError>>,
     pub(crate) events: Vec<(&'static str, String)>,
     pub(crate) records: Vec<GroupRecord>,
     /// Jobs reported to other groups, and whether each exists.
     pub(crate) job_names: BTreeMap<String, bool>,
     /// Texts outside memory, if the group is paged.
     pub(crate) pages: SimulatedPages,
+}
+
+/// An answer as a client reads it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct AnswerText {
+    pub(crate) lines: Vec<String>,
+    pub(crate) ok: String,
+}
+
+impl From<Answer> for AnswerText {
+    fn from(Answer { lines, ok }: Answer) -> Self {
+        Self { lines: lines.iter().map(ToString::to_string).collect(), ok: ok.to_string() }
+    }
 }
 
 pub(crate) const A: Worker = Worker(1);
@@ -67,25 +82,31 @@ impl Bench {
     /// Takes all outputs.
     pub(crate) fn drain(&mut self) {
         while let Some(output) = self.group.poll() {
-            match output {
-                Output::Record(record) => self.records.push(record),
-                Output::Deleted | Output::Notice(_) => {}
-                Output::Texts(request) => {
-                    let reply = self.pages.execute(request);
-                    self.group.handle(Input::Texts(reply), self.now);
-                }
-                Output::JobNameChanged { name, exists: known } => {
-                    self.job_names.insert(name.to_string(), known);
-                }
-                Output::Task { conn, task } => self.tasks.push((conn, task)),
-                Output::Answer { answer, .. } => self.answers.push(answer),
-                Output::Publish { topic, payload, .. } => self.events.push((topic, payload)),
-                Output::RequestTopicHeads { job } => {
-                    let heads = [(topic(), Seq(self.next_seq))].into();
-                    self.group.handle(Input::TopicHeads { job, heads }, self.now);
-                }
+            if let Some(request) = self.take(output) {
+                let reply = self.pages.execute(request);
+                self.group.handle(Input::Texts(reply), self.now);
             }
         }
+    }
+
+    /// Takes an output. Returns it if it is a request about texts.
+    pub(crate) fn take(&mut self, output: Output) -> Option<TextRequest> {
+        match output {
+            Output::Record(record) => self.records.push(record),
+            Output::Deleted | Output::Notice(_) => {}
+            Output::Texts(request) => return Some(request),
+            Output::JobNameChanged { name, exists: known } => {
+                self.job_names.insert(name.to_string(), known);
+            }
+            Output::Task { conn, task } => self.tasks.push((conn, task)),
+            Output::Answer { answer, .. } => self.answers.push(answer.map(Into::into)),
+            Output::Publish { topic, payload, .. } => self.events.push((topic, payload)),
+            Output::RequestTopicHeads { job } => {
+                let heads = [(topic(), Seq(self.next_seq))].into();
+                self.group.handle(Input::TopicHeads { job, heads }, self.now);
+            }
+        }
+        None
     }
 
     pub(crate) fn publish(&mut self, payload: &str) {
@@ -132,7 +153,15 @@ impl Bench {
     }
 
     pub(crate) fn close(&mut self, name: &str) {
-        self.feed(Input::CloseJob { requester: A.requester(), name: name.parse().unwrap() });
+        self.with_job(name, JobOperation::Close);
+    }
+
+    pub(crate) fn cancel(&mut self, name: &str) {
+        self.with_job(name, JobOperation::Cancel);
+    }
+
+    pub(crate) fn with_job(&mut self, name: &str, action: JobOperation) {
+        self.feed(job_action(name, action));
     }
 
     pub(crate) fn ack(
@@ -188,6 +217,10 @@ impl Bench {
     pub(crate) fn error_code(&self) -> Code {
         self.answers.last().expect("there was an answer").as_ref().expect_err("rejected").code
     }
+}
+
+pub(crate) fn job_action(name: &str, action: JobOperation) -> Input {
+    Input::JobAction { requester: A.requester(), name: name.parse().unwrap(), action }
 }
 
 /// A command with these settings.

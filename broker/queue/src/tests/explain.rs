@@ -2,11 +2,11 @@
 
 use tidings_protocol::{Code, KeyRest, Outcome, RetryMode};
 
-use super::bench::{A, Bench, group_command};
-use crate::{GroupAnswer, GroupQuery, Input};
+use super::bench::{A, AnswerText, Bench, group_command};
+use crate::{GroupQuery, Input};
 
 impl Bench {
-    fn why(&mut self, what: &str) -> GroupAnswer {
+    fn why(&mut self, what: &str) -> AnswerText {
         self.feed(Input::Query {
             requester: A.requester(),
             query: GroupQuery::Explain(what.into()),
@@ -14,7 +14,7 @@ impl Bench {
         self.answers.pop().unwrap().unwrap()
     }
 
-    fn keys(&mut self, settings: &[(&str, &str)]) -> GroupAnswer {
+    fn keys(&mut self, settings: &[(&str, &str)]) -> AnswerText {
         let query = group_command(settings).key_query().unwrap();
         self.feed(Input::Query { requester: A.requester(), query: GroupQuery::Keys(query) });
         self.answers.pop().unwrap().unwrap()
@@ -28,7 +28,7 @@ fn explain_lists_delayed_and_scheduled_entries_of_a_key() {
     bench.publish("http://a.org/soon after=10m prio=3");
     assert_eq!(
         bench.why("A.org"),
-        GroupAnswer {
+        AnswerText {
             lines: vec![
                 "http://a.org/soon key=a.org delayed due-in=10m failures=0 last=none".to_owned(),
                 "http://a.org/late key=a.org delayed due-in=2h failures=0 last=none".to_owned(),

@@ -113,8 +113,7 @@ fn announcement_outlives_a_cancelled_job() {
         bench.publish("http://b.org/ job=site");
         bench.publish("http://b.org/");
         if cancelled {
-            bench
-                .feed(Input::CancelJob { requester: A.requester(), name: "site".parse().unwrap() });
+            bench.cancel("site");
         } else {
             bench.close("site");
         }
@@ -261,7 +260,7 @@ fn reopened_job_waits_for_its_seeds() {
     assert_eq!(bench.events.len(), 1);
     bench.open("site", &[]);
     bench.publish("http://a.org/ job=site");
-    bench.feed(Input::CancelJob { requester: A.requester(), name: "site".parse().unwrap() });
+    bench.cancel("site");
     bench.open("site", &[]);
     assert_eq!(bench.error_code(), Code::Busy);
 }

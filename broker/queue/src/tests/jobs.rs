@@ -9,17 +9,8 @@ use crate::{ConnId, GroupQuery, Input, JobOperation, Requester};
 const HOUR_MS: u64 = 60 * 60 * 1000;
 
 impl Bench {
-    fn with_job(&mut self, name: &str, what: JobOperation) {
-        let name = name.parse().unwrap();
-        self.feed(Input::JobAction { requester: A.requester(), name, action: what });
-    }
-
     fn add(&mut self, name: &str, url: &str) {
         self.with_job(name, JobOperation::Add { url: url.into(), prio: 0, after: After::Ms(0) });
-    }
-
-    fn cancel(&mut self, name: &str) {
-        self.feed(Input::CancelJob { requester: A.requester(), name: name.parse().unwrap() });
     }
 
     fn explain(&mut self, what: &str) -> String {

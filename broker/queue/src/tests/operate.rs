@@ -202,7 +202,7 @@ fn retried_entry_of_a_cancelled_pass_runs_outside_it() {
     bench.open("site", &[("scope", "any")]);
     bench.kill("http://a.org/ job=site");
     bench.publish("http://b.org/ job=site");
-    bench.feed(Input::CancelJob { requester: A.requester(), name: "site".parse().unwrap() });
+    bench.cancel("site");
     let held = bench.task();
     bench.operate(Operation::Retry(EntrySelection::default()));
     assert_eq!(bench.task().payload, "http://a.org/ last=yes");

@@ -257,7 +257,7 @@ fn dropping_dead_entries_or_cancelling_the_job_keeps_a_repair() {
     bench.operate(Operation::Retry(selection(&[("key", "a.org")])));
     bench.operate(Operation::Drop(selection(&[("job", "site")])));
     assert_eq!(bench.ok(), "crawlers dropped=1", "the one that was not retried");
-    bench.feed(Input::CancelJob { requester: A.requester(), name: "site".parse().unwrap() });
+    bench.cancel("site");
     bench.operate(Operation::Resume);
     let task = bench.task();
     bench.ack(A, &task.id, Outcome::Done, &[]);
@@ -285,7 +285,7 @@ fn cancelled_job_accepts_no_repair() {
     let mut bench = bench_with_one_attempt();
     bench.open("site", &[]);
     bench.kill("http://a.org/ job=site");
-    bench.feed(Input::CancelJob { requester: A.requester(), name: "site".parse().unwrap() });
+    bench.cancel("site");
     bench.retry_all();
     assert_eq!(bench.task().payload, "http://a.org/ last=yes");
     assert!(bench.site().contains(" state=done ") && bench.ok().contains(" failed=1 "));

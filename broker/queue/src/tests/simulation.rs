@@ -87,7 +87,7 @@ fn seeds_that_once_failed_hold() {
 }
 
 /// Every mutant, and the promise that it breaks.
-const MUTANTS: [(Mutant, Promise); 29] = [
+const MUTANTS: [(Mutant, Promise); 33] = [
     (Mutant::TwoAtOnce, Promise::OneInFlight),
     (Mutant::OverParallel, Promise::OneInFlight),
     (Mutant::NoLeaseAfterReboot, Promise::OneInFlight),
@@ -117,6 +117,10 @@ const MUTANTS: [(Mutant, Promise); 29] = [
     (Mutant::IgnoresWas, Promise::AllFinishes),
     (Mutant::AnyTaskId, Promise::IdsHold),
     (Mutant::Unrecorded, Promise::RecordsSuffice),
+    (Mutant::UnreadLeaves, Promise::RecordsSuffice),
+    (Mutant::LosesHeld, Promise::NeverEarly),
+    (Mutant::LosesSkipped, Promise::NoStarvation),
+    (Mutant::Overtakes, Promise::PriorityKept),
 ];
 
 #[test]

@@ -1,11 +1,16 @@
 //! Texts outside memory: what a group does with replies that come late, or are damaged.
 
 use proptest::prelude::*;
+use tidings_protocol::Code;
 
-use super::bench::{A, Bench, group_command};
+use super::bench::{A, Bench, group_command, job_action};
+use crate::decide::text_reads::HELD_MAX;
 use crate::fuzzing::simulated_pages::TINY;
+use crate::moment::{ClockStamp, Moment};
+use crate::record::Decision;
+use crate::record::snapshot::SnapshotItem;
 use crate::texts::{TextError, TextReply, TextRequest};
-use crate::{GroupQuery, Input, Output, Requester};
+use crate::{GroupQuery, Input, JobOperation, Output, Requester};
 
 /// A paged group with this many entries of as many keys, most of them outside memory.
 fn paged(entries: usize) -> Bench {
@@ -27,15 +32,36 @@ fn requests(bench: &mut Bench, input: Input) -> Vec<TextRequest> {
     bench.group.handle(input, bench.now);
     let mut requests = Vec::new();
     while let Some(output) = bench.group.poll() {
-        match output {
-            Output::Texts(request) => requests.push(request),
-            Output::Task { conn, task } => bench.tasks.push((conn, task)),
-            Output::Answer { answer, .. } => bench.answers.push(answer),
-            Output::Record(record) => bench.records.push(record),
-            other => panic!("{other:?}"),
-        }
+        requests.extend(bench.take(output));
     }
     requests
+}
+
+/// A paged group with two jobs, each with entries outside memory, and a snapshot in progress.
+fn two_jobs_in_a_snapshot() -> Bench {
+    let mut bench = seeded(&JOBS.map(|job| (job, 50, "")));
+    let stamp = ClockStamp { moment: Moment(0), boot_id: 0, uptime_ms: 0, unix_ms: 0 };
+    bench.group.begin_snapshot(stamp, |_| {});
+    bench.answers.clear();
+    bench.records.clear();
+    bench
+}
+
+const JOBS: [&str; 2] = ["old", "new"];
+
+/// The job of each entry that was written to the snapshot; an error for one without its text.
+fn saved(bench: &Bench) -> Vec<&str> {
+    let parts = bench.records.iter().filter_map(|record| match &record.decision {
+        Decision::SnapshotPart(item) => Some(&**item),
+        _ => None,
+    });
+    let entries = parts.flat_map(|item| match item {
+        SnapshotItem::Dormant(entries) if !entries.is_empty() => entries,
+        other => panic!("{other:?}"),
+    });
+    let urls = entries.map(|entry| &*entry.text);
+    urls.map(|url| url["http://".len()..].split(|c: char| !c.is_alphabetic()).next().unwrap())
+        .collect()
 }
 
 fn join(credit: u32) -> Input {
@@ -99,6 +125,58 @@ fn late_texts_hold_up_only_their_entries() {
     assert!(bench.ok().starts_with("http://h3.org/ entries=1"), "{}", bench.ok());
 }
 
+/// A paged group with the jobs `old` and `new`, and these batches of seeds: job, number, and
+/// attributes. The last seeds are in memory. Each has its own host, which names job and batch.
+fn seeded(seeds: &[(&str, usize, &str)]) -> Bench {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.group.set_paging(TINY);
+    for job in JOBS {
+        bench.open(job, &[]);
+    }
+    for (batch, (job, count, attributes)) in seeds.iter().enumerate() {
+        for n in 0..*count {
+            bench.publish(&format!("http://{job}-{batch}-{n}.org/ job={job}{attributes}"));
+        }
+    }
+    bench
+}
+
+/// The job has more keys than may be read at once. It keeps its turn.
+#[test]
+fn other_lanes_are_released_while_the_reads_of_a_lane_are_used_up() {
+    let mut bench = seeded(&[("old", 500, ""), ("new", 4, "")]);
+    let reads = requests(&mut bench, join(3));
+    assert_eq!(jobs_of_tasks(&bench), ["new"; 3]);
+    for read in reads {
+        let reply = bench.pages.execute(read);
+        bench.feed(Input::Texts(reply));
+    }
+    bench.join(A, 5);
+    assert_eq!(jobs_of_tasks(&bench)[3..], ["old", "new"]);
+}
+
+/// Within a job, no entry overtakes one of higher priority that is being read.
+#[test]
+fn other_lanes_are_released_while_a_lane_waits_for_its_highest_priority() {
+    let mut bench = seeded(&[("old", 20, " prio=9"), ("old", 10, ""), ("new", 4, "")]);
+    let reads = requests(&mut bench, join(50));
+    assert_eq!(jobs_of_tasks(&bench), ["new"; 4]);
+    for read in reads {
+        let reply = bench.pages.execute(read);
+        bench.feed(Input::Texts(reply));
+    }
+    let batches = bench.tasks[4..].iter().map(|(_, task)| task.payload.split('-').nth(1));
+    let expected = [[Some("0"); 20].as_slice(), &[Some("1"); 10]].concat();
+    assert_eq!(batches.collect::<Vec<_>>(), expected);
+}
+
+/// The job of each task.
+fn jobs_of_tasks(bench: &Bench) -> Vec<&str> {
+    let payloads = bench.tasks.iter().map(|(_, task)| &*task.payload);
+    let jobs = payloads.map(|payload| payload.split(" job=").nth(1).unwrap());
+    jobs.map(|job| job.split(' ').next().unwrap()).collect()
+}
+
 /// Events and queries that need texts are handled in their order.
 #[test]
 fn inputs_that_wait_for_texts_keep_their_order() {
@@ -117,6 +195,79 @@ fn inputs_that_wait_for_texts_keep_their_order() {
     let prios = lines.iter().map(|line| line.contains(" prio=7 "));
     assert_eq!(prios.collect::<Vec<_>>(), [false, true], "{lines:?}");
     assert!(!bench.group.is_behind());
+}
+
+/// Each cancelled job writes the texts of its entries to the snapshot. The outputs about the first
+/// one do not wait for the texts of the second one, and those of the second one do for both.
+#[test]
+fn outputs_wait_only_for_texts_of_their_input_and_earlier_ones() {
+    for is_in_order in [true, false] {
+        let mut bench = two_jobs_in_a_snapshot();
+        let cancel = |name| job_action(name, JobOperation::Cancel);
+        let mut reads: Vec<_> =
+            JOBS.iter().map(|job| requests(&mut bench, cancel(job)).remove(0)).collect();
+        assert!(bench.answers.is_empty() && bench.records.is_empty(), "{:?}", bench.records);
+        if !is_in_order {
+            reads.reverse();
+        }
+        let mut answered = Vec::new();
+        for read in reads {
+            let reply = bench.pages.execute(read);
+            assert_eq!(requests(&mut bench, Input::Texts(reply)), []);
+            answered.push(bench.answers.len());
+            let mut jobs = saved(&bench);
+            jobs.dedup();
+            assert_eq!(jobs, JOBS[..bench.answers.len()], "the records leave with their texts");
+        }
+        assert_eq!(answered, if is_in_order { [1, 2] } else { [0, 2] });
+        assert!(!bench.group.is_blocked());
+    }
+}
+
+/// The text of a command is requested when the command arrives, also if it waits for its turn.
+#[test]
+fn texts_of_waiting_commands_are_read_at_the_same_time() {
+    let mut bench = paged(500);
+    let explain = |n| query(GroupQuery::Explain(url(n)));
+    let mut reads = requests(&mut bench, explain(3));
+    reads.extend(requests(&mut bench, explain(4)));
+    reads.extend(requests(&mut bench, explain(5)));
+    assert_eq!(reads.len(), 3, "{reads:?}");
+    bench.answers.clear();
+    for (read, answered) in reads.into_iter().zip([1, 2, 3]).rev() {
+        assert!(bench.answers.is_empty(), "the first command waits for its text: {answered}");
+        let reply = bench.pages.execute(read);
+        assert_eq!(requests(&mut bench, Input::Texts(reply)), [], "no text is read twice");
+    }
+    let urls = bench.answers.iter().flatten().map(|answer| answer.ok.clone());
+    let expected = [3, 4, 5].map(|n| format!("{} entries=1", url(n)));
+    assert_eq!(urls.collect::<Vec<_>>(), expected);
+}
+
+/// Further commands are rejected, and the name that one of them reserves is free again. No event is
+/// lost.
+#[test]
+fn few_commands_wait_for_texts() {
+    let mut bench = paged(500);
+    let reads = requests(&mut bench, query(GroupQuery::Explain(url(3))));
+    bench.publish("http://new.org/");
+    for _ in 1..HELD_MAX {
+        assert_eq!(requests(&mut bench, query(GroupQuery::Group)), []);
+    }
+    bench.answers.clear();
+    bench.open("late", &[]);
+    assert_eq!(bench.error_code(), Code::Limit);
+    assert_eq!(bench.job_names.get("late"), Some(&false), "its name is free");
+    bench.publish("http://newer.org/");
+    assert_eq!(bench.answers.len(), 1, "the others wait");
+    for read in reads {
+        let reply = bench.pages.execute(read);
+        bench.feed(Input::Texts(reply));
+    }
+    assert_eq!(bench.answers.len(), 1 + HELD_MAX);
+    assert_eq!(bench.group.entry_count(), 502);
+    bench.open("late", &[]);
+    assert!(bench.ok().starts_with("late "), "{}", bench.ok());
 }
 
 #[test]

@@ -229,7 +229,7 @@ fn seed_may_wait_for_a_time_unless_purged() {
     bench.fetch_now("http://a.org/ job=site pass=1 depth=0 number=1");
     bench.publish("http://b.org/ job=site after=06:00");
     assert!(bench.group.has_wall_clock_dues());
-    bench.feed(Input::CancelJob { requester: A.requester(), name: "site".parse().unwrap() });
+    bench.cancel("site");
     assert!(!bench.group.has_wall_clock_dues());
 }
 

@@ -156,8 +156,8 @@ impl TrustRun {
         for (site, (name, _)) in self.sites.iter().zip(JOBS) {
             let is_held = |url: &&String| self.held.values().any(|held| held.url == **url);
             let waits = site.found.difference(&site.done).find(|url| !is_held(url));
-            // Each worker has a credit of two, and each host allows one task. Tasks whose request
-            // has ended are held in addition.
+            // Each worker has a credit of two, and each host allows one task. A task
+            // that has ended its request is held in addition.
             let room = self.held.len() < 2;
             if !site.is_busy && room && now > site.free_at[1] + SLACK_MS && waits.is_some() {
                 return Err(format!("{name} waits with {waits:?} since {:?}", site.free_at[1]));

@@ -27,7 +27,7 @@ use self::output_queue::{GroupOutput, OutputQueue};
 use self::unanswered_commands::UnansweredCommands;
 use super::job_names::{JobNames, JobStatus};
 use super::log::{GroupLog, RecordMark};
-use super::message::{GroupMessage, encode_answer, log_failed, reject_message};
+use super::message::{GroupMessage, log_failed, reject_message};
 use super::outbox::AnnouncementOutbox;
 use super::page_file::PageFile;
 use super::registry::GroupRegistry;
@@ -480,15 +480,15 @@ impl GroupActor {
                 Output::Task { conn, task } => {
                     if let Some(mailbox) = self.members.get(&conn) {
                         let TaskMessage { id, clock_ms, lease_ms, payload } = &task;
-                        let lines = self.outgoing.lines(conn, mailbox);
-                        lines.task(|out| encode_task(id, *clock_ms, *lease_ms, payload, out));
+                        let tasks = &mut self.outgoing.batch(conn, mailbox).tasks;
+                        encode_task(id, *clock_ms, *lease_ms, payload, tasks);
                     }
                 }
                 Output::Answer { requester: asked, answer } => {
                     self.watchers.answered(&asked);
                     if let Some(mailbox) = self.commands.answered(&asked) {
-                        let lines = self.outgoing.lines(asked.conn, &mailbox);
-                        lines.answer(asked.slot, |out| encode_answer(&answer, out));
+                        let answers = &mut self.outgoing.batch(asked.conn, &mailbox).answers;
+                        answers.push((asked.slot, answer));
                     }
                 }
                 Output::Publish { serial, topic, payload } => {

@@ -1,6 +1,6 @@
-//! Queue of outputs that wait for their records: lines for connections and events for topics.
+//! Queue of outputs that wait for their records: batches for connections and events for topics.
 //!
-//! An output is sent once the records it depends on are durable. Lines for the member in the
+//! An output is sent once the records it depends on are durable. Batches for the member in the
 //! broker's own process are sent once the records are written. That is enough: after a crash of the
 //! process the records are still there, and a crash of the machine ends the worker, too.
 
@@ -10,14 +10,13 @@ use indexmap::IndexMap;
 use tidings_protocol::ProtocolError;
 
 use crate::groups::log::RecordMark;
-use crate::mailbox::{ConnId, ConnMessage, GroupLines, Mailbox};
+use crate::mailbox::{ConnId, ConnMessage, GroupBatch, Mailbox};
 
 /// Waiting outputs, in order for each connection and each topic.
 #[derive(Default)]
 pub(super) struct OutputQueue {
-    /// Lines that depend on records since the last mark, or earlier ones: one message per
-    /// connection.
-    unmarked: IndexMap<ConnId, (Mailbox, GroupLines)>,
+    /// What depends on records since the last mark, or earlier ones: one batch per connection.
+    unmarked: IndexMap<ConnId, (Mailbox, GroupBatch)>,
     /// Outputs that may be sent once the records before their mark are durable. Marks rise.
     marked: VecDeque<(RecordMark, GroupOutput)>,
     /// Outputs that may be sent once the records before their mark are written.
@@ -33,9 +32,9 @@ pub(super) enum GroupOutput {
 }
 
 impl OutputQueue {
-    /// The line buffer of a connection.
-    pub(super) fn lines(&mut self, conn: ConnId, mailbox: &Mailbox) -> &mut GroupLines {
-        let new = || (mailbox.clone(), GroupLines::default());
+    /// The batch of a connection.
+    pub(super) fn batch(&mut self, conn: ConnId, mailbox: &Mailbox) -> &mut GroupBatch {
+        let new = || (mailbox.clone(), GroupBatch::default());
         &mut self.unmarked.entry(conn).or_insert_with(new).1
     }
 
@@ -45,11 +44,11 @@ impl OutputQueue {
         self.marked.push_back((mark, leaving));
     }
 
-    /// Sets the mark for the lines of all connections. `local` names the connections in the
+    /// Sets the mark for the batches of all connections. `local` names the connections in the
     /// broker's process.
     pub(super) fn mark(&mut self, mark: RecordMark, own: &BTreeSet<ConnId>) {
-        for (conn, (mailbox, lines)) in self.unmarked.drain(..) {
-            let leaving = GroupOutput::Parcel(mailbox, ConnMessage::Lines(lines));
+        for (conn, (mailbox, batch)) in self.unmarked.drain(..) {
+            let leaving = GroupOutput::Parcel(mailbox, ConnMessage::Group(batch));
             let queue = if own.contains(&conn) { &mut self.local } else { &mut self.marked };
             queue.push_back((mark, leaving));
         }
@@ -72,12 +71,12 @@ impl OutputQueue {
     pub(super) fn fail(&mut self, error: &ProtocolError) {
         self.mark(RecordMark::MAX, &BTreeSet::new());
         while let Some(leaving) = self.pop(RecordMark::MAX, RecordMark::MAX) {
-            if let GroupOutput::Parcel(mailbox, ConnMessage::Lines(lines)) = leaving {
-                let mut refusals = GroupLines::default();
-                for slot in lines.slots() {
-                    refusals.answer(slot, |out| error.encode(out));
+            if let GroupOutput::Parcel(mailbox, ConnMessage::Group(GroupBatch { answers, .. })) =
+                leaving
+            {
+                for (slot, _) in answers {
+                    mailbox.send(ConnMessage::Answer { slot, answer: Err(error.clone()) });
                 }
-                mailbox.send(ConnMessage::Lines(refusals));
             }
         }
     }

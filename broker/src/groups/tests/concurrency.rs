@@ -55,7 +55,7 @@ fn answers(client: &Client) -> usize {
     let parcels = client.caller.mailbox.drain(Waker::noop()).messages;
     let answers = parcels.into_iter().map(|parcel| match parcel {
         ConnMessage::Answer { .. } => 1,
-        ConnMessage::Lines(lines) => lines.into_parts().0.count(),
+        ConnMessage::Group(batch) => batch.answers.len(),
         other => panic!("{other:?}"),
     });
     answers.sum()

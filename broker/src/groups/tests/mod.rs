@@ -16,6 +16,7 @@ use tidings_protocol::{Answers, field_number};
 use super::*;
 use crate::catalog::{Sync, TopicSettings};
 use crate::limits::Limits;
+use crate::mailbox::GroupBatch;
 use crate::net::completes_within;
 
 /// Longest time that anything may take before a test fails instead of hanging.
@@ -162,15 +163,20 @@ impl Client {
         parcels.retain(|parcel| !matches!(parcel, ConnMessage::Progress { .. }));
         let parcel = parcels.pop_front()?;
         assert!(parcels.is_empty(), "{parcels:?}");
-        let line = match parcel {
-            ConnMessage::Answer { line, .. } => line,
-            ConnMessage::Lines(lines) => {
-                let (mut answers, tasks) = lines.into_parts();
-                answers.next().map_or(tasks.freeze(), |(_, answer)| answer)
+        let batch = match parcel {
+            ConnMessage::Answer { slot, answer } => {
+                GroupBatch { answers: vec![(slot, answer)], ..GroupBatch::default() }
             }
+            ConnMessage::Group(batch) => batch,
             other => panic!("{other:?}"),
         };
-        Some(std::str::from_utf8(&line).unwrap().trim_end().to_owned())
+        let mut lines = Vec::new();
+        match batch.answers.first() {
+            Some((_, Ok(answer))) => answer.encode(&mut lines),
+            Some((_, Err(error))) => error.encode(&mut lines),
+            None => lines.extend(batch.tasks),
+        }
+        Some(std::str::from_utf8(&lines).unwrap().trim_end().to_owned())
     }
 
     async fn ask(&mut self, line: &str) -> String {

@@ -7,11 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use bytes::Bytes;
 use parking_lot::Mutex;
-use tidings_protocol::{
-    Code, Command, ProtocolError, Reply as Line, Slot, TopicName, error_from_wire,
-};
+use tidings_protocol::status::Answer;
+use tidings_protocol::{Code, Command, ProtocolError, Slot, TopicName};
 
 use super::super::{Shared, login, topic_commands};
 use super::error::ErrorResponse;
@@ -23,13 +21,6 @@ use crate::mailbox::{ConnId, ConnMessage, Mailbox};
 use crate::net::listener::AdmittedConnection;
 use crate::quota::{Quantity, Usage};
 use crate::remote::RemoteInfo;
-
-/// The reply to a command: the texts of its `+` lines, and the text of its `+OK` line.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct CommandReply {
-    pub(super) lines: Vec<String>,
-    pub(super) ok: String,
-}
 
 /// The client of an HTTP connection. Its requests are handled one at a time.
 #[derive(Debug)]
@@ -183,7 +174,7 @@ impl ConnectedClient {
 
     /// Runs a command of the line protocol and returns its reply. Fails with [`Code::Idle`] after
     /// the time limit: while the disk accepts no writes, the reply to a change is held back.
-    pub(super) async fn run(&self, command: &Command<'_>) -> Result<CommandReply, ProtocolError> {
+    pub(super) async fn run(&self, command: &Command<'_>) -> Result<Answer, ProtocolError> {
         let slot = self.start_command(command)?;
         self.with_command_timeout(self.wait_for_reply(slot, &mut Vec::new())).await
     }
@@ -193,7 +184,7 @@ impl ConnectedClient {
     pub(super) async fn run_without_timeout(
         &self,
         command: &Command<'_>,
-    ) -> Result<CommandReply, ProtocolError> {
+    ) -> Result<Answer, ProtocolError> {
         let slot = self.start_command(command)?;
         self.wait_for_reply(slot, &mut Vec::new()).await
     }
@@ -201,8 +192,8 @@ impl ConnectedClient {
     /// The reply, or an error after the time limit. A later reply is dropped.
     async fn with_command_timeout(
         &self,
-        reply: impl Future<Output = Result<CommandReply, ProtocolError>>,
-    ) -> Result<CommandReply, ProtocolError> {
+        reply: impl Future<Output = Result<Answer, ProtocolError>>,
+    ) -> Result<Answer, ProtocolError> {
         with_timeout(self.command_timeout, reply).await.unwrap_or_else(|| {
             let text = "no reply yet: the disk is slow or accepts no writes at the moment. The \
                         change may still be stored; repeating the request is safe and applies it \
@@ -216,7 +207,7 @@ impl ConnectedClient {
     pub(super) async fn run_all(
         &self,
         commands: &[Command<'_>],
-    ) -> Vec<Result<CommandReply, ProtocolError>> {
+    ) -> Vec<Result<Answer, ProtocolError>> {
         let slots: Vec<_> = commands.iter().map(|command| self.start_command(command)).collect();
         let mut replies = Vec::with_capacity(slots.len());
         let mut early = Vec::new();
@@ -305,14 +296,14 @@ impl ConnectedClient {
     async fn wait_for_reply(
         &self,
         slot: Slot,
-        early: &mut Vec<(Slot, Bytes)>,
-    ) -> Result<CommandReply, ProtocolError> {
+        early: &mut Vec<(Slot, Result<Answer, ProtocolError>)>,
+    ) -> Result<Answer, ProtocolError> {
         poll_fn(|cx| {
             let taken = self.mailbox.drain(cx.waker());
             for message in taken.messages {
                 match message {
-                    ConnMessage::Answer { slot, line } => early.push((slot, line)),
-                    ConnMessage::Lines(lines) => early.extend(lines.into_parts().0),
+                    ConnMessage::Answer { slot, answer } => early.push((slot, answer)),
+                    ConnMessage::Group(batch) => early.extend(batch.answers),
                     // An HTTP client watches no jobs, stores no cursors, and has nothing that
                     // another connection may claim.
                     ConnMessage::Progress { .. }
@@ -321,7 +312,7 @@ impl ConnectedClient {
                 }
             }
             if let Some(at) = early.iter().position(|(other, _)| *other == slot) {
-                return Poll::Ready(parse_reply(&early.swap_remove(at).1));
+                return Poll::Ready(early.swap_remove(at).1);
             }
             if taken.close_requested {
                 return Poll::Ready(Err(ProtocolError::new(Code::Closing, "the broker stops")));
@@ -362,34 +353,5 @@ impl Drop for ConnectedClient {
         self.stop_waiting();
         self.mailbox.discard();
         self.shared.registry.unregister(self.conn);
-    }
-}
-
-fn parse_reply(lines: &[u8]) -> Result<CommandReply, ProtocolError> {
-    let mut reply = CommandReply::default();
-    let text = String::from_utf8_lossy(lines);
-    for line in text.split_terminator("\r\n") {
-        match Line::parse(line) {
-            Ok(Line::More(text)) => reply.lines.push(text.to_owned()),
-            Ok(Line::Ok(text)) => text.clone_into(&mut reply.ok),
-            Ok(Line::Err { code, text, .. }) => return Err(error_from_wire(code, text)),
-            _ => return Err(ProtocolError::new(Code::Internal, "a reply has an unexpected line")),
-        }
-    }
-    Ok(reply)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_reply_is_its_lines_or_an_error() {
-        let reply = parse_reply(b"+ a x=1\r\n+ b\r\n+OK listed=2\r\n").unwrap();
-        assert_eq!(reply.lines, ["a x=1", "b"]);
-        assert_eq!(reply.ok, "listed=2");
-        let error = parse_reply(b"-ERR unknown no job x\r\n").unwrap_err();
-        assert_eq!(error, ProtocolError::new(Code::NotFound, "no job x"));
-        assert_eq!(parse_reply(b"MSG a 1 x\r\n").unwrap_err().code, Code::Internal);
     }
 }

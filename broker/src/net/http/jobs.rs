@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::routing::{MethodRouter, post};
 use serde_json::json;
-use tidings_protocol::status::{JobListEnd, JobStatus, SeedStatus};
+use tidings_protocol::status::Status;
 use tidings_protocol::{Command, JobAction, JobCommand, JobName};
 
 use super::client::ConnectedClient;
@@ -44,9 +44,7 @@ pub(super) async fn jobs(Extension(client): ClientExtension, uri: Uri) -> JsonRe
     let params = QueryParams::parse(&uri, &["group"])?;
     let reply =
         client.run(&Command::Job(JobCommand::unnamed(JobAction::Ls, params.settings()))).await?;
-    let jobs: Vec<_> = reply.lines.iter().map(|line| JobStatus::parse(line)).collect();
-    let count = JobListEnd::parse(&reply.ok).jobs;
-    Ok(JsonResponse(json!({ "matched": count, "jobs": jobs })))
+    Ok(JsonResponse(json!({ "matched": object(&reply.ok)["jobs"], "jobs": reply.lines })))
 }
 
 /// `POST /jobs`: opens a job, adds its seeds, and closes it if `close` is set.
@@ -175,10 +173,10 @@ async fn add_seeds(
     client.check_commands(&commands)?;
     let (mut new, mut known) = (0, 0);
     for reply in client.run_all(&commands).await {
-        let ok = reply?.ok;
-        let seed = SeedStatus::parse(&ok);
-        new += seed.new;
-        known += seed.known;
+        if let Status::Seed(seed) = reply?.ok {
+            new += seed.new;
+            known += seed.known;
+        }
     }
     Ok((new, known))
 }
@@ -208,7 +206,7 @@ async fn run_job_action(
     params: &QueryParams,
 ) -> JsonResult {
     let command = Command::Job(JobCommand::new(action, name.as_str(), group_param(params)));
-    Ok(JsonResponse(object(&JobStatus::parse(&client.run(&command).await?.ok))))
+    Ok(JsonResponse(object(&client.run(&command).await?.ok)))
 }
 
 fn group_param(params: &QueryParams) -> Vec<(&str, &str)> {

@@ -7,19 +7,15 @@ use axum::Extension;
 use axum::body::Body;
 use axum::http::{StatusCode, Uri};
 use axum::routing::{MethodRouter, get, post};
-use serde::Serialize;
 use serde_json::json;
-use tidings_protocol::status::{
-    CursorStatus, DamagedGroupStatus, GroupStatus, KeyStatus, ListEnd, ScheduleStatus, TaskStatus,
-    TopicStatus,
-};
+use tidings_protocol::status::Answer;
 use tidings_protocol::{
     Code, Command, GroupAction, GroupCommand, GroupName, ProtocolError, TopicAction, TopicCommand,
-    TopicName, field_number,
+    TopicName,
 };
 
 use super::HttpState;
-use super::client::{CommandReply, ConnectedClient};
+use super::client::ConnectedClient;
 use super::error::ErrorResponse;
 use super::json_fields::{FieldType, JsonFields, ObjectSchema, as_pairs, to_settings};
 use super::json_objects::{JsonResponse, object};
@@ -68,17 +64,15 @@ pub(super) async fn topics(Extension(client): ClientExtension, uri: Uri) -> Json
     QueryParams::parse(&uri, &[])?;
     let list = TopicCommand::unnamed(TopicAction::Ls, Vec::new());
     let reply = client.run(&Command::Topic(list)).await?;
-    let topics: Vec<_> = reply.lines.iter().map(|line| TopicStatus::parse(line)).collect();
-    Ok(JsonResponse(json!({ "topics": topics })))
+    Ok(JsonResponse(json!({ "topics": reply.lines })))
 }
 
 /// `GET /topics/{topic}/state`: a topic with its durable cursors.
 pub(super) async fn topic(request: NamedRequest<TopicName>) -> JsonResult {
     request.params(&[])?;
     let reply = request.run(TopicAction::Show).await?;
-    let mut topic = object(&TopicStatus::parse(&reply.ok));
-    let cursors = reply.lines.iter().filter_map(|line| line.strip_prefix("cursor "));
-    topic["cursors"] = cursors.map(|line| object(&CursorStatus::parse(line))).collect();
+    let mut topic = object(&reply.ok);
+    topic["cursors"] = json!(reply.lines);
     Ok(JsonResponse(topic))
 }
 
@@ -92,8 +86,7 @@ pub(super) async fn put_topic(request: NamedRequest<TopicName>, body: Body) -> J
         |action| Command::Topic(TopicCommand::new(action, name.as_str(), as_pairs(&settings)));
     let set = command(TopicAction::Set);
     create_or_set(client, &command(TopicAction::Create), &set, settings.is_empty()).await?;
-    let ok = request.run(TopicAction::Show).await?.ok;
-    Ok(JsonResponse(object(&TopicStatus::parse(&ok))))
+    Ok(JsonResponse(object(&request.run(TopicAction::Show).await?.ok)))
 }
 
 /// Runs `create`, and `set` if the topic or group exists, unless the request has no settings.
@@ -120,7 +113,7 @@ pub(super) async fn delete_topic(
 }
 
 impl NamedRequest<TopicName> {
-    async fn run(&self, action: TopicAction<'_>) -> Result<CommandReply, ProtocolError> {
+    async fn run(&self, action: TopicAction<'_>) -> Result<Answer, ProtocolError> {
         let command = TopicCommand::new(action, self.name.as_str(), Vec::new());
         self.client.run(&Command::Topic(command)).await
     }
@@ -138,14 +131,12 @@ pub(super) async fn groups(Extension(client): ClientExtension, uri: Uri) -> Json
 pub(super) async fn group(request: NamedRequest<GroupName>) -> JsonResult {
     request.params(&[])?;
     let reply = request.run(GroupAction::Show, Vec::new()).await?;
-    let damaged = DamagedGroupStatus::parse(&reply.ok);
-    if !damaged.damaged {
-        return Ok(group_status(&reply));
-    }
-    let mut object = object(&damaged);
-    // `problem` and `remedy`.
-    for (key, text) in reply.lines.iter().filter_map(|line| line.split_once(' ')) {
-        object[key] = text.into();
+    let mut object = object(&reply.ok);
+    // `problem` and `remedy` of a damaged group.
+    for line in reply.lines {
+        if let Some((key, text)) = line.to_string().split_once(' ') {
+            object[key] = text.into();
+        }
     }
     Ok(JsonResponse(object))
 }
@@ -159,7 +150,7 @@ pub(super) async fn put_group(request: NamedRequest<GroupName>, body: Body) -> J
         |action| Command::Group(GroupCommand::new(action, name.as_str(), as_pairs(&settings)));
     let set = command(GroupAction::Set);
     create_or_set(client, &command(GroupAction::Create), &set, settings.is_empty()).await?;
-    Ok(group_status(&request.run(GroupAction::Show, Vec::new()).await?))
+    Ok(JsonResponse(object(&request.run(GroupAction::Show, Vec::new()).await?.ok)))
 }
 
 /// `DELETE /groups/{group}`
@@ -176,7 +167,7 @@ pub(super) fn change_group(action: GroupAction<'static>) -> MethodRouter<Arc<Htt
     let handler = async move |request: NamedRequest<GroupName>| {
         request.params(&[])?;
         let reply = request.run(action, Vec::new()).await?;
-        Ok::<_, ErrorResponse>(group_status(&reply))
+        Ok::<_, ErrorResponse>(JsonResponse(object(&reply.ok)))
     };
     post(handler)
 }
@@ -186,71 +177,59 @@ impl NamedRequest<GroupName> {
         &self,
         action: GroupAction<'_>,
         settings: Vec<(&str, &str)>,
-    ) -> Result<CommandReply, ProtocolError> {
+    ) -> Result<Answer, ProtocolError> {
         let command = GroupCommand::new(action, self.name.as_str(), settings);
         self.client.run(&Command::Group(command)).await
     }
 }
 
-fn group_status(reply: &CommandReply) -> JsonResponse {
-    JsonResponse(object(&GroupStatus::parse(&reply.ok)))
-}
-
 /// `GET /groups/{group}/tasks`
 pub(super) fn tasks() -> MethodRouter<Arc<HttpState>> {
     let params = &["state", "entry", "key", "job", "limit"];
-    list(GroupAction::Tasks, "tasks", params, &[], TaskStatus::parse)
+    list(GroupAction::Tasks, "tasks", params, &[])
 }
 
 /// `GET /groups/{group}/dead`: the dead letters of a group.
 pub(super) fn dead_letters() -> MethodRouter<Arc<HttpState>> {
     let params = &["entry", "key", "job", "limit"];
-    list(GroupAction::Tasks, "dead", params, &[("state", "dead")], TaskStatus::parse)
+    list(GroupAction::Tasks, "dead", params, &[("state", "dead")])
 }
 
 /// `GET /groups/{group}/keys`
 pub(super) fn keys() -> MethodRouter<Arc<HttpState>> {
-    list(GroupAction::Keys, "keys", &["job", "limit"], &[], KeyStatus::parse)
+    list(GroupAction::Keys, "keys", &["job", "limit"], &[])
 }
 
 /// `GET /groups/{group}/schedules`
 pub(super) fn schedules() -> MethodRouter<Arc<HttpState>> {
-    list(GroupAction::Schedules, "schedules", &["key", "limit"], &[], ScheduleStatus::parse)
+    list(GroupAction::Schedules, "schedules", &["key", "limit"], &[])
 }
 
 /// Runs `action` with the settings `fixed` and the parameters of the request. Returns the lines of
 /// the answer as objects under `key`, and the number of all that match.
-fn list<S: Serialize + 'static>(
+fn list(
     action: GroupAction<'static>,
     key: &'static str,
     params: &'static [&'static str],
     fixed: &'static [(&'static str, &'static str)],
-    parse: fn(&str) -> S,
 ) -> MethodRouter<Arc<HttpState>> {
     let handler = async move |request: NamedRequest<GroupName>| {
         let params = request.params(params)?;
         let settings = [fixed, &params.settings()].concat();
-        let CommandReply { lines, ok } = request.run(action, settings).await?;
-        let objects: Vec<S> = lines.iter().map(|line| parse(line)).collect();
-        let matched = ListEnd::parse(&ok).matched;
-        let list = json!({ "group": request.name.as_str(), "matched": matched, key: objects });
+        let Answer { lines, ok } = request.run(action, settings).await?;
+        let end = object(&ok);
+        let list = json!({ "group": end["group"], "matched": end["matched"], key: lines });
         Ok::<_, ErrorResponse>(JsonResponse(list))
     };
     get(handler)
 }
 
-/// `POST /groups/{group}/dead/..`: runs `action` on dead letters, and returns their number under
-/// `count_key`.
-pub(super) fn change_dead(
-    action: GroupAction<'static>,
-    count_key: &'static str,
-) -> MethodRouter<Arc<HttpState>> {
+/// `POST /groups/{group}/dead/..`: runs `action` on dead letters, and returns their number.
+pub(super) fn change_dead(action: GroupAction<'static>) -> MethodRouter<Arc<HttpState>> {
     let handler = async move |request: NamedRequest<GroupName>| {
         let params = request.params(&["entry", "key", "job"])?;
         let reply = request.run(action, params.settings()).await?;
-        let count = field_number(&reply.ok, count_key).unwrap_or(0);
-        let counts = json!({ "group": request.name.as_str(), count_key: count });
-        Ok::<_, ErrorResponse>(JsonResponse(counts))
+        Ok::<_, ErrorResponse>(JsonResponse(object(&reply.ok)))
     };
     post(handler)
 }

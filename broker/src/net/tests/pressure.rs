@@ -4,7 +4,6 @@
 use std::fmt::Write as _;
 use std::task::Waker;
 
-use bytes::Bytes;
 use tidings_protocol::Command;
 use tokio::net::TcpListener;
 
@@ -112,7 +111,7 @@ async fn a_task_is_never_sent_before_the_answer_to_its_join() {
     other.request_until("GROUP show crawlers", " processing=1 ").await;
     // The connection has the task, and its task has run.
     other.request("PING").await;
-    mailbox.send(ConnMessage::Answer { slot: slow, line: Bytes::from_static(b"+OK slow\r\n") });
+    mailbox.send(ConnMessage::Answer { slot: slow, answer: Ok("slow".to_owned().into()) });
     assert!(worker.next_line().await.starts_with("Connected. "));
     worker.expect("+OK slow\r\n").await;
     assert!(worker.next_line().await.starts_with("+OK crawlers credit=1 held=0 since="));
@@ -234,7 +233,7 @@ async fn a_pause_of_the_broker_does_not_time_out_a_partial_line() {
     let mut clock = TestConnection::connect_client(&broker).await;
     let start = clock.broker_clock_ms().await;
     while clock.broker_clock_ms().await < start + 600 {}
-    mailbox.send(ConnMessage::Answer { slot: slow, line: Bytes::from_static(b"+OK slow\r\n") });
+    mailbox.send(ConnMessage::Answer { slot: slow, answer: Ok("slow".to_owned().into()) });
     assert!(client.next_line().await.starts_with("Connected. "));
     client.expect("+OK slow\r\n").await;
     assert!(client.next_line().await.starts_with("PONG "));

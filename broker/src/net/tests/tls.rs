@@ -17,7 +17,7 @@ use super::tls_pair::{read_now, tls_pair};
 use super::*;
 use crate::TlsConfig;
 use crate::access::Transport;
-use crate::mailbox::{ConnMessage, GroupLines};
+use crate::mailbox::{ConnMessage, GroupBatch};
 
 /// A broker with TLS, and a connector that trusts its certificate.
 async fn start_tls_broker(limits: Limits) -> (Broker, TlsConnector, TempDir) {
@@ -172,9 +172,9 @@ async fn a_worker_that_reads_its_tasks_slowly_but_steadily_stays_connected() {
     let (mut received, mut bytes) = (0, vec![0; 16 << 10]);
     // The second waits until all of the first is written, and exceeds the limit.
     for tasks in TASKS {
-        let mut lines = GroupLines::default();
-        lines.task(|out| out.resize(tasks, b'x'));
-        mailbox.send(ConnMessage::Lines(lines));
+        let mut batch = GroupBatch::default();
+        batch.tasks.resize(tasks, b'x');
+        mailbox.send(ConnMessage::Group(batch));
         received += read_now(&mut client, &mut bytes).await;
     }
     while received < TASKS.iter().sum() {

@@ -20,10 +20,14 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use tidings_database::digest::{self, Schema, Table};
+use tidings_database::schema_version;
 use tidings_protocol::{CanonicalUrl, MemberId};
 
 pub(super) use self::subscription_requests::{GrantOutcome, RequestOutcome};
 use super::hub_request::SubscriberProtocol;
+
+/// How long the hub waits for another program that reads or copies the file.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Version of the schema, stored in `PRAGMA user_version`.
 const SCHEMA_VERSION: i64 = 2;
@@ -195,23 +199,16 @@ const FAILED_DELIVERIES_MIN: u32 = 3;
 
 impl HubStore {
     pub(super) fn open(path: &Path) -> Result<Self, String> {
-        let error_text = |error: rusqlite::Error| format!("{}: {error}", path.display());
         // Only the owner may read secrets. SQLite creates its other files with the same mode.
         let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
         file.and_then(|file| file.set_permissions(Permissions::from_mode(0o600)))
             .map_err(|error| format!("{}: {error}", path.display()))?;
-        let mut connection = Connection::open(path).map_err(error_text)?;
-        let version: i64 = connection
-            .pragma_query_value(None, "user_version", |row| row.get(0))
-            .map_err(error_text)?;
-        if version > SCHEMA_VERSION {
-            return Err(format!(
-                "{} has the newer schema version {version}; use a newer tidings",
-                path.display()
-            ));
-        }
-        migrate(&mut connection, version).map_err(error_text)?;
-        Ok(Self(Mutex::new(connection)))
+        schema_version::open(path, BUSY_TIMEOUT, SCHEMA_VERSION, prepare, migrate)
+            .and_then(|connection| {
+                add_digest_triggers(&connection)?;
+                Ok(Self(Mutex::new(connection)))
+            })
+            .map_err(|error| format!("{}: {error}", path.display()))
     }
 
     /// The member id of this hub, which never changes: after a restart the hub resumes its tasks at
@@ -433,25 +430,27 @@ impl HubStore {
     }
 }
 
-fn migrate(connection: &mut Connection, version: i64) -> StoreResult<()> {
+fn prepare(connection: &Connection) -> StoreResult<()> {
     connection.pragma_update(None, "journal_mode", "WAL")?;
-    digest::register(connection)?;
-    if version < SCHEMA_VERSION {
-        let transaction = connection.transaction()?;
-        if version == 0 {
-            transaction.execute_batch(CREATE_TABLES)?;
-        }
-        for table in SCHEMA.tables {
-            transaction.execute_batch(&table.add_column())?;
-            table.add_digest_triggers(&transaction)?;
-        }
-        if version == 0 {
-            let member = tidings_client::random_member_id().to_string();
-            transaction.execute("INSERT INTO own (member) VALUES (?1)", [member])?;
-        }
-        transaction.pragma_update(None, "user_version", SCHEMA_VERSION)?;
-        return transaction.commit();
+    digest::register(connection)
+}
+
+fn migrate(transaction: &Transaction<'_>, version: i64) -> StoreResult<()> {
+    if version == 0 {
+        transaction.execute_batch(CREATE_TABLES)?;
     }
+    for table in SCHEMA.tables {
+        transaction.execute_batch(&table.add_column())?;
+    }
+    add_digest_triggers(transaction)?;
+    if version == 0 {
+        let member = tidings_client::random_member_id().to_string();
+        transaction.execute("INSERT INTO own (member) VALUES (?1)", [member])?;
+    }
+    Ok(())
+}
+
+fn add_digest_triggers(connection: &Connection) -> StoreResult<()> {
     SCHEMA.tables.iter().try_for_each(|table| table.add_digest_triggers(connection))
 }
 

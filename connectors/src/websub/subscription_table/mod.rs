@@ -5,11 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
+use tidings_database::schema_version::SchemaError;
 use tidings_documents::feed::Hubs;
 use tidings_documents::feed::watched_feed::KnownItems;
 use tidings_protocol::CanonicalUrl;
 
-use super::store::{StoreError, SubscriptionStore};
+use super::store::SubscriptionStore;
 use super::subscription::{HubEndpoint, Subscription, WatchedKind};
 
 /// The limit of subscriptions. Further feeds are polled as if they had no hub.
@@ -50,7 +51,7 @@ impl WatchedUrl<'_> {
 }
 
 impl SubscriptionTable {
-    pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
+    pub(super) fn open(path: &Path) -> Result<Self, SchemaError> {
         let store = SubscriptionStore::open(path)?;
         let by_token: HashMap<_, _> = store
             .load_all()?
@@ -91,7 +92,7 @@ impl SubscriptionTable {
         &mut self,
         token: &str,
         change: impl FnOnce(&mut Subscription) -> T,
-    ) -> Result<Option<T>, StoreError> {
+    ) -> Result<Option<T>, SchemaError> {
         let Some(subscription) = self.by_token.get_mut(token) else { return Ok(None) };
         let before = subscription.clone();
         let result = change(subscription);
@@ -104,7 +105,7 @@ impl SubscriptionTable {
         Ok(Some(result))
     }
 
-    pub(super) fn remove(&mut self, token: &str) -> Result<(), StoreError> {
+    pub(super) fn remove(&mut self, token: &str) -> Result<(), SchemaError> {
         self.store.remove(token)?;
         self.remove_from_memory(token);
         self.is_full_logged = false;
@@ -138,7 +139,7 @@ impl SubscriptionTable {
         &mut self,
         feed: &CanonicalUrl<'_>,
         now_ms: u64,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), SchemaError> {
         if let Some(token) = self.by_feed.get(feed.as_str()).cloned() {
             self.update(&token, |subscription| subscription.report_silent(now_ms))?;
         }
@@ -153,7 +154,7 @@ impl SubscriptionTable {
         hubs: &Hubs,
         known: KnownItems,
         now_ms: u64,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), SchemaError> {
         let candidates = HubEndpoint::of_feed(feed, hubs);
         let Some(first) = candidates.first() else { return Ok(()) };
         if let Some(token) = self.by_feed.get(feed.as_str()).cloned() {
@@ -208,7 +209,7 @@ impl SubscriptionTable {
         &mut self,
         token: &str,
         now_ms: u64,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<bool, SchemaError> {
         let successor =
             self.by_token.get(token).and_then(|subscription| subscription.successor(now_ms));
         let Some(successor) = successor else { return Ok(false) };
@@ -222,7 +223,7 @@ impl SubscriptionTable {
         &mut self,
         token: &str,
         items: KnownItems,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), SchemaError> {
         let mut known = self.store.known_items(token)?;
         let before = known.clone();
         if self
@@ -237,7 +238,7 @@ impl SubscriptionTable {
         if known == before { Ok(()) } else { self.store.put_known_items(token, known) }
     }
 
-    pub(super) fn known_items(&self, token: &str) -> Result<KnownItems, StoreError> {
+    pub(super) fn known_items(&self, token: &str) -> Result<KnownItems, SchemaError> {
         self.store.known_items(token)
     }
 

@@ -2,7 +2,7 @@
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "limits the time of the last writes of a connection"
+    reason = "limits the time of the last writes of a connection, and the silence of the broker"
 )]
 
 use std::collections::VecDeque;
@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use tidings_protocol::{
-    HelloAnswer, LINE_BYTES_MAX, LineDecoder, LineItem, ProtocolError, Reply, Seq, TopicName,
-    error_from_wire, text,
+    Command, HelloAnswer, LINE_BYTES_MAX, LineDecoder, LineItem, ProtocolError, Reply, Seq,
+    TopicName, Verb, error_from_wire, text,
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
@@ -29,12 +29,17 @@ const OUTGOING_BYTES_MAX: usize = 1024 * 1024;
 /// Bytes of deliveries that wait for [`Deliveries::next`](super::Deliveries::next) before the
 /// socket is left unread.
 const DELIVERIES_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// The approximate memory of a queued publish or delivery without its text.
+/// The approximate memory of a queued publish or delivery, or of a line of an answer, without its
+/// text.
 const OVERHEAD_BYTES: usize = 128;
 /// Bytes that one read requests.
 const READ_BYTES: usize = 64 * 1024;
-/// Lines of one answer that are kept. A server that sends more is not a broker.
-const ANSWER_LINES_MAX: usize = 100_000;
+/// Bytes of one answer that are kept, with [`OVERHEAD_BYTES`] for each line: a thousand of the
+/// longest lines. A server that sends more is not a broker.
+const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// The silence after which a broker that owes an answer is sent a `PING`, and after which it counts
+/// as lost if it does not answer that either.
+const SILENCE_TIME_MAX: Duration = Duration::from_secs(10);
 /// The time in which a dropped client may still send what it has accepted.
 const FLUSH_TIME_MAX: Duration = Duration::from_secs(1);
 /// The time after a failed write in which the broker's last line may still arrive.
@@ -80,6 +85,7 @@ struct ConnectionState {
 
 #[derive(Debug)]
 struct PendingCommand {
+    verb: Verb,
     sender: Sender<CommandAnswer>,
     /// Lines before the answer are delivered at once, and are not part of it.
     watches: bool,
@@ -126,17 +132,33 @@ impl SharedConnection {
         Ok(receiver)
     }
 
-    /// Queues lines; the last one is a command with an answer. With `watches`, lines before the
-    /// answer are delivered.
+    /// Queues lines; the last one is a command of this verb with an answer. With `watches`, lines
+    /// before the answer are delivered.
     pub(super) async fn request(
         &self,
         lines: &[u8],
+        verb: Verb,
         watches: bool,
     ) -> Result<Receiver<CommandAnswer>, ClientError> {
         let (sender, receiver) = oneshot::channel();
-        self.push(lines, |state| state.answers.push_back(PendingCommand { sender, watches }))
-            .await?;
+        let command = PendingCommand { verb, sender, watches };
+        self.push(lines, |state| state.answers.push_back(command)).await?;
         Ok(receiver)
+    }
+
+    /// Queues a `PING` for a broker that owes an answer. Returns whether it does.
+    fn ping_if_owed(&self) -> bool {
+        let mut state = self.lock();
+        let is_owed = state.is_answer_owed();
+        if is_owed {
+            Command::Ping.encode(&mut state.outgoing);
+            let (sender, _) = oneshot::channel();
+            let ping = PendingCommand { verb: Verb::Ping, sender, watches: false };
+            state.answers.push_back(ping);
+            drop(state);
+            self.outgoing.notify_one();
+        }
+        is_owed
     }
 
     /// Queues lines that are not answered.
@@ -201,6 +223,18 @@ impl SharedConnection {
         }
         self.publish_window.close();
         self.drained.notify_waiters();
+    }
+}
+
+impl ConnectionState {
+    /// Whether a working broker sends something soon, at the latest after a `PING`. It reads no
+    /// `PING` before it has answered a command of these verbs, and `JOB wait` takes hours.
+    fn is_answer_owed(&self) -> bool {
+        let takes_long = |command: &PendingCommand| {
+            matches!(command.verb, Verb::Group | Verb::Job | Verb::Topic | Verb::Explain)
+        };
+        let is_any_awaited = !self.answers.is_empty() || !self.publishes.is_empty();
+        is_any_awaited && !self.answers.iter().any(takes_long)
     }
 }
 
@@ -275,9 +309,9 @@ async fn read(
     mut reader: impl AsyncRead + Unpin,
     deliveries: &mpsc::UnboundedSender<QueuedDelivery>,
 ) -> ClientError {
-    let mut replies = ReplyRouter { shared, more: Vec::new(), topic: None };
+    let mut replies = ReplyRouter { shared, more: Vec::new(), more_bytes: 0, topic: None };
     loop {
-        let line = match input.line(&mut reader).await {
+        let line = match input.line(&mut reader, || silence(shared)).await {
             Ok(Some(line)) => line,
             Ok(None) => return ClientError::Closed("the broker closed it".into()),
             Err(error) => return error,
@@ -296,11 +330,27 @@ async fn read(
     }
 }
 
+/// Returns when the broker sends nothing although it owes an answer. Begins again with each read,
+/// and does not count the time in which nothing is read.
+async fn silence(shared: &SharedConnection) -> ClientError {
+    let mut is_pinged = false;
+    loop {
+        tokio::time::sleep(SILENCE_TIME_MAX).await;
+        if is_pinged {
+            let seconds = SILENCE_TIME_MAX.as_secs();
+            return ClientError::Closed(format!("the broker did not answer within {seconds} s"));
+        }
+        is_pinged = shared.ping_if_owed();
+    }
+}
+
 /// Separates answers from deliveries.
 struct ReplyRouter<'s> {
     shared: &'s SharedConnection,
     /// The lines so far of an answer with several lines.
     more: Vec<String>,
+    /// See [`ANSWER_BYTES_MAX`].
+    more_bytes: usize,
     /// The last topic, so that a run of events shares its name.
     topic: Option<TopicName>,
 }
@@ -338,12 +388,13 @@ impl ReplyRouter<'_> {
                 self.refused(error_from_wire(code, text))?.map(Delivery::Notice)
             }
             Reply::More(text) if self.is_watching() => Some(Delivery::More(text.to_owned())),
-            Reply::More(text) if self.more.len() < ANSWER_LINES_MAX => {
+            Reply::More(text) => {
+                self.more_bytes += text.len() + OVERHEAD_BYTES;
+                if self.more_bytes > ANSWER_BYTES_MAX {
+                    return Err(ClientError::Protocol("an answer is too long".into()));
+                }
                 self.more.push(text.to_owned());
                 None
-            }
-            Reply::More(_) => {
-                return Err(ClientError::Protocol("an answer has too many lines".into()));
             }
             Reply::Ok(text) => {
                 self.answered(text.to_owned())?;
@@ -370,6 +421,7 @@ impl ReplyRouter<'_> {
     }
 
     fn answered(&mut self, ok: String) -> Result<(), ClientError> {
+        self.more_bytes = 0;
         let more = std::mem::take(&mut self.more);
         let waiting = self.shared.lock().answers.pop_front();
         let waiting =
@@ -386,6 +438,7 @@ impl ReplyRouter<'_> {
         let Some(waiting) = self.shared.lock().answers.pop_front() else {
             return Ok(Some(error));
         };
+        self.more_bytes = 0;
         self.more.clear();
         let _ = waiting.sender.send(Err(ClientError::Refused(error)));
         Ok(None)
@@ -444,10 +497,12 @@ impl LineReader {
         self.buffer.starts_with(&[21, 3])
     }
 
-    /// The next line, reading as needed; `None` at the end of input.
-    pub(super) async fn line(
+    /// The next line, reading as needed; `None` at the end of input. Each read ends with the error
+    /// of `silence` if that comes first.
+    pub(super) async fn line<F: Future<Output = ClientError>>(
         &mut self,
         reader: &mut (impl AsyncRead + Unpin),
+        silence: impl Fn() -> F,
     ) -> Result<Option<&[u8]>, ClientError> {
         loop {
             self.buffer.advance(std::mem::take(&mut self.used));
@@ -470,7 +525,12 @@ impl LineReader {
                 }
             }
             self.buffer.reserve(READ_BYTES);
-            if reader.read_buf(&mut self.buffer).await.map_err(|error| closed_error(&error))? == 0 {
+            let read = tokio::select! {
+                biased;
+                read = reader.read_buf(&mut self.buffer) => read,
+                error = silence() => return Err(error),
+            };
+            if read.map_err(|error| closed_error(&error))? == 0 {
                 return Ok(None);
             }
         }

@@ -6,7 +6,7 @@
     reason = "spawns the task of a connection and limits the time of the handshake"
 )]
 
-use std::future::Future;
+use std::future::{self, Future};
 use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use tidings_protocol::{
     Code, Command, Hello, HelloAnswer, LINE_BYTES_MAX, MemberId, ProtocolError, Reply, Seq, TaskId,
-    TopicName, Verb, error_from_wire, field_number, text,
+    Token, TopicName, Verb, error_from_wire, field_number, text,
 };
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot};
@@ -119,8 +119,11 @@ pub async fn connect(
 ) -> Result<(Client, Deliveries), ClientError> {
     let mut refusal = None;
     let connecting = async {
+        // A token that cannot be read is reported even if no broker is running.
+        let token = options.security.token.as_ref().map(TokenSource::token).transpose();
+        let token = token.map_err(ClientError::Token)?;
         let (reader, writer) = dial(address, &options.security).await?;
-        handshake(reader, writer, &options, &mut refusal).await
+        handshake(reader, writer, &options, token, &mut refusal).await
     };
     let connected = tokio::time::timeout(options.connect_timeout, connecting).await;
     match (connected, refusal) {
@@ -153,6 +156,7 @@ async fn handshake<R, W>(
     mut reader: R,
     mut writer: W,
     options: &ClientOptions,
+    token: Option<Token>,
     refusal: &mut Option<ProtocolError>,
 ) -> Result<(Client, Deliveries), ClientError>
 where
@@ -160,8 +164,6 @@ where
     W: AsyncWrite + Unpin + Send + 'static,
 {
     let echo = format!("{:032x}", random_bits());
-    let token = options.security.token.as_ref().map(TokenSource::token).transpose();
-    let token = token.map_err(ClientError::Token)?;
     let hello = Command::Hello(Hello {
         name: options.name.clone(),
         token,
@@ -175,7 +177,7 @@ where
     writer.flush().await.map_err(|error| closed_error(&error))?;
     let mut input = LineReader::new();
     let hello = loop {
-        match input.line(&mut reader).await? {
+        match input.line(&mut reader, future::pending).await? {
             None => break None,
             Some(line) => match text::check(line).ok().and_then(|line| Reply::parse(line).ok()) {
                 Some(Reply::Ok(answer)) => {
@@ -210,8 +212,9 @@ where
 /// last clone is dropped and everything accepted has been sent.
 ///
 /// - Commands reach the broker in the order in which these methods return.
-/// - The client sends nothing on its own, so a silent connection stays open. To find out whether
-///   the broker is still there, use [`ping`](Self::ping).
+/// - A silent connection stays open. But a broker that owes an answer and sends nothing for 10 s
+///   gets a `PING`, and the connection ends if nothing arrives for another 10 s. Excepted are
+///   `GROUP`, `JOB`, `TOPIC` and `EXPLAIN`, whose answers may take long.
 /// - While megabytes of deliveries wait, the socket is not read, and answers wait with them. So
 ///   take deliveries in another task than the one that awaits answers.
 #[derive(Debug, Clone)]
@@ -268,7 +271,7 @@ impl Client {
         }
         assert!(!matches!(command.verb(), Verb::Link | Verb::Pub), "LINK and PUB answer otherwise");
         encode_checked(command, &mut lines)?;
-        let receiver = self.shared().request(&lines, false).await?;
+        let receiver = self.shared().request(&lines, command.verb(), false).await?;
         Ok(PendingAnswer { receiver })
     }
 
@@ -277,7 +280,7 @@ impl Client {
     pub async fn watch(&self, command: &Command<'_>) -> Result<PendingAnswer, ClientError> {
         let mut line = Vec::new();
         encode_checked(command, &mut line)?;
-        let receiver = self.shared().request(&line, true).await?;
+        let receiver = self.shared().request(&line, command.verb(), true).await?;
         Ok(PendingAnswer { receiver })
     }
 

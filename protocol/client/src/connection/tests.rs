@@ -1,8 +1,8 @@
 use std::future::poll_fn;
 
+use tidings_protocol::status::AckStatus;
 use tidings_protocol::{
-    AckAnswer, JobAction, JobCommand, KeyRest, Outcome, PAYLOAD_BYTES_MAX, TaskAction, TaskReply,
-    field,
+    JobAction, JobCommand, KeyRest, Outcome, PAYLOAD_BYTES_MAX, TaskAction, TaskReply, field,
 };
 use tokio::io::{
     AsyncBufReadExt as _, AsyncReadExt as _, BufReader, DuplexStream, ReadHalf, WriteHalf,
@@ -46,8 +46,10 @@ async fn connected() -> (Client, Deliveries, Broker) {
     let (far_reader, far_writer) = tokio::io::split(far);
     let mut broker = Broker { reader: BufReader::new(far_reader), writer: far_writer };
     let (options, mut refusal) = (ClientOptions::default(), None);
-    let (client, ()) =
-        tokio::join!(handshake(reader, writer, &options, &mut refusal), broker.answer_hello());
+    let (client, ()) = tokio::join!(
+        handshake(reader, writer, &options, None, &mut refusal),
+        broker.answer_hello()
+    );
     let (client, deliveries) = client.expect("the broker answers HELLO");
     (client, deliveries, broker)
 }
@@ -121,7 +123,7 @@ async fn keepalive_detects_a_vanished_broker() {
         let resume = MemberId(1);
         let answer = format!("+OK tidings 0.1.0 id=3 clock=8 echo={echo} resume={resume}\r\n");
         stream.write_all(answer.as_bytes()).await.unwrap();
-        std::future::pending::<()>().await;
+        future::pending::<()>().await;
     })
     .await;
     let _connection = connect(&address, ClientOptions::default()).await.unwrap();
@@ -167,6 +169,15 @@ async fn a_refused_connection_is_reported_with_the_address() {
     drop(listener);
     let error = connect(&address, ClientOptions::default()).await.unwrap_err();
     assert!(error.to_string().starts_with(&format!("cannot connect to {address}: ")), "{error}");
+}
+
+#[tokio::test]
+async fn an_unreadable_token_is_reported_without_a_broker() {
+    let token = Some(TokenSource::File("/nowhere/token".into()));
+    let security = Security { token, ..Security::default() };
+    let options = ClientOptions { security, ..ClientOptions::default() };
+    let error = connect("127.0.0.1:1", options).await.unwrap_err();
+    assert!(matches!(&error, ClientError::Token(why) if why.contains("/nowhere/token")), "{error}");
 }
 
 // PROTOCOL: A3
@@ -312,8 +323,8 @@ async fn links_and_their_ack_are_sent_as_one_piece() {
         assert_eq!(broker.hear().await, line);
     }
     broker.say("+OK g:1.2.3 new=1 known=1 refused=0\nPONG clock=3").await;
-    let ack = AckAnswer { task, new: 1, known: 1, refused: 0 };
-    assert_eq!(AckAnswer::parse(&answer.await.unwrap().ok), Some(ack));
+    let ack = AckStatus { task: task.to_string(), new: 1, known: 1, refused: 0 };
+    assert_eq!(AckStatus::parse(&answer.await.unwrap().ok), ack);
     assert_eq!(other.await.unwrap().ok, "clock=3");
 }
 
@@ -438,6 +449,67 @@ async fn a_silent_connection_stays_open() {
     assert_eq!(broker.hear().await, "PING", "and nothing was sent before");
     broker.say("PONG clock=1").await;
     assert_eq!(answer.await.unwrap().ok, "clock=1");
+}
+
+#[tokio::test]
+async fn an_answer_without_end_is_left() {
+    let (client, mut deliveries, mut broker) = connected().await;
+    let line = format!("+ {}\r\n", "x".repeat(PAYLOAD_BYTES_MAX));
+    let script = async {
+        for _ in 0..2 {
+            // An answer of this length is usual, and does not count for the next one.
+            for _ in 0..1_000 {
+                broker.writer.write_all(line.as_bytes()).await.unwrap();
+            }
+            broker.say("+OK").await;
+        }
+        for _ in 0..2_000 {
+            if broker.writer.write_all(line.as_bytes()).await.is_err() {
+                return;
+            }
+        }
+        broker.say("+OK").await;
+    };
+    let answers = async {
+        for _ in 0..2 {
+            assert_eq!(client.request(&Command::Stats).await.unwrap().more.len(), 1_000);
+        }
+        client.request(&Command::Stats).await.unwrap_err()
+    };
+    let ((), error) = tokio::join!(script, answers);
+    assert_eq!(error, ClientError::Protocol("an answer is too long".into()));
+    assert_eq!(deliveries.next().await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_broker_that_owes_an_answer_counts_as_lost() {
+    let (client, mut deliveries, mut broker) = connected().await;
+    let published = client.publish(&topic(), "a").await.unwrap();
+    assert_eq!(broker.hear().await, "PUB t a");
+    for _ in 0..1_000 {
+        assert_eq!(broker.hear().await, "PING");
+        broker.say("PONG clock=1").await;
+    }
+    assert_eq!(broker.hear().await, "PING");
+    let lost = ClientError::Closed("the broker did not answer within 10 s".into());
+    assert_eq!(published.await, Err(lost.clone()));
+    assert_eq!(deliveries.next().await, None);
+    assert_eq!(deliveries.reason(), lost);
+    assert_eq!(broker.hear().await, "", "the end of input");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_command_that_waits_may_take_any_time() {
+    let (client, _deliveries, mut broker) = connected().await;
+    let wait = Command::Job(JobCommand::new(JobAction::Wait, "docs", Vec::new()));
+    let waiting = client.start_request(&[], &wait).await.unwrap();
+    let published = client.publish(&topic(), "a").await.unwrap();
+    assert_eq!(broker.hear().await, "JOB wait docs");
+    assert_eq!(broker.hear().await, "PUB t a");
+    tokio::time::sleep(Duration::from_hours(7 * 24)).await;
+    broker.say("+OK docs result=done\n+OK 1 1").await;
+    waiting.await.unwrap();
+    published.await.unwrap();
 }
 
 #[tokio::test]

@@ -188,12 +188,10 @@ impl Publisher {
                     Err(error) => self.lost(error),
                 };
             };
-            if let Err(error) = self.window.send(&connection.client).await {
-                return self.lost(error);
-            }
+            // After an error the connection has ended: the answers from before come first.
+            let _ended = self.window.send(&connection.client).await;
             let is_deferred = self.window.is_empty() && !self.deferred.is_empty();
             tokio::select! {
-                // In this order, so that answers from before the loss of the connection count.
                 biased;
                 answer = self.window.answer() => match answer {
                     Ok((event, Ok(seq))) => {
@@ -203,6 +201,10 @@ impl Publisher {
                     Err(error) => return self.lost(error),
                 },
                 () = end_of(&mut connection.deliveries) => {
+                    // Answers may have arrived since the window was polled. Then comes the error.
+                    if self.window.is_awaited() {
+                        continue;
+                    }
                     let error = connection.deliveries.reason();
                     return self.lost(error);
                 }

@@ -69,6 +69,50 @@ async fn what_was_not_confirmed_is_sent_again_in_order() {
     assert!(publisher.flush().await.unwrap().is_none());
 }
 
+// PROTOCOL: A8
+#[tokio::test]
+async fn what_was_confirmed_before_a_loss_counts() {
+    let broker = ScriptedBroker::new().await;
+    let mut publisher = Publisher::new(broker.connector());
+    publisher.push(1, &topic(), "/1");
+    publisher.push(2, &topic(), "/2");
+    let script = async {
+        let mut first = broker.accept().await;
+        assert_eq!(first.hear().await, "PUB t /1");
+        assert_eq!(first.hear().await, "PUB t /2");
+        first
+    };
+    let sent = async {
+        assert_eq!(next(&mut publisher).await, "connected, 0 doubtful");
+        tokio::select! {
+            biased;
+            event = publisher.next() => panic!("{event:?} before an answer"),
+            () = future::ready(()) => {}
+        }
+    };
+    let (mut first, ()) = tokio::join!(script, sent);
+    first.say("+OK 41 1").await;
+    drop(first);
+    let client = publisher.connection.as_ref().unwrap().client.clone();
+    assert!(client.ping().await.is_err(), "the connection has ended");
+    // It cannot be sent any more, which must not hide the confirmation.
+    publisher.push(3, &topic(), "/3");
+    assert_eq!(next(&mut publisher).await, "1 confirmed");
+    assert!(next(&mut publisher).await.starts_with("lost"));
+    let script = async {
+        let mut second = broker.accept().await;
+        assert_eq!(second.hear().await, "PUB t /2");
+        second.expect("PUB t /3", "+OK 43 2").await;
+        second
+    };
+    let events = async {
+        for event in ["connected, 1 doubtful", "2 confirmed", "3 confirmed"] {
+            assert_eq!(next(&mut publisher).await, event);
+        }
+    };
+    tokio::join!(script, events);
+}
+
 // PROTOCOL: P5
 #[tokio::test]
 async fn an_event_with_an_id_is_not_doubtful() {

@@ -87,6 +87,11 @@ impl Window {
         self.events.is_empty()
     }
 
+    /// Whether the first event gets an answer, or the error that has ended the connection.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.sent > 0
+    }
+
     /// The number of the first unanswered event.
     pub(super) fn first(&self) -> Option<u64> {
         self.events.front().map(|event| event.number)

@@ -100,13 +100,16 @@ enum Progress {
 ///
 /// After any loss of the connection it connects again and goes on: without a durable cursor behind
 /// the last event that [`next`](Self::next) returned, with one behind the last event for which
-/// [`seen`](Self::seen) was stored, so that later events may arrive again.
+/// [`seen`](Self::seen) was stored, so that later events may arrive again. If the broker has lost
+/// the cursor, for example because it was restored from a backup, it is created there again; before
+/// the first event it is created where [`from`](Subscription::from) says.
 #[derive(Debug)]
 pub struct Subscriber {
     connector: Connector,
     subscription: Subscription,
     connection: Option<OpenSubscription>,
-    /// Behind the last event that was returned.
+    /// Where delivery goes on: behind the last event that was returned; with a cursor, where the
+    /// cursor is, at the latest.
     next_seq: Option<Seq>,
     progress: Progress,
     /// The position is lost: see [`SubscriberEvent::Subscribed`].
@@ -223,7 +226,10 @@ impl Subscriber {
                         event => event,
                     });
                 }
-                Step::Moved(Ok(_)) => open.moved.map(SubscriberEvent::Seen),
+                Step::Moved(Ok(_)) => {
+                    self.next_seq = open.moved.map(behind);
+                    open.moved.map(SubscriberEvent::Seen)
+                }
                 // The cursor may have been removed, or the disk is full: the next connection
                 // begins where the cursor is.
                 Step::Moved(Err(error @ ClientError::Refused(_))) => {
@@ -279,10 +285,10 @@ impl Subscriber {
         let Subscription { topic, from, cursor, takeover } = &self.subscription;
         let client = &open.connection.client;
         if !open.is_subscribed && open.subscribing.is_none() {
-            let resumed = self.next_seq.filter(|_| cursor.is_none()).map(StartAt::Seq);
             let sub = Command::Sub {
                 topic: topic.clone(),
-                from: resumed.or(*from),
+                // With a cursor that the broker has lost, the new one begins there.
+                from: self.next_seq.map(StartAt::Seq).or(*from),
                 cursor: cursor.clone(),
                 takeover: cursor.is_some() && (*takeover || self.progress > Progress::New),
             };
@@ -315,15 +321,21 @@ impl Subscriber {
     }
 
     fn deliver(&mut self, delivery: Delivery) -> Option<SubscriberEvent> {
-        let (last, event) = match delivery {
-            Delivery::Msg { seq, payload, .. } => (seq, SubscriberEvent::Event { seq, payload }),
-            Delivery::Lag { from, to, .. } => (to, SubscriberEvent::Lag { from, to }),
-            Delivery::Gap { from, to, .. } => (to, SubscriberEvent::Gap { from, to }),
+        let (first, last, event) = match delivery {
+            Delivery::Msg { seq, payload, .. } => {
+                (seq, seq, SubscriberEvent::Event { seq, payload })
+            }
+            Delivery::Lag { from, to, .. } => (from, to, SubscriberEvent::Lag { from, to }),
+            Delivery::Gap { from, to, .. } => (from, to, SubscriberEvent::Gap { from, to }),
             Delivery::Notice(refusal) => return Some(SubscriberEvent::Notice(refusal)),
             // A subscriber joins no group and watches nothing.
             Delivery::Task { .. } | Delivery::More(_) => return None,
         };
-        self.next_seq = Some(Seq(last.0.saturating_add(1)));
+        if self.subscription.cursor.is_none() {
+            self.next_seq = Some(behind(last));
+        } else {
+            self.next_seq.get_or_insert(first);
+        }
         Some(event)
     }
 
@@ -358,6 +370,10 @@ impl OpenSubscription {
             () = future::pending() => unreachable!("it is never ready"),
         }
     }
+}
+
+fn behind(seq: Seq) -> Seq {
+    Seq(seq.0.saturating_add(1))
 }
 
 /// Waits for an answer, without end if there is none to come.

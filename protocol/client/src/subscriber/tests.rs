@@ -96,7 +96,8 @@ async fn a_durable_cursor_is_moved_taken_over_and_released() {
         assert_eq!(first.hear().await, "SEEN t 2");
         drop(first);
         let mut second = broker.accept().await;
-        second.expect("SUB t from=first as=c takeover=yes", "+OK").await;
+        // Where the cursor is, in case the broker has lost it.
+        second.expect("SUB t from=2 as=c takeover=yes", "+OK").await;
         second.say("MSG t 2 two").await;
         second.expect("SEEN t 2", "+OK").await;
         second.expect("UNSUB t", "+OK").await;
@@ -111,6 +112,50 @@ async fn a_durable_cursor_is_moved_taken_over_and_released() {
         expect_events(&mut subscriber, vec![GOES_ON, event(2, "two")]).await;
         subscriber.seen(Seq(2));
         subscriber.close().await.unwrap();
+    };
+    tokio::join!(script, events);
+}
+
+// PROTOCOL: K2, K4
+#[tokio::test]
+async fn a_lost_cursor_is_created_where_it_was() {
+    let broker = ScriptedBroker::new().await;
+    let durable = subscription().with_cursor("c".parse().unwrap());
+    let mut subscriber = Subscriber::new(broker.connector(), durable);
+    let script = async {
+        let mut first = broker.accept().await;
+        first.expect("SUB t as=c", "+OK").await;
+        first.say("LAG t 3 40").await;
+        first.say("MSG t 41 one").await;
+        drop(first);
+        let mut second = broker.accept().await;
+        second.expect("SUB t from=3 as=c takeover=yes", "+OK").await;
+        second.say("MSG t 41 one").await;
+        second.say("MSG t 42 two").await;
+        second.expect("SEEN t 41", "-ERR conflict the cursor was removed").await;
+        let mut third = broker.accept().await;
+        third.expect("SUB t from=3 as=c takeover=yes", "+OK").await;
+        third.say("MSG t 41 one").await;
+        third.expect("SEEN t 41", "+OK").await;
+        drop(third);
+        let mut fourth = broker.accept().await;
+        fourth.expect("SUB t from=42 as=c takeover=yes", "-ERR conflict next is 7").await;
+        fourth.expect("SUB t from=first as=c takeover=yes", "+OK").await;
+        fourth
+    };
+    let events = async {
+        let lag = SubscriberEvent::Lag { from: Seq(3), to: Seq(40) };
+        expect_events(&mut subscriber, vec![GOES_ON, lag, event(41, "one")]).await;
+        expect_loss(&mut subscriber).await;
+        expect_events(&mut subscriber, vec![GOES_ON, event(41, "one"), event(42, "two")]).await;
+        subscriber.seen(Seq(41));
+        expect_loss(&mut subscriber).await;
+        expect_events(&mut subscriber, vec![GOES_ON, event(41, "one")]).await;
+        subscriber.seen(Seq(41));
+        expect_events(&mut subscriber, vec![SubscriberEvent::Seen(Seq(41))]).await;
+        expect_loss(&mut subscriber).await;
+        let begins_again = SubscriberEvent::Subscribed { continues: false };
+        expect_events(&mut subscriber, vec![begins_again]).await;
     };
     tokio::join!(script, events);
 }

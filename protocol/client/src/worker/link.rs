@@ -14,7 +14,7 @@ use tidings_protocol::{
     field_number,
 };
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::clock::BrokerClock;
@@ -26,8 +26,6 @@ use crate::error::ClientError;
 const REFUSED_RETRY_AFTER: Duration = Duration::from_secs(1);
 /// How often the broker's clock is compared with ours.
 const CLOCK_SAMPLE_EVERY: Duration = Duration::from_secs(10);
-/// A broker that does not answer `PING` within this time counts as lost.
-const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The replies of a worker, across its connections. Clones share them.
 #[derive(Debug, Clone)]
@@ -219,14 +217,13 @@ impl WorkerLink {
         });
     }
 
-    /// Samples the broker's clock at intervals; returns when the broker does not answer.
-    pub(super) async fn watch_clock(self, client: Client, address: String) -> ClientError {
+    /// Samples the broker's clock at intervals, until the connection ends.
+    pub(super) async fn watch_clock(self, client: Client) -> ClientError {
         loop {
             let sent_ms = self.ms(Instant::now());
-            match timeout(PING_TIMEOUT, client.ping()).await {
-                Ok(Ok(reading_ms)) => self.clock(|clock| clock.add_sample(sent_ms, reading_ms)),
-                Ok(Err(error)) => return error,
-                Err(_elapsed) => return ClientError::Timeout { address, after: PING_TIMEOUT },
+            match client.ping().await {
+                Ok(reading_ms) => self.clock(|clock| clock.add_sample(sent_ms, reading_ms)),
+                Err(error) => return error,
             }
             sleep(CLOCK_SAMPLE_EVERY).await;
         }

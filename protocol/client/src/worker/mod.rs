@@ -1,7 +1,5 @@
 //! A member of a group: takes tasks, and holds them over the loss of connections.
 
-#![expect(clippy::disallowed_methods, reason = "the time limit of a `JOIN`")]
-
 mod clock;
 mod link;
 mod run;
@@ -15,7 +13,6 @@ use std::time::Duration;
 
 use tidings_protocol::status::MemberStatus;
 use tidings_protocol::{Code, Command, GroupName, MemberId, ProtocolError};
-use tokio::time::{Instant, sleep_until};
 
 pub use self::link::{ReplyOutcome, WorkerLink};
 pub use self::run::{TaskHandler, WorkerError};
@@ -23,6 +20,11 @@ pub use self::task::{TaskEnd, TaskLease, WorkerTask};
 use crate::connection::{CommandAnswer, Delivery, PendingAnswer};
 use crate::connector::{Connection, Connector};
 use crate::error::ClientError;
+
+/// The tasks that a worker holds at once. A server that sends more is not a broker. Twice the
+/// largest credit, because after a reconnection tasks arrive again, and new ones arrive before the
+/// end of the answered ones.
+pub const TASKS_MAX: usize = 20_000;
 
 /// What a worker reports.
 #[derive(Debug)]
@@ -74,8 +76,6 @@ struct JoinedConnection {
     /// The credit of the last `JOIN`, and its answer if that is still to come.
     credit: Option<u32>,
     join: Option<PendingAnswer>,
-    /// The group must be joined by then.
-    join_deadline: Instant,
     /// Compares clocks, once the group is joined.
     watch: Option<Pin<Box<dyn Future<Output = ClientError> + Send>>>,
     /// The answer to the `PING` behind which no task can arrive `[T11]`.
@@ -102,8 +102,7 @@ enum Step {
     Joined(Result<CommandAnswer, ClientError>),
     Drained(Result<CommandAnswer, ClientError>),
     AllDelivered,
-    JoinUnanswered,
-    Silent(ClientError),
+    Lost(ClientError),
 }
 
 impl Worker {
@@ -175,7 +174,6 @@ impl Worker {
         if let Some(error) = &self.ended {
             return Err(error.clone());
         }
-        let join_timeout = self.connector.connect_timeout();
         loop {
             if self.connection.is_none() {
                 match self.connector.connect().await {
@@ -185,7 +183,7 @@ impl Worker {
             }
             let connection = self.connection.as_mut().expect("it was just set");
             if let Err(error) =
-                connection.send_due(&self.group, self.credit, self.is_draining, join_timeout).await
+                connection.send_due(&self.group, self.credit, self.is_draining).await
             {
                 return self.lost(error);
             }
@@ -203,16 +201,11 @@ impl Worker {
                     connection.drain = Drain::Answered;
                     None
                 }
-                Step::JoinUnanswered => {
-                    let (address, after) =
-                        (self.connector.address().to_owned(), self.connector.connect_timeout());
-                    return self.lost(ClientError::Timeout { address, after });
-                }
                 Step::AllDelivered => {
                     connection.drain = Drain::Done;
                     Some(WorkerEvent::Drained)
                 }
-                Step::Joined(Err(error)) | Step::Drained(Err(error)) | Step::Silent(error) => {
+                Step::Joined(Err(error)) | Step::Drained(Err(error)) | Step::Lost(error) => {
                     return self.lost(error);
                 }
             };
@@ -231,7 +224,6 @@ impl Worker {
             connection,
             credit: None,
             join: None,
-            join_deadline: Instant::now() + self.connector.connect_timeout(),
             watch: None,
             drain: Drain::Not,
         });
@@ -247,8 +239,7 @@ impl Worker {
         let connection = self.connection.as_mut().filter(|joined| joined.watch.is_none())?;
         let client = connection.connection.client.clone();
         self.link.connected(client.clone());
-        let address = self.connector.address().to_owned();
-        connection.watch = Some(Box::pin(self.link.clone().watch_clock(client, address)));
+        connection.watch = Some(Box::pin(self.link.clone().watch_clock(client)));
         self.has_joined = true;
         Some(WorkerEvent::Joined { since: MemberStatus::parse(&answer.ok).since })
     }
@@ -291,7 +282,6 @@ impl JoinedConnection {
         group: &GroupName,
         credit: u32,
         is_draining: bool,
-        join_timeout: Duration,
     ) -> Result<(), ClientError> {
         if self.join.is_some() {
             return Ok(());
@@ -300,7 +290,6 @@ impl JoinedConnection {
         if self.credit != Some(credit) {
             let join = Command::Join { group: group.clone(), credit: Some(credit) };
             self.join = Some(client.start_request(&[], &join).await?);
-            self.join_deadline = Instant::now() + join_timeout;
             self.credit = Some(credit);
         } else if is_draining && matches!(self.drain, Drain::Not) {
             self.drain = Drain::Pinged(client.start_request(&[], &Command::Ping).await?);
@@ -326,14 +315,12 @@ impl JoinedConnection {
                 Drain::Not | Drain::Answered | Drain::Done => None,
             }) => Step::Drained(answer),
             () = future::ready(()), if matches!(self.drain, Drain::Answered) => Step::AllDelivered,
-            // Without a watch nothing else would notice that the broker is silent.
-            () = sleep_until(self.join_deadline), if self.watch.is_none() => Step::JoinUnanswered,
             error = async {
                 match &mut self.watch {
                     Some(watch) => watch.await,
                     None => future::pending().await,
                 }
-            } => Step::Silent(error),
+            } => Step::Lost(error),
         }
     }
 }

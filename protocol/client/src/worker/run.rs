@@ -10,12 +10,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::link::WorkerLink;
 use super::task::{TaskEnd, WorkerTask};
-use super::{Worker, WorkerEvent};
+use super::{TASKS_MAX, Worker, WorkerEvent};
 use crate::error::ClientError;
-
-/// A server that sends more tasks is not a broker. Twice the largest credit, because after a
-/// reconnection tasks arrive again, and new ones arrive before the end of the answered ones.
-const TASKS_MAX: usize = 20_000;
 
 /// Handles tasks. A closure from a [`WorkerTask`] to a future of its [`TaskEnd`] is a handler; its
 /// future is dropped when the task is lost.

@@ -1,8 +1,9 @@
 #![expect(clippy::disallowed_methods, reason = "runs workers beside the broker that a test plays")]
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
@@ -156,16 +157,38 @@ async fn a_replaced_member_does_not_come_back() {
     assert!(matches!(error, ClientError::Ended(refusal) if refusal.code == Code::Replaced));
 }
 
+/// Handles tasks without end, and reports each loss of the connection.
+struct Endless(mpsc::UnboundedSender<ClientError>);
+
+impl TaskHandler for Endless {
+    type Error = Infallible;
+
+    async fn handle(
+        &self,
+        _task: &WorkerTask,
+        _lost: &CancellationToken,
+    ) -> Result<TaskEnd, Infallible> {
+        future::pending().await
+    }
+
+    fn disconnected(&self, error: &ClientError) {
+        let _ = self.0.send(error.clone());
+    }
+}
+
 #[tokio::test]
 async fn a_server_that_sends_too_many_tasks_is_left() {
     let broker = ScriptedBroker::new().await;
-    let handler = |_task: WorkerTask| future::pending::<TaskEnd>();
-    let running = tokio::spawn(worker(&broker, 1).run(handler, None, CancellationToken::new()));
+    let (sender, mut losses) = mpsc::unbounded_channel();
+    let run = worker(&broker, 1).run(Endless(sender), None, CancellationToken::new());
+    let running = tokio::spawn(run);
     let mut connection = broker.accept().await;
     connection.expect("JOIN g credit=1", "+OK g credit=1 held=0 since=7").await;
-    for entry in 0..=10_000 {
+    for entry in 0..=TASKS_MAX as u64 {
         connection.say(&task(entry)).await;
     }
+    let error = losses.recv().await.unwrap();
+    assert_eq!(error, ClientError::Protocol("it sent too many tasks".to_owned()));
     let mut again = broker.accept().await;
     again.expect("JOIN g credit=1", "+OK g credit=1 held=0 since=7").await;
     running.abort();
@@ -178,13 +201,16 @@ async fn a_broker_that_does_not_answer_the_join_counts_as_lost() {
     let script = async {
         let mut silent = broker.accept().await;
         assert_eq!(silent.hear().await, "JOIN g credit=1");
+        // Nothing more arrives on this connection, so the clock may run ahead of its socket.
+        tokio::time::pause();
         let mut second = broker.accept().await;
         second.expect("JOIN g credit=1", "+OK g credit=1 held=0 since=7").await;
         (silent, second)
     };
     let events = async {
         let lost = worker.next().await.unwrap();
-        assert!(matches!(lost, WorkerEvent::Lost(ClientError::Timeout { .. })), "{lost:?}");
+        assert!(matches!(lost, WorkerEvent::Lost(ClientError::Closed(_))), "{lost:?}");
+        tokio::time::resume();
         let joined = worker.next().await.unwrap();
         assert!(matches!(joined, WorkerEvent::Joined { since: Some(7) }), "{joined:?}");
     };

@@ -73,8 +73,6 @@ pub(super) fn requester_mut(input: &mut Input) -> Option<&mut Requester> {
         | Input::Configure { requester, .. }
         | Input::Operate { requester, .. }
         | Input::OpenJob { requester, .. }
-        | Input::CloseJob { requester, .. }
-        | Input::CancelJob { requester, .. }
         | Input::JobAction { requester, .. }
         | Input::Query { requester, .. } => Some(requester),
         _ => None,

@@ -1,6 +1,7 @@
 //! The operator: actions on the group and its jobs while workers work, and their effect on what the
 //! checkers expect.
 
+use tidings_protocol::status::{Answer, Status};
 use tidings_protocol::{After, Code, EntrySelection, JOB_DONE_TOPIC, MemberId, ProtocolError};
 
 use super::commands::CommandOrigin;
@@ -10,7 +11,7 @@ use crate::jobs::JobSettings;
 use crate::moment::Moment;
 use crate::tests::bench::slot;
 use crate::tests::site::PAGES;
-use crate::{ConnId, GroupAnswer, Input, JobOperation, Operation, Requester};
+use crate::{ConnId, Input, JobOperation, Operation, Requester};
 
 const OPERATOR: ConnId = ConnId(0);
 /// Most unfinished jobs at a time.
@@ -31,7 +32,9 @@ impl World {
                 pass.ends = settings.time_ms_max.map(|ms| moment + ms);
                 pass.held = settings.hold;
             }
-            Input::CloseJob { name, .. } => self.passes.find_mut(name.as_ref()).held = false,
+            Input::JobAction { name, action: JobOperation::Close, .. } => {
+                self.passes.find_mut(name.as_ref()).held = false;
+            }
             Input::JobAction { name, action: JobOperation::Wait, .. } => {
                 let pass = self.passes.find_mut(name.as_ref());
                 // A wait for a job that is gone is rejected.
@@ -40,7 +43,9 @@ impl World {
             Input::Disconnected { conn: WAITER_CONN } => {
                 self.passes.iter_mut().for_each(|pass| pass.waits = 0);
             }
-            Input::CancelJob { name, .. } => self.passes.find_mut(name.as_ref()).marred = true,
+            Input::JobAction { name, action: JobOperation::Cancel, .. } => {
+                self.passes.find_mut(name.as_ref()).marred = true;
+            }
             Input::JobAction { name, action: JobOperation::Pause, .. } => {
                 self.passes.find_mut(name.as_ref()).paused = true;
             }
@@ -143,18 +148,14 @@ impl World {
     }
 
     pub(super) fn close_named(&mut self, name: &str) -> CheckResult {
-        let name = name.parse().expect("the name is valid");
-        self.feed(Input::CloseJob { requester: operator(), name }, CommandOrigin::Nothing)
+        self.with_job(operator(), name, JobOperation::Close)
     }
 
     /// Acts on an unfinished job.
     pub(super) fn with_some_job(&mut self) -> CheckResult {
         let Some(name) = self.rng.choice(self.passes.names(false)) else { return Ok(()) };
         match self.rng.u32(0..12) {
-            0 => {
-                let name = name.parse().expect("the name is valid");
-                self.feed(Input::CancelJob { requester: operator(), name }, CommandOrigin::Nothing)
-            }
+            0 => self.with_job(operator(), &name, JobOperation::Cancel),
             1 => self.with_job(operator(), &name, JobOperation::Pause),
             2..8 => self.with_job(operator(), &name, JobOperation::Resume),
             8..11 => self.with_job(waiting(), &name, JobOperation::Wait),
@@ -192,7 +193,7 @@ impl World {
         &mut self,
         name: &str,
         opened: u64,
-        answer: &Result<GroupAnswer, ProtocolError>,
+        answer: &Result<Answer, ProtocolError>,
     ) -> CheckResult {
         let Some(pass) = self.passes.get_mut(name).filter(|pass| pass.opened == opened) else {
             return Ok(()); // The next pass has begun.
@@ -215,11 +216,11 @@ impl World {
     /// Checks that waiters are answered at once when the job is done, and not before.
     pub(super) fn check_wait_answer(
         &mut self,
-        answer: &Result<GroupAnswer, ProtocolError>,
+        answer: &Result<Answer, ProtocolError>,
     ) -> CheckResult {
         let Ok(answer) = answer else { return Ok(()) };
-        let name = answer.ok.split(' ').next().expect("split returns at least one part");
-        let Some(pass) = self.passes.get_mut(name) else { return Ok(()) };
+        let Status::JobEnd(end) = &answer.ok else { panic!("not the end of a job: {answer:?}") };
+        let Some(pass) = self.passes.get_mut(&end.job) else { return Ok(()) };
         pass.waits = pass.waits.saturating_sub(1);
         let done = pass.done;
         Promise::NeverEarly.holds(done, || format!("not announced yet: {}", answer.ok))

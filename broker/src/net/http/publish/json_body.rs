@@ -8,7 +8,7 @@ use std::fmt;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
-use tidings_protocol::{Code, PAYLOAD_BYTES_MAX, Payload, ProtocolError};
+use tidings_protocol::{PAYLOAD_BYTES_MAX, Payload, ProtocolError, bad_argument};
 
 use super::super::error::ErrorResponse;
 use super::{EVENTS_MAX, check_payload, event_error, payload_too_long, too_many_events};
@@ -161,7 +161,7 @@ impl EventParts<'_> {
         }
         let text = "target must be a URL or an absolute path; the name of an attribute consists of \
                     letters, digits, -, _ and .; neither target nor values contain white space";
-        Err(ProtocolError::new(Code::BadArgument, text))
+        Err(bad_argument(text))
     }
 }
 

@@ -12,7 +12,7 @@ use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode};
 use serde_json::json;
 use tidings_protocol::{
-    Code, Durability, PAYLOAD_BYTES_MAX, Payload, ProtocolError, Seq, TopicName, text,
+    Code, Durability, PAYLOAD_BYTES_MAX, Payload, ProtocolError, Seq, TopicName, bad_argument, text,
 };
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -185,7 +185,7 @@ fn too_many_events() -> ErrorResponse {
 
 fn check_payload(at: usize, line: &[u8]) -> Result<(), ErrorResponse> {
     let checked = match line.len() {
-        0 => Err(ProtocolError::new(Code::BadArgument, "an event must not be empty")),
+        0 => Err(bad_argument("an event must not be empty")),
         1..=PAYLOAD_BYTES_MAX => text::check(line).map(|_| ()),
         bytes => Err(payload_too_long(bytes)),
     };

@@ -1,11 +1,14 @@
+mod bytes;
+
 use proptest::prelude::*;
-use tidings_protocol::{CanonicalUrl, JobName, Seq, TopicName};
+use tidings_protocol::{
+    DEAD_LETTER_TOPIC, JOB_DONE_TOPIC, JobName, MemberId, Outcome, Seq, TopicName, UrlKey,
+};
 
 use super::*;
-use crate::entry::{Entry, EntryId, EntryState, Lease};
-use crate::jobs::{ScopeRule, UrlFilter};
-use crate::record::snapshot::SnapshotItem;
-use crate::schedules::{WallClockDue, WallClockTarget};
+use crate::entry::EntryId;
+use crate::jobs::{JobSettings, ScopeRule, UrlFilter};
+use crate::moment::Moment;
 
 fn moment() -> impl Strategy<Value = Moment> {
     any::<u64>().prop_map(Moment)
@@ -88,7 +91,6 @@ prop_compose! {
         last_reason in prop::option::of(boxed()),
         again in prop::option::of((boxed(), text(), any::<u128>())),
         lease in prop::option::of((any::<u128>(), any::<u64>(), moment(), any::<bool>())),
-        repairs in any::<Option<(u64, u32)>>(),
     ) -> Entry {
         let again = again.map(|(url, key, member)| {
             Box::new(AgainRequest { url, key: key.into(), member: MemberId(member) })
@@ -96,8 +98,8 @@ prop_compose! {
         let state = lease.map_or(EntryState::Delayed, |(member, run, until, request_over)| {
             EntryState::Held(Lease { member: MemberId(member), run, until, request_over })
         });
-        let repairs = repairs.map(|(number, pass)| PassId { number, pass });
-        Entry { admitted, state, releases, failures, losses, last_reason, again, again_count, repairs }
+        let entry = Entry::new(admitted);
+        Entry { state, releases, failures, losses, last_reason, again, again_count, ..entry }
     }
 }
 
@@ -213,7 +215,7 @@ fn of_entries() -> impl Strategy<Value = Decision> {
         any::<u64>().prop_map(|since| Decision::Born { since }),
         any::<u64>()
             .prop_map(|since| Decision::SnapshotPart(Box::new(SnapshotItem::Born { since }))),
-        (entries(), prop::sample::select(EndReason::ALL.to_vec()))
+        (entries(), prop::sample::select(bytes::END_REASONS.to_vec()))
             .prop_map(|(entries, end)| Decision::Ended { entries, end }),
         entries().prop_map(|entries| Decision::Unpinned { entries }),
         (entries(), any::<bool>())
@@ -223,9 +225,15 @@ fn of_entries() -> impl Strategy<Value = Decision> {
         prop::collection::vec(clock_time(), 0..4).prop_map(Decision::WallClockDues),
         clock_time()
             .prop_map(|time| Decision::SnapshotPart(Box::new(SnapshotItem::WallClockDue(time)))),
-        entry().prop_map(|entry| Decision::SnapshotPart(Box::new(SnapshotItem::Entry(Box::new(
-            entry
-        ))))),
+        (entry(), any::<Option<(u64, u32)>>()).prop_map(|(entry, repairs)| {
+            let entry = Box::new(entry);
+            Decision::SnapshotPart(Box::new(match repairs {
+                None => SnapshotItem::Entry(entry),
+                Some((number, pass)) => {
+                    SnapshotItem::Repair { pass: PassId { number, pass }, entry }
+                }
+            }))
+        }),
         prop::collection::vec(admission(), 0..4)
             .prop_map(|entries| Decision::SnapshotPart(Box::new(SnapshotItem::Dormant(entries)))),
         (any::<u128>(), moment(), prop::option::of(taking())).prop_map(|(url, next, item)| {

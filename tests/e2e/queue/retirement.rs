@@ -1,0 +1,112 @@
+//! Workers that stop after a number of tasks or a time, for a service manager that starts them
+//! again: they finish what they have taken, and lose and repeat nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::support::line_connection::LineConnection;
+use crate::support::origin::{Origin, Site, html_response};
+use crate::support::process::{Process, ProcessOutput, Server, run_json_at, tidings_command};
+use crate::support::wait::wait_until;
+
+/// Runs a crawler for the broker in its folder to its end.
+#[track_caller]
+fn run_crawler(server: &Server, flags: &[&str]) -> ProcessOutput {
+    let broker = server.address_text();
+    let arguments = ["crawl", "--broker", &broker, "--allow-private", "--data", "."];
+    let arguments = [&arguments[..], flags].concat();
+    Process::start(&mut tidings_command(server.folder.path(), arguments)).finish()
+}
+
+#[track_caller]
+fn publish(server: &Server, urls: impl IntoIterator<Item = String>) {
+    let mut client = LineConnection::connect_client(server.address);
+    for url in urls {
+        let response = client.request(&format!("PUB new-url {url}"));
+        assert!(response.starts_with("+OK"), "{response}");
+    }
+}
+
+/// Entries of the crawlers' group that are not done.
+fn waiting(server: &Server) -> u64 {
+    let group = run_json_at(server, &["group", "show", "crawlers"]).remove(0);
+    ["waiting", "processing"].iter().map(|state| group[*state].as_u64().unwrap()).sum()
+}
+
+#[test]
+fn crawlers_with_a_limit_of_tasks_share_all_urls_in_turn() {
+    let origin = Origin::serve_with(Site::default(), |hit| {
+        (hit.path != "/robots.txt").then(|| html_response("<title>page</title>"))
+    });
+    let server = Server::start_broker();
+    publish(&server, (0..20).map(|n| origin.url(n % 4, &format!("/{n}"))));
+    wait_until("all URLs", || (waiting(&server) == 20).then_some(()));
+    for round in 0_u64.. {
+        let before = waiting(&server);
+        if before == 0 {
+            assert!(round >= 3, "{round} crawlers took at most 6 URLs each");
+            break;
+        }
+        if before >= 5 {
+            run_crawler(&server, &["--max-tasks=5", "--concurrency=2"]).expect_code(0);
+            let done = before - waiting(&server);
+            // Some tasks fetch robots.txt, and the page is another task.
+            assert!((1..=6).contains(&done), "{done} pages");
+        } else {
+            run_crawler(&server, &["--max-age=300ms"]).expect_code(0);
+        }
+    }
+    let log = origin.request_log();
+    assert_eq!(log.page_requests().count(), 20);
+    log.expect_no_duplicates();
+}
+
+#[test]
+fn a_crawler_finishes_its_page_when_its_time_is_over() {
+    let requested = Arc::new(AtomicBool::default());
+    let answered = Arc::clone(&requested);
+    let origin = Origin::serve_with(Site::default(), move |hit| {
+        if hit.path == "/robots.txt" {
+            return None;
+        }
+        answered.store(true, Ordering::SeqCst);
+        // Longer than a crawler waits for requests after a signal.
+        thread::sleep(Duration::from_secs(3));
+        Some(html_response("<title>slow</title>"))
+    });
+    let server = Server::start_broker();
+    publish(&server, [origin.url(0, "/slow")]);
+    while !requested.load(Ordering::SeqCst) {
+        run_crawler(&server, &["--max-age=1s"]).expect_code(0);
+    }
+    assert_eq!(waiting(&server), 0);
+    let log = origin.request_log();
+    assert_eq!(log.page_requests().count(), 1);
+}
+
+#[test]
+fn a_program_ends_before_its_worker_stops_for_its_age() {
+    let server = Server::start_broker();
+    let mut client = LineConnection::connect_client(server.address);
+    client.request("PUB work one");
+    client.request("PUB work two");
+    let broker = server.address_text();
+    let script = "echo begun $EVENT_PAYLOAD; sleep 3; echo ended $EVENT_PAYLOAD";
+    let arguments = ["sub", "work", "--group", "team", "--broker", &broker, "--max-age", "1s"];
+    let arguments = [&arguments[..], &["--exec", "sh", "-c", script]].concat();
+    let worker = Process::start(&mut tidings_command(server.folder.path(), arguments));
+    let printed = worker.finish().expect_code(0).stdout();
+    let event = printed[0].strip_prefix("begun ").unwrap();
+    assert_eq!(printed[1..], [format!("ended {event}")]);
+}
+
+#[test]
+fn a_job_has_limits_of_its_own() {
+    let server = Server::start_broker();
+    let arguments = ["crawl", "http://127.0.0.1:9/", "--max-tasks=3"];
+    let crawl = tidings_command(server.folder.path(), arguments);
+    let text = Process::start(&mut { crawl }).finish().expect_code(2).stderr();
+    assert!(text.contains("--max-tasks is for a crawler without URLs"), "{text}");
+}
