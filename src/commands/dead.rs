@@ -1,8 +1,8 @@
 //! `tidings dead`: lists, retries and drops dead letters of a group.
 
 use clap::{ArgGroup, Args, Subcommand};
-use tidings_protocol::status::TaskFields;
-use tidings_protocol::{GroupAction, JobName, field_number};
+use tidings_protocol::status::{DeadLetterStatus, TaskFields};
+use tidings_protocol::{GroupAction, JobName};
 
 use crate::client::manage::{BrokerClient, GroupFlag, OutputFlags};
 use crate::commands::group::command;
@@ -111,7 +111,8 @@ async fn apply(action: GroupAction<'_>, done: &str, args: &SelectArgs) -> Result
     for settings in args.requests() {
         let settings = settings.iter().map(|(key, value)| (*key, value.as_str())).collect();
         let answer = broker.request(&command(action, &args.group.group, settings)).await?;
-        sum += field_number(&answer.ok, done).unwrap_or(0);
+        let DeadLetterStatus { retried, dropped, .. } = DeadLetterStatus::parse(&answer.ok);
+        sum += retried.or(dropped).unwrap_or(0);
     }
     Console::new().line(&format!("{done} {}", format_count(sum)))
 }

@@ -7,7 +7,7 @@ use crate::Group;
 use crate::entry::{Admission, EndReason, Entry, EntryId, EntryState, JobNumber, PassId};
 use crate::frontier::ActiveEntry;
 use crate::frontier::dormant::DormantRef;
-use crate::frontier::key_queue::Lane;
+use crate::frontier::lane::Lane;
 use crate::jobs::{EntryChange, Job};
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};

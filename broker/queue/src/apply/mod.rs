@@ -10,7 +10,7 @@ use tidings_protocol::{Outcome, UrlKey};
 
 use crate::Group;
 use crate::entry::{Admission, JobNumber, Lease};
-use crate::frontier::key_queue::Lane;
+use crate::frontier::lane::Lane;
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
 use crate::record::{Decision, EventEffect, GroupRecord};

@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use std::slice;
 
 use tidings_protocol::{
-    After, CanonicalUrl, DAY_MS, DEAD_LETTER_TOPIC, JobName, KeyKind, PAYLOAD_BYTES_MAX, Payload,
-    Prio, Seq, TopicName, UrlKey,
+    After, CanonicalUrl, DAY_MS, DEAD_LETTER_TOPIC, JobName, PAYLOAD_BYTES_MAX, Payload, Prio, Seq,
+    TopicName, UrlKey,
 };
 
+use super::parsed_event::ParsedEvent;
 use super::prefetch::PREFETCH_BATCH;
-use crate::config::{GroupConfig, key_attribute};
 use crate::entry::{Admission, Entry, EntryId, FORWARDED_BYTES_MAX, Key, PassId};
 use crate::frontier::dormant::DormantRef;
 use crate::jobs::JobState;
@@ -38,37 +38,6 @@ pub(crate) struct EventRequest<'a> {
     pub(crate) prio: i16,
     pub(crate) due: Moment,
     pub(crate) forwarded: Box<str>,
-}
-
-/// A parsed event, independent of the group's state.
-pub(crate) struct ParsedEvent<'a> {
-    payload: Payload<'a>,
-    /// `None` in a group without keys, where a payload is any text.
-    url: Option<(CanonicalUrl<'a>, UrlKey)>,
-}
-
-impl<'a> ParsedEvent<'a> {
-    fn parse(payload: &'a str, config: &GroupConfig) -> Result<Self, &'static str> {
-        let payload = Payload::parse(payload);
-        if config.key == KeyKind::None {
-            return Ok(Self { payload, url: None });
-        }
-        let target = payload.target().ok_or("not-a-url")?;
-        let url = CanonicalUrl::parse(target).map_err(|_| "not-an-http-url")?;
-        let url_key = url.url_key();
-        Ok(Self { payload, url: Some((url, url_key)) })
-    }
-
-    /// Returns the fingerprint of its URL, see [`UrlKey::fingerprint`].
-    pub(crate) fn fingerprint(&self) -> Option<u64> {
-        self.url.as_ref().map(|(_, url_key)| url_key.fingerprint())
-    }
-
-    /// Returns the text of its key.
-    pub(crate) fn key(&self, config: &GroupConfig) -> Option<&str> {
-        let attribute = key_attribute(&config.key, &self.payload);
-        attribute.or_else(|| config.key_of_url(&self.url.as_ref()?.0))
-    }
 }
 
 /// What becomes of an event.

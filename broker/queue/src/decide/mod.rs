@@ -9,6 +9,7 @@ mod lease;
 mod manage;
 mod membership;
 mod operations;
+mod parsed_event;
 pub(crate) mod prefetch;
 mod schedule;
 mod task_release;

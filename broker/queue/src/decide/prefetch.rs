@@ -7,7 +7,7 @@
 
 use std::hint::black_box;
 
-use super::admit::ParsedEvent;
+use super::parsed_event::ParsedEvent;
 use crate::frontier::keys::KeyId;
 use crate::{Group, Input};
 

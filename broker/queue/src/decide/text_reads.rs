@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use hashbrown::HashMap;
 use tidings_protocol::{CanonicalUrl, Code, ProtocolError, UrlKey};
 
-use super::admit::ParsedEvent;
+use super::parsed_event::ParsedEvent;
 use super::prefetch::PREFETCH_BATCH;
 use crate::entry::{Key, PassId};
 use crate::frontier::dormant::{DormantRef, WantedText};

@@ -8,8 +8,9 @@ use hashbrown::{HashMap, HashSet};
 use tidings_protocol::{CanonicalUrl, UrlKey};
 
 use super::id_index::IdIndex;
-use super::key_queue::{KeyQueue, Lane};
+use super::key_queue::KeyQueue;
 use super::keys::{FIND_MANY_MAX, KeyId, Keys};
+use super::lane::Lane;
 use super::runs::{NO_SLOT, PackedLane, SlotId};
 #[cfg(test)]
 use super::texts::StoredText;

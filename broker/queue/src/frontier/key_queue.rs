@@ -6,20 +6,12 @@ use std::hint::black_box;
 
 use tidings_protocol::MemberId;
 
+use super::lane::Lane;
 use super::runs::DormantRuns;
 use crate::config::PACE_VALID_MS;
 use crate::entry::{EntryId, JobNumber, Key, RecordedRest};
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
-
-/// The lanes of a key, which take turns: announced entries, and those of each job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Lane {
-    /// Entries that an event announced.
-    Announced,
-    /// Seeds and links of a job.
-    Job(JobNumber),
-}
 
 /// The state of one key. There may be millions, so state that few keys have is boxed.
 ///

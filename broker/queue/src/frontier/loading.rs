@@ -6,8 +6,9 @@ use std::collections::btree_map::Entry;
 
 use hashbrown::HashMap;
 
-use super::key_queue::{Lane, NextEntry};
+use super::key_queue::NextEntry;
 use super::keys::KeyId;
+use super::lane::Lane;
 use crate::entry::EntryId;
 
 /// Keys, each with the entry that is being read.

@@ -17,6 +17,7 @@ mod entry_changes;
 mod id_index;
 pub(crate) mod key_queue;
 pub(crate) mod keys;
+pub(crate) mod lane;
 mod loading;
 pub(crate) mod release_order;
 pub(crate) mod runs;
@@ -30,8 +31,9 @@ use hashbrown::HashMap;
 use tidings_protocol::UrlKey;
 
 use self::dormant::{DormantAdmission, DormantEntries, DormantRef, WantedText};
-use self::key_queue::{KeyState, Lane, NextEntry};
+use self::key_queue::{KeyState, NextEntry};
 use self::keys::{KeyId, Keys};
+use self::lane::Lane;
 use self::loading::LoadingKeys;
 use self::release_order::ReadyKeys;
 pub(crate) use self::turns::{Turns, next_entry};

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use hashbrown::HashMap;
 use tidings_protocol::MemberId;
 
-use super::key_queue::Lane;
 use super::keys::KeyId;
+use super::lane::Lane;
 use crate::entry::JobNumber;
 use crate::leases::Members;
 use crate::mutants::{self, Mutant};

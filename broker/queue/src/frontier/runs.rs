@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use smallvec::SmallVec;
 
-use super::key_queue::Lane;
+use super::lane::Lane;
 use crate::entry::{EntryId, JobNumber};
 
 /// Index of a dormant entry in memory.

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use tidings_protocol::{CanonicalUrl, EntrySelection, Outcome, RetryMode};
 
 use super::dormant::DormantEntries;
-use super::key_queue::Lane;
 use super::keys::Keys;
+use super::lane::Lane;
 use crate::entry::{Admission, EntryId, Key, PassId};
 use crate::fuzzing::dump::difference;
 use crate::fuzzing::simulated_pages::{SimulatedPages, TINY};

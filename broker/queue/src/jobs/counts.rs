@@ -5,47 +5,11 @@ use tidings_protocol::status::PassCounts;
 
 use crate::entry::EndReason;
 
-/// All counts, in the order of the records.
-pub(crate) fn as_array(counts: &PassCounts) -> [u64; 10] {
-    let PassCounts {
-        completed,
-        redirects,
-        failed,
-        robots,
-        scope,
-        trap,
-        budget,
-        duplicates,
-        cancelled,
-        found,
-    } = *counts;
-    [found, completed, redirects, failed, robots, scope, trap, budget, duplicates, cancelled]
-}
-
-/// The reverse of [`as_array`].
-pub(crate) fn from_array(counts: [u64; 10]) -> PassCounts {
-    let [found, completed, redirects, failed, robots, scope, trap, budget, duplicates, cancelled] =
-        counts;
-    PassCounts {
-        completed,
-        redirects,
-        failed,
-        robots,
-        scope,
-        trap,
-        budget,
-        duplicates,
-        cancelled,
-        found,
-    }
-}
-
 /// URLs of the pass that have no final result yet.
 pub(super) fn unfinished(counts: &PassCounts) -> u64 {
-    let [found, completed, redirects, failed, robots, scope, trap, budget, _, cancelled] =
-        as_array(counts);
-    let ended = [completed, redirects, failed, robots, scope, trap, budget, cancelled];
-    found.saturating_sub(ended.iter().sum())
+    let PassCounts { completed, redirects, failed, robots, scope, trap, budget, .. } = *counts;
+    let ended = [completed, redirects, failed, robots, scope, trap, budget, counts.cancelled];
+    counts.found.saturating_sub(ended.iter().sum())
 }
 
 pub(super) fn count_outcome(counts: &mut PassCounts, outcome: Outcome) {

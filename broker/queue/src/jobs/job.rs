@@ -397,26 +397,6 @@ impl Job {
         self.state == JobState::Done && !self.cancelled && has_room
     }
 
-    /// A failed page of this finished pass is fetched again.
-    pub(super) fn begin_repair(&mut self) {
-        self.counts.failed -= 1;
-    }
-
-    /// A repair redirects to `targets` URLs, which become part of the repair.
-    pub(super) fn redirect_repair(&mut self, targets: u64) {
-        self.counts.found += targets;
-    }
-
-    /// A repair ends with a worker's result.
-    pub(super) fn complete_repair(&mut self, outcome: Outcome) {
-        count_outcome(&mut self.counts, outcome);
-    }
-
-    /// A repair ends without a result.
-    pub(super) fn drop_repair(&mut self, end: EndReason) {
-        count_end(&mut self.counts, end);
-    }
-
     /// A dead entry waits again.
     pub(super) fn readmit(&mut self, entry: EntryId, key: &Key) {
         self.counts.failed -= 1;

@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use hashbrown::HashSet;
 use tidings_protocol::{CanonicalUrl, JobName, Outcome, Seq, TopicName};
 
-pub(crate) use self::counts::{as_array, from_array};
+use self::counts::{count_end, count_outcome};
 pub use self::job::{Job, JobSettings, JobState};
 pub use self::pattern::UrlFilter;
 pub use self::scope::{Scope, ScopeRule};
@@ -420,28 +420,28 @@ impl Jobs {
     /// A failed page of a finished pass is fetched again.
     pub(crate) fn begin_repair(&mut self, pass: PassId) {
         if let Some(job) = self.of_pass_mut(pass) {
-            job.begin_repair();
+            job.counts.failed -= 1;
         }
     }
 
     /// A repair redirects to `targets` URLs, which become part of the repair. Returns whether the
     /// pass is still known.
     pub(crate) fn redirect_repair(&mut self, pass: PassId, targets: usize) -> bool {
-        let job = self.of_pass_mut(pass).map(|job| job.redirect_repair(targets as u64));
+        let job = self.of_pass_mut(pass).map(|job| job.counts.found += targets as u64);
         job.is_some()
     }
 
     /// A repair ends with a worker's result.
     pub(crate) fn complete_repair(&mut self, pass: PassId, outcome: Outcome) {
         if let Some(job) = self.of_pass_mut(pass) {
-            job.complete_repair(outcome);
+            count_outcome(&mut job.counts, outcome);
         }
     }
 
     /// A repair ends without a result.
     pub(crate) fn drop_repair(&mut self, pass: PassId, end: EndReason) {
         if let Some(job) = self.of_pass_mut(pass) {
-            job.drop_repair(end);
+            count_end(&mut job.counts, end);
         }
     }
 }

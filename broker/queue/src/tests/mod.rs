@@ -2,6 +2,7 @@
 //! whole runs with workers that stall, disappear, or answer late and twice.
 
 pub(crate) mod bench;
+mod delays;
 mod explain;
 mod interactions;
 mod jobs;

@@ -377,6 +377,18 @@ fn schedules(bench: &mut Bench) -> Vec<String> {
     bench.answers.pop().unwrap().unwrap().lines
 }
 
+#[track_caller]
+fn assert_every_two_hours(bench: &mut Bench, payload: &str) {
+    for _ in 0..3 {
+        bench.wait(2 * 60 * MINUTE_MS - 1);
+        bench.assert_no_task("neither at once nor at the earlier time");
+        bench.wait(1);
+        let look = bench.task();
+        assert_eq!(look.payload, payload);
+        bench.ack(A, &look.id, Outcome::Done, &[]);
+    }
+}
+
 // PROTOCOL: G7
 #[test]
 fn worker_changes_only_the_interval_unless_it_has_changed() {
@@ -387,14 +399,7 @@ fn worker_changes_only_the_interval_unless_it_has_changed() {
     bench.publish("http://a.org/feed every=2h was=1h feed=15m-1d");
     assert_eq!(schedules(&mut bench).len(), 1);
     bench.ack(A, &look.id, Outcome::Done, &[]);
-    for _ in 0..3 {
-        bench.wait(2 * 60 * MINUTE_MS - 1);
-        bench.assert_no_task("neither at once nor at the earlier time");
-        bench.wait(1);
-        let look = bench.task();
-        assert_eq!(look.payload, "http://a.org/feed every=2h feed=15m-1d source=me");
-        bench.ack(A, &look.id, Outcome::Done, &[]);
-    }
+    assert_every_two_hours(&mut bench, "http://a.org/feed every=2h feed=15m-1d source=me");
     let before = schedules(&mut bench);
     assert!(before[0].contains(" every=2h ") && before[0].ends_with(" prio=7"), "{before:?}");
     // The schedule no longer has that interval or those bounds, does not exist, or the new value is
@@ -484,14 +489,7 @@ fn new_interval_with_a_first_time_causes_no_earlier_fetch() {
     // The worker has seen that the URL seldom changes.
     bench.publish("http://a.org/feed every=2h after=2h feed=15m-1d");
     bench.ack(A, &look.id, Outcome::Done, &[]);
-    for _ in 0..3 {
-        bench.wait(2 * 60 * MINUTE_MS - 1);
-        bench.assert_no_task("neither at once nor at the earlier time");
-        bench.wait(1);
-        let look = bench.task();
-        assert_eq!(look.payload, "http://a.org/feed every=2h feed=15m-1d");
-        bench.ack(A, &look.id, Outcome::Done, &[]);
-    }
+    assert_every_two_hours(&mut bench, "http://a.org/feed every=2h feed=15m-1d");
     // A notification in the meantime brings that first time forward.
     bench.publish("http://a.org/feed every=1h after=1h feed=15m-1d");
     bench.wait(30 * MINUTE_MS);

@@ -90,15 +90,15 @@ pub enum PageEnd {
     Crashed,
     /// Its context could not be closed in time, so part of it may still run.
     Stuck,
+    /// Its browser does not answer any more.
+    Lost,
 }
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// A page is to be rendered. It is answered by `Assign` or `Refuse`, unless it is withdrawn.
+    /// A page is to be rendered. It is answered by `Assign` or `Refuse`.
     Wanted(PageId),
-    /// A page that has no browser yet is not wanted any more. Has no effect on other pages.
-    Withdrawn(PageId),
     /// A page that was assigned has ended. Must follow each `Assign`, also when its browser ended.
     Ended(PageId, PageEnd),
     /// A browser takes pages.
@@ -239,7 +239,6 @@ impl Pool {
                 self.outputs.push_back(Output::Refuse(page));
             }
             Input::Wanted(page) => self.waiting.push_back(page),
-            Input::Withdrawn(page) => self.waiting.retain(|waiting| *waiting != page),
             Input::Ended(page, end) => self.end_page(page, end),
             Input::Started(id) => self.become_ready(id),
             Input::Exited(id) => self.record_exit(id, now),
@@ -319,13 +318,17 @@ impl Pool {
         let (&id, browser) = self.browsers.iter_mut().find(with_page).expect("an assigned page");
         browser.pages.remove(&page);
         match end {
-            PageEnd::Closed => {}
             PageEnd::Crashed => browser.crashes += 1,
             // Its rest takes a processor and a place, so this does not wait for a successor.
             PageEnd::Stuck => {
                 browser.reason = Some(Reason::Stuck);
                 self.drain(id);
             }
+            PageEnd::Lost if browser.state != State::Ended => {
+                browser.state = State::Ended;
+                self.outputs.push_back(Output::Kill(id));
+            }
+            PageEnd::Closed | PageEnd::Lost => {}
         }
         self.remove_ended();
     }

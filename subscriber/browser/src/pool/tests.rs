@@ -196,7 +196,7 @@ impl World {
         let lost: Vec<_> =
             self.running.iter().filter(|(_, (it, _))| *it == id).map(|(page, _)| *page).collect();
         for page in lost {
-            let ends = [PageEnd::Closed, PageEnd::Stuck];
+            let ends = [PageEnd::Closed, PageEnd::Stuck, PageEnd::Lost];
             let end = *self.random.choice(&ends).expect("two ends");
             self.end_page(page, end);
         }
@@ -213,6 +213,7 @@ impl World {
             let end = match self.random.u32(0..100) {
                 0..3 => PageEnd::Stuck,
                 3..8 => PageEnd::Crashed,
+                8..10 => PageEnd::Lost,
                 _ => PageEnd::Closed,
             };
             return self.end_page(page, end);
@@ -239,15 +240,7 @@ impl World {
         let living: Vec<_> = self.browsers.keys().copied().collect();
         match self.random.u32(0..100) {
             0..25 => self.want(),
-            25 => {
-                let first = self.waiting.first().copied();
-                if let Some(page) = first {
-                    self.waiting.remove(&page);
-                    self.answered += 1;
-                    self.give(Input::Withdrawn(page));
-                }
-            }
-            26..28 => {
+            25..28 => {
                 if let Some(id) = self.random.choice(&living) {
                     self.exit(*id);
                 }

@@ -16,7 +16,7 @@ use super::{Decision, EndReason, EventEffect, GroupRecord, NextStep, RecordedRes
 use crate::config::GroupConfig;
 use crate::entry::{Admission, AgainRequest, Entry, EntryState, Lease, PassId};
 use crate::frontier::key_queue::KeyState;
-use crate::jobs::{Job, JobState, as_array, from_array};
+use crate::jobs::{Job, JobState};
 use crate::moment::{ClockStamp, Moment};
 use crate::schedules::{Schedule, WallClockDue, WallClockTarget};
 
@@ -159,6 +159,18 @@ structs! {
         due,
         forwarded
     }
+    PassCounts: 10 {
+        found,
+        completed,
+        redirects,
+        failed,
+        robots,
+        scope,
+        trap,
+        budget,
+        duplicates,
+        cancelled
+    }
     Schedule { url_key, text, key, prio, forwarded, every_ms, due, entry, skips_next }
     WallClockDue { target, unix_ms, due }
     PassId { number, pass }
@@ -227,16 +239,6 @@ impl LineValue for EntryState {
 
     fn read(fields: &mut LineFields<'_>) -> Option<Self> {
         Some(Option::read(fields)?.map_or(Self::Delayed, Self::Held))
-    }
-}
-
-impl LineValue for PassCounts {
-    fn write(&self, line: &mut String) {
-        as_array(self).write(line);
-    }
-
-    fn read(fields: &mut LineFields<'_>) -> Option<Self> {
-        LineValue::read(fields).map(from_array)
     }
 }
 

@@ -49,10 +49,8 @@ use self::commands::CommandOrigin;
 use self::disk::CrashKind;
 use self::due_check::DueCheck;
 use self::fairness_check::FairnessCheck;
-use self::fetch_request::FetchRequest;
 use self::host_check::HostCheck;
 use self::machine::Machine;
-use self::output_queue::SimulatedOutput;
 use self::pass_check::PassCheck;
 use self::priority_check::PriorityCheck;
 pub(super) use self::promises::{BrokenPromise, CheckResult, Promise};
@@ -529,92 +527,6 @@ impl World {
             Input::Events { topic: topic(), next, events, foreign_jobs: [].into() },
             CommandOrigin::Nothing,
         )
-    }
-
-    /// The group may act on an output, even if a crash can still undo it.
-    fn mark_decided(&mut self, unsent: &SimulatedOutput) {
-        if let SimulatedOutput::Answer {
-            origin: CommandOrigin::Task { received, command, .. },
-            answer: Ok(_),
-            at,
-        } = unsent
-        {
-            self.answer_is_decided(received, command, *at);
-        }
-    }
-
-    /// An output is safe: the group cannot forget it any more, even if its receiver is gone.
-    fn output_is_safe(&mut self, unsent: &SimulatedOutput) -> CheckResult {
-        match unsent {
-            SimulatedOutput::Taken { order, fetches, at } => {
-                for fetch in fetches {
-                    self.fetch_requested(fetch, *order, *at);
-                }
-                Ok(())
-            }
-            SimulatedOutput::Task { received, to: Some(member), .. } => {
-                self.due_check.check_release(received)?;
-                self.passes.check_depth(received)?;
-                self.priority_check.take(received)?;
-                self.fairness_check.lease(received, *member);
-                self.fairness_check.take(received, &self.announcement_check, &self.passes)
-            }
-            SimulatedOutput::Answer { origin, answer, at } => {
-                Self::check_answer(origin, answer, *at)?;
-                match origin {
-                    CommandOrigin::Task { received, command, .. } if answer.is_ok() => {
-                        self.answer_is_safe(received, command, *at)
-                    }
-                    CommandOrigin::Purge => {
-                        self.announcement_check.purge();
-                        self.priority_check.purge();
-                        Ok(())
-                    }
-                    CommandOrigin::Delay(delay_ms) => {
-                        self.hosts.set_delay(*delay_ms);
-                        Ok(())
-                    }
-                    CommandOrigin::Delete { name, opened } => self.deleted(name, *opened, answer),
-                    _ => Ok(()),
-                }
-            }
-            SimulatedOutput::Task { .. }
-            | SimulatedOutput::Ended(_)
-            | SimulatedOutput::Announce { .. } => Ok(()),
-        }
-    }
-
-    /// The group knows, since `at`, of a requested fetch.
-    fn fetch_requested(&mut self, fetch: &FetchRequest, order: u64, at: Moment) {
-        let FetchRequest { url, job, after_ms, .. } = fetch;
-        self.due_check.want(url, at + *after_ms);
-        self.priority_check.want(fetch, at);
-        if job.is_some() {
-            return;
-        }
-        if *after_ms > 0 {
-            self.fairness_check.announce_for_later(url, &self.announcement_check, &self.passes);
-        } else {
-            self.fairness_check.announce(url, &self.passes);
-        }
-        self.announcement_check.promise(url, order);
-    }
-
-    /// Makes an output effective and sends it.
-    fn send_output(&mut self, unsent: SimulatedOutput) -> CheckResult {
-        match unsent {
-            SimulatedOutput::Taken { .. } => Ok(()),
-            SimulatedOutput::Task { conn, received, to } => {
-                self.receive_task(conn, received, to.is_some())
-            }
-            SimulatedOutput::Answer { origin, answer, at } => {
-                self.receive_answer(origin, answer, at)
-            }
-            SimulatedOutput::Ended(answer) => self.check_wait_answer(&answer),
-            SimulatedOutput::Announce { serial, topic, payload } => {
-                self.receive_announcement(serial, topic, &payload)
-            }
-        }
     }
 
     /// Checks that no member holds two suspects (entries that lost members before).

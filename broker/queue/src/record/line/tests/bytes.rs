@@ -6,7 +6,8 @@ use crate::config::GroupConfig;
 use crate::entry::{
     Admission, AgainRequest, EndReason, Entry, EntryState, Lease, PassId, RecordedRest,
 };
-use crate::frontier::key_queue::{KeyState, Lane};
+use crate::frontier::key_queue::KeyState;
+use crate::frontier::lane::Lane;
 use crate::jobs::{Job, JobSettings, JobState};
 use crate::moment::{ClockStamp, Moment};
 use crate::record::snapshot::SnapshotItem;

@@ -1,0 +1,75 @@
+//! One browser that runs: its processes, and the connection to it.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::cdp::Connection;
+use crate::process::{LaunchError, Launcher, Process};
+
+/// How long a browser may take to start. A loaded machine needs seconds.
+const START_MAX: Duration = Duration::from_secs(20);
+
+/// How long a call may take that no page can slow down.
+const CALL_MAX: Duration = Duration::from_secs(5);
+
+/// A browser. Its processes are killed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Browser {
+    process: Process,
+    connection: Connection,
+    version: String,
+}
+
+impl Browser {
+    /// Starts a browser, and waits until it answers.
+    pub(crate) async fn start(launcher: &Launcher) -> Result<Self, LaunchError> {
+        let (process, to_browser, from_browser) = launcher.start()?;
+        let connection = Connection::new(to_browser, from_browser)?;
+        let version = connection.call("", "Browser.getVersion", json!({}), START_MAX);
+        // Whatever a page opens waits until its requests are intercepted.
+        let attach = json!({ "autoAttach": true, "waitForDebuggerOnStart": true, "flatten": true });
+        let answers = async {
+            let version = version.await?;
+            connection.call("", "Target.setAutoAttach", attach, CALL_MAX).await?;
+            Ok(version["product"].as_str().unwrap_or_default().to_owned())
+        };
+        match answers.await {
+            Ok(version) => Ok(Self { process, connection, version }),
+            Err::<_, crate::cdp::CallError>(error) => {
+                let messages = process.messages().await;
+                Err(LaunchError::Browser(format!("{error}: {messages}")))
+            }
+        }
+    }
+
+    /// The name and version, such as `HeadlessChrome/156.0.8078.108`.
+    pub(crate) fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// The process above the browser's, until it has ended.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.process.pid()
+    }
+
+    /// Waits until the browser has ended. Safe to cancel.
+    pub(crate) async fn wait(&mut self) {
+        self.process.wait().await;
+    }
+
+    /// Kills all processes of the browser, and waits until they have ended.
+    pub(crate) async fn kill(&mut self) {
+        self.process.kill().await;
+    }
+
+    /// Asks the browser to end. [`Browser::wait`] returns when it has.
+    pub(crate) fn close(&self) {
+        // Without an answer, it is killed later.
+        let _ = self.connection.post("", "Browser.close", json!({}));
+    }
+
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.connection
+    }
+}

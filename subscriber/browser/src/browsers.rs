@@ -1,0 +1,356 @@
+//! The browsers of a crawler: one task owns the pool, and carries out what it decides.
+
+#![expect(clippy::disallowed_methods, reason = "tasks run browsers and pages, and deadlines pass")]
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::select;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tracing::{info, warn};
+
+use crate::browser::Browser;
+use crate::cdp::Connection;
+use crate::pool::{BrowserId, BrowserStatus, Input, Output, PageEnd, PageId, Pool, PoolConfig};
+use crate::process::Launcher;
+use crate::process::memory::{self, Memory};
+use crate::visit::{self, Fetch, Page, PageError, PageLimits, Rendered};
+
+/// How often the memory of a browser is measured. A page may take as much as it can until then.
+const MEASURE_EVERY: Duration = Duration::from_millis(500);
+
+/// Pages that wait to be handed to the owner. A caller that finds no room waits.
+const WANTED_MAX: usize = 64;
+
+/// Attempts at a page whose browser ended, which may be the fault of another page.
+const ATTEMPTS: usize = 2;
+
+/// How browsers are used.
+#[derive(Clone, Debug)]
+pub struct BrowsersConfig {
+    /// How many there are, and when they are replaced.
+    pub pool: PoolConfig,
+    /// The limits of each page.
+    pub page: PageLimits,
+    /// The memory of one renderer at which it is killed, in bytes. Its page fails.
+    pub renderer_bytes_max: u64,
+}
+
+impl Default for BrowsersConfig {
+    fn default() -> Self {
+        Self {
+            pool: PoolConfig::default(),
+            page: PageLimits::default(),
+            renderer_bytes_max: 768 << 20,
+        }
+    }
+}
+
+/// The browsers. Cheap to clone. When the last one is dropped, pages that run end, and browsers
+/// are closed.
+#[derive(Clone, Debug)]
+pub struct Browsers {
+    commands: mpsc::Sender<Command>,
+}
+
+/// The task that owns the browsers.
+#[derive(Debug)]
+pub struct BrowsersTask(JoinHandle<()>);
+
+#[derive(Debug)]
+enum Command {
+    Render(Wanted),
+    Status(oneshot::Sender<Status>),
+    Stop,
+}
+
+/// What the browsers do at present.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// Pages that wait for a browser.
+    pub waiting: usize,
+    /// Each browser.
+    pub browsers: Vec<BrowserStatus>,
+}
+
+/// A page that a caller waits for.
+struct Wanted {
+    page: Arc<Page>,
+    fetch: Arc<dyn Fetch>,
+    reply: oneshot::Sender<Result<Rendered, PageError>>,
+}
+
+impl std::fmt::Debug for Wanted {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_tuple("Wanted").field(&self.page.url).finish()
+    }
+}
+
+impl Browsers {
+    /// Browsers that are started when the first page is rendered. `seed` decides how far limits
+    /// vary, so it differs between crawlers.
+    pub fn new(launcher: Launcher, config: BrowsersConfig, seed: u64) -> (Self, BrowsersTask) {
+        let (commands, waiting) = mpsc::channel(WANTED_MAX);
+        let owner = Owner {
+            pool: Pool::new(config.pool.clone(), seed),
+            launcher: Arc::new(launcher),
+            config,
+            started: Instant::now(),
+            last_page: 0,
+            wanted: HashMap::new(),
+            running: HashMap::new(),
+            pages: JoinSet::new(),
+            tasks: JoinSet::new(),
+        };
+        (Self { commands }, BrowsersTask(tokio::spawn(owner.run(waiting))))
+    }
+
+    /// Renders a page when a browser has a place for it. A page whose browser ends is rendered once
+    /// more. If this future is dropped, the page is closed.
+    pub async fn render(&self, page: Page, fetch: Arc<dyn Fetch>) -> Result<Rendered, PageError> {
+        let page = Arc::new(page);
+        let mut rendered = Err(PageError::Unavailable);
+        for _ in 0..ATTEMPTS {
+            let (reply, answer) = oneshot::channel();
+            let wanted = Wanted { page: Arc::clone(&page), fetch: Arc::clone(&fetch), reply };
+            if self.commands.send(Command::Render(wanted)).await.is_err() {
+                return Err(PageError::Unavailable);
+            }
+            rendered = answer.await.unwrap_or(Err(PageError::Unavailable));
+            if rendered != Err(PageError::Lost) {
+                break;
+            }
+        }
+        rendered
+    }
+
+    /// What the browsers do. `None` after they have been stopped.
+    pub async fn status(&self) -> Option<Status> {
+        let (reply, answer) = oneshot::channel();
+        self.commands.send(Command::Status(reply)).await.ok()?;
+        answer.await.ok()
+    }
+
+    /// Refuses pages that wait, ends those that run, and closes the browsers.
+    pub async fn stop(&self) {
+        let _ = self.commands.send(Command::Stop).await;
+    }
+}
+
+impl BrowsersTask {
+    /// Waits until no browser is left, after a stop or the end of the last [`Browsers`].
+    pub async fn ended(self) {
+        self.0.await.expect("the owner of the browsers does not panic");
+    }
+}
+
+/// What a browser reports.
+enum Notice {
+    Started(Connection),
+    Measured(u64),
+    Exited,
+}
+
+/// What a browser is ordered to do.
+enum Order {
+    Close,
+    Kill,
+}
+
+struct Ended {
+    page: PageId,
+    end: PageEnd,
+    rendered: Result<Rendered, PageError>,
+    reply: oneshot::Sender<Result<Rendered, PageError>>,
+}
+
+struct Running {
+    orders: mpsc::UnboundedSender<Order>,
+    /// Set when it has started.
+    connection: Option<Connection>,
+}
+
+struct Owner {
+    pool: Pool,
+    launcher: Arc<Launcher>,
+    config: BrowsersConfig,
+    started: Instant,
+    last_page: u64,
+    wanted: HashMap<PageId, Wanted>,
+    running: HashMap<BrowserId, Running>,
+    pages: JoinSet<Ended>,
+    tasks: JoinSet<()>,
+}
+
+impl Owner {
+    async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
+        let (notices, mut reports) = mpsc::channel(16);
+        let mut takes_commands = true;
+        while !self.pool.has_ended() {
+            let deadline = self.pool.deadline().map(|at| self.started + at);
+            select! {
+                command = commands.recv(), if takes_commands => {
+                    match command {
+                        Some(Command::Render(wanted)) => {
+                            self.last_page += 1;
+                            let page = PageId(self.last_page);
+                            self.wanted.insert(page, wanted);
+                            self.handle(Input::Wanted(page), &notices);
+                        }
+                        Some(Command::Status(reply)) => {
+                            let browsers = self.pool.browsers().collect();
+                            // The caller may be gone.
+                            let _ = reply.send(Status { waiting: self.pool.waiting(), browsers });
+                        }
+                        Some(Command::Stop) => {
+                            // `None` follows what was sent before.
+                            commands.close();
+                            self.handle(Input::Stop, &notices);
+                        }
+                        None => {
+                            takes_commands = false;
+                            self.handle(Input::Stop, &notices);
+                        }
+                    }
+                }
+                Some((id, notice)) = reports.recv() => self.take(id, notice, &notices),
+                Some(ended) = self.pages.join_next() => {
+                    let ended = ended.expect("a page's task does not panic");
+                    self.handle(Input::Ended(ended.page, ended.end), &notices);
+                    // After that, because a page that is tried again must find another browser. The
+                    // caller may be gone.
+                    let _ = ended.reply.send(ended.rendered);
+                }
+                () = sleep_until(deadline.unwrap_or(self.started)), if deadline.is_some() => {
+                    self.handle(Input::Tick, &notices);
+                }
+            }
+        }
+        while self.tasks.join_next().await.is_some() {}
+    }
+
+    fn take(&mut self, id: BrowserId, notice: Notice, notices: &Notices) {
+        match notice {
+            Notice::Started(connection) => {
+                self.running.get_mut(&id).expect("it runs").connection = Some(connection);
+                self.handle(Input::Started(id), notices);
+            }
+            Notice::Measured(bytes) => self.handle(Input::Memory(id, bytes), notices),
+            Notice::Exited => {
+                self.running.remove(&id);
+                self.handle(Input::Exited(id), notices);
+            }
+        }
+    }
+
+    fn handle(&mut self, input: Input, notices: &Notices) {
+        self.pool.handle(input, self.started.elapsed());
+        while let Some(output) = self.pool.poll() {
+            match output {
+                Output::Start(id) => {
+                    let (orders, ordered) = mpsc::unbounded_channel();
+                    self.running.insert(id, Running { orders, connection: None });
+                    let launcher = Arc::clone(&self.launcher);
+                    let renderer_bytes_max = self.config.renderer_bytes_max;
+                    let notices = notices.clone();
+                    self.tasks.spawn(async move {
+                        run_browser(id, &launcher, renderer_bytes_max, ordered, &notices).await;
+                        // The owner receives until each browser has exited.
+                        let _ = notices.send((id, Notice::Exited)).await;
+                    });
+                }
+                Output::Assign(page, browser) => self.render(page, browser),
+                Output::Refuse(page) => {
+                    let wanted = self.wanted.remove(&page).expect("it waits");
+                    // The caller may be gone.
+                    let _ = wanted.reply.send(Err(PageError::Unavailable));
+                }
+                Output::Close(id) => self.order(id, Order::Close),
+                Output::Kill(id) => self.order(id, Order::Kill),
+            }
+        }
+        // Ended tasks are removed, so that they are not collected.
+        while self.tasks.try_join_next().is_some() {}
+    }
+
+    fn order(&self, id: BrowserId, order: Order) {
+        // A browser that has just exited takes no order.
+        let _ = self.running[&id].orders.send(order);
+    }
+
+    fn render(&mut self, id: PageId, browser: BrowserId) {
+        let Wanted { page, fetch, mut reply } = self.wanted.remove(&id).expect("it waits");
+        let connection = self.running[&browser].connection.clone().expect("it has started");
+        let limits = self.config.page.clone();
+        self.pages.spawn(async move {
+            let gone = reply.closed();
+            let (rendered, end) = visit::render(&connection, &page, &limits, fetch, gone).await;
+            Ended { page: id, end, rendered, reply }
+        });
+    }
+}
+
+type Notices = mpsc::Sender<(BrowserId, Notice)>;
+
+/// Runs one browser until it has exited.
+async fn run_browser(
+    id: BrowserId,
+    launcher: &Launcher,
+    renderer_bytes_max: u64,
+    mut orders: mpsc::UnboundedReceiver<Order>,
+    notices: &Notices,
+) {
+    let started = select! {
+        started = Browser::start(launcher) => started,
+        // Dropping a browser kills it.
+        _ = orders.recv() => return,
+    };
+    let mut browser = match started {
+        Ok(browser) => browser,
+        Err(error) => {
+            warn!(browser = id.0, %error, "a browser did not start");
+            return;
+        }
+    };
+    info!(browser = id.0, version = browser.version(), "a browser has started");
+    let _ = notices.send((id, Notice::Started(browser.connection().clone()))).await;
+    let mut measure = interval(MEASURE_EVERY);
+    measure.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        select! {
+            order = orders.recv() => match order {
+                Some(Order::Close) => browser.close(),
+                Some(Order::Kill) | None => {
+                    warn!(browser = id.0, "a browser is killed");
+                    browser.kill().await;
+                }
+            },
+            () = browser.wait() => break,
+            _ = measure.tick() => {
+                let Some(pid) = browser.pid() else { continue };
+                let measured = spawn_blocking(move || memory::measure(pid)).await;
+                let memory = measured.expect("it does not panic");
+                kill_large_renderers(id, &memory, renderer_bytes_max);
+                let _ = notices.send((id, Notice::Measured(memory.bytes))).await;
+            }
+        }
+    }
+    info!(browser = id.0, "a browser has ended");
+    // What it left, if it crashed.
+    browser.kill().await;
+}
+
+/// A page that takes too much memory ends alone. Without this, the kernel might end any process.
+fn kill_large_renderers(id: BrowserId, memory: &Memory, bytes_max: u64) {
+    for (pid, bytes) in memory.renderers.iter().filter(|(_, bytes)| *bytes > bytes_max) {
+        warn!(browser = id.0, bytes, "a renderer uses too much memory and is killed");
+        if let Some(pid) = Pid::from_raw(pid.cast_signed()) {
+            // It may have ended.
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}

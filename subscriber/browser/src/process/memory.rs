@@ -1,0 +1,94 @@
+//! The processes below one process, and their memory, from `/proc`.
+
+use std::collections::HashMap;
+use std::fs;
+
+/// The memory of a browser.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Memory {
+    /// The sum over its processes, in bytes. A page of memory that several share counts once.
+    pub(crate) bytes: u64,
+    /// Its renderers, each of which runs scripts of one site of one page, with their bytes.
+    pub(crate) renderers: Vec<(u32, u64)>,
+}
+
+/// Measures the processes below this one.
+pub(crate) fn measure(pid: u32) -> Memory {
+    let mut memory = Memory::default();
+    for pid in descendants(pid) {
+        let bytes = bytes_of(pid).unwrap_or(0);
+        memory.bytes += bytes;
+        let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        if command.split(|byte| *byte == 0 || *byte == b' ').any(|word| word == b"--type=renderer")
+        {
+            memory.renderers.push((pid, bytes));
+        }
+    }
+    memory
+}
+
+/// All processes below this one.
+pub(crate) fn descendants(pid: u32) -> Vec<u32> {
+    let mut children = HashMap::<u32, Vec<u32>>::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        if let Some(parent) = parent_of(pid) {
+            children.entry(parent).or_default().push(pid);
+        }
+    }
+    let mut found = children.remove(&pid).unwrap_or_default();
+    let mut next = 0;
+    while let Some(pid) = found.get(next) {
+        found.extend(children.remove(pid).unwrap_or_default());
+        next += 1;
+    }
+    found
+}
+
+fn parent_of(pid: u32) -> Option<u32> {
+    // The second field is the program's name in parentheses, which may contain any character.
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// The proportional set size. If the kernel does not show it, memory that is not shared with a file.
+fn bytes_of(pid: u32) -> Option<u64> {
+    let field = |text: &str, name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
+    };
+    if let Ok(text) = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))
+        && let Some(bytes) = field(&text, "Pss:")
+    {
+        return Some(bytes);
+    }
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    Some(field(&text, "RssAnon:")? + field(&text, "RssShmem:")?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{self, Command};
+
+    use super::*;
+
+    #[test]
+    fn processes_below_this_one_are_found_and_measured() {
+        let mut child = Command::new("sh").args(["-c", "sleep 100; exit 1"]).spawn().unwrap();
+        while descendants(child.id()).is_empty() {
+            std::thread::yield_now();
+        }
+        let sleeper = descendants(child.id());
+        let all = descendants(process::id());
+        let memory = measure(process::id());
+        for pid in [child.id(), sleeper[0]] {
+            assert!(all.contains(&pid), "{pid} is not in {all:?}");
+        }
+        assert!(memory.bytes > 4096 && memory.renderers.is_empty(), "{memory:?}");
+        child.kill().unwrap();
+        Command::new("kill").arg(sleeper[0].to_string()).status().unwrap();
+        child.wait().unwrap();
+    }
+}
