@@ -256,7 +256,7 @@ impl Connection {
     /// Reports buffered bytes and subscriptions to the quotas. Fails if a quota is exceeded.
     fn update_usage(&mut self) -> Result<(), ProtocolError> {
         let Some(usage) = &mut self.login.usage else { return Ok(()) };
-        let staged = self.worker.as_ref().map_or(0, |worker| worker.staged_links.bytes());
+        let staged = self.worker.as_ref().map_or(0, |worker| worker.staged_links.bytes);
         let buffered =
             self.input_buffer.len() + self.answer_bytes + self.task_buffer.len() + staged;
         usage.set(Quantity::Subscriptions, self.subscriptions.len() as u64)?;
@@ -329,8 +329,7 @@ impl Connection {
         if self.is_write_closed {
             return self.discard_output(cx.waker());
         }
-        if self.outbound.stalled_since().is_some() && self.stream.poll_write_ready(cx).is_pending()
-        {
+        if self.outbound.stalled_since.is_some() && self.stream.poll_write_ready(cx).is_pending() {
             return IoStatus::Idle;
         }
         // If so, written output does not allow more input.
@@ -547,7 +546,7 @@ impl Connection {
     }
 
     fn stall_deadline(&self) -> Option<Moment> {
-        let since = self.outbound.stalled_since()?;
+        let since = self.outbound.stalled_since?;
         let pins = self.outbound.pins_topic_memory() || self.subscriptions.is_waiting_for_disk();
         let is_relevant = pins || self.exceeds_task_buffer();
         is_relevant.then(|| since + self.shared.limits.stalled_ms)

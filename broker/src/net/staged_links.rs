@@ -24,7 +24,7 @@ pub(super) struct StagedLinks {
     /// The order of eviction. Contains each of `tasks` once, under its `eviction_number`.
     eviction_order: BTreeMap<u64, TaskId>,
     next_eviction_number: u64,
-    bytes: usize,
+    pub(super) bytes: usize,
 }
 
 #[derive(Debug, Default)]
@@ -49,11 +49,6 @@ impl StagedLinks {
         task_links.bytes += bytes;
         task_links.links.push(link);
         self.bytes += bytes;
-    }
-
-    /// Approximate memory of all links and tasks, in bytes.
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
     }
 
     /// Counts a link that cannot be kept.

@@ -25,7 +25,7 @@ pub(super) struct Arena {
     /// Oldest first; `open` is the end of the last one.
     blocks: VecDeque<ArenaBlock>,
     /// Sum of the capacities of `blocks`.
-    bytes: usize,
+    pub(super) bytes: usize,
 }
 
 #[derive(Debug)]
@@ -43,10 +43,6 @@ impl Arena {
             arena.add_block(bytes);
         }
         arena
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
     }
 
     /// Number of blocks. The last one is never freed by a release.
@@ -126,22 +122,22 @@ mod tests {
         let mut arena = Arena::default();
         assert!(!arena.has_room(1));
         arena.begin_block(10);
-        assert_eq!(arena.bytes(), BLOCK_BYTES_MIN);
+        assert_eq!(arena.bytes, BLOCK_BYTES_MIN);
         let mut sealed = Vec::new();
         for _ in 0..2 {
             arena.open().extend_from_slice(&[b'x'; 1000]);
             sealed.push(arena.seal());
         }
         arena.begin_block(100_000);
-        assert_eq!(arena.bytes(), BLOCK_BYTES_MIN + 100_000);
+        assert_eq!(arena.bytes, BLOCK_BYTES_MIN + 100_000);
         arena.open().extend_from_slice(b"y");
         sealed.push(arena.seal());
         arena.release();
-        assert_eq!(arena.bytes(), BLOCK_BYTES_MIN + 100_000, "the first block has a batch");
+        assert_eq!(arena.bytes, BLOCK_BYTES_MIN + 100_000, "the first block has a batch");
         arena.release();
-        assert_eq!(arena.bytes(), 100_000);
+        assert_eq!(arena.bytes, 100_000);
         arena.release();
-        assert_eq!(arena.bytes(), 100_000, "the newest block stays");
+        assert_eq!(arena.bytes, 100_000, "the newest block stays");
         assert_eq!(&sealed[2][..], b"y");
     }
 

@@ -41,7 +41,7 @@ impl Topic {
     fn handle_reserve_error(&self, tail: &mut Tail, error: &ProtocolError) {
         let full = error.code == Code::Full;
         let health = if full { Health::Full } else { Health::Failed };
-        if tail.head() > tail.watermarks.reserved && tail.watermarks.health != health {
+        if tail.head > tail.watermarks.reserved && tail.watermarks.health != health {
             tracing::error!(topic = %self.name, %error, "cannot reserve seqs; events are rejected until the catalog can be written");
             tail.mark_lost(health);
         }
@@ -51,7 +51,7 @@ impl Topic {
     pub(super) fn reserve(self: &Arc<Self>) {
         let head = {
             let tail = &mut *self.tail.lock();
-            self.claim_commit(tail).then(|| tail.head())
+            self.claim_commit(tail).then_some(tail.head)
         };
         if let Some(head) = head {
             self.request_commit(head);
@@ -107,7 +107,7 @@ impl Topic {
         let head = {
             let tail = self.tail.lock();
             let wants = tail.watermarks.health != Health::Failed && !self.is_deleted();
-            (wants && tail.watermarks.is_reservation_low(tail.head())).then(|| tail.head())
+            (wants && tail.watermarks.is_reservation_low(tail.head)).then_some(tail.head)
         };
         if let Some(head) = head {
             self.request_commit(head);
@@ -124,7 +124,7 @@ impl Topic {
     pub(super) fn close(&self) {
         let (head, health) = {
             let tail = self.tail.lock();
-            (tail.head(), tail.watermarks.health)
+            (tail.head, tail.watermarks.health)
         };
         match &self.log {
             Some(log) if health == Health::Good => {
@@ -152,7 +152,7 @@ impl CommitLog for Topic {
         let always = self.settings().sync == Sync::Always;
         let (pieces, next, reserve, sync, unsynced) = {
             let tail = &mut *self.tail.lock();
-            let head = tail.head();
+            let head = tail.head;
             if !tail.watermarks.has_work(head) {
                 tail.watermarks.is_queued = false;
                 return None;
@@ -182,7 +182,7 @@ impl CommitLog for Topic {
         }
         // Updated together with the watermarks: a thread that sees all events durable may rely on
         // no further writes.
-        tail.watermarks.is_queued = tail.watermarks.has_work(tail.head());
+        tail.watermarks.is_queued = tail.watermarks.has_work(tail.head);
         let waiting = tail.watermarks.is_queued.then(|| tail.waiting_bytes());
         self.publish_watermarks(tail);
         waiting

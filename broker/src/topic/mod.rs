@@ -116,7 +116,7 @@ impl Topic {
     ) -> Result<Range<Seq>, ProtocolError> {
         let mut tail = self.tail.lock();
         self.check_accepts(&tail)?;
-        let first = tail.head();
+        let first = tail.head;
         self.append_to_tail(&mut tail, origin, payloads, false);
         Ok(self.finish_append(tail, first))
     }
@@ -132,7 +132,7 @@ impl Topic {
     ) -> Result<Vec<Seq>, ProtocolError> {
         let mut tail = self.tail.lock();
         self.check_accepts(&tail)?;
-        let first = tail.head();
+        let first = tail.head;
         let (mut numbers, mut new) = (Vec::with_capacity(payloads.len()), Vec::new());
         let ids_max = self.shared.memory.ids_max();
         let mut ids = ids.iter().copied().peekable();
@@ -189,7 +189,7 @@ impl Topic {
     /// Finishes an append that began at `first`: publishes the watermarks, requests a commit, and
     /// wakes readers.
     fn finish_append(self: &Arc<Self>, mut tail: MutexGuard<'_, Tail>, first: Seq) -> Range<Seq> {
-        let head = tail.head();
+        let head = tail.head;
         if head == first {
             // A woken task may rely on finding an event.
             return first..head;
@@ -217,7 +217,7 @@ impl Topic {
 
     /// Whether the caller must request a commit. If so, records that one is queued.
     fn claim_commit(&self, tail: &mut Tail) -> bool {
-        let head = tail.head();
+        let head = tail.head;
         // Without a log, the only work is to reserve seqs.
         let has_work = match self.log {
             Some(_) => tail.watermarks.has_work(head),
@@ -357,7 +357,7 @@ impl Topic {
             tail.add_reader(form);
             match form {
                 LineForm::Wire => self.resolve_start(tail, from),
-                LineForm::Bare { .. } => ReaderStart::at(tail.head()),
+                LineForm::Bare { .. } => ReaderStart::at(tail.head),
             }
         };
         Reader::new(Arc::clone(self), form, start, waker)
@@ -435,7 +435,7 @@ impl Topic {
             first_kept: kept.map_or(tail.first_kept(), |kept| kept.first.min(tail.first_kept())),
             bytes: tail.bytes(),
             batches: tail.batches(),
-            readers: tail.readers(),
+            readers: tail.readers,
             per_second: tail.rate(self.shared.clock.now()),
             log_bytes: kept.map_or(0, |kept| kept.bytes),
             segments: kept.map_or(0, |kept| kept.segments),

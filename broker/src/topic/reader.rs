@@ -196,7 +196,7 @@ impl Reader {
         self.wait.end();
         let topic = Arc::clone(&self.topic);
         let tail = &mut *topic.tail.lock();
-        let mark = if self.consumer.is_some() { tail.durable() } else { tail.visible() };
+        let mark = if self.consumer.is_some() { tail.durable() } else { tail.visible };
         // The reader may have seen more before a sync failed.
         let end = mark.min(tail.watermarks.uncertain_from()).max(self.cursor);
         let first_kept = tail.first_kept().min(end);
@@ -207,7 +207,7 @@ impl Reader {
             }
             let resume = match self.form {
                 LineForm::Wire => first_kept,
-                LineForm::Bare { .. } => Seq((tail.head().0 - 1).max(first_kept.0)),
+                LineForm::Bare { .. } => Seq((tail.head.0 - 1).max(first_kept.0)),
             };
             return Fetched::Lag(self.skip_to(resume));
         }

@@ -45,9 +45,9 @@ pub(crate) enum LineForm {
 #[derive(Debug)]
 pub(super) struct Tail {
     /// The next seq to assign; `first_kept <= head`, and `cursor <= head` for every reader.
-    head: Seq,
+    pub(super) head: Seq,
     /// The seq after the newest event that readers may see; always between batches.
-    visible: Seq,
+    pub(super) visible: Seq,
     /// Which events are durable, reserved or lost.
     pub(super) watermarks: TopicWatermarks,
     /// The topic has a log: durable events can be read there, so only the others must stay here.
@@ -63,7 +63,7 @@ pub(super) struct Tail {
     pub(super) is_durable_only: bool,
     /// Readers of bare lines. While there are none, bare lines are not encoded.
     bare_readers: usize,
-    readers: usize,
+    pub(super) readers: usize,
     /// The cursor of each group. Everything from the lowest one on is kept, here or in the log.
     consumers: Slab<Seq>,
     /// Publishers that wait until less data must stay in memory.
@@ -121,19 +121,10 @@ impl Tail {
         if self.is_durable_only { self.visible } else { self.head }
     }
 
-    pub(super) fn head(&self) -> Seq {
-        self.head
-    }
-
     /// The first seq that is not yet as safe as the topic promises; `<= head`, always between
     /// batches.
     pub(super) fn durable(&self) -> Seq {
         self.watermarks.durable
-    }
-
-    /// The seq after the newest event that readers may see.
-    pub(super) fn visible(&self) -> Seq {
-        self.visible
     }
 
     /// The oldest event in memory; the head if there is none.
@@ -142,15 +133,11 @@ impl Tail {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.wire.bytes() + self.bare.bytes() + self.batches.capacity() * size_of::<Batch>()
+        self.wire.bytes + self.bare.bytes + self.batches.capacity() * size_of::<Batch>()
     }
 
     pub(super) fn batches(&self) -> usize {
         self.batches.len()
-    }
-
-    pub(super) fn readers(&self) -> usize {
-        self.readers
     }
 
     /// Events per second at `now`, averaged over the last ten seconds or so.

@@ -14,8 +14,7 @@ use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, StatusCode};
 use parking_lot::Mutex;
 use tidings_client::{
-    ClientError, ClientOptions, Connector, GroupSetup, TaskEnd, TaskHandler, Worker, WorkerError,
-    WorkerTask,
+    ClientError, ClientOptions, Connector, GroupSetup, TaskEnd, TaskHandler, Worker, WorkerTask,
 };
 use tidings_egress::client::{OutgoingClient, OutgoingResponse};
 use tidings_egress::failure::{Failure, Reason};
@@ -77,12 +76,8 @@ pub async fn run(config: CallbackConfig, stop: CancellationToken) {
             "callbacks to addresses that are not allowed",
         )),
     };
-    match Worker::new(connector, group, CREDIT).run(handler, None, stop).await {
-        Ok(()) => {}
-        Err(WorkerError::Broker(error)) => {
-            tracing::error!("callbacks are not delivered any more: {error}");
-        }
-        Err(WorkerError::Handler(never)) => match never {},
+    if let Err(error) = Worker::new(connector, group, CREDIT).run(handler, None, stop).await {
+        tracing::error!("callbacks are not delivered any more: {error}");
     }
 }
 

@@ -38,9 +38,7 @@ use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use parking_lot::Mutex;
-use tidings_client::{
-    ClientError, ClientOptions, Connector, GroupSetup, Worker, WorkerError, WorkerLink,
-};
+use tidings_client::{ClientError, ClientOptions, Connector, GroupSetup, Worker, WorkerLink};
 use tidings_egress::client::OutgoingClient;
 use tidings_protocol::{
     CanonicalUrl, GroupName, HUB_TOPIC, HUB_VERIFY_TOPIC, IpNetwork, MemberId, TopicName,
@@ -252,12 +250,8 @@ impl Hub {
         stop: CancellationToken,
     ) {
         let handler = HubTaskHandler { hub: Arc::clone(self), stop: stop.clone() };
-        match worker.run(handler, None, stop).await {
-            Ok(()) => {}
-            Err(WorkerError::Broker(error)) => {
-                tracing::error!(group = queue.name, %error, "the hub's worker has stopped");
-            }
-            Err(WorkerError::Handler(never)) => match never {},
+        if let Err(error) = worker.run(handler, None, stop).await {
+            tracing::error!(group = queue.name, %error, "the hub's worker has stopped");
         }
     }
 

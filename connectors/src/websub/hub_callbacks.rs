@@ -290,9 +290,7 @@ fn verification_reply(
 /// Answers a server of `rssCloud` that verifies a registration.
 fn confirm_registration(subscription: &Subscription, parameters: &HubParameters) -> CallbackReply {
     match (parameters.get("url"), parameters.challenge("challenge")) {
-        (Some(url), Some(challenge))
-            if url == subscription.feed && !subscription.is_cancelled() =>
-        {
+        (Some(url), Some(challenge)) if url == subscription.feed && !subscription.is_cancelled => {
             CallbackReply::Verified(challenge_response(challenge))
         }
         (Some(_), Some(_)) => CallbackReply::Rejected("the request is about another feed"),

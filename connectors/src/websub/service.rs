@@ -412,7 +412,7 @@ impl WebSub {
     /// Sends the request to a hub that is due.
     async fn send_due_request(&self, client: &Client, token: &str) -> Result<(), WebSubError> {
         let Some(subscription) = self.subscription(token).await else { return Ok(()) };
-        if !subscription.is_cancelled()
+        if !subscription.is_cancelled
             && schedule_interval(client, &subscription.watched).await?.is_none()
         {
             self.cancel_subscription(token).await?;

@@ -166,7 +166,7 @@ impl Connector {
     pub async fn resolve(&self, name: &str) -> Result<Vec<SocketAddr>, Failure> {
         let mut until = Instant::now() + self.timeout;
         let is_proxy = |proxy: &Proxy| {
-            proxy.kind() != ProxyKind::Socks5 || proxy.host().eq_ignore_ascii_case(name)
+            proxy.kind != ProxyKind::Socks5 || proxy.host().eq_ignore_ascii_case(name)
         };
         if self.proxy.as_ref().is_some_and(is_proxy) {
             let found = self.resolver.resolve(name, &mut until).await?;
@@ -245,9 +245,9 @@ impl Connector {
             Some(address) => vec![address],
             None => self.resolver.resolve(proxy.host(), &mut until).await?.to_vec(),
         };
-        let with_port = |address| SocketAddr::new(address, proxy.port());
+        let with_port = |address| SocketAddr::new(address, proxy.port);
         let proxy_addresses: Vec<_> = found.into_iter().map(with_port).collect();
-        let hosts = match proxy.kind() {
+        let hosts = match proxy.kind {
             ProxyKind::Socks5 => addresses.iter().map(|address| url_host(address.ip())).collect(),
             ProxyKind::Http | ProxyKind::Socks5h => vec![target.host.to_owned()],
         };
@@ -279,7 +279,7 @@ impl Connector {
         target: &ConnectTarget<'_>,
         until: &mut Instant,
     ) -> Result<Vec<SocketAddr>, Failure> {
-        match self.proxy.as_ref().map(Proxy::kind) {
+        match self.proxy.as_ref().map(|proxy| proxy.kind) {
             Some(ProxyKind::Socks5h) if target.address.is_none() => {
                 if is_localhost(target.host) {
                     self.allow_private.check(IpAddr::V4(Ipv4Addr::LOCALHOST))?;

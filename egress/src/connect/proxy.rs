@@ -37,10 +37,10 @@ const SOCKS_PORT: u16 = 1080;
 /// The proxy for all requests.
 #[derive(Clone)]
 pub struct Proxy {
-    kind: ProxyKind,
+    pub(super) kind: ProxyKind,
     host: String,
     address: Option<IpAddr>,
-    port: u16,
+    pub(super) port: u16,
     credentials: Option<Credentials>,
 }
 
@@ -77,20 +77,12 @@ pub struct ProxyError {
 }
 
 impl Proxy {
-    pub(super) fn kind(&self) -> ProxyKind {
-        self.kind
-    }
-
     pub(super) fn host(&self) -> &str {
         &self.host
     }
 
     pub(super) fn address(&self) -> Option<IpAddr> {
         self.address
-    }
-
-    pub(super) fn port(&self) -> u16 {
-        self.port
     }
 
     /// `scheme://HOST:PORT`, without the password.
@@ -287,11 +279,11 @@ mod tests {
     #[test]
     fn an_http_proxy_is_parsed_and_its_password_is_not_shown() {
         let proxy: Proxy = "http://user:p%40ss@proxy.example:3128".parse().unwrap();
-        assert_eq!((proxy.host(), proxy.port(), proxy.address()), ("proxy.example", 3128, None));
+        assert_eq!((proxy.host(), proxy.port, proxy.address()), ("proxy.example", 3128, None));
         assert_eq!(proxy.authorization().unwrap(), "Basic dXNlcjpwQHNz");
         assert_eq!(format!("{proxy:?}"), "Proxy(http://proxy.example:3128)");
         let proxy: Proxy = "http://[::1]".parse().unwrap();
-        assert_eq!((proxy.port(), proxy.address()), (80, Some("::1".parse().unwrap())));
+        assert_eq!((proxy.port, proxy.address()), (80, Some("::1".parse().unwrap())));
         assert!(proxy.authorization().is_none());
         for text in
             ["proxy:3128", "socks4://h:1", "http://", "http://h/path", "http://u%zz@h", "socks5://"]
@@ -303,7 +295,7 @@ mod tests {
     #[test]
     fn a_socks_proxy_is_parsed_and_its_password_is_not_shown() {
         let proxy: Proxy = "socks5://us%3Aer:p%40ss%25@proxy.example".parse().unwrap();
-        assert_eq!((proxy.kind(), proxy.port()), (ProxyKind::Socks5, 1080));
+        assert_eq!((proxy.kind, proxy.port), (ProxyKind::Socks5, 1080));
         assert_eq!(proxy.socks_login(), Some(("us:er", "p@ss%")));
         assert!(
             proxy.authorization().is_none()
@@ -313,7 +305,7 @@ mod tests {
         assert_eq!(format!("{proxy:?}"), "Proxy(socks5://proxy.example:1080)");
         let proxy: Proxy = "socks5h://[::1]:9050".parse().unwrap();
         assert_eq!(
-            (proxy.kind(), proxy.address()),
+            (proxy.kind, proxy.address()),
             (ProxyKind::Socks5h, Some("::1".parse().unwrap()))
         );
         assert_eq!((proxy.url().as_str(), proxy.socks_login()), ("socks5h://[::1]:9050", None));

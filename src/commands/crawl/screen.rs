@@ -78,7 +78,7 @@ impl Screen {
     /// Redraws the progress.
     pub(crate) fn draw_progress(&mut self, progress: &JobProgress) {
         let elapsed = self.started.elapsed();
-        let transferred = (self.tally.bytes(), self.tally.wire_bytes());
+        let transferred = (self.tally.bytes, self.tally.wire_bytes);
         self.rates.update(elapsed, &progress.job, transferred);
         let lines = progress_lines(progress, &self.tally, &self.rates, elapsed);
         self.console.progress(&lines.join("\n"));
@@ -176,10 +176,10 @@ fn progress_lines(
     elapsed: Duration,
 ) -> Vec<String> {
     let mut speed = vec![format!("{:.1} pages/s", pace.pages_per_second)];
-    if tally.bytes() > 0 {
+    if tally.bytes > 0 {
         let rate = bytes_per_second(pace.bytes_per_second);
         let wire_rate = bytes_per_second(pace.wire_bytes_per_second);
-        let is_compressed = tally.wire_bytes() < tally.bytes();
+        let is_compressed = tally.wire_bytes < tally.bytes;
         speed.push(if is_compressed { format!("{rate} ({wire_rate} on the wire)") } else { rate });
     }
     speed.push(format!("{} so far", format_duration(elapsed)));
@@ -214,17 +214,17 @@ fn bytes_per_second(rate: f64) -> String {
 /// The details of pages that this process fetched, one in each line.
 fn detail_lines(tally: &CrawlTally) -> Vec<String> {
     let mut lines = Vec::new();
-    if tally.times().answers == 0 {
+    if tally.times.answers == 0 {
         return lines;
     }
     let classes = tally.classes().map(|(class, n)| format!("{class} {}", format_count(n)));
     lines.push(format!("status   {}", classes.collect::<Vec<_>>().join(", ")));
-    let times = tally.times();
-    let wire = (tally.wire_bytes() < tally.bytes())
-        .then(|| format!(" ({} on the wire)", format_bytes(tally.wire_bytes())));
+    let times = tally.times;
+    let wire = (tally.wire_bytes < tally.bytes)
+        .then(|| format!(" ({} on the wire)", format_bytes(tally.wire_bytes)));
     lines.push(format!(
         "answers  {}{} in all, {} on average, {} at most",
-        format_bytes(tally.bytes()),
+        format_bytes(tally.bytes),
         wire.unwrap_or_default(),
         format_duration(times.mean()),
         format_duration(times.longest)
@@ -276,10 +276,10 @@ fn tally_json(tally: &CrawlTally) -> Map<String, Value> {
     let mut figures = Map::new();
     figures.insert("outcomes".into(), json!(tally.outcomes()));
     figures.insert("status".into(), Value::Object(classes.collect()));
-    figures.insert("bytes".into(), tally.bytes().into());
-    figures.insert("wire_bytes".into(), tally.wire_bytes().into());
-    figures.insert("mean_ms".into(), ms(tally.times().mean()).into());
-    figures.insert("max_ms".into(), ms(tally.times().longest).into());
+    figures.insert("bytes".into(), tally.bytes.into());
+    figures.insert("wire_bytes".into(), tally.wire_bytes.into());
+    figures.insert("mean_ms".into(), ms(tally.times.mean()).into());
+    figures.insert("max_ms".into(), ms(tally.times.longest).into());
     figures.insert("hosts".into(), tally.host_count().into());
     figures.insert("slowest".into(), slowest.collect());
     figures.insert("longest".into(), longest.collect());

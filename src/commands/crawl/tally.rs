@@ -68,9 +68,9 @@ pub(crate) struct CrawlTally {
     outcomes: BTreeMap<&'static str, u64>,
     /// By the first digit of the status; 0: a request without a response.
     classes: [u64; 6],
-    bytes: u64,
-    wire_bytes: u64,
-    times: AnswerTimes,
+    pub(crate) bytes: u64,
+    pub(crate) wire_bytes: u64,
+    pub(crate) times: AnswerTimes,
     hosts: HashMap<Box<str>, AnswerTimes>,
     /// Some hosts were forgotten.
     has_evicted: bool,
@@ -143,21 +143,6 @@ impl CrawlTally {
     /// The numbers of pages by outcome.
     pub(crate) fn outcomes(&self) -> &BTreeMap<&'static str, u64> {
         &self.outcomes
-    }
-
-    /// Bytes of all bodies, decoded.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// Bytes of all bodies as received.
-    pub(crate) fn wire_bytes(&self) -> u64 {
-        self.wire_bytes
-    }
-
-    /// The times of the answers of all hosts.
-    pub(crate) fn times(&self) -> AnswerTimes {
-        self.times
     }
 
     /// The numbers of answers by class of status, without zeros: `2xx`, `no answer`.
@@ -263,9 +248,9 @@ mod tests {
         let classes: Vec<_> = tally.classes().collect();
         let expected = [("2xx", 2), ("3xx", 1), ("4xx", 1), ("5xx", 1), ("no answer", 3)];
         assert_eq!(classes, expected, "robots.txt forbids a request");
-        assert_eq!((tally.pages(), tally.bytes(), tally.wire_bytes()), (9, 900, 360));
+        assert_eq!((tally.pages(), tally.bytes, tally.wire_bytes), (9, 900, 360));
         assert_eq!(tally.outcomes()["robots"], 1);
-        assert_eq!((tally.times().answers, tally.times().mean()), (8, Duration::from_millis(7)));
+        assert_eq!((tally.times.answers, tally.times.mean()), (8, Duration::from_millis(7)));
     }
 
     #[test]
@@ -296,7 +281,7 @@ mod tests {
         let longest = tally.longest(2);
         let longest: Vec<_> = longest.iter().map(|(host, times)| (*host, times.span())).collect();
         assert_eq!(longest, [("large.example", ms(59_020)), ("slow.example", ms(900))]);
-        assert_eq!(tally.times().span(), ms(59_900));
+        assert_eq!(tally.times.span(), ms(59_900));
     }
 
     #[test]
@@ -309,7 +294,7 @@ mod tests {
         }
         assert_eq!(tally.slowest(1)[0].0, "slow.example");
         assert_eq!(tally.host_count(), None);
-        assert_eq!(tally.times().answers, 3 * HOSTS_MAX as u64 + 1);
+        assert_eq!(tally.times.answers, 3 * HOSTS_MAX as u64 + 1);
     }
 
     #[test]

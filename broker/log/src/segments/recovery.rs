@@ -506,11 +506,11 @@ impl Recovery {
         for segment in self.shared.segments.iter_mut().rev() {
             let ends = std::mem::replace(&mut end, segment.previous_end).max(segment.base);
             if let Some(index) = &mut segment.index {
-                if index.end() > ends {
+                if index.end > ends {
                     // The index contains misplaced batches. A reader that needs one builds it
                     // without them.
                     segment.index = None;
-                } else if index.end() < ends {
+                } else if index.end < ends {
                     Arc::make_mut(index).end_at(ends);
                 }
             }

@@ -21,7 +21,7 @@ pub(super) struct SegmentIndex {
     /// batch is damaged.
     empty_ranges: Vec<Range<Seq>>,
     /// The seq after the newest event of the added batches.
-    end: Seq,
+    pub(super) end: Seq,
 }
 
 impl SegmentIndex {
@@ -48,11 +48,6 @@ impl SegmentIndex {
         }
         self.end = header.end();
         is_far || leaves_empty
-    }
-
-    /// The seq after the newest event of the added batches.
-    pub(super) fn end(&self) -> Seq {
-        self.end
     }
 
     /// Completes the index of a segment that ends at `end`: seqs that no batch holds are empty.

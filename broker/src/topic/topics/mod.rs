@@ -293,18 +293,18 @@ impl Topics {
         let mut index = self.index.write();
         let next = {
             let tail = &mut *topic.tail.lock();
-            if tail.readers() > 0 {
+            if tail.readers > 0 {
                 let text =
-                    format!("topic {name} has {} readers; disconnect them first", tail.readers());
+                    format!("topic {name} has {} readers; disconnect them first", tail.readers);
                 return Err(ProtocolError::new(Code::Busy, text));
             }
-            if tail.durable() < tail.head() || tail.watermarks.is_queued && topic.log.is_some() {
+            if tail.durable() < tail.head || tail.watermarks.is_queued && topic.log.is_some() {
                 let text = format!("events of {name} are being written; try again");
                 return Err(ProtocolError::new(Code::Busy, text));
             }
             topic.deleted.store(true, Ordering::Release);
             self.shared.memory.account(topic, tail);
-            tail.head()
+            tail.head
         };
         index.by_name.remove(&name);
         index.by_id.remove(&topic.id);

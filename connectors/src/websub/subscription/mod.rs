@@ -123,7 +123,7 @@ pub(super) struct Subscription {
     #[serde(rename = "asked_until_ms")]
     pending_until_ms: Option<u64>,
     active_until_ms: Option<u64>,
-    due_ms: u64,
+    pub(super) due_ms: u64,
     /// Attempts since the last success.
     tries: u32,
     /// The hub refused or did not answer, so the next hub is tried, if there is one.
@@ -134,7 +134,7 @@ pub(super) struct Subscription {
     refused_ms: u64,
     /// Set when the feed has lost its schedule, or has another hub.
     #[serde(rename = "leaving")]
-    is_cancelled: bool,
+    pub(super) is_cancelled: bool,
     /// The end of the lease that crawlers were last notified about; 0 if none.
     #[serde(rename = "crawlers_know_ms")]
     crawlers_notified_ms: u64,
@@ -196,10 +196,6 @@ impl Subscription {
         }
     }
 
-    pub(super) fn due_ms(&self) -> u64 {
-        self.due_ms
-    }
-
     /// The end of the current lease, in which the hub delivers.
     pub(super) fn lease_end_ms(&self, now_ms: u64) -> Option<u64> {
         self.active_until_ms.filter(|until| *until > now_ms && !self.is_cancelled)
@@ -248,10 +244,6 @@ impl Subscription {
         } else {
             self.crawlers_notified_ms
         }
-    }
-
-    pub(super) fn is_cancelled(&self) -> bool {
-        self.is_cancelled
     }
 
     /// Cancels the subscription. The next request unsubscribes; deliveries are rejected from now

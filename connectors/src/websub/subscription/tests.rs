@@ -45,7 +45,7 @@ fn a_hub_may_verify_only_a_pending_request() {
     assert_eq!(subscription.lease_end_ms(NOW + 100_001), None, "the lease is over");
     assert!(verify(&mut subscription, HubMode::Subscribe, NOW + 100_001).is_err());
     // It is renewed before that.
-    let due = subscription.due_ms() - NOW - 1;
+    let due = subscription.due_ms - NOW - 1;
     assert!((60_000..=80_000).contains(&due), "{due}");
 }
 
@@ -72,14 +72,14 @@ fn a_hub_that_does_not_answer_is_retried_with_backoff() {
     for _ in 0..12 {
         subscription.start_request(now);
         subscription.finish_request(HubRequestOutcome::Failed(None), now);
-        pauses.push((subscription.due_ms() - now) / MINUTE_MS);
-        now = subscription.due_ms();
+        pauses.push((subscription.due_ms - now) / MINUTE_MS);
+        now = subscription.due_ms;
     }
     assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 128, 256, 360, 360, 360]);
     subscription.start_request(now);
     subscription
         .finish_request(HubRequestOutcome::Failed(Some(Duration::from_secs(1_000_000))), now);
-    assert_eq!(subscription.due_ms(), now + DAY_MS);
+    assert_eq!(subscription.due_ms, now + DAY_MS);
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn a_cancelled_subscription_unsubscribes_and_accepts_no_deliveries() {
     subscription.cancel(NOW + 1);
     assert_eq!(subscription.lease_end_ms(NOW + 2), None);
     assert_eq!(
-        (subscription.due_ms(), subscription.start_request(NOW + 2)),
+        (subscription.due_ms, subscription.start_request(NOW + 2)),
         (NOW + 1, HubMode::Unsubscribe)
     );
     assert!(!subscription.is_removable(NOW + 2));
@@ -126,12 +126,12 @@ fn with_three_hubs() -> Subscription {
 fn a_refusal_moves_to_the_next_hub_and_from_the_last_to_the_first_after_a_day() {
     let (mut subscription, mut now, mut hosts) = (with_three_hubs(), NOW, Vec::new());
     for _ in 0..4 {
-        now = now.max(subscription.due_ms());
+        now = now.max(subscription.due_ms);
         assert_eq!(subscription.successor(now), None, "the hub was not tried yet");
         subscription.start_request(now);
         hosts.push((subscription.endpoint.host(), (now - NOW) / HOUR_MS));
         assert!(!subscription.finish_request(HubRequestOutcome::Refused, now));
-        assert_eq!(subscription.due_ms(), now, "the next hub is due at once");
+        assert_eq!(subscription.due_ms, now, "the next hub is due at once");
         let next = subscription.successor(now).unwrap();
         assert!(
             next.token != subscription.token && next.secret != subscription.secret,
@@ -157,9 +157,9 @@ fn a_hub_that_does_not_answer_is_retried_before_the_next_hub_is_tried() {
             HubRequestOutcome::Failed(None)
         };
         subscription.finish_request(outcome, now);
-        now = subscription.due_ms();
+        now = subscription.due_ms;
         subscription = subscription.successor(now).unwrap_or(subscription);
-        now = now.max(subscription.due_ms());
+        now = now.max(subscription.due_ms);
     }
     let of =
         |host: &str, minutes: [u64; 4]| minutes.map(|minute| (format!("{host}.example"), minute));
@@ -174,11 +174,11 @@ fn no_other_hub_is_tried_during_a_lease() {
     let mut subscription = with_three_hubs();
     subscription.start_request(NOW);
     subscription.verify(HubMode::Subscribe, TOPIC, lease(3_600), NOW).unwrap();
-    let renewed = subscription.due_ms();
+    let renewed = subscription.due_ms;
     subscription.start_request(renewed);
     subscription.finish_request(HubRequestOutcome::Refused, renewed);
     assert_eq!(subscription.successor(renewed), None);
-    assert_eq!(subscription.due_ms(), NOW + HOUR_MS, "the end of the lease");
+    assert_eq!(subscription.due_ms, NOW + HOUR_MS, "the end of the lease");
     assert_eq!(subscription.successor(NOW + HOUR_MS).unwrap().endpoint.host(), "b.example");
     // Unless the hub itself ends the lease.
     subscription.deny(TOPIC, renewed + 1).unwrap();
@@ -188,7 +188,7 @@ fn no_other_hub_is_tried_during_a_lease() {
     subscription.start_request(renewed + 2);
     subscription.finish_request(HubRequestOutcome::Refused, renewed + 2);
     assert_eq!(
-        (subscription.successor(renewed + 3), subscription.due_ms()),
+        (subscription.successor(renewed + 3), subscription.due_ms),
         (None, renewed + 2 + REFUSAL_PAUSE_MS)
     );
 }
@@ -210,15 +210,15 @@ fn a_silent_hub_is_renewed_once_a_day_and_trusted_again_after_a_delivery() {
 
     let silent = NOW + HOUR_MS;
     subscription.report_silent(silent);
-    assert_eq!(subscription.due_ms(), silent, "the hub may have lost the subscription");
+    assert_eq!(subscription.due_ms, silent, "the hub may have lost the subscription");
     renew(&mut subscription, silent);
-    let renewed = subscription.due_ms();
+    let renewed = subscription.due_ms;
     // Crawlers already poll as often as before, and a verification proves no delivery.
     assert_eq!(subscription.pending_crawler_update_ms(silent), None);
     subscription.report_silent(silent + DAY_MS - 1);
-    assert_eq!(subscription.due_ms(), renewed, "it was already renewed today");
+    assert_eq!(subscription.due_ms, renewed, "it was already renewed today");
     subscription.report_silent(silent + DAY_MS);
-    assert_eq!(subscription.due_ms(), silent + DAY_MS);
+    assert_eq!(subscription.due_ms, silent + DAY_MS);
     renew(&mut subscription, silent + DAY_MS);
     // After a delivery the hub is trusted again.
     let until = subscription.lease_end_ms(silent + DAY_MS).unwrap();
@@ -228,9 +228,9 @@ fn a_silent_hub_is_renewed_once_a_day_and_trusted_again_after_a_delivery() {
     assert_eq!(subscription.pending_crawler_update_ms(silent + DAY_MS + 1), Some(until + 1));
     // A pending request is not repeated.
     subscription.start_request(silent + 9 * DAY_MS);
-    let due = subscription.due_ms();
+    let due = subscription.due_ms;
     subscription.report_silent(silent + 9 * DAY_MS);
-    assert_eq!(subscription.due_ms(), due);
+    assert_eq!(subscription.due_ms, due);
 }
 
 #[test]
@@ -243,10 +243,7 @@ fn subscriptions_of_earlier_versions_are_readable() {
     let mut subscription: Subscription = serde_json::from_value(text.into()).unwrap();
     subscription.start_request(NOW);
     subscription.finish_request(HubRequestOutcome::Refused, NOW);
-    assert_eq!(
-        (subscription.successor(NOW), subscription.due_ms()),
-        (None, NOW + REFUSAL_PAUSE_MS)
-    );
+    assert_eq!((subscription.successor(NOW), subscription.due_ms), (None, NOW + REFUSAL_PAUSE_MS));
 }
 
 #[derive(Debug, Clone)]
@@ -344,12 +341,12 @@ proptest! {
                 }
                 HubStep::Cancel => subscription.cancel(now),
                 HubStep::ReportSilent => {
-                    let due_ms = subscription.due_ms();
-                    let was_active = now < until && !subscription.is_cancelled();
+                    let due_ms = subscription.due_ms;
+                    let was_active = now < until && !subscription.is_cancelled;
                     subscription.report_silent(now);
                     let update = subscription.pending_crawler_update_ms(now);
                     prop_assert!(!was_active || update.is_none(), "crawlers are up to date");
-                    if subscription.due_ms() != due_ms {
+                    if subscription.due_ms != due_ms {
                         let earliest = last_early_renewal + SILENT_RENEWAL_INTERVAL_MS;
                         prop_assert!(was_active && now >= earliest);
                         last_early_renewal = now;
@@ -357,19 +354,19 @@ proptest! {
                 }
                 HubStep::ReplaceBySuccessor => {
                     let Some(next) = subscription.successor(now) else { continue };
-                    prop_assert!(now >= until && !subscription.is_cancelled());
+                    prop_assert!(now >= until && !subscription.is_cancelled);
                     let following = position(&subscription) + 1;
                     prop_assert_eq!(position(&next), following % subscription.candidates.len());
                     let refused = refused[position(&next)];
                     let earliest = refused.map_or(0, |refused| refused + REFUSAL_PAUSE_MS);
-                    prop_assert!(next.due_ms() >= earliest.max(now));
+                    prop_assert!(next.due_ms >= earliest.max(now));
                     subscription = next;
                     (until, pending_since) = (0, None);
                 }
             }
             let is_active = subscription.lease_end_ms(now).is_some();
-            prop_assert_eq!(is_active, now < until && !subscription.is_cancelled());
-            prop_assert!(subscription.due_ms() <= now + LEASE_MS_MAX.max(REFUSAL_PAUSE_MS));
+            prop_assert_eq!(is_active, now < until && !subscription.is_cancelled);
+            prop_assert!(subscription.due_ms <= now + LEASE_MS_MAX.max(REFUSAL_PAUSE_MS));
         }
     }
 }

@@ -58,7 +58,7 @@ impl SubscriptionTable {
             .into_iter()
             .map(|subscription| (subscription.token.clone(), subscription))
             .collect();
-        let current = by_token.values().filter(|subscription| !subscription.is_cancelled());
+        let current = by_token.values().filter(|subscription| !subscription.is_cancelled);
         let by_feed = current
             .map(|subscription| (subscription.feed.clone(), subscription.token.clone()))
             .collect();
@@ -160,15 +160,14 @@ impl SubscriptionTable {
         if let Some(token) = self.by_feed.get(feed.as_str()).cloned() {
             let subscription = &self.by_token[&token];
             let is_unchanged = subscription.has_candidates(&candidates);
-            if !subscription.is_cancelled()
-                && (is_unchanged || !subscription.may_change_hub(now_ms))
+            if !subscription.is_cancelled && (is_unchanged || !subscription.may_change_hub(now_ms))
             {
                 if is_unchanged {
                     self.update(&token, |subscription| watched.apply_to(subscription))?;
                 }
                 return self.add_known_items(&token, known);
             }
-            if !subscription.is_cancelled() && candidates.contains(&subscription.endpoint) {
+            if !subscription.is_cancelled && candidates.contains(&subscription.endpoint) {
                 self.update(&token, |subscription| {
                     watched.apply_to(subscription);
                     subscription.set_candidates(candidates, now_ms);
@@ -246,7 +245,7 @@ impl SubscriptionTable {
     /// at a time.
     pub(super) fn take_due(&mut self, now_ms: u64, max: usize) -> Vec<String> {
         let free = max.saturating_sub(self.in_flight.len());
-        let due = self.by_token.values().filter(|subscription| subscription.due_ms() <= now_ms);
+        let due = self.by_token.values().filter(|subscription| subscription.due_ms <= now_ms);
         let due =
             due.filter(|subscription| !self.in_flight.contains(&subscription.token)).take(free);
         let due: Vec<_> = due.map(|subscription| subscription.token.clone()).collect();
@@ -275,7 +274,7 @@ impl SubscriptionTable {
             .values()
             .filter(|subscription| !self.in_flight.contains(&subscription.token));
         waiting
-            .map(Subscription::due_ms)
+            .map(|subscription| subscription.due_ms)
             .chain(self.by_token.values().map(Subscription::crawler_notice_end_ms))
             .min()
     }
