@@ -34,17 +34,6 @@ pub(crate) enum Scope {
     Any,
 }
 
-impl Scope {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Host => "host",
-            Self::Domain => "domain",
-            Self::Prefix => "prefix",
-            Self::Any => "any",
-        }
-    }
-}
-
 /// The limits of a job.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct JobLimits {
@@ -66,7 +55,8 @@ pub(crate) struct JobLimits {
 impl JobLimits {
     /// The limits as settings of `JOB open`.
     fn settings(&self) -> Vec<(&'static str, String)> {
-        let mut settings = vec![("scope", self.scope.word().to_owned())];
+        let scope = self.scope.to_possible_value().expect("no scope is hidden");
+        let mut settings = vec![("scope", scope.get_name().to_owned())];
         settings.extend(self.depth.map(|depth| ("depth", depth.to_string())));
         settings.extend(self.max_pages.map(|pages| ("max-pages", pages.to_string())));
         settings.extend(self.max_per_host.map(|pages| ("max-per-host", pages.to_string())));

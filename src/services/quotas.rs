@@ -1,7 +1,5 @@
 //! Flags for limits of sources and principals.
 
-use std::str::FromStr;
-
 use clap::Args;
 use tidings_broker::{Quantity, Quota, QuotaConfig};
 
@@ -16,7 +14,7 @@ pub(crate) struct QuotaFlags {
     /// connects (per minute), events and bytes (per second), topics, cursors, subscriptions,
     /// groups, jobs, credit and parked (bytes that wait for the client). The value is a number,
     /// with k, m or g as unit, or none. PROTOCOL.md lists the defaults and the effect of each.
-    #[arg(long, value_name = "SUBJECT.QUANTITY=N")]
+    #[arg(long, value_name = "SUBJECT.QUANTITY=N", value_parser = parse_limit)]
     limit: Vec<QuotaLimit>,
 
     /// Apply source limits to loopback addresses too, for example behind a proxy without limits
@@ -38,26 +36,22 @@ enum QuotaSubject {
     Principal,
 }
 
-impl FromStr for QuotaLimit {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || "expected SUBJECT.QUANTITY=N, such as source.connections=64".to_owned();
-        let (name, max) = text.split_once('=').ok_or_else(wrong)?;
-        let (subject, quantity) = name.split_once('.').ok_or_else(wrong)?;
-        let subject = match subject {
-            "source" => QuotaSubject::Source,
-            "principal" => QuotaSubject::Principal,
-            _ => return Err(format!("{subject}: expected source or principal")),
-        };
-        let quantity = quantity.parse::<Quantity>()?;
-        let max = match max {
-            "none" => u64::MAX,
-            "0" if quantity.is_held() => 0,
-            max => parse_bytes(max).map_err(|_| format!("{max}: expected 64, 10k, 16m or none"))?,
-        };
-        Ok(Self { subject, quantity, max })
-    }
+fn parse_limit(text: &str) -> Result<QuotaLimit, String> {
+    let wrong = || "expected SUBJECT.QUANTITY=N, such as source.connections=64".to_owned();
+    let (name, max) = text.split_once('=').ok_or_else(wrong)?;
+    let (subject, quantity) = name.split_once('.').ok_or_else(wrong)?;
+    let subject = match subject {
+        "source" => QuotaSubject::Source,
+        "principal" => QuotaSubject::Principal,
+        _ => return Err(format!("{subject}: expected source or principal")),
+    };
+    let quantity = quantity.parse::<Quantity>()?;
+    let max = match max {
+        "none" => u64::MAX,
+        "0" if quantity.is_held() => 0,
+        max => parse_bytes(max).map_err(|_| format!("{max}: expected 64, 10k, 16m or none"))?,
+    };
+    Ok(QuotaLimit { subject, quantity, max })
 }
 
 impl QuotaFlags {
@@ -82,7 +76,7 @@ mod tests {
 
     #[test]
     fn a_limit_has_a_subject_and_a_quantity() {
-        let limit = |text: &str| text.parse::<QuotaLimit>();
+        let limit = |text: &str| parse_limit(text);
         let connections = Quantity::Connections;
         let expected = QuotaLimit { subject: QuotaSubject::Source, quantity: connections, max: 64 };
         assert_eq!(limit("source.connections=64"), Ok(expected));

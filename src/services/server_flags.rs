@@ -94,7 +94,7 @@ pub(crate) struct ServerFlags {
 pub(crate) struct HttpFlags {
     /// Listen for HTTP on HOST:PORT or a port, or off [default: 127.0.0.1:12346, or a free port if
     /// --listen takes one]
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = parse_listen_http)]
     http: Option<ListenHttp>,
 
     /// Also accept HTTP requests with this Host header; may be repeated
@@ -124,12 +124,8 @@ enum ListenHttp {
     At(Listen),
 }
 
-impl std::str::FromStr for ListenHttp {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if text == "off" { Ok(Self::Off) } else { text.parse().map(Self::At) }
-    }
+fn parse_listen_http(text: &str) -> Result<ListenHttp, String> {
+    if text == "off" { Ok(ListenHttp::Off) } else { text.parse().map(ListenHttp::At) }
 }
 
 impl HttpFlags {

@@ -4,22 +4,25 @@ use std::fmt;
 use std::str::FromStr;
 
 use tidings_protocol::{
-    ProtocolError, bad_argument, format_bytes, format_ms, parse_bytes, parse_ms, word_enum,
+    ProtocolError, bad_argument, format_bytes, format_ms, parse_bytes, parse_ms, with_defaults,
+    word_enum,
 };
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// The settings of a topic. They are displayed in the form in which they are given: `sync=always
-/// retain-bytes=1g retain-age=30d`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TopicSettings {
-    /// When an event counts as safe. Default always.
-    pub sync: Sync,
-    /// Maximum bytes of files; beyond it retention removes the oldest segment. Default 1 GiB, at
-    /// least [`RETAIN_BYTES_MIN`](Self::RETAIN_BYTES_MIN).
-    pub retain_bytes: u64,
-    /// Age in milliseconds after which events are removed; 0: never. Default 30 days.
-    pub retain_age_ms: u64,
+with_defaults! {
+    /// The settings of a topic. They are displayed in the form in which they are given:
+    /// `sync=always retain-bytes=1g retain-age=30d`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct TopicSettings {
+        /// When an event counts as safe. Default always.
+        pub sync: Sync = Sync::default(),
+        /// Maximum bytes of files; beyond it retention removes the oldest segment. Default 1 GiB,
+        /// at least [`RETAIN_BYTES_MIN`](Self::RETAIN_BYTES_MIN).
+        pub retain_bytes: u64 = 1 << 30,
+        /// Age in milliseconds after which events are removed; 0: never. Default 30 days.
+        pub retain_age_ms: u64 = 30 * DAY_MS,
+    }
 }
 
 word_enum! {
@@ -74,12 +77,6 @@ impl TopicSettings {
             }
         }
         Ok(parsed)
-    }
-}
-
-impl Default for TopicSettings {
-    fn default() -> Self {
-        Self { sync: Sync::default(), retain_bytes: 1 << 30, retain_age_ms: 30 * DAY_MS }
     }
 }
 

@@ -1,11 +1,9 @@
 //! `tidings-bench`: measures a broker from outside, as `tidings bench` does, with more
 //! measurements: those that a maintainer compares before and after a change.
 
-use std::convert::Infallible;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -70,11 +68,9 @@ enum SseTarget {
     Broker(String),
 }
 
-impl FromStr for SseTarget {
-    type Err = Infallible;
-
-    fn from_str(text: &str) -> Result<Self, Infallible> {
-        Ok(if text == "own" { Self::Own } else { Self::Broker(text.to_owned()) })
+impl From<&str> for SseTarget {
+    fn from(text: &str) -> Self {
+        if text == "own" { Self::Own } else { Self::Broker(text.to_owned()) }
     }
 }
 

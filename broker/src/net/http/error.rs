@@ -22,6 +22,11 @@ pub(super) struct ErrorResponse {
     retry_after_s: Option<u32>,
 }
 
+/// The request is invalid (400).
+pub(super) fn bad_request(message: impl Into<String>) -> ErrorResponse {
+    ErrorResponse::new(StatusCode::BAD_REQUEST, Code::BadArgument.as_str(), message)
+}
+
 /// What a request returns, or the response to its rejection.
 pub(super) type HttpResult<T> = Result<T, ErrorResponse>;
 
@@ -33,11 +38,6 @@ impl ErrorResponse {
     /// The text for people.
     pub(super) fn message(&self) -> &str {
         &self.message
-    }
-
-    /// The request is invalid (400).
-    pub(super) fn bad_request(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, Code::BadArgument.as_str(), message)
     }
 
     /// Adds `Retry-After`: the same request may succeed after `seconds`.

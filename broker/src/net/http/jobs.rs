@@ -12,7 +12,7 @@ use tidings_protocol::status::Status;
 use tidings_protocol::{Command, JobAction, JobCommand, JobName};
 
 use super::client::ConnectedClient;
-use super::error::{ErrorResponse, HttpResult};
+use super::error::{HttpResult, bad_request};
 use super::json_fields::{
     FieldType, JsonField, JsonFields, ObjectSchema, as_pairs, take_words, to_settings,
 };
@@ -67,12 +67,12 @@ pub(super) async fn open(
         client.receive_while_allowed(Identity::check_open_job, body).await??;
     let name: JobName = match object.remove("job") {
         Some(JsonField::Text(name)) => name.parse()?,
-        _ => return Err(ErrorResponse::bad_request("job: expected a string with its name")),
+        _ => return Err(bad_request("job: expected a string with its name")),
     };
     let close = match object.remove("close") {
         None => false,
         Some(JsonField::Bool(close)) => close,
-        Some(_) => return Err(ErrorResponse::bad_request("close: expected true or false")),
+        Some(_) => return Err(bad_request("close: expected true or false")),
     };
     let urls = take_words(&mut object, "urls", SEEDS_MAX)?.unwrap_or_default();
     let settings = to_settings(&object, JOB_SETTINGS)?;
@@ -124,7 +124,7 @@ pub(super) async fn add(request: NamedRequest<JobName>, body: Body) -> JsonResul
     let JsonFields(mut object) =
         client.receive_while_allowed(|identity| identity.check_action(action), body).await??;
     let urls = take_words(&mut object, "urls", SEEDS_MAX)?
-        .ok_or_else(|| ErrorResponse::bad_request("urls: expected a list of URLs"))?;
+        .ok_or_else(|| bad_request("urls: expected a list of URLs"))?;
     let settings = to_settings(&object, SEED_SETTINGS)?;
     let settings = [as_pairs(&settings), group_param(&params)].concat();
     // If `urls` is empty, no command checks the settings.

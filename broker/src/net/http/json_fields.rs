@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Number;
 use tidings_protocol::LINE_BYTES_MAX;
 
-use super::error::{ErrorResponse, HttpResult};
+use super::error::{HttpResult, bad_request};
 use super::request_input::check_word;
 
 /// Fields of an object that are kept. No valid object has as many, so an object with more fields is
@@ -184,7 +184,7 @@ fn to_setting(
         let known: Vec<_> = schema.iter().map(|(name, _)| *name).collect();
         let known = known.join(", ");
         let message = format!("unknown field {name:.40?}; expected one of {known}");
-        return Err(ErrorResponse::bad_request(message));
+        return Err(bad_request(message));
     };
     let text = match (field_type, value) {
         (FieldType::Text, JsonField::Text(text)) => Some(text.clone()),
@@ -202,7 +202,7 @@ fn to_setting(
             FieldType::Bool => "true or false",
             FieldType::List => "a list of words without commas",
         };
-        ErrorResponse::bad_request(format!("{name}: expected {expected}"))
+        bad_request(format!("{name}: expected {expected}"))
     };
     let text = text.filter(|text| check_word(text).is_ok()).ok_or_else(type_error)?;
     Ok((name, text))
@@ -238,13 +238,11 @@ pub(super) fn take_words(
         None => Ok(None),
         Some(JsonField::List(list)) if list.strings.iter().all(|text| check_word(text).is_ok()) => {
             if list.is_truncated || list.strings.len() > max {
-                return Err(ErrorResponse::bad_request(format!(
-                    "{name}: at most {max} in one request"
-                )));
+                return Err(bad_request(format!("{name}: at most {max} in one request")));
             }
             Ok(Some(list.strings))
         }
-        Some(_) => Err(ErrorResponse::bad_request(format!("{name}: expected a list of words"))),
+        Some(_) => Err(bad_request(format!("{name}: expected a list of words"))),
     }
 }
 

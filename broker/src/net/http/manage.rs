@@ -16,7 +16,7 @@ use tidings_protocol::{
 
 use super::HttpState;
 use super::client::ConnectedClient;
-use super::error::{ErrorResponse, HttpResult};
+use super::error::{ErrorResponse, HttpResult, bad_request};
 use super::json_fields::{FieldType, JsonFields, ObjectSchema, as_pairs, to_settings};
 use super::json_objects::{JsonResponse, object};
 use super::request_input::{NamedRequest, QueryParams};
@@ -233,9 +233,7 @@ pub(super) fn change_dead(action: GroupAction<'static>) -> MethodRouter<Arc<Http
 /// `GET /explain`: why a URL or a key waits, and until when.
 pub(super) async fn explain(Extension(client): ClientExtension, uri: Uri) -> JsonResult {
     let params = QueryParams::parse(&uri, &["what", "group"])?;
-    let what = params
-        .get("what")
-        .ok_or_else(|| ErrorResponse::bad_request("what=: expected a URL or a key"))?;
+    let what = params.get("what").ok_or_else(|| bad_request("what=: expected a URL or a key"))?;
     let group = params.get("group").map(str::parse::<GroupName>).transpose()?;
     let reply = client.run(&Command::Explain { what, group }).await?;
     Ok(JsonResponse(json!({ "what": what, "summary": reply.ok, "lines": reply.lines })))

@@ -4,7 +4,7 @@
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 
-use super::error::{ErrorResponse, HttpResult};
+use super::error::{ErrorResponse, HttpResult, bad_request};
 
 /// Default headers of each response. For a browser the response is then not a page: it loads
 /// nothing, no page can embed it, and it is not cached.
@@ -44,7 +44,7 @@ pub(super) fn check_host_and_origin(
         None => headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default(),
     };
     if host.is_empty() || headers.get_all(header::HOST).iter().count() > 1 {
-        return Err(ErrorResponse::bad_request("a request must have exactly one Host header"));
+        return Err(bad_request("a request must have exactly one Host header"));
     }
     let name = without_port(host).to_ascii_lowercase();
     let is_ours = is_address_or_localhost(&name)

@@ -22,7 +22,7 @@ use super::HttpState;
 use super::body_memory::{BodyMemory, BodyReservation, MemoryPermit};
 use super::client::ConnectedClient;
 use super::config::HttpConfig;
-use super::error::{ErrorResponse, HttpResult};
+use super::error::{ErrorResponse, HttpResult, bad_request};
 
 /// Characters of an error message about invalid JSON.
 const ERROR_CHARS_MAX: usize = 300;
@@ -80,10 +80,10 @@ impl QueryParams {
                     known => format!("expected one of {}", known.join(", ")),
                 };
                 let text = format!("unknown parameter {}; {expected}", excerpt(&key));
-                return Err(ErrorResponse::bad_request(text));
+                return Err(bad_request(text));
             }
             if params.iter().any(|(earlier, _)| *earlier == key) {
-                return Err(ErrorResponse::bad_request(format!("parameter {key} appears twice")));
+                return Err(bad_request(format!("parameter {key} appears twice")));
             }
             params.push((key.into_owned(), check_word(&value)?.to_owned()));
         }
@@ -101,8 +101,8 @@ impl QueryParams {
     /// The value of `wait=`, at most `max_ms`.
     pub(super) fn wait(&self, default_ms: u64, max_ms: u64) -> HttpResult<Duration> {
         let Some(wait) = self.get("wait") else { return Ok(Duration::from_millis(default_ms)) };
-        let wait_ms = parse_ms(wait)
-            .map_err(|error| ErrorResponse::bad_request(format!("wait={wait}: {error}")))?;
+        let wait_ms =
+            parse_ms(wait).map_err(|error| bad_request(format!("wait={wait}: {error}")))?;
         Ok(Duration::from_millis(wait_ms.min(max_ms)))
     }
 
@@ -111,9 +111,8 @@ impl QueryParams {
         let Some(text) = self.get(key) else { return Ok(default) };
         let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
         let number = text.parse().ok().filter(|number| is_plain && (1..=max).contains(number));
-        number.ok_or_else(|| {
-            ErrorResponse::bad_request(format!("{key}={text}: expected a number from 1 to {max}"))
-        })
+        number
+            .ok_or_else(|| bad_request(format!("{key}={text}: expected a number from 1 to {max}")))
     }
 }
 
@@ -124,9 +123,7 @@ pub(super) fn check_word(text: &str) -> HttpResult<&str> {
         return Ok(text);
     }
     let text = excerpt(text);
-    Err(ErrorResponse::bad_request(format!(
-        "{text}: expected one word, not empty, without control characters"
-    )))
+    Err(bad_request(format!("{text}: expected one word, not empty, without control characters")))
 }
 
 /// The first characters of a client's text for an error message, quoted on one line.
@@ -208,7 +205,7 @@ impl BodyReceiver {
             let frame =
                 super::with_timeout(idle_timeout, body.frame()).await.ok_or_else(body_timed_out)?;
             let Some(frame) = frame else { break };
-            let cut_off = |_| ErrorResponse::bad_request("the body is incomplete");
+            let cut_off = |_| bad_request("the body is incomplete");
             let Ok(data) = frame.map_err(cut_off)?.into_data() else { continue };
             bytes += data.len();
             if bytes > max {
@@ -242,7 +239,7 @@ pub(super) fn parse_json<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> HttpResult<
     serde_json::from_slice(bytes).map_err(|error| {
         // The error may contain the name of a field, which can be long.
         let text: String = error.to_string().chars().take(ERROR_CHARS_MAX).collect();
-        ErrorResponse::bad_request(format!("the body: {text}"))
+        bad_request(format!("the body: {text}"))
     })
 }
 

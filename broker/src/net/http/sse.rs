@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::HttpState;
 use super::client::{ConnectedClient, SubscriptionGuard};
-use super::error::{ErrorResponse, HttpResult};
+use super::error::{HttpResult, bad_request};
 use super::request_input::{NamedRequest, QueryParams};
 use super::sse_buffers::SseBuffer;
 use super::topic_cursor::{EventFilter, NextEvents, TopicCursor};
@@ -88,8 +88,7 @@ fn start_from_last_event_id(headers: &HeaderMap) -> HttpResult<Option<StartAt>> 
     };
     let seq = id.to_str().ok().and_then(|id| id.parse::<Seq>().ok());
     let next = seq.and_then(|seq| seq.0.checked_add(1));
-    let invalid =
-        || ErrorResponse::bad_request("Last-Event-ID: expected the seq of an event of this topic");
+    let invalid = || bad_request("Last-Event-ID: expected the seq of an event of this topic");
     next.map(|next| Some(StartAt::Seq(Seq(next)))).ok_or_else(invalid)
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tidings_protocol::{
     Code, Command, Hello, HelloAnswer, LINE_BYTES_MAX, MemberId, ProtocolError, Reply, Seq, TaskId,
-    Token, TopicName, Verb, error_from_wire, field_number, text,
+    Token, TopicName, Verb, error_from_wire, field_number, text, with_defaults,
 };
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
@@ -27,27 +27,21 @@ mod driver;
 #[cfg(test)]
 mod tests;
 
-/// The options of a connection.
-#[derive(Debug, Clone)]
-pub struct ClientOptions {
-    /// A label for logs and lists: one word of 1 to 64 bytes.
-    pub name: Option<String>,
-    /// The member to resume; without it, the broker creates a new one.
-    pub resume: Option<MemberId>,
-    /// The transport from which this client relays messages, if it does. It is then limited to what
-    /// that transport may do.
-    pub via: Option<String>,
-    /// Encryption and credentials.
-    pub security: Security,
-    /// Covers the connection, TLS and the `HELLO` together.
-    pub connect_timeout: Duration,
-}
-
-impl Default for ClientOptions {
-    fn default() -> Self {
-        let connect_timeout = Duration::from_secs(5);
-        let security = Security::default();
-        ClientOptions { name: None, resume: None, via: None, security, connect_timeout }
+with_defaults! {
+    /// The options of a connection.
+    #[derive(Debug, Clone)]
+    pub struct ClientOptions {
+        /// A label for logs and lists: one word of 1 to 64 bytes.
+        pub name: Option<String> = None,
+        /// The member to resume; without it, the broker creates a new one.
+        pub resume: Option<MemberId> = None,
+        /// The transport from which this client relays messages, if it does. It is then limited to
+        /// what that transport may do.
+        pub via: Option<String> = None,
+        /// Encryption and credentials.
+        pub security: Security = Security::default(),
+        /// Covers the connection, TLS and the `HELLO` together.
+        pub connect_timeout: Duration = Duration::from_secs(5),
     }
 }
 

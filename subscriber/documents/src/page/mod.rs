@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 use charset::EncodingGuess;
 use encoding_rs::{CoderResult, Decoder, Encoding, UTF_8};
-use tidings_protocol::{CanonicalUrl, partial_debug};
+use tidings_protocol::{CanonicalUrl, partial_debug, with_defaults};
 
 use self::content_builder::ContentBuilder;
 pub use self::link_config::LinkConfig;
@@ -117,19 +117,16 @@ pub struct PageLink {
     pub nofollow: bool,
 }
 
-/// How pages are read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PageOptions {
-    /// The crawler's name in `<meta name=..>` and `X-Robots-Tag`: the product token of robots.txt.
-    pub token: Box<str>,
-    /// Whether images count as links: `img` with `src` and `srcset`, and the sources of a
-    /// `picture`.
-    pub images: bool,
-}
-
-impl Default for PageOptions {
-    fn default() -> Self {
-        Self { token: "tidings".into(), images: false }
+with_defaults! {
+    /// How pages are read.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct PageOptions {
+        /// The crawler's name in `<meta name=..>` and `X-Robots-Tag`: the product token of
+        /// robots.txt.
+        pub token: Box<str> = "tidings".into(),
+        /// Whether images count as links: `img` with `src` and `srcset`, and the sources of a
+        /// `picture`.
+        pub images: bool = false,
     }
 }
 

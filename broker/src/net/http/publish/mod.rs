@@ -18,7 +18,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::HttpState;
 use super::client::ConnectedClient;
-use super::error::{ErrorResponse, HttpResult};
+use super::error::{ErrorResponse, HttpResult, bad_request};
 use super::idempotency::{IdempotencyKey, KeyState, KeyUseId};
 use super::json_objects::JsonResponse;
 use super::request_input::{NamedRequest, content_type, parse_json};
@@ -66,7 +66,7 @@ pub(super) async fn publish(
         parse_lines(&received.bytes)?.map(Cow::Borrowed).collect()
     };
     if payloads.is_empty() {
-        return Err(ErrorResponse::bad_request(
+        return Err(bad_request(
             "the body has no event: send one event per line; empty lines are ignored",
         ));
     }
@@ -147,9 +147,7 @@ impl Drop for KeyGuard<'_> {
 fn idempotency_key(headers: &HeaderMap) -> HttpResult<Option<&str>> {
     let Some(key) = headers.get("idempotency-key") else { return Ok(None) };
     // The draft of the header requires a quoted string; most clients send the key without quotes.
-    let key = key
-        .to_str()
-        .map_err(|_| ErrorResponse::bad_request("Idempotency-Key: expected only ASCII"))?;
+    let key = key.to_str().map_err(|_| bad_request("Idempotency-Key: expected only ASCII"))?;
     let bare = key.strip_prefix('"').and_then(|key| key.strip_suffix('"')).unwrap_or(key);
     let is_plain = bare.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"');
     if is_plain && (1..=KEY_BYTES_MAX).contains(&bare.len()) {
@@ -158,7 +156,7 @@ fn idempotency_key(headers: &HeaderMap) -> HttpResult<Option<&str>> {
     let message = format!(
         "Idempotency-Key: expected 1 to {KEY_BYTES_MAX} ASCII characters without spaces and quotes"
     );
-    Err(ErrorResponse::bad_request(message))
+    Err(bad_request(message))
 }
 
 /// Checks and returns the lines of a body. A line ends in LF or CRLF; empty lines are ignored.
