@@ -46,12 +46,13 @@ const STORE_WAL_BYTES: u32 = 16 * 1024 * 1024;
 pub const VERSION: i64 = 4;
 
 /// The tables with digests.
-pub const SCHEMA: Schema = Schema { file: "pages.db", since: 4, newest: VERSION, tables: &[PAGES] };
+pub const SCHEMA: Schema = Schema { file: "pages.db", newest: VERSION, tables: &[PAGES] };
 
 /// The columns in the order of `UPSERT`.
 const PAGES: Table = Table {
     name: "pages",
     key: "rowid",
+    since: 4,
     columns: &[
         "page",
         "task",
