@@ -44,6 +44,8 @@ pub struct CrawlerConfig {
     pub sinks: Vec<SinkConfig>,
     /// Environment variables that programs run for pages inherit, in addition to the usual ones.
     pub exec_variables: Vec<String>,
+    /// Whether all databases among the sinks keep the bodies of pages. Default: no.
+    pub bodies: bool,
 }
 
 impl Default for CrawlerConfig {
@@ -65,6 +67,7 @@ impl Default for CrawlerConfig {
             data: PathBuf::from("tidings-data"),
             sinks: Vec::new(),
             exec_variables: Vec::new(),
+            bodies: false,
         }
     }
 }
@@ -84,6 +87,7 @@ impl CrawlerConfig {
             agent: &self.fetch.agent,
             extraction_mode: self.fetch.links.extraction_mode(),
             exec_variables: &self.exec_variables,
+            bodies: self.bodies,
         }
     }
 }
