@@ -40,7 +40,8 @@ pub(crate) struct ExportArgs {
     #[arg(long)]
     merge: bool,
 
-    /// Output format; sqlite always writes one record for each page
+    /// Output format; sqlite always writes one record for each page, and the bodies of pages that
+    /// the databases have
     #[arg(long, value_enum, default_value_t = Format::Jsonl, requires_if("sqlite", "output"))]
     format: Format,
 
@@ -94,8 +95,9 @@ fn export(args: ExportArgs, stop: &CancellationToken) -> Result<(), Failure> {
     Ok(())
 }
 
-fn progress(Exported { read, written }: Exported) -> String {
-    format!("{} read, {} written", format_count(read), format_count(written))
+fn progress(Exported { read, written, bodies }: Exported) -> String {
+    let records = format!("{} read, {} written", format_count(read), format_count(written));
+    if bodies == 0 { records } else { format!("{records}, {} bodies", format_count(bodies)) }
 }
 
 fn failure(error: ExportError) -> Failure {

@@ -65,6 +65,7 @@ impl UpArgs {
     /// The broker's configuration, if the flags fit together and the files that they name are
     /// readable.
     pub(crate) fn broker_config(&self) -> Result<BrokerConfig, Failure> {
+        self.crawler.sinks.check(&self.data)?;
         self.server.config(&self.data)
     }
 

@@ -97,6 +97,7 @@ impl CrawlerFlags {
             security: broker.security().clone(),
             data: data.data.clone(),
             sinks: self.sinks.config(data),
+            bodies: self.sinks.bodies,
             exec_variables: self.sinks.exec_variables(),
             credit: self.concurrency,
             refetch: self.refetch,

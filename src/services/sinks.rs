@@ -8,6 +8,7 @@ use tidings_subscriber::CrawlerConfig;
 use tidings_subscriber::sink::SinkConfig;
 
 use crate::flags::{DataFlag, parse_bytes};
+use crate::terminal::failure::Failure;
 
 /// The places where pages are stored; all named places are used.
 #[derive(Debug, Clone, Args)]
@@ -36,6 +37,12 @@ pub(crate) struct SinkFlags {
     #[arg(long, value_name = "URL", value_parser = parse_postgres)]
     postgres: Option<SinkConfig>,
 
+    /// Also keep the source of pages, compressed, in the table `bodies` of each database
+    ///
+    /// Each content is stored once. Bodies of more than 8 MiB are not kept.
+    #[arg(long)]
+    pub(crate) bodies: bool,
+
     /// Run a program for each page, with `PAGE_URL`, `PAGE_PATH` (file with the body) and more in
     /// its environment
     ///
@@ -58,6 +65,17 @@ impl SinkFlags {
     /// Whether programs are run, which may do anything.
     pub(crate) fn run_programs(&self) -> bool {
         self.exec.is_some()
+    }
+
+    /// Fails if bodies are to be kept without a database.
+    pub(crate) fn check(&self, data: &DataFlag) -> Result<(), Failure> {
+        let sinks = self.config(data);
+        if self.bodies && !sinks.is_empty() && !sinks.iter().any(SinkConfig::is_database) {
+            let text = "--bodies: the source of pages is kept in databases only; add --sqlite, or \
+                        store pages in another database";
+            return Err(Failure::Usage(text.to_owned()));
+        }
+        Ok(())
     }
 
     /// The directories of output files.

@@ -47,6 +47,8 @@ with_defaults! {
         /// Environment variables that programs run for pages inherit, in addition to the usual
         /// ones.
         pub exec_variables: Vec<String> = Vec::new(),
+        /// Whether all databases among the sinks keep the bodies of pages. Default: no.
+        pub bodies: bool = false,
     }
 }
 
@@ -65,6 +67,7 @@ impl CrawlerConfig {
             agent: &self.fetch.agent,
             extraction_mode: self.fetch.links.extraction_mode(),
             exec_variables: &self.exec_variables,
+            bodies: self.bodies,
         }
     }
 }

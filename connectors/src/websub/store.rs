@@ -31,11 +31,11 @@ const SCHEMA_VERSION: i64 = 2;
 /// The tables and columns that the digests cover.
 pub const DIGEST_SCHEMA: Schema = Schema {
     file: "websub.db",
-    since: 2,
     newest: SCHEMA_VERSION,
     tables: &[Table {
         name: "subscription",
         key: "token",
+        since: 2,
         columns: &[
             "token",
             "text",

@@ -170,6 +170,7 @@ const JOB_FLAGS: [&str; 8] =
 
 /// Runs until the job is done, or until SIGINT or SIGTERM.
 pub(crate) async fn run(args: CrawlArgs) -> Result<(), Failure> {
+    args.crawler.sinks.check(&args.data)?;
     let request = args.request().map_err(Failure::Usage)?;
     let _pid_file = args.pid_file.as_deref().map(PidFile::acquire).transpose()?;
     if request.seeds.is_empty() {

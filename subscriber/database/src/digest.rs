@@ -26,6 +26,8 @@ pub struct Table {
     pub name: &'static str,
     /// The key of a row: `rowid`, or the key of a table without one.
     pub key: &'static str,
+    /// The first schema version in which its rows have digests, as in `PRAGMA user_version`.
+    pub since: i64,
     /// The values in the digest, in order: columns, or expressions in parentheses. Row numbers are
     /// not included: indexes show whether they are right.
     pub columns: &'static [&'static str],
@@ -36,9 +38,7 @@ pub struct Table {
 pub struct Schema {
     /// Its file in a data directory.
     pub file: &'static str,
-    /// The first schema version with digests, as in `PRAGMA user_version`.
-    pub since: i64,
-    /// The newest version.
+    /// The newest schema version.
     pub newest: i64,
     /// Its tables.
     pub tables: &'static [Table],
@@ -106,7 +106,7 @@ fn digest<'a>(values: impl Iterator<Item = ValueRef<'a>>) -> i64 {
 mod tests {
     use super::*;
 
-    const T: Table = Table { name: "t", key: "rowid", columns: &["a", "b"] };
+    const T: Table = Table { name: "t", key: "rowid", since: 1, columns: &["a", "b"] };
 
     fn connection() -> Connection {
         let connection = Connection::open_in_memory().unwrap();

@@ -19,6 +19,7 @@
 //! contain final results only.
 
 mod append;
+mod bodies;
 mod exec;
 pub mod export;
 pub mod jsonl;
@@ -42,6 +43,7 @@ use std::{fmt, io};
 use tokio::sync::oneshot;
 
 pub use self::append::set_output_mode;
+use self::bodies::BodyCompressor;
 use self::exec::Exec;
 use self::jsonl::{JsonFile, JsonStream};
 use self::ledger::Ledger;
@@ -97,6 +99,11 @@ impl SinkConfig {
     /// empty text or a missing closing quote.
     pub fn exec(command: &str) -> Option<Self> {
         exec::words(command).map(Self::Exec)
+    }
+
+    /// Whether it can keep the bodies of pages.
+    pub fn is_database(&self) -> bool {
+        !matches!(self, Self::Jsonl(_) | Self::Stdout | Self::Warc { .. } | Self::Exec(_))
     }
 }
 
@@ -179,6 +186,11 @@ trait Sink: Send {
         STORE_BATCH_MAX
     }
 
+    /// The approximate memory of a page while its batch is written.
+    fn batch_bytes(&self, record: &PageRecord) -> usize {
+        record.bytes_in_memory()
+    }
+
     /// Pages of the written batches that the sink refused, with the reason: their tasks are
     /// retried.
     fn take_refused(&mut self) -> Vec<(PageId, String)> {
@@ -203,6 +215,8 @@ pub struct Sinks {
     /// Reads earlier records, if there is a database.
     lookup: Option<LastRecordReader>,
     keep: KeepBodies,
+    /// Whether a sink needs each decoded body as a file.
+    need_files: bool,
     /// Killed when this is dropped.
     programs: Programs,
 }
@@ -220,6 +234,8 @@ pub struct SinkContext<'a> {
     pub extraction_mode: Option<String>,
     /// Environment variables that programs inherit, in addition to the usual ones.
     pub exec_variables: &'a [String],
+    /// Whether databases keep the bodies of pages.
+    pub bodies: bool,
 }
 
 impl Sinks {
@@ -233,6 +249,7 @@ impl Sinks {
             troubles: Troubles::default(),
             lookup: None,
             keep: KeepBodies::default(),
+            need_files: false,
             programs: Programs::with_variables(context.exec_variables),
         };
         let mut closing = Vec::new();
@@ -250,9 +267,11 @@ impl Sinks {
         sink: &SinkConfig,
         context: &SinkContext<'_>,
     ) -> Result<Box<dyn Sink>, OpenError> {
+        let bodies = BodyCompressor::new(context.bodies);
+        self.keep.decoded |= context.bodies && sink.is_database();
         Ok(match sink {
             SinkConfig::Sqlite(path) => {
-                let (sqlite, lookup) = Sqlite::open(path, context.extraction_mode.clone())?;
+                let (sqlite, lookup) = Sqlite::open(path, context.extraction_mode.clone(), bodies)?;
                 self.lookup = Some(lookup);
                 Box::new(sqlite)
             }
@@ -266,9 +285,10 @@ impl Sinks {
                 Box::new(Warc::open(prefix, *bytes_max, context.agent)?)
             }
             #[cfg(feature = "postgres")]
-            SinkConfig::Postgres(config) => Box::new(Postgres::open(config)?),
+            SinkConfig::Postgres(config) => Box::new(Postgres::open(config, bodies)?),
             SinkConfig::Exec(words) => {
                 self.keep.decoded = true;
+                self.need_files = true;
                 Box::new(Exec::open(words, self.programs.clone())?)
             }
         })
@@ -277,6 +297,11 @@ impl Sinks {
     /// The bodies that must be kept until a page is stored.
     pub fn keep(&self) -> KeepBodies {
         self.keep
+    }
+
+    /// Whether a sink needs each decoded body as a file.
+    pub(crate) fn need_files(&self) -> bool {
+        self.need_files
     }
 
     /// Stores a page in place of an earlier attempt; returns once it is safe in every sink. Waits

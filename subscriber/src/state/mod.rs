@@ -69,9 +69,13 @@ pub const VERSION: i64 = 2;
 /// The tables with digests.
 pub const SCHEMA: Schema = Schema {
     file: NAME,
-    since: 2,
     newest: VERSION,
-    tables: &[Table { name: "state", key: "rowid", columns: &["kind", "key", "expires", "value"] }],
+    tables: &[Table {
+        name: "state",
+        key: "rowid",
+        since: 2,
+        columns: &["kind", "key", "expires", "value"],
+    }],
 };
 
 const NAME: &str = "crawler.db";

@@ -319,7 +319,7 @@ impl TaskWork<'_> {
     /// Moves the body to a file if a sink needs a path.
     async fn move_to_file(&self, fetched: &mut Fetched) {
         if let Some(body) = &mut fetched.body
-            && self.crawler.sinks.keep().decoded
+            && self.crawler.sinks.need_files()
             && let Err(error) = body.path().await
         {
             fetched.failure = Some(Failure::of(Reason::Storage, &error));

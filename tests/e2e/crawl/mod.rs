@@ -1,6 +1,7 @@
 //! The crawler and its outputs.
 
 mod ascii_hosts;
+mod bodies;
 mod charsets;
 mod conditional_requests;
 mod export;

@@ -16,6 +16,10 @@ const CALLS: [(&[&str], &[&str]); 3] = [
             "protocol/client/src/connection/dial.rs",
             // To the ZeroMQ endpoint that the operator named.
             "connectors/src/zmq/reachability.rs",
+            // Binds the address of a proxy that never answers, and connects to nothing.
+            "subscriber/browser/src/process/mod.rs",
+            // The program of the tests, which fetches from the server of a test.
+            "subscriber/browser/src/bin/render.rs",
         ],
     ),
     (

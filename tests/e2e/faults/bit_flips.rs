@@ -25,7 +25,7 @@ use crate::support::wait::wait_until;
 pub(crate) fn full_data_directory() -> TempDir {
     let origin = Origin::serve(Site { pages: 30, ..Site::default() });
     let folder = TempDir::new().unwrap();
-    run_tidings(folder.path(), &["crawl", "--allow-private", &origin.url(0, "/p/0")])
+    run_tidings(folder.path(), &["crawl", "--allow-private", "--bodies", &origin.url(0, "/p/0")])
         .expect_code(0);
     let server = Server::start_in(folder, &["broker"], |_| ());
     let mut client = LineConnection::connect_client(server.address);
@@ -181,6 +181,7 @@ fn a_flipped_bit_in_a_database_value_is_reported() {
     let data = folder.path().join("tidings-data");
     for (name, table, text) in [
         ("pages.db", "pages", "Page 7 of "),
+        ("pages.db", "bodies", "gzip"),
         ("crawler.db", "state", "User-agent"),
         ("hub.db", "subscriptions", "secret of /ok/a"),
         ("websub.db", "subscription", "hub"),

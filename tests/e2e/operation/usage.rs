@@ -11,7 +11,7 @@ use crate::support::process::{Server, run_tidings};
 #[test]
 fn an_invalid_flag_is_one_line_and_exit_code_2() {
     let folder = TempDir::new().unwrap();
-    let invalid: [&[&str]; 18] = [
+    let invalid: [&[&str]; 19] = [
         &["up", "--no-such-flag"],
         &["no-such-subcommand"],
         &["up", "--listen", "nowhere:x"],
@@ -22,6 +22,7 @@ fn an_invalid_flag_is_one_line_and_exit_code_2() {
         &["crawl", "ftp://a.example/"],
         &["crawl", "http://a.example/", "--delay", "soon"],
         &["crawl", "http://a.example/", "--scope", "galaxy"],
+        &["crawl", "http://a.example/", "--bodies", "--jsonl", "pages.jsonl"],
         &["pub", "bad/topic", "x"],
         &["sub", "t", "--from", "yesterday"],
         &["group", "set", "crawlers", "delay=soon"],

@@ -35,18 +35,19 @@ const SCHEMA_VERSION: i64 = 2;
 /// The tables and columns that row digests cover.
 pub const SCHEMA: Schema = Schema {
     file: "hub.db",
-    since: 2,
     newest: SCHEMA_VERSION,
     tables: &[
-        Table { name: "own", key: "rowid", columns: &["member"] },
+        Table { name: "own", key: "rowid", since: 2, columns: &["member"] },
         Table {
             name: "topics",
             key: "id",
+            since: 2,
             columns: &["url", "version", "announced", "hash", "content_type", "body"],
         },
         Table {
             name: "subscriptions",
             key: "id",
+            since: 2,
             columns: &[
                 "topic",
                 "callback",
@@ -64,6 +65,7 @@ pub const SCHEMA: Schema = Schema {
         Table {
             name: "wishes",
             key: "id",
+            since: 2,
             columns: &[
                 "url",
                 "callback",

@@ -5,13 +5,14 @@ use std::io::{self, BufRead, BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
+use rusqlite::types::Value;
 use tidings_database::ReadOnlyDatabase;
 use tidings_database::schema_version::version;
 
 use super::ExportError;
 use crate::sink::export::EXPORT_STEP_RECORDS;
 use crate::sink::row::PageRow;
-use crate::sink::sqlite::VERSION;
+use crate::sink::sqlite::{BODIES, VERSION};
 use crate::sink::{JSONL_CHUNK_BYTES, JSONL_LINE_BYTES_MAX, STORE_BUSY_TIMEOUT};
 
 /// .. and bytes of their links, which are nearly all of a record: what it holds of a file at a
@@ -29,6 +30,15 @@ const LINE_START: &[u8] = b"{\"page\":";
 
 /// A limited number of rows after an id.
 const SELECT: &str = "SELECT * FROM pages WHERE id > ?1 ORDER BY id LIMIT ?2";
+
+/// The bodies after an id.
+const SELECT_BODIES: &str = "
+    SELECT hash, encoding, bytes, body, digest, rowid, length(body) FROM bodies
+    WHERE rowid > ?1 ORDER BY rowid";
+
+/// The columns of the table `bodies`, as they are in the file: the digest shows damage also in the
+/// target.
+pub(super) type BodyRow = [Value; 5];
 
 type RecordHandler<'a> = dyn FnMut(PageRow<'static>) -> Result<(), ExportError> + 'a;
 
@@ -57,11 +67,21 @@ impl Input {
     }
 
     /// Passes every record to `take`, in the order of the file.
-    pub(super) fn each(self, take: &mut RecordHandler<'_>) -> Result<(), ExportError> {
-        match self.source {
-            Source::Database(reading) => each_row(&self.path, reading, take),
+    pub(super) fn each(&mut self, take: &mut RecordHandler<'_>) -> Result<(), ExportError> {
+        match &mut self.source {
+            Source::Database(reading) => each_row(&self.path, reading, some_rows, take),
             Source::Lines(lines) => each_line(&self.path, lines, take),
         }
+    }
+
+    /// Passes every body of a database to `take`. Those of all records that were read before are
+    /// among them.
+    pub(super) fn each_body(
+        &mut self,
+        take: &mut dyn FnMut(BodyRow) -> Result<(), ExportError>,
+    ) -> Result<(), ExportError> {
+        let Source::Database(reading) = &mut self.source else { return Ok(()) };
+        each_row(&self.path, reading, some_bodies, take)
     }
 }
 
@@ -100,10 +120,11 @@ fn open_database(path: &Path) -> Result<ReadOnlyDatabase, ExportError> {
 
 /// Reads in many short transactions: a long one would let the write-ahead log of a running crawler
 /// grow.
-fn each_row(
+fn each_row<T>(
     path: &Path,
-    mut reading: ReadOnlyDatabase,
-    take: &mut RecordHandler<'_>,
+    reading: &mut ReadOnlyDatabase,
+    some_rows: impl Fn(&Connection, i64) -> rusqlite::Result<(Vec<T>, i64)>,
+    take: &mut dyn FnMut(T) -> Result<(), ExportError>,
 ) -> Result<(), ExportError> {
     let failed = |error| ExportError::unreadable(path, error);
     let mut last = i64::MIN;
@@ -142,9 +163,28 @@ fn some_rows(
     Ok((records, last))
 }
 
+/// The next bodies after `last`, and the id of the last one. None in files of older versions.
+fn some_bodies(connection: &Connection, mut last: i64) -> rusqlite::Result<(Vec<BodyRow>, i64)> {
+    let mut bodies = Vec::new();
+    if version(connection)? < BODIES.since {
+        return Ok((bodies, last));
+    }
+    let mut statement = connection.prepare_cached(SELECT_BODIES)?;
+    let mut rows = statement.query([last])?;
+    let mut bytes = 0;
+    while bytes < EXPORT_STEP_BYTES
+        && let Some(row) = rows.next()?
+    {
+        bodies.push([row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?]);
+        last = row.get(5)?;
+        bytes += row.get::<_, u32>(6)? as usize;
+    }
+    Ok((bodies, last))
+}
+
 fn each_line(
     path: &Path,
-    mut lines: BufReader<File>,
+    lines: &mut BufReader<File>,
     take: &mut RecordHandler<'_>,
 ) -> Result<(), ExportError> {
     let mut line = Vec::new();

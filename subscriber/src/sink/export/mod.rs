@@ -46,6 +46,8 @@ pub struct Exported {
     pub read: u64,
     /// Records written to the target; a database has one for each page.
     pub written: u64,
+    /// Bodies that were read for a database.
+    pub bodies: u64,
 }
 
 /// Why an export failed. The inputs are unchanged, and no file was created.
@@ -86,7 +88,8 @@ pub enum ExportError {
 }
 
 /// Writes the records of these files to the target; a directory stands for its `pages.db`. Files
-/// may change meanwhile: records that are added during the export may be left out.
+/// may change meanwhile: records that are added during the export may be left out. A database also
+/// gets all bodies that these files have, each once.
 ///
 /// With `merge` there is one record for each page, that of the newest attempt, in the order of
 /// time. `go_on` is called at intervals and may stop the export.
@@ -97,12 +100,12 @@ pub fn export(
     go_on: &mut dyn FnMut(Exported) -> bool,
 ) -> Result<Exported, ExportError> {
     // All inputs are opened first, so that a wrong name is reported at once.
-    let inputs = inputs.iter().map(|path| Input::open(path)).collect::<Result<Vec<_>, _>>()?;
+    let mut inputs = inputs.iter().map(|path| Input::open(path)).collect::<Result<Vec<_>, _>>()?;
     let mut output = Output::open(target)?;
     let mut steps = ExportProgress { so_far: Exported::default(), go_on };
     if merge {
         let mut merged = MergeDatabase::new().map_err(ExportError::Temporary)?;
-        for input in inputs {
+        for input in &mut inputs {
             input.each(&mut |record| {
                 merged.insert(&record).map_err(ExportError::Temporary)?;
                 steps.read()
@@ -113,11 +116,19 @@ pub fn export(
             steps.written()
         })?;
     } else {
-        for input in inputs {
+        for input in &mut inputs {
             input.each(&mut |record| {
                 steps.read()?;
                 output.write(&record)?;
                 steps.written()
+            })?;
+        }
+    }
+    if output.has_bodies() {
+        for input in &mut inputs {
+            input.each_body(&mut |body| {
+                output.write_body(body)?;
+                steps.body()
             })?;
         }
     }
@@ -140,6 +151,11 @@ impl ExportProgress<'_> {
     fn written(&mut self) -> Result<(), ExportError> {
         self.so_far.written += 1;
         self.report(self.so_far.written)
+    }
+
+    fn body(&mut self) -> Result<(), ExportError> {
+        self.so_far.bodies += 1;
+        self.report(self.so_far.bodies)
     }
 
     fn report(&mut self, records: u64) -> Result<(), ExportError> {

@@ -8,11 +8,16 @@ use std::path::{Path, PathBuf};
 use rusqlite::Connection;
 use tidings_database::{digest, with_suffix};
 
+use super::input::BodyRow;
 use super::{ExportError, ExportTarget};
 use crate::sink::JSONL_CHUNK_BYTES;
 use crate::sink::export::EXPORT_CACHE_BYTES;
 use crate::sink::row::PageRow;
-use crate::sink::sqlite::{CREATE, PAGE_BYTES, UPSERT, VERSION};
+use crate::sink::sqlite::{CREATE, CREATE_BODIES, PAGE_BYTES, UPSERT, VERSION};
+
+const INSERT_BODY: &str = "
+    INSERT INTO bodies (hash, encoding, bytes, body, digest) VALUES (?1, ?2, ?3, ?4, ?5)
+    ON CONFLICT DO NOTHING";
 
 pub(super) enum Output<'a> {
     Reader(BufWriter<&'a mut dyn Write>),
@@ -54,6 +59,18 @@ impl<'a> Output<'a> {
         }
     }
 
+    /// Whether bodies can be written.
+    pub(super) fn has_bodies(&self) -> bool {
+        matches!(self, Self::Database(..))
+    }
+
+    /// Writes a body to a database that does not have it.
+    pub(super) fn write_body(&mut self, row: BodyRow) -> Result<(), ExportError> {
+        let Self::Database(connection, part) = self else { return Ok(()) };
+        let inserted = connection.prepare_cached(INSERT_BODY).and_then(|mut it| it.execute(row));
+        inserted.map(drop).map_err(|source| part.failed(source))
+    }
+
     pub(super) fn finish(self) -> Result<(), ExportError> {
         match self {
             Self::Reader(mut lines) => lines.flush().map_err(ExportError::Reader),
@@ -84,6 +101,7 @@ fn create(path: &Path) -> rusqlite::Result<Connection> {
     digest::register(&connection)?;
     connection.execute_batch("BEGIN")?;
     connection.execute_batch(CREATE)?;
+    connection.execute_batch(CREATE_BODIES)?;
     Ok(connection)
 }
 

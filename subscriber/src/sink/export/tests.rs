@@ -5,12 +5,14 @@ use std::sync::Arc;
 use super::*;
 use crate::report::PageRecord;
 use crate::sink::Sink;
+use crate::sink::bodies::BodyCompressor;
 use crate::sink::jsonl::JsonFile;
-use crate::sink::sqlite::Sqlite;
-use crate::sink::testing::{folder, record, transient};
+use crate::sink::sqlite::{SCHEMA, Sqlite};
+use crate::sink::testing::{body_of, folder, record, transient};
+use crate::spool::Spools;
 
 fn database(path: &Path, records: Vec<PageRecord>) {
-    let (mut sqlite, lookup) = Sqlite::open(path, None).unwrap();
+    let (mut sqlite, lookup) = Sqlite::open(path, None, BodyCompressor::new(true)).unwrap();
     sqlite.write(&records.into_iter().map(Arc::new).collect::<Vec<_>>()).unwrap();
     drop(lookup);
     sqlite.close();
@@ -82,11 +84,45 @@ fn a_merge_keeps_the_newest_attempt_in_the_order_of_time() {
 
     let all = path("all.db");
     let counts = export(&inputs, true, ExportTarget::Database(all.clone()), &mut |_| true).unwrap();
-    assert_eq!(counts, Exported { read: 7, written: 4 });
+    assert_eq!(counts, Exported { read: 7, written: 4, bodies: 0 });
     assert_eq!(exported(std::slice::from_ref(&all), false).unwrap(), merged);
     // A crawler may continue with it.
     database(&all, vec![at(record(5, 1), 60)]);
     assert_eq!(shown(&exported(&[all], false).unwrap()).len(), 5);
+}
+
+#[test]
+fn a_database_gets_the_bodies_of_all_inputs_once_and_as_they_are() {
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name);
+    let spools = Spools::open(&path("spool")).unwrap();
+    let page = |entry, bytes: &[u8]| PageRecord {
+        hash: Some(blake3::hash(bytes)),
+        body: Some(body_of(&spools, bytes)),
+        ..record(entry, 1)
+    };
+    database(&path("a.db"), vec![page(1, b"same"), page(2, b"first")]);
+    database(&path("b.db"), vec![page(1, b"same"), page(3, b"second")]);
+    database(&path("old.db"), vec![record(4, 1)]);
+    let sql = |file: &str, sql: &str| {
+        Connection::open(path(file)).unwrap().execute_batch(sql).unwrap();
+    };
+    sql("old.db", "DROP TABLE bodies; PRAGMA user_version = 4");
+    sql("b.db", "UPDATE bodies SET bytes = 7 WHERE bytes = 6");
+    lines(&path("c.jsonl"), vec![record(5, 1)]);
+    let inputs = ["a.db", "b.db", "old.db", "c.jsonl"].map(path);
+    for merge in [true, false] {
+        let all = path(&format!("all-{merge}.db"));
+        let counts =
+            export(&inputs, merge, ExportTarget::Database(all.clone()), &mut |_| true).unwrap();
+        assert_eq!(counts.bodies, 4);
+        let connection = Connection::open(&all).unwrap();
+        let count = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
+        assert_eq!(count("SELECT count(*) FROM bodies"), 3);
+        assert_eq!(count("SELECT count(*) FROM bodies JOIN pages USING (hash)"), 3);
+        let problems = tidings_database::check(&all, Some(&SCHEMA)).unwrap().problems.concat();
+        assert!(problems.contains("of bodies: its values do not match"), "{problems}");
+    }
 }
 
 #[test]

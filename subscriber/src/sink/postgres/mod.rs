@@ -27,10 +27,12 @@ use tidings_egress::failure::one_line;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Config, Transaction};
 use tokio_postgres_rustls::MakeRustlsConnect;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::bodies::{BodyCompressor, ENCODING};
 use super::row::PageRow;
 use super::{OpenError, Sink, StoreError};
 use crate::report::{PageId, PageRecord};
@@ -50,7 +52,8 @@ const POSTGRES_KEEPALIVE: Duration = Duration::from_secs(10);
 const POSTGRES_KEEPALIVE_TRIES: u32 = 3;
 
 /// Each migrates from the version before, beginning with an empty database.
-const MIGRATIONS: [&str; 1] = ["
+const MIGRATIONS: [&str; 2] = [
+    "
     CREATE TABLE pages (
         page text PRIMARY KEY,           -- group.since.entry; every attempt at it is this row
         url text NOT NULL,
@@ -78,7 +81,17 @@ const MIGRATIONS: [&str; 1] = ["
         links jsonb NOT NULL,            -- an array of URLs, in the order of the page
         nofollow jsonb                   -- an array: positions among the links, from 0
     );
-    CREATE INDEX pages_by_job ON pages (job, pass)"];
+    CREATE INDEX pages_by_job ON pages (job, pass)",
+    "
+    CREATE TABLE bodies (
+        hash text PRIMARY KEY,           -- as in pages: BLAKE3 of the decoded body, hexadecimal
+        encoding text NOT NULL,          -- of the column body: gzip
+        bytes bigint NOT NULL,           -- of the body, decoded
+        body bytea NOT NULL
+    );
+    -- They are compressed already.
+    ALTER TABLE bodies ALTER COLUMN body SET STORAGE EXTERNAL",
+];
 
 /// The key of the lock under which one process at a time changes the schema. An arbitrary number.
 const LOCK: i64 = 0x0074_6964_696e_6773;
@@ -105,6 +118,10 @@ static UPSERT: LazyLock<String> = LazyLock::new(|| {
         WHERE (excluded.attempt, excluded.fetched_at) >= (old.attempt, old.fetched_at)"
     )
 });
+
+/// Stores a body that the table does not have.
+const INSERT_BODY: &str = "
+    INSERT INTO bodies (hash, encoding, bytes, body) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING";
 
 /// The server's address and the login.
 #[derive(Clone, Debug)]
@@ -190,6 +207,7 @@ pub(super) struct Postgres {
     connected: Option<Connected>,
     /// Time limit for a batch and for a login.
     patience: Duration,
+    bodies: BodyCompressor,
 }
 
 /// A connection and the task that drives it.
@@ -202,11 +220,15 @@ type BoxError = Box<dyn Error + Send + Sync>;
 
 impl Postgres {
     /// Connects, and migrates the schema.
-    pub(super) fn open(config: &PostgresConfig) -> Result<Self, OpenError> {
-        Self::open_within(config, POSTGRES_BATCH_TIMEOUT)
+    pub(super) fn open(config: &PostgresConfig, bodies: BodyCompressor) -> Result<Self, OpenError> {
+        Self::open_within(config, bodies, POSTGRES_BATCH_TIMEOUT)
     }
 
-    fn open_within(config: &PostgresConfig, patience: Duration) -> Result<Self, OpenError> {
+    fn open_within(
+        config: &PostgresConfig,
+        bodies: BodyCompressor,
+        patience: Duration,
+    ) -> Result<Self, OpenError> {
         let failed = |error: BoxError| OpenError::Postgres {
             database: config.name(),
             reason: one_line(&*error),
@@ -214,18 +236,19 @@ impl Postgres {
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| failed(error.into()))?;
         let connected = run_within(&runtime, patience, connect(config)).map_err(failed)?;
-        Ok(Self { config: config.clone(), runtime, connected: Some(connected), patience })
+        let config = config.clone();
+        Ok(Self { config, runtime, connected: Some(connected), patience, bodies })
     }
 
     fn upsert(&mut self, batch: &[Arc<PageRecord>]) -> Result<(), BoxError> {
         let pages = as_json(batch)?;
         let (config, before) = (&self.config, self.connected.take());
         let storing = async {
-            let connected = match before {
+            let mut connected = match before {
                 Some(connected) if !connected.client.is_closed() => connected,
                 _ => connect(config).await?,
             };
-            connected.client.execute(UPSERT.as_str(), &[&pages]).await?;
+            store(&mut connected.client, &pages, batch, &mut self.bodies).await?;
             Ok(connected)
         };
         self.connected = Some(run_within(&self.runtime, self.patience, storing)?);
@@ -242,12 +265,47 @@ impl Sink for Postgres {
         self.upsert(batch).map_err(|error| StoreError { text: one_line(&*error), closed: false })
     }
 
+    fn batch_bytes(&self, record: &PageRecord) -> usize {
+        self.bodies.batch_bytes(record)
+    }
+
+    fn take_refused(&mut self) -> Vec<(PageId, String)> {
+        self.bodies.take_refused()
+    }
+
     fn close(&mut self) {
         let Some(Connected { client, serving }) = self.connected.take() else { return };
         // Dropping the client tells the server.
         drop(client);
         let _ = run_within(&self.runtime, STOP_CLOSE, async { Ok(serving.await?) });
     }
+}
+
+/// Stores the rows, and the bodies that the table does not have, in one transaction.
+async fn store(
+    client: &mut Client,
+    pages: &str,
+    batch: &[Arc<PageRecord>],
+    compressor: &mut BodyCompressor,
+) -> Result<(), BoxError> {
+    let mut bodies = compressor.bodies_of(batch);
+    if bodies.is_empty() {
+        client.execute(UPSERT.as_str(), &[&pages]).await?;
+        return Ok(());
+    }
+    let hashes: Vec<_> = bodies.keys().collect();
+    for known in client.query("SELECT hash FROM bodies WHERE hash = ANY ($1)", &[&hashes]).await? {
+        bodies.remove(known.get::<_, &str>(0));
+    }
+    let bodies = compressor.compress(bodies)?;
+    let transaction = client.transaction().await?;
+    let insert = transaction.prepare(INSERT_BODY).await?;
+    for body in bodies {
+        let values: [&(dyn ToSql + Sync); 4] = [&body.hash, &ENCODING, &body.bytes, &body.gzip];
+        transaction.execute(&insert, &values).await?;
+    }
+    transaction.execute(UPSERT.as_str(), &[&pages]).await?;
+    Ok(transaction.commit().await?)
 }
 
 /// Runs a future with a time limit.

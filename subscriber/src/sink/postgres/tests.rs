@@ -51,7 +51,9 @@ fn a_silent_server_times_out() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap();
     let config = format!("postgres://me@{address}/pages").parse().unwrap();
-    let Err(error) = Postgres::open_within(&config, Duration::from_millis(50)) else {
+    let Err(error) =
+        Postgres::open_within(&config, BodyCompressor::new(false), Duration::from_millis(50))
+    else {
         panic!("the silent server accepted the login")
     };
     assert!(error.to_string().ends_with("has not answered within 50ms"), "{error}");

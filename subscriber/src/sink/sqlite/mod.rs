@@ -15,17 +15,19 @@
 //! | 2 | the key of a row is its `page`; validators, and an index by URL |
 //! | 3 | the settings under which links were extracted |
 //! | 4 | a digest of each row, see [`tidings_database::digest`] |
+//! | 5 | the table `bodies` |
 
 mod last_record;
 mod newest;
 
 use std::borrow::Cow;
+use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use std::thread;
 
 use rusqlite::functions::FunctionFlags;
-use rusqlite::{Connection, Transaction, TransactionBehavior};
+use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 use tidings_database::digest::{self, Schema, Table};
 use tidings_database::schema_version::{self, SchemaError};
 use xxhash_rust::xxh3::xxh3_64;
@@ -33,9 +35,10 @@ use xxhash_rust::xxh3::xxh3_64;
 pub use self::last_record::LastRecord;
 pub(super) use self::last_record::LastRecordReader;
 pub use self::newest::{StoredResult, newest_result};
+use super::bodies::{BodyCompressor, ENCODING};
 use super::row::PageRow;
 use super::{OpenError, Sink, StoreError};
-use crate::report::PageRecord;
+use crate::report::{PageId, PageRecord};
 use crate::sink::STORE_BUSY_TIMEOUT;
 
 /// `SQLite` moves its write-ahead log into the database at this size, and cuts it to this size:
@@ -43,15 +46,16 @@ use crate::sink::STORE_BUSY_TIMEOUT;
 const STORE_WAL_BYTES: u32 = 16 * 1024 * 1024;
 
 /// The version of the schema.
-pub const VERSION: i64 = 4;
+pub const VERSION: i64 = 5;
 
 /// The tables with digests.
-pub const SCHEMA: Schema = Schema { file: "pages.db", since: 4, newest: VERSION, tables: &[PAGES] };
+pub const SCHEMA: Schema = Schema { file: "pages.db", newest: VERSION, tables: &[PAGES, BODIES] };
 
 /// The columns in the order of `UPSERT`.
 const PAGES: Table = Table {
     name: "pages",
     key: "rowid",
+    since: 4,
     columns: &[
         "page",
         "task",
@@ -82,6 +86,14 @@ const PAGES: Table = Table {
         "nofollow",
         "reading",
     ],
+};
+
+/// The columns in the order of `INSERT_BODY`.
+pub(super) const BODIES: Table = Table {
+    name: "bodies",
+    key: "rowid",
+    since: 5,
+    columns: &["hash", "encoding", "bytes", "body"],
 };
 
 /// Rows of 2 to 4 KiB fit badly into `SQLite`'s default of 4 KiB; with more than this, each index
@@ -125,6 +137,20 @@ pub(super) const CREATE: &str = "
     CREATE INDEX pages_by_url ON pages (url_print)
         WHERE outcome = 'done' AND (etag IS NOT NULL OR last_modified IS NOT NULL)";
 
+pub(super) const CREATE_BODIES: &str = "
+    CREATE TABLE bodies (
+        hash TEXT NOT NULL PRIMARY KEY, -- as in pages: BLAKE3 of the decoded body, hexadecimal
+        encoding TEXT NOT NULL,         -- of the column body: gzip
+        bytes INTEGER NOT NULL,         -- of the body, decoded
+        body BLOB NOT NULL,
+        digest INTEGER                  -- as in pages
+    ) STRICT";
+
+/// Stores a body that the table does not have.
+const INSERT_BODY: &str = "
+    INSERT INTO bodies (hash, encoding, bytes, body, digest)
+    VALUES (?1, ?2, ?3, ?4, row_digest(?1, ?2, ?3, ?4)) ON CONFLICT DO NOTHING";
+
 /// Stores a row with the columns of `PAGES` as parameters. A later attempt is never replaced by an
 /// earlier one.
 pub(super) static UPSERT: LazyLock<String> = LazyLock::new(|| {
@@ -161,6 +187,7 @@ pub(super) struct Sqlite {
     path: PathBuf,
     /// The extraction settings of all pages of this crawler.
     reading: Option<String>,
+    bodies: BodyCompressor,
     /// The thread that reads earlier records; ends by itself.
     reader: Option<thread::JoinHandle<()>>,
 }
@@ -171,23 +198,38 @@ impl Sqlite {
     pub(super) fn open(
         path: &Path,
         reading: Option<String>,
+        bodies: BodyCompressor,
     ) -> Result<(Self, LastRecordReader), OpenError> {
         super::create_parent(path)?;
         let connection = prepare(path)?;
         let (lookup, reader) = LastRecordReader::start(path, reading.clone())?;
-        Ok((Self { connection, path: path.to_owned(), reading, reader: Some(reader) }, lookup))
+        let path = path.to_owned();
+        Ok((Self { connection, path, reading, bodies, reader: Some(reader) }, lookup))
     }
 
-    fn upsert(&mut self, batch: &[Arc<PageRecord>]) -> rusqlite::Result<()> {
+    fn upsert(&mut self, batch: &[Arc<PageRecord>]) -> Result<(), Box<dyn Error>> {
+        let mut bodies = self.bodies.bodies_of(batch);
+        let mut find = self.connection.prepare_cached("SELECT 1 FROM bodies WHERE hash = ?1")?;
+        for hash in bodies.keys().cloned().collect::<Vec<_>>() {
+            if find.exists([&hash])? {
+                bodies.remove(&hash);
+            }
+        }
+        drop(find);
+        let bodies = self.bodies.compress(bodies)?;
         let transaction =
             self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        for body in bodies {
+            let mut statement = transaction.prepare_cached(INSERT_BODY)?;
+            statement.execute(params![body.hash, ENCODING, body.bytes, body.gzip])?;
+        }
         let mut statement = transaction.prepare_cached(&UPSERT)?;
         for record in batch {
             let reading = self.reading.as_deref().map(Cow::Borrowed);
             PageRow { reading, ..PageRow::of(record) }.upsert(&mut statement)?;
         }
         drop(statement);
-        transaction.commit()
+        Ok(transaction.commit()?)
     }
 }
 
@@ -198,6 +240,14 @@ impl Sink for Sqlite {
 
     fn write(&mut self, batch: &[Arc<PageRecord>]) -> Result<(), StoreError> {
         self.upsert(batch).map_err(|error| StoreError { text: error.to_string(), closed: false })
+    }
+
+    fn batch_bytes(&self, record: &PageRecord) -> usize {
+        self.bodies.batch_bytes(record)
+    }
+
+    fn take_refused(&mut self) -> Vec<(PageId, String)> {
+        self.bodies.take_refused()
     }
 
     fn close(&mut self) {
@@ -214,11 +264,13 @@ fn prepare(path: &Path) -> Result<Connection, OpenError> {
             tracing::info!("{}: migrating to schema version {VERSION}", path.display());
         }
         match found {
-            0 => transaction.execute_batch(CREATE),
-            1 => migrate_v1(transaction),
-            2 => transaction.execute_batch(&format!("{FROM_V2}; {FROM_V3}")),
-            _ => transaction.execute_batch(FROM_V3),
+            0 => transaction.execute_batch(CREATE)?,
+            1 => migrate_v1(transaction)?,
+            2 => transaction.execute_batch(&format!("{FROM_V2}; {FROM_V3}"))?,
+            3 => transaction.execute_batch(FROM_V3)?,
+            _ => {}
         }
+        transaction.execute_batch(CREATE_BODIES)
     })
     .map_err(|error| match error {
         SchemaError::Sqlite(source) => OpenError::Sqlite { path: path.to_owned(), source },

@@ -1,10 +1,14 @@
+use std::io::Read as _;
 use std::time::{Duration, Instant};
 
+use flate2::read::GzDecoder;
 use rusqlite::types::Value;
+use tidings_database::CheckReport;
 
 use super::*;
 use crate::report::{PageId, PageOutcome};
-use crate::sink::testing::{record, transient};
+use crate::sink::testing::{body_of, file_of, record, transient};
+use crate::spool::{Spool, Spools};
 
 /// The statement that created files of version 1.
 const CREATE_V1: &str = "
@@ -28,8 +32,10 @@ const CREATE_V1: &str = "
         link_urls TEXT NOT NULL         -- a JSON array, in the order of the page
     ) STRICT";
 
+const OFF: BodyCompressor = BodyCompressor::new(false);
+
 fn open(path: &Path) -> Sqlite {
-    Sqlite::open(path, None).unwrap().0
+    Sqlite::open(path, None, OFF).unwrap().0
 }
 
 fn page(entry: u64) -> PageId {
@@ -124,7 +130,7 @@ fn a_page_of_another_run_of_the_broker_is_the_same_page() {
 #[test]
 fn the_newest_complete_record_of_a_url_is_found() {
     let data = tempfile::tempdir().unwrap();
-    let (mut sqlite, lookup) = Sqlite::open(&data.path().join("pages.db"), None).unwrap();
+    let (mut sqlite, lookup) = Sqlite::open(&data.path().join("pages.db"), None, OFF).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let last = |url: &str| runtime.block_on(lookup.last(url, &page(99)));
     let url = record(1, 1).report.url;
@@ -167,7 +173,7 @@ fn a_record_of_the_page_itself_or_with_other_links_is_not_the_last_one() {
     let path = data.path().join("pages.db");
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let images = || Some("images".to_owned());
-    let (mut sqlite, lookup) = Sqlite::open(&path, None).unwrap();
+    let (mut sqlite, lookup) = Sqlite::open(&path, None, OFF).unwrap();
     assert!(!lookup.has_records());
     let first = record(1, 1);
     let url = first.report.url.clone();
@@ -176,14 +182,14 @@ fn a_record_of_the_page_itself_or_with_other_links_is_not_the_last_one() {
     assert!(runtime.block_on(lookup.last(&url, &page(2))).is_some());
     drop((sqlite, lookup));
 
-    let (mut sqlite, lookup) = Sqlite::open(&path, images()).unwrap();
+    let (mut sqlite, lookup) = Sqlite::open(&path, images(), OFF).unwrap();
     assert!(lookup.has_records());
     assert_eq!(runtime.block_on(lookup.last(&url, &page(9))), None);
     let again = PageRecord { page: page(2), ..record(1, 1) };
     store(&mut sqlite, [again]);
     assert!(runtime.block_on(lookup.last(&url, &page(9))).is_some());
     drop((sqlite, lookup));
-    let (_sqlite, lookup) = Sqlite::open(&path, None).unwrap();
+    let (_sqlite, lookup) = Sqlite::open(&path, None, OFF).unwrap();
     assert_eq!(
         runtime.block_on(lookup.last(&url, &page(1))),
         None,
@@ -238,13 +244,14 @@ fn a_file_of_version_1_is_migrated() {
         pass, depth, attempt, outcome, error, links, link_urls";
     let before = rows(&path, &format!("SELECT {columns} FROM pages ORDER BY task"));
 
-    let (mut sqlite, lookup) = Sqlite::open(&path, None).unwrap();
+    let (mut sqlite, lookup) = Sqlite::open(&path, None, OFF).unwrap();
     assert_eq!(rows(&path, &format!("SELECT {columns} FROM pages ORDER BY task")), before);
     assert_eq!(rows(&path, "SELECT page FROM pages"), [[text("a.b.7.1")], [text("a.b.7.2")]]);
     assert_eq!(rows(&path, "SELECT count(*) FROM mine"), [[Value::Integer(2)]]);
     assert_eq!(rows(&path, "PRAGMA user_version"), [[Value::Integer(VERSION)]]);
     let tables = "SELECT name FROM sqlite_schema WHERE sql LIKE 'CREATE%' ORDER BY name";
-    assert_eq!(rows(&path, tables), [[text("mine")], [text("pages")], [text("pages_by_url")]]);
+    let names = ["bodies", "mine", "pages", "pages_by_url"];
+    assert_eq!(rows(&path, tables), names.map(|name| [text(name)]));
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     store(&mut sqlite, [record(1, 1)]);
     let last = runtime.block_on(lookup.last("http://site.example/1", &page(99))).unwrap();
@@ -261,7 +268,7 @@ fn a_file_of_version_2_is_migrated() {
     store(&mut open(&path), [record(1, 1)]);
     let old = Connection::open(&path).unwrap();
     let without = "ALTER TABLE pages DROP COLUMN digest; ALTER TABLE pages DROP COLUMN reading;
-        PRAGMA user_version = 2";
+        DROP TABLE bodies; PRAGMA user_version = 2";
     old.execute_batch(without).unwrap();
     drop(old);
     store(&mut open(&path), [record(2, 1)]);
@@ -276,7 +283,8 @@ fn a_file_of_version_3_gets_digests_in_new_rows() {
     let path = data.path().join("pages.db");
     store(&mut open(&path), [record(1, 1)]);
     let old = Connection::open(&path).unwrap();
-    let without = "ALTER TABLE pages DROP COLUMN digest; PRAGMA user_version = 3";
+    let without =
+        "ALTER TABLE pages DROP COLUMN digest; DROP TABLE bodies; PRAGMA user_version = 3";
     old.execute_batch(without).unwrap();
     drop(old);
     let checked = tidings_database::check(&path, Some(&SCHEMA)).unwrap();
@@ -301,6 +309,116 @@ fn a_file_of_version_3_gets_digests_in_new_rows() {
     assert!(checked.problems[0].contains("title"), "{checked:?}");
 }
 
+/// A page with this body.
+fn page_with(entry: u64, body: Spool, bytes: &[u8]) -> PageRecord {
+    PageRecord { hash: Some(blake3::hash(bytes)), body: Some(body), ..record(entry, 1) }
+}
+
+/// The decoded bodies, in the order of their rows.
+fn bodies(path: &Path) -> Vec<String> {
+    let decode = |row: Vec<Value>| {
+        let [Value::Text(hash), Value::Integer(bytes), Value::Blob(gzip)] = &row[..] else {
+            panic!("{row:?}")
+        };
+        let mut body = String::new();
+        GzDecoder::new(&gzip[..]).read_to_string(&mut body).unwrap();
+        assert_eq!(*hash, blake3::hash(body.as_bytes()).to_hex().as_str());
+        assert_eq!(*bytes, i64::try_from(body.len()).unwrap());
+        body
+    };
+    let sql = "SELECT hash, bytes, body FROM bodies WHERE encoding = 'gzip' ORDER BY rowid";
+    rows(path, sql).into_iter().map(decode).collect()
+}
+
+/// A database with bodies, and a place for them.
+fn open_with_bodies(folder: &Path) -> (Sqlite, Spools) {
+    let on = BodyCompressor::new(true);
+    let sqlite = Sqlite::open(&folder.join("pages.db"), None, on).unwrap().0;
+    (sqlite, Spools::open(&folder.join("spool")).unwrap())
+}
+
+#[test]
+fn each_body_is_stored_once_and_stays_when_its_page_changes() {
+    let data = tempfile::tempdir().unwrap();
+    let path = data.path().join("pages.db");
+    let (mut sqlite, spools) = open_with_bodies(data.path());
+    let page =
+        |entry, bytes: &str| page_with(entry, body_of(&spools, bytes.as_bytes()), bytes.as_bytes());
+    store(&mut sqlite, [page(1, "same"), page(2, "same")]);
+    store(&mut open_with_bodies(data.path()).0, [page(3, "same"), page(4, "")]);
+    assert_eq!(bodies(&path), ["same", ""]);
+    store(&mut sqlite, [PageRecord { task: record(1, 2).task, ..page(1, "changed") }]);
+    assert_eq!(bodies(&path), ["same", "", "changed"]);
+    let pages = "SELECT count(*) FROM pages JOIN bodies USING (hash)";
+    assert_eq!(rows(&path, pages), [[Value::Integer(4)]]);
+    assert_eq!(tidings_database::check(&path, Some(&SCHEMA)).unwrap(), CheckReport::default());
+    // Only with the flag.
+    store(&mut open(&path), [page(5, "other")]);
+    assert_eq!(bodies(&path).len(), 3);
+}
+
+#[test]
+fn only_complete_bodies_of_limited_size_are_stored() {
+    let data = tempfile::tempdir().unwrap();
+    let (mut sqlite, spools) = open_with_bodies(data.path());
+    let page = |entry, bytes: &[u8]| page_with(entry, body_of(&spools, bytes), bytes);
+    // The hash of an unchanged page is that of an earlier body.
+    let mut unchanged = PageRecord { hash: Some(blake3::hash(b"earlier")), ..page(1, b"") };
+    unchanged.report.status = Some(304);
+    let incomplete = PageRecord { hash: None, ..page(2, b"incomplete") };
+    let largest = vec![b'x'; 8 << 20];
+    let larger = [&largest[..], b"x"].concat();
+    let records = [unchanged, incomplete, page(3, &larger), page(4, &largest), record(5, 1)];
+    let added = records.each_ref().map(|it| sqlite.batch_bytes(it) - it.bytes_in_memory());
+    assert_eq!(added, [0, 0, 0, largest.len(), 0]);
+    store(&mut sqlite, records);
+    let path = data.path().join("pages.db");
+    assert!(bodies(&path) == [String::from_utf8(largest).unwrap()]);
+    assert_eq!(rows(&path, "SELECT count(*) FROM pages"), [[Value::Integer(5)]]);
+}
+
+#[test]
+fn a_page_whose_body_is_lost_is_refused_unless_the_content_is_known() {
+    let data = tempfile::tempdir().unwrap();
+    let (mut sqlite, spools) = open_with_bodies(data.path());
+    store(&mut sqlite, [page_with(1, body_of(&spools, b"known"), b"known")]);
+    let lost = |entry, bytes: &[u8]| {
+        let body = file_of(&spools, bytes);
+        std::fs::remove_file(body.file().unwrap()).unwrap();
+        page_with(entry, body, bytes)
+    };
+    store(&mut sqlite, [lost(2, b"known"), lost(3, b"new")]);
+    let refused: Vec<_> = sqlite.take_refused().into_iter().map(|(page, _)| page).collect();
+    assert_eq!(refused, [page(3)]);
+    assert_eq!(bodies(&data.path().join("pages.db")), ["known"]);
+}
+
+#[test]
+fn a_file_of_version_4_gets_bodies_and_damage_to_them_is_found() {
+    let data = tempfile::tempdir().unwrap();
+    let path = data.path().join("pages.db");
+    store(&mut open(&path), [record(1, 1)]);
+    let old = Connection::open(&path).unwrap();
+    old.execute_batch("DROP TABLE bodies; PRAGMA user_version = 4").unwrap();
+    assert_eq!(tidings_database::check(&path, Some(&SCHEMA)).unwrap(), CheckReport::default());
+    let (mut sqlite, spools) = open_with_bodies(data.path());
+    store(&mut sqlite, [page_with(2, body_of(&spools, b"body"), b"body")]);
+    assert_eq!(rows(&path, "PRAGMA user_version"), [[Value::Integer(VERSION)]]);
+    assert_eq!(rows(&path, "SELECT count(*) FROM pages"), [[Value::Integer(2)]]);
+    assert_eq!(bodies(&path), ["body"]);
+    let problems = |damage: &str| {
+        old.execute_batch(damage).unwrap();
+        tidings_database::check(&path, Some(&SCHEMA)).unwrap().problems.concat()
+    };
+    assert_eq!(problems(""), "");
+    for version in [1, 4] {
+        let found = problems(&format!("PRAGMA user_version = {version}"));
+        assert!(found.contains("but table bodies is of version 5"), "{found}");
+    }
+    let found = problems("PRAGMA user_version = 5; UPDATE bodies SET body = zeroblob(24)");
+    assert!(found.starts_with("row 1 of bodies: its values"), "{found}");
+}
+
 #[test]
 fn two_crawlers_can_share_a_file() {
     let data = tempfile::tempdir().unwrap();
@@ -322,9 +440,9 @@ fn a_newer_file_is_refused_and_left_alone() {
     let path = data.path().join("pages.db");
     Connection::open(&path).unwrap().pragma_update(None, "user_version", VERSION + 1).unwrap();
     let before = std::fs::read(&path).unwrap();
-    let error = Sqlite::open(&path, None).unwrap_err();
+    let error = Sqlite::open(&path, None, OFF).unwrap_err();
     assert!(
-        error.to_string().contains("schema version 5, but this version knows up to 4"),
+        error.to_string().contains("schema version 6, but this version knows up to 5"),
         "{error}"
     );
     assert_eq!(std::fs::read(&path).unwrap(), before);
@@ -340,9 +458,9 @@ fn a_file_that_is_not_a_database_is_named_in_the_error() {
     )
     .unwrap();
     let path = data.path().join("pages.db");
-    let error = Sqlite::open(&path, None).unwrap_err();
+    let error = Sqlite::open(&path, None, OFF).unwrap_err();
     assert!(error.to_string().contains("pages.db: file is not a database"), "{error}");
-    let error = Sqlite::open(&path.join("pages.db"), None).unwrap_err();
+    let error = Sqlite::open(&path.join("pages.db"), None, OFF).unwrap_err();
     assert!(matches!(error, OpenError::Io { .. }), "{error}");
 }
 
@@ -370,7 +488,7 @@ fn many_crawlers_can_begin_in_a_new_data_directory_at_once() {
         thread::scope(|scope| {
             let open = || {
                 barrier.wait();
-                Sqlite::open(&data.path().join("pages.db"), None).map(drop)
+                Sqlite::open(&data.path().join("pages.db"), None, OFF).map(drop)
             };
             let opened: Vec<_> = (0..8).map(|_| scope.spawn(open)).collect();
             for opened in opened {

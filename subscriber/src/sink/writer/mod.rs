@@ -130,7 +130,7 @@ impl SinkThread {
             }
             while let Some(request) = next {
                 if !request.answer.is_closed() {
-                    bytes += request.record.bytes_in_memory();
+                    bytes += self.sink.batch_bytes(&request.record);
                     requests.push(request);
                 }
                 if requests.len() >= batch_max || bytes >= STORE_BATCH_BYTES_MAX {

@@ -80,6 +80,7 @@ fn start(has_ledger: bool) -> Teller {
         troubles,
         lookup: None,
         keep: KeepBodies::default(),
+        need_files: false,
         programs: Programs::default(),
     };
     Teller { sinks, batches: heard, results: tell, settled, closed }
