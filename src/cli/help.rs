@@ -46,7 +46,10 @@ const SERVER: &[Section] = &[
         "no-websub websub-sha1 websub-lease hub hub-publishers hub-lease hub-lease-max \
          hub-subscribers hub-failures hub-rate callback-secret-file",
     ),
-    ("Process and logs", "user group landlock stop-timeout threads log-lines audit pid-file"),
+    (
+        "Process and logs",
+        "user group landlock stop-timeout max-tasks max-age threads log-lines audit pid-file",
+    ),
     ("Output", "quiet json"),
 ];
 
