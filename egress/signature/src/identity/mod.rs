@@ -54,7 +54,7 @@ const KEYS_MAX: usize = 8;
 /// Bytes of a random nonce, as section 4.2.3 of the draft recommends.
 const NONCE_BYTES: usize = 64;
 
-/// Thumbprints of keys in public examples, of which everybody has the private half: RFC 9421
+/// Thumbprints of keys in public examples, whose private half is published: RFC 9421
 /// appendix B.1.4.
 const EXAMPLE_KEYS: [&str; 1] = ["poqkLGiymh_W0uP6PZFw-dvez3QJT5SolqXBCW38r0U"];
 
@@ -335,8 +335,8 @@ impl RequestSigner {
         *self.identity.write() = identity;
     }
 
-    /// The headers that sign a `GET` request. `None`: the URL is not `https`, where anybody on the
-    /// way could repeat the request, or no key is valid.
+    /// The headers that sign a `GET` request. `None`: the URL is not `https`, so every system on
+    /// the way could repeat the request, or no key is valid.
     pub fn sign(&self, url: &CanonicalUrl<'_>, now_unix_s: u64) -> Option<SignedHeaders> {
         if url.scheme() != "https" {
             return None;

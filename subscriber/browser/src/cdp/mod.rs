@@ -212,7 +212,7 @@ impl Shared {
         Ok(id)
     }
 
-    /// Gives a message to who waits for it.
+    /// Gives a message to the call or session that waits for it.
     fn take(&self, bytes: &[u8]) {
         let Some(message) = decode(bytes) else { return };
         let mut state = self.0.lock();
