@@ -12,9 +12,9 @@ use std::os::unix::fs::chown;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
+use std::{fs, mem, thread};
 
 use command_fds::{CommandFdExt, FdMapping};
-use tempfile::TempDir;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpSocket;
 use tokio::process::{Child, ChildStdin, Command};
@@ -31,6 +31,10 @@ const MESSAGES_BYTES_MAX: usize = 2048;
 /// How long the processes of a browser may take to end after a kill, before the one above them is
 /// killed too.
 const KILL_MAX: Duration = Duration::from_secs(4);
+
+/// How often a profile is removed again.
+const REMOVALS: u32 = 40;
+const REMOVAL_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long the test of namespaces may take.
 const PROBE_MAX: Duration = Duration::from_secs(5);
@@ -180,19 +184,20 @@ impl Launcher {
 
     fn spawn(&self, words: Vec<OsString>, pipes: Vec<FdMapping>) -> Result<Process, LaunchError> {
         let profile = tempfile::Builder::new().prefix("tidings-browser-").tempdir()?;
+        let profile = Profile(profile.keep());
         let mut command = Command::new("/proc/self/exe");
         let mode = if self.has_namespaces {
             sandbox::WITH_NAMESPACES
         } else {
             sandbox::WITHOUT_NAMESPACES
         };
-        command.args(&self.config.sandbox_words).arg(mode).arg(profile.path()).args(words);
+        command.args(&self.config.sandbox_words).arg(mode).arg(&profile.0).args(words);
         command.env_clear().envs([("PATH", "/usr/bin:/bin"), ("LANG", "C.UTF-8"), ("TZ", "UTC")]);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         command.current_dir("/");
         command.fd_mappings(pipes).map_err(io::Error::other)?;
         if rustix::process::geteuid().is_root() {
-            chown(profile.path(), Some(NOBODY), Some(NOBODY))?;
+            chown(&profile.0, Some(NOBODY), Some(NOBODY))?;
             command.uid(NOBODY).gid(NOBODY);
         }
         let mut child = command.spawn()?;
@@ -210,9 +215,28 @@ pub(crate) struct Process {
     /// The process below ends when this pipe is closed.
     stdin: Option<ChildStdin>,
     messages: JoinHandle<String>,
-    /// Removed on drop, if the process below has not done it.
     #[expect(dead_code, reason = "held until drop, which removes it")]
-    profile: TempDir,
+    profile: Profile,
+}
+
+/// The folder of a browser's files. Removed on drop, if the process below has not done it.
+#[derive(Debug)]
+struct Profile(PathBuf);
+
+impl Drop for Profile {
+    /// If the process below was killed, processes of the browser are still ending. They may write to
+    /// the folder while it is removed, or create it again, so it is removed several times.
+    fn drop(&mut self) {
+        let path = mem::take(&mut self.0);
+        // An error means that it is gone, or is being written to.
+        let _ = fs::remove_dir_all(&path);
+        thread::spawn(move || {
+            for _ in 0..REMOVALS {
+                thread::sleep(REMOVAL_PAUSE);
+                let _ = fs::remove_dir_all(&path);
+            }
+        });
+    }
 }
 
 impl Process {
