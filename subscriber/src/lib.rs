@@ -55,6 +55,6 @@ pub mod traps;
 mod worker;
 
 pub use config::CrawlerConfig;
-pub use report::{Exchange, KeepBodies, PageId, PageOutcome, PageRecord, PageReport};
+pub use report::{Exchange, KeepBodies, PageId, PageOutcome, PageRecord, PageReport, Rendering};
 pub use sink::SinkConfig;
 pub use worker::{CrawlError, run};

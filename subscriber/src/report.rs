@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use tidings_browser::visit::{PageError, Rendered};
 use tidings_documents::page::PageLink;
 use tidings_egress::http::Validators;
 use tidings_protocol::{GroupName, TaskId, word_enum};
@@ -138,6 +139,19 @@ pub struct PageRecord {
     pub exchange: Option<Exchange>,
     /// The decoded body, if a sink needs it.
     pub body: Option<Spool>,
+    /// What a browser made of the page, if it was asked.
+    pub rendering: Option<Rendering>,
+}
+
+/// What a browser made of a page.
+#[derive(Debug)]
+pub struct Rendering {
+    /// The rendered page. If there is none, the page is stored as it was fetched, with this reason.
+    pub result: Result<Rendered, PageError>,
+    /// From the request for a browser to its answer.
+    pub duration: Duration,
+    /// The requests of its parts on the wire, with their URLs, if a sink needs them.
+    pub exchanges: Vec<(String, Exchange)>,
 }
 
 impl PageRecord {

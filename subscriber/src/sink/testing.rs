@@ -43,6 +43,7 @@ pub(crate) fn record(entry: u64, attempt: u32) -> PageRecord {
         links: vec![link("http://site.example/\"x\"", false), link("http://a.example/", true)],
         exchange: None,
         body: None,
+        rendering: None,
     }
 }
 

@@ -104,6 +104,7 @@ impl Task {
             links: Vec::new(),
             exchange: fetched.exchange,
             body: fetched.body,
+            rendering: None,
         }
     }
 
