@@ -12,7 +12,7 @@ use crate::entry::{EntryId, JobNumber};
 use crate::jobs::JobSettings;
 use crate::moment::ClockStamp;
 use crate::record::GroupRecord;
-use crate::requester::{ConnId, Requester};
+use crate::requester::{ClientLabel, ConnId, Requester};
 use crate::texts::{TextReply, TextRequest};
 
 /// A link that a worker found in the result of a task.
@@ -93,6 +93,8 @@ pub enum Input {
         requester: Requester,
         /// The number of tasks that it may hold at once; 0 drains it.
         credit: u32,
+        /// How people recognise it.
+        label: ClientLabel,
     },
     /// A worker sent a command that is not an input of the group: it is alive.
     Activity {
@@ -223,6 +225,13 @@ pub enum Operation {
     Retry(EntrySelection),
     /// Deletes dead letters.
     Drop(EntrySelection),
+    /// Gives a member no further tasks, or ends that.
+    Drain {
+        /// The name or the first digits of the member.
+        member: Box<str>,
+        /// Whether it is drained from here on.
+        drained: bool,
+    },
     /// Deletes the group, if it is not in use.
     Delete,
 }
@@ -270,6 +279,8 @@ pub enum GroupQuery {
     Keys(KeyQuery),
     /// Schedules.
     Schedules(ScheduleQuery),
+    /// Members, at most this many.
+    Members(usize),
 }
 
 /// What the group's owner must do.

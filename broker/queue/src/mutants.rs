@@ -26,6 +26,8 @@ pub(crate) enum Mutant {
     DropsLostAnnounced,
     /// A member holds one task more than its credit.
     OverCredit,
+    /// A drained member is given tasks.
+    FeedsDrained,
     /// The end of a job is published twice.
     DoneTwice,
     /// An entry is released before it is due.

@@ -31,7 +31,7 @@ use tidings_protocol::{
 };
 use tidings_queue::commands;
 use tidings_queue::config::{CREDIT_MAX, GroupConfig};
-use tidings_queue::{Group, GroupQuery, Input, JobOperation, Requester, WorkerReply};
+use tidings_queue::{ClientLabel, Group, GroupQuery, Input, JobOperation, Requester, WorkerReply};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -354,6 +354,7 @@ impl Groups {
         slot: Slot,
         group: &GroupName,
         credit: Option<u32>,
+        label: ClientLabel,
     ) -> Result<(), ProtocolError> {
         let asked = caller.requester(slot);
         let credit = credit.unwrap_or(1);
@@ -365,7 +366,7 @@ impl Groups {
         if group.as_str() == DEFAULT_GROUP {
             self.create_if_missing(group)?;
         }
-        let input = Input::Join { requester: asked, credit };
+        let input = Input::Join { requester: asked, credit, label };
         self.send(group, GroupMessage::Join(input, caller.mailbox.clone()))?;
         self.registry.join(caller.conn, group.clone());
         Ok(())

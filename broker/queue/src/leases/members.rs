@@ -2,26 +2,40 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hashbrown::HashSet;
-use tidings_protocol::MemberId;
+use hashbrown::HashMap;
+use tidings_protocol::status::{MemberFields, MemberState};
+use tidings_protocol::{DAY_MS, MemberId};
 
 use crate::entry::EntryId;
+use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
-use crate::requester::ConnId;
+use crate::requester::{ClientLabel, ConnId};
+
+/// A connection of a worker.
+#[derive(Debug)]
+pub(crate) struct MemberConn {
+    pub(crate) id: ConnId,
+    /// Number of entries that the worker may hold at once; 0 drains it.
+    pub(crate) credit: u32,
+    pub(crate) label: ClientLabel,
+}
 
 /// One worker. Leases belong to the worker, not to its connection.
 #[derive(Debug, Default)]
 pub(crate) struct Member {
     /// Its current connection.
-    conn: Option<ConnId>,
-    /// Earlier connections that have not ended, with their credits.
-    previous: Vec<(ConnId, u32)>,
-    /// Number of entries that it may hold at once; 0 drains it.
-    credit: u32,
+    conn: Option<MemberConn>,
+    /// Earlier connections that have not ended.
+    previous: Vec<MemberConn>,
+    /// An operator has drained it: it receives no task.
+    drained: bool,
+    /// When it lost its connection or was drained, or could connect again after a start.
+    seen_at: Moment,
     /// A lease of it expired and it has sent nothing since. It may hang, and would lose further
     /// tasks, too.
     silent: bool,
-    held: HashSet<EntryId>,
+    /// The entries that it holds, and since when.
+    held: HashMap<EntryId, Moment>,
     /// How many of the held entries are suspects: at most one.
     suspects: u32,
 }
@@ -29,7 +43,56 @@ pub(crate) struct Member {
 impl Member {
     /// Returns its current connection.
     pub(crate) fn conn(&self) -> Option<ConnId> {
-        self.conn
+        self.conn.as_ref().map(|conn| conn.id)
+    }
+
+    /// Reports whether an operator has drained it.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.drained
+    }
+
+    /// Reports whether it is connected or holds entries.
+    pub(crate) fn is_present(&self) -> bool {
+        self.conn.is_some() || !self.held.is_empty()
+    }
+
+    /// Returns since when it has held an entry.
+    pub(crate) fn held_since(&self, entry: EntryId) -> Option<Moment> {
+        self.held.get(&entry).copied()
+    }
+
+    /// Returns the name that its client sent.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.conn.as_ref()?.label.name.as_deref()
+    }
+
+    /// What an operator should know about it.
+    pub(crate) fn status(&self) -> MemberFields {
+        let state = match self {
+            Self { drained: true, held, .. } if held.is_empty() => MemberState::Drained,
+            Self { drained: true, .. } => MemberState::Draining,
+            Self { conn: None, .. } => MemberState::Away,
+            Self { silent: true, .. } => MemberState::Silent,
+            _ => MemberState::Active,
+        };
+        let label = self.conn.as_ref().map(|conn| conn.label.clone()).unwrap_or_default();
+        MemberFields {
+            state,
+            credit: self.credit().into(),
+            held: self.held.len() as u64,
+            name: label.name.map(Into::into),
+            address: label.address.map(Into::into),
+        }
+    }
+
+    fn credit(&self) -> u32 {
+        self.conn.as_ref().map_or(0, |conn| conn.credit)
+    }
+
+    /// Reports whether it can receive tasks, now or after it has answered some.
+    fn takes_tasks(&self) -> bool {
+        let is_drained = self.drained && !mutants::is(Mutant::FeedsDrained);
+        self.credit() > 0 && !self.silent && !is_drained
     }
 
     /// Counts the entries that it holds.
@@ -39,15 +102,14 @@ impl Member {
 
     /// Returns the ids of the entries that it holds, sorted.
     pub(crate) fn held(&self) -> Vec<EntryId> {
-        let mut held: Vec<EntryId> = self.held.iter().copied().collect();
+        let mut held: Vec<EntryId> = self.held.keys().copied().collect();
         held.sort_unstable();
         held
     }
 
     fn has_credit(&self) -> bool {
-        self.conn.is_some()
-            && !self.silent
-            && self.held.len() < self.credit as usize + usize::from(mutants::is(Mutant::OverCredit))
+        let over = usize::from(mutants::is(Mutant::OverCredit));
+        self.takes_tasks() && self.held.len() < self.credit() as usize + over
     }
 }
 
@@ -58,6 +120,9 @@ pub(crate) struct Members {
     /// Members with free credit, least loaded first.
     with_credit: BTreeSet<(usize, MemberId)>,
 }
+
+/// A drained member may be forgotten when it has not been connected for this time.
+const DRAINED_GONE_MS_MAX: u64 = DAY_MS;
 
 /// A key stays with the member that served it last, until that member holds more than this many
 /// times the entries of the least loaded one, plus some slack for small numbers.
@@ -75,33 +140,47 @@ impl Members {
         self.by_id.iter().map(|(id, member)| (*id, member))
     }
 
-    /// Connects a member, with its credit. Its previous connection is kept until it ends, because
-    /// it may outlive the new one.
-    pub(super) fn join(&mut self, id: MemberId, conn: ConnId, credit: u32) {
+    /// Connects a member. Its previous connection is kept until it ends, because it may outlive the
+    /// new one.
+    pub(super) fn join(&mut self, id: MemberId, conn: MemberConn) {
         self.update(id, |member| {
-            member.previous.retain(|(earlier, _)| *earlier != conn);
-            if let Some(before) = member.conn.filter(|before| *before != conn) {
-                member.previous.push((before, member.credit));
-            }
-            member.conn = Some(conn);
-            member.credit = credit;
+            let new = conn.id;
+            member.previous.retain(|earlier| earlier.id != new);
+            member.previous.extend(member.conn.replace(conn).filter(|before| before.id != new));
         });
+    }
+
+    /// Drains a member, or ends that.
+    pub(super) fn set_drained(&mut self, id: MemberId, drained: bool, now: Moment) {
+        self.update(id, |member| (member.drained, member.seen_at) = (drained, now));
+    }
+
+    /// The group starts: no member could connect before `now`.
+    pub(super) fn restart_absences(&mut self, now: Moment) {
+        self.by_id.values_mut().for_each(|member| member.seen_at = now);
+    }
+
+    /// Returns the members that are known only because they were drained, and are not expected to
+    /// come back.
+    pub(crate) fn gone_for_long(&self, now: Moment) -> Vec<MemberId> {
+        let is_gone = |member: &Member| {
+            !member.is_present() && now.since(member.seen_at) >= DRAINED_GONE_MS_MAX
+        };
+        self.iter().filter(|(_, member)| is_gone(member)).map(|(id, _)| id).collect()
     }
 
     /// Removes a connection. Returns the member if this was its current connection. The member
     /// keeps its entries until their leases end, unless it has another connection.
-    pub(super) fn disconnect(&mut self, conn: ConnId) -> Option<MemberId> {
-        let has = |member: &Member| member.previous.iter().any(|(earlier, _)| *earlier == conn);
-        let known = |member: &Member| member.conn == Some(conn) || has(member);
+    pub(super) fn disconnect(&mut self, conn: ConnId, now: Moment) -> Option<MemberId> {
+        let has = |member: &Member| member.previous.iter().any(|earlier| earlier.id == conn);
+        let known = |member: &Member| member.conn() == Some(conn) || has(member);
         let id = self.iter().find(|(_, member)| known(member))?.0;
         let mut was_current = false;
         self.update(id, |member| {
-            was_current = member.conn == Some(conn);
-            member.previous.retain(|(earlier, _)| *earlier != conn);
+            was_current = member.conn() == Some(conn);
+            member.previous.retain(|earlier| earlier.id != conn);
             if was_current {
-                let before = member.previous.pop();
-                member.conn = before.map(|(conn, _)| conn);
-                member.credit = before.map_or(0, |(_, credit)| credit);
+                (member.conn, member.seen_at) = (member.previous.pop(), now);
             }
         });
         was_current.then_some(id)
@@ -127,27 +206,33 @@ impl Members {
         }
     }
 
-    /// Adds a lease to a member.
-    pub(super) fn add_lease(&mut self, id: MemberId, entry: EntryId, suspect: bool) {
+    /// Adds a lease to a member, which begins `now`.
+    pub(super) fn add_lease(&mut self, id: MemberId, entry: EntryId, suspect: bool, now: Moment) {
         self.update(id, |member| {
-            member.held.insert(entry);
+            member.held.insert(entry, now);
             member.suspects += u32::from(suspect);
         });
     }
 
-    /// Removes a lease from a member. `suspect` must be as in `add_lease`.
-    pub(super) fn end_lease(&mut self, id: MemberId, entry: EntryId, suspect: bool) {
+    /// Removes a lease from a member. `suspect` must be as in `add_lease`. Returns when the lease
+    /// began.
+    pub(super) fn end_lease(
+        &mut self,
+        id: MemberId,
+        entry: EntryId,
+        suspect: bool,
+    ) -> Option<Moment> {
+        let mut since = None;
         self.update(id, |member| {
-            if member.held.remove(&entry) {
-                member.suspects -= u32::from(suspect);
-            }
+            since = member.held.remove(&entry);
+            member.suspects -= u32::from(suspect && since.is_some());
         });
+        since
     }
 
     /// Reports whether it can receive tasks, now or after it has answered some.
     pub(crate) fn takes_tasks(&self, id: MemberId) -> bool {
-        let takes = |member: &Member| member.conn.is_some() && member.credit > 0 && !member.silent;
-        self.by_id.get(&id).is_some_and(takes)
+        self.by_id.get(&id).is_some_and(Member::takes_tasks)
     }
 
     /// Reports whether it is connected and has free credit, for a suspect or for another entry.
@@ -164,7 +249,7 @@ impl Members {
     /// Returns the number of entries that the members may receive now.
     pub(crate) fn free_credit(&self) -> usize {
         let free = self.with_credit.iter().map(|(load, id)| {
-            let credit = self.by_id.get(id).map_or(0, |member| member.credit as usize);
+            let credit = self.by_id.get(id).map_or(0, |member| member.credit() as usize);
             credit.saturating_sub(*load)
         });
         free.sum()
@@ -182,7 +267,7 @@ impl Members {
     }
 
     fn member_on(&self, conn: ConnId) -> Option<MemberId> {
-        self.iter().find(|(_, member)| member.conn == Some(conn)).map(|(id, _)| id)
+        self.iter().find(|(_, member)| member.conn() == Some(conn)).map(|(id, _)| id)
     }
 
     /// Members with free credit and their loads, least loaded first. Suspects are rare, so few
@@ -192,15 +277,15 @@ impl Members {
         self.with_credit.iter().copied().filter(move |(_, id)| fits(id))
     }
 
-    /// Changes a member and updates the order by load. Removes it if it is not connected and holds
-    /// nothing.
+    /// Changes a member and updates the order by load. Removes it if it is not connected, holds
+    /// nothing and is not drained.
     fn update(&mut self, id: MemberId, change: impl FnOnce(&mut Member)) {
         let member = self.by_id.entry(id).or_default();
         self.with_credit.remove(&(member.load(), id));
         change(member);
         if member.has_credit() {
             self.with_credit.insert((member.load(), id));
-        } else if member.conn.is_none() && member.held.is_empty() {
+        } else if !member.is_present() && !member.drained {
             self.by_id.remove(&id);
         }
     }

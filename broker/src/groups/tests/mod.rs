@@ -138,7 +138,7 @@ impl Client {
             let request = GroupRequest::of(&command).unwrap();
             return self.groups.manage(&self.caller, slot, request).unwrap();
         };
-        self.groups.join(&self.caller, slot, &group, credit).unwrap();
+        self.groups.join(&self.caller, slot, &group, credit, ClientLabel::default()).unwrap();
     }
 
     /// The next answer, or the next tasks, without the last line end.

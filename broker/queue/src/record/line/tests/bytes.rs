@@ -194,6 +194,8 @@ fn decisions() -> Vec<Decision> {
         Decision::Unpinned { entries: entries.clone() },
         Decision::Paused(true),
         Decision::Paused(false),
+        Decision::MemberDrained { member: MEMBER, drained: true },
+        Decision::MemberDrained { member: MEMBER, drained: false },
         Decision::Purged,
         Decision::DeadRetried { entries: entries.clone(), repairs: false },
         Decision::DeadRetried { entries: entries.clone(), repairs: true },
@@ -266,6 +268,7 @@ fn snapshot() -> Vec<SnapshotItem> {
         }),
         dead("max-attempts"),
         dead("max-losses"),
+        SnapshotItem::Drained { member: MEMBER },
         SnapshotItem::End {
             last_entry: 1,
             last_serial: 2,

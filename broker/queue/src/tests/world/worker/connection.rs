@@ -8,7 +8,7 @@ use crate::tests::world::broker::BrokerState;
 use crate::tests::world::commands::CommandOrigin;
 use crate::tests::world::promises::CheckResult;
 use crate::tests::world::{LEASE_MS, World, WorldEvent};
-use crate::{ConnId, Input, Requester};
+use crate::{ClientLabel, ConnId, Input, Requester};
 
 impl World {
     /// A worker loses its connection, and perhaps its process.
@@ -99,6 +99,9 @@ impl World {
         worker.credits.push(credit);
         worker.last_sent = self.now;
         let requester = Requester { conn, member: worker.member, slot: slot() };
-        self.feed(Input::Join { requester, credit }, CommandOrigin::Join { worker: index, conn })
+        self.feed(
+            Input::Join { requester, credit, label: ClientLabel::default() },
+            CommandOrigin::Join { worker: index, conn },
+        )
     }
 }
