@@ -11,6 +11,15 @@ use crate::support::nc::run_nc;
 use crate::support::process::{Process, Server, run_at, run_json_at};
 use crate::support::wait::wait_until;
 
+/// A broker with the group `team`, which exists before its first worker.
+#[track_caller]
+fn start_server(settings: &[&str]) -> Server {
+    let server = Server::start_broker();
+    let create = ["group", "create", "team", "topics=work", "key=none"];
+    run_at(&server, &[&create, settings].concat()).expect_code(0);
+    server
+}
+
 /// Lets the program that waits for this pipe end.
 #[track_caller]
 fn end_program(pipe: &Path) {
@@ -53,7 +62,7 @@ fn wait_for_texts(server: &Server, state: &str, expected: &[&str]) {
 // PROTOCOL: G8, G9
 #[test]
 fn a_drained_worker_ends_what_it_has_and_takes_no_more() {
-    let server = Server::start_broker();
+    let server = start_server(&[]);
     let pipes = ["one", "two", "three", "four"].map(|event| make_pipe(&server, event));
     let first = start_exec_worker(&server, &["--jobs", "2"], WAIT_SCRIPT);
     let member = wait_for_member(&server, &first, "active");
@@ -113,9 +122,7 @@ fn a_drained_worker_ends_what_it_has_and_takes_no_more() {
 // PROTOCOL: G1
 #[test]
 fn a_failing_program_is_listed_until_it_is_given_up() {
-    let server = Server::start_broker();
-    let create = ["group", "create", "team", "topics=work", "key=none", "max-attempts=2"];
-    run_at(&server, &[&create[..], &["backoff=1d"]].concat()).expect_code(0);
+    let server = start_server(&["max-attempts=2", "backoff=1d"]);
     publish(&server, "broken");
     wait_for_texts(&server, "queued", &["broken"]);
     let worker = start_exec_worker(&server, &[], "test -e mended; exit 3");

@@ -5,6 +5,7 @@ use tidings_protocol::{Code, DAY_MS, Outcome, RetryMode};
 use super::bench::{A, B, Bench, Worker, group_command};
 use crate::decide::membership::DRAINED_MAX;
 use crate::fuzzing::dump;
+use crate::moment::ClockStamp;
 use crate::record::Decision;
 use crate::record::replay::Replay;
 use crate::{ConnId, GroupQuery, Input, Operation, Requester};
@@ -169,6 +170,22 @@ fn drained_member_that_is_gone_for_long_makes_room_for_another() {
     let forgotten = Decision::MemberDrained { member, drained: false };
     assert!(bench.records.iter().any(|record| record.decision == forgotten));
     bench.check_records();
+}
+
+#[test]
+fn drained_member_is_not_gone_for_long_because_the_machine_was_off() {
+    let mut bench = bench();
+    bench.join(A, 1);
+    bench.join(B, 1);
+    bench.set_drained(A_DIGITS, true);
+    bench.feed(Input::Disconnected { conn: ConnId(1) });
+    bench.now = bench.now + 2 * DAY_MS;
+    let stamp = ClockStamp { moment: bench.now, boot_id: 2, uptime_ms: 0, unix_ms: 0 };
+    bench.feed(Input::Start { run: 8, since: 8, elapsed_unknown: true, stamp, local_member: None });
+    bench.set_drained("worker-2", true);
+    bench.join_on(Requester { conn: ConnId(9), ..A.requester() }, 1);
+    bench.publish("http://a.org/");
+    bench.assert_no_task("both are drained");
 }
 
 #[test]
