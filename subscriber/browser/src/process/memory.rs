@@ -5,15 +5,15 @@ use std::fs;
 
 /// The memory of a browser.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Memory {
-    /// The sum over its processes, in bytes. A page of memory that several share counts once.
-    pub(crate) bytes: u64,
+pub(super) struct Memory {
+    /// The sum over its processes, in bytes. Shared memory counts for each process that uses it.
+    pub(super) bytes: u64,
     /// Its renderers, each of which runs scripts of one site of one page, with their bytes.
-    pub(crate) renderers: Vec<(u32, u64)>,
+    pub(super) renderers: Vec<(u32, u64)>,
 }
 
 /// Measures the processes below this one.
-pub(crate) fn measure(pid: u32) -> Memory {
+pub(super) fn measure(pid: u32) -> Memory {
     let mut memory = Memory::default();
     for pid in descendants(pid) {
         let bytes = bytes_of(pid).unwrap_or(0);
@@ -27,17 +27,14 @@ pub(crate) fn measure(pid: u32) -> Memory {
     memory
 }
 
+/// The processes whose parent is this one.
+pub(super) fn children(pid: u32) -> Vec<u32> {
+    by_parent().remove(&pid).unwrap_or_default()
+}
+
 /// All processes below this one.
-pub(crate) fn descendants(pid: u32) -> Vec<u32> {
-    let mut children = HashMap::<u32, Vec<u32>>::new();
-    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
-            continue;
-        };
-        if let Some(parent) = parent_of(pid) {
-            children.entry(parent).or_default().push(pid);
-        }
-    }
+pub(super) fn descendants(pid: u32) -> Vec<u32> {
+    let mut children = by_parent();
     let mut found = children.remove(&pid).unwrap_or_default();
     let mut next = 0;
     while let Some(pid) = found.get(next) {
@@ -47,25 +44,35 @@ pub(crate) fn descendants(pid: u32) -> Vec<u32> {
     found
 }
 
+fn by_parent() -> HashMap<u32, Vec<u32>> {
+    let mut children = HashMap::<u32, Vec<u32>>::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        if let Some(parent) = parent_of(pid) {
+            children.entry(parent).or_default().push(pid);
+        }
+    }
+    children
+}
+
 fn parent_of(pid: u32) -> Option<u32> {
     // The second field is the program's name in parentheses, which may contain any character.
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// The proportional set size. If the kernel does not show it, memory that is not shared with a file.
+/// The memory that no file backs. The proportional set size would be more exact, but the kernel walks
+/// page tables for it: at two measurements a second, that took a tenth of the processor time of small
+/// pages, and it is refused for renderers unless the crawler is root.
 fn bytes_of(pid: u32) -> Option<u64> {
-    let field = |text: &str, name: &str| {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let field = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name))?;
         Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
     };
-    if let Ok(text) = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))
-        && let Some(bytes) = field(&text, "Pss:")
-    {
-        return Some(bytes);
-    }
-    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    Some(field(&text, "RssAnon:")? + field(&text, "RssShmem:")?)
+    Some(field("RssAnon:")? + field("RssShmem:")?)
 }
 
 #[cfg(test)]
