@@ -28,6 +28,8 @@ pub(crate) enum Mutant {
     OverCredit,
     /// A drained member is given tasks.
     FeedsDrained,
+    /// A member holds one task that needs a browser more than it may.
+    OverRenderCredit,
     /// The end of a job is published twice.
     DoneTwice,
     /// An entry is released before it is due.
@@ -54,6 +56,8 @@ pub(crate) enum Mutant {
     AnnouncedFirst,
     /// A key is not refreshed after its rest.
     NeverWakes,
+    /// An entry that waits for a member with a browser holds back the others of its key.
+    RenderHoldsBack,
     /// An entry stays pinned to a member that is gone.
     StaysPinned,
     /// A job is not settled when its last page fails.

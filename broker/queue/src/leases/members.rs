@@ -6,17 +6,25 @@ use hashbrown::HashMap;
 use tidings_protocol::status::{MemberFields, MemberState};
 use tidings_protocol::{DAY_MS, MemberId};
 
-use crate::entry::EntryId;
+use crate::entry::{Demand, EntryId};
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
 use crate::requester::{ClientLabel, ConnId};
+
+/// How many entries a worker may hold at once.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Credit {
+    /// All of them; 0 drains it.
+    pub(crate) tasks: u32,
+    /// Those that need a browser; `None` for a worker without one.
+    pub(crate) render: Option<u32>,
+}
 
 /// A connection of a worker.
 #[derive(Debug)]
 pub(crate) struct MemberConn {
     pub(crate) id: ConnId,
-    /// Number of entries that the worker may hold at once; 0 drains it.
-    pub(crate) credit: u32,
+    pub(crate) credit: Credit,
     pub(crate) label: ClientLabel,
 }
 
@@ -38,6 +46,8 @@ pub(crate) struct Member {
     held: HashMap<EntryId, Moment>,
     /// How many of the held entries are suspects: at most one.
     suspects: u32,
+    /// How many of the held entries need a browser.
+    rendering: u32,
 }
 
 impl Member {
@@ -78,26 +88,36 @@ impl Member {
         let label = self.conn.as_ref().map(|conn| conn.label.clone()).unwrap_or_default();
         MemberFields {
             state,
-            credit: self.credit().into(),
+            credit: self.credit().tasks.into(),
             held: self.held.len() as u64,
+            render: self.credit().render.map(Into::into),
+            rendering: self.credit().render.map(|_| self.rendering.into()),
             name: label.name.map(Into::into),
             address: label.address.map(Into::into),
         }
     }
 
-    fn credit(&self) -> u32 {
-        self.conn.as_ref().map_or(0, |conn| conn.credit)
+    fn credit(&self) -> Credit {
+        self.conn.as_ref().map_or(Credit::default(), |conn| conn.credit)
     }
 
-    /// Reports whether it can receive tasks, now or after it has answered some.
-    fn takes_tasks(&self) -> bool {
+    /// Reports whether it can receive tasks, now or after it has answered some; with `render`,
+    /// those that need a browser.
+    fn takes_tasks(&self, render: bool) -> bool {
         let is_drained = self.drained && !mutants::is(Mutant::FeedsDrained);
-        self.credit() > 0 && !self.silent && !is_drained
+        let credit = self.credit();
+        let may_hold = if render { credit.render.unwrap_or(0) } else { 1 };
+        !self.silent && !is_drained && credit.tasks.min(may_hold) > 0
     }
 
     /// Counts the entries that it holds.
     pub(crate) fn load(&self) -> usize {
         self.held.len()
+    }
+
+    /// Counts the entries that it holds; with `render`, those that need a browser.
+    fn load_of(&self, render: bool) -> usize {
+        if render { self.rendering as usize } else { self.load() }
     }
 
     /// Returns the ids of the entries that it holds, sorted.
@@ -108,8 +128,14 @@ impl Member {
     }
 
     fn has_credit(&self) -> bool {
-        let over = usize::from(mutants::is(Mutant::OverCredit));
-        self.takes_tasks() && self.held.len() < self.credit() as usize + over
+        let more = usize::from(mutants::is(Mutant::OverCredit));
+        self.takes_tasks(false) && self.held.len() < self.credit().tasks as usize + more
+    }
+
+    fn has_render_credit(&self) -> bool {
+        let more = u32::from(mutants::is(Mutant::OverRenderCredit));
+        let free = self.credit().render.is_some_and(|credit| self.rendering < credit + more);
+        free && self.has_credit()
     }
 }
 
@@ -119,6 +145,9 @@ pub(crate) struct Members {
     by_id: BTreeMap<MemberId, Member>,
     /// Members with free credit, least loaded first.
     with_credit: BTreeSet<(usize, MemberId)>,
+    /// Those of them that may receive an entry that needs a browser, first those that hold the
+    /// fewest such entries.
+    with_render_credit: BTreeSet<(usize, MemberId)>,
 }
 
 /// A drained member may be forgotten when it has not been connected for this time.
@@ -207,49 +236,63 @@ impl Members {
     }
 
     /// Adds a lease to a member, which begins `now`.
-    pub(super) fn add_lease(&mut self, id: MemberId, entry: EntryId, suspect: bool, now: Moment) {
+    pub(super) fn add_lease(&mut self, id: MemberId, entry: EntryId, demand: Demand, now: Moment) {
         self.update(id, |member| {
             member.held.insert(entry, now);
-            member.suspects += u32::from(suspect);
+            member.suspects += u32::from(demand.suspect);
+            member.rendering += u32::from(demand.render);
         });
     }
 
-    /// Removes a lease from a member. `suspect` must be as in `add_lease`. Returns when the lease
+    /// Removes a lease from a member. `demand` must be as in `add_lease`. Returns when the lease
     /// began.
     pub(super) fn end_lease(
         &mut self,
         id: MemberId,
         entry: EntryId,
-        suspect: bool,
+        demand: Demand,
     ) -> Option<Moment> {
         let mut since = None;
         self.update(id, |member| {
             since = member.held.remove(&entry);
-            member.suspects -= u32::from(suspect && since.is_some());
+            if since.is_some() {
+                member.suspects -= u32::from(demand.suspect);
+                member.rendering -= u32::from(demand.render);
+            }
         });
         since
     }
 
-    /// Reports whether it can receive tasks, now or after it has answered some.
-    pub(crate) fn takes_tasks(&self, id: MemberId) -> bool {
-        self.by_id.get(&id).is_some_and(Member::takes_tasks)
+    /// Reports whether it can receive tasks, now or after it has answered some; with `render`,
+    /// those that need a browser.
+    pub(crate) fn takes_tasks(&self, id: MemberId, render: bool) -> bool {
+        self.by_id.get(&id).is_some_and(|member| member.takes_tasks(render))
     }
 
-    /// Reports whether it is connected and has free credit, for a suspect or for another entry.
-    pub(crate) fn has_credit(&self, id: MemberId, suspect: bool) -> bool {
-        let fits = |member: &Member| member.has_credit() && !(suspect && member.suspects > 0);
+    /// Counts the members that can receive tasks that need a browser, now or later.
+    pub(crate) fn can_render(&self) -> usize {
+        self.by_id.values().filter(|member| member.takes_tasks(true)).count()
+    }
+
+    /// Reports whether it is connected and has free credit for an entry.
+    pub(crate) fn has_credit(&self, id: MemberId, demand: Demand) -> bool {
+        let fits = |member: &Member| {
+            let has_credit =
+                if demand.render { member.has_render_credit() } else { member.has_credit() };
+            has_credit && !(demand.suspect && member.suspects > 0)
+        };
         self.by_id.get(&id).is_some_and(fits)
     }
 
-    /// Reports whether any member has free credit, for a suspect or for another entry.
-    pub(crate) fn any_has_credit(&self, suspect: bool) -> bool {
-        self.candidates(suspect).next().is_some()
+    /// Reports whether any member has free credit for an entry.
+    pub(crate) fn any_has_credit(&self, demand: Demand) -> bool {
+        self.candidates(demand).next().is_some()
     }
 
     /// Returns the number of entries that the members may receive now.
     pub(crate) fn free_credit(&self) -> usize {
         let free = self.with_credit.iter().map(|(load, id)| {
-            let credit = self.by_id.get(id).map_or(0, |member| member.credit() as usize);
+            let credit = self.by_id.get(id).map_or(0, |member| member.credit().tasks as usize);
             credit.saturating_sub(*load)
         });
         free.sum()
@@ -257,11 +300,11 @@ impl Members {
 
     /// Chooses the member for a key's next task: the one that served it last, unless it is clearly
     /// more loaded than the least loaded one.
-    pub(crate) fn choose(&self, last: Option<MemberId>, suspect: bool) -> Option<MemberId> {
-        let (load_min, idlest) = self.candidates(suspect).next()?;
+    pub(crate) fn choose(&self, last: Option<MemberId>, demand: Demand) -> Option<MemberId> {
+        let (load_min, idlest) = self.candidates(demand).next()?;
         let keeps = |id: &MemberId| {
-            let load = self.by_id.get(id).map_or(0, Member::load);
-            self.has_credit(*id, suspect) && load <= LOAD_FACTOR * load_min + LOAD_SLACK
+            let load = self.by_id.get(id).map_or(0, |member| member.load_of(demand.render));
+            self.has_credit(*id, demand) && load <= LOAD_FACTOR * load_min + LOAD_SLACK
         };
         Some(last.filter(keeps).unwrap_or(idlest))
     }
@@ -272,9 +315,10 @@ impl Members {
 
     /// Members with free credit and their loads, least loaded first. Suspects are rare, so few
     /// members are skipped.
-    fn candidates(&self, suspect: bool) -> impl Iterator<Item = (usize, MemberId)> {
-        let fits = move |id: &MemberId| !suspect || self.has_credit(*id, suspect);
-        self.with_credit.iter().copied().filter(move |(_, id)| fits(id))
+    fn candidates(&self, demand: Demand) -> impl Iterator<Item = (usize, MemberId)> {
+        let fits = move |id: &MemberId| !demand.suspect || self.has_credit(*id, demand);
+        let members = if demand.render { &self.with_render_credit } else { &self.with_credit };
+        members.iter().copied().filter(move |(_, id)| fits(id))
     }
 
     /// Changes a member and updates the order by load. Removes it if it is not connected, holds
@@ -282,7 +326,11 @@ impl Members {
     fn update(&mut self, id: MemberId, change: impl FnOnce(&mut Member)) {
         let member = self.by_id.entry(id).or_default();
         self.with_credit.remove(&(member.load(), id));
+        self.with_render_credit.remove(&(member.load_of(true), id));
         change(member);
+        if member.has_render_credit() {
+            self.with_render_credit.insert((member.load_of(true), id));
+        }
         if member.has_credit() {
             self.with_credit.insert((member.load(), id));
         } else if !member.is_present() && !member.drained {

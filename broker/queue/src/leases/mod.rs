@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tidings_protocol::MemberId;
 
-pub(crate) use self::members::{Member, MemberConn, Members};
-use crate::entry::{EntryId, Lease};
+pub(crate) use self::members::{Credit, Member, MemberConn, Members};
+use crate::entry::{Demand, EntryId, Lease};
 use crate::moment::Moment;
 use crate::requester::ConnId;
 use crate::timers::Timers;
@@ -89,9 +89,9 @@ impl Leases {
         self.members.mark_silent(member);
     }
 
-    /// A lease begins. A member may hold only one suspect.
-    pub(crate) fn begin(&mut self, entry: EntryId, lease: &Lease, suspect: bool, now: Moment) {
-        self.members.add_lease(lease.member, entry, suspect, now);
+    /// A lease begins.
+    pub(crate) fn begin(&mut self, entry: EntryId, lease: &Lease, demand: Demand, now: Moment) {
+        self.members.add_lease(lease.member, entry, demand, now);
         self.expiries.set(lease.until, entry);
     }
 
@@ -101,11 +101,11 @@ impl Leases {
         self.expiries.set(until, entry);
     }
 
-    /// A lease ends. `suspect` must be as at its beginning.
-    pub(crate) fn end(&mut self, entry: EntryId, lease: &Lease, suspect: bool) {
+    /// A lease ends. `demand` must be as at its beginning.
+    pub(crate) fn end(&mut self, entry: EntryId, lease: &Lease, demand: Demand) {
         self.expiries.cancel(lease.until, entry);
         let member = lease.member;
-        let began_at = self.members.end_lease(member, entry, suspect);
+        let began_at = self.members.end_lease(member, entry, demand);
         self.last_ended = began_at.map(|began_at| EndedLease { entry, member, began_at });
     }
 

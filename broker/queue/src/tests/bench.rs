@@ -123,14 +123,18 @@ impl Bench {
     }
 
     pub(crate) fn join(&mut self, worker: Worker, credit: u32) {
-        self.join_on(worker.requester(), credit);
+        self.join_rendering(worker, credit, None);
+    }
+
+    pub(crate) fn join_rendering(&mut self, worker: Worker, credit: u32, render: Option<u32>) {
+        self.join_on(worker.requester(), credit, render);
     }
 
     /// Joins with the name `worker-<conn>`.
-    pub(crate) fn join_on(&mut self, requester: Requester, credit: u32) {
+    pub(crate) fn join_on(&mut self, requester: Requester, credit: u32, render: Option<u32>) {
         let name = Some(format!("worker-{}", requester.conn).into());
         let label = ClientLabel { name, address: None };
-        self.feed(Input::Join { requester, credit, label });
+        self.feed(Input::Join { requester, credit, render, label });
     }
 
     pub(crate) fn wait(&mut self, ms: u64) {

@@ -82,7 +82,7 @@ fn drained_member_stays_drained_when_it_reconnects() {
     bench.set_drained(A_DIGITS, true);
     bench.feed(Input::Disconnected { conn: ConnId(1) });
     assert_eq!(bench.members(), ["00000001 state=drained credit=0 held=0"]);
-    bench.join_on(Requester { conn: ConnId(9), ..A.requester() }, 2);
+    bench.join_on(Requester { conn: ConnId(9), ..A.requester() }, 2, None);
     bench.publish("http://a.org/");
     bench.assert_no_task("still drained");
     bench.check_records();
@@ -122,7 +122,7 @@ fn member_is_named_by_its_digits_or_by_a_name_that_only_it_has() {
     bench.set_drained("0000000", true);
     assert_eq!(bench.error_code(), Code::NotFound);
     // B has the name of A.
-    bench.join_on(Requester { conn: ConnId(1), ..B.requester() }, 1);
+    bench.join_on(Requester { conn: ConnId(1), ..B.requester() }, 1, None);
     bench.set_drained("worker-1", true);
     assert_eq!(bench.error_code(), Code::Conflict);
     bench.set_drained(A_DIGITS, true);
@@ -183,7 +183,7 @@ fn drained_member_is_not_gone_for_long_because_the_machine_was_off() {
     let stamp = ClockStamp { moment: bench.now, boot_id: 2, uptime_ms: 0, unix_ms: 0 };
     bench.feed(Input::Start { run: 8, since: 8, elapsed_unknown: true, stamp, local_member: None });
     bench.set_drained("worker-2", true);
-    bench.join_on(Requester { conn: ConnId(9), ..A.requester() }, 1);
+    bench.join_on(Requester { conn: ConnId(9), ..A.requester() }, 1, None);
     bench.publish("http://a.org/");
     bench.assert_no_task("both are drained");
 }

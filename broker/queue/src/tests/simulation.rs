@@ -33,6 +33,7 @@ const ALL_FAULTS: WorldOptions = WorldOptions {
     low_entries_max: Some(20),
     parallel_max: 3,
     drains: true,
+    render: true,
     paging: Some(TINY),
     traced: false,
 };
@@ -82,14 +83,14 @@ const FAILED_SEEDS: [u64; 7] = [
 #[test]
 fn seeds_that_once_failed_hold() {
     for seed in FAILED_SEEDS {
-        let options = WorldOptions { paging: None, drains: false, ..ALL_FAULTS };
+        let options = WorldOptions { drains: false, render: false, paging: None, ..ALL_FAULTS };
         let outcome = World::simulate(seed, options).0;
         assert!(outcome.is_ok(), "{seed}: {outcome:?}");
     }
 }
 
 /// Every mutant, and the promise that it breaks.
-const MUTANTS: [(Mutant, Promise); 34] = [
+const MUTANTS: [(Mutant, Promise); 36] = [
     (Mutant::TwoAtOnce, Promise::OneInFlight),
     (Mutant::OverParallel, Promise::OneInFlight),
     (Mutant::NoLeaseAfterReboot, Promise::OneInFlight),
@@ -100,6 +101,7 @@ const MUTANTS: [(Mutant, Promise); 34] = [
     (Mutant::DropsLostAnnounced, Promise::NoTaskLost),
     (Mutant::OverCredit, Promise::CreditKept),
     (Mutant::FeedsDrained, Promise::DrainKept),
+    (Mutant::OverRenderCredit, Promise::CreditKept),
     (Mutant::BeforeDue, Promise::NeverBeforeDue),
     (Mutant::IgnoresEarlierDue, Promise::NoStarvation),
     (Mutant::DormantFirst, Promise::PriorityKept),
@@ -113,6 +115,7 @@ const MUTANTS: [(Mutant, Promise); 34] = [
     (Mutant::IgnoresJobHold, Promise::BudgetKept),
     (Mutant::AnnouncedFirst, Promise::NoStarvation),
     (Mutant::NeverWakes, Promise::NoStarvation),
+    (Mutant::RenderHoldsBack, Promise::NoStarvation),
     (Mutant::StaysPinned, Promise::NoStarvation),
     (Mutant::StaysOpen, Promise::AllFinishes),
     (Mutant::LosesLinks, Promise::NeverEarly),

@@ -65,7 +65,8 @@ fn saved(bench: &Bench) -> Vec<&str> {
 }
 
 fn join(credit: u32) -> Input {
-    Input::Join { requester: A.requester(), credit, label: ClientLabel::default() }
+    let label = ClientLabel::default();
+    Input::Join { requester: A.requester(), credit, render: None, label }
 }
 
 fn query(query: GroupQuery) -> Input {

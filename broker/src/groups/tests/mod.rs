@@ -134,11 +134,12 @@ impl Client {
     /// Sends a command that is answered later.
     fn say(&mut self, line: &str) {
         let (slot, command) = (self.slots.reserve(), Command::parse(line).unwrap());
-        let Command::Join { group, credit } = command else {
+        let Command::Join { group, credit, render } = command else {
             let request = GroupRequest::of(&command).unwrap();
             return self.groups.manage(&self.caller, slot, request).unwrap();
         };
-        self.groups.join(&self.caller, slot, &group, credit, ClientLabel::default()).unwrap();
+        let (credit, label) = ((credit.unwrap_or(1), render), ClientLabel::default());
+        self.groups.join(&self.caller, slot, &group, credit, label).unwrap();
     }
 
     /// The next answer, or the next tasks, without the last line end.

@@ -117,6 +117,7 @@ variants!(NextStep {
     "retry" => Retry { due },
     "uncounted" => Uncounted { due },
     "again" => Again(request),
+    "render" => Render,
 });
 
 variants!(WallClockTarget {
