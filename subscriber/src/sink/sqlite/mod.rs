@@ -86,6 +86,7 @@ const PAGES: Table = Table {
         "nofollow",
         "reading",
     ],
+    added: None,
 };
 
 /// The columns in the order of `INSERT_BODY`.
@@ -94,6 +95,7 @@ pub(super) const BODIES: Table = Table {
     key: "rowid",
     since: 5,
     columns: &["hash", "encoding", "bytes", "body"],
+    added: None,
 };
 
 /// Rows of 2 to 4 KiB fit badly into `SQLite`'s default of 4 KiB; with more than this, each index
