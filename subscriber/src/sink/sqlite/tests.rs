@@ -7,7 +7,7 @@ use tidings_database::CheckReport;
 
 use super::*;
 use crate::report::{PageId, PageOutcome};
-use crate::sink::testing::{body_of, file_of, record, transient};
+use crate::sink::testing::{body_of, file_of, record, rendering, transient};
 use crate::spool::{Spool, Spools};
 
 /// The statement that created files of version 1.
@@ -31,6 +31,10 @@ const CREATE_V1: &str = "
         links INTEGER NOT NULL,         -- how many different ones
         link_urls TEXT NOT NULL         -- a JSON array, in the order of the page
     ) STRICT";
+
+/// Makes a file one of version 5.
+const TO_V5: &str = "ALTER TABLE pages DROP COLUMN rendered_hash;
+    ALTER TABLE pages DROP COLUMN render; PRAGMA user_version = 5";
 
 const OFF: BodyCompressor = BodyCompressor::new(false);
 
@@ -94,6 +98,9 @@ fn a_page_is_one_readable_row() {
         text(r#"["http://site.example/\"x\"","http://a.example/"]"#),
         text("[1]"),
         Value::Null,
+        Value::Null,
+        Value::Null,
+        // As in version 5.
         Value::Integer(-3_991_008_123_072_687_422),
     ];
     assert_eq!(rows(&path, "SELECT * FROM pages"), [expected]);
@@ -154,6 +161,7 @@ fn the_newest_complete_record_of_a_url_is_found() {
     let expected = LastRecord {
         validators: record.validators,
         hash: record.hash,
+        rendered_hash: None,
         title: Some("second".to_owned()),
         content_type: record.content_type,
         bytes: record.report.bytes,
@@ -269,6 +277,7 @@ fn a_file_of_version_2_is_migrated() {
     let old = Connection::open(&path).unwrap();
     let without = "ALTER TABLE pages DROP COLUMN digest; ALTER TABLE pages DROP COLUMN reading;
         DROP TABLE bodies; PRAGMA user_version = 2";
+    old.execute_batch(TO_V5).unwrap();
     old.execute_batch(without).unwrap();
     drop(old);
     store(&mut open(&path), [record(2, 1)]);
@@ -285,6 +294,7 @@ fn a_file_of_version_3_gets_digests_in_new_rows() {
     let old = Connection::open(&path).unwrap();
     let without =
         "ALTER TABLE pages DROP COLUMN digest; DROP TABLE bodies; PRAGMA user_version = 3";
+    old.execute_batch(TO_V5).unwrap();
     old.execute_batch(without).unwrap();
     drop(old);
     let checked = tidings_database::check(&path, Some(&SCHEMA)).unwrap();
@@ -399,6 +409,7 @@ fn a_file_of_version_4_gets_bodies_and_damage_to_them_is_found() {
     let path = data.path().join("pages.db");
     store(&mut open(&path), [record(1, 1)]);
     let old = Connection::open(&path).unwrap();
+    old.execute_batch(TO_V5).unwrap();
     old.execute_batch("DROP TABLE bodies; PRAGMA user_version = 4").unwrap();
     assert_eq!(tidings_database::check(&path, Some(&SCHEMA)).unwrap(), CheckReport::default());
     let (mut sqlite, spools) = open_with_bodies(data.path());
@@ -415,8 +426,73 @@ fn a_file_of_version_4_gets_bodies_and_damage_to_them_is_found() {
         let found = problems(&format!("PRAGMA user_version = {version}"));
         assert!(found.contains("but table bodies is of version 5"), "{found}");
     }
-    let found = problems("PRAGMA user_version = 5; UPDATE bodies SET body = zeroblob(24)");
+    let found = problems("PRAGMA user_version = 6; UPDATE bodies SET body = zeroblob(24)");
     assert!(found.starts_with("row 1 of bodies: its values"), "{found}");
+}
+
+#[test]
+fn a_file_of_version_5_gets_rendered_pages_and_its_digests_stay_valid() {
+    let data = tempfile::tempdir().unwrap();
+    let path = data.path().join("pages.db");
+    let (mut sqlite, spools) = open_with_bodies(data.path());
+    store(&mut sqlite, [page_with(1, body_of(&spools, b"body"), b"body")]);
+    drop(sqlite);
+    let old = Connection::open(&path).unwrap();
+    old.execute_batch(TO_V5).unwrap();
+    let check = || tidings_database::check(&path, Some(&SCHEMA)).unwrap();
+    assert_eq!(check(), CheckReport::default());
+    let rendered = |entry| PageRecord {
+        rendering: Some(rendering(&spools, data.path())),
+        ..page_with(entry, body_of(&spools, b"body"), b"body")
+    };
+    let (mut sqlite, lookup) = Sqlite::open(&path, None, BodyCompressor::new(true)).unwrap();
+    store(&mut sqlite, [rendered(2)]);
+    assert_eq!(rows(&path, "PRAGMA user_version"), [[Value::Integer(VERSION)]]);
+    assert_eq!(check(), CheckReport::default());
+    assert_eq!(bodies(&path), ["body", "<title>Rendered</title>"]);
+    let html = "SELECT page FROM pages JOIN bodies ON rendered_hash = bodies.hash";
+    assert_eq!(rows(&path, html), [[text("crawlers.3.2")]]);
+    let fields = "SELECT json_extract(render, '$.outcome', '$.requests[0].status') FROM pages";
+    assert_eq!(rows(&path, fields), [[Value::Null], [text(r#"["rendered",200]"#)]]);
+
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let last = |entry| {
+        let url = record(entry, 1).report.url;
+        runtime.block_on(lookup.last(&url, &page(99))).unwrap()
+    };
+    assert!(!last(1).is_rendered());
+    let hash = last(2).rendered_hash;
+    assert_eq!(hash, Some(blake3::hash(b"<title>Rendered</title>")));
+    // An unchanged page refers to what was rendered before.
+    let unchanged = PageRecord { last_rendered_hash: hash, ..record(3, 1) };
+    store(&mut sqlite, [unchanged]);
+    assert_eq!(last(3).rendered_hash, hash);
+    let unchanged = "SELECT render IS NULL FROM pages WHERE id = 3";
+    assert_eq!(rows(&path, unchanged), [[Value::Integer(1)]]);
+
+    let damage = |sql: &str| {
+        old.execute_batch(sql).unwrap();
+        check().problems.concat()
+    };
+    for column in ["render", "rendered_hash"] {
+        let found = damage(&format!("UPDATE pages SET {column} = NULL WHERE id = 2"));
+        assert!(found.starts_with("row 2 of pages: its values"), "{found}");
+    }
+    let found = damage("UPDATE bodies SET body = zeroblob(24) WHERE rowid = 2");
+    assert!(found.contains("row 2 of bodies: its values"), "{found}");
+}
+
+#[test]
+fn a_rendered_page_is_kept_without_a_body_of_its_own() {
+    let data = tempfile::tempdir().unwrap();
+    let (mut sqlite, spools) = open_with_bodies(data.path());
+    let page =
+        PageRecord { rendering: Some(rendering(&spools, data.path())), hash: None, ..record(1, 1) };
+    assert!(sqlite.batch_bytes(&page) > page.bytes_in_memory());
+    let plain = record(1, 1).bytes_in_memory();
+    assert!(page.bytes_in_memory() > plain + "http://site.example/".len() * 5);
+    store(&mut sqlite, [page]);
+    assert_eq!(bodies(&data.path().join("pages.db")), ["<title>Rendered</title>"]);
 }
 
 #[test]
@@ -442,7 +518,7 @@ fn a_newer_file_is_refused_and_left_alone() {
     let before = std::fs::read(&path).unwrap();
     let error = Sqlite::open(&path, None, OFF).unwrap_err();
     assert!(
-        error.to_string().contains("schema version 6, but this version knows up to 5"),
+        error.to_string().contains("schema version 7, but this version knows up to 6"),
         "{error}"
     );
     assert_eq!(std::fs::read(&path).unwrap(), before);
