@@ -14,6 +14,8 @@ mod probe_urls;
 mod proxies;
 mod published_feeds;
 mod python_docs;
+mod rendered;
+mod rendering;
 mod robots;
 mod scope;
 mod sessions;

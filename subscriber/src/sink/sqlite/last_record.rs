@@ -21,7 +21,7 @@ const LOOKUP_QUEUE_MAX: usize = 1024;
 const LOOKUP_BATCH_MAX: usize = 128;
 
 pub(super) const NEWEST: &str = "
-    SELECT etag, last_modified, hash, title, content_type, bytes, canonical, noindex, link_urls,
+    SELECT etag, last_modified, hash, rendered_hash, title, content_type, bytes, canonical, noindex, link_urls,
         nofollow, fetched_at
     FROM pages WHERE url_print = ?1 AND url = ?2 AND page <> ?3 AND reading IS ?4 AND outcome = 'done'
         AND (etag IS NOT NULL OR last_modified IS NOT NULL) ORDER BY id DESC LIMIT 1";
@@ -38,6 +38,8 @@ pub struct LastRecord {
     pub validators: Validators,
     /// BLAKE3 of the decoded body.
     pub hash: Option<blake3::Hash>,
+    /// Whether its title and links are those of a rendered page.
+    pub is_rendered: bool,
     /// The text of its `<title>`.
     pub title: Option<String>,
     /// `Content-Type`, as the server sent it.
@@ -147,6 +149,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<LastRecord> {
     Ok(LastRecord {
         validators: Validators { etag: row.get("etag")?, last_modified: row.get("last_modified")? },
         hash: hash.and_then(|hash| blake3::Hash::from_hex(hash).ok()),
+        is_rendered: row.get::<_, Option<String>>("rendered_hash")?.is_some(),
         title: row.get("title")?,
         content_type: row.get("content_type")?,
         bytes: row.get::<_, i64>("bytes")?.unsigned_abs(),
