@@ -16,6 +16,8 @@ Examples:
   tidings group drain crawlers 5b0c6f1e      the first one gets no further tasks
   tidings group tasks --state processing     the tasks that it still has
 
+RENDER counts the tasks that need a browser, of those that the worker may hold at once.
+
 States:
   active    gets tasks as its credit allows
   draining  drained by an operator, and still holds tasks
@@ -70,15 +72,16 @@ pub(super) async fn run(args: &MembersArgs) -> Result<(), Failure> {
     let limit = args.limit.to_string();
     let members = command(GroupAction::Members, &args.group, vec![("limit", &limit)]);
     let object = |line: &str| json_line(&ListedMember::parse(line));
-    let headings = "MEMBER STATE CREDIT> HELD> NAME ADDRESS";
+    let headings = "MEMBER STATE CREDIT> HELD> RENDER> NAME ADDRESS";
     print_listed(&args.output, &members, headings, object, row).await
 }
 
 fn row(line: &str) -> Vec<String> {
     let ListedMember { member, fields } = ListedMember::parse(line);
-    let MemberFields { state, credit, held, name, address } = fields;
+    let MemberFields { state, credit, held, render, rendering, name, address } = fields;
+    let browsers = render.map(|render| format!("{}/{render}", rendering.unwrap_or(0)));
     let label = |text: Option<String>| printable(&or_dash(text.as_ref()), TEXT_CHARS_MAX);
-    let numbers = [format_count(credit), format_count(held)];
+    let numbers = [format_count(credit), format_count(held), or_dash(browsers.as_ref())];
     [vec![member, state.to_string()], numbers.to_vec(), vec![label(name), label(address)]].concat()
 }
 
@@ -104,10 +107,10 @@ mod tests {
 
     #[test]
     fn a_member_is_a_row() {
-        let line =
-            "5b0c6f1e state=draining credit=1000 held=7 name=web-3 address=10.0.0.7:5123 new=1";
-        let shown = ["5b0c6f1e", "draining", "1,000", "7", "web-3", "10.0.0.7:5123"];
+        let line = "5b0c6f1e state=draining credit=1000 held=7 render=6 rendering=2 name=web-3 \
+                    address=10.0.0.7:5123 new=1";
+        let shown = ["5b0c6f1e", "draining", "1,000", "7", "2/6", "web-3", "10.0.0.7:5123"];
         assert_eq!(row(line), shown);
-        assert_eq!(row("5b0c6f1e state=away credit=0 held=1")[4..], ["-", "-"]);
+        assert_eq!(row("5b0c6f1e state=away credit=0 held=1")[4..], ["-", "-", "-"]);
     }
 }
