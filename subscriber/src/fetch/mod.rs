@@ -207,6 +207,7 @@ impl Fetcher {
             page_options: Arc::new(PageOptions {
                 token: product_token(agent).into(),
                 images: config.links.images,
+                ..PageOptions::default()
             }),
         })
     }
