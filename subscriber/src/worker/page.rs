@@ -280,8 +280,8 @@ impl TaskWork<'_> {
         if !begins || !self.crawler.config.fetch.links.sitemaps {
             return Vec::new();
         }
-        let key = super::robots_cache::authority(&self.page);
-        let lines = self.crawler.state.load(SITEMAPS_KIND, &key).await.unwrap_or_default();
+        let lines =
+            self.crawler.state.load(SITEMAPS_KIND, self.page.origin()).await.unwrap_or_default();
         let lines = String::from_utf8_lossy(&lines);
         lines.lines().map(|line| PageLink { url: line.into(), nofollow: false }).collect()
     }

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::finish::finish;
 use super::record::{outcome_of, unix_ms};
-use super::robots_cache::{ClockReading, RobotsRecord, RobotsStep, StoredRobots, authority};
+use super::robots_cache::{ClockReading, RobotsRecord, RobotsStep, StoredRobots};
 use super::task_spec::TaskSpec;
 use super::{Crawler, EntryKey};
 use crate::fetch::{FetchPurpose, FetchRequest, Fetched};
@@ -135,14 +135,14 @@ impl TaskWork<'_> {
     /// Of several tasks that need the same robots.txt, one requests it, unless a stored copy is
     /// fresh.
     async fn fetch_robots(&self) {
-        let authority = authority(&self.page);
-        let robots_lock = self.crawler.robots_locks.lock(authority.clone()).await;
+        let origin = self.page.origin();
+        let robots_lock = self.crawler.robots_locks.lock(origin.to_owned()).await;
         if Instant::now() >= self.deadline {
             return return_uncounted(self.crawler, self.task, None).await;
         }
         let mut remembered = StoredRobots::default();
         if self.crawler.robots_cache.lock().fresh(&self.page, Instant::now()).is_none() {
-            remembered = self.load_stored_robots(&authority).await;
+            remembered = self.load_stored_robots(origin).await;
             self.crawler.robots_cache.lock().restore(&self.page, &remembered, now());
         }
         let (url, hops) = match self.next_request() {
@@ -176,7 +176,7 @@ impl TaskWork<'_> {
     /// Which request this task was released for: the page, or its robots.txt first.
     ///
     /// With `again=` it was released for the host of that URL: that of the page, or of the next hop
-    /// of a redirected robots.txt. All tasks of an authority follow the same redirects. If the next
+    /// of a redirected robots.txt. All tasks of an origin follow the same redirects. If the next
     /// hop is unknown here, the redirects are followed from the beginning, but with another
     /// release.
     fn next_request(&self) -> NextStep {
@@ -206,13 +206,13 @@ impl TaskWork<'_> {
         }
     }
 
-    /// The key of an authority in `crawler.db`: rules are stored for each product token.
-    fn state_key(&self, authority: &str) -> String {
-        format!("{} {authority}", self.crawler.product_token)
+    /// The key of an origin in `crawler.db`: rules are stored for each product token.
+    fn state_key(&self, origin: &str) -> String {
+        format!("{} {origin}", self.crawler.product_token)
     }
 
-    async fn load_stored_robots(&self, authority: &str) -> StoredRobots {
-        let (state, key) = (&self.crawler.state, self.state_key(authority));
+    async fn load_stored_robots(&self, origin: &str) -> StoredRobots {
+        let (state, key) = (&self.crawler.state, self.state_key(origin));
         let copy = state.load(RobotsRecord::COPY, &key);
         let (copy, outage) = tokio::join!(copy, state.load(RobotsRecord::OUTAGE, &key));
         StoredRobots { copy, outage }
@@ -229,16 +229,16 @@ impl TaskWork<'_> {
         let (step, remember) =
             verdicts.process_response(&self.page, requested, fetched, known, now());
         drop(verdicts);
-        let authority = authority(&self.page);
+        let origin = self.page.origin();
         // Rules of an older copy, which stay in force during an outage, are stored already.
         let was_read = remember.iter().any(|remember| remember.kind == RobotsRecord::COPY);
         if self.crawler.config.fetch.links.sitemaps && was_read {
             let sitemaps = sitemaps(&fetched.text);
             let lines: Vec<_> = sitemaps.iter().map(CanonicalUrl::as_str).collect();
             let until = unix_ms() / 1000 + 2 * ROBOTS_FRESH.as_secs();
-            self.crawler.state.store(SITEMAPS_KIND, &authority, lines.join("\n").into(), until);
+            self.crawler.state.store(SITEMAPS_KIND, origin, lines.join("\n").into(), until);
         }
-        let key = self.state_key(&authority);
+        let key = self.state_key(origin);
         for RobotsRecord { kind, value, expires_unix_s } in remember {
             self.crawler.state.store(kind, &key, value, expires_unix_s);
         }
