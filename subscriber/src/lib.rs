@@ -24,6 +24,7 @@
 //! | [`traps`] | recognizes sites without end |
 //! | [`fetch`] | fetches one document |
 //! | [`program`] | runs programs |
+//! | [`render_auto`] | decides which pages a browser renders |
 //! | [`sink`] | stores pages |
 //! | [`spool`] | holds whole bodies for the sinks that need them |
 //! | [`state`] | stores what a crawler keeps over restarts |
@@ -43,6 +44,7 @@ pub mod fetch;
 pub mod fuzzing;
 pub mod pass;
 pub mod program;
+pub mod render_auto;
 pub mod report;
 pub mod robots;
 pub mod sink;
