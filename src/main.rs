@@ -21,15 +21,18 @@ mod process;
 mod services;
 mod terminal;
 
+use std::env;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
+use tidings_browser::process::sandbox;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::cli::{Cmd, Parsed, server_config};
 use crate::process::service::StartContext;
 use crate::process::{descriptors, logging, privileges};
+use crate::services::browser::SANDBOX_COMMAND;
 use crate::terminal::failure::Failure;
 use crate::terminal::output;
 
@@ -38,11 +41,16 @@ use crate::terminal::output;
 const BLOCKING_CALLS_MAX: Duration = Duration::from_millis(50);
 
 fn main() -> ExitCode {
+    // It must run before descriptors are closed and threads are started.
+    let mut args = env::args_os().skip(1).peekable();
+    if args.next_if(|word| word == SANDBOX_COMMAND).is_some() {
+        return sandbox::run(args);
+    }
     // Two providers are linked; unless one is installed, the first use of TLS panics.
     rustls::crypto::aws_lc_rs::default_provider()
         .install_default()
         .expect("no provider is installed before the first line of main()");
-    let Err(failure) = cli::parse(std::env::args_os()).and_then(run) else {
+    let Err(failure) = cli::parse(env::args_os()).and_then(run) else {
         return ExitCode::SUCCESS;
     };
     if let Failure::Help(text) = &failure {

@@ -20,6 +20,7 @@
 //! | [`status`] | what the lines say about topics, groups, jobs and tasks |
 //! | [`payload`] | the content of an event: text, or a target with attributes |
 //! | [`canonical_url`] | decides which URLs are the same page |
+//! | [`url_pattern`], [`render`] | rules that select URLs |
 //!
 //! # One exchange
 //!
@@ -84,11 +85,13 @@ mod names;
 mod other_protocol;
 pub mod payload;
 mod publish_batch;
+pub mod render;
 pub mod reply;
 pub mod session;
 pub mod status;
 pub mod text;
 pub mod time_of_day;
+pub mod url_pattern;
 pub mod verb;
 mod wire;
 
@@ -114,6 +117,7 @@ pub use names::{
 };
 pub use payload::{Payload, push_attribute};
 pub use publish_batch::PublishBatch;
+pub use render::{Render, RenderRule};
 pub use reply::{
     FAREWELL, HelloAnswer, InvalidReply, Reply, encode_gap, encode_greeting, encode_lag,
     encode_more, encode_msg, encode_ok, encode_peer_lag, encode_pong, encode_published,
@@ -121,6 +125,7 @@ pub use reply::{
 };
 pub use session::{GARBAGE_LINES_MAX, Session, SessionEnd, SessionEvent, SessionMode};
 pub use time_of_day::{After, AfterError, DAY_MS, TimeOfDay, TimeOfDayError};
+pub use url_pattern::{Patterns, UrlFilter};
 pub use verb::Verb;
 
 /// The port of the line protocol.

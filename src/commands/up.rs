@@ -73,7 +73,11 @@ impl UpArgs {
     pub(crate) fn resources<'a>(&'a self, config: Option<&'a Path>) -> ServerResources<'a> {
         let CrawlerFlags { sinks, outgoing, .. } = &self.crawler;
         let inputs = config.into_iter().chain(outgoing.identity.key_file());
-        self.server.resources(&self.data, inputs, sinks.directories(), sinks.run_programs())
+        let programs = sinks.run_programs();
+        ServerResources {
+            runs_browsers: self.crawler.browser.may_render(),
+            ..self.server.resources(&self.data, inputs, sinks.directories(), programs)
+        }
     }
 }
 

@@ -61,6 +61,8 @@ pub(crate) struct ServerResources<'a> {
     pub(crate) input_dirs: Vec<PathBuf>,
     /// `--exec` is used; programs may do anything.
     pub(crate) runs_programs: bool,
+    /// Pages are rendered; browsers mount file systems of their own.
+    pub(crate) runs_browsers: bool,
     /// It starts this program again, as a process of its own.
     pub(crate) runs_itself: bool,
 }
@@ -113,8 +115,13 @@ fn confine(server: &ServerResources<'_>) -> Result<(), Failure> {
                         --exec";
             return Err(Failure::Usage(text.to_owned()));
         }
-        _ if server.runs_programs => {
-            tracing::debug!("not confined by Landlock because of --exec");
+        LandlockMode::Require if server.runs_browsers => {
+            let text = "--landlock require would also confine the browsers of --render; use --landlock off, or \
+                        render in a crawler of its own (tidings crawl --broker)";
+            return Err(Failure::Usage(text.to_owned()));
+        }
+        _ if server.runs_programs || server.runs_browsers => {
+            tracing::debug!("not confined by Landlock because of --exec or --render");
             return Ok(());
         }
         LandlockMode::Auto | LandlockMode::Require => {}

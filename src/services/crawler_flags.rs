@@ -9,6 +9,7 @@ use tidings_subscriber::CrawlerConfig;
 
 use crate::flags::address::BrokerAddress;
 use crate::flags::{DataFlag, TrackingFlag, parse_bytes, parse_duration};
+use crate::services::browser::BrowserFlags;
 use crate::services::outgoing::OutgoingFlags;
 use crate::services::sinks::SinkFlags;
 use crate::services::traps::TrapFlags;
@@ -83,6 +84,9 @@ pub(crate) struct CrawlerFlags {
 
     #[command(flatten)]
     pub(crate) sinks: SinkFlags,
+
+    #[command(flatten)]
+    pub(crate) browser: BrowserFlags,
 }
 
 impl CrawlerFlags {
@@ -116,6 +120,7 @@ impl CrawlerFlags {
         }
         self.outgoing.apply(&mut config.fetch);
         config.fetch.signer = self.outgoing.identity.signer()?;
+        config.render = self.browser.config(&config.fetch.agent)?;
         Ok(config)
     }
 

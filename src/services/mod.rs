@@ -2,6 +2,7 @@
 //! connections and running parts.
 
 pub(crate) mod access;
+pub(crate) mod browser;
 pub(crate) mod callbacks;
 pub(crate) mod companions;
 pub(crate) mod contact;

@@ -238,6 +238,7 @@ impl ServerFlags {
             output_dirs,
             input_dirs,
             runs_programs,
+            runs_browsers: false,
             runs_itself: self.optional.runs_itself(),
         }
     }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use serde::Serialize;
-use tidings_subscriber::{PageOutcome, PageReport};
+use tidings_subscriber::{PageOutcome, PageReport, RenderReport};
 
 use crate::terminal::output::{format_bytes, printable, time_or};
 
@@ -33,6 +33,15 @@ pub(crate) fn page_line(report: &PageReport) -> String {
     let title = printable(report.title.as_deref().unwrap_or_default(), TITLE_CHARS_MAX);
     if !title.is_empty() {
         let _ = write!(line, "  \"{title}\"");
+    }
+    match &report.render {
+        Some(RenderReport { error: Some(error), .. }) => {
+            let _ = write!(line, "  (not rendered: {})", printable(error, ERROR_CHARS_MAX));
+        }
+        Some(render) => {
+            let _ = write!(line, "  (rendered in {})", milliseconds(render.duration));
+        }
+        None => {}
     }
     let error = printable(report.error.as_deref().unwrap_or_default(), ERROR_CHARS_MAX);
     match (report.outcome, error.as_str()) {
@@ -65,7 +74,18 @@ pub(crate) fn page_json(report: &PageReport) -> String {
         ms: u64,
         title: Option<&'a str>,
         job: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        render: Option<Render<'a>>,
     }
+    #[derive(Serialize)]
+    struct Render<'a> {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        error: Option<&'a str>,
+        ms: u64,
+        requests: usize,
+        links_fetched: usize,
+    }
+    let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let page = Page {
         url: &report.url,
         status: report.status,
@@ -74,9 +94,15 @@ pub(crate) fn page_json(report: &PageReport) -> String {
         error: report.error.as_deref(),
         bytes: report.bytes,
         wire_bytes: report.wire_bytes,
-        ms: u64::try_from(report.duration.as_millis()).unwrap_or(u64::MAX),
+        ms: ms(report.duration),
         title: report.title.as_deref(),
         job: report.job.as_deref(),
+        render: report.render.as_ref().map(|render| Render {
+            error: render.error.as_deref(),
+            ms: ms(render.duration),
+            requests: render.requests,
+            links_fetched: render.links_fetched,
+        }),
     };
     serde_json::to_string(&page).expect("text and numbers always serialise")
 }
@@ -106,6 +132,7 @@ mod tests {
             links: 17,
             job: None,
             error: None,
+            render: None,
         }
     }
 
@@ -134,6 +161,19 @@ mod tests {
             page_line(&PageReport { title, error, ..report() }),
             "200   1.2 kB    45 ms    17 links  http://a.example/  (links beyond 16384)"
         );
+    }
+
+    #[test]
+    fn a_page_line_says_whether_the_page_was_rendered() {
+        let duration = Duration::from_millis(412);
+        let render = RenderReport { error: None, duration, requests: 3, links_fetched: 0 };
+        let failed = RenderReport { error: Some("the page crashed".to_owned()), ..render.clone() };
+        for (render, end) in
+            [(render, "(rendered in 412 ms)"), (failed, "(not rendered: the page crashed)")]
+        {
+            let line = page_line(&PageReport { render: Some(render), ..report() });
+            assert!(line.ends_with(end), "{line}");
+        }
     }
 
     #[test]

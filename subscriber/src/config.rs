@@ -3,8 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tidings_browser::BrowsersConfig;
+use tidings_browser::process::LaunchConfig;
+use tidings_browser::visit::Load;
 use tidings_client::Security;
-use tidings_protocol::{DEFAULT_GROUP, GroupName, MemberId, PORT, with_defaults};
+use tidings_protocol::{DEFAULT_GROUP, GroupName, MemberId, PORT, RenderRule, with_defaults};
 
 use crate::fetch::FetchConfig;
 use crate::sink::{SinkConfig, SinkContext};
@@ -49,7 +52,26 @@ with_defaults! {
         pub exec_variables: Vec<String> = Vec::new(),
         /// Whether all databases among the sinks keep the bodies of pages. Default: no.
         pub bodies: bool = false,
+        /// The browsers that render pages. Default: none.
+        pub render: Option<RenderConfig> = None,
     }
+}
+
+/// How pages are rendered.
+#[derive(Clone, Debug)]
+pub struct RenderConfig {
+    /// Which pages are rendered if neither their URL nor their job says so.
+    pub rule: RenderRule,
+    /// How a browser is started.
+    pub launch: LaunchConfig,
+    /// How many browsers there are, and the limits of a page.
+    pub browsers: BrowsersConfig,
+    /// Which optional parts of pages are loaded.
+    pub load: Load,
+    /// Whether a PNG image of each rendered page is stored.
+    pub screenshot: bool,
+    /// Whether each rendered page is stored as PDF, too.
+    pub pdf: bool,
 }
 
 impl CrawlerConfig {

@@ -56,7 +56,9 @@ mod testing;
 pub mod traps;
 mod worker;
 
-pub use config::CrawlerConfig;
-pub use report::{Exchange, KeepBodies, PageId, PageOutcome, PageRecord, PageReport, Rendering};
+pub use config::{CrawlerConfig, RenderConfig};
+pub use report::{
+    Exchange, KeepBodies, PageId, PageOutcome, PageRecord, PageReport, RenderReport, Rendering,
+};
 pub use sink::SinkConfig;
 pub use worker::{CrawlError, run};

@@ -37,6 +37,21 @@ pub struct PageReport {
     pub job: Option<String>,
     /// The error, in one line; for `Done`, what was cut off.
     pub error: Option<String>,
+    /// What a browser made of the page, if it was asked.
+    pub render: Option<RenderReport>,
+}
+
+/// The report of a page that a browser was asked to render, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RenderReport {
+    /// Why it was not rendered, in one line; then it is stored as it was fetched.
+    pub error: Option<String>,
+    /// From the request for a browser to its answer.
+    pub duration: Duration,
+    /// Number of requests for its parts, also of those that were refused.
+    pub requests: usize,
+    /// Number of links on the page as it was fetched.
+    pub links_fetched: usize,
 }
 
 word_enum! {
@@ -148,6 +163,8 @@ pub struct PageRecord {
 pub struct Rendering {
     /// The rendered page. If there is none, the page is stored as it was fetched, with this reason.
     pub result: Result<Rendered, PageError>,
+    /// BLAKE3 of the rendered HTML.
+    pub hash: Option<blake3::Hash>,
     /// From the request for a browser to its answer.
     pub duration: Duration,
     /// The requests of its parts on the wire, with their URLs, if a sink needs them.
@@ -158,6 +175,12 @@ impl PageRecord {
     /// Whether no other attempt follows.
     pub fn is_final(&self) -> bool {
         self.report.outcome != PageOutcome::Retry
+    }
+
+    /// The hash of what the page shows. The documents of a site that makes its pages by script are
+    /// all the same.
+    pub(crate) fn content_hash(&self) -> Option<blake3::Hash> {
+        self.rendering.as_ref().and_then(|rendering| rendering.hash).or(self.hash)
     }
 
     /// The approximate memory of the record until it is stored. Bodies have limits of their own.

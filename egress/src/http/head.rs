@@ -7,6 +7,7 @@ use hyper::{Request, StatusCode, Uri, Version};
 use percent_encoding::{AsciiSet, percent_encode};
 use tidings_protocol::CanonicalUrl;
 
+use super::HttpRequest;
 use super::http_connection::NoBody;
 use crate::connect::HttpProtocol;
 use crate::failure::{Failure, Reason};
@@ -64,21 +65,21 @@ impl RequestTemplate {
         Ok(Self { headers: with_host, form })
     }
 
-    /// The request for a URL of this server.
+    /// The head of a request to this server.
     pub(super) fn request(
         &self,
-        url: &CanonicalUrl,
-        validators: Option<&Validators>,
+        sent: &HttpRequest<'_>,
         cookies: Option<HeaderValue>,
     ) -> Result<Request<NoBody>, Failure> {
         let mut request = Request::new(NoBody::new());
-        *request.uri_mut() = self.uri(url)?;
+        *request.method_mut() = sent.method.clone();
+        *request.uri_mut() = self.uri(sent.url)?;
         if let UriForm::Http2 { .. } = self.form {
             *request.version_mut() = Version::HTTP_2;
         }
         let headers = request.headers_mut();
         headers.clone_from(&self.headers);
-        if let Some(Validators { etag, last_modified }) = validators {
+        if let Some(Validators { etag, last_modified }) = sent.validators {
             let fields =
                 [(header::IF_NONE_MATCH, etag), (header::IF_MODIFIED_SINCE, last_modified)];
             for (name, value) in fields {
@@ -87,6 +88,9 @@ impl RequestTemplate {
                     headers.insert(name, value);
                 }
             }
+        }
+        for (name, value) in sent.headers {
+            headers.insert(name, value.clone());
         }
         if let Some(cookies) = cookies {
             headers.insert(header::COOKIE, cookies);
@@ -116,7 +120,7 @@ fn invalid_url(error: &(dyn std::error::Error + 'static)) -> Failure {
 /// The head of an HTTP/2 request, written as HTTP/1.1.
 pub(super) fn request_text(request: &Request<NoBody>) -> Vec<u8> {
     let path = request.uri().path_and_query().map_or("/", PathAndQuery::as_str);
-    let mut text = format!("GET {path} HTTP/1.1\r\n").into_bytes();
+    let mut text = format!("{} {path} HTTP/1.1\r\n", request.method()).into_bytes();
     if let Some(authority) = request.uri().authority() {
         text.extend_from_slice(format!("host: {authority}\r\n").as_bytes());
     }
@@ -228,7 +232,7 @@ mod tests {
             ] {
                 let template =
                     RequestTemplate::new(&url, protocol, forwarded, HeaderMap::new()).unwrap();
-                let request = template.request(&url, None, None).unwrap();
+                let request = template.request(&HttpRequest::get(&url), None).unwrap();
                 let sent = request.uri().path_and_query().unwrap().as_str();
                 assert_eq!(sent, url.path_and_query(), "{url}");
             }

@@ -1,4 +1,4 @@
-//! Sends `GET` requests for documents, with limits in bytes and time for any server.
+//! Sends requests for documents, with limits in bytes and time for any server.
 //!
 //! A body is never buffered as a whole: it is decoded and counted chunk by chunk. There are three
 //! time limits: for the connection, for each silence, and for the whole request. Redirects are not
@@ -29,7 +29,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use hyper::body::Incoming;
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::http::response;
-use hyper::{HeaderMap, Response, header};
+use hyper::{HeaderMap, Method, Response, header};
 use tidings_protocol::{CanonicalUrl, partial_debug};
 use tidings_signature::identity::RequestSigner;
 use tokio::time::Instant;
@@ -87,6 +87,17 @@ pub struct HttpRequest<'a> {
     pub validators: Option<&'a Validators>,
     /// Whether the bytes on the wire are copied, up to the head of the response.
     pub copies: bool,
+    /// The method, of a request without a body.
+    pub method: &'a Method,
+    /// Further headers; they replace those of the client.
+    pub headers: &'a [(HeaderName, HeaderValue)],
+}
+
+impl<'a> HttpRequest<'a> {
+    /// A plain `GET` request.
+    pub fn get(url: &'a CanonicalUrl<'a>) -> Self {
+        Self { url, validators: None, copies: false, method: &Method::GET, headers: &[] }
+    }
 }
 
 /// A response whose body has not been read.
@@ -260,9 +271,12 @@ impl HttpClient {
         let cookies = self.cookies.as_ref();
         let now = SystemTime::now();
         let cookies = cookies.and_then(|jar| jar.header_for(request.url, now));
-        let mut head = http.template.request(request.url, request.validators, cookies)?;
+        let mut head = http.template.request(request, cookies)?;
         let now_unix_s = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let signed = self.signer.as_ref().and_then(|signer| signer.sign(request.url, now_unix_s));
+        let signed = self
+            .signer
+            .as_ref()
+            .and_then(|signer| signer.sign(request.method.as_str(), request.url, now_unix_s));
         for (name, value) in signed.into_iter().flatten() {
             let value = HeaderValue::try_from(value).expect("URLs and Base64 are visible ASCII");
             head.headers_mut().insert(HeaderName::from_static(name), value);

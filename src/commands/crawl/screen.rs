@@ -307,6 +307,7 @@ mod tests {
             job: None,
             reason: None,
             error: None,
+            render: None,
         }
     }
 

@@ -223,6 +223,7 @@ mod tests {
             job: None,
             reason: None,
             error: None,
+            render: None,
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::cdp::Connection;
-use crate::process::{LaunchError, Launcher, Process};
+use crate::process::{LaunchError, Launcher, Process, Report};
 
 /// How long a browser may take to start. A loaded machine needs seconds.
 const START_MAX: Duration = Duration::from_secs(20);
@@ -23,8 +23,11 @@ pub(crate) struct Browser {
 
 impl Browser {
     /// Starts a browser, and waits until it answers.
-    pub(crate) async fn start(launcher: &Launcher) -> Result<Self, LaunchError> {
-        let (process, to_browser, from_browser) = launcher.start()?;
+    pub(crate) async fn start(
+        launcher: &Launcher,
+        renderer_bytes_max: u64,
+    ) -> Result<Self, LaunchError> {
+        let (process, to_browser, from_browser) = launcher.start(renderer_bytes_max)?;
         let connection = Connection::new(to_browser, from_browser)?;
         let version = connection.call("", "Browser.getVersion", json!({}), START_MAX);
         // Whatever a page opens waits until its requests are intercepted.
@@ -48,22 +51,17 @@ impl Browser {
         &self.version
     }
 
-    /// The process above the browser's, until it has ended.
-    pub(crate) fn pid(&self) -> Option<u32> {
-        self.process.pid()
+    /// What the processes of the browser report. `None` when nothing of it is left. Safe to cancel.
+    pub(crate) async fn report(&mut self) -> Option<Report> {
+        self.process.report().await
     }
 
-    /// Waits until the browser has ended. Safe to cancel.
-    pub(crate) async fn wait(&mut self) {
-        self.process.wait().await;
+    /// Begins to kill all processes of the browser.
+    pub(crate) fn kill(&mut self) {
+        self.process.kill();
     }
 
-    /// Kills all processes of the browser, and waits until they have ended.
-    pub(crate) async fn kill(&mut self) {
-        self.process.kill().await;
-    }
-
-    /// Asks the browser to end. [`Browser::wait`] returns when it has.
+    /// Asks the browser to end.
     pub(crate) fn close(&self) {
         // Without an answer, it is killed later.
         let _ = self.connection.post("", "Browser.close", json!({}));

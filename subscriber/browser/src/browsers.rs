@@ -4,24 +4,18 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
 use tokio::select;
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
-use tracing::{info, warn};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, sleep_until};
+use tracing::{debug, info, warn};
 
 use crate::browser::Browser;
 use crate::cdp::Connection;
 use crate::pool::{BrowserId, BrowserStatus, Input, Output, PageEnd, PageId, Pool, PoolConfig};
-use crate::process::Launcher;
-use crate::process::memory::{self, Memory};
+use crate::process::{Launcher, Report};
 use crate::visit::{self, Fetch, Page, PageError, PageLimits, Rendered};
-
-/// How often the memory of a browser is measured. A page may take as much as it can until then.
-const MEASURE_EVERY: Duration = Duration::from_millis(500);
 
 /// Pages that wait to be handed to the owner. A caller that finds no room waits.
 const WANTED_MAX: usize = 64;
@@ -305,7 +299,7 @@ async fn run_browser(
     notices: &Notices,
 ) {
     let started = select! {
-        started = Browser::start(launcher) => started,
+        started = Browser::start(launcher, renderer_bytes_max) => started,
         // Dropping a browser kills it.
         _ = orders.recv() => return,
     };
@@ -318,39 +312,28 @@ async fn run_browser(
     };
     info!(browser = id.0, version = browser.version(), "a browser has started");
     let _ = notices.send((id, Notice::Started(browser.connection().clone()))).await;
-    let mut measure = interval(MEASURE_EVERY);
-    measure.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         select! {
             order = orders.recv() => match order {
                 Some(Order::Close) => browser.close(),
                 Some(Order::Kill) | None => {
                     warn!(browser = id.0, "a browser is killed");
-                    browser.kill().await;
+                    browser.kill();
+                    while browser.report().await.is_some() {}
+                    break;
                 }
             },
-            () = browser.wait() => break,
-            _ = measure.tick() => {
-                let Some(pid) = browser.pid() else { continue };
-                let measured = spawn_blocking(move || memory::measure(pid)).await;
-                let memory = measured.expect("it does not panic");
-                kill_large_renderers(id, &memory, renderer_bytes_max);
-                let _ = notices.send((id, Notice::Measured(memory.bytes))).await;
-            }
+            report = browser.report() => match report {
+                Some(Report::Memory(bytes)) => {
+                    let _ = notices.send((id, Notice::Measured(bytes))).await;
+                }
+                Some(Report::Killed(bytes)) => {
+                    warn!(browser = id.0, bytes, "a renderer used too much memory and was killed");
+                }
+                Some(Report::Ended(status)) => debug!(browser = id.0, status, "a browser ends"),
+                None => break,
+            },
         }
     }
     info!(browser = id.0, "a browser has ended");
-    // What it left, if it crashed.
-    browser.kill().await;
-}
-
-/// A page that takes too much memory ends alone. Without this, the kernel might end any process.
-fn kill_large_renderers(id: BrowserId, memory: &Memory, bytes_max: u64) {
-    for (pid, bytes) in memory.renderers.iter().filter(|(_, bytes)| *bytes > bytes_max) {
-        warn!(browser = id.0, bytes, "a renderer uses too much memory and is killed");
-        if let Some(pid) = Pid::from_raw(pid.cast_signed()) {
-            // It may have ended.
-            let _ = kill_process(pid, Signal::KILL);
-        }
-    }
 }

@@ -15,10 +15,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use hyper::header::{HeaderName, HeaderValue};
 use hyper::http::response;
-use hyper::{HeaderMap, Version, header};
+use hyper::{HeaderMap, Method, Version, header};
 use tidings_documents::document::DocumentReader;
-use tidings_documents::page::{LinkConfig, PageOptions, PageReader};
+use tidings_documents::page::{LinkConfig, PageContent, PageOptions, PageReader};
 use tidings_egress::connect::{ConnectConfig, Connector, ProxyError};
 use tidings_egress::http::{
     self, AddedHeader, BodyCopy, HeaderError, HttpClient, HttpRequest, RawBody, RequestTimer,
@@ -72,7 +73,7 @@ pub struct FetchRequest<'a> {
     /// The URL.
     pub url: &'a CanonicalUrl<'a>,
     /// The purpose.
-    pub purpose: FetchPurpose,
+    pub purpose: FetchPurpose<'a>,
     /// From an earlier response: an unchanged document is not sent again (`304`).
     pub validators: Option<&'a Validators>,
     /// What is kept of the response.
@@ -83,11 +84,24 @@ pub struct FetchRequest<'a> {
 
 /// The purpose of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FetchPurpose {
+pub enum FetchPurpose<'a> {
     /// The whole body, searched for links if it is a page.
     Page,
     /// The first 500 KiB as text.
     Robots,
+    /// The whole body, of any status, for a page that is rendered.
+    Part(PartRequest<'a>),
+}
+
+/// What a rendered page asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartRequest<'a> {
+    /// The method, of a request without a body.
+    pub method: &'a Method,
+    /// Further headers; they replace those of the crawler.
+    pub headers: &'a [(HeaderName, HeaderValue)],
+    /// Limit of the decoded body in bytes; a longer one fails.
+    pub body_bytes_max: u64,
 }
 
 /// The result of a request, as far as it got.
@@ -120,7 +134,7 @@ pub struct Fetched {
     pub page: Option<DocumentReader>,
     /// The shared memory for the links of a large document; it must be kept as long as the links.
     pub memory_permit: Option<MemoryPermit>,
-    /// The beginning of a robots.txt.
+    /// The beginning of a robots.txt, or the body of a part.
     pub text: Vec<u8>,
     /// The decoded body of a page as far as it was read, if it is kept.
     pub body: Option<Spool>,
@@ -227,7 +241,8 @@ impl Fetcher {
         let mut timer = RequestTimer::new(sleep.as_mut(), started, request.deadline);
         let result = self.exchange(request, &mut timer, &mut fetched).await;
         // If the body is not wanted, the response is complete without it, unless it was to be kept.
-        let unwanted = fetched.status.is_some_and(|status| !has_full_body(status));
+        let is_part = matches!(request.purpose, FetchPurpose::Part(_));
+        let unwanted = !is_part && fetched.status.is_some_and(|status| !has_full_body(status));
         let counts = |failure: &Failure| !unwanted || failure.reason == Reason::Storage;
         fetched.failure = result.err().filter(counts);
         fetched
@@ -241,7 +256,14 @@ impl Fetcher {
     ) -> Result<(), Failure> {
         let started = SystemTime::now();
         let copies = request.keep.raw && self.spools.is_some();
-        let sent = HttpRequest { url: request.url, validators: request.validators, copies };
+        let sent =
+            HttpRequest { validators: request.validators, copies, ..HttpRequest::get(request.url) };
+        let sent = match request.purpose {
+            FetchPurpose::Part(PartRequest { method, headers, .. }) => {
+                HttpRequest { method, headers, ..sent }
+            }
+            FetchPurpose::Page | FetchPurpose::Robots => sent,
+        };
         let response = self.client.send(&sent, timer).await.map_err(|error| {
             fetched.reused_connection_ended = error.reused_connection_ended;
             error.failure
@@ -255,6 +277,7 @@ impl Fetcher {
         let spools = self.spools.as_ref();
         raw.copy = spools.filter(|_| fetched.exchange.is_some()).map(Spools::begin);
         let result = match request.purpose {
+            FetchPurpose::Part(part) => self.read_part(&part, &mut raw, timer, fetched).await,
             _ if !fetched.status.is_some_and(has_full_body) => {
                 let discarded = raw.discard(timer).await;
                 fetched.bytes = raw.bytes();
@@ -327,6 +350,56 @@ impl Fetcher {
         }
         fetched.bytes = fetched.text.len() as u64;
         Ok(())
+    }
+
+    async fn read_part(
+        &self,
+        part: &PartRequest<'_>,
+        raw: &mut RawBody<Spool>,
+        timer: &mut RequestTimer<'_>,
+        fetched: &mut Fetched,
+    ) -> Result<(), Failure> {
+        let max = part.body_bytes_max;
+        let mut body = self.client.decode(raw, &fetched.headers, max)?;
+        if *part.method != Method::HEAD {
+            body.refuse_announced_over(max)?;
+        }
+        while let Some(chunk) = body.next(timer).await? {
+            if (fetched.text.len() + chunk.len()) as u64 > max {
+                return Err(http::too_large(max));
+            }
+            fetched.text.extend_from_slice(chunk);
+        }
+        fetched.bytes = fetched.text.len() as u64;
+        Ok(())
+    }
+
+    /// The content of a document as a browser has rendered it. `headers` are those of the document
+    /// as it was fetched.
+    pub fn read_rendered(
+        &self,
+        url: &CanonicalUrl<'_>,
+        headers: &HeaderMap,
+        html: &str,
+    ) -> PageContent {
+        let fields = headers.iter().filter(|(name, _)| *name != header::CONTENT_TYPE);
+        let fields = fields.map(|(name, value)| (name.as_str(), value.as_bytes()));
+        let fields = fields.chain([("content-type", &b"text/html; charset=utf-8"[..])]);
+        let mut page = PageReader::new(url, fields, &self.page_options);
+        page.feed(html.as_bytes());
+        page.finish(url)
+    }
+
+    /// The content of a document that was fetched before.
+    pub fn read_again(
+        &self,
+        url: &CanonicalUrl<'_>,
+        headers: &HeaderMap,
+        body: &[u8],
+    ) -> PageContent {
+        let mut reader = self.document_reader(url, headers);
+        reader.feed(body);
+        reader.finish(url)
     }
 
     /// The reader for the links of a body of any kind.

@@ -26,6 +26,7 @@ pub(crate) fn record(entry: u64, attempt: u32) -> PageRecord {
             links: 2,
             job: Some("docs".to_owned()),
             error: None,
+            render: None,
         },
         is_transient: false,
         retry_after: None,

@@ -11,9 +11,12 @@ mod feeds;
 mod finish;
 mod key_lock;
 mod page;
+mod parts;
 mod record;
+mod rendering;
 mod revisits;
 mod robots_cache;
+mod robots_rules;
 mod task;
 mod task_spec;
 #[cfg(test)]
@@ -26,6 +29,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tidings_browser::process::LaunchError;
 use tidings_client::{
     Backoff, ClientError, ClientOptions, Connector, ReplyOutcome, TASKS_MAX, Worker, WorkerEvent,
     WorkerLink, WorkerTask,
@@ -38,6 +42,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::key_lock::KeyLocks;
+use self::rendering::Renderer;
 use self::revisits::RevisitIndex;
 use self::robots_cache::RobotsCache;
 use self::task::Task;
@@ -61,6 +66,9 @@ const STOP_GRACE: Duration = Duration::from_millis(400);
 /// After that, replies may take this long to be sent.
 const STOP_ANSWERS: Duration = Duration::from_millis(200);
 
+/// After that, browsers may take this long to close.
+const STOP_BROWSERS: Duration = Duration::from_millis(500);
+
 /// The key of an entry of the group, the same for every attempt: its run and its number.
 type EntryKey = (u64, u64);
 
@@ -74,6 +82,9 @@ pub enum CrawlError {
     /// The reader of standard output has closed it.
     #[error("standard output is closed")]
     OutputClosed,
+    /// No browser can be started.
+    #[error("cannot render pages: {0}")]
+    Browser(#[from] LaunchError),
     /// The headers or the proxy of the configuration cannot be used.
     #[error("cannot prepare requests: {0}")]
     Client(#[from] FetcherError),
@@ -110,7 +121,9 @@ struct Crawler {
     product_token: String,
     /// Dropped before the connections: these close one by one, and files are closed meanwhile.
     sinks: Sinks,
-    fetcher: Fetcher,
+    fetcher: Arc<Fetcher>,
+    /// Renders pages, if there is a browser.
+    renderer: Option<Renderer>,
     reports: mpsc::Sender<PageReport>,
     broker: WorkerLink,
     /// Whether the log has reported that the group was full.
@@ -123,6 +136,8 @@ struct Crawler {
     revisits: Mutex<RevisitIndex>,
     /// One lock for each authority, so that one task at a time fetches its robots.txt.
     robots_locks: KeyLocks,
+    /// One lock for each host that is asked by a task, or for a part of a rendered page.
+    host_locks: KeyLocks,
     /// Dropped together with the sinks.
     state: StateStore,
     running: Mutex<HashMap<EntryKey, RunningTask>>,
@@ -173,10 +188,15 @@ pub async fn run(
     let ((sinks, closing), (state, state_closing), spools) =
         opening.await.expect("opening files does not panic")?;
     let fetcher = fetcher.with_spools(spools);
+    let (renderer, browsers) = match config.render.clone() {
+        Some(config) => Some(Renderer::start(config).await?).unzip(),
+        None => (None, None),
+    };
     let mut worker = worker(&config);
     let crawler = Arc::new(Crawler {
         product_token: product_token(&config.fetch.agent).to_owned(),
-        fetcher,
+        fetcher: Arc::new(fetcher),
+        renderer,
         revisits: Mutex::new(RevisitIndex::new(sinks.have_records())),
         sinks,
         reports,
@@ -186,6 +206,7 @@ pub async fn run(
         acked_links: Mutex::default(),
         traps: Mutex::new(Traps::new(config.traps.clone(), this_year())),
         robots_locks: KeyLocks::default(),
+        host_locks: KeyLocks::default(),
         state,
         running: Mutex::default(),
         since: Mutex::default(),
@@ -195,10 +216,20 @@ pub async fn run(
         config,
     });
     let result = crawl(&crawler, &mut worker).await;
+    if let Some(renderer) = &crawler.renderer {
+        renderer.stop().await;
+    }
     drop(worker);
     drop(crawler);
+    let closed = async { tokio::join!(closing.wait(), state_closing.wait()) };
+    let browsers = async {
+        if let Some(browsers) = browsers {
+            browsers.ended().await;
+        }
+    };
     // Answered pages are on the disk already; the rest may wait long for another process's lock.
-    let _ = timeout(STOP_CLOSE, async { tokio::join!(closing.wait(), state_closing.wait()) }).await;
+    // Browsers that do not close in time end with this process.
+    let _ = tokio::join!(timeout(STOP_CLOSE, closed), timeout(STOP_BROWSERS, browsers));
     result
 }
 

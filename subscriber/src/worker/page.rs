@@ -14,13 +14,14 @@ use tidings_documents::feed::{Feed, FeedReader, NO_FEED, watched_feed};
 use tidings_documents::page::{PageContent, PageLink};
 use tidings_egress::failure::{Failure, Reason};
 use tidings_egress::http::Validators;
-use tidings_protocol::{CanonicalUrl, KeyRest, RetryMode};
+use tidings_protocol::{CanonicalUrl, KeyRest, Render, RetryMode};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 use super::feeds::{FeedCheck, FeedResponse, FeedTaskOutcome, NamedLinks, StoredFeedStates};
 use super::finish::{TaskFailure, finish};
 use super::record::{classify, unix_ms};
+use super::rendering::is_page;
 use super::task::{TaskWork, milliseconds, pace};
 use crate::fetch::{FetchPurpose, FetchRequest, Fetched};
 use crate::report::{KeepBodies, PageOutcome, PageRecord};
@@ -51,13 +52,17 @@ impl TaskWork<'_> {
                 return;
             }
         };
-        let last = if watch.is_none() { self.last_record().await } else { None };
+        // An unchanged document has to be rendered as well.
+        let is_rendered = self.render_mode() == Render::Yes;
+        let last = if watch.is_some() || is_rendered { None } else { self.last_record().await };
         let validators = match &watch {
             Some(watch) => Some(owned_validators(watch.validators())),
             None => last.as_ref().map(|last| last.validators.clone()),
         };
         let wanted = self.crawler.sinks.keep();
-        let keep = KeepBodies { decoded: wanted.decoded || watch.is_some(), ..wanted };
+        let may_render = watch.is_none() && self.render_mode() != Render::No;
+        let decoded = wanted.decoded || watch.is_some() || may_render;
+        let keep = KeepBodies { decoded, ..wanted };
         let (wanted, deadline) = (FetchPurpose::Page, self.deadline);
         let validators = validators.as_ref();
         let started = Instant::now();
@@ -82,18 +87,34 @@ impl TaskWork<'_> {
         duration: Duration,
     ) {
         let (outcome, failure) = classify(&self.page, &mut fetched, last.is_some());
-        let hold = rest_of(&fetched, rules);
-        // The memory permit is held until everything is stored.
-        let _share = fetched.memory_permit.take();
+        let mut hold = rest_of(&fetched, rules);
         let is_same = fetched.status == Some(304);
-        let (page, content) = match fetched.page.take() {
+        let browsers = self.crawler.renderer.as_ref().filter(|_| {
+            outcome == PageOutcome::Done && is_page(&fetched) && self.render_mode() != Render::No
+        });
+        let (page, mut content) = match fetched.page.take() {
             // Parsed before the host is freed: the host's next request waits for that.
             Some(page) if page.finish_may_block() => {
                 (None, Some(finish_blocking(page, &self.page).await))
             }
+            Some(page) if browsers.is_some() => (None, Some(page.finish(&self.page))),
             page => (page, None),
         };
+        let (mut rendered, mut _permit) = (None, None);
+        if let (Some(browsers), Some(read)) =
+            (browsers, content.take_if(|read| self.needs_browser(read)))
+        {
+            let render = Box::pin(self.render(browsers, &mut fetched, read));
+            let Some(page) = render.await else { return };
+            hold.not_before_ms = hold.not_before_ms.max(page.retry_after.map(milliseconds));
+            content = Some(page.content);
+            rendered = Some((page.rendering, page.report));
+            _permit = page.permit;
+        }
+        // The memory permit is held until everything is stored.
+        let _share = fetched.memory_permit.take();
         let mut record = self.record(outcome, fetched, failure, duration);
+        (record.rendering, record.report.render) = rendered.unzip();
         let sitemaps = self.sitemaps(&record).await;
         let read = |record: &mut PageRecord| {
             let mut words = None;
@@ -225,7 +246,7 @@ impl TaskWork<'_> {
         let (PageOutcome::Done, Some(pass)) = (record.report.outcome, self.task.pass()) else {
             return;
         };
-        let Some(hash) = &record.hash else { return };
+        let Some(hash) = record.content_hash() else { return };
         let title = record.report.title.as_deref();
         let reading = PageReading { body: hash.as_bytes(), title, words, links: &record.links };
         // An unchanged page has no current session ids.
@@ -297,7 +318,9 @@ impl TaskWork<'_> {
     }
 
     fn check_page_trap(&self, record: &PageRecord) -> Result<(), Trap> {
-        let (Some(pass), Some(hash)) = (self.task.pass(), record.hash) else { return Ok(()) };
+        let (Some(pass), Some(hash)) = (self.task.pass(), record.content_hash()) else {
+            return Ok(());
+        };
         self.crawler.traps.lock().check_page(pass, &self.page, self.depth(), hash.as_bytes())
     }
 
@@ -333,7 +356,9 @@ fn strip_links(links: Vec<PageLink>, left: impl Fn(&str) -> Option<Box<str>>) ->
 }
 
 /// Runs slow work on a blocking thread, so that other tasks are not delayed.
-async fn run_blocking<T: Send + Default + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+pub(super) async fn run_blocking<T: Send + Default + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> T {
     match spawn_blocking(work).await {
         Ok(done) => done,
         Err(error) => match error.try_into_panic() {

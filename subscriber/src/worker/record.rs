@@ -87,6 +87,7 @@ impl Task {
                 links: 0,
                 job: order.job.as_deref().map(str::to_owned),
                 error: failure.map(|failure| failure.text),
+                render: None,
             },
             is_transient: transient,
             retry_after: None,

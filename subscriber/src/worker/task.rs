@@ -15,14 +15,13 @@ use tokio::time::Instant;
 
 use super::finish::finish;
 use super::record::{outcome_of, unix_ms};
-use super::robots_cache::{ClockReading, RobotsRecord, RobotsStep, StoredRobots};
+use super::robots_cache::{ClockReading, RobotsStep, StoredRobots};
 use super::task_spec::TaskSpec;
 use super::{Crawler, EntryKey};
 use crate::fetch::{FetchPurpose, FetchRequest, Fetched};
 use crate::report::{KeepBodies, PageId, PageOutcome, PageRecord};
-use crate::robots::{RobotsRules, sitemaps};
-use crate::worker::SITEMAPS_KIND;
-use crate::worker::robots_cache::{ROBOTS_FRESH, ROBOTS_OUTAGE_PAUSE_MIN};
+use crate::robots::RobotsRules;
+use crate::worker::robots_cache::ROBOTS_OUTAGE_PAUSE_MIN;
 
 /// The delay of a page for which this crawler had no room. It has waited for a while already.
 pub(crate) const BUSY_NACK_AFTER: Duration = Duration::from_secs(1);
@@ -39,9 +38,11 @@ pub(super) struct Task {
 
 /// A task in progress.
 pub(super) struct TaskWork<'a> {
-    pub(super) crawler: &'a Crawler,
+    pub(super) crawler: &'a Arc<Crawler>,
     pub(super) task: &'a Task,
     pub(super) page: CanonicalUrl<'a>,
+    /// Until when the task is held, unless its lease is renewed.
+    pub(super) held_until: Instant,
     /// A request must end by this time.
     pub(super) deadline: Instant,
 }
@@ -67,7 +68,7 @@ impl Task {
 }
 
 /// Works on a task until it is answered. Dropping the future aborts its request.
-pub(super) async fn work(crawler: &Crawler, mut task: Task) {
+pub(super) async fn work(crawler: &Arc<Crawler>, mut task: Task) {
     if crawler.stop.is_cancelled() {
         return_uncounted(crawler, &task, None).await;
         return;
@@ -82,21 +83,21 @@ pub(super) async fn work(crawler: &Crawler, mut task: Task) {
             return Box::pin(end).await;
         }
     };
-    let Some(deadline) = request_deadline(crawler, &mut task).await else { return };
-    let work = TaskWork { crawler, task: &task, page, deadline };
+    let Some(held_until) = hold(crawler, &mut task).await else { return };
+    let deadline = held_until.min(Instant::now() + crawler.config.fetch.request_timeout);
+    let work = TaskWork { crawler, task: &task, page, held_until, deadline };
     work.run().await;
 }
 
-/// The time by which a request for this task must end; `None` if no request may be made.
-///
-/// The lease bounds it, so that no request is made for a task that another member may hold.
-async fn request_deadline(crawler: &Crawler, task: &mut Task) -> Option<Instant> {
+/// Until when the task is held; `None` if no request may be made. A request must end by then, so that
+/// none is made for a task that another member may hold.
+async fn hold(crawler: &Crawler, task: &mut Task) -> Option<Instant> {
     let held_until = crawler.broker.hold(&task.id, &mut task.lease).await?;
     if crawler.stop.is_cancelled() {
         return_uncounted(crawler, task, None).await;
         return None;
     }
-    Some(held_until.min(Instant::now() + crawler.config.fetch.request_timeout))
+    Some(held_until)
 }
 
 /// Returns a task without counting an attempt.
@@ -142,7 +143,7 @@ impl TaskWork<'_> {
         }
         let mut remembered = StoredRobots::default();
         if self.crawler.robots_cache.lock().fresh(&self.page, Instant::now()).is_none() {
-            remembered = self.load_stored_robots(origin).await;
+            remembered = self.crawler.load_stored_robots(origin).await;
             self.crawler.robots_cache.lock().restore(&self.page, &remembered, now());
         }
         let (url, hops) = match self.next_request() {
@@ -155,7 +156,7 @@ impl TaskWork<'_> {
         let (wanted, keep, deadline) = (FetchPurpose::Robots, KeepBodies::default(), self.deadline);
         let request = FetchRequest { url: &url, purpose: wanted, validators: None, keep, deadline };
         let Some(fetched) = self.request(&request).await else { return };
-        let step = self.process_robots((&url, hops), &fetched, &remembered);
+        let step = self.crawler.process_robots(&self.page, (&url, hops), &fetched, &remembered);
         drop(robots_lock);
         self.reply_after_robots(&url, step, fetched.retry_after.map(milliseconds)).await;
     }
@@ -206,45 +207,6 @@ impl TaskWork<'_> {
         }
     }
 
-    /// The key of an origin in `crawler.db`: rules are stored for each product token.
-    fn state_key(&self, origin: &str) -> String {
-        format!("{} {origin}", self.crawler.product_token)
-    }
-
-    async fn load_stored_robots(&self, origin: &str) -> StoredRobots {
-        let (state, key) = (&self.crawler.state, self.state_key(origin));
-        let copy = state.load(RobotsRecord::COPY, &key);
-        let (copy, outage) = tokio::join!(copy, state.load(RobotsRecord::OUTAGE, &key));
-        StoredRobots { copy, outage }
-    }
-
-    fn process_robots(
-        &self,
-        requested: (&CanonicalUrl, u8),
-        fetched: &Fetched,
-        remembered: &StoredRobots,
-    ) -> RobotsStep {
-        let known = (self.crawler.product_token.as_str(), remembered.outage.as_ref());
-        let mut verdicts = self.crawler.robots_cache.lock();
-        let (step, remember) =
-            verdicts.process_response(&self.page, requested, fetched, known, now());
-        drop(verdicts);
-        let origin = self.page.origin();
-        // Rules of an older copy, which stay in force during an outage, are stored already.
-        let was_read = remember.iter().any(|remember| remember.kind == RobotsRecord::COPY);
-        if self.crawler.config.fetch.links.sitemaps && was_read {
-            let sitemaps = sitemaps(&fetched.text);
-            let lines: Vec<_> = sitemaps.iter().map(CanonicalUrl::as_str).collect();
-            let until = unix_ms() / 1000 + 2 * ROBOTS_FRESH.as_secs();
-            self.crawler.state.store(SITEMAPS_KIND, origin, lines.join("\n").into(), until);
-        }
-        let key = self.state_key(origin);
-        for RobotsRecord { kind, value, expires_unix_s } in remember {
-            self.crawler.state.store(kind, &key, value, expires_unix_s);
-        }
-        step
-    }
-
     fn allowed(&self, rules: &RobotsRules) -> bool {
         rules.allows(self.page.path_and_query())
     }
@@ -283,8 +245,8 @@ impl TaskWork<'_> {
     ///
     /// - The crawler stops and the request takes too long: the request is aborted, which costs the
     ///   host's delay, but no attempt.
-    /// - Too many other requests to its address are running: no request was made, which costs
-    ///   nothing.
+    /// - Too many other requests to its address are running, or parts of rendered pages from its
+    ///   host: no request was made, which costs nothing.
     /// - A kept connection was closed before the answer: the task is returned for the same request
     ///   on a new connection, which costs the host's delay, but no attempt.
     pub(super) async fn request(&self, request: &FetchRequest<'_>) -> Option<Fetched> {
@@ -311,6 +273,18 @@ impl TaskWork<'_> {
     }
 
     async fn fetch(&self, request: &FetchRequest<'_>) -> Fetched {
+        let _turn = match &self.crawler.renderer {
+            Some(_) => {
+                let turn = self.crawler.host_locks.lock(request.url.host().to_owned()).await;
+                if Instant::now() >= request.deadline {
+                    let text = "parts of rendered pages were requested from this host";
+                    let failure = Some(Failure::new(Reason::Busy, text));
+                    return Fetched { failure, ..Fetched::default() };
+                }
+                Some(turn)
+            }
+            None => None,
+        };
         let mut fetched = self.crawler.fetcher.fetch(request).await;
         self.move_to_file(&mut fetched).await;
         fetched

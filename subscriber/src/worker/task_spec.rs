@@ -1,6 +1,6 @@
 //! The specification of a task: its payload, parsed once.
 
-use tidings_protocol::Payload;
+use tidings_protocol::{Payload, Render};
 
 use crate::pass::{PassKey, ScopedPass};
 
@@ -24,6 +24,8 @@ pub(super) struct TaskSpec {
     pub(super) again: Option<Box<str>>,
     /// This is the last attempt.
     pub(super) is_last: bool,
+    /// Whether the page is rendered, if its URL or its job says so.
+    pub(super) render: Option<Render>,
 }
 
 impl TaskSpec {
@@ -33,7 +35,7 @@ impl TaskSpec {
         let payload = Payload::parse(&text);
         let url_len = payload.target().unwrap_or(&text).len();
         let (mut job, mut pass, mut number, mut scope) = (None, None, None, None);
-        let (mut depth, mut again, mut last) = (None, None, None);
+        let (mut depth, mut again, mut last, mut render) = (None, None, None, None);
         for (key, value) in payload.attributes() {
             let place = match key {
                 "job" => &mut job,
@@ -43,6 +45,7 @@ impl TaskSpec {
                 "depth" => &mut depth,
                 "again" => &mut again,
                 "last" => &mut last,
+                "render" => &mut render,
                 _ => continue,
             };
             place.get_or_insert(value);
@@ -60,6 +63,7 @@ impl TaskSpec {
             depth: count(depth),
             again: again.map(Box::from),
             is_last: last == Some("yes"),
+            render: render.and_then(Render::from_word),
             text,
         }
     }

@@ -6,13 +6,12 @@ use std::fmt::Write;
 use tidings_protocol::duration::{self, DURATION_MS_MAX};
 use tidings_protocol::status::{self, JobEnd, JobEndReason, JobResult, JobStatus, PassCounts};
 use tidings_protocol::{
-    CanonicalUrl, JobName, Outcome, ProtocolError, Seq, TopicName, bad_argument, duration_within,
-    whole_number,
+    CanonicalUrl, JobName, Outcome, ProtocolError, Seq, TopicName, UrlFilter, bad_argument,
+    duration_within, whole_number,
 };
 
 use super::counts::{count_end, count_outcome, unfinished};
 use super::hosts::HostPages;
-use super::pattern::UrlFilter;
 use super::scope::{Scope, ScopeRule};
 use crate::entry::{EndReason, EntryId, Key, PassId};
 use crate::moment::Moment;

@@ -18,7 +18,6 @@
 mod counts;
 mod hosts;
 mod job;
-mod pattern;
 mod scope;
 mod seen_sets;
 
@@ -29,7 +28,6 @@ use tidings_protocol::{CanonicalUrl, JobName, Outcome, Seq, TopicName};
 
 use self::counts::{count_end, count_outcome};
 pub use self::job::{Job, JobSettings, JobState};
-pub use self::pattern::UrlFilter;
 pub use self::scope::{Scope, ScopeRule};
 use self::seen_sets::SeenSets;
 use crate::entry::{Admission, EndReason, EntryId, JobNumber, Key, PassId};

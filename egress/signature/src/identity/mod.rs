@@ -335,9 +335,14 @@ impl RequestSigner {
         *self.identity.write() = identity;
     }
 
-    /// The headers that sign a `GET` request. `None`: the URL is not `https`, so every system on
-    /// the way could repeat the request, or no key is valid.
-    pub fn sign(&self, url: &CanonicalUrl<'_>, now_unix_s: u64) -> Option<SignedHeaders> {
+    /// The headers that sign a request. `None`: the URL is not `https`, so every system on the way
+    /// could repeat the request, or no key is valid.
+    pub fn sign(
+        &self,
+        method: &str,
+        url: &CanonicalUrl<'_>,
+        now_unix_s: u64,
+    ) -> Option<SignedHeaders> {
         if url.scheme() != "https" {
             return None;
         }
@@ -350,7 +355,7 @@ impl RequestSigner {
         let query = &url.path_and_query()[url.path().len()..];
         let mut covered: Vec<Covered<'_>> = vec![
             (r#""@authority""#, url.authority()),
-            (r#""@method""#, "GET"),
+            (r#""@method""#, method),
             (r#""@path""#, url.path()),
         ];
         // Also `?` alone is a query (RFC 9421 section 2.2.7).

@@ -99,7 +99,7 @@ fn an_expired_identity_signs_nothing_and_can_be_rotated() {
     assert_eq!(identity.check_valid(late - 1), Ok(()));
     assert_eq!(identity.check_valid(late), Err(IdentityError::Expired));
     let signer = RequestSigner::new(Identity::create(NOW), None, AgentForm::Dictionary);
-    assert_eq!(signer.sign(&url("https://a.example/"), late), None);
+    assert_eq!(signer.sign("GET", &url("https://a.example/"), late), None);
     identity.rotate(late).unwrap();
     assert_eq!(identity.check_valid(late), Ok(()), "without a valid key the new one signs at once");
 }
@@ -116,9 +116,9 @@ fn a_request_names_its_parts_and_a_plain_one_is_not_signed() {
         (AgentForm::String, r#""signature-agent""#, "\"https://crawler.example\""),
     ] {
         let signer = RequestSigner::new(Identity::create(NOW), Some(agent.clone()), form);
-        assert_eq!(signer.sign(&url("http://a.example/"), NOW), None);
+        assert_eq!(signer.sign("GET", &url("http://a.example/"), NOW), None);
         let page = url("https://a.example:8443/x/y?");
-        let headers = signer.sign(&page, NOW).unwrap();
+        let headers = signer.sign("GET", &page, NOW).unwrap();
         assert_eq!(headers[0], ("signature-agent", value.to_owned()));
         let input = headers[1].1.strip_prefix("sig1=").unwrap();
         let covered = format!(r#"("@authority" "@method" "@path" "@query" {name});created={NOW};"#);
@@ -135,7 +135,7 @@ fn a_request_names_its_parts_and_a_plain_one_is_not_signed() {
         assert!(public.verify(base.replace("GET", "PUT").as_bytes(), &value).is_err());
     }
     let signer = RequestSigner::new(Identity::create(NOW), None, AgentForm::Dictionary);
-    let names = signer.sign(&url("https://a.example/"), NOW).unwrap();
+    let names = signer.sign("GET", &url("https://a.example/"), NOW).unwrap();
     assert_eq!(
         names.iter().map(|(name, _)| *name).collect::<Vec<_>>(),
         ["signature-input", "signature"]

@@ -187,13 +187,23 @@ impl WorkerLink {
         }
     }
 
-    /// Renews the lease again and again; returns when the task is lost, or may be. Cancel-safe.
-    pub async fn keep(&self, task: &TaskId, lease: &mut TaskLease, mut until: Instant) {
+    /// Renews the lease again and again, and calls `renewed` with the time until when the task is
+    /// held; returns when the task is lost, or may be. Cancel-safe.
+    pub async fn keep(
+        &self,
+        task: &TaskId,
+        lease: &mut TaskLease,
+        mut until: Instant,
+        renewed: impl Fn(Instant),
+    ) {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             sleep_until(until - left / 2).await;
             match timeout_at(until, self.renew(task, lease)).await {
-                Ok(Some(later)) => until = later,
+                Ok(Some(later)) => {
+                    until = later;
+                    renewed(until);
+                }
                 Ok(None) | Err(_) => return,
             }
         }

@@ -246,7 +246,7 @@ impl<H: TaskHandler> Shared<H> {
         let end = tokio::select! {
             biased;
             end = &mut work => end,
-            () = self.link.keep(&id, &mut lease, until) => {
+            () = self.link.keep(&id, &mut lease, until, |_| ()) => {
                 lost.cancel();
                 // Here the handler ends before the task may start again; another worker may start
                 // it earlier.

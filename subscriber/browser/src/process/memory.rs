@@ -5,15 +5,15 @@ use std::fs;
 
 /// The memory of a browser.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Memory {
+pub(super) struct Memory {
     /// The sum over its processes, in bytes. A page of memory that several share counts once.
-    pub(crate) bytes: u64,
+    pub(super) bytes: u64,
     /// Its renderers, each of which runs scripts of one site of one page, with their bytes.
-    pub(crate) renderers: Vec<(u32, u64)>,
+    pub(super) renderers: Vec<(u32, u64)>,
 }
 
 /// Measures the processes below this one.
-pub(crate) fn measure(pid: u32) -> Memory {
+pub(super) fn measure(pid: u32) -> Memory {
     let mut memory = Memory::default();
     for pid in descendants(pid) {
         let bytes = bytes_of(pid).unwrap_or(0);
@@ -27,8 +27,24 @@ pub(crate) fn measure(pid: u32) -> Memory {
     memory
 }
 
+/// The processes whose parent is this one.
+pub(super) fn children(pid: u32) -> Vec<u32> {
+    by_parent().remove(&pid).unwrap_or_default()
+}
+
 /// All processes below this one.
-pub(crate) fn descendants(pid: u32) -> Vec<u32> {
+pub(super) fn descendants(pid: u32) -> Vec<u32> {
+    let mut children = by_parent();
+    let mut found = children.remove(&pid).unwrap_or_default();
+    let mut next = 0;
+    while let Some(pid) = found.get(next) {
+        found.extend(children.remove(pid).unwrap_or_default());
+        next += 1;
+    }
+    found
+}
+
+fn by_parent() -> HashMap<u32, Vec<u32>> {
     let mut children = HashMap::<u32, Vec<u32>>::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
@@ -38,13 +54,7 @@ pub(crate) fn descendants(pid: u32) -> Vec<u32> {
             children.entry(parent).or_default().push(pid);
         }
     }
-    let mut found = children.remove(&pid).unwrap_or_default();
-    let mut next = 0;
-    while let Some(pid) = found.get(next) {
-        found.extend(children.remove(pid).unwrap_or_default());
-        next += 1;
-    }
-    found
+    children
 }
 
 fn parent_of(pid: u32) -> Option<u32> {

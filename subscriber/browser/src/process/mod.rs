@@ -1,40 +1,32 @@
 //! Starts browsers so that they reach no network and do not outlive this process.
 
-#![expect(clippy::disallowed_methods, reason = "a browser has a time limit to end")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a test has a time limit, and a task reads messages"
+)]
 
-pub(crate) mod memory;
+mod memory;
 pub mod sandbox;
+mod starter;
 
 use std::ffi::OsString;
 use std::io::{self, PipeReader, PipeWriter};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::os::unix::fs::chown;
 use std::path::PathBuf;
-use std::process::Stdio;
 use std::time::Duration;
-use std::{fs, mem, thread};
 
-use command_fds::{CommandFdExt, FdMapping};
-use tokio::io::AsyncReadExt;
+use parking_lot::Mutex;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader, Lines};
 use tokio::net::TcpSocket;
-use tokio::process::{Child, ChildStdin, Command};
+use tokio::net::unix::pipe;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// The user of the browser if this process runs as root: Chromium refuses to run as root in its
-/// sandbox. The number of `nobody` and `nogroup`.
-const NOBODY: u32 = 65_534;
+use self::starter::Ends;
+pub use self::starter::Starter;
 
 /// What is kept of the messages of a browser, for the error if it does not start.
 const MESSAGES_BYTES_MAX: usize = 2048;
-
-/// How long the processes of a browser may take to end after a kill, before the one above them is
-/// killed too.
-const KILL_MAX: Duration = Duration::from_secs(4);
-
-/// How often a profile is removed again.
-const REMOVALS: u32 = 40;
-const REMOVAL_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long the test of namespaces may take.
 const PROBE_MAX: Duration = Duration::from_secs(5);
@@ -128,14 +120,22 @@ pub struct Launcher {
     has_namespaces: bool,
     /// Bound, so that no other process has this address, but it does not listen.
     proxy: TcpSocket,
+    starter: Mutex<Starter>,
 }
 
 impl Launcher {
-    /// Finds out whether the kernel gives namespaces to this process.
+    /// Starts what starts browsers, and finds out whether the kernel gives namespaces to it.
     pub async fn new(config: LaunchConfig) -> Result<Self, LaunchError> {
+        let starter = Starter::start(&config.sandbox_words)?;
+        Self::with_starter(starter, config).await
+    }
+
+    /// The same, for a process that may not start a browser any more.
+    pub async fn with_starter(starter: Starter, config: LaunchConfig) -> Result<Self, LaunchError> {
         let proxy = TcpSocket::new_v4()?;
         proxy.bind(SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)))?;
-        let mut launcher = Self { config, has_namespaces: true, proxy };
+        let starter = Mutex::new(starter);
+        let mut launcher = Self { config, has_namespaces: true, proxy, starter };
         if launcher.config.isolation == Isolation::Off {
             launcher.has_namespaces = false;
         } else if let Err(error) = launcher.try_namespaces().await {
@@ -154,23 +154,28 @@ impl Launcher {
     }
 
     async fn try_namespaces(&self) -> Result<(), LaunchError> {
-        let mut process = self.spawn(Vec::new(), Vec::new())?;
-        let ended = timeout(PROBE_MAX, process.child.wait()).await;
-        if matches!(&ended, Ok(Ok(status)) if status.success()) {
-            return Ok(());
+        let (mut process, ..) = self.spawn(&["0".into()])?;
+        let has_ended = async {
+            let mut status = None;
+            while let Some(report) = process.report().await {
+                status = Some(report);
+            }
+            status
+        };
+        match timeout(PROBE_MAX, has_ended).await {
+            Ok(Some(Report::Ended(0))) => Ok(()),
+            _ => Err(LaunchError::Namespaces(process.messages().await)),
         }
-        Err(LaunchError::Namespaces(process.messages().await))
     }
 
-    /// Starts a browser. It reads messages from the first pipe, and writes to the second.
-    pub(crate) fn start(&self) -> Result<(Process, PipeWriter, PipeReader), LaunchError> {
-        let (from_us, to_browser) = io::pipe()?;
-        let (from_browser, to_us) = io::pipe()?;
-        let mappings = vec![
-            FdMapping { parent_fd: from_us.into(), child_fd: 3 },
-            FdMapping { parent_fd: to_us.into(), child_fd: 4 },
-        ];
-        let mut words = vec![self.config.program.clone().into_os_string()];
+    /// Starts a browser. It reads messages from the first pipe, and writes to the second. A renderer
+    /// that uses more memory than this is killed.
+    pub(crate) fn start(
+        &self,
+        renderer_bytes_max: u64,
+    ) -> Result<(Process, PipeWriter, PipeReader), LaunchError> {
+        let mut words = vec![renderer_bytes_max.to_string().into()];
+        words.push(self.config.program.clone().into_os_string());
         words.extend(FLAGS.map(OsString::from));
         words.push(format!("--proxy-server=http://{}", self.proxy.local_addr()?).into());
         words.push(format!("--user-agent={}", self.config.user_agent).into());
@@ -179,89 +184,88 @@ impl Launcher {
             words.push("--no-sandbox".into());
         }
         words.push("about:blank".into());
-        Ok((self.spawn(words, mappings)?, to_browser, from_browser))
+        Ok(self.spawn(&words)?)
     }
 
-    fn spawn(&self, words: Vec<OsString>, pipes: Vec<FdMapping>) -> Result<Process, LaunchError> {
-        let profile = tempfile::Builder::new().prefix("tidings-browser-").tempdir()?;
-        let profile = Profile(profile.keep());
-        let mut command = Command::new("/proc/self/exe");
+    fn spawn(&self, words: &[OsString]) -> io::Result<(Process, PipeWriter, PipeReader)> {
+        let (control, to_process) = io::pipe()?;
+        let (from_process, reports) = io::pipe()?;
+        let (from_all, messages) = io::pipe()?;
+        let (from_us, to_browser) = io::pipe()?;
+        let (from_browser, to_us) = io::pipe()?;
+        let ends = Ends {
+            control: control.into(),
+            reports: reports.into(),
+            messages: messages.into(),
+            to_browser: from_us.into(),
+            from_browser: to_us.into(),
+        };
         let mode = if self.has_namespaces {
             sandbox::WITH_NAMESPACES
         } else {
             sandbox::WITHOUT_NAMESPACES
         };
-        command.args(&self.config.sandbox_words).arg(mode).arg(&profile.0).args(words);
-        command.env_clear().envs([("PATH", "/usr/bin:/bin"), ("LANG", "C.UTF-8"), ("TZ", "UTC")]);
-        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-        command.current_dir("/");
-        command.fd_mappings(pipes).map_err(io::Error::other)?;
-        if rustix::process::geteuid().is_root() {
-            chown(&profile.0, Some(NOBODY), Some(NOBODY))?;
-            command.uid(NOBODY).gid(NOBODY);
+        let words = [&[mode.into()], words].concat();
+        let mut starter = self.starter.lock();
+        if starter.request(&words, &ends).is_err() {
+            // It was killed.
+            *starter = Starter::start(&self.config.sandbox_words)?;
+            starter.request(&words, &ends)?;
         }
-        let mut child = command.spawn()?;
-        let stderr = child.stderr.take().expect("it is piped");
-        let messages = tokio::spawn(read_messages(stderr));
-        let stdin = child.stdin.take();
-        Ok(Process { child, stdin, messages, profile })
+        let reports = pipe::Receiver::from_owned_fd(from_process.into())?;
+        let messages = pipe::Receiver::from_owned_fd(from_all.into())?;
+        let process = Process {
+            control: Some(to_process),
+            reports: BufReader::new(reports).lines(),
+            messages: tokio::spawn(read_messages(messages)),
+        };
+        Ok((process, to_browser, from_browser))
     }
 }
 
 /// A browser with its children and the processes above it. All are killed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Process {
-    child: Child,
-    /// The process below ends when this pipe is closed.
-    stdin: Option<ChildStdin>,
+    /// The processes end when this pipe is closed.
+    control: Option<PipeWriter>,
+    reports: Lines<BufReader<pipe::Receiver>>,
     messages: JoinHandle<String>,
-    #[expect(dead_code, reason = "held until drop, which removes it")]
-    profile: Profile,
 }
 
-/// The folder of a browser's files. Removed on drop, if the process below has not done it.
-#[derive(Debug)]
-struct Profile(PathBuf);
-
-impl Drop for Profile {
-    /// If the process below was killed, processes of the browser are still ending. They may write to
-    /// the folder while it is removed, or create it again, so it is removed several times.
-    fn drop(&mut self) {
-        let path = mem::take(&mut self.0);
-        // An error means that it is gone, or is being written to.
-        let _ = fs::remove_dir_all(&path);
-        thread::spawn(move || {
-            for _ in 0..REMOVALS {
-                thread::sleep(REMOVAL_PAUSE);
-                let _ = fs::remove_dir_all(&path);
-            }
-        });
-    }
+/// What the process above a browser reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Report {
+    /// The memory of all processes, in bytes.
+    Memory(u64),
+    /// A renderer was killed because it used so much memory, in bytes.
+    Killed(u64),
+    /// The browser has ended with this status of `wait`.
+    Ended(u64),
 }
 
 impl Process {
-    /// The process above the browser, while it runs.
-    pub(crate) fn pid(&self) -> Option<u32> {
-        self.child.id()
+    /// Waits for the next report. `None` when no process and no file of the browser is left. Safe to
+    /// cancel.
+    pub(crate) async fn report(&mut self) -> Option<Report> {
+        let line = self.reports.next_line().await.ok()??;
+        let (what, value) = line.split_once(' ')?;
+        let value = value.parse().ok()?;
+        Some(match what {
+            "memory" => Report::Memory(value),
+            "killed" => Report::Killed(value),
+            _ => Report::Ended(value),
+        })
     }
 
-    /// Waits until the browser has ended. Safe to cancel.
-    pub(crate) async fn wait(&mut self) {
-        // An error means that there is no such process.
-        let _ = self.child.wait().await;
+    /// Begins to kill all processes.
+    pub(crate) fn kill(&mut self) {
+        self.control = None;
     }
 
-    /// Kills all processes, and waits until they have ended. Safe to cancel and to call again.
-    pub(crate) async fn kill(&mut self) {
-        self.stdin = None;
-        if timeout(KILL_MAX, self.child.wait()).await.is_err() {
-            let _ = self.child.kill().await;
-        }
-    }
-
-    /// Kills all processes, and returns the last messages.
+    /// Kills all processes, waits until they have ended, and returns the last messages.
     pub(crate) async fn messages(mut self) -> String {
-        self.kill().await;
+        self.kill();
+        while self.report().await.is_some() {}
         (&mut self.messages).await.unwrap_or_default()
     }
 }

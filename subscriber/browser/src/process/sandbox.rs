@@ -2,29 +2,30 @@
 //! let no process of it outlive the crawler.
 //!
 //! ```text
-//! crawler ── supervise ── init (PID 1 of its namespaces) ── browser ── its children
-//! crawler ── supervise ── browser ── its children                (without namespaces)
+//! crawler ── starter ── supervise ── init (PID 1 of its namespaces) ── browser ── its children
+//! crawler ── starter ── supervise ── browser ── its children        (without namespaces)
 //! ```
 //!
-//! Each process reads a pipe whose other end is only in its parent, so it notices when the parent
-//! ends, however it ends, and ends too.
+//! `supervise` reads a pipe whose other end is only in the crawler, and `init` one whose other end is
+//! only in `supervise`. So each notices when that process ends, however it ends, and ends too.
+//! `supervise` also measures the browser, because a crawler that gave up its rights may not.
 //!
 //! - With namespaces, the end of `init` ends all processes of the browser. They have no network
 //!   device, see no other process, and keep their files in memory. Mounting needs a user namespace
 //!   in which the user is root. A second one inside of it, where the user is not root, is what the
 //!   browser runs in: it sets up its own sandbox there, and refuses to run as root.
 //! - Without namespaces, `supervise` adopts every process of the browser whose parent has ended, and
-//!   kills them all. The browser itself is killed by the kernel when `supervise` is killed.
+//!   kills them all. If it is killed, `starter` does that in its place.
 
 #![expect(clippy::disallowed_methods, reason = "killed processes take a moment to end")]
 
 use std::ffi::{OsStr, OsString};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
-use std::{env, fs, process, thread};
+use std::{env, fmt, fs, process, thread};
 
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -35,7 +36,8 @@ use rustix::process::{
     wait,
 };
 
-use super::memory::descendants;
+use super::memory::{descendants, measure};
+use super::starter;
 
 /// The user of the browser in its own namespace. Any but root.
 const USER_INSIDE: u32 = 1000;
@@ -50,8 +52,9 @@ const OOM_SCORE: &str = "600";
 const KILLS_MAX: u32 = 200;
 const KILL_PAUSE: Duration = Duration::from_millis(10);
 
-/// How often adopted children are reaped.
-const REAP_PAUSE: Duration = Duration::from_secs(1);
+/// How often adopted children are reaped, and the memory of a browser is measured. A page may take as
+/// much as it can until then.
+const LOOK_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 
 /// The exit status of a process here that could not prepare the next one.
 pub(super) const FAILED: u8 = 71;
@@ -79,8 +82,9 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let profile = args.next().unwrap_or_default();
     let task = Task { profile, program: args.collect() };
     let ended = match mode.to_str() {
-        Some(WITH_NAMESPACES) => supervise(&task, true),
-        Some(WITHOUT_NAMESPACES) => supervise(&task, false),
+        Some(starter::MODE) => starter::serve().map(|()| ExitStatus::default()),
+        Some(WITH_NAMESPACES) => supervise(task, true),
+        Some(WITHOUT_NAMESPACES) => supervise(task, false),
         Some(INIT) => run_init(&task),
         Some(MEMBER) => Err(become_browser(task)),
         _ => Err(io::Error::other(format!("{}: no such mode", mode.display()))),
@@ -97,7 +101,10 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn supervise(task: &Task, with_namespaces: bool) -> io::Result<ExitStatus> {
+/// The first word of the program is the memory at which a renderer is killed, in bytes.
+fn supervise(mut task: Task, with_namespaces: bool) -> io::Result<ExitStatus> {
+    let bytes_max = task.program.remove(0).to_str().and_then(|bytes| bytes.parse().ok());
+    let bytes_max = bytes_max.unwrap_or(u64::MAX);
     let no_core = Rlimit { current: Some(0), maximum: Some(0) };
     setrlimit(Resource::Core, no_core)?;
     // It is refused if the value of this process is higher; then it stays.
@@ -112,7 +119,7 @@ fn supervise(task: &Task, with_namespaces: bool) -> io::Result<ExitStatus> {
     let words = env::args_os().skip(1).take_while(|word| {
         *word != OsStr::new(WITH_NAMESPACES) && *word != OsStr::new(WITHOUT_NAMESPACES)
     });
-    command.args(words).stdin(Stdio::piped());
+    command.args(words).stdin(Stdio::piped()).stdout(Stdio::null());
     if with_namespaces {
         command.arg(INIT).arg(&task.profile).args(&task.program);
     } else {
@@ -121,7 +128,7 @@ fn supervise(task: &Task, with_namespaces: bool) -> io::Result<ExitStatus> {
     }
     // It holds the other end of the child's pipe.
     let child = command.spawn()?;
-    let ended = wait_for(Pid::from_child(&child))?;
+    let ended = wait_for(Pid::from_child(&child), || watch_memory(bytes_max))?;
     for _ in 0..KILLS_MAX {
         let left = descendants(process::id());
         if left.is_empty() {
@@ -133,9 +140,31 @@ fn supervise(task: &Task, with_namespaces: bool) -> io::Result<ExitStatus> {
         while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
         thread::sleep(KILL_PAUSE);
     }
-    // What is left is what the crawler removes too, if it lives.
+    // `starter` does this too, unless it was killed.
     let _ = fs::remove_dir_all(&task.profile);
+    report("ended", ended.into_raw());
     Ok(ended)
+}
+
+/// Reports the memory of the browser. A page that takes too much ends alone: without this, the kernel
+/// might end any process.
+fn watch_memory(renderer_bytes_max: u64) {
+    let memory = measure(process::id());
+    for (pid, bytes) in memory.renderers {
+        if bytes > renderer_bytes_max
+            && let Some(pid) = Pid::from_raw(pid.cast_signed())
+        {
+            // It may have ended.
+            let _ = kill_process(pid, Signal::KILL);
+            report("killed", bytes);
+        }
+    }
+    report("memory", memory.bytes);
+}
+
+/// Tells the crawler, if it lives.
+fn report(what: &str, value: impl fmt::Display) {
+    let _ = writeln!(io::stdout(), "{what} {value}");
 }
 
 fn run_init(task: &Task) -> io::Result<ExitStatus> {
@@ -155,7 +184,7 @@ fn run_init(task: &Task) -> io::Result<ExitStatus> {
         return Ok(ExitStatus::default());
     }
     // The end of PID 1 ends all other processes of its namespace.
-    wait_for(Pid::from_child(&browser(task).stdin(Stdio::null()).spawn()?))
+    wait_for(Pid::from_child(&browser(task).stdin(Stdio::null()).spawn()?), || ())
 }
 
 /// Turns this process into the browser, which is killed when its parent ends. The first word of the
@@ -196,16 +225,18 @@ fn enter_user_namespace(inside: u32) -> io::Result<()> {
 }
 
 /// Waits until the child ends, and kills it when the parent has ended: then the pipe that is the
-/// standard input has no other end. Meanwhile ends adopted children that have exited.
-fn wait_for(child: Pid) -> io::Result<ExitStatus> {
+/// standard input has no other end. Meanwhile ends adopted children that have exited, and calls
+/// `look`.
+fn wait_for(child: Pid, look: impl Fn()) -> io::Result<ExitStatus> {
     let end = pidfd_open(child, PidfdFlags::empty())?;
     let input = io::stdin();
-    let pause = Timespec { tv_sec: REAP_PAUSE.as_secs().cast_signed(), tv_nsec: 0 };
     loop {
         let events = PollFlags::IN;
         let mut waiting = [PollFd::new(&end, events), PollFd::new(&input, events)];
-        // An interruption is as good as a timeout.
-        let _ = poll(&mut waiting, Some(&pause));
+        // An interruption is as good as an event.
+        if poll(&mut waiting, Some(&LOOK_PAUSE)) == Ok(0) {
+            look();
+        }
         if !waiting[1].revents().is_empty() {
             kill_process(child, Signal::KILL)?;
         }

@@ -94,6 +94,30 @@ fn profile(processes: &[Process]) -> String {
     profiles.next().unwrap().to_owned()
 }
 
+/// The process whose command line has this text before the flags of the browser.
+fn find<'a>(found: &'a [Process], part: &str) -> &'a Process {
+    let is_part = |it: &&Process| {
+        let command = it.command.split(" --headless").next().unwrap();
+        command.contains(part) || it.command.starts_with(&part[1..])
+    };
+    found.iter().find(is_part).unwrap_or_else(|| panic!("{part}: {found:#?}"))
+}
+
+fn wait_until_removed(profile: &str) {
+    wait_until("files are left", GONE_MAX, || {
+        if fs::exists(profile).unwrap() { Err(profile.to_owned()) } else { Ok(()) }
+    });
+}
+
+/// Waits for the end of the crawler, and checks that the page was read when its time was over.
+fn expect_page(mut crawler: Child, what: &str) {
+    let mut line = String::new();
+    BufReader::new(crawler.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let page: Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(page["cut"], "Time", "{what}: {page}");
+    assert!(crawler.wait().unwrap().success());
+}
+
 #[test]
 fn a_killed_crawler_leaves_no_process_and_no_file() {
     for isolation in ISOLATIONS {
@@ -109,6 +133,20 @@ fn a_killed_crawler_leaves_no_process_and_no_file() {
 }
 
 #[test]
+fn a_crawler_that_is_killed_after_a_part_of_its_browser_leaves_no_process_and_no_file() {
+    let supervisors = ["browser-sandbox namespaces", "browser-sandbox processes"];
+    for (isolation, part) in ISOLATIONS.into_iter().zip(supervisors) {
+        let origin = Origin::new("");
+        let (mut crawler, found) = start(&origin, &[isolation, "settle-ms=60000", "time-ms=60000"]);
+        kill(find(&found, part).pid);
+        kill(crawler.id());
+        crawler.wait().unwrap();
+        wait_until_gone(&found);
+        wait_until_removed(&profile(&found));
+    }
+}
+
+#[test]
 fn a_killed_part_of_a_browser_ends_the_browser_and_its_page_is_rendered_again() {
     // The process above the browser, and what is below it: PID 1 of the namespaces, and the browser.
     let parts =
@@ -117,23 +155,30 @@ fn a_killed_part_of_a_browser_ends_the_browser_and_its_page_is_rendered_again() 
     for (isolation, parts) in ISOLATIONS.into_iter().zip([&parts[..], &without]) {
         for part in parts {
             let origin = Origin::new("");
-            let (mut crawler, found) = start(&origin, &[isolation, "settle-ms=3000"]);
-            let is_part = |it: &&Process| {
-                let command = it.command.split(" --headless").next().unwrap();
-                command.contains(part) || it.command.starts_with(&part[1..])
-            };
-            let victim = found.iter().find(is_part).unwrap_or_else(|| panic!("{part}: {found:#?}"));
-            let profile = profile(&found);
-            kill(victim.pid);
-            wait_until_gone(&found);
-            wait_until("files are left", GONE_MAX, || {
-                if fs::exists(&profile).unwrap() { Err(profile.clone()) } else { Ok(()) }
-            });
-            let mut line = String::new();
-            BufReader::new(crawler.stdout.take().unwrap()).read_line(&mut line).unwrap();
-            let page: Value = serde_json::from_str(&line).unwrap();
-            assert_eq!(page["cut"], "Time", "{part}: {page}");
-            assert!(crawler.wait().unwrap().success());
+            let (crawler, found) = start(&origin, &[isolation, "settle-ms=3000"]);
+            kill(find(&found, part).pid);
+            let (starter, browser): (Vec<_>, _) = found
+                .iter()
+                .cloned()
+                .partition(|it| it.command.contains("browser-sandbox starter"));
+            wait_until_gone(&browser);
+            wait_until_removed(&profile(&found));
+            expect_page(crawler, part);
+            wait_until_gone(&starter);
         }
+    }
+}
+
+#[test]
+fn browsers_do_not_need_what_started_them() {
+    for isolation in ISOLATIONS {
+        let origin = Origin::new("");
+        let (crawler, found) = start(&origin, &[isolation, "settle-ms=3000"]);
+        kill(find(&found, "browser-sandbox starter").pid);
+        // The page is rendered in another browser, which another process starts.
+        kill(find(&found, "/chromium-headless-shell --user").pid);
+        expect_page(crawler, isolation);
+        wait_until_gone(&found);
+        wait_until_removed(&profile(&found));
     }
 }

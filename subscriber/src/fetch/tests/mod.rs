@@ -36,7 +36,7 @@ fn config() -> FetchConfig {
 
 fn request<'a>(
     url: &'a CanonicalUrl<'a>,
-    wanted: FetchPurpose,
+    wanted: FetchPurpose<'a>,
     within: Duration,
 ) -> FetchRequest<'a> {
     let deadline = Instant::now() + within;
@@ -53,7 +53,7 @@ impl Fetcher {
     }
 }
 
-async fn fetch_as(wanted: FetchPurpose, url: &CanonicalUrl<'_>) -> Fetched {
+async fn fetch_as(wanted: FetchPurpose<'_>, url: &CanonicalUrl<'_>) -> Fetched {
     let web = Fetcher::new(&config()).unwrap();
     web.fetch(&request(url, wanted, Duration::from_secs(20))).await
 }

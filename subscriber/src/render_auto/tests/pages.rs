@@ -5,6 +5,9 @@ use Verdict::{Maybe, No, Render};
 
 use super::*;
 
+/// What a page is, the verdict, and its HTML.
+type Example = (&'static str, Verdict, String);
+
 /// A document with this head and body.
 fn document(head: &str, body: &str) -> String {
     format!(
@@ -22,12 +25,13 @@ fn prose(chars: usize) -> String {
 /// A menu with this many links.
 fn menu(links: usize) -> String {
     let items = (0..links).map(|n| format!("<li><a href=\"/section/{n}\">Section {n}</a></li>"));
-    format!("<nav><ul>{}</ul></nav>\n", items.collect::<String>())
+    format!("<nav><ul>{}</ul></nav>\n", items.collect::<Vec<_>>().concat())
 }
 
 /// This many scripts of other files.
 fn scripts(files: usize) -> String {
-    (0..files).map(|n| format!("<script src=\"/assets/{n}.js\" defer></script>\n")).collect()
+    let files = (0..files).map(|n| format!("<script src=\"/assets/{n}.js\" defer></script>\n"));
+    files.collect::<Vec<_>>().concat()
 }
 
 /// A script in the page with at least this many bytes.
@@ -44,8 +48,8 @@ fn article() -> String {
     format!("{}<article><h1>The harbour</h1>{}</article>{}", menu(12), prose(3000), menu(5))
 }
 
-/// Shells of applications.
-fn shells() -> Vec<(&'static str, Verdict, String)> {
+/// Shells of applications, as frameworks write them.
+fn frameworks() -> Vec<Example> {
     let shell = |head: &str, body: &str| document(&format!("{}{head}", scripts(1)), body);
     vec![
         ("React", Render(EmptyRoot), shell("", &format!("{ENABLE}<div id=\"root\"></div>"))),
@@ -116,6 +120,12 @@ fn shells() -> Vec<(&'static str, Verdict, String)> {
             ),
         ),
         ("Quasar", Render(EmptyRoot), document(&scripts(2), "<div id=\"q-app\"></div>")),
+    ]
+}
+
+/// Other pages that lack their content.
+fn shells() -> Vec<Example> {
+    vec![
         (
             "an application between a header and a footer from the server",
             Render(EmptyRoot),
@@ -177,9 +187,8 @@ fn shells() -> Vec<(&'static str, Verdict, String)> {
     ]
 }
 
-/// Pages with their content.
-fn complete() -> Vec<(&'static str, Verdict, String)> {
-    let notice = |body: &str| document(&scripts(1), body);
+/// Articles.
+fn articles() -> Vec<Example> {
     vec![
         ("an article", No, document(&scripts(4), &article())),
         ("an article with very many scripts", No, document(&scripts(60), &article())),
@@ -227,18 +236,30 @@ fn complete() -> Vec<(&'static str, Verdict, String)> {
             Maybe,
             document(&scripts(3), &format!("{}<div id=\"root\"></div>", article())),
         ),
+    ]
+}
+
+/// Texts in several languages, and lists.
+fn texts() -> Vec<Example> {
+    let notice = |body: &str| document(&scripts(1), body);
+    vec![
         ("a very long text without links", No, document(&scripts(2), &prose(200_000))),
         (
             "a text in Cyrillic letters",
             No,
-            notice(&format!("{}<p>{}", menu(2), "Гавань восстановили после зимнего потопа. ".repeat(8))),
+            notice(&format!(
+                "{}<p>{}",
+                menu(2),
+                "Гавань восстановили после зимнего потопа. ".repeat(8)
+            )),
         ),
         (
             "a short text in Japanese",
             No,
             notice(&format!(
                 "<h1>港の歴史</h1><p>{}",
-                "その冬の洪水のあと、港はより高い壁で再建された。町の人々は今も毎年その日を祝う。".repeat(2)
+                "その冬の洪水のあと、港はより高い壁で再建された。町の人々は今も毎年その日を祝う。"
+                    .repeat(2)
             )),
         ),
         (
@@ -251,8 +272,18 @@ fn complete() -> Vec<(&'static str, Verdict, String)> {
         (
             "a list of files",
             No,
-            document("", "<h1>Index of /</h1><pre><a href=\"../\">../</a>\n<a href=a.tar>a.tar</a></pre>"),
+            document(
+                "",
+                "<h1>Index of /</h1><pre><a href=\"../\">../</a>\n<a href=a.tar>a.tar</a></pre>",
+            ),
         ),
+    ]
+}
+
+/// Pages with little text, and their content.
+fn short_pages() -> Vec<Example> {
+    let notice = |body: &str| document(&scripts(1), body);
+    vec![
         (
             "an image and its neighbours",
             Maybe,
@@ -311,7 +342,8 @@ fn complete() -> Vec<(&'static str, Verdict, String)> {
                 &scripts(1),
                 &(0..30)
                     .map(|n| format!("<h2><a href=/{n}>Item {n}</a></h2><p>Two boats came in.</p>"))
-                    .collect::<String>(),
+                    .collect::<Vec<_>>()
+                    .concat(),
             ),
         ),
         (
@@ -326,7 +358,8 @@ fn complete() -> Vec<(&'static str, Verdict, String)> {
 
 #[test]
 fn pages_are_judged_by_their_signs() {
-    for (what, expected, html) in shells().into_iter().chain(complete()) {
+    let pages = [frameworks(), shells(), articles(), texts(), short_pages()].concat();
+    for (what, expected, html) in pages {
         let signs = read("https://site.example/", &html).signs.unwrap();
         assert_eq!(Verdict::of(&signs), expected, "{what}: {signs:?}");
     }
@@ -334,7 +367,8 @@ fn pages_are_judged_by_their_signs() {
 
 #[test]
 fn every_reason_to_render_has_an_example() {
-    let reasons: Vec<_> = shells().into_iter().map(|(_, verdict, _)| verdict).collect();
+    let pages = [frameworks(), shells()].concat();
+    let reasons: Vec<_> = pages.into_iter().map(|(_, verdict, _)| verdict).collect();
     for reason in RenderReason::ALL {
         // This one is no verdict on a page alone.
         assert!(

@@ -2,12 +2,13 @@ mod bytes;
 
 use proptest::prelude::*;
 use tidings_protocol::{
-    DEAD_LETTER_TOPIC, JOB_DONE_TOPIC, JobName, MemberId, Outcome, Seq, TopicName, UrlKey,
+    DEAD_LETTER_TOPIC, JOB_DONE_TOPIC, JobName, MemberId, Outcome, Seq, TopicName, UrlFilter,
+    UrlKey,
 };
 
 use super::*;
 use crate::entry::EntryId;
-use crate::jobs::{JobSettings, ScopeRule, UrlFilter};
+use crate::jobs::{JobSettings, ScopeRule};
 use crate::moment::Moment;
 
 fn moment() -> impl Strategy<Value = Moment> {

@@ -6,7 +6,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use percent_encoding::percent_encode_byte;
-use tidings_protocol::{CanonicalUrl, ProtocolError, bad_argument, escaped_octet};
+
+use crate::canonical_url::{CanonicalUrl, escaped_octet};
+use crate::error::{ProtocolError, bad_argument};
 
 /// Patterns in one list. More than a person writes, and few enough to check every link against
 /// them.
@@ -19,7 +21,7 @@ const LIST_BYTES_MAX: usize = 4 << 10;
 /// with path and query if it begins with `/` or `*`, and with the whole URL otherwise. It must
 /// match from the beginning.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Pattern {
+pub struct Pattern {
     /// The pattern as written.
     text: Box<str>,
     /// The parts between the stars, normalized. The first must match at the
@@ -89,8 +91,15 @@ impl FromStr for Patterns {
 }
 
 impl Patterns {
+    /// Reports whether one of them matches.
+    pub fn match_any(&self, url: &CanonicalUrl) -> bool {
+        let path = normalized(path_of(url.as_str()));
+        let url = normalized(url.as_str());
+        self.0.iter().any(|pattern| pattern.matches(&url, &path))
+    }
+
     /// The patterns as written, if there are any.
-    pub(crate) fn texts(&self) -> Option<Vec<String>> {
+    pub fn texts(&self) -> Option<Vec<String>> {
         let texts = self.0.iter().map(|pattern| pattern.text.to_string());
         (!self.0.is_empty()).then(|| texts.collect())
     }
@@ -164,7 +173,7 @@ fn normalized(text: &str) -> Cow<'_, str> {
             }
             None => (*byte, 1, byte.is_ascii()),
         };
-        rest = &rest[len..];
+        rest = rest.get(len..).unwrap_or_default();
         if is_plain {
             plain.push(octet.into());
         } else {

@@ -1,0 +1,188 @@
+//! Makes the requests of a page that is rendered: for its scripts, frames and data.
+//!
+//! A part belongs to the task of its page. So its request ends before the task's lease may be over,
+//! and the page's host rests from the last of them on. Each host is asked one thing at a time by
+//! this crawler: parts wait for each other, and for the documents of other tasks.
+
+#![expect(clippy::disallowed_methods, reason = "requests must end before the lease")]
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::Method;
+use hyper::header::{HeaderName, HeaderValue};
+use parking_lot::Mutex;
+use tidings_browser::visit::{Answer, Fetch, Request};
+use tidings_egress::failure::{Failure, Reason};
+use tidings_protocol::CanonicalUrl;
+use tokio::time::Instant;
+
+use super::Crawler;
+use super::rendering::pairs;
+use super::robots_cache::RobotsStep;
+use super::task::now;
+use crate::fetch::{FetchPurpose, FetchRequest, Fetched, PartRequest};
+use crate::report::{Exchange, KeepBodies};
+use crate::robots::RobotsRules;
+
+/// The bytes of the header fields of one request.
+const FIELDS_BYTES_MAX: usize = 16 * 1024;
+
+/// Header fields of a browser that are not sent: the client sends its own, or the body is wanted
+/// whole.
+const DROPPED_FIELDS: [&str; 9] = [
+    "accept-encoding",
+    "connection",
+    "content-length",
+    "cookie",
+    "host",
+    "if-range",
+    "range",
+    "upgrade-insecure-requests",
+    "user-agent",
+];
+
+/// The requests of one page.
+pub(super) struct Parts {
+    crawler: Arc<Crawler>,
+    page: CanonicalUrl<'static>,
+    /// Until when the page's task is held.
+    pub(super) held_until: Mutex<Instant>,
+    /// The requests on the wire with their URLs, if a sink needs them.
+    pub(super) exchanges: Mutex<Vec<(String, Exchange)>>,
+    /// How long the page's own host asks clients to wait.
+    pub(super) retry_after: Mutex<Option<Duration>>,
+}
+
+impl Fetch for Parts {
+    fn answer(&self, request: Request) -> Pin<Box<dyn Future<Output = Answer> + Send + '_>> {
+        Box::pin(async move { self.fetch(&request).await.unwrap_or_else(|refused| refused) })
+    }
+}
+
+impl Parts {
+    pub(super) fn new(
+        crawler: Arc<Crawler>,
+        page: CanonicalUrl<'static>,
+        held_until: Instant,
+    ) -> Self {
+        Self {
+            crawler,
+            page,
+            held_until: Mutex::new(held_until),
+            exchanges: Mutex::default(),
+            retry_after: Mutex::default(),
+        }
+    }
+
+    async fn fetch(&self, request: &Request) -> Result<Answer, Answer> {
+        let url = CanonicalUrl::parse(&request.url).map_err(|error| refused(error.to_string()))?;
+        let method = Method::from_bytes(request.method.as_bytes());
+        let method = method.map_err(|_| refused("method"))?;
+        let fields = fields(&request.headers)?;
+        let rules = self.rules(&url).await?;
+        if !rules.allows(url.path_and_query()) {
+            return Err(refused("robots.txt"));
+        }
+        let part = PartRequest {
+            method: &method,
+            headers: &fields,
+            body_bytes_max: request.body_bytes_max,
+        };
+        let mut fetched = self.request(&url, FetchPurpose::Part(part)).await?;
+        if let Some(exchange) = fetched.exchange.take() {
+            self.exchanges.lock().push((url.as_str().to_owned(), exchange));
+        }
+        if url.host() == self.page.host() {
+            let mut longest = self.retry_after.lock();
+            *longest = (*longest).max(fetched.retry_after);
+        }
+        if let Some(failure) = fetched.failure {
+            return Err(failed(&failure));
+        }
+        let (status, headers) = (fetched.status.unwrap_or_default(), pairs(&fetched.headers));
+        Ok(Answer::Response { status, headers, body: fetched.text })
+    }
+
+    /// The rules for a URL, fetched if no fresh ones are known.
+    async fn rules(&self, url: &CanonicalUrl<'_>) -> Result<Arc<RobotsRules>, Answer> {
+        let crawler = &self.crawler;
+        if let Some(rules) = crawler.robots_cache.lock().fresh(url, Instant::now()) {
+            return Ok(rules);
+        }
+        let _turn = crawler.robots_locks.lock(url.origin().to_owned()).await;
+        let stored = crawler.load_stored_robots(url.origin()).await;
+        crawler.robots_cache.lock().restore(url, &stored, now());
+        loop {
+            let (target, hops) = {
+                let (cache, now) = (crawler.robots_cache.lock(), Instant::now());
+                if cache.outage(url, now).is_some() {
+                    return Err(refused("robots.txt cannot be read"));
+                }
+                if let Some(rules) = cache.fresh(url, now) {
+                    return Ok(rules);
+                }
+                match cache.pending_redirect(url, now) {
+                    Some(redirect) => (redirect.target, redirect.hops),
+                    None => (url.join("/robots.txt").map_err(|_| refused("robots.txt"))?, 0),
+                }
+            };
+            let fetched = self.request(&target, FetchPurpose::Robots).await?;
+            match crawler.process_robots(url, (&target, hops), &fetched, &stored) {
+                RobotsStep::Known(rules) => return Ok(rules),
+                RobotsStep::Redirected(_) => {}
+                RobotsStep::Unreachable(..) => return Err(refused("robots.txt cannot be read")),
+            }
+        }
+    }
+
+    /// Makes a request when it is its host's turn, if the task is still held then.
+    async fn request(
+        &self,
+        url: &CanonicalUrl<'_>,
+        purpose: FetchPurpose<'_>,
+    ) -> Result<Fetched, Answer> {
+        let crawler = &self.crawler;
+        let _turn = crawler.host_locks.lock(url.host().to_owned()).await;
+        let now = Instant::now();
+        let held_until = *self.held_until.lock();
+        if now >= held_until {
+            return Err(refused("the task ends"));
+        }
+        let deadline = held_until.min(now + crawler.config.fetch.request_timeout);
+        let is_part = matches!(purpose, FetchPurpose::Part(_));
+        let keep = KeepBodies { raw: is_part && crawler.sinks.keep().raw, decoded: false };
+        let request = FetchRequest { url, purpose, validators: None, keep, deadline };
+        Ok(crawler.fetcher.fetch(&request).await)
+    }
+}
+
+/// The header fields of a browser that are sent.
+fn fields(all: &[(String, String)]) -> Result<Vec<(HeaderName, HeaderValue)>, Answer> {
+    let mut bytes = 0;
+    let mut sent = Vec::with_capacity(all.len());
+    for (name, value) in all {
+        // Fields of HTTP/2, and hints about the browser: the User-Agent says what this is.
+        let is_dropped = name.starts_with(':') || name.starts_with("sec-ch-");
+        if is_dropped || DROPPED_FIELDS.contains(&name.as_str()) {
+            continue;
+        }
+        bytes += name.len() + value.len();
+        let field = name.parse().ok().zip(HeaderValue::from_str(value).ok());
+        sent.push(field.filter(|_| bytes <= FIELDS_BYTES_MAX).ok_or_else(|| refused("header"))?);
+    }
+    Ok(sent)
+}
+
+fn refused(reason: impl Into<String>) -> Answer {
+    Answer::Refused(reason.into())
+}
+
+fn failed(failure: &Failure) -> Answer {
+    match failure.reason {
+        Reason::Address => refused("address"),
+        Reason::TooLarge | Reason::Bomb => refused("size"),
+        _ => Answer::Failed(failure.to_string()),
+    }
+}

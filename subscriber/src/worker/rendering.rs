@@ -1,0 +1,237 @@
+//! Renders the page of a task in a browser, from the document that was fetched.
+
+#![expect(clippy::disallowed_methods, reason = "measures how long a page takes")]
+
+use std::io::Read;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::header::{HeaderMap, HeaderValue};
+use indexmap::IndexMap;
+use tidings_browser::process::{LaunchError, Launcher};
+use tidings_browser::visit::{Page, PageError, Rendered};
+use tidings_browser::{Browsers, BrowsersTask};
+use tidings_documents::page::{PageContent, PageLink, is_html};
+use tidings_protocol::{CanonicalUrl, KeyRest, Render};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+
+use super::page::run_blocking;
+use super::parts::Parts;
+use super::task::{TaskWork, return_uncounted};
+use crate::config::RenderConfig;
+use crate::fetch::Fetched;
+use crate::report::{RenderReport, Rendering};
+use crate::spool::Spool;
+
+/// A longer document is not rendered.
+const DOCUMENT_BYTES_MAX: u64 = 16 << 20;
+
+/// Pages in memory for each page that is rendered: it, and one that waits or is being stored.
+const PAGES_PER_SLOT: usize = 2;
+
+/// How long a page waits for the next attempt when no browser starts.
+const NO_BROWSER_NACK_AFTER: Duration = Duration::from_secs(30);
+
+/// The browsers of a crawler.
+#[derive(Debug)]
+pub(super) struct Renderer {
+    browsers: Browsers,
+    config: RenderConfig,
+    /// Bounds the pages in memory. Others wait, with their document in a file if it is long.
+    pages: Arc<Semaphore>,
+}
+
+/// A page that a browser was asked to render.
+pub(super) struct RenderedPage {
+    /// What it contains. As it was fetched, if it was not rendered.
+    pub(super) content: PageContent,
+    pub(super) rendering: Rendering,
+    pub(super) report: RenderReport,
+    /// How long the page's own host asks clients to wait.
+    pub(super) retry_after: Option<Duration>,
+    /// Held until the page is stored.
+    pub(super) permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Renderer {
+    /// Browsers that start when the first page is rendered. Fails if no browser can be started.
+    pub(super) async fn start(config: RenderConfig) -> Result<(Self, BrowsersTask), LaunchError> {
+        let launcher = Launcher::new(config.launch.clone()).await?;
+        let slots = config.browsers.pool.slots;
+        let (browsers, task) = Browsers::new(launcher, config.browsers.clone(), fastrand::u64(..));
+        let pages = Arc::new(Semaphore::new(PAGES_PER_SLOT * slots));
+        Ok((Self { browsers, config, pages }, task))
+    }
+
+    /// Whether a page is rendered of whose task the broker says nothing.
+    pub(super) fn rule(&self, url: &CanonicalUrl<'_>) -> Render {
+        self.config.rule.of(url)
+    }
+
+    /// Closes the browsers.
+    pub(super) async fn stop(&self) {
+        self.browsers.stop().await;
+    }
+
+    async fn render(
+        &self,
+        page: &CanonicalUrl<'_>,
+        fetched: &Fetched,
+        parts: &Arc<Parts>,
+    ) -> (Result<Rendered, PageError>, OwnedSemaphorePermit) {
+        let permit = Arc::clone(&self.pages).acquire_owned().await.expect("it is never closed");
+        let body = match read_body(fetched.body.as_ref()) {
+            Ok(body) => body,
+            Err(error) => return (Err(error), permit),
+        };
+        let page = Page {
+            url: page.as_str().to_owned(),
+            status: fetched.status.unwrap_or_default(),
+            headers: pairs(&fetched.headers),
+            body,
+            load: self.config.load,
+            screenshot: self.config.screenshot,
+            pdf: self.config.pdf,
+        };
+        (self.browsers.render(page, Arc::clone(parts) as _).await, permit)
+    }
+}
+
+impl TaskWork<'_> {
+    /// Whether the page may be rendered.
+    pub(super) fn render_mode(&self) -> Render {
+        let Some(renderer) = &self.crawler.renderer else { return Render::No };
+        self.task.spec.render.unwrap_or_else(|| renderer.rule(&self.page))
+    }
+
+    /// Whether a page that was fetched, and may be rendered, has to be.
+    pub(super) fn needs_browser(&self, _content: &PageContent) -> bool {
+        self.render_mode() == Render::Yes
+    }
+
+    /// Renders a page that was fetched. `None`: the task was returned instead.
+    pub(super) async fn render(
+        &self,
+        browsers: &Renderer,
+        fetched: &mut Fetched,
+        mut content: PageContent,
+    ) -> Option<RenderedPage> {
+        let started = Instant::now();
+        // The page may wait for long. Many links are dropped meanwhile, so that other pages with
+        // many links can be read.
+        let drops_links = fetched.memory_permit.take().is_some();
+        let links_fetched = content.links.len();
+        if drops_links {
+            content.links = Vec::new();
+        }
+        let own = self.page.clone().into_owned();
+        let parts = Arc::new(Parts::new(Arc::clone(self.crawler), own.clone(), self.held_until));
+        let mut lease = self.task.lease.clone();
+        let renewed = |until| *parts.held_until.lock() = until;
+        let (result, permit) = tokio::select! {
+            biased;
+            (result, permit) = browsers.render(&own, fetched, &parts) => (result, Some(permit)),
+            () = self.crawler.broker.keep(&self.task.id, &mut lease, self.held_until, renewed) => {
+                (Err(PageError::Hung("the lease of its task has ended".to_owned())), None)
+            }
+            () = self.crawler.abandon.cancelled() => {
+                Box::pin(self.return_for_request(&self.page, KeyRest::default())).await;
+                return None;
+            }
+        };
+        if result == Err(PageError::Unavailable) {
+            tracing::warn!("no browser starts; {} is fetched again later", self.page);
+            Box::pin(return_uncounted(self.crawler, self.task, Some(NO_BROWSER_NACK_AFTER))).await;
+            return None;
+        }
+        let duration = started.elapsed();
+        let (reader, headers) = (Arc::clone(&self.crawler.fetcher), fetched.headers.clone());
+        let body = fetched.body.take();
+        let read = run_blocking(move || {
+            let (read, hash) = match &result {
+                Ok(rendered) => {
+                    let base = CanonicalUrl::parse(&rendered.final_url);
+                    let base = base.map_or_else(|_| own.clone(), CanonicalUrl::into_owned);
+                    let read = reader.read_rendered(&base, &headers, &rendered.html);
+                    let hash = blake3::hash(rendered.html.as_bytes());
+                    (merge(content, read, rendered), Some(hash))
+                }
+                Err(_) if drops_links => {
+                    let bytes = read_body(body.as_ref()).unwrap_or_default();
+                    (reader.read_again(&own, &headers, &bytes), None)
+                }
+                Err(_) => (content, None),
+            };
+            Some((read, hash, result, body))
+        });
+        let (content, hash, result, body) = read.await?;
+        fetched.body = body;
+        let requests = result.as_ref().map_or(0, |rendered| rendered.requests.len());
+        let report = RenderReport {
+            error: result.as_ref().err().map(ToString::to_string),
+            duration,
+            requests,
+            links_fetched,
+        };
+        let exchanges = std::mem::take(&mut *parts.exchanges.lock());
+        let rendering = Rendering { result, hash, duration, exchanges };
+        let retry_after = *parts.retry_after.lock();
+        Some(RenderedPage { content, rendering, report, retry_after, permit })
+    }
+}
+
+/// Whether a response is a page that a browser shows.
+pub(super) fn is_page(fetched: &Fetched) -> bool {
+    let is_html = fetched.content_type.as_deref().is_none_or(is_html);
+    is_html && fetched.status != Some(304) && fetched.page.is_some()
+}
+
+/// What a rendered page contains. Whatever the fetched document asks of crawlers counts too.
+fn merge(fetched: PageContent, read: PageContent, rendered: &Rendered) -> PageContent {
+    let nofollow = fetched.nofollow || read.nofollow;
+    let mut links: IndexMap<Box<str>, bool> = IndexMap::with_capacity(read.links.len());
+    let in_html = read.links.into_iter().map(|link| (link.url, link.nofollow));
+    // The links in shadow roots, and where scripts would have gone.
+    let in_document = rendered.links.iter().map(|link| (&link.url, link.is_nofollow));
+    let opened = rendered.opened.iter().map(|opened| (&opened.url, false));
+    let canonical = in_document.chain(opened).filter_map(|(url, nofollow)| {
+        Some((Box::from(CanonicalUrl::parse(url).ok()?.as_str()), nofollow))
+    });
+    for (url, link_nofollow) in in_html.chain(canonical) {
+        links.entry(url).or_insert(nofollow || link_nofollow);
+    }
+    let links = links.into_iter().map(|(url, nofollow)| PageLink { url, nofollow });
+    PageContent {
+        title: read.title.or(fetched.title),
+        links: links.collect(),
+        canonical: read.canonical.or(fetched.canonical),
+        charset: fetched.charset,
+        noindex: fetched.noindex || read.noindex,
+        nofollow,
+        unavailable_after: [fetched.unavailable_after, read.unavailable_after]
+            .into_iter()
+            .flatten()
+            .min(),
+        cut: fetched.cut.or(read.cut),
+        ..read
+    }
+}
+
+/// The whole body of a document, if it is not too long.
+fn read_body(body: Option<&Spool>) -> Result<Vec<u8>, PageError> {
+    let Some(body) = body else { return Ok(Vec::new()) };
+    if body.len() > DOCUMENT_BYTES_MAX {
+        return Err(PageError::Size(format!("{} bytes of HTML", body.len())));
+    }
+    let mut bytes = Vec::new();
+    let read = body.read().and_then(|mut body| body.read_to_end(&mut bytes));
+    read.map_err(|error| PageError::Browser(format!("its document cannot be read: {error}")))?;
+    Ok(bytes)
+}
+
+/// Header fields as text.
+pub(super) fn pairs(headers: &HeaderMap) -> Vec<(String, String)> {
+    let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+    headers.iter().map(|(name, value)| (name.as_str().to_owned(), text(value))).collect()
+}
