@@ -1,7 +1,7 @@
 #!/bin/sh
 # Compares Tidings with other programs on this machine and prints a table in Markdown: as a broker
-# with NATS, Redis, Mosquitto, ZeroMQ and beanstalkd, or as a crawler with wget2, spider, aiohttp,
-# Crawlee, Scrapy and RQ.
+# with NATS, Redis, Mosquitto, ZeroMQ and beanstalkd, as a crawler with wget2, spider, aiohttp,
+# Crawlee, Scrapy and RQ, or as a crawler that renders pages with Crawlee and scrapy-playwright.
 #
 #   bench/peers.sh                        all works of brokers, about half an hour
 #   bench/peers.sh --quick                one short round, to test whether everything works;
@@ -13,9 +13,13 @@
 #   bench/peers.sh crawl --quick          a tenth of it, once
 #   bench/peers.sh crawl --only flat,polite-1000 --rounds 3 --servers tidings,wget2
 #
-# Flags go to `peers compare` or `peers crawl`; see --help there. The script needs two cores, cargo,
-# and a disk (not tmpfs) under the current directory or in $PEERS_DATA. It installs missing packages
-# of Debian, and for crawlers packages of PyPI and crates.io below target/. It does not use the
+#   bench/peers.sh render                 all works of rendered pages, about an hour
+#   bench/peers.sh render --quick         two pages of each host, once
+#
+# Flags go to `peers compare`, `peers crawl` or `peers render`; see --help there. The script needs two
+# cores, cargo, and a disk (not tmpfs) under the current directory or in $PEERS_DATA. `render` also
+# needs root or a delegated control group (version 2). It installs missing packages of Debian, and for
+# crawlers packages of PyPI, npm and crates.io below target/. It does not use the
 # services of these packages: it starts every server itself, with an empty directory, on a free port.
 set -eu
 
@@ -27,17 +31,25 @@ PATH=$PATH:/usr/sbin:/sbin
 export PATH
 
 compared=compare
-if [ "${1:-}" = crawl ]; then
-	compared=crawl
+case "${1:-}" in
+crawl | render)
+	compared=$1
 	shift
-fi
+	;;
+esac
 
 missing=
-command -v redis-server > /dev/null || missing="$missing redis-server"
+if [ $compared = render ]; then
+	command -v chromium-headless-shell > /dev/null || missing="$missing chromium-headless-shell"
+	command -v npm > /dev/null || missing="$missing npm"
+	python3 -c 'import ensurepip, venv' 2> /dev/null || missing="$missing python3-venv"
+else
+	command -v redis-server > /dev/null || missing="$missing redis-server"
+fi
 if [ $compared = crawl ]; then
 	command -v wget2 > /dev/null || missing="$missing wget2"
 	python3 -c 'import ensurepip, venv' 2> /dev/null || missing="$missing python3-venv"
-else
+elif [ $compared = compare ]; then
 	command -v nats-server > /dev/null || missing="$missing nats-server"
 	command -v mosquitto > /dev/null || missing="$missing mosquitto"
 	command -v beanstalkd > /dev/null || missing="$missing beanstalkd"
@@ -62,15 +74,25 @@ if [ -n "$missing" ]; then
 		apt-get install -qq -y --no-install-recommends $missing; } >&2 || fail "apt-get failed"
 fi
 cargo build --manifest-path "$repository/Cargo.toml" --locked --release -p tidings -p tidings-bench >&2
-if [ $compared = crawl ]; then
-	cargo build --manifest-path "$repository/bench/peers/spider/Cargo.toml" --locked --release \
-		--target-dir "$target/spider-peer" >&2
+if [ $compared = compare ]; then
+	cc -O2 -o "$target/release/zmq_proxy" "$repository/bench/zmq_proxy.c" -lzmq
+else
 	environment=$target/peers-python
 	[ -x "$environment/bin/python" ] || python3 -m venv "$environment"
 	"$environment/bin/pip" install --quiet --disable-pip-version-check \
 		--requirement "$repository/bench/peers/requirements.txt" >&2
-else
-	cc -O2 -o "$target/release/zmq_proxy" "$repository/bench/zmq_proxy.c" -lzmq
+fi
+if [ $compared = crawl ]; then
+	cargo build --manifest-path "$repository/bench/peers/spider/Cargo.toml" --locked --release \
+		--target-dir "$target/spider-peer" >&2
+fi
+if [ $compared = render ]; then
+	# Packages are found beside the script.
+	mkdir -p "$target/peers-node"
+	cp "$repository/bench/peers/render/package.json" "$repository/bench/peers/render/crawlee.js" \
+		"$target/peers-node"
+	PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD=1 npm install --prefix "$target/peers-node" --silent \
+		--no-audit --no-fund >&2
 fi
 
 # The directory is removed after Ctrl-C, too.
@@ -81,10 +103,17 @@ if [ -z "${PEERS_DATA:-}" ]; then
 	trap 'exit 130' INT TERM
 fi
 
-if [ $compared = crawl ]; then
+case $compared in
+crawl)
 	set -- --spider "$target/spider-peer/release/spider-peer" --python "$environment/bin/python" \
 		--scripts "$repository/bench/peers" "$@"
-else
+	;;
+render)
+	set -- --node "$target/peers-node" --python "$environment/bin/python" \
+		--scripts "$repository/bench/peers/render" "$@"
+	;;
+*)
 	set -- --zmq-proxy "$target/release/zmq_proxy" "$@"
-fi
+	;;
+esac
 "$target/release/peers" $compared --tidings "$target/release/tidings" "$@"

@@ -19,6 +19,7 @@
 
 pub mod announce;
 pub mod connect;
+pub mod control_group;
 pub mod fan_in;
 pub mod frontier;
 mod histogram;

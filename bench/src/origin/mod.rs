@@ -11,6 +11,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "the origin has a thread and timestamps")]
 
+mod scripted;
 mod server;
 mod site;
 mod verdict;
@@ -24,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-pub use self::site::{HOSTS_MAX, RequestTarget, Site};
+pub use self::site::{HOSTS_MAX, PageKind, RequestTarget, Site};
 pub use self::verdict::{OriginRequest, RequestLog, Verdict};
 
 /// Connections that wait to be accepted. A crawler may connect to all hosts at the same moment, and
@@ -69,7 +70,7 @@ impl Origin {
         rustix::net::listen(&listener, ACCEPT_BACKLOG)?;
         let port = listener.local_addr()?.port();
         // The log does not grow even if a crawler requests everything twice.
-        let expected = 2 * (site.total_pages() + u64::from(site.hosts));
+        let expected = 2 * (site.total_pages() + site.total_data() + u64::from(site.hosts));
         let requests = Vec::with_capacity(usize::try_from(expected)?);
         let shared = Arc::new(OriginState {
             began: Instant::now(),

@@ -265,7 +265,7 @@ impl OriginServer {
 
     /// Logs the next request, if it was received completely.
     fn parse_request(&mut self, connection: &mut OriginConnection) -> bool {
-        let Some(head) = parse_head(&connection.received, self.site.pages) else { return false };
+        let Some(head) = parse_head(&connection.received, &self.site) else { return false };
         connection.received.drain(..head.bytes);
         let start = connection.start.take().unwrap_or_else(|| self.state.now());
         let mut log = self.state.lock_log();
@@ -304,7 +304,7 @@ mod tests {
     use std::io::{BufRead, BufReader, Read};
     use std::net::Ipv4Addr;
 
-    use super::super::{Origin, RequestLog};
+    use super::super::{Origin, PageKind, RequestLog};
     use super::*;
 
     const SITE: Site = Site {
@@ -315,6 +315,7 @@ mod tests {
         response_delay: Duration::ZERO,
         crawl_delay: None,
         sends_keep_alive: true,
+        kind: PageKind::Static,
     };
 
     fn connect(origin: &Origin, host: u32) -> BufReader<TcpStream> {

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use memchr::memmem;
 
+use super::scripted::{self, DATA_PARTS};
+
 /// Number of hosts in 127.1.0.0/16 without the addresses that end in 0 or 255, which some programs
 /// take for those of a network.
 pub const HOSTS_MAX: u32 = 256 * HOSTS_PER_SUBNET;
@@ -21,7 +23,7 @@ const LINKS_PER_NEW_PAGE: u32 = 5;
 const LABEL_BYTES: usize = "127.1.255.250".len();
 
 /// Text of all pages.
-const FILLER: &str =
+pub(super) const FILLER: &str =
     "A crawler that waits for an event requests a page once, and not every minute. ";
 
 /// Many hosts on one port, each with a tree of pages below `/p/0`.
@@ -43,7 +45,23 @@ pub struct Site {
     /// Responses have `Connection: keep-alive`, as those of most servers do. HTTP/1.1 does not need
     /// it, but some clients open a connection for each request without it.
     pub sends_keep_alive: bool,
+    /// How a page comes to its text and links.
+    pub kind: PageKind,
 }
+
+/// How a page comes to its text and links.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PageKind {
+    /// They are in the document.
+    Static,
+    /// A script of 300 kB, which all pages share, requests them in three parts.
+    Scripted,
+    /// The same, and a timer of the script changes the page ten times a second.
+    Ticking,
+}
+
+/// Fields of a response that may be used for many pages.
+const CACHED: &str = "Cache-Control: max-age=86400\r\n";
 
 impl Site {
     /// The address of a host.
@@ -64,8 +82,16 @@ impl Site {
         u64::from(self.hosts) * u64::from(self.pages)
     }
 
+    /// Number of the parts of the data of all pages.
+    pub(super) fn total_data(&self) -> u64 {
+        match self.kind {
+            PageKind::Static => 0,
+            PageKind::Scripted | PageKind::Ticking => self.total_pages() * u64::from(DATA_PARTS),
+        }
+    }
+
     /// The pages that a page links to. Pages without a link so far come first.
-    fn links_of(&self, page: u32) -> impl Iterator<Item = u32> {
+    pub(super) fn links_of(&self, page: u32) -> impl Iterator<Item = u32> {
         let new = self.links.div_ceil(LINKS_PER_NEW_PAGE);
         let (pages, links) = (self.pages, self.links);
         (0..links).map(move |link| match page * new + link + 1 {
@@ -75,10 +101,10 @@ impl Site {
         })
     }
 
-    fn response_head(&self, status: &str, kind: &str, body_bytes: usize) -> String {
+    fn response_head(&self, status: &str, kind: &str, fields: &str, body_bytes: usize) -> String {
         let keep_alive = if self.sends_keep_alive { "Connection: keep-alive\r\n" } else { "" };
         format!(
-            "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {body_bytes}\r\n{keep_alive}\r\n"
+            "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {body_bytes}\r\n{fields}{keep_alive}\r\n"
         )
     }
 
@@ -94,6 +120,10 @@ impl Site {
         );
         let label = html.len()..html.len() + LABEL_BYTES;
         html.extend(std::iter::repeat_n(' ', LABEL_BYTES));
+        if self.kind != PageKind::Static {
+            scripted::finish_document(&mut html, page, self.page_bytes);
+            return (html, label);
+        }
         html.push_str("</title></head>\n<body>\n");
         let links = usize::try_from(self.links).expect("a count of links");
         let end = "</body>\n</html>\n";
@@ -119,21 +149,33 @@ pub enum RequestTarget {
     Robots,
     /// A page of the site.
     Page(u32),
+    /// The script of all pages.
+    Script,
+    /// The style of all pages.
+    Style,
+    /// A part of the data of a page.
+    Data(u32, u32),
     /// Any other path; the response is 404.
     Other,
 }
 
 impl RequestTarget {
     /// Parses a path with its query.
-    fn parse(path: &[u8], pages: u32) -> Self {
-        if path == b"/robots.txt" {
-            return Self::Robots;
-        }
-        let number = path.strip_prefix(b"/p/").and_then(|number| str::from_utf8(number).ok());
-        match number.and_then(|number| number.parse().ok()) {
-            Some(page) if page < pages => Self::Page(page),
-            _ => Self::Other,
-        }
+    fn parse(path: &[u8], site: &Site) -> Self {
+        let Ok(path) = str::from_utf8(path) else { return Self::Other };
+        let number = |text: &str| text.parse().ok().filter(|page| *page < site.pages);
+        let target = match path.split('/').collect::<Vec<_>>()[..] {
+            ["", "robots.txt"] => Some(Self::Robots),
+            ["", "p", page] => number(page).map(Self::Page),
+            _ if site.kind == PageKind::Static => None,
+            ["", "s", "app.js"] => Some(Self::Script),
+            ["", "s", "style.css"] => Some(Self::Style),
+            ["", "d", page, part] => number(page)
+                .zip(part.parse().ok().filter(|part| *part < DATA_PARTS))
+                .map(|(page, part)| Self::Data(page, part)),
+            _ => None,
+        };
+        target.unwrap_or(Self::Other)
     }
 }
 
@@ -148,11 +190,11 @@ pub(super) struct RequestHead {
 }
 
 /// The first head in the received bytes; `None` while it is incomplete.
-pub(super) fn parse_head(received: &[u8], pages: u32) -> Option<RequestHead> {
+pub(super) fn parse_head(received: &[u8], site: &Site) -> Option<RequestHead> {
     let bytes = memmem::find(received, b"\r\n\r\n")? + 4;
     let mut lines = received[..bytes].split(|&byte| byte == b'\n');
     let mut words = lines.next()?.trim_ascii_end().split(|&byte| byte == b' ').skip(1);
-    let target = RequestTarget::parse(words.next().unwrap_or_default(), pages);
+    let target = RequestTarget::parse(words.next().unwrap_or_default(), site);
     let is_old = words.next() != Some(b"HTTP/1.1");
     let says_close = |line: &[u8]| {
         let Some((name, value)) = line.split_at_checked("connection:".len()) else { return false };
@@ -174,6 +216,10 @@ struct CannedResponse {
 pub(super) struct CannedResponses {
     robots: CannedResponse,
     pages: Vec<CannedResponse>,
+    script: CannedResponse,
+    style: CannedResponse,
+    /// All parts of the first page, then those of the second one. Empty if the pages are static.
+    data: Vec<CannedResponse>,
     not_found: CannedResponse,
     /// The names of all hosts, in [`LABEL_BYTES`] each.
     labels: Vec<u8>,
@@ -183,22 +229,36 @@ impl CannedResponses {
     pub(super) fn render(site: &Site) -> Self {
         let page = |page| {
             let (html, label) = site.page(page);
-            let head = site.response_head("200 OK", "text/html; charset=utf-8", html.len());
+            let kind = "text/html; charset=utf-8";
+            let head = site.response_head("200 OK", kind, "", html.len());
             CannedResponse {
                 before: [head.as_bytes(), &html.as_bytes()[..label.start]].concat(),
                 after: html.as_bytes()[label.end..].to_vec(),
             }
         };
-        let unlabelled = |status, kind, body: &str| CannedResponse {
-            before: (site.response_head(status, kind, body.len()) + body).into_bytes(),
+        let unlabelled = |status, kind, fields, body: &str| CannedResponse {
+            before: (site.response_head(status, kind, fields, body.len()) + body).into_bytes(),
             after: Vec::new(),
+        };
+        let data = |page| {
+            (0..DATA_PARTS).map(move |part| {
+                let data = scripted::data(site, page, part);
+                unlabelled("200 OK", "application/json", "", &data)
+            })
         };
         let label =
             |host| format!("{:<LABEL_BYTES$}", Site::host_address(host).to_string()).into_bytes();
         Self {
-            robots: unlabelled("200 OK", "text/plain", &site.robots()),
+            robots: unlabelled("200 OK", "text/plain", "", &site.robots()),
             pages: (0..site.pages).map(page).collect(),
-            not_found: unlabelled("404 Not Found", "text/html", "<title>Not found</title>\n"),
+            script: unlabelled("200 OK", "text/javascript", CACHED, &scripted::script(site.kind)),
+            style: unlabelled("200 OK", "text/css", CACHED, scripted::STYLE),
+            data: if site.kind == PageKind::Static {
+                Vec::new()
+            } else {
+                (0..site.pages).flat_map(data).collect()
+            },
+            not_found: unlabelled("404 Not Found", "text/html", "", "<title>Not found</title>\n"),
             labels: (0..site.hosts).flat_map(label).collect(),
         }
     }
@@ -213,6 +273,11 @@ impl CannedResponses {
         let (response, label) = match target {
             RequestTarget::Robots => (&self.robots, &[][..]),
             RequestTarget::Other => (&self.not_found, &[][..]),
+            RequestTarget::Script => (&self.script, &[][..]),
+            RequestTarget::Style => (&self.style, &[][..]),
+            RequestTarget::Data(page, part) => {
+                (&self.data[index(page * DATA_PARTS + part)], &[][..])
+            }
             RequestTarget::Page(page) => (&self.pages[index(page)], {
                 let begin = index(host) * LABEL_BYTES;
                 &self.labels[begin..begin + LABEL_BYTES]
@@ -246,6 +311,7 @@ mod tests {
             response_delay: Duration::ZERO,
             crawl_delay: None,
             sends_keep_alive: false,
+            kind: PageKind::Static,
         }
     }
 
@@ -309,10 +375,13 @@ mod tests {
             closes_connection: false,
             bytes: request.len() - 5,
         };
-        assert_eq!(parse_head(request, 18), Some(known));
-        assert_eq!(parse_head(request, 17).map(|head| head.target), Some(RequestTarget::Other));
-        assert_eq!(parse_head(&request[..50], 18), None);
-        let last = |text: &[u8]| parse_head(text, 1).unwrap().closes_connection;
+        assert_eq!(parse_head(request, &site(18)), Some(known));
+        assert_eq!(
+            parse_head(request, &site(17)).map(|head| head.target),
+            Some(RequestTarget::Other)
+        );
+        assert_eq!(parse_head(&request[..50], &site(18)), None);
+        let last = |text: &[u8]| parse_head(text, &site(1)).unwrap().closes_connection;
         assert!(last(b"GET /robots.txt HTTP/1.1\r\nCONNECTION: Close\r\n\r\n"));
         assert!(last(b"GET / HTTP/1.0\r\n\r\n") && last(b"\r\n\r\n"));
     }

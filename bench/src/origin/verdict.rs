@@ -1,6 +1,6 @@
 //! Verdict on a crawl, from the request log of the origin.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
@@ -38,6 +38,8 @@ pub struct Verdict {
     pub missing: u64,
     /// Requests for pages that had been requested before.
     pub repeated: u64,
+    /// Parts of the data of pages that were not requested: these pages were not rendered.
+    pub missing_data: u64,
     /// Requests for paths that no page links to, except robots.txt.
     pub unlinked: u64,
     /// Requests for pages before robots.txt of their host was answered.
@@ -45,6 +47,9 @@ pub struct Verdict {
     /// Requests that began during the request before, or sooner than the delay after its end;
     /// robots.txt included.
     pub too_early: u64,
+    /// Requests that began during another one to the same host. They are no fault if the site has no
+    /// delay.
+    pub overlapping: u64,
     /// The largest time by which one of these came too early.
     pub early_by_max: Duration,
     /// Connections that were opened.
@@ -62,8 +67,10 @@ impl RequestLog {
         let mut hosts: BTreeMap<u32, HostTimes> = BTreeMap::new();
         let mut requested =
             vec![false; usize::try_from(site.total_pages()).expect("pages fit into memory")];
+        let mut data = BTreeSet::new();
         for request in &self.requests {
             let host = hosts.entry(request.host).or_default();
+            verdict.overlapping += u64::from(host.last_end.is_some_and(|end| request.start < end));
             if let (Some(delay), Some(before)) = (site.crawl_delay, host.last_end) {
                 let early = (before + delay).saturating_sub(request.start);
                 verdict.too_early += u64::from(!early.is_zero());
@@ -74,6 +81,10 @@ impl RequestLog {
             match request.target {
                 RequestTarget::Robots => host.robots_end = host.robots_end.or(request.end),
                 RequestTarget::Other => verdict.unlinked += 1,
+                RequestTarget::Script | RequestTarget::Style => {}
+                RequestTarget::Data(page, part) => {
+                    data.insert((request.host, page, part));
+                }
                 RequestTarget::Page(page) => {
                     verdict.before_robots +=
                         u64::from(host.robots_end.is_none_or(|end| request.start < end));
@@ -86,6 +97,7 @@ impl RequestLog {
             }
         }
         verdict.missing = site.total_pages() - verdict.pages;
+        verdict.missing_data = site.total_data() - data.len() as u64;
         let first = self.requests.first().map_or(Duration::ZERO, |request| request.start);
         let last = hosts.values().filter_map(|host| host.last_end).max();
         verdict.span = last.map_or(Duration::ZERO, |last| last.saturating_sub(first));
@@ -105,7 +117,12 @@ struct HostTimes {
 impl Verdict {
     /// Each page was requested exactly once, and none too early.
     pub fn is_clean(&self) -> bool {
-        self.missing + self.repeated + self.before_robots + self.too_early == 0
+        self.faults() == 0
+    }
+
+    /// How often a page was missing, repeated, not rendered, or requested too early.
+    pub fn faults(&self) -> u64 {
+        self.missing + self.repeated + self.missing_data + self.before_robots + self.too_early
     }
 }
 
@@ -119,6 +136,7 @@ impl Display for Verdict {
         };
         fault(self.missing, "missing");
         fault(self.repeated, "repeated");
+        fault(self.missing_data, "parts missing");
         fault(self.unlinked, "not linked");
         fault(self.before_robots, "before robots.txt");
         fault(self.too_early, "too early");
@@ -134,6 +152,7 @@ impl Display for Verdict {
 
 #[cfg(test)]
 mod tests {
+    use super::super::PageKind;
     use super::*;
 
     fn site(delay: Option<u64>) -> Site {
@@ -146,6 +165,7 @@ mod tests {
             response_delay: Duration::ZERO,
             crawl_delay: delay,
             sends_keep_alive: true,
+            kind: PageKind::Static,
         }
     }
 
@@ -196,6 +216,8 @@ mod tests {
         let faults = Verdict {
             pages: 1,
             missing: 3,
+            missing_data: 0,
+            overlapping: 0,
             repeated: 1,
             unlinked: 2,
             before_robots: 1,
@@ -217,7 +239,24 @@ mod tests {
             request(0, RequestTarget::Other, 100, 110),
             request(0, RequestTarget::Other, 550, 560),
         ];
-        assert_eq!(judge(&site(Some(100)), &requests).too_early, 2);
-        assert_eq!(judge(&site(None), &requests).too_early, 0);
+        let [delayed, free] = [Some(100), None].map(|delay| judge(&site(delay), &requests));
+        assert_eq!((delayed.too_early, delayed.overlapping), (2, 1));
+        assert_eq!((free.too_early, free.overlapping), (0, 1));
+    }
+
+    #[test]
+    fn a_page_whose_data_is_not_requested_is_not_rendered() {
+        let requests = [
+            request(0, RequestTarget::Robots, 0, 1),
+            request(0, RequestTarget::Page(0), 10, 11),
+            request(0, RequestTarget::Script, 20, 21),
+            request(0, RequestTarget::Data(0, 0), 30, 31),
+            request(0, RequestTarget::Data(0, 1), 40, 41),
+            request(0, RequestTarget::Data(0, 1), 50, 51),
+        ];
+        let site = Site { hosts: 1, pages: 1, kind: PageKind::Scripted, ..site(None) };
+        let verdict = judge(&site, &requests);
+        assert_eq!((verdict.missing_data, verdict.faults()), (1, 1));
+        assert_eq!(verdict.to_string(), "1 parts missing");
     }
 }

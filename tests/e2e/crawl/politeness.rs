@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tempfile::TempDir;
-use tidings_bench::origin::{Origin, Site, Verdict};
+use tidings_bench::origin::{Origin, PageKind, Site, Verdict};
 
 use crate::support::process::run_tidings;
 use crate::support::seed::number_from_env;
@@ -20,6 +20,7 @@ const SITE: Site = Site {
     response_delay: Duration::from_millis(20),
     crawl_delay: Some(Duration::from_millis(300)),
     sends_keep_alive: false,
+    kind: PageKind::Static,
 };
 
 #[test]

@@ -7,6 +7,7 @@ mod crawl;
 mod protocols;
 mod queue_protocols;
 mod relay;
+mod render;
 mod results;
 mod servers;
 mod workloads;
@@ -31,6 +32,7 @@ use tidings_load::{Progress, Target, server};
 use crate::comparison::{Compared, ComparisonFlags, machine};
 use crate::crawl::{CrawlArgs, OriginArgs};
 use crate::relay::WriteUnit;
+use crate::render::RenderArgs;
 use crate::results::Contestant;
 use crate::servers::{ServerKind, ServerOptions, ServerPaths};
 use crate::workloads::{BrokerLoad, LoadKind, RunLengths, WORKLOADS};
@@ -46,6 +48,8 @@ enum Peers {
     Compare(CompareArgs),
     /// Compare crawlers and print a table in Markdown
     Crawl(CrawlArgs),
+    /// Compare crawlers that render pages and print a table in Markdown
+    Render(RenderArgs),
     /// Serve the site of a comparison, for a crawler that you start yourself
     Origin(OriginArgs),
     /// Run one of the limits that brokers are compared with
@@ -112,6 +116,7 @@ fn main() -> ExitCode {
     let result = match Peers::parse() {
         Peers::Compare(args) => compare(&args),
         Peers::Crawl(args) => crawl::compare(&args),
+        Peers::Render(args) => render::compare(&args),
         Peers::Origin(args) => crawl::origin(&args),
         Peers::Limit(limit) => run_limit(&limit),
     };

@@ -139,7 +139,7 @@ fn program(paths: &CrawlerPaths) -> Command {
     command
 }
 
-fn last_line(file: &Path) -> String {
+pub(crate) fn last_line(file: &Path) -> String {
     let text = fs::read_to_string(file).unwrap_or_default();
     text.lines().last().unwrap_or("(no message)").to_owned()
 }

@@ -15,9 +15,10 @@ use tidings_bench::origin::{Origin, Site};
 use tidings_load::disk::Disk;
 
 use self::crawlers::CrawlerPaths;
+pub(crate) use self::crawlers::last_line;
 use self::workloads::{CrawlWorkload, WORKLOADS};
 use crate::comparison::{self, ComparisonFlags, RunDir, machine, table, unknown_workload};
-use crate::{print_note, raise_limits};
+use crate::{print_note, raise_limits, render};
 
 #[derive(Debug, Args)]
 pub(crate) struct CrawlArgs {
@@ -47,7 +48,7 @@ pub(crate) struct OriginArgs {
     #[arg(long, default_value = "0.0.0.0:8080")]
     listen: SocketAddr,
 
-    /// The site of this work, such as polite-1000
+    /// The site of this work of crawlers, such as polite-1000 or scripted
     #[arg(long, default_value = "flat")]
     work: String,
 
@@ -67,8 +68,9 @@ pub(crate) struct OriginArgs {
 /// Serves until standard input ends, and then prints the verdict.
 pub(crate) fn origin(args: &OriginArgs) -> Result<()> {
     raise_limits()?;
-    let site =
-        workloads::site_of(&args.work).with_context(|| unknown_workload(&args.work, WORKLOADS))?;
+    let site = workloads::site_of(&args.work)
+        .or_else(|| render::site_of(&args.work))
+        .with_context(|| unknown_workload(&args.work, WORKLOADS))?;
     let hosts = args.hosts.unwrap_or(site.hosts);
     let site = Site { hosts, pages: args.pages.unwrap_or(site.pages), ..site };
     let origin = Origin::serve(site, args.listen)?;

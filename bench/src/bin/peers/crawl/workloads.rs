@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use tidings_bench::announce::Announce;
 use tidings_bench::job_done::JobDone;
-use tidings_bench::origin::{Origin, Site};
+use tidings_bench::origin::{Origin, PageKind, Site};
 use tidings_load::command::Outcome;
 use tidings_load::figure::to_f64;
 use tidings_load::{Figure, Progress};
@@ -51,6 +51,7 @@ const fn site(hosts: u32, pages: u32) -> Site {
         response_delay: Duration::ZERO,
         crawl_delay: None,
         sends_keep_alive: true,
+        kind: PageKind::Static,
     }
 }
 
@@ -233,7 +234,7 @@ fn crawl(
         |key, label, digits, value: f64| Figure::new(key, label, digits).with_runs([value]);
     let (took, cpu) = (run.took.as_secs_f64(), run.cpu.as_secs_f64());
     let pages = to_f64(verdict.pages.max(1));
-    let faults = verdict.missing + verdict.repeated + verdict.before_robots + verdict.too_early;
+    let faults = verdict.faults();
     let figures = vec![
         figure(PAGES, "pages/s", 0, pages / took),
         figure(CPU_PAGE, "CPU ms per page", 3, cpu * 1e3 / pages),
