@@ -232,6 +232,13 @@ impl Fetcher {
         Self { spools: Some(spools), ..self }
     }
 
+    /// The same fetcher, which counts the signs that a page needs its scripts.
+    #[must_use]
+    pub fn with_signs(mut self) -> Self {
+        Arc::make_mut(&mut self.page_options).signs = true;
+        self
+    }
+
     /// Sends a request and reads its response, within its deadline. Dropping the future closes the
     /// connection and so cancels the request.
     pub async fn fetch(&self, request: &FetchRequest<'_>) -> Fetched {

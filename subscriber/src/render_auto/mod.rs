@@ -21,8 +21,8 @@ use indexmap::IndexMap;
 use tidings_documents::page::PageSigns;
 use tidings_protocol::CanonicalUrl;
 
-pub use self::gain::Gain;
-pub use self::verdict::{RenderReason, Verdict};
+pub use self::gain::{FetchedForm, Gain};
+pub use self::verdict::{RenderCause, Verdict};
 use crate::traps::shape;
 
 /// Pages of a directory that are rendered in a row without gain. One or two may be the exceptions
@@ -54,7 +54,7 @@ pub struct AutoRender {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// It is, for this reason.
-    Render(RenderReason),
+    Render(RenderCause),
     /// It has its content.
     Complete,
     /// Its content may be missing, but rendering pages like it has added nothing.
@@ -112,7 +112,7 @@ impl AutoRender {
         let host = self.host(page);
         let reason = match verdict {
             Verdict::Render(reason) => reason,
-            _ if host.has_gained => RenderReason::HostGained,
+            _ if host.has_gained => RenderCause::HostGained,
             _ => return Decision::Complete,
         };
         let directory = host.directory(page);

@@ -26,7 +26,7 @@ const MANY_SCRIPTS: usize = 5;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Its content is missing, for this reason.
-    Render(RenderReason),
+    Render(RenderCause),
     /// Part of it may be missing: render it if another page of the host has gained by that.
     Maybe,
     /// It has its content, or no scripts.
@@ -35,7 +35,7 @@ pub enum Verdict {
 
 word_enum! {
     /// Why a page is rendered.
-    pub enum RenderReason {
+    pub enum RenderCause {
         /// The page declares that scripts make its content.
         Declared = "declared",
         /// The element of its application is empty.
@@ -51,7 +51,7 @@ word_enum! {
     }
 }
 
-impl RenderReason {
+impl RenderCause {
     /// A line for a person.
     pub fn explanation(self) -> &'static str {
         match self {
@@ -81,26 +81,22 @@ impl Verdict {
             return if has_gap { Self::Maybe } else { Self::No };
         }
         if signs.declares_scripts {
-            return Self::Render(RenderReason::Declared);
+            return Self::Render(RenderCause::Declared);
         }
         if signs.has_empty_root {
-            return Self::Render(RenderReason::EmptyRoot);
+            return Self::Render(RenderCause::EmptyRoot);
         }
         if signs.asks_for_scripts && text_chars < SOME_CHARS {
-            return Self::Render(RenderReason::Noscript);
+            return Self::Render(RenderCause::Noscript);
         }
         if script_links > 0 && script_links >= links - script_links {
-            return Self::Render(RenderReason::ScriptLinks);
+            return Self::Render(RenderCause::ScriptLinks);
         }
         // The script of a blank page may be short, because it loads others.
         let has_code = script_files > 0 || script_bytes >= SCRIPT_BYTES || text_chars == 0;
         if has_code && text_chars < LITTLE_CHARS {
             let is_short_page = links + parts >= SHORT_PAGE_ITEMS;
-            return if is_short_page {
-                Self::Maybe
-            } else {
-                Self::Render(RenderReason::LittleText)
-            };
+            return if is_short_page { Self::Maybe } else { Self::Render(RenderCause::LittleText) };
         }
         if links < FEW_LINKS && text_chars < SOME_CHARS && script_files > MANY_SCRIPTS {
             return Self::Maybe;

@@ -100,10 +100,14 @@ impl TaskWork<'_> {
             Some(page) if browsers.is_some() => (None, Some(page.finish(&self.page))),
             page => (page, None),
         };
+        let browsers = match (browsers, &content) {
+            (Some(browsers), Some(read)) if self.needs_browser(browsers, read).await => {
+                Some(browsers)
+            }
+            _ => None,
+        };
         let (mut rendered, mut _permit) = (None, None);
-        if let (Some(browsers), Some(read)) =
-            (browsers, content.take_if(|read| self.needs_browser(read)))
-        {
+        if let (Some(browsers), Some(read)) = (browsers, content.take_if(|_| browsers.is_some())) {
             let render = Box::pin(self.render(browsers, &mut fetched, read));
             let Some(page) = render.await else { return };
             hold.not_before_ms = hold.not_before_ms.max(page.retry_after.map(milliseconds));

@@ -53,7 +53,7 @@ fn visit(auto: &mut AutoRender, url: &str, gain: Gain) -> bool {
 fn new_links_of_the_host_and_twice_the_text_are_a_gain() {
     let url = "https://site.example/a?q";
     let gain = |before: &str, after: &str| {
-        Gain::between(&page(url), &read(url, before), &read(url, after))
+        FetchedForm::of(&read(url, before)).gain(&page(url), &read(url, after))
     };
     let (short, long) = ("word ".repeat(30), "word ".repeat(60));
     for (before, after, links, has_text) in [
@@ -111,7 +111,7 @@ fn a_page_that_failed_to_render_changes_nothing() {
     let mut auto = AutoRender::default();
     for _ in 0..100 {
         let decision = auto.decide(&page("http://a.example/x"), &EMPTY);
-        assert_eq!(decision, Decision::Render(RenderReason::EmptyRoot));
+        assert_eq!(decision, Decision::Render(RenderCause::EmptyRoot));
     }
 }
 
@@ -123,10 +123,10 @@ fn a_doubtful_page_is_rendered_on_hosts_that_gained() {
     auto.learn(&other, NOTHING, NOW);
     assert_eq!(auto.decide(&url, &SHORT), Decision::Complete);
     let stored = auto.learn(&other, GAINED, NOW);
-    assert_eq!(auto.decide(&url, &SHORT), Decision::Render(RenderReason::HostGained));
+    assert_eq!(auto.decide(&url, &SHORT), Decision::Render(RenderCause::HostGained));
     let mut restarted = AutoRender::default();
     restarted.restore(&url, Some(&stored.value));
-    assert_eq!(restarted.decide(&url, &SHORT), Decision::Render(RenderReason::HostGained));
+    assert_eq!(restarted.decide(&url, &SHORT), Decision::Render(RenderCause::HostGained));
     assert_eq!(auto.decide(&page("http://b.example/x"), &SHORT), Decision::Complete);
     assert_eq!(auto.decide(&url, &PageSigns::default()), Decision::Complete);
 }
@@ -211,16 +211,16 @@ fn event() -> impl Strategy<Value = Event> {
 
 proptest! {
     /// Judged by what was rendered: a directory is rendered until 8 pages in a row gained nothing,
-    /// and then at most one in 50, exactly one without restarts.
+    /// and then at most one in 50, exactly one without restarts. Those that failed do not count.
     #[test]
     fn renderings_follow_what_they_gained(
         events in prop::collection::vec(event(), 0..600),
         has_restarts: bool,
     ) {
         let (mut auto, mut stored) = (AutoRender::default(), None::<StoredHost>);
-        // For each directory: rendered pages without gain, and skipped pages after the last decision
-        // to render.
-        let mut seen = BTreeMap::<u8, (u32, u32)>::new();
+        // For each directory: rendered pages without gain, and pages that were not rendered, since
+        // the last one that was and since the last decision to render one.
+        let mut seen = BTreeMap::<u8, (u32, u32, u32)>::new();
         for event in events {
             let (of, result) = match event {
                 Event::Visit(of, gains) => (of, Some(gains)),
@@ -235,20 +235,22 @@ proptest! {
             };
             let url = format!("http://a.example/{}/x", ["a", "b", "c"][usize::from(of)]);
             let url = page(&url);
-            let (without_gain, skipped) = seen.entry(of).or_default();
+            let (without_gain, unrendered, skipped) = seen.entry(of).or_default();
             match auto.decide(&url, &EMPTY) {
                 Decision::Render(reason) => {
-                    prop_assert_eq!(reason, RenderReason::EmptyRoot);
-                    prop_assert!(*without_gain < 8 || *skipped >= 49, "after {} pages", skipped);
+                    prop_assert_eq!(reason, RenderCause::EmptyRoot);
+                    prop_assert!(*without_gain < 8 || *unrendered >= 49, "after {unrendered}");
                     *skipped = 0;
                     if let Some(gains) = result {
                         let gain = if gains { GAINED } else { NOTHING };
                         stored = Some(auto.learn(&url, gain, NOW));
+                        *unrendered = 0;
                         *without_gain = if gains { 0 } else { *without_gain + 1 };
                     }
                 }
                 Decision::NoGain => {
                     prop_assert!(*without_gain >= 8);
+                    *unrendered += 1;
                     *skipped += 1;
                     prop_assert!(has_restarts || *skipped < 50);
                 }

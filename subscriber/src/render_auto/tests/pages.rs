@@ -1,6 +1,6 @@
 //! Verdicts on pages as sites and frameworks write them.
 
-use RenderReason::{Declared, EmptyRoot, LittleText, Noscript, ScriptLinks};
+use RenderCause::{Declared, EmptyRoot, LittleText, Noscript, ScriptLinks};
 use Verdict::{Maybe, No, Render};
 
 use super::*;
@@ -369,11 +369,8 @@ fn pages_are_judged_by_their_signs() {
 fn every_reason_to_render_has_an_example() {
     let pages = [frameworks(), shells()].concat();
     let reasons: Vec<_> = pages.into_iter().map(|(_, verdict, _)| verdict).collect();
-    for reason in RenderReason::ALL {
+    for reason in RenderCause::ALL {
         // This one is no verdict on a page alone.
-        assert!(
-            reason == RenderReason::HostGained || reasons.contains(&Render(reason)),
-            "{reason}"
-        );
+        assert!(reason == RenderCause::HostGained || reasons.contains(&Render(reason)), "{reason}");
     }
 }
