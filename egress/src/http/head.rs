@@ -89,7 +89,7 @@ impl RequestTemplate {
                 }
             }
         }
-        for (name, value) in sent.headers {
+        for (name, value) in sent.headers.into_iter().flatten() {
             headers.insert(name, value.clone());
         }
         if let Some(cookies) = cookies {

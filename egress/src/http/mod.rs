@@ -90,13 +90,13 @@ pub struct HttpRequest<'a> {
     /// The method, of a request without a body.
     pub method: &'a Method,
     /// Further headers; they replace those of the client.
-    pub headers: &'a [(HeaderName, HeaderValue)],
+    pub headers: Option<&'a HeaderMap>,
 }
 
 impl<'a> HttpRequest<'a> {
     /// A plain `GET` request.
     pub fn get(url: &'a CanonicalUrl<'a>) -> Self {
-        Self { url, validators: None, copies: false, method: &Method::GET, headers: &[] }
+        Self { url, validators: None, copies: false, method: &Method::GET, headers: None }
     }
 }
 

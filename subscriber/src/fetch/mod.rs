@@ -15,7 +15,6 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use hyper::header::{HeaderName, HeaderValue};
 use hyper::http::response;
 use hyper::{HeaderMap, Method, Version, header};
 use tidings_documents::document::DocumentReader;
@@ -99,7 +98,7 @@ pub struct PartRequest<'a> {
     /// The method, of a request without a body.
     pub method: &'a Method,
     /// Further headers; they replace those of the crawler.
-    pub headers: &'a [(HeaderName, HeaderValue)],
+    pub headers: &'a HeaderMap,
     /// Limit of the decoded body in bytes; a longer one fails.
     pub body_bytes_max: u64,
 }
@@ -267,7 +266,7 @@ impl Fetcher {
             HttpRequest { validators: request.validators, copies, ..HttpRequest::get(request.url) };
         let sent = match request.purpose {
             FetchPurpose::Part(PartRequest { method, headers, .. }) => {
-                HttpRequest { method, headers, ..sent }
+                HttpRequest { method, headers: Some(headers), ..sent }
             }
             FetchPurpose::Page | FetchPurpose::Robots => sent,
         };

@@ -11,6 +11,7 @@ mod feeds;
 mod finish;
 mod key_lock;
 mod page;
+mod part_cache;
 mod parts;
 mod record;
 mod rendering;
@@ -42,6 +43,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::key_lock::KeyLocks;
+use self::part_cache::PartCache;
 use self::rendering::Renderer;
 use self::revisits::RevisitIndex;
 use self::robots_cache::RobotsCache;
@@ -138,6 +140,7 @@ struct Crawler {
     robots_locks: KeyLocks,
     /// One lock for each host that is asked by a task, or for a part of a rendered page.
     host_locks: KeyLocks,
+    part_cache: PartCache,
     /// Dropped together with the sinks.
     state: StateStore,
     running: Mutex<HashMap<EntryKey, RunningTask>>,
@@ -210,6 +213,7 @@ pub async fn run(
         traps: Mutex::new(Traps::new(config.traps.clone(), this_year())),
         robots_locks: KeyLocks::default(),
         host_locks: KeyLocks::default(),
+        part_cache: PartCache::default(),
         state,
         running: Mutex::default(),
         since: Mutex::default(),

@@ -8,10 +8,11 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use hyper::Method;
-use hyper::header::{HeaderName, HeaderValue};
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use hyper::http::request;
 use parking_lot::Mutex;
 use tidings_browser::visit::{Answer, Fetch, Request};
 use tidings_egress::failure::{Failure, Reason};
@@ -19,6 +20,7 @@ use tidings_protocol::CanonicalUrl;
 use tokio::time::Instant;
 
 use super::Crawler;
+use super::part_cache::{Lookup, PartResponse, head};
 use super::rendering::pairs;
 use super::robots_cache::RobotsStep;
 use super::task::now;
@@ -80,14 +82,24 @@ impl Parts {
         let url = CanonicalUrl::parse(&request.url).map_err(|error| refused(error.to_string()))?;
         let method = Method::from_bytes(request.method.as_bytes());
         let method = method.map_err(|_| refused("method"))?;
-        let fields = fields(&request.headers)?;
+        let head = head(&method, &url, fields(&request.headers)?);
         let rules = self.rules(&url).await?;
         if !rules.allows(url.path_and_query()) {
             return Err(refused("robots.txt"));
         }
+        if let Lookup::Fresh(response) = self.find(&head) {
+            return answer(response, request.body_bytes_max);
+        }
+        let _turn = self.crawler.host_locks.lock(url.host().to_owned()).await;
+        // Another page may have requested it meanwhile.
+        let head = match self.find(&head) {
+            Lookup::Fresh(response) => return answer(response, request.body_bytes_max),
+            Lookup::Stale(head) => *head,
+            Lookup::Missing => head,
+        };
         let part = PartRequest {
             method: &method,
-            headers: &fields,
+            headers: &head.headers,
             body_bytes_max: request.body_bytes_max,
         };
         let mut fetched = self.request(&url, FetchPurpose::Part(part)).await?;
@@ -101,8 +113,20 @@ impl Parts {
         if let Some(failure) = fetched.failure {
             return Err(failed(&failure));
         }
-        let (status, headers) = (fetched.status.unwrap_or_default(), pairs(&fetched.headers));
-        Ok(Answer::Response { status, headers, body: fetched.text })
+        let status = fetched.status.unwrap_or_default();
+        let response = PartResponse { status, headers: fetched.headers, body: fetched.text.into() };
+        let cache = &self.crawler.part_cache;
+        let response = cache.store(&self.site(), &head, response, SystemTime::now());
+        answer(response, request.body_bytes_max)
+    }
+
+    fn find(&self, head: &request::Parts) -> Lookup {
+        self.crawler.part_cache.find(&self.site(), head, SystemTime::now())
+    }
+
+    /// The pages that share cached parts: those of one scheme, host and port.
+    fn site(&self) -> String {
+        self.page.origin().to_owned()
     }
 
     /// The rules for a URL, fetched if no fresh ones are known.
@@ -128,7 +152,9 @@ impl Parts {
                     None => (url.join("/robots.txt").map_err(|_| refused("robots.txt"))?, 0),
                 }
             };
+            let turn = crawler.host_locks.lock(target.host().to_owned()).await;
             let fetched = self.request(&target, FetchPurpose::Robots).await?;
+            drop(turn);
             match crawler.process_robots(url, (&target, hops), &fetched, &stored) {
                 RobotsStep::Known(rules) => return Ok(rules),
                 RobotsStep::Redirected(_) => {}
@@ -137,14 +163,13 @@ impl Parts {
         }
     }
 
-    /// Makes a request when it is its host's turn, if the task is still held then.
+    /// Makes a request, if the task is still held. The caller has the host's turn.
     async fn request(
         &self,
         url: &CanonicalUrl<'_>,
         purpose: FetchPurpose<'_>,
     ) -> Result<Fetched, Answer> {
         let crawler = &self.crawler;
-        let _turn = crawler.host_locks.lock(url.host().to_owned()).await;
         let now = Instant::now();
         let held_until = *self.held_until.lock();
         if now >= held_until {
@@ -159,9 +184,9 @@ impl Parts {
 }
 
 /// The header fields of a browser that are sent.
-fn fields(all: &[(String, String)]) -> Result<Vec<(HeaderName, HeaderValue)>, Answer> {
+fn fields(all: &[(String, String)]) -> Result<HeaderMap, Answer> {
     let mut bytes = 0;
-    let mut sent = Vec::with_capacity(all.len());
+    let mut sent = HeaderMap::new();
     for (name, value) in all {
         // Fields of HTTP/2, and hints about the browser: the User-Agent says what this is.
         let is_dropped = name.starts_with(':') || name.starts_with("sec-ch-");
@@ -169,10 +194,20 @@ fn fields(all: &[(String, String)]) -> Result<Vec<(HeaderName, HeaderValue)>, An
             continue;
         }
         bytes += name.len() + value.len();
-        let field = name.parse().ok().zip(HeaderValue::from_str(value).ok());
-        sent.push(field.filter(|_| bytes <= FIELDS_BYTES_MAX).ok_or_else(|| refused("header"))?);
+        let field = name.parse::<HeaderName>().ok().zip(HeaderValue::from_str(value).ok());
+        let field = field.filter(|_| bytes <= FIELDS_BYTES_MAX);
+        let (name, value) = field.ok_or_else(|| refused("header fields"))?;
+        sent.append(name, value);
     }
     Ok(sent)
+}
+
+fn answer(response: PartResponse, body_bytes_max: u64) -> Result<Answer, Answer> {
+    let PartResponse { status, headers, body } = response;
+    if body.len() as u64 > body_bytes_max {
+        return Err(refused("size"));
+    }
+    Ok(Answer::Response { status, headers: pairs(&headers), body: body.into() })
 }
 
 fn refused(reason: impl Into<String>) -> Answer {
