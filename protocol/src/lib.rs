@@ -103,10 +103,10 @@ pub use canonical_url::{
 };
 pub use cidr::{IpNetwork, IpNetworkError};
 pub use command::{
-    Command, DELAY_MS_MAX, EntrySelection, GroupAction, GroupCommand, GroupSetting, Hello,
-    JobAction, JobCommand, KeyKind, KeyQuery, KeyRest, ManageCommand, Outcome, Prio, RetryMode,
-    ScheduleQuery, StartAt, TaskAction, TaskQuery, TaskReply, Token, TopicAction, TopicCommand,
-    duration_within, whole_number,
+    CREDIT_DEFAULT, Command, DELAY_MS_MAX, EntrySelection, GroupAction, GroupCommand, GroupSetting,
+    Hello, JobAction, JobCommand, KeyKind, KeyQuery, KeyRest, ManageCommand, Outcome, Prio,
+    RetryMode, ScheduleQuery, StartAt, TaskAction, TaskQuery, TaskReply, Token, TopicAction,
+    TopicCommand, duration_within, whole_number,
 };
 pub use duration::{DURATION_MS_MAX, DurationError, format_ms, parse_ms};
 pub use error::{Code, ProtocolError, UnknownCode, bad_argument};

@@ -23,6 +23,7 @@
 //! | [`acked_links`] | remembers links that the broker has already |
 //! | [`traps`] | recognizes sites without end |
 //! | [`fetch`] | fetches one document |
+//! | [`images`] | stores screenshots and PDF files |
 //! | [`program`] | runs programs |
 //! | [`render_auto`] | decides which pages a browser renders |
 //! | [`sink`] | stores pages |
@@ -42,6 +43,7 @@ pub mod fetch;
 #[doc(hidden)]
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+pub mod images;
 pub mod pass;
 pub mod program;
 pub mod render_auto;

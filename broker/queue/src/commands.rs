@@ -76,8 +76,8 @@ pub fn job_input(
 }
 
 fn add_seed(manage: &JobCommand<'_>) -> Result<JobOperation, ProtocolError> {
-    manage.allow_only(&["group", "url", "prio", "after"])?;
+    manage.allow_only(&["group", "url", "prio", "after", "render"])?;
     let url = manage.setting("url").ok_or_else(|| bad_argument("add needs url=<URL>"))?.into();
-    let (prio, after) = manage.seed_settings()?;
-    Ok(JobOperation::Add { url, prio, after })
+    let (prio, after, render) = manage.seed_settings()?;
+    Ok(JobOperation::Add { url, prio, after, render })
 }

@@ -1,7 +1,7 @@
 //! Entries: URLs (or texts) to work on, with their state and lease.
 
 use smol_str::SmolStr;
-use tidings_protocol::{MemberId, UrlKey};
+use tidings_protocol::{MemberId, Render, UrlKey};
 
 use crate::moment::Moment;
 
@@ -57,6 +57,16 @@ impl Admission {
     pub fn bytes(&self) -> usize {
         const FIXED_BYTES: usize = 400;
         FIXED_BYTES + self.text.len() + self.forwarded.len()
+    }
+
+    /// Returns whether its page is rendered, if the event, the job or a worker has said it.
+    pub(crate) fn render(&self) -> Option<Render> {
+        render_of(&self.forwarded)
+    }
+
+    /// Reports whether only a member with a browser may receive it.
+    pub(crate) fn needs_render(&self) -> bool {
+        self.render() == Some(Render::Yes)
     }
 }
 
@@ -209,6 +219,41 @@ impl Entry {
     pub fn is_suspect(&self) -> bool {
         self.losses >= SUSPECT_LOSSES
     }
+
+    /// Returns what a member must have for it. Changes only while no member holds it.
+    pub(crate) fn demand(&self) -> Demand {
+        Demand { suspect: self.is_suspect(), render: self.admitted.needs_render() }
+    }
+}
+
+/// What a member must have for an entry, besides free credit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Demand {
+    /// No other suspect.
+    pub(crate) suspect: bool,
+    /// A browser that is free.
+    pub(crate) render: bool,
+}
+
+/// Returns the value of an attribute among forwarded ones. `name` is its name between a space and
+/// an equals sign.
+pub(crate) fn attribute<'a>(forwarded: &'a str, name: &str) -> Option<&'a str> {
+    let (_, behind) = forwarded.split_once(name)?;
+    behind.split(' ').next()
+}
+
+/// Returns the value of `render=` among forwarded attributes.
+pub(crate) fn render_of(forwarded: &str) -> Option<Render> {
+    attribute(forwarded, " render=").and_then(Render::from_word)
+}
+
+/// Returns forwarded attributes with this value of `render=`, or without one.
+pub(crate) fn with_render(forwarded: &str, render: Option<Render>) -> String {
+    let mut all = render.map_or_else(String::new, |render| format!(" render={render}"));
+    for word in forwarded.split(' ').skip(1).filter(|word| !word.starts_with("render=")) {
+        all.extend([" ", word]);
+    }
+    all
 }
 
 /// Adds the attributes of `others` with names that `carried` lacks. `None` if the result is too

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tidings_protocol::status::Answer;
 use tidings_protocol::{
-    After, EntrySelection, GroupSetting, JobName, KeyQuery, MemberId, ProtocolError, ScheduleQuery,
-    Seq, TaskId, TaskQuery, TaskReply, TopicName,
+    After, EntrySelection, GroupSetting, JobName, KeyQuery, MemberId, ProtocolError, Render,
+    ScheduleQuery, Seq, TaskId, TaskQuery, TaskReply, TopicName,
 };
 
 use crate::entry::{EntryId, JobNumber};
@@ -93,6 +93,8 @@ pub enum Input {
         requester: Requester,
         /// The number of tasks that it may hold at once; 0 drains it.
         credit: u32,
+        /// How many of them may need a browser; `None` for a worker without one.
+        render: Option<u32>,
     },
     /// A worker sent a command that is not an input of the group: it is alive.
     Activity {
@@ -246,6 +248,8 @@ pub enum JobOperation {
         prio: i16,
         /// The delay or time of day before which it is not released.
         after: After,
+        /// Whether its page is rendered; `None`: as the job says.
+        render: Option<Render>,
     },
     /// Answers when its pass is over.
     Wait,

@@ -73,7 +73,7 @@ pub use self::interface::{
     WorkerReply,
 };
 use self::jobs::{JobState, JobTimer, Jobs};
-use self::leases::{Leases, Member};
+use self::leases::{Credit, Leases, Member};
 use self::moment::Moment;
 use self::mutants::Mutant;
 use self::record::snapshot::{SnapshotItem, SnapshotProgress};
@@ -343,7 +343,9 @@ impl Group {
                     self.frontier.texts_mut().trim_read();
                 }
             }
-            Input::Join { requester, credit } => self.join(requester, credit, now),
+            Input::Join { requester, credit, render } => {
+                self.join(requester, Credit { tasks: credit, render }, now);
+            }
             Input::Disconnected { conn } => self.disconnected(conn, now),
             Input::Reply { requester, reply } => {
                 let answer = self.reply(requester, reply, now);
@@ -481,10 +483,26 @@ impl Group {
 
     /// Lets the entries pinned to a member restart with their own request, for any member.
     fn unpin(&mut self, member: MemberId, now: Moment) {
+        self.unpin_if(member, |_, _| true, now);
+    }
+
+    /// Does this for those that the member cannot receive any more: it has left, its credit is 0,
+    /// or it has no browser for them.
+    fn unpin_untakeable(&mut self, member: MemberId, now: Moment) {
+        let is_untakeable = |group: &Self, entry| {
+            let needs_render = group.frontier.get(entry).entry.admitted.needs_render();
+            !group.leases.members().takes_tasks(member, needs_render)
+        };
+        self.unpin_if(member, is_untakeable, now);
+    }
+
+    fn unpin_if(&mut self, member: MemberId, is_it: impl Fn(&Self, EntryId) -> bool, now: Moment) {
         if mutants::is(Mutant::StaysPinned) {
             return;
         }
-        if let Some(entries) = self.leases.pinned_to(member) {
+        let mut entries = self.leases.pinned_to(member).unwrap_or_default();
+        entries.retain(|entry| is_it(self, *entry));
+        if !entries.is_empty() {
             self.commit(Decision::Unpinned { entries }, now);
         }
     }

@@ -26,6 +26,8 @@ pub(crate) enum Mutant {
     DropsLostAnnounced,
     /// A member holds one task more than its credit.
     OverCredit,
+    /// A member holds one task that needs a browser more than it may.
+    OverRenderCredit,
     /// The end of a job is published twice.
     DoneTwice,
     /// An entry is released before it is due.
@@ -52,6 +54,8 @@ pub(crate) enum Mutant {
     AnnouncedFirst,
     /// A key is not refreshed after its rest.
     NeverWakes,
+    /// An entry that waits for a member with a browser holds back the others of its key.
+    RenderHoldsBack,
     /// An entry stays pinned to a member that is gone.
     StaysPinned,
     /// A job is not settled when its last page fails.

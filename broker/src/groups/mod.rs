@@ -29,9 +29,8 @@ use tidings_protocol::{
     GroupName, GroupSetting, JobAction, JobCommand, JobName, MemberId, ProtocolError, Seq, Slot,
     bad_argument,
 };
-use tidings_queue::commands;
 use tidings_queue::config::{CREDIT_MAX, GroupConfig};
-use tidings_queue::{Group, GroupQuery, Input, JobOperation, Requester, WorkerReply};
+use tidings_queue::{Group, GroupQuery, Input, JobOperation, Requester, WorkerReply, commands};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -346,26 +345,27 @@ impl Groups {
         self.job_names.is_unfinished(job, group)
     }
 
-    /// Adds a worker to a group with the given `credit` (default 1). The answer arrives in the
-    /// mailbox for `slot`, unless the command is rejected at once.
+    /// Adds a worker to a group with the given credit, and with the number of held tasks that may
+    /// need a browser if it has one. The answer arrives in the mailbox for `slot`, unless the
+    /// command is rejected at once.
     pub fn join(
         &self,
         caller: &Caller,
         slot: Slot,
         group: &GroupName,
-        credit: Option<u32>,
+        (credit, render): (u32, Option<u32>),
     ) -> Result<(), ProtocolError> {
         let asked = caller.requester(slot);
-        let credit = credit.unwrap_or(1);
-        if credit > CREDIT_MAX {
-            return Err(bad_argument(format!(
-                "credit={credit}: expected a number from 0 to {CREDIT_MAX}"
-            )));
+        for (name, count) in [("credit", credit), ("render", render.unwrap_or(0))] {
+            if count > CREDIT_MAX {
+                let text = format!("{name}={count}: expected a number from 0 to {CREDIT_MAX}");
+                return Err(bad_argument(text));
+            }
         }
         if group.as_str() == DEFAULT_GROUP {
             self.create_if_missing(group)?;
         }
-        let input = Input::Join { requester: asked, credit };
+        let input = Input::Join { requester: asked, credit, render };
         self.send(group, GroupMessage::Join(input, caller.mailbox.clone()))?;
         self.registry.join(caller.conn, group.clone());
         Ok(())

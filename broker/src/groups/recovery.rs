@@ -336,7 +336,7 @@ mod tests {
         }
         let (conn, member) = (ConnId(1), MemberId(1));
         let requester = Requester { conn, member, slot: Answers::new().reserve() };
-        inputs.push(Input::Join { requester, credit: released });
+        inputs.push(Input::Join { requester, credit: released, render: None });
         group.handle_all(inputs, moment);
         let outputs = std::iter::from_fn(|| group.poll());
         let decisions = outputs.filter_map(|output| match output {

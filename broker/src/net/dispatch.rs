@@ -4,9 +4,9 @@ use std::task::Waker;
 
 use bytes::{Bytes, BytesMut};
 use tidings_protocol::{
-    Code, Command, GroupName, Hello, HelloAnswer, JobAction, MemberId, Prio, ProtocolError,
-    RetryMode, Slot, StartAt, TaskAction, TaskReply, TopicName, bad_argument, encode_more,
-    encode_ok, encode_pong,
+    CREDIT_DEFAULT, Code, Command, GroupName, Hello, HelloAnswer, JobAction, MemberId, Prio,
+    ProtocolError, RetryMode, Slot, StartAt, TaskAction, TaskReply, TopicName, bad_argument,
+    encode_more, encode_ok, encode_pong,
 };
 use tidings_queue::{StagedLink, WorkerReply};
 
@@ -70,8 +70,8 @@ impl Connection {
                 self.push_if_error(seen);
             }
             Command::Unsub { topic } => self.unsubscribe(&topic),
-            Command::Join { group, credit } => {
-                let slot = self.join(&group, credit);
+            Command::Join { group, credit, render } => {
+                let slot = self.join(&group, credit.unwrap_or(CREDIT_DEFAULT), render);
                 self.worker_mut().join_slot = Some(slot);
             }
             Command::Link { task, url, redirect, prio } => {
@@ -295,9 +295,11 @@ impl Connection {
         worker.is_known_to_groups = true;
         let (links, over_limit) = match &reply.action {
             TaskAction::Ack(_) => worker.staged_links.take(&reply.task),
-            // A NACK with again= may be rejected; the task then stays, and so do its links. If it
+            // A NACK with again= or need= may be rejected; the task then stays, and so do its links. If it
             // is accepted, the links are evicted later.
-            TaskAction::Nack { retry: RetryMode::OtherUrl { .. }, .. }
+            TaskAction::Nack {
+                retry: RetryMode::OtherUrl { .. } | RetryMode::NeedsRender, ..
+            }
             | TaskAction::Touch { .. } => (Vec::new(), 0),
             TaskAction::Nack { .. } => {
                 worker.staged_links.discard(&reply.task);
@@ -313,16 +315,16 @@ impl Connection {
         Caller { member, conn: self.id, mailbox: self.mailbox.clone() }
     }
 
-    fn join(&mut self, group: &GroupName, credit: Option<u32>) -> Slot {
+    fn join(&mut self, group: &GroupName, credit: u32, render: Option<u32>) -> Slot {
         let (caller, slot) = (self.caller(), self.answers.reserve());
         if let Some(usage) = &mut self.login.usage
-            && let Err(error) = usage.set_credit(group, credit.unwrap_or(1))
+            && let Err(error) = usage.set_credit(group, credit)
         {
             self.fill_error(slot, &error);
             return slot;
         }
         self.worker_mut().is_known_to_groups = true;
-        if let Err(error) = self.shared.groups.join(&caller, slot, group, credit) {
+        if let Err(error) = self.shared.groups.join(&caller, slot, group, (credit, render)) {
             self.fill_error(slot, &error);
         }
         slot

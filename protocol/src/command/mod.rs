@@ -27,6 +27,9 @@ use crate::{
     names,
 };
 
+/// The credit of a `JOIN` without `credit=`.
+pub const CREDIT_DEFAULT: u32 = 1;
+
 /// One line of a client. `parse` and `encode` are inverse to each other.
 ///
 /// In the grammar below `[..]` is optional and options may stand in any order, each at most once.
@@ -67,12 +70,15 @@ pub enum Command<'a> {
         /// The subscribed topic.
         topic: TopicName,
     },
-    /// `JOIN <group> [credit=<n>]`: takes tasks, or changes the credit.
+    /// `JOIN <group> [credit=<n>] [can=render [render=<n>]]`: takes tasks, or changes the credit.
     Join {
         /// The group to work for.
         group: GroupName,
-        /// The largest number of held tasks; `0` drains. Without it, the broker's default.
+        /// The largest number of held tasks; `0` drains. Without it, [`CREDIT_DEFAULT`].
         credit: Option<u32>,
+        /// `can=render`: the member has a browser, and this is the largest number of held tasks
+        /// that need one; the credit without `render=`.
+        render: Option<u32>,
     },
     /// `LINK <task> <url> [kind=redirect] [prio=<n>]`: stages a child of a task. Never answered.
     Link {
@@ -161,9 +167,11 @@ impl<'a> Command<'a> {
                 .option_if("takeover", takeover.then_some("yes")),
             Command::Seen { topic, seq } => line.word(topic.as_str()).number(seq.0),
             Command::Unsub { topic } => line.word(topic.as_str()),
-            Command::Join { group, credit } => {
-                line.word(group.as_str()).option_if("credit", *credit)
-            }
+            Command::Join { group, credit, render } => line
+                .word(group.as_str())
+                .option_if("credit", *credit)
+                .option_if("can", render.map(|_| "render"))
+                .option_if("render", *render),
             Command::Link { task, url, redirect, prio } => line
                 .task(task)
                 .word(url)

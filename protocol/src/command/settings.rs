@@ -10,8 +10,8 @@ use crate::status::TaskState;
 use crate::time_of_day::AfterError;
 use crate::wire::number;
 use crate::{
-    After, DAY_MS, DEAD_LETTER_TOPIC, DEFAULT_GROUP, GroupName, JobName, ProtocolError, TopicName,
-    duration,
+    After, DAY_MS, DEAD_LETTER_TOPIC, DEFAULT_GROUP, GroupName, JobName, ProtocolError, Render,
+    TopicName, duration,
 };
 
 /// Longest delay between two requests to a key.
@@ -241,14 +241,19 @@ impl JobCommand<'_> {
         self.setting("group").unwrap_or(DEFAULT_GROUP).parse()
     }
 
-    /// The priority of a seed, and the delay or time of day before which it is not released.
-    pub fn seed_settings(&self) -> Result<(i16, After), ProtocolError> {
+    /// The priority of a seed, the delay or time of day before which it is not released, and
+    /// whether its page is rendered.
+    pub fn seed_settings(&self) -> Result<(i16, After, Option<Render>), ProtocolError> {
         let prio = self.setting("prio").map_or(Ok(0), |prio| prio.parse().map(Prio::value))?;
         let after = self.setting("after").unwrap_or("0");
         let after = after
             .parse()
             .map_err(|error: AfterError| bad_argument(format!("after={after}: {error}")))?;
-        Ok((prio, after))
+        let render = self.setting("render").map(|word| {
+            Render::from_word(word)
+                .ok_or_else(|| bad_argument(format!("render={word}: expected yes, no or auto")))
+        });
+        Ok((prio, after, render.transpose()?))
     }
 }
 

@@ -25,7 +25,7 @@ pub struct TaskReply {
 pub enum TaskAction {
     /// `ACK <task> [outcome=..]`: the task is done, and ended so; `done` without the option.
     Ack(Outcome),
-    /// `NACK <task> [after=..] [count=no] [again=<url>] [reason=..]`: it returns to the group.
+    /// `NACK <task> [after=..] [count=no] [again=<url>] [need=render] [reason=..]`: it returns to the group.
     Nack {
         /// When and how it is retried.
         retry: RetryMode,
@@ -98,6 +98,9 @@ pub enum RetryMode {
         /// An absolute URL, as one word.
         url: String,
     },
+    /// `need=render`: one request was made, and the page needs a browser, which this worker lacks.
+    /// It is not an attempt. A member with a browser gets the task, with `render=yes`.
+    NeedsRender,
 }
 
 fn put_rest<B: BufMut>(line: LineWriter<'_, B>, rest: KeyRest) -> LineWriter<'_, B> {
@@ -114,6 +117,7 @@ fn put_retry<'b, B: BufMut>(line: LineWriter<'b, B>, retry: &RetryMode) -> LineW
             line.option_if("after", after_ms.map(duration::format_ms)).option("count", "no")
         }
         RetryMode::OtherUrl { url } => line.option("again", url),
+        RetryMode::NeedsRender => line.option("need", "render"),
     }
 }
 

@@ -84,6 +84,10 @@ status! {
         paused: bool = "paused",
         /// Connected members.
         members: u64 = "members",
+        /// Connected members with a browser, whose credit allows tasks that need one.
+        render_members: Option<u64> = "render-members",
+        /// Tasks that only wait for a member with a browser.
+        render_waiting: Option<u64> = "render-waiting",
         /// Entries that no member holds.
         waiting: u64 = "waiting",
         /// Entries that members hold.
@@ -126,6 +130,8 @@ status! {
     MemberStatus(group: String) {
         /// The largest number of tasks that it holds.
         credit: u64 = "credit",
+        /// The largest number of those that need a browser, if it has one.
+        render: Option<u64> = "render",
         /// The tasks that it holds.
         held: u64 = "held",
         /// The number of the group, which no other group of its name has.

@@ -64,6 +64,8 @@ status! {
         include: Option<Vec<String>> = "include",
         /// Pages that it excludes; only in `JOB show`.
         exclude: Option<Vec<String>> = "exclude",
+        /// Which pages are rendered; only in `JOB show`.
+        render: Option<String> = "render",
         /// Where its end is sent; only in `JOB show`.
         callback: Option<String> = "callback",
         /// Recent pages per second; only in `JOB watch`.

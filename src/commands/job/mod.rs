@@ -45,6 +45,8 @@ Settings, for this pass of the job:
                                  their registrable domains, below their paths, or all
   include=PATTERN,..             of these, only links that match one of the patterns
   exclude=PATTERN,..             no links that match one of the patterns
+  render=never|auto|always       pages that are rendered by crawlers with a browser: none, those that
+                                 look empty, or all; or PATTERN,.. for those that match
   max-pages=N, max-per-host=N    budget in pages, of all hosts and of each host
   max-depth=N, max-time=DURATION budget in links from a seed, and in time
   hold=yes                       fetch nothing before the job is closed
@@ -108,8 +110,8 @@ pub(crate) struct OpenArgs {
     #[command(flatten)]
     of: JobArgs,
 
-    /// scope=, include=, exclude=, max-pages=, max-depth=, max-per-host=, max-time=, hold=,
-    /// callback=
+    /// scope=, include=, exclude=, render=, max-pages=, max-depth=, max-per-host=, max-time=,
+    /// hold=, callback=
     #[arg(value_name = "SETTING", value_parser = parse_setting)]
     settings: Vec<(String, String)>,
 }

@@ -123,6 +123,7 @@ struct Crawler {
     product_token: String,
     /// Dropped before the connections: these close one by one, and files are closed meanwhile.
     sinks: Sinks,
+    spools: Spools,
     fetcher: Arc<Fetcher>,
     /// Renders pages, if there is a browser.
     renderer: Option<Renderer>,
@@ -190,7 +191,7 @@ pub async fn run(
     let fetcher = Fetcher::new(&config.fetch)?;
     let ((sinks, closing), (state, state_closing), spools) =
         opening.await.expect("opening files does not panic")?;
-    let mut fetcher = fetcher.with_spools(spools);
+    let mut fetcher = fetcher.with_spools(spools.clone());
     if config.render.is_some() {
         fetcher = fetcher.with_signs();
     }
@@ -205,6 +206,7 @@ pub async fn run(
         renderer,
         revisits: Mutex::new(RevisitIndex::new(sinks.have_records())),
         sinks,
+        spools,
         reports,
         broker: worker.link(),
         was_full: AtomicBool::default(),

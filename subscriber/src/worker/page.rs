@@ -31,6 +31,9 @@ use crate::spool::Spool;
 use crate::traps::{PageReading, Trap};
 use crate::worker::SITEMAPS_KIND;
 
+/// A page that may be rendered is requested in full unless its last record has this many links. One
+/// with fewer may lack its content, and an answer without a document would not show that.
+const CONDITIONAL_LINKS_MIN: usize = 10;
 /// Bytes of a watched feed that are read at a time.
 const FEED_READ_BYTES: usize = 64 * 1024;
 
@@ -52,9 +55,14 @@ impl TaskWork<'_> {
                 return;
             }
         };
-        // An unchanged document has to be rendered as well.
-        let is_rendered = self.render_mode() == Render::Yes;
-        let last = if watch.is_some() || is_rendered { None } else { self.last_record().await };
+        let last = if watch.is_some() { None } else { self.last_record().await };
+        let last = last.filter(|last| match self.render_mode() {
+            Render::No => true,
+            // It may have been stored by a crawler without a browser.
+            Render::Auto => !last.is_rendered() && last.links.len() >= CONDITIONAL_LINKS_MIN,
+            // An unchanged document has to be rendered as well.
+            Render::Yes => false,
+        });
         let validators = match &watch {
             Some(watch) => Some(owned_validators(watch.validators())),
             None => last.as_ref().map(|last| last.validators.clone()),

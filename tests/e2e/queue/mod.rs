@@ -6,6 +6,7 @@ mod groups;
 mod job_completion;
 mod poison_task;
 mod python_worker;
+mod rendered_tasks;
 mod retirement;
 mod retried_pages;
 mod rust_worker;

@@ -135,7 +135,6 @@ const SCRIPTED: RenderWorkload = Workload {
     goals: &[
         at_least(PAGES, 1.5, GoalBase::Server(Renderer::Crawlee)),
         at_most(CPU, 0.8, GoalBase::Server(Renderer::Crawlee)).named("CPU"),
-        at_most(REQUESTS, 0.5, GoalBase::Server(Renderer::Crawlee)).named("requests"),
         at_most(OVERLAPS, 0.0, GoalBase::Absolute).named("overlaps"),
         at_most(LEFT, 0.0, GoalBase::Absolute).named("processes left"),
         at_most(FAULTS, 0.0, GoalBase::Absolute).named("faults"),

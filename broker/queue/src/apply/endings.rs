@@ -17,7 +17,7 @@ impl Group {
     pub(crate) fn finish_entry(&mut self, id: EntryId, outcome: Outcome, now: Moment) {
         let ActiveEntry { entry, key, again_key: again } = self.frontier.remove(id);
         if let EntryState::Held(lease) = entry.state {
-            self.leases.end(id, &lease, entry.is_suspect());
+            self.leases.end(id, &lease, entry.demand());
         }
         if let Some(url) = entry.admitted.url_key {
             self.schedules.entry_ended(url.fingerprint(), id, Some(outcome));

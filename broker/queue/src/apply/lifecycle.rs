@@ -134,10 +134,10 @@ impl Group {
             self.frontier.dequeue(id)
         };
         let ActiveEntry { entry, key, .. } = self.frontier.lease(id, lease, gate);
-        let (key, suspect, job) = (*key, entry.is_suspect(), entry.admitted.job);
+        let (key, demand, job) = (*key, entry.demand(), entry.admitted.job);
         let pinned_to = entry.again.as_ref().map(|again| again.member);
         self.remove_pin(pinned_to, id, job, key, now);
-        self.leases.begin(id, &lease, suspect);
+        self.leases.begin(id, &lease, demand);
         self.refresh(gate, now);
         if let Some(job) = job {
             self.change_job_entry(job.number, key, EntryChange::Leased(id), now);
@@ -178,7 +178,7 @@ impl Group {
         let Some(lease) = self.frontier.end_lease(id) else { return };
         let ActiveEntry { entry, key, .. } = self.frontier.get(id);
         let (key, job) = (*key, entry.admitted.job);
-        self.leases.end(id, &lease, entry.is_suspect());
+        self.leases.end(id, &lease, entry.demand());
         if let Some(job) = job {
             self.change_job_entry(job.number, key, EntryChange::Returned(id), now);
         }
@@ -199,6 +199,7 @@ impl Group {
         match back {
             NextStep::Retry { due } => self.frontier.count_failure(id, *due, reason),
             NextStep::Uncounted { due } => self.frontier.set_due(id, *due),
+            NextStep::Render => self.frontier.require_render(id, now),
             NextStep::Again(again) => {
                 self.frontier.set_again(id, again.clone(), now);
                 self.leases.pin(again.member, id);

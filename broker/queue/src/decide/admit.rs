@@ -5,13 +5,15 @@ use std::collections::BTreeSet;
 use std::slice;
 
 use tidings_protocol::{
-    After, CanonicalUrl, DAY_MS, DEAD_LETTER_TOPIC, JobName, PAYLOAD_BYTES_MAX, Payload, Prio, Seq,
-    TopicName, UrlKey,
+    After, CanonicalUrl, DAY_MS, DEAD_LETTER_TOPIC, JobName, PAYLOAD_BYTES_MAX, Payload, Prio,
+    Render, Seq, TopicName, UrlKey,
 };
 
 use super::parsed_event::ParsedEvent;
 use super::prefetch::PREFETCH_BATCH;
-use crate::entry::{Admission, Entry, EntryId, FORWARDED_BYTES_MAX, Key, PassId};
+use crate::entry::{
+    Admission, Entry, EntryId, FORWARDED_BYTES_MAX, Key, PassId, render_of, with_render,
+};
 use crate::frontier::dormant::DormantRef;
 use crate::jobs::JobState;
 use crate::moment::Moment;
@@ -164,6 +166,11 @@ impl Group {
                 forwarded: forwarded_attributes(payload).ok_or("attributes-too-long")?,
             },
         };
+        if request.url_key.is_some()
+            && payload.attribute("render").is_some_and(|word| Render::from_word(word).is_none())
+        {
+            return Err("bad-render");
+        }
         let (mut schedule, mut at) = (None, WallClockTimes::default());
         if let Some(url_key) = request.url_key {
             if let Some(every) = payload.attribute("every")
@@ -339,7 +346,7 @@ impl Group {
         job: Option<PassId>,
         announced: bool,
     ) -> Admission {
-        Admission {
+        let mut admission = Admission {
             id: self.frontier.next_id(),
             text: request.text.into(),
             url_key: request.url_key,
@@ -352,7 +359,29 @@ impl Group {
             prio: request.prio,
             due: request.due,
             forwarded: request.forwarded,
+        };
+        self.set_render(&mut admission);
+        admission
+    }
+
+    /// Gives an entry the `render=` of its URL's schedule, or else that of its job, unless it has
+    /// its own. From then on it belongs to the entry.
+    fn set_render(&self, admission: &mut Admission) {
+        let Some(url_key) = admission.url_key.filter(|_| admission.render().is_none()) else {
+            return;
+        };
+        let schedule = self.schedules.find(url_key);
+        let render = schedule.and_then(|schedule| render_of(&schedule.forwarded));
+        let render = render.or_else(|| self.render_in_job(&admission.text, admission.job));
+        if render.is_some() {
+            admission.forwarded = with_render(&admission.forwarded, render).into();
         }
+    }
+
+    /// Returns whether the page of a canonical URL is rendered, as far as its job says it.
+    fn render_in_job(&self, url: &str, job: Option<PassId>) -> Option<Render> {
+        let job = self.jobs.find(job?.number).filter(|job| job.settings.render.is_some())?;
+        job.render_of(&CanonicalUrl::parse(url).ok()?)
     }
 
     /// Returns the waiting entry of a URL in one pass, or the one without a job.
@@ -464,7 +493,7 @@ impl Group {
             None if self.waiting_entry(url.url_key(), None).is_some() => return LinkVerdict::Known,
             None => {}
         }
-        LinkVerdict::New(Admission {
+        let mut child = Admission {
             id: self.frontier.next_id(),
             text: url.as_str().into(),
             url_key: Some(url.url_key()),
@@ -481,7 +510,14 @@ impl Group {
             } else {
                 Box::default()
             },
-        })
+        };
+        // What the job says is about one URL. What an event says holds after redirects, too.
+        let inherits = child.render().is_some();
+        if inherits && parent.render() == self.render_in_job(&parent.text, parent.job) {
+            child.forwarded = with_render(&child.forwarded, None).into();
+        }
+        self.set_render(&mut child);
+        LinkVerdict::New(child)
     }
 
     /// Counts an event that the group cannot use. A limited number per minute become dead letters.

@@ -1,10 +1,10 @@
 //! Actions on existing jobs: pause, resume, add a seed, wait for the end, delete.
 
 use tidings_protocol::status::{Answer, JobEnd, JobStatus, SeedStatus};
-use tidings_protocol::{After, CanonicalUrl, Code, JobName, ProtocolError, bad_argument};
+use tidings_protocol::{After, CanonicalUrl, Code, JobName, ProtocolError, Render, bad_argument};
 
 use super::admit::{EventRequest, wall_clock_dues_of};
-use crate::entry::JobNumber;
+use crate::entry::{JobNumber, with_render};
 use crate::interface::JobOperation;
 use crate::jobs::JobState;
 use crate::moment::Moment;
@@ -25,8 +25,8 @@ impl Group {
             JobOperation::Cancel => self.end_job(name, true, now)?.into(),
             JobOperation::Pause => self.set_job_paused(name, true, now)?.into(),
             JobOperation::Resume => self.set_job_paused(name, false, now)?.into(),
-            JobOperation::Add { url, prio, after } => {
-                self.add_seed(name, url, *prio, *after, now)?.into()
+            JobOperation::Add { url, prio, after, render } => {
+                self.add_seed(name, (url, *prio, *after, *render), now)?.into()
             }
             JobOperation::Wait => {
                 let job = self.find_job(name)?;
@@ -85,9 +85,7 @@ impl Group {
     fn add_seed(
         &mut self,
         name: &JobName,
-        url: &str,
-        prio: i16,
-        after: After,
+        (url, prio, after, render): (&str, i16, After, Option<Render>),
         now: Moment,
     ) -> Result<SeedStatus, ProtocolError> {
         let number = self.find_job(name)?.id.number;
@@ -108,7 +106,7 @@ impl Group {
             job: Some(name.as_ref()),
             prio,
             due,
-            forwarded: Box::default(),
+            forwarded: with_render("", render).into(),
         };
         let taking = self
             .judge_seed(name.as_ref(), request)

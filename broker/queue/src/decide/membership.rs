@@ -6,9 +6,11 @@ use std::fmt::Write;
 use tidings_protocol::status::MemberStatus;
 use tidings_protocol::{CanonicalUrl, MemberId, TaskId};
 
-use crate::entry::{Admission, Entry, EntryId, FORWARDED_BYTES_MAX, Lease, merge_attributes};
+use crate::entry::{
+    Admission, Entry, EntryId, FORWARDED_BYTES_MAX, Lease, attribute, merge_attributes, with_render,
+};
 use crate::jobs::Job;
-use crate::leases::Member;
+use crate::leases::{Credit, Member};
 use crate::moment::Moment;
 use crate::schedules::Schedule;
 use crate::{ConnId, Group, Output, Requester, TaskMessage};
@@ -18,19 +20,19 @@ const MOVED_FROM: &str = " schedule=";
 
 /// No event can contain it, because the group does not forward `schedule=` from events.
 fn moved_from(carried: &str) -> Option<&str> {
-    let (_, behind) = carried.split_once(MOVED_FROM)?;
-    Some(behind.split(' ').next().expect("split gives at least one part"))
+    attribute(carried, MOVED_FROM)
 }
 
 impl Group {
-    pub(crate) fn join(&mut self, requester: Requester, credit: u32, now: Moment) {
+    pub(crate) fn join(&mut self, requester: Requester, credit: Credit, now: Moment) {
         let known = self.leases.members().find(requester.member);
         let moved = known.is_none_or(|member| member.conn() != Some(requester.conn));
         self.leases.join(requester.member, requester.conn, credit);
         let held = self.leases.members().find(requester.member).map_or(0, Member::load);
         let status = MemberStatus {
             group: self.name.to_string(),
-            credit: credit.into(),
+            credit: credit.tasks.into(),
+            render: credit.render.map(Into::into),
             held: held as u64,
             since: self.since,
         };
@@ -38,9 +40,7 @@ impl Group {
         if moved {
             self.resend_tasks(requester.member, now);
         }
-        if credit == 0 {
-            self.unpin(requester.member, now);
-        }
+        self.unpin_untakeable(requester.member, now);
     }
 
     pub(crate) fn disconnected(&mut self, conn: ConnId, now: Moment) {
@@ -48,9 +48,7 @@ impl Group {
         self.reads.remove_waits(conn);
         if let Some(member) = self.leases.disconnect(conn) {
             self.resend_tasks(member, now);
-            if !self.leases.members().takes_tasks(member) {
-                self.unpin(member, now);
-            }
+            self.unpin_untakeable(member, now);
         }
     }
 
@@ -148,13 +146,15 @@ impl Group {
 
     /// Returns the attributes that are sent with an entry, each with a leading space: its own, and
     /// those of its URL's schedule, which this fetch may replace. Its own override the others.
-    /// Those of the schedule are left out if they do not all fit.
+    /// Those of the schedule are left out if they do not all fit. Its own `render=` alone counts,
+    /// because it decides which member receives the entry.
     pub(crate) fn task_attributes<'a>(&self, admitted: &'a Admission) -> Cow<'a, str> {
         let own = &admitted.forwarded;
         let schedule = admitted.url_key.and_then(|url| self.schedules.find(url));
         let Some(schedule) = schedule.filter(|schedule| schedule.forwarded != *own) else {
             return Cow::Borrowed(own);
         };
-        merge_attributes(own, &schedule.forwarded).map_or(Cow::Borrowed(own), Cow::Owned)
+        merge_attributes(own, &with_render(&schedule.forwarded, None))
+            .map_or(Cow::Borrowed(own), Cow::Owned)
     }
 }

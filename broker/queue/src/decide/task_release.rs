@@ -5,7 +5,7 @@ use tidings_protocol::KeyRest;
 
 use super::prefetch::PREFETCH_BATCH;
 use crate::Group;
-use crate::entry::{EndReason, EntryId, RecordedRest};
+use crate::entry::{Demand, EndReason, EntryId, RecordedRest};
 use crate::frontier::dormant::DormantRef;
 use crate::frontier::key_queue::CLOCK_GRAIN_MS;
 use crate::frontier::keys::KeyId;
@@ -36,17 +36,18 @@ impl Group {
                 break;
             }
             let members = self.leases.members();
-            let Some((key, place)) = self.frontier.ready().next(members, &skipped) else {
+            let Some((key, place, render)) = self.frontier.next_ready(members, &skipped) else {
                 break;
             };
             if released.is_multiple_of(PREFETCH_BATCH) {
-                self.prefetch_keys(self.frontier.ready().upcoming(place, PREFETCH_BATCH));
+                let upcoming = self.frontier.ready(render).upcoming(place, PREFETCH_BATCH);
+                self.prefetch_keys(upcoming);
             }
             let queue = &self.frontier.keys()[key];
-            let next = next_entry(queue, &self.jobs).expect("a ready key has a next entry");
+            let next = next_entry(queue, render, &self.jobs).expect("a ready key has a next entry");
             let id = next.entry;
             let is_later = match place {
-                _ if mutants::is(Mutant::Overtakes) => false,
+                _ if render || mutants::is(Mutant::Overtakes) => false,
                 ReadyClass::Any(lane, prio) => self.frontier.is_loading_before(lane, prio),
                 ReadyClass::Pinned(_) | ReadyClass::Suspect(_) => false,
             };
@@ -68,10 +69,12 @@ impl Group {
                 }
                 continue;
             }
+            let suspect = matches!(place, ReadyClass::Suspect(_));
             let member = match place {
                 ReadyClass::Pinned(pin) => Some(pin.member),
-                ReadyClass::Suspect(_) => members.choose(queue.last_member(), true),
-                ReadyClass::Any(..) => members.choose(queue.last_member(), false),
+                ReadyClass::Suspect(_) | ReadyClass::Any(..) => {
+                    members.choose(queue.last_member(), Demand { suspect, render })
+                }
             };
             if self.must_leave_job(id) {
                 self.commit(Decision::Ended { entries: vec![id], end: EndReason::Budget }, now);

@@ -5,8 +5,8 @@ use std::fmt::Write;
 
 use tidings_protocol::status::{AckStatus, Answer};
 use tidings_protocol::{
-    CanonicalUrl, Code, DEAD_LETTER_TOPIC, KeyRest, Outcome, ProtocolError, RetryMode, TaskAction,
-    TaskId, TaskReply, bad_argument,
+    CanonicalUrl, Code, DEAD_LETTER_TOPIC, KeyRest, Outcome, ProtocolError, Render, RetryMode,
+    TaskAction, TaskId, TaskReply, bad_argument,
 };
 
 use super::admit::dead_letter_text;
@@ -100,15 +100,30 @@ impl Group {
             RetryMode::OtherUrl { url } => {
                 NextStep::Again(self.again_request(requester, id, &url)?.into())
             }
+            RetryMode::NeedsRender => {
+                self.check_need_of_render(id)?;
+                NextStep::Render
+            }
         };
         let reason = reason.map(String::into_boxed_str);
         self.commit(Decision::Returned { entry: id, next_step: back, rest, reason }, now);
-        if !self.leases.members().takes_tasks(requester.member) {
-            // A member without credit makes no further request, so nothing waits for it.
-            self.unpin(requester.member, now);
-        }
+        self.unpin_untakeable(requester.member, now);
         self.dead_letter_if_exhausted(id, now);
         Ok(task.to_string().into())
+    }
+
+    /// A task is returned to be rendered once at most, and not against the word of its URL or job.
+    fn check_need_of_render(&self, id: EntryId) -> Result<(), ProtocolError> {
+        let admitted = &self.frontier.get(id).entry.admitted;
+        match admitted.render() {
+            Some(render @ (Render::Yes | Render::No)) => Err(bad_argument(format!(
+                "need=render: the task says render={render}; you still hold the task"
+            ))),
+            _ if admitted.url_key.is_none() => Err(bad_argument(
+                "need=render does not work in groups with key=none; you still hold the task",
+            )),
+            _ => Ok(()),
+        }
     }
 
     fn again_request(

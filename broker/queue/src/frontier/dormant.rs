@@ -119,13 +119,13 @@ impl DormantEntries {
         self.len() * SLOT_BYTES + self.texts.memory_bytes()
     }
 
-    /// Returns the lane in which an entry can be dormant. It must be due, be no redirect, and have
-    /// no job if it was announced.
+    /// Returns the lane in which an entry can be dormant. It must be due, be no redirect, have no
+    /// job if it was announced, and need no browser.
     pub(crate) fn lane_for(admission: &Admission, lane: Lane, now: Moment) -> Option<PackedLane> {
-        let is_plain = admission.due <= now
-            && !admission.redirect
-            && !(admission.announced && admission.job.is_some());
-        PackedLane::new(lane).filter(|_| is_plain)
+        let is_special = admission.redirect
+            || (admission.announced && admission.job.is_some())
+            || admission.needs_render();
+        PackedLane::new(lane).filter(|_| admission.due <= now && !is_special)
     }
 
     /// Stores entries, each at the end of the run of its key. Their ids must exceed those in their

@@ -1,10 +1,12 @@
 //! The changes of active entries. Only the frontier writes their fields.
 
-use tidings_protocol::MemberId;
+use tidings_protocol::{MemberId, Render};
 
 use super::keys::KeyId;
 use super::{ActiveEntry, Frontier, lane_of};
-use crate::entry::{AgainRequest, Entry, EntryId, EntryState, Lease, PassId, merge_attributes};
+use crate::entry::{
+    AgainRequest, Entry, EntryId, EntryState, Lease, PassId, merge_attributes, with_render,
+};
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
 
@@ -27,21 +29,28 @@ impl Frontier {
         announced: bool,
         (prio, due, forwarded): (i16, Moment, &str),
     ) -> bool {
-        let admitted = &mut self.entry_mut(id).admitted;
-        let (is_earlier, before) = (due < admitted.due, admitted.bytes());
+        let before = &self.entry_mut(id).admitted;
+        let is_earlier = due < before.due;
         if !forwarded.is_empty()
-            && let Some(all) = merge_attributes(forwarded, &admitted.forwarded)
+            && let Some(all) = merge_attributes(forwarded, &before.forwarded)
         {
-            admitted.forwarded = all.into();
+            self.set_forwarded(id, all);
         }
+        let admitted = &mut self.entry_mut(id).admitted;
         admitted.announced |= announced;
         admitted.prio = admitted.prio.max(prio);
         if !mutants::is(Mutant::IgnoresEarlierDue) {
             admitted.due = admitted.due.min(due);
         }
+        is_earlier
+    }
+
+    fn set_forwarded(&mut self, id: EntryId, forwarded: String) {
+        let admitted = &mut self.entry_mut(id).admitted;
+        let before = admitted.bytes();
+        admitted.forwarded = forwarded.into();
         let after = admitted.bytes();
         self.active_bytes = self.active_bytes + after - before;
-        is_earlier
     }
 
     /// Leases an entry that is in no queue. Returns it.
@@ -50,7 +59,8 @@ impl Frontier {
         live.entry.state = EntryState::Held(lease);
         live.entry.releases += 1;
         let lane = lane_of(&live.entry.admitted);
-        self.ready.served(lane);
+        let render = live.entry.admitted.needs_render();
+        self.ready[usize::from(render)].served(lane);
         self.keys[gate].mark_released(lane, lease.member);
         live
     }
@@ -110,6 +120,16 @@ impl Frontier {
         entry.last_reason = reason;
         entry.again_count = 0;
         entry.admitted.due = due;
+    }
+
+    /// Only a member with a browser continues a task. The entry is due at once.
+    pub(crate) fn require_render(&mut self, id: EntryId, now: Moment) {
+        let forwarded = &self.entry_mut(id).admitted.forwarded;
+        let forwarded = with_render(forwarded, Some(Render::Yes));
+        self.set_forwarded(id, forwarded);
+        let entry = self.entry_mut(id);
+        entry.again_count = 0;
+        entry.admitted.due = now;
     }
 
     /// The next request of a task is for another URL. The entry is due at once.

@@ -29,8 +29,10 @@ pub(crate) struct KeyQueue {
     pub(super) timer: Option<Moment>,
     /// Waiting dormant entries.
     pub(super) dormant: DormantRuns,
-    /// Waiting active entries.
+    /// Waiting active entries, except those that need a browser.
     active: Option<Box<ActiveQueue>>,
+    /// Waiting entries that need a browser. They are active.
+    rendered: Option<Box<ActiveQueue>>,
     /// Earlier requests; `None` before the first release.
     history: Option<Box<KeyHistory>>,
 }
@@ -107,6 +109,7 @@ impl KeyQueue {
             timer: None,
             dormant: DormantRuns::default(),
             active: None,
+            rendered: None,
             history: None,
         }
     }
@@ -174,24 +177,24 @@ impl KeyQueue {
         self.in_flight += 1;
     }
 
-    /// Adds a due entry to its lane.
-    pub(crate) fn push(&mut self, entry: EntryId, lane: Lane, prio: i16) {
-        self.lane_mut(lane).insert((Reverse(prio), entry));
+    /// Adds a due entry to its lane. `render` says whether it needs a browser.
+    pub(crate) fn push(&mut self, entry: EntryId, render: bool, lane: Lane, prio: i16) {
+        let queued = self.queued_mut(render).get_or_insert_default();
+        queued.lane(lane).insert((Reverse(prio), entry));
     }
 
     /// Adds an entry before all others of the key. One that has `begun` does not wait for its job's
     /// turn.
-    pub(crate) fn push_head(&mut self, entry: EntryId, lane: Lane, begun: bool) {
-        self.active
-            .get_or_insert_default()
-            .heads
-            .insert(entry, HeadEntry { lane, is_begun: begun });
+    pub(crate) fn push_head(&mut self, entry: EntryId, render: bool, lane: Lane, begun: bool) {
+        let queued = self.queued_mut(render).get_or_insert_default();
+        queued.heads.insert(entry, HeadEntry { lane, is_begun: begun });
     }
 
-    /// Removes an active entry from the queue. `lane` and `prio` must be those with which it was
-    /// added.
-    pub(crate) fn remove(&mut self, entry: EntryId, lane: Lane, prio: i16) {
-        let Some(queued) = self.active.as_deref_mut() else { return };
+    /// Removes an active entry from the queue. `render`, `lane` and `prio` must be those with which
+    /// it was added.
+    pub(crate) fn remove(&mut self, entry: EntryId, render: bool, lane: Lane, prio: i16) {
+        let queue = self.queued_mut(render);
+        let Some(queued) = queue.as_deref_mut() else { return };
         if !queued.lane(lane).remove(&(Reverse(prio), entry)) {
             queued.heads.remove(&entry);
         }
@@ -201,19 +204,23 @@ impl KeyQueue {
             queued.jobs.remove(&job);
         }
         if *queued == ActiveQueue::default() {
-            self.active = None;
+            *queue = None;
         }
     }
 
     /// Returns the entry to be released next if the key were free, among the jobs that take turns
-    /// here. May change after `push`, `push_head`, `remove`, `mark_released`, every change of the
+    /// here, and of those that need a browser or of the others. May change after `push`, `push_head`, `remove`, `mark_released`, every change of the
     /// runs, and with the results of `takes_turns`.
-    pub(crate) fn next(&self, takes_turns: impl Fn(JobNumber) -> bool) -> Option<NextEntry> {
+    pub(crate) fn next(
+        &self,
+        render: bool,
+        takes_turns: impl Fn(JobNumber) -> bool,
+    ) -> Option<NextEntry> {
         let may_go = |head: &HeadEntry| match head.lane {
             Lane::Job(job) => head.is_begun || takes_turns(job),
             Lane::Announced => true,
         };
-        let heads = self.active.as_deref().into_iter().flat_map(|queued| &queued.heads);
+        let heads = self.queued(render).into_iter().flat_map(|queued| &queued.heads);
         // A task that has begun goes first: its job may have no budget for another entry until it
         // ends.
         let first = heads
@@ -224,34 +231,43 @@ impl KeyQueue {
         }
         if self.history().last_lane == Some(Lane::Announced) && !mutants::is(Mutant::AnnouncedFirst)
         {
-            self.next_of_jobs(takes_turns).or_else(|| self.first_of(Lane::Announced))
+            self.next_of_jobs(render, takes_turns)
+                .or_else(|| self.first_of(render, Lane::Announced))
         } else {
-            self.first_of(Lane::Announced).or_else(|| self.next_of_jobs(takes_turns))
+            self.first_of(render, Lane::Announced)
+                .or_else(|| self.next_of_jobs(render, takes_turns))
         }
     }
 
     /// Jobs take turns, by their numbers.
-    fn next_of_jobs(&self, takes_turns: impl Fn(JobNumber) -> bool) -> Option<NextEntry> {
+    fn next_of_jobs(
+        &self,
+        render: bool,
+        takes_turns: impl Fn(JobNumber) -> bool,
+    ) -> Option<NextEntry> {
         let last = self.history().last_job;
-        let after = std::iter::successors(self.job_from(last + 1), |job| self.job_from(job + 1));
-        let upto = std::iter::successors(self.job_from(0), |job| self.job_from(job + 1));
+        let from = |number| self.job_from(render, number);
+        let after = std::iter::successors(from(last + 1), |job| from(job + 1));
+        let upto = std::iter::successors(from(0), |job| from(job + 1));
         let mut all = after.chain(upto.take_while(|job| *job <= last));
-        all.find(|job| takes_turns(*job)).and_then(|job| self.first_of(Lane::Job(job)))
+        all.find(|job| takes_turns(*job)).and_then(|job| self.first_of(render, Lane::Job(job)))
     }
 
     /// Returns the first job from this number on that has waiting entries here.
-    fn job_from(&self, number: JobNumber) -> Option<JobNumber> {
-        let queued = self.active.as_deref();
+    fn job_from(&self, render: bool, number: JobNumber) -> Option<JobNumber> {
+        let queued = self.queued(render);
         let queued = queued.and_then(|queued| queued.jobs.range(number..).next());
-        self.dormant.job_from(number).into_iter().chain(queued.map(|(job, _)| *job)).min()
+        let dormant = if render { None } else { self.dormant.job_from(number) };
+        dormant.into_iter().chain(queued.map(|(job, _)| *job)).min()
     }
 
-    fn first_of(&self, lane: Lane) -> Option<NextEntry> {
-        let queued = self.active.as_deref().and_then(|queued| match lane {
+    fn first_of(&self, render: bool, lane: Lane) -> Option<NextEntry> {
+        let queued = self.queued(render).and_then(|queued| match lane {
             Lane::Announced => queued.announced.first(),
             Lane::Job(job) => queued.jobs.get(&job).and_then(BTreeSet::first),
         });
-        let mut firsts = self.dormant.first_of(lane).into_iter().chain(queued.copied());
+        let dormant = if render { None } else { self.dormant.first_of(lane) };
+        let mut firsts = dormant.into_iter().chain(queued.copied());
         let first = if mutants::is(Mutant::DormantFirst) { firsts.next() } else { firsts.min() };
         first.map(|(Reverse(prio), entry)| NextEntry { entry, lane, prio })
     }
@@ -351,22 +367,30 @@ impl KeyQueue {
 
     /// Reports whether anything waits.
     pub(crate) fn has_waiting(&self) -> bool {
-        self.active.is_some() || !self.dormant.is_empty()
+        self.active.is_some() || self.rendered.is_some() || !self.dormant.is_empty()
+    }
+
+    /// Reports whether anything waits that needs a browser.
+    pub(crate) fn has_rendered(&self) -> bool {
+        self.rendered.is_some()
     }
 
     /// Reports whether anything of a job waits.
     pub(crate) fn has_waiting_of(&self, job: JobNumber) -> bool {
-        let mut heads = self.active.iter().flat_map(|queued| queued.heads.values());
-        self.job_from(job) == Some(job) || heads.any(|head| head.lane == Lane::Job(job))
+        let queues = || self.active.iter().chain(&self.rendered);
+        let mut heads = queues().flat_map(|queued| queued.heads.values());
+        self.dormant.job_from(job) == Some(job)
+            || queues().any(|queued| queued.jobs.contains_key(&job))
+            || heads.any(|head| head.lane == Lane::Job(job))
     }
 
     /// Counts the waiting entries.
     pub(crate) fn waiting(&self) -> usize {
-        let queued = self.active.as_deref().map_or(0, |queued| {
+        let queued = self.active.iter().chain(&self.rendered).map(|queued| {
             let jobs: usize = queued.jobs.values().map(BTreeSet::len).sum();
             queued.heads.len() + queued.announced.len() + jobs
         });
-        queued + self.dormant.len()
+        queued.sum::<usize>() + self.dormant.len()
     }
 
     /// Returns when the group must refresh this key, if time alone changes something.
@@ -380,8 +404,12 @@ impl KeyQueue {
         idle.then(|| self.history().pace.map_or(self.free_at, |(_, until)| until.max(self.free_at)))
     }
 
-    fn lane_mut(&mut self, lane: Lane) -> &mut ByPriority {
-        self.active.get_or_insert_default().lane(lane)
+    fn queued(&self, render: bool) -> Option<&ActiveQueue> {
+        if render { self.rendered.as_deref() } else { self.active.as_deref() }
+    }
+
+    fn queued_mut(&mut self, render: bool) -> &mut Option<Box<ActiveQueue>> {
+        if render { &mut self.rendered } else { &mut self.active }
     }
 }
 

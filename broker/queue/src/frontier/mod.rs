@@ -9,7 +9,7 @@
 //! [`Frontier`] owns the entries (dormant and active, with those that a member holds), the keys with
 //! their rests and queues, the order of release, the indexes by id and by URL, and the timers of
 //! delays and rests. It reads [`Jobs`] and the settings, because they decide whose turn it is
-//! ([`Turns`]), and [`Members`](crate::leases::Members), because they decide which key can be
+//! ([`Turns`]), and [`Members`], because they decide which key can be
 //! served. It knows neither records, topics nor schedules.
 
 pub(crate) mod dormant;
@@ -35,13 +35,14 @@ use self::key_queue::{KeyState, NextEntry};
 use self::keys::{KeyId, Keys};
 use self::lane::Lane;
 use self::loading::LoadingKeys;
-use self::release_order::ReadyKeys;
+use self::release_order::{ReadyClass, ReadyKeys};
 pub(crate) use self::turns::{Turns, next_entry};
 use crate::config::GroupConfig;
 use crate::entry::{
     Admission, Entry, EntryId, EntryState, JobNumber, PassId, RecordedRest, SCHEDULES_JOB,
 };
 use crate::jobs::Jobs;
+use crate::leases::Members;
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
 use crate::timers::Timers;
@@ -87,7 +88,9 @@ pub(crate) struct Frontier {
     dormant: DormantEntries,
     last_entry_id: EntryId,
     keys: Keys,
-    ready: ReadyKeys,
+    /// The order of release of the entries that any member may receive, and of those that need a
+    /// browser. A key may be in both.
+    ready: [ReadyKeys; 2],
     /// Keys that are free and not listed as ready, because the text of this entry, their next one,
     /// is being read.
     loading: LoadingKeys,
@@ -105,7 +108,7 @@ impl Frontier {
             dormant: DormantEntries::default(),
             last_entry_id: 0,
             keys: Keys::default(),
-            ready: ReadyKeys::default(),
+            ready: [ReadyKeys::new(false), ReadyKeys::new(true)],
             loading: LoadingKeys::default(),
             wakes: Timers::default(),
             rng: fastrand::Rng::with_seed(seed),
@@ -117,7 +120,7 @@ impl Frontier {
     pub(crate) fn cleared(&mut self, dormant: usize, keys: usize) -> Self {
         let mut new = Self::new(self.rng.u64(..));
         new.dormant = self.dormant.cleared();
-        new.ready = self.ready.cleared();
+        new.ready = self.ready.each_ref().map(ReadyKeys::cleared);
         new.dormant.reserve(dormant);
         new.keys.reserve(keys);
         new
@@ -126,13 +129,13 @@ impl Frontier {
     /// A replay begins: what is faster to build at its end is deferred.
     pub(crate) fn begin_replay(&mut self) {
         self.dormant.defer_url_index();
-        self.ready.defer();
+        self.ready.iter_mut().for_each(ReadyKeys::defer);
     }
 
     /// A replay ends. The caller offers every key.
     pub(crate) fn end_replay(&mut self) {
         self.dormant.build_url_index();
-        self.ready.start();
+        self.ready.iter_mut().for_each(ReadyKeys::start);
     }
 
     /// Builds the index of dormant entries by URL, if that was deferred.
@@ -218,9 +221,32 @@ impl Frontier {
         &self.keys
     }
 
-    /// Returns the keys that can be served.
-    pub(crate) fn ready(&self) -> &ReadyKeys {
-        &self.ready
+    /// Returns the keys that can be served; with `render`, by a member with a browser.
+    pub(crate) fn ready(&self, render: bool) -> &ReadyKeys {
+        &self.ready[usize::from(render)]
+    }
+
+    /// Returns the key that is released next to one of the members, with the class of its next
+    /// entry, and whether that needs a browser. The choice between entries that need one and others
+    /// is random, so that both proceed. Of the `skipped` lanes, only pinned entries, suspects and
+    /// those that need a browser are released.
+    pub(crate) fn next_ready(
+        &mut self,
+        members: &Members,
+        skipped: &[Lane],
+    ) -> Option<(KeyId, ReadyClass, bool)> {
+        let next = |render: bool| {
+            // An entry that needs a browser is active, so it waits for no text.
+            let skipped = if render { &[] } else { skipped };
+            let (key, class) = self.ready[usize::from(render)].next(members, skipped)?;
+            Some((key, class, render))
+        };
+        if self.ready[1].is_empty() {
+            next(false)
+        } else {
+            let first = self.rng.bool();
+            next(first).or_else(|| next(!first))
+        }
     }
 
     /// Returns the active entries of a URL that no member holds, by its fingerprint, sorted.
@@ -334,7 +360,8 @@ impl Frontier {
             EntryState::Delayed => self.wakes.cancel(entry.admitted.due, Wake::Due(id)),
             EntryState::Waiting => {
                 let admitted = &entry.admitted;
-                self.keys[gate].remove(id, lane_of(admitted), admitted.prio);
+                let render = admitted.needs_render();
+                self.keys[gate].remove(id, render, lane_of(admitted), admitted.prio);
                 entry.state = EntryState::Delayed;
             }
             EntryState::Held(_) => unreachable!("a held entry is in no queue"),
@@ -360,11 +387,12 @@ impl Frontier {
         // A queued entry no longer needs its due time.
         entry.admitted.due = Moment(0);
         let (lane, prio) = (lane_of(&entry.admitted), entry.admitted.prio);
+        let render = entry.admitted.needs_render();
         let queue = &mut self.keys[gate];
         if goes_to_head(entry) {
-            queue.push_head(id, lane, entry.again.is_some());
+            queue.push_head(id, render, lane, entry.again.is_some());
         } else {
-            queue.push(id, lane, prio);
+            queue.push(id, render, lane, prio);
         }
         Some((gate, true))
     }
@@ -458,7 +486,7 @@ impl Frontier {
 
     /// Blocks or unblocks all releases of a job.
     pub(crate) fn block(&mut self, job: JobNumber, blocked: bool) {
-        self.ready.block(job, blocked);
+        self.ready.iter_mut().for_each(|ready| ready.block(job, blocked));
     }
 
     /// Takes a key out of the ready ones until the text of its next entry was read.
@@ -468,7 +496,7 @@ impl Frontier {
         next: NextEntry,
         dormant: DormantRef,
     ) -> WantedText {
-        self.ready.set_class(key, None, &mut self.rng);
+        self.ready[0].set_class(key, None, &mut self.rng);
         self.loading.begin(key, next);
         self.dormant.wanted(dormant)
     }

@@ -12,7 +12,7 @@ use tidings_protocol::MemberId;
 
 use super::keys::KeyId;
 use super::lane::Lane;
-use crate::entry::JobNumber;
+use crate::entry::{Demand, JobNumber};
 use crate::leases::Members;
 use crate::mutants::{self, Mutant};
 
@@ -39,6 +39,8 @@ pub(crate) struct Pin {
 /// The free keys by the class of their next entry.
 #[derive(Debug, Default)]
 pub(crate) struct ReadyKeys {
+    /// Whether the entries need a browser.
+    render: bool,
     /// The position of each key, by its id.
     positions: Vec<Option<Position>>,
     pins: HashMap<KeyId, Pin>,
@@ -72,6 +74,11 @@ enum PositionClass {
 }
 
 impl ReadyKeys {
+    /// Creates an empty set. `render` says whether the entries need a browser.
+    pub(super) fn new(render: bool) -> Self {
+        Self { render, ..Self::default() }
+    }
+
     /// Lists no keys before [`start`](Self::start). A start is faster when it lists all keys at its
     /// end.
     pub(crate) fn defer(&mut self) {
@@ -86,7 +93,7 @@ impl ReadyKeys {
 
     /// Returns an empty set that is deferred in the same way.
     pub(crate) fn cleared(&self) -> Self {
-        Self { is_deferred: self.is_deferred, ..Self::default() }
+        Self { is_deferred: self.is_deferred, ..Self::new(self.render) }
     }
 
     /// Lists a key under a class, or removes it (`None`).
@@ -123,18 +130,19 @@ impl ReadyKeys {
     /// Returns the key that is released next to one of the members, and its class. Only pinned keys
     /// and suspects of the `skipped` lanes are released.
     pub(crate) fn next(&self, members: &Members, skipped: &[Lane]) -> Option<(KeyId, ReadyClass)> {
+        let demand = |suspect| Demand { suspect, render: self.render };
         let pinned =
-            self.pinned.iter().find(|(pin, _)| members.has_credit(pin.member, pin.suspect));
+            self.pinned.iter().find(|(pin, _)| members.has_credit(pin.member, demand(pin.suspect)));
         if let Some((pin, keys)) = pinned {
             return Some((next_key(keys), ReadyClass::Pinned(*pin)));
         }
-        if members.any_has_credit(true) {
+        if members.any_has_credit(demand(true)) {
             let mut open = self.suspects.iter().filter(|(lane, _)| !self.is_blocked(**lane));
             if let Some((lane, keys)) = open.next() {
                 return Some((next_key(keys), ReadyClass::Suspect(*lane)));
             }
         }
-        if !members.any_has_credit(false) {
+        if !members.any_has_credit(demand(false)) {
             return None;
         }
         let jobs = || self.next_job(skipped);
@@ -177,6 +185,23 @@ impl ReadyKeys {
     /// Counts the free keys that would release an entry of this job to any member with credit.
     pub(crate) fn queued_of(&self, job: JobNumber) -> usize {
         self.jobs.get(&job).map_or(0, KeysByPriority::len)
+    }
+
+    /// Reports whether no key is listed that may release.
+    pub(super) fn is_empty(&self) -> bool {
+        self.pinned.is_empty()
+            && self.suspects.is_empty()
+            && self.announced.is_empty()
+            && self.jobs.is_empty()
+    }
+
+    /// Counts the keys that only wait for a member.
+    pub(crate) fn len(&self) -> usize {
+        let pinned = self.pinned.values().map(Vec::len).sum::<usize>();
+        let suspects = self.suspects.iter().filter(|(lane, _)| !self.is_blocked(**lane));
+        let suspects = suspects.map(|(_, keys)| keys.len()).sum::<usize>();
+        let jobs = self.jobs.values().map(KeysByPriority::len).sum::<usize>();
+        pinned + suspects + self.announced.len() + jobs
     }
 
     /// Blocks or unblocks all releases of a job.

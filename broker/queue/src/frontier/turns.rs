@@ -38,39 +38,52 @@ impl Frontier {
         if is_forgettable {
             self.keys.remove(key);
             self.loading.end(key);
-            return self.ready.set_class(key, None, &mut self.rng);
+            return self.set_classes(key, None, None);
         }
         self.offer(key, turns);
     }
 
-    /// Offers a key for release under the class of its next entry, if it is free.
+    /// Offers a key for release under the classes of its next entries, if it is free.
     pub(crate) fn offer(&mut self, key: KeyId, turns: &Turns<'_>) {
-        if !self.loading.contains(key) {
-            let place = self.place_of(key, turns);
-            self.ready.set_class(key, place, &mut self.rng);
-        }
+        let is_loading = self.loading.contains(key);
+        let place = if is_loading { None } else { self.place_of(key, false, turns) };
+        let rendered = self.place_of(key, true, turns);
+        self.set_classes(key, place, rendered);
+    }
+
+    /// Lists a key under the classes of its next entries: any, and that which needs a browser.
+    fn set_classes(&mut self, key: KeyId, any: Option<ReadyClass>, rendered: Option<ReadyClass>) {
+        let [ready, ready_rendered] = &mut self.ready;
+        ready.set_class(key, any, &mut self.rng);
+        ready_rendered.set_class(key, rendered, &mut self.rng);
     }
 
     /// Offers a key whose next entry was just read, so that it goes first in its class: its turn
     /// had come when the read began.
     pub(crate) fn offer_next(&mut self, key: KeyId, turns: &Turns<'_>) {
         if self.keys.get_mut(key).is_some()
-            && let Some(place) = self.place_of(key, turns)
+            && let Some(place) = self.place_of(key, false, turns)
         {
-            self.ready.set_next(key, place);
+            self.ready[0].set_next(key, place);
         }
     }
 
-    fn place_of(&self, key: KeyId, turns: &Turns<'_>) -> Option<ReadyClass> {
+    fn place_of(&self, key: KeyId, render: bool, turns: &Turns<'_>) -> Option<ReadyClass> {
         let queue = &self.keys[key];
-        let is_free = queue.is_free(turns.now, turns.parallel);
-        let next = if is_free { next_entry(queue, turns.jobs) } else { None };
+        let may_have = if render {
+            queue.has_rendered()
+        } else {
+            !(queue.has_rendered() && mutants::is(Mutant::RenderHoldsBack))
+        };
+        let is_free = may_have && queue.is_free(turns.now, turns.parallel);
+        let next = if is_free { next_entry(queue, render, turns.jobs) } else { None };
         next.map(|next| self.ready_class(next))
     }
 
-    /// Reports whether a key only waits for a member's credit, or for a text that is being read.
-    pub(crate) fn is_offered(&self, key: KeyId) -> bool {
-        self.ready.offers(key) || self.loading.contains(key)
+    /// Reports whether a key only waits for a member's credit, or for a text that is being read;
+    /// with `render`, whether it has an entry that only waits for a member with a browser.
+    pub(crate) fn is_offered(&self, key: KeyId, render: bool) -> bool {
+        self.ready(render).offers(key) || (!render && self.loading.contains(key))
     }
 
     fn ready_class(&self, NextEntry { entry, lane, prio }: NextEntry) -> ReadyClass {
@@ -88,8 +101,8 @@ impl Frontier {
     }
 }
 
-/// Returns the entry that a key would release next.
-pub(crate) fn next_entry(queue: &KeyQueue, jobs: &Jobs) -> Option<NextEntry> {
+/// Returns the entry that a key would release next, of those that need a browser or of the others.
+pub(crate) fn next_entry(queue: &KeyQueue, render: bool, jobs: &Jobs) -> Option<NextEntry> {
     let job = |number| jobs.find(number);
-    queue.next(|number| job(number).is_none_or(|job| job.may_release_on(queue.name())))
+    queue.next(render, |number| job(number).is_none_or(|job| job.may_release_on(queue.name())))
 }

@@ -60,8 +60,8 @@ pub(crate) fn difference(left: &Group, right: &Group) -> Option<String> {
 /// Snapshot parts, entries that are not final, held entries, pinned entries.
 type JobDump = (Vec<SnapshotItem>, u64, u64, u64);
 
-/// State, requests in flight, waiting entries, next entry, and timer.
-type KeyDump = (Option<KeyState>, u32, usize, Option<EntryId>, Option<Moment>);
+/// State, requests in flight, waiting entries, next entries, and timer.
+type KeyDump = (Option<KeyState>, u32, usize, [Option<EntryId>; 2], Option<Moment>);
 
 fn dump(group: &Group) -> GroupDump {
     let live = group.frontier.active().map(|live| live.entry.clone());
@@ -80,7 +80,8 @@ fn dump(group: &Group) -> GroupDump {
     }
     let keys = group.frontier.keys().ids().into_iter().map(|id| {
         let queue = &group.frontier.keys()[id];
-        let next = next_entry(queue, &group.jobs).map(|next| next.entry);
+        let next = [false, true]
+            .map(|render| next_entry(queue, render, &group.jobs).map(|next| next.entry));
         let key = (queue.state(), queue.in_flight(), queue.waiting(), next, queue.timer());
         (queue.name().to_string(), key)
     });

@@ -14,6 +14,7 @@ use self::dump::difference;
 use crate::commands::{group_input, job_input};
 use crate::config::GroupConfig;
 use crate::entry::EntryId;
+use crate::leases::Credit;
 use crate::moment::{ClockStamp, Moment};
 use crate::record::replay::Replay;
 use crate::record::{Decision, GroupRecord};
@@ -70,7 +71,7 @@ fn round_trip(record: &GroupRecord) -> GroupRecord {
 /// ```
 ///
 /// The target checks that nothing panics, that each output is one line, that no member exceeds its
-/// credit, that no entry is released twice, that nothing is due after a tick, and that the records,
+/// credit or that of its browser, that no entry is released twice, that nothing is due after a tick, and that the records,
 /// from the first one or from a snapshot on, give the same group.
 fn group(bytes: &[u8]) {
     let Ok(lines) = std::str::from_utf8(bytes) else { return };
@@ -95,7 +96,7 @@ struct FuzzWorld {
     /// The next seq of each topic.
     next_seqs: BTreeMap<TopicName, u64>,
     conns: [u64; MEMBER_COUNT],
-    credit: BTreeMap<MemberId, u32>,
+    credit: BTreeMap<MemberId, Credit>,
     /// The member that holds each entry.
     held: BTreeMap<EntryId, MemberId>,
     tasks: Vec<TaskId>,
@@ -221,10 +222,10 @@ impl FuzzWorld {
         let Ok(command) = text::check(line.as_bytes()).and_then(Command::parse) else { return };
         let requester = self.requester(member);
         let input = match command {
-            Command::Join { credit, .. } => {
+            Command::Join { credit, render, .. } => {
                 let credit = credit.unwrap_or(10);
-                self.credit.insert(requester.member, credit);
-                Input::Join { requester, credit }
+                self.credit.insert(requester.member, Credit { tasks: credit, render });
+                Input::Join { requester, credit, render }
             }
             Command::Link { task, url, redirect, prio } => {
                 let prio = prio.map_or(0, tidings_protocol::Prio::value);
@@ -326,9 +327,18 @@ impl FuzzWorld {
             Decision::Released { entry, member, .. } => {
                 let had = self.held.insert(*entry, *member);
                 assert_eq!(had, None, "{entry} is already held");
-                let count = self.held.values().filter(|other| *other == member).count();
-                let credit = self.credit.get(member).copied().unwrap_or(0);
-                assert!(count as u64 <= credit.into(), "{member} has {count} tasks of {credit}");
+                let credit = self.credit.get(member).copied().unwrap_or_default();
+                let held = self.held.iter().filter(|(_, other)| *other == member);
+                let count = held.clone().count();
+                assert!(count <= credit.tasks as usize, "{member} has {count} tasks: {credit:?}");
+                let needs_render = |entry: &EntryId| {
+                    let live = self.group.frontier.find(*entry);
+                    live.is_some_and(|live| live.entry.admitted.needs_render())
+                };
+                let count = held.filter(|(entry, _)| needs_render(entry)).count();
+                let browsers = credit.render.unwrap_or(0) as usize;
+                let is_kept = !needs_render(entry) || count <= browsers;
+                assert!(is_kept, "{member} renders {count}: {credit:?}");
             }
             Decision::Answered { entry, .. }
             | Decision::Returned { entry, .. }

@@ -6,8 +6,8 @@ use std::fmt::Write;
 use tidings_protocol::duration::{self, DURATION_MS_MAX};
 use tidings_protocol::status::{self, JobEnd, JobEndReason, JobResult, JobStatus, PassCounts};
 use tidings_protocol::{
-    CanonicalUrl, JobName, Outcome, ProtocolError, Seq, TopicName, UrlFilter, bad_argument,
-    duration_within, whole_number,
+    CanonicalUrl, JobName, Outcome, ProtocolError, Render, RenderRule, Seq, TopicName, UrlFilter,
+    bad_argument, duration_within, whole_number,
 };
 
 use super::counts::{count_end, count_outcome, unfinished};
@@ -24,6 +24,8 @@ pub struct JobSettings {
     pub scope: ScopeRule,
     /// .. except those that this filter rejects.
     pub filter: UrlFilter,
+    /// Which of its pages are rendered; `None`: the workers decide.
+    pub render: Option<RenderRule>,
     /// Largest number of links from a seed; `None`: no limit.
     pub depth_max: Option<u32>,
     /// Most completed pages; `None`: no limit.
@@ -55,6 +57,7 @@ impl JobSettings {
                 "scope" => parsed.scope = value.parse()?,
                 "include" => parsed.filter.include = value.parse()?,
                 "exclude" => parsed.filter.exclude = value.parse()?,
+                "render" => parsed.render = Some(value.parse()?),
                 "max-depth" | "depth" if parsed.depth_max.is_some() => {
                     return Err(bad_argument(
                         "max-depth and depth are the same setting; give only one",
@@ -80,8 +83,8 @@ impl JobSettings {
                 "callback" => parsed.callback = Some(parse_callback(value)?),
                 _ => {
                     return Err(bad_argument(format!(
-                        "no job setting {name}; the settings are scope, include, exclude, max-depth, \
-                         max-pages, max-per-host, max-time, hold, callback"
+                        "no job setting {name}; the settings are scope, include, exclude, render, \
+                         max-depth, max-pages, max-per-host, max-time, hold, callback"
                     )));
                 }
             }
@@ -109,6 +112,9 @@ impl JobSettings {
             words.push_str(" hold=yes");
         }
         words += &self.filter.describe();
+        if let Some(rule) = &self.render {
+            let _ = write!(words, " render={rule}");
+        }
         if let Some(url) = &self.callback {
             let _ = write!(words, " callback={url}");
         }
@@ -248,6 +254,11 @@ impl Job {
     /// Whether a link to this URL belongs to the job.
     pub fn contains(&self, url: &CanonicalUrl) -> bool {
         self.scope.contains(url) && self.settings.filter.admits(url)
+    }
+
+    /// Whether the page of this URL is rendered, as far as the job says it.
+    pub fn render_of(&self, url: &CanonicalUrl) -> Option<Render> {
+        self.settings.render.as_ref().map(|rule| rule.of(url))
     }
 
     /// Number of entries without a final result.
@@ -445,6 +456,7 @@ impl Job {
         JobStatus {
             include: self.settings.filter.include.texts(),
             exclude: self.settings.filter.exclude.texts(),
+            render: self.settings.render.as_ref().map(ToString::to_string),
             callback: self.callback(),
             ..self.status(queued)
         }

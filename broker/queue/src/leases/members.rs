@@ -5,9 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use hashbrown::HashSet;
 use tidings_protocol::MemberId;
 
-use crate::entry::EntryId;
+use crate::entry::{Demand, EntryId};
 use crate::mutants::{self, Mutant};
 use crate::requester::ConnId;
+
+/// How many entries a worker may hold at once.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Credit {
+    /// All of them; 0 drains it.
+    pub(crate) tasks: u32,
+    /// Those that need a browser; `None` for a worker without one.
+    pub(crate) render: Option<u32>,
+}
 
 /// One worker. Leases belong to the worker, not to its connection.
 #[derive(Debug, Default)]
@@ -15,15 +24,16 @@ pub(crate) struct Member {
     /// Its current connection.
     conn: Option<ConnId>,
     /// Earlier connections that have not ended, with their credits.
-    previous: Vec<(ConnId, u32)>,
-    /// Number of entries that it may hold at once; 0 drains it.
-    credit: u32,
+    previous: Vec<(ConnId, Credit)>,
+    credit: Credit,
     /// A lease of it expired and it has sent nothing since. It may hang, and would lose further
     /// tasks, too.
     silent: bool,
     held: HashSet<EntryId>,
     /// How many of the held entries are suspects: at most one.
     suspects: u32,
+    /// How many of the held entries need a browser.
+    rendering: u32,
 }
 
 impl Member {
@@ -37,6 +47,11 @@ impl Member {
         self.held.len()
     }
 
+    /// Counts the entries that it holds; with `render`, those that need a browser.
+    fn load_of(&self, render: bool) -> usize {
+        if render { self.rendering as usize } else { self.load() }
+    }
+
     /// Returns the ids of the entries that it holds, sorted.
     pub(crate) fn held(&self) -> Vec<EntryId> {
         let mut held: Vec<EntryId> = self.held.iter().copied().collect();
@@ -44,10 +59,22 @@ impl Member {
         held
     }
 
+    /// Reports whether it can receive tasks, now or after it has answered some; with `render`,
+    /// those that need a browser.
+    fn takes_tasks(&self, render: bool) -> bool {
+        let may_hold = if render { self.credit.render.unwrap_or(0) } else { 1 };
+        self.conn.is_some() && !self.silent && self.credit.tasks.min(may_hold) > 0
+    }
+
     fn has_credit(&self) -> bool {
-        self.conn.is_some()
-            && !self.silent
-            && self.held.len() < self.credit as usize + usize::from(mutants::is(Mutant::OverCredit))
+        let more = usize::from(mutants::is(Mutant::OverCredit));
+        self.takes_tasks(false) && self.held.len() < self.credit.tasks as usize + more
+    }
+
+    fn has_render_credit(&self) -> bool {
+        let more = u32::from(mutants::is(Mutant::OverRenderCredit));
+        let free = self.credit.render.is_some_and(|credit| self.rendering < credit + more);
+        free && self.has_credit()
     }
 }
 
@@ -57,6 +84,9 @@ pub(crate) struct Members {
     by_id: BTreeMap<MemberId, Member>,
     /// Members with free credit, least loaded first.
     with_credit: BTreeSet<(usize, MemberId)>,
+    /// Those of them that may receive an entry that needs a browser, first those that hold the
+    /// fewest such entries.
+    with_render_credit: BTreeSet<(usize, MemberId)>,
 }
 
 /// A key stays with the member that served it last, until that member holds more than this many
@@ -77,7 +107,7 @@ impl Members {
 
     /// Connects a member, with its credit. Its previous connection is kept until it ends, because
     /// it may outlive the new one.
-    pub(super) fn join(&mut self, id: MemberId, conn: ConnId, credit: u32) {
+    pub(super) fn join(&mut self, id: MemberId, conn: ConnId, credit: Credit) {
         self.update(id, |member| {
             member.previous.retain(|(earlier, _)| *earlier != conn);
             if let Some(before) = member.conn.filter(|before| *before != conn) {
@@ -101,7 +131,7 @@ impl Members {
             if was_current {
                 let before = member.previous.pop();
                 member.conn = before.map(|(conn, _)| conn);
-                member.credit = before.map_or(0, |(_, credit)| credit);
+                member.credit = before.map_or(Credit::default(), |(_, credit)| credit);
             }
         });
         was_current.then_some(id)
@@ -128,43 +158,54 @@ impl Members {
     }
 
     /// Adds a lease to a member.
-    pub(super) fn add_lease(&mut self, id: MemberId, entry: EntryId, suspect: bool) {
+    pub(super) fn add_lease(&mut self, id: MemberId, entry: EntryId, demand: Demand) {
         self.update(id, |member| {
             member.held.insert(entry);
-            member.suspects += u32::from(suspect);
+            member.suspects += u32::from(demand.suspect);
+            member.rendering += u32::from(demand.render);
         });
     }
 
-    /// Removes a lease from a member. `suspect` must be as in `add_lease`.
-    pub(super) fn end_lease(&mut self, id: MemberId, entry: EntryId, suspect: bool) {
+    /// Removes a lease from a member. `demand` must be as in `add_lease`.
+    pub(super) fn end_lease(&mut self, id: MemberId, entry: EntryId, demand: Demand) {
         self.update(id, |member| {
             if member.held.remove(&entry) {
-                member.suspects -= u32::from(suspect);
+                member.suspects -= u32::from(demand.suspect);
+                member.rendering -= u32::from(demand.render);
             }
         });
     }
 
-    /// Reports whether it can receive tasks, now or after it has answered some.
-    pub(crate) fn takes_tasks(&self, id: MemberId) -> bool {
-        let takes = |member: &Member| member.conn.is_some() && member.credit > 0 && !member.silent;
-        self.by_id.get(&id).is_some_and(takes)
+    /// Reports whether it can receive tasks, now or after it has answered some; with `render`,
+    /// those that need a browser.
+    pub(crate) fn takes_tasks(&self, id: MemberId, render: bool) -> bool {
+        self.by_id.get(&id).is_some_and(|member| member.takes_tasks(render))
     }
 
-    /// Reports whether it is connected and has free credit, for a suspect or for another entry.
-    pub(crate) fn has_credit(&self, id: MemberId, suspect: bool) -> bool {
-        let fits = |member: &Member| member.has_credit() && !(suspect && member.suspects > 0);
+    /// Counts the members that can receive tasks that need a browser, now or later.
+    pub(crate) fn can_render(&self) -> usize {
+        self.by_id.values().filter(|member| member.takes_tasks(true)).count()
+    }
+
+    /// Reports whether it is connected and has free credit for an entry.
+    pub(crate) fn has_credit(&self, id: MemberId, demand: Demand) -> bool {
+        let fits = |member: &Member| {
+            let has_credit =
+                if demand.render { member.has_render_credit() } else { member.has_credit() };
+            has_credit && !(demand.suspect && member.suspects > 0)
+        };
         self.by_id.get(&id).is_some_and(fits)
     }
 
-    /// Reports whether any member has free credit, for a suspect or for another entry.
-    pub(crate) fn any_has_credit(&self, suspect: bool) -> bool {
-        self.candidates(suspect).next().is_some()
+    /// Reports whether any member has free credit for an entry.
+    pub(crate) fn any_has_credit(&self, demand: Demand) -> bool {
+        self.candidates(demand).next().is_some()
     }
 
     /// Returns the number of entries that the members may receive now.
     pub(crate) fn free_credit(&self) -> usize {
         let free = self.with_credit.iter().map(|(load, id)| {
-            let credit = self.by_id.get(id).map_or(0, |member| member.credit as usize);
+            let credit = self.by_id.get(id).map_or(0, |member| member.credit.tasks as usize);
             credit.saturating_sub(*load)
         });
         free.sum()
@@ -172,11 +213,11 @@ impl Members {
 
     /// Chooses the member for a key's next task: the one that served it last, unless it is clearly
     /// more loaded than the least loaded one.
-    pub(crate) fn choose(&self, last: Option<MemberId>, suspect: bool) -> Option<MemberId> {
-        let (load_min, idlest) = self.candidates(suspect).next()?;
+    pub(crate) fn choose(&self, last: Option<MemberId>, demand: Demand) -> Option<MemberId> {
+        let (load_min, idlest) = self.candidates(demand).next()?;
         let keeps = |id: &MemberId| {
-            let load = self.by_id.get(id).map_or(0, Member::load);
-            self.has_credit(*id, suspect) && load <= LOAD_FACTOR * load_min + LOAD_SLACK
+            let load = self.by_id.get(id).map_or(0, |member| member.load_of(demand.render));
+            self.has_credit(*id, demand) && load <= LOAD_FACTOR * load_min + LOAD_SLACK
         };
         Some(last.filter(keeps).unwrap_or(idlest))
     }
@@ -187,9 +228,10 @@ impl Members {
 
     /// Members with free credit and their loads, least loaded first. Suspects are rare, so few
     /// members are skipped.
-    fn candidates(&self, suspect: bool) -> impl Iterator<Item = (usize, MemberId)> {
-        let fits = move |id: &MemberId| !suspect || self.has_credit(*id, suspect);
-        self.with_credit.iter().copied().filter(move |(_, id)| fits(id))
+    fn candidates(&self, demand: Demand) -> impl Iterator<Item = (usize, MemberId)> {
+        let fits = move |id: &MemberId| !demand.suspect || self.has_credit(*id, demand);
+        let members = if demand.render { &self.with_render_credit } else { &self.with_credit };
+        members.iter().copied().filter(move |(_, id)| fits(id))
     }
 
     /// Changes a member and updates the order by load. Removes it if it is not connected and holds
@@ -197,7 +239,11 @@ impl Members {
     fn update(&mut self, id: MemberId, change: impl FnOnce(&mut Member)) {
         let member = self.by_id.entry(id).or_default();
         self.with_credit.remove(&(member.load(), id));
+        self.with_render_credit.remove(&(member.load_of(true), id));
         change(member);
+        if member.has_render_credit() {
+            self.with_render_credit.insert((member.load_of(true), id));
+        }
         if member.has_credit() {
             self.with_credit.insert((member.load(), id));
         } else if member.conn.is_none() && member.held.is_empty() {

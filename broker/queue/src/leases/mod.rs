@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tidings_protocol::MemberId;
 
-pub(crate) use self::members::{Member, Members};
-use crate::entry::{EntryId, Lease};
+pub(crate) use self::members::{Credit, Member, Members};
+use crate::entry::{Demand, EntryId, Lease};
 use crate::moment::Moment;
 use crate::requester::ConnId;
 use crate::timers::Timers;
@@ -45,7 +45,7 @@ impl Leases {
     }
 
     /// Connects a member, with its credit.
-    pub(crate) fn join(&mut self, member: MemberId, conn: ConnId, credit: u32) {
+    pub(crate) fn join(&mut self, member: MemberId, conn: ConnId, credit: Credit) {
         self.members.join(member, conn, credit);
     }
 
@@ -69,9 +69,9 @@ impl Leases {
         self.members.mark_silent(member);
     }
 
-    /// A lease begins. A member may hold only one suspect.
-    pub(crate) fn begin(&mut self, entry: EntryId, lease: &Lease, suspect: bool) {
-        self.members.add_lease(lease.member, entry, suspect);
+    /// A lease begins.
+    pub(crate) fn begin(&mut self, entry: EntryId, lease: &Lease, demand: Demand) {
+        self.members.add_lease(lease.member, entry, demand);
         self.expiries.set(lease.until, entry);
     }
 
@@ -81,10 +81,10 @@ impl Leases {
         self.expiries.set(until, entry);
     }
 
-    /// A lease ends. `suspect` must be as at its beginning.
-    pub(crate) fn end(&mut self, entry: EntryId, lease: &Lease, suspect: bool) {
+    /// A lease ends. `demand` must be as at its beginning.
+    pub(crate) fn end(&mut self, entry: EntryId, lease: &Lease, demand: Demand) {
         self.expiries.cancel(lease.until, entry);
-        self.members.end_lease(lease.member, entry, suspect);
+        self.members.end_lease(lease.member, entry, demand);
     }
 
     /// Returns when the next lease expires.

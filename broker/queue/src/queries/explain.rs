@@ -80,7 +80,7 @@ impl Group {
             ),
             EntryState::Waiting => match self.blocked_by_job(entry) {
                 Some(reason) => format!("pending because={reason}"),
-                None => self.explain_gate(gate, now),
+                None => self.explain_gate(gate, admitted.needs_render(), now),
             },
         };
         let job = admitted.job.and_then(|job| self.jobs.find(job.number));
@@ -160,7 +160,10 @@ impl Group {
                 let _ = write!(ok, " {what}={count}");
             }
         }
-        let gate = gate.map(|gate| self.explain_gate(gate, now));
+        let gate = gate.map(|gate| {
+            let offers = |render| self.frontier.is_offered(gate, render);
+            self.explain_gate(gate, offers(true) && !offers(false), now)
+        });
         let _ = write!(ok, " {}", gate.as_deref().unwrap_or("free"));
         Some(Answer::new(more, ok))
     }
@@ -171,9 +174,9 @@ impl Group {
         format!("{} every={every} due-in={due_in}", schedule.text)
     }
 
-    /// Describes the entries behind a key: pending while the key is busy or rests, queued when only
-    /// a member's credit is missing.
-    fn explain_gate(&self, key: KeyId, now: Moment) -> String {
+    /// Describes the entries behind a key, those that need a browser or the others: pending while
+    /// the key is busy or rests, queued when only a member's credit is missing.
+    fn explain_gate(&self, key: KeyId, render: bool, now: Moment) -> String {
         let queue = &self.frontier.keys()[key];
         if self.is_paused {
             "pending because=group-paused".to_owned()
@@ -183,8 +186,13 @@ impl Group {
             format!("pending because=delay free-in={}", time_until(queue.free_at(), now))
         } else if !queue.has_waiting() {
             "free".to_owned()
-        } else if self.frontier.is_offered(key) {
-            "queued because=no-credit".to_owned()
+        } else if self.frontier.is_offered(key, render) {
+            let because = match self.leases.members().can_render() {
+                _ if !render => "no-credit",
+                0 => "no-render-member",
+                _ => "no-render-credit",
+            };
+            format!("queued because={because}")
         } else {
             "pending because=job".to_owned()
         }

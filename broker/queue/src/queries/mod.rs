@@ -72,7 +72,8 @@ impl Group {
 
     /// The entries of a job for which only a member's credit is missing.
     fn queued_of(&self, job: &Job) -> usize {
-        if self.is_paused { 0 } else { self.frontier.ready().queued_of(job.id.number) }
+        let queued = |render| self.frontier.ready(render).queued_of(job.id.number);
+        if self.is_paused { 0 } else { queued(false) + queued(true) }
     }
 
     pub(crate) fn status(&self) -> GroupStatus {
@@ -80,10 +81,16 @@ impl Group {
         let connected =
             self.leases.members().iter().filter(|(_, member)| member.conn().is_some()).count();
         let totals = self.totals;
+        let render_members = self.leases.members().can_render() as u64;
+        let render_waiting =
+            if self.is_paused { 0 } else { self.frontier.ready(true).len() as u64 };
+        let is_rendering = render_members > 0 || render_waiting > 0;
         GroupStatus {
             group: self.name.to_string(),
             paused: self.is_paused,
             members: connected as u64,
+            render_members: is_rendering.then_some(render_members),
+            render_waiting: is_rendering.then_some(render_waiting),
             waiting: (self.entry_count() - held) as u64,
             processing: held as u64,
             completed: totals.completed,

@@ -153,7 +153,13 @@ impl Group {
     fn state_of(&self, live: &ActiveEntry) -> TaskState {
         match live.entry.state {
             EntryState::Held(_) => TaskState::Processing,
-            EntryState::Waiting if self.is_queued(live.entry.admitted.id, live.gate()) => {
+            EntryState::Waiting
+                if self.is_queued(
+                    live.entry.admitted.id,
+                    live.entry.admitted.needs_render(),
+                    live.gate(),
+                ) =>
+            {
                 TaskState::Queued
             }
             EntryState::Waiting | EntryState::Delayed => TaskState::Pending,
@@ -161,17 +167,18 @@ impl Group {
     }
 
     fn state_of_dormant(&self, dormant: &DormantRef) -> TaskState {
-        let is_queued = self.is_queued(dormant.id, dormant.key);
+        let is_queued = self.is_queued(dormant.id, false, dormant.key);
         if is_queued { TaskState::Queued } else { TaskState::Pending }
     }
 
     /// Reports whether only a member's credit is missing: the key is free, and it is the entry's
     /// turn.
-    fn is_queued(&self, id: EntryId, gate: KeyId) -> bool {
+    fn is_queued(&self, id: EntryId, render: bool, gate: KeyId) -> bool {
         let is_next = || {
-            next_entry(&self.frontier.keys()[gate], &self.jobs).is_some_and(|next| next.entry == id)
+            let next = next_entry(&self.frontier.keys()[gate], render, &self.jobs);
+            next.is_some_and(|next| next.entry == id)
         };
-        !self.is_paused && self.frontier.is_offered(gate) && is_next()
+        !self.is_paused && self.frontier.is_offered(gate, render) && is_next()
     }
 
     fn describe_task(

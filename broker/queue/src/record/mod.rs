@@ -321,4 +321,6 @@ pub enum NextStep {
     },
     /// A request was made; the next one of the task is for another URL.
     Again(Box<AgainRequest>),
+    /// A request was made, and is not counted. Only a member with a browser continues.
+    Render,
 }

@@ -430,7 +430,7 @@ impl Group {
             if let Some(job) = job {
                 self.jobs.change_entry(job, &admitted.key, EntryChange::Leased(id));
             }
-            self.leases.begin(id, &lease, entry.is_suspect());
+            self.leases.begin(id, &lease, entry.demand());
             self.frontier.insert(entry.clone(), &mut self.jobs);
             self.frontier.unindex_waiting(admitted.url_key, id);
             if !lease.request_over {

@@ -122,7 +122,11 @@ impl Bench {
     }
 
     pub(crate) fn join(&mut self, worker: Worker, credit: u32) {
-        self.feed(Input::Join { requester: worker.requester(), credit });
+        self.join_rendering(worker, credit, None);
+    }
+
+    pub(crate) fn join_rendering(&mut self, worker: Worker, credit: u32, render: Option<u32>) {
+        self.feed(Input::Join { requester: worker.requester(), credit, render });
     }
 
     pub(crate) fn wait(&mut self, ms: u64) {

@@ -10,7 +10,10 @@ const HOUR_MS: u64 = 60 * 60 * 1000;
 
 impl Bench {
     fn add(&mut self, name: &str, url: &str) {
-        self.with_job(name, JobOperation::Add { url: url.into(), prio: 0, after: After::Ms(0) });
+        self.with_job(
+            name,
+            JobOperation::Add { url: url.into(), prio: 0, after: After::Ms(0), render: None },
+        );
     }
 
     fn explain(&mut self, what: &str) -> String {
@@ -224,7 +227,12 @@ fn seeds_by_command_equal_seeds_by_event() {
     assert_eq!(bench.ok(), "site new=0 known=1");
     bench.with_job(
         "site",
-        JobOperation::Add { url: "http://b.org/".into(), prio: 5, after: After::Ms(1000) },
+        JobOperation::Add {
+            url: "http://b.org/".into(),
+            prio: 5,
+            after: After::Ms(1000),
+            render: None,
+        },
     );
     assert_eq!(bench.ok(), "site new=1 known=0");
     bench.assert_no_task("not yet");

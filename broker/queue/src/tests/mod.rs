@@ -7,6 +7,7 @@ mod explain;
 mod interactions;
 mod jobs;
 mod operate;
+mod render;
 mod repairs;
 mod rules;
 mod schedules;

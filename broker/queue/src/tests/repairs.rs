@@ -43,8 +43,17 @@ impl Bench {
     }
 }
 
+/// The records of a whole snapshot.
+pub(super) fn snapshot(bench: &mut Bench) -> Vec<GroupRecord> {
+    let stamp = ClockStamp { moment: Moment(0), boot_id: 0, uptime_ms: 0, unix_ms: 0 };
+    let (mut kept, at) = (Vec::new(), bench.now);
+    bench.group.begin_snapshot(stamp, |decision| kept.push(GroupRecord { at, decision }));
+    while !bench.group.continue_snapshot(16, |decision| kept.push(GroupRecord { at, decision })) {}
+    kept
+}
+
 /// A group with this configuration, restored from the lines of these records.
-fn replayed(records: &[GroupRecord], has_all: bool, config: GroupConfig) -> Group {
+pub(super) fn replayed(records: &[GroupRecord], has_all: bool, config: GroupConfig) -> Group {
     let group = Group::new("crawlers".parse().unwrap(), 7, config, 1);
     let mut replay = Replay::new(group, has_all);
     for record in records {
@@ -300,11 +309,7 @@ fn a_repair_survives_a_restart_and_a_snapshot() {
     bench.task();
     let again = replayed(&bench.records, true, bench.group.config().clone());
     assert_eq!(difference(&mut bench.group, again, bench.now), None);
-    let stamp = ClockStamp { moment: Moment(0), boot_id: 0, uptime_ms: 0, unix_ms: 0 };
-    let (mut kept, at) = (Vec::new(), bench.now);
-    bench.group.begin_snapshot(stamp, |decision| kept.push(GroupRecord { at, decision }));
-    while !bench.group.continue_snapshot(16, |decision| kept.push(GroupRecord { at, decision })) {}
-    bench.group = replayed(&kept, false, GroupConfig::default());
+    bench.group = replayed(&snapshot(&mut bench), false, GroupConfig::default());
     // One is held and two wait.
     bench.join(A, 10);
     let tasks: Vec<_> = bench.tasks.drain(..).map(|(_, task)| task).collect();

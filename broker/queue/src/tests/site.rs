@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
+use tidings_protocol::Render;
+
 pub(super) const HOSTS: u64 = 6;
 pub(super) const PAGES: u64 = 12;
 /// Number of additional hosts with unlinked pages, numbered after the others.
@@ -31,6 +33,34 @@ pub(super) fn host_number(url: &str) -> u64 {
 /// Whether other pages may link to it.
 pub(super) fn is_linked(url: &str) -> bool {
     SITE.contains_key(url)
+}
+
+/// The rule of jobs that have one for some pages.
+pub(super) const RENDER_RULE: &str = "*4$";
+
+/// What every event about a page says about its rendering. Redirects keep the number of a page, and
+/// so this.
+pub(super) fn render_of(url: &str) -> Option<Render> {
+    match last_digit(url) {
+        b'0' => Some(Render::Yes),
+        b'1' => Some(Render::No),
+        b'2' => Some(Render::Auto),
+        _ => None,
+    }
+}
+
+/// Whether a worker that has fetched the page finds that it needs a browser.
+pub(super) fn is_empty_page(url: &str) -> bool {
+    matches!(last_digit(url), b'2' | b'3')
+}
+
+/// Whether a task for the page may need a browser.
+pub(super) fn may_need_render(url: &str) -> bool {
+    matches!(last_digit(url), b'0' | b'2' | b'3' | b'4')
+}
+
+fn last_digit(url: &str) -> u8 {
+    *url.as_bytes().last().expect("a URL is not empty")
 }
 
 /// A page's links, decided by its URL alone. Mostly few, so that jobs differ in size.

@@ -65,7 +65,7 @@ fn saved(bench: &Bench) -> Vec<&str> {
 }
 
 fn join(credit: u32) -> Input {
-    Input::Join { requester: A.requester(), credit }
+    Input::Join { requester: A.requester(), credit, render: None }
 }
 
 fn query(query: GroupQuery) -> Input {

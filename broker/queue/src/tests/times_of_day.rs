@@ -215,7 +215,7 @@ fn seed_may_wait_for_a_time_unless_purged() {
     let mut bench = bench();
     bench.open("site", &[]);
     let after = After::Time("06:00".parse().unwrap());
-    let what = JobOperation::Add { url: "http://a.org/".into(), prio: 0, after };
+    let what = JobOperation::Add { url: "http://a.org/".into(), prio: 0, after, render: None };
     bench.feed(Input::JobAction {
         requester: A.requester(),
         name: "site".parse().unwrap(),

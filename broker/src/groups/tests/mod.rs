@@ -134,10 +134,11 @@ impl Client {
     /// Sends a command that is answered later.
     fn say(&mut self, line: &str) {
         let (slot, command) = (self.slots.reserve(), Command::parse(line).unwrap());
-        let Command::Join { group, credit } = command else {
+        let Command::Join { group, credit, render } = command else {
             let request = GroupRequest::of(&command).unwrap();
             return self.groups.manage(&self.caller, slot, request).unwrap();
         };
+        let credit = (credit.unwrap_or(1), render);
         self.groups.join(&self.caller, slot, &group, credit).unwrap();
     }
 

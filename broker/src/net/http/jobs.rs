@@ -29,6 +29,7 @@ const JOB_SETTINGS: &ObjectSchema = &[
     ("scope", FieldType::Text),
     ("include", FieldType::List),
     ("exclude", FieldType::List),
+    ("render", FieldType::Text),
     ("max-depth", FieldType::Number),
     ("max-pages", FieldType::Number),
     ("max-per-host", FieldType::Number),
@@ -37,7 +38,8 @@ const JOB_SETTINGS: &ObjectSchema = &[
     ("callback", FieldType::Text),
 ];
 
-const SEED_SETTINGS: &ObjectSchema = &[("prio", FieldType::Number), ("after", FieldType::Text)];
+const SEED_SETTINGS: &ObjectSchema =
+    &[("prio", FieldType::Number), ("after", FieldType::Text), ("render", FieldType::Text)];
 
 /// `GET /jobs`: the newest jobs.
 pub(super) async fn jobs(Extension(client): ClientExtension, uri: Uri) -> JsonResult {

@@ -58,8 +58,7 @@ pub enum WorkerEvent {
 pub struct Worker {
     connector: Connector,
     group: GroupName,
-    /// The number of tasks that the member may hold at once.
-    credit: u32,
+    credit: WorkerCredit,
     is_draining: bool,
     link: WorkerLink,
     connection: Option<JoinedConnection>,
@@ -68,11 +67,19 @@ pub struct Worker {
     lease_max: Duration,
 }
 
+/// What a member may hold at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct WorkerCredit {
+    tasks: u32,
+    /// How many of the tasks may need a browser; `None` for a member without one.
+    render: Option<u32>,
+}
+
 /// A connection, and how far it is in joining the group.
 struct JoinedConnection {
     connection: Connection,
     /// The credit of the last `JOIN`, and its answer if that is still to come.
-    credit: Option<u32>,
+    credit: Option<WorkerCredit>,
     join: Option<PendingAnswer>,
     /// Compares clocks, once the group is joined.
     watch: Option<Pin<Box<dyn Future<Output = ClientError> + Send>>>,
@@ -106,7 +113,7 @@ impl Worker {
         Self {
             connector,
             group,
-            credit,
+            credit: WorkerCredit { tasks: credit, render: None },
             is_draining: false,
             link: WorkerLink::new(),
             connection: None,
@@ -141,14 +148,20 @@ impl Worker {
     /// [`next`](Self::next).
     pub fn set_credit(&mut self, credit: u32) {
         if !self.is_draining {
-            self.credit = credit;
+            self.credit.tasks = credit;
         }
+    }
+
+    /// Says that the member has a browser, and how many of its tasks may need one at once; `None`:
+    /// it has none. Takes effect with the next call of [`next`](Self::next).
+    pub fn set_render(&mut self, render: Option<u32>) {
+        self.credit.render = render;
     }
 
     /// Takes no more tasks. Those that are on their way still arrive, then
     /// [`WorkerEvent::Drained`].
     pub fn drain(&mut self) {
-        (self.credit, self.is_draining) = (0, true);
+        (self.credit.tasks, self.is_draining) = (0, true);
     }
 
     /// Closes the connection and opens another one, as after this error. For a broker that breaks
@@ -267,7 +280,7 @@ impl JoinedConnection {
     async fn send_due(
         &mut self,
         group: &GroupName,
-        credit: u32,
+        credit: WorkerCredit,
         is_draining: bool,
     ) -> Result<(), ClientError> {
         if self.join.is_some() {
@@ -275,7 +288,8 @@ impl JoinedConnection {
         }
         let client = &self.connection.client;
         if self.credit != Some(credit) {
-            let join = Command::Join { group: group.clone(), credit: Some(credit) };
+            let WorkerCredit { tasks, render } = credit;
+            let join = Command::Join { group: group.clone(), credit: Some(tasks), render };
             self.join = Some(client.start_request(&[], &join).await?);
             self.credit = Some(credit);
         } else if is_draining && matches!(self.drain, Drain::Not) {

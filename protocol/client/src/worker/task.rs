@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use tidings_protocol::{Command, KeyRest, Outcome, RetryMode, TaskAction, TaskId, TaskReply};
+use tidings_protocol::{
+    Command, KeyRest, Outcome, Payload, Render, RetryMode, TaskAction, TaskId, TaskReply,
+};
 
 /// A task that this worker holds.
 #[derive(Debug, Clone)]
@@ -13,6 +15,13 @@ pub struct WorkerTask {
     pub payload: String,
     /// Until when the worker holds it.
     pub lease: TaskLease,
+}
+
+impl WorkerTask {
+    /// Whether the page must be rendered, if the URL or its job says it; else the worker decides.
+    pub fn render(&self) -> Option<Render> {
+        Payload::parse(&self.payload).attribute("render").and_then(Render::from_word)
+    }
 }
 
 /// The time for which a worker holds a task.

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use tidings_protocol::{KeyRest, Render, RetryMode};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -215,4 +216,42 @@ async fn a_broker_that_does_not_answer_the_join_counts_as_lost() {
         assert!(matches!(joined, WorkerEvent::Joined { since: Some(7) }), "{joined:?}");
     };
     tokio::join!(script, events);
+}
+
+// PROTOCOL: T16
+#[tokio::test]
+async fn a_worker_with_a_browser_says_so_and_reads_which_pages_to_render() {
+    let broker = ScriptedBroker::new().await;
+    let mut worker = worker(&broker, 9);
+    worker.set_render(Some(3));
+    let link = worker.link();
+    let running = tokio::spawn(async move {
+        let mut renders = Vec::new();
+        loop {
+            if let WorkerEvent::Task(task) = worker.next().await.unwrap() {
+                renders.push((task.id.clone(), task.render()));
+            }
+            match renders.len() {
+                1 => worker.set_render(None),
+                4 => break (worker, renders),
+                _ => {}
+            }
+        }
+    });
+    let mut connection = broker.accept().await;
+    let answer = "+OK g credit=9 render=3 held=0 since=7";
+    connection.expect("JOIN g credit=9 can=render render=3", answer).await;
+    connection.say(&task(1)).await;
+    connection.expect("JOIN g credit=9", "+OK g credit=9 held=1 since=7").await;
+    for (entry, render) in [(2, "yes"), (3, "no"), (4, "auto")] {
+        connection.say(&format!("{} render={render}", task(entry))).await;
+    }
+    let (_worker, renders) = running.await.unwrap();
+    let words: Vec<_> = renders.iter().map(|(_, render)| *render).collect();
+    assert_eq!(words, [None, Some(Render::Yes), Some(Render::No), Some(Render::Auto)]);
+    let end = TaskEnd::Nack(RetryMode::NeedsRender, KeyRest::default(), None);
+    let (id, _) = &renders[3];
+    let ended = link.end(id, end);
+    let answered = connection.expect("NACK g:1.4.1 need=render", "+OK g:1.4.1");
+    let (_, ()) = tokio::join!(ended, answered);
 }

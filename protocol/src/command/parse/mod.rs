@@ -2,9 +2,9 @@
 
 use std::str::FromStr;
 
-use super::check_name;
 use super::manage::Action;
 use super::task_reply::REASON_BYTES_MAX;
+use super::{CREDIT_DEFAULT, check_name};
 use crate::error::bad_argument;
 use crate::text::quote;
 use crate::wire::{first_word, is_word_char, number, words};
@@ -114,19 +114,31 @@ fn unsubscribe(rest: &str) -> Parsed<'_> {
 
 fn join(rest: &str) -> Parsed<'_> {
     let (group, rest) = argument(rest, "JOIN needs a group: JOIN <group> [credit=<n>]")?;
-    let mut credit = None;
+    let (mut credit, mut can, mut render) = (None, None, None);
     for option in options(rest) {
         match option? {
-            ("credit", value) => {
-                let value = number::<u32>(value).ok_or_else(|| {
-                    bad_argument(format!("credit={} should be a whole number from 0", quote(value)))
-                })?;
-                set(&mut credit, "credit", value)?;
-            }
-            (key, _) => return Err(unknown_option("JOIN", key, &["credit"])),
+            ("credit", value) => set_count(&mut credit, "credit", value)?,
+            ("can", value) => set(&mut can, "can", check_abilities(value)?)?,
+            ("render", value) => set_count(&mut render, "render", value)?,
+            (key, _) => return Err(unknown_option("JOIN", key, &["credit", "can", "render"])),
         }
     }
-    Ok(Command::Join { group, credit })
+    if can.is_none() && render.is_some() {
+        return Err(bad_argument("render= needs can=render"));
+    }
+    let render = can.map(|()| render.or(credit).unwrap_or(CREDIT_DEFAULT));
+    Ok(Command::Join { group, credit, render })
+}
+
+/// The list of what a member can do. There is only one word.
+fn check_abilities(list: &str) -> Result<(), ProtocolError> {
+    match list.split(',').find(|word| *word != "render") {
+        None => Ok(()),
+        Some(word) => {
+            let (list, word) = (quote(list), quote(word));
+            Err(bad_argument(format!("can={list}: {word} is unknown; the only word is render")))
+        }
+    }
 }
 
 fn link(rest: &str) -> Parsed<'_> {
@@ -167,15 +179,20 @@ fn ack(rest: &str) -> Parsed<'_> {
 }
 
 fn nack(rest: &str) -> Parsed<'_> {
-    const OPTIONS: &[&str] = &["after", "count", "again", "not-before", "pace", "reason"];
+    const OPTIONS: &[&str] = &["after", "count", "again", "need", "not-before", "pace", "reason"];
     let (task, rest) = argument(rest, "NACK needs a task: NACK <id> [after=..]")?;
     let (mut after_ms, mut count, mut again, mut reason) = (None, None, None, None);
+    let mut need = None;
     let mut hold = KeyRest::default();
     for option in options(rest) {
         match option? {
             ("after", value) => set_duration(&mut after_ms, "after", value)?,
             ("count", value) => set(&mut count, "count", yes_or_no("count", value)?)?,
             ("again", value) => set(&mut again, "again", value.to_owned())?,
+            ("need", "render") => set(&mut need, "need", ())?,
+            ("need", value) => {
+                return Err(bad_argument(format!("need={} should be render", quote(value))));
+            }
             ("not-before", value) => set_duration(&mut hold.not_before_ms, "not-before", value)?,
             ("pace", value) => set_duration(&mut hold.pace_ms, "pace", value)?,
             ("reason", value) => {
@@ -184,13 +201,16 @@ fn nack(rest: &str) -> Parsed<'_> {
             (key, _) => return Err(unknown_option("NACK", key, OPTIONS)),
         }
     }
-    let back = match (again, count, after_ms) {
-        (Some(url), None, None) => RetryMode::OtherUrl { url },
-        (Some(_), _, _) => {
-            return Err(bad_argument("again= cannot be combined with after= or count="));
+    let back = match (again, need, count, after_ms) {
+        (Some(url), None, None, None) => RetryMode::OtherUrl { url },
+        (None, Some(()), None, None) => RetryMode::NeedsRender,
+        (None, None, Some(false), after_ms) => RetryMode::Uncounted { after_ms },
+        (None, None, _, after_ms) => RetryMode::Counted { after_ms },
+        (again, ..) => {
+            let key = if again.is_some() { "again" } else { "need" };
+            let text = format!("{key}= cannot be combined with after=, count=, again= or need=");
+            return Err(bad_argument(text));
         }
-        (None, Some(false), after_ms) => RetryMode::Uncounted { after_ms },
-        (None, _, after_ms) => RetryMode::Counted { after_ms },
     };
     Ok(reply(task, TaskAction::Nack { retry: back, reason }, hold))
 }
@@ -311,6 +331,13 @@ fn set<T>(option: &mut Option<T>, key: &str, value: T) -> Result<(), ProtocolErr
         None => Ok(()),
         Some(_) => Err(twice(key)),
     }
+}
+
+fn set_count(option: &mut Option<u32>, key: &str, value: &str) -> Result<(), ProtocolError> {
+    let count = number(value).ok_or_else(|| {
+        bad_argument(format!("{key}={} should be a whole number from 0", quote(value)))
+    })?;
+    set(option, key, count)
 }
 
 fn set_duration(option: &mut Option<u64>, key: &str, value: &str) -> Result<(), ProtocolError> {

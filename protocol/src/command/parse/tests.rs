@@ -129,13 +129,21 @@ fn the_other_subscription_commands() {
 
 #[test]
 fn joining() {
-    let join = |credit| Command::Join { group: "g".parse().unwrap(), credit };
-    both_ways("JOIN g", &join(None));
-    both_ways("JOIN g credit=0", &join(Some(0)));
-    both_ways("JOIN g credit=4294967295", &join(Some(u32::MAX)));
-    for credit in ["-1", "+1", "4294967296", "many"] {
-        refused(&format!("JOIN g credit={credit}"), Code::BadArgument, "from 0");
+    let join = |credit, render| Command::Join { group: "g".parse().unwrap(), credit, render };
+    both_ways("JOIN g", &join(None, None));
+    both_ways("JOIN g credit=0", &join(Some(0), None));
+    both_ways("JOIN g credit=4294967295", &join(Some(u32::MAX), None));
+    both_ways("JOIN g credit=9 can=render render=0", &join(Some(9), Some(0)));
+    let parsed = |line| Command::parse(line).unwrap();
+    assert_eq!(parsed("JOIN g can=render credit=9"), join(Some(9), Some(9)));
+    assert_eq!(parsed("JOIN g can=render,render"), join(None, Some(1)));
+    for count in ["-1", "+1", "4294967296", "many"] {
+        refused(&format!("JOIN g credit={count}"), Code::BadArgument, "from 0");
+        refused(&format!("JOIN g can=render render={count}"), Code::BadArgument, "from 0");
     }
+    refused("JOIN g render=1", Code::BadArgument, "needs can=render");
+    refused("JOIN g can=render,fly", Code::BadArgument, "\"fly\" is unknown");
+    refused("JOIN g can=render can=render", Code::BadArgument, "twice");
 }
 
 #[test]
@@ -188,9 +196,14 @@ fn nacks() {
     both_ways(&format!("NACK {id} after=0 count=no"), &nack(back, None));
     let back = RetryMode::OtherUrl { url: "http://a/?b=c".into() };
     both_ways(&format!("NACK {id} again=http://a/?b=c"), &nack(back, None));
+    both_ways(&format!("NACK {id} need=render"), &nack(RetryMode::NeedsRender, None));
+    refused(&format!("NACK {id} need=sleep"), Code::BadArgument, "should be render");
     for with in ["after=1s", "count=no", "count=yes"] {
-        refused(&format!("NACK {id} again=http://a/ {with}"), Code::BadArgument, "combined");
+        for what in ["again=http://a/", "need=render"] {
+            refused(&format!("NACK {id} {what} {with}"), Code::BadArgument, "combined");
+        }
     }
+    refused(&format!("NACK {id} again=http://a/ need=render"), Code::BadArgument, "combined");
     let mut out = Vec::new();
     nack(RetryMode::Counted { after_ms: None }, Some("it\r\nfailed, 2 times")).encode(&mut out);
     assert_eq!(out, b"NACK crawlers:7.42.1 reason=it__failed,_2_times\n");
@@ -352,7 +365,10 @@ fn command_of(parts: &Parts) -> Command<'_> {
         }
         3 => Command::Seen { topic, seq: Seq(numbers.0) },
         4 => Command::Unsub { topic },
-        5 => Command::Join { group: a.parse().unwrap(), credit: numbers.1 },
+        5 => {
+            let (credit, render) = (numbers.1, numbers.1.filter(|_| flag));
+            Command::Join { group: a.parse().unwrap(), credit, render }
+        }
         6 => {
             let prio = numbers.1.and(Prio::new(numbers.2));
             Command::Link { task, url: &words.1, redirect: flag, prio }
@@ -363,6 +379,7 @@ fn command_of(parts: &Parts) -> Command<'_> {
         }
         8 => nack(RetryMode::Counted { after_ms }),
         9 => nack(RetryMode::Uncounted { after_ms }),
+        10 if flag => nack(RetryMode::NeedsRender),
         10 => nack(RetryMode::OtherUrl { url: words.1.clone() }),
         11 => reply(TaskAction::Touch { request_ended: flag }),
         12 => {

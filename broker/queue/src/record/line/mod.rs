@@ -115,6 +115,7 @@ variants!(NextStep {
     "retry" => Retry { due },
     "uncounted" => Uncounted { due },
     "again" => Again(request),
+    "render" => Render,
 });
 
 variants!(WallClockTarget {

@@ -87,6 +87,7 @@ fn simulate_order(
     counts: &mut OrderCounts,
 ) {
     let nature = WorldOptions {
+        render: false,
         clock_jumps: false,
         reboots: true,
         low_entries_max: None,
@@ -169,7 +170,11 @@ impl World {
         self.passes.find_mut("job").seed(seed);
         self.open_named("job", settings)?;
         let url = seed.into();
-        self.with_job(operator(), "job", JobOperation::Add { url, prio: 0, after: After::Ms(0) })?;
+        self.with_job(
+            operator(),
+            "job",
+            JobOperation::Add { url, prio: 0, after: After::Ms(0), render: None },
+        )?;
         self.close_named("job")
     }
 

@@ -11,7 +11,7 @@ use super::promises::{CheckResult, Promise, between};
 use super::task::ReceivedTask;
 use super::{DELAY_MS, LEASE_MS};
 use crate::moment::Moment;
-use crate::tests::site::{HOSTS, LONELY_HOSTS, host_number, host_of, page};
+use crate::tests::site::{HOSTS, LONELY_HOSTS, host_number, host_of, may_need_render, page};
 
 /// Most releases of others on a host before a job's turn. Announced URLs alternate with up to
 /// [`JOBS_MAX`](super::operator::JOBS_MAX) jobs and the schedules. The limit is higher, because
@@ -43,13 +43,15 @@ struct Lease {
     member: MemberId,
     host: String,
     until: Moment,
+    needs_render: bool,
 }
 
 impl FairnessCheck {
     /// A task was sent to a member; it may be lost on the way.
     pub(super) fn lease(&mut self, received: &ReceivedTask, member: MemberId) {
         let (host, until) = (received.host(), received.until);
-        self.leases.insert(received.id.clone(), Lease { member, host, until });
+        let needs_render = received.needs_render();
+        self.leases.insert(received.id.clone(), Lease { member, host, until, needs_render });
     }
 
     /// The lease of a task has a new end.
@@ -78,6 +80,12 @@ impl FairnessCheck {
     /// Number of tasks that a member holds, as the group knows.
     pub(super) fn held_by(&self, member: MemberId) -> usize {
         self.leases.values().filter(|lease| lease.member == member).count()
+    }
+
+    /// Number of those that need a browser.
+    pub(super) fn rendered_by(&self, member: MemberId) -> usize {
+        let its = self.leases.values().filter(|lease| lease.member == member);
+        its.filter(|lease| lease.needs_render).count()
     }
 
     /// A URL was announced and waits. It now also waits in the queues of jobs that need it.
@@ -133,6 +141,10 @@ impl FairnessCheck {
             self.passed_over.remove(&(host, lane.clone()));
             self.away.insert((lane, received.url.clone()));
         }
+        if received.needs_render() {
+            // These take turns with the others.
+            return Ok(());
+        }
         let waiting: Vec<Lane> = self.waiting_on(host, looks, passes);
         self.passed_over.retain(|(other, lane), _| *other != host || waiting.contains(lane));
         for lane in waiting.into_iter().filter(|lane| *lane != received.job) {
@@ -146,27 +158,31 @@ impl FairnessCheck {
         Ok(())
     }
 
-    /// Queues on a host with pages that were never released.
+    /// Queues on a host with pages that were never released and need no browser.
     fn waiting_on(&self, host: u64, looks: &AnnouncementCheck, passes: &PassCheck) -> Vec<Lane> {
-        let announced = self.has_announced(host, looks).then_some(None);
+        let announced = self.has_announced(host, looks, false).then_some(None);
         let jobs = passes.iter().filter(|(_, pass)| pass.wants_turns());
         let jobs = jobs.filter(|(name, pass)| {
             let lane = Some((*name).to_owned());
-            pass.missing_on(host).any(|url| !self.away.contains(&(lane.clone(), url.clone())))
+            let mut missing = pass.missing_on(host).filter(|url| !may_need_render(url));
+            missing.any(|url| !self.away.contains(&(lane.clone(), url.clone())))
         });
         announced.into_iter().chain(jobs.map(|(name, _)| Some(name.to_owned()))).collect()
     }
 
-    fn has_announced(&self, host: u64, looks: &AnnouncementCheck) -> bool {
-        let mut owed = looks.owed().filter(|url| host_number(url) == host);
+    /// Without `render`, only pages that need no browser count.
+    fn has_announced(&self, host: u64, looks: &AnnouncementCheck, render: bool) -> bool {
+        let owed = looks.owed().filter(|url| host_number(url) == host);
+        let mut owed = owed.filter(|url| render || !may_need_render(url));
         owed.any(|url| !self.away.contains(&(None, url.to_owned())))
     }
 
-    /// Must be called regularly. `could`: a worker has credit, and the group is running.
+    /// Must be called regularly. `could`: a worker has credit, and the group is running;
+    /// `could_render`: also for a page that needs a browser.
     pub(super) fn check_idle(
         &mut self,
         now: Moment,
-        could: bool,
+        (could, could_render): (bool, bool),
         hosts: &HostCheck,
         looks: &AnnouncementCheck,
     ) -> CheckResult {
@@ -177,7 +193,7 @@ impl FairnessCheck {
             let idle = could
                 && held < hosts.parallel() as usize
                 && hosts.welcomes(&name, now)
-                && self.has_announced(host, looks);
+                && self.has_announced(host, looks, could_render);
             if !idle {
                 self.idle_since.remove(&host);
                 continue;

@@ -23,7 +23,9 @@ impl FetchRequest {
             Input::Events { events, .. } => {
                 events.iter().filter_map(|(_, payload)| Self::published(payload)).collect()
             }
-            Input::JobAction { name, action: JobOperation::Add { url, prio, after }, .. } => {
+            Input::JobAction {
+                name, action: JobOperation::Add { url, prio, after, .. }, ..
+            } => {
                 let (url, job) = (url.to_string(), Some(name.to_string()));
                 vec![Self { url, job, prio: *prio, after_ms: in_ms(*after) }]
             }

@@ -41,7 +41,7 @@ mod worker;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::AddAssign;
 
-use tidings_protocol::{JobName, MemberId, Seq, TaskId, TopicName};
+use tidings_protocol::{JobName, MemberId, Payload, Seq, TaskId, TopicName};
 
 use self::announcement_check::AnnouncementCheck;
 use self::broker::{Broker, BrokerState, PlannedCrash};
@@ -55,7 +55,7 @@ use self::pass_check::PassCheck;
 use self::priority_check::PriorityCheck;
 pub(super) use self::promises::{BrokenPromise, CheckResult, Promise};
 use self::worker::{CREDIT_MAX, Worker};
-use super::site::{HOSTS, LONELY_HOSTS, PAGES, page};
+use super::site::{HOSTS, LONELY_HOSTS, PAGES, page, render_of};
 use crate::config::GroupConfig;
 use crate::decide::prefetch::PREFETCH_BATCH;
 use crate::entry::EntryId;
@@ -159,6 +159,7 @@ impl AddAssign for RunTotals {
 
 /// Options of a world.
 #[derive(Debug, Clone, Copy)]
+#[expect(clippy::struct_excessive_bools, reason = "each is set whatever the others are")]
 pub(super) struct WorldOptions {
     /// Whether the wall clock is set.
     pub(super) clock_jumps: bool,
@@ -169,6 +170,8 @@ pub(super) struct WorldOptions {
     pub(super) low_entries_max: Option<usize>,
     /// Largest limit of parallel requests per host.
     pub(super) parallel_max: u32,
+    /// Whether some pages need a browser.
+    pub(super) render: bool,
     /// How texts are paged, if they are.
     pub(super) paging: Option<Paging>,
     /// Whether events are recorded.
@@ -182,6 +185,8 @@ pub(super) struct World {
     now: Moment,
     /// Decides about replies about texts, so that a world without them is the same.
     text_rng: fastrand::Rng,
+    /// Decides about browsers, so that a world without them is the same.
+    render_rng: fastrand::Rng,
     rng: fastrand::Rng,
     nature: WorldOptions,
     /// The worker in the broker's own process.
@@ -264,6 +269,7 @@ impl World {
             machine: Machine::new(nature.clock_jumps.then_some(seed)),
             now: Moment(0),
             text_rng: fastrand::Rng::with_seed(seed),
+            render_rng: fastrand::Rng::with_seed(seed),
             rng,
             nature,
             local_worker,
@@ -328,7 +334,7 @@ impl World {
         self.resume_everything()?;
         self.set_delay(DELAY_MS)?;
         for worker in 0..self.workers.len() {
-            self.join(worker, CREDIT_MAX)?;
+            self.join(worker, CREDIT_MAX, Some(CREDIT_MAX))?;
         }
         self.finish_schedules()?;
         while self.now < until && !(self.is_idle() && self.passes.are_done()) {
@@ -439,10 +445,10 @@ impl World {
         let pause_ms = self.rng.u64(0..2_000);
         self.schedule(pause_ms, WorldEvent::Step);
         self.note_losses();
-        let could = !self.is_paused
-            && matches!(self.broker.state, BrokerState::Running)
-            && self.any_has_credit();
-        self.fairness_check.check_idle(self.now, could, &self.hosts, &self.announcement_check)?;
+        let runs = !self.is_paused && matches!(self.broker.state, BrokerState::Running);
+        let could = [false, true].map(|render| runs && self.any_has_credit(render));
+        let (now, hosts) = (self.now, &self.hosts);
+        self.fairness_check.check_idle(now, could.into(), hosts, &self.announcement_check)?;
         if self.totals.releases * HOUR_MS < RELEASES * self.now.0 {
             self.add_work()?;
         }
@@ -500,7 +506,10 @@ impl World {
 
     /// Publishes an event, which the group consumes soon.
     fn publish(&mut self, payload: &str) {
-        self.unconsumed.push((Seq(self.next_seq), payload.to_owned()));
+        let target = Payload::parse(payload).target().filter(|_| self.nature.render);
+        let render = target.and_then(render_of).map(|render| format!(" render={render}"));
+        let payload = format!("{payload}{}", render.unwrap_or_default());
+        self.unconsumed.push((Seq(self.next_seq), payload));
         self.next_seq += 1;
         let soon_ms = self.rng.u64(..2_000);
         self.schedule(soon_ms, WorldEvent::Takes);

@@ -10,7 +10,7 @@ use super::{WAITER_CONN, World, WorldEvent};
 use crate::jobs::JobSettings;
 use crate::moment::Moment;
 use crate::tests::bench::slot;
-use crate::tests::site::PAGES;
+use crate::tests::site::{PAGES, RENDER_RULE, render_of};
 use crate::{ConnId, Input, JobOperation, Operation, Requester};
 
 const OPERATOR: ConnId = ConnId(0);
@@ -105,6 +105,11 @@ impl World {
         settings.host_pages_max = (self.rng.u32(0..6) == 0).then(|| self.rng.u64(1..3));
         settings.time_ms_max = (self.rng.u32(0..10) == 0).then(|| self.rng.u64(1..60_000));
         settings.hold = self.rng.u32(0..4) == 0;
+        if self.nature.render {
+            let rules = [Some(RENDER_RULE), Some("never"), Some("auto"), None];
+            let rule = rules[self.render_rng.usize(..rules.len())];
+            settings.render = rule.map(|rule| rule.parse().expect("the rule is valid"));
+        }
         self.fairness_check.begin_pass(&name);
         self.priority_check.begin_pass(&name);
         self.order += 1;
@@ -121,10 +126,11 @@ impl World {
                 self.publish(&format!("{seed} job={name} prio={prio} after={after_ms}ms"));
             } else {
                 let url = seed.as_str().into();
+                let render = render_of(&seed).filter(|_| self.nature.render);
                 self.with_job(
                     operator(),
                     &name,
-                    JobOperation::Add { url, prio, after: After::Ms(after_ms) },
+                    JobOperation::Add { url, prio, after: After::Ms(after_ms), render },
                 )?;
             }
         }

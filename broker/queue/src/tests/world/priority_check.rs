@@ -11,13 +11,14 @@ use super::promises::{CheckResult, Promise};
 use super::task::ReceivedTask;
 use crate::entry::EntryId;
 use crate::moment::Moment;
-use crate::tests::site::{HOSTS, host_number, is_linked};
+use crate::tests::site::{HOSTS, host_number, is_linked, may_need_render};
 
 /// Longest rest of a host after an answer, requests of its worker included.
 const REST_MS_MAX: u64 = 10_000;
 
 /// Unlinked pages on lonely hosts, until their first release. On other hosts, other entries may go
-/// first for reasons of their own; lonely hosts have only these pages.
+/// first for reasons of their own; lonely hosts have only these pages. Pages that need a browser are
+/// left out, because they take turns with the others.
 #[derive(Debug, Default)]
 pub(super) struct PriorityCheck {
     waiting: BTreeMap<(u64, Lane), BTreeMap<String, PagePriority>>,
@@ -53,7 +54,7 @@ impl PriorityCheck {
     /// The group knows of a request since `at`.
     pub(super) fn want(&mut self, fetch: &FetchRequest, at: Moment) {
         self.fetches += 1;
-        if is_linked(&fetch.url) || self.begun.contains(&fetch.url) {
+        if is_linked(&fetch.url) || may_need_render(&fetch.url) || self.begun.contains(&fetch.url) {
             return;
         }
         let (due, is_timed) = (at + fetch.after_ms, fetch.after_ms > 0);

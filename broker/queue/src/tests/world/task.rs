@@ -1,6 +1,6 @@
 //! A task as its worker reads it.
 
-use tidings_protocol::TaskId;
+use tidings_protocol::{Render, TaskId};
 
 use crate::TaskMessage;
 use crate::moment::Moment;
@@ -18,6 +18,8 @@ pub(super) struct ReceivedTask {
     pub(super) depth: u32,
     /// The URL that must be requested instead, on behalf of the page.
     again: Option<String>,
+    /// Whether the page is rendered, if the task says it.
+    pub(super) render: Option<Render>,
     /// Release time and end of the lease, in true time.
     pub(super) at: Moment,
     pub(super) until: Moment,
@@ -30,7 +32,7 @@ pub(super) struct ReceivedTask {
 impl ReceivedTask {
     /// Reads a task that is sent at `now`; its release number and time are known.
     pub(super) fn read(task: TaskMessage, now: Moment, (released, at): (u64, Moment)) -> Self {
-        let (mut job, mut depth, mut again) = (None, 0, None);
+        let (mut job, mut depth, mut again, mut render) = (None, 0, None, None);
         let mut words = task.payload.split(' ');
         let url = words.next().expect("split returns at least one part").to_owned();
         for word in words {
@@ -38,6 +40,7 @@ impl ReceivedTask {
                 Some(("job", name)) => job = Some(name.to_owned()),
                 Some(("depth", text)) => depth = text.parse().expect("the number is valid"),
                 Some(("again", url)) => again = Some(url.to_owned()),
+                Some(("render", word)) => render = Render::from_word(word),
                 _ => {}
             }
         }
@@ -47,6 +50,7 @@ impl ReceivedTask {
             job,
             depth,
             again,
+            render,
             at,
             until: now + task.lease_ms,
             has_ended: false,
@@ -57,6 +61,11 @@ impl ReceivedTask {
     /// The URL that is requested now.
     pub(super) fn request(&self) -> &str {
         self.again.as_ref().unwrap_or(&self.url)
+    }
+
+    /// Whether only a member with a browser may receive it.
+    pub(super) fn needs_render(&self) -> bool {
+        self.render == Some(Render::Yes)
     }
 
     /// The host of that URL.

@@ -81,6 +81,10 @@ fn job_settings() -> JobSettings {
     JobSettings::parse([("max-depth", "3"), ("max-time", "2h"), ("include", "/a*,/b\\")]).unwrap()
 }
 
+fn rendered_settings() -> JobSettings {
+    JobSettings::parse([("exclude", "/b"), ("render", "/app/*,/s$"), ("hold", "yes")]).unwrap()
+}
+
 fn job(state: JobState) -> Job {
     let mut job = Job::new(PASS, job_name(), job_settings(), state);
     (job.cancelled, job.paused) = (state == JobState::Closed, state == JobState::Done);
@@ -188,6 +192,7 @@ fn decisions() -> Vec<Decision> {
         returned(NextStep::Retry { due: AT }, REST, Some("a\tb")),
         returned(NextStep::Uncounted { due: AT }, NO_REST, None),
         returned(NextStep::Again(Box::new(again())), NO_REST, None),
+        returned(NextStep::Render, NO_REST, None),
         Decision::Lost { entry },
         Decision::JobCleared { number, key: None, end: EndReason::Budget },
         Decision::JobCleared { number, key: Some("a.test".into()), end: EndReason::Cancelled },
@@ -208,6 +213,7 @@ fn decisions() -> Vec<Decision> {
         Decision::JobTimeUp { number },
         Decision::JobDeleted { number },
         Decision::JobOpened { number, name: job_name(), settings: job_settings() },
+        Decision::JobOpened { number, name: job_name(), settings: rendered_settings() },
         Decision::JobReopened { number },
         Decision::JobClosed { number },
         Decision::JobCompletionPending { number, heads: [(topic(), Seq(3))].into() },

@@ -139,6 +139,7 @@ fn back() -> impl Strategy<Value = NextStep> {
     prop_oneof![
         moment().prop_map(|due| NextStep::Retry { due }),
         moment().prop_map(|due| NextStep::Uncounted { due }),
+        Just(NextStep::Render),
         (boxed(), text(), any::<u128>()).prop_map(|(url, key, member)| NextStep::Again(Box::new(
             AgainRequest { url, key: key.into(), member: MemberId(member) }
         ))),
@@ -170,21 +171,25 @@ fn job_settings() -> impl Strategy<Value = JobSettings> {
         (patterns(), patterns()).prop_map(|(include, exclude)| UrlFilter { include, exclude });
     let callback = prop::option::of("https://[a-z]{1,9}\\.example/[a-z?=]{0,9}");
     let callback = callback.prop_map(|url| url.map(String::into_boxed_str));
-    (scope, filter, any::<Option<u32>>(), number(), number(), number(), any::<bool>(), callback)
-        .prop_map(
-            |(scope, filter, depth_max, pages_max, host_pages_max, time_ms_max, hold, callback)| {
-                JobSettings {
-                    scope,
-                    filter,
-                    depth_max,
-                    pages_max,
-                    host_pages_max,
-                    time_ms_max,
-                    hold,
-                    callback,
-                }
-            },
-        )
+    let rules = ["never", "auto", "always", "/app/*,/s$"].map(|rule| rule.parse().unwrap());
+    let render = prop::option::of(prop::sample::select(rules.to_vec()));
+    let links = (scope, filter, render, any::<Option<u32>>());
+    (links, number(), number(), number(), any::<bool>(), callback).prop_map(
+        |(links, pages_max, host_pages_max, time_ms_max, hold, callback)| {
+            let (scope, filter, render, depth_max) = links;
+            JobSettings {
+                scope,
+                filter,
+                render,
+                depth_max,
+                pages_max,
+                host_pages_max,
+                time_ms_max,
+                hold,
+                callback,
+            }
+        },
+    )
 }
 
 fn of_entries() -> impl Strategy<Value = Decision> {

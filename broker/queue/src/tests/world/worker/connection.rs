@@ -3,6 +3,7 @@
 use tidings_protocol::{MemberId, TaskId};
 
 use super::{CREDIT_MAX, RequestState};
+use crate::leases::Credit;
 use crate::tests::bench::slot;
 use crate::tests::world::broker::BrokerState;
 use crate::tests::world::commands::CommandOrigin;
@@ -84,21 +85,34 @@ impl World {
         self.workers[index].conn = Some(ConnId(self.next_conn));
         self.next_conn += 1;
         let credit = self.rng.u32(1..=CREDIT_MAX);
-        self.join(index, credit)?;
+        let render = self.any_render_credit();
+        self.join(index, credit, render)?;
         let tasks: Vec<TaskId> = self.workers[index].tasks.keys().cloned().collect();
         tasks.iter().try_for_each(|task| self.send_answer(index, task))
     }
 
-    pub(in crate::tests::world) fn join(&mut self, index: usize, credit: u32) -> CheckResult {
+    /// Most workers have a browser.
+    pub(super) fn any_render_credit(&mut self) -> Option<u32> {
+        let has_browser = self.nature.render && self.render_rng.u32(0..4) > 0;
+        has_browser.then(|| self.render_rng.u32(0..4))
+    }
+
+    pub(in crate::tests::world) fn join(
+        &mut self,
+        index: usize,
+        credit: u32,
+        render: Option<u32>,
+    ) -> CheckResult {
         let worker = &mut self.workers[index];
         let Some(conn) = worker.conn else { return Ok(()) };
         // Nothing is allowed before the first credit is confirmed.
         if worker.credits.is_empty() {
-            worker.credits.push(0);
+            worker.credits.push(Credit::default());
         }
-        worker.credits.push(credit);
+        worker.credits.push(Credit { tasks: credit, render });
         worker.last_sent = self.now;
         let requester = Requester { conn, member: worker.member, slot: slot() };
-        self.feed(Input::Join { requester, credit }, CommandOrigin::Join { worker: index, conn })
+        let origin = CommandOrigin::Join { worker: index, conn };
+        self.feed(Input::Join { requester, credit, render }, origin)
     }
 }

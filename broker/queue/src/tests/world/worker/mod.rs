@@ -7,16 +7,18 @@ use std::collections::BTreeMap;
 
 use tidings_protocol::status::{Answer, Status};
 use tidings_protocol::{
-    Code, KeyRest, MemberId, Outcome, ProtocolError, RetryMode, TaskAction, TaskId, TaskReply,
+    Code, KeyRest, MemberId, Outcome, ProtocolError, Render, RetryMode, TaskAction, TaskId,
+    TaskReply,
 };
 
 use super::commands::{CommandOrigin, WorkerCommand, input_of, staged};
 use super::promises::{CheckResult, Promise};
 use super::task::ReceivedTask;
 use super::{LEASE_MS, World, WorldEvent};
+use crate::leases::Credit;
 use crate::moment::Moment;
 use crate::tests::bench::slot;
-use crate::tests::site::{HOSTS, redirect_of};
+use crate::tests::site::{HOSTS, is_empty_page, redirect_of};
 use crate::{ConnId, Input, Requester};
 
 pub(super) const CREDIT_MAX: u32 = 8;
@@ -29,7 +31,7 @@ pub(super) struct Worker {
     incarnation: u64,
     tasks: BTreeMap<TaskId, HeldTask>,
     /// Credits that it requested on this connection, oldest first. The first one was confirmed.
-    credits: Vec<u32>,
+    credits: Vec<Credit>,
     last_sent: Moment,
     /// When a lease of it last expired.
     lost_at: Moment,
@@ -73,7 +75,12 @@ impl Worker {
     /// The most tasks that it may be given. Until a change is confirmed, both the old and the new
     /// credit are allowed.
     fn credit(&self) -> usize {
-        self.credits.iter().max().map_or(0, |credit| *credit as usize)
+        self.credits.iter().map(|credit| credit.tasks as usize).max().unwrap_or(0)
+    }
+
+    /// The same for tasks that need a browser.
+    fn render_credit(&self) -> usize {
+        self.credits.iter().filter_map(|credit| credit.render).max().unwrap_or(0) as usize
     }
 
     /// Its only task.
@@ -97,10 +104,12 @@ impl Worker {
         Some(held.received.host())
     }
 
-    fn held(&self, now: Moment) -> usize {
+    /// Number of tasks that it surely holds, and of those of them that need a browser.
+    fn held(&self, now: Moment) -> (usize, usize) {
         let is_held =
             |held: &&HeldTask| held.received.until > now && !held.is_sent && !held.may_be_stale;
-        self.tasks.values().filter(is_held).count()
+        let held = || self.tasks.values().filter(is_held);
+        (held().count(), held().filter(|held| held.received.needs_render()).count())
     }
 }
 
@@ -121,6 +130,7 @@ impl World {
             return Ok(());
         }
         let (id, at, until) = (received.id.clone(), received.at, received.until);
+        let needs_render = received.needs_render();
         let (request, host) = (received.request().to_owned(), received.host());
         let mut held = HeldTask {
             received,
@@ -143,11 +153,11 @@ impl World {
             });
             worker.tasks.insert(id.clone(), held);
             self.schedule(0, WorldEvent::WorkerAnswers { worker: index, task: id });
-            return self.check_credit(index, is_new);
+            return self.check_credit(index, is_new, needs_render);
         }
         held.request = RequestState::Open;
         worker.tasks.insert(id.clone(), held);
-        self.check_credit(index, is_new)?;
+        self.check_credit(index, is_new, needs_render)?;
         self.note(|| format!("{request} requested"));
         self.hosts.begin(&host, at, self.now)?;
         self.totals.requests += 1;
@@ -168,11 +178,15 @@ impl World {
 
     /// Checks that a member receives no more tasks than its credit allows. A task that is sent
     /// again does not count.
-    fn check_credit(&self, index: usize, is_new: bool) -> CheckResult {
+    fn check_credit(&self, index: usize, is_new: bool, needs_render: bool) -> CheckResult {
         let worker = &self.workers[index];
-        let (held, credit) = (worker.held(self.now), worker.credit());
+        let ((held, rendered), credit) = (worker.held(self.now), worker.credit());
         Promise::CreditKept.holds(!is_new || held <= credit, || {
             format!("worker {index} holds {held} tasks with credit {credit}")
+        })?;
+        let credit = worker.render_credit();
+        Promise::CreditKept.holds(!is_new || !needs_render || rendered <= credit, || {
+            format!("worker {index} holds {rendered} tasks that need a browser, with {credit}")
         })
     }
 
@@ -206,6 +220,9 @@ impl World {
                 back: RetryMode::OtherUrl { url: received.url.clone() },
                 hold,
             },
+            _ if self.nature.render && finds_empty(received) => {
+                WorkerCommand::Nack { back: RetryMode::NeedsRender, hold }
+            }
             0..8 => WorkerCommand::Nack { back: RetryMode::Counted { after_ms: None }, hold },
             8..14 => {
                 let host = self.rng.u64(0..HOSTS);
@@ -442,7 +459,8 @@ impl World {
     pub(super) fn change_credit(&mut self) -> CheckResult {
         let index = self.rng.usize(0..self.workers.len());
         let credit = self.rng.u32(0..=CREDIT_MAX);
-        self.join(index, credit)
+        let render = self.any_render_credit();
+        self.join(index, credit, render)
     }
 
     /// A worker reports that it is alive.
@@ -502,10 +520,16 @@ impl World {
         self.feed(input, CommandOrigin::Lie(id))
     }
 
-    /// Whether any worker has credit, as far as the group can know.
-    pub(super) fn any_has_credit(&self) -> bool {
+    /// Whether any worker has credit, as far as the group can know; with `render`, for a page that
+    /// needs a browser.
+    pub(super) fn any_has_credit(&self, render: bool) -> bool {
         let has_room = |worker: &Worker| {
-            let credit = *worker.credits.first().unwrap_or(&0) as usize;
+            let credit = worker.credits.first().copied().unwrap_or_default();
+            let browsers = credit.render.unwrap_or(0) as usize;
+            if render && self.fairness_check.rendered_by(worker.member) >= browsers {
+                return false;
+            }
+            let credit = credit.tasks as usize;
             let is_heard = worker.last_sent > worker.lost_at;
             let settled = worker.credits.len() == 1 && worker.conn.is_some();
             settled && is_heard && self.fairness_check.held_by(worker.member) < credit
@@ -521,4 +545,10 @@ impl World {
             }
         }
     }
+}
+
+/// Whether a worker finds that a page needs a browser, and nothing has said whether it is rendered.
+fn finds_empty(received: &ReceivedTask) -> bool {
+    let is_open = matches!(received.render, None | Some(Render::Auto));
+    is_open && is_empty_page(&received.url)
 }
