@@ -55,14 +55,7 @@ impl TaskWork<'_> {
                 return;
             }
         };
-        let last = if watch.is_some() { None } else { self.last_record().await };
-        let last = last.filter(|last| match self.render_mode() {
-            Render::No => true,
-            // It may have been stored by a crawler without a browser.
-            Render::Auto => !last.is_rendered() && last.links.len() >= CONDITIONAL_LINKS_MIN,
-            // An unchanged document has to be rendered as well.
-            Render::Yes => false,
-        });
+        let last = if watch.is_none() { self.last_record().await } else { None };
         let validators = match &watch {
             Some(watch) => Some(owned_validators(watch.validators())),
             None => last.as_ref().map(|last| last.validators.clone()),
@@ -299,10 +292,17 @@ impl TaskWork<'_> {
     /// one.
     async fn last_record(&self) -> Option<LastRecord> {
         let may_know = self.crawler.revisits.lock().may_have_record(self.task.pass());
-        if !may_know || self.crawler.config.refetch {
+        // That a document is the same says nothing about what its scripts show.
+        let mode = self.render_mode();
+        if !may_know || mode == Render::Yes || self.crawler.config.refetch {
             return None;
         }
         let last = self.crawler.sinks.last_record(self.page.as_str(), &self.task.page).await?;
+        // It may have been stored by a crawler without a browser.
+        let may_lack_content = mode == Render::Auto && last.links.len() < CONDITIONAL_LINKS_MIN;
+        if last.is_rendered || may_lack_content {
+            return None;
+        }
         let Validators { etag, last_modified } = &last.validators;
         (etag.is_some() || last_modified.is_some()).then_some(last)
     }
