@@ -270,12 +270,11 @@ fn a_job_that_needs_a_browser_waits_for_a_crawler_with_one() {
     let job = ["crawl", &broker, "--render=always", &seed];
     let job = Process::start(&mut tidings_command(folder.path(), job));
     job.wait_for_line_with("no crawler with a browser is connected there");
-    // The robots.txt needs none.
-    origin.wait_for_hits(1);
     wait_until("the page waits for a browser", || {
         let explained = run_at(&server, &["explain", &seed]).stdout().concat();
         explained.contains("no-render-member").then_some(())
     });
+    assert_eq!(origin.request_count(), 0);
     let flags = ["crawl", &broker, "--allow-private", "--browser=auto", "--jsonl=pages.jsonl"];
     let crawler = Process::start(&mut tidings_command(folder.path(), flags));
     job.finish().expect_code(0);
