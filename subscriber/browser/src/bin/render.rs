@@ -43,6 +43,7 @@ async fn run(words: &[String]) -> io::Result<()> {
     let launcher = LaunchConfig {
         program: program::find(value("browser").map(str::as_ref)).map_err(io::Error::other)?,
         sandbox_words: vec!["browser-sandbox".into()],
+        starter: None,
         isolation: if value("isolation") == Some("off") {
             Isolation::Off
         } else {
