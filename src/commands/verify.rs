@@ -10,7 +10,7 @@ use tidings_connectors::websub;
 use tidings_database::CheckReport;
 use tidings_database::digest::Schema;
 use tidings_subscriber::sink::sqlite;
-use tidings_subscriber::state as crawler;
+use tidings_subscriber::{images, state as crawler};
 
 use super::topic::{VerifyReport, verify_offline};
 use crate::services::principals::AccessFile;
@@ -90,6 +90,8 @@ fn verify_directory(data: &Path) -> Result<Vec<VerifyReport>, Failure> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if has_extension(&path, "db") {
             reports.push(verify_database(&path));
+        } else if images::FOLDERS.contains(&&*name) {
+            reports.push(verify_images(&path)?);
         } else if !KNOWN_NAMES.contains(&&*name) && !is_sqlite_side_file(&name) {
             let note = "not checked: a file of another program, or a copy of a damaged file";
             reports.push(VerifyReport::of_file(&path, Vec::new(), vec![note.to_owned()]));
@@ -123,6 +125,22 @@ fn verify_access_file(data: &Path) -> Option<VerifyReport> {
     let mut report = VerifyReport::of_file(principals.path(), Vec::from_iter(problem), notes);
     report.remedy = report.damaged.then(|| "edit it, or restore it from a backup".to_owned());
     Some(report)
+}
+
+/// Verifies a folder of files that are named after their content.
+fn verify_images(path: &Path) -> Result<VerifyReport, Failure> {
+    let damaged = images::damaged_files(path)
+        .map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?;
+    let problem = |file: &PathBuf| {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        format!(
+            "{name}: its content does not match its name: damaged, or a file of another program"
+        )
+    };
+    let mut report = VerifyReport::of_file(path, damaged.iter().map(problem).collect(), Vec::new());
+    let remedy = "remove the file, and crawl its page again";
+    report.remedy = report.damaged.then(|| remedy.to_owned());
+    Ok(report)
 }
 
 fn verify_database(path: &Path) -> VerifyReport {

@@ -23,6 +23,7 @@
 //! | [`acked_links`] | remembers links that the broker has already |
 //! | [`traps`] | recognizes sites without end |
 //! | [`fetch`] | fetches one document |
+//! | [`images`] | stores screenshots and PDF files |
 //! | [`program`] | runs programs |
 //! | [`sink`] | stores pages |
 //! | [`spool`] | holds whole bodies for the sinks that need them |
@@ -41,6 +42,7 @@ pub mod fetch;
 #[doc(hidden)]
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+pub mod images;
 pub mod pass;
 pub mod program;
 pub mod report;

@@ -9,6 +9,7 @@ use tidings_documents::page::PageLink;
 use tidings_egress::http::Validators;
 use tidings_protocol::{GroupName, TaskId, word_enum};
 
+use crate::images::StoredImage;
 use crate::spool::Spool;
 
 /// The report of one finished page, for people. Sent when the page is stored, shortly before the
@@ -146,6 +147,8 @@ pub struct PageRecord {
     pub validators: Validators,
     /// For an unchanged page: the time of the record that is confirmed, in milliseconds since 1970.
     pub last_unix_ms: Option<i64>,
+    /// For an unchanged page: BLAKE3 of the rendered HTML of the record that is confirmed.
+    pub last_rendered_hash: Option<blake3::Hash>,
     /// The address of the server.
     pub remote: Option<SocketAddr>,
     /// In the order of the page.
@@ -158,10 +161,48 @@ pub struct PageRecord {
     pub rendering: Option<Rendering>,
 }
 
+word_enum! {
+    /// Why a page was not rendered.
+    pub enum RenderReason {
+        /// The page crashed its renderer, or used too much memory.
+        Crashed = "crashed",
+        /// The page did not answer in time.
+        Hung = "hung",
+        /// The rendered page is too large.
+        TooLarge = "too-large",
+        /// The page left its document, or closed itself.
+        Left = "left",
+        /// The page caused more events than can be processed.
+        Flooded = "flooded",
+        /// No browser was available.
+        Unavailable = "unavailable",
+        /// The browser ended.
+        Lost = "lost",
+        /// The browser rejects the page's URL or a call.
+        Browser = "browser",
+    }
+}
+
+impl From<&PageError> for RenderReason {
+    fn from(error: &PageError) -> Self {
+        match error {
+            PageError::Crashed => Self::Crashed,
+            PageError::Hung(_) => Self::Hung,
+            PageError::Size(_) => Self::TooLarge,
+            PageError::Left(_) => Self::Left,
+            PageError::Flooded => Self::Flooded,
+            PageError::Unavailable => Self::Unavailable,
+            PageError::Lost => Self::Lost,
+            PageError::Browser(_) => Self::Browser,
+        }
+    }
+}
+
 /// What a browser made of a page.
 #[derive(Debug)]
 pub struct Rendering {
-    /// The rendered page. If there is none, the page is stored as it was fetched, with this reason.
+    /// The rendered page, without what the fields below have. If there is none, the page is stored
+    /// as it was fetched, with this reason.
     pub result: Result<Rendered, PageError>,
     /// BLAKE3 of the rendered HTML.
     pub hash: Option<blake3::Hash>,
@@ -169,6 +210,35 @@ pub struct Rendering {
     pub duration: Duration,
     /// The requests of its parts on the wire, with their URLs, if a sink needs them.
     pub exchanges: Vec<(String, Exchange)>,
+    /// The rendered HTML, if a sink needs it.
+    pub html: Option<Spool>,
+    /// An image of the page.
+    pub screenshot: Option<StoredImage>,
+    /// The page as PDF.
+    pub pdf: Option<StoredImage>,
+}
+
+impl Rendering {
+    /// A rendering as the browser has returned it: `Sinks::keep_rendering` fills the other fields.
+    pub fn new(
+        result: Result<Rendered, PageError>,
+        hash: Option<blake3::Hash>,
+        duration: Duration,
+        exchanges: Vec<(String, Exchange)>,
+    ) -> Self {
+        Self { result, hash, duration, exchanges, html: None, screenshot: None, pdf: None }
+    }
+
+    fn bytes_in_memory(&self) -> usize {
+        let Ok(page) = &self.result else { return 0 };
+        let requests = page.requests.iter().map(|request| size_of_val(request) + request.url.len());
+        let links = page.links.iter().map(|link| size_of_val(link) + link.url.len());
+        let opened = page.opened.iter().map(|opened| size_of_val(opened) + opened.url.len());
+        let errors = page.console_errors.iter().map(String::len);
+        let heads = self.exchanges.iter().map(|(url, exchange)| url.len() + exchange.head_bytes());
+        page.html.len()
+            + requests.chain(links).chain(opened).chain(errors).chain(heads).sum::<usize>()
+    }
 }
 
 impl PageRecord {
@@ -180,17 +250,26 @@ impl PageRecord {
     /// The hash of what the page shows. The documents of a site that makes its pages by script are
     /// all the same.
     pub(crate) fn content_hash(&self) -> Option<blake3::Hash> {
-        self.rendering.as_ref().and_then(|rendering| rendering.hash).or(self.hash)
+        self.rendered_hash().or(self.hash)
+    }
+
+    /// BLAKE3 of the rendered HTML, for an unchanged page of the earlier one.
+    pub(crate) fn rendered_hash(&self) -> Option<blake3::Hash> {
+        let rendering = self.rendering.as_ref();
+        rendering.and_then(|rendering| rendering.hash).or(self.last_rendered_hash)
     }
 
     /// The approximate memory of the record until it is stored. Bodies have limits of their own.
     pub(crate) fn bytes_in_memory(&self) -> usize {
         let links: usize = self.links.iter().map(|link| link.url.len()).sum();
-        let heads = self
-            .exchange
-            .as_ref()
-            .map_or(0, |exchange| exchange.request_head.len() + exchange.response_head.len());
-        size_of::<Self>() + self.report.url.len() + links + size_of_val(&*self.links) + heads
+        let heads = self.exchange.as_ref().map_or(0, Exchange::head_bytes);
+        let rendering = self.rendering.as_ref().map_or(0, Rendering::bytes_in_memory);
+        size_of::<Self>()
+            + self.report.url.len()
+            + links
+            + size_of_val(&*self.links)
+            + heads
+            + rendering
     }
 }
 
@@ -222,6 +301,12 @@ pub struct Exchange {
     pub truncated: Option<&'static str>,
 }
 
+impl Exchange {
+    fn head_bytes(&self) -> usize {
+        self.request_head.len() + self.response_head.len()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use tidings_egress::failure::Reason;
@@ -242,7 +327,8 @@ mod tests {
         let end = |is_transient| if is_transient { "transient" } else { "final" };
         let reasons = Reason::ALL.map(|reason| (reason.as_str(), end(reason.is_transient())));
         let traps = Trap::ALL.map(|trap| (trap.as_str(), "trap"));
-        let built: Vec<(&str, &str)> = reasons.into_iter().chain(traps).collect();
+        let renders = RenderReason::ALL.map(|reason| (reason.as_str(), "not rendered"));
+        let built: Vec<(&str, &str)> = reasons.into_iter().chain(traps).chain(renders).collect();
         assert_eq!(documented, built);
     }
 

@@ -31,6 +31,18 @@ pub struct Table {
     /// The values in the digest, in order: columns, or expressions in parentheses. Row numbers are
     /// not included: indexes show whether they are right.
     pub columns: &'static [&'static str],
+    /// Columns of a later schema version. The digest of a row without values in them is that of
+    /// `columns`, so that digests of older rows stay valid.
+    pub added: Option<AddedColumns>,
+}
+
+/// Columns that a schema version has added to a table with digests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AddedColumns {
+    /// That schema version.
+    pub since: i64,
+    /// Their names.
+    pub names: &'static [&'static str],
 }
 
 /// A database of this program.
@@ -45,9 +57,33 @@ pub struct Schema {
 }
 
 impl Table {
-    /// The columns as a list in SQL.
-    pub(crate) fn column_list(&self) -> String {
-        self.columns.join(", ")
+    /// The columns of the newest schema version.
+    pub fn newest_columns(&self) -> impl Iterator<Item = &'static str> + use<> {
+        let added = self.added.map_or(&[][..], |added| added.names);
+        self.columns.iter().chain(added).copied()
+    }
+
+    /// The digest in SQL of these values: those of `columns`, and of the added columns if the table
+    /// has them.
+    pub fn digest_of<T: AsRef<str>>(&self, values: &[T]) -> String {
+        let (first, added) = values.split_at(self.columns.len());
+        let call = |values: &[T]| {
+            let list: Vec<_> = values.iter().map(AsRef::as_ref).collect();
+            format!("{DIGEST_FUNCTION}({})", list.join(", "))
+        };
+        if added.is_empty() {
+            return call(values);
+        }
+        let nulls: Vec<_> = added.iter().map(|it| format!("{} IS NULL", it.as_ref())).collect();
+        let (are_null, first) = (nulls.join(" AND "), call(first));
+        format!("CASE WHEN {are_null} THEN {first} ELSE {} END", call(values))
+    }
+
+    /// The digest in SQL of a row of a table of this schema version.
+    pub(crate) fn digest_of_row(&self, version: i64) -> String {
+        let has_added = self.added.is_some_and(|added| added.since <= version);
+        let columns: Vec<_> = self.newest_columns().collect();
+        self.digest_of(&columns[..if has_added { columns.len() } else { self.columns.len() }])
     }
 
     /// The statement that adds the column to an older table.
@@ -59,14 +95,14 @@ impl Table {
     /// tables that change seldom: each change writes its row twice.
     pub fn add_digest_triggers(&self, connection: &Connection) -> Result<()> {
         let Self { name, key, .. } = self;
-        let (list, mut statements) = (self.column_list(), String::new());
-        let columns = self.columns.iter().copied().filter(|column| !column.starts_with('('));
+        let (digest, mut statements) = (self.digest_of_row(i64::MAX), String::new());
+        let columns = self.newest_columns().filter(|column| !column.starts_with('('));
         let updates = format!("UPDATE OF {}", columns.collect::<Vec<_>>().join(", "));
         for (event, on) in [("insert", "INSERT"), ("update", &updates)] {
             let _ = write!(
                 statements,
                 "CREATE TEMP TRIGGER IF NOT EXISTS {name}_{event}_digest AFTER {on} ON main.{name} BEGIN
-                    UPDATE {name} SET digest = {DIGEST_FUNCTION}({list}) WHERE {key} = NEW.{key};
+                    UPDATE {name} SET digest = {digest} WHERE {key} = NEW.{key};
                 END;"
             );
         }
@@ -106,7 +142,7 @@ fn digest<'a>(values: impl Iterator<Item = ValueRef<'a>>) -> i64 {
 mod tests {
     use super::*;
 
-    const T: Table = Table { name: "t", key: "rowid", since: 1, columns: &["a", "b"] };
+    const T: Table = Table { name: "t", key: "rowid", since: 1, columns: &["a", "b"], added: None };
 
     fn connection() -> Connection {
         let connection = Connection::open_in_memory().unwrap();
@@ -151,5 +187,28 @@ mod tests {
             connection.query_row(&sql, [], |row| row.get::<_, i64>(0)).unwrap()
         };
         assert_eq!((count("digest IS NULL"), count("digest = row_digest(a, b)")), (1, 3));
+    }
+
+    #[test]
+    fn added_columns_count_only_when_they_have_values() {
+        let connection = connection();
+        let added = Some(AddedColumns { since: 2, names: &["c", "d"] });
+        let table = Table { added, ..T };
+        let digest = |values: [&str; 4]| -> i64 {
+            let sql = format!("SELECT {}", table.digest_of(&values));
+            connection.query_row(&sql, [], |row| row.get(0)).unwrap()
+        };
+        let before: i64 =
+            connection.query_row("SELECT row_digest(1, 2)", [], |row| row.get(0)).unwrap();
+        assert_eq!(digest(["1", "2", "NULL", "NULL"]), before);
+        let mut others = [["3", "NULL"], ["NULL", "3"], ["NULL", "4"]]
+            .map(|[c, d]| digest(["1", "2", c, d]))
+            .to_vec();
+        others.push(before);
+        others.sort_unstable();
+        others.dedup();
+        assert_eq!(others.len(), 4);
+        assert_eq!(table.digest_of_row(1), "row_digest(a, b)");
+        assert!(table.digest_of_row(2).contains("row_digest(a, b, c, d)"));
     }
 }

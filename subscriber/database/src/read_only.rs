@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OpenFlags};
 
-use crate::digest::{self, DIGEST_FUNCTION, Schema, Table};
+use crate::digest::{self, Schema, Table};
 
 /// The number of problems that are listed.
 const PROBLEMS_MAX: usize = 20;
@@ -210,7 +210,7 @@ fn check_connection(
     }
     digest::register(connection)?;
     for table in older {
-        if let Err(error) = check_rows(connection, table, checked) {
+        if let Err(error) = check_rows(connection, table, version, checked) {
             checked.problems.push(format!("table {}: {error}", table.name));
         }
     }
@@ -221,15 +221,16 @@ fn check_connection(
 fn check_rows(
     connection: &Connection,
     table: &Table,
+    version: i64,
     checked: &mut CheckReport,
 ) -> rusqlite::Result<()> {
-    let (name, list) = (table.name, table.column_list());
+    let (name, digest) = (table.name, table.digest_of_row(version));
     // A text key is never shown, since it may be a secret.
     let number = if table.key == "token" { "NULL" } else { table.key };
     // NOT INDEXED: an index has copies of some values.
     let sql = format!(
         "SELECT {number}, digest IS NULL FROM {name} NOT INDEXED
-        WHERE digest IS NULL OR digest <> {DIGEST_FUNCTION}({list})"
+        WHERE digest IS NULL OR digest <> {digest}"
     );
     let mut statement = connection.prepare(&sql)?;
     let mut rows = statement.query([])?;

@@ -1,4 +1,5 @@
-//! The bodies of pages in databases: decoded as for `hash`, compressed, each content once.
+//! The bodies of pages in databases: decoded as for `hash`, and rendered as for `rendered_hash`;
+//! compressed, each content once.
 //!
 //! They are gzip files, because the programs of every system can read those: `SQLite` and
 //! `PostgreSQL` have no function that decompresses.
@@ -52,39 +53,45 @@ impl BodyCompressor {
     /// The bytes of a page in a batch. Decoded bodies count, so they bound what is compressed
     /// before a transaction.
     pub(super) fn batch_bytes(&self, record: &PageRecord) -> usize {
-        let body = self.body_of(record).map_or(0, |(_, body)| body.len());
-        record.bytes_in_memory() + usize::try_from(body).unwrap_or(usize::MAX)
+        let bodies: u64 = self.bodies_of_page(record).map(|(_, body)| body.len()).sum();
+        record.bytes_in_memory() + usize::try_from(bodies).unwrap_or(usize::MAX)
     }
 
     /// The bodies of a batch that a database can keep, each content once.
     pub(super) fn bodies_of<'a>(&self, batch: &'a [Arc<PageRecord>]) -> PagesByHash<'a> {
-        let bodies = batch.iter().filter_map(|record| {
-            let (hash, body) = self.body_of(record)?;
-            Some((hash.to_hex().to_string(), (&record.page, body)))
+        let bodies = batch.iter().flat_map(|record| {
+            let bodies = self.bodies_of_page(record);
+            bodies.map(|(hash, body)| (hash.to_hex().to_string(), (&record.page, body)))
         });
         bodies.collect()
     }
 
-    /// A page that was unchanged (304) has the hash of an earlier body.
-    fn body_of<'a>(&self, record: &'a PageRecord) -> Option<(blake3::Hash, &'a Spool)> {
+    /// The body, and the rendered HTML.
+    fn bodies_of_page<'a>(
+        &self,
+        record: &'a PageRecord,
+    ) -> impl Iterator<Item = (blake3::Hash, &'a Spool)> + use<'a> {
         static WARNED: Once = Once::new();
 
-        let (hash, body) = (record.hash?, record.body.as_ref()?);
-        if !self.is_on || record.report.status != Some(200) {
-            return None;
-        }
-        if body.len() > BODY_BYTES_MAX {
-            WARNED.call_once(|| {
-                tracing::warn!(
-                    "{} has {} bytes: --bodies keeps no bodies of more than {BODY_BYTES_MAX}; this \
-                     warning appears once",
-                    record.report.url,
-                    body.len()
-                );
-            });
-            return None;
-        }
-        Some((hash, body))
+        // A page that was unchanged (304) has the hash of an earlier body.
+        let body = record.hash.zip(record.body.as_ref());
+        let body = body.filter(|_| record.report.status == Some(200));
+        let rendering = record.rendering.as_ref();
+        let html = rendering.and_then(|rendering| rendering.hash.zip(rendering.html.as_ref()));
+        let is_on = self.is_on;
+        [body, html].into_iter().flatten().filter(move |(_, body)| {
+            if is_on && body.len() > BODY_BYTES_MAX {
+                WARNED.call_once(|| {
+                    tracing::warn!(
+                        "{} has {} bytes: --bodies keeps no bodies of more than {BODY_BYTES_MAX}; \
+                         this warning appears once",
+                        record.report.url,
+                        body.len()
+                    );
+                });
+            }
+            is_on && body.len() <= BODY_BYTES_MAX
+        })
     }
 
     /// Compresses bodies. A page whose body is lost is refused: it must be fetched again.

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use rusqlite::{CachedStatement, Row, params};
 use serde::{Deserialize, Serialize};
 
+use super::rendered::RenderRow;
 use crate::report::{PageId, PageRecord};
 
 /// A page, with the names and the order of the fields. As JSON its `links` are an array, and a
@@ -34,6 +35,9 @@ pub(super) struct PageRow<'a> {
     /// BLAKE3 of the decoded body, hexadecimal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) hash: Option<String>,
+    /// BLAKE3 of the rendered HTML, hexadecimal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) rendered_hash: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) etag: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -62,6 +66,9 @@ pub(super) struct PageRow<'a> {
     /// The positions of `nofollow` links; `None` if there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) nofollow: Option<Vec<usize>>,
+    /// What a browser made of the page; `None` if none was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) render: Option<RenderRow<'a>>,
     /// The settings under which links were extracted, if not the defaults. Only in databases.
     #[serde(skip)]
     pub(super) reading: Option<Cow<'a, str>>,
@@ -89,7 +96,8 @@ impl<'a> PageRow<'a> {
             duration_ms: signed(report.duration.as_millis()),
             bytes: signed(report.bytes),
             content_type: some(record.content_type.as_deref()),
-            hash: record.hash.map(|hash| hash.to_hex().to_string()),
+            hash: record.hash.map(hexadecimal),
+            rendered_hash: record.rendered_hash().map(hexadecimal),
             etag: some(record.validators.etag.as_deref()),
             last_modified: some(record.validators.last_modified.as_deref()),
             remote: record.remote.map(|remote| remote.to_string()),
@@ -104,6 +112,7 @@ impl<'a> PageRow<'a> {
             attempt: task.attempt.into(),
             links: record.links.iter().map(|link| (&*link.url).into()).collect(),
             nofollow: (!nofollow.is_empty()).then_some(nofollow),
+            render: record.rendering.as_ref().map(RenderRow::of),
             reading: None,
         }
     }
@@ -113,9 +122,10 @@ impl<'a> PageRow<'a> {
         serde_json::to_string(self).expect(JSON)
     }
 
-    /// Bytes of its links.
-    pub(super) fn link_bytes(&self) -> usize {
-        self.links.iter().map(|link| link.len()).sum()
+    /// Bytes of its lists, which are nearly all of a row.
+    pub(super) fn list_bytes(&self) -> usize {
+        let links: usize = self.links.iter().map(|link| link.len()).sum();
+        links + self.render.as_ref().map_or(0, RenderRow::list_bytes)
     }
 
     /// Runs a statement with the columns of [`PAGES`](super::sqlite) as parameters.
@@ -149,19 +159,27 @@ impl<'a> PageRow<'a> {
             serde_json::to_string(&self.links).expect(JSON),
             self.nofollow.as_ref().map(|nofollow| serde_json::to_string(nofollow).expect(JSON)),
             self.reading,
+            self.rendered_hash,
+            self.render.as_ref().map(|render| serde_json::to_string(render).expect(JSON)),
         ])?;
         Ok(())
     }
 }
 
 impl PageRow<'static> {
-    /// Reads a row of the table `pages`. Users may have changed the file: a malformed list is read
-    /// as empty.
+    /// Reads a row of the table `pages`. Users may have changed the file: malformed JSON is read as
+    /// empty.
     pub(super) fn from_row(row: &Row<'_>) -> rusqlite::Result<Self> {
         let text = |name: &str| row.get::<_, String>(name).map(Cow::Owned);
         let some = |name: &str| row.get::<_, Option<String>>(name).map(|text| text.map(Cow::Owned));
         let links: String = row.get("link_urls")?;
         let nofollow: Option<String> = row.get("nofollow")?;
+        // Older files do not have these columns.
+        let added = |name: &str| match row.get::<_, Option<String>>(name) {
+            Err(rusqlite::Error::InvalidColumnName(_)) => Ok(None),
+            found => found,
+        };
+        let render = added("render")?;
         Ok(Self {
             page: row.get("page")?,
             url: text("url")?,
@@ -174,6 +192,7 @@ impl PageRow<'static> {
             bytes: row.get("bytes")?,
             content_type: some("content_type")?,
             hash: row.get("hash")?,
+            rendered_hash: added("rendered_hash")?,
             etag: some("etag")?,
             last_modified: some("last_modified")?,
             remote: row.get("remote")?,
@@ -188,6 +207,7 @@ impl PageRow<'static> {
             attempt: row.get("attempt")?,
             links: serde_json::from_str(&links).unwrap_or_default(),
             nofollow: nofollow.and_then(|nofollow| serde_json::from_str(&nofollow).ok()),
+            render: render.and_then(|render| serde_json::from_str(&render).ok()),
             reading: some("reading")?,
         })
     }
@@ -205,6 +225,10 @@ impl PageRow<'static> {
 
 fn some(text: Option<&str>) -> Option<Cow<'_, str>> {
     text.map(Cow::Borrowed)
+}
+
+fn hexadecimal(hash: blake3::Hash) -> String {
+    hash.to_hex().to_string()
 }
 
 /// `SQLite` has no unsigned integers.

@@ -1,11 +1,14 @@
 //! Records and bodies for tests.
 
+use std::path::Path;
 use std::time::Duration;
 
+use tidings_browser::visit::{How, Kind, Opened, Rendered, RequestRecord, RequestResult};
 use tidings_documents::page::PageLink;
 use tidings_egress::http::Validators;
 
-use crate::report::{PageId, PageOutcome, PageRecord, PageReport};
+use super::{SinkConfig, SinkContext, Sinks};
+use crate::report::{PageId, PageOutcome, PageRecord, PageReport, Rendering};
 use crate::spool::{Spool, Spools};
 
 /// An attempt at a page, in the group's seventh run.
@@ -38,6 +41,7 @@ pub(crate) fn record(entry: u64, attempt: u32) -> PageRecord {
         noindex: false,
         validators: Validators { etag: Some("W/\"x\"".to_owned()), last_modified: None },
         last_unix_ms: None,
+        last_rendered_hash: None,
         remote: Some("192.0.2.1:80".parse().unwrap()),
         pass: Some(2),
         depth: Some(3),
@@ -46,6 +50,42 @@ pub(crate) fn record(entry: u64, attempt: u32) -> PageRecord {
         body: None,
         rendering: None,
     }
+}
+
+/// A rendered page whose image and PDF are below `data`.
+pub(super) fn rendering(spools: &Spools, data: &Path) -> Rendering {
+    let request = |path: &str, kind, result| RequestRecord {
+        url: format!("http://site.example/{path}"),
+        kind,
+        result,
+    };
+    let opened = Opened { url: "http://a.example/".to_owned(), how: How::Popup };
+    let page = Rendered {
+        html: "<title>Rendered</title>".to_owned(),
+        final_url: "http://site.example/1?tab=2".to_owned(),
+        opened: vec![opened],
+        console_errors: vec!["Uncaught \"x\"".to_owned()],
+        requests: vec![
+            request("api", Kind::Data, RequestResult::Response(200, 5)),
+            request("i.png", Kind::Image, RequestResult::Refused("kind".to_owned())),
+            request("s.js", Kind::Script, RequestResult::Failed("reset".to_owned())),
+            request("late", Kind::Data, RequestResult::Unanswered),
+        ],
+        requests_unlisted: 3,
+        dialogs: 1,
+        screenshot: Some(b"\x89PNG".to_vec()),
+        pdf: Some(b"%PDF".to_vec()),
+        ..Rendered::default()
+    };
+    let hash = Some(blake3::hash(page.html.as_bytes()));
+    let mut rendering = Rendering::new(Ok(page), hash, Duration::from_millis(1200), Vec::new());
+    // The HTML is in a file, as for every program.
+    let context =
+        SinkContext { agent: "", extraction_mode: None, exec_variables: &[], bodies: false };
+    let (sinks, _) = Sinks::open(&[SinkConfig::exec("true").unwrap()], &context).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(sinks.keep_rendering(&mut rendering, spools, data)).unwrap();
+    rendering
 }
 
 /// A record that will be retried.

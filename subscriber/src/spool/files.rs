@@ -31,6 +31,8 @@ pub(super) struct BodyFile {
 pub(super) enum SpoolCommand {
     /// Appends to a file, or to a new one.
     Write { file: Option<BodyFile>, bytes: Buffer, answer: oneshot::Sender<io::Result<BodyFile>> },
+    /// Stores a file for good.
+    Keep { bytes: Vec<u8>, path: PathBuf, answer: oneshot::Sender<io::Result<()>> },
     /// Removes a file in the background.
     Remove(BodyFile),
     /// Blocks like a slow disk, until the sender answers or is dropped.
@@ -57,12 +59,30 @@ impl BodyFile {
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
+
+    /// Writes these bytes, and gives the file its final name when they are synced.
+    fn keep_as(mut self, bytes: &[u8], path: &Path) -> io::Result<()> {
+        self.file.write_all(bytes)?;
+        self.file.sync_all()?;
+        let folder = path.parent().unwrap_or(Path::new("."));
+        if !folder.exists() {
+            fs::create_dir_all(folder)?;
+            File::open(folder.parent().unwrap_or(folder))?.sync_all()?;
+        }
+        fs::rename(&self.path, path)?;
+        File::open(folder)?.sync_all()
+    }
 }
 
 impl Drop for BodyFile {
     fn drop(&mut self) {
-        if let Err(error) = fs::remove_file(&self.path) {
-            tracing::debug!(%error, "cannot remove the body {}", self.path.display());
+        match fs::remove_file(&self.path) {
+            // It has got its final name.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => {
+                tracing::debug!(%error, "cannot remove the body {}", self.path.display());
+            }
+            Ok(()) => {}
         }
     }
 }
@@ -95,6 +115,10 @@ impl SpoolThread {
                     // The caller may have been aborted: then the file is removed.
                     let _ = answer.send(written);
                 }
+                Ok(SpoolCommand::Keep { bytes, path, answer }) => {
+                    // The caller may be gone.
+                    let _ = answer.send(self.keep(&bytes, &path));
+                }
                 Ok(SpoolCommand::Remove(file)) => drop(file),
                 #[cfg(test)]
                 Ok(SpoolCommand::Wait(until)) => drop(until.recv()),
@@ -116,6 +140,16 @@ impl SpoolThread {
         written.inspect_err(|error| {
             let before = self.trouble.as_ref().map_or(0, |trouble| trouble.bytes);
             self.note_failure(error, needed.max(before));
+        })
+    }
+
+    fn keep(&mut self, bytes: &[u8], path: &Path) -> io::Result<()> {
+        if path.exists() {
+            return Ok(());
+        }
+        self.create().and_then(|file| file.keep_as(bytes, path)).inspect_err(|error| {
+            let before = self.trouble.as_ref().map_or(0, |trouble| trouble.bytes);
+            self.note_failure(error, before.max(bytes.len() as u64));
         })
     }
 

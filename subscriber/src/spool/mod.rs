@@ -12,7 +12,7 @@ mod files;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::mem;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
@@ -95,6 +95,18 @@ impl Spools {
     pub fn begin(&self) -> Spool {
         Spool { buffer: Buffer::new(&self.0), file: None, len: 0 }
     }
+
+    /// Stores bytes for good in a file of the same file system, unless it exists. Returns once it
+    /// is synced; no other content is ever under its name.
+    pub(crate) async fn keep(&self, bytes: Vec<u8>, path: PathBuf) -> io::Result<()> {
+        let (answer, kept) = oneshot::channel();
+        self.0.jobs.send(SpoolCommand::Keep { bytes, path, answer }).map_err(|_| ended())?;
+        kept.await.map_err(|_| ended())?
+    }
+}
+
+fn ended() -> io::Error {
+    io::Error::other("the thread that writes bodies has ended")
 }
 
 fn lock_file(path: &Path) -> io::Result<File> {
@@ -182,7 +194,6 @@ impl BodyCopy for Spool {
         buffer.bytes.extend_from_slice(bytes);
         let (answer, written) = oneshot::channel();
         let job = SpoolCommand::Write { file: self.file.take(), bytes: buffer, answer };
-        let ended = || io::Error::other("the thread that writes bodies has ended");
         self.buffer.shared.jobs.send(job).map_err(|_| ended())?;
         self.file = Some(written.await.map_err(|_| ended())??);
         self.len += bytes.len() as u64;

@@ -159,3 +159,23 @@ fn files_of_other_programs_are_left_alone() {
         assert!(directory.join(name).exists(), "{name}");
     }
 }
+
+#[tokio::test]
+async fn a_kept_file_appears_complete_and_a_failure_is_trouble() {
+    let directory = tempfile::tempdir().unwrap();
+    let troubles = Troubles::default();
+    let spool = directory.path().join("spool");
+    let spools = Spools::with_trouble_reporter(&spool, Some(troubles.reporter())).unwrap();
+    let path = directory.path().join("kept/file");
+    spools.keep(b"content".to_vec(), path.clone()).await.unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"content");
+    // The name stands for the content.
+    spools.keep(b"other".to_vec(), path.clone()).await.unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"content");
+    assert_eq!((files(&spools, &spool).await, troubles.first()), (0, None));
+    // A folder cannot be made where a file is.
+    let error = spools.keep(b"content".to_vec(), path.join("below")).await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::NotADirectory);
+    assert!(troubles.first().is_some());
+    assert_eq!(files(&spools, &spool).await, 0);
+}

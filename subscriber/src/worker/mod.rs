@@ -123,6 +123,7 @@ struct Crawler {
     product_token: String,
     /// Dropped before the connections: these close one by one, and files are closed meanwhile.
     sinks: Sinks,
+    spools: Spools,
     fetcher: Arc<Fetcher>,
     /// Renders pages, if there is a browser.
     renderer: Option<Renderer>,
@@ -190,7 +191,7 @@ pub async fn run(
     let fetcher = Fetcher::new(&config.fetch)?;
     let ((sinks, closing), (state, state_closing), spools) =
         opening.await.expect("opening files does not panic")?;
-    let fetcher = fetcher.with_spools(spools);
+    let fetcher = fetcher.with_spools(spools.clone());
     let (renderer, browsers) = match config.render.clone() {
         Some(config) => Some(Renderer::start(config).await?).unzip(),
         None => (None, None),
@@ -202,6 +203,7 @@ pub async fn run(
         renderer,
         revisits: Mutex::new(RevisitIndex::new(sinks.have_records())),
         sinks,
+        spools,
         reports,
         broker: worker.link(),
         was_full: AtomicBool::default(),

@@ -12,13 +12,14 @@ use tidings_browser::process::{LaunchError, Launcher};
 use tidings_browser::visit::{Page, PageError, Rendered};
 use tidings_browser::{Browsers, BrowsersTask};
 use tidings_documents::page::{PageContent, PageLink, is_html};
+use tidings_egress::failure::{Failure, Reason};
 use tidings_protocol::{CanonicalUrl, KeyRest, Render};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use super::page::run_blocking;
 use super::parts::Parts;
-use super::task::{TaskWork, return_uncounted};
+use super::task::{TaskWork, milliseconds, return_for_request, return_uncounted};
 use crate::config::RenderConfig;
 use crate::fetch::Fetched;
 use crate::report::{RenderReport, Rendering};
@@ -175,8 +176,18 @@ impl TaskWork<'_> {
             links_fetched,
         };
         let exchanges = std::mem::take(&mut *parts.exchanges.lock());
-        let rendering = Rendering { result, hash, duration, exchanges };
+        let mut rendering = Rendering::new(result, hash, duration, exchanges);
         let retry_after = *parts.retry_after.lock();
+        let (sinks, spools) = (&self.crawler.sinks, &self.crawler.spools);
+        let kept = sinks.keep_rendering(&mut rendering, spools, &self.crawler.config.data);
+        if let Err(error) = Box::pin(kept).await {
+            let hold =
+                KeyRest { not_before_ms: retry_after.map(milliseconds), ..KeyRest::default() };
+            let hold_and_reason = (hold, Some(Failure::of(Reason::Storage, &error).text));
+            let url = self.page.as_str();
+            Box::pin(return_for_request(self.crawler, self.task, url, hold_and_reason)).await;
+            return None;
+        }
         Some(RenderedPage { content, rendering, report, retry_after, permit })
     }
 }

@@ -14,6 +14,7 @@ mod probe_urls;
 mod proxies;
 mod published_feeds;
 mod python_docs;
+mod rendered;
 mod robots;
 mod scope;
 mod sessions;

@@ -37,12 +37,13 @@ pub const SCHEMA: Schema = Schema {
     file: "hub.db",
     newest: SCHEMA_VERSION,
     tables: &[
-        Table { name: "own", key: "rowid", since: 2, columns: &["member"] },
+        Table { name: "own", key: "rowid", since: 2, columns: &["member"], added: None },
         Table {
             name: "topics",
             key: "id",
             since: 2,
             columns: &["url", "version", "announced", "hash", "content_type", "body"],
+            added: None,
         },
         Table {
             name: "subscriptions",
@@ -61,6 +62,7 @@ pub const SCHEMA: Schema = Schema {
                 "begun",
                 "begun_unix_ms",
             ],
+            added: None,
         },
         Table {
             name: "wishes",
@@ -76,6 +78,7 @@ pub const SCHEMA: Schema = Schema {
                 "lease_ms",
                 "asked_unix_ms",
             ],
+            added: None,
         },
     ],
 };

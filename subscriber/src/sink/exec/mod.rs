@@ -5,6 +5,8 @@
 //! | `PAGE_ID` | the id of the page within its pass |
 //! | `PAGE_URL`, `PAGE_STATUS`, `PAGE_TYPE`, `PAGE_TITLE`, `PAGE_HASH` | as in the fields of other sinks |
 //! | `PAGE_PATH` | a file with the decoded body, removed after the program has ended; not set for an unchanged page (status 304) |
+//! | `PAGE_RENDERED_PATH` | a file with the HTML after a browser has rendered the page, removed after the program has ended |
+//! | `PAGE_SCREENSHOT_PATH`, `PAGE_PDF_PATH` | the image and the PDF of a rendered page, which stay in the data directory |
 //! | `PAGE_JOB`, `PAGE_PASS`, `PAGE_DEPTH`, `PAGE_TASK`, `PAGE_ATTEMPT` | where it belongs |
 //!
 //! Exit code 0 makes the page safe here. After another exit code or a timeout the page is refused:
@@ -15,6 +17,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,8 +30,10 @@ use tokio::time::timeout;
 
 use super::ledger::Ledger;
 use super::{OpenError, Sink, StoreError};
+use crate::images::StoredImage;
 use crate::program::{Programs, failure};
-use crate::report::{PageId, PageOutcome, PageRecord};
+use crate::report::{PageId, PageOutcome, PageRecord, Rendering};
+use crate::spool::Spool;
 
 /// Programs that run at a time, one for each page.
 const EXEC_CONCURRENT_MAX: usize = 8;
@@ -69,10 +74,12 @@ impl Exec {
                 None => command.env_remove(name),
             };
         }
-        match record.body.as_ref().and_then(|body| body.file()) {
-            Some(path) => command.env("PAGE_PATH", path),
-            None => command.env_remove("PAGE_PATH"),
-        };
+        for (name, path) in files(record) {
+            match path {
+                Some(path) => command.env(name, path),
+                None => command.env_remove(name),
+            };
+        }
         let mut running = self.programs.start(command)?;
         let ended = timeout(EXEC_TIME_MAX, running.wait()).await;
         if let Ok(status) = ended {
@@ -134,6 +141,17 @@ fn variables(record: &PageRecord) -> [(&'static str, Option<String>); 11] {
         ("PAGE_JOB", report.job.clone()),
         ("PAGE_PASS", record.pass.map(|pass| pass.to_string())),
         ("PAGE_DEPTH", record.depth.map(|depth| depth.to_string())),
+    ]
+}
+
+fn files(record: &PageRecord) -> [(&'static str, Option<&Path>); 4] {
+    let rendering = record.rendering.as_ref();
+    let image = |image: fn(&Rendering) -> Option<&StoredImage>| Some(&*image(rendering?)?.path);
+    [
+        ("PAGE_PATH", record.body.as_ref().and_then(Spool::file)),
+        ("PAGE_RENDERED_PATH", rendering.and_then(|page| page.html.as_ref()?.file())),
+        ("PAGE_SCREENSHOT_PATH", image(|page| page.screenshot.as_ref())),
+        ("PAGE_PDF_PATH", image(|page| page.pdf.as_ref())),
     ]
 }
 

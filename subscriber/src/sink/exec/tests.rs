@@ -1,7 +1,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::super::testing::{file_of, record, transient};
+use super::super::testing::{file_of, record, rendering, transient};
 use super::*;
 use crate::spool::Spools;
 
@@ -39,6 +39,25 @@ fn a_program_is_run_once_for_each_page_with_the_page_in_its_environment() {
     exec.write(&[page, Arc::new(failed), Arc::new(transient(4, 1))]).unwrap();
     let expected = "crawlers.3.1 http://site.example/$(touch oops);`x`'\" 200 docs.2 2 the body";
     assert_eq!(lines(&out), [expected]);
+    assert!(exec.take_refused().is_empty());
+}
+
+#[test]
+fn a_program_gets_what_a_browser_made_of_a_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let spools = Spools::open(&folder.path().join("spool")).unwrap();
+    let script = format!(
+        r#"cat "$PAGE_RENDERED_PATH" "$PAGE_PDF_PATH" >> {0}; tail -c 3 "$PAGE_SCREENSHOT_PATH" >> {0}"#,
+        out.display()
+    );
+    let rendering = Some(rendering(&spools, folder.path()));
+    let mut exec = open(&script);
+    exec.write(&[Arc::new(PageRecord { rendering, ..record(1, 1) })]).unwrap();
+    assert_eq!(lines(&out), ["<title>Rendered</title>%PDFPNG"]);
+    let script = r#"test -z "$PAGE_RENDERED_PATH$PAGE_SCREENSHOT_PATH$PAGE_PDF_PATH""#;
+    let mut exec = open(script);
+    exec.write(&[Arc::new(record(2, 1))]).unwrap();
     assert!(exec.take_refused().is_empty());
 }
 

@@ -15,7 +15,7 @@ use crate::sink::row::PageRow;
 use crate::sink::sqlite::{BODIES, VERSION};
 use crate::sink::{JSONL_CHUNK_BYTES, JSONL_LINE_BYTES_MAX, STORE_BUSY_TIMEOUT};
 
-/// .. and bytes of their links, which are nearly all of a record: what it holds of a file at a
+/// .. and bytes of their lists, which are nearly all of a record: what it holds of a file at a
 /// time.
 const EXPORT_STEP_BYTES: usize = 8 * 1024 * 1024;
 
@@ -157,7 +157,7 @@ fn some_rows(
     {
         last = row.get("id")?;
         let record = PageRow::from_row(row)?;
-        bytes += record.link_bytes();
+        bytes += record.list_bytes();
         records.push(record);
     }
     Ok((records, last))

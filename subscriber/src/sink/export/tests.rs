@@ -8,7 +8,7 @@ use crate::sink::Sink;
 use crate::sink::bodies::BodyCompressor;
 use crate::sink::jsonl::JsonFile;
 use crate::sink::sqlite::{SCHEMA, Sqlite};
-use crate::sink::testing::{body_of, folder, record, transient};
+use crate::sink::testing::{body_of, folder, record, rendering, transient};
 use crate::spool::Spools;
 
 fn database(path: &Path, records: Vec<PageRecord>) {
@@ -54,12 +54,24 @@ fn a_database_and_lines_of_the_same_pages_are_the_same_bytes() {
     (same.noindex, same.pass, same.depth, same.hash, same.remote) = (true, None, None, None, None);
     (same.redirect, same.report.error) = (odd.redirect.clone(), odd.report.error.clone());
     same.links.clear();
-    database(&db, vec![record(1, 1), odd]);
-    lines(&jsonl, vec![record(1, 1), same]);
+    let spools = Spools::open(&folder.path().join("spool")).unwrap();
+    let rendered =
+        || PageRecord { rendering: Some(rendering(&spools, folder.path())), ..record(3, 1) };
+    database(&db, vec![record(1, 1), odd, rendered()]);
+    lines(&jsonl, vec![record(1, 1), same, rendered()]);
     let written = fs::read_to_string(&jsonl).unwrap();
+    assert!(written.contains(r#""render":{"outcome":"rendered""#), "{written}");
     assert_eq!(exported(&[folder.path().to_owned()], false).unwrap(), written);
     assert_eq!(exported(std::slice::from_ref(&jsonl), false).unwrap(), written);
-    assert_eq!(exported(&[jsonl, db], false).unwrap(), written.repeat(2));
+    assert_eq!(exported(&[jsonl, db.clone()], false).unwrap(), written.repeat(2));
+    // Also from one database to the next.
+    let copy = folder.path().join("copy.db");
+    export(&[db], true, ExportTarget::Database(copy.clone()), &mut |_| true).unwrap();
+    let mut copied: Vec<_> = exported(&[copy], false).unwrap().lines().map(str::to_owned).collect();
+    let mut lines: Vec<_> = written.lines().collect();
+    copied.sort();
+    lines.sort_unstable();
+    assert_eq!(copied, lines);
 }
 
 #[test]
@@ -107,7 +119,9 @@ fn a_database_gets_the_bodies_of_all_inputs_once_and_as_they_are() {
     let sql = |file: &str, sql: &str| {
         Connection::open(path(file)).unwrap().execute_batch(sql).unwrap();
     };
-    sql("old.db", "DROP TABLE bodies; PRAGMA user_version = 4");
+    let to_v4 = "DROP TABLE bodies; ALTER TABLE pages DROP COLUMN rendered_hash;
+        ALTER TABLE pages DROP COLUMN render; PRAGMA user_version = 4";
+    sql("old.db", to_v4);
     sql("b.db", "UPDATE bodies SET bytes = 7 WHERE bytes = 6");
     lines(&path("c.jsonl"), vec![record(5, 1)]);
     let inputs = ["a.db", "b.db", "old.db", "c.jsonl"].map(path);

@@ -8,6 +8,7 @@
 //! | `status` | the HTTP status |
 //! | `fetched_at`, `duration_ms` | the end of the answer (RFC 3339, UTC), and the duration of the request |
 //! | `bytes`, `hash` | of the decoded body; BLAKE3, hexadecimal |
+//! | `rendered_hash` | of the HTML after a browser has rendered the page; BLAKE3, hexadecimal |
 //! | `content_type`, `etag`, `last_modified` | headers, as the server sent them |
 //! | `remote` | address and port of the server |
 //! | `redirect`, `canonical` | the target of a redirect; the URL that the page declares as its own |
@@ -15,8 +16,10 @@
 //! | `job`, `pass`, `depth` | the crawl, and the number of links from a seed |
 //! | `task`, `attempt` | as in the broker's answers |
 //! | `links`, `nofollow` | an array of URLs, in the order of the page; the positions (from 0) of those that must not be followed |
+//! | `render` | what a browser made of the page, with [these fields](super::rendered) |
 //!
-//! A field without a value is omitted.
+//! A field without a value is omitted. An unchanged page (status 304) has `hash`, `rendered_hash`,
+//! title and links of the record that is confirmed, and no `render`.
 //!
 //! A file has a mark file beside it (`ledger.rs`) with a position, an offset in bytes. A crash
 //! leaves at most a torn end: when the file is opened, everything after the mark is cut off from

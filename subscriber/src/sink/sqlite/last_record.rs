@@ -21,7 +21,7 @@ const LOOKUP_QUEUE_MAX: usize = 1024;
 const LOOKUP_BATCH_MAX: usize = 128;
 
 pub(super) const NEWEST: &str = "
-    SELECT etag, last_modified, hash, title, content_type, bytes, canonical, noindex, link_urls,
+    SELECT etag, last_modified, hash, rendered_hash, title, content_type, bytes, canonical, noindex, link_urls,
         nofollow, fetched_at
     FROM pages WHERE url_print = ?1 AND url = ?2 AND page <> ?3 AND reading IS ?4 AND outcome = 'done'
         AND (etag IS NOT NULL OR last_modified IS NOT NULL) ORDER BY id DESC LIMIT 1";
@@ -38,6 +38,8 @@ pub struct LastRecord {
     pub validators: Validators,
     /// BLAKE3 of the decoded body.
     pub hash: Option<blake3::Hash>,
+    /// BLAKE3 of the rendered HTML.
+    pub rendered_hash: Option<blake3::Hash>,
     /// The text of its `<title>`.
     pub title: Option<String>,
     /// `Content-Type`, as the server sent it.
@@ -52,6 +54,13 @@ pub struct LastRecord {
     pub links: Vec<PageLink>,
     /// The end of the answer, in milliseconds since 1970.
     pub fetched_unix_ms: i64,
+}
+
+impl LastRecord {
+    /// Whether its title and links are those of a rendered page.
+    pub fn is_rendered(&self) -> bool {
+        self.rendered_hash.is_some()
+    }
 }
 
 /// The queue of the reader thread, which ends when this is dropped.
@@ -142,11 +151,15 @@ fn read(row: &Row<'_>) -> rusqlite::Result<LastRecord> {
     for at in nofollow {
         links.get_mut(at).into_iter().for_each(|link| link.nofollow = true);
     }
-    let hash: Option<String> = row.get("hash")?;
+    let hash = |name: &str| {
+        let hash: Option<String> = row.get(name)?;
+        Ok::<_, rusqlite::Error>(hash.and_then(|hash| blake3::Hash::from_hex(hash).ok()))
+    };
     let fetched_at: String = row.get("fetched_at")?;
     Ok(LastRecord {
         validators: Validators { etag: row.get("etag")?, last_modified: row.get("last_modified")? },
-        hash: hash.and_then(|hash| blake3::Hash::from_hex(hash).ok()),
+        hash: hash("hash")?,
+        rendered_hash: hash("rendered_hash")?,
         title: row.get("title")?,
         content_type: row.get("content_type")?,
         bytes: row.get::<_, i64>("bytes")?.unsigned_abs(),

@@ -16,6 +16,11 @@
 //! | 3 | the settings under which links were extracted |
 //! | 4 | a digest of each row, see [`tidings_database::digest`] |
 //! | 5 | the table `bodies` |
+//! | 6 | what a browser made of a page |
+//!
+//! `render` is an object with [these fields](super::rendered). For an unchanged page (status 304)
+//! it is NULL, since no browser was asked; `hash`, `rendered_hash`, title and links are those of the
+//! record that is confirmed.
 
 mod last_record;
 mod newest;
@@ -28,7 +33,7 @@ use std::thread;
 
 use rusqlite::functions::FunctionFlags;
 use rusqlite::{Connection, Transaction, TransactionBehavior, params};
-use tidings_database::digest::{self, Schema, Table};
+use tidings_database::digest::{self, AddedColumns, Schema, Table};
 use tidings_database::schema_version::{self, SchemaError};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -46,12 +51,12 @@ use crate::sink::STORE_BUSY_TIMEOUT;
 const STORE_WAL_BYTES: u32 = 16 * 1024 * 1024;
 
 /// The version of the schema.
-pub const VERSION: i64 = 5;
+pub const VERSION: i64 = 6;
 
 /// The tables with digests.
 pub const SCHEMA: Schema = Schema { file: "pages.db", newest: VERSION, tables: &[PAGES, BODIES] };
 
-/// The columns in the order of `UPSERT`.
+/// The columns, and the added ones, in the order of `UPSERT`.
 const PAGES: Table = Table {
     name: "pages",
     key: "rowid",
@@ -86,6 +91,7 @@ const PAGES: Table = Table {
         "nofollow",
         "reading",
     ],
+    added: Some(AddedColumns { since: 6, names: &["rendered_hash", "render"] }),
 };
 
 /// The columns in the order of `INSERT_BODY`.
@@ -94,6 +100,7 @@ pub(super) const BODIES: Table = Table {
     key: "rowid",
     since: 5,
     columns: &["hash", "encoding", "bytes", "body"],
+    added: None,
 };
 
 /// Rows of 2 to 4 KiB fit badly into `SQLite`'s default of 4 KiB; with more than this, each index
@@ -131,6 +138,8 @@ pub(super) const CREATE: &str = "
         link_urls TEXT NOT NULL,        -- a JSON array, in the order of the page
         nofollow TEXT,                  -- a JSON array: positions among link_urls, from 0
         reading TEXT,                   -- in which way links are not the usual ones
+        rendered_hash TEXT,             -- BLAKE3 of the rendered HTML, hexadecimal
+        render TEXT,                    -- a JSON object: what a browser made of the page; NULL if none was asked
         digest INTEGER                  -- of the values, see `digest`; a program that changes a row sets it to NULL
     ) STRICT;
     -- Of those that a server can be asked about, as the last ones. An entry costs as much as half a row.
@@ -139,7 +148,7 @@ pub(super) const CREATE: &str = "
 
 pub(super) const CREATE_BODIES: &str = "
     CREATE TABLE bodies (
-        hash TEXT NOT NULL PRIMARY KEY, -- as in pages: BLAKE3 of the decoded body, hexadecimal
+        hash TEXT NOT NULL PRIMARY KEY, -- as hash or rendered_hash in pages: BLAKE3, hexadecimal
         encoding TEXT NOT NULL,         -- of the column body: gzip
         bytes INTEGER NOT NULL,         -- of the body, decoded
         body BLOB NOT NULL,
@@ -151,17 +160,18 @@ const INSERT_BODY: &str = "
     INSERT INTO bodies (hash, encoding, bytes, body, digest)
     VALUES (?1, ?2, ?3, ?4, row_digest(?1, ?2, ?3, ?4)) ON CONFLICT DO NOTHING";
 
-/// Stores a row with the columns of `PAGES` as parameters. A later attempt is never replaced by an
+/// Stores a row with the columns of `PAGES`, and the added ones, as parameters. A later attempt is never replaced by an
 /// earlier one.
 pub(super) static UPSERT: LazyLock<String> = LazyLock::new(|| {
-    let columns = PAGES.columns.join(", ");
-    let values: Vec<_> = (1..=PAGES.columns.len()).map(|number| format!("?{number}")).collect();
-    let values = values.join(", ");
-    let updates = PAGES.columns.iter().filter(|column| **column != "page");
+    let columns: Vec<_> = PAGES.newest_columns().collect();
+    let values: Vec<_> = (1..=columns.len()).map(|number| format!("?{number}")).collect();
+    let digest = PAGES.digest_of(&values);
+    let (names, values) = (columns.join(", "), values.join(", "));
+    let updates = columns.iter().filter(|column| **column != "page");
     let updates: Vec<_> = updates.map(|column| format!("{column} = excluded.{column}")).collect();
     let updates = updates.join(", ");
     format!(
-        "INSERT INTO pages ({columns}, digest) VALUES ({values}, row_digest({values}))
+        "INSERT INTO pages ({names}, digest) VALUES ({values}, {digest})
         ON CONFLICT (page) DO UPDATE SET {updates}, digest = excluded.digest
         WHERE (excluded.attempt, excluded.fetched_at) >= (pages.attempt, pages.fetched_at)"
     )
@@ -179,6 +189,10 @@ const FROM_V1: &str = "
 const FROM_V2: &str = "ALTER TABLE pages ADD COLUMN reading TEXT";
 
 const FROM_V3: &str = "ALTER TABLE pages ADD COLUMN digest INTEGER";
+
+const FROM_V5: &str = "
+    ALTER TABLE pages ADD COLUMN rendered_hash TEXT;
+    ALTER TABLE pages ADD COLUMN render TEXT";
 
 /// An open database.
 #[derive(Debug)]
@@ -266,11 +280,11 @@ fn prepare(path: &Path) -> Result<Connection, OpenError> {
         match found {
             0 => transaction.execute_batch(CREATE)?,
             1 => migrate_v1(transaction)?,
-            2 => transaction.execute_batch(&format!("{FROM_V2}; {FROM_V3}"))?,
-            3 => transaction.execute_batch(FROM_V3)?,
-            _ => {}
+            2 => transaction.execute_batch(&format!("{FROM_V2}; {FROM_V3}; {FROM_V5}"))?,
+            3 => transaction.execute_batch(&format!("{FROM_V3}; {FROM_V5}"))?,
+            _ => transaction.execute_batch(FROM_V5)?,
         }
-        transaction.execute_batch(CREATE_BODIES)
+        if found < BODIES.since { transaction.execute_batch(CREATE_BODIES) } else { Ok(()) }
     })
     .map_err(|error| match error {
         SchemaError::Sqlite(source) => OpenError::Sqlite { path: path.to_owned(), source },

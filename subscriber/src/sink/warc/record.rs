@@ -1,6 +1,7 @@
 //! The WARC records of a page.
 
 use std::fmt::{Display, Write as _};
+use std::fs;
 use std::io::{self, Read, Write};
 
 use aws_lc_rs::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY};
@@ -15,6 +16,11 @@ use crate::sink::warc::WARC_CHUNK_BYTES;
 use crate::spool::Spool;
 
 const IDENTICAL: &str = "http://netpreserve.org/warc/1.1/revisit/identical-payload-digest";
+/// Beginnings of URLs. Browsertrix Crawler and ArchiveWeb.page use the second and the third.
+const RENDERED_URN: &str = "urn:rendered:";
+const SCREENSHOT_URN: &str = "urn:fullPage:";
+const PDF_URN: &str = "urn:pdf:";
+
 const NOT_MODIFIED: &str = "http://netpreserve.org/warc/1.1/revisit/server-not-modified";
 
 /// Writes records, and remembers the bodies that it has written.
@@ -40,6 +46,26 @@ struct RecordBody<'a> {
     payload_digest: String,
     hash: blake3::Hash,
     len: u64,
+}
+
+/// The answer to a request, and the id of its record.
+struct Answer<'a> {
+    url: &'a str,
+    exchange: &'a Exchange,
+    head: Vec<u8>,
+    body: RecordBody<'a>,
+    id: String,
+}
+
+/// What the records of a page contain.
+struct CapturedPage<'a> {
+    answer: Option<Answer<'a>>,
+    /// Answers to a browser that has rendered the page.
+    parts: Vec<Answer<'a>>,
+    /// The rendered HTML.
+    html: Option<RecordBody<'a>>,
+    /// The beginning of the URL, the media type, and the content.
+    images: Vec<(&'static str, &'static str, Vec<u8>)>,
 }
 
 impl RecordWriter {
@@ -76,66 +102,79 @@ impl RecordWriter {
         put_fields(header, &fields, out)
     }
 
-    /// Writes all records of a page; none (`false`) if the file of its body is gone.
+    /// Writes all records of a page; none (`false`) if the file of a body is gone.
     pub(super) fn put_page(&mut self, record: &PageRecord, out: &mut WarcFile) -> io::Result<bool> {
-        let body = match &record.exchange {
-            Some(exchange) => {
-                let head = response_head(exchange);
-                match RecordBody::read(&head, exchange.body.as_ref()) {
-                    Ok(body) => Some((exchange, head, body)),
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-                    Err(error) => return Err(error),
-                }
-            }
-            None => None,
+        let captured = match CapturedPage::read(record) {
+            Ok(captured) => captured,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(error),
         };
-        let started = record.exchange.as_ref().map(|exchange| exchange.started_unix_ms);
+        let CapturedPage { answer, parts, html, images } = captured;
+        let started = answer.as_ref().map(|answer| answer.exchange.started_unix_ms);
         let date = date(started.unwrap_or(record.fetched_unix_ms));
-        let mut answer = None;
-        if let Some((exchange, head, body)) = body {
-            let id = new_id();
-            self.put_request(record, exchange, (&id, &date), out)?;
-            self.put_response(record, exchange, (head, body), (&id, &date), out)?;
-            answer = Some(id);
+        let own_id = answer.as_ref().map(|answer| answer.id.clone());
+        let own_id = own_id.as_deref();
+        if let Some(answer) = &answer {
+            let unchanged = Some(record).filter(|record| record.report.status == Some(304));
+            self.put_request(answer, out)?;
+            self.put_response(answer, (None, unchanged), out)?;
         }
-        self.put_metadata(record, answer.as_deref(), &date, out)?;
+        for part in &parts {
+            self.put_request(part, out)?;
+            self.put_response(part, (own_id, None), out)?;
+        }
+        if let Some(html) = &html {
+            // With the URL of the page, it would be replayed in place of the response.
+            let url = format!("{RENDERED_URN}{}", record.report.url);
+            let mut header = self.header("conversion", &new_id(), &date, &url);
+            header.put_some("WARC-Refers-To", own_id);
+            header.put("WARC-Block-Digest", &html.block_digest);
+            header.put("Content-Type", "text/html; charset=utf-8");
+            put_body(header, &[], html, out)?;
+        }
+        for (urn, media_type, bytes) in &images {
+            let url = format!("{urn}{}", record.report.url);
+            let mut header = self.header("resource", &new_id(), &date, &url);
+            header.put_some("WARC-Concurrent-To", own_id);
+            header.put("WARC-Block-Digest", sha1(bytes));
+            header.put("Content-Type", media_type);
+            put_record(header, bytes, out)?;
+        }
+        self.put_metadata(record, own_id, &date, out)?;
         out.note_page();
         Ok(true)
     }
 
-    fn put_request(
-        &self,
-        record: &PageRecord,
-        exchange: &Exchange,
-        (response, date): (&str, &str),
-        out: &mut WarcFile,
-    ) -> io::Result<()> {
-        let mut header = self.header("request", &new_id(), date, record);
-        header.put_some("WARC-IP-Address", exchange.remote.map(|remote| remote.ip()));
-        header.put("WARC-Concurrent-To", response);
-        header.put("WARC-Block-Digest", sha1(&exchange.request_head));
+    fn put_request(&self, answer: &Answer<'_>, out: &mut WarcFile) -> io::Result<()> {
+        let head = &answer.exchange.request_head;
+        let mut header = self.header("request", &new_id(), &answer.date(), answer.url);
+        header.put_some("WARC-IP-Address", answer.exchange.remote.map(|remote| remote.ip()));
+        header.put("WARC-Concurrent-To", &answer.id);
+        header.put("WARC-Block-Digest", sha1(head));
         header.put("Content-Type", "application/http;msgtype=request");
-        put_record(header, &exchange.request_head, out)
+        put_record(header, head, out)
     }
 
+    /// `page_id`: the record of the page that this is a part of. `unchanged`: the page, if the server
+    /// has said so (304).
     fn put_response(
         &mut self,
-        record: &PageRecord,
-        exchange: &Exchange,
-        (head, body): (Vec<u8>, RecordBody<'_>),
-        (id, date): (&str, &str),
+        answer: &Answer<'_>,
+        (page_id, unchanged): (Option<&str>, Option<&PageRecord>),
         out: &mut WarcFile,
     ) -> io::Result<()> {
+        let Answer { url, exchange, head, body, id } = answer;
         let is_whole = exchange.truncated.is_none();
         let original = self.seen.find(&body.hash).filter(|_| is_whole && body.len > 0);
-        let is_unchanged = record.report.status == Some(304);
-        let kind = if is_unchanged || original.is_some() { "revisit" } else { "response" };
-        let mut header = self.header(kind, id, date, record);
+        let is_revisit = unchanged.is_some() || original.is_some();
+        let kind = if is_revisit { "revisit" } else { "response" };
+        let mut header = self.header(kind, id, &answer.date(), url);
         header.put_some("WARC-IP-Address", exchange.remote.map(|remote| remote.ip()));
-        if is_unchanged {
+        header.put_some("WARC-Concurrent-To", page_id);
+        if let Some(page) = unchanged {
             header.put("WARC-Profile", NOT_MODIFIED);
-            header.put("WARC-Refers-To-Target-URI", &record.report.url);
-            header.put_some("WARC-Refers-To-Date", record.last_unix_ms.map(self::date));
+            header.put("WARC-Refers-To-Target-URI", url);
+            header.put_some("WARC-Refers-To-Date", page.last_unix_ms.map(date));
         } else if let Some(original) = original {
             header.put("WARC-Profile", IDENTICAL);
             header.put("WARC-Refers-To", &original.id);
@@ -143,30 +182,22 @@ impl RecordWriter {
             header.put("WARC-Refers-To-Date", &original.date);
         }
         header.put("Content-Type", "application/http;msgtype=response");
-        if kind == "revisit" {
-            if !is_unchanged {
+        if is_revisit {
+            if unchanged.is_none() {
                 header.put("WARC-Payload-Digest", &body.payload_digest);
             }
-            header.put("WARC-Block-Digest", sha1(&head));
-            return put_record(header, &head, out);
+            header.put("WARC-Block-Digest", sha1(head));
+            return put_record(header, head, out);
         }
         header.put_some("WARC-Truncated", exchange.truncated);
         header.put("WARC-Payload-Digest", &body.payload_digest);
         header.put("WARC-Block-Digest", &body.block_digest);
         if is_whole && body.len > 0 {
-            let (url, date, id) =
-                (record.report.url.as_str().into(), date.to_owned(), id.to_owned());
-            self.pending.push((body.hash, OriginalRecord { url, date, id }));
+            let original =
+                OriginalRecord { url: (*url).into(), date: answer.date(), id: id.clone() };
+            self.pending.push((body.hash, original));
         }
-        out.begin_member();
-        out.write_all(header.end(head.len() as u64 + body.len).as_bytes())?;
-        out.write_all(&head)?;
-        let written = body.spool.map_or(Ok(0), |spool| io::copy(&mut spool.read()?, out))?;
-        if written != body.len {
-            return Err(io::Error::other("a body has changed while it was written"));
-        }
-        out.write_all(b"\r\n\r\n")?;
-        out.end_member()
+        put_body(header, head, body, out)
     }
 
     fn put_metadata(
@@ -193,14 +224,17 @@ impl RecordWriter {
         fields.put_some("depth", record.depth);
         fields.put("task", &row.task);
         fields.put("attempt", record.task.attempt);
-        let mut header = self.header("metadata", &new_id(), date, record);
+        fields.put_some("rendered_hash", row.rendered_hash.as_ref());
+        let render = row.render.as_ref().map(serde_json::to_string).transpose()?;
+        fields.put_some("render", render);
+        let mut header = self.header("metadata", &new_id(), date, &report.url);
         header.put_some("WARC-Concurrent-To", answer);
         put_fields(header, &fields, out)
     }
 
-    fn header(&self, kind: &str, id: &str, date: &str, record: &PageRecord) -> WarcFields {
+    fn header(&self, kind: &str, id: &str, date: &str, url: &str) -> WarcFields {
         let mut header = WarcFields::record(kind, id, date);
-        header.put("WARC-Target-URI", &record.report.url);
+        header.put("WARC-Target-URI", url);
         header.put("WARC-Warcinfo-ID", &self.info);
         header
     }
@@ -257,6 +291,63 @@ fn put_record(header: WarcFields, block: &[u8], out: &mut WarcFile) -> io::Resul
     out.write_all(block)?;
     out.write_all(b"\r\n\r\n")?;
     out.end_member()
+}
+
+/// Writes a record with this head, if any, and a body after it.
+fn put_body(
+    header: WarcFields,
+    head: &[u8],
+    body: &RecordBody<'_>,
+    out: &mut WarcFile,
+) -> io::Result<()> {
+    out.begin_member();
+    out.write_all(header.end(head.len() as u64 + body.len).as_bytes())?;
+    out.write_all(head)?;
+    let written = body.spool.map_or(Ok(0), |spool| io::copy(&mut spool.read()?, out))?;
+    if written != body.len {
+        return Err(io::Error::other("a body has changed while it was written"));
+    }
+    out.write_all(b"\r\n\r\n")?;
+    out.end_member()
+}
+
+impl<'a> CapturedPage<'a> {
+    /// Reads all bodies, so that nothing is written of a page that has lost one.
+    fn read(record: &'a PageRecord) -> io::Result<Self> {
+        let exchange = record.exchange.as_ref();
+        let answer = exchange.map(|exchange| Answer::read(&record.report.url, exchange));
+        let answer = answer.transpose()?;
+        let mut captured = Self { answer, parts: Vec::new(), html: None, images: Vec::new() };
+        let Some(rendering) = &record.rendering else { return Ok(captured) };
+        // An answer to another method would be replayed in place of the one to GET.
+        let parts = rendering.exchanges.iter();
+        for (url, exchange) in parts.filter(|(_, it)| it.request_head.starts_with(b"GET ")) {
+            captured.parts.push(Answer::read(url, exchange)?);
+        }
+        let html = rendering.html.as_ref().map(|html| RecordBody::read(&[], Some(html)));
+        captured.html = html.transpose()?;
+        for (urn, media_type, image) in [
+            (SCREENSHOT_URN, "image/png", &rendering.screenshot),
+            (PDF_URN, "application/pdf", &rendering.pdf),
+        ] {
+            if let Some(image) = image {
+                captured.images.push((urn, media_type, fs::read(&image.path)?));
+            }
+        }
+        Ok(captured)
+    }
+}
+
+impl<'a> Answer<'a> {
+    fn read(url: &'a str, exchange: &'a Exchange) -> io::Result<Self> {
+        let head = response_head(exchange);
+        let body = RecordBody::read(&head, exchange.body.as_ref())?;
+        Ok(Self { url, exchange, head, body, id: new_id() })
+    }
+
+    fn date(&self) -> String {
+        date(self.exchange.started_unix_ms)
+    }
 }
 
 impl<'a> RecordBody<'a> {

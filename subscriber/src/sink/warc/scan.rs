@@ -9,8 +9,8 @@ use flate2::bufread::GzDecoder;
 use crate::report::PageId;
 use crate::sink::warc::WARC_CHUNK_BYTES;
 
-/// The longest header of a record written here (two URLs and short words), and the longest
-/// `metadata` block.
+/// The longest header of a record written here (two URLs and short words), and the bytes of a
+/// `metadata` block in which its page is found.
 const WARC_HEAD_BYTES_MAX: u64 = 64 * 1024;
 
 /// The content of a file.
@@ -94,11 +94,12 @@ fn read_record(reader: &mut BufReader<File>) -> io::Result<ScannedRecord> {
         }
     }
     if record.kind == "metadata" {
-        let mut text = String::new();
-        member.by_ref().take(record.length.min(WARC_HEAD_BYTES_MAX)).read_to_string(&mut text)?;
+        let mut start = Vec::new();
+        member.by_ref().take(record.length.min(WARC_HEAD_BYTES_MAX)).read_to_end(&mut start)?;
+        let text = String::from_utf8_lossy(&start);
         let page = text.lines().find_map(|line| line.strip_prefix("page: "));
         record.page = Some(page.and_then(PageId::parse).ok_or_else(invalid)?);
-        record.length -= text.len() as u64;
+        record.length -= start.len() as u64;
     }
     let block = io::copy(&mut member.by_ref().take(record.length), &mut io::sink())?;
     // To the end of the member, where its checksum is compared.

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::report::Exchange;
-use crate::sink::testing::{body_of, folder, record, transient};
+use crate::sink::testing::{body_of, folder, record, rendering, transient};
 use crate::sink::warc::WARC_CHUNK_BYTES;
 use crate::spool::Spools;
 
@@ -70,16 +70,31 @@ impl Output {
     /// A page with this answer.
     fn page(&self, entry: u64, head: &str, body: Option<&[u8]>) -> PageRecord {
         let mut page = record(entry, 1);
-        let body = body.map(|bytes| body_of(&self.spools, bytes));
-        page.exchange = Some(Exchange {
-            request_head: format!("GET /{entry} HTTP/1.1\r\nHost: site.example\r\n\r\n")
+        page.exchange = Some(self.exchange(entry, head, body));
+        page
+    }
+
+    fn exchange(&self, path: u64, head: &str, body: Option<&[u8]>) -> Exchange {
+        Exchange {
+            request_head: format!("GET /{path} HTTP/1.1\r\nHost: site.example\r\n\r\n")
                 .into_bytes(),
             response_head: head.replace('\n', "\r\n").into_bytes(),
-            remote: page.remote,
-            started_unix_ms: 1_700_000_000_000 + i64::try_from(entry).unwrap(),
-            body,
+            remote: record(path, 1).remote,
+            started_unix_ms: 1_700_000_000_000 + i64::try_from(path).unwrap(),
+            body: body.map(|bytes| body_of(&self.spools, bytes)),
             truncated: None,
-        });
+        }
+    }
+
+    /// A rendered page, for which this part was fetched after a preflight.
+    fn rendered(&self, entry: u64, part: u64, body: &[u8]) -> PageRecord {
+        let mut page = self.page(entry, OK, Some(b"<script src=part></script>"));
+        let mut rendering = rendering(&self.spools, self.folder.path());
+        let part = (format!("http://site.example/{part}"), self.exchange(part, OK, Some(body)));
+        let mut preflight = self.exchange(7, OK, Some(b""));
+        preflight.request_head = b"OPTIONS /7 HTTP/1.1\r\n\r\n".to_vec();
+        rendering.exchanges = vec![("http://site.example/7".to_owned(), preflight), part];
+        page.rendering = Some(rendering);
         page
     }
 }
@@ -230,6 +245,67 @@ fn a_known_body_or_an_unchanged_page_is_a_revisit() {
 }
 
 #[test]
+fn a_rendered_page_has_its_parts_its_html_and_its_images() {
+    let output = Output::new();
+    let mut warc = output.open(u64::MAX);
+    warc.write(&batch([output.rendered(1, 7, b"part")])).unwrap();
+    warc.write(&batch([output.rendered(2, 8, b"part")])).unwrap();
+    warc.close();
+    let records = output.records();
+    let kinds: Vec<_> = records.iter().map(|record| &record["WARC-Type"]).collect();
+    let page = ["response", "request", "response", "conversion", "resource", "resource"];
+    let mut second = page.map(|kind| if kind == "response" { "revisit" } else { kind }).to_vec();
+    let mut expected = vec!["warcinfo", "request"];
+    expected.extend(page);
+    expected.extend(["metadata", "request"]);
+    expected.append(&mut second);
+    expected.push("metadata");
+    assert_eq!(kinds, expected);
+    let [_, _, own, request, part, html, image, pdf, metadata, ..] = &records[..] else { panic!() };
+    assert_eq!(request["WARC-Target-URI"], *"http://site.example/7");
+    assert_eq!(request["WARC-Concurrent-To"], part["WARC-Record-ID"]);
+    assert_eq!(part["WARC-Target-URI"], *"http://site.example/7");
+    assert_eq!(part["WARC-Date"], *"2023-11-14T22:13:20.007Z");
+    assert!(part.block.ends_with(b"\r\n\r\npart"));
+    assert_eq!(html["WARC-Target-URI"], *"urn:rendered:http://site.example/1");
+    assert_eq!(html["WARC-Refers-To"], own["WARC-Record-ID"]);
+    assert_eq!(html["Content-Type"], *"text/html; charset=utf-8");
+    assert_eq!(html.block, b"<title>Rendered</title>");
+    assert_eq!(image["WARC-Target-URI"], *"urn:fullPage:http://site.example/1");
+    assert_eq!((&image["Content-Type"], &image.block[..]), ("image/png", &b"\x89PNG"[..]));
+    assert_eq!(pdf["WARC-Target-URI"], *"urn:pdf:http://site.example/1");
+    assert_eq!((&pdf["Content-Type"], &pdf.block[..]), ("application/pdf", &b"%PDF"[..]));
+    for record in [part, image, pdf, metadata] {
+        assert_eq!(record["WARC-Concurrent-To"], own["WARC-Record-ID"]);
+    }
+    let text = std::str::from_utf8(&metadata.block).unwrap();
+    assert!(text.contains("\r\nrender: {\"outcome\":\"rendered\","), "{text}");
+    let seen = &records[expected.len() - 5];
+    assert_eq!(seen["WARC-Refers-To"], part["WARC-Record-ID"]);
+}
+
+#[test]
+fn a_page_with_a_long_description_is_found_after_a_crash() {
+    // At one of these lengths a part of the block ends within a character.
+    for length in 0..3 {
+        let output = Output::new();
+        let mut warc = output.open(u64::MAX);
+        let mut page = output.rendered(1, 7, b"part");
+        let rendered = page.rendering.as_mut().unwrap().result.as_mut().unwrap();
+        rendered.console_errors = vec!["\u{4f60}".repeat(600); 50];
+        rendered.console_errors.insert(0, "x".repeat(length));
+        warc.write(&batch([page])).unwrap();
+        drop(warc);
+        fs::remove_file(output.mark()).unwrap();
+        let mut warc = output.open(u64::MAX);
+        warc.write(&batch([record(1, 2)])).unwrap();
+        warc.close();
+        assert_eq!(output.entries(), BTreeMap::from([(1, 1)]));
+        assert_eq!(output.records().len(), 9);
+    }
+}
+
+#[test]
 fn a_file_that_is_large_enough_is_closed_and_none_is_empty() {
     let output = Output::new();
     let mut warc = output.open(WARC_CHUNK_BYTES as u64);
@@ -329,6 +405,7 @@ fn live() -> Life {
     for (pages, settle) in [(0..2, vec![0]), (2..4, vec![1, 3]), (4..5, vec![])] {
         let pages = pages.map(|entry| match entry {
             1 | 4 => output.page(entry, OK, Some(b"some text")),
+            2 => output.rendered(entry, 9, b"part"),
             _ => record(entry, 1),
         });
         warc.write(&batch(pages)).unwrap();
@@ -455,6 +532,7 @@ fn warcio_validates_and_reads_the_files() {
     ];
     warc.write(&batch(first)).unwrap();
     warc.write(&batch([output.page(5, OK, Some(b"body")), unchanged, torn, record(8, 1)])).unwrap();
+    warc.write(&batch([output.rendered(9, 10, b"part")])).unwrap();
     warc.close();
     let files = output.files();
     assert_eq!(files.len(), 2);
@@ -479,6 +557,8 @@ fn warcio_validates_and_reads_the_files() {
         (5, "200".to_owned()),
         (6, "304".to_owned()),
         (7, sha256(b"torn")),
+        (9, sha256(b"<script src=part></script>")),
+        (10, sha256(b"part")),
     ];
     let expected: Vec<_> = expected
         .iter()

@@ -1,14 +1,12 @@
-use std::io::Read as _;
+mod bodies;
+
 use std::time::{Duration, Instant};
 
-use flate2::read::GzDecoder;
 use rusqlite::types::Value;
-use tidings_database::CheckReport;
 
 use super::*;
 use crate::report::{PageId, PageOutcome};
-use crate::sink::testing::{body_of, file_of, record, transient};
-use crate::spool::{Spool, Spools};
+use crate::sink::testing::{record, transient};
 
 /// The statement that created files of version 1.
 const CREATE_V1: &str = "
@@ -31,6 +29,10 @@ const CREATE_V1: &str = "
         links INTEGER NOT NULL,         -- how many different ones
         link_urls TEXT NOT NULL         -- a JSON array, in the order of the page
     ) STRICT";
+
+/// Makes a file one of version 5.
+const TO_V5: &str = "ALTER TABLE pages DROP COLUMN rendered_hash;
+    ALTER TABLE pages DROP COLUMN render; PRAGMA user_version = 5";
 
 const OFF: BodyCompressor = BodyCompressor::new(false);
 
@@ -94,6 +96,9 @@ fn a_page_is_one_readable_row() {
         text(r#"["http://site.example/\"x\"","http://a.example/"]"#),
         text("[1]"),
         Value::Null,
+        Value::Null,
+        Value::Null,
+        // As in version 5.
         Value::Integer(-3_991_008_123_072_687_422),
     ];
     assert_eq!(rows(&path, "SELECT * FROM pages"), [expected]);
@@ -154,6 +159,7 @@ fn the_newest_complete_record_of_a_url_is_found() {
     let expected = LastRecord {
         validators: record.validators,
         hash: record.hash,
+        rendered_hash: None,
         title: Some("second".to_owned()),
         content_type: record.content_type,
         bytes: record.report.bytes,
@@ -269,6 +275,7 @@ fn a_file_of_version_2_is_migrated() {
     let old = Connection::open(&path).unwrap();
     let without = "ALTER TABLE pages DROP COLUMN digest; ALTER TABLE pages DROP COLUMN reading;
         DROP TABLE bodies; PRAGMA user_version = 2";
+    old.execute_batch(TO_V5).unwrap();
     old.execute_batch(without).unwrap();
     drop(old);
     store(&mut open(&path), [record(2, 1)]);
@@ -285,6 +292,7 @@ fn a_file_of_version_3_gets_digests_in_new_rows() {
     let old = Connection::open(&path).unwrap();
     let without =
         "ALTER TABLE pages DROP COLUMN digest; DROP TABLE bodies; PRAGMA user_version = 3";
+    old.execute_batch(TO_V5).unwrap();
     old.execute_batch(without).unwrap();
     drop(old);
     let checked = tidings_database::check(&path, Some(&SCHEMA)).unwrap();
@@ -307,116 +315,6 @@ fn a_file_of_version_3_gets_digests_in_new_rows() {
     other.execute_batch("ALTER TABLE pages RENAME COLUMN title TO titlf").unwrap();
     let checked = tidings_database::check(&path, Some(&SCHEMA)).unwrap();
     assert!(checked.problems[0].contains("title"), "{checked:?}");
-}
-
-/// A page with this body.
-fn page_with(entry: u64, body: Spool, bytes: &[u8]) -> PageRecord {
-    PageRecord { hash: Some(blake3::hash(bytes)), body: Some(body), ..record(entry, 1) }
-}
-
-/// The decoded bodies, in the order of their rows.
-fn bodies(path: &Path) -> Vec<String> {
-    let decode = |row: Vec<Value>| {
-        let [Value::Text(hash), Value::Integer(bytes), Value::Blob(gzip)] = &row[..] else {
-            panic!("{row:?}")
-        };
-        let mut body = String::new();
-        GzDecoder::new(&gzip[..]).read_to_string(&mut body).unwrap();
-        assert_eq!(*hash, blake3::hash(body.as_bytes()).to_hex().as_str());
-        assert_eq!(*bytes, i64::try_from(body.len()).unwrap());
-        body
-    };
-    let sql = "SELECT hash, bytes, body FROM bodies WHERE encoding = 'gzip' ORDER BY rowid";
-    rows(path, sql).into_iter().map(decode).collect()
-}
-
-/// A database with bodies, and a place for them.
-fn open_with_bodies(folder: &Path) -> (Sqlite, Spools) {
-    let on = BodyCompressor::new(true);
-    let sqlite = Sqlite::open(&folder.join("pages.db"), None, on).unwrap().0;
-    (sqlite, Spools::open(&folder.join("spool")).unwrap())
-}
-
-#[test]
-fn each_body_is_stored_once_and_stays_when_its_page_changes() {
-    let data = tempfile::tempdir().unwrap();
-    let path = data.path().join("pages.db");
-    let (mut sqlite, spools) = open_with_bodies(data.path());
-    let page =
-        |entry, bytes: &str| page_with(entry, body_of(&spools, bytes.as_bytes()), bytes.as_bytes());
-    store(&mut sqlite, [page(1, "same"), page(2, "same")]);
-    store(&mut open_with_bodies(data.path()).0, [page(3, "same"), page(4, "")]);
-    assert_eq!(bodies(&path), ["same", ""]);
-    store(&mut sqlite, [PageRecord { task: record(1, 2).task, ..page(1, "changed") }]);
-    assert_eq!(bodies(&path), ["same", "", "changed"]);
-    let pages = "SELECT count(*) FROM pages JOIN bodies USING (hash)";
-    assert_eq!(rows(&path, pages), [[Value::Integer(4)]]);
-    assert_eq!(tidings_database::check(&path, Some(&SCHEMA)).unwrap(), CheckReport::default());
-    // Only with the flag.
-    store(&mut open(&path), [page(5, "other")]);
-    assert_eq!(bodies(&path).len(), 3);
-}
-
-#[test]
-fn only_complete_bodies_of_limited_size_are_stored() {
-    let data = tempfile::tempdir().unwrap();
-    let (mut sqlite, spools) = open_with_bodies(data.path());
-    let page = |entry, bytes: &[u8]| page_with(entry, body_of(&spools, bytes), bytes);
-    // The hash of an unchanged page is that of an earlier body.
-    let mut unchanged = PageRecord { hash: Some(blake3::hash(b"earlier")), ..page(1, b"") };
-    unchanged.report.status = Some(304);
-    let incomplete = PageRecord { hash: None, ..page(2, b"incomplete") };
-    let largest = vec![b'x'; 8 << 20];
-    let larger = [&largest[..], b"x"].concat();
-    let records = [unchanged, incomplete, page(3, &larger), page(4, &largest), record(5, 1)];
-    let added = records.each_ref().map(|it| sqlite.batch_bytes(it) - it.bytes_in_memory());
-    assert_eq!(added, [0, 0, 0, largest.len(), 0]);
-    store(&mut sqlite, records);
-    let path = data.path().join("pages.db");
-    assert!(bodies(&path) == [String::from_utf8(largest).unwrap()]);
-    assert_eq!(rows(&path, "SELECT count(*) FROM pages"), [[Value::Integer(5)]]);
-}
-
-#[test]
-fn a_page_whose_body_is_lost_is_refused_unless_the_content_is_known() {
-    let data = tempfile::tempdir().unwrap();
-    let (mut sqlite, spools) = open_with_bodies(data.path());
-    store(&mut sqlite, [page_with(1, body_of(&spools, b"known"), b"known")]);
-    let lost = |entry, bytes: &[u8]| {
-        let body = file_of(&spools, bytes);
-        std::fs::remove_file(body.file().unwrap()).unwrap();
-        page_with(entry, body, bytes)
-    };
-    store(&mut sqlite, [lost(2, b"known"), lost(3, b"new")]);
-    let refused: Vec<_> = sqlite.take_refused().into_iter().map(|(page, _)| page).collect();
-    assert_eq!(refused, [page(3)]);
-    assert_eq!(bodies(&data.path().join("pages.db")), ["known"]);
-}
-
-#[test]
-fn a_file_of_version_4_gets_bodies_and_damage_to_them_is_found() {
-    let data = tempfile::tempdir().unwrap();
-    let path = data.path().join("pages.db");
-    store(&mut open(&path), [record(1, 1)]);
-    let old = Connection::open(&path).unwrap();
-    old.execute_batch("DROP TABLE bodies; PRAGMA user_version = 4").unwrap();
-    assert_eq!(tidings_database::check(&path, Some(&SCHEMA)).unwrap(), CheckReport::default());
-    let (mut sqlite, spools) = open_with_bodies(data.path());
-    store(&mut sqlite, [page_with(2, body_of(&spools, b"body"), b"body")]);
-    assert_eq!(rows(&path, "PRAGMA user_version"), [[Value::Integer(VERSION)]]);
-    assert_eq!(rows(&path, "SELECT count(*) FROM pages"), [[Value::Integer(2)]]);
-    assert_eq!(bodies(&path), ["body"]);
-    let problems = |damage: &str| {
-        old.execute_batch(damage).unwrap();
-        tidings_database::check(&path, Some(&SCHEMA)).unwrap().problems.concat()
-    };
-    assert_eq!(problems(""), "");
-    for version in [1, 4] {
-        let found = problems(&format!("PRAGMA user_version = {version}"));
-        assert!(found.contains("but table bodies is of version 5"), "{found}");
-    }
-    let found = problems("PRAGMA user_version = 5; UPDATE bodies SET body = zeroblob(24)");
-    assert!(found.starts_with("row 1 of bodies: its values"), "{found}");
 }
 
 #[test]
@@ -442,7 +340,7 @@ fn a_newer_file_is_refused_and_left_alone() {
     let before = std::fs::read(&path).unwrap();
     let error = Sqlite::open(&path, None, OFF).unwrap_err();
     assert!(
-        error.to_string().contains("schema version 6, but this version knows up to 5"),
+        error.to_string().contains("schema version 7, but this version knows up to 6"),
         "{error}"
     );
     assert_eq!(std::fs::read(&path).unwrap(), before);

@@ -1,0 +1,161 @@
+//! Pages that a browser has rendered, in every sink; and their replay from a WARC file.
+
+use std::fs;
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::outputs::write_script;
+use super::sinks::warc_urls;
+use crate::support::nginx::free_port;
+use crate::support::origin::{Origin, OriginResponse, Site, full_response, html_response};
+use crate::support::page_database;
+use crate::support::postgres::Postgres;
+use crate::support::process::{Process, run_tidings};
+use crate::support::wait::wait_until;
+
+/// Its text and its link come from a script and its data.
+const PAGE: &str = "<title>Empty</title><main></main><script src=/app.js></script>";
+
+const SCRIPT: &str = "
+fetch('/api').then(answer => answer.json()).then(data => {
+    document.title = data.title;
+    document.querySelector('main').innerHTML = '<a href=/next>' + data.title + '</a>';
+});
+console.error('a warning of the page');";
+
+fn respond(path: &str) -> Option<OriginResponse> {
+    Some(match path {
+        "/" => html_response(PAGE),
+        "/next" => html_response("<title>Next</title>"),
+        "/app.js" => full_response("200 OK", "Content-Type: text/javascript\r\n", SCRIPT),
+        "/api" => full_response(
+            "200 OK",
+            "Content-Type: application/json\r\n",
+            r#"{"title": "Made by a script"}"#,
+        ),
+        _ => return None,
+    })
+}
+
+/// Reads `url|value` rows.
+fn of(rows: &[String], url: &str) -> String {
+    let value = rows.iter().find_map(|row| row.strip_prefix(&format!("{url}|")));
+    value.unwrap_or_else(|| panic!("{url}: {rows:?}")).to_owned()
+}
+
+#[test]
+fn a_rendered_page_is_in_every_sink_and_can_be_replayed() {
+    let postgres = Postgres::start();
+    let origin = Origin::serve_with(Site::default(), |hit| respond(&hit.path));
+    let folder = TempDir::new().unwrap();
+    let program = write_script(
+        folder.path(),
+        "#!/bin/sh\ncase $PAGE_URL in */) cp $PAGE_RENDERED_PATH html; cp $PAGE_SCREENSHOT_PATH png; \
+         cp $PAGE_PDF_PATH pdf;; esac\n",
+    );
+    let (database, seed) = (postgres.url(), origin.url(0, "/"));
+    let arguments = [
+        ["crawl", "--allow-private", "--render=always", "--screenshot", "--pdf", "--bodies"],
+        ["--sqlite", "--jsonl=pages.jsonl", "--warc=warc/crawl", "--exec", &program, "--postgres"],
+    ];
+    let arguments = [&arguments.concat()[..], &[&database, &seed]].concat();
+    run_tidings(folder.path(), &arguments).expect_code(0);
+    drop(origin);
+
+    let lines = fs::read_to_string(folder.path().join("pages.jsonl")).unwrap();
+    let pages: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(pages.len(), 2, "{lines}");
+    let page = pages.iter().find(|page| page["url"] == *seed).unwrap();
+    assert_eq!(page["title"], "Made by a script");
+    let render = &page["render"];
+    assert_eq!((&render["outcome"], &render["final_url"]), (&"rendered".into(), &page["url"]));
+    let requests = render["requests"].as_array().unwrap();
+    let listed = |path: &str| {
+        let url = format!("{seed}{path}");
+        requests.iter().find(|request| request["url"] == *url).unwrap()
+    };
+    assert_eq!(
+        (&listed("app.js")["kind"], &listed("app.js")["status"]),
+        (&"script".into(), &200.into())
+    );
+    assert_eq!(listed("api")["bytes"], 29);
+    let errors = render["console_errors"].to_string();
+    assert!(errors.contains("a warning of the page"), "{errors}");
+
+    let data = folder.path().join("tidings-data");
+    let (sqlite, in_postgres) = (
+        page_database::query(&data, "select url, render from pages").unwrap(),
+        postgres.query("select url, render from pages"),
+    );
+    for rows in [&sqlite, &in_postgres] {
+        let stored: Value = serde_json::from_str(&of(rows, &seed)).unwrap();
+        assert_eq!(stored, *render);
+    }
+    let bodies = "select count(*) from pages join bodies on bodies.hash = rendered_hash";
+    assert_eq!(page_database::query(&data, bodies).unwrap(), ["2"]);
+    assert_eq!(postgres.query(bodies), ["2"]);
+    run_tidings(folder.path(), &["verify", "--data", "tidings-data"]).expect_code(0);
+
+    let read = |path: &str| fs::read(folder.path().join(path)).unwrap();
+    let html = String::from_utf8(read("html")).unwrap();
+    assert!(html.contains("<a href=\"/next\">Made by a script</a>"), "{html}");
+    assert!(read("png").starts_with(b"\x89PNG") && read("pdf").starts_with(b"%PDF"));
+    let image = render["screenshot"].as_str().unwrap();
+    assert_eq!(read(&format!("tidings-data/{image}")), read("png"));
+    let path = data.join(image);
+    fs::write(&path, b"\x89PNG").unwrap();
+    let damaged = run_tidings(folder.path(), &["verify", "--data", "tidings-data"]).expect_code(1);
+    let text = damaged.stdout().concat();
+    assert!(text.contains("does not match its name"), "{text}");
+
+    assert_eq!(warc_urls(&folder.path().join("warc")).len(), 2);
+    replay(&folder.path().join("warc"), &seed, &html);
+}
+
+/// Replays a page from WARC files with pywb, without the server that they come from.
+#[track_caller]
+fn replay(warc: &Path, page: &str, html: &str) {
+    let bin = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/target/venv/bin"));
+    let folder = TempDir::new().unwrap();
+    let manage = |arguments: &[&str]| {
+        let mut command = Command::new(bin.join("wb-manager"));
+        let ran = command.args(arguments).current_dir(&folder).output().unwrap();
+        assert!(ran.status.success(), "{ran:?}");
+    };
+    fs::write(folder.path().join("config.yaml"), "framed_replay: false").unwrap();
+    manage(&["init", "crawl"]);
+    for file in fs::read_dir(warc).unwrap().map(|file| file.unwrap().path()) {
+        if file.extension().is_some_and(|end| end == "gz") {
+            manage(&["add", "crawl", file.to_str().unwrap()]);
+        }
+    }
+    let address = format!("127.0.0.1:{}", free_port());
+    let mut command = Command::new(bin.join("wayback"));
+    let port = address.rsplit(':').next().unwrap();
+    command.args(["--bind", "127.0.0.1", "--port", port]).current_dir(&folder);
+    let _server = Process::start(&mut command);
+    wait_until("pywb to listen", || TcpStream::connect(&address).ok());
+    let get = |url: &str| {
+        let url = format!("http://{address}/crawl/id_/{url}");
+        let got = Command::new("curl").args(["-sSfL", &url]).output().unwrap();
+        assert!(got.status.success(), "{url}: {got:?}");
+        String::from_utf8_lossy(&got.stdout).into_owned()
+    };
+    // As the server sent it, and not as it was rendered.
+    assert_eq!(get(page), PAGE);
+    assert_eq!(get(&format!("{page}app.js")), SCRIPT);
+    assert_eq!(get(&format!("urn:rendered:{page}")), html);
+    assert!(get(&format!("urn:pdf:{page}")).starts_with("%PDF"));
+    // A browser runs the script of the page against the data in the archive.
+    let shown = Command::new("chromium-headless-shell")
+        .args(["--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000", "--dump-dom"])
+        .arg(format!("http://{address}/crawl/mp_/{page}"))
+        .output()
+        .unwrap();
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(shown.contains(">Made by a script</a>"), "{shown}");
+}
