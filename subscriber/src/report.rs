@@ -147,8 +147,6 @@ pub struct PageRecord {
     pub validators: Validators,
     /// For an unchanged page: the time of the record that is confirmed, in milliseconds since 1970.
     pub last_unix_ms: Option<i64>,
-    /// For an unchanged page: BLAKE3 of the rendered HTML of the record that is confirmed.
-    pub last_rendered_hash: Option<blake3::Hash>,
     /// The address of the server.
     pub remote: Option<SocketAddr>,
     /// In the order of the page.
@@ -253,10 +251,9 @@ impl PageRecord {
         self.rendered_hash().or(self.hash)
     }
 
-    /// BLAKE3 of the rendered HTML, for an unchanged page of the earlier one.
+    /// BLAKE3 of the rendered HTML.
     pub(crate) fn rendered_hash(&self) -> Option<blake3::Hash> {
-        let rendering = self.rendering.as_ref();
-        rendering.and_then(|rendering| rendering.hash).or(self.last_rendered_hash)
+        self.rendering.as_ref()?.hash
     }
 
     /// The approximate memory of the record until it is stored. Bodies have limits of their own.

@@ -41,7 +41,6 @@ pub(crate) fn record(entry: u64, attempt: u32) -> PageRecord {
         noindex: false,
         validators: Validators { etag: Some("W/\"x\"".to_owned()), last_modified: None },
         last_unix_ms: None,
-        last_rendered_hash: None,
         remote: Some("192.0.2.1:80".parse().unwrap()),
         pass: Some(2),
         depth: Some(3),

@@ -255,7 +255,14 @@ fn worker(config: &CrawlerConfig) -> Worker {
     };
     let backoff = Backoff::up_to(RECONNECT_BACKOFF_MAX);
     let connector = Connector::new(&config.broker, options).with_backoff(backoff);
-    Worker::new(connector, config.group.clone(), config.credit)
+    let mut worker = Worker::new(connector, config.group.clone(), config.credit);
+    worker.set_render(
+        config
+            .render
+            .as_ref()
+            .map(|render| u32::try_from(render.browsers.pool.slots).unwrap_or(u32::MAX)),
+    );
+    worker
 }
 
 /// Takes tasks until the crawler stops, has reached its limit of tasks or age, or fails. At such a

@@ -52,9 +52,7 @@ impl TaskWork<'_> {
                 return;
             }
         };
-        // An unchanged document has to be rendered as well.
-        let is_rendered = self.render_mode() == Render::Yes;
-        let last = if watch.is_some() || is_rendered { None } else { self.last_record().await };
+        let last = if watch.is_none() { self.last_record().await } else { None };
         let validators = match &watch {
             Some(watch) => Some(owned_validators(watch.validators())),
             None => last.as_ref().map(|last| last.validators.clone()),
@@ -287,10 +285,15 @@ impl TaskWork<'_> {
     /// one.
     async fn last_record(&self) -> Option<LastRecord> {
         let may_know = self.crawler.revisits.lock().may_have_record(self.task.pass());
-        if !may_know || self.crawler.config.refetch {
+        // That a document is the same says nothing about what its scripts show.
+        let is_rendered = self.render_mode() == Render::Yes;
+        if !may_know || is_rendered || self.crawler.config.refetch {
             return None;
         }
         let last = self.crawler.sinks.last_record(self.page.as_str(), &self.task.page).await?;
+        if last.is_rendered {
+            return None;
+        }
         let Validators { etag, last_modified } = &last.validators;
         (etag.is_some() || last_modified.is_some()).then_some(last)
     }

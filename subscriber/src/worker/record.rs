@@ -101,7 +101,6 @@ impl Task {
             noindex: false,
             validators: fetched.validators,
             last_unix_ms: None,
-            last_rendered_hash: None,
             remote: fetched.remote,
             links: Vec::new(),
             exchange: fetched.exchange,
@@ -133,7 +132,6 @@ impl PageRecord {
         self.noindex = last.noindex;
         self.links = last.links;
         self.last_unix_ms = Some(last.fetched_unix_ms);
-        self.last_rendered_hash = last.rendered_hash;
         let Self { validators, .. } = self;
         validators.etag = validators.etag.take().or(last.validators.etag);
         validators.last_modified =

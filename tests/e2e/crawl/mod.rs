@@ -15,6 +15,7 @@ mod proxies;
 mod published_feeds;
 mod python_docs;
 mod rendered;
+mod rendering;
 mod robots;
 mod scope;
 mod sessions;

@@ -18,8 +18,8 @@
 //! | `links`, `nofollow` | an array of URLs, in the order of the page; the positions (from 0) of those that must not be followed |
 //! | `render` | what a browser made of the page, with [these fields](super::rendered) |
 //!
-//! A field without a value is omitted. An unchanged page (status 304) has `hash`, `rendered_hash`,
-//! title and links of the record that is confirmed, and no `render`.
+//! A field without a value is omitted. An unchanged page (status 304) has `hash`, title and
+//! links of the record that is confirmed.
 //!
 //! A file has a mark file beside it (`ledger.rs`) with a position, an offset in bytes. A crash
 //! leaves at most a torn end: when the file is opened, everything after the mark is cut off from

@@ -38,8 +38,8 @@ pub struct LastRecord {
     pub validators: Validators,
     /// BLAKE3 of the decoded body.
     pub hash: Option<blake3::Hash>,
-    /// BLAKE3 of the rendered HTML.
-    pub rendered_hash: Option<blake3::Hash>,
+    /// Whether its title and links are those of a rendered page.
+    pub is_rendered: bool,
     /// The text of its `<title>`.
     pub title: Option<String>,
     /// `Content-Type`, as the server sent it.
@@ -54,13 +54,6 @@ pub struct LastRecord {
     pub links: Vec<PageLink>,
     /// The end of the answer, in milliseconds since 1970.
     pub fetched_unix_ms: i64,
-}
-
-impl LastRecord {
-    /// Whether its title and links are those of a rendered page.
-    pub fn is_rendered(&self) -> bool {
-        self.rendered_hash.is_some()
-    }
 }
 
 /// The queue of the reader thread, which ends when this is dropped.
@@ -151,15 +144,12 @@ fn read(row: &Row<'_>) -> rusqlite::Result<LastRecord> {
     for at in nofollow {
         links.get_mut(at).into_iter().for_each(|link| link.nofollow = true);
     }
-    let hash = |name: &str| {
-        let hash: Option<String> = row.get(name)?;
-        Ok::<_, rusqlite::Error>(hash.and_then(|hash| blake3::Hash::from_hex(hash).ok()))
-    };
+    let hash: Option<String> = row.get("hash")?;
     let fetched_at: String = row.get("fetched_at")?;
     Ok(LastRecord {
         validators: Validators { etag: row.get("etag")?, last_modified: row.get("last_modified")? },
-        hash: hash("hash")?,
-        rendered_hash: hash("rendered_hash")?,
+        hash: hash.and_then(|hash| blake3::Hash::from_hex(hash).ok()),
+        is_rendered: row.get::<_, Option<String>>("rendered_hash")?.is_some(),
         title: row.get("title")?,
         content_type: row.get("content_type")?,
         bytes: row.get::<_, i64>("bytes")?.unsigned_abs(),

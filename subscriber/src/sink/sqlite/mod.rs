@@ -18,9 +18,7 @@
 //! | 5 | the table `bodies` |
 //! | 6 | what a browser made of a page |
 //!
-//! `render` is an object with [these fields](super::rendered). For an unchanged page (status 304)
-//! it is NULL, since no browser was asked; `hash`, `rendered_hash`, title and links are those of the
-//! record that is confirmed.
+//! `render` is an object with [these fields](super::rendered), NULL if no browser was asked.
 
 mod last_record;
 mod newest;

@@ -159,7 +159,7 @@ fn the_newest_complete_record_of_a_url_is_found() {
     let expected = LastRecord {
         validators: record.validators,
         hash: record.hash,
-        rendered_hash: None,
+        is_rendered: false,
         title: Some("second".to_owned()),
         content_type: record.content_type,
         bytes: record.report.bytes,
