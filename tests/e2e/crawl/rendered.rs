@@ -14,7 +14,7 @@ use crate::support::nginx::free_port;
 use crate::support::origin::{Origin, OriginResponse, Site, full_response, html_response};
 use crate::support::page_database;
 use crate::support::postgres::Postgres;
-use crate::support::process::{Process, run_tidings};
+use crate::support::process::{Process, run_tidings, tidings_command};
 use crate::support::wait::wait_until;
 
 /// Its text and its link come from a script and its data.
@@ -114,6 +114,28 @@ fn a_rendered_page_is_in_every_sink_and_can_be_replayed() {
 
     assert_eq!(warc_urls(&folder.path().join("warc")).len(), 2);
     replay(&folder.path().join("warc"), &seed, &html);
+}
+
+#[test]
+fn a_page_whose_image_cannot_be_stored_is_fetched_again() {
+    let origin = Origin::serve_with(Site::default(), |hit| respond(&hit.path));
+    let folder = TempDir::new().unwrap();
+    let data = folder.path().join("tidings-data");
+    fs::create_dir(&data).unwrap();
+    // No file can be stored in a folder that is a file.
+    fs::write(data.join("screenshots"), "").unwrap();
+    let seed = origin.url(0, "/");
+    let arguments = ["crawl", "--allow-private", "--render=always", "--screenshot", &seed];
+    let crawl = Process::start(&mut tidings_command(folder.path(), arguments));
+    crawl.wait_for_line_with("fetched pages wait and no new tasks are taken");
+    fs::remove_file(data.join("screenshots")).unwrap();
+    crawl.finish().expect_code(0);
+    let sql = "select json_extract(render, '$.screenshot') from pages where outcome = 'done'";
+    let images = page_database::query(&data, sql).unwrap();
+    assert_eq!(images.len(), 2);
+    for image in images {
+        assert!(fs::read(data.join(image)).unwrap().starts_with(b"\x89PNG"));
+    }
 }
 
 /// Replays a page from WARC files with pywb, without the server that they come from.
