@@ -220,6 +220,7 @@ impl Fetcher {
             page_options: Arc::new(PageOptions {
                 token: product_token(agent).into(),
                 images: config.links.images,
+                ..PageOptions::default()
             }),
         })
     }
@@ -228,6 +229,13 @@ impl Fetcher {
     #[must_use]
     pub fn with_spools(self, spools: Spools) -> Self {
         Self { spools: Some(spools), ..self }
+    }
+
+    /// The same fetcher, which counts the signs that a page needs its scripts.
+    #[must_use]
+    pub fn with_signs(mut self) -> Self {
+        Arc::make_mut(&mut self.page_options).signs = true;
+        self
     }
 
     /// Sends a request and reads its response, within its deadline. Dropping the future closes the
