@@ -90,9 +90,12 @@ impl TaskWork<'_> {
         let (outcome, failure) = classify(&self.page, &mut fetched, last.is_some());
         let mut hold = rest_of(&fetched, rules);
         let is_same = fetched.status == Some(304);
-        let browsers = self.crawler.renderer.as_ref().filter(|_| {
-            outcome == PageOutcome::Done && is_page(&fetched) && self.render_mode() != Render::No
-        });
+        let may_render =
+            outcome == PageOutcome::Done && is_page(&fetched) && self.render_mode() != Render::No;
+        if may_render && Box::pin(self.return_for_browser(&fetched, hold)).await {
+            return;
+        }
+        let browsers = self.crawler.renderer.as_ref().filter(|_| may_render);
         let (page, mut content) = match fetched.page.take() {
             // Parsed before the host is freed: the host's next request waits for that.
             Some(page) if page.finish_may_block() => {

@@ -12,9 +12,10 @@ use parking_lot::Mutex;
 use tidings_browser::process::{LaunchError, Launcher};
 use tidings_browser::visit::{Page, PageError, Rendered};
 use tidings_browser::{Browsers, BrowsersTask};
+use tidings_client::ReplyOutcome;
 use tidings_documents::page::{PageContent, PageLink, is_html};
 use tidings_egress::failure::{Failure, Reason};
-use tidings_protocol::{CanonicalUrl, KeyRest, Render};
+use tidings_protocol::{CanonicalUrl, KeyRest, Render, RetryMode};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
@@ -105,10 +106,25 @@ impl Renderer {
 }
 
 impl TaskWork<'_> {
-    /// Whether the page may be rendered.
+    /// Whether the page is rendered, here or by another member.
     pub(super) fn render_mode(&self) -> Render {
-        let Some(renderer) = &self.crawler.renderer else { return Render::No };
-        self.task.spec.render.unwrap_or_else(|| renderer.rule(&self.page))
+        let rule = || self.crawler.renderer.as_ref().map(|renderer| renderer.rule(&self.page));
+        self.task.spec.render.or_else(rule).unwrap_or(Render::No)
+    }
+
+    /// Returns the task for a member with a browser if this crawler has none and the page looks
+    /// empty. `false`: it was not returned.
+    pub(super) async fn return_for_browser(&self, fetched: &Fetched, rest: KeyRest) -> bool {
+        if self.crawler.renderer.is_some() || self.render_mode() != Render::Auto {
+            return false;
+        }
+        let Ok(body) = read_body(fetched.body.as_ref()) else { return false };
+        let signs = self.crawler.fetcher.signs(&self.page, &fetched.headers, &body);
+        if !signs.is_some_and(|signs| matches!(Verdict::of(&signs), Verdict::Render(_))) {
+            return false;
+        }
+        let nack = self.task.nack(RetryMode::NeedsRender, rest, None);
+        matches!(self.crawler.reply(&[], &nack).await, ReplyOutcome::Applied(_))
     }
 
     /// Whether a page that was fetched is rendered.
