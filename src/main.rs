@@ -32,7 +32,6 @@ use tokio::runtime::{Builder, Runtime};
 use crate::cli::{Cmd, Parsed, server_config};
 use crate::process::service::StartContext;
 use crate::process::{descriptors, logging, privileges};
-use crate::services::browser::SANDBOX_COMMAND;
 use crate::terminal::failure::Failure;
 use crate::terminal::output;
 
@@ -43,7 +42,7 @@ const BLOCKING_CALLS_MAX: Duration = Duration::from_millis(50);
 fn main() -> ExitCode {
     // It must run before descriptors are closed and threads are started.
     let mut args = env::args_os().skip(1).peekable();
-    if args.next_if(|word| word == SANDBOX_COMMAND).is_some() {
+    if args.next_if(|word| word == privileges::SANDBOX_COMMAND).is_some() {
         return sandbox::run(args);
     }
     // Two providers are linked; unless one is installed, the first use of TLS panics.
@@ -90,9 +89,9 @@ fn start(parsed: &Parsed) -> Result<Option<StartContext>, Failure> {
         Cmd::Broker(args) => args.resources(config),
         _ => return Ok(None),
     };
-    let sockets = privileges::prepare(&resources)?;
+    let (sockets, starter) = privileges::prepare(&resources)?;
     let settings = server_config::untyped_settings(parsed);
-    Ok(Some(StartContext { sockets, settings, read_config: server_config::read }))
+    Ok(Some(StartContext { sockets, starter, settings, read_config: server_config::read }))
 }
 
 /// Servers and crawlers use all cores, or `--threads`; other commands need one thread.

@@ -16,6 +16,7 @@ const TARGETS_BY_CRATE: &[&[Target]] = &[
     tidings_broker::fuzzing::TARGETS,
     tidings_queue::fuzzing::TARGETS,
     tidings_documents::fuzzing::TARGETS,
+    tidings_browser::fuzzing::TARGETS,
     tidings_subscriber::fuzzing::TARGETS,
     tidings_connectors::fuzzing::TARGETS,
 ];

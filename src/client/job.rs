@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use serde_json::{Map, Value};
 use tidings_protocol::status::{JobEnd, JobResult, JobStatus, KeyStatus};
-use tidings_protocol::{CanonicalUrl, JobName, format_ms};
+use tidings_protocol::{CanonicalUrl, JobName, RenderRule, format_ms};
 use tidings_queue::jobs::JobSettings;
 
 use crate::flags::milliseconds;
@@ -50,6 +50,8 @@ pub(crate) struct JobLimits {
     pub(crate) max_per_host: Option<u64>,
     /// .. and the longest time.
     pub(crate) max_time: Option<Duration>,
+    /// The pages that are rendered, if the job says so and not its crawlers.
+    pub(crate) render: Option<RenderRule>,
 }
 
 impl JobLimits {
@@ -61,6 +63,7 @@ impl JobLimits {
         settings.extend(self.max_pages.map(|pages| ("max-pages", pages.to_string())));
         settings.extend(self.max_per_host.map(|pages| ("max-per-host", pages.to_string())));
         settings.extend(self.max_time.map(|time| ("max-time", format_ms(milliseconds(time)))));
+        settings.extend(self.render.as_ref().map(|rule| ("render", rule.to_string())));
         for (name, patterns) in [("include", &self.include), ("exclude", &self.exclude)] {
             // Their order has no meaning.
             let patterns: BTreeSet<&str> = patterns.iter().map(String::as_str).collect();
@@ -92,6 +95,12 @@ impl JobRequest {
         seeds.sort_unstable();
         seeds.dedup();
         Ok(Self { seeds, limits: bounds })
+    }
+
+    /// The same with a rule for the pages that are rendered.
+    pub(crate) fn with_render(mut self, rule: Option<RenderRule>) -> Self {
+        self.limits.render = rule;
+        self
     }
 
     /// The settings of `JOB open`.

@@ -224,13 +224,16 @@ async fn wait_on_connection(
     }
 }
 
-/// The number of crawlers that are connected to the broker.
-pub(crate) async fn crawlers(broker: &BrokerAddress) -> Result<u64, Failure> {
+/// The crawlers that are connected to the broker: all, and those with a browser.
+pub(crate) async fn crawlers(broker: &BrokerAddress) -> Result<(u64, u64), Failure> {
     let (client, _deliveries) = connection::connect(broker, "tidings-crawl").await?;
     let show = GroupCommand::new(GroupAction::Show, DEFAULT_GROUP, Vec::new());
     // A missing group has no members.
     let answer = client.request(&Command::Group(show)).await.ok();
-    Ok(answer.map_or(0, |answer| GroupStatus::parse(&answer.ok).members))
+    Ok(answer.map_or((0, 0), |answer| {
+        let group = GroupStatus::parse(&answer.ok);
+        (group.members, group.render_members.unwrap_or(0))
+    }))
 }
 
 /// Opens, seeds and closes the job, unless it runs already. Returns the state of the running pass.

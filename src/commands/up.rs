@@ -2,6 +2,7 @@
 
 use std::future;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Args;
@@ -82,8 +83,9 @@ impl UpArgs {
 }
 
 /// Runs until SIGINT or SIGTERM.
-pub(crate) async fn run(args: UpArgs, started: StartContext) -> Result<(), Failure> {
+pub(crate) async fn run(args: UpArgs, mut started: StartContext) -> Result<(), Failure> {
     let stop = stop_on_signal()?;
+    let for_browsers = started.starter.take().map(Arc::new);
     let (mut service, sockets) = Service::new(started)?;
     let data = &args.data.data;
     let mut config = args.broker_config()?;
@@ -101,6 +103,9 @@ pub(crate) async fn run(args: UpArgs, started: StartContext) -> Result<(), Failu
         .with_context(|| format!("cannot write to the data directory {}", data.display()))?;
     let mut crawling = args.crawler.config(&reach, &args.data)?;
     crawling.member = Some(member);
+    if let Some(render) = &mut crawling.render {
+        render.launch.starter = for_browsers;
+    }
     let mut printer = PagePrinter::new(args.quiet, args.crawler.outgoing.lack_contact(), &crawling);
     let places = sinks::describe_sinks(&crawling);
     let crawler = Crawler::start(crawling);

@@ -9,9 +9,11 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::Args;
 use rustix::fs::Mode;
 use tidings_broker::Sockets;
+use tidings_browser::process::Starter;
 
 use crate::flags::parse_moderate_duration;
 use crate::process::landlock::{self, LandlockMode};
@@ -47,6 +49,9 @@ pub(crate) struct ProcessFlags {
     pub(crate) stop_timeout: Duration,
 }
 
+/// The hidden subcommand that runs the processes between a crawler and its browser.
+pub(crate) const SANDBOX_COMMAND: &str = "browser-sandbox";
+
 /// What a server process uses.
 pub(crate) struct ServerResources<'a> {
     pub(crate) flags: &'a ProcessFlags,
@@ -61,7 +66,7 @@ pub(crate) struct ServerResources<'a> {
     pub(crate) input_dirs: Vec<PathBuf>,
     /// `--exec` is used; programs may do anything.
     pub(crate) runs_programs: bool,
-    /// Pages are rendered; browsers mount file systems of their own.
+    /// Pages are rendered; what starts the browsers keeps the rights that this process gives up.
     pub(crate) runs_browsers: bool,
     /// It starts this program again, as a process of its own.
     pub(crate) runs_itself: bool,
@@ -73,8 +78,8 @@ pub(crate) fn close_descriptors_on_exec() {
     close_fds::set_fds_cloexec(3, &[]);
 }
 
-/// Drops what is not needed, and returns the sockets that are already open.
-pub(crate) fn prepare(server: &ServerResources<'_>) -> Result<Sockets, Failure> {
+/// Drops what is not needed, and returns the sockets that are already open, and what starts browsers.
+pub(crate) fn prepare(server: &ServerResources<'_>) -> Result<(Sockets, Option<Starter>), Failure> {
     let (flags, listen, http) = (server.flags, server.listen, server.http);
     let mut sockets = sockets::passed_sockets()?;
     if sockets.http.is_some() && http.is_none() {
@@ -102,8 +107,10 @@ pub(crate) fn prepare(server: &ServerResources<'_>) -> Result<Sockets, Failure> 
         // Files that flags name for other readers keep the usual permissions.
         tidings_subscriber::sink::set_output_mode(0o666 & !before.as_raw_mode());
     }
+    let starter = server.runs_browsers.then(|| Starter::start(&[SANDBOX_COMMAND.into()]));
+    let starter = starter.transpose().context("cannot start the process that starts browsers")?;
     confine(server)?;
-    Ok(sockets)
+    Ok((sockets, starter))
 }
 
 fn confine(server: &ServerResources<'_>) -> Result<(), Failure> {
@@ -115,13 +122,8 @@ fn confine(server: &ServerResources<'_>) -> Result<(), Failure> {
                         --exec";
             return Err(Failure::Usage(text.to_owned()));
         }
-        LandlockMode::Require if server.runs_browsers => {
-            let text = "--landlock require would also confine the browsers of --render; use --landlock off, or \
-                        render in a crawler of its own (tidings crawl --broker)";
-            return Err(Failure::Usage(text.to_owned()));
-        }
-        _ if server.runs_programs || server.runs_browsers => {
-            tracing::debug!("not confined by Landlock because of --exec or --render");
+        _ if server.runs_programs => {
+            tracing::debug!("not confined by Landlock because of --exec");
             return Ok(());
         }
         LandlockMode::Auto | LandlockMode::Require => {}

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::Context;
 use sd_notify::NotifyState;
 use tidings_broker::{Broker, BrokerConfig, Sockets};
+use tidings_browser::process::Starter;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::sleep;
 
@@ -25,6 +26,8 @@ const RELOADABLE: [&str; 8] =
 #[derive(Debug)]
 pub(crate) struct StartContext {
     pub(crate) sockets: Sockets,
+    /// What starts browsers, if pages are rendered.
+    pub(crate) starter: Option<Starter>,
     /// The flags that were not typed: a reload may change their values.
     pub(crate) settings: Vec<Setting>,
     /// Called by a reload.
@@ -56,7 +59,7 @@ pub(crate) struct Service {
 impl Service {
     /// Handles SIGHUP from here on, which no longer ends the process.
     pub(crate) fn new(context: StartContext) -> Result<(Self, Sockets), Failure> {
-        let StartContext { sockets, settings, read_config } = context;
+        let StartContext { sockets, settings, read_config, .. } = context;
         let hangups = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
         let watchdog = sd_notify::watchdog_enabled();
         Ok((Self { hangups, settings, read_config, watchdog }, sockets))

@@ -13,10 +13,8 @@ use tidings_protocol::RenderRule;
 use tidings_subscriber::RenderConfig;
 
 use crate::flags::{parse_bytes, parse_duration};
+use crate::process::privileges;
 use crate::terminal::failure::Failure;
-
-/// The hidden subcommand that runs the processes between a crawler and its browser.
-pub(crate) const SANDBOX_COMMAND: &str = "browser-sandbox";
 
 /// The value of `--browser` for a browser that is looked for.
 const FOUND: &str = "auto";
@@ -121,7 +119,8 @@ impl BrowserFlags {
             .map_err(|error| Failure::failed(format!("cannot render pages: {error}")))?;
         let launch = LaunchConfig {
             program,
-            sandbox_words: vec![SANDBOX_COMMAND.into()],
+            sandbox_words: vec![privileges::SANDBOX_COMMAND.into()],
+            starter: None,
             isolation: match self.browser_isolation {
                 IsolationMode::Auto => Isolation::IfPossible,
                 IsolationMode::Require => Isolation::Required,

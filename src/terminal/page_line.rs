@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tidings_subscriber::{PageOutcome, PageReport, RenderReport};
 
-use crate::terminal::output::{format_bytes, printable, time_or};
+use crate::terminal::output::{format_bytes, plural, printable, time_or};
 
 /// Longer titles and errors are cut. The limit of URLs is beyond useful lengths, so that a pipe can
 /// rely on them.
@@ -39,7 +39,8 @@ pub(crate) fn page_line(report: &PageReport) -> String {
             let _ = write!(line, "  (not rendered: {})", printable(error, ERROR_CHARS_MAX));
         }
         Some(render) => {
-            let _ = write!(line, "  (rendered in {})", milliseconds(render.duration));
+            let links = plural(render.gain.links as u64, "new link");
+            let _ = write!(line, "  (rendered in {}: {links})", milliseconds(render.duration));
         }
         None => {}
     }
@@ -84,6 +85,8 @@ pub(crate) fn page_json(report: &PageReport) -> String {
         ms: u64,
         requests: usize,
         links_fetched: usize,
+        new_links: usize,
+        more_text: bool,
     }
     let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let page = Page {
@@ -102,6 +105,8 @@ pub(crate) fn page_json(report: &PageReport) -> String {
             ms: ms(render.duration),
             requests: render.requests,
             links_fetched: render.links_fetched,
+            new_links: render.gain.links,
+            more_text: render.gain.has_text,
         }),
     };
     serde_json::to_string(&page).expect("text and numbers always serialise")
@@ -117,6 +122,8 @@ fn milliseconds(duration: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tidings_subscriber::render_auto::Gain;
+
     use super::*;
 
     fn report() -> PageReport {
@@ -166,11 +173,13 @@ mod tests {
     #[test]
     fn a_page_line_says_whether_the_page_was_rendered() {
         let duration = Duration::from_millis(412);
-        let render = RenderReport { error: None, duration, requests: 3, links_fetched: 0 };
+        let gain = Gain { links: 1204, has_text: true };
+        let render = RenderReport { error: None, duration, requests: 3, links_fetched: 0, gain };
         let failed = RenderReport { error: Some("the page crashed".to_owned()), ..render.clone() };
-        for (render, end) in
-            [(render, "(rendered in 412 ms)"), (failed, "(not rendered: the page crashed)")]
-        {
+        for (render, end) in [
+            (render, "(rendered in 412 ms: 1,204 new links)"),
+            (failed, "(not rendered: the page crashed)"),
+        ] {
             let line = page_line(&PageReport { render: Some(render), ..report() });
             assert!(line.ends_with(end), "{line}");
         }

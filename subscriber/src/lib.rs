@@ -25,6 +25,7 @@
 //! | [`fetch`] | fetches one document |
 //! | [`images`] | stores screenshots and PDF files |
 //! | [`program`] | runs programs |
+//! | [`render_auto`] | decides which pages a browser renders |
 //! | [`sink`] | stores pages |
 //! | [`spool`] | holds whole bodies for the sinks that need them |
 //! | [`state`] | stores what a crawler keeps over restarts |
@@ -45,6 +46,7 @@ pub mod fuzzing;
 pub mod images;
 pub mod pass;
 pub mod program;
+pub mod render_auto;
 pub mod report;
 pub mod robots;
 pub mod sink;

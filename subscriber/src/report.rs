@@ -10,6 +10,7 @@ use tidings_egress::http::Validators;
 use tidings_protocol::{GroupName, TaskId, word_enum};
 
 use crate::images::StoredImage;
+use crate::render_auto::Gain;
 use crate::spool::Spool;
 
 /// The report of one finished page, for people. Sent when the page is stored, shortly before the
@@ -53,6 +54,8 @@ pub struct RenderReport {
     pub requests: usize,
     /// Number of links on the page as it was fetched.
     pub links_fetched: usize,
+    /// What rendering has added.
+    pub gain: Gain,
 }
 
 word_enum! {

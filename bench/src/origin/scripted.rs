@@ -9,7 +9,9 @@
 
 use std::fmt::Write;
 
-use super::site::{FILLER, PageKind, Site};
+/// Text of all pages.
+pub(super) const FILLER: &str =
+    "A crawler that waits for an event requests a page once, and not every minute. ";
 
 /// Parts of the data of a page.
 pub(super) const DATA_PARTS: u32 = 3;
@@ -37,8 +39,9 @@ pub(super) fn finish_document(html: &mut String, page: u32, page_bytes: usize) {
     html.push_str(end);
 }
 
-/// The script: many small functions, as a library has them, and the code that makes a page.
-pub(super) fn script(kind: PageKind) -> String {
+/// The script: many small functions, as a library has them, and the code that makes a page. A page
+/// that ticks changes for ever.
+pub(super) fn script(is_ticking: bool) -> String {
     let mut script = "\"use strict\";\nconst library = [];\n".to_owned();
     for number in 0.. {
         if script.len() >= SCRIPT_BYTES {
@@ -71,7 +74,7 @@ Promise.all(Array.from({{ length: {DATA_PARTS} }}, (_, part) => load(part))).the
 }});
 "#
     );
-    if kind == PageKind::Ticking {
+    if is_ticking {
         script.push_str(
             "const clock = document.body.appendChild(document.createElement(\"p\"));\n\
              setInterval(() => { clock.textContent = performance.now(); }, 100);\n",
@@ -85,11 +88,11 @@ pub(super) const STYLE: &str = "body { margin: 2em; font: 16px/1.5 sans-serif; }
     .line { max-width: 40em; padding: 0.5em; border-bottom: 1px solid #ccc; }\n\
     .line a { color: #036; font-weight: bold; }\n";
 
-/// One part of the data of a page. Each link of the page is in one of its parts.
-pub(super) fn data(site: &Site, page: u32, part: u32) -> String {
+/// One part of the data of a page with links to these pages. Each of them is in one part.
+pub(super) fn data(targets: impl Iterator<Item = u32>, part: u32) -> String {
     let text: String = FILLER.chars().cycle().take(TEXT_BYTES).collect();
-    let targets = site.links_of(page).zip((0..DATA_PARTS).cycle());
-    let lines = targets.filter(|(_, of)| *of == part).map(|(target, _)| {
+    let own = targets.zip((0..DATA_PARTS).cycle()).filter(|(_, of)| *of == part);
+    let lines = own.map(|(target, _)| {
         format!("{{\"href\":\"/p/{target}\",\"name\":\"Page {target}\",\"text\":\"{text}\"}}")
     });
     format!("[{}]", lines.collect::<Vec<_>>().join(",\n"))

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use memchr::memmem;
 
-use super::scripted::{self, DATA_PARTS};
+use super::scripted::{self, DATA_PARTS, FILLER};
 
 /// Number of hosts in 127.1.0.0/16 without the addresses that end in 0 or 255, which some programs
 /// take for those of a network.
@@ -21,10 +21,6 @@ const LINKS_PER_NEW_PAGE: u32 = 5;
 
 /// Bytes of a host name in a page, so that pages of all hosts have the same length.
 const LABEL_BYTES: usize = "127.1.255.250".len();
-
-/// Text of all pages.
-pub(super) const FILLER: &str =
-    "A crawler that waits for an event requests a page once, and not every minute. ";
 
 /// Many hosts on one port, each with a tree of pages below `/p/0`.
 #[derive(Debug, Clone, Copy)]
@@ -91,7 +87,7 @@ impl Site {
     }
 
     /// The pages that a page links to. Pages without a link so far come first.
-    pub(super) fn links_of(&self, page: u32) -> impl Iterator<Item = u32> {
+    fn links_of(&self, page: u32) -> impl Iterator<Item = u32> {
         let new = self.links.div_ceil(LINKS_PER_NEW_PAGE);
         let (pages, links) = (self.pages, self.links);
         (0..links).map(move |link| match page * new + link + 1 {
@@ -242,7 +238,7 @@ impl CannedResponses {
         };
         let data = |page| {
             (0..DATA_PARTS).map(move |part| {
-                let data = scripted::data(site, page, part);
+                let data = scripted::data(site.links_of(page), part);
                 unlabelled("200 OK", "application/json", "", &data)
             })
         };
@@ -251,7 +247,12 @@ impl CannedResponses {
         Self {
             robots: unlabelled("200 OK", "text/plain", "", &site.robots()),
             pages: (0..site.pages).map(page).collect(),
-            script: unlabelled("200 OK", "text/javascript", CACHED, &scripted::script(site.kind)),
+            script: unlabelled(
+                "200 OK",
+                "text/javascript",
+                CACHED,
+                &scripted::script(site.kind == PageKind::Ticking),
+            ),
             style: unlabelled("200 OK", "text/css", CACHED, scripted::STYLE),
             data: if site.kind == PageKind::Static {
                 Vec::new()

@@ -180,6 +180,11 @@ impl<'a> CanonicalUrl<'a> {
         self.part(self.parts.host_start, self.parts.path_start)
     }
 
+    /// Scheme and authority, as in `https://site.example:8443`.
+    pub fn origin(&self) -> &str {
+        self.part(0, self.parts.path_start)
+    }
+
     /// The path, beginning with `/`, without the query.
     pub fn path(&self) -> &str {
         self.part(self.parts.path_start, self.parts.path_end)

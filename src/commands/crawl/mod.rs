@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use tidings_protocol::RenderRule;
 use tidings_protocol::status::JobEnd;
 use tokio_util::sync::CancellationToken;
 
@@ -155,6 +156,7 @@ impl CrawlArgs {
             max_pages: self.max_pages,
             max_per_host: self.max_per_host,
             max_time: self.max_time,
+            render: None,
         };
         JobRequest::new(seeds, bounds)
     }
@@ -232,14 +234,24 @@ async fn run_on_broker(
          {found_by}), which has its own settings"
     );
     reject_flags(args, &["delay"], &reason)?;
-    reject_flags(args, &CrawlerFlags::names(), &reason)?;
+    let mut names = CrawlerFlags::names();
+    names.retain(|name| name != "render");
+    reject_flags(args, &names, &reason)?;
+    let rule = args.crawler.browser.render.clone();
+    let request = request.with_render(rule.clone());
     let name = request.name();
     let mut screen = args.screen(&request);
     screen.console.note(&format!("job {name} goes to the crawlers of {broker}"));
-    if job_watch::crawlers(&broker).await? == 0 {
-        screen.console.note(&format!(
+    let needs_browser = !matches!(rule, None | Some(RenderRule::Never | RenderRule::Auto));
+    match job_watch::crawlers(&broker).await? {
+        (0, _) => screen.console.note(&format!(
             "note: no crawler is connected there yet; start one with: tidings crawl --broker {broker}"
-        ));
+        )),
+        (_, 0) if needs_browser => screen.console.note(&format!(
+            "note: no crawler with a browser is connected there, and pages that are to be rendered \
+             wait for one; start one with: tidings crawl --broker {broker} --browser auto"
+        )),
+        _ => {}
     }
     let mut watch = JobWatch::open(broker.clone(), request, screen.console.shows_progress());
     let end = loop {

@@ -12,7 +12,7 @@ use tidings_subscriber::PageReport;
 use crate::client::job::{
     JobProgress, RecentRate, end_json, has_succeeded, progress_line, summary_line,
 };
-use crate::commands::crawl::tally::{CrawlTally, FailureCount};
+use crate::commands::crawl::tally::{CrawlTally, FailureCount, RenderCounts};
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{Console, format_bytes, format_count, format_duration, plural};
 use crate::terminal::page_line::{page_json, page_line};
@@ -229,6 +229,7 @@ fn detail_lines(tally: &CrawlTally) -> Vec<String> {
         format_duration(times.mean()),
         format_duration(times.longest)
     ));
+    lines.extend(render_line(tally));
     if tally.host_count() != Some(1) {
         let hosts =
             tally.host_count().map_or("many hosts".to_owned(), |n| plural(n as u64, "host"));
@@ -258,6 +259,18 @@ fn detail_lines(tally: &CrawlTally) -> Vec<String> {
     lines
 }
 
+/// What a browser has added, if it was used.
+fn render_line(tally: &CrawlTally) -> Option<String> {
+    let RenderCounts { rendered, failed, new_links, without_gain } = tally.renders;
+    let (rendered, all) = (format_count(rendered), plural(tally.pages(), "page"));
+    let mut parts = vec![plural(new_links, "new link")];
+    for (count, what) in [(without_gain, "gained nothing"), (failed, "could not be rendered")] {
+        parts.extend((count > 0).then(|| format!("{} {what}", format_count(count))));
+    }
+    let line = format!("rendered {rendered} of {all}: {}", parts.join("; "));
+    (tally.renders != RenderCounts::default()).then_some(line)
+}
+
 /// The details as JSON. Times are in ms.
 fn tally_json(tally: &CrawlTally) -> Map<String, Value> {
     let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
@@ -278,6 +291,16 @@ fn tally_json(tally: &CrawlTally) -> Map<String, Value> {
     figures.insert("status".into(), Value::Object(classes.collect()));
     figures.insert("bytes".into(), tally.bytes.into());
     figures.insert("wire_bytes".into(), tally.wire_bytes.into());
+    if tally.renders != RenderCounts::default() {
+        let RenderCounts { rendered, failed, new_links, without_gain } = tally.renders;
+        let counts = json!({
+            "rendered": rendered,
+            "failed": failed,
+            "new_links": new_links,
+            "without_gain": without_gain,
+        });
+        figures.insert("render".into(), counts);
+    }
     figures.insert("mean_ms".into(), ms(tally.times.mean()).into());
     figures.insert("max_ms".into(), ms(tally.times.longest).into());
     figures.insert("hosts".into(), tally.host_count().into());
@@ -290,7 +313,8 @@ fn tally_json(tally: &CrawlTally) -> Map<String, Value> {
 #[cfg(test)]
 mod tests {
     use tidings_protocol::status::PassCounts;
-    use tidings_subscriber::PageOutcome;
+    use tidings_subscriber::render_auto::Gain;
+    use tidings_subscriber::{PageOutcome, RenderReport};
 
     use super::*;
 
@@ -421,6 +445,31 @@ mod tests {
             "one host is not the slowest of many"
         );
         assert!(detail_lines(&CrawlTally::default()).is_empty());
+    }
+
+    #[test]
+    fn a_summary_shows_what_rendering_gained() {
+        let render = RenderReport {
+            error: None,
+            duration: Duration::from_secs(1),
+            requests: 3,
+            links_fetched: 0,
+            gain: Gain { links: 1204, has_text: false },
+        };
+        let rendered = |render| PageReport { render: Some(render), ..report("http://a/", 20) };
+        let nothing = RenderReport { gain: Gain::default(), ..render.clone() };
+        let failed = RenderReport { error: Some("crashed".to_owned()), ..nothing.clone() };
+        let mut reports = vec![report("http://a/", 20), rendered(render)];
+        let line = render_line(&tally(&reports)).unwrap();
+        assert_eq!(line, "rendered 1 of 2 pages: 1,204 new links");
+        reports.extend([rendered(nothing), rendered(failed)]);
+        let tally = tally(&reports);
+        assert_eq!(
+            detail_lines(&tally)[2],
+            "rendered 2 of 4 pages: 1,204 new links; 1 gained nothing; 1 could not be rendered"
+        );
+        let expected = json!({ "rendered": 2, "failed": 1, "new_links": 1204, "without_gain": 1 });
+        assert_eq!(tally_json(&tally)["render"], expected);
     }
 
     #[test]

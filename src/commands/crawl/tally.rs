@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
-use tidings_subscriber::{PageOutcome, PageReport};
+use tidings_subscriber::{PageOutcome, PageReport, RenderReport};
 
 use crate::terminal::output::printable;
 
@@ -62,6 +62,18 @@ pub(crate) struct FailureCount {
     pub(crate) example: String,
 }
 
+/// Pages that a browser was asked to render.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RenderCounts {
+    pub(crate) rendered: u64,
+    /// They are stored as they were fetched.
+    pub(crate) failed: u64,
+    /// Links to pages of the same host that are only on the rendered pages.
+    pub(crate) new_links: u64,
+    /// Rendered pages without new links or much more text.
+    pub(crate) without_gain: u64,
+}
+
 /// Counts of a crawl.
 #[derive(Debug, Default)]
 pub(crate) struct CrawlTally {
@@ -70,6 +82,7 @@ pub(crate) struct CrawlTally {
     classes: [u64; 6],
     pub(crate) bytes: u64,
     pub(crate) wire_bytes: u64,
+    pub(crate) renders: RenderCounts,
     pub(crate) times: AnswerTimes,
     hosts: HashMap<Box<str>, AnswerTimes>,
     /// Some hosts were forgotten.
@@ -78,6 +91,18 @@ pub(crate) struct CrawlTally {
     failures: BTreeMap<&'static str, FailureCount>,
     /// The time since the start, the host, and how long the answer took.
     recent: VecDeque<(Duration, Box<str>, Duration)>,
+}
+
+impl RenderCounts {
+    fn record(&mut self, render: &RenderReport) {
+        if render.error.is_some() {
+            self.failed += 1;
+            return;
+        }
+        self.rendered += 1;
+        self.new_links += render.gain.links as u64;
+        self.without_gain += u64::from(!render.gain.is_some());
+    }
 }
 
 impl CrawlTally {
@@ -91,6 +116,9 @@ impl CrawlTally {
         self.wire_bytes += report.wire_bytes;
         if report.outcome == PageOutcome::Failed {
             self.record_failure(report);
+        }
+        if let Some(render) = &report.render {
+            self.renders.record(render);
         }
         if report.status.is_none() && report.duration.is_zero() {
             // No request was made.
@@ -208,6 +236,8 @@ fn host_of(url: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use tidings_subscriber::render_auto::Gain;
+
     use super::*;
 
     fn report(url: &str, status: u16, ms: u64) -> PageReport {
@@ -296,6 +326,31 @@ mod tests {
         assert_eq!(tally.slowest(1)[0].0, "slow.example");
         assert_eq!(tally.host_count(), None);
         assert_eq!(tally.times.answers, 3 * HOSTS_MAX as u64 + 1);
+    }
+
+    #[test]
+    fn gains_of_rendered_pages_are_counted() {
+        let rendered = |error: Option<&str>, links, has_text| PageReport {
+            render: Some(RenderReport {
+                error: error.map(str::to_owned),
+                duration: Duration::from_secs(1),
+                requests: 3,
+                links_fetched: 1,
+                gain: Gain { links, has_text },
+            }),
+            ..report("http://a/", 200, 1)
+        };
+        let counts = tally([
+            report("http://a/", 200, 1),
+            rendered(None, 40, true),
+            rendered(None, 2, false),
+            rendered(None, 0, true),
+            rendered(None, 0, false),
+            rendered(Some("the page crashed"), 0, false),
+        ])
+        .renders;
+        let expected = RenderCounts { rendered: 4, failed: 1, new_links: 42, without_gain: 1 };
+        assert_eq!(counts, expected);
     }
 
     #[test]

@@ -19,3 +19,5 @@ pub mod program;
 pub mod visit;
 
 pub use self::browsers::{Browsers, BrowsersConfig, BrowsersTask, Status};
+#[cfg(any(test, feature = "fuzzing"))]
+pub use self::cdp::fuzzing;

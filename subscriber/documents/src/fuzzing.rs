@@ -91,7 +91,7 @@ fn page(bytes: &[u8]) {
         let Ok(name) = std::str::from_utf8(&line[..colon]) else { break };
         headers.push((name, line[colon + 1..].trim_ascii()));
     }
-    let options = Arc::new(PageOptions { images: true, ..PageOptions::default() });
+    let options = Arc::new(PageOptions { images: true, signs: true, ..PageOptions::default() });
     let url = CanonicalUrl::parse(URL).expect("a valid URL");
     let read = |pieces: &mut dyn Iterator<Item = &[u8]>| {
         let mut reader = PageReader::new(&url, headers.iter().copied(), &options);

@@ -18,7 +18,7 @@ use std::time::{Duration, SystemTime};
 use hyper::http::response;
 use hyper::{HeaderMap, Method, Version, header};
 use tidings_documents::document::DocumentReader;
-use tidings_documents::page::{LinkConfig, PageContent, PageOptions, PageReader};
+use tidings_documents::page::{LinkConfig, PageContent, PageOptions, PageReader, PageSigns};
 use tidings_egress::connect::{ConnectConfig, Connector, ProxyError};
 use tidings_egress::http::{
     self, AddedHeader, BodyCopy, HeaderError, HttpClient, HttpRequest, RawBody, RequestTimer,
@@ -220,6 +220,7 @@ impl Fetcher {
             page_options: Arc::new(PageOptions {
                 token: product_token(agent).into(),
                 images: config.links.images,
+                ..PageOptions::default()
             }),
         })
     }
@@ -228,6 +229,13 @@ impl Fetcher {
     #[must_use]
     pub fn with_spools(self, spools: Spools) -> Self {
         Self { spools: Some(spools), ..self }
+    }
+
+    /// The same fetcher, which counts the signs that a page needs its scripts.
+    #[must_use]
+    pub fn with_signs(mut self) -> Self {
+        Arc::make_mut(&mut self.page_options).signs = true;
+        self
     }
 
     /// Sends a request and reads its response, within its deadline. Dropping the future closes the
@@ -301,7 +309,7 @@ impl Fetcher {
         timer: &mut RequestTimer<'_>,
         fetched: &mut Fetched,
     ) -> Result<(), Failure> {
-        let mut reader = self.document_reader(request.url, &fetched.headers);
+        let mut reader = document_reader(request.url, &fetched.headers, &self.page_options);
         let mut hasher = blake3::Hasher::new();
         fetched.body = self.spools.as_ref().filter(|_| request.keep.decoded).map(Spools::begin);
         let mut body = self.client.decode(raw, &fetched.headers, self.body_bytes_max)?;
@@ -395,19 +403,36 @@ impl Fetcher {
         headers: &HeaderMap,
         body: &[u8],
     ) -> PageContent {
-        let mut reader = self.document_reader(url, headers);
+        let mut reader = document_reader(url, headers, &self.page_options);
         reader.feed(body);
         reader.finish(url)
     }
 
-    /// The reader for the links of a body of any kind.
-    fn document_reader(&self, url: &CanonicalUrl<'_>, headers: &HeaderMap) -> DocumentReader {
-        let pairs = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-        let page = PageReader::new(url, pairs, &self.page_options);
-        let content_type = headers.get(header::CONTENT_TYPE);
-        let content_type = content_type.map(|value| String::from_utf8_lossy(value.as_bytes()));
-        DocumentReader::new(content_type.as_deref(), url, page)
+    /// The signs that a page which was fetched before needs its scripts. `None`: it is no page.
+    pub fn signs(
+        &self,
+        url: &CanonicalUrl<'_>,
+        headers: &HeaderMap,
+        body: &[u8],
+    ) -> Option<PageSigns> {
+        let options = PageOptions { signs: true, ..PageOptions::clone(&self.page_options) };
+        let mut reader = document_reader(url, headers, &Arc::new(options));
+        reader.feed(body);
+        reader.finish(url).signs
     }
+}
+
+/// The reader for the links of a body of any kind.
+fn document_reader(
+    url: &CanonicalUrl<'_>,
+    headers: &HeaderMap,
+    options: &Arc<PageOptions>,
+) -> DocumentReader {
+    let pairs = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+    let page = PageReader::new(url, pairs, options);
+    let content_type = headers.get(header::CONTENT_TYPE);
+    let content_type = content_type.map(|value| String::from_utf8_lossy(value.as_bytes()));
+    DocumentReader::new(content_type.as_deref(), url, page)
 }
 
 /// Whether a response with this status contains the requested body. Partial content was not

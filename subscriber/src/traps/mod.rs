@@ -16,7 +16,7 @@
 //! many times as much.
 
 mod sessions;
-mod shape;
+pub(crate) mod shape;
 
 use hashbrown::HashMap;
 use tidings_documents::page::PageLink;

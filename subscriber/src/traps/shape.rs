@@ -48,6 +48,18 @@ impl UrlShape {
     }
 }
 
+/// The shape of the path up to its last segment: the same for all articles of a section, whatever
+/// their names are.
+pub(crate) fn of_directory(url: &CanonicalUrl<'_>) -> u64 {
+    let directory = url.path().rsplit_once('/').map_or("", |(directory, _)| directory);
+    let mut text = String::with_capacity(directory.len());
+    for segment in directory.split('/').skip(1) {
+        text.push('/');
+        generalize(segment, &mut text);
+    }
+    xxh3_64(text.as_bytes())
+}
+
 /// The parameters of a query. One without `=` is a value without a name.
 pub(super) fn params<'a>(url: &'a CanonicalUrl<'_>) -> impl Iterator<Item = (&'a str, &'a str)> {
     let query = url.path_and_query().split_once('?').map_or("", |(_, query)| query);

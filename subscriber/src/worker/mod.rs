@@ -191,7 +191,10 @@ pub async fn run(
     let fetcher = Fetcher::new(&config.fetch)?;
     let ((sinks, closing), (state, state_closing), spools) =
         opening.await.expect("opening files does not panic")?;
-    let fetcher = fetcher.with_spools(spools.clone());
+    let mut fetcher = fetcher.with_spools(spools.clone());
+    if config.render.is_some() {
+        fetcher = fetcher.with_signs();
+    }
     let (renderer, browsers) = match config.render.clone() {
         Some(config) => Some(Renderer::start(config).await?).unzip(),
         None => (None, None),

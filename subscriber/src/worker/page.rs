@@ -31,6 +31,9 @@ use crate::spool::Spool;
 use crate::traps::{PageReading, Trap};
 use crate::worker::SITEMAPS_KIND;
 
+/// A page that may be rendered is requested in full unless its last record has this many links. One
+/// with fewer may lack its content, and an answer without a document would not show that.
+const CONDITIONAL_LINKS_MIN: usize = 10;
 /// Bytes of a watched feed that are read at a time.
 const FEED_READ_BYTES: usize = 64 * 1024;
 
@@ -87,9 +90,12 @@ impl TaskWork<'_> {
         let (outcome, failure) = classify(&self.page, &mut fetched, last.is_some());
         let mut hold = rest_of(&fetched, rules);
         let is_same = fetched.status == Some(304);
-        let browsers = self.crawler.renderer.as_ref().filter(|_| {
-            outcome == PageOutcome::Done && is_page(&fetched) && self.render_mode() != Render::No
-        });
+        let may_render =
+            outcome == PageOutcome::Done && is_page(&fetched) && self.render_mode() != Render::No;
+        if may_render && Box::pin(self.return_for_browser(&fetched, hold)).await {
+            return;
+        }
+        let browsers = self.crawler.renderer.as_ref().filter(|_| may_render);
         let (page, mut content) = match fetched.page.take() {
             // Parsed before the host is freed: the host's next request waits for that.
             Some(page) if page.finish_may_block() => {
@@ -98,10 +104,14 @@ impl TaskWork<'_> {
             Some(page) if browsers.is_some() => (None, Some(page.finish(&self.page))),
             page => (page, None),
         };
+        let browsers = match (browsers, &content) {
+            (Some(browsers), Some(read)) if self.needs_browser(browsers, read).await => {
+                Some(browsers)
+            }
+            _ => None,
+        };
         let (mut rendered, mut _permit) = (None, None);
-        if let (Some(browsers), Some(read)) =
-            (browsers, content.take_if(|read| self.needs_browser(read)))
-        {
+        if let (Some(browsers), Some(read)) = (browsers, content.take_if(|_| browsers.is_some())) {
             let render = Box::pin(self.render(browsers, &mut fetched, read));
             let Some(page) = render.await else { return };
             hold.not_before_ms = hold.not_before_ms.max(page.retry_after.map(milliseconds));
@@ -286,12 +296,14 @@ impl TaskWork<'_> {
     async fn last_record(&self) -> Option<LastRecord> {
         let may_know = self.crawler.revisits.lock().may_have_record(self.task.pass());
         // That a document is the same says nothing about what its scripts show.
-        let is_rendered = self.render_mode() == Render::Yes;
-        if !may_know || is_rendered || self.crawler.config.refetch {
+        let mode = self.render_mode();
+        if !may_know || mode == Render::Yes || self.crawler.config.refetch {
             return None;
         }
         let last = self.crawler.sinks.last_record(self.page.as_str(), &self.task.page).await?;
-        if last.is_rendered {
+        // It may have been stored by a crawler without a browser.
+        let may_lack_content = mode == Render::Auto && last.links.len() < CONDITIONAL_LINKS_MIN;
+        if last.is_rendered || may_lack_content {
             return None;
         }
         let Validators { etag, last_modified } = &last.validators;
@@ -304,8 +316,8 @@ impl TaskWork<'_> {
         if !begins || !self.crawler.config.fetch.links.sitemaps {
             return Vec::new();
         }
-        let key = super::robots_cache::authority(&self.page);
-        let lines = self.crawler.state.load(SITEMAPS_KIND, &key).await.unwrap_or_default();
+        let lines =
+            self.crawler.state.load(SITEMAPS_KIND, self.page.origin()).await.unwrap_or_default();
         let lines = String::from_utf8_lossy(&lines);
         lines.lines().map(|line| PageLink { url: line.into(), nofollow: false }).collect()
     }

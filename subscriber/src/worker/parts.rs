@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use super::Crawler;
 use super::part_cache::{Lookup, PartResponse, head};
 use super::rendering::pairs;
-use super::robots_cache::{RobotsStep, authority};
+use super::robots_cache::RobotsStep;
 use super::task::now;
 use crate::fetch::{FetchPurpose, FetchRequest, Fetched, PartRequest};
 use crate::report::{Exchange, KeepBodies};
@@ -126,7 +126,7 @@ impl Parts {
 
     /// The pages that share cached parts: those of one scheme, host and port.
     fn site(&self) -> String {
-        authority(&self.page)
+        self.page.origin().to_owned()
     }
 
     /// The rules for a URL, fetched if no fresh ones are known.
@@ -135,9 +135,8 @@ impl Parts {
         if let Some(rules) = crawler.robots_cache.lock().fresh(url, Instant::now()) {
             return Ok(rules);
         }
-        let authority = authority(url);
-        let _turn = crawler.robots_locks.lock(authority.clone()).await;
-        let stored = crawler.load_stored_robots(&authority).await;
+        let _turn = crawler.robots_locks.lock(url.origin().to_owned()).await;
+        let stored = crawler.load_stored_robots(url.origin()).await;
         crawler.robots_cache.lock().restore(url, &stored, now());
         loop {
             let (target, hops) = {

@@ -8,20 +8,24 @@ use std::time::Duration;
 
 use hyper::header::{HeaderMap, HeaderValue};
 use indexmap::IndexMap;
+use parking_lot::Mutex;
 use tidings_browser::process::{LaunchError, Launcher};
 use tidings_browser::visit::{Page, PageError, Rendered};
 use tidings_browser::{Browsers, BrowsersTask};
+use tidings_client::ReplyOutcome;
 use tidings_documents::page::{PageContent, PageLink, is_html};
 use tidings_egress::failure::{Failure, Reason};
-use tidings_protocol::{CanonicalUrl, KeyRest, Render};
+use tidings_protocol::{CanonicalUrl, KeyRest, Render, RetryMode};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use super::page::run_blocking;
 use super::parts::Parts;
+use super::record::unix_ms;
 use super::task::{TaskWork, milliseconds, return_for_request, return_uncounted};
 use crate::config::RenderConfig;
 use crate::fetch::Fetched;
+use crate::render_auto::{AUTO_KIND, AutoRender, Decision, FetchedForm, Gain, StoredHost, Verdict};
 use crate::report::{RenderReport, Rendering};
 use crate::spool::Spool;
 
@@ -39,6 +43,8 @@ const NO_BROWSER_NACK_AFTER: Duration = Duration::from_secs(30);
 pub(super) struct Renderer {
     browsers: Browsers,
     config: RenderConfig,
+    /// Decides which pages are rendered, where that is left to the crawler.
+    auto: Mutex<AutoRender>,
     /// Bounds the pages in memory. Others wait, with their document in a file if it is long.
     pages: Arc<Semaphore>,
 }
@@ -62,7 +68,7 @@ impl Renderer {
         let slots = config.browsers.pool.slots;
         let (browsers, task) = Browsers::new(launcher, config.browsers.clone(), fastrand::u64(..));
         let pages = Arc::new(Semaphore::new(PAGES_PER_SLOT * slots));
-        Ok((Self { browsers, config, pages }, task))
+        Ok((Self { browsers, config, auto: Mutex::default(), pages }, task))
     }
 
     /// Whether a page is rendered of whose task the broker says nothing.
@@ -100,15 +106,48 @@ impl Renderer {
 }
 
 impl TaskWork<'_> {
-    /// Whether the page may be rendered.
+    /// Whether the page is rendered, here or by another member.
     pub(super) fn render_mode(&self) -> Render {
-        let Some(renderer) = &self.crawler.renderer else { return Render::No };
-        self.task.spec.render.unwrap_or_else(|| renderer.rule(&self.page))
+        let rule = || self.crawler.renderer.as_ref().map(|renderer| renderer.rule(&self.page));
+        self.task.spec.render.or_else(rule).unwrap_or(Render::No)
     }
 
-    /// Whether a page that was fetched, and may be rendered, has to be.
-    pub(super) fn needs_browser(&self, _content: &PageContent) -> bool {
-        self.render_mode() == Render::Yes
+    /// Returns the task for a member with a browser if this crawler has none and the page looks
+    /// empty. `false`: it was not returned.
+    pub(super) async fn return_for_browser(&self, fetched: &Fetched, rest: KeyRest) -> bool {
+        if self.crawler.renderer.is_some() || self.render_mode() != Render::Auto {
+            return false;
+        }
+        let Ok(body) = read_body(fetched.body.as_ref()) else { return false };
+        let signs = self.crawler.fetcher.signs(&self.page, &fetched.headers, &body);
+        if !signs.is_some_and(|signs| matches!(Verdict::of(&signs), Verdict::Render(_))) {
+            return false;
+        }
+        let nack = self.task.nack(RetryMode::NeedsRender, rest, None);
+        matches!(self.crawler.reply(&[], &nack).await, ReplyOutcome::Applied(_))
+    }
+
+    /// Whether a page that was fetched is rendered.
+    pub(super) async fn needs_browser(&self, browsers: &Renderer, content: &PageContent) -> bool {
+        match (self.render_mode(), &content.signs) {
+            (Render::Yes, _) => true,
+            (Render::Auto, Some(signs)) if Verdict::of(signs) != Verdict::No => {
+                if !browsers.auto.lock().knows(&self.page) {
+                    let stored = self.crawler.state.load(AUTO_KIND, self.page.origin()).await;
+                    browsers.auto.lock().restore(&self.page, stored.as_deref());
+                }
+                let decision = browsers.auto.lock().decide(&self.page, signs);
+                matches!(decision, Decision::Render(_))
+            }
+            _ => false,
+        }
+    }
+
+    /// Remembers what rendering has added to the page.
+    fn learn_gain(&self, browsers: &Renderer, gain: Gain) {
+        let learned = browsers.auto.lock().learn(&self.page, gain, unix_ms() / 1000);
+        let StoredHost { value, expires_unix_s } = learned;
+        self.crawler.state.store(AUTO_KIND, self.page.origin(), value, expires_unix_s);
     }
 
     /// Renders a page that was fetched. `None`: the task was returned instead.
@@ -122,7 +161,7 @@ impl TaskWork<'_> {
         // The page may wait for long. Many links are dropped meanwhile, so that other pages with
         // many links can be read.
         let drops_links = fetched.memory_permit.take().is_some();
-        let links_fetched = content.links.len();
+        let (form, links_fetched) = (FetchedForm::of(&content), content.links.len());
         if drops_links {
             content.links = Vec::new();
         }
@@ -150,23 +189,28 @@ impl TaskWork<'_> {
         let (reader, headers) = (Arc::clone(&self.crawler.fetcher), fetched.headers.clone());
         let body = fetched.body.take();
         let read = run_blocking(move || {
-            let (read, hash) = match &result {
+            let (read, hash, gain) = match &result {
                 Ok(rendered) => {
                     let base = CanonicalUrl::parse(&rendered.final_url);
                     let base = base.map_or_else(|_| own.clone(), CanonicalUrl::into_owned);
                     let read = reader.read_rendered(&base, &headers, &rendered.html);
                     let hash = blake3::hash(rendered.html.as_bytes());
-                    (merge(content, read, rendered), Some(hash))
+                    let merged = merge(content, read, rendered);
+                    let gain = form.gain(&own, &merged);
+                    (merged, Some(hash), gain)
                 }
                 Err(_) if drops_links => {
                     let bytes = read_body(body.as_ref()).unwrap_or_default();
-                    (reader.read_again(&own, &headers, &bytes), None)
+                    (reader.read_again(&own, &headers, &bytes), None, Gain::default())
                 }
-                Err(_) => (content, None),
+                Err(_) => (content, None, Gain::default()),
             };
-            Some((read, hash, result, body))
+            Some((read, hash, gain, result, body))
         });
-        let (content, hash, result, body) = read.await?;
+        let (content, hash, gain, result, body) = read.await?;
+        if result.is_ok() && self.render_mode() == Render::Auto {
+            self.learn_gain(browsers, gain);
+        }
         fetched.body = body;
         let requests = result.as_ref().map_or(0, |rendered| rendered.requests.len());
         let report = RenderReport {
@@ -174,6 +218,7 @@ impl TaskWork<'_> {
             duration,
             requests,
             links_fetched,
+            gain,
         };
         let exchanges = std::mem::take(&mut *parts.exchanges.lock());
         let mut rendering = Rendering::new(result, hash, duration, exchanges);

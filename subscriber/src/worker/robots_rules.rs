@@ -1,24 +1,24 @@
-//! The rules of an authority: cached, stored over restarts, or fetched.
+//! The rules of an origin: cached, stored over restarts, or fetched.
 
 use tidings_protocol::CanonicalUrl;
 
 use super::Crawler;
 use super::record::unix_ms;
-use super::robots_cache::{ROBOTS_FRESH, RobotsRecord, RobotsStep, StoredRobots, authority};
+use super::robots_cache::{ROBOTS_FRESH, RobotsRecord, RobotsStep, StoredRobots};
 use super::task::now;
 use crate::fetch::Fetched;
 use crate::robots::sitemaps;
 use crate::worker::SITEMAPS_KIND;
 
 impl Crawler {
-    /// The key of an authority in `crawler.db`: rules are stored for each product token.
-    fn state_key(&self, authority: &str) -> String {
-        format!("{} {authority}", self.product_token)
+    /// The key of an origin in `crawler.db`: rules are stored for each product token.
+    fn state_key(&self, origin: &str) -> String {
+        format!("{} {origin}", self.product_token)
     }
 
     /// What earlier runs have stored.
-    pub(super) async fn load_stored_robots(&self, authority: &str) -> StoredRobots {
-        let (state, key) = (&self.state, self.state_key(authority));
+    pub(super) async fn load_stored_robots(&self, origin: &str) -> StoredRobots {
+        let (state, key) = (&self.state, self.state_key(origin));
         let copy = state.load(RobotsRecord::COPY, &key);
         let (copy, outage) = tokio::join!(copy, state.load(RobotsRecord::OUTAGE, &key));
         StoredRobots { copy, outage }
@@ -36,16 +36,15 @@ impl Crawler {
         let mut cache = self.robots_cache.lock();
         let (step, remember) = cache.process_response(page, requested, fetched, known, now());
         drop(cache);
-        let authority = authority(page);
         // Rules of an older copy, which stay in force during an outage, are stored already.
         let was_read = remember.iter().any(|remember| remember.kind == RobotsRecord::COPY);
         if self.config.fetch.links.sitemaps && was_read {
             let sitemaps = sitemaps(&fetched.text);
             let lines: Vec<_> = sitemaps.iter().map(CanonicalUrl::as_str).collect();
             let until = unix_ms() / 1000 + 2 * ROBOTS_FRESH.as_secs();
-            self.state.store(SITEMAPS_KIND, &authority, lines.join("\n").into(), until);
+            self.state.store(SITEMAPS_KIND, page.origin(), lines.join("\n").into(), until);
         }
-        let key = self.state_key(&authority);
+        let key = self.state_key(page.origin());
         for RobotsRecord { kind, value, expires_unix_s } in remember {
             self.state.store(kind, &key, value, expires_unix_s);
         }

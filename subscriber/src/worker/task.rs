@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::finish::finish;
 use super::record::{outcome_of, unix_ms};
-use super::robots_cache::{ClockReading, RobotsStep, StoredRobots, authority};
+use super::robots_cache::{ClockReading, RobotsStep, StoredRobots};
 use super::task_spec::TaskSpec;
 use super::{Crawler, EntryKey};
 use crate::fetch::{FetchPurpose, FetchRequest, Fetched};
@@ -136,14 +136,14 @@ impl TaskWork<'_> {
     /// Of several tasks that need the same robots.txt, one requests it, unless a stored copy is
     /// fresh.
     async fn fetch_robots(&self) {
-        let authority = authority(&self.page);
-        let robots_lock = self.crawler.robots_locks.lock(authority.clone()).await;
+        let origin = self.page.origin();
+        let robots_lock = self.crawler.robots_locks.lock(origin.to_owned()).await;
         if Instant::now() >= self.deadline {
             return return_uncounted(self.crawler, self.task, None).await;
         }
         let mut remembered = StoredRobots::default();
         if self.crawler.robots_cache.lock().fresh(&self.page, Instant::now()).is_none() {
-            remembered = self.crawler.load_stored_robots(&authority).await;
+            remembered = self.crawler.load_stored_robots(origin).await;
             self.crawler.robots_cache.lock().restore(&self.page, &remembered, now());
         }
         let (url, hops) = match self.next_request() {
@@ -177,7 +177,7 @@ impl TaskWork<'_> {
     /// Which request this task was released for: the page, or its robots.txt first.
     ///
     /// With `again=` it was released for the host of that URL: that of the page, or of the next hop
-    /// of a redirected robots.txt. All tasks of an authority follow the same redirects. If the next
+    /// of a redirected robots.txt. All tasks of an origin follow the same redirects. If the next
     /// hop is unknown here, the redirects are followed from the beginning, but with another
     /// release.
     fn next_request(&self) -> NextStep {

@@ -322,6 +322,34 @@ fn a_confined_crawler_writes_its_output_files() {
 }
 
 #[test]
+fn a_confined_crawler_renders_pages() {
+    use crate::support::nc::run_nc;
+    use crate::support::origin::{Origin, Site, html_response};
+    let origin = Origin::serve_with(Site::default(), |hit| {
+        let body = "<script>document.write('<a href=/made>by a script</a>')</script>";
+        (hit.path == "/app").then(|| html_response(body))
+    });
+    let when = if landlock_version().is_some() { "require" } else { "auto" };
+    let folder = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let words = [
+        "up",
+        "--allow-private",
+        "--landlock",
+        when,
+        "--render=always",
+        "--browser-isolation=require",
+        "--jsonl=pages.jsonl",
+    ];
+    let up = Server::start_in(folder, &words, |_| ());
+    let url = origin.url(0, "/app");
+    run_nc(up.address, format!("{url}\n"));
+    let jsonl = up.folder.path().join("pages.jsonl");
+    let made = origin.url(0, "/made");
+    wait_until("the link", || fs::read_to_string(&jsonl).ok()?.contains(&made).then_some(()));
+    up.process.signal_and_finish("TERM").expect_code(0);
+}
+
+#[test]
 fn a_stop_does_not_wait_for_stalled_readers() {
     for (subcommand, time) in
         [("broker", "930ms"), ("up", "930ms"), ("broker", "3s"), ("up", "100ms")]

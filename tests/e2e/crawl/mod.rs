@@ -16,6 +16,7 @@ mod published_feeds;
 mod python_docs;
 mod rendered;
 mod rendering;
+mod rendering_auto;
 mod robots;
 mod scope;
 mod sessions;

@@ -12,7 +12,9 @@ use tempfile::TempDir;
 use crate::support::origin::{
     Hit, Origin, OriginResponse, RequestLog, Site, full_response, html_response,
 };
-use crate::support::process::{Process, ProcessOutput, run_tidings, tidings_command};
+use crate::support::process::{
+    Process, ProcessOutput, Server, run_at, run_tidings, tidings_command,
+};
 use crate::support::wait::wait_until;
 
 /// A page without content of its own.
@@ -255,6 +257,55 @@ fn a_killed_crawler_leaves_no_browser_and_loses_no_page() {
     let pages = stored(folder.path());
     assert_eq!(pages.len(), 4);
     assert!(pages.values().all(|page| page["title"] != "app"), "{pages:#?}");
+    origin.request_log().expect_polite(Duration::ZERO);
+}
+
+#[test]
+fn a_job_that_needs_a_browser_waits_for_a_crawler_with_one() {
+    let origin = Origin::serve_with(Site::default(), app);
+    let server = Server::start_up(&["--allow-private", "--delay=0"]);
+    let folder = TempDir::new().unwrap();
+    let seed = origin.url(0, "/app/0");
+    let broker = format!("--broker={}", server.address_text());
+    let job = ["crawl", &broker, "--render=always", &seed];
+    let job = Process::start(&mut tidings_command(folder.path(), job));
+    job.wait_for_line_with("note: no crawler");
+    wait_until("the page waits for a browser", || {
+        let explained = run_at(&server, &["explain", &seed]).stdout().concat();
+        explained.contains("no-render-member").then_some(())
+    });
+    assert_eq!(origin.request_count(), 0);
+    let flags = ["crawl", &broker, "--allow-private", "--browser=auto", "--jsonl=pages.jsonl"];
+    let crawler = Process::start(&mut tidings_command(folder.path(), flags));
+    job.finish().expect_code(0);
+    crawler.signal_and_finish("TERM").expect_code(0);
+    let pages = stored(folder.path());
+    assert_eq!(pages.len(), 4, "{pages:#?}");
+    assert!(pages.values().all(|page| page["title"] != "app"), "{pages:#?}");
+    origin.request_log().expect_polite(Duration::ZERO);
+}
+
+#[test]
+fn a_crawler_without_a_browser_passes_empty_pages_on() {
+    let origin = Origin::serve_with(Site { pages: 2, ..Site::default() }, app);
+    let server = Server::start_up(&["--allow-private", "--delay=0", "--jsonl=plain.jsonl"]);
+    let folder = TempDir::new().unwrap();
+    let seeds = [origin.url(0, "/app/0"), origin.url(0, "/p/0")];
+    let broker = format!("--broker={}", server.address_text());
+    let job = ["crawl", &broker, "--render=auto", "--scope=host", &seeds[0], &seeds[1]];
+    let job = Process::start(&mut tidings_command(folder.path(), job));
+    wait_until("the empty page waits for a browser", || {
+        let explained = run_at(&server, &["explain", &seeds[0]]).stdout().concat();
+        explained.contains("no-render-member").then_some(())
+    });
+    assert_eq!(count(&origin.request_log(), Site::host(0), "/app/0"), 1);
+    let flags = ["crawl", &broker, "--allow-private", "--browser=auto", "--jsonl=pages.jsonl"];
+    let _crawler = Process::start(&mut tidings_command(folder.path(), flags));
+    job.finish().expect_code(0);
+    let pages = stored(folder.path());
+    assert_eq!(pages[&seeds[0]]["title"], "Page /api/app/0", "{pages:#?}");
+    let plain = fs::read_to_string(server.data_dir().with_file_name("plain.jsonl")).unwrap();
+    assert!(plain.contains("/p/0") && !plain.contains("/app/0\""), "{plain}");
     origin.request_log().expect_polite(Duration::ZERO);
 }
 

@@ -175,6 +175,12 @@ pub(crate) fn versions(commands: &[(&Path, &[&str])]) -> Vec<String> {
     commands.iter().filter_map(first_line).collect()
 }
 
+/// The last line of a program's errors.
+pub(crate) fn last_line(file: &Path) -> String {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    text.lines().last().unwrap_or("(no message)").to_owned()
+}
+
 /// The directory of one run of a program, which is removed at the end.
 #[derive(Debug)]
 pub(crate) struct RunDir(PathBuf);

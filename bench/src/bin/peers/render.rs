@@ -20,8 +20,7 @@ use tidings_load::command::Outcome;
 use tidings_load::figure::to_f64;
 use tidings_load::{Figure, Progress};
 
-use crate::comparison::{self, ComparisonFlags, RunDir, machine, table};
-use crate::crawl::last_line;
+use crate::comparison::{self, ComparisonFlags, RunDir, last_line, machine, table};
 use crate::results::Contestant;
 use crate::workloads::{Column, GoalBase, Workload, at_least, at_most, plain};
 

@@ -23,6 +23,7 @@ use tidings_browser::{Browsers, BrowsersConfig, program};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 fn main() -> ExitCode {
@@ -42,6 +43,7 @@ async fn run(words: &[String]) -> io::Result<()> {
     let launcher = LaunchConfig {
         program: program::find(value("browser").map(str::as_ref)).map_err(io::Error::other)?,
         sandbox_words: vec!["browser-sandbox".into()],
+        starter: None,
         isolation: if value("isolation") == Some("off") {
             Isolation::Off
         } else {
@@ -69,14 +71,19 @@ async fn run(words: &[String]) -> io::Result<()> {
     if let Some(time) = number("time-ms") {
         config.page.time_max = Duration::from_millis(time);
     }
+    let slots = config.pool.slots;
     let launcher = Launcher::new(launcher).await.map_err(io::Error::other)?;
     let (browsers, task) = Browsers::new(launcher, config, u64::from(std::process::id()));
+    // Documents that wait for a browser are in memory.
+    let documents = Arc::new(Semaphore::new(2 * slots));
     let mut pages = JoinSet::new();
     for url in words.iter().filter(|word| word.starts_with("http")).cloned() {
+        let document = Arc::clone(&documents).acquire_owned().await.expect("it is not closed");
         let browsers = browsers.clone();
         let load = Load { images: has("images"), ..Load::default() };
         let (screenshot, pdf) = (has("screenshot"), has("pdf"));
         pages.spawn(async move {
+            let _document = document;
             let started = Instant::now();
             let rendered = match get("GET", &url).await {
                 Ok((status, headers, body)) => {

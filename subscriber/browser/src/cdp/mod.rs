@@ -6,6 +6,8 @@
 #![expect(clippy::disallowed_methods, reason = "calls have deadlines, and tasks read and write")]
 
 mod frames;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod message;
 
 use std::collections::HashMap;

@@ -11,6 +11,8 @@
 //! browser is replaced at a time. The limits vary at random, so that the browsers of many crawlers
 //! that start together are not replaced together.
 //!
+//! Browsers without pages are closed after some minutes, and started again for the next page.
+//!
 //! Pure: time is an argument, as the duration since any fixed moment. Call [`Pool::handle`] with
 //! one input, carry out what [`Pool::poll`] returns until it returns `None`, and then wait for the
 //! next input or until [`Pool::deadline`], which is an [`Input::Tick`].
@@ -35,6 +37,9 @@ const CRASHES_MAX: u32 = 3;
 
 /// An estimate of a new browser, in bytes.
 const NEW_BROWSER_BYTES: u64 = 200 << 20;
+
+/// Browsers are closed when no page was there for this time.
+const IDLE_MAX: Duration = Duration::from_mins(5);
 
 /// How far a limit of one browser may be from the configured one, in percent.
 const JITTER_PERCENT: u64 = 20;
@@ -156,6 +161,8 @@ pub enum Reason {
     Crashes,
     /// A page could not be closed.
     Stuck,
+    /// No page was there for some time. It has no successor.
+    Idle,
 }
 
 /// One browser, for people who watch the pool.
@@ -188,6 +195,8 @@ pub struct Pool {
     failures: u32,
     /// No browser is started before this moment.
     retry_at: Option<Duration>,
+    /// When a page was there for the last time.
+    busy_until: Duration,
     is_stopped: bool,
     outputs: VecDeque<Output>,
 }
@@ -226,6 +235,7 @@ impl Pool {
             replacement: None,
             failures: 0,
             retry_at: None,
+            busy_until: Duration::ZERO,
             is_stopped: false,
             outputs: VecDeque::new(),
         }
@@ -234,6 +244,9 @@ impl Pool {
     /// Takes one input. `now` never goes back.
     pub fn handle(&mut self, input: Input, now: Duration) {
         self.retry_at = self.retry_at.filter(|at| now < *at);
+        if self.is_busy() {
+            self.busy_until = now;
+        }
         match input {
             Input::Wanted(page) if self.is_stopped || self.is_unavailable() => {
                 self.outputs.push_back(Output::Refuse(page));
@@ -254,6 +267,7 @@ impl Pool {
         self.replace_one(now);
         self.start_for_waiting(now);
         self.assign();
+        self.drain_idle(now);
         self.close(now);
     }
 
@@ -265,7 +279,10 @@ impl Pool {
     /// When an [`Input::Tick`] is due. May change with each input.
     pub fn deadline(&self) -> Option<Duration> {
         let of_browsers = self.browsers.values().filter_map(|browser| match browser.state {
-            State::Ready if browser.reason.is_none() => Some(browser.expires),
+            State::Ready => {
+                let expires = browser.reason.is_none().then_some(browser.expires);
+                expires.into_iter().chain(self.idle_at()).min()
+            }
             State::Closing => browser.kill_at,
             _ => None,
         });
@@ -430,6 +447,28 @@ impl Pool {
             Some(self.start(now))
         };
         self.replacement = Some(Replacement { old, new });
+    }
+
+    /// Ends browsers that had no page for some time.
+    fn drain_idle(&mut self, now: Duration) {
+        if self.is_busy() {
+            self.busy_until = now;
+        }
+        let is_idle = self.idle_at().is_some_and(|at| at <= now);
+        for browser in self.browsers.values_mut().filter(|it| is_idle && it.state == State::Ready) {
+            browser.reason = Some(Reason::Idle);
+            browser.state = State::Draining;
+        }
+    }
+
+    /// Whether any page waits, or is rendered.
+    fn is_busy(&self) -> bool {
+        !self.waiting.is_empty() || self.browsers.values().any(|it| !it.pages.is_empty())
+    }
+
+    /// When browsers are closed if no page is wanted.
+    fn idle_at(&self) -> Option<Duration> {
+        (!self.is_busy()).then_some(self.busy_until + IDLE_MAX)
     }
 
     /// Closes browsers without pages, and kills those that do not close.

@@ -21,6 +21,8 @@ struct World {
     running: BTreeMap<PageId, (BrowserId, Duration)>,
     next_page: u64,
     answered: u64,
+    /// When a page waited or ran for the last time.
+    busy_until: Duration,
     /// Whether browsers start, and whether they end when they are asked to.
     starts: bool,
     closes: bool,
@@ -62,6 +64,7 @@ impl World {
             running: BTreeMap::new(),
             next_page: 1,
             answered: 0,
+            busy_until: Duration::ZERO,
             starts: true,
             closes: true,
             is_stopping: false,
@@ -69,6 +72,9 @@ impl World {
     }
 
     fn give(&mut self, input: Input) {
+        if !self.waiting.is_empty() || !self.running.is_empty() {
+            self.busy_until = self.now;
+        }
         self.pool.handle(input, self.now);
         while let Some(output) = self.pool.poll() {
             self.carry_out(output);
@@ -130,7 +136,7 @@ impl World {
     fn check_drained(&mut self) {
         let bytes = self.browsers.values().map(|process| process.bytes).sum::<u64>();
         let is_short = bytes + NEW_BROWSER_BYTES > self.config.total_bytes_max;
-        for BrowserStatus { id, state, .. } in self.pool.browsers() {
+        for BrowserStatus { id, state, reason, .. } in self.pool.browsers() {
             let Some(process) = self.browsers.get_mut(&id) else { continue };
             let drains = matches!(state, State::Draining | State::Closing);
             if !drains || process.has_drained {
@@ -140,6 +146,9 @@ impl World {
             let has_stuck = process.has_stuck;
             match self.pool.replacement.as_ref().filter(|it| it.old == id).map(|it| it.new) {
                 _ if has_stuck || self.is_stopping => {}
+                _ if reason == Some(Reason::Idle) => {
+                    assert!(self.now >= self.busy_until + IDLE_MAX, "{id:?} goes early");
+                }
                 Some(Some(new)) => assert!(self.browsers[&new].has_started, "{id:?} goes first"),
                 Some(None) => assert!(is_short, "{id:?} goes without need"),
                 None => panic!("{id:?} goes without a reason"),
@@ -154,7 +163,8 @@ impl World {
         let places = self.config.slots.div_ceil(self.config.browsers);
         assert!(states.iter().all(|it| it.pages <= places), "too many pages in one browser");
         let by_choice = states.iter().filter(|it| {
-            matches!(it.state, State::Draining | State::Closing) && it.reason != Some(Reason::Stuck)
+            let by_choice = ![Some(Reason::Stuck), Some(Reason::Idle)].contains(&it.reason);
+            matches!(it.state, State::Draining | State::Closing) && by_choice
         });
         assert!(self.is_stopping || by_choice.count() <= 1, "two are drained by choice");
         // No page waits beside a free place.
@@ -186,6 +196,7 @@ impl World {
             process.has_stuck |= end == PageEnd::Stuck;
         }
         self.answered += 1;
+        self.busy_until = self.now;
         self.give(Input::Ended(page, end));
     }
 
@@ -254,6 +265,7 @@ impl World {
             }
             36 => self.starts = self.random.bool(),
             37 => self.closes = self.random.bool(),
+            38 => (0..50).for_each(|_| self.advance(Duration::from_secs(20))),
             _ => self.advance(Duration::from_secs(20)),
         }
     }
@@ -275,6 +287,12 @@ fn whatever_browsers_do_each_page_is_answered_once_within_the_limits() {
             world.advance(Duration::from_mins(1));
         }
         assert_eq!(world.answered, world.next_page - 1);
+        // Without pages, all are closed.
+        let end = world.now + 2 * IDLE_MAX;
+        while !world.browsers.is_empty() {
+            assert!(world.now < end, "idle browsers stay");
+            world.advance(Duration::from_mins(1));
+        }
         // Browsers do not end when they are asked: all are killed.
         world.closes = false;
         world.want();

@@ -13,6 +13,7 @@ use std::ffi::OsString;
 use std::io::{self, PipeReader, PipeWriter};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -90,6 +91,9 @@ pub struct LaunchConfig {
     pub program: PathBuf,
     /// Words before the arguments of [`sandbox::run`], with which this program calls it.
     pub sandbox_words: Vec<OsString>,
+    /// What starts browsers. Must be given if this process has given up a right that they need;
+    /// otherwise it is started when it is needed.
+    pub starter: Option<Arc<Starter>>,
     /// The form of isolation.
     pub isolation: Isolation,
     /// Whether Chromium runs without its own sandbox. Then a page that exploits an error of
@@ -120,20 +124,18 @@ pub struct Launcher {
     has_namespaces: bool,
     /// Bound, so that no other process has this address, but it does not listen.
     proxy: TcpSocket,
-    starter: Mutex<Starter>,
+    starter: Mutex<Arc<Starter>>,
 }
 
 impl Launcher {
-    /// Starts what starts browsers, and finds out whether the kernel gives namespaces to it.
+    /// Finds out whether the kernel gives namespaces to browsers.
     pub async fn new(config: LaunchConfig) -> Result<Self, LaunchError> {
-        let starter = Starter::start(&config.sandbox_words)?;
-        Self::with_starter(starter, config).await
-    }
-
-    /// The same, for a process that may not start a browser any more.
-    pub async fn with_starter(starter: Starter, config: LaunchConfig) -> Result<Self, LaunchError> {
         let proxy = TcpSocket::new_v4()?;
         proxy.bind(SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)))?;
+        let starter = match &config.starter {
+            Some(starter) => Arc::clone(starter),
+            None => Arc::new(Starter::start(&config.sandbox_words)?),
+        };
         let starter = Mutex::new(starter);
         let mut launcher = Self { config, has_namespaces: true, proxy, starter };
         if launcher.config.isolation == Isolation::Off {
@@ -209,7 +211,7 @@ impl Launcher {
         let mut starter = self.starter.lock();
         if starter.request(&words, &ends).is_err() {
             // It was killed.
-            *starter = Starter::start(&self.config.sandbox_words)?;
+            *starter = Arc::new(Starter::start(&self.config.sandbox_words)?);
             starter.request(&words, &ends)?;
         }
         let reports = pipe::Receiver::from_owned_fd(from_process.into())?;

@@ -11,6 +11,7 @@
 #![expect(clippy::disallowed_methods, reason = "a page has time limits")]
 
 mod answer;
+mod image;
 mod page;
 mod settle;
 mod target;
@@ -19,7 +20,6 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use data_encoding::BASE64;
 use serde_json::{Value, json};
 use tokio::select;
 use tokio::sync::Notify;
@@ -31,7 +31,7 @@ pub use self::page::{
     Answer, Cut, Fetch, How, Kind, Link, Load, Opened, Page, PageError, PageLimits, Rendered,
     Request, RequestRecord, RequestResult,
 };
-use self::settle::Settle;
+use self::settle::{Look, Settle, Step};
 use crate::cdp::{CallError, Connection, Context, Event};
 use crate::pool::PageEnd;
 
@@ -50,9 +50,6 @@ const BUSY: Duration = Duration::from_millis(150);
 /// How long one attempt to read the page may take; then its script is terminated.
 const READ_MAX: Duration = Duration::from_secs(3);
 const READ_ATTEMPTS: usize = 3;
-
-/// How long an image of the page may take.
-const DRAW_MAX: Duration = Duration::from_secs(8);
 
 /// Requests of one page at once.
 const IN_FLIGHT_MAX: usize = 6;
@@ -78,10 +75,6 @@ const MESSAGES_MAX: usize = 500;
 const HTML_CHARS_MAX: usize = 8 << 20;
 const ELEMENTS_MAX: usize = 500_000;
 const LINKS_MAX: usize = 10_000;
-
-/// The height of an image, in CSS pixels, and its bytes.
-const IMAGE_HEIGHT_MAX: u64 = 16_384;
-const IMAGE_BYTES_MAX: usize = 16 << 20;
 
 /// How the browser refuses a call to a page that is closed.
 const NO_SESSION: &str = "Session with given id not found";
@@ -138,6 +131,12 @@ struct Visit {
     messages: usize,
     dialogs: u32,
     too_many_dialogs: Arc<Notify>,
+    /// Requests of the page that were judged, and answers that it got.
+    requests: u64,
+    /// The page's clock is being put forward.
+    is_running: bool,
+    /// A look at the page may show something new.
+    has_news: bool,
 }
 
 /// A request that is paused until it is answered.
@@ -170,6 +169,9 @@ impl Visit {
             messages: 0,
             dialogs: 0,
             too_many_dialogs: Arc::default(),
+            requests: 0,
+            is_running: false,
+            has_news: false,
         }
     }
 
@@ -184,7 +186,7 @@ impl Visit {
         let left = limits.settle_max.saturating_sub(started.elapsed());
         let too_many_dialogs = Arc::clone(&self.too_many_dialogs);
         let cut = select! {
-            settled = self.wait_until_settled() => settled.map(|()| None)?,
+            settled = self.wait_until_settled(limits.settle_max) => settled?,
             () = too_many_dialogs.notified() => Some(Cut::Dialogs),
             () = sleep(left) => Some(Cut::Time),
         };
@@ -233,42 +235,75 @@ impl Visit {
         timeout(OPEN_MAX, attach).await.unwrap_or_else(|_| Err(PageError::Hung("open".to_owned())))
     }
 
-    /// Looks at the page again and again.
-    async fn wait_until_settled(&mut self) -> Result<(), PageError> {
+    /// Looks at the page again and again. Its clock is put forward by no more than `ahead_max`.
+    async fn wait_until_settled(&mut self, ahead_max: Duration) -> Result<Option<Cut>, PageError> {
         let started = Instant::now();
         let mut settle = Settle::default();
-        let script = json!({ "expression": include_str!("observe.js"), "returnByValue": true });
+        let mut ahead = Duration::ZERO;
         let mut world = None;
         loop {
-            // A page whose script runs does not answer until it pauses.
-            let limit = Duration::from_hours(1);
-            let context = match world {
-                Some(context) => context,
-                None => *world.insert(self.new_world(limit).await?),
-            };
             let asked = Instant::now();
-            let mut script = script.clone();
-            script["contextId"] = context.into();
-            let (changes, is_loaded) = match self.ask("Runtime.evaluate", script, limit).await {
-                Ok(answer) => {
-                    let value = &answer["result"]["value"];
-                    (value[0].as_u64().unwrap_or(0), value[1] == true)
-                }
-                // The document was replaced, by a script that opened it again.
-                Err(PageError::Browser(_)) => {
-                    world = None;
-                    (u64::MAX, false)
-                }
-                Err(error) => return Err(error),
-            };
-            let in_flight = self.answers.len() + self.waiting.len();
+            let (changes, is_loaded) = self.observe(&mut world).await?;
             let is_busy = asked.elapsed() > BUSY;
-            let is_active = is_busy || in_flight > 0;
-            if settle.observe(started.elapsed(), changes, is_loaded, is_active) {
-                return Ok(());
+            let look = Look {
+                now: started.elapsed(),
+                changes: changes.wrapping_add(self.requests),
+                is_loaded,
+                is_active: is_busy || self.is_asking(),
+                is_running: self.is_running,
+                has_others: !self.children.is_empty(),
+            };
+            match settle.observe(look) {
+                Step::Settled => return Ok(None),
+                Step::RunAhead(_) if ahead >= ahead_max => return Ok(Some(Cut::Time)),
+                Step::RunAhead(time) => {
+                    ahead += time;
+                    self.run_ahead(time)?;
+                }
+                Step::Wait => {}
             }
             self.pause(OBSERVE_EVERY).await?;
         }
+    }
+
+    /// How often the document has changed, and whether it is loaded.
+    async fn observe(&mut self, world: &mut Option<u64>) -> Result<(u64, bool), PageError> {
+        // A page whose script runs does not answer until it pauses.
+        let limit = Duration::from_hours(1);
+        let context = match *world {
+            Some(context) => context,
+            None => *world.insert(self.new_world(limit).await?),
+        };
+        let expression = include_str!("observe.js");
+        let script =
+            json!({ "expression": expression, "contextId": context, "returnByValue": true });
+        match self.ask("Runtime.evaluate", script, limit).await {
+            Ok(answer) => {
+                let value = &answer["result"]["value"];
+                Ok((value[0].as_u64().unwrap_or(0), value[1] == true))
+            }
+            // The document was replaced, by a script that opened it again.
+            Err(PageError::Browser(_)) => {
+                *world = None;
+                Ok((u64::MAX, false))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Puts the clock of the page forward while it does nothing. It stands still when it waits for an
+    /// answer, and when the time is over.
+    fn run_ahead(&mut self, time: Duration) -> Result<(), PageError> {
+        self.is_running = true;
+        let budget = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let params = json!({ "policy": "pauseIfNetworkFetchesPending", "budget": budget });
+        let method = "Emulation.setVirtualTimePolicy";
+        post(&self.context.connection, &self.session, method, params)
+    }
+
+    /// Whether the page waits for an answer.
+    fn is_asking(&self) -> bool {
+        !self.answers.is_empty() || !self.waiting.is_empty()
     }
 
     /// Reads the page. Its script is terminated if it does not pause.
@@ -276,12 +311,17 @@ impl Visit {
         let script = include_str!("read.js").trim_end();
         let expression = format!("{script}({HTML_CHARS_MAX}, {ELEMENTS_MAX}, {LINKS_MAX})");
         let mut last = None;
-        for _ in 0..READ_ATTEMPTS {
+        let mut attempts = 0;
+        while attempts < READ_ATTEMPTS {
+            let dialogs = self.dialogs;
             match self.try_read(&expression).await {
                 Ok(read) => return check_document(read),
+                // Its script has been terminated, and shows dialogs until it ends.
+                Err(PageError::Hung(_)) if self.dialogs > dialogs.max(DIALOGS_MAX) => continue,
                 Err(error @ (PageError::Hung(_) | PageError::Browser(_))) => last = Some(error),
                 Err(error) => return Err(error),
             }
+            attempts += 1;
             let connection = self.context.connection.clone();
             post(&connection, &self.session, "Runtime.terminateExecution", json!({}))?;
         }
@@ -306,33 +346,6 @@ impl Visit {
         Ok(answer["executionContextId"].as_u64().unwrap_or(0))
     }
 
-    async fn draw(&mut self, read: &Value) -> Result<Option<Vec<u8>>, PageError> {
-        let height = read["height"].as_u64().unwrap_or(0).clamp(1, IMAGE_HEIGHT_MAX);
-        let clip = json!({ "x": 0, "y": 0, "width": target::WIDTH, "height": height, "scale": 1 });
-        let params = json!({ "format": "png", "captureBeyondViewport": true, "clip": clip });
-        self.ask_for_file("Page.captureScreenshot", params).await
-    }
-
-    async fn print(&mut self) -> Result<Option<Vec<u8>>, PageError> {
-        self.ask_for_file("Page.printToPDF", json!({ "printBackground": true })).await
-    }
-
-    /// A page that cannot be drawn is rendered all the same.
-    async fn ask_for_file(
-        &mut self,
-        method: &'static str,
-        params: Value,
-    ) -> Result<Option<Vec<u8>>, PageError> {
-        match self.ask(method, params, DRAW_MAX).await {
-            Ok(answer) => {
-                let file = BASE64.decode(answer["data"].as_str().unwrap_or_default().as_bytes());
-                Ok(file.ok().filter(|file| file.len() <= IMAGE_BYTES_MAX))
-            }
-            Err(PageError::Hung(_) | PageError::Browser(_)) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
     /// Asks the page, and processes events until it answers.
     async fn ask(
         &mut self,
@@ -352,16 +365,18 @@ impl Visit {
         }
     }
 
-    /// Processes events for this time.
+    /// Processes events for this time, or until a look at the page may show something new.
     async fn pause(&mut self, time: Duration) -> Result<(), PageError> {
         let mut over = std::pin::pin!(sleep(time));
-        loop {
+        self.has_news = false;
+        while !self.has_news {
             let next = select! {
                 () = &mut over => return Ok(()),
                 next = self.next() => next?,
             };
             self.process(next)?;
         }
+        Ok(())
     }
 
     /// Waits for an event or an answer. Safe to cancel.
@@ -386,6 +401,8 @@ impl Visit {
                 let gate = self.gate.as_mut().expect("a page that asks is loading");
                 let (method, params) = gate.answer(asked.number, &asked.id, &answer);
                 post(&self.context.connection, &asked.session, method, params)?;
+                self.requests += 1;
+                self.has_news |= !self.is_asking();
             }
         }
         self.make_requests();
@@ -418,19 +435,31 @@ impl Visit {
             "Inspector.targetCrashed" if event.session == self.session => {
                 return Err(PageError::Crashed);
             }
-            "Fetch.requestPaused" => self.judge(event)?,
+            "Fetch.requestPaused" => {
+                self.requests += 1;
+                self.judge(event)?;
+            }
+            "Page.loadEventFired" => self.has_news = true,
+            "Emulation.virtualTimeBudgetExpired" => {
+                self.is_running = false;
+                self.has_news = true;
+            }
             "Page.javascriptDialogOpening" => {
                 self.dialogs += 1;
-                let connection = &self.context.connection;
-                if self.dialogs >= DIALOGS_MAX {
+                if self.dialogs == DIALOGS_MAX {
                     self.too_many_dialogs.notify_one();
-                    // The script ends when the dialog has been answered.
+                    // The script ends when V8 looks, which it does after some 500 more dialogs.
                     let end = "Runtime.terminateExecution";
-                    post(connection, &event.session, end, json!({}))?;
+                    post(&self.context.connection, &event.session, end, json!({}))?;
                 }
                 // A page may ask whether it is to be left.
                 let accept = json!({ "accept": params["type"] == "beforeunload" });
-                post(connection, &event.session, "Page.handleJavaScriptDialog", accept)?;
+                post(
+                    &self.context.connection,
+                    &event.session,
+                    "Page.handleJavaScriptDialog",
+                    accept,
+                )?;
             }
             "Page.downloadWillBegin" => {
                 let url = params["url"].as_str().unwrap_or_default();

@@ -1,43 +1,116 @@
 //! Decides when a page has settled. Pure.
+//!
+//! A page may wait, for a timer or for an answer, and show more content later. An answer is waited
+//! for. For a timer, the clock of a page that does nothing is put forward: the browser then runs the
+//! timers of the next second at once. So content that is made by timers is there after some
+//! milliseconds, and a page whose timers never end is read after some more.
+//!
+//! Some real time must pass too, because animations keep their own time. Frames of other sites and
+//! workers do as well, so the clock of a page that has any of them is left alone, and more real time
+//! must pass.
 
 use std::time::Duration;
 
-/// A page that does nothing for so long has settled.
-const QUIET: Duration = Duration::from_millis(300);
+/// How far the clock of a page that does nothing is put forward. A page that still does nothing has
+/// settled.
+const AHEAD: Duration = Duration::from_secs(1);
 
-/// It must be seen to do nothing so often. On a busy machine, one look may follow long after another,
-/// and the page may not have run in between.
-const LOOKS_MIN: u32 = 4;
+/// How long it must have done nothing, in real time, and how often it must be seen. On a busy machine,
+/// one look may follow long after another, and the page may not have run in between.
+const QUIET_AHEAD: Quiet = Quiet { time: Duration::from_millis(100), looks: 3 };
+
+/// The same if its clock was not put forward.
+const QUIET: Quiet = Quiet { time: Duration::from_millis(300), looks: 4 };
 
 /// After this time, parts of the page that are still being loaded are no reason to wait.
 const LOAD_MAX: Duration = Duration::from_secs(10);
 
-/// What a page did. Times are since its start.
+/// The same while the clock is being put forward: then its timers are run, which may take long.
+const QUIET_RUNNING: Quiet = Quiet { time: Duration::from_secs(2), looks: 4 };
+
+/// How far the clock is put forward where it must not run ahead of others. About the time until the
+/// next look.
+const PACE: Duration = Duration::from_millis(75);
+
+struct Quiet {
+    time: Duration,
+    looks: u32,
+}
+
+/// What one look at a page shows.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Look {
+    /// The real time since the page's start.
+    pub(super) now: Duration,
+    /// Changes of the document since then, and its requests and answers.
+    pub(super) changes: u64,
+    pub(super) is_loaded: bool,
+    /// It runs a script, or waits for an answer.
+    pub(super) is_active: bool,
+    /// The clock is being put forward, and not yet as far as was asked for.
+    pub(super) is_running: bool,
+    /// It has workers, or frames of other sites.
+    pub(super) has_others: bool,
+}
+
+/// What to do after a look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Look again.
+    Wait,
+    /// Put the clock of the page forward by this time, and look again.
+    RunAhead(Duration),
+    /// Read the page.
+    Settled,
+}
+
+/// What a page did.
 #[derive(Debug, Default)]
 pub(super) struct Settle {
     changes: u64,
     quiet_since: Duration,
     quiet_looks: u32,
+    /// Whether the clock was, or is being, put forward since the page does nothing.
+    has_asked: bool,
+    /// Whether the clock was put forward once, and stands still since then.
+    is_paused: bool,
 }
 
 impl Settle {
-    /// Takes one observation, and returns whether the page has settled.
-    pub(super) fn observe(
-        &mut self,
-        now: Duration,
-        changes: u64,
-        is_loaded: bool,
-        is_active: bool,
-    ) -> bool {
-        let is_loading = !is_loaded && now < LOAD_MAX;
-        if changes != self.changes || is_loading || is_active {
-            self.changes = changes;
-            self.quiet_since = now;
+    /// Takes one look, and decides.
+    pub(super) fn observe(&mut self, look: Look) -> Step {
+        let is_loading = !look.is_loaded && look.now < LOAD_MAX;
+        let is_active = is_loading || look.is_active;
+        if look.changes != self.changes || is_active {
+            self.changes = look.changes;
+            self.quiet_since = look.now;
             self.quiet_looks = 0;
+            self.has_asked = false;
         } else {
             self.quiet_looks += 1;
         }
-        now >= self.quiet_since + QUIET && self.quiet_looks >= LOOKS_MIN
+        let quiet = match (look.is_running, self.has_asked && !look.has_others) {
+            (true, _) => QUIET_RUNNING,
+            (false, true) => QUIET_AHEAD,
+            (false, false) => QUIET,
+        };
+        if look.now >= self.quiet_since + quiet.time && self.quiet_looks >= quiet.looks {
+            return Step::Settled;
+        }
+        if is_active || look.is_running {
+            return Step::Wait;
+        }
+        if look.has_others {
+            // A clock that was put forward once stands still now, also for them.
+            return if self.is_paused { Step::RunAhead(PACE) } else { Step::Wait };
+        }
+        if self.has_asked {
+            return Step::Wait;
+        }
+        self.has_asked = true;
+        self.is_paused = true;
+        Step::RunAhead(AHEAD)
     }
 }
 
@@ -45,24 +118,66 @@ impl Settle {
 mod tests {
     use super::*;
 
+    /// A page that is loaded and does nothing.
+    fn look(ms: u64) -> Look {
+        let now = Duration::from_millis(ms);
+        Look {
+            now,
+            changes: 0,
+            is_loaded: true,
+            is_active: false,
+            is_running: false,
+            has_others: false,
+        }
+    }
+
     #[test]
-    fn a_page_settles_when_nothing_happens_for_a_while() {
+    fn a_page_settles_when_its_timers_have_run_and_nothing_happens() {
         let mut settle = Settle::default();
-        let mut at = |ms, changes, is_loaded, is_active| {
-            settle.observe(Duration::from_millis(ms), changes, is_loaded, is_active)
-        };
-        assert!(!at(200, 0, false, false), "it is being loaded");
-        assert!(!at(450, 0, true, false));
-        assert!(!at(490, 7, true, false), "it changes");
-        assert!(!at(600, 7, true, true), "it asks for something");
-        for ms in [700, 800, 899] {
-            assert!(!at(ms, 7, true, false), "too early");
+        let loading = Look { is_loaded: false, ..look(0) };
+        assert_eq!(settle.observe(loading), Step::Wait);
+        assert_eq!(settle.observe(look(40)), Step::RunAhead(AHEAD));
+        let running = |ms, changes| Look { changes, is_running: true, ..look(ms) };
+        assert_eq!(settle.observe(running(60, 0)), Step::Wait, "its timers are running");
+        assert_eq!(settle.observe(running(70, 3)), Step::Wait, "they do something");
+        let changed = |ms| Look { changes: 7, ..look(ms) };
+        assert_eq!(settle.observe(changed(80)), Step::RunAhead(AHEAD), "they have done something");
+        let active = Look { is_active: true, ..changed(200) };
+        assert_eq!(settle.observe(active), Step::Wait, "it asks for something");
+        assert_eq!(settle.observe(changed(220)), Step::RunAhead(AHEAD));
+        for ms in [280, 299] {
+            assert_eq!(settle.observe(changed(ms)), Step::Wait, "too early");
         }
-        assert!(at(900, 7, true, false));
-        assert!(!at(9_999, 7, false, false));
-        for ms in [10_400, 10_800, 11_200] {
-            assert!(!at(ms, 7, false, false), "not seen often");
+        assert_eq!(settle.observe(running(305, 7)), Step::Wait, "not yet as far");
+        assert_eq!(settle.observe(changed(310)), Step::Settled);
+    }
+
+    #[test]
+    fn real_time_counts_where_there_are_other_clocks() {
+        let mut settle = Settle::default();
+        let look = |ms| Look { has_others: true, ..look(ms) };
+        for ms in [0, 75, 150, 225, 299] {
+            assert_eq!(settle.observe(look(ms)), Step::Wait, "too early");
         }
-        assert!(at(11_600, 7, false, false), "loading has a limit");
+        assert_eq!(settle.observe(look(300)), Step::Settled);
+        // A worker that a timer has started.
+        let mut settle = Settle::default();
+        assert_eq!(settle.observe(Look { has_others: false, ..look(0) }), Step::RunAhead(AHEAD));
+        for ms in [75, 150, 299] {
+            assert_eq!(settle.observe(look(ms)), Step::RunAhead(PACE), "too early");
+        }
+        assert_eq!(settle.observe(look(300)), Step::Settled);
+    }
+
+    #[test]
+    fn loading_has_a_limit_and_one_look_is_not_enough() {
+        let mut settle = Settle::default();
+        let look = |ms| Look { is_loaded: false, is_running: ms > 10_400, ..look(ms) };
+        assert_eq!(settle.observe(look(9_999)), Step::Wait);
+        assert_eq!(settle.observe(look(10_400)), Step::RunAhead(AHEAD));
+        for ms in [11_400, 12_400] {
+            assert_eq!(settle.observe(look(ms)), Step::Wait, "not seen often");
+        }
+        assert_eq!(settle.observe(look(13_400)), Step::Settled);
     }
 }

@@ -1,16 +1,65 @@
 //! A server with the pages of these tests, and one that must not be reached.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
+use std::time::Duration;
 
 type Log = Arc<Mutex<Vec<String>>>;
+
+/// How long the answer to a counted part takes.
+const PART_TIME: Duration = Duration::from_millis(50);
+
+/// Parts that are answered when so many of them have been asked for.
+const TOGETHER: &str = "/data/together";
+pub(crate) const SLOTS: usize = 6;
+
+/// Parts of pages, by their paths with queries. Each page asks for one.
+#[derive(Clone, Default)]
+struct Parts(Arc<(Mutex<PartsState>, Condvar)>);
+
+#[derive(Default)]
+struct PartsState {
+    /// Those that are being answered.
+    open: BTreeSet<String>,
+    open_max: usize,
+    begun: Vec<String>,
+}
+
+impl PartsState {
+    fn together(&self) -> impl Iterator<Item = &String> {
+        self.begun.iter().filter(|path| path.starts_with(TOGETHER))
+    }
+}
+
+impl Parts {
+    /// Answers a part after some time, or when a number of them are open.
+    fn answer(&self, path: &str) {
+        let (state, changed) = &*self.0;
+        let mut parts = state.lock().unwrap();
+        parts.begun.push(path.to_owned());
+        parts.open.insert(path.to_owned());
+        parts.open_max = parts.open_max.max(parts.open.len());
+        changed.notify_all();
+        if path.starts_with(TOGETHER) {
+            let are_missing = |it: &mut PartsState| it.together().count() < SLOTS;
+            parts = changed.wait_while(parts, are_missing).unwrap();
+        } else {
+            drop(parts);
+            thread::sleep(PART_TIME);
+            parts = state.lock().unwrap();
+        }
+        parts.open.remove(path);
+    }
+}
 
 /// A server of the pages below. It runs until the end of the test program.
 pub(crate) struct Origin {
     address: SocketAddr,
     log: Log,
+    parts: Parts,
 }
 
 impl Origin {
@@ -20,14 +69,17 @@ impl Origin {
         let address = listener.local_addr().unwrap();
         let log = Log::default();
         let entries = Arc::clone(&log);
+        let parts = Parts::default();
+        let begun = parts.clone();
         let canary = canary.to_owned();
         thread::spawn(move || {
             for stream in listener.incoming() {
                 let (entries, canary) = (Arc::clone(&entries), canary.clone());
-                thread::spawn(move || serve(&stream.unwrap(), address, &canary, &entries));
+                let begun = begun.clone();
+                thread::spawn(move || serve(&stream.unwrap(), address, &canary, &entries, &begun));
             }
         });
-        Self { address, log }
+        Self { address, log, parts }
     }
 
     pub(crate) fn url(&self, path: &str) -> String {
@@ -43,18 +95,31 @@ impl Origin {
         self.log().iter().filter(|entry| entry.split(' ').nth(1) == Some(path)).count()
     }
 
+    /// The parts that pages asked for, and how many of them were open at once.
+    pub(crate) fn parts(&self) -> (Vec<String>, usize) {
+        let parts = self.parts.0.0.lock().unwrap();
+        (parts.begun.clone(), parts.open_max)
+    }
+
     /// Requests that are not from the client of these tests, which speaks HTTP/1.0.
     pub(crate) fn browser_requests(&self) -> Vec<String> {
         self.log().into_iter().filter(|entry| !entry.ends_with(" HTTP/1.0")).collect()
     }
 }
 
-fn serve(mut stream: &TcpStream, address: SocketAddr, canary: &str, log: &Log) {
+fn serve(mut stream: &TcpStream, address: SocketAddr, canary: &str, log: &Log, parts: &Parts) {
     let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
     let request = lines.next().unwrap_or_default();
     lines.take_while(|line| !line.is_empty()).for_each(drop);
     let path = request.split(' ').nth(1).unwrap_or_default().to_owned();
     log.lock().unwrap().push(request);
+    match path.split('?').next() {
+        Some("/never-answered") => loop {
+            thread::park();
+        },
+        Some("/data/part" | TOGETHER) => parts.answer(&path),
+        _ => {}
+    }
     let (kind, body) = page(path.split('?').next().unwrap_or_default());
     let other_site = format!("localhost:{}", address.port());
     let body = body.replace("OTHER", &other_site).replace("CANARY", canary);
@@ -159,6 +224,7 @@ fn page(path: &str) -> (&'static str, String) {
             html("before dialogs<script>onload = () => { while (true) alert(1); }</script>")
         }
         "/endless" => html("before the loop<script>onload = () => { while (true); }</script>"),
+        "/waits" => html("waits<script>fetch('/never-answered')</script>"),
         "/ticker" => html("tick<script>setInterval(() => document.body.append('.'), 10)</script>"),
         "/memory" => html(
             "<script>const kept = []; setInterval(() => {
@@ -169,8 +235,26 @@ fn page(path: &str) -> (&'static str, String) {
         "/heap" => html(
             "<script>const kept = []; setInterval(() => {
                 document.body.append('.');
-                for (let i = 0; i < 100000; i++) kept.push([i]);
+                for (let i = 0; i < 4; i++) kept.push(new Array(1000000).fill(i));
             }, 5)</script>",
+        ),
+        "/counted" => html(
+            "<script>fetch('/data/part' + location.search).then(it => it.text())
+            .then(it => document.body.append('counted: ' + it))</script>",
+        ),
+        "/together" => html(
+            "<script>fetch('/data/together' + location.search).then(it => it.text())
+            .then(it => document.body.append('counted: ' + it))</script>",
+        ),
+        // The heap of its renderer overflows at once.
+        "/crashes" => html(
+            "<script>const kept = []; while (true) kept.push(new Array(30000000));</script>",
+        ),
+        "/late" => html(
+            "<script>setTimeout(async () => {
+                const list = await (await fetch('/list.json')).json();
+                setTimeout(() => document.body.append('late: ' + list), 800);
+            }, 900)</script>",
         ),
         "/slow" => html(
             "<script>setTimeout(() => { clearInterval(ticker); document.body.append('done'); }, 12000);

@@ -16,11 +16,11 @@ const GONE_MAX: Duration = Duration::from_secs(5);
 
 /// A process: its number may be given to another one later, which starts at another time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Process {
-    pid: u32,
+pub(crate) struct Process {
+    pub(crate) pid: u32,
     parent: u32,
     started: String,
-    command: String,
+    pub(crate) command: String,
 }
 
 fn processes() -> HashMap<u32, Process> {
@@ -35,7 +35,7 @@ fn processes() -> HashMap<u32, Process> {
     names.filter_map(|name| read(name.to_str()?.parse().ok()?)).collect()
 }
 
-fn below(pid: u32) -> Vec<Process> {
+pub(crate) fn below(pid: u32) -> Vec<Process> {
     let all = processes();
     let is_below = |process: &&Process| {
         let parent = |it: &u32| all.get(it).map(|it| it.parent);
@@ -55,7 +55,7 @@ fn wait_until<T>(what: &str, limit: Duration, mut check: impl FnMut() -> Result<
     }
 }
 
-fn wait_until_gone(gone: &[Process]) {
+pub(crate) fn wait_until_gone(gone: &[Process]) {
     wait_until("processes are left", GONE_MAX, || {
         let all = processes();
         let is_left = |it: &&Process| all.get(&it.pid).is_some_and(|now| now.started == it.started);
@@ -71,13 +71,13 @@ fn kill(pid: u32) {
 /// A crawler that renders a page which does not settle, and the processes of its browser.
 fn start(origin: &Origin, flags: &[&str]) -> (Child, Vec<Process>) {
     let mut command = Command::new(RENDER);
-    command.args(flags).arg(origin.url("/ticker")).stdout(Stdio::piped());
+    command.args(flags).arg(origin.url("/waits")).stdout(Stdio::piped());
     let crawler = command.spawn().unwrap();
     let pid = crawler.id();
     let found = wait_until("no renderer", Duration::from_secs(30), || {
         let found = below(pid);
         let is_renderer = |it: &&Process| it.command.contains("--type=renderer");
-        let is_loading = origin.requests("/ticker") > 0;
+        let is_loading = origin.requests("/waits") > 0;
         if is_loading && found.iter().filter(is_renderer).count() > 1 {
             Ok(found)
         } else {

@@ -10,7 +10,8 @@ use tidings_protocol::CanonicalUrl;
 
 use super::link_set::LinkSet;
 use super::robots_directives::RobotsDirectives;
-use super::tag::{self, AttributeValue, HtmlTag, TagName, tag_name};
+use super::signs::SignCounter;
+use super::tag::{self, AttributeValue, HtmlTag, TagName, TagPosition, tag_name};
 use super::values::{has_word, is_feed, is_page_relation, refresh_target, srcset};
 use super::visible_digest::VisibleDigest;
 use super::word_fingerprint::WordFingerprint;
@@ -59,8 +60,6 @@ pub(super) struct ContentBuilder {
     self_url: Option<String>,
     /// The head, where hubs and the page's own URL may stand, has ended.
     in_body: bool,
-    /// Only for watched pages.
-    visible_digest: Option<Box<VisibleDigest>>,
     links: LinkSet,
     /// Header links that were resolved; `<= HEADER_LINKS_MAX`.
     header_links: usize,
@@ -68,8 +67,42 @@ pub(super) struct ContentBuilder {
     /// The encoding in a `<meta>`.
     encoding: Option<&'static Encoding>,
     cut: Option<&'static str>,
-    /// Only if they are wanted.
+    /// `None` if none of them is wanted, as for most pages. So each tag and text costs one check.
+    readers: Option<Box<TextReaders>>,
+}
+
+/// Reads the text of a page, each only if its result is wanted.
+#[derive(Default)]
+struct TextReaders {
+    /// For watched pages.
+    visible_digest: Option<VisibleDigest>,
     words: Option<WordFingerprint>,
+    signs: Option<SignCounter>,
+}
+
+impl TextReaders {
+    #[cold]
+    fn text(&mut self, bytes: &[u8]) {
+        if let Some(seen) = &mut self.visible_digest {
+            seen.text(bytes);
+        }
+        if let Some(words) = &mut self.words {
+            words.feed(bytes);
+        }
+        if let Some(signs) = &mut self.signs {
+            signs.text(bytes);
+        }
+    }
+
+    #[cold]
+    fn tag(&mut self, bytes: &[u8], last: TagPosition) {
+        if let Some(words) = &mut self.words {
+            words.end_word();
+        }
+        if let Some(signs) = &mut self.signs {
+            signs.tag(bytes, last);
+        }
+    }
 }
 
 /// The text of the first `<title>`, as written.
@@ -86,7 +119,13 @@ enum TitleState {
 
 impl ContentBuilder {
     pub(super) fn new(options: Arc<PageOptions>, wants_words: bool) -> Self {
+        let readers = TextReaders {
+            visible_digest: None,
+            words: wants_words.then(WordFingerprint::new),
+            signs: options.signs.then(SignCounter::default),
+        };
         Self {
+            readers: (wants_words || options.signs).then(|| Box::new(readers)),
             options,
             title: TitleState::Missing,
             base: None,
@@ -95,34 +134,30 @@ impl ContentBuilder {
             hubs: Vec::new(),
             self_url: None,
             in_body: false,
-            visible_digest: None,
             links: LinkSet::default(),
             header_links: 0,
             directives: RobotsDirectives::default(),
             encoding: None,
             cut: None,
-            words: wants_words.then(WordFingerprint::new),
         }
     }
 
     /// Computes the digest of the page, too.
     pub(super) fn enable_digest(&mut self) {
-        self.visible_digest = Some(Box::default());
+        self.readers.get_or_insert_default().visible_digest = Some(VisibleDigest::default());
     }
 
     /// Ends the page: its digest.
     pub(super) fn version(self) -> blake3::Hash {
         let title = self.title.text().and_then(|title| tidy_title(&title));
-        self.visible_digest.unwrap_or_default().finish(title.as_deref())
+        let digest = self.readers.and_then(|readers| readers.visible_digest);
+        digest.unwrap_or_default().finish(title.as_deref())
     }
 
     /// Handles the next piece of text outside of tags and raw texts.
     pub(super) fn text(&mut self, bytes: &[u8]) {
-        if let Some(seen) = &mut self.visible_digest {
-            seen.text(bytes);
-        }
-        if let Some(words) = &mut self.words {
-            words.feed(bytes);
+        if let Some(readers) = &mut self.readers {
+            readers.text(bytes);
         }
     }
 
@@ -167,16 +202,23 @@ impl ContentBuilder {
         self.directives.add_header(value, &self.options.token);
     }
 
-    /// Handles a tag that interrupts the text.
-    pub(super) fn end_word(&mut self) {
-        if let Some(words) = &mut self.words {
-            words.end_word();
+    /// Handles any start or end tag, except the end tag of a raw text. It interrupts the text.
+    pub(super) fn any_tag(&mut self, bytes: &[u8], last: TagPosition) {
+        if let Some(readers) = &mut self.readers {
+            readers.tag(bytes, last);
+        }
+    }
+
+    /// Handles this many bytes of raw text, except that of a title.
+    pub(super) fn raw_text(&mut self, bytes: usize) {
+        if let Some(signs) = self.readers.as_mut().and_then(|readers| readers.signs.as_mut()) {
+            signs.raw_text(bytes);
         }
     }
 
     /// Handles a start tag of HTML.
     pub(super) fn start_tag(&mut self, tag: &HtmlTag<'_>) {
-        if let Some(seen) = &mut self.visible_digest {
+        if let Some(seen) = self.readers.as_mut().and_then(|it| it.visible_digest.as_mut()) {
             let target = match tag.name {
                 A | AREA => tag.value("href"),
                 FRAME | IFRAME | IMG | IMAGE | SOURCE => tag.value("src"),
@@ -312,6 +354,7 @@ impl ContentBuilder {
         let base = self.base.and_then(|base| url.join(&base).ok());
         let base = base.as_ref().unwrap_or(url);
         let mut text = String::new();
+        let readers = self.readers.map(|readers| *readers).unwrap_or_default();
         let mut absolute = |link: &str| {
             let target = base.join_into(&query_encoded(link, encoding), &mut text).ok()?;
             Some(Box::<str>::from(target.as_str()))
@@ -329,7 +372,8 @@ impl ContentBuilder {
             nofollow: self.directives.nofollow,
             unavailable_after: self.directives.unavailable_after,
             cut: self.cut,
-            word_fingerprint: self.words.map(WordFingerprint::finish),
+            word_fingerprint: readers.words.map(WordFingerprint::finish),
+            signs: readers.signs.map(SignCounter::finish),
             ..PageContent::default()
         };
         resolve_links(&self.links, base, encoding, &mut content);

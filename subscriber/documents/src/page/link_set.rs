@@ -84,7 +84,7 @@ impl LinkSet {
 }
 
 /// Whether a link cannot lead to a page: `mailto:`, `javascript:` and the like.
-fn has_other_scheme(link: &str) -> bool {
+pub(super) fn has_other_scheme(link: &str) -> bool {
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b"+-.".contains(byte);
     let end = link.bytes().position(|byte| !is_part(&byte)).unwrap_or(link.len());
     let (scheme, rest) = link.split_at(end);

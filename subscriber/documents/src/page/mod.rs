@@ -18,6 +18,7 @@ mod link_set;
 mod raw_text;
 mod robots_directives;
 mod scanner;
+mod signs;
 mod tag;
 #[cfg(test)]
 mod tests;
@@ -36,6 +37,7 @@ use tidings_protocol::{CanonicalUrl, partial_debug, with_defaults};
 use self::content_builder::ContentBuilder;
 pub use self::link_config::LinkConfig;
 use self::scanner::PageScanner;
+pub use self::signs::PageSigns;
 
 /// .. if their base is at most this long. A link may need its base parsed, at some 12 ns a byte.
 pub(crate) const QUICK_BASE_BYTES_MAX: usize = 1024;
@@ -83,6 +85,8 @@ pub struct PageContent {
     pub nofollow: bool,
     /// From this time on it asks not to be indexed, in seconds of Unix time.
     pub unavailable_after: Option<i64>,
+    /// Whether it needs its scripts. `None` if that is not wanted, or if the document is no page.
+    pub signs: Option<PageSigns>,
     /// Why part of the page was left out.
     pub cut: Option<&'static str>,
 }
@@ -127,6 +131,8 @@ with_defaults! {
         /// Whether images count as links: `img` with `src` and `srcset`, and the sources of a
         /// `picture`.
         pub images: bool = false,
+        /// Whether [`PageContent::signs`] are counted, which costs time for each byte of text.
+        pub signs: bool = false,
     }
 }
 

@@ -202,7 +202,7 @@ impl PageScanner {
 
     /// Handles a tag from `<` to `>`, truncated if it is over the limit.
     fn tag(&mut self, bytes: &[u8], last: TagPosition, found: &mut ContentBuilder) {
-        found.end_word();
+        found.any_tag(bytes, last);
         if self.foreign.is_empty() && !may_be_relevant(&bytes[1..]) {
             return;
         }
@@ -239,6 +239,8 @@ impl PageScanner {
         let text = &bytes[..end.unwrap_or(bytes.len())];
         if is_title {
             found.title_text(text);
+        } else {
+            found.raw_text(text.len());
         }
         if end.is_none() {
             return text.len();

@@ -1,4 +1,4 @@
-//! The robots cache: the rules of each authority for a day, outages with the time of the next
+//! The robots cache: the rules of each origin for a day, outages with the time of the next
 //! retry, and redirects that are being followed. Pure; bounded. What must survive a restart is
 //! passed in and out as values ([`RobotsRecord`]).
 
@@ -59,7 +59,7 @@ pub(super) struct ClockReading {
     pub(super) unix_s: u64,
 }
 
-/// The robots cache, by authority. The oldest entries are evicted when there are too many.
+/// The robots cache, by origin. The oldest entries are evicted when there are too many.
 #[derive(Debug, Default)]
 pub(super) struct RobotsCache {
     rules: IndexMap<String, CachedRules>,
@@ -75,7 +75,7 @@ struct CachedRules {
     fresh_until: Instant,
 }
 
-/// A robots.txt that is unreachable, so that nothing of its authority may be fetched.
+/// A robots.txt that is unreachable, so that nothing of its origin may be fetched.
 #[derive(Debug)]
 struct CachedOutage {
     failure: Failure,
@@ -105,27 +105,22 @@ pub(super) enum RobotsStep {
     Known(Arc<RobotsRules>),
     /// The server redirects to another URL, which is the next request.
     Redirected(RobotsRedirect),
-    /// Unreachable: nothing of this authority may be fetched; the next retry is due after this
+    /// Unreachable: nothing of this origin may be fetched; the next retry is due after this
     /// time.
     Unreachable(Failure, Duration),
 }
 
-/// The values loaded from the disk for an authority.
+/// The values loaded from the disk for an origin.
 #[derive(Debug, Default)]
 pub(super) struct StoredRobots {
     pub(super) copy: Option<Bytes>,
     pub(super) outage: Option<Bytes>,
 }
 
-/// The scheme, host and port that a robots.txt applies to.
-pub(super) fn authority(url: &CanonicalUrl) -> String {
-    format!("{}://{}", url.scheme(), url.authority())
-}
-
 impl RobotsCache {
     /// The rules for a page, if they are fresh.
     pub(super) fn fresh(&self, page: &CanonicalUrl, now: Instant) -> Option<Arc<RobotsRules>> {
-        let verdict = self.rules.get(&authority(page))?;
+        let verdict = self.rules.get(page.origin())?;
         (now < verdict.fresh_until).then(|| Arc::clone(&verdict.rules))
     }
 
@@ -135,13 +130,13 @@ impl RobotsCache {
         page: &CanonicalUrl,
         now: Instant,
     ) -> Option<RobotsRedirect> {
-        let begun = self.redirects.get(&authority(page))?;
+        let begun = self.redirects.get(page.origin())?;
         (now < begun.at + ROBOTS_REDIRECT_FRESH).then(|| begun.redirect.clone())
     }
 
     /// Why a page's robots.txt is unreachable, and the time until the next retry.
     pub(super) fn outage(&self, page: &CanonicalUrl, now: Instant) -> Option<(Failure, Duration)> {
-        let outage = self.outages.get(&authority(page))?;
+        let outage = self.outages.get(page.origin())?;
         let left = outage.retry_at.saturating_duration_since(now);
         (!left.is_zero()).then(|| (outage.failure.clone(), left))
     }
@@ -157,7 +152,7 @@ impl RobotsCache {
         let Some(copy) = stored.copy.as_deref().and_then(StoredCopy::read) else { return };
         let age = now.unix_s.checked_sub(copy.fetched_unix_s).map(Duration::from_secs);
         let left = age.map_or(Duration::ZERO, |age| ROBOTS_FRESH.saturating_sub(age));
-        let known = self.rules.get(&authority(page));
+        let known = self.rules.get(page.origin());
         if known.is_none_or(|known| known.fresh_until < now.instant + left) {
             self.insert_rules(page, Arc::new(copy.rules), left, now.instant);
         }
@@ -178,17 +173,22 @@ impl RobotsCache {
             RobotsResponse::Redirect(target) => {
                 let walk = RobotsRedirect { target, hops: hops + 1 };
                 let begun = TimedRedirect { redirect: walk.clone(), at: now.instant };
-                insert_bounded(&mut self.redirects, authority(page), begun, ROBOTS_REDIRECTS_MAX);
+                insert_bounded(
+                    &mut self.redirects,
+                    page.origin().to_owned(),
+                    begun,
+                    ROBOTS_REDIRECTS_MAX,
+                );
                 return (RobotsStep::Redirected(walk), Vec::new());
             }
             RobotsResponse::Unreachable(failure) => {
-                self.redirects.swap_remove(&authority(page));
+                self.redirects.swap_remove(page.origin());
                 return self.unreachable(page, failure, outage, now);
             }
             RobotsResponse::Text(text) => (RobotsRules::parse(text, token), text),
             RobotsResponse::Missing => (RobotsRules::default(), &[][..]),
         };
-        self.redirects.swap_remove(&authority(page));
+        self.redirects.swap_remove(page.origin());
         let mut remember = vec![RobotsRecord::copy(&rules, text, now.unix_s)];
         remember.extend(outage.map(|_| RobotsRecord::no_outage()));
         (self.insert_rules(page, Arc::new(rules), ROBOTS_FRESH, now.instant), remember)
@@ -201,11 +201,12 @@ impl RobotsCache {
         fresh: Duration,
         now: Instant,
     ) -> RobotsStep {
-        self.outages.swap_remove(&authority(page));
+        self.outages.swap_remove(page.origin());
         let verdict = CachedRules { rules: Arc::clone(&rules), fresh_until: now + fresh };
         self.rules_bytes += rules.memory_bytes();
         let bytes_of = |verdict: &CachedRules| verdict.rules.memory_bytes();
-        let dropped = insert_bounded(&mut self.rules, authority(page), verdict, ROBOTS_CACHE_MAX);
+        let dropped =
+            insert_bounded(&mut self.rules, page.origin().to_owned(), verdict, ROBOTS_CACHE_MAX);
         self.rules_bytes -= dropped.iter().map(bytes_of).sum::<usize>();
         while self.rules_bytes > ROBOTS_CACHE_BYTES_MAX && self.rules.len() > 1 {
             // Many at once, since removal from the front moves all that remain.
@@ -224,14 +225,14 @@ impl RobotsCache {
         outage: Option<StoredOutage>,
         now: ClockReading,
     ) -> (RobotsStep, Vec<RobotsRecord>) {
-        let authority = authority(page);
+        let origin = page.origin();
         let stored = outage.map(|outage| outage.since_unix_s);
-        let known = self.outages.get(&authority).map(|outage| outage.since_unix_s);
+        let known = self.outages.get(origin).map(|outage| outage.since_unix_s);
         // If the time of day was set back, a start in the future is impossible.
         let since = stored.into_iter().chain(known).fold(now.unix_s, u64::min);
         let age = Duration::from_secs(now.unix_s - since);
         let remember = vec![RobotsRecord::outage(since, now.unix_s)];
-        let copy = self.rules.get(&authority).map(|verdict| Arc::clone(&verdict.rules));
+        let copy = self.rules.get(origin).map(|verdict| Arc::clone(&verdict.rules));
         let copy = copy.or_else(|| (age >= ROBOTS_OUTAGE_LONG).then(Arc::default));
         let step = if let Some(rules) = copy {
             self.insert_rules(page, rules, ROBOTS_STALE_EXTENSION, now.instant)
@@ -240,7 +241,7 @@ impl RobotsCache {
             let pause = age.clamp(ROBOTS_OUTAGE_PAUSE_MIN, ROBOTS_OUTAGE_PAUSE_MAX);
             let (cached, ask_again) = (failure.clone(), now.instant + pause);
             let outage = CachedOutage { failure: cached, since_unix_s: since, retry_at: ask_again };
-            insert_bounded(&mut self.outages, authority, outage, ROBOTS_OUTAGES_MAX);
+            insert_bounded(&mut self.outages, origin.to_owned(), outage, ROBOTS_OUTAGES_MAX);
             RobotsStep::Unreachable(failure, pause)
         };
         (step, remember)

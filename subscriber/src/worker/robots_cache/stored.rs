@@ -15,7 +15,7 @@ const ROBOTS_STORED_FOR: Duration = Duration::from_hours(60 * 24);
 /// Raise it to discard values of older versions.
 const VERSION: u64 = 1;
 
-/// A value to store for an authority.
+/// A value to store for an origin.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::worker) struct RobotsRecord {
     pub(in crate::worker) kind: &'static str,

@@ -15,6 +15,7 @@ use tidings_bench::program::{self, ProgramRun};
 use tidings_load::server::unused_address;
 use tidings_load::{Launch, ReadyWhen, Server};
 
+use crate::comparison::last_line;
 use crate::results::Contestant;
 
 /// Connections of wget2 without a delay. More of them do not make it faster.
@@ -137,11 +138,6 @@ fn program(paths: &CrawlerPaths) -> Command {
     let mut command = Command::new(&paths.tidings);
     command.env_remove("TIDINGS_CONFIG");
     command
-}
-
-pub(crate) fn last_line(file: &Path) -> String {
-    let text = fs::read_to_string(file).unwrap_or_default();
-    text.lines().last().unwrap_or("(no message)").to_owned()
 }
 
 /// A crawler that waits for announcements, and the channel for them. It is killed when this value

@@ -15,7 +15,6 @@ use tidings_bench::origin::{Origin, Site};
 use tidings_load::disk::Disk;
 
 use self::crawlers::CrawlerPaths;
-pub(crate) use self::crawlers::last_line;
 use self::workloads::{CrawlWorkload, WORKLOADS};
 use crate::comparison::{self, ComparisonFlags, RunDir, machine, table, unknown_workload};
 use crate::{print_note, raise_limits, render};

@@ -1,5 +1,6 @@
 mod limits;
 mod oracle;
+mod signs;
 
 use proptest::prelude::*;
 
