@@ -197,6 +197,13 @@ impl FromStr for TaskId {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemberId(pub u128);
 
+impl MemberId {
+    /// Its first eight digits. They tell members apart, and do not let a client act as the member.
+    pub fn short(self) -> String {
+        format!("{:08x}", self.0 >> 96)
+    }
+}
+
 impl fmt::Display for MemberId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", self.0)
@@ -206,7 +213,7 @@ impl fmt::Display for MemberId {
 /// Shows the first eight digits only.
 impl fmt::Debug for MemberId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "MemberId({:08x}..)", self.0 >> 96)
+        write!(f, "MemberId({}..)", self.short())
     }
 }
 

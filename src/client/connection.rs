@@ -65,6 +65,18 @@ pub(crate) async fn running_broker(data: &Path) -> Option<BrokerAddress> {
     matches!(answer.await, Ok(Ok(_))).then_some(broker)
 }
 
+/// The name of a worker: its program, machine and process, by which an operator recognises it.
+pub(crate) fn worker_name(program: &str) -> String {
+    /// A name has at most 64 bytes.
+    const HOST_CHARS_MAX: usize = 40;
+    let system = rustix::system::uname();
+    let host = system.nodename().to_string_lossy();
+    // A name is one word.
+    let is_plain = |c: &char| c.is_ascii_alphanumeric() || "-._".contains(*c);
+    let host: String = host.chars().filter(is_plain).take(HOST_CHARS_MAX).collect();
+    format!("{program}@{host}.{}", std::process::id())
+}
+
 fn options(broker: &BrokerAddress, name: &str) -> ClientOptions {
     let (name, security) = (Some(name.to_owned()), broker.security().clone());
     ClientOptions { name, security, ..ClientOptions::default() }

@@ -7,6 +7,7 @@ use tidings_documents::page::LinkConfig;
 use tidings_egress::http::AddedHeader;
 use tidings_subscriber::CrawlerConfig;
 
+use crate::client::connection;
 use crate::flags::address::BrokerAddress;
 use crate::flags::{DataFlag, TrackingFlag, parse_bytes, parse_duration};
 use crate::services::browser::BrowserFlags;
@@ -99,6 +100,7 @@ impl CrawlerFlags {
         let mut config = CrawlerConfig {
             broker: broker.as_str().to_owned(),
             security: broker.security().clone(),
+            name: connection::worker_name("crawler"),
             data: data.data.clone(),
             sinks: self.sinks.config(data),
             bodies: self.sinks.bodies,

@@ -27,6 +27,11 @@ pub fn group_input(asked: Requester, manage: &GroupCommand<'_>) -> Result<Input,
         GroupAction::Tasks => query(GroupQuery::Tasks(manage.task_query()?)),
         GroupAction::Keys => query(GroupQuery::Keys(manage.key_query()?)),
         GroupAction::Schedules => query(GroupQuery::Schedules(manage.schedule_query()?)),
+        GroupAction::Members => query(GroupQuery::Members(manage.member_limit()?)),
+        action @ (GroupAction::Drain | GroupAction::Undrain) => {
+            let (member, drained) = (manage.member()?.into(), action == GroupAction::Drain);
+            operate(Operation::Drain { member, drained })
+        }
         GroupAction::Pause => plain(Operation::Pause),
         GroupAction::Resume => plain(Operation::Resume),
         GroupAction::Purge => plain(Operation::Purge),

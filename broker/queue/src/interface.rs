@@ -12,7 +12,7 @@ use crate::entry::{EntryId, JobNumber};
 use crate::jobs::JobSettings;
 use crate::moment::ClockStamp;
 use crate::record::GroupRecord;
-use crate::requester::{ConnId, Requester};
+use crate::requester::{ClientLabel, ConnId, Requester};
 use crate::texts::{TextReply, TextRequest};
 
 /// A link that a worker found in the result of a task.
@@ -95,6 +95,8 @@ pub enum Input {
         credit: u32,
         /// How many of them may need a browser; `None` for a worker without one.
         render: Option<u32>,
+        /// How people recognise it.
+        label: ClientLabel,
     },
     /// A worker sent a command that is not an input of the group: it is alive.
     Activity {
@@ -225,6 +227,13 @@ pub enum Operation {
     Retry(EntrySelection),
     /// Deletes dead letters.
     Drop(EntrySelection),
+    /// Gives a member no further tasks, or ends that.
+    Drain {
+        /// The name or the first digits of the member.
+        member: Box<str>,
+        /// Whether it is drained from here on.
+        drained: bool,
+    },
     /// Deletes the group, if it is not in use.
     Delete,
 }
@@ -274,6 +283,8 @@ pub enum GroupQuery {
     Keys(KeyQuery),
     /// Schedules.
     Schedules(ScheduleQuery),
+    /// Members, at most this many.
+    Members(usize),
 }
 
 /// What the group's owner must do.

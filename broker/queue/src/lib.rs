@@ -38,6 +38,7 @@ pub mod config;
 mod dead_letters;
 mod decide;
 pub mod entry;
+mod finished;
 mod frontier;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
@@ -64,6 +65,7 @@ pub use self::config::GroupConfig;
 use self::dead_letters::DeadLetters;
 use self::decide::text_reads::{HeldInput, TextReads};
 use self::entry::EntryId;
+use self::finished::FinishedTasks;
 use self::frontier::dormant::DormantRef;
 use self::frontier::key_queue::CLOCK_GRAIN_MS;
 pub use self::frontier::texts;
@@ -78,7 +80,7 @@ use self::moment::Moment;
 use self::mutants::Mutant;
 use self::record::snapshot::{SnapshotItem, SnapshotProgress};
 use self::record::{Decision, GroupRecord};
-pub use self::requester::{ConnId, Requester};
+pub use self::requester::{ClientLabel, ConnId, Requester};
 use self::schedules::Schedules;
 use self::texts::{Paging, TextError};
 
@@ -127,6 +129,8 @@ pub struct Group {
     schedules: Schedules,
     /// Entries that the group gave up.
     dead_letters: DeadLetters,
+    /// The tasks that ended last. Not recorded.
+    finished: FinishedTasks,
     /// While set, nothing is released.
     is_paused: bool,
     /// Nothing is released before this moment after a reboot. The last task of the worker in the
@@ -170,6 +174,7 @@ impl Group {
             consumed: BTreeMap::new(),
             schedules: Schedules::default(),
             dead_letters: DeadLetters::default(),
+            finished: FinishedTasks::default(),
             is_paused: false,
             quiet_until: None,
             totals: GroupTotals::default(),
@@ -343,8 +348,8 @@ impl Group {
                     self.frontier.texts_mut().trim_read();
                 }
             }
-            Input::Join { requester, credit, render } => {
-                self.join(requester, Credit { tasks: credit, render }, now);
+            Input::Join { requester, credit, render, label } => {
+                self.join(requester, Credit { tasks: credit, render }, label, now);
             }
             Input::Disconnected { conn } => self.disconnected(conn, now),
             Input::Reply { requester, reply } => {

@@ -26,6 +26,8 @@ pub(crate) enum Mutant {
     DropsLostAnnounced,
     /// A member holds one task more than its credit.
     OverCredit,
+    /// A drained member is given tasks.
+    FeedsDrained,
     /// A member holds one task that needs a browser more than it may.
     OverRenderCredit,
     /// The end of a job is published twice.

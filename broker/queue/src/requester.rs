@@ -19,6 +19,15 @@ impl fmt::Display for ConnId {
     }
 }
 
+/// How people recognise a client.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ClientLabel {
+    /// The name that it sent in `HELLO`.
+    pub name: Option<Box<str>>,
+    /// The address of its connection.
+    pub address: Option<Box<str>>,
+}
+
 /// The sender of a command, and where its answer goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Requester {

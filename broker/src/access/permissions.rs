@@ -205,6 +205,7 @@ impl<'a> Action<'a> {
             | GroupAction::Tasks
             | GroupAction::Keys
             | GroupAction::Schedules
+            | GroupAction::Members
             | GroupAction::Unknown("dead") => manage.name.map_or(Self::Monitor, Self::ViewGroup),
             _ => Self::Admin,
         }

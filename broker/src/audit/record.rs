@@ -29,6 +29,8 @@ const GROUP_CHANGES: &[GroupAction<'_>] = &[
     GroupAction::Pause,
     GroupAction::Resume,
     GroupAction::Purge,
+    GroupAction::Drain,
+    GroupAction::Undrain,
     GroupAction::Retry,
     GroupAction::Drop,
     GroupAction::Delete,

@@ -210,7 +210,7 @@ fn every_change_is_recorded_and_no_unknown_action() {
             Command::Job(manage) => job_input(asked, &manage).unwrap_err().text,
             other => panic!("{other:?}"),
         };
-        let reads = ["ls", "show", "wait", "watch", "tasks", "keys", "schedules"];
+        let reads = ["ls", "show", "wait", "watch", "tasks", "keys", "schedules", "members"];
         let there_are = text.split_once(" has ").unwrap().1;
         for action in there_are.split(", ").chain(["frobnicate"]) {
             let line = format!("{verb} {action} x");

@@ -30,7 +30,9 @@ use tidings_protocol::{
     bad_argument,
 };
 use tidings_queue::config::{CREDIT_MAX, GroupConfig};
-use tidings_queue::{Group, GroupQuery, Input, JobOperation, Requester, WorkerReply, commands};
+use tidings_queue::{
+    ClientLabel, Group, GroupQuery, Input, JobOperation, Requester, WorkerReply, commands,
+};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -354,6 +356,7 @@ impl Groups {
         slot: Slot,
         group: &GroupName,
         (credit, render): (u32, Option<u32>),
+        label: ClientLabel,
     ) -> Result<(), ProtocolError> {
         let asked = caller.requester(slot);
         for (name, count) in [("credit", credit), ("render", render.unwrap_or(0))] {
@@ -365,7 +368,7 @@ impl Groups {
         if group.as_str() == DEFAULT_GROUP {
             self.create_if_missing(group)?;
         }
-        let input = Input::Join { requester: asked, credit, render };
+        let input = Input::Join { requester: asked, credit, render, label };
         self.send(group, GroupMessage::Join(input, caller.mailbox.clone()))?;
         self.registry.join(caller.conn, group.clone());
         Ok(())

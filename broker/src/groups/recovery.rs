@@ -258,7 +258,7 @@ mod tests {
     use tidings_protocol::status::Rate;
     use tidings_protocol::{Answers, MemberId};
     use tidings_queue::record::Decision;
-    use tidings_queue::{ConnId, Input, Output, Requester};
+    use tidings_queue::{ClientLabel, ConnId, Input, Output, Requester};
 
     use super::*;
 
@@ -336,7 +336,8 @@ mod tests {
         }
         let (conn, member) = (ConnId(1), MemberId(1));
         let requester = Requester { conn, member, slot: Answers::new().reserve() };
-        inputs.push(Input::Join { requester, credit: released, render: None });
+        let label = ClientLabel::default();
+        inputs.push(Input::Join { requester, credit: released, render: None, label });
         group.handle_all(inputs, moment);
         let outputs = std::iter::from_fn(|| group.poll());
         let decisions = outputs.filter_map(|output| match output {

@@ -96,6 +96,8 @@ pub(super) struct Connection {
 #[derive(Debug)]
 pub(super) struct WorkerState {
     pub(super) member: MemberId,
+    /// The name that the client sent.
+    pub(super) name: Option<Box<str>>,
     /// Groups know this member, so its id cannot change any more.
     pub(super) is_known_to_groups: bool,
     /// The connection has used `wait` or `watch`, so groups must be notified when it ends.

@@ -8,7 +8,7 @@ use tidings_protocol::{
     ProtocolError, RetryMode, Slot, StartAt, TaskAction, TaskReply, TopicName, bad_argument,
     encode_more, encode_ok, encode_pong,
 };
-use tidings_queue::{StagedLink, WorkerReply};
+use tidings_queue::{ClientLabel, StagedLink, WorkerReply};
 
 use super::connection::{Connection, WorkerState};
 use super::help::HELP;
@@ -149,6 +149,7 @@ impl Connection {
         self.worker.get_or_insert_with(|| {
             Box::new(WorkerState {
                 member: self.shared.new_member_id(self.id),
+                name: None,
                 is_known_to_groups: false,
                 has_waited: false,
                 wait_slots: Vec::new(),
@@ -188,6 +189,7 @@ impl Connection {
         }
         if let Some(name) = &hello.name {
             tracing::debug!(conn = %self.id, name, "HELLO from a client");
+            self.worker_mut().name = Some(name.as_str().into());
         }
         let answer = HelloAnswer {
             version: VERSION.to_owned(),
@@ -323,8 +325,12 @@ impl Connection {
             self.fill_error(slot, &error);
             return slot;
         }
-        self.worker_mut().is_known_to_groups = true;
-        if let Err(error) = self.shared.groups.join(&caller, slot, group, (credit, render)) {
+        let address = Some(self.login.remote.peer.to_string().into());
+        let worker = self.worker_mut();
+        worker.is_known_to_groups = true;
+        let label = ClientLabel { name: worker.name.clone(), address };
+        let joined = self.shared.groups.join(&caller, slot, group, (credit, render), label);
+        if let Err(error) = joined {
             self.fill_error(slot, &error);
         }
         slot

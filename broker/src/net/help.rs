@@ -29,6 +29,7 @@ a command is a peer: its lines are events on the topic new-url, and it receives 
   GROUP ls | show <name> | set <name> delay=2s     groups, and the delay between requests to a host
   GROUP tasks <name> [state=..] [key=..]           entries of a group; state=dead: dead letters,
                                GROUP retry <name> retries them; also: pause, resume, purge
+  GROUP members <name>         its workers;  GROUP drain <name> member=<member>: no further tasks
   EXPLAIN <url or host> [group=..]     why does a URL wait?   EXPLAIN http://example.org/
 
   PING, STATS                  the broker's clock; its counters

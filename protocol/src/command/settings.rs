@@ -192,7 +192,7 @@ impl GroupCommand<'_> {
         self.allow_options(&["state", "entry", "key", "job", "limit"])?;
         let state = self.setting("state").map(|state| {
             TaskState::from_word(state).ok_or_else(|| {
-                bad_argument(format!("state={state}: expected pending, queued, processing or dead"))
+                bad_argument(format!("state={state}: expected {}", TaskState::WORDS.join(", ")))
             })
         });
         let (state, selection) = (state.transpose()?, self.selection()?);
@@ -209,6 +209,21 @@ impl GroupCommand<'_> {
     pub fn schedule_query(&self) -> Result<ScheduleQuery, ProtocolError> {
         self.allow_options(&["key", "limit"])?;
         Ok(ScheduleQuery { key: self.selection()?.key, limit: self.limit()? })
+    }
+
+    /// The number of members that `members` lists.
+    pub fn member_limit(&self) -> Result<usize, ProtocolError> {
+        self.allow_options(&["limit"])?;
+        self.limit()
+    }
+
+    /// The member of `drain` and `undrain`, as an operator names it.
+    pub fn member(&self) -> Result<&str, ProtocolError> {
+        self.allow_options(&["member"])?;
+        let action = self.action.as_str();
+        self.setting("member").ok_or_else(|| {
+            bad_argument(format!("{action} needs member=<member>, as GROUP members lists it"))
+        })
     }
 
     fn selection(&self) -> Result<EntrySelection, ProtocolError> {

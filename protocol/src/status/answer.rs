@@ -6,9 +6,9 @@ use bytes::BufMut;
 use serde::Serialize;
 
 use super::{
-    AckStatus, CursorStatus, DamagedGroupStatus, DeadLetterStatus, GroupStatus, JobEnd, JobListEnd,
-    JobStatus, KeyStatus, ListEnd, MemberStatus, ScheduleStatus, SeedStatus, TaskStatus,
-    TopicStatus, TouchStatus,
+    AckStatus, CursorStatus, DamagedGroupStatus, DeadLetterStatus, DrainStatus, GroupStatus,
+    JobEnd, JobListEnd, JobStatus, KeyStatus, ListEnd, ListedMember, MemberStatus, ScheduleStatus,
+    SeedStatus, TaskStatus, TopicStatus, TouchStatus,
 };
 use crate::{encode_more, encode_ok};
 
@@ -53,12 +53,14 @@ statuses! {
     Cursor(Box<CursorStatus>) from CursorStatus after "cursor",
     DamagedGroup(Box<DamagedGroupStatus>) from DamagedGroupStatus,
     DeadLetter(Box<DeadLetterStatus>) from DeadLetterStatus,
+    Drain(Box<DrainStatus>) from DrainStatus,
     Group(Box<GroupStatus>) from GroupStatus,
     Job(Box<JobStatus>) from JobStatus,
     JobEnd(Box<JobEnd>) from JobEnd,
     JobListEnd(Box<JobListEnd>) from JobListEnd,
     Key(Box<KeyStatus>) from KeyStatus,
     ListEnd(Box<ListEnd>) from ListEnd,
+    ListedMember(Box<ListedMember>) from ListedMember,
     Member(Box<MemberStatus>) from MemberStatus,
     Schedule(Box<ScheduleStatus>) from ScheduleStatus,
     Seed(Box<SeedStatus>) from SeedStatus,

@@ -139,6 +139,60 @@ status! {
     }
 }
 
+words! {
+    /// The state of a member.
+    MemberState {
+        /// Receives tasks as its credit allows.
+        Active = "active",
+        /// A lease of it ended without an answer. It receives no task until it sends something.
+        Silent = "silent",
+        /// Drained by an operator, and still holds tasks.
+        Draining = "draining",
+        /// Drained by an operator, and holds nothing.
+        Drained = "drained",
+        /// Not connected. It holds tasks until their leases end.
+        Away = "away",
+    }
+}
+
+fields! {
+    /// What a group knows about a member.
+    MemberFields {
+        /// Its state.
+        state: MemberState = "state",
+        /// The largest number of tasks that it holds; 0 while it is not connected.
+        credit: u64 = "credit",
+        /// The tasks that it holds.
+        held: u64 = "held",
+        /// The largest number of tasks that need a browser; only if it has one.
+        render: Option<u64> = "render",
+        /// The tasks that need a browser and that it holds; only if it has one.
+        rendering: Option<u64> = "rendering",
+        /// The name that it sent in `HELLO`.
+        name: Option<String> = "name",
+        /// Its address, while it is connected.
+        address: Option<String> = "address",
+    }
+}
+
+status! {
+    /// A member: a line of `GROUP members`. It is named by the first digits of its id.
+    ListedMember(member: String) {
+        /// What the group knows about it.
+        fields: MemberFields,
+    }
+}
+
+status! {
+    /// The answer to `GROUP drain` and `GROUP undrain`.
+    DrainStatus(group: String) {
+        /// The first digits of the member's id.
+        member: String = "member",
+        /// What the group knows about it.
+        fields: MemberFields,
+    }
+}
+
 status! {
     /// The answer to `GROUP retry` and `GROUP drop`, which have one of the counts each.
     DeadLetterStatus(group: String) {

@@ -20,7 +20,8 @@ mod value;
 pub use self::answer::{Answer, Status};
 pub use self::fields::{Field, JsonType};
 pub use self::group::{
-    DamagedGroupStatus, DeadLetterStatus, GroupSettingsStatus, GroupStatus, KeyDelay, MemberStatus,
+    DamagedGroupStatus, DeadLetterStatus, DrainStatus, GroupSettingsStatus, GroupStatus, KeyDelay,
+    ListedMember, MemberFields, MemberState, MemberStatus,
 };
 pub use self::job::{
     JobEnd, JobEndReason, JobListEnd, JobResult, JobState, JobStatus, PassCounts, SeedStatus,

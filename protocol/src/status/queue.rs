@@ -12,12 +12,18 @@ words! {
     TaskState {
         /// Waits for its due time, its key, its turn or its job.
         Pending = "pending",
+        /// An attempt failed or was lost, and the next one is not due yet.
+        Retry = "retry",
         /// Waits only for a member's credit.
         Queued = "queued",
         /// Held by a member.
         Processing = "processing",
-        /// Given up.
+        /// Given up, and kept as a dead letter.
         Dead = "dead",
+        /// Ended with any outcome but `failed`.
+        Completed = "completed",
+        /// Ended with the outcome `failed`, or given up.
+        Failed = "failed",
     }
 }
 
@@ -40,7 +46,7 @@ fields! {
         attempts: u64 = "attempts",
         /// Leases that ended without an answer.
         losses: u64 = "losses",
-        /// The beginning of the id of the member that holds it.
+        /// The beginning of the id of the member that holds it, or held it last.
         member: Option<String> = "member",
         /// The rest of its lease, in milliseconds.
         lease_ms: Option<u64> = "lease-ms",
@@ -50,6 +56,12 @@ fields! {
         reason: Option<String> = "reason",
         /// The last reason of a worker.
         last: Option<String> = "last",
+        /// The time for which its member has held it, or held it, in milliseconds.
+        held_ms: Option<u64> = "held-ms",
+        /// The time since it ended, in milliseconds.
+        ended_ms: Option<u64> = "ended-ms",
+        /// The outcome with which it ended.
+        outcome: Option<String> = "outcome",
     }
 }
 
@@ -144,7 +156,7 @@ status! {
 }
 
 status! {
-    /// The end of `GROUP tasks`, `keys` and `schedules`.
+    /// The end of `GROUP tasks`, `keys`, `schedules` and `members`.
     ListEnd(group: String) {
         /// How many match.
         matched: u64 = "matched",

@@ -1,6 +1,7 @@
 //! `tidings group`: lists, inspects and configures groups.
 
 mod keys;
+mod members;
 mod repair;
 mod schedules;
 pub(crate) mod tasks;
@@ -13,6 +14,7 @@ use tidings_protocol::{
 };
 
 use self::keys::KeysArgs;
+use self::members::{DrainArgs, MembersArgs};
 use self::repair::RepairArgs;
 use self::schedules::SchedulesArgs;
 use self::tasks::TasksArgs;
@@ -30,12 +32,15 @@ Examples:
   tidings group ls                                  all groups and their counts
   tidings group watch                               the counts of one group, as they change
   tidings group tasks --state processing            what the crawlers fetch now
+  tidings group tasks --state completed             the newest finished ones
   tidings group tasks --key example.org             entries of that host
   tidings group keys --limit 10                     hosts with the longest remaining time
   tidings group schedules                           scheduled URLs and when they are due
   tidings group set crawlers delay=2s parallel=1    applies from the next task on
   tidings group create thumbs topics=file-ready key=none lease=5m
   tidings group pause                               crawlers get no new tasks until `resume`
+  tidings group members                             crawlers, and how many tasks each of them holds
+  tidings group drain crawlers 5b0c6f1e             one of them gets no further tasks
 
 Exit codes: 0 success; 1 rejected or failed; 2 wrong usage.";
 
@@ -80,12 +85,18 @@ pub(crate) enum Group {
     Purge(NamedArgs),
     /// Delete a group and its entries; it must have no members and no jobs
     Delete(NamedArgs),
-    /// List entries: waiting, held by members, or dead
+    /// List entries: waiting, held by members, dead, or finished lately
     Tasks(TasksArgs),
     /// List keys (usually hosts) with waiting entries, longest remaining time first
     Keys(KeysArgs),
     /// List schedules (URLs with `every=`)
     Schedules(SchedulesArgs),
+    /// List members (workers) with their states and the number of tasks that they hold
+    Members(MembersArgs),
+    /// Give a member no further tasks; it finishes those that it holds
+    Drain(DrainArgs),
+    /// Give a drained member tasks again
+    Undrain(DrainArgs),
     /// Repair the damaged log of a group while no broker runs
     Repair(RepairArgs),
 }
@@ -153,6 +164,9 @@ pub(crate) async fn run(group: Group) -> Result<(), Failure> {
         Group::Tasks(args) => tasks::run(&args).await,
         Group::Keys(args) => keys::run(&args).await,
         Group::Schedules(args) => schedules::run(&args).await,
+        Group::Members(args) => members::run(&args).await,
+        Group::Drain(args) => members::drain(GroupAction::Drain, &args).await,
+        Group::Undrain(args) => members::drain(GroupAction::Undrain, &args).await,
         Group::Repair(args) => repair::run(&args),
     }
 }

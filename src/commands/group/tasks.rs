@@ -14,10 +14,13 @@ use crate::terminal::output::{printable, time_or};
 const EXAMPLES: &str = "\
 Examples:
   tidings group tasks --state processing        tasks of members, and how long their leases last
+  tidings group tasks --state completed         the newest finished ones, newest first
+  tidings group tasks --state failed            the newest that failed or were given up
   tidings group tasks --key example.org         all entries of that host
   tidings group tasks --job docs --limit 1000 --json
 
-The broker reads every entry of the group for this command.";
+Without --state, entries that are not finished and dead letters are listed; the broker reads every
+entry of the group for that. Of finished entries it keeps the newest 1,000 in memory.";
 
 /// The longest URL or text in a table, in characters.
 const TEXT_CHARS_MAX: usize = 200;
@@ -62,17 +65,23 @@ pub(crate) struct EntryFilter {
 pub(crate) enum EntryState {
     /// Waits for its time, its key, or its place in the queue of the key
     Pending,
+    /// An attempt failed or was lost; waits for the time of the next one
+    Retry,
     /// Waits only for a worker
     Queued,
     /// A worker holds it
     Processing,
-    /// A dead letter
+    /// A dead letter: given up, and kept
     Dead,
+    /// Finished lately
+    Completed,
+    /// Failed for good, or given up, lately
+    Failed,
 }
 
 /// Lists the entries.
 pub(super) async fn run(args: &TasksArgs) -> Result<(), Failure> {
-    let headings = "ENTRY> STATE KEY JOB DEPTH> PRIO> ATTEMPTS> LOSSES> WHEN URL";
+    let headings = "ENTRY> STATE KEY JOB DEPTH> PRIO> ATTEMPTS> LOSSES> MEMBER WHEN URL";
     list(&args.group, args.state, &args.filter, &args.output, headings, row).await
 }
 
@@ -99,12 +108,12 @@ pub(crate) async fn list(
 
 /// An entry as a row of `tasks`.
 fn row(task: &TaskStatus) -> Vec<String> {
-    let TaskFields { state, key, job, depth, prio, attempts, losses, .. } = &task.fields;
+    let TaskFields { state, key, job, depth, prio, attempts, losses, member, .. } = &task.fields;
     let numbers = [depth.to_string(), prio.to_string(), attempts.to_string(), losses.to_string()];
     [
         vec![task.entry.to_string(), state.to_string(), key.clone(), or_dash(job.as_ref())],
         numbers.to_vec(),
-        vec![timing(&task.fields), text(task)],
+        vec![or_dash(member.as_ref()), timing(&task.fields), text(task)],
     ]
     .concat()
 }
@@ -119,11 +128,12 @@ pub(crate) fn text(task: &TaskStatus) -> String {
     printable(&task.url, TEXT_CHARS_MAX)
 }
 
-/// The time left of its lease, or until it is due.
+/// The time left of its lease, until it is due, or since its end.
 fn timing(task: &TaskFields) -> String {
-    match (task.lease_ms, task.due_ms) {
-        (Some(left), _) => format!("lease {}", duration(left)),
-        (None, Some(due)) if due > 0 => format!("in {}", duration(due)),
+    match (task.lease_ms, task.due_ms, task.ended_ms) {
+        (Some(left), ..) => format!("lease {}", duration(left)),
+        (_, Some(due), _) if due > 0 => format!("in {}", duration(due)),
+        (.., Some(ended)) => format!("{} ago", duration(ended)),
         _ => "-".to_owned(),
     }
 }
@@ -172,7 +182,18 @@ mod tests {
     fn an_entry_is_a_row() {
         let row = row(&TaskStatus::parse(LINE));
         assert_eq!(row[..4], ["42", "processing", "a.example", "docs"]);
-        assert_eq!(row[8..], ["lease 59 s", "http://a.example/?state=x y"]);
+        assert_eq!(row[8..], ["5b0c", "lease 59 s", "http://a.example/?state=x y"]);
+    }
+
+    #[test]
+    fn a_finished_entry_shows_when_it_ended() {
+        let line = "42 state=completed key=none depth=0 prio=0 attempts=0 losses=0 held-ms=7 \
+                    ended-ms=2500 outcome=done text";
+        let row = row(&TaskStatus::parse(line));
+        assert_eq!(
+            (&*row[1], &row[8..]),
+            ("completed", &["-", "2 s ago", "text"].map(String::from)[..])
+        );
     }
 
     #[test]

@@ -19,9 +19,6 @@ use crate::flags::milliseconds;
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{note, plural, printable, terminal_safe, terminal_safe_json};
 
-/// The name of the connection, as the broker shows it.
-const NAME: &str = "tidings-sub";
-
 /// The handler of each task.
 struct GroupHandler {
     args: SubArgs,
@@ -63,7 +60,8 @@ pub(super) async fn run(
 ) -> Result<(), Failure> {
     let (broker, count) = (args.broker.broker.clone(), args.count);
     let tasks_max = count.and_then(|count| u32::try_from(count).ok()).unwrap_or(u32::MAX);
-    let (connector, connected) = connection::open(&broker, NAME).await?;
+    let (connector, connected) =
+        connection::open(&broker, &connection::worker_name("tidings-sub")).await?;
     let topic = args.topic.clone();
     let setup = GroupSetup { group: group.clone(), topic, key: "none", settings: &[] };
     setup.ensure(&connected.client).await.map_err(|error| match error {

@@ -82,7 +82,11 @@ pub(crate) fn expect_on_group_routes(http: &HttpClient, description: &Value, sta
         if !["/groups/{group}", "/jobs", "/explain"].iter().any(|it| path.starts_with(it)) {
             continue;
         }
-        let query = if path == "/explain" { "?what=http://a.example/" } else { "" };
+        let query = match path.as_str() {
+            "/explain" => "?what=http://a.example/",
+            path if path.ends_with("drain") => "?member=x",
+            _ => "",
+        };
         let filled = path.replace("{group}", "crawlers").replace("{job}", "j") + query;
         for (method, operation) in methods.as_object().unwrap() {
             // A damaged group can be shown.

@@ -410,7 +410,7 @@ fn cover_groups(http: &HttpClient, server: &Server) {
     let id = worker.read_line().split(' ').nth(1).unwrap().to_owned();
     assert_eq!(http.request("DELETE", "/groups/g", &[]).status, 409);
     worker.request(&format!("NACK {id} reason=broken"));
-    for path in ["", "/tasks", "/keys", "/schedules", "/dead"] {
+    for path in ["", "/members", "/tasks", "/keys", "/schedules", "/dead"] {
         assert_eq!(http.get(&format!("/groups/g{path}")).status, 200, "{path}");
         assert_eq!(http.get(&format!("/groups/none{path}")).status, 404, "{path}");
     }
@@ -432,8 +432,12 @@ fn cover_groups(http: &HttpClient, server: &Server) {
     assert_eq!(state(), json!([true, 0, 1]));
     assert_eq!(act("dead/retry")["retried"], 1);
     assert_eq!(state(), json!([true, 1, 0]), "a paused group releases nothing");
+    let member = http.get("/groups/g/members").json()["members"][0].clone();
+    let named = format!("?member={}", member["member"].as_str().unwrap());
+    assert_eq!(act(&format!("drain{named}"))["state"], "drained");
     act("resume");
-    assert_eq!(state()[0], false);
+    assert_eq!(state(), json!([false, 1, 0]), "a drained member gets nothing");
+    assert_eq!(act(&format!("undrain{named}"))["state"], "active");
     let id = worker.read_line().split(' ').nth(1).unwrap().to_owned();
     worker.request(&format!("NACK {id} reason=broken"));
     assert_eq!(state(), json!([false, 0, 1]));

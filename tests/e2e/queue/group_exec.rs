@@ -25,13 +25,13 @@ fn start_sub(server: &Server, arguments: &[&str]) -> Process {
 
 /// Starts a worker of the group `team` that runs this script for each event.
 #[track_caller]
-fn start_exec_worker(server: &Server, flags: &[&str], script: &str) -> Process {
+pub(crate) fn start_exec_worker(server: &Server, flags: &[&str], script: &str) -> Process {
     let arguments = ["work", "--group", "team"];
     start_sub(server, &[&arguments[..], flags, &["--exec", "sh", "-c", script]].concat())
 }
 
 #[track_caller]
-fn publish(server: &Server, event: &str) {
+pub(crate) fn publish(server: &Server, event: &str) {
     let response =
         LineConnection::connect_client(server.address).request(&format!("PUB work {event}"));
     assert!(response.starts_with("+OK"), "{response}");
@@ -49,14 +49,14 @@ fn wait_for_group(server: &Server, key: &str, value: u64) -> Value {
 
 /// Creates a named pipe: opening it for reading blocks until a writer opens it.
 #[track_caller]
-fn make_pipe(server: &Server, event: &str) -> PathBuf {
+pub(crate) fn make_pipe(server: &Server, event: &str) -> PathBuf {
     let path = server.folder.path().join(format!("pipe-{event}"));
     assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
     path
 }
 
 /// Prints that it has begun, waits for the pipe of its event, and prints that it ends.
-const WAIT_SCRIPT: &str =
+pub(crate) const WAIT_SCRIPT: &str =
     "echo begun $EVENT_PAYLOAD; cat pipe-$EVENT_PAYLOAD >/dev/null; echo ended $EVENT_PAYLOAD";
 
 #[test]

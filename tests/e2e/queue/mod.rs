@@ -1,5 +1,6 @@
 //! Groups, jobs, tasks and dead letters.
 
+mod drain;
 mod group_commands;
 mod group_exec;
 mod groups;

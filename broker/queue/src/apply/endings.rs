@@ -5,6 +5,7 @@ use tidings_protocol::{Outcome, UrlKey};
 
 use crate::Group;
 use crate::entry::{Admission, EndReason, Entry, EntryId, EntryState, JobNumber, PassId};
+use crate::finished::{FinishedTask, TaskEnd};
 use crate::frontier::ActiveEntry;
 use crate::frontier::dormant::DormantRef;
 use crate::frontier::lane::Lane;
@@ -34,7 +35,14 @@ impl Group {
         {
             self.jobs.complete_repair(pass, outcome);
         }
+        self.keep_finished(entry, TaskEnd::Answered(outcome), now);
         self.release_keys(key, again, now);
+    }
+
+    /// Keeps an entry that ended for the list of finished tasks.
+    fn keep_finished(&mut self, entry: Entry, end: TaskEnd, now: Moment) {
+        let lease = self.leases.last_ended(entry.admitted.id);
+        self.finished.push(FinishedTask { entry, end, ended_at: now, lease });
     }
 
     /// Ends an entry that no member holds. If only its job drops it and the entry was announced, it
@@ -72,6 +80,7 @@ impl Group {
             let reason = self.config.dead_reason(&entry).unwrap_or("unknown");
             // A retry of the new dead letter can repair the pass again.
             entry.admitted.job = job.or(repairs);
+            self.keep_finished(entry.clone(), TaskEnd::GivenUp(reason), now);
             self.dead_letters.push(entry, reason, &self.config);
         }
     }

@@ -94,6 +94,9 @@ impl Group {
                 }
             }
             Decision::Paused(paused) => self.is_paused = *paused,
+            Decision::MemberDrained { member, drained } => {
+                self.leases.set_drained(*member, *drained, now);
+            }
             Decision::Purged => self.purge_all(now),
             Decision::JobCleared { number, key, end } => {
                 self.clear_job(*number, key.as_deref(), *end, now);
@@ -183,6 +186,7 @@ impl Group {
     /// at `now`.
     fn apply_start(&mut self, run: u64, elapsed_unknown: bool, now: Moment) {
         self.run = run;
+        self.leases.restart_absences(now);
         if !elapsed_unknown {
             return;
         }

@@ -3,17 +3,21 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
-use tidings_protocol::status::MemberStatus;
-use tidings_protocol::{CanonicalUrl, MemberId, TaskId};
+use tidings_protocol::status::{Answer, DrainStatus, MemberFields, MemberStatus};
+use tidings_protocol::{CanonicalUrl, Code, MemberId, ProtocolError, TaskId};
 
 use crate::entry::{
     Admission, Entry, EntryId, FORWARDED_BYTES_MAX, Lease, attribute, merge_attributes, with_render,
 };
 use crate::jobs::Job;
-use crate::leases::{Credit, Member};
+use crate::leases::{Credit, Member, MemberConn};
 use crate::moment::Moment;
+use crate::record::Decision;
 use crate::schedules::Schedule;
-use crate::{ConnId, Group, Output, Requester, TaskMessage};
+use crate::{ClientLabel, ConnId, Group, Output, Requester, TaskMessage};
+
+/// Most members that are drained at once.
+pub(crate) const DRAINED_MAX: usize = 1000;
 
 /// Attribute of a redirect's target that names the URL with the schedule.
 const MOVED_FROM: &str = " schedule=";
@@ -24,10 +28,16 @@ fn moved_from(carried: &str) -> Option<&str> {
 }
 
 impl Group {
-    pub(crate) fn join(&mut self, requester: Requester, credit: Credit, now: Moment) {
+    pub(crate) fn join(
+        &mut self,
+        requester: Requester,
+        credit: Credit,
+        label: ClientLabel,
+        now: Moment,
+    ) {
         let known = self.leases.members().find(requester.member);
         let moved = known.is_none_or(|member| member.conn() != Some(requester.conn));
-        self.leases.join(requester.member, requester.conn, credit);
+        self.leases.join(requester.member, MemberConn { id: requester.conn, credit, label });
         let held = self.leases.members().find(requester.member).map_or(0, Member::load);
         let status = MemberStatus {
             group: self.name.to_string(),
@@ -46,10 +56,73 @@ impl Group {
     pub(crate) fn disconnected(&mut self, conn: ConnId, now: Moment) {
         self.jobs.remove_waiters(conn);
         self.reads.remove_waits(conn);
-        if let Some(member) = self.leases.disconnect(conn) {
+        if let Some(member) = self.leases.disconnect(conn, now) {
             self.resend_tasks(member, now);
             self.unpin_untakeable(member, now);
         }
+    }
+
+    /// Drains a member, or ends that. Then entries that wait for its next request restart, for any
+    /// member.
+    pub(crate) fn drain(
+        &mut self,
+        name: &str,
+        drained: bool,
+        now: Moment,
+    ) -> Result<Answer, ProtocolError> {
+        let id = self.find_member(name)?;
+        if self.leases.members().find(id).is_some_and(Member::is_drained) != drained {
+            if drained {
+                self.make_room_for_drained(now)?;
+            }
+            self.commit(Decision::MemberDrained { member: id, drained }, now);
+            if drained {
+                self.unpin(id, now);
+            }
+        }
+        // A member that is gone is forgotten when it is drained no more.
+        let fields =
+            self.leases.members().find(id).map_or_else(MemberFields::default, Member::status);
+        Ok(DrainStatus { group: self.name.to_string(), member: id.short(), fields }.into())
+    }
+
+    /// Returns the member with these first digits, or else with this name.
+    fn find_member(&self, name: &str) -> Result<MemberId, ProtocolError> {
+        let members = || self.leases.members().iter();
+        let mut found: Vec<_> = members().filter(|(id, _)| id.short() == name).collect();
+        if found.is_empty() {
+            found.extend(members().filter(|(_, member)| member.name() == Some(name)));
+        }
+        let (code, text) = match found[..] {
+            [(id, _)] => return Ok(id),
+            [] => (
+                Code::NotFound,
+                format!("no member {name} in group {0}; GROUP members {0} lists them", self.name),
+            ),
+            _ => {
+                let count = found.len();
+                let text = format!(
+                    "{count} members of group {0} are {name}; name one by its digits in GROUP \
+                     members {0}",
+                    self.name
+                );
+                (Code::Conflict, text)
+            }
+        };
+        Err(ProtocolError::new(code, text))
+    }
+
+    /// Forgets drained members that are gone for long. Fails if too many are left for another.
+    fn make_room_for_drained(&mut self, now: Moment) -> Result<(), ProtocolError> {
+        for member in self.leases.members().gone_for_long(now) {
+            self.commit(Decision::MemberDrained { member, drained: false }, now);
+        }
+        let drained = self.leases.members().iter().filter(|(_, member)| member.is_drained());
+        if drained.count() < DRAINED_MAX {
+            return Ok(());
+        }
+        let text = format!("{DRAINED_MAX} members are drained, which is the limit; undrain one");
+        Err(ProtocolError::new(Code::Limit, text))
     }
 
     /// Sends a member all tasks that it holds, on its current connection.

@@ -7,7 +7,7 @@ mod completion;
 mod job_actions;
 mod lease;
 mod manage;
-mod membership;
+pub(crate) mod membership;
 mod operations;
 mod parsed_event;
 pub(crate) mod prefetch;

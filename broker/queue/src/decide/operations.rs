@@ -27,6 +27,7 @@ impl Group {
                 self.commit_unless_empty(entries, |entries| Decision::DeadDropped { entries }, now);
                 return Ok(DeadLetterStatus { group, dropped, retried: None }.into());
             }
+            Operation::Drain { member, drained } => return self.drain(member, *drained, now),
             Operation::Delete => return self.delete(now),
         }
         Ok(self.status().into())
@@ -80,7 +81,8 @@ impl Group {
         if self.name.as_str() == DEFAULT_GROUP {
             return conflict(format!("group {DEFAULT_GROUP} cannot be deleted"));
         }
-        let members = self.leases.members().iter().count();
+        let members = self.leases.members().iter().filter(|(_, member)| member.is_present());
+        let members = members.count();
         if members > 0 {
             return conflict(format!("group {} has {members} members; stop them first", self.name));
         }

@@ -27,6 +27,7 @@ struct GroupDump {
     schedules: BTreeMap<u128, String>,
     wall_clock: String,
     dead_letters: String,
+    drained: BTreeSet<MemberId>,
     unpublished: BTreeMap<u64, (&'static str, Box<str>)>,
     published: BTreeMap<&'static str, Seq>,
     wakes: Vec<(Moment, String)>,
@@ -107,6 +108,13 @@ fn dump(group: &Group) -> GroupDump {
         completion_pending: group.jobs.completion_pending(),
         schedules: group.schedules.iter().map(|s| (s.url_key.0, format!("{s:?}"))).collect(),
         wall_clock: format!("{:?}", group.wall_clock_dues().collect::<Vec<_>>()),
+        drained: group
+            .leases
+            .members()
+            .iter()
+            .filter(|(_, member)| member.is_drained())
+            .map(|(id, _)| id)
+            .collect(),
         dead_letters: format!("{:?}", group.dead_letters),
         unpublished: group.unpublished.clone(),
         published: group.published.clone(),

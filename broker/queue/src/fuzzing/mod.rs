@@ -18,7 +18,9 @@ use crate::leases::Credit;
 use crate::moment::{ClockStamp, Moment};
 use crate::record::replay::Replay;
 use crate::record::{Decision, GroupRecord};
-use crate::{ConnId, Group, GroupQuery, Input, Output, Requester, StagedLink, WorkerReply};
+use crate::{
+    ClientLabel, ConnId, Group, GroupQuery, Input, Output, Requester, StagedLink, WorkerReply,
+};
 
 /// The name and the function of a target.
 pub type Target = (&'static str, fn(&[u8]));
@@ -142,7 +144,7 @@ impl FuzzWorld {
     fn start(&mut self, elapsed_unknown: bool) {
         let run = self.group.run() + 1;
         // Every other broker runs a worker in its process.
-        let own = run.is_multiple_of(2).then_some(MemberId(1));
+        let own = run.is_multiple_of(2).then_some(MemberId(1 << 96));
         self.feed(Input::Start {
             run,
             since: 1000 + run,
@@ -204,7 +206,7 @@ impl FuzzWorld {
 
     fn requester(&self, member: usize) -> Requester {
         let conn = ConnId(self.conns[member]);
-        Requester { conn, member: MemberId(member as u128 + 1), slot: Slot::numbered(1) }
+        Requester { conn, member: MemberId((member as u128 + 1) << 96), slot: Slot::numbered(1) }
     }
 
     fn disconnect(&mut self, member: usize) {
@@ -225,7 +227,7 @@ impl FuzzWorld {
             Command::Join { credit, render, .. } => {
                 let credit = credit.unwrap_or(10);
                 self.credit.insert(requester.member, Credit { tasks: credit, render });
-                Input::Join { requester, credit, render }
+                Input::Join { requester, credit, render, label: ClientLabel::default() }
             }
             Command::Link { task, url, redirect, prio } => {
                 let prio = prio.map_or(0, tidings_protocol::Prio::value);

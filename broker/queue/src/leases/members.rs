@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hashbrown::HashSet;
-use tidings_protocol::MemberId;
+use hashbrown::HashMap;
+use tidings_protocol::status::{MemberFields, MemberState};
+use tidings_protocol::{DAY_MS, MemberId};
 
 use crate::entry::{Demand, EntryId};
+use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
-use crate::requester::ConnId;
+use crate::requester::{ClientLabel, ConnId};
 
 /// How many entries a worker may hold at once.
 #[derive(Debug, Clone, Copy, Default)]
@@ -18,18 +20,30 @@ pub(crate) struct Credit {
     pub(crate) render: Option<u32>,
 }
 
+/// A connection of a worker.
+#[derive(Debug)]
+pub(crate) struct MemberConn {
+    pub(crate) id: ConnId,
+    pub(crate) credit: Credit,
+    pub(crate) label: ClientLabel,
+}
+
 /// One worker. Leases belong to the worker, not to its connection.
 #[derive(Debug, Default)]
 pub(crate) struct Member {
     /// Its current connection.
-    conn: Option<ConnId>,
-    /// Earlier connections that have not ended, with their credits.
-    previous: Vec<(ConnId, Credit)>,
-    credit: Credit,
+    conn: Option<MemberConn>,
+    /// Earlier connections that have not ended.
+    previous: Vec<MemberConn>,
+    /// An operator has drained it: it receives no task.
+    drained: bool,
+    /// When it lost its connection or was drained, or could connect again after a start.
+    seen_at: Moment,
     /// A lease of it expired and it has sent nothing since. It may hang, and would lose further
     /// tasks, too.
     silent: bool,
-    held: HashSet<EntryId>,
+    /// The entries that it holds, and since when.
+    held: HashMap<EntryId, Moment>,
     /// How many of the held entries are suspects: at most one.
     suspects: u32,
     /// How many of the held entries need a browser.
@@ -39,7 +53,61 @@ pub(crate) struct Member {
 impl Member {
     /// Returns its current connection.
     pub(crate) fn conn(&self) -> Option<ConnId> {
-        self.conn
+        self.conn.as_ref().map(|conn| conn.id)
+    }
+
+    /// Reports whether an operator has drained it.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.drained
+    }
+
+    /// Reports whether it is connected or holds entries.
+    pub(crate) fn is_present(&self) -> bool {
+        self.conn.is_some() || !self.held.is_empty()
+    }
+
+    /// Returns since when it has held an entry.
+    pub(crate) fn held_since(&self, entry: EntryId) -> Option<Moment> {
+        self.held.get(&entry).copied()
+    }
+
+    /// Returns the name that its client sent.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.conn.as_ref()?.label.name.as_deref()
+    }
+
+    /// What an operator should know about it.
+    pub(crate) fn status(&self) -> MemberFields {
+        let state = match self {
+            Self { drained: true, held, .. } if held.is_empty() => MemberState::Drained,
+            Self { drained: true, .. } => MemberState::Draining,
+            Self { conn: None, .. } => MemberState::Away,
+            Self { silent: true, .. } => MemberState::Silent,
+            _ => MemberState::Active,
+        };
+        let label = self.conn.as_ref().map(|conn| conn.label.clone()).unwrap_or_default();
+        MemberFields {
+            state,
+            credit: self.credit().tasks.into(),
+            held: self.held.len() as u64,
+            render: self.credit().render.map(Into::into),
+            rendering: self.credit().render.map(|_| self.rendering.into()),
+            name: label.name.map(Into::into),
+            address: label.address.map(Into::into),
+        }
+    }
+
+    fn credit(&self) -> Credit {
+        self.conn.as_ref().map_or(Credit::default(), |conn| conn.credit)
+    }
+
+    /// Reports whether it can receive tasks, now or after it has answered some; with `render`,
+    /// those that need a browser.
+    fn takes_tasks(&self, render: bool) -> bool {
+        let is_drained = self.drained && !mutants::is(Mutant::FeedsDrained);
+        let credit = self.credit();
+        let may_hold = if render { credit.render.unwrap_or(0) } else { 1 };
+        !self.silent && !is_drained && credit.tasks.min(may_hold) > 0
     }
 
     /// Counts the entries that it holds.
@@ -54,26 +122,19 @@ impl Member {
 
     /// Returns the ids of the entries that it holds, sorted.
     pub(crate) fn held(&self) -> Vec<EntryId> {
-        let mut held: Vec<EntryId> = self.held.iter().copied().collect();
+        let mut held: Vec<EntryId> = self.held.keys().copied().collect();
         held.sort_unstable();
         held
     }
 
-    /// Reports whether it can receive tasks, now or after it has answered some; with `render`,
-    /// those that need a browser.
-    fn takes_tasks(&self, render: bool) -> bool {
-        let may_hold = if render { self.credit.render.unwrap_or(0) } else { 1 };
-        self.conn.is_some() && !self.silent && self.credit.tasks.min(may_hold) > 0
-    }
-
     fn has_credit(&self) -> bool {
         let more = usize::from(mutants::is(Mutant::OverCredit));
-        self.takes_tasks(false) && self.held.len() < self.credit.tasks as usize + more
+        self.takes_tasks(false) && self.held.len() < self.credit().tasks as usize + more
     }
 
     fn has_render_credit(&self) -> bool {
         let more = u32::from(mutants::is(Mutant::OverRenderCredit));
-        let free = self.credit.render.is_some_and(|credit| self.rendering < credit + more);
+        let free = self.credit().render.is_some_and(|credit| self.rendering < credit + more);
         free && self.has_credit()
     }
 }
@@ -88,6 +149,9 @@ pub(crate) struct Members {
     /// fewest such entries.
     with_render_credit: BTreeSet<(usize, MemberId)>,
 }
+
+/// A drained member may be forgotten when it has not been connected for this time.
+const DRAINED_GONE_MS_MAX: u64 = DAY_MS;
 
 /// A key stays with the member that served it last, until that member holds more than this many
 /// times the entries of the least loaded one, plus some slack for small numbers.
@@ -105,33 +169,47 @@ impl Members {
         self.by_id.iter().map(|(id, member)| (*id, member))
     }
 
-    /// Connects a member, with its credit. Its previous connection is kept until it ends, because
-    /// it may outlive the new one.
-    pub(super) fn join(&mut self, id: MemberId, conn: ConnId, credit: Credit) {
+    /// Connects a member. Its previous connection is kept until it ends, because it may outlive the
+    /// new one.
+    pub(super) fn join(&mut self, id: MemberId, conn: MemberConn) {
         self.update(id, |member| {
-            member.previous.retain(|(earlier, _)| *earlier != conn);
-            if let Some(before) = member.conn.filter(|before| *before != conn) {
-                member.previous.push((before, member.credit));
-            }
-            member.conn = Some(conn);
-            member.credit = credit;
+            let new = conn.id;
+            member.previous.retain(|earlier| earlier.id != new);
+            member.previous.extend(member.conn.replace(conn).filter(|before| before.id != new));
         });
+    }
+
+    /// Drains a member, or ends that.
+    pub(super) fn set_drained(&mut self, id: MemberId, drained: bool, now: Moment) {
+        self.update(id, |member| (member.drained, member.seen_at) = (drained, now));
+    }
+
+    /// The group starts: no member could connect before `now`.
+    pub(super) fn restart_absences(&mut self, now: Moment) {
+        self.by_id.values_mut().for_each(|member| member.seen_at = now);
+    }
+
+    /// Returns the members that are known only because they were drained, and are not expected to
+    /// come back.
+    pub(crate) fn gone_for_long(&self, now: Moment) -> Vec<MemberId> {
+        let is_gone = |member: &Member| {
+            !member.is_present() && now.since(member.seen_at) >= DRAINED_GONE_MS_MAX
+        };
+        self.iter().filter(|(_, member)| is_gone(member)).map(|(id, _)| id).collect()
     }
 
     /// Removes a connection. Returns the member if this was its current connection. The member
     /// keeps its entries until their leases end, unless it has another connection.
-    pub(super) fn disconnect(&mut self, conn: ConnId) -> Option<MemberId> {
-        let has = |member: &Member| member.previous.iter().any(|(earlier, _)| *earlier == conn);
-        let known = |member: &Member| member.conn == Some(conn) || has(member);
+    pub(super) fn disconnect(&mut self, conn: ConnId, now: Moment) -> Option<MemberId> {
+        let has = |member: &Member| member.previous.iter().any(|earlier| earlier.id == conn);
+        let known = |member: &Member| member.conn() == Some(conn) || has(member);
         let id = self.iter().find(|(_, member)| known(member))?.0;
         let mut was_current = false;
         self.update(id, |member| {
-            was_current = member.conn == Some(conn);
-            member.previous.retain(|(earlier, _)| *earlier != conn);
+            was_current = member.conn() == Some(conn);
+            member.previous.retain(|earlier| earlier.id != conn);
             if was_current {
-                let before = member.previous.pop();
-                member.conn = before.map(|(conn, _)| conn);
-                member.credit = before.map_or(Credit::default(), |(_, credit)| credit);
+                (member.conn, member.seen_at) = (member.previous.pop(), now);
             }
         });
         was_current.then_some(id)
@@ -157,23 +235,32 @@ impl Members {
         }
     }
 
-    /// Adds a lease to a member.
-    pub(super) fn add_lease(&mut self, id: MemberId, entry: EntryId, demand: Demand) {
+    /// Adds a lease to a member, which begins `now`.
+    pub(super) fn add_lease(&mut self, id: MemberId, entry: EntryId, demand: Demand, now: Moment) {
         self.update(id, |member| {
-            member.held.insert(entry);
+            member.held.insert(entry, now);
             member.suspects += u32::from(demand.suspect);
             member.rendering += u32::from(demand.render);
         });
     }
 
-    /// Removes a lease from a member. `demand` must be as in `add_lease`.
-    pub(super) fn end_lease(&mut self, id: MemberId, entry: EntryId, demand: Demand) {
+    /// Removes a lease from a member. `demand` must be as in `add_lease`. Returns when the lease
+    /// began.
+    pub(super) fn end_lease(
+        &mut self,
+        id: MemberId,
+        entry: EntryId,
+        demand: Demand,
+    ) -> Option<Moment> {
+        let mut since = None;
         self.update(id, |member| {
-            if member.held.remove(&entry) {
+            since = member.held.remove(&entry);
+            if since.is_some() {
                 member.suspects -= u32::from(demand.suspect);
                 member.rendering -= u32::from(demand.render);
             }
         });
+        since
     }
 
     /// Reports whether it can receive tasks, now or after it has answered some; with `render`,
@@ -205,7 +292,7 @@ impl Members {
     /// Returns the number of entries that the members may receive now.
     pub(crate) fn free_credit(&self) -> usize {
         let free = self.with_credit.iter().map(|(load, id)| {
-            let credit = self.by_id.get(id).map_or(0, |member| member.credit.tasks as usize);
+            let credit = self.by_id.get(id).map_or(0, |member| member.credit().tasks as usize);
             credit.saturating_sub(*load)
         });
         free.sum()
@@ -223,7 +310,7 @@ impl Members {
     }
 
     fn member_on(&self, conn: ConnId) -> Option<MemberId> {
-        self.iter().find(|(_, member)| member.conn == Some(conn)).map(|(id, _)| id)
+        self.iter().find(|(_, member)| member.conn() == Some(conn)).map(|(id, _)| id)
     }
 
     /// Members with free credit and their loads, least loaded first. Suspects are rare, so few
@@ -234,8 +321,8 @@ impl Members {
         members.iter().copied().filter(move |(_, id)| fits(id))
     }
 
-    /// Changes a member and updates the order by load. Removes it if it is not connected and holds
-    /// nothing.
+    /// Changes a member and updates the order by load. Removes it if it is not connected, holds
+    /// nothing and is not drained.
     fn update(&mut self, id: MemberId, change: impl FnOnce(&mut Member)) {
         let member = self.by_id.entry(id).or_default();
         self.with_credit.remove(&(member.load(), id));
@@ -246,7 +333,7 @@ impl Members {
         }
         if member.has_credit() {
             self.with_credit.insert((member.load(), id));
-        } else if member.conn.is_none() && member.held.is_empty() {
+        } else if !member.is_present() && !member.drained {
             self.by_id.remove(&id);
         }
     }

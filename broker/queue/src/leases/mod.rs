@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tidings_protocol::MemberId;
 
-pub(crate) use self::members::{Credit, Member, Members};
+pub(crate) use self::members::{Credit, Member, MemberConn, Members};
 use crate::entry::{Demand, EntryId, Lease};
 use crate::moment::Moment;
 use crate::requester::ConnId;
@@ -26,6 +26,16 @@ pub(crate) struct Leases {
     /// Entries that wait for the next request of one member.
     pinned: BTreeMap<MemberId, BTreeSet<EntryId>>,
     expiries: Timers<EntryId>,
+    /// The lease that ended last.
+    last_ended: Option<EndedLease>,
+}
+
+/// A lease that has ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EndedLease {
+    entry: EntryId,
+    pub(crate) member: MemberId,
+    pub(crate) began_at: Moment,
 }
 
 impl Leases {
@@ -44,14 +54,24 @@ impl Leases {
         self.local_member = member;
     }
 
-    /// Connects a member, with its credit.
-    pub(crate) fn join(&mut self, member: MemberId, conn: ConnId, credit: Credit) {
-        self.members.join(member, conn, credit);
+    /// Connects a member.
+    pub(crate) fn join(&mut self, member: MemberId, conn: MemberConn) {
+        self.members.join(member, conn);
+    }
+
+    /// Drains a member, or ends that.
+    pub(crate) fn set_drained(&mut self, member: MemberId, drained: bool, now: Moment) {
+        self.members.set_drained(member, drained, now);
+    }
+
+    /// The group starts: no member could connect before `now`.
+    pub(crate) fn restart_absences(&mut self, now: Moment) {
+        self.members.restart_absences(now);
     }
 
     /// A connection ended. Returns the member if this was its current connection.
-    pub(crate) fn disconnect(&mut self, conn: ConnId) -> Option<MemberId> {
-        self.members.disconnect(conn)
+    pub(crate) fn disconnect(&mut self, conn: ConnId, now: Moment) -> Option<MemberId> {
+        self.members.disconnect(conn, now)
     }
 
     /// A member has sent something.
@@ -70,8 +90,8 @@ impl Leases {
     }
 
     /// A lease begins.
-    pub(crate) fn begin(&mut self, entry: EntryId, lease: &Lease, demand: Demand) {
-        self.members.add_lease(lease.member, entry, demand);
+    pub(crate) fn begin(&mut self, entry: EntryId, lease: &Lease, demand: Demand, now: Moment) {
+        self.members.add_lease(lease.member, entry, demand, now);
         self.expiries.set(lease.until, entry);
     }
 
@@ -84,7 +104,14 @@ impl Leases {
     /// A lease ends. `demand` must be as at its beginning.
     pub(crate) fn end(&mut self, entry: EntryId, lease: &Lease, demand: Demand) {
         self.expiries.cancel(lease.until, entry);
-        self.members.end_lease(lease.member, entry, demand);
+        let member = lease.member;
+        let began_at = self.members.end_lease(member, entry, demand);
+        self.last_ended = began_at.map(|began_at| EndedLease { entry, member, began_at });
+    }
+
+    /// Returns the lease that ended last, if it was of this entry.
+    pub(crate) fn last_ended(&self, entry: EntryId) -> Option<EndedLease> {
+        self.last_ended.filter(|ended| ended.entry == entry)
     }
 
     /// Returns when the next lease expires.

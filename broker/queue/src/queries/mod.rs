@@ -1,6 +1,7 @@
 //! Answers to queries. Nothing here changes a group.
 
 mod explain;
+pub mod members;
 pub mod schedules;
 pub mod task_list;
 pub mod top_keys;
@@ -34,6 +35,7 @@ impl Group {
             GroupQuery::Tasks(query) => self.describe_tasks(&self.select_tasks(query)?, now),
             GroupQuery::Keys(query) => self.list_keys(query, now),
             GroupQuery::Schedules(query) => Ok(self.list_schedules(query, now)),
+            GroupQuery::Members(limit) => Ok(self.list_members(*limit)),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Lists of entries (`GROUP tasks`), with the dead ones.
+//! Lists of entries (`GROUP tasks`), with the dead and the finished ones.
 
 use std::collections::BinaryHeap;
 
@@ -7,19 +7,17 @@ use tidings_protocol::{EntrySelection, ProtocolError, TaskQuery};
 
 use crate::Group;
 use crate::entry::{Entry, EntryId, EntryState, JobNumber};
+use crate::finished::{FinishedTask, TaskEnd, shown_text};
 use crate::frontier::dormant::DormantRef;
 use crate::frontier::keys::KeyId;
 use crate::frontier::{ActiveEntry, next_entry};
 use crate::moment::Moment;
 
-/// Bytes that are shown of a text that is not a URL.
-const LINE_TEXT_BYTES_MAX: usize = 1024;
-
 /// Entries for an answer to `GROUP tasks`.
 #[derive(Debug)]
 pub(crate) struct SelectedTasks {
     query: TaskQuery,
-    /// The number of entries that match, without dead ones.
+    /// The number of entries that match, without dead and finished ones.
     count: usize,
     /// Those that are listed, sorted.
     ids: Vec<EntryId>,
@@ -33,9 +31,12 @@ impl SelectedTasks {
 }
 
 impl Group {
-    /// Selects entries for a list. Visits every entry.
+    /// Selects entries for a list. Visits every entry, unless only dead or finished ones are listed.
     pub(crate) fn select_tasks(&self, query: &TaskQuery) -> Result<SelectedTasks, ProtocolError> {
         let wanted = self.matcher(&query.selection)?;
+        if let Some(TaskState::Dead | TaskState::Completed | TaskState::Failed) = query.state {
+            return Ok(SelectedTasks { query: query.clone(), count: 0, ids: Vec::new() });
+        }
         let is_in = |state| query.state.is_none_or(|wanted| wanted == state);
         let live = self.frontier.active().filter(|live| wanted(&live.entry));
         let live = live.filter(|live| is_in(self.state_of(live)));
@@ -56,8 +57,9 @@ impl Group {
         Ok(SelectedTasks { query: query.clone(), count, ids })
     }
 
-    /// Lists selected entries by id, then the dead ones, oldest first. The texts of the dormant
-    /// ones must be in memory. Entries that have ended since their selection are left out.
+    /// Lists selected entries by id, then the dead ones, oldest first; or the finished ones, newest
+    /// first. The texts of the dormant ones must be in memory. Entries that have ended since their
+    /// selection are left out.
     pub(crate) fn describe_tasks(
         &self,
         selected: &SelectedTasks,
@@ -69,6 +71,15 @@ impl Group {
         let mut more: Vec<_> =
             ids.iter().filter_map(|id| self.describe_waiting(*id, now)).collect();
         let mut count = count - (ids.len() - more.len());
+        if let Some(TaskState::Completed | TaskState::Failed) = query.state {
+            let finished = self.finished.newest_first().filter(|task| wanted(&task.entry));
+            for task in finished.filter(|task| is_in(task.state())) {
+                count += 1;
+                if more.len() < query.limit {
+                    more.push(self.describe_finished(task, now));
+                }
+            }
+        }
         for dead in self.dead_letters.iter().filter(|dead| wanted(&dead.entry)) {
             if is_in(TaskState::Dead) {
                 count += 1;
@@ -162,6 +173,7 @@ impl Group {
             {
                 TaskState::Queued
             }
+            EntryState::Delayed if live.entry.failures + live.entry.losses > 0 => TaskState::Retry,
             EntryState::Waiting | EntryState::Delayed => TaskState::Pending,
         }
     }
@@ -181,6 +193,20 @@ impl Group {
         !self.is_paused && self.frontier.is_offered(gate, render) && is_next()
     }
 
+    fn describe_finished(&self, task: &FinishedTask, now: Moment) -> TaskStatus {
+        let FinishedTask { entry, end, ended_at, lease } = task;
+        let (outcome, reason) = match end {
+            TaskEnd::Answered(outcome) => (Some(outcome.to_string()), None),
+            TaskEnd::GivenUp(reason) => (None, Some(*reason)),
+        };
+        let mut status = self.describe_task(entry, task.state(), reason, now);
+        status.fields.member = lease.map(|lease| lease.member.short());
+        status.fields.held_ms = lease.map(|lease| ended_at.since(lease.began_at));
+        status.fields.ended_ms = Some(now.since(*ended_at));
+        status.fields.outcome = outcome;
+        status
+    }
+
     fn describe_task(
         &self,
         entry: &Entry,
@@ -192,7 +218,9 @@ impl Group {
         let (job, pass) =
             self.job_and_pass(entry).map(|(job, pass)| (job.name.to_string(), pass.into())).unzip();
         let lease = entry.lease();
-        let is_due_later = lease.is_none() && state != TaskState::Dead && admitted.due > now;
+        let waits = matches!(state, TaskState::Pending | TaskState::Retry | TaskState::Queued);
+        let holder = lease.and_then(|lease| self.leases.members().find(lease.member));
+        let held_since = holder.and_then(|member| member.held_since(admitted.id));
         let fields = TaskFields {
             state,
             key: admitted.key.to_string(),
@@ -204,15 +232,18 @@ impl Group {
             losses: entry.losses.into(),
             // Only a part of the member id, because the whole id would let any client rejoin as
             // this member.
-            member: lease.map(|lease| format!("{:08x}", lease.member.0 >> 96)),
+            member: lease.map(|lease| lease.member.short()),
             lease_ms: lease.map(|lease| lease.until.since(now)),
-            due_ms: is_due_later.then(|| admitted.due.since(now)),
+            due_ms: (waits && admitted.due > now).then(|| admitted.due.since(now)),
             reason: reason.map(str::to_owned),
             last: entry.last_reason.as_ref().map(|last| last.replace(' ', "_")),
+            held_ms: held_since.map(|since| now.since(since)),
+            ended_ms: None,
+            outcome: None,
         };
         let shown = match admitted.url_key {
             Some(_) => &*admitted.text,
-            None => &admitted.text[..admitted.text.floor_char_boundary(LINE_TEXT_BYTES_MAX)],
+            None => shown_text(&admitted.text),
         };
         TaskStatus { entry: admitted.id, fields, url: shown.to_owned() }
     }

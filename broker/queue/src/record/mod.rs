@@ -131,6 +131,13 @@ pub enum Decision {
     },
     /// The group was paused or resumed.
     Paused(bool),
+    /// An operator drained a member, or ended that.
+    MemberDrained {
+        /// The member.
+        member: MemberId,
+        /// Whether it is drained from here on.
+        drained: bool,
+    },
     /// Everything that waited was dropped.
     Purged,
     /// Dead entries returned to the queue.

@@ -126,6 +126,11 @@ pub enum SnapshotItem {
         /// The reason.
         reason: &'static str,
     },
+    /// A drained member.
+    Drained {
+        /// The member.
+        member: MemberId,
+    },
     /// The snapshot is useless: too many of its entries ended at once, and writing them first would
     /// have stalled the group.
     Abandoned,
@@ -215,6 +220,9 @@ impl Group {
         for buried in self.dead_letters.iter() {
             let (entry, reason) = (Box::new(buried.entry.clone()), buried.reason);
             keep(SnapshotItem::Dead { entry, reason });
+        }
+        for (member, _) in self.leases.members().iter().filter(|(_, it)| it.is_drained()) {
+            keep(SnapshotItem::Drained { member });
         }
     }
 
@@ -391,6 +399,7 @@ impl Group {
             SnapshotItem::Dead { entry, reason } => {
                 self.dead_letters.push((**entry).clone(), reason, &self.config);
             }
+            SnapshotItem::Drained { member } => self.leases.set_drained(*member, true, now),
             SnapshotItem::End { last_entry, last_serial, last_job, is_paused, totals } => {
                 self.frontier.restore_last_id(*last_entry);
                 self.last_serial = *last_serial;
@@ -430,7 +439,7 @@ impl Group {
             if let Some(job) = job {
                 self.jobs.change_entry(job, &admitted.key, EntryChange::Leased(id));
             }
-            self.leases.begin(id, &lease, entry.demand());
+            self.leases.begin(id, &lease, entry.demand(), now);
             self.frontier.insert(entry.clone(), &mut self.jobs);
             self.frontier.unindex_waiting(admitted.url_key, id);
             if !lease.request_over {

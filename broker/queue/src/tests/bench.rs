@@ -15,7 +15,8 @@ use crate::moment::Moment;
 use crate::record::GroupRecord;
 use crate::texts::TextRequest;
 use crate::{
-    ConnId, Group, Input, JobOperation, Output, Requester, StagedLink, TaskMessage, WorkerReply,
+    ClientLabel, ConnId, Group, Input, JobOperation, Output, Requester, StagedLink, TaskMessage,
+    WorkerReply,
 };
 
 /// The group, its time, and its outputs by kind.
@@ -54,7 +55,7 @@ pub(crate) struct Worker(pub(crate) u64);
 
 impl Worker {
     pub(crate) fn requester(self) -> Requester {
-        Requester { conn: ConnId(self.0), member: MemberId(u128::from(self.0)), slot: slot() }
+        Requester { conn: ConnId(self.0), member: MemberId(u128::from(self.0) << 96), slot: slot() }
     }
 }
 
@@ -126,7 +127,14 @@ impl Bench {
     }
 
     pub(crate) fn join_rendering(&mut self, worker: Worker, credit: u32, render: Option<u32>) {
-        self.feed(Input::Join { requester: worker.requester(), credit, render });
+        self.join_on(worker.requester(), credit, render);
+    }
+
+    /// Joins with the name `worker-<conn>`.
+    pub(crate) fn join_on(&mut self, requester: Requester, credit: u32, render: Option<u32>) {
+        let name = Some(format!("worker-{}", requester.conn).into());
+        let label = ClientLabel { name, address: None };
+        self.feed(Input::Join { requester, credit, render, label });
     }
 
     pub(crate) fn wait(&mut self, ms: u64) {

@@ -73,9 +73,9 @@ fn entries_are_not_pinned_to_a_member_without_credit() {
 fn late_line_of_an_old_connection_keeps_the_new_one() {
     let mut bench = Bench::new(&[("delay", "0")]);
     let on = |conn| Requester { conn: ConnId(conn), ..A.requester() };
-    bench.feed(Input::Join { requester: on(1), credit: 1, render: None });
-    bench.feed(Input::Join { requester: on(9), credit: 1, render: None });
-    bench.feed(Input::Join { requester: on(1), credit: 1, render: None });
+    bench.join_on(on(1), 1, None);
+    bench.join_on(on(9), 1, None);
+    bench.join_on(on(1), 1, None);
     bench.publish("http://a.org/");
     assert_eq!(bench.tasks.pop().expect("sent").0, ConnId(1));
     bench.feed(Input::Disconnected { conn: ConnId(1) });
@@ -85,7 +85,7 @@ fn late_line_of_an_old_connection_keeps_the_new_one() {
         "the new connection still exists"
     );
     bench.feed(Input::Disconnected { conn: ConnId(9) });
-    bench.feed(Input::Join { requester: on(10), credit: 1, render: None });
+    bench.join_on(on(10), 1, None);
     assert_eq!(bench.tasks.pop().expect("and again").0, ConnId(10));
 }
 

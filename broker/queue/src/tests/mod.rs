@@ -3,7 +3,9 @@
 
 pub(crate) mod bench;
 mod delays;
+mod drain;
 mod explain;
+mod finished;
 mod interactions;
 mod jobs;
 mod operate;

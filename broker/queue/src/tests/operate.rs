@@ -272,7 +272,7 @@ fn tasks_are_listed_by_state_key_and_job_up_to_a_limit() {
     let tasks = bench.tasks_of(&[]);
     let expected = [
         "1 state=processing key=a.org job=site pass=1 depth=0 prio=0 attempts=0 losses=0 \
-         member=00000000 lease-ms=60000 http://a.org/1",
+         member=00000001 lease-ms=60000 held-ms=0 http://a.org/1",
         "2 state=pending key=a.org job=site pass=1 depth=0 prio=7 attempts=0 losses=0 http://a.org/2",
         "3 state=queued key=b.org depth=0 prio=0 attempts=0 losses=0 http://b.org/",
         "4 state=pending key=c.org depth=0 prio=0 attempts=0 losses=0 due-ms=60000 http://c.org/",

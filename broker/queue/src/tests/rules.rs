@@ -66,7 +66,7 @@ fn reconnected_member_receives_its_tasks_again() {
     bench.feed(Input::Disconnected { conn: ConnId(1) });
     bench.wait(4000);
     let requester = Requester { conn: ConnId(9), ..A.requester() };
-    bench.feed(Input::Join { requester, credit: 1, render: None });
+    bench.join_on(requester, 1, None);
     let resent = bench.task();
     assert_eq!((resent.id, resent.lease_ms), (task.id.clone(), 6000));
     bench.feed(Input::Disconnected { conn: ConnId(1) });

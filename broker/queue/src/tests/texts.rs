@@ -10,7 +10,7 @@ use crate::moment::{ClockStamp, Moment};
 use crate::record::Decision;
 use crate::record::snapshot::SnapshotItem;
 use crate::texts::{TextError, TextReply, TextRequest};
-use crate::{GroupQuery, Input, JobOperation, Output, Requester};
+use crate::{ClientLabel, GroupQuery, Input, JobOperation, Output, Requester};
 
 /// A paged group with this many entries of as many keys, most of them outside memory.
 fn paged(entries: usize) -> Bench {
@@ -65,7 +65,8 @@ fn saved(bench: &Bench) -> Vec<&str> {
 }
 
 fn join(credit: u32) -> Input {
-    Input::Join { requester: A.requester(), credit, render: None }
+    let label = ClientLabel::default();
+    Input::Join { requester: A.requester(), credit, render: None, label }
 }
 
 fn query(query: GroupQuery) -> Input {

@@ -117,6 +117,7 @@ const GROUP_ROWS: &[Row] = &[
     Row("GROUP tasks docs-1", "group:docs-1|monitor|admin"),
     Row("GROUP keys docs-1", "group:docs-1|monitor|admin"),
     Row("GROUP schedules docs-1", "group:docs-1|monitor|admin"),
+    Row("GROUP members docs-1", "group:docs-1|monitor|admin"),
     Row("GROUP dead docs-1", "group:docs-1|monitor|admin"),
     // The group then reads `new-url`.
     Row("GROUP create docs-1 delay=0s", "admin sub:new-url"),
@@ -126,6 +127,8 @@ const GROUP_ROWS: &[Row] = &[
     Row("GROUP pause docs-1", "admin"),
     Row("GROUP resume docs-1", "admin"),
     Row("GROUP purge docs-1", "admin"),
+    Row("GROUP drain docs-1 member=crawler-3", "admin"),
+    Row("GROUP undrain docs-1 member=crawler-3", "admin"),
     Row("GROUP retry docs-1 all=yes", "admin"),
     Row("GROUP drop docs-1 all=yes", "admin"),
     Row("GROUP delete docs-1", "admin"),

@@ -138,8 +138,8 @@ impl Client {
             let request = GroupRequest::of(&command).unwrap();
             return self.groups.manage(&self.caller, slot, request).unwrap();
         };
-        let credit = (credit.unwrap_or(1), render);
-        self.groups.join(&self.caller, slot, &group, credit).unwrap();
+        let (credit, label) = ((credit.unwrap_or(1), render), ClientLabel::default());
+        self.groups.join(&self.caller, slot, &group, credit, label).unwrap();
     }
 
     /// The next answer, or the next tasks, without the last line end.

@@ -28,8 +28,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     use tidings_protocol::status::{
-        CursorStatus, DamagedGroupStatus, Field, GroupStatus, JobStatus, JsonType, KeyStatus,
-        ScheduleStatus, TaskStatus, TopicStatus,
+        CursorStatus, DamagedGroupStatus, DrainStatus, Field, GroupStatus, JobStatus, JsonType,
+        KeyStatus, ListedMember, ScheduleStatus, TaskStatus, TopicStatus,
     };
 
     use super::*;
@@ -77,6 +77,8 @@ mod tests {
         expect_described("DamagedGroup", &damaged, &["problem", "remedy"]);
         expect_described("Task", &TaskStatus::fields(), &[]);
         expect_described("Keys/properties/keys/items", &KeyStatus::fields(), &[]);
+        expect_described("Members/properties/members/items", &ListedMember::fields(), &[]);
+        expect_described("Member", &DrainStatus::fields(), &[]);
         let schedules = "Schedules/properties/schedules/items";
         expect_described(schedules, &ScheduleStatus::fields(), &[]);
         expect_described("Job", &without(JobStatus::fields(), "rate"), &[]);

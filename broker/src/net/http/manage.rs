@@ -160,12 +160,7 @@ pub(super) async fn delete_group(request: NamedRequest<GroupName>) -> HttpResult
 
 /// `POST /groups/{group}/..`: runs `action`, and returns the status of the group.
 pub(super) fn change_group(action: GroupAction<'static>) -> MethodRouter<Arc<HttpState>> {
-    let handler = async move |request: NamedRequest<GroupName>| {
-        request.params(&[])?;
-        let reply = request.run(action, Vec::new()).await?;
-        Ok::<_, ErrorResponse>(JsonResponse(object(&reply.ok)))
-    };
-    post(handler)
+    change(action, &[])
 }
 
 impl NamedRequest<GroupName> {
@@ -201,6 +196,11 @@ pub(super) fn schedules() -> MethodRouter<Arc<HttpState>> {
     list(GroupAction::Schedules, "schedules", &["key", "limit"], &[])
 }
 
+/// `GET /groups/{group}/members`
+pub(super) fn members() -> MethodRouter<Arc<HttpState>> {
+    list(GroupAction::Members, "members", &["limit"], &[])
+}
+
 /// Runs `action` with the settings `fixed` and the parameters of the request. Returns the lines of
 /// the answer as objects under `key`, and the number of all that match.
 fn list(
@@ -222,8 +222,21 @@ fn list(
 
 /// `POST /groups/{group}/dead/..`: runs `action` on dead letters, and returns their number.
 pub(super) fn change_dead(action: GroupAction<'static>) -> MethodRouter<Arc<HttpState>> {
+    change(action, &["entry", "key", "job"])
+}
+
+/// `POST /groups/{group}/drain` and `undrain`: returns the state of the member.
+pub(super) fn drain(action: GroupAction<'static>) -> MethodRouter<Arc<HttpState>> {
+    change(action, &["member"])
+}
+
+/// Runs `action` with the parameters of the request, and returns the last line of the answer.
+fn change(
+    action: GroupAction<'static>,
+    params: &'static [&'static str],
+) -> MethodRouter<Arc<HttpState>> {
     let handler = async move |request: NamedRequest<GroupName>| {
-        let params = request.params(&["entry", "key", "job"])?;
+        let params = request.params(params)?;
         let reply = request.run(action, params.settings()).await?;
         Ok::<_, ErrorResponse>(JsonResponse(object(&reply.ok)))
     };

@@ -56,6 +56,7 @@ variants!(Decision {
     "cleared" => JobCleared { number, key, end },
     "unpinned" => Unpinned { entries },
     "paused" => Paused(paused),
+    "drained" => MemberDrained { member, drained },
     "purged" => Purged,
     "revived" => DeadRetried { entries; repairs = true } if *repairs,
     "retried" => DeadRetried { entries; repairs = false },
@@ -97,6 +98,7 @@ variants!(SnapshotItem {
     "schedule" => Schedule(schedule),
     "clock-time" => WallClockDue(due),
     "dead" => Dead { reason, entry },
+    "drained" => Drained { member },
     "end" => End { last_entry, last_serial, last_job, is_paused, totals },
 });
 

@@ -1,6 +1,6 @@
 //! Commands sent to the broker, with their senders.
 
-use tidings_protocol::{KeyRest, Outcome, RetryMode, TaskAction, TaskId, TaskReply};
+use tidings_protocol::{KeyRest, MemberId, Outcome, RetryMode, TaskAction, TaskId, TaskReply};
 
 use super::task::ReceivedTask;
 use crate::tests::site::{links_of, redirect_of};
@@ -41,6 +41,10 @@ pub(super) enum CommandOrigin {
     Delete {
         name: String,
         opened: u64,
+    },
+    Drain {
+        member: MemberId,
+        drained: bool,
     },
     Join {
         worker: usize,

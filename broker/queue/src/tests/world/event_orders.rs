@@ -92,6 +92,7 @@ fn simulate_order(
         reboots: true,
         low_entries_max: None,
         parallel_max: 1,
+        drains: false,
         paging: Some(TINY),
         traced: true,
     };

@@ -11,17 +11,18 @@
 //! | [`broker`] | crashes at any write, is paused, runs out of disk space, has a slow disk |
 //! | [`disk`] | loses or tears data that was not synced |
 //! | [`machine`] | reboots; its wall clock is set by up to years, and back |
-//! | [`operator`] | pauses, purges, cancels, deletes, opens the next pass, adds late seeds, changes the delay |
+//! | [`operator`] | pauses, purges, cancels, deletes, opens the next pass, adds late seeds, changes the delay, drains workers |
 //!
 //! The promises that must hold nevertheless are in [`promises`]. Each has one checker:
 //! [`host_check`], [`announcement_check`], [`pass_check`], [`fairness_check`], [`due_check`],
-//! [`priority_check`]. The checkers use only what hosts, workers and readers of the topics observe.
+//! [`priority_check`], [`drain_check`]. The checkers use only what hosts, workers and readers of the topics observe.
 //! The first broken promise ends the run.
 
 mod announcement_check;
 mod broker;
 mod commands;
 mod disk;
+mod drain_check;
 mod due_check;
 mod event_orders;
 mod fairness_check;
@@ -47,6 +48,7 @@ use self::announcement_check::AnnouncementCheck;
 use self::broker::{Broker, BrokerState, PlannedCrash};
 use self::commands::CommandOrigin;
 use self::disk::CrashKind;
+use self::drain_check::DrainCheck;
 use self::due_check::DueCheck;
 use self::fairness_check::FairnessCheck;
 use self::host_check::HostCheck;
@@ -170,6 +172,8 @@ pub(super) struct WorldOptions {
     pub(super) low_entries_max: Option<usize>,
     /// Largest limit of parallel requests per host.
     pub(super) parallel_max: u32,
+    /// Whether the operator drains workers.
+    pub(super) drains: bool,
     /// Whether some pages need a browser.
     pub(super) render: bool,
     /// How texts are paged, if they are.
@@ -205,6 +209,7 @@ pub(super) struct World {
     passes: PassCheck,
     fairness_check: FairnessCheck,
     priority_check: PriorityCheck,
+    drain_check: DrainCheck,
     workers: Vec<Worker>,
     agenda: BTreeMap<(Moment, u64), WorldEvent>,
     agenda_len: u64,
@@ -262,7 +267,7 @@ impl World {
         if let Some(paging) = nature.paging {
             group.set_paging(paging);
         }
-        let members = (0..WORKERS).map(|number| MemberId(u128::from(number) + 1));
+        let members = (0..WORKERS).map(|number| MemberId(u128::from(number + 1) << 96));
         let local_worker = rng.bool().then_some(0);
         Self {
             broker: Broker::new(group),
@@ -284,6 +289,7 @@ impl World {
             passes: PassCheck::default(),
             fairness_check: FairnessCheck::default(),
             priority_check: PriorityCheck::default(),
+            drain_check: DrainCheck::default(),
             workers: members.map(Worker::new).collect(),
             agenda: BTreeMap::new(),
             agenda_len: 0,
@@ -334,6 +340,7 @@ impl World {
         self.resume_everything()?;
         self.set_delay(DELAY_MS)?;
         for worker in 0..self.workers.len() {
+            self.drain(worker, false)?;
             self.join(worker, CREDIT_MAX, Some(CREDIT_MAX))?;
         }
         self.finish_schedules()?;
@@ -467,6 +474,7 @@ impl World {
             350..360 => return self.delete_some_job(),
             360..370 => self.publish("no URL at all"),
             370..380 => return self.change_delay(),
+            380..400 if self.nature.drains => return self.drain_some_worker(),
             _ => {}
         }
         Ok(())

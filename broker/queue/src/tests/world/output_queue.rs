@@ -174,6 +174,7 @@ impl World {
                 Ok(())
             }
             SimulatedOutput::Task { received, to: Some(member), .. } => {
+                self.drain_check.check_release(received, *member)?;
                 self.due_check.check_release(received)?;
                 self.passes.check_depth(received)?;
                 self.priority_check.take(received)?;
@@ -193,6 +194,10 @@ impl World {
                     }
                     CommandOrigin::Delay(delay_ms) => {
                         self.hosts.set_delay(*delay_ms);
+                        Ok(())
+                    }
+                    CommandOrigin::Drain { member, drained } => {
+                        self.drain_check.end(*member, *drained, answer.as_ref().err());
                         Ok(())
                     }
                     CommandOrigin::Delete { name, opened } => self.deleted(name, *opened, answer),

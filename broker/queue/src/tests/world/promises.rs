@@ -20,6 +20,8 @@ pub(in crate::tests) enum Promise {
     /// A member receives no more tasks than its credit allows, and holds at most one suspect
     /// ([`World::check_credit`](super::World)).
     CreditKept,
+    /// A drained member is given no task ([`DrainCheck`](super::drain_check::DrainCheck)).
+    DrainKept,
     /// The end of a pass is announced once ([`PassCheck`](super::passes::PassCheck)).
     DoneOnce,
     /// It is not announced before the last page is final ([`PassCheck`](super::passes::PassCheck)).

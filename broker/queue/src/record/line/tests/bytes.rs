@@ -199,6 +199,8 @@ fn decisions() -> Vec<Decision> {
         Decision::Unpinned { entries: entries.clone() },
         Decision::Paused(true),
         Decision::Paused(false),
+        Decision::MemberDrained { member: MEMBER, drained: true },
+        Decision::MemberDrained { member: MEMBER, drained: false },
         Decision::Purged,
         Decision::DeadRetried { entries: entries.clone(), repairs: false },
         Decision::DeadRetried { entries: entries.clone(), repairs: true },
@@ -272,6 +274,7 @@ fn snapshot() -> Vec<SnapshotItem> {
         }),
         dead("max-attempts"),
         dead("max-losses"),
+        SnapshotItem::Drained { member: MEMBER },
         SnapshotItem::End {
             last_entry: 1,
             last_serial: 2,

@@ -269,6 +269,10 @@ fn of_jobs() -> impl Strategy<Value = Decision> {
             .prop_map(|(number, paused)| Decision::JobPaused { number, paused }),
         prop_oneof![
             any::<bool>().prop_map(Decision::Paused),
+            any::<(u128, bool)>().prop_map(|(member, drained)| Decision::MemberDrained {
+                member: MemberId(member),
+                drained
+            }),
             Just(Decision::Purged),
             Just(Decision::Deleted)
         ],

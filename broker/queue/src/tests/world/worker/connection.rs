@@ -9,7 +9,7 @@ use crate::tests::world::broker::BrokerState;
 use crate::tests::world::commands::CommandOrigin;
 use crate::tests::world::promises::CheckResult;
 use crate::tests::world::{LEASE_MS, World, WorldEvent};
-use crate::{ConnId, Input, Requester};
+use crate::{ClientLabel, ConnId, Input, Requester};
 
 impl World {
     /// A worker loses its connection, and perhaps its process.
@@ -112,7 +112,7 @@ impl World {
         worker.credits.push(Credit { tasks: credit, render });
         worker.last_sent = self.now;
         let requester = Requester { conn, member: worker.member, slot: slot() };
-        let origin = CommandOrigin::Join { worker: index, conn };
-        self.feed(Input::Join { requester, credit, render }, origin)
+        let (label, origin) = (ClientLabel::default(), CommandOrigin::Join { worker: index, conn });
+        self.feed(Input::Join { requester, credit, render, label }, origin)
     }
 }

@@ -532,7 +532,8 @@ impl World {
             let credit = credit.tasks as usize;
             let is_heard = worker.last_sent > worker.lost_at;
             let settled = worker.credits.len() == 1 && worker.conn.is_some();
-            settled && is_heard && self.fairness_check.held_by(worker.member) < credit
+            let is_free = self.drain_check.is_free(worker.member);
+            settled && is_heard && is_free && self.fairness_check.held_by(worker.member) < credit
         };
         self.workers.iter().any(has_room)
     }

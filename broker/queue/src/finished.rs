@@ -1,0 +1,76 @@
+//! The tasks that ended last, for lists. They are only in memory, and nothing depends on them.
+
+use std::collections::VecDeque;
+
+use tidings_protocol::Outcome;
+use tidings_protocol::status::TaskState;
+
+use crate::entry::{Entry, EntryState};
+use crate::leases::EndedLease;
+use crate::moment::Moment;
+
+/// Most finished tasks of a group. At the limit the oldest is removed.
+pub(crate) const FINISHED_MAX: usize = 1000;
+
+/// Bytes that are kept of a text.
+pub(crate) const TEXT_BYTES_MAX: usize = 1024;
+
+/// How a task ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum TaskEnd {
+    /// A member finished it.
+    Answered(Outcome),
+    /// It was given up for this reason.
+    GivenUp(&'static str),
+}
+
+/// A task that ended.
+#[derive(Debug)]
+pub(crate) struct FinishedTask {
+    /// Its entry, which no member holds.
+    pub(crate) entry: Entry,
+    pub(crate) end: TaskEnd,
+    pub(crate) ended_at: Moment,
+    /// Its last lease.
+    pub(crate) lease: Option<EndedLease>,
+}
+
+impl FinishedTask {
+    /// Whether it is listed as completed or as failed.
+    pub(crate) fn state(&self) -> TaskState {
+        match self.end {
+            TaskEnd::Answered(Outcome::Failed) | TaskEnd::GivenUp(_) => TaskState::Failed,
+            TaskEnd::Answered(_) => TaskState::Completed,
+        }
+    }
+}
+
+/// The newest finished tasks, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct FinishedTasks(VecDeque<FinishedTask>);
+
+impl FinishedTasks {
+    /// Adds a task, without what lists do not show.
+    pub(crate) fn push(&mut self, mut task: FinishedTask) {
+        let admitted = &mut task.entry.admitted;
+        admitted.forwarded = Box::default();
+        if admitted.text.len() > TEXT_BYTES_MAX {
+            admitted.text = shown_text(&admitted.text).into();
+        }
+        (task.entry.state, task.entry.again) = (EntryState::Delayed, None);
+        if self.0.len() == FINISHED_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back(task);
+    }
+
+    /// Iterates over the tasks, newest first.
+    pub(crate) fn newest_first(&self) -> impl Iterator<Item = &FinishedTask> {
+        self.0.iter().rev()
+    }
+}
+
+/// The beginning of a text that is not shown in full.
+pub(crate) fn shown_text(text: &str) -> &str {
+    &text[..text.floor_char_boundary(TEXT_BYTES_MAX)]
+}
