@@ -300,6 +300,7 @@ fn every_test_that_the_threat_model_names_exists() {
         "src",
         "egress/src",
         "subscriber/src",
+        "subscriber/browser/tests",
         "connectors/src",
     ];
     let mut code = String::new();
