@@ -2,7 +2,9 @@
 
 #![expect(clippy::disallowed_methods, reason = "measures how long a page takes")]
 
+use std::future::ready;
 use std::io::Read;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +12,7 @@ use hyper::header::{HeaderMap, HeaderValue};
 use indexmap::IndexMap;
 use parking_lot::Mutex;
 use tidings_browser::process::{LaunchError, Launcher};
-use tidings_browser::visit::{Page, PageError, Rendered};
+use tidings_browser::visit::{Answer, Fetch, Load, Page, PageError, Rendered, Request};
 use tidings_browser::{Browsers, BrowsersTask};
 use tidings_client::ReplyOutcome;
 use tidings_documents::page::{PageContent, PageLink, is_html};
@@ -49,6 +51,15 @@ pub(super) struct Renderer {
     pages: Arc<Semaphore>,
 }
 
+/// For a page that asks for nothing.
+struct NoParts;
+
+impl Fetch for NoParts {
+    fn answer(&self, _request: Request) -> Pin<Box<dyn Future<Output = Answer> + Send + '_>> {
+        Box::pin(ready(Answer::Refused(String::new())))
+    }
+}
+
 /// A page that a browser was asked to render.
 pub(super) struct RenderedPage {
     /// What it contains. As it was fetched, if it was not rendered.
@@ -62,13 +73,37 @@ pub(super) struct RenderedPage {
 }
 
 impl Renderer {
-    /// Browsers that start when the first page is rendered. Fails if no browser can be started.
+    /// Starts a browser; the others start when they are needed. Fails if none starts.
     pub(super) async fn start(config: RenderConfig) -> Result<(Self, BrowsersTask), LaunchError> {
         let launcher = Launcher::new(config.launch.clone()).await?;
         let slots = config.browsers.pool.slots;
         let (browsers, task) = Browsers::new(launcher, config.browsers.clone(), fastrand::u64(..));
         let pages = Arc::new(Semaphore::new(PAGES_PER_SLOT * slots));
-        Ok((Self { browsers, config, auto: Mutex::default(), pages }, task))
+        let renderer = Self { browsers, config, auto: Mutex::default(), pages };
+        renderer.try_browser().await?;
+        Ok((renderer, task))
+    }
+
+    /// Renders an empty page, so that a browser that does not start is noticed at the start.
+    async fn try_browser(&self) -> Result<(), LaunchError> {
+        let page = Page {
+            url: "http://page.invalid/".to_owned(),
+            status: 200,
+            headers: Vec::new(),
+            body: Vec::new(),
+            load: Load::default(),
+            screenshot: false,
+            pdf: false,
+        };
+        let rendered = self.browsers.render(page, Arc::new(NoParts)).await;
+        if rendered == Err(PageError::Unavailable) {
+            return Err(LaunchError::Browser(format!(
+                "{} does not answer (see the warning above); on Debian and Ubuntu: apt install \
+                 chromium-headless-shell",
+                self.config.launch.program.display()
+            )));
+        }
+        Ok(())
     }
 
     /// Whether a page is rendered of whose task the broker says nothing.

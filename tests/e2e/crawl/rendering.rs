@@ -321,6 +321,9 @@ fn without_a_browser_the_error_names_the_package() {
         assert!(error.contains("/nowhere/chromium: no such program"), "{error}");
         assert!(error.contains("apt install chromium-headless-shell"), "{error}");
     }
+    let arguments = ["crawl", "http://127.0.0.1:1/", "--render=always", "--browser=/bin/true"];
+    let error = run_tidings(folder.path(), &arguments).expect_code(1).stderr();
+    assert!(error.contains("/bin/true does not answer"), "{error}");
     let output = run_tidings(folder.path(), &["up", "--pdf"]).expect_code(2);
     assert!(output.stderr().contains("add --render"), "{}", output.stderr());
 }
