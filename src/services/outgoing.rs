@@ -61,7 +61,7 @@ impl OutgoingFlags {
     pub(crate) fn http_client(&self) -> Result<OutgoingClient, Failure> {
         let mut config = FetchConfig::default();
         self.apply(&mut config);
-        Self::http_client_of(&config)
+        self.http_client_of(&config)
     }
 
     /// The same without limits on addresses, for hosts that the operator has named.
@@ -70,10 +70,10 @@ impl OutgoingFlags {
         let mut config = FetchConfig::default();
         self.apply(&mut config);
         config.connect.allow_private = AllowPrivate::All;
-        Self::http_client_of(&config)
+        self.http_client_of(&config)
     }
 
-    fn http_client_of(config: &FetchConfig) -> Result<OutgoingClient, Failure> {
+    fn http_client_of(&self, config: &FetchConfig) -> Result<OutgoingClient, Failure> {
         let agent = HeaderValue::from_str(&config.agent).map_err(|_| {
             Failure::Usage(format!(
                 "--agent {:?}: this text cannot be a header value",
@@ -82,7 +82,8 @@ impl OutgoingFlags {
         })?;
         let connector =
             Connector::new(&config.connect).map_err(|error| Failure::Usage(error.to_string()))?;
-        Ok(OutgoingClient::new(connector, agent, REQUEST_MAX))
+        let client = OutgoingClient::new(connector, agent, REQUEST_MAX);
+        Ok(client.with_signer(self.identity.signer()?))
     }
 
     /// Whether requests lack a contact for site owners.

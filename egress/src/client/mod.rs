@@ -21,11 +21,12 @@ use hyper::header::{
 use hyper::{HeaderMap, Method, StatusCode};
 use reqwest::{Client, Response, Url};
 use tidings_protocol::{CanonicalUrl, UncallableHost};
+use tidings_signature::identity::RequestSigner;
 
 use self::connections::{AllowedResolver, build_client};
 use crate::connect::{ConnectTarget, Connector};
 use crate::failure::{Failure, Reason, causes};
-use crate::http::HEAD_BYTES_MAX;
+use crate::http::{HEAD_BYTES_MAX, sign};
 use crate::retry_after::retry_after;
 
 /// Bytes of an unwanted body that are read to keep the connection.
@@ -40,6 +41,7 @@ pub struct OutgoingClient {
     connector: Arc<Connector>,
     client: Client,
     agent: HeaderValue,
+    signer: Option<Arc<RequestSigner>>,
     /// Time limit of a request, from the name lookup to the last byte.
     timeout: Duration,
 }
@@ -78,7 +80,13 @@ impl OutgoingClient {
     pub fn new(connector: Connector, agent: HeaderValue, timeout: Duration) -> Self {
         let connector = Arc::new(connector);
         let client = build_client(&connector, Arc::new(AllowedResolver(Arc::clone(&connector))));
-        Self { connector, client, agent, timeout }
+        Self { connector, client, agent, signer: None, timeout }
+    }
+
+    /// The same client, which signs its `https` requests.
+    #[must_use]
+    pub fn with_signer(self, signer: Option<Arc<RequestSigner>>) -> Self {
+        Self { signer, ..self }
     }
 
     /// Sends a request and waits for the response. At most `body_max` bytes of the body are read;
@@ -111,6 +119,9 @@ impl OutgoingClient {
         self.connector.check(&ConnectTarget::of(url)).await?;
         headers.entry(USER_AGENT).or_insert_with(|| self.agent.clone());
         headers.entry(ACCEPT_ENCODING).or_insert(HeaderValue::from_static("identity"));
+        if let Some(signer) = &self.signer {
+            sign(&mut headers, signer, &method, url, SystemTime::now());
+        }
         let url = Url::parse(url.as_str()).map_err(|error| Failure::of(Reason::BadHttp, &error))?;
         let request = self.client.request(method, url).headers(headers).body(body);
         let answer = request.send().await.map_err(|error| self.failure(error))?;

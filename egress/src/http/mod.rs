@@ -272,14 +272,8 @@ impl HttpClient {
         let now = SystemTime::now();
         let cookies = cookies.and_then(|jar| jar.header_for(request.url, now));
         let mut head = http.template.request(request, cookies)?;
-        let now_unix_s = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let signed = self
-            .signer
-            .as_ref()
-            .and_then(|signer| signer.sign(request.method.as_str(), request.url, now_unix_s));
-        for (name, value) in signed.into_iter().flatten() {
-            let value = HeaderValue::try_from(value).expect("URLs and Base64 are visible ASCII");
-            head.headers_mut().insert(HeaderName::from_static(name), value);
+        if let Some(signer) = &self.signer {
+            sign(head.headers_mut(), signer, request.method, request.url, now);
         }
         let text = (request.copies && http.protocol() == HttpProtocol::Http2)
             .then(|| head::request_text(&head));
@@ -298,6 +292,22 @@ impl HttpClient {
                 Err(Failure::new(Reason::Slow, text))
             }
         }
+    }
+}
+
+/// Adds the headers that sign a request, if its URL is `https` and a key is valid.
+pub(crate) fn sign(
+    headers: &mut HeaderMap,
+    signer: &RequestSigner,
+    method: &Method,
+    url: &CanonicalUrl<'_>,
+    now: SystemTime,
+) {
+    let now_unix_s = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let fields = signer.sign(method.as_str(), url, now_unix_s);
+    for (name, value) in fields.into_iter().flatten() {
+        let value = HeaderValue::try_from(value).expect("URLs and Base64 are visible ASCII");
+        headers.insert(HeaderName::from_static(name), value);
     }
 }
 

@@ -11,7 +11,9 @@ use tempfile::TempDir;
 
 use crate::support::http_client::HttpClient;
 use crate::support::nginx::{Nginx, start_tls_proxy};
-use crate::support::process::{Process, ProcessOutput, Server, run_tidings, tidings_command};
+use crate::support::process::{
+    Process, ProcessOutput, Server, run_at, run_tidings, tidings_command,
+};
 use crate::support::wait::wait_until;
 
 const DIRECTORY: &str = "/.well-known/http-message-signatures-directory";
@@ -101,6 +103,25 @@ fn an_origin_verifies_every_request_of_a_signed_crawl() {
     origin.crawl(&["--sign-key", &other, AGENT]).expect_code(1);
     let refused = &origin.requests()[requests.len()..];
     assert!(!refused.is_empty() && refused.iter().all(|seen| seen["key"].is_null()), "{refused:?}");
+}
+
+#[test]
+fn callbacks_are_signed() {
+    let folder = TempDir::new().unwrap();
+    run_tidings(folder.path(), &["identity", "create", "crawler.jwks"]).expect_code(0);
+    let file = folder.path().join("crawler.jwks").display().to_string();
+    let origin = SignedOrigin::start(&file);
+    let arguments = ["up", "--allow-private", "--sign-key", &file, AGENT];
+    let certificate = origin.certificate.clone();
+    let server = Server::start_with(&arguments, |up| {
+        up.env("SSL_CERT_FILE", &certificate);
+    });
+    let callback = format!("callback=https://localhost:{}/called?id=1", origin.port);
+    run_at(&server, &["job", "open", "docs", &callback]).expect_code(0);
+    run_at(&server, &["job", "close", "docs"]).expect_code(0);
+    let seen = wait_until("the callback", || origin.requests().pop());
+    assert_eq!(seen["path"], "/called?id=1");
+    assert_eq!([seen["key"].clone()].as_slice(), key_ids(&fs::read_to_string(&file).unwrap()));
 }
 
 #[test]

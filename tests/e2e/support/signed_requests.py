@@ -30,7 +30,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         url = f"https://{self.headers['Host']}{self.path}"
-        message = types.SimpleNamespace(method="GET", url=url, headers=self.headers)
+        message = types.SimpleNamespace(method=self.command, url=url, headers=self.headers)
         components = ['"@authority"', '"@method"', '"@path"', '"signature-agent";key="sig1"']
         try:
             with open(sys.argv[2]) as file:
@@ -41,6 +41,10 @@ class Handler(BaseHTTPRequestHandler):
             seen = {"path": self.path, "error": f"{type(error).__name__}: {error}"}
         print(json.dumps(seen), flush=True)
         self.answer(*self.page(seen))
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
 
     def page(self, seen):
         if "error" in seen:
