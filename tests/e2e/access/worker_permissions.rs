@@ -76,10 +76,9 @@ impl WorkerFixture {
     fn list_tasks(&mut self) -> Vec<String> {
         let of = |group| self.operator.request_lines(&format!("GROUP tasks {group}"));
         let lines: Vec<_> = ["crawlers", "hands"].into_iter().flat_map(of).collect();
-        // Leaves out the remaining time of leases.
+        let is_time = |word: &str| word.starts_with("lease-ms=") || word.starts_with("held-ms=");
         let words = |line: &String| {
-            let words = line.split(' ').filter(|word| !word.starts_with("lease-ms="));
-            words.collect::<Vec<_>>().join(" ")
+            line.split(' ').filter(|word| !is_time(word)).collect::<Vec<_>>().join(" ")
         };
         lines.iter().map(words).collect()
     }
