@@ -12,7 +12,7 @@ const SHORT: &[(&str, &str)] = &[
     // Without a subcommand, `tidings` is `tidings up`.
     ("tidings", UP),
     ("broker", "listen http data delay sync retain-bytes tls-cert tls-key public-url audit"),
-    ("crawl", "seeds depth max-pages scope include exclude delay render broker data allow-private"),
+    ("crawl", "seeds depth max-pages scope include exclude delay broker data allow-private"),
     ("sub", "from no-follow as count json group jobs exec broker token-file"),
     ("watch", "topic pattern recursive once new-only settle spool data quiet broker"),
 ];
