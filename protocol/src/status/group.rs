@@ -7,6 +7,16 @@ use serde::{Serialize, Serializer};
 use super::fields::{FieldSet, JsonType};
 use super::value::{DurationMs, Rate, Value};
 
+words! {
+    /// A setting that is on or off.
+    OnOff {
+        /// It is off.
+        Off = "off",
+        /// It is on.
+        On = "on",
+    }
+}
+
 /// The delay of a key that has no pace of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KeyDelay {
@@ -66,6 +76,8 @@ fields! {
         max_losses: u64 = "max-losses",
         /// The wait after the first failed attempt.
         backoff: DurationMs = "backoff",
+        /// Whether the final outcome of each page is an event on `page-ready`.
+        page_ready: OnOff = "page-ready",
     }
 }
 

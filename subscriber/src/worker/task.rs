@@ -353,7 +353,7 @@ pub(super) fn milliseconds(duration: Duration) -> u64 {
 
 impl Task {
     pub(super) fn reply(&self, action: TaskAction, rest: KeyRest) -> Command<'static> {
-        Command::Reply(TaskReply { task: self.id.clone(), action, rest })
+        Command::Reply(TaskReply { task: self.id.clone(), action, rest, report: None })
     }
 
     pub(super) fn touch(&self, request_ended: bool, rest: KeyRest) -> Command<'static> {
