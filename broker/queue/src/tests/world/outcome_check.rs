@@ -21,14 +21,12 @@ pub(super) struct OutcomeCheck {
 impl OutcomeCheck {
     /// A worker's outcome of an entry is safe.
     pub(super) fn answered(&mut self, entry: EntryId, outcome: Outcome) -> CheckResult {
-        match self.told.get(&entry) {
-            Some(told) => Promise::OutcomesTold
-                .holds(*told == outcome, || format!("{entry} is {outcome}, and not {told}")),
-            None => {
-                self.owed.insert(entry, outcome);
-                Ok(())
-            }
+        if let Some(told) = self.told.get(&entry) {
+            return Promise::OutcomesTold
+                .holds(*told == outcome, || format!("{entry} is {outcome}, and not {told}"));
         }
+        self.owed.insert(entry, outcome);
+        Ok(())
     }
 
     /// There is a dead letter of a URL.
