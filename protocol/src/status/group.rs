@@ -89,6 +89,25 @@ impl fmt::Display for GroupSettingsStatus {
     }
 }
 
+fields! {
+    /// Sums of what workers reported about pages since the start of the broker. Without a report,
+    /// nothing.
+    PageFiguresStatus {
+        /// Answers with a status of 200 to 299.
+        ok: Option<u64> = "status-2xx",
+        /// Answers with a status of 300 to 399.
+        redirects: Option<u64> = "status-3xx",
+        /// Answers with a status of 400 to 499.
+        refused: Option<u64> = "status-4xx",
+        /// Answers with a status of 500 to 599.
+        broken: Option<u64> = "status-5xx",
+        /// Bytes of the pages.
+        bytes: Option<u64> = "bytes",
+        /// The mean time of a request, in milliseconds.
+        ms: Option<u64> = "ms",
+    }
+}
+
 status! {
     /// A group: `GROUP show`, `watch`, and actions on the whole group.
     GroupStatus(group: String) {
@@ -120,6 +139,8 @@ status! {
         unkeyed: u64 = "unkeyed",
         /// Keys in memory.
         keys: u64 = "keys",
+        /// What its workers reported.
+        figures: PageFiguresStatus,
         /// Its settings.
         settings: GroupSettingsStatus,
         /// Recent tasks per second; only in `GROUP watch`.

@@ -67,6 +67,9 @@ impl Group {
         };
         let event = self.page_event(entry, outcome, report, (None, 1));
         self.commit(Decision::Answered { entry, outcome, children, no_room: 0, rest }, now);
+        if let Some(report) = report {
+            self.figures.add(report, job);
+        }
         if let Some(event) = event {
             self.publish(PAGE_READY_TOPIC, event);
         }
@@ -89,7 +92,8 @@ impl Group {
     ) -> Result<Answer, ProtocolError> {
         let id = self.held_entry(requester, task)?;
         let rest = self.capped_rest(hold, now);
-        let failures = self.frontier.get(id).entry.failures;
+        let Entry { failures, admitted, .. } = &self.frontier.get(id).entry;
+        let (failures, job) = (*failures, admitted.job);
         // A worker may only lengthen the wait, within limits.
         let capped = |ms: u64| ms.min(self.config.not_before_ms_max);
         let back = match back {
@@ -112,6 +116,9 @@ impl Group {
         let reason = report.and_then(|report| report.error.as_deref().or(report.reason.as_deref()));
         let reason = reason.map(Box::from);
         self.commit(Decision::Returned { entry: id, next_step: back, rest, reason }, now);
+        if let Some(report) = report {
+            self.figures.add(report, job);
+        }
         self.unpin_untakeable(requester.member, now);
         self.give_up_if_exhausted(id, report, now);
         Ok(task.to_string().into())

@@ -56,6 +56,34 @@ fn outcome_is_announced_with_what_the_worker_and_the_publisher_said() {
 }
 
 #[test]
+fn reports_are_summed_for_the_group_and_the_pass() {
+    let mut bench = bench(&[("max-attempts", "2")]);
+    bench.open("docs", &[]);
+    bench.publish("http://a.org/1 job=docs");
+    let page = |status, ms, bytes| TaskReport {
+        status: Some(status),
+        ms: Some(ms),
+        bytes: Some(bytes),
+        ..TaskReport::default()
+    };
+    let task = bench.task();
+    let back = RetryMode::Counted { after_ms: None };
+    report(&mut bench, &task.id, TaskAction::Nack(back), page(503, 10, 0));
+    bench.wait(1);
+    let task = bench.task();
+    report(&mut bench, &task.id, TaskAction::Ack(Outcome::Done), page(200, 20, 500));
+    bench.publish("http://b.org/");
+    let task = bench.task();
+    report(&mut bench, &task.id, TaskAction::Ack(Outcome::Failed), page(404, 60, 70));
+    let of_group = " status-2xx=1 status-4xx=1 status-5xx=1 bytes=570 ms=30 ";
+    let shown = bench.group.status().to_string();
+    assert!(shown.contains(of_group), "{shown}");
+    let job = bench.group.find_job(&"docs".parse().unwrap()).unwrap();
+    let shown = bench.group.job_status(job).to_string();
+    assert!(shown.ends_with(" status-2xx=1 status-5xx=1 bytes=500 ms=15"), "{shown}");
+}
+
+#[test]
 fn publisher_cannot_forge_an_outcome() {
     let mut bench = bench(&[]);
     bench.publish("http://a.org/x item=5 outcome=failed page=1 source=s");
