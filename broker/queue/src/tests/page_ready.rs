@@ -55,6 +55,7 @@ fn outcome_is_announced_with_what_the_worker_and_the_publisher_said() {
     );
 }
 
+// PROTOCOL: G10
 #[test]
 fn reports_are_summed_for_the_group_and_the_pass() {
     let mut bench = bench(&[("max-attempts", "2")]);
