@@ -75,7 +75,7 @@ fn topics_and_their_settings_survive_a_restart() {
     let (always, interval, memory) = (json!("always"), json!("interval"), json!("memory"));
     let names =
         ["dead-letter", "job-done", "m", "new-url", "page-ready", "t"].map(|name| json!(name));
-    let syncs = [&always, &always, &memory, &always, &interval];
+    let syncs = [&always, &always, &memory, &always, &always, &interval];
     assert_eq!(listed, names.iter().zip(syncs).collect::<Vec<_>>());
 
     assert_eq!(run_topic(&server, &["delete", "t"]).expect_code(0).stdout(), ["deleted t"]);
