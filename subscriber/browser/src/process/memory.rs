@@ -8,7 +8,7 @@ use std::fs;
 pub(super) struct Memory {
     /// The sum over its processes, in bytes. Shared memory counts for each process that uses it.
     pub(super) bytes: u64,
-    /// Its renderers, each of which runs scripts of one site of one page, with their bytes.
+    /// Its renderers, with their bytes. Each runs the scripts of one site of one page.
     pub(super) renderers: Vec<(u32, u64)>,
 }
 
@@ -27,7 +27,7 @@ pub(super) fn measure(pid: u32) -> Memory {
     memory
 }
 
-/// The processes whose parent is this one.
+/// The children of a process.
 pub(super) fn children(pid: u32) -> Vec<u32> {
     by_parent().remove(&pid).unwrap_or_default()
 }

@@ -22,7 +22,7 @@ const RENDER: &str = env!("CARGO_BIN_EXE_render");
 /// Both ways to keep a browser from the network.
 const ISOLATIONS: [&str; 2] = ["isolation=required", "isolation=off"];
 
-/// Renders pages of the origin, and returns what comes of each in the order of the paths.
+/// Renders pages of the origin, and returns their results in the order of the paths.
 fn render(origin: &Origin, flags: &[&str], paths: &[&str]) -> Vec<Value> {
     let urls: Vec<_> = paths.iter().map(|path| origin.url(path)).collect();
     let mut command = Command::new(RENDER);
@@ -53,7 +53,7 @@ fn scripts_frames_and_workers_make_a_page_from_one_document() {
             let html = parts["html"].as_str().unwrap();
             assert!(html.contains(&format!("[{part}]")), "no {part} in {parts:#}");
         }
-        // Each was asked for by this crate, and once.
+        // Each was requested once, by this crate.
         for path in ["/scripts", "/parts", "/list.json", "/data/worker", "/data/other-site"] {
             assert_eq!(origin.requests(path), 1, "{path}: {:?}", origin.log());
         }
@@ -66,7 +66,7 @@ fn scripts_frames_and_workers_make_a_page_from_one_document() {
 fn timers_are_run_before_a_page_is_read_and_endless_ones_end() {
     for isolation in ISOLATIONS {
         let origin = Origin::new("");
-        // Only where the clock of a page is put forward, this is over before the time of a page.
+        // The page settles before its time is over only if its clock is moved forward.
         let flags = [isolation, "settle-ms=600000", "time-ms=60000"];
         let pages = render(&origin, &flags, &["/late", "/ticker"]);
         assert!(pages[0]["html"].as_str().unwrap().contains("late: /made"), "{}", pages[0]);

@@ -12,7 +12,7 @@ type Log = Arc<Mutex<Vec<String>>>;
 /// How long the answer to a counted part takes.
 const PART_TIME: Duration = Duration::from_millis(50);
 
-/// Parts that are answered when so many of them have been asked for.
+/// The path of parts that are answered only when [`SLOTS`] of them are open.
 const TOGETHER: &str = "/data/together";
 pub(crate) const SLOTS: usize = 6;
 
@@ -95,7 +95,7 @@ impl Origin {
         self.log().iter().filter(|entry| entry.split(' ').nth(1) == Some(path)).count()
     }
 
-    /// The parts that pages asked for, and how many of them were open at once.
+    /// The parts that pages requested, and how many of them were open at once.
     pub(crate) fn parts(&self) -> (Vec<String>, usize) {
         let parts = self.parts.0.0.lock().unwrap();
         (parts.begun.clone(), parts.open_max)
@@ -133,7 +133,7 @@ fn serve(mut stream: &TcpStream, address: SocketAddr, canary: &str, log: &Log, p
     let _ = stream.write_all(body.as_bytes());
 }
 
-/// A server that records who contacts it, by TCP or UDP.
+/// A server that records every contact by TCP or UDP.
 pub(crate) struct Canary {
     pub(crate) address: SocketAddr,
     log: Log,
