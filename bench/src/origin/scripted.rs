@@ -1,4 +1,4 @@
-//! Pages whose text and links are made by a script.
+//! Pages with text and links that a script makes.
 //!
 //! | path | what |
 //! |---|---|

@@ -75,7 +75,7 @@ pub(crate) enum EntryState {
     Dead,
     /// Finished lately
     Completed,
-    /// Failed for good, or given up, lately
+    /// Failed without another attempt, or given up, lately
     Failed,
 }
 

@@ -34,7 +34,7 @@ use crate::spool::Spool;
 /// A longer document is not rendered.
 const DOCUMENT_BYTES_MAX: u64 = 16 << 20;
 
-/// Pages in memory for each page that is rendered: it, and one that waits or is being stored.
+/// Pages in memory for each slot: one that is rendered, and one that waits or is being stored.
 const PAGES_PER_SLOT: usize = 2;
 
 /// How long a page waits for the next attempt when no browser starts.
@@ -45,7 +45,7 @@ const NO_BROWSER_NACK_AFTER: Duration = Duration::from_secs(30);
 pub(super) struct Renderer {
     browsers: Browsers,
     config: RenderConfig,
-    /// Decides which pages are rendered, where that is left to the crawler.
+    /// Decides which pages of `render=auto` are rendered.
     auto: Mutex<AutoRender>,
     /// Bounds the pages in memory. Others wait, with their document in a file if it is long.
     pages: Arc<Semaphore>,
@@ -62,7 +62,7 @@ impl Fetch for NoParts {
 
 /// A page that a browser was asked to render.
 pub(super) struct RenderedPage {
-    /// What it contains. As it was fetched, if it was not rendered.
+    /// Its content; that of the fetched document, if it was not rendered.
     pub(super) content: PageContent,
     pub(super) rendering: Rendering,
     pub(super) report: RenderReport,
@@ -106,7 +106,7 @@ impl Renderer {
         Ok(())
     }
 
-    /// Whether a page is rendered of whose task the broker says nothing.
+    /// Whether a page is rendered if the broker's task does not say it.
     pub(super) fn rule(&self, url: &CanonicalUrl<'_>) -> Render {
         self.config.rule.of(url)
     }
@@ -278,7 +278,7 @@ pub(super) fn is_page(fetched: &Fetched) -> bool {
     is_html && fetched.status != Some(304) && fetched.page.is_some()
 }
 
-/// What a rendered page contains. Whatever the fetched document asks of crawlers counts too.
+/// The content of a rendered page. The directives of the fetched document for crawlers count too.
 fn merge(fetched: PageContent, read: PageContent, rendered: &Rendered) -> PageContent {
     let nofollow = fetched.nofollow || read.nofollow;
     let mut links: IndexMap<Box<str>, bool> = IndexMap::with_capacity(read.links.len());

@@ -25,11 +25,11 @@ use crate::{ConnId, Group, GroupQuery, Input, JobOperation, Output, Requester};
 /// Texts that are read in advance: those of keys that are released next, beyond the free credit.
 const READ_AHEAD: usize = 2 * PREFETCH_BATCH;
 
-/// Most keys whose texts are being read at the same time.
+/// Maximum number of keys with a text that is being read.
 const LOADING_MAX: usize = 1024;
 
-/// Most commands that wait at the same time. Events that wait are few, because the owner passes no
-/// more of them then.
+/// Maximum number of commands that wait. Few events wait, because the owner passes no more of them
+/// then.
 pub(crate) const HELD_MAX: usize = 1024;
 
 /// What waits for texts.
@@ -166,7 +166,7 @@ impl Group {
         self.answer(requester, Err(ProtocolError::new(Code::Limit, text)));
     }
 
-    /// Handles the inputs that wait, up to the first one whose texts are still being read.
+    /// Handles the inputs that wait, up to the first one that still waits for texts.
     fn handle_all_held(&mut self, now: Moment) {
         while let Some(input) = self.reads.pop_held() {
             if let Some((input, request)) = self.handle_held(input, now)

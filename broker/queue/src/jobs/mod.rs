@@ -394,8 +394,8 @@ impl Jobs {
         }
     }
 
-    /// Changes an active entry behind this key. Returns the job, whose budgets may allow other
-    /// releases than before.
+    /// Changes an active entry behind this key. Returns the job, because its budgets may allow
+    /// other releases than before.
     pub(crate) fn change_entry(
         &mut self,
         number: JobNumber,

@@ -92,7 +92,7 @@ impl Group {
         Ok(self.list(more.into_iter(), count))
     }
 
-    /// The lines of a list, of which `matched` would match.
+    /// The lines of a list. `matched` counts all entries that match.
     pub(crate) fn list(
         &self,
         lines: impl ExactSizeIterator<Item: Into<Status>>,

@@ -64,8 +64,9 @@ pub enum PublishEvent {
 /// sends them and reports what became of each, in their order. Nothing is sent while neither `next`
 /// nor [`flush`](Self::flush) is awaited.
 ///
-/// The broker may have stored an event whose confirmation was lost. With [`with_ids`] it stores the
-/// event once if that begins with a URL or an absolute path; other text cannot carry an id.
+/// The broker may have stored an event although its confirmation was lost. With [`with_ids`] it
+/// stores the event once if that begins with a URL or an absolute path; other text cannot have an
+/// id.
 ///
 /// [`with_ids`]: Self::with_ids
 #[derive(Debug)]
