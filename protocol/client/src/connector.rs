@@ -92,8 +92,8 @@ impl Connector {
         Self { retries: Retries::All, ..self }
     }
 
-    /// The same, but a refused login is final only until one has succeeded: an operator may be about
-    /// to replace the token.
+    /// The same, but a refused login is final only until one has succeeded: an operator may be
+    /// about to replace the token.
     #[must_use]
     pub fn retrying_login(self) -> Self {
         Self { retries: Retries::Login, ..self }

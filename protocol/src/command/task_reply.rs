@@ -25,7 +25,8 @@ pub struct TaskReply {
 pub enum TaskAction {
     /// `ACK <task> [outcome=..]`: the task is done, and ended so; `done` without the option.
     Ack(Outcome),
-    /// `NACK <task> [after=..] [count=no] [again=<url>] [need=render] [reason=..]`: it returns to the group.
+    /// `NACK <task> [after=..] [count=no] [again=<url>] [need=render] [reason=..]`: it returns to
+    /// the group.
     Nack {
         /// When and how it is retried.
         retry: RetryMode,

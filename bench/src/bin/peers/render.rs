@@ -1,5 +1,5 @@
-//! `peers render`: compares Tidings with other crawlers that render pages, with the same browser and
-//! the same origin.
+//! `peers render`: compares Tidings with other crawlers that render pages, with the same browser
+//! and the same origin.
 
 #![expect(clippy::disallowed_methods, reason = "processes have some time to end")]
 

@@ -2,8 +2,8 @@
 //! entries that have ended.
 //!
 //! A group decides nothing about an entry before its text is in memory. So a decision is applied
-//! and recorded at once, as if all texts were there, and a replay does not depend on when they came.
-//! A text that cannot be read stops the group, because the group's log still has it.
+//! and recorded at once, as if all texts were there, and a replay does not depend on when they
+//! came. A text that cannot be read stops the group, because the group's log still has it.
 
 use std::collections::VecDeque;
 
@@ -139,8 +139,8 @@ impl TextReads {
 }
 
 impl Group {
-    /// Handles an input that may need texts, after those that wait already. Rejects a command if too
-    /// many wait.
+    /// Handles an input that may need texts, after those that wait already. Rejects a command if
+    /// too many wait.
     pub(crate) fn handle_or_hold(&mut self, input: HeldInput, now: Moment) {
         let mut request = None;
         if self.reads.is_holding()

@@ -461,8 +461,8 @@ impl Jobs {
         self.seen.passes()
     }
 
-    /// Returns a part of the URLs that a pass has seen; the parts are numbered from 0. `None` beyond
-    /// the last.
+    /// Returns a part of the URLs that a pass has seen; the parts are numbered from 0. `None`
+    /// beyond the last.
     pub(crate) fn seen_set(&self, pass: PassId, number: usize) -> Option<&HashSet<u64>> {
         self.seen.set(pass, number)
     }

@@ -31,7 +31,8 @@ impl SelectedTasks {
 }
 
 impl Group {
-    /// Selects entries for a list. Visits every entry, unless only dead or finished ones are listed.
+    /// Selects entries for a list. Visits every entry, unless only dead or finished ones are
+    /// listed.
     pub(crate) fn select_tasks(&self, query: &TaskQuery) -> Result<SelectedTasks, ProtocolError> {
         let wanted = self.matcher(&query.selection)?;
         if let Some(TaskState::Dead | TaskState::Completed | TaskState::Failed) = query.state {

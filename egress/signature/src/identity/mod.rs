@@ -1,5 +1,5 @@
-//! The identity of a crawler: Ed25519 keys with which it signs its requests, so that a site can tell
-//! it from a program that only copies its `User-Agent`.
+//! The identity of a crawler: Ed25519 keys with which it signs its requests, so that a site can
+//! tell it from a program that only copies its `User-Agent`.
 //!
 //! The form is HTTP Message Signatures (RFC 9421) as the working group `webbotauth` profiles them
 //! (draft-ietf-webbotauth-httpsig-protocol). A site finds the public keys in the directory of the

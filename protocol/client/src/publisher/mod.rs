@@ -104,8 +104,8 @@ impl Publisher {
         Self { connection: Some(connection), ..self }
     }
 
-    /// The same with an `id=` for each event that can carry one and has none. It contains the number
-    /// of the event, so numbers must not repeat.
+    /// The same with an `id=` for each event that can carry one and has none. It contains the
+    /// number of the event, so numbers must not repeat.
     #[must_use]
     pub fn with_ids(mut self) -> Self {
         self.window.add_ids();

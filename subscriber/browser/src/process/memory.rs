@@ -63,9 +63,9 @@ fn parent_of(pid: u32) -> Option<u32> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// The memory that no file backs. The proportional set size would be more exact, but the kernel walks
-/// page tables for it: at two measurements a second, that took a tenth of the processor time of small
-/// pages, and it is refused for renderers unless the crawler is root.
+/// The memory that no file backs. The proportional set size would be more exact, but the kernel
+/// walks page tables for it: at two measurements a second, that took a tenth of the processor time
+/// of small pages, and it is refused for renderers unless the crawler is root.
 fn bytes_of(pid: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let field = |name: &str| {

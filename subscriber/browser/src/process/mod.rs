@@ -170,8 +170,8 @@ impl Launcher {
         }
     }
 
-    /// Starts a browser. It reads messages from the first pipe, and writes to the second. A renderer
-    /// that uses more memory than this is killed.
+    /// Starts a browser. It reads messages from the first pipe, and writes to the second. A
+    /// renderer that uses more memory than this is killed.
     pub(crate) fn start(
         &self,
         renderer_bytes_max: u64,
@@ -246,8 +246,8 @@ pub(crate) enum Report {
 }
 
 impl Process {
-    /// Waits for the next report. `None` when no process and no file of the browser is left. Safe to
-    /// cancel.
+    /// Waits for the next report. `None` when no process and no file of the browser is left. Safe
+    /// to cancel.
     pub(crate) async fn report(&mut self) -> Option<Report> {
         let line = self.reports.next_line().await.ok()??;
         let (what, value) = line.split_once(' ')?;

@@ -511,7 +511,8 @@ impl Visit {
         if is_page && !self.session.is_empty() {
             return Ok(());
         }
-        // A worker may be announced to the browser and to its page; one session is enough to answer.
+        // A worker may be announced to the browser and to its page; one session is enough to
+        // answer.
         if !is_page && self.children.contains(&id) {
             let go = "Runtime.runIfWaitingForDebugger";
             return post(connection, &session, go, json!({}));

@@ -149,7 +149,8 @@ fn a_crawler_that_is_killed_after_a_part_of_its_browser_leaves_no_process_and_no
 
 #[test]
 fn a_killed_part_of_a_browser_ends_the_browser_and_its_page_is_rendered_again() {
-    // The process above the browser, and what is below it: PID 1 of the namespaces, and the browser.
+    // The process above the browser, and what is below it: PID 1 of the namespaces, and the
+    // browser.
     let parts =
         ["browser-sandbox namespaces", "browser-sandbox init", "/chromium-headless-shell --user"];
     let without = ["browser-sandbox processes", "/chromium-headless-shell --user"];

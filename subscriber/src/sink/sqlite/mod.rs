@@ -158,8 +158,8 @@ const INSERT_BODY: &str = "
     INSERT INTO bodies (hash, encoding, bytes, body, digest)
     VALUES (?1, ?2, ?3, ?4, row_digest(?1, ?2, ?3, ?4)) ON CONFLICT DO NOTHING";
 
-/// Stores a row with the columns of `PAGES`, and the added ones, as parameters. A later attempt is never replaced by an
-/// earlier one.
+/// Stores a row with the columns of `PAGES`, and the added ones, as parameters. A later attempt is
+/// never replaced by an earlier one.
 pub(super) static UPSERT: LazyLock<String> = LazyLock::new(|| {
     let columns: Vec<_> = PAGES.newest_columns().collect();
     let values: Vec<_> = (1..=columns.len()).map(|number| format!("?{number}")).collect();
