@@ -9,6 +9,7 @@
 
 mod many;
 mod origin;
+mod pages;
 mod processes;
 
 use std::process::{Command, Stdio};
