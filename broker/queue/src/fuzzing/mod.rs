@@ -399,11 +399,3 @@ fn assert_line(text: &str) {
 #[path = "../../../../fuzz/replay.rs"]
 #[expect(clippy::disallowed_methods, reason = "the corpus is files, and a failed input is named")]
 mod replay_corpus;
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn the_fuzz_corpus_passes_all_targets() {
-        super::replay_corpus::run(super::TARGETS);
-    }
-}

@@ -57,11 +57,3 @@ fn cdp(bytes: &[u8]) {
 #[cfg(test)]
 #[path = "../../../../fuzz/replay.rs"]
 mod replay;
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn the_corpus_passes() {
-        super::replay::run(super::TARGETS);
-    }
-}
