@@ -75,7 +75,7 @@ pub(crate) enum EntryState {
     Dead,
     /// Finished lately
     Completed,
-    /// Failed without another attempt, or given up, lately
+    /// Failed and not retried, or given up, lately
     Failed,
 }
 
