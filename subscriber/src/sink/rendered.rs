@@ -1,4 +1,4 @@
-//! What a browser made of a page, as the sinks store it.
+//! The result of rendering a page, as the sinks store it.
 //!
 //! | field of `render` | |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | `requests_unlisted` | how many more there were |
 //! | `console_errors` | the first errors of scripts |
 //! | `dialogs` | how many were dismissed |
-//! | `opened` | where the page would have gone: `how` (`navigation`, `popup`, `download`) and `url` |
+//! | `opened` | URLs that the page tried to go to: `how` (`navigation`, `popup`, `download`) and `url` |
 //! | `screenshot`, `pdf` | files, relative to the data directory of the crawler |
 //!
 //! A `kind` is `frame`, `script`, `style`, `data`, `image`, `font`, `media` or `unneeded`. A field

@@ -51,7 +51,7 @@ pub(super) struct Renderer {
     pages: Arc<Semaphore>,
 }
 
-/// For a page that asks for nothing.
+/// For a page without requests.
 struct NoParts;
 
 impl Fetch for NoParts {
@@ -60,7 +60,7 @@ impl Fetch for NoParts {
     }
 }
 
-/// A page that a browser was asked to render.
+/// The result of rendering a page.
 pub(super) struct RenderedPage {
     /// Its content; that of the fetched document, if it was not rendered.
     pub(super) content: PageContent,

@@ -16,9 +16,9 @@
 //! | 3 | the settings under which links were extracted |
 //! | 4 | a digest of each row, see [`tidings_database::digest`] |
 //! | 5 | the table `bodies` |
-//! | 6 | what a browser made of a page |
+//! | 6 | the result of rendering a page: `rendered_hash` and `render` |
 //!
-//! `render` is an object with [these fields](super::rendered), NULL if no browser was asked.
+//! `render` is an object with [these fields](super::rendered), NULL if rendering was not tried.
 
 mod last_record;
 mod newest;
