@@ -43,7 +43,7 @@ pub struct PageReport {
     pub render: Option<RenderReport>,
 }
 
-/// The report of a page that a browser was asked to render, for people.
+/// The report of a page that the crawler tried to render, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RenderReport {
     /// Why it was not rendered, in one line; then it is stored as it was fetched.

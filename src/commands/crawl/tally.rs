@@ -62,7 +62,7 @@ pub(crate) struct FailureCount {
     pub(crate) example: String,
 }
 
-/// Pages that a browser was asked to render.
+/// Pages that the crawler tried to render.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RenderCounts {
     pub(crate) rendered: u64,

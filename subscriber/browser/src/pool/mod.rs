@@ -142,7 +142,7 @@ pub enum State {
     Ready,
     /// It takes no more pages, and ends those that it has.
     Draining,
-    /// It was asked to end.
+    /// It was ordered to close.
     Closing,
     /// It was killed or has exited, but not all of its pages and processes have ended.
     Ended,

@@ -234,7 +234,7 @@ fn wait_for(child: Pid, look: impl Fn()) -> io::Result<ExitStatus> {
     loop {
         let events = PollFlags::IN;
         let mut waiting = [PollFd::new(&end, events), PollFd::new(&input, events)];
-        // An interruption is as good as an event.
+        // An interruption is handled like an event.
         if poll(&mut waiting, Some(&LOOK_PAUSE)) == Ok(0) {
             look();
         }

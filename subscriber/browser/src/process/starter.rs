@@ -178,7 +178,7 @@ fn wait_for_change(socket: Option<&Stdin>, browsers: &[Started]) {
     }
     let is_ending = |it: &Started| it.has_ended || it.kill_at.is_some();
     let pause = browsers.iter().any(is_ending).then_some(&LOOK_PAUSE);
-    // An interruption is as good as a change.
+    // An interruption is handled like a change.
     let _ = poll(&mut waiting, pause);
 }
 

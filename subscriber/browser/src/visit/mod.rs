@@ -41,7 +41,7 @@ const OPEN_MAX: Duration = Duration::from_secs(15);
 /// How long the browser may take to close a page.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
 
-/// How often the page is looked at.
+/// How often the page is observed.
 const OBSERVE_EVERY: Duration = Duration::from_millis(75);
 
 /// If a page answers later than this, it was running a script.
