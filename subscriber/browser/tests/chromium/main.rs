@@ -92,7 +92,7 @@ fn pages_that_misbehave_cost_only_themselves() {
         };
         let has =
             |page: &Value, text: &str| page["html"].as_str().is_some_and(|it| it.contains(text));
-        assert!(has(dialogs, "before dialogs") && dialogs["cut"] == "Dialogs", "{dialogs}");
+        assert!(has(dialogs, "before dialogs") && dialogs["cut"].is_string(), "{dialogs}");
         assert!(has(endless, "before the loop") && endless["cut"] == "Time", "{endless}");
         assert!(has(ticker, "tick") && ticker["cut"] == "Time", "{ticker}");
         assert!(has(away, "stays") && away["opened"][0][1] == *origin.url("/never"), "{away}");
@@ -105,6 +105,10 @@ fn pages_that_misbehave_cost_only_themselves() {
         assert_eq!(scripts["links"].as_array().unwrap().len(), 2, "{scripts}");
         assert!(!origin.log().iter().any(|it| it.contains("/never")), "{:?}", origin.log());
         assert_eq!(origin.browser_requests(), Vec::<String>::new());
+        // On a busy machine, the time of a page may be over before its dialogs are counted.
+        let flags = [isolation, "settle-ms=600000", "time-ms=60000"];
+        let dialogs = &render(&origin, &flags, &["/dialogs"])[0];
+        assert_eq!(dialogs["cut"], "Dialogs", "{dialogs}");
     }
 }
 
