@@ -103,7 +103,8 @@ impl Parts {
             body_bytes_max: request.body_bytes_max,
         };
         let mut fetched = self.request(&url, FetchPurpose::Part(part)).await?;
-        if let Some(exchange) = fetched.exchange.take() {
+        // An archive would replay status 304 in place of the response whose freshness it confirms.
+        if let Some(exchange) = fetched.exchange.take().filter(|_| fetched.status != Some(304)) {
             self.exchanges.lock().push((url.as_str().to_owned(), exchange));
         }
         if url.host() == self.page.host() {
