@@ -8,7 +8,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use hyper::Method;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
@@ -53,8 +53,6 @@ pub(super) struct Parts {
     pub(super) held_until: Mutex<Instant>,
     /// The requests on the wire with their URLs, if a sink needs them.
     pub(super) exchanges: Mutex<Vec<(String, Exchange)>>,
-    /// How long the page's own host asks clients to wait.
-    pub(super) retry_after: Mutex<Option<Duration>>,
 }
 
 impl Fetch for Parts {
@@ -69,13 +67,7 @@ impl Parts {
         page: CanonicalUrl<'static>,
         held_until: Instant,
     ) -> Self {
-        Self {
-            crawler,
-            page,
-            held_until: Mutex::new(held_until),
-            exchanges: Mutex::default(),
-            retry_after: Mutex::default(),
-        }
+        Self { crawler, page, held_until: Mutex::new(held_until), exchanges: Mutex::default() }
     }
 
     async fn fetch(&self, request: &Request) -> Result<Answer, Answer> {
@@ -106,10 +98,6 @@ impl Parts {
         // An archive would replay status 304 in place of the response whose freshness it confirms.
         if let Some(exchange) = fetched.exchange.take().filter(|_| fetched.status != Some(304)) {
             self.exchanges.lock().push((url.as_str().to_owned(), exchange));
-        }
-        if url.host() == self.page.host() {
-            let mut longest = self.retry_after.lock();
-            *longest = (*longest).max(fetched.retry_after);
         }
         if let Some(failure) = fetched.failure {
             return Err(failed(&failure));
@@ -164,7 +152,8 @@ impl Parts {
         }
     }
 
-    /// Makes a request, if the task is still held. The caller has the host's turn.
+    /// Makes a request, if the task is still held and the host does not ask clients to wait. The
+    /// caller has the host's turn.
     async fn request(
         &self,
         url: &CanonicalUrl<'_>,
@@ -180,7 +169,8 @@ impl Parts {
         let is_part = matches!(purpose, FetchPurpose::Part(_));
         let keep = KeepBodies { raw: is_part && crawler.sinks.keep().raw, decoded: false };
         let request = FetchRequest { url, purpose, validators: None, keep, deadline };
-        Ok(crawler.fetcher.fetch(&request).await)
+        let fetched = crawler.fetch_unless_resting(&request).await;
+        fetched.ok_or_else(|| refused("Retry-After"))
     }
 }
 

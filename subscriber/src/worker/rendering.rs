@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use super::page::run_blocking;
 use super::parts::Parts;
 use super::record::unix_ms;
-use super::task::{TaskWork, milliseconds, return_for_request, return_uncounted};
+use super::task::{TaskWork, return_for_request, return_uncounted};
 use crate::config::RenderConfig;
 use crate::fetch::Fetched;
 use crate::render_auto::{AUTO_KIND, AutoRender, Decision, FetchedForm, Gain, StoredHost, Verdict};
@@ -66,8 +66,6 @@ pub(super) struct RenderedPage {
     pub(super) content: PageContent,
     pub(super) rendering: Rendering,
     pub(super) report: RenderReport,
-    /// How long the page's own host asks clients to wait.
-    pub(super) retry_after: Option<Duration>,
     /// Held until the page is stored.
     pub(super) permit: Option<OwnedSemaphorePermit>,
 }
@@ -257,18 +255,16 @@ impl TaskWork<'_> {
         };
         let exchanges = std::mem::take(&mut *parts.exchanges.lock());
         let mut rendering = Rendering::new(result, hash, duration, exchanges);
-        let retry_after = *parts.retry_after.lock();
         let (sinks, spools) = (&self.crawler.sinks, &self.crawler.spools);
         let kept = sinks.keep_rendering(&mut rendering, spools, &self.crawler.config.data);
         if let Err(error) = Box::pin(kept).await {
-            let hold =
-                KeyRest { not_before_ms: retry_after.map(milliseconds), ..KeyRest::default() };
-            let hold_and_reason = (hold, Some(Failure::of(Reason::Storage, &error).text));
+            let reason = Failure::of(Reason::Storage, &error).text;
+            let hold_and_reason = (self.crawler.rest_of(&self.page), Some(reason));
             let url = self.page.as_str();
             Box::pin(return_for_request(self.crawler, self.task, url, hold_and_reason)).await;
             return None;
         }
-        Some(RenderedPage { content, rendering, report, retry_after, permit })
+        Some(RenderedPage { content, rendering, report, permit })
     }
 }
 
