@@ -59,7 +59,7 @@ pub fn job_input(
             let settings = manage.settings.iter().copied().filter(|(key, _)| *key != "group");
             let settings = JobSettings::parse(settings)?;
             settings.check_callback()?;
-            Input::OpenJob { requester: asked, name: name()?, settings }
+            Input::OpenJob { requester: asked, name: name()?, settings: settings.into() }
         }
         JobAction::Close => act(plain()?, JobOperation::Close),
         JobAction::Cancel => act(plain()?, JobOperation::Cancel),

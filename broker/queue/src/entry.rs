@@ -160,9 +160,18 @@ pub struct Lease {
     pub run: u64,
     /// When it expires unless the member renews it.
     pub until: Moment,
+    /// When it began. Snapshots lack this: a lease that is read from one begins when it is read.
+    pub began_at: Moment,
     /// Whether its request has ended. Then credit and job still count it, and the key does
     /// not.
     pub request_over: bool,
+}
+
+impl Lease {
+    /// Creates a lease as a snapshot contains it. Its request has not ended.
+    pub fn new(member: MemberId, run: u64, until: Moment) -> Self {
+        Self { member, run, until, began_at: Moment(0), request_over: false }
+    }
 }
 
 /// An entry that was lost this often is suspected of killing its workers.
@@ -244,6 +253,10 @@ pub(crate) fn attribute<'a>(forwarded: &'a str, name: &str) -> Option<&'a str> {
 
 /// Returns the value of `render=` among forwarded attributes.
 pub(crate) fn render_of(forwarded: &str) -> Option<Render> {
+    // Most entries have no attributes, and each is asked several times.
+    if forwarded.is_empty() {
+        return None;
+    }
     attribute(forwarded, " render=").and_then(Render::from_word)
 }
 

@@ -6,6 +6,7 @@ use tidings_protocol::Outcome;
 use tidings_protocol::status::TaskState;
 
 use crate::entry::{Entry, EntryState};
+use crate::frontier::ActiveEntry;
 use crate::leases::EndedLease;
 use crate::moment::Moment;
 
@@ -27,8 +28,9 @@ pub(crate) enum TaskEnd {
 /// A task that ended.
 #[derive(Debug)]
 pub(crate) struct FinishedTask {
-    /// Its entry, which no member holds.
-    pub(crate) entry: Entry,
+    /// As it was removed from the frontier. No member holds it. Boxed as there, so that each end of
+    /// a task moves a pointer; its key ids are valid no more.
+    pub(crate) removed: Box<ActiveEntry>,
     pub(crate) end: TaskEnd,
     pub(crate) ended_at: Moment,
     /// Its last lease.
@@ -36,6 +38,10 @@ pub(crate) struct FinishedTask {
 }
 
 impl FinishedTask {
+    pub(crate) fn entry(&self) -> &Entry {
+        &self.removed.entry
+    }
+
     /// Whether it is listed as completed or as failed.
     pub(crate) fn state(&self) -> TaskState {
         match self.end {
@@ -52,12 +58,13 @@ pub(crate) struct FinishedTasks(VecDeque<FinishedTask>);
 impl FinishedTasks {
     /// Adds a task, without what lists do not show.
     pub(crate) fn push(&mut self, mut task: FinishedTask) {
-        let admitted = &mut task.entry.admitted;
+        let entry = &mut task.removed.entry;
+        let admitted = &mut entry.admitted;
         admitted.forwarded = Box::default();
         if admitted.text.len() > TEXT_BYTES_MAX {
             admitted.text = shown_text(&admitted.text).into();
         }
-        (task.entry.state, task.entry.again) = (EntryState::Delayed, None);
+        (entry.state, entry.again) = (EntryState::Delayed, None);
         if self.0.len() == FINISHED_MAX {
             self.0.pop_front();
         }

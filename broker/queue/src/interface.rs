@@ -141,7 +141,7 @@ pub enum Input {
         /// The job's name.
         name: JobName,
         /// The job's settings.
-        settings: JobSettings,
+        settings: Box<JobSettings>,
     },
     /// Acts on an existing job.
     JobAction {

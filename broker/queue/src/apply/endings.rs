@@ -16,7 +16,9 @@ use crate::mutants::{self, Mutant};
 impl Group {
     /// Ends a held entry with the worker's outcome.
     pub(crate) fn finish_entry(&mut self, id: EntryId, outcome: Outcome, now: Moment) {
-        let ActiveEntry { entry, key, again_key: again } = self.frontier.remove(id);
+        let removed = self.frontier.remove(id);
+        let ActiveEntry { entry, key, again_key: again } = &*removed;
+        let (key, again) = (*key, *again);
         if let EntryState::Held(lease) = entry.state {
             self.leases.end(id, &lease, entry.demand());
         }
@@ -35,21 +37,21 @@ impl Group {
         {
             self.jobs.complete_repair(pass, outcome);
         }
-        self.keep_finished(entry, TaskEnd::Answered(outcome), now);
+        self.keep_finished(removed, TaskEnd::Answered(outcome), now);
         self.release_keys(key, again, now);
     }
 
     /// Keeps an entry that ended for the list of finished tasks.
-    fn keep_finished(&mut self, entry: Entry, end: TaskEnd, now: Moment) {
-        let lease = self.leases.last_ended(entry.admitted.id);
-        self.finished.push(FinishedTask { entry, end, ended_at: now, lease });
+    fn keep_finished(&mut self, removed: Box<ActiveEntry>, end: TaskEnd, now: Moment) {
+        let lease = self.leases.last_ended(removed.entry.admitted.id);
+        self.finished.push(FinishedTask { removed, end, ended_at: now, lease });
     }
 
     /// Ends an entry that no member holds. If only its job drops it and the entry was announced, it
     /// continues without a job, because the publisher expects a fetch.
     pub(crate) fn drop_entry(&mut self, id: EntryId, end: EndReason, now: Moment) {
         self.detach(id);
-        let ActiveEntry { mut entry, key, again_key: again } = self.frontier.remove(id);
+        let ActiveEntry { mut entry, key, again_key: again } = *self.frontier.remove(id);
         let (job, url) = (entry.admitted.job, entry.admitted.url_key);
         let repairs = entry.repairs.take();
         if let Some(pass) = repairs {
@@ -80,7 +82,8 @@ impl Group {
             let reason = self.config.dead_reason(&entry).unwrap_or("unknown");
             // A retry of the new dead letter can repair the pass again.
             entry.admitted.job = job.or(repairs);
-            self.keep_finished(entry.clone(), TaskEnd::GivenUp(reason), now);
+            let removed = Box::new(ActiveEntry { entry: entry.clone(), key, again_key: again });
+            self.keep_finished(removed, TaskEnd::GivenUp(reason), now);
             self.dead_letters.push(entry, reason, &self.config);
         }
     }

@@ -137,7 +137,7 @@ impl Group {
         let (key, demand, job) = (*key, entry.demand(), entry.admitted.job);
         let pinned_to = entry.again.as_ref().map(|again| again.member);
         self.remove_pin(pinned_to, id, job, key, now);
-        self.leases.begin(id, &lease, demand, now);
+        self.leases.begin(id, &lease, demand);
         self.refresh(gate, now);
         if let Some(job) = job {
             self.change_job_entry(job.number, key, EntryChange::Leased(id), now);

@@ -61,8 +61,7 @@ impl Group {
                 self.consumed.insert(topic.clone(), *next);
             }
             Decision::Released { entry, member, until } => {
-                let (member, until, run) = (*member, *until, self.run);
-                let lease = Lease { member, run, until, request_over: false };
+                let lease = Lease { began_at: now, ..Lease::new(*member, self.run, *until) };
                 self.apply_release(*entry, lease, now);
             }
             Decision::Touched { entry, until, request_over: over, rest } => {
@@ -138,7 +137,7 @@ impl Group {
         match decision {
             Decision::JobOpened { number, name, settings } => {
                 let until = now + self.config.open_ms_max;
-                self.jobs.open(*number, name, settings.clone(), now, until);
+                self.jobs.open(*number, name, (**settings).clone(), now, until);
             }
             Decision::JobReopened { number } => {
                 self.jobs.reopen(*number, now + self.config.open_ms_max);

@@ -49,7 +49,7 @@ impl Group {
     pub(crate) fn open_job(
         &mut self,
         name: &JobName,
-        settings: JobSettings,
+        settings: Box<JobSettings>,
         now: Moment,
     ) -> Result<Answer, ProtocolError> {
         if self.config.key == KeyKind::None {

@@ -320,8 +320,8 @@ impl Frontier {
     }
 
     /// Removes an active entry. The caller releases its keys.
-    pub(crate) fn remove(&mut self, id: EntryId) -> ActiveEntry {
-        let live = *self.active.remove(&id).expect("an entry that ends is active");
+    pub(crate) fn remove(&mut self, id: EntryId) -> Box<ActiveEntry> {
+        let live = self.active.remove(&id).expect("an entry that ends is active");
         self.active_bytes -= live.entry.admitted.bytes();
         live
     }

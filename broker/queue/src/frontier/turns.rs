@@ -47,7 +47,8 @@ impl Frontier {
     pub(crate) fn offer(&mut self, key: KeyId, turns: &Turns<'_>) {
         let is_loading = self.loading.contains(key);
         let place = if is_loading { None } else { self.place_of(key, false, turns) };
-        let rendered = self.place_of(key, true, turns);
+        let has_rendered = self.keys[key].has_rendered();
+        let rendered = if has_rendered { self.place_of(key, true, turns) } else { None };
         self.set_classes(key, place, rendered);
     }
 
@@ -70,12 +71,8 @@ impl Frontier {
 
     fn place_of(&self, key: KeyId, render: bool, turns: &Turns<'_>) -> Option<ReadyClass> {
         let queue = &self.keys[key];
-        let may_have = if render {
-            queue.has_rendered()
-        } else {
-            !(queue.has_rendered() && mutants::is(Mutant::RenderHoldsBack))
-        };
-        let is_free = may_have && queue.is_free(turns.now, turns.parallel);
+        let is_held_back = !render && mutants::is(Mutant::RenderHoldsBack) && queue.has_rendered();
+        let is_free = !is_held_back && queue.is_free(turns.now, turns.parallel);
         let next = if is_free { next_entry(queue, render, turns.jobs) } else { None };
         next.map(|next| self.ready_class(next))
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tidings_protocol::{MemberId, Seq, TopicName};
 
-use crate::entry::{Entry, EntryId, JobNumber, PassId};
+use crate::entry::{Entry, EntryId, EntryState, JobNumber, PassId};
 use crate::frontier::key_queue::KeyState;
 use crate::frontier::{Wake, next_entry};
 use crate::jobs::JobTimer;
@@ -65,7 +65,14 @@ type JobDump = (Vec<SnapshotItem>, u64, u64, u64);
 type KeyDump = (Option<KeyState>, u32, usize, [Option<EntryId>; 2], Option<Moment>);
 
 fn dump(group: &Group) -> GroupDump {
-    let live = group.frontier.active().map(|live| live.entry.clone());
+    let live = group.frontier.active().map(|live| {
+        let mut entry = live.entry.clone();
+        if let EntryState::Held(lease) = &mut entry.state {
+            // Snapshots lack it.
+            lease.began_at = Moment(0);
+        }
+        entry
+    });
     let parked = group.frontier.dormant().iter().map(|dormant| group.dormant_entry(dormant));
     let entries = live.chain(parked).map(|entry| (entry.admitted.id, entry));
     let entries: BTreeMap<_, _> = entries.collect();

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hashbrown::HashMap;
+use hashbrown::HashSet;
 use tidings_protocol::status::{MemberFields, MemberState};
 use tidings_protocol::{DAY_MS, MemberId};
 
@@ -42,8 +42,8 @@ pub(crate) struct Member {
     /// A lease of it expired and it has sent nothing since. It may hang, and would lose further
     /// tasks, too.
     silent: bool,
-    /// The entries that it holds, and since when.
-    held: HashMap<EntryId, Moment>,
+    /// The entries that it holds.
+    held: HashSet<EntryId>,
     /// How many of the held entries are suspects: at most one.
     suspects: u32,
     /// How many of the held entries need a browser.
@@ -64,11 +64,6 @@ impl Member {
     /// Reports whether it is connected or holds entries.
     pub(crate) fn is_present(&self) -> bool {
         self.conn.is_some() || !self.held.is_empty()
-    }
-
-    /// Returns since when it has held an entry.
-    pub(crate) fn held_since(&self, entry: EntryId) -> Option<Moment> {
-        self.held.get(&entry).copied()
     }
 
     /// Returns the name that its client sent.
@@ -122,7 +117,7 @@ impl Member {
 
     /// Returns the ids of the entries that it holds, sorted.
     pub(crate) fn held(&self) -> Vec<EntryId> {
-        let mut held: Vec<EntryId> = self.held.keys().copied().collect();
+        let mut held: Vec<EntryId> = self.held.iter().copied().collect();
         held.sort_unstable();
         held
     }
@@ -235,32 +230,23 @@ impl Members {
         }
     }
 
-    /// Adds a lease to a member, which begins `now`.
-    pub(super) fn add_lease(&mut self, id: MemberId, entry: EntryId, demand: Demand, now: Moment) {
+    /// Adds a lease to a member.
+    pub(super) fn add_lease(&mut self, id: MemberId, entry: EntryId, demand: Demand) {
         self.update(id, |member| {
-            member.held.insert(entry, now);
+            member.held.insert(entry);
             member.suspects += u32::from(demand.suspect);
             member.rendering += u32::from(demand.render);
         });
     }
 
-    /// Removes a lease from a member. `demand` must be as in `add_lease`. Returns when the lease
-    /// began.
-    pub(super) fn end_lease(
-        &mut self,
-        id: MemberId,
-        entry: EntryId,
-        demand: Demand,
-    ) -> Option<Moment> {
-        let mut since = None;
+    /// Removes a lease from a member. `demand` must be as in `add_lease`.
+    pub(super) fn end_lease(&mut self, id: MemberId, entry: EntryId, demand: Demand) {
         self.update(id, |member| {
-            since = member.held.remove(&entry);
-            if since.is_some() {
+            if member.held.remove(&entry) {
                 member.suspects -= u32::from(demand.suspect);
                 member.rendering -= u32::from(demand.render);
             }
         });
-        since
     }
 
     /// Reports whether it can receive tasks, now or after it has answered some; with `render`,
@@ -326,7 +312,10 @@ impl Members {
     fn update(&mut self, id: MemberId, change: impl FnOnce(&mut Member)) {
         let member = self.by_id.entry(id).or_default();
         self.with_credit.remove(&(member.load(), id));
-        self.with_render_credit.remove(&(member.load_of(true), id));
+        // Most groups have no member with a browser.
+        if !self.with_render_credit.is_empty() {
+            self.with_render_credit.remove(&(member.load_of(true), id));
+        }
         change(member);
         if member.has_render_credit() {
             self.with_render_credit.insert((member.load_of(true), id));

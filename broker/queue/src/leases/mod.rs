@@ -90,8 +90,8 @@ impl Leases {
     }
 
     /// A lease begins.
-    pub(crate) fn begin(&mut self, entry: EntryId, lease: &Lease, demand: Demand, now: Moment) {
-        self.members.add_lease(lease.member, entry, demand, now);
+    pub(crate) fn begin(&mut self, entry: EntryId, lease: &Lease, demand: Demand) {
+        self.members.add_lease(lease.member, entry, demand);
         self.expiries.set(lease.until, entry);
     }
 
@@ -104,9 +104,9 @@ impl Leases {
     /// A lease ends. `demand` must be as at its beginning.
     pub(crate) fn end(&mut self, entry: EntryId, lease: &Lease, demand: Demand) {
         self.expiries.cancel(lease.until, entry);
-        let member = lease.member;
-        let began_at = self.members.end_lease(member, entry, demand);
-        self.last_ended = began_at.map(|began_at| EndedLease { entry, member, began_at });
+        self.members.end_lease(lease.member, entry, demand);
+        let Lease { member, began_at, .. } = *lease;
+        self.last_ended = Some(EndedLease { entry, member, began_at });
     }
 
     /// Returns the lease that ended last, if it was of this entry.

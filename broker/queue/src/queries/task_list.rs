@@ -72,7 +72,7 @@ impl Group {
             ids.iter().filter_map(|id| self.describe_waiting(*id, now)).collect();
         let mut count = count - (ids.len() - more.len());
         if let Some(TaskState::Completed | TaskState::Failed) = query.state {
-            let finished = self.finished.newest_first().filter(|task| wanted(&task.entry));
+            let finished = self.finished.newest_first().filter(|task| wanted(task.entry()));
             for task in finished.filter(|task| is_in(task.state())) {
                 count += 1;
                 if more.len() < query.limit {
@@ -194,12 +194,12 @@ impl Group {
     }
 
     fn describe_finished(&self, task: &FinishedTask, now: Moment) -> TaskStatus {
-        let FinishedTask { entry, end, ended_at, lease } = task;
+        let FinishedTask { removed, end, ended_at, lease } = task;
         let (outcome, reason) = match end {
             TaskEnd::Answered(outcome) => (Some(outcome.to_string()), None),
             TaskEnd::GivenUp(reason) => (None, Some(*reason)),
         };
-        let mut status = self.describe_task(entry, task.state(), reason, now);
+        let mut status = self.describe_task(&removed.entry, task.state(), reason, now);
         status.fields.member = lease.map(|lease| lease.member.short());
         status.fields.held_ms = lease.map(|lease| ended_at.since(lease.began_at));
         status.fields.ended_ms = Some(now.since(*ended_at));
@@ -219,8 +219,6 @@ impl Group {
             self.job_and_pass(entry).map(|(job, pass)| (job.name.to_string(), pass.into())).unzip();
         let lease = entry.lease();
         let waits = matches!(state, TaskState::Pending | TaskState::Retry | TaskState::Queued);
-        let holder = lease.and_then(|lease| self.leases.members().find(lease.member));
-        let held_since = holder.and_then(|member| member.held_since(admitted.id));
         let fields = TaskFields {
             state,
             key: admitted.key.to_string(),
@@ -237,7 +235,7 @@ impl Group {
             due_ms: (waits && admitted.due > now).then(|| admitted.due.since(now)),
             reason: reason.map(str::to_owned),
             last: entry.last_reason.as_ref().map(|last| last.replace(' ', "_")),
-            held_ms: held_since.map(|since| now.since(since)),
+            held_ms: lease.map(|lease| now.since(lease.began_at)),
             ended_ms: None,
             outcome: None,
         };

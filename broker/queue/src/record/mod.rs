@@ -164,7 +164,7 @@ pub enum Decision {
         /// Its name.
         name: JobName,
         /// Its settings for this pass.
-        settings: JobSettings,
+        settings: Box<JobSettings>,
     },
     /// A job accepts seeds again.
     JobReopened {

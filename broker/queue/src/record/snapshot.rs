@@ -435,12 +435,14 @@ impl Group {
         if let Some(job) = job {
             self.jobs.add_waiting(job, id, &admitted.key);
         }
-        if let EntryState::Held(lease) = entry.state {
+        if let EntryState::Held(mut lease) = entry.state {
             if let Some(job) = job {
                 self.jobs.change_entry(job, &admitted.key, EntryChange::Leased(id));
             }
-            self.leases.begin(id, &lease, entry.demand(), now);
-            self.frontier.insert(entry.clone(), &mut self.jobs);
+            lease.began_at = now;
+            self.leases.begin(id, &lease, entry.demand());
+            let state = EntryState::Held(lease);
+            self.frontier.insert(Entry { state, ..entry.clone() }, &mut self.jobs);
             self.frontier.unindex_waiting(admitted.url_key, id);
             if !lease.request_over {
                 self.frontier.restore_in_flight(id);

@@ -160,7 +160,7 @@ impl Bench {
         self.feed(Input::OpenJob {
             requester: A.requester(),
             name: name.parse().unwrap(),
-            settings,
+            settings: settings.into(),
         });
     }
 

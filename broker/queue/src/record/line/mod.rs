@@ -178,7 +178,6 @@ structs! {
     WallClockDue { target, unix_ms, due }
     PassId { number, pass }
     AgainRequest { url, key, member }
-    Lease { member, run, until, request_over }
     KeyState {
         free_at,
         ended_at,
@@ -217,6 +216,7 @@ structs! {
         counts,
         completion_heads
     }
+    Lease = Lease::new[member, run, until] { request_over }
     Entry = Entry::new[admitted] {
         releases,
         failures,

@@ -150,7 +150,10 @@ impl World {
 
     pub(super) fn open_named(&mut self, name: &str, settings: JobSettings) -> CheckResult {
         let name = name.parse().expect("the name is valid");
-        self.feed(Input::OpenJob { requester: operator(), name, settings }, CommandOrigin::Nothing)
+        self.feed(
+            Input::OpenJob { requester: operator(), name, settings: settings.into() },
+            CommandOrigin::Nothing,
+        )
     }
 
     pub(super) fn close_named(&mut self, name: &str) -> CheckResult {

@@ -99,7 +99,7 @@ fn job(state: JobState) -> Job {
 }
 
 fn held_entry() -> Entry {
-    let lease = Lease { member: MEMBER, run: 6, until: AT, request_over: true };
+    let lease = Lease { request_over: true, ..Lease::new(MEMBER, 6, AT) };
     Entry {
         state: EntryState::Held(lease),
         releases: 11,
@@ -214,8 +214,8 @@ fn decisions() -> Vec<Decision> {
         Decision::JobHoldEnded { number },
         Decision::JobTimeUp { number },
         Decision::JobDeleted { number },
-        Decision::JobOpened { number, name: job_name(), settings: job_settings() },
-        Decision::JobOpened { number, name: job_name(), settings: rendered_settings() },
+        Decision::JobOpened { number, name: job_name(), settings: job_settings().into() },
+        Decision::JobOpened { number, name: job_name(), settings: rendered_settings().into() },
         Decision::JobReopened { number },
         Decision::JobClosed { number },
         Decision::JobCompletionPending { number, heads: [(topic(), Seq(3))].into() },

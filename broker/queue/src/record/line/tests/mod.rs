@@ -97,7 +97,7 @@ prop_compose! {
             Box::new(AgainRequest { url, key: key.into(), member: MemberId(member) })
         });
         let state = lease.map_or(EntryState::Delayed, |(member, run, until, request_over)| {
-            EntryState::Held(Lease { member: MemberId(member), run, until, request_over })
+            EntryState::Held(Lease { request_over, ..Lease::new(MemberId(member), run, until) })
         });
         let entry = Entry::new(admitted);
         Entry { state, releases, failures, losses, last_reason, again, again_count, ..entry }
@@ -252,7 +252,8 @@ fn of_jobs() -> impl Strategy<Value = Decision> {
     let heads = prop::collection::btree_map(topic(), any::<u64>().prop_map(Seq), 0..3);
     prop_oneof![
         (any::<u64>(), "[a-z]{1,9}", job_settings()).prop_map(|(number, name, settings)| {
-            Decision::JobOpened { number, name: name.parse::<JobName>().unwrap(), settings }
+            let (name, settings) = (name.parse::<JobName>().unwrap(), settings.into());
+            Decision::JobOpened { number, name, settings }
         }),
         any::<u64>().prop_map(|number| Decision::JobReopened { number }),
         any::<u64>().prop_map(|number| Decision::JobClosed { number }),
@@ -339,7 +340,7 @@ fn retries_of_earlier_versions_repair_nothing() {
 #[test]
 fn jobs_that_earlier_versions_have_opened_are_read() {
     let record = GroupRecord::decode("5\tjob-opened\t1\tdocs\tscope=host max-depth=3").unwrap();
-    let settings = JobSettings::parse([("max-depth", "3")]).unwrap();
+    let settings = JobSettings::parse([("max-depth", "3")]).unwrap().into();
     let name = "docs".parse().unwrap();
     assert_eq!(record.decision, Decision::JobOpened { number: 1, name, settings });
 }
