@@ -109,9 +109,10 @@ pub fn part_request(request: &Request) -> Result<(CanonicalUrl<'_>, Method, Head
     let mut bytes = 0;
     let mut sent = HeaderMap::new();
     for (name, value) in &request.headers {
+        let name = name.to_ascii_lowercase();
         // Fields of HTTP/2, and hints about the browser: the User-Agent says what this is.
         let is_dropped = name.starts_with(':') || name.starts_with("sec-ch-");
-        if is_dropped || DROPPED_FIELDS.contains(&name.as_str()) {
+        if is_dropped || DROPPED_FIELDS.contains(&&*name) {
             continue;
         }
         bytes += name.len() + value.len();
@@ -140,5 +141,28 @@ pub fn failed(failure: &Failure) -> Answer {
         Reason::Address => refused("address"),
         Reason::TooLarge | Reason::Bomb => refused("size"),
         _ => Answer::Failed(failure.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidings_browser::visit::Kind;
+
+    use super::*;
+
+    #[test]
+    fn fields_of_the_browser_are_dropped_in_any_case() {
+        let field = |name: &str| (name.to_owned(), "x".to_owned());
+        let request = Request {
+            url: "http://a.example/data".to_owned(),
+            method: "GET".to_owned(),
+            kind: Kind::Data,
+            headers: ["User-Agent", "cookie", "Sec-CH-UA", ":path", "Accept"].map(field).to_vec(),
+            body_bytes_max: 1,
+        };
+        let (_, _, sent) = part_request(&request).unwrap();
+        assert_eq!(pairs(&sent), [field("accept")]);
+        let headers = vec![("accept".to_owned(), "x".repeat(FIELDS_BYTES_MAX))];
+        assert_eq!(part_request(&Request { headers, ..request }), Err(refused("header fields")));
     }
 }
