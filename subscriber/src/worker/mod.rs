@@ -9,6 +9,7 @@
 
 mod feeds;
 mod finish;
+mod host_rests;
 mod key_lock;
 mod page;
 mod part_cache;
@@ -42,6 +43,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::host_rests::HostRests;
 use self::key_lock::KeyLocks;
 use self::part_cache::PartCache;
 use self::rendering::Renderer;
@@ -141,6 +143,8 @@ struct Crawler {
     robots_locks: KeyLocks,
     /// One lock for each host that gets a request of a task, or for a part of a rendered page.
     host_locks: KeyLocks,
+    /// Hosts that ask clients to wait, if pages are rendered.
+    host_rests: Mutex<HostRests>,
     part_cache: PartCache,
     /// Dropped together with the sinks.
     state: StateStore,
@@ -216,6 +220,7 @@ pub async fn run(
         traps: Mutex::new(Traps::new(config.traps.clone(), this_year())),
         robots_locks: KeyLocks::default(),
         host_locks: KeyLocks::default(),
+        host_rests: Mutex::default(),
         part_cache: PartCache::default(),
         state,
         running: Mutex::default(),

@@ -114,7 +114,7 @@ impl TaskWork<'_> {
         if let (Some(browsers), Some(read)) = (browsers, content.take_if(|_| browsers.is_some())) {
             let render = Box::pin(self.render(browsers, &mut fetched, read));
             let Some(page) = render.await else { return };
-            hold.not_before_ms = hold.not_before_ms.max(page.retry_after.map(milliseconds));
+            hold.not_before_ms = self.crawler.rest_of(&self.page).not_before_ms;
             content = Some(page.content);
             rendered = Some((page.rendering, page.report));
             _permit = page.permit;

@@ -78,7 +78,10 @@ pub enum IdentityError {
     #[error("no key is valid now; create one with `tidings identity rotate`")]
     Expired,
     /// A rotation has not ended.
-    #[error("the newest key begins to sign at {0} (Unix time); rotate again after that")]
+    #[error(
+        "the newest key begins to sign at {0} (Unix time); rotate again after that, or with --now \
+         if the file was stolen"
+    )]
     RotationPending(u64),
     /// Not the address of a directory.
     #[error("{0}: expected an origin such as https://crawler.example")]

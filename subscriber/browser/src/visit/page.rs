@@ -96,6 +96,22 @@ pub enum Kind {
     Unneeded,
 }
 
+impl Kind {
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Frame => "frame",
+            Self::Script => "script",
+            Self::Style => "style",
+            Self::Data => "data",
+            Self::Image => "image",
+            Self::Font => "font",
+            Self::Media => "media",
+            Self::Unneeded => "unneeded",
+        }
+    }
+}
+
 /// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
@@ -177,6 +193,17 @@ pub enum How {
     Popup,
     /// As a file.
     Download,
+}
+
+impl How {
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Navigation => "navigation",
+            Self::Popup => "popup",
+            Self::Download => "download",
+        }
+    }
 }
 
 /// Why a page was read while it still changed.
