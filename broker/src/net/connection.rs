@@ -66,7 +66,8 @@ pub(super) struct Connection {
     pub(super) read_at: Moment,
     /// The topic of the last publish, which saves a lookup.
     pub(super) last_topic: Option<Arc<Topic>>,
-    /// A publish was rejected, or lost after it was accepted, so the broker sends a peer no farewell.
+    /// A publish was rejected, or lost after it was accepted, so the broker sends a peer no
+    /// farewell.
     pub(super) has_lost_publish: bool,
     /// The topic's id and the slot in which the connection waits for an event to become durable.
     durable_waiter: Option<(u64, WaiterSlot)>,

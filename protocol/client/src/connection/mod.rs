@@ -213,7 +213,7 @@ where
 /// - Commands reach the broker in the order in which these methods return.
 /// - A silent connection stays open. But a broker that owes an answer and sends nothing for 10 s
 ///   gets a `PING`, and the connection ends if nothing arrives for another 10 s. Excepted are
-///   `GROUP`, `JOB`, `TOPIC` and `EXPLAIN`, whose answers may take long.
+///   `GROUP`, `JOB`, `TOPIC` and `EXPLAIN`, because their answers may take long.
 /// - While megabytes of deliveries wait, the socket is not read, and answers wait with them. So
 ///   take deliveries in another task than the one that awaits answers.
 #[derive(Debug, Clone)]

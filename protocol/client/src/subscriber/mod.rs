@@ -358,7 +358,7 @@ impl Subscriber {
 }
 
 impl OpenSubscription {
-    /// Waits for whatever comes first. Cancel-safe.
+    /// Waits for the first of several events. Cancel-safe.
     async fn step(&mut self, is_paused: bool) -> Step {
         tokio::select! {
             // Answers first: nothing is delivered before that to `SUB` [D3].
