@@ -22,6 +22,7 @@ Examples:
   tidings crawl https://example.org/ --sign-key crawler.jwks --sign-agent https://crawler.example
   tidings identity directory crawler.jwks
   tidings identity rotate crawler.jwks
+  tidings identity rotate --now crawler.jwks
 
 Sites find the public keys at /.well-known/http-message-signatures-directory of --sign-agent. A
 broker with --http and --sign-key serves them there; or let any web server serve the output of
@@ -43,7 +44,7 @@ pub(crate) enum IdentityCommand {
     ///
     /// In this day, sites that keep an earlier directory fetch the new one. Running crawlers
     /// and brokers read the changed file.
-    Rotate(FileArg),
+    Rotate(RotateArgs),
 }
 
 /// The file of an identity.
@@ -64,6 +65,22 @@ pub(crate) struct ShowArgs {
     json: bool,
 }
 
+/// The flags of `tidings identity rotate`.
+#[derive(Debug, Args)]
+pub(crate) struct RotateArgs {
+    #[command(flatten)]
+    file: FileArg,
+
+    /// Drop all other keys, so that the new one signs at once: for a file that was stolen
+    #[arg(long)]
+    now: bool,
+}
+
+/// Printed after `rotate --now`.
+const DROPPED_KEYS_WARNING: &str = "warning: sites that keep the earlier directory refuse this \
+    crawler, and accept the dropped keys, until they fetch it again: for up to an hour if a broker \
+    serves it; a directory on another web server must be written again now";
+
 /// Runs a subcommand.
 pub(crate) fn run(what: IdentityCommand) -> Result<(), Failure> {
     let now = now_unix_s();
@@ -79,11 +96,19 @@ pub(crate) fn run(what: IdentityCommand) -> Result<(), Failure> {
         IdentityCommand::Directory(file) => {
             Console::new().line(open(&file)?.directory(now).trim_end())
         }
-        IdentityCommand::Rotate(arg) => {
+        IdentityCommand::Rotate(RotateArgs { file: arg, now: drops_keys }) => {
             let mut identity = open(&arg)?;
-            identity.rotate(now).map_err(|error| failure(&arg.file, &error))?;
+            if drops_keys {
+                // The file holds every key, so all of them are stolen.
+                identity = Identity::create(now);
+            } else {
+                identity.rotate(now).map_err(|error| failure(&arg.file, &error))?;
+            }
             atomic_file::replace(&arg.file, &identity.to_private_text())
                 .map_err(|error| failure(&arg.file, &error))?;
+            if drops_keys {
+                Console::new().note(DROPPED_KEYS_WARNING);
+            }
             print_keys(&identity.summary(now), false)
         }
     }

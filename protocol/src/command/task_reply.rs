@@ -88,7 +88,7 @@ pub enum RetryMode {
         after_ms: Option<u64>,
     },
     /// `again=`: one request was made, and the task's next request is for another URL (robots.txt
-    /// first, then the page), whose key it waits for.
+    /// first, then the page). The task waits for the key of that URL.
     OtherUrl {
         /// An absolute URL, as one word.
         url: String,

@@ -9,6 +9,7 @@
 
 mod feeds;
 mod finish;
+mod host_rests;
 mod key_lock;
 mod page;
 mod part_cache;
@@ -42,6 +43,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::host_rests::HostRests;
 use self::key_lock::KeyLocks;
 use self::part_cache::PartCache;
 use self::rendering::Renderer;
@@ -139,8 +141,10 @@ struct Crawler {
     revisits: Mutex<RevisitIndex>,
     /// One lock for each authority, so that one task at a time fetches its robots.txt.
     robots_locks: KeyLocks,
-    /// One lock for each host that is asked by a task, or for a part of a rendered page.
+    /// One lock for each host that gets a request of a task, or for a part of a rendered page.
     host_locks: KeyLocks,
+    /// Hosts that ask clients to wait, if pages are rendered.
+    host_rests: Mutex<HostRests>,
     part_cache: PartCache,
     /// Dropped together with the sinks.
     state: StateStore,
@@ -164,8 +168,9 @@ struct RunningTask {
     _alive: oneshot::Sender<Infallible>,
 }
 
-/// Crawls until `stop`, or until the crawler has reached its limit of tasks or age: takes tasks from the group, works on them, and sends a report of each page.
-/// Reconnects whenever the connection to the broker is lost.
+/// Crawls until `stop`, or until the crawler has reached its limit of tasks or age: takes tasks
+/// from the group, works on them, and sends a report of each page. Reconnects when the connection
+/// to the broker is lost.
 ///
 /// After `stop` it returns within a second. Tasks that have not begun are returned uncounted. Tasks
 /// with a running request, or with a page that is not stored yet, get half of that time; then they
@@ -215,6 +220,7 @@ pub async fn run(
         traps: Mutex::new(Traps::new(config.traps.clone(), this_year())),
         robots_locks: KeyLocks::default(),
         host_locks: KeyLocks::default(),
+        host_rests: Mutex::default(),
         part_cache: PartCache::default(),
         state,
         running: Mutex::default(),

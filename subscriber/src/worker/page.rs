@@ -114,7 +114,7 @@ impl TaskWork<'_> {
         if let (Some(browsers), Some(read)) = (browsers, content.take_if(|_| browsers.is_some())) {
             let render = Box::pin(self.render(browsers, &mut fetched, read));
             let Some(page) = render.await else { return };
-            hold.not_before_ms = hold.not_before_ms.max(page.retry_after.map(milliseconds));
+            hold.not_before_ms = self.crawler.rest_of(&self.page).not_before_ms;
             content = Some(page.content);
             rendered = Some((page.rendering, page.report));
             _permit = page.permit;
@@ -295,7 +295,7 @@ impl TaskWork<'_> {
     /// one.
     async fn last_record(&self) -> Option<LastRecord> {
         let may_know = self.crawler.revisits.lock().may_have_record(self.task.pass());
-        // That a document is the same says nothing about what its scripts show.
+        // Scripts may show new content although the document has not changed.
         let mode = self.render_mode();
         if !may_know || mode == Render::Yes || self.crawler.config.refetch {
             return None;

@@ -8,42 +8,22 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use hyper::Method;
-use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::http::request;
 use parking_lot::Mutex;
 use tidings_browser::visit::{Answer, Fetch, Request};
-use tidings_egress::failure::{Failure, Reason};
 use tidings_protocol::CanonicalUrl;
 use tokio::time::Instant;
 
 use super::Crawler;
 use super::part_cache::{Lookup, PartResponse, head};
-use super::rendering::pairs;
 use super::robots_cache::RobotsStep;
 use super::task::now;
 use crate::fetch::{FetchPurpose, FetchRequest, Fetched, PartRequest};
+use crate::rendered_page::{failed, pairs, part_request, refused};
 use crate::report::{Exchange, KeepBodies};
 use crate::robots::RobotsRules;
-
-/// The bytes of the header fields of one request.
-const FIELDS_BYTES_MAX: usize = 16 * 1024;
-
-/// Header fields of a browser that are not sent: the client sends its own, or the body is wanted
-/// whole.
-const DROPPED_FIELDS: [&str; 9] = [
-    "accept-encoding",
-    "connection",
-    "content-length",
-    "cookie",
-    "host",
-    "if-range",
-    "range",
-    "upgrade-insecure-requests",
-    "user-agent",
-];
 
 /// The requests of one page.
 pub(super) struct Parts {
@@ -53,8 +33,6 @@ pub(super) struct Parts {
     pub(super) held_until: Mutex<Instant>,
     /// The requests on the wire with their URLs, if a sink needs them.
     pub(super) exchanges: Mutex<Vec<(String, Exchange)>>,
-    /// How long the page's own host asks clients to wait.
-    pub(super) retry_after: Mutex<Option<Duration>>,
 }
 
 impl Fetch for Parts {
@@ -69,20 +47,12 @@ impl Parts {
         page: CanonicalUrl<'static>,
         held_until: Instant,
     ) -> Self {
-        Self {
-            crawler,
-            page,
-            held_until: Mutex::new(held_until),
-            exchanges: Mutex::default(),
-            retry_after: Mutex::default(),
-        }
+        Self { crawler, page, held_until: Mutex::new(held_until), exchanges: Mutex::default() }
     }
 
     async fn fetch(&self, request: &Request) -> Result<Answer, Answer> {
-        let url = CanonicalUrl::parse(&request.url).map_err(|error| refused(error.to_string()))?;
-        let method = Method::from_bytes(request.method.as_bytes());
-        let method = method.map_err(|_| refused("method"))?;
-        let head = head(&method, &url, fields(&request.headers)?);
+        let (url, method, fields) = part_request(request)?;
+        let head = head(&method, &url, fields);
         let rules = self.rules(&url).await?;
         if !rules.allows(url.path_and_query()) {
             return Err(refused("robots.txt"));
@@ -103,12 +73,9 @@ impl Parts {
             body_bytes_max: request.body_bytes_max,
         };
         let mut fetched = self.request(&url, FetchPurpose::Part(part)).await?;
-        if let Some(exchange) = fetched.exchange.take() {
+        // An archive would replay status 304 in place of the response whose freshness it confirms.
+        if let Some(exchange) = fetched.exchange.take().filter(|_| fetched.status != Some(304)) {
             self.exchanges.lock().push((url.as_str().to_owned(), exchange));
-        }
-        if url.host() == self.page.host() {
-            let mut longest = self.retry_after.lock();
-            *longest = (*longest).max(fetched.retry_after);
         }
         if let Some(failure) = fetched.failure {
             return Err(failed(&failure));
@@ -163,7 +130,8 @@ impl Parts {
         }
     }
 
-    /// Makes a request, if the task is still held. The caller has the host's turn.
+    /// Makes a request, if the task is still held and the host does not ask clients to wait. The
+    /// caller has the host's turn.
     async fn request(
         &self,
         url: &CanonicalUrl<'_>,
@@ -179,27 +147,9 @@ impl Parts {
         let is_part = matches!(purpose, FetchPurpose::Part(_));
         let keep = KeepBodies { raw: is_part && crawler.sinks.keep().raw, decoded: false };
         let request = FetchRequest { url, purpose, validators: None, keep, deadline };
-        Ok(crawler.fetcher.fetch(&request).await)
+        let fetched = crawler.fetch_unless_resting(&request).await;
+        fetched.ok_or_else(|| refused("Retry-After"))
     }
-}
-
-/// The header fields of a browser that are sent.
-fn fields(all: &[(String, String)]) -> Result<HeaderMap, Answer> {
-    let mut bytes = 0;
-    let mut sent = HeaderMap::new();
-    for (name, value) in all {
-        // Fields of HTTP/2, and hints about the browser: the User-Agent says what this is.
-        let is_dropped = name.starts_with(':') || name.starts_with("sec-ch-");
-        if is_dropped || DROPPED_FIELDS.contains(&name.as_str()) {
-            continue;
-        }
-        bytes += name.len() + value.len();
-        let field = name.parse::<HeaderName>().ok().zip(HeaderValue::from_str(value).ok());
-        let field = field.filter(|_| bytes <= FIELDS_BYTES_MAX);
-        let (name, value) = field.ok_or_else(|| refused("header fields"))?;
-        sent.append(name, value);
-    }
-    Ok(sent)
 }
 
 fn answer(response: PartResponse, body_bytes_max: u64) -> Result<Answer, Answer> {
@@ -208,16 +158,4 @@ fn answer(response: PartResponse, body_bytes_max: u64) -> Result<Answer, Answer>
         return Err(refused("size"));
     }
     Ok(Answer::Response { status, headers: pairs(&headers), body: body.into() })
-}
-
-fn refused(reason: impl Into<String>) -> Answer {
-    Answer::Refused(reason.into())
-}
-
-fn failed(failure: &Failure) -> Answer {
-    match failure.reason {
-        Reason::Address => refused("address"),
-        Reason::TooLarge | Reason::Bomb => refused("size"),
-        _ => Answer::Failed(failure.to_string()),
-    }
 }

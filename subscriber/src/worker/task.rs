@@ -89,8 +89,8 @@ pub(super) async fn work(crawler: &Arc<Crawler>, mut task: Task) {
     work.run().await;
 }
 
-/// Until when the task is held; `None` if no request may be made. A request must end by then, so that
-/// none is made for a task that another member may hold.
+/// Until when the task is held; `None` if no request may be made. A request must end by then, so
+/// that none is made for a task that another member may hold.
 async fn hold(crawler: &Crawler, task: &mut Task) -> Option<Instant> {
     let held_until = crawler.broker.hold(&task.id, &mut task.lease).await?;
     if crawler.stop.is_cancelled() {
@@ -158,7 +158,7 @@ impl TaskWork<'_> {
         let Some(fetched) = self.request(&request).await else { return };
         let step = self.crawler.process_robots(&self.page, (&url, hops), &fetched, &remembered);
         drop(robots_lock);
-        self.reply_after_robots(&url, step, fetched.retry_after.map(milliseconds)).await;
+        self.reply_after_robots(&url, step, not_before(fetched.retry_after)).await;
     }
 
     async fn continue_with(&self, next: NextStep) {
@@ -215,13 +215,13 @@ impl TaskWork<'_> {
         &self,
         requested: &CanonicalUrl<'_>,
         step: RobotsStep,
-        not_before_ms: Option<u64>,
+        rest: KeyRest,
     ) {
         // The pace is for the host that was requested; after a redirect that host may have no
         // rules.
         let hold = |rules: &RobotsRules| {
             let pace_ms = pace(rules).pace_ms.filter(|_| requested.host() == self.page.host());
-            KeyRest { not_before_ms, pace_ms }
+            KeyRest { pace_ms, ..rest }
         };
         match step {
             RobotsStep::Redirected(walk) => {
@@ -235,8 +235,7 @@ impl TaskWork<'_> {
                 self.finish(self.disallowed_record(), Some(hold(&rules))).await;
             }
             RobotsStep::Unreachable(failure, pause) => {
-                let hold = KeyRest { not_before_ms, pace_ms: None };
-                self.finish(self.unreachable_record(failure, pause), Some(hold)).await;
+                self.finish(self.unreachable_record(failure, pause), Some(rest)).await;
             }
         }
     }
@@ -246,7 +245,8 @@ impl TaskWork<'_> {
     /// - The crawler stops and the request takes too long: the request is aborted, which costs the
     ///   host's delay, but no attempt.
     /// - Too many other requests to its address are running, or parts of rendered pages from its
-    ///   host: no request was made, which costs nothing.
+    ///   host; or the host asks clients to wait, as a part was answered: no request was made, which
+    ///   costs nothing.
     /// - A kept connection was closed before the answer: the task is returned for the same request
     ///   on a new connection, which costs the host's delay, but no attempt.
     pub(super) async fn request(&self, request: &FetchRequest<'_>) -> Option<Fetched> {
@@ -255,7 +255,10 @@ impl TaskWork<'_> {
             fetched = self.fetch(request) => {
                 match &fetched.failure {
                     Some(why) if why.reason == Reason::Busy => {
-                        Box::pin(return_uncounted(self.crawler, self.task, Some(BUSY_NACK_AFTER))).await;
+                        let back =
+                            RetryMode::Uncounted { after_ms: Some(milliseconds(BUSY_NACK_AFTER)) };
+                        let nack = self.task.nack(back, self.crawler.rest_of(request.url), None);
+                        Box::pin(self.crawler.reply(&[], &nack)).await;
                     }
                     Some(why) if fetched.reused_connection_ended => {
                         let hold_and_reason = (KeyRest::default(), Some(format!("kept connection: {why}")));
@@ -273,21 +276,27 @@ impl TaskWork<'_> {
     }
 
     async fn fetch(&self, request: &FetchRequest<'_>) -> Fetched {
-        let _turn = match &self.crawler.renderer {
-            Some(_) => {
-                let turn = self.crawler.host_locks.lock(request.url.host().to_owned()).await;
-                if Instant::now() >= request.deadline {
-                    let text = "parts of rendered pages were requested from this host";
-                    let failure = Some(Failure::new(Reason::Busy, text));
-                    return Fetched { failure, ..Fetched::default() };
-                }
-                Some(turn)
-            }
-            None => None,
+        let mut fetched = if self.crawler.renderer.is_some() {
+            self.fetch_between_parts(request).await
+        } else {
+            self.crawler.fetcher.fetch(request).await
         };
-        let mut fetched = self.crawler.fetcher.fetch(request).await;
         self.move_to_file(&mut fetched).await;
         fetched
+    }
+
+    /// Makes a request between those for parts of rendered pages.
+    async fn fetch_between_parts(&self, request: &FetchRequest<'_>) -> Fetched {
+        let not_made = |text: &str| {
+            let failure = Some(Failure::new(Reason::Busy, text));
+            Fetched { failure, ..Fetched::default() }
+        };
+        let _turn = self.crawler.host_locks.lock(request.url.host().to_owned()).await;
+        if Instant::now() >= request.deadline {
+            return not_made("parts of rendered pages were requested from this host");
+        }
+        let fetched = self.crawler.fetch_unless_resting(request).await;
+        fetched.unwrap_or_else(|| not_made("this host asks clients to wait"))
     }
 
     /// Moves the body to a file if a sink needs a path.
@@ -341,6 +350,10 @@ impl TaskWork<'_> {
 
 pub(super) fn pace(rules: &RobotsRules) -> KeyRest {
     KeyRest { not_before_ms: None, pace_ms: rules.crawl_delay().map(milliseconds) }
+}
+
+pub(super) fn not_before(retry_after: Option<Duration>) -> KeyRest {
+    KeyRest { not_before_ms: retry_after.map(milliseconds), pace_ms: None }
 }
 
 pub(super) fn now() -> ClockReading {

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::outputs::write_script;
 use super::sinks::warc_urls;
 use crate::support::nginx::free_port;
-use crate::support::origin::{Origin, OriginResponse, Site, full_response, html_response};
+use crate::support::origin::{Hit, Origin, OriginResponse, Site, full_response, html_response};
 use crate::support::page_database;
 use crate::support::postgres::Postgres;
 use crate::support::process::{Process, run_tidings, tidings_command};
@@ -27,16 +27,17 @@ fetch('/api').then(answer => answer.json()).then(data => {
 });
 console.error('a warning of the page');";
 
-fn respond(path: &str) -> Option<OriginResponse> {
-    Some(match path {
-        "/" => html_response(PAGE),
-        "/next" => html_response("<title>Next</title>"),
-        "/app.js" => full_response("200 OK", "Content-Type: text/javascript\r\n", SCRIPT),
-        "/api" => full_response(
-            "200 OK",
-            "Content-Type: application/json\r\n",
-            r#"{"title": "Made by a script"}"#,
-        ),
+/// The second page uses the data again, and the script after it was asked whether it has changed.
+fn respond(hit: &Hit) -> Option<OriginResponse> {
+    let script = "Content-Type: text/javascript\r\nCache-Control: no-cache\r\nETag: \"1\"\r\n";
+    let data = "Content-Type: application/json\r\nCache-Control: max-age=600\r\n";
+    Some(match hit.path.as_str() {
+        "/" | "/next" => html_response(PAGE),
+        "/app.js" if hit.header("if-none-match").is_some() => {
+            full_response("304 Not Modified", script, "")
+        }
+        "/app.js" => full_response("200 OK", script, SCRIPT),
+        "/api" => full_response("200 OK", data, r#"{"title": "Made by a script"}"#),
         _ => return None,
     })
 }
@@ -50,7 +51,7 @@ fn of(rows: &[String], url: &str) -> String {
 #[test]
 fn a_rendered_page_is_in_every_sink_and_can_be_replayed() {
     let postgres = Postgres::start();
-    let origin = Origin::serve_with(Site::default(), |hit| respond(&hit.path));
+    let origin = Origin::serve_with(Site::default(), respond);
     let folder = TempDir::new().unwrap();
     let program = write_script(
         folder.path(),
@@ -62,8 +63,11 @@ fn a_rendered_page_is_in_every_sink_and_can_be_replayed() {
         ["crawl", "--allow-private", "--render=always", "--screenshot", "--pdf", "--bodies"],
         ["--sqlite", "--jsonl=pages.jsonl", "--warc=warc/crawl", "--exec", &program, "--postgres"],
     ];
-    let arguments = [&arguments.concat()[..], &[&database, &seed]].concat();
+    // Replay distinguishes records by the second.
+    let arguments = [&arguments.concat()[..], &[&database, "--delay=1s", &seed]].concat();
     run_tidings(folder.path(), &arguments).expect_code(0);
+    let log = origin.request_log();
+    assert_eq!(log.paths(), ["/", "/app.js", "/api", "/next", "/app.js"], "once, and once again");
     drop(origin);
 
     let lines = fs::read_to_string(folder.path().join("pages.jsonl")).unwrap();
@@ -118,7 +122,7 @@ fn a_rendered_page_is_in_every_sink_and_can_be_replayed() {
 
 #[test]
 fn a_page_whose_image_cannot_be_stored_is_fetched_again() {
-    let origin = Origin::serve_with(Site::default(), |hit| respond(&hit.path));
+    let origin = Origin::serve_with(Site::default(), respond);
     let folder = TempDir::new().unwrap();
     let data = folder.path().join("tidings-data");
     fs::create_dir(&data).unwrap();
@@ -138,7 +142,7 @@ fn a_page_whose_image_cannot_be_stored_is_fetched_again() {
     }
 }
 
-/// Replays a page from WARC files with pywb, without the server that they come from.
+/// Replays both pages from WARC files with pywb, without the server that they come from.
 #[track_caller]
 fn replay(warc: &Path, page: &str, html: &str) {
     let bin = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/target/venv/bin"));
@@ -172,12 +176,14 @@ fn replay(warc: &Path, page: &str, html: &str) {
     assert_eq!(get(&format!("{page}app.js")), SCRIPT);
     assert_eq!(get(&format!("urn:rendered:{page}")), html);
     assert!(get(&format!("urn:pdf:{page}")).starts_with("%PDF"));
-    // A browser runs the script of the page against the data in the archive.
-    let shown = Command::new("chromium-headless-shell")
-        .args(["--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000", "--dump-dom"])
-        .arg(format!("http://{address}/crawl/mp_/{page}"))
-        .output()
-        .unwrap();
-    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
-    assert!(shown.contains(">Made by a script</a>"), "{shown}");
+    // A browser runs the script of each page against the data in the archive.
+    for page in [page, &format!("{page}next")] {
+        let shown = Command::new("chromium-headless-shell")
+            .args(["--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000", "--dump-dom"])
+            .arg(format!("http://{address}/crawl/mp_/{page}"))
+            .output()
+            .unwrap();
+        let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+        assert!(shown.contains(">Made by a script</a>"), "{page}: {shown}");
+    }
 }

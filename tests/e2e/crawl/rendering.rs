@@ -165,6 +165,43 @@ fn robots_txt_and_addresses_count_for_parts() {
 }
 
 #[test]
+fn a_host_that_asks_clients_to_wait_is_asked_for_no_part_and_no_page() {
+    const RETRY_AFTER: Duration = Duration::from_secs(4);
+    let origin = Origin::serve_with(Site { hosts: 2, ..Site::default() }, |hit| {
+        let scripts = ["/part/1.js", "/part/2.js", "/part/3.js"];
+        let port = hit.header("host").unwrap().rsplit_once(':').unwrap().1;
+        let other = format!("http://{}:{port}", Site::host(1));
+        match hit.path.as_str() {
+            "/" => {
+                let scripts = scripts.map(|path| format!("<script src={other}{path}></script>"));
+                let link = format!("<a href={other}/page>page</a>");
+                Some(html_response(&(scripts.concat() + &link)))
+            }
+            "/page" => Some(html_response("<title>page</title>")),
+            path if path.starts_with("/part/") => {
+                let fields = format!("Retry-After: {}\r\n", RETRY_AFTER.as_secs());
+                Some(full_response("503 Service Unavailable", &fields, ""))
+            }
+            _ => None,
+        }
+    });
+    let flags = ["--allow-private", "--render=always", "--scope=any", "--depth=1"];
+    let (output, pages) = crawl(&[origin.url(0, "/")], &flags);
+    output.expect_code(0);
+    let log = origin.request_log();
+    let at_other: Vec<_> = log.0.iter().filter(|hit| hit.host == Site::host(1)).collect();
+    let [robots, part, page] = at_other[..] else { panic!("{at_other:#?}") };
+    assert_eq!((robots.path.as_str(), page.path.as_str()), ("/robots.txt", "/page"));
+    assert!(part.end.unwrap() + RETRY_AFTER <= page.start, "{part:?} {page:?}");
+    let requests = pages[&origin.url(0, "/")]["render"]["requests"].as_array().unwrap();
+    let answered =
+        |name: &str, value: Value| requests.iter().filter(|request| request[name] == value).count();
+    assert_eq!(answered("status", 503.into()), 1, "{requests:#?}");
+    assert_eq!(answered("refused", "Retry-After".into()), 2, "{requests:#?}");
+    assert_eq!(pages[&origin.url(1, "/page")]["outcome"], "done");
+}
+
+#[test]
 fn what_is_no_page_is_not_rendered_and_keeps_its_meaning() {
     let origin = Origin::serve_with(Site { pages: 1, ..Site::default() }, |hit| match &*hit.path {
         "/style" => Some(full_response("200 OK", "Content-Type: text/css\r\n", "a {}")),

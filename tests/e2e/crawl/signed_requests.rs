@@ -125,6 +125,38 @@ fn callbacks_are_signed() {
 }
 
 #[test]
+fn a_running_crawler_takes_up_a_key_that_replaces_a_stolen_one() {
+    let folder = TempDir::new().unwrap();
+    run_tidings(folder.path(), &["identity", "create", "crawler.jwks"]).expect_code(0);
+    let file = folder.path().join("crawler.jwks").display().to_string();
+    // The origin knows a changed directory at once.
+    let origin = SignedOrigin::start(&file);
+    let certificate = origin.certificate.clone();
+    let arguments = ["up", "--allow-private", "--delay=0", "--sign-key", &file, AGENT];
+    let server = Server::start_with(&arguments, |up| {
+        up.env("SSL_CERT_FILE", &certificate);
+    });
+    let url = format!("https://localhost:{}/0 every=100ms", origin.port);
+    run_at(&server, &["pub", "new-url", &url]).expect_code(0);
+    let wait_for_requests = |key: &Value, first: usize| {
+        wait_until("two requests", || {
+            let seen = origin.requests();
+            let signed = |(at, seen): &(usize, &Value)| *at >= first && seen["key"] == *key;
+            let at = seen.iter().enumerate().filter(signed).nth(1)?.0;
+            Some(at)
+        })
+    };
+    let key_id = || key_ids(&fs::read_to_string(&file).unwrap()).remove(0);
+    let stolen = key_id();
+    let last = wait_for_requests(&stolen, 0);
+    run_tidings(folder.path(), &["identity", "rotate", "--now", &file]).expect_code(0);
+    let first = wait_for_requests(&key_id(), last);
+    wait_for_requests(&key_id(), first);
+    let later = &origin.requests()[first..];
+    assert!(later.iter().all(|seen| seen["key"] == key_id()), "{later:?}");
+}
+
+#[test]
 fn a_broker_publishes_the_keys_and_follows_a_rotation() {
     let folder = TempDir::new().unwrap();
     let identity = |words: &[&str]| run_tidings(folder.path(), &[&["identity"], words].concat());
@@ -155,12 +187,18 @@ fn a_broker_publishes_the_keys_and_follows_a_rotation() {
     assert_eq!(first.len(), 1);
     identity(&["rotate", "crawler.jwks"]).expect_code(0);
     wait_until("the new key to be published", || (verified().len() == 2).then_some(()));
-    assert_eq!(verified()[1], first[0]);
+    let published = verified();
+    assert_eq!(published[1], first[0]);
     assert_eq!(http.request("POST", DIRECTORY, &["--data", "x"]).status, 404);
+    // The new key does not wait, and both others are dropped.
+    let rotated = identity(&["rotate", "--now", "crawler.jwks"]).expect_code(0);
+    assert!(rotated.stderr().contains("warning: sites"), "{}", rotated.stderr());
+    let replaced = wait_until("one key", || Some(verified()).filter(|ids| ids.len() == 1));
+    assert!(!published.contains(&replaced[0]), "{replaced:?} {published:?}");
     // A broken file changes nothing.
     fs::write(&file, "{").unwrap();
     server.process.wait_for_line_with("stay as they are");
-    assert_eq!(verified().len(), 2);
+    assert_eq!(verified(), replaced);
 }
 
 #[test]

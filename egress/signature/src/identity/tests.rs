@@ -93,6 +93,20 @@ fn a_rotation_has_no_gap() {
 }
 
 #[test]
+fn nothing_of_a_replaced_identity_signs_or_is_published() {
+    let (old, new) = (Identity::create(NOW), Identity::create(NOW));
+    let [old_id, new_id] = [&old, &new].map(|identity| identity.summary(NOW)[0].id.clone());
+    let agent = "https://crawler.example".parse().unwrap();
+    let signer = RequestSigner::new(old, Some(agent), AgentForm::Dictionary);
+    signer.replace_identity(new);
+    let request = signer.sign("GET", &url("https://a.example/"), NOW).unwrap();
+    let sent = format!("{request:?} {:?}", signer.directory(NOW));
+    assert!(!sent.contains(&old_id), "{sent}");
+    let names = sent.matches(&new_id).count();
+    assert_eq!(names, 3, "the request, the directory and its signature: {sent}");
+}
+
+#[test]
 fn an_expired_identity_signs_nothing_and_can_be_rotated() {
     let mut identity = Identity::create(NOW);
     let late = NOW + KEY_VALIDITY_S;

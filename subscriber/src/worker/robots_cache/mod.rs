@@ -250,7 +250,7 @@ impl RobotsCache {
 
 /// Inserts the newest value at the end; evicts the oldest tenth when the map is full. Returns the
 /// evicted and replaced values.
-fn insert_bounded<K: std::hash::Hash + Eq, V>(
+pub(super) fn insert_bounded<K: std::hash::Hash + Eq, V>(
     map: &mut IndexMap<K, V>,
     key: K,
     value: V,
