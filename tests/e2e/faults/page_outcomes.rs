@@ -39,17 +39,19 @@ fn failure(path: &str) -> Option<OriginResponse> {
 
 #[test]
 fn every_stored_page_is_announced_once_over_kills() {
-    let kills = number_from_env("TIDINGS_OUTCOME_KILLS").map_or(8, |kills| kills as usize);
-    let pages = (kills * HITS_PER_KILL).div_ceil(usize::from(HOSTS)) as u32 + 4;
-    let site = Site { hosts: HOSTS, pages, ..Site::default() };
-    let origin = Origin::serve_with(site.clone(), |hit| failure(&hit.path));
+    let kills = number_from_env("TIDINGS_OUTCOME_KILLS").map(usize::try_from);
+    let kills = kills.map_or(8, |kills| kills.expect("a small number"));
+    // So many that the job is not done before the last kill.
+    let pages = (kills * HITS_PER_KILL).div_ceil(usize::from(HOSTS)) + 4;
+    let site = Site { hosts: HOSTS, pages: u32::try_from(pages).unwrap(), ..Site::default() };
+    let origin = Origin::serve_with(site, |hit| failure(&hit.path));
     let mut server = Server::start_broker();
     let mut client = LineConnection::connect_client(server.address);
     let create = "GROUP create crawlers delay=30ms lease=2s max-attempts=1 max-losses=100";
     assert!(client.request(create).starts_with("+OK"));
     assert!(client.request("JOB open site").starts_with("+OK"));
-    let bad = 200_usize.min(pages as usize * 2);
-    let bad = (0..bad).map(|number| origin.url(number as u16 % HOSTS, &format!("/bad/{number}")));
+    let bad = (0..u16::try_from(200.min(2 * pages)).unwrap())
+        .map(|number| origin.url(number % HOSTS, &format!("/bad/{number}")));
     let bad: Vec<String> = bad.collect();
     for url in origin.seed_urls().iter().chain(&bad) {
         assert!(client.request(&format!("JOB add site url={url}")).starts_with("+OK"));
@@ -73,7 +75,7 @@ fn every_stored_page_is_announced_once_over_kills() {
     let mut client = LineConnection::connect_client(server.address);
     let done = client.request("JOB wait site");
     // Each page links to a private one, which this origin does not forbid.
-    let good = 2 * usize::from(HOSTS) * pages as usize;
+    let good = 2 * usize::from(HOSTS) * pages;
     let counts = format!(" result=done completed={good} redirects=0 failed={} ", bad.len());
     assert!(done.contains(&counts), "{done}");
 
