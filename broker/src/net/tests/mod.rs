@@ -2,6 +2,7 @@
 
 mod closing;
 mod cursors;
+mod filters;
 mod groups;
 mod pressure;
 mod tls;

@@ -373,6 +373,10 @@ impl ReplyRouter<'_> {
                 let topic = self.topic(topic).ok_or_else(unknown)?;
                 Some(Delivery::Gap { topic, from, to })
             }
+            Reply::Skip { topic, seq } => {
+                let topic = self.topic(topic).ok_or_else(unknown)?;
+                Some(Delivery::Skip { topic, seq })
+            }
             Reply::Published { seq, n } => {
                 self.confirmed(seq, n)?;
                 None

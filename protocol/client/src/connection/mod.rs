@@ -95,6 +95,14 @@ pub enum Delivery {
         /// The last one.
         to: Seq,
     },
+    /// The subscription to the topic has passed all events up to this one. Those that did not
+    /// arrive do not match its filter.
+    Skip {
+        /// The topic.
+        topic: TopicName,
+        /// The last event that was passed.
+        seq: Seq,
+    },
     /// A line before the answer to a command that [watches](Client::watch), without its `+ `.
     More(String),
     /// A refusal that answers nothing.

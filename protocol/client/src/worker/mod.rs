@@ -261,6 +261,7 @@ impl Worker {
             Delivery::Msg { .. }
             | Delivery::Lag { .. }
             | Delivery::Gap { .. }
+            | Delivery::Skip { .. }
             | Delivery::More(_) => None,
         }
     }
