@@ -1,5 +1,5 @@
-//! What the programs of this crate measure, beyond the measurements of `tidings bench`
-//! (`tidings-load`), whose generator they use.
+//! Measurements in addition to those of `tidings bench` (`tidings-load`). They use its generator of
+//! load.
 //!
 //! | module | measures |
 //! |---|---|
@@ -12,7 +12,7 @@
 //! | [`job_done`] | last page of a crawl to its `job-done` event |
 //! | [`connect`] | connect, subscribe, close |
 //! | [`stalled`] | the rate of other subscribers while one stops reading |
-//! | [`sse`] | is no measurement: any of these with subscribers by Server-Sent Events |
+//! | [`sse`] | the same, with subscribers by Server-Sent Events |
 //!
 //! Crawlers are measured from the other side: [`origin`] is the web that they crawl, and
 //! [`program`] runs one to its end and measures its cost.

@@ -1,5 +1,5 @@
-//! A short form of `peers render`: the origin judges a crawl of pages that a script makes. Needs the
-//! program `tidings`, which `cargo test --workspace` builds, and Chromium.
+//! A short form of `peers render`: the origin judges a crawl of pages that a script makes. Needs
+//! the program `tidings`, which `cargo test --workspace` builds, and Chromium.
 
 use std::net::Ipv4Addr;
 use std::path::Path;

@@ -4,8 +4,9 @@
 //!   <data>/lock   locked by the one broker that uses it; contains its pid
 //! ```
 //!
-//! The logs of topics and groups are beside it (`broker/log/src/store/segment_store.rs`). Other parts store their files beside these (the crawler its pages.db, a crawl with its own
-//! broker that broker's directory in crawls/), so only the broker takes the lock.
+//! The logs of topics and groups are beside it (`broker/log/src/store/segment_store.rs`). Other
+//! parts store their files beside these (the crawler its pages.db, a crawl with its own broker that
+//! broker's directory in crawls/), so only the broker takes the lock.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -88,8 +89,8 @@ fn others_may_write(mode: u32) -> bool {
     mode & 0o022 != 0
 }
 
-/// Locks the file, or reads the pid of the process that holds the lock; `None` if it was not written
-/// yet.
+/// Locks the file, or reads the pid of the process that holds the lock; `None` if it was not
+/// written yet.
 fn acquire(lock: &mut File, dir: &Path) -> Result<(), StartError> {
     let path = dir.to_owned();
     match rustix::fs::flock(&*lock, FlockOperation::NonBlockingLockExclusive) {

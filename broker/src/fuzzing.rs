@@ -14,11 +14,3 @@ pub const TARGETS: &[Target] =
 #[cfg(test)]
 #[path = "../../fuzz/replay.rs"]
 mod replay;
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn the_fuzz_corpus_passes_all_targets() {
-        super::replay::run(super::TARGETS);
-    }
-}

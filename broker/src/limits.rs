@@ -1,8 +1,8 @@
 //! The limits of a broker: connections, topics and groups.
 //!
-//! Other limits stand in the module that they bound: of one source or principal in `quota`, of
-//! HTTP requests in `net::http`, of a group in `tidings_queue::config`, of the wire in the protocol crate.
-//! Section 14 of PROTOCOL.md lists all limits that a peer can reach.
+//! Other limits stand in the module that they bound: of one source or principal in `quota`, of HTTP
+//! requests in `net::http`, of a group in `tidings_queue::config`, of the wire in the protocol
+//! crate. Section 14 of PROTOCOL.md lists all limits that a peer can reach.
 
 use tidings_protocol::with_defaults;
 
@@ -59,9 +59,9 @@ with_defaults! {
         /// Bytes of events that a connection takes from the tail at once. Default 262,144, enough
         /// to fill a socket. Range 1 up; one batch is always taken.
         pub deliver_bytes: usize = 256 << 10,
-        /// Commands of one connection whose answers have not been sent. Default 4,096, more than
-        /// the largest useful credit or publish window (confirmed publishes fold and count as one).
-        /// At the limit, the connection is not read until half of the answers have been sent.
+        /// Commands of one connection without a sent answer. Default 4,096, more than the largest
+        /// useful credit or publish window (confirmed publishes fold and count as one). At the
+        /// limit, the connection is not read until half of the answers have been sent.
         pub unanswered_max: usize = 4_096,
         /// Bytes of answers that wait for the socket, except confirmations. Default 262,144. At the
         /// limit, the connection is not read until answers have been sent. It is also not read

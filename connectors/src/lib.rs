@@ -2,8 +2,8 @@
 //!
 //! Each connector is a client of the line protocol, on a socket, like any other program, and its
 //! errors cost the broker one connection. This crate knows neither the broker nor the crawler:
-//! `.ci/run` checks that it does not depend on them. Requests of hubs and subscribers reach the HTTP
-//! server of the process, which calls [`hub`] and [`websub`]. Requests to servers of others go
+//! `.ci/run` checks that it does not depend on them. Requests of hubs and subscribers reach the
+//! HTTP server of the process, which calls [`hub`] and [`websub`]. Requests to servers of others go
 //! through `tidings-egress`, and the parsers of feeds are `tidings-documents`.
 //!
 //! | module | other end |

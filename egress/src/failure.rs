@@ -1,6 +1,6 @@
 //! Why a request failed: the closed list of reasons. Each has a fixed name, described in
-//! `subscriber/OUTCOMES.md`, and comes with a line of text for people. Some of them only the crawler
-//! reports, such as `robots`.
+//! `subscriber/OUTCOMES.md`, and comes with a line of text for people. Some of them only the
+//! crawler reports, such as `robots`.
 
 use std::error::Error;
 use std::io;

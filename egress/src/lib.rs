@@ -15,8 +15,8 @@
 //!
 //! This crate knows no topic, group, page or job. Of the crates of this workspace it depends on
 //! `tidings-protocol` only, without its client, for canonical URLs and networks; `.ci/run` checks
-//! this. No other crate opens a connection to a server of others, so no request can skip the check of
-//! its address: `tests/e2e/docs/connections.rs` lists the files that open connections.
+//! this. No other crate opens a connection to a server of others, so no request can skip the check
+//! of its address: `tests/e2e/docs/connections.rs` lists the files that open connections.
 
 pub mod address;
 pub mod client;

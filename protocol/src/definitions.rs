@@ -85,7 +85,8 @@ macro_rules! with_defaults {
     };
 }
 
-/// Implements `Debug` for a struct whose other fields are secret or have no `Debug`.
+/// Implements `Debug` for a struct with these fields. Its other fields are secret or have no
+/// `Debug`.
 ///
 /// ```
 /// struct Login {

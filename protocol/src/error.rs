@@ -58,87 +58,88 @@ word_enum! {
     /// whether the connection stays open. PROTOCOL.md has the same as a table.
     #[non_exhaustive]
     pub enum Code {
-        /// The line is not a command: its first word is not in the list of verbs. The client's fault,
-        /// nothing changed, do not repeat it; the connection stays open (but see [`Code::Garbage`]).
+        /// The line is not a command: its first word is not in the list of verbs. The client's
+        /// fault, nothing changed, do not repeat it; the connection stays open (but see
+        /// [`Code::Garbage`]).
         UnknownCommand = "unknown-command",
-        /// An argument or option is missing, unknown, given twice or out of range. The client's fault,
-        /// nothing changed, do not repeat it; the connection stays open.
+        /// An argument or option is missing, unknown, given twice or out of range. The client's
+        /// fault, nothing changed, do not repeat it; the connection stays open.
         BadArgument = "bad-argument",
         /// A name (of a topic, group, job, cursor) that is not valid. The client's fault, nothing
         /// changed, do not repeat it; the connection stays open.
         BadName = "bad-name",
-        /// A line or payload over its limit. The client's fault, nothing changed, do not repeat it; the
-        /// connection stays open, unless it was the first line.
+        /// A line or payload over its limit. The client's fault, nothing changed, do not repeat it;
+        /// the connection stays open, unless it was the first line.
         TooLong = "too-long",
-        /// A control character other than TAB. The client's fault, nothing changed, do not repeat it;
-        /// the connection stays open, unless it was in the first line.
+        /// A control character other than TAB. The client's fault, nothing changed, do not repeat
+        /// it; the connection stays open, unless it was in the first line.
         Control = "control",
         /// The line is not valid UTF-8. The client's fault, nothing changed, do not repeat it; the
         /// connection stays open.
         Utf8 = "utf8",
-        /// Part of the grammar, but not implemented in this version. No fault, nothing changed, try a
-        /// newer broker; the connection stays open.
+        /// Part of the grammar, but not implemented in this version. No fault, nothing changed, try
+        /// a newer broker; the connection stays open.
         NotYet = "not-yet",
-        /// This connection does not hold the task any more: it was answered before, expired, given to
-        /// another member, or is of an earlier run. The text begins with the task's id. No fault,
-        /// nothing changed (its staged children are dropped), do not repeat it; the connection stays
-        /// open.
+        /// This connection does not hold the task any more: it was answered before, expired, given
+        /// to another member, or is of an earlier run. The text begins with the task's id. No
+        /// fault, nothing changed (its staged children are dropped), do not repeat it; the
+        /// connection stays open.
         Stale = "stale",
-        /// Held by another connection at the moment. No fault, nothing changed, try again later or take
-        /// it over; the connection stays open.
+        /// Held by another connection at the moment. No fault, nothing changed, try again later or
+        /// take it over; the connection stays open.
         Busy = "busy",
         /// The named topic, group, job or subscription does not exist. The client's fault, nothing
         /// changed, create it first; the connection stays open.
         NotFound = "unknown",
-        /// What should be created exists already: a topic, a group, this connection's subscription to a
-        /// topic, or a job that is not done, with other settings. The client's fault, nothing changed,
-        /// do not repeat it; the connection stays open.
+        /// What should be created exists already: a topic, a group, this connection's subscription
+        /// to a topic, or a job that is not done, with other settings. The client's fault, nothing
+        /// changed, do not repeat it; the connection stays open.
         Exists = "exists",
-        /// Does not fit the current state (for example a subscription from a seq that the topic has not
-        /// reached). The client's fault, nothing changed, do not repeat it in this state; the
+        /// Does not fit the current state (for example a subscription from a seq that the topic has
+        /// not reached). The client's fault, nothing changed, do not repeat it in this state; the
         /// connection stays open.
         Conflict = "conflict",
         /// A documented limit is reached (topics, subscriptions, groups, unanswered commands). The
-        /// client's fault, nothing changed, try again when something was freed; the connection stays
-        /// open.
+        /// client's fault, nothing changed, try again when something was freed; the connection
+        /// stays open.
         Limit = "limit",
-        /// No room on the disk or in memory. The broker's fault, nothing is kept (although a published
-        /// event may have been delivered), try again later; the connection stays open.
+        /// No room on the disk or in memory. The broker's fault, nothing is kept (although a
+        /// published event may have been delivered), try again later; the connection stays open.
         Full = "full",
         /// A published event may not be safe, because writing it to the disk failed. The broker's
-        /// fault, the event may have been delivered but is never confirmed; publish it again once the
-        /// broker was repaired. The connection stays open.
+        /// fault, the event may have been delivered but is never confirmed; publish it again once
+        /// the broker was repaired. The connection stays open.
         NotDurable = "sync-failed",
         /// This connection may not do that. The client's fault, nothing changed, do not repeat it
         /// without other credentials; the connection stays open.
         Denied = "denied",
-        /// The client must log in for that, or no principal has its token. The client's fault, nothing
-        /// changed, do not repeat it without `HELLO token=`; the connection stays open.
+        /// The client must log in for that, or no principal has its token. The client's fault,
+        /// nothing changed, do not repeat it without `HELLO token=`; the connection stays open.
         Unauthenticated = "unauthenticated",
-        /// Another broker is responsible: `-ERR moved <id or n> <address>`. No fault, nothing changed,
-        /// try again there; the connection stays open.
+        /// Another broker is responsible: `-ERR moved <id or n> <address>`. No fault, nothing
+        /// changed, try again there; the connection stays open.
         Moved = "moved",
-        /// The broker failed in an unforeseen way. Its fault; whether anything changed is unknown, as
-        /// after a lost connection. The connection stays open.
+        /// The broker failed in an unforeseen way. Its fault; whether anything changed is unknown,
+        /// as after a lost connection. The connection stays open.
         Internal = "internal",
-        /// The same member came back on another connection, or another connection took over a cursor.
-        /// No fault; that connection has tasks and cursor now, so do not reconnect. Ends the
-        /// connection.
+        /// The same member came back on another connection, or another connection took over a
+        /// cursor. No fault; that connection has tasks and cursor now, so do not reconnect. Ends
+        /// the connection.
         Replaced = "replaced",
         /// The client's permissions were changed or revoked, and the connection depends on them. No
         /// fault; what was answered stays, reconnect. Ends the connection.
         Revoked = "revoked",
-        /// The broker stops. No fault; commands without an answer may or may not have had their effect,
-        /// reconnect later. Ends the connection.
+        /// The broker stops. No fault; commands without an answer may or may not have had their
+        /// effect, reconnect later. Ends the connection.
         Closing = "closing",
-        /// The client was silent in the middle of a line, or did not read, for longer than the limit.
-        /// The client's fault; what was answered stays, reconnect. Ends the connection.
+        /// The client was silent in the middle of a line, or did not read, for longer than the
+        /// limit. The client's fault; what was answered stays, reconnect. Ends the connection.
         Idle = "timeout",
-        /// A line in the form of HTTP: its first line, or a header from a client. The client's fault;
-        /// what was answered stays, do not repeat it. Ends the connection.
+        /// A line in the form of HTTP: its first line, or a header from a client. The client's
+        /// fault; what was answered stays, do not repeat it. Ends the connection.
         Header = "header",
-        /// Sixteen lines in a row were not commands. The client's fault; what was answered stays, do
-        /// not repeat it. Ends the connection.
+        /// Sixteen lines in a row were not commands. The client's fault; what was answered stays,
+        /// do not repeat it. Ends the connection.
         Garbage = "garbage",
     }
 }

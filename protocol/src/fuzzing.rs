@@ -225,11 +225,3 @@ fn check_url(url: &CanonicalUrl<'_>) {
 #[cfg(test)]
 #[path = "../../fuzz/replay.rs"]
 mod replay;
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn the_fuzz_corpus_passes_all_targets() {
-        super::replay::run(super::TARGETS);
-    }
-}

@@ -18,7 +18,7 @@
 //! | [`answers`] | the order of answers, and how they fold |
 //! | [`reply`], [`error`] | the lines of the broker |
 //! | [`status`] | what the lines say about topics, groups, jobs and tasks |
-//! | [`payload`] | the content of an event: text, or a target with attributes |
+//! | [`payload`], [`filter`] | the content of an event, and conditions on its attributes |
 //! | [`canonical_url`] | decides which URLs are the same page |
 //! | [`url_pattern`], [`render`] | rules that select URLs |
 //!
@@ -76,6 +76,7 @@ mod cidr;
 pub mod command;
 pub mod duration;
 pub mod error;
+pub mod filter;
 #[doc(hidden)]
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
@@ -110,6 +111,7 @@ pub use command::{
 };
 pub use duration::{DURATION_MS_MAX, DurationError, format_ms, parse_ms};
 pub use error::{Code, ProtocolError, UnknownCode, bad_argument};
+pub use filter::{AttributeFilter, CONDITIONS_MAX, Condition};
 pub use line::{LineDecoder, LineItem};
 pub use msg_encoder::MsgEncoder;
 pub use names::{
@@ -121,7 +123,7 @@ pub use render::{Render, RenderRule};
 pub use reply::{
     FAREWELL, HelloAnswer, InvalidReply, Reply, encode_gap, encode_greeting, encode_lag,
     encode_more, encode_msg, encode_ok, encode_peer_lag, encode_pong, encode_published,
-    encode_task, error_from_wire, field, field_number,
+    encode_skip, encode_task, error_from_wire, field, field_number,
 };
 pub use session::{GARBAGE_LINES_MAX, Session, SessionEnd, SessionEvent, SessionMode};
 pub use time_of_day::{After, AfterError, DAY_MS, TimeOfDay, TimeOfDayError};

@@ -89,7 +89,7 @@ fn attribute(word: &str) -> Option<(&str, &str)> {
     Some((key, value.strip_prefix('=')?)).filter(|(key, _)| starts_key(key))
 }
 
-fn is_key(key: &str) -> bool {
+pub(crate) fn is_key(key: &str) -> bool {
     starts_key(key) && key.bytes().all(is_key_byte)
 }
 

@@ -29,7 +29,7 @@ pub enum RenderRule {
     Auto,
     /// All.
     Always,
-    /// Those whose URL matches.
+    /// Those with a URL that matches.
     Matching(Patterns),
 }
 

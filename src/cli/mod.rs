@@ -307,7 +307,7 @@ fn failure_of(words: &[OsString], error: &Error) -> Failure {
     }
 }
 
-/// The hint for a flag whose value must follow an equals sign, and does not.
+/// The hint for a flag with a value that must follow an equals sign, and does not.
 fn detached_value_hint(words: &[OsString], kind: ErrorKind, command: &Command) -> Option<String> {
     if !matches!(kind, ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand) {
         return None;

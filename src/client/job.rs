@@ -50,7 +50,7 @@ pub(crate) struct JobLimits {
     pub(crate) max_per_host: Option<u64>,
     /// .. and the longest time.
     pub(crate) max_time: Option<Duration>,
-    /// The pages that are rendered, if the job says so and not its crawlers.
+    /// The pages that are rendered; `None`: the crawlers of the job decide.
     pub(crate) render: Option<RenderRule>,
 }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 use tidings_client::{Client, ClientError, Connection, Connector, Deliveries, Delivery};
 use tidings_protocol::status::{GroupStatus, JobEnd, JobState, JobStatus, KeyStatus};
 use tidings_protocol::{
-    Command, DEFAULT_GROUP, DEFAULT_TOPIC, GroupAction, GroupCommand, GroupName, JOB_DONE_TOPIC,
-    JobAction, JobCommand, JobName, TopicName, format_ms,
+    AttributeFilter, Command, DEFAULT_GROUP, DEFAULT_TOPIC, GroupAction, GroupCommand, GroupName,
+    JOB_DONE_TOPIC, JobAction, JobCommand, JobName, TopicName, format_ms,
 };
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -152,7 +152,8 @@ async fn follow_on_connection(
 ) -> Result<JobEnd, ClientError> {
     // Subscribe before the job exists, so that its end cannot be missed.
     let topic = JOB_DONE_TOPIC.parse().expect("a constant that is a name");
-    let subscribe = Command::Sub { topic, from: None, cursor: None, takeover: false };
+    let (from, cursor, filter) = (None, None, AttributeFilter::default());
+    let subscribe = Command::Sub { topic, from, cursor, takeover: false, filter };
     client.request(&subscribe).await?;
     let running = match pass {
         Some(running) => {

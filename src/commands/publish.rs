@@ -205,7 +205,7 @@ struct LinePublisher {
     quiet: bool,
 }
 
-/// There is no connection.
+/// A lost connection.
 #[derive(Debug)]
 struct Loss {
     /// Why the connection was lost, or why the last attempt failed.

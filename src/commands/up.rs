@@ -8,7 +8,9 @@ use anyhow::Context;
 use clap::Args;
 use tidings_broker::BrokerConfig;
 use tidings_client::{ClientError, Delivery};
-use tidings_protocol::{CanonicalUrl, Command, DEAD_LETTER_TOPIC, DEFAULT_GROUP, field};
+use tidings_protocol::{
+    AttributeFilter, CanonicalUrl, Command, DEAD_LETTER_TOPIC, DEFAULT_GROUP, field,
+};
 use tidings_subscriber::{CrawlerConfig, PageReport};
 use tokio_util::sync::CancellationToken;
 
@@ -157,7 +159,8 @@ async fn report_wrong_urls(broker: &BrokerAddress) {
 async fn note_wrong_urls(broker: &BrokerAddress) -> Result<(), ClientError> {
     let (client, mut deliveries) = connection::try_connect(broker, "tidings-up").await?;
     let topic = DEAD_LETTER_TOPIC.parse().expect("a constant that is a name");
-    let subscribe = Command::Sub { topic, from: None, cursor: None, takeover: false };
+    let (from, cursor, filter) = (None, None, AttributeFilter::default());
+    let subscribe = Command::Sub { topic, from, cursor, takeover: false, filter };
     client.request(&subscribe).await?;
     while let Some(delivery) = deliveries.next().await {
         if let Delivery::Msg { payload, .. } = delivery

@@ -37,7 +37,7 @@ pub(crate) use self::effective::{
     Setting, as_file, environment_problems, find_subcommand, settings,
 };
 use self::value::{FlagValue, flag_values};
-use crate::flags::arguments::one_line_message;
+use crate::flags::arguments::{is_setting, one_line_message};
 use crate::terminal::failure::Failure;
 
 /// A configuration file that was read.
@@ -226,9 +226,7 @@ fn find_with_flag<'c>(command: &'c Command, key: &str) -> Option<Vec<&'c str>> {
 /// Whether this key of a file can set the flag.
 fn is_key(arg: &Arg, key: &str) -> bool {
     // `--config` cannot be set by the file that it names.
-    let is_set =
-        matches!(arg.get_action(), ArgAction::Set | ArgAction::Append | ArgAction::SetTrue);
-    is_set && !["config", "help", "version"].contains(&key)
+    is_setting(arg) && key != "config"
 }
 
 fn is_flag(arg: &Arg, key: &str) -> bool {
@@ -490,6 +488,17 @@ mod tests {
     fn a_value_is_checked_without_the_required_arguments() {
         assert!(with_text(command(), "[sub]\ncount = 1\njson = true").is_ok());
         assert!(problem("[sub]\ncount = 0").starts_with("2:9: `count`: "));
+    }
+
+    #[test]
+    fn a_switch_of_crawlers_does_not_name_the_file_of_a_probe() {
+        let command = with_text(command(), "screenshot = true").unwrap();
+        let words = ["tidings", "probe", "render", "http://a.example/"];
+        let matches = command.clone().try_get_matches_from(words).unwrap();
+        let probe = matches.subcommand_matches("probe").unwrap();
+        let render = probe.subcommand_matches("render").unwrap();
+        assert!(render.get_raw("screenshot").is_none());
+        assert!(command.try_get_matches_from(["tidings"]).unwrap().get_flag("screenshot"));
     }
 
     #[test]

@@ -1,11 +1,21 @@
 //! What the command line and the configuration file need of the argument parser.
 
-use clap::Arg;
 use clap::error::Error;
+use clap::{Arg, ArgAction};
+
+/// Whether the environment and the configuration file can set a flag. `--screenshot` is a switch of
+/// crawlers; as the file of one call (`probe render`) it is typed.
+pub(crate) fn is_setting(arg: &Arg) -> bool {
+    match arg.get_action() {
+        ArgAction::Set => arg.get_long() != Some("screenshot"),
+        ArgAction::Append | ArgAction::SetTrue => true,
+        _ => false,
+    }
+}
 
 /// The environment variable of a flag.
 pub(crate) fn env_variable(arg: &Arg) -> Option<String> {
-    let long = arg.get_long().filter(|long| !["help", "version"].contains(long))?;
+    let long = arg.get_long().filter(|_| is_setting(arg))?;
     Some(format!("TIDINGS_{}", long.replace('-', "_").to_uppercase()))
 }
 

@@ -78,7 +78,8 @@ pub(crate) fn close_descriptors_on_exec() {
     close_fds::set_fds_cloexec(3, &[]);
 }
 
-/// Drops what is not needed, and returns the sockets that are already open, and what starts browsers.
+/// Drops what is not needed, and returns the sockets that are already open, and what starts
+/// browsers.
 pub(crate) fn prepare(server: &ServerResources<'_>) -> Result<(Sockets, Option<Starter>), Failure> {
     let (flags, listen, http) = (server.flags, server.listen, server.http);
     let mut sockets = sockets::passed_sockets()?;

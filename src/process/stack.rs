@@ -170,8 +170,8 @@ impl Crawler {
         Self { task, reports, next_read: Instant::now(), stop, has_ended: false }
     }
 
-    /// The next finished pages; `None` when the crawler has reached its limit of tasks or age, `Err`
-    /// when it has failed. Cancel-safe.
+    /// The next finished pages; `None` when the crawler has reached its limit of tasks or age,
+    /// `Err` when it has failed. Cancel-safe.
     pub(crate) async fn pages(&mut self) -> Result<Option<Vec<PageReport>>, Failure> {
         tokio::time::sleep_until(self.next_read.into()).await;
         let mut pages = Vec::new();

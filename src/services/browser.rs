@@ -1,7 +1,7 @@
 //! The flags of the browsers that render pages.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -41,6 +41,28 @@ enum IsolationMode {
     Off,
 }
 
+/// How one page is rendered.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Pages that need a browser")]
+pub(crate) struct BrowserPageFlags {
+    /// Read a page that still changes after this time as it is
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = parse_duration)]
+    render_wait: Duration,
+
+    /// Also load these parts of pages
+    #[arg(long, value_name = "PART,..", value_enum, value_delimiter = ',')]
+    render_load: Vec<OptionalPart>,
+
+    /// How browsers are kept from the network, which they never use themselves
+    #[arg(long, value_name = "MODE", value_enum, default_value_t = IsolationMode::Auto)]
+    browser_isolation: IsolationMode,
+
+    /// Run Chromium without its own sandbox: a page that exploits an error of Chromium has the rights
+    /// of its user
+    #[arg(long)]
+    browser_no_sandbox: bool,
+}
+
 /// Flags about pages that are rendered in a browser.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Pages that need a browser")]
@@ -64,14 +86,6 @@ pub(crate) struct BrowserFlags {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
     render_slots: Option<u8>,
 
-    /// Read a page that still changes after this time as it is
-    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = parse_duration)]
-    render_wait: Duration,
-
-    /// Also load these parts of pages
-    #[arg(long, value_name = "PART,..", value_enum, value_delimiter = ',')]
-    render_load: Vec<OptionalPart>,
-
     /// Store an image (PNG) of each rendered page in the data directory
     #[arg(long)]
     screenshot: bool,
@@ -92,14 +106,8 @@ pub(crate) struct BrowserFlags {
     #[arg(long, value_name = "BYTES", default_value = "1536m", value_parser = parse_bytes)]
     browser_memory: u64,
 
-    /// How browsers are kept from the network, which they never use themselves
-    #[arg(long, value_name = "MODE", value_enum, default_value_t = IsolationMode::Auto)]
-    browser_isolation: IsolationMode,
-
-    /// Run Chromium without its own sandbox: a page that exploits an error of Chromium has the rights
-    /// of its user
-    #[arg(long)]
-    browser_no_sandbox: bool,
+    #[command(flatten)]
+    page: BrowserPageFlags,
 }
 
 impl BrowserFlags {
@@ -114,35 +122,15 @@ impl BrowserFlags {
                 None => Ok(None),
             };
         }
-        let named = self.browser.as_deref().filter(|name| *name != FOUND);
-        let program = program::find(named)
-            .map_err(|error| Failure::failed(format!("cannot render pages: {error}")))?;
-        let launch = LaunchConfig {
-            program,
-            sandbox_words: vec![privileges::SANDBOX_COMMAND.into()],
-            starter: None,
-            isolation: match self.browser_isolation {
-                IsolationMode::Auto => Isolation::IfPossible,
-                IsolationMode::Require => Isolation::Required,
-                IsolationMode::Off => Isolation::Off,
-            },
-            no_sandbox: self.browser_no_sandbox,
-            user_agent: agent.to_owned(),
-        };
-        let loads = |part| self.render_load.contains(&part);
         Ok(Some(RenderConfig {
             rule: self.render.clone().unwrap_or_default(),
-            launch,
+            launch: self.page.launch(self.browser.as_deref(), agent)?,
             browsers: BrowsersConfig {
                 pool: self.pool(available_bytes()),
-                page: self.limits(),
+                page: self.page.limits(),
                 ..BrowsersConfig::default()
             },
-            load: Load {
-                images: loads(OptionalPart::Images),
-                fonts: loads(OptionalPart::Fonts),
-                media: loads(OptionalPart::Media),
-            },
+            load: self.page.load(),
             screenshot: self.screenshot,
             pdf: self.pdf,
         }))
@@ -158,7 +146,7 @@ impl BrowserFlags {
         let given = [
             ("--screenshot", self.screenshot),
             ("--pdf", self.pdf),
-            ("--render-load", !self.render_load.is_empty()),
+            ("--render-load", !self.page.render_load.is_empty()),
             ("--render-slots", self.render_slots.is_some()),
         ];
         given.into_iter().find_map(|(flag, is_given)| is_given.then_some(flag))
@@ -182,8 +170,43 @@ impl BrowserFlags {
             ..default
         }
     }
+}
 
-    fn limits(&self) -> PageLimits {
+impl BrowserPageFlags {
+    /// How a browser is started. `browser` is the value of `--browser`. Fails if it is missing.
+    pub(crate) fn launch(
+        &self,
+        browser: Option<&Path>,
+        agent: &str,
+    ) -> Result<LaunchConfig, Failure> {
+        let program = program::find(browser.filter(|name| *name != FOUND))
+            .map_err(|error| Failure::failed(format!("cannot render pages: {error}")))?;
+        Ok(LaunchConfig {
+            program,
+            sandbox_words: vec![privileges::SANDBOX_COMMAND.into()],
+            starter: None,
+            isolation: match self.browser_isolation {
+                IsolationMode::Auto => Isolation::IfPossible,
+                IsolationMode::Require => Isolation::Required,
+                IsolationMode::Off => Isolation::Off,
+            },
+            no_sandbox: self.browser_no_sandbox,
+            user_agent: agent.to_owned(),
+        })
+    }
+
+    /// The optional parts that are loaded.
+    pub(crate) fn load(&self) -> Load {
+        let loads = |part| self.render_load.contains(&part);
+        Load {
+            images: loads(OptionalPart::Images),
+            fonts: loads(OptionalPart::Fonts),
+            media: loads(OptionalPart::Media),
+        }
+    }
+
+    /// The limits of a page.
+    pub(crate) fn limits(&self) -> PageLimits {
         let default = PageLimits::default();
         let rest = default.time_max.saturating_sub(default.settle_max);
         PageLimits { settle_max: self.render_wait, time_max: self.render_wait + rest, ..default }

@@ -1,6 +1,6 @@
 //! The services that a build may lack: the hub (cargo feature `hub`) and ZeroMQ (`zeromq` or
-//! `libzmq`). Servers know them only by this module; without its feature, nothing of a service is
-//! left, and its flags do not exist.
+//! `libzmq`). Servers use them only through this module. Without its feature, a service and its
+//! flags do not exist.
 
 #![cfg_attr(
     not(all(feature = "hub", feature = "_zmq")),

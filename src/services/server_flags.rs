@@ -215,8 +215,8 @@ impl ServerFlags {
         self.audit.as_deref().filter(|path| *path != Path::new("-"))
     }
 
-    /// What the process uses. `inputs` are further files that it reads, `output_dirs` directories of
-    /// further outputs.
+    /// What the process uses. `inputs` are further files that it reads, `output_dirs` directories
+    /// of further outputs.
     pub(crate) fn resources<'a>(
         &'a self,
         data: &'a DataFlag,

@@ -73,7 +73,7 @@ fn digits_of(bytes: &[u8]) -> String {
     blake3::hash(bytes).to_hex()[..DIGITS].to_owned()
 }
 
-/// The files in one of [`FOLDERS`] whose content does not match their name.
+/// The files in one of [`FOLDERS`] with a name that does not match their content.
 pub fn damaged_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut damaged = Vec::new();
     for entry in fs::read_dir(folder)? {

@@ -26,6 +26,7 @@
 //! | [`images`] | stores screenshots and PDF files |
 //! | [`program`] | runs programs |
 //! | [`render_auto`] | decides which pages a browser renders |
+//! | [`rendered_page`] | translates between a page in a browser and the crawler |
 //! | [`sink`] | stores pages |
 //! | [`spool`] | holds whole bodies for the sinks that need them |
 //! | [`state`] | stores what a crawler keeps over restarts |
@@ -47,6 +48,7 @@ pub mod images;
 pub mod pass;
 pub mod program;
 pub mod render_auto;
+pub mod rendered_page;
 pub mod report;
 pub mod robots;
 pub mod sink;

@@ -39,11 +39,11 @@ pub struct PageReport {
     pub job: Option<String>,
     /// The error, in one line; for `Done`, what was cut off.
     pub error: Option<String>,
-    /// What a browser made of the page, if it was asked.
+    /// The result of rendering the page, if that was tried.
     pub render: Option<RenderReport>,
 }
 
-/// The report of a page that a browser was asked to render, for people.
+/// The report of a page that the crawler tried to render, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RenderReport {
     /// Why it was not rendered, in one line; then it is stored as it was fetched.
@@ -158,7 +158,7 @@ pub struct PageRecord {
     pub exchange: Option<Exchange>,
     /// The decoded body, if a sink needs it.
     pub body: Option<Spool>,
-    /// What a browser made of the page, if it was asked.
+    /// The result of rendering the page, if that was tried.
     pub rendering: Option<Rendering>,
 }
 
@@ -199,7 +199,7 @@ impl From<&PageError> for RenderReason {
     }
 }
 
-/// What a browser made of a page.
+/// The result of rendering a page.
 #[derive(Debug)]
 pub struct Rendering {
     /// The rendered page, without what the fields below have. If there is none, the page is stored

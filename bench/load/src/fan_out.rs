@@ -11,7 +11,7 @@ use crate::compare::EncryptionRate;
 use crate::fan::Fan;
 use crate::{Progress, Target, openssl};
 
-/// A load, and the protection whose cost is measured.
+/// Measures what a protection costs under this load.
 #[derive(Debug, Clone, Copy, Args, Serialize)]
 pub struct FanOut {
     /// The load and its duration.

@@ -1,5 +1,5 @@
-//! The load generator of `tidings bench`. Publishers write pre-encoded messages in large pieces, and
-//! subscribers only count the bytes that they receive, so that the broker is what is measured.
+//! The load generator of `tidings bench`. Publishers write pre-encoded messages in large pieces,
+//! and subscribers only count the bytes that they receive, so that the broker is what is measured.
 //!
 //! Every event of a run has the same payload. The number of received bytes therefore says which
 //! event a subscriber has reached, without any parsing, and the sum at the end shows to the byte

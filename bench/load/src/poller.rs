@@ -62,7 +62,8 @@ impl Poller {
         Ok(epoll::delete(&self.epoll, source)?)
     }
 
-    /// Waits until a source is ready, for `limit` at most (in whole milliseconds, at least 1), and puts the tokens into `ready`.
+    /// Waits until a source is ready, for `limit` at most (in whole milliseconds, at least 1), and
+    /// puts the tokens into `ready`.
     pub fn wait(&mut self, limit: Duration, ready: &mut Vec<usize>) -> io::Result<()> {
         ready.clear();
         // Whole milliseconds, so that the old system call suffices, which every kernel has.

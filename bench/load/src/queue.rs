@@ -2,7 +2,8 @@
 //!
 //! A task is final when the broker has answered its acknowledgement; until then it counts in the
 //! window of published tasks. The ledger must balance at the end: each published task went to one
-//! worker, once, and its acknowledgement took effect. The broker also reports how many tasks are not final.
+//! worker, once, and its acknowledgement took effect. The broker also reports how many tasks are
+//! not final.
 
 #![expect(clippy::disallowed_methods, reason = "a load generator reads the clock and sleeps")]
 

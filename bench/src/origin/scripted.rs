@@ -1,4 +1,4 @@
-//! Pages whose text and links are made by a script.
+//! Pages with text and links that a script makes.
 //!
 //! | path | what |
 //! |---|---|
@@ -40,7 +40,7 @@ pub(super) fn finish_document(html: &mut String, page: u32, page_bytes: usize) {
 }
 
 /// The script: many small functions, as a library has them, and the code that makes a page. A page
-/// that ticks changes for ever.
+/// that ticks never stops changing.
 pub(super) fn script(is_ticking: bool) -> String {
     let mut script = "\"use strict\";\nconst library = [];\n".to_owned();
     for number in 0.. {

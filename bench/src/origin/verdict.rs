@@ -47,10 +47,10 @@ pub struct Verdict {
     /// Requests that began during the request before, or sooner than the delay after its end;
     /// robots.txt included.
     pub too_early: u64,
-    /// Requests that began during another one to the same host. They are no fault if the site has no
-    /// delay.
+    /// Requests that began during another one to the same host. A site without a delay allows them;
+    /// at others they are `too_early`, too.
     pub overlapping: u64,
-    /// The largest time by which one of these came too early.
+    /// The largest time by which one of the `too_early` requests came too early.
     pub early_by_max: Duration,
     /// Connections that were opened.
     pub connections: u64,

@@ -39,7 +39,7 @@ const FILE: &str = "clean-stop";
 /// The first line: the kind of file and the version of its format.
 const FIRST_LINE: &str = "tidings clean-stop 1";
 
-/// The name of the catalog's journal in the record, whose file is in the data directory itself.
+/// The name in the record for the catalog's journal. Its file is in the data directory itself.
 pub(crate) const CATALOG: &str = "catalog";
 
 /// Maximum size of a record: enough for a hundred thousand logs.

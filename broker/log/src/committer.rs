@@ -61,7 +61,7 @@ struct CommitQueueState {
 }
 
 impl Committers {
-    /// Starts this many threads, each of which commits one log at a time.
+    /// Starts this many threads. Each commits one log at a time.
     pub fn start(threads: usize) -> Self {
         let queue = Arc::new(CommitQueue::default());
         let threads = (1..=threads)

@@ -59,8 +59,8 @@ pub enum Input {
     Start {
         /// Above that of every earlier start; unchanged if the group was only suspended.
         run: u64,
-        /// Becomes the group's number for life if this is its first start. No other group of its
-        /// name has had it.
+        /// Becomes the group's permanent number if this is its first start. No other group of its
+        /// name has this number.
         since: u64,
         /// See [`Decision::Started`](super::record::Decision::Started).
         elapsed_unknown: bool,

@@ -23,9 +23,9 @@
 //! | [`jobs`] | jobs with counts, budgets, scopes and timers; the URLs that passes have seen | keys (only names), members |
 //! | [`schedules`] | schedules with their timers; what is due at a time of day | entries (only ids), keys (only names), jobs, members |
 //!
-//! `frontier` reads `jobs` and `leases`, because they decide which entry is next. The other parts do
-//! not know each other. The other folders say what the group does with them: `decide` about inputs,
-//! `apply` decisions, write and read them ([`record`]), and answer [`queries`].
+//! `frontier` reads `jobs` and `leases`, because they decide which entry is next. The other parts
+//! do not know each other. The other folders say what the group does with them: `decide` about
+//! inputs, `apply` decisions, write and read them ([`record`]), and answer [`queries`].
 //!
 //! The crate may not know a clock, a file, a socket, a runtime, a thread, a log of the program or a
 //! source of random numbers: time, texts from the disk and a seed are inputs, and what an operator
@@ -247,8 +247,8 @@ impl Group {
         self.frontier.texts_mut().set_paging(paging);
     }
 
-    /// Returns why the group has stopped: it needs a text that cannot be read. It then makes no more
-    /// decisions. Its records are complete, so a restart loses nothing.
+    /// Returns why the group has stopped: it needs a text that cannot be read. It then makes no
+    /// more decisions. Its records are complete, so a restart loses nothing.
     pub fn problem(&self) -> Option<&TextError> {
         self.reads.problem()
     }
@@ -434,8 +434,8 @@ impl Group {
         self.reads.has_unread()
     }
 
-    /// Returns the next output. May change after every `handle`, and after every call that continues
-    /// a snapshot.
+    /// Returns the next output. May change after every `handle`, and after every call that
+    /// continues a snapshot.
     pub fn poll(&mut self) -> Option<Output> {
         if let Some(request) = self.frontier.texts_mut().poll_request() {
             return Some(Output::Texts(request));

@@ -78,7 +78,7 @@ pub(crate) enum Mutant {
     LosesHeld,
     /// A lane that was skipped because it waits for a text is never taken up again.
     LosesSkipped,
-    /// An entry goes before one of higher priority whose text is being read.
+    /// An entry goes before one of higher priority that waits for its text.
     Overtakes,
 }
 

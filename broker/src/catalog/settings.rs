@@ -48,7 +48,8 @@ impl TopicSettings {
 
     /// Applies `settings` to `base`; what they do not name keeps its value.
     ///
-    /// Fails with [`Code::BadArgument`](tidings_protocol::Code::BadArgument) if a key is unknown or a value is invalid.
+    /// Fails with [`Code::BadArgument`](tidings_protocol::Code::BadArgument) if a key is unknown or
+    /// a value is invalid.
     pub fn parse(settings: &[(&str, &str)], base: Self) -> Result<Self, ProtocolError> {
         let mut parsed = base;
         for &(key, value) in settings {

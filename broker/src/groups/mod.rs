@@ -513,8 +513,8 @@ impl Groups {
         Ok(())
     }
 
-    /// Closes the logs of all groups when the broker stops. Call it after the committers have written
-    /// everything. Blocks.
+    /// Closes the logs of all groups when the broker stops. Call it after the committers have
+    /// written everything. Blocks.
     pub(crate) fn close_logs(&self) {
         for (name, log) in self.registry.take_logs() {
             if let Err(error) = log.sync().and_then(|_| log.close(log.bounds().end)) {

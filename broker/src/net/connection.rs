@@ -11,8 +11,8 @@ use std::task::{Context, Poll, Waker};
 use bytes::{Bytes, BytesMut};
 use tidings_protocol::status::Answer;
 use tidings_protocol::{
-    Answers, Durability, MemberId, ProtocolError, Seq, Session, SessionMode, Slot, encode_greeting,
-    encode_more,
+    Answers, AttributeFilter, Durability, MemberId, ProtocolError, Seq, Session, SessionMode, Slot,
+    encode_greeting, encode_more,
 };
 use tidings_queue::WorkerReply;
 use tokio::io::AsyncWrite;
@@ -66,7 +66,8 @@ pub(super) struct Connection {
     pub(super) read_at: Moment,
     /// The topic of the last publish, which saves a lookup.
     pub(super) last_topic: Option<Arc<Topic>>,
-    /// A publish was rejected, or lost after it was accepted, so the broker sends a peer no farewell.
+    /// A publish was rejected, or lost after it was accepted, so the broker sends a peer no
+    /// farewell.
     pub(super) has_lost_publish: bool,
     /// The topic's id and the slot in which the connection waits for an event to become durable.
     durable_waiter: Option<(u64, WaiterSlot)>,
@@ -200,7 +201,7 @@ impl Connection {
         let form = LineForm::Bare { origin: self.id };
         if let Some(topic) = self.peer_topic() {
             let reader = topic.subscribe(None, form, cx.waker().clone());
-            self.subscriptions.add(reader, SubscriptionKind::Peer);
+            self.subscriptions.add(reader, SubscriptionKind::Peer, AttributeFilter::default());
         }
         let mut greeting = BytesMut::new();
         encode_greeting(self.id.0, &mut greeting);
@@ -423,7 +424,13 @@ impl Connection {
         }
         self.outbound.push(lines.freeze());
         let bytes_max = self.shared.limits.deliver_bytes;
-        self.subscriptions.fetch(&mut self.outbound, &self.answers, bytes_max);
+        let clock = self.shared.clock;
+        let has_more =
+            self.subscriptions.fetch(&mut self.outbound, &self.answers, bytes_max, || clock.now());
+        if has_more && self.outbound.is_empty() {
+            // Other tasks run between two parts of a search.
+            waker.wake_by_ref();
+        }
         !self.outbound.is_empty()
     }
 
@@ -483,6 +490,7 @@ impl Connection {
             self.closing_deadline(),
             self.partial_line_deadline(),
             self.stall_deadline(),
+            self.skip_deadline(),
             self.login.deadline(),
             self.paused_until(),
         ];
@@ -545,6 +553,12 @@ impl Connection {
         let is_partial = self.session.is_mid_line() && !self.has_backlog && self.closing.is_none();
         (is_partial && !self.is_congested() && !self.is_backpressured(None))
             .then(|| self.read_at + self.shared.limits.partial_line_timeout_ms)
+    }
+
+    /// When to report skipped events. Unwritten output delays that.
+    fn skip_deadline(&self) -> Option<Moment> {
+        let is_writable = self.outbound.is_empty() && self.outbound.stalled_since.is_none();
+        if is_writable { self.subscriptions.skip_deadline() } else { None }
     }
 
     fn stall_deadline(&self) -> Option<Moment> {

@@ -10,7 +10,7 @@ use std::task::Waker;
 
 use bytes::Bytes;
 use tidings_protocol::{
-    Code, CursorName, ProtocolError, Seq, Slot, StartAt, TopicName, bad_argument,
+    AttributeFilter, Code, CursorName, ProtocolError, Seq, Slot, StartAt, TopicName, bad_argument,
 };
 
 use super::connection::Connection;
@@ -54,6 +54,7 @@ impl Connection {
         from: Option<StartAt>,
         cursor: CursorName,
         takeover: bool,
+        filter: AttributeFilter,
         waker: &Waker,
     ) -> Result<(), ProtocolError> {
         self.check_subscription(name)?;
@@ -73,7 +74,7 @@ impl Connection {
         };
         let (topic, next) = (Arc::clone(reader.topic()), reader.cursor());
         let slot = self.answers.reserve();
-        self.subscriptions.add(reader, SubscriptionKind::Command(slot));
+        self.subscriptions.add(reader, SubscriptionKind::Command(slot), filter);
         let cursors = self.cursors.get_or_insert_default();
         cursors.acquired.push(id.clone());
         if stored.is_some() {

@@ -4,9 +4,9 @@ use std::task::Waker;
 
 use bytes::{Bytes, BytesMut};
 use tidings_protocol::{
-    CREDIT_DEFAULT, Code, Command, GroupName, Hello, HelloAnswer, JobAction, MemberId, Prio,
-    ProtocolError, RetryMode, Slot, StartAt, TaskAction, TaskReply, TopicName, bad_argument,
-    encode_more, encode_ok, encode_pong,
+    AttributeFilter, CREDIT_DEFAULT, Code, Command, GroupName, Hello, HelloAnswer, JobAction,
+    MemberId, Prio, ProtocolError, RetryMode, Slot, StartAt, TaskAction, TaskReply, TopicName,
+    bad_argument, encode_more, encode_ok, encode_pong,
 };
 use tidings_queue::{ClientLabel, StagedLink, WorkerReply};
 
@@ -54,14 +54,16 @@ impl Connection {
         match command {
             Command::Pub { .. } | Command::Quit => unreachable!("handled before"),
             Command::Hello(hello) => self.handle_hello(&hello),
-            Command::Sub { topic, from, cursor, takeover } => {
+            Command::Sub { topic, from, cursor, takeover, filter } => {
                 let subscribed = match cursor {
-                    Some(cursor) => self.subscribe_durable(&topic, from, cursor, takeover, waker),
+                    Some(cursor) => {
+                        self.subscribe_durable(&topic, from, cursor, takeover, filter, waker)
+                    }
                     None if takeover => {
                         let text = "takeover= needs a cursor; name it with as=<cursor>";
                         Err(bad_argument(text))
                     }
-                    None => self.subscribe(&topic, from, waker),
+                    None => self.subscribe(&topic, from, filter, waker),
                 };
                 self.push_if_error(subscribed);
             }
@@ -265,13 +267,14 @@ impl Connection {
         &mut self,
         name: &TopicName,
         from: Option<StartAt>,
+        filter: AttributeFilter,
         waker: &Waker,
     ) -> Result<(), ProtocolError> {
         self.check_subscription(name)?;
         let reader = self.shared.topics.subscribe(name, from, waker.clone())?;
         let slot = self.answers.reserve();
         self.answers.fill(slot, Bytes::from_static(b"+OK\r\n"));
-        self.subscriptions.add(reader, SubscriptionKind::Command(slot));
+        self.subscriptions.add(reader, SubscriptionKind::Command(slot), filter);
         Ok(())
     }
 
@@ -297,8 +300,8 @@ impl Connection {
         worker.is_known_to_groups = true;
         let (links, over_limit) = match &reply.action {
             TaskAction::Ack(_) => worker.staged_links.take(&reply.task),
-            // A NACK with again= or need= may be rejected; the task then stays, and so do its links. If it
-            // is accepted, the links are evicted later.
+            // A NACK with again= or need= may be rejected; the task then stays, and so do its
+            // links. If it is accepted, the links are evicted later.
             TaskAction::Nack {
                 retry: RetryMode::OtherUrl { .. } | RetryMode::NeedsRender, ..
             }

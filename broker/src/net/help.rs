@@ -15,6 +15,8 @@ a command is a peer: its lines are events on the topic new-url, and it receives 
                                LAG: these events are gone; GAP: these seqs are empty
                                as=<name>: a durable cursor, which SEEN <topic> <seq> moves;
                                the next SUB continues behind the last SEEN
+                               where=<key>=<value>, where=<key>!=<value>: only such events;
+                               SKIP: no matching event is left up to this seq
   UNSUB <topic>                unsubscribe:      UNSUB new-url
   TOPIC ls | show <topic>      topics, with their seqs and settings
   TOPIC create <topic> [sync=..] [retain-bytes=..] [retain-age=..]

@@ -34,8 +34,18 @@ pub(super) struct OutboundQueue {
 #[derive(Debug)]
 struct Piece {
     bytes: Bytes,
-    /// The id of the subscription, and the seq of the first line.
-    origin: Option<(u32, Seq)>,
+    origin: Option<Origin>,
+}
+
+/// The place of a piece in a subscription.
+#[derive(Debug, Clone, Copy)]
+struct Origin {
+    /// The id of the subscription.
+    subscription: u32,
+    /// The first seq of the first line.
+    first: Seq,
+    /// Each line stands for so many seqs.
+    seqs_per_line: u64,
 }
 
 impl OutboundQueue {
@@ -60,7 +70,14 @@ impl OutboundQueue {
 
     /// Adds events of a subscription; `first` is the seq of the first line.
     pub(super) fn push_events(&mut self, subscription: u32, first: Seq, lines: Bytes) {
-        self.push_piece(Piece { bytes: lines, origin: Some((subscription, first)) });
+        let origin = Origin { subscription, first, seqs_per_line: 1 };
+        self.push_piece(Piece { bytes: lines, origin: Some(origin) });
+    }
+
+    /// Adds a line of a subscription that stands for these seqs, both included.
+    pub(super) fn push_range(&mut self, subscription: u32, (first, last): (Seq, Seq), line: Bytes) {
+        let origin = Origin { subscription, first, seqs_per_line: last.0 - first.0 + 1 };
+        self.push_piece(Piece { bytes: line, origin: Some(origin) });
     }
 
     fn push_piece(&mut self, piece: Piece) {
@@ -139,7 +156,7 @@ impl OutboundQueue {
         let mut remaining = VecDeque::new();
         // Backwards, so that the last rewind of a subscription is to its first piece.
         while let Some(piece) = self.pieces.pop_back() {
-            let Some((subscription, first)) = piece.origin else {
+            let Some(Origin { subscription, first, seqs_per_line }) = piece.origin else {
                 remaining.push_front(piece);
                 continue;
             };
@@ -147,7 +164,7 @@ impl OutboundQueue {
             let written = if is_first { std::mem::take(&mut self.written) } else { 0 };
             let line_rest = rest_of_line(&piece.bytes, written);
             let begun_lines = count_lines(&piece.bytes[..written + line_rest.len()]);
-            rewind(subscription, Seq(first.0 + begun_lines));
+            rewind(subscription, Seq(first.0 + begun_lines * seqs_per_line));
             if !line_rest.is_empty() {
                 let bytes = Bytes::copy_from_slice(line_rest);
                 remaining.push_front(Piece { bytes, origin: None });
@@ -155,6 +172,17 @@ impl OutboundQueue {
         }
         self.bytes = remaining.iter().map(|piece| piece.bytes.len()).sum();
         self.pieces = remaining;
+    }
+}
+
+#[cfg(test)]
+impl OutboundQueue {
+    /// Takes at most so many bytes, as a socket does.
+    pub(super) fn take(&mut self, count: usize) -> Vec<u8> {
+        let bytes = self.pieces.iter().flat_map(|piece| piece.bytes.iter().copied());
+        let taken: Vec<u8> = bytes.skip(self.written).take(count).collect();
+        self.advance(taken.len());
+        taken
     }
 }
 
@@ -226,6 +254,23 @@ mod tests {
         assert_eq!(released(outbound(&pieces, 5)), (String::new(), rewound));
         assert_eq!(released(outbound(&pieces, 6)), ("1\r\n".into(), vec![(1, 2), (2, 7)]));
         assert_eq!(released(outbound(&pieces, 9)), (String::new(), vec![(1, 2), (2, 7)]));
+    }
+
+    /// A `LAG` that stayed would arrive before the events in front of it.
+    // PROTOCOL: D2
+    #[test]
+    fn releasing_keeps_missed_seqs_behind_the_events_before_them() {
+        let ranged = |written| {
+            let mut outbound = outbound(&[("a1\r\n", Some((1, 1)))], 0);
+            outbound.push_range(1, (Seq(2), Seq(6)), Bytes::from_static(b"LAG t 2 6\r\n"));
+            outbound.push_events(1, Seq(7), Bytes::from_static(b"a7\r\n"));
+            outbound.advance(written);
+            released(outbound)
+        };
+        assert_eq!(ranged(0), (String::new(), vec![(1, 1)]));
+        assert_eq!(ranged(4), (String::new(), vec![(1, 2)]));
+        assert_eq!(ranged(5), ("AG t 2 6\r\n".into(), vec![(1, 7)]));
+        assert_eq!(ranged(15), (String::new(), vec![(1, 7)]));
     }
 
     #[test]

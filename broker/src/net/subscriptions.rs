@@ -1,10 +1,21 @@
 //! The subscriptions of one connection.
 
-use bytes::BytesMut;
-use tidings_protocol::{Answers, Seq, Slot, TopicName, encode_gap, encode_lag, encode_peer_lag};
+use bytes::{Bytes, BytesMut};
+use memchr::memchr_iter;
+use tidings_protocol::{
+    Answers, AttributeFilter, Seq, Slot, TopicName, encode_gap, encode_lag, encode_peer_lag,
+    encode_skip,
+};
 
 use super::outbound::OutboundQueue;
-use crate::topic::{Fetched, Reader};
+use crate::clock::Moment;
+use crate::topic::{Fetched, Reader, payloads};
+
+/// Bytes of events that all filters of a connection search in one turn.
+const SEARCH_BYTES_MAX: usize = 1 << 20;
+
+/// Milliseconds in which a client learns that events were skipped.
+const SKIP_INTERVAL_MS: u64 = 1_000;
 
 /// The subscriptions of a connection, served in turn.
 #[derive(Debug, Default)]
@@ -24,6 +35,20 @@ struct Subscription {
     kind: SubscriptionKind,
     /// The seq behind the last event to send; `None`: no end.
     end_seq: Option<Seq>,
+    /// `None`: all events match.
+    filter: Option<Box<Search>>,
+}
+
+/// The filter of a subscription, and what it has skipped.
+#[derive(Debug)]
+struct Search {
+    topic: TopicName,
+    filter: AttributeFilter,
+    /// When to report the events that were skipped since the last line of the subscription; `None`:
+    /// there are none.
+    skip_deadline: Option<Moment>,
+    /// The subscription has reached the end of its topic.
+    has_caught_up: bool,
 }
 
 /// How a subscription was created.
@@ -44,14 +69,18 @@ impl Subscriptions {
         self.list.iter().any(|subscription| subscription.reader.topic().name().as_str() == topic)
     }
 
-    pub(super) fn add(&mut self, reader: Reader, kind: SubscriptionKind) {
+    pub(super) fn add(&mut self, reader: Reader, kind: SubscriptionKind, filter: AttributeFilter) {
         if self.list.is_empty() {
             // Most connections have one subscription, and a growing vector starts with four.
             self.list.reserve_exact(1);
         }
         let id = self.next_id;
         self.next_id = self.next_id.wrapping_add(1);
-        self.list.push(Subscription { id, reader, kind, end_seq: None });
+        let topic = reader.topic().name().clone();
+        let (skip_deadline, has_caught_up) = (None, false);
+        let filter = (!filter.matches_all())
+            .then(|| Box::new(Search { topic, filter, skip_deadline, has_caught_up }));
+        self.list.push(Subscription { id, reader, kind, end_seq: None, filter });
     }
 
     /// Ends the subscription to a topic and returns whether there was one.
@@ -86,13 +115,16 @@ impl Subscriptions {
     }
 
     /// Adds events to `outbound`, up to one write of `bytes_max`. A reader at the end of its topic
-    /// wakes the connection at the next event.
+    /// wakes the connection at the next event. Returns whether the filters may have more
+    /// to search now.
     pub(super) fn fetch(
         &mut self,
         outbound: &mut OutboundQueue,
         answers: &Answers,
         bytes_max: usize,
-    ) {
+        now: impl Fn() -> Moment,
+    ) -> bool {
+        let mut budget = SEARCH_BYTES_MAX;
         let count = self.list.len();
         for at in (self.next_turn..count).chain(0..self.next_turn.min(count)) {
             let subscription = &mut self.list[at];
@@ -101,20 +133,28 @@ impl Subscriptions {
             {
                 continue;
             }
-            subscription.fetch(outbound, bytes_max);
+            subscription.fetch(outbound, bytes_max, &mut budget, &now);
             let (bytes, pieces) = outbound.capacity_left(bytes_max);
-            if bytes == 0 || pieces == 0 {
+            if bytes == 0 || pieces == 0 || budget == 0 {
                 self.next_turn = at + 1;
                 break;
             }
         }
         if self.is_finishing {
             self.list.retain(|subscription| {
-                subscription
-                    .end_seq
-                    .is_none_or(|until| subscription.reader.has_unread_before(until))
+                let search = subscription.filter.as_ref();
+                !subscription.has_ended() || search.is_some_and(|it| it.skip_deadline.is_some())
             });
         }
+        budget == 0
+    }
+
+    /// When [`fetch`](Self::fetch) has skipped events to report.
+    pub(super) fn skip_deadline(&self) -> Option<Moment> {
+        self.list
+            .iter()
+            .filter_map(|subscription| subscription.filter.as_ref()?.skip_deadline)
+            .min()
     }
 
     /// Moves a subscription back to `seq`, because events from there on were not sent.
@@ -122,6 +162,10 @@ impl Subscriptions {
         // The subscription may have ended in the meantime.
         if let Some(subscription) = self.list.iter_mut().find(|found| found.id == id) {
             subscription.reader.rewind(seq);
+            if let Some(search) = &mut subscription.filter {
+                // The event at `seq` is judged again.
+                search.skip_deadline = None;
+            }
         }
     }
 
@@ -142,33 +186,101 @@ impl Subscriptions {
 }
 
 impl Subscription {
-    fn fetch(&mut self, outbound: &mut OutboundQueue, bytes_max: usize) {
-        loop {
+    /// A filter reduces `budget`, the bytes that may be searched.
+    fn fetch(
+        &mut self,
+        outbound: &mut OutboundQueue,
+        bytes_max: usize,
+        budget: &mut usize,
+        now: &impl Fn() -> Moment,
+    ) {
+        while *budget > 0 {
             let (bytes, pieces) = outbound.capacity_left(bytes_max);
             if bytes == 0 || pieces == 0 {
                 return;
             }
-            let id = self.id;
+            let (id, before) = (self.id, *budget);
             let fetched = self.reader.fetch(bytes, pieces, |first, lines| {
-                outbound.push_events(id, first, lines);
+                let Some(search) = &mut self.filter else {
+                    return outbound.push_events(id, first, lines);
+                };
+                *budget = budget.saturating_sub(lines.len());
+                search.push_matching(outbound, id, first, &lines, now);
             });
             let topic = self.reader.topic().name().as_str();
             let mut line = BytesMut::new();
-            match (fetched, self.kind) {
-                (Fetched::Delivered, _) => return,
+            let missed = match (fetched, self.kind) {
+                (Fetched::Delivered, _) if *budget < before => continue,
+                (Fetched::Delivered, _) => break,
                 // Peers see no seqs, and a gap contains no stored event.
                 (Fetched::Gap(_), SubscriptionKind::Peer) => continue,
                 (Fetched::Lag(lag), SubscriptionKind::Peer) => {
                     encode_peer_lag(lag.from, lag.to, &mut line);
+                    lag
                 }
                 (Fetched::Lag(lag), SubscriptionKind::Command(_)) => {
                     encode_lag(topic, lag.from, lag.to, &mut line);
+                    lag
                 }
                 (Fetched::Gap(gap), SubscriptionKind::Command(_)) => {
                     encode_gap(topic, gap.from, gap.to, &mut line);
+                    gap
                 }
+            };
+            outbound.push_range(id, (missed.from, missed.to), line.freeze());
+            if let Some(search) = &mut self.filter {
+                search.skip_deadline = None;
             }
-            outbound.push(line.freeze());
+        }
+        self.report_skipped(outbound, now);
+    }
+    /// Whether everything before `end_seq` was read.
+    fn has_ended(&self) -> bool {
+        self.end_seq.is_some_and(|until| !self.reader.has_unread_before(until))
+    }
+
+    /// Reports skipped events (`[D8]`), if that is due. The line takes the place of the last one.
+    fn report_skipped(&mut self, outbound: &mut OutboundQueue, now: &impl Fn() -> Moment) {
+        let has_ended = self.has_ended();
+        let Some(search) = &mut self.filter else { return };
+        let catches_up = !search.has_caught_up && !self.reader.is_behind();
+        search.has_caught_up |= catches_up;
+        let is_due = |deadline: &mut Moment| has_ended || catches_up || *deadline <= now();
+        if search.skip_deadline.take_if(is_due).is_some() {
+            let last = Seq(self.reader.cursor().0 - 1);
+            let mut line = BytesMut::new();
+            encode_skip(search.topic.as_str(), last, &mut line);
+            outbound.push_range(self.id, (last, last), line.freeze());
+        }
+    }
+}
+
+impl Search {
+    /// Adds the lines that match.
+    fn push_matching(
+        &mut self,
+        outbound: &mut OutboundQueue,
+        subscription: u32,
+        first: Seq,
+        lines: &Bytes,
+        now: &impl Fn() -> Moment,
+    ) {
+        // The seq and the place of the first line of a run of matching lines.
+        let mut run = None;
+        let mut start = 0;
+        let ends = memchr_iter(b'\n', lines).map(|at| at + 1);
+        for ((seq, payload), end) in payloads(&self.topic, first, lines).zip(ends) {
+            if self.filter.matches(&payload) {
+                run.get_or_insert((seq, start));
+                self.skip_deadline = None;
+            } else if let Some((first, from)) = run.take() {
+                outbound.push_events(subscription, first, lines.slice(from..start));
+            }
+            start = end;
+        }
+        match run {
+            Some((first, from)) => outbound.push_events(subscription, first, lines.slice(from..)),
+            None => _ = self.skip_deadline.get_or_insert_with(|| now() + SKIP_INTERVAL_MS),
         }
     }
 }

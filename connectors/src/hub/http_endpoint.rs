@@ -46,8 +46,7 @@ pub enum HubResponse {
 pub enum HubRequestClass {
     /// A publisher of the site; no limit.
     Publisher,
-    /// An existing subscription, by its number, whose callback was verified before. It has a limit
-    /// of its own.
+    /// An existing subscription with a verified callback, by its number. It has a limit of its own.
     ExistingSubscription(u64),
     /// A new subscription. The request is not signed, so it shares the limit of its source.
     NewSubscription,

@@ -113,8 +113,8 @@ impl Hub {
         is_free.then(|| TargetPermit { hub: self, target: target.to_owned() })
     }
 
-    /// Verifies a subscription request. A confirmation or a refusal is final. After no response or a
-    /// transient status the task is retried.
+    /// Verifies a subscription request. A confirmation or a refusal is final. After no response or
+    /// a transient status the task is retried.
     async fn verify(&self, id: RowId, is_last: bool) -> Result<TaskEnd, HubError> {
         let Some(request) = self.with_store(move |store| store.pending_request(id)).await? else {
             return Ok(TaskEnd::done());

@@ -17,8 +17,8 @@ use tidings_documents::feed::watched_feed::ItemFingerprint;
 use tidings_egress::client::OutgoingClient;
 use tidings_protocol::status::{ListEnd, ScheduleStatus};
 use tidings_protocol::{
-    CanonicalUrl, Command, CursorName, DEFAULT_GROUP, GroupAction, GroupCommand, Payload, StartAt,
-    TopicName, format_ms, push_attribute,
+    AttributeFilter, CanonicalUrl, Command, CursorName, DEFAULT_GROUP, GroupAction, GroupCommand,
+    Payload, StartAt, TopicName, format_ms, push_attribute,
 };
 use tidings_rate_limit::{Rate, TokenBucket};
 use tokio::sync::Notify;
@@ -310,6 +310,7 @@ impl WebSub {
             from: Some(StartAt::First),
             cursor: Some(self.cursor.clone()),
             takeover: true,
+            filter: AttributeFilter::default(),
         };
         Subscriber::new(Connector::new(broker, options).persistent(), subscription)
     }
@@ -338,6 +339,7 @@ impl WebSub {
             }
             SubscriberEvent::Lag { .. }
             | SubscriberEvent::Gap { .. }
+            | SubscriberEvent::Skipped(_)
             | SubscriberEvent::Seen(_)
             | SubscriberEvent::Notice(_) => {}
         }

@@ -14,7 +14,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesOrdered;
 use tidings_client::{Client, ClientError, ClientOptions, CommandAnswer, Deliveries, Delivery};
 use tidings_protocol::{
-    Code, Command, CursorName, Seq, StartAt, TopicAction, TopicCommand, TopicName,
+    AttributeFilter, Code, Command, CursorName, Seq, StartAt, TopicAction, TopicCommand, TopicName,
 };
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -201,7 +201,7 @@ impl<'a> TopicForwarder<'a> {
             }
             Delivery::Gap { topic, to, .. } => self.skip_to(&topic, to),
             Delivery::Notice(error) => self.refused_log.add(1, error),
-            Delivery::Task { .. } | Delivery::More(_) => {}
+            Delivery::Skip { .. } | Delivery::Task { .. } | Delivery::More(_) => {}
         }
         Ok(())
     }
@@ -258,7 +258,8 @@ impl<'a> TopicForwarder<'a> {
         self.topics.insert(topic.clone(), progress);
         let from = (!self.starts_at_head).then_some(StartAt::First);
         let cursor = Some(self.cursor.clone());
-        let subscribe = Command::Sub { topic: topic.clone(), from, cursor, takeover: true };
+        let filter = AttributeFilter::default();
+        let subscribe = Command::Sub { topic: topic.clone(), from, cursor, takeover: true, filter };
         self.send_command(ForwarderCommand::Subscribe(topic), &subscribe).await
     }
 

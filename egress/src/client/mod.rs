@@ -1,10 +1,10 @@
 //! HTTP requests to the servers of others: callbacks, deliveries and verifications of the hub, and
 //! requests to hubs.
 //!
-//! `connections.rs` makes the connections and keeps them for the next request to the same server. It
-//! connects only to addresses that the operator allows, as the crawler does
-//! ([`crate::connect`]). A redirect counts as a response and is not followed. A failed
-//! request is not repeated here: the caller decides, and sends it again later.
+//! `connections.rs` makes the connections and keeps them for the next request to the same server.
+//! It connects only to addresses that the operator allows, as the crawler does
+//! ([`crate::connect`]). A redirect counts as a response and is not followed. A failed request is
+//! not repeated here: the caller decides, and sends it again later.
 
 #![expect(clippy::disallowed_methods, reason = "limits requests, and Retry-After may be a date")]
 

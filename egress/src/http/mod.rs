@@ -100,7 +100,7 @@ impl<'a> HttpRequest<'a> {
     }
 }
 
-/// A response whose body has not been read.
+/// A response with an unread body.
 pub struct HttpResponse<C> {
     /// The head of the response.
     pub head: response::Parts,
@@ -178,8 +178,8 @@ impl HttpClient {
         Ok(HttpResponse { head, copied, body })
     }
 
-    /// Decodes a body, of which at most `wire_bytes_max` encoded bytes are read; the caller counts
-    /// the decoded ones. Fails for unknown encodings that were not requested.
+    /// Decodes a body. At most `wire_bytes_max` encoded bytes are read; the caller counts the
+    /// decoded ones. Fails for unknown encodings that were not requested.
     pub fn decode<'a, C: BodyCopy>(
         &'a self,
         body: &'a mut RawBody<C>,

@@ -13,7 +13,7 @@ use crate::connection::{Client, ClientOptions, Deliveries, connect};
 use crate::error::ClientError;
 use crate::group::GroupSetup;
 
-/// Which errors are not final, besides those that may pass by themselves.
+/// Which errors are retried in addition to those that may pass by themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Retries {
     Usual,
@@ -92,14 +92,14 @@ impl Connector {
         Self { retries: Retries::All, ..self }
     }
 
-    /// The same, but a refused login is final only until one has succeeded: an operator may be about
-    /// to replace the token.
+    /// The same, but a refused login is final only until one has succeeded: an operator may be
+    /// about to replace the token.
     #[must_use]
     pub fn retrying_login(self) -> Self {
         Self { retries: Retries::Login, ..self }
     }
 
-    /// The same for a worker whose group may not exist: each connection begins with
+    /// The same for a worker of a group that may not exist: each connection begins with
     /// [`GroupSetup::ensure`].
     #[must_use]
     pub fn with_group(self, group: GroupSetup) -> Self {

@@ -26,8 +26,8 @@ macro_rules! actions {
                 #[doc = concat!("`", $word, "`")]
                 $variant,
             )*
-            /// A word that is no action; it is [refused](Self::refuse) by whoever carries out the
-            /// command, after the permission to send it was checked.
+            /// An unknown action. The code that carries out the command [refuses](Self::refuse) it,
+            /// after the check of permissions.
             Unknown(&'a str),
         }
 
@@ -40,7 +40,7 @@ macro_rules! actions {
                 }
             }
 
-            /// The refusal of a word that is no action.
+            /// The refusal of an unknown action.
             pub fn refuse(word: &str) -> ProtocolError {
                 let known = [$($word),*].join(", ");
                 bad_argument(format!("no action {word}; {} has {known}", $verb))

@@ -23,8 +23,8 @@ pub use self::task_reply::{KeyRest, RetryMode, TaskAction, TaskReply};
 use crate::text::quote;
 use crate::wire::{LineWriter, number};
 use crate::{
-    CursorName, GroupName, MemberId, ProtocolError, Seq, TaskId, TopicName, Verb, bad_argument,
-    names,
+    AttributeFilter, CursorName, GroupName, MemberId, ProtocolError, Seq, TaskId, TopicName, Verb,
+    bad_argument, names,
 };
 
 /// The credit of a `JOIN` without `credit=`.
@@ -47,7 +47,8 @@ pub enum Command<'a> {
         /// Everything after the one space behind the topic; 1 to 60 KiB, not empty.
         payload: &'a str,
     },
-    /// `SUB <topic> [from=..] [as=<cursor>] [takeover=yes]`: receives all events of a topic.
+    /// `SUB <topic> [from=..] [as=<cursor>] [takeover=yes] [where=.. ..]`: receives the events of a
+    /// topic.
     Sub {
         /// The topic; created if it does not exist.
         topic: TopicName,
@@ -57,6 +58,8 @@ pub enum Command<'a> {
         cursor: Option<CursorName>,
         /// Takes the cursor from the connection that holds it.
         takeover: bool,
+        /// Which events to receive. The only option that may be repeated.
+        filter: AttributeFilter,
     },
     /// `SEEN <topic> <seq>`: moves the durable cursor up to and including `seq`.
     Seen {
@@ -160,11 +163,15 @@ impl<'a> Command<'a> {
                 .option_if("resume", hello.resume)
                 .option_if("via", hello.via.as_ref()),
             Command::Pub { topic, payload } => line.word(topic).word(payload),
-            Command::Sub { topic, from, cursor, takeover } => line
-                .word(topic.as_str())
-                .option_if("from", *from)
-                .option_if("as", cursor.as_ref())
-                .option_if("takeover", takeover.then_some("yes")),
+            Command::Sub { topic, from, cursor, takeover, filter } => {
+                let line = line
+                    .word(topic.as_str())
+                    .option_if("from", *from)
+                    .option_if("as", cursor.as_ref())
+                    .option_if("takeover", takeover.then_some("yes"));
+                let conditions = filter.conditions().iter();
+                conditions.fold(line, |line, condition| line.option("where", condition))
+            }
             Command::Seen { topic, seq } => line.word(topic.as_str()).number(seq.0),
             Command::Unsub { topic } => line.word(topic.as_str()),
             Command::Join { group, credit, render } => line

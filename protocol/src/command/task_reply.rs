@@ -25,7 +25,8 @@ pub struct TaskReply {
 pub enum TaskAction {
     /// `ACK <task> [outcome=..]`: the task is done, and ended so; `done` without the option.
     Ack(Outcome),
-    /// `NACK <task> [after=..] [count=no] [again=<url>] [need=render] [reason=..]`: it returns to the group.
+    /// `NACK <task> [after=..] [count=no] [again=<url>] [need=render] [reason=..]`: it returns to
+    /// the group.
     Nack {
         /// When and how it is retried.
         retry: RetryMode,
@@ -93,7 +94,7 @@ pub enum RetryMode {
         after_ms: Option<u64>,
     },
     /// `again=`: one request was made, and the task's next request is for another URL (robots.txt
-    /// first, then the page), whose key it waits for.
+    /// first, then the page). The task waits for the key of that URL.
     OtherUrl {
         /// An absolute URL, as one word.
         url: String,

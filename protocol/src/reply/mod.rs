@@ -82,6 +82,14 @@ pub enum Reply<'a> {
         /// The last empty seq.
         to: Seq,
     },
+    /// `SKIP <topic> <seq>`: the subscription has passed all events up to this one. Those that did
+    /// not arrive do not match its filter.
+    Skip {
+        /// The topic.
+        topic: &'a str,
+        /// The last event that was passed.
+        seq: Seq,
+    },
     /// `PONG clock=<ms>`: answers `PING`.
     Pong {
         /// The broker's clock, in milliseconds since a fixed moment.
@@ -106,6 +114,7 @@ impl<'a> Reply<'a> {
             "-ERR" => refusal(rest),
             "LAG" => lag(rest),
             "GAP" => gap(rest),
+            "SKIP" => skip(rest),
             "PONG" => {
                 field(rest, "clock").and_then(number).map(|clock_ms| Reply::Pong { clock_ms })
             }
@@ -127,9 +136,8 @@ impl<'a> Reply<'a> {
             }
             Reply::Lag { topic: Some(topic), from, to } => encode_lag(topic, *from, *to, out),
             Reply::Lag { topic: None, from, to } => encode_peer_lag(*from, *to, out),
-            Reply::Gap { topic, from, to } => {
-                LineWriter::new(out, "GAP").word(topic).number(from.0).number(to.0).crlf();
-            }
+            Reply::Gap { topic, from, to } => encode_gap(topic, *from, *to, out),
+            Reply::Skip { topic, seq } => encode_skip(topic, *seq, out),
             Reply::Pong { clock_ms } => encode_pong(*clock_ms, out),
         }
     }
@@ -175,6 +183,11 @@ pub fn encode_lag(topic: &str, from: Seq, to: Seq, out: &mut impl BufMut) {
 /// Appends `GAP <topic> <from> <to>`.
 pub fn encode_gap(topic: &str, from: Seq, to: Seq, out: &mut impl BufMut) {
     LineWriter::new(out, "GAP").word(topic).number(from.0).number(to.0).crlf();
+}
+
+/// Appends `SKIP <topic> <seq>`.
+pub fn encode_skip(topic: &str, seq: Seq, out: &mut impl BufMut) {
+    LineWriter::new(out, "SKIP").word(topic).number(seq.0).crlf();
 }
 
 /// Appends `LAG <from> <to>`, the form for peers.
@@ -263,6 +276,11 @@ fn lag(rest: &str) -> Option<Reply<'_>> {
 
 fn gap(rest: &str) -> Option<Reply<'_>> {
     topic_and_range(rest).map(|(topic, from, to)| Reply::Gap { topic, from, to })
+}
+
+fn skip(rest: &str) -> Option<Reply<'_>> {
+    let (topic, seq) = rest.split_once(' ')?;
+    Some(Reply::Skip { topic, seq: Seq(number(seq)?) })
 }
 
 fn topic_and_range(rest: &str) -> Option<(&str, Seq, Seq)> {

@@ -54,6 +54,7 @@ fn deliveries() {
     both_ways("LAG t 4 9", &Reply::Lag { topic: Some("t"), from, to });
     both_ways("LAG 4 9", &Reply::Lag { topic: None, from, to });
     both_ways("GAP t 4 9", &Reply::Gap { topic: "t", from, to });
+    both_ways("SKIP t 9", &Reply::Skip { topic: "t", seq: to });
 }
 
 #[test]
@@ -75,6 +76,8 @@ fn invalid_replies_are_rejected() {
         "LAG",
         "LAG x",
         "GAP 4 9",
+        "SKIP 9",
+        "SKIP t x",
         "PONG",
         "PONG clock=x",
         " +OK",
@@ -114,7 +117,7 @@ fn structured_answers_ignore_keys_of_the_future() {
 
 fn reply() -> impl Strategy<Value = (String, String, u64, u64, u64, u8)> {
     let payload = "[ -~ä\t]{1,40}";
-    ("[a-z][a-z0-9-]{0,9}", payload, any::<u64>(), any::<u64>(), any::<u64>(), 0_u8..9)
+    ("[a-z][a-z0-9-]{0,9}", payload, any::<u64>(), any::<u64>(), any::<u64>(), 0_u8..10)
 }
 
 proptest! {
@@ -135,6 +138,7 @@ proptest! {
             },
             6 => Reply::Lag { topic: Some(&word), from, to },
             7 => Reply::Gap { topic: &word, from, to },
+            8 => Reply::Skip { topic: &word, seq: Seq(a) },
             _ => Reply::Pong { clock_ms: a },
         };
         prop_assume!(kind != 1 || published(&text).is_none());
@@ -145,7 +149,7 @@ proptest! {
     }
 
     #[test]
-    fn no_line_panics(line in "(MSG|TASK|LAG|GAP|\\+OK|-ERR|PONG|\\+)?[ -~]{0,60}") {
+    fn no_line_panics(line in "(MSG|TASK|LAG|GAP|SKIP|\\+OK|-ERR|PONG|\\+)?[ -~]{0,60}") {
         let _ = Reply::parse(&line);
     }
 }

@@ -1,4 +1,4 @@
-//! Successful answers, whose lines are statuses.
+//! Successful answers. Their lines are statuses.
 
 use std::fmt::{self, Write as _};
 

@@ -163,7 +163,7 @@ macro_rules! status {
     };
 }
 
-/// Defines the words of a field, of which one stands in each status.
+/// Defines the words of a field. Each status has one of them.
 macro_rules! words {
     ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $word:ident = $text:literal,)* }) => {
         $(#[$meta])*

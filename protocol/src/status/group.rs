@@ -84,7 +84,7 @@ status! {
         paused: bool = "paused",
         /// Connected members.
         members: u64 = "members",
-        /// Connected members with a browser, whose credit allows tasks that need one.
+        /// Connected members that take tasks which need a browser.
         render_members: Option<u64> = "render-members",
         /// Tasks that only wait for a member with a browser.
         render_waiting: Option<u64> = "render-waiting",
@@ -116,11 +116,11 @@ status! {
 }
 
 status! {
-    /// A group whose log cannot be read: `GROUP show`.
+    /// A group with a log that cannot be read: `GROUP show`.
     DamagedGroupStatus(group: String) {
         /// `true`; `false` if the line is about a sound group.
         damaged: bool = "damaged",
-        /// The topics whose events it keeps, if they are known.
+        /// The topics that keep events for it, if they are known.
         topics: Option<Vec<String>> = "topics",
     }
 }

@@ -70,7 +70,7 @@ fields! {
 pub struct TaskStatus {
     /// Its number in the group.
     pub entry: u64,
-    /// What is said about it.
+    /// Its state and attributes.
     pub fields: TaskFields,
     /// Its URL, or the beginning of its payload if the group has `key=none`.
     pub url: String,

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// A word that a field of this type reads and writes unchanged. A string may be a duration or a size,
-/// so it always is both.
+/// A word that a field of this type reads and writes unchanged. A string may be a duration or a
+/// size, so it always is both.
 fn word_of(json: JsonType) -> BoxedStrategy<String> {
     match json {
         JsonType::String => "[1-9]m".boxed(),

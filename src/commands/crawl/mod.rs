@@ -105,8 +105,8 @@ pub(crate) struct CrawlArgs {
 
     /// With --broker and without URLs: stop after about this many tasks
     ///
-    /// The crawler takes no more tasks, finishes those that it has, and exits with code 0, so that a
-    /// service manager starts a new one.
+    /// The crawler takes no more tasks, finishes those that it has, and exits with code 0, so that
+    /// a service manager starts a new one.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max_tasks: Option<u64>,
 

@@ -317,36 +317,11 @@ mod tests {
     use tidings_subscriber::{PageOutcome, RenderReport};
 
     use super::*;
-
-    fn report(url: &str, ms: u64) -> PageReport {
-        PageReport {
-            url: url.to_owned(),
-            status: Some(200),
-            outcome: PageOutcome::Done,
-            bytes: 1000,
-            wire_bytes: 400,
-            duration: Duration::from_millis(ms),
-            title: None,
-            links: 0,
-            job: None,
-            reason: None,
-            error: None,
-            render: None,
-        }
-    }
+    use crate::commands::crawl::tally::tests::{report, tally};
 
     fn failed(url: &str, error: &str) -> PageReport {
         let (outcome, reason) = (PageOutcome::Failed, Some("connect-timeout"));
-        let error = Some(error.to_owned());
-        PageReport { outcome, reason, error, status: None, ..report(url, 3000) }
-    }
-
-    fn tally(reports: &[PageReport]) -> CrawlTally {
-        let mut tally = CrawlTally::default();
-        for report in reports {
-            tally.record_page(report, Duration::ZERO);
-        }
-        tally
+        PageReport { outcome, reason, error: Some(error.to_owned()), ..report(url, 0, 3000) }
     }
 
     fn job(completed: u64, pending: u64, processing: u64) -> JobStatus {
@@ -370,7 +345,8 @@ mod tests {
         };
         let waiting = vec![waiting("a.example", 200), waiting("b.example", 0)];
         let progress = JobProgress { job: job(90, 5, 2), waiting };
-        let tally = tally(&[report("http://a.example/", 20), report("http://b.example/", 1500)]);
+        let tally =
+            tally(&[report("http://a.example/", 200, 20), report("http://b.example/", 200, 1500)]);
         let lines = progress_lines(&progress, &tally, &pace, Duration::from_secs(9));
         assert_eq!(
             lines,
@@ -420,8 +396,8 @@ mod tests {
     #[test]
     fn a_summary_lists_slow_hosts_and_failures() {
         let reports = [
-            report("http://a.example/", 20),
-            report("http://b.example/", 1500),
+            report("http://a.example/", 200, 20),
+            report("http://b.example/", 200, 1500),
             failed("http://c.example/", "no connection in time"),
         ];
         let lines = [
@@ -456,10 +432,10 @@ mod tests {
             links_fetched: 0,
             gain: Gain { links: 1204, has_text: false },
         };
-        let rendered = |render| PageReport { render: Some(render), ..report("http://a/", 20) };
+        let rendered = |render| PageReport { render: Some(render), ..report("http://a/", 200, 20) };
         let nothing = RenderReport { gain: Gain::default(), ..render.clone() };
         let failed = RenderReport { error: Some("crashed".to_owned()), ..nothing.clone() };
-        let mut reports = vec![report("http://a/", 20), rendered(render)];
+        let mut reports = vec![report("http://a/", 200, 20), rendered(render)];
         let line = render_line(&tally(&reports)).unwrap();
         assert_eq!(line, "rendered 1 of 2 pages: 1,204 new links");
         reports.extend([rendered(nothing), rendered(failed)]);
@@ -475,7 +451,7 @@ mod tests {
     #[test]
     fn a_summary_as_json_has_the_same_values() {
         let summary =
-            tally_json(&tally(&[report("http://a.example/", 20), failed("http://b/", "why")]));
+            tally_json(&tally(&[report("http://a.example/", 200, 20), failed("http://b/", "why")]));
         let expected = json!({
             "outcomes": { "done": 1, "failed": 1 },
             "status": { "2xx": 1, "no_answer": 1 },

@@ -62,7 +62,7 @@ pub(crate) struct FailureCount {
     pub(crate) example: String,
 }
 
-/// Pages that a browser was asked to render.
+/// Pages that the crawler tried to render.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RenderCounts {
     pub(crate) rendered: u64,
@@ -235,18 +235,21 @@ fn host_of(url: &str) -> &str {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use std::borrow::Borrow;
+
     use tidings_subscriber::render_auto::Gain;
 
     use super::*;
 
-    fn report(url: &str, status: u16, ms: u64) -> PageReport {
+    /// The report of a page. Status 0 stands for no answer.
+    pub(in crate::commands::crawl) fn report(url: &str, status: u16, ms: u64) -> PageReport {
         PageReport {
             url: url.to_owned(),
             status: (status > 0).then_some(status),
             outcome: PageOutcome::Done,
-            bytes: 100,
-            wire_bytes: 40,
+            bytes: 1000,
+            wire_bytes: 400,
             duration: Duration::from_millis(ms),
             title: None,
             links: 0,
@@ -262,10 +265,12 @@ mod tests {
         PageReport { outcome, reason: Some(reason), error, ..report(url, 0, 0) }
     }
 
-    fn tally(reports: impl IntoIterator<Item = PageReport>) -> CrawlTally {
+    pub(in crate::commands::crawl) fn tally(
+        reports: impl IntoIterator<Item: Borrow<PageReport>>,
+    ) -> CrawlTally {
         let mut tally = CrawlTally::default();
         for report in reports {
-            tally.record_page(&report, Duration::ZERO);
+            tally.record_page(report.borrow(), Duration::ZERO);
         }
         tally
     }
@@ -279,7 +284,7 @@ mod tests {
         let classes: Vec<_> = tally.classes().collect();
         let expected = [("2xx", 2), ("3xx", 1), ("4xx", 1), ("5xx", 1), ("no answer", 3)];
         assert_eq!(classes, expected, "robots.txt forbids a request");
-        assert_eq!((tally.pages(), tally.bytes, tally.wire_bytes), (9, 900, 360));
+        assert_eq!((tally.pages(), tally.bytes, tally.wire_bytes), (9, 9000, 3600));
         assert_eq!(tally.outcomes()["robots"], 1);
         assert_eq!((tally.times.answers, tally.times.mean()), (8, Duration::from_millis(7)));
     }

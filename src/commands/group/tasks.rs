@@ -75,7 +75,7 @@ pub(crate) enum EntryState {
     Dead,
     /// Finished lately
     Completed,
-    /// Failed for good, or given up, lately
+    /// Failed and not retried, or given up, lately
     Failed,
 }
 

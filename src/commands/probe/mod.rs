@@ -6,6 +6,7 @@ mod address;
 mod feed;
 mod flags;
 mod links;
+mod render;
 mod robots;
 mod signature;
 mod sitemap;
@@ -39,6 +40,8 @@ pub(crate) enum Probe {
     Sitemap(ProbeArgs),
     /// Show the title, links and crawler directives of a page
     Links(ProbeArgs),
+    /// Show whether a page needs a browser, and what the crawler's browser makes of it
+    Render(render::RenderArgs),
     /// Check whether an address may be fetched from
     Address(address::AddressArgs),
     /// Verify the signature of a webhook
@@ -70,6 +73,7 @@ pub(crate) async fn run(probe: Probe) -> Result<(), Failure> {
         Probe::Feed(args) => (&args.what, Box::new(feed::answer)),
         Probe::Sitemap(args) => (&args.what, Box::new(sitemap::answer)),
         Probe::Links(args) => (&args.what, Box::new(links::answer)),
+        Probe::Render(args) => (&args.what, Box::new(render::answer)),
         Probe::Address(args) => (&args.what, Box::new(|query| address::answer(query, args))),
         Probe::Signature(args) => (&args.what, Box::new(|query| signature::answer(query, args))),
     };
@@ -80,6 +84,7 @@ pub(crate) async fn run(probe: Probe) -> Result<(), Failure> {
         Probe::Feed(args) => feed::describe(what, &args.fetch).await?,
         Probe::Sitemap(args) => sitemap::describe(what, &args.fetch).await?,
         Probe::Links(args) => links::describe(what, &args.fetch).await?,
+        Probe::Render(args) => return render::run(what, args).await,
         Probe::Address(args) => address::describe(what, args).await?,
         Probe::Signature(args) => signature::describe(what, args)?,
     };

@@ -1,6 +1,7 @@
 #![expect(clippy::disallowed_methods, reason = "a request has a deadline")]
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tidings_protocol::{CanonicalUrl, UrlError};
@@ -68,27 +69,48 @@ pub(super) async fn describe(what: &str, flags: &FetchFlags) -> Result<String, F
     let page = CanonicalUrl::parse(what).map_err(wrong)?;
     let config = flags.config();
     let fetcher = Fetcher::new(&config).map_err(|error| Failure::Usage(error.to_string()))?;
-    let mut robots_url = page.join("/robots.txt").map_err(wrong)?;
     let mut text = String::new();
+    let robots = fetch_robots(&fetcher, &page, config.request_timeout, |url, line| {
+        write_row(&mut text, "robots.txt", &format!("{url} ({line})"));
+    });
+    match robots.await {
+        Ok(robots) => write_decision(&mut text, &page, product_token(&config.agent), &robots),
+        Err(error) => write_row(&mut text, "allowed", &format!("no: {error}")),
+    }
+    Ok(text)
+}
+
+/// Requests the robots.txt of a page as the crawler would. `see` gets each URL, and the result of
+/// its request in words. Returns the text, which is empty if there is none.
+pub(super) async fn fetch_robots(
+    fetcher: &Fetcher,
+    page: &CanonicalUrl<'_>,
+    timeout: Duration,
+    mut see: impl FnMut(&CanonicalUrl<'_>, &str),
+) -> Result<Vec<u8>, String> {
+    let mut url = page.join("/robots.txt").map_err(|error| error.to_string())?;
     let mut hops = 0;
     loop {
-        let deadline = Instant::now() + config.request_timeout;
-        let (wanted, validators, keep) = (FetchPurpose::Robots, None, KeepBodies::default());
-        let request =
-            FetchRequest { url: &robots_url, purpose: wanted, validators, keep, deadline };
+        let deadline = Instant::now() + timeout;
+        let (purpose, validators, keep) = (FetchPurpose::Robots, None, KeepBodies::default());
+        let request = FetchRequest { url: &url, purpose, validators, keep, deadline };
         let response = fetcher.fetch(&request).await;
-        let answer = response.robots_response(&robots_url, hops);
-        write_row(
-            &mut text,
-            "robots.txt",
-            &format!("{robots_url} ({})", describe_response(&response, &answer)),
-        );
-        if let RobotsResponse::Redirect(target) = answer {
-            (robots_url, hops) = (target, hops + 1);
-            continue;
-        }
-        write_decision(&mut text, &page, product_token(&config.agent), &answer);
-        return Ok(text);
+        let answer = response.robots_response(&url, hops);
+        see(&url, &describe_response(&response, &answer));
+        (url, hops) = match answer {
+            RobotsResponse::Text(text) => return Ok(text.to_vec()),
+            RobotsResponse::Missing => return Ok(Vec::new()),
+            RobotsResponse::Redirect(target) => (target, hops + 1),
+            RobotsResponse::Unreachable(failure) => {
+                let is_transient = failure.is_transient();
+                let then = if is_transient {
+                    "the crawler tries again later"
+                } else {
+                    "this is permanent"
+                };
+                return Err(format!("robots.txt could not be read: {failure}; {then}"));
+            }
+        };
     }
 }
 
@@ -104,27 +126,7 @@ fn describe_response(fetched: &Fetched, answer: &RobotsResponse<'_>) -> String {
     }
 }
 
-fn write_decision(
-    text: &mut String,
-    page: &CanonicalUrl<'_>,
-    token: &str,
-    answer: &RobotsResponse<'_>,
-) {
-    let robots = match answer {
-        RobotsResponse::Text(robots) => robots,
-        RobotsResponse::Unreachable(failure) => {
-            let transient = failure.is_transient();
-            let then =
-                if transient { "the crawler tries again later" } else { "this is permanent" };
-            write_row(
-                text,
-                "allowed",
-                &format!("no: robots.txt could not be read: {failure}; {then}"),
-            );
-            return;
-        }
-        RobotsResponse::Missing | RobotsResponse::Redirect(_) => &b""[..],
-    };
+fn write_decision(text: &mut String, page: &CanonicalUrl<'_>, token: &str, robots: &[u8]) {
     let rules = RobotsRules::parse(robots, token);
     let decision = rules.decide(page.path_and_query());
     let why = match decision.line {

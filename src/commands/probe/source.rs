@@ -64,6 +64,8 @@ pub(super) fn is_url(what: &str) -> bool {
 pub(super) struct FetchedPage {
     pub(super) url: CanonicalUrl<'static>,
     pub(super) fetched: Fetched,
+    /// Has fetched it, and counts the signs that a page needs its scripts.
+    pub(super) fetcher: Fetcher,
     /// A private directory with a random name. It is dropped after the body that it contains.
     _directory: TempDir,
 }
@@ -78,7 +80,7 @@ pub(super) async fn fetch(what: &str, flags: &FetchFlags) -> Result<FetchedPage,
     let directory = tempfile::Builder::new().prefix(SPOOL).tempdir().map_err(no_place)?;
     let spools = Spools::open(directory.path()).map_err(no_place)?;
     let fetcher = Fetcher::new(&config).map_err(|error| Failure::failed(error.to_string()))?;
-    let fetcher = fetcher.with_spools(spools);
+    let fetcher = fetcher.with_spools(spools).with_signs();
     for _ in 0..=HOPS_MAX {
         let deadline = Instant::now() + config.request_timeout;
         let keep = KeepBodies { decoded: true, ..KeepBodies::default() };
@@ -90,7 +92,7 @@ pub(super) async fn fetch(what: &str, flags: &FetchFlags) -> Result<FetchedPage,
         }
         match (answer.status.unwrap_or_default(), &answer.location) {
             (200..=299, _) => {
-                return Ok(FetchedPage { url, fetched: answer, _directory: directory });
+                return Ok(FetchedPage { url, fetched: answer, fetcher, _directory: directory });
             }
             (300..=399, Some(location)) => {
                 url = url.join(location).map_err(|error| {

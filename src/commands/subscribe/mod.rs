@@ -21,7 +21,9 @@ use clap::Args;
 use serde::Serialize;
 use tidings_client::{ClientError, Subscriber, SubscriberEvent, Subscription};
 use tidings_connectors::signal::{SignalName, SignalTarget};
-use tidings_protocol::{CursorName, GroupName, Payload, Seq, StartAt, TaskId, TopicName};
+use tidings_protocol::{
+    AttributeFilter, CursorName, GroupName, Payload, Seq, StartAt, TaskId, TopicName,
+};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -42,6 +44,8 @@ Examples:
   tidings sub job-done --json | jq .          with seq, target and attributes
   tidings sub new-url --from first --count 1  the oldest event that is kept
   tidings sub new-url --as indexer            resume where `indexer` stopped
+  tidings sub orders --where state=failed --where 'shop!=test'
+                                              only events with these attributes
   tidings sub file-ready --exec ./checksum    run a program for each event, one after the other
   tidings sub file-ready --group thumbs --jobs 4 --exec convert-one --small {}
                                               each event to one member of the group, four
@@ -53,6 +57,10 @@ Durable cursors: with --as the broker stores the position NAME, also while no cl
 The position moves after events were written to standard output; those written just before a crash
 may come twice. --from applies only to a new NAME. `tidings topic show` lists cursors, `forget`
 removes one.
+
+Filters: --where compares the first attribute KEY of an event, as it is written. KEY!=VALUE also
+selects events without KEY. The broker leaves the other events out, and a durable cursor moves past
+them. The members of a group share all events, so --where does not go with --group.
 
 Missing events: standard error names events that are no longer kept (LAG), and seqs that hold no
 event (GAP): a crash of the broker skips some, and a full disk leaves some empty. Nothing is skipped
@@ -110,6 +118,11 @@ pub(crate) struct SubArgs {
     /// Take the cursor over from another subscriber that holds it
     #[arg(long, requires = "cursor")]
     takeover: bool,
+
+    /// Receive only events with this attribute, or with KEY!=VALUE those without it; may be repeated,
+    /// then all must hold
+    #[arg(long = "where", value_name = "KEY=VALUE", conflicts_with = "group")]
+    conditions: Vec<String>,
 
     /// Join this group; each event goes to one member
     #[arg(long, value_name = "GROUP", conflicts_with_all = ["from", "cursor"])]
@@ -178,6 +191,9 @@ pub(crate) struct SubArgs {
 /// Runs until the count is reached, a signal, or the end of the broker or of the reader of standard
 /// output.
 pub(crate) async fn run(mut args: SubArgs) -> Result<(), Failure> {
+    let conditions = args.conditions.iter().map(String::as_str);
+    let filter = AttributeFilter::parse(conditions)
+        .map_err(|error| Failure::Usage(format!("--{} (see tidings sub --help)", error.text)))?;
     let programs = program::Programs::with_variables(&args.exec_env);
     let running = programs.clone();
     let signalled = stop_on_signal_with(move || running.kill())?;
@@ -193,7 +209,7 @@ pub(crate) async fn run(mut args: SubArgs) -> Result<(), Failure> {
         (args.signal, args.pid_file.take(), args.spool.take())
     {
         let target = SignalTarget { pid_file, program: args.program.take(), signal };
-        return signal::run(args, &dir, target, stop).await;
+        return signal::run(args, filter, &dir, target, stop).await;
     }
     let program = Program::new(mem::take(&mut args.exec), &args.broker.broker, programs)?;
     if let Some(group) = args.group.take() {
@@ -206,7 +222,7 @@ pub(crate) async fn run(mut args: SubArgs) -> Result<(), Failure> {
         no_follow::check_flags(from, args.cursor.as_ref())?;
     }
     let subscription =
-        Subscription { topic: topic.clone(), from, cursor: args.cursor.clone(), takeover };
+        Subscription { topic: topic.clone(), from, cursor: args.cursor.clone(), takeover, filter };
     let client = connected.client.clone();
     let mut subscriber = Subscriber::new(connector, subscription).on(connected);
     loop {
@@ -362,6 +378,11 @@ impl EventPrinter {
 
     async fn print_event(&mut self, event: &SubscriberEvent) -> Result<(), Failure> {
         match event {
+            SubscriberEvent::Event { seq, .. } if self.end_seq.is_some_and(|end| *seq > end) => {
+                // The filter skipped the last event to print.
+                self.last = self.end_seq;
+                Ok(())
+            }
             SubscriberEvent::Event { seq, payload } => {
                 if let Some(program) = &self.program {
                     self.has_failed |= !run_program(program, &self.topic, *seq, payload).await?;
@@ -377,6 +398,12 @@ impl EventPrinter {
                 } else {
                     self.line(&terminal_safe(payload))
                 }
+            }
+            SubscriberEvent::Skipped(seq) => {
+                // The cursor moves with the next flush.
+                self.last = Some(*seq);
+                self.buffered += 1;
+                Ok(())
             }
             SubscriberEvent::Lag { from, to } => self.print_missing("lag", *from, *to),
             SubscriberEvent::Gap { from, to } => self.print_missing("gap", *from, *to),

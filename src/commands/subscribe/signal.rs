@@ -11,7 +11,7 @@ use tidings_client::{ClientError, Subscriber, SubscriberEvent, Subscription};
 use tidings_connectors::signal::{
     SignalError, SignalSchedule, SignalSpool, SignalTarget, cursor_name,
 };
-use tidings_protocol::{CursorName, Seq, TopicName};
+use tidings_protocol::{AttributeFilter, CursorName, Seq, TopicName};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -39,7 +39,7 @@ struct SpoolSignaller {
     schedule: SignalSchedule,
     /// Why the last signal was not sent, which was reported.
     blocked_by: Option<SignalError>,
-    /// The newest event that is in the directory.
+    /// The newest event that is in the directory or does not match the filter.
     newest_put: Option<Seq>,
     /// Events written since the last sync.
     unsynced: u32,
@@ -56,6 +56,7 @@ struct SpoolSignaller {
 /// Runs until the count is reached or it is stopped, and reconnects when the connection is lost.
 pub(super) async fn run(
     args: SubArgs,
+    filter: AttributeFilter,
     dir: &Path,
     target: SignalTarget,
     stop: CancellationToken,
@@ -93,7 +94,7 @@ pub(super) async fn run(
     // An earlier run may have left files that the program does not know.
     signaller.schedule.file_added(Instant::now().into_std());
     let (connector, connected) = connection::open(&broker, NAME).await?;
-    let subscription = Subscription { topic, from, cursor: Some(cursor), takeover };
+    let subscription = Subscription { topic, from, cursor: Some(cursor), takeover, filter };
     let subscriber = Subscriber::new(connector.persistent(), subscription).on(connected);
     signaller.serve(&broker, subscriber, &stop).await
 }
@@ -156,6 +157,12 @@ impl SpoolSignaller {
             }
             SubscriberEvent::Gap { from, to } => {
                 note(&describe_missing("gap", &self.topic, from, to));
+            }
+            SubscriberEvent::Skipped(seq) => {
+                self.newest_put = self.newest_put.max(Some(seq));
+                if self.unsynced == 0 {
+                    self.synced = self.newest_put;
+                }
             }
             SubscriberEvent::Seen(seq) => self.stored = Some(seq),
             SubscriberEvent::Notice(error) => {

@@ -30,7 +30,8 @@ impl Browser {
         let (process, to_browser, from_browser) = launcher.start(renderer_bytes_max)?;
         let connection = Connection::new(to_browser, from_browser)?;
         let version = connection.call("", "Browser.getVersion", json!({}), START_MAX);
-        // Whatever a page opens waits until its requests are intercepted.
+        // Frames, workers and windows that a page opens are paused until their requests are
+        // intercepted.
         let attach = json!({ "autoAttach": true, "waitForDebuggerOnStart": true, "flatten": true });
         let answers = async {
             let version = version.await?;
@@ -51,7 +52,8 @@ impl Browser {
         &self.version
     }
 
-    /// What the processes of the browser report. `None` when nothing of it is left. Safe to cancel.
+    /// Waits for the next report of the processes. `None` when no process of the browser is left.
+    /// Cancel-safe.
     pub(crate) async fn report(&mut self) -> Option<Report> {
         self.process.report().await
     }

@@ -17,10 +17,10 @@ use crate::pool::{BrowserId, BrowserStatus, Input, Output, PageEnd, PageId, Pool
 use crate::process::{Launcher, Report};
 use crate::visit::{self, Fetch, Page, PageError, PageLimits, Rendered};
 
-/// Pages that wait to be handed to the owner. A caller that finds no room waits.
+/// Pages that wait until the owner takes them. If there is no room, a caller waits.
 const WANTED_MAX: usize = 64;
 
-/// Attempts at a page whose browser ended, which may be the fault of another page.
+/// How often a page is tried if its browser ends: another page may have caused that.
 const ATTEMPTS: usize = 2;
 
 /// How browsers are used.
@@ -103,8 +103,8 @@ impl Browsers {
         (Self { commands }, BrowsersTask(tokio::spawn(owner.run(waiting))))
     }
 
-    /// Renders a page when a browser has a place for it. A page whose browser ends is rendered once
-    /// more. If this future is dropped, the page is closed.
+    /// Renders a page when a browser has a place for it, and once more if the browser ends before
+    /// the page does. If this future is dropped, the page is closed.
     pub async fn render(&self, page: Page, fetch: Arc<dyn Fetch>) -> Result<Rendered, PageError> {
         let page = Arc::new(page);
         let mut rendered = Err(PageError::Unavailable);
@@ -201,7 +201,8 @@ impl Owner {
                             let _ = reply.send(Status { waiting: self.pool.waiting(), browsers });
                         }
                         Some(Command::Stop) => {
-                            // `None` follows what was sent before.
+                            // The commands that were sent before are still received, and then
+                            // `None`.
                             commands.close();
                             self.handle(Input::Stop, &notices);
                         }
@@ -215,8 +216,8 @@ impl Owner {
                 Some(ended) = self.pages.join_next() => {
                     let ended = ended.expect("a page's task does not panic");
                     self.handle(Input::Ended(ended.page, ended.end), &notices);
-                    // After that, because a page that is tried again must find another browser. The
-                    // caller may be gone.
+                    // Sent only now: if the caller tries the page again, the pool must not choose
+                    // the same browser. The caller may be gone.
                     let _ = ended.reply.send(ended.rendered);
                 }
                 () = sleep_until(deadline.unwrap_or(self.started)), if deadline.is_some() => {
@@ -267,7 +268,7 @@ impl Owner {
                 Output::Kill(id) => self.order(id, Order::Kill),
             }
         }
-        // Ended tasks are removed, so that they are not collected.
+        // Tasks that have ended would stay in the set.
         while self.tasks.try_join_next().is_some() {}
     }
 

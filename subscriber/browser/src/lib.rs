@@ -1,7 +1,7 @@
-//! Renders pages in headless Chromium, which has no network of its own.
+//! Renders pages in headless Chromium. The browser has no network; the caller makes its requests.
 //!
 //! 1. `browsers`: the task that owns the browsers and carries out what the pool decides
-//! 2. [`visit`]: renders one page, and asks the caller for what the page needs
+//! 2. [`visit`]: renders one page, and passes its requests to the caller
 //! 3. [`pool`]: decides which browser takes which page, and when a browser is replaced; pure
 //! 4. `browser`: one browser that runs
 //! 5. `cdp`: a connection to one browser: calls with deadlines, and the events of each page

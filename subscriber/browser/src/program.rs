@@ -4,9 +4,9 @@ use std::env;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Programs that are looked for. The first of Debian's are binaries: what it has in `/usr/bin` are
-/// scripts, which add flags, and one stays as the parent of the browser. The headless shell renders
-/// several times as many pages as the whole browser.
+/// The programs to find, best first. The headless shell renders several times as many pages as the
+/// whole browser. Debian's programs in `/usr/bin` are scripts, which add flags, and one of them
+/// remains as the parent of the browser; so the binaries come first.
 const PROGRAMS: [&str; 8] = [
     "/usr/lib/chromium/chromium-headless-shell",
     "/usr/lib/chromium/chromium",

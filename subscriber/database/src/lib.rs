@@ -1,4 +1,5 @@
-//! `SQLite` databases whose rows have digests, so that a changed byte in a stored text is noticed.
+//! `SQLite` databases with a digest in each row, so that a changed byte in a stored text is
+//! noticed.
 //!
 //! | module | what it does |
 //! |---|---|

@@ -137,11 +137,3 @@ fn document(bytes: &[u8]) {
 #[cfg(test)]
 #[path = "../../../fuzz/replay.rs"]
 mod replay;
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn the_fuzz_corpus_passes_all_targets() {
-        super::replay::run(super::TARGETS);
-    }
-}

@@ -12,9 +12,10 @@ use tidings_protocol::CanonicalUrl;
 /// Names in a list of tracking parameters: more than any published list has.
 const TRACKING_PARAMS_MAX: usize = 1_000;
 
-/// The names that are removed by default, separated by commas. Each is used by one product for one purpose, is an
-/// unlikely choice for anything else, and does not change the page. Names that are also used with a
-/// meaning (`ref`, `source`, `s_cid`, `cid`, `spm`, `si`, `mc`) are not in the list.
+/// The names that are removed by default, separated by commas. Each is used by one product for one
+/// purpose, is an unlikely choice for anything else, and does not change the page. Names that are
+/// also used with a meaning (`ref`, `source`, `s_cid`, `cid`, `spm`, `si`, `mc`) are not in the
+/// list.
 const DEFAULT: &[&str] = &[
     // Campaigns, as introduced by Google Analytics (also Matomo's `mtm_` and `pk_`).
     "utm_*,mtm_*,pk_campaign,pk_kwd,pk_keyword,pk_source,pk_medium,pk_content,pk_cid",

@@ -92,7 +92,7 @@ pub enum FetchPurpose<'a> {
     Part(PartRequest<'a>),
 }
 
-/// What a rendered page asks for.
+/// A request of a rendered page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartRequest<'a> {
     /// The method, of a request without a body.
@@ -408,7 +408,7 @@ impl Fetcher {
         reader.finish(url)
     }
 
-    /// The signs that a page which was fetched before needs its scripts. `None`: it is no page.
+    /// The signs that a page which was fetched before needs its scripts. `None`: it is not HTML.
     pub fn signs(
         &self,
         url: &CanonicalUrl<'_>,

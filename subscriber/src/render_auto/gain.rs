@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use tidings_documents::page::{PageContent, PageLink};
 use tidings_protocol::{CanonicalUrl, UrlKey};
 
-/// Less text is no content: `Loading`, or an error.
+/// Less text than this does not count as content: it may be `Loading`, or an error.
 const GAIN_CHARS_MIN: usize = 100;
 
 /// What rendering has added to a page.
@@ -17,7 +17,8 @@ pub struct Gain {
     pub has_text: bool,
 }
 
-/// What is kept of a fetched page until it was rendered: 16 bytes for each link.
+/// The text length and the links of a fetched page, kept until it was rendered: 16 bytes for each
+/// link.
 #[derive(Debug)]
 pub struct FetchedForm {
     links: HashSet<UrlKey>,
@@ -31,7 +32,7 @@ impl FetchedForm {
         Self { links, text_chars: text_chars(content) }
     }
 
-    /// What the rendered form of the page at `url` has in addition.
+    /// What the rendered page adds. `url` is its URL.
     pub fn gain(&self, url: &CanonicalUrl<'_>, rendered: &PageContent) -> Gain {
         let is_new = |link: &&PageLink| {
             !link.nofollow

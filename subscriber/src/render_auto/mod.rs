@@ -1,9 +1,9 @@
 //! `--render auto`: decides which fetched pages are rendered.
 //!
 //! The signs in a page show whether its content is missing without scripts ([`Verdict`]). For each
-//! host it remembers in which directories rendering such pages added nothing ([`Gain`]); there only
-//! one page in fifty is still rendered, so that a changed site is noticed. Any gain ends that. A
-//! page that could not be rendered changes nothing.
+//! host it remembers the directories in which rendering such pages added nothing ([`Gain`]). There,
+//! only one page in fifty is rendered, to notice a changed site, until one gains something. A page
+//! that could not be rendered changes nothing.
 //!
 //! The memory is bounded. It is passed in and out as values, one for each host, which the crawler
 //! stores for thirty days. Pure; the time is an argument.
@@ -30,10 +30,10 @@ use crate::traps::shape;
 pub const VISITS_WITHOUT_GAIN_MAX: u8 = 8;
 /// After that, one of this many pages is rendered.
 pub const RENDERED_OF: u8 = 50;
-/// Hosts in the memory, each of at most 1.5 KiB. The oldest tenth is evicted first, and loaded again
-/// when its host comes again.
+/// Hosts in the memory, each of at most 1.5 KiB. If there are more, the oldest tenth is evicted; a
+/// host is loaded again with its next page.
 const AUTO_HOSTS_MAX: usize = 10_000;
-/// Directories of one host. The one that was met longest ago is evicted first.
+/// Directories of one host. The least recently used one is evicted first.
 const AUTO_DIRECTORIES_MAX: usize = 64;
 /// How long the memory of a host is stored after its last rendered page.
 const AUTO_STORED_FOR: Duration = Duration::from_hours(30 * 24);
@@ -43,7 +43,7 @@ const VERSION: u8 = 1;
 /// The kind of the values in `crawler.db`. The key is the origin.
 pub const AUTO_KIND: &str = "render-gain";
 
-/// Decides which pages are rendered, and remembers what that gained.
+/// Decides which pages are rendered, and remembers the gains.
 #[derive(Debug, Default)]
 pub struct AutoRender {
     /// By origin; `<= AUTO_HOSTS_MAX`.
@@ -78,7 +78,7 @@ struct HostMemory {
     directories: Vec<DirectoryMemory>,
 }
 
-/// The memory of the pages whose URLs have one form up to the last segment.
+/// The memory of a directory: of pages with URLs of the same form up to the last segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct DirectoryMemory {
     shape: u64,
@@ -103,7 +103,7 @@ impl AutoRender {
         }
     }
 
-    /// Decides about a fetched page of a host whose memory was restored.
+    /// Decides about a fetched page. The memory of its host must be [restored](Self::restore).
     pub fn decide(&mut self, page: &CanonicalUrl<'_>, signs: &PageSigns) -> Decision {
         let verdict = Verdict::of(signs);
         if verdict == Verdict::No {

@@ -3,26 +3,28 @@
 use tidings_documents::page::PageSigns;
 use tidings_protocol::word_enum;
 
-/// A page with less text shows nothing that it was written for: a heading, or a notice.
+/// A page with less text than this shows only a heading or a notice.
 const LITTLE_CHARS: usize = 200;
-/// With this many links, images and fields it is a form, an index or an image, in spite of that.
+/// With this many links, images and fields, a page with little text may be complete: a form, an
+/// index or an image.
 const SHORT_PAGE_ITEMS: usize = 2;
-/// A page with a message in `<noscript>` has its content in spite of it if it has this much text:
-/// three paragraphs.
+/// A page with this much text, about three paragraphs, has its content although its `<noscript>`
+/// asks for JavaScript.
 const SOME_CHARS: usize = 1_000;
 /// A page with this much text ..
 const FULL_CHARS: usize = 2_000;
-/// .. and this many links to pages has its content. An empty element in it is the place of a part,
-/// such as a chat.
+/// .. and this many links to pages has its content. An empty element in it is for a part, such as a
+/// chat.
 const FULL_LINKS: usize = 10;
-/// Bytes of scripts in the page that may make its content. Counters of visits have some hundreds.
+/// Scripts in the page with this many bytes may make its content. Visit counters have some hundred
+/// bytes.
 const SCRIPT_BYTES: usize = 2 * 1024;
 /// A page with fewer links ..
 const FEW_LINKS: usize = 3;
 /// .. and more scripts than this may lack a part of its content.
 const MANY_SCRIPTS: usize = 5;
 
-/// Whether a page should be rendered, as far as it alone shows.
+/// Whether a page should be rendered, judged without other pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Its content is missing, for this reason.

@@ -45,7 +45,7 @@ pub(super) struct BodyCompressor {
 }
 
 impl BodyCompressor {
-    /// Without `is_on` there are no bodies to store.
+    /// If `is_on` is false, no bodies are stored.
     pub(super) const fn new(is_on: bool) -> Self {
         Self { is_on, refused: Vec::new() }
     }
@@ -94,7 +94,7 @@ impl BodyCompressor {
         })
     }
 
-    /// Compresses bodies. A page whose body is lost is refused: it must be fetched again.
+    /// Compresses bodies. If a body is lost, its page is refused, because it must be fetched again.
     pub(super) fn compress(&mut self, bodies: PagesByHash<'_>) -> io::Result<Vec<CompressedBody>> {
         let mut compressed = Vec::with_capacity(bodies.len());
         for (hash, (page, body)) in bodies {

@@ -12,8 +12,8 @@
 //! position, which are read from the output. This holds for a mark of any age, since pages are
 //! written in order and a settled page stays settled; an old mark only names too many. So it is
 //! enough to write the mark at intervals. (A position alone would not do: if the reply was applied
-//! just before a crash, the page never comes again and is never settled, so it would hold the
-//! position back for ever.)
+//! just before a crash, the page never comes again and is never settled, so the position could
+//! never advance.)
 //!
 //! Pages that never come again, but are never settled, would collect, so the ledger is bounded
 //! (`UNSETTLED_PAGES_MAX`): the oldest are evicted first. The limit is above the tasks that a

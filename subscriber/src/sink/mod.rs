@@ -65,8 +65,8 @@ const STORE_BATCH_MAX: usize = 512;
 const STORE_BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of lines that are written to a file at a time.
 const JSONL_CHUNK_BYTES: usize = 256 * 1024;
-/// The longest line of JSON: links have `SITEMAP_LINKS_BYTES_MAX` and some words each, what a browser
-/// made of the page has less than 1 MiB, and JSON doubles a character at most.
+/// The longest line of JSON: links have `SITEMAP_LINKS_BYTES_MAX` and some words each, the result
+/// of rendering has less than 1 MiB, and JSON doubles a character at most.
 const JSONL_LINE_BYTES_MAX: u64 = 32 * 1024 * 1024;
 /// After that, the sinks may take this long to close. Less than a second together.
 pub(crate) const STOP_CLOSE: Duration = Duration::from_millis(200);

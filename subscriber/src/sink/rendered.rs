@@ -1,4 +1,4 @@
-//! What a browser made of a page, as the sinks store it.
+//! The result of rendering a page, as the sinks store it.
 //!
 //! | field of `render` | |
 //! |---|---|
@@ -10,19 +10,18 @@
 //! | `requests_unlisted` | how many more there were |
 //! | `console_errors` | the first errors of scripts |
 //! | `dialogs` | how many were dismissed |
-//! | `opened` | where the page would have gone: `how` (`navigation`, `popup`, `download`) and `url` |
+//! | `opened` | URLs that the page tried to go to: `how` (`navigation`, `popup`, `download`) and `url` |
 //! | `screenshot`, `pdf` | files, relative to the data directory of the crawler |
 //!
 //! A `kind` is `frame`, `script`, `style`, `data`, `image`, `font`, `media` or `unneeded`. A field
 //! without a value, a number that is 0 and an empty list are omitted. Long texts are cut.
 
 use std::borrow::Cow;
-use std::io;
-use std::mem;
 use std::path::Path;
+use std::{io, mem};
 
 use serde::{Deserialize, Serialize};
-use tidings_browser::visit::{How, Kind, RequestRecord, RequestResult};
+use tidings_browser::visit::{RequestRecord, RequestResult};
 
 use super::Sinks;
 use crate::images::{ImageKind, StoredImage};
@@ -35,7 +34,7 @@ const TEXT_BYTES_MAX: usize = 2048;
 /// The value of the field `render`.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct RenderRow<'a> {
+pub struct RenderRow<'a> {
     outcome: Cow<'a, str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<Cow<'a, str>>,
@@ -81,7 +80,8 @@ struct OpenedRow<'a> {
 }
 
 impl<'a> RenderRow<'a> {
-    pub(super) fn of(rendering: &'a Rendering) -> Self {
+    /// What sinks store of a rendering.
+    pub fn of(rendering: &'a Rendering) -> Self {
         let image = |image: &'a Option<StoredImage>| Some((&*image.as_ref()?.name).into());
         let row = Self {
             duration_ms: u64::try_from(rendering.duration.as_millis()).unwrap_or(u64::MAX),
@@ -102,7 +102,7 @@ impl<'a> RenderRow<'a> {
             }
         };
         let opened = page.opened.iter().map(|opened| OpenedRow {
-            how: how_word(opened.how).into(),
+            how: opened.how.as_str().into(),
             url: cut(&opened.url).into(),
         });
         Self {
@@ -128,7 +128,7 @@ impl<'a> RenderRow<'a> {
 
 impl<'a> RequestRow<'a> {
     fn of(record: &'a RequestRecord) -> Self {
-        let (url, kind) = (cut(&record.url).into(), kind_word(record.kind).into());
+        let (url, kind) = (cut(&record.url).into(), record.kind.as_str().into());
         let row = Self { url, kind, ..Self::default() };
         match &record.result {
             RequestResult::Unanswered => row,
@@ -171,27 +171,6 @@ impl Sinks {
             rendering.pdf = Some(stored.await?);
         }
         Ok(())
-    }
-}
-
-fn kind_word(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Frame => "frame",
-        Kind::Script => "script",
-        Kind::Style => "style",
-        Kind::Data => "data",
-        Kind::Image => "image",
-        Kind::Font => "font",
-        Kind::Media => "media",
-        Kind::Unneeded => "unneeded",
-    }
-}
-
-fn how_word(how: How) -> &'static str {
-    match how {
-        How::Navigation => "navigation",
-        How::Popup => "popup",
-        How::Download => "download",
     }
 }
 

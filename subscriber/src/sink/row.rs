@@ -66,7 +66,7 @@ pub(super) struct PageRow<'a> {
     /// The positions of `nofollow` links; `None` if there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) nofollow: Option<Vec<usize>>,
-    /// What a browser made of the page; `None` if none was asked.
+    /// The result of rendering the page; `None` if that was not tried.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) render: Option<RenderRow<'a>>,
     /// The settings under which links were extracted, if not the defaults. Only in databases.

@@ -51,7 +51,7 @@ pub(crate) fn record(entry: u64, attempt: u32) -> PageRecord {
     }
 }
 
-/// A rendered page whose image and PDF are below `data`.
+/// A rendered page. Its image and PDF are below `data`.
 pub(super) fn rendering(spools: &Spools, data: &Path) -> Rendering {
     let request = |path: &str, kind, result| RequestRecord {
         url: format!("http://site.example/{path}"),

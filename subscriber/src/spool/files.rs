@@ -31,7 +31,7 @@ pub(super) struct BodyFile {
 pub(super) enum SpoolCommand {
     /// Appends to a file, or to a new one.
     Write { file: Option<BodyFile>, bytes: Buffer, answer: oneshot::Sender<io::Result<BodyFile>> },
-    /// Stores a file for good.
+    /// Stores a file, which is never removed here.
     Keep { bytes: Vec<u8>, path: PathBuf, answer: oneshot::Sender<io::Result<()>> },
     /// Removes a file in the background.
     Remove(BodyFile),

@@ -96,8 +96,8 @@ impl Spools {
         Spool { buffer: Buffer::new(&self.0), file: None, len: 0 }
     }
 
-    /// Stores bytes for good in a file of the same file system, unless it exists. Returns once it
-    /// is synced; no other content is ever under its name.
+    /// Stores bytes in a lasting file of the same file system, unless it exists. Returns once the
+    /// file is synced. The name never has other content.
     pub(crate) async fn keep(&self, bytes: Vec<u8>, path: PathBuf) -> io::Result<()> {
         let (answer, kept) = oneshot::channel();
         self.0.jobs.send(SpoolCommand::Keep { bytes, path, answer }).map_err(|_| ended())?;

@@ -1,6 +1,6 @@
 //! Recognizes traps: sites without end. A calendar that always has another month, links that lead
-//! one directory deeper each time, a new session in every link: intended or not, they would keep a
-//! crawler for ever.
+//! one directory deeper each time, a new session in every link: intended or not, a crawl of them
+//! would never end.
 //!
 //! A URL is checked before its request, and a page after it was read. A refused one is a final
 //! state of its task, with the name of its [`Trap`]. The rules need evidence from the same site in

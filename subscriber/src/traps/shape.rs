@@ -48,8 +48,7 @@ impl UrlShape {
     }
 }
 
-/// The shape of the path up to its last segment: the same for all articles of a section, whatever
-/// their names are.
+/// The shape of the path up to its last segment: the same for all articles of a section.
 pub(crate) fn of_directory(url: &CanonicalUrl<'_>) -> u64 {
     let directory = url.path().rsplit_once('/').map_or("", |(directory, _)| directory);
     let mut text = String::with_capacity(directory.len());

@@ -141,7 +141,7 @@ struct Crawler {
     revisits: Mutex<RevisitIndex>,
     /// One lock for each authority, so that one task at a time fetches its robots.txt.
     robots_locks: KeyLocks,
-    /// One lock for each host that is asked by a task, or for a part of a rendered page.
+    /// One lock for each host that gets a request of a task, or for a part of a rendered page.
     host_locks: KeyLocks,
     /// Hosts that ask clients to wait, if pages are rendered.
     host_rests: Mutex<HostRests>,
@@ -168,8 +168,9 @@ struct RunningTask {
     _alive: oneshot::Sender<Infallible>,
 }
 
-/// Crawls until `stop`, or until the crawler has reached its limit of tasks or age: takes tasks from the group, works on them, and sends a report of each page.
-/// Reconnects whenever the connection to the broker is lost.
+/// Crawls until `stop`, or until the crawler has reached its limit of tasks or age: takes tasks
+/// from the group, works on them, and sends a report of each page. Reconnects when the connection
+/// to the broker is lost.
 ///
 /// After `stop` it returns within a second. Tasks that have not begun are returned uncounted. Tasks
 /// with a running request, or with a page that is not stored yet, get half of that time; then they

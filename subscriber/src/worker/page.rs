@@ -295,7 +295,7 @@ impl TaskWork<'_> {
     /// one.
     async fn last_record(&self) -> Option<LastRecord> {
         let may_know = self.crawler.revisits.lock().may_have_record(self.task.pass());
-        // That a document is the same says nothing about what its scripts show.
+        // Scripts may show new content although the document has not changed.
         let mode = self.render_mode();
         if !may_know || mode == Render::Yes || self.crawler.config.refetch {
             return None;

@@ -1,8 +1,8 @@
-//! Keeps scripts, styles and data that the pages of a site share (RFC 9111), so that the servers
-//! are asked once for them. A browser cannot do this here: each page has a context of its own.
+//! An HTTP cache (RFC 9111) of the scripts, styles and data that the pages of a site share. The
+//! cache of the browser is of no use, because each page has a context of its own.
 //!
-//! The pages of one site share what they load. Another site finds nothing of it, so it cannot tell
-//! by the time of an answer what other pages have loaded.
+//! Pages of one site share responses. Pages of other sites do not find them, so the time of an
+//! answer cannot show what other pages have loaded.
 
 use std::time::SystemTime;
 
@@ -53,7 +53,7 @@ pub(super) struct PartResponse {
 pub(super) enum Lookup {
     /// The response, which is fresh.
     Fresh(PartResponse),
-    /// A response that may have changed: the request with the fields that ask whether it has.
+    /// A response that may have changed. This is the conditional request for it.
     Stale(Box<request::Parts>),
     /// Nothing.
     Missing,

@@ -10,40 +10,20 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use hyper::Method;
-use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::http::request;
 use parking_lot::Mutex;
 use tidings_browser::visit::{Answer, Fetch, Request};
-use tidings_egress::failure::{Failure, Reason};
 use tidings_protocol::CanonicalUrl;
 use tokio::time::Instant;
 
 use super::Crawler;
 use super::part_cache::{Lookup, PartResponse, head};
-use super::rendering::pairs;
 use super::robots_cache::RobotsStep;
 use super::task::now;
 use crate::fetch::{FetchPurpose, FetchRequest, Fetched, PartRequest};
+use crate::rendered_page::{failed, pairs, part_request, refused};
 use crate::report::{Exchange, KeepBodies};
 use crate::robots::RobotsRules;
-
-/// The bytes of the header fields of one request.
-const FIELDS_BYTES_MAX: usize = 16 * 1024;
-
-/// Header fields of a browser that are not sent: the client sends its own, or the body is wanted
-/// whole.
-const DROPPED_FIELDS: [&str; 9] = [
-    "accept-encoding",
-    "connection",
-    "content-length",
-    "cookie",
-    "host",
-    "if-range",
-    "range",
-    "upgrade-insecure-requests",
-    "user-agent",
-];
 
 /// The requests of one page.
 pub(super) struct Parts {
@@ -71,10 +51,8 @@ impl Parts {
     }
 
     async fn fetch(&self, request: &Request) -> Result<Answer, Answer> {
-        let url = CanonicalUrl::parse(&request.url).map_err(|error| refused(error.to_string()))?;
-        let method = Method::from_bytes(request.method.as_bytes());
-        let method = method.map_err(|_| refused("method"))?;
-        let head = head(&method, &url, fields(&request.headers)?);
+        let (url, method, fields) = part_request(request)?;
+        let head = head(&method, &url, fields);
         let rules = self.rules(&url).await?;
         if !rules.allows(url.path_and_query()) {
             return Err(refused("robots.txt"));
@@ -174,41 +152,10 @@ impl Parts {
     }
 }
 
-/// The header fields of a browser that are sent.
-fn fields(all: &[(String, String)]) -> Result<HeaderMap, Answer> {
-    let mut bytes = 0;
-    let mut sent = HeaderMap::new();
-    for (name, value) in all {
-        // Fields of HTTP/2, and hints about the browser: the User-Agent says what this is.
-        let is_dropped = name.starts_with(':') || name.starts_with("sec-ch-");
-        if is_dropped || DROPPED_FIELDS.contains(&name.as_str()) {
-            continue;
-        }
-        bytes += name.len() + value.len();
-        let field = name.parse::<HeaderName>().ok().zip(HeaderValue::from_str(value).ok());
-        let field = field.filter(|_| bytes <= FIELDS_BYTES_MAX);
-        let (name, value) = field.ok_or_else(|| refused("header fields"))?;
-        sent.append(name, value);
-    }
-    Ok(sent)
-}
-
 fn answer(response: PartResponse, body_bytes_max: u64) -> Result<Answer, Answer> {
     let PartResponse { status, headers, body } = response;
     if body.len() as u64 > body_bytes_max {
         return Err(refused("size"));
     }
     Ok(Answer::Response { status, headers: pairs(&headers), body: body.into() })
-}
-
-fn refused(reason: impl Into<String>) -> Answer {
-    Answer::Refused(reason.into())
-}
-
-fn failed(failure: &Failure) -> Answer {
-    match failure.reason {
-        Reason::Address => refused("address"),
-        Reason::TooLarge | Reason::Bomb => refused("size"),
-        _ => Answer::Failed(failure.to_string()),
-    }
 }

@@ -3,19 +3,16 @@
 #![expect(clippy::disallowed_methods, reason = "measures how long a page takes")]
 
 use std::future::ready;
-use std::io::Read;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::header::{HeaderMap, HeaderValue};
-use indexmap::IndexMap;
 use parking_lot::Mutex;
 use tidings_browser::process::{LaunchError, Launcher};
 use tidings_browser::visit::{Answer, Fetch, Load, Page, PageError, Rendered, Request};
 use tidings_browser::{Browsers, BrowsersTask};
 use tidings_client::ReplyOutcome;
-use tidings_documents::page::{PageContent, PageLink, is_html};
+use tidings_documents::page::{PageContent, is_html};
 use tidings_egress::failure::{Failure, Reason};
 use tidings_protocol::{CanonicalUrl, KeyRest, Render, RetryMode};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -28,13 +25,10 @@ use super::task::{TaskWork, return_for_request, return_uncounted};
 use crate::config::RenderConfig;
 use crate::fetch::Fetched;
 use crate::render_auto::{AUTO_KIND, AutoRender, Decision, FetchedForm, Gain, StoredHost, Verdict};
+use crate::rendered_page::{content_of, page_of, read_body};
 use crate::report::{RenderReport, Rendering};
-use crate::spool::Spool;
 
-/// A longer document is not rendered.
-const DOCUMENT_BYTES_MAX: u64 = 16 << 20;
-
-/// Pages in memory for each page that is rendered: it, and one that waits or is being stored.
+/// Pages in memory for each slot: one that is rendered, and one that waits or is being stored.
 const PAGES_PER_SLOT: usize = 2;
 
 /// How long a page waits for the next attempt when no browser starts.
@@ -45,13 +39,13 @@ const NO_BROWSER_NACK_AFTER: Duration = Duration::from_secs(30);
 pub(super) struct Renderer {
     browsers: Browsers,
     config: RenderConfig,
-    /// Decides which pages are rendered, where that is left to the crawler.
+    /// Decides which pages of `render=auto` are rendered.
     auto: Mutex<AutoRender>,
     /// Bounds the pages in memory. Others wait, with their document in a file if it is long.
     pages: Arc<Semaphore>,
 }
 
-/// For a page that asks for nothing.
+/// For a page without requests.
 struct NoParts;
 
 impl Fetch for NoParts {
@@ -60,9 +54,9 @@ impl Fetch for NoParts {
     }
 }
 
-/// A page that a browser was asked to render.
+/// The result of rendering a page.
 pub(super) struct RenderedPage {
-    /// What it contains. As it was fetched, if it was not rendered.
+    /// Its content; that of the fetched document, if it was not rendered.
     pub(super) content: PageContent,
     pub(super) rendering: Rendering,
     pub(super) report: RenderReport,
@@ -104,7 +98,7 @@ impl Renderer {
         Ok(())
     }
 
-    /// Whether a page is rendered of whose task the broker says nothing.
+    /// Whether a page is rendered if the broker's task does not say it.
     pub(super) fn rule(&self, url: &CanonicalUrl<'_>) -> Render {
         self.config.rule.of(url)
     }
@@ -121,18 +115,10 @@ impl Renderer {
         parts: &Arc<Parts>,
     ) -> (Result<Rendered, PageError>, OwnedSemaphorePermit) {
         let permit = Arc::clone(&self.pages).acquire_owned().await.expect("it is never closed");
-        let body = match read_body(fetched.body.as_ref()) {
-            Ok(body) => body,
+        let RenderConfig { load, screenshot, pdf, .. } = self.config;
+        let page = match page_of(page, fetched, load) {
+            Ok(page) => Page { screenshot, pdf, ..page },
             Err(error) => return (Err(error), permit),
-        };
-        let page = Page {
-            url: page.as_str().to_owned(),
-            status: fetched.status.unwrap_or_default(),
-            headers: pairs(&fetched.headers),
-            body,
-            load: self.config.load,
-            screenshot: self.config.screenshot,
-            pdf: self.config.pdf,
         };
         (self.browsers.render(page, Arc::clone(parts) as _).await, permit)
     }
@@ -224,13 +210,10 @@ impl TaskWork<'_> {
         let read = run_blocking(move || {
             let (read, hash, gain) = match &result {
                 Ok(rendered) => {
-                    let base = CanonicalUrl::parse(&rendered.final_url);
-                    let base = base.map_or_else(|_| own.clone(), CanonicalUrl::into_owned);
-                    let read = reader.read_rendered(&base, &headers, &rendered.html);
                     let hash = blake3::hash(rendered.html.as_bytes());
-                    let merged = merge(content, read, rendered);
-                    let gain = form.gain(&own, &merged);
-                    (merged, Some(hash), gain)
+                    let read = content_of(&own, &headers, content, rendered, &reader);
+                    let gain = form.gain(&own, &read);
+                    (read, Some(hash), gain)
                 }
                 Err(_) if drops_links => {
                     let bytes = read_body(body.as_ref()).unwrap_or_default();
@@ -272,53 +255,4 @@ impl TaskWork<'_> {
 pub(super) fn is_page(fetched: &Fetched) -> bool {
     let is_html = fetched.content_type.as_deref().is_none_or(is_html);
     is_html && fetched.status != Some(304) && fetched.page.is_some()
-}
-
-/// What a rendered page contains. Whatever the fetched document asks of crawlers counts too.
-fn merge(fetched: PageContent, read: PageContent, rendered: &Rendered) -> PageContent {
-    let nofollow = fetched.nofollow || read.nofollow;
-    let mut links: IndexMap<Box<str>, bool> = IndexMap::with_capacity(read.links.len());
-    let in_html = read.links.into_iter().map(|link| (link.url, link.nofollow));
-    // The links in shadow roots, and where scripts would have gone.
-    let in_document = rendered.links.iter().map(|link| (&link.url, link.is_nofollow));
-    let opened = rendered.opened.iter().map(|opened| (&opened.url, false));
-    let canonical = in_document.chain(opened).filter_map(|(url, nofollow)| {
-        Some((Box::from(CanonicalUrl::parse(url).ok()?.as_str()), nofollow))
-    });
-    for (url, link_nofollow) in in_html.chain(canonical) {
-        links.entry(url).or_insert(nofollow || link_nofollow);
-    }
-    let links = links.into_iter().map(|(url, nofollow)| PageLink { url, nofollow });
-    PageContent {
-        title: read.title.or(fetched.title),
-        links: links.collect(),
-        canonical: read.canonical.or(fetched.canonical),
-        charset: fetched.charset,
-        noindex: fetched.noindex || read.noindex,
-        nofollow,
-        unavailable_after: [fetched.unavailable_after, read.unavailable_after]
-            .into_iter()
-            .flatten()
-            .min(),
-        cut: fetched.cut.or(read.cut),
-        ..read
-    }
-}
-
-/// The whole body of a document, if it is not too long.
-fn read_body(body: Option<&Spool>) -> Result<Vec<u8>, PageError> {
-    let Some(body) = body else { return Ok(Vec::new()) };
-    if body.len() > DOCUMENT_BYTES_MAX {
-        return Err(PageError::Size(format!("{} bytes of HTML", body.len())));
-    }
-    let mut bytes = Vec::new();
-    let read = body.read().and_then(|mut body| body.read_to_end(&mut bytes));
-    read.map_err(|error| PageError::Browser(format!("its document cannot be read: {error}")))?;
-    Ok(bytes)
-}
-
-/// Header fields as text.
-pub(super) fn pairs(headers: &HeaderMap) -> Vec<(String, String)> {
-    let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
-    headers.iter().map(|(name, value)| (name.as_str().to_owned(), text(value))).collect()
 }

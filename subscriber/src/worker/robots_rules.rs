@@ -24,7 +24,8 @@ impl Crawler {
         StoredRobots { copy, outage }
     }
 
-    /// Takes the answer to a request for the robots.txt of `page`: its URL, after so many redirects.
+    /// Takes the answer to a request for the robots.txt of `page`. `requested` is the URL of the
+    /// request, and the number of redirects before it.
     pub(super) fn process_robots(
         &self,
         page: &CanonicalUrl<'_>,

@@ -89,8 +89,8 @@ pub(super) async fn work(crawler: &Arc<Crawler>, mut task: Task) {
     work.run().await;
 }
 
-/// Until when the task is held; `None` if no request may be made. A request must end by then, so that
-/// none is made for a task that another member may hold.
+/// Until when the task is held; `None` if no request may be made. A request must end by then, so
+/// that none is made for a task that another member may hold.
 async fn hold(crawler: &Crawler, task: &mut Task) -> Option<Instant> {
     let held_until = crawler.broker.hold(&task.id, &mut task.lease).await?;
     if crawler.stop.is_cancelled() {

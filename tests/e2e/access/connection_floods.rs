@@ -202,8 +202,8 @@ fn half_open_connections_are_closed_and_leak_nothing() {
             })
             .collect();
         if let [.., before, _, _, _, after] = memory[..] {
-            // The allocator still gains up to 3% here, and 1% in the ten rounds after. A leak of 100
-            // bytes for each connection of these rounds is 6%.
+            // The allocator still gains up to 3% here, and 1% in the ten rounds after. A leak of
+            // 100 bytes for each connection of these rounds is 6%.
             expect_growth_below(4, before, after);
         }
     });

@@ -167,7 +167,7 @@ fn an_unfinished_line_is_discarded_when_its_sender_is_revoked() {
     assert!(!listing.contains("secr"), "{listing}");
 }
 
-/// It would wait for ever for a login that no later attempt gets.
+/// Otherwise it would retry a login without end that can no longer succeed.
 #[test]
 fn a_command_that_waits_ends_when_its_token_is_revoked() {
     let (server, [token]) = broker([("alice", PERMISSIONS)], &["--log-lines"]);

@@ -1,5 +1,5 @@
-//! A worker with only the permission `group:crawlers`: what it may try over the wire, and what
-//! comes of it. A worker is trusted with its own tasks alone.
+//! The requests of a worker that has only the permission `group:crawlers`, and their results. A
+//! worker may change only its own tasks.
 
 use crate::access::tokens::{broker, logged_in};
 use crate::support::http_client::HttpClient;

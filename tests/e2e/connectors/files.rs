@@ -4,8 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
+use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -21,6 +20,7 @@ use tidings_connectors::files::path_encoding::decode;
 
 use crate::support::line_connection::{LineConnection, value};
 use crate::support::process::{Process, Server, run_at, run_tidings, tidings_command};
+use crate::support::scripted_broker::{ScriptedConnection, start_scripted_broker};
 use crate::support::seed::seed_from_env;
 use crate::support::small_disk::SmallDisk;
 use crate::support::wait::wait_until;
@@ -524,26 +524,18 @@ fn spooled_url_files_are_published_and_removed() {
 
 #[test]
 fn a_rejected_line_is_set_aside_and_the_others_are_published_once() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let broker = listener.local_addr().unwrap().to_string();
     let dir = disk_dir();
     let rejected_files = [dir.path().join(".rejected-odd"), dir.path().join(".rejected-odd.2")];
-    // A server that plays a broker: it rejects some lines and passes the others to the test.
+    // A broker that rejects some lines and passes the others to the test.
     let (accepted, published) = mpsc::channel();
-    thread::spawn(move || {
-        let (stream, _) = listener.accept().unwrap();
-        let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
-        let send = |text: String| (&stream).write_all(text.as_bytes()).unwrap();
-        send("Connected.  (PID 1)\r\n".to_owned());
-        let hello = lines.next().unwrap().unwrap();
-        let echo = hello.split(' ').find(|word| word.starts_with("echo=")).unwrap();
-        let resume = "0".repeat(32);
-        send(format!("+OK tidings 0.1.0 id=1 clock=1 {echo} resume={resume}\r\n"));
-        for (n, line) in (1..).zip(lines.map_while(Result::ok)) {
+    let (broker, _) = start_scripted_broker(move |listener| {
+        let mut client = ScriptedConnection::accept(&listener);
+        for n in 1.. {
+            let Some(line) = client.next() else { return };
             if line.contains("never") {
-                send(format!("-ERR bad-argument n={n} no\r\n"));
+                client.send(&format!("-ERR bad-argument n={n} no"));
             } else {
-                send(format!("+OK {n} {n}\r\n"));
+                client.send(&format!("+OK {n} {n}"));
                 accepted.send(line).unwrap();
             }
         }

@@ -2,11 +2,9 @@
 //! crawler in Perl; and it does not trust a wrong pid file.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 use tempfile::TempDir;
@@ -14,6 +12,7 @@ use tempfile::TempDir;
 use crate::support::line_connection::LineConnection;
 use crate::support::origin::{Origin, Site};
 use crate::support::process::{Process, Server, tidings_command};
+use crate::support::scripted_broker::{ScriptedConnection, start_scripted_broker};
 use crate::support::small_disk::SmallDisk;
 use crate::support::wait::wait_until;
 
@@ -207,30 +206,20 @@ fn spooling_resumes_when_the_program_frees_disk_space() {
 /// Whether a connection has served its purpose.
 type Condition = Box<dyn Fn() -> bool + Send>;
 
-/// A server that plays a broker. It sends these events on each connection, always from the first,
-/// as if no cursor were stored, and accepts the next connection when the condition holds.
-fn broker_without_cursors(connections: Vec<(Vec<u64>, Condition)>) -> (SocketAddr, JoinHandle<()>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let thread = thread::spawn(move || {
+/// A broker that sends these events on each connection, always from the first, as if no cursor were
+/// stored. It accepts the next connection when the condition holds.
+fn broker_without_cursors(connections: Vec<(Vec<u64>, Condition)>) -> (String, JoinHandle<()>) {
+    start_scripted_broker(move |listener| {
         for (seqs, is_over) in connections {
-            let (stream, _) = listener.accept().unwrap();
-            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
-            let send = |text: String| (&stream).write_all(text.as_bytes()).unwrap();
-            send("Connected.  (PID 1)\r\n".to_owned());
-            let hello = lines.next().unwrap().unwrap();
-            let echo = hello.split(' ').find(|word| word.starts_with("echo=")).unwrap();
-            let resume = "0".repeat(32);
-            send(format!("+OK tidings 0.1.0 id=1 clock=1 {echo} resume={resume}\r\n"));
-            assert!(lines.next().unwrap().unwrap().starts_with("SUB post-ready "));
-            send("+OK\r\n".to_owned());
+            let mut client = ScriptedConnection::accept(&listener);
+            assert!(client.next().unwrap().starts_with("SUB post-ready "));
+            client.send("+OK");
             for seq in seqs {
-                send(format!("MSG post-ready {seq} http://a.example/{seq}\r\n"));
+                client.send(&format!("MSG post-ready {seq} http://a.example/{seq}"));
             }
             wait_until("the condition of the connection", || is_over().then_some(()));
         }
-    });
-    (address, thread)
+    })
 }
 
 #[test]
@@ -248,7 +237,7 @@ fn redelivered_events_are_not_spooled_twice() {
     let (address, broker) =
         broker_without_cursors(vec![(vec![1], Box::new(takes(1))), (vec![1, 2], Box::new(has(2)))]);
     let mut command = tidings_command(folder.path(), ["sub", "post-ready", "--signal", "USR1"]);
-    let words = ["--pid-file", "none", "--spool", "spool", "--broker", &address.to_string()];
+    let words = ["--pid-file", "none", "--spool", "spool", "--broker", &address];
     let _sub = Process::start(command.args(words));
     broker.join().unwrap();
     assert!(!has(1)(), "the event was spooled again");

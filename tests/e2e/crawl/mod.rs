@@ -10,6 +10,7 @@ mod hostile_servers;
 mod keep_alive;
 mod outputs;
 mod politeness;
+mod probe_render;
 mod probe_urls;
 mod proxies;
 mod published_feeds;

@@ -1,6 +1,6 @@
 //! Thousands of hosts crawled at once, as the hosts see it: each page once, robots.txt before it,
-//! and the delay after each response. `TIDINGS_POLITE_HOSTS` is their number, 2,000 by default. `bench/peers.sh crawl` measures the same for longer, beside
-//! other crawlers.
+//! and the delay after each response. `TIDINGS_POLITE_HOSTS` is their number, 2,000 by default.
+//! `bench/peers.sh crawl` measures the same for longer, beside other crawlers.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;

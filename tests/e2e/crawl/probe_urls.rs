@@ -44,8 +44,8 @@ fn probe_input(input: &Value, base: &Value) -> String {
 /// The number of `file:` URLs, which no crawler fetches, that the `url` crate parses differently.
 /// Nearly all concern hosts and drive letters.
 const DIFFERING_FILE_URLS: usize = 39;
-/// A URL whose path segment `C:` the crate takes for a drive letter, although its scheme has no
-/// drives.
+/// A URL with the path segment `C:`. The crate reads it as a drive letter, although the scheme has
+/// no drives.
 const DIFFERING_URL: &str = "abc://x/y/z/";
 
 /// Hosts that these older files reject and that the standard accepts since June 2026 (whatwg/url

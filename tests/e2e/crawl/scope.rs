@@ -1,5 +1,5 @@
-//! Jobs whose scope grows while they run: a link that was out of scope is fetched when it is found
-//! again. No page of a crawl is fetched before the scope is complete.
+//! The scope of a job may grow while it runs: a link that was out of scope is fetched when it is
+//! found again. No page of a crawl is fetched before the scope is complete.
 
 use tempfile::TempDir;
 

@@ -1,6 +1,6 @@
 //! Follows docs/internet.md literally: runs every command and writes every file in order, on a
-//! machine with a network and on another one, both of which exist only for this test. nginx,
-//! nftables, openssl, curl and netcat are the real programs; a script stands in for systemd.
+//! machine with a network and on another one. Both exist only for this test. nginx, nftables,
+//! openssl, curl and netcat are the real programs; a script stands in for systemd.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};

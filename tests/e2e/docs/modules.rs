@@ -82,7 +82,7 @@ fn read_imports(sources: &Path) -> Imports {
             entry.insert(imported, inner.to_owned());
         }
     }
-    // What is no module is an item that the root defines or exports.
+    // Other names are items that the root defines or exports.
     let modules: BTreeSet<_> = imports.keys().cloned().collect();
     for imported in imports.values_mut() {
         imported.retain(|name, _| modules.contains(name));

@@ -265,9 +265,9 @@ impl FaultyCrawl {
     ///
     /// No broker can prevent the request of a worker that is paused between its last check of the
     /// clock and the request itself: it sends the request when it resumes, however late. So a
-    /// worker is paused for long only if every leased task has had its request, for which the other
-    /// workers need only a moment. The tasks that it receives from then on are stale when it
-    /// resumes.
+    /// worker is paused for long only after the request of every leased task was made; the other
+    /// workers need only a moment for theirs. The tasks that it receives from then on are stale
+    /// when it resumes.
     #[track_caller]
     fn has_no_pending_request(&mut self) -> bool {
         let stopped = Instant::now();

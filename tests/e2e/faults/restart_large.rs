@@ -61,8 +61,8 @@ fn a_restart_with_a_large_queue_loses_nothing_and_keeps_delays() {
     eprintln!("killed, and back after {:?}: {shown}", killed.elapsed());
     expect_counts(&shown, urls);
 
-    // A member that takes every free task before the others come back: first the other hosts, then
-    // those whose delay is over.
+    // A member that takes every free task before the others come back: first those of the other
+    // hosts, then those of hosts that have had their delay.
     let mut taker = TestMember::join(&server, LEASED_TASKS.iter().sum(), &mut ledger, None);
     for member in members.drain(..2) {
         member.resume_and_answer(&server, &mut ledger);

@@ -8,8 +8,8 @@ use crate::support::line_connection::{LineConnection, value};
 use crate::support::process::Server;
 use crate::support::wait::wait_until;
 
-/// Waiting URLs on hosts of their own, with a path of this length: 48 MB, of which a group keeps
-/// 32 MB in memory.
+/// Waiting URLs on hosts of their own, with a path of this length. These are 48 MB, and a group
+/// keeps 32 MB of texts in memory.
 const URLS: u64 = 24_000;
 const PATH_BYTES: usize = 2_000;
 

@@ -280,7 +280,7 @@ fn webhooks_are_rate_limited_by_source_and_hook() {
     assert_eq!((limited.status, &limited.json()["code"]), (429, &json!("limit")), "{limited:?}");
     let seconds: u64 = limited.header("retry-after").unwrap().parse().unwrap();
     assert!((1..=60).contains(&seconds), "{limited:?}");
-    // An unsigned request learns nothing of the limit.
+    // The response to an unsigned request does not show the limit.
     assert_eq!(hooked.post("slow", "text/plain", &[], "x").status, 404);
     hooked.post_signed("fast", body).seqs();
     let signature = format!("X-Hub-Signature-256: sha256={}", hmac("sha256", HOOK_SECRET, body));

@@ -1,6 +1,7 @@
 //! Topics, publishers and subscribers.
 
 mod commands;
+mod filters;
 mod newest_events;
 mod peers;
 mod pubsub;

@@ -1,13 +1,12 @@
 //! `tidings pub` and `tidings sub`: pipes, confirmations, lost brokers and durable cursors.
 
-use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
-use std::thread;
 
 use tempfile::TempDir;
 
 use crate::support::line_connection::LineConnection;
 use crate::support::process::{Process, Server, run_tidings, tidings_command};
+use crate::support::scripted_broker::{ScriptedConnection, start_scripted_broker};
 use crate::support::wait::wait_until;
 
 #[test]
@@ -142,22 +141,13 @@ fn confirmed_count(text: &str) -> u64 {
 
 #[test]
 fn confirmations_before_a_close_are_counted_exactly() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
     // A broker that confirms three of the publishes it receives, and closes.
-    let broker = thread::spawn(move || {
-        let (stream, _) = listener.accept().unwrap();
-        let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
-        let send = |text: String| (&stream).write_all(text.as_bytes()).unwrap();
-        send("Connected.  (PID 1)\r\n".to_owned());
-        let hello = lines.next().unwrap().unwrap();
-        let echo = hello.split(' ').find(|word| word.starts_with("echo=")).unwrap();
-        let resume = "0".repeat(32);
-        send(format!("+OK tidings 0.1.0 id=1 clock=1 {echo} resume={resume}\r\n"));
+    let (address, broker) = start_scripted_broker(|listener| {
+        let mut client = ScriptedConnection::accept(&listener);
         for _ in 0..5 {
-            assert!(lines.next().unwrap().unwrap().starts_with("PUB t "));
+            assert!(client.next().unwrap().starts_with("PUB t "));
         }
-        send("+OK 3 3\r\n".to_owned());
+        client.send("+OK 3 3");
     });
     let folder = TempDir::new().unwrap();
     let output = run_tidings(

@@ -1,15 +1,14 @@
 //! `tidings topic`, the data directory, and a `tidings pub` that survives a restart of its broker.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::{fs, thread};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::line_connection::LineConnection;
 use crate::support::process::{Process, ProcessOutput, Server, run_tidings, tidings_command};
+use crate::support::scripted_broker::{ScriptedConnection, start_scripted_broker};
 
 /// Runs `tidings topic <arguments>` against this broker.
 #[track_caller]
@@ -249,33 +248,14 @@ fn a_publisher_survives_a_broker_restart_without_duplicates() {
     drop(broker);
 }
 
-/// A broker that greets the first client, passes its lines to `serve`, and closes when `serve`
-/// returns.
-fn start_stub_broker(
-    serve: impl FnOnce(&mut dyn Iterator<Item = String>, &dyn Fn(&str)) + Send + 'static,
-) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    thread::spawn(move || {
-        let (stream, _) = listener.accept().unwrap();
-        drop(listener);
-        let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
-        let send = |text: &str| (&stream).write_all(text.as_bytes()).unwrap();
-        send("Connected.  (PID 1)\r\n");
-        let hello = lines.next().unwrap();
-        let echo = hello.split(' ').find(|word| word.starts_with("echo=")).unwrap();
-        let resume = "0".repeat(32);
-        send(&format!("+OK tidings 0.1.0 id=1 clock=1 {echo} resume={resume}\r\n"));
-        serve(&mut lines, &send);
-    });
-    address
-}
-
 #[test]
 fn a_publisher_stops_retrying_and_reports_confirmed_events() {
-    let address = start_stub_broker(|lines, send| {
-        assert_eq!(lines.take(3).count(), 3);
-        send("-ERR full n=2 no room\r\n+OK 1 1\r\n");
+    let (address, _) = start_scripted_broker(|listener| {
+        let mut client = ScriptedConnection::accept(&listener);
+        // The client must not connect again.
+        drop(listener);
+        assert_eq!(client.by_ref().take(3).count(), 3);
+        client.send("-ERR full n=2 no room\r\n+OK 1 1");
     });
     let folder = TempDir::new().unwrap();
     let arguments = ["pub", "t", "one", "two", "three", "--retry", "200ms", "--broker", &address];
@@ -304,7 +284,11 @@ fn ids_are_added_only_for_retries() {
 #[test]
 fn possible_duplicates_without_an_id_are_reported() {
     // This broker receives two events and closes without a response.
-    let address = start_stub_broker(|lines, _send| assert_eq!(lines.take(2).count(), 2));
+    let (address, _) = start_scripted_broker(|listener| {
+        let client = ScriptedConnection::accept(&listener);
+        drop(listener);
+        assert_eq!(client.take(2).count(), 2);
+    });
     let folder = TempDir::new().unwrap();
     let arguments = ["pub", "t", "just text", "/a/path", "--broker", &address];
     let publisher = Process::start(&mut tidings_command(folder.path(), arguments));

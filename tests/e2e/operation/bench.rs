@@ -1,5 +1,6 @@
-//! Every benchmark of `tidings bench` runs and prints the figures that it documents. Their values are
-//! not checked, because machines differ. `bench/tests/measurements.rs` has those of `tidings-bench`.
+//! Every benchmark of `tidings bench` runs and prints the figures that it documents. Their values
+//! are not checked, because machines differ. `bench/tests/measurements.rs` has those of
+//! `tidings-bench`.
 
 use serde_json::Value;
 use tempfile::TempDir;

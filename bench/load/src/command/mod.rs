@@ -41,7 +41,8 @@ pub trait Benchmark: Serialize {
     /// Measures this broker.
     fn measure(&self, target: Target<'_>, progress: Progress<'_>) -> Result<Outcome>;
 
-    /// Measures the broker of a subcommand, of which more is known.
+    /// Measures the broker that a subcommand was given or has started. A measurement replaces this
+    /// one if it also needs the directory, the program or the flags.
     fn measure_subject(&self, subject: &Subject<'_>, progress: Progress<'_>) -> Result<Outcome> {
         self.measure(subject.target, progress)
     }

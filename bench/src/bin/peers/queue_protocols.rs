@@ -351,7 +351,7 @@ mod tests {
 
     const CREW: WorkerPool = WorkerPool { workers: 2, credit: 4 };
 
-    /// Output of the first worker, and what it made of the lines.
+    /// The output of the first worker, and how it handled the lines.
     fn first_worker(
         setup: QueueSetup,
         unrequested: u64,

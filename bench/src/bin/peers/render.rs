@@ -1,5 +1,5 @@
-//! `peers render`: compares Tidings with other crawlers that render pages, with the same browser and
-//! the same origin.
+//! `peers render`: compares Tidings with other crawlers that render pages, with the same browser
+//! and the same origin.
 
 #![expect(clippy::disallowed_methods, reason = "processes have some time to end")]
 
@@ -110,7 +110,7 @@ const COLUMNS: &[Column] = &[
     plain(LEFT, " left", 0),
 ];
 
-/// 20 hosts, so that one request at a time to each of them is no limit.
+/// With 20 hosts, a crawler that sends one request at a time to each host is not slowed down.
 const SITE: Site = Site {
     hosts: 20,
     pages: 20,
@@ -225,7 +225,7 @@ fn versions(args: &RenderArgs) -> Vec<String> {
     comparison::versions(&commands)
 }
 
-/// The memory of all processes when so many pages were requested.
+/// The memory of all processes after a number of requested pages.
 struct MemorySample {
     pages: f64,
     mib: f64,

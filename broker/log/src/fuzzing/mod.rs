@@ -45,11 +45,3 @@ impl Choices<'_> {
 #[cfg(test)]
 #[path = "../../../../fuzz/replay.rs"]
 mod replay;
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn the_fuzz_corpus_passes_all_targets() {
-        super::replay::run(super::TARGETS);
-    }
-}

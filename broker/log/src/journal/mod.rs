@@ -143,8 +143,8 @@ fn problems(found: &format::Replayed, path: &Path) -> Vec<String> {
 }
 
 impl JournalFile {
-    /// Opens the journal in a directory, and applies its records to the empty `contents`. Returns it
-    /// with descriptions of damage.
+    /// Opens the journal in a directory, and applies its records to the empty `contents`. Returns
+    /// it with descriptions of damage.
     ///
     /// Fails if an existing journal cannot be read or is of a newer version: it is never treated as
     /// an empty one.

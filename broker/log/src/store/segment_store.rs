@@ -43,7 +43,7 @@ pub struct SegmentStore {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) dir: PathBuf,
     stopped: Arc<CleanStop>,
-    /// Groups whose directory holds something else.
+    /// Groups that cannot have a log, because their directory holds something else.
     occupied: Mutex<BTreeSet<GroupName>>,
 }
 
@@ -54,7 +54,8 @@ pub struct StoredNames {
     pub topics: Vec<TopicName>,
     /// The groups.
     pub groups: Vec<GroupName>,
-    /// Groups whose log was set aside, and whose new log is complete but not in its place yet.
+    /// Groups with an interrupted repair: the old log was set aside, and the new one is complete
+    /// but not in its place yet.
     pub interrupted_repairs: Vec<GroupName>,
 }
 

@@ -224,9 +224,7 @@ impl Group {
         self.refresh(gate, now);
     }
 
-    /// Ends the request of a task at its key, which rests if a request was `made`. If the worker
-    /// had already reported the end of the request, only the requested rest is applied. Returns the
-    /// key, which the caller must refresh.
+    /// See `Frontier::end_request`.
     pub(crate) fn end_request(
         &mut self,
         id: EntryId,

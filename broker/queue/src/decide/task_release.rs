@@ -17,7 +17,7 @@ use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
 use crate::record::Decision;
 
-/// Most lanes that a release skips because they wait for texts.
+/// Maximum number of lanes that a release skips because they wait for texts.
 const SKIPPED_MAX: usize = 16;
 
 impl Group {
@@ -29,7 +29,7 @@ impl Group {
         self.quiet_until = None;
         // Texts that must be read, and how many more may be.
         let (mut missing, mut room) = (Vec::new(), None);
-        // Lanes whose next entry waits for a text. The others take their turns meanwhile.
+        // Lanes that are skipped because the text of their next entry is being read.
         let mut skipped = SmallVec::<[Lane; SKIPPED_MAX]>::new();
         for released in 0_usize.. {
             if self.is_paused {
@@ -136,8 +136,8 @@ impl Group {
         self.frontier.offer(key, &turns);
     }
 
-    /// Offers a key whose next entry was just read, so that it goes first in its class: its turn
-    /// had come when the read began.
+    /// Offers a key after the text of its next entry was read. It goes first in its class, because
+    /// its turn had come when the read began.
     pub(crate) fn offer_next(&mut self, key: KeyId, now: Moment) {
         let turns = Turns { jobs: &self.jobs, parallel: self.config.parallel, now };
         self.frontier.offer_next(key, &turns);

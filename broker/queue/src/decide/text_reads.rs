@@ -2,8 +2,8 @@
 //! entries that have ended.
 //!
 //! A group decides nothing about an entry before its text is in memory. So a decision is applied
-//! and recorded at once, as if all texts were there, and a replay does not depend on when they came.
-//! A text that cannot be read stops the group, because the group's log still has it.
+//! and recorded at once, as if all texts were there, and a replay does not depend on when they
+//! came. A text that cannot be read stops the group, because the group's log still has it.
 
 use std::collections::VecDeque;
 
@@ -25,11 +25,11 @@ use crate::{ConnId, Group, GroupQuery, Input, JobOperation, Output, Requester};
 /// Texts that are read in advance: those of keys that are released next, beyond the free credit.
 const READ_AHEAD: usize = 2 * PREFETCH_BATCH;
 
-/// Most keys whose texts are being read at the same time.
+/// Maximum number of keys with a text that is being read.
 const LOADING_MAX: usize = 1024;
 
-/// Most commands that wait at the same time. Events that wait are few, because the owner passes no
-/// more of them then.
+/// Maximum number of commands that wait. Few events wait, because the owner passes no more of them
+/// then.
 pub(crate) const HELD_MAX: usize = 1024;
 
 /// What waits for texts.
@@ -139,8 +139,8 @@ impl TextReads {
 }
 
 impl Group {
-    /// Handles an input that may need texts, after those that wait already. Rejects a command if too
-    /// many wait.
+    /// Handles an input that may need texts, after those that wait already. Rejects a command if
+    /// too many wait.
     pub(crate) fn handle_or_hold(&mut self, input: HeldInput, now: Moment) {
         let mut request = None;
         if self.reads.is_holding()
@@ -166,7 +166,7 @@ impl Group {
         self.answer(requester, Err(ProtocolError::new(Code::Limit, text)));
     }
 
-    /// Handles the inputs that wait, up to the first one whose texts are still being read.
+    /// Handles the inputs that wait, up to the first one that still waits for texts.
     fn handle_all_held(&mut self, now: Moment) {
         while let Some(input) = self.reads.pop_held() {
             if let Some((input, request)) = self.handle_held(input, now)

@@ -20,9 +20,9 @@ impl Frontier {
         self.entry_mut(id).admitted.due = due;
     }
 
-    /// Merges an event into an entry that is in no queue: the higher priority, the earlier due time,
-    /// and the attributes of the event, unless they do not fit. Returns whether the event is due
-    /// earlier.
+    /// Merges an event into an entry that is in no queue: the higher priority, the earlier due
+    /// time, and the attributes of the event, unless they do not fit. Returns whether the event is
+    /// due earlier.
     pub(crate) fn coalesce(
         &mut self,
         id: EntryId,

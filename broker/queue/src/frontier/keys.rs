@@ -131,7 +131,7 @@ impl Keys {
         self.len() * KEY_BYTES
     }
 
-    /// Reports whether there are no keys.
+    /// Reports whether it has no keys.
     pub(crate) fn is_empty(&self) -> bool {
         self.by_name.is_empty()
     }

@@ -1,4 +1,4 @@
-//! The free keys whose next entry is being read, so that they are not listed as ready.
+//! The free keys that wait until their next entry is read, so that they are not listed as ready.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -57,7 +57,7 @@ impl LoadingKeys {
         *self.classes.entry((lane, Reverse(prio))).or_default() += 1;
     }
 
-    /// The next entry of a key is no longer being read, or the key was removed.
+    /// The next entry of a key was read, or the key was removed.
     pub(super) fn end(&mut self, key: KeyId) {
         let Some(LoadingEntry { lane, prio, .. }) = self.keys.remove(&key) else { return };
         if let Entry::Occupied(mut count) = self.classes.entry((lane, Reverse(prio))) {

@@ -6,11 +6,11 @@
 //!   admit ──▶  or active ──▶ queue of its key ──▶ ready keys, by class ──▶ lease
 //! ```
 //!
-//! [`Frontier`] owns the entries (dormant and active, with those that a member holds), the keys with
-//! their rests and queues, the order of release, the indexes by id and by URL, and the timers of
-//! delays and rests. It reads [`Jobs`] and the settings, because they decide whose turn it is
-//! ([`Turns`]), and [`Members`], because they decide which key can be
-//! served. It knows neither records, topics nor schedules.
+//! [`Frontier`] owns the entries (dormant and active, with those that a member holds), the keys
+//! with their rests and queues, the order of release, the indexes by id and by URL, and the timers
+//! of delays and rests. It reads [`Jobs`] and the settings, because they decide which key has its
+//! turn ([`Turns`]), and [`Members`], because they decide which key can be served. It knows neither
+//! records, topics nor schedules.
 
 pub(crate) mod dormant;
 mod entry_changes;
@@ -91,8 +91,7 @@ pub(crate) struct Frontier {
     /// The order of release of the entries that any member may receive, and of those that need a
     /// browser. A key may be in both.
     ready: [ReadyKeys; 2],
-    /// Keys that are free and not listed as ready, because the text of this entry, their next one,
-    /// is being read.
+    /// Free keys that are not listed as ready, because the text of their next entry is being read.
     loading: LoadingKeys,
     wakes: Timers<Wake>,
     rng: fastrand::Rng,
@@ -115,7 +114,7 @@ impl Frontier {
         }
     }
 
-    /// Returns an empty frontier that pages and defers as this one does, with memory for about so
+    /// Returns an empty frontier that pages and defers as this one does, with room for about this
     /// many dormant entries and keys.
     pub(crate) fn cleared(&mut self, dormant: usize, keys: usize) -> Self {
         let mut new = Self::new(self.rng.u64(..));
@@ -296,7 +295,7 @@ impl Frontier {
         self.insert_for_key(key, entry, jobs);
     }
 
-    /// Does this for an entry of a known key.
+    /// Stores an active entry of a known key. No member holds the entry.
     pub(crate) fn insert_for_key(&mut self, key: KeyId, entry: Entry, jobs: &mut Jobs) {
         self.index_waiting(entry.admitted.url_key, entry.admitted.id);
         self.insert_unindexed(key, entry, jobs);
@@ -506,7 +505,7 @@ impl Frontier {
         self.loading.is_before(lane, prio)
     }
 
-    /// Counts the keys whose next entry is being read.
+    /// Counts the keys that wait until their next entry is read.
     pub(crate) fn loading_count(&self) -> usize {
         self.loading.len()
     }

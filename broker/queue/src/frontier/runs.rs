@@ -74,7 +74,7 @@ impl DormantRuns {
         self.len as usize
     }
 
-    /// Reports whether there are no entries.
+    /// Reports whether the runs have no entries.
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -170,8 +170,8 @@ pub(crate) struct Texts {
     spare: Vec<Vec<u8>>,
     /// Full chunks that stay in memory for now, oldest first.
     in_memory: VecDeque<u32>,
-    /// Chunks that are being written: number in the store, and number here. A chunk that is dropped
-    /// meanwhile is removed when its write is done.
+    /// Chunks that are being written: the number in the store, and the index in `chunks`. A chunk
+    /// that is dropped meanwhile is removed when its write is done.
     writing: VecDeque<(u32, u32)>,
     /// Stored chunks.
     stored: usize,
@@ -182,7 +182,8 @@ pub(crate) struct Texts {
     /// Requests that the owner has not taken, and the number of the last read.
     requests: VecDeque<TextRequest>,
     last_read: u64,
-    /// The read of a whole chunk whose live texts must be moved: request, and number here.
+    /// The read of a whole chunk from which live texts are moved: the request, and the chunk's
+    /// index in `chunks`.
     compacting: Option<(u64, u32)>,
     /// Numbers in the store that were used and are free, and the next new one.
     free_stored: Vec<u32>,

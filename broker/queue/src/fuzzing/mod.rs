@@ -73,8 +73,8 @@ fn round_trip(record: &GroupRecord) -> GroupRecord {
 /// ```
 ///
 /// The target checks that nothing panics, that each output is one line, that no member exceeds its
-/// credit or that of its browser, that no entry is released twice, that nothing is due after a tick, and that the records,
-/// from the first one or from a snapshot on, give the same group.
+/// credit or that of its browser, that no entry is released twice, that nothing is due after a
+/// tick, and that the records, from the first one or from a snapshot on, give the same group.
 fn group(bytes: &[u8]) {
     let Ok(lines) = std::str::from_utf8(bytes) else { return };
     let mut world = FuzzWorld::new();
@@ -399,11 +399,3 @@ fn assert_line(text: &str) {
 #[path = "../../../../fuzz/replay.rs"]
 #[expect(clippy::disallowed_methods, reason = "the corpus is files, and a failed input is named")]
 mod replay_corpus;
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn the_fuzz_corpus_passes_all_targets() {
-        super::replay_corpus::run(super::TARGETS);
-    }
-}

@@ -394,8 +394,8 @@ impl Jobs {
         }
     }
 
-    /// Changes an active entry behind this key. Returns the job, whose budgets may allow other
-    /// releases than before.
+    /// Changes an active entry behind this key. Returns the job, because its budgets may allow
+    /// other releases than before.
     pub(crate) fn change_entry(
         &mut self,
         number: JobNumber,
@@ -461,8 +461,8 @@ impl Jobs {
         self.seen.passes()
     }
 
-    /// Returns a part of the URLs that a pass has seen; the parts are numbered from 0. `None` beyond
-    /// the last.
+    /// Returns a part of the URLs that a pass has seen; the parts are numbered from 0. `None`
+    /// beyond the last.
     pub(crate) fn seen_set(&self, pass: PassId, number: usize) -> Option<&HashSet<u64>> {
         self.seen.set(pass, number)
     }

@@ -119,7 +119,7 @@ impl Leases {
         self.expiries.next()
     }
 
-    /// Returns the next entry whose lease has expired at `now`, and ends its timer.
+    /// Returns the next entry with a lease that has expired at `now`, and ends its timer.
     pub(crate) fn pop_expired(&mut self, now: Moment) -> Option<EntryId> {
         self.expiries.pop(now)
     }

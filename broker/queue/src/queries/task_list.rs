@@ -31,7 +31,8 @@ impl SelectedTasks {
 }
 
 impl Group {
-    /// Selects entries for a list. Visits every entry, unless only dead or finished ones are listed.
+    /// Selects entries for a list. Visits every entry, unless only dead or finished ones are
+    /// listed.
     pub(crate) fn select_tasks(&self, query: &TaskQuery) -> Result<SelectedTasks, ProtocolError> {
         let wanted = self.matcher(&query.selection)?;
         if let Some(TaskState::Dead | TaskState::Completed | TaskState::Failed) = query.state {
@@ -92,7 +93,7 @@ impl Group {
         Ok(self.list(more.into_iter(), count))
     }
 
-    /// The lines of a list, of which `matched` would match.
+    /// The lines of a list. `matched` counts all entries that match.
     pub(crate) fn list(
         &self,
         lines: impl ExactSizeIterator<Item: Into<Status>>,

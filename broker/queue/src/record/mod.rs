@@ -41,10 +41,10 @@ pub enum Decision {
         /// The worker that runs inside the broker's process and ends with it.
         local_member: Option<MemberId>,
     },
-    /// The group received its number for life, at its first start. Groups of earlier versions
+    /// The group received its permanent number, at its first start. Groups of earlier versions
     /// receive it at their first start with this one.
     Born {
-        /// A number that no other group of this name has had.
+        /// A number that no other group of this name ever has.
         since: u64,
     },
     /// The settings changed to these.

@@ -150,7 +150,7 @@ pub struct LogReplay {
 }
 
 impl LogReplay {
-    /// Starts a replay of a log whose first record has this number.
+    /// Starts a replay of a log. `first` is the number of its first record.
     pub fn new(group: Group, first: Seq) -> Self {
         let has_all = first <= FIRST_RECORD;
         let gone = || damage(format!("records before {first} are gone"));

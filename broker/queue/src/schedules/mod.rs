@@ -87,7 +87,7 @@ impl Schedules {
         self.by_url.len()
     }
 
-    /// Reports whether there are no schedules.
+    /// Reports whether the group has no schedules.
     pub(crate) fn is_empty(&self) -> bool {
         self.by_url.is_empty()
     }
@@ -103,7 +103,7 @@ impl Schedules {
         self.timers.iter().copied()
     }
 
-    /// Returns the next URL whose schedule is due at `now`, and ends its timer.
+    /// Returns the next URL with a schedule that is due at `now`, and ends its timer.
     pub(crate) fn pop_due(&mut self, now: Moment) -> Option<UrlKey> {
         let url = self.timers.pop(now)?;
         self.by_url.get(&url).map(|schedule| schedule.url_key)

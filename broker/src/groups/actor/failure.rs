@@ -42,7 +42,7 @@ impl GroupActor {
     }
 
     /// Rejects everything that waits for an answer, and then every message, until the broker stops.
-    /// Whatever it rejects is removed first, so that a panic cannot repeat itself.
+    /// A request is removed before it is rejected, so that a panic cannot repeat itself.
     pub(super) async fn reject_all(
         &mut self,
         error: &ProtocolError,

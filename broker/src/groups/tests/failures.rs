@@ -84,7 +84,7 @@ async fn group_that_panics_stops_and_others_continue() {
     assert_eq!(topic.consumed_by_all(), Some(Seq(1)));
 }
 
-/// A command whose own handling panics is answered, also when it would wait.
+/// A command is answered if its own handling panics, also if it would wait.
 #[tokio::test]
 async fn command_that_panics_is_answered() {
     for line in ["JOB wait site group=bad", "JOB watch site group=bad", "GROUP pause bad"] {

@@ -54,7 +54,7 @@ pub(super) async fn read(request: NamedRequest<TopicName>) -> HttpResult<Respons
     let mut page = EventPage {
         topic: topic.clone(),
         cursor,
-        filter: EventFilter::from_params(&params),
+        filter: EventFilter::from_params(&params)?,
         limit,
         events: Vec::new(),
         payload_bytes: 0,

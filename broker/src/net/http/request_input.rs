@@ -24,6 +24,9 @@ use super::client::ConnectedClient;
 use super::config::HttpConfig;
 use super::error::{ErrorResponse, HttpResult, bad_request};
 
+/// The only parameter that may be repeated: the conditions of a filter.
+pub(super) const REPEATABLE: &str = "where";
+
 /// Characters of an error message about invalid JSON.
 const ERROR_CHARS_MAX: usize = 300;
 
@@ -69,8 +72,8 @@ impl<N> NamedRequest<N> {
 pub(super) struct QueryParams(Vec<(String, String)>);
 
 impl QueryParams {
-    /// Parses all parameters. Fails unless each is `known`, appears once, and has a value of one
-    /// word.
+    /// Parses all parameters. Fails unless each is `known`, appears once (except [`REPEATABLE`]),
+    /// and has a value of one word.
     pub(super) fn parse(uri: &Uri, known: &[&str]) -> HttpResult<Self> {
         let mut params: Vec<(String, String)> = Vec::new();
         for (key, value) in form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()) {
@@ -82,7 +85,7 @@ impl QueryParams {
                 let text = format!("unknown parameter {}; {expected}", excerpt(&key));
                 return Err(bad_request(text));
             }
-            if params.iter().any(|(earlier, _)| *earlier == key) {
+            if key != REPEATABLE && params.iter().any(|(earlier, _)| *earlier == key) {
                 return Err(bad_request(format!("parameter {key} appears twice")));
             }
             params.push((key.into_owned(), check_word(&value)?.to_owned()));
@@ -92,6 +95,11 @@ impl QueryParams {
 
     pub(super) fn get(&self, key: &str) -> Option<&str> {
         self.0.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
+    }
+
+    /// All values of a parameter that may be repeated.
+    pub(super) fn all(&self, key: &str) -> impl Iterator<Item = &str> {
+        self.0.iter().filter(move |(name, _)| name == key).map(|(_, value)| value.as_str())
     }
 
     pub(super) fn settings(&self) -> Vec<(&str, &str)> {

@@ -51,7 +51,7 @@ pub(super) async fn stream(request: NamedRequest<TopicName>) -> HttpResult<Respo
     let keep_alive = Duration::from_millis(http.config.keep_alive_interval_ms);
     let body = SseBody {
         cursor,
-        filter: EventFilter::from_params(&params),
+        filter: EventFilter::from_params(&params)?,
         http: Arc::clone(&http),
         shared_buffer: None,
         retry_sent: false,

@@ -4,37 +4,44 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 
 use bytes::Bytes;
-use tidings_protocol::{CanonicalUrl, Code, Payload, ProtocolError, Seq, StartAt, TopicName};
+use tidings_protocol::{
+    AttributeFilter, CanonicalUrl, Code, Payload, ProtocolError, Seq, StartAt, TopicName,
+};
 
 use super::error::HttpResult;
-use super::request_input::QueryParams;
+use super::request_input::{QueryParams, REPEATABLE};
 use crate::net::Shared;
 use crate::topic::{Fetched, Lag, Reader, WaiterSlot};
 
-/// Selects events by their target.
+/// Selects events by their target and attributes.
 #[derive(Debug, Clone, Default)]
 pub(super) struct EventFilter {
     /// The target is a URL on this host.
     host: Option<String>,
     /// The target begins with this text, as written or in its canonical form.
     prefix: Option<String>,
+    attributes: AttributeFilter,
 }
 
 impl EventFilter {
     /// The query parameters of a filter.
-    pub(super) const PARAMS: [&str; 2] = ["host", "prefix"];
+    pub(super) const PARAMS: [&str; 3] = ["host", "prefix", REPEATABLE];
 
-    pub(super) fn from_params(params: &QueryParams) -> Self {
+    pub(super) fn from_params(params: &QueryParams) -> HttpResult<Self> {
         let host = params.get("host").map(str::to_ascii_lowercase);
-        Self { host, prefix: params.get("prefix").map(str::to_owned) }
+        let attributes = AttributeFilter::parse(params.all(REPEATABLE))?;
+        Ok(Self { host, prefix: params.get("prefix").map(str::to_owned), attributes })
     }
 
     pub(super) fn matches_all(&self) -> bool {
-        self.host.is_none() && self.prefix.is_none()
+        self.host.is_none() && self.prefix.is_none() && self.attributes.matches_all()
     }
 
     pub(super) fn matches(&self, payload: &str) -> bool {
-        if self.matches_all() {
+        if !self.attributes.matches(payload) {
+            return false;
+        }
+        if self.host.is_none() && self.prefix.is_none() {
             return true;
         }
         let Some(target) = Payload::parse(payload).target() else { return false };
@@ -152,12 +159,13 @@ mod tests {
 
     fn filter(query: &str) -> EventFilter {
         let uri = format!("/x?{query}").parse().unwrap();
-        EventFilter::from_params(&QueryParams::parse(&uri, &EventFilter::PARAMS).unwrap())
+        let params = QueryParams::parse(&uri, &EventFilter::PARAMS).unwrap();
+        EventFilter::from_params(&params).unwrap()
     }
 
     // PROTOCOL: H6
     #[test]
-    fn a_filter_matches_only_the_target() {
+    fn a_filter_matches_target_and_attributes() {
         let host = filter("host=Example.org");
         assert!(host.matches("http://example.org/a x=1"));
         assert!(host.matches("https://EXAMPLE.org:8443/"));
@@ -170,6 +178,10 @@ mod tests {
         assert!(!prefix.matches("http://example.org/"));
         assert!(filter("prefix=/srv/").matches("/srv/a.png"));
         assert!(filter("").matches("anything"));
+        let attributes = filter("where=k=a&host=a.example&where=n!=1");
+        assert!(attributes.matches("http://a.example/ k=a"));
+        assert!(!attributes.matches("http://a.example/ k=a n=1"));
+        assert!(!attributes.matches("http://b.example/ k=a"));
         assert!(!filter("host=a.example&prefix=http://b.example").matches("http://a.example/"));
     }
 }

@@ -193,18 +193,11 @@ async fn a_malformed_link_counts_as_refused_for_its_own_task() {
     assert_eq!(ack, format!("+OK {one} new=0 known=0 refused=2\r\n"));
 }
 
-/// A broker with a data directory.
-async fn durable_broker(folder: &tempfile::TempDir, limits: Limits) -> Broker {
-    let listen = "127.0.0.1:0".parse().unwrap();
-    let data = Some(folder.path().to_owned());
-    Broker::start(BrokerConfig { listen, data, limits, ..BrokerConfig::default() }).await.unwrap()
-}
-
 // PROTOCOL: S10
 #[tokio::test]
 async fn the_farewell_confirms_every_line_not_only_the_last() {
     let folder = tempfile::tempdir().unwrap();
-    let broker = durable_broker(&folder, Limits::default()).await;
+    let broker = start_broker_in(&folder, Limits::default()).await;
     let topic = broker.shared.topics.default_topic();
     let mut other = TestConnection::connect_client(&broker).await;
     other.request("PUB new-url first").await;
@@ -228,7 +221,7 @@ async fn the_farewell_confirms_every_line_not_only_the_last() {
 #[tokio::test]
 async fn a_stop_sends_no_farewell_for_lines_that_are_not_durable() {
     let folder = tempfile::tempdir().unwrap();
-    let broker = durable_broker(&folder, Limits::default()).await;
+    let broker = start_broker_in(&folder, Limits::default()).await;
     let topic = broker.shared.topics.default_topic();
     let mut other = TestConnection::connect_client(&broker).await;
     other.request("PUB new-url first").await;
@@ -248,7 +241,7 @@ async fn a_stop_sends_no_farewell_for_lines_that_are_not_durable() {
 async fn a_client_that_closes_its_side_first_receives_events_from_disk() {
     let folder = tempfile::tempdir().unwrap();
     let limits = Limits { tail_bytes_max: 20_000, ..Limits::default() };
-    let broker = durable_broker(&folder, limits).await;
+    let broker = start_broker_in(&folder, limits).await;
     let mut client = TestConnection::connect_client(&broker).await;
     let line = format!("PUB t {}\n", "x".repeat(5_000));
     for _ in 0..200 {

@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use tempfile::TempDir;
 use tidings_log::SimulatedDisk;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -15,13 +14,6 @@ use crate::clock::Clock;
 use crate::groups::Groups;
 use crate::net::{Shared, bind, listen, serve_lines};
 use crate::topic::Topics;
-
-/// A broker with a data directory.
-async fn durable_broker(dir: &TempDir) -> Broker {
-    let listen = "127.0.0.1:0".parse().unwrap();
-    let data = Some(dir.path().to_owned());
-    Broker::start(BrokerConfig { listen, data, ..BrokerConfig::default() }).await.unwrap()
-}
 
 async fn publish(client: &mut TestConnection, topic: &str, count: u64) {
     client.send(&format!("PUB {topic} x\n").repeat(usize::try_from(count).unwrap())).await;
@@ -44,7 +36,7 @@ fn assert_error(answer: &str, code: &str) {
 #[tokio::test]
 async fn a_cursor_resumes_at_its_position_even_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
-    let mut running = durable_broker(&dir).await;
+    let mut running = start_broker_in(&dir, Limits::default()).await;
     publish(&mut TestConnection::connect_client(&running).await, "a", 5).await;
     let mut client = TestConnection::connect_client(&running).await;
     client.send("SUB a from=2 as=indexer\n").await;
@@ -54,7 +46,7 @@ async fn a_cursor_resumes_at_its_position_even_after_a_restart() {
     for restarts in [true, false] {
         if restarts {
             running.stop().await;
-            running = durable_broker(&dir).await;
+            running = start_broker_in(&dir, Limits::default()).await;
         } else {
             client.write.shutdown().await.unwrap();
             assert_eq!(client.read_until_closed().await, "");
@@ -183,7 +175,7 @@ async fn a_cursor_over_the_limit_leaves_no_subscription() {
 #[tokio::test]
 async fn cursor_answers_keep_the_order_of_commands() {
     let dir = tempfile::tempdir().unwrap();
-    let broker = durable_broker(&dir).await;
+    let broker = start_broker_in(&dir, Limits::default()).await;
     let mut client = TestConnection::connect_client(&broker).await;
     publish(&mut client, "a", 1).await;
     client.send("SUB a as=c\nPING\nPUB a y\nSEEN a 2\nSEEN a 9\nUNSUB a\nSEEN a 1\nPING\n").await;
@@ -205,14 +197,14 @@ async fn cursor_answers_keep_the_order_of_commands() {
 #[tokio::test]
 async fn a_cursor_beyond_its_topic_is_reported() {
     let dir = tempfile::tempdir().unwrap();
-    let running = durable_broker(&dir).await;
+    let running = start_broker_in(&dir, Limits::default()).await;
     let mut client = TestConnection::connect_client(&running).await;
     publish(&mut client, "a", 5).await;
     client.send("SUB a as=c\nSEEN a 5\n").await;
     client.expect("+OK\r\n+OK\r\n").await;
     running.stop().await;
     std::fs::remove_dir_all(dir.path().join("topics/a")).unwrap();
-    let running = durable_broker(&dir).await;
+    let running = start_broker_in(&dir, Limits::default()).await;
     let mut client = TestConnection::connect_client(&running).await;
     let answer = client.request("SUB a as=c").await;
     assert_error(&answer, "conflict");

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use tidings_queue::GroupConfig;
 
-use super::{TestConnection, start_broker};
+use super::{TestConnection, start_broker, start_broker_in};
 use crate::limits::Limits;
 use crate::{Broker, BrokerConfig};
 
@@ -281,11 +281,7 @@ async fn a_group_log_is_compacted_and_a_restart_reads_it() {
 #[tokio::test]
 async fn actions_of_an_operator_survive_a_restart() {
     let dir = tempfile::tempdir().unwrap();
-    let start = async || {
-        let (listen, data) = ("127.0.0.1:0".parse().unwrap(), Some(dir.path().to_owned()));
-        Broker::start(BrokerConfig { listen, data, ..BrokerConfig::default() }).await.unwrap()
-    };
-    let broker = start().await;
+    let broker = start_broker_in(&dir, Limits::default()).await;
     let mut client = TestConnection::connect_client(&broker).await;
     for command in [
         "GROUP create crawlers delay=0 max-attempts=1",
@@ -312,7 +308,7 @@ async fn actions_of_an_operator_survive_a_restart() {
     assert!(dead.starts_with("+ 1 state=dead key=a.test "), "{dead}");
     broker.stop().await;
 
-    let broker = start().await;
+    let broker = start_broker_in(&dir, Limits::default()).await;
     let mut client = TestConnection::connect_client(&broker).await;
     let shown = client.request("GROUP show crawlers").await;
     for part in [" paused=yes ", " waiting=1 ", " dead-kept=1 scheduled=1 "] {
@@ -332,15 +328,10 @@ async fn actions_of_an_operator_survive_a_restart() {
 #[tokio::test]
 async fn the_next_pass_of_a_job_at_its_page_limit_works_after_a_snapshot() {
     let dir = tempfile::tempdir().unwrap();
-    let start = async || {
-        // Every start takes a snapshot, from which the next start reads.
-        let limits = Limits { group_log_bytes: 1, ..Limits::default() };
-        let (listen, data) = ("127.0.0.1:0".parse().unwrap(), Some(dir.path().to_owned()));
-        let config = BrokerConfig { listen, data, limits, ..BrokerConfig::default() };
-        Broker::start(config).await.unwrap()
-    };
+    // Every start takes a snapshot, from which the next start reads.
+    let limits = Limits { group_log_bytes: 1, ..Limits::default() };
     for pass in 1..=3 {
-        let broker = start().await;
+        let broker = start_broker_in(&dir, limits.clone()).await;
         let mut client = TestConnection::connect_client(&broker).await;
         assert!(
             client.request("JOB open site max-pages=1").await.contains(&format!(" pass={pass} "))

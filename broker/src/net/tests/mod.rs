@@ -2,6 +2,7 @@
 
 mod closing;
 mod cursors;
+mod filters;
 mod groups;
 mod pressure;
 mod tls;
@@ -9,6 +10,7 @@ pub(super) mod tls_pair;
 
 use std::time::Duration;
 
+use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -31,6 +33,12 @@ async fn start_broker(limits: Limits) -> Broker {
     let listen = "127.0.0.1:0".parse().unwrap();
     let config = BrokerConfig { listen, limits, ..BrokerConfig::default() };
     Broker::start(config).await.unwrap()
+}
+
+/// A broker with a data directory.
+async fn start_broker_in(dir: &TempDir, limits: Limits) -> Broker {
+    let (listen, data) = ("127.0.0.1:0".parse().unwrap(), Some(dir.path().to_owned()));
+    Broker::start(BrokerConfig { listen, data, limits, ..BrokerConfig::default() }).await.unwrap()
 }
 
 /// Wraps a socket for a connection without TLS.

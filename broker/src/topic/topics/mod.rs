@@ -115,8 +115,8 @@ impl Drop for Topics {
 }
 
 impl Topics {
-    /// Opens the topics in the store and the fixed topics. Without a store all topics are in memory.
-    /// Logs the findings of the recovery.
+    /// Opens the topics in the store and the fixed topics. Without a store all topics are in
+    /// memory. Logs the findings of the recovery.
     ///
     /// Blocks. Fails if an existing file cannot be read.
     pub(crate) fn start(
@@ -309,8 +309,8 @@ impl Topics {
         index.by_name.remove(&name);
         index.by_id.remove(&topic.id);
         index.deleting.insert(name.clone());
-        // `check_new` rejects the name while it is being deleted. `done` may run within this call, so
-        // no lock is held.
+        // `check_new` rejects the name while it is being deleted. `done` may run within this call,
+        // so no lock is held.
         drop(index);
         let (topics, topic) = (Arc::clone(self), Arc::clone(topic));
         let record = CatalogRecord::Deleted { topic: name.clone(), next };

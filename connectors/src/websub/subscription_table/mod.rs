@@ -203,7 +203,7 @@ impl SubscriptionTable {
     }
 
     /// After a failure of the hub, replaces a subscription by its successor at the next hub.
-    /// Returns false if there is no successor.
+    /// Returns false if it has none.
     pub(super) fn replace_with_successor(
         &mut self,
         token: &str,

@@ -1,5 +1,5 @@
-//! The identity of a crawler: Ed25519 keys with which it signs its requests, so that a site can tell
-//! it from a program that only copies its `User-Agent`.
+//! The identity of a crawler: Ed25519 keys with which it signs its requests, so that a site can
+//! tell it from a program that only copies its `User-Agent`.
 //!
 //! The form is HTTP Message Signatures (RFC 9421) as the working group `webbotauth` profiles them
 //! (draft-ietf-webbotauth-httpsig-protocol). A site finds the public keys in the directory of the
@@ -54,7 +54,7 @@ const KEYS_MAX: usize = 8;
 /// Bytes of a random nonce, as section 4.2.3 of the draft recommends.
 const NONCE_BYTES: usize = 64;
 
-/// Thumbprints of keys in public examples, whose private half is published: RFC 9421
+/// Thumbprints of keys in public examples, where the private half is published too: RFC 9421
 /// appendix B.1.4.
 const EXAMPLE_KEYS: [&str; 1] = ["poqkLGiymh_W0uP6PZFw-dvez3QJT5SolqXBCW38r0U"];
 
@@ -180,7 +180,7 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// What people see of a key.
+/// A key as it is listed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct KeySummary {
     /// The thumbprint, with which a signature names its key.

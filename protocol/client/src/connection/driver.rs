@@ -18,8 +18,8 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use super::{CommandAnswer, Delivery, dial};
 use crate::error::ClientError;
 
-/// Bytes of unconfirmed publishes: enough to keep a publisher busy during a sync of the disk, and
-/// the most whose outcome is unknown after a lost connection.
+/// Bytes of unconfirmed publishes: enough to keep a publisher busy during a sync of the disk. After
+/// a lost connection, the outcome of no more than this is unknown.
 pub(super) const PUBLISH_WINDOW_BYTES: usize = 4 * 1024 * 1024;
 /// Bytes that wait for the socket before [`Client`](super::Client) makes its callers wait.
 const OUTGOING_BYTES_MAX: usize = 1024 * 1024;
@@ -372,6 +372,10 @@ impl ReplyRouter<'_> {
             Reply::Gap { topic, from, to } => {
                 let topic = self.topic(topic).ok_or_else(unknown)?;
                 Some(Delivery::Gap { topic, from, to })
+            }
+            Reply::Skip { topic, seq } => {
+                let topic = self.topic(topic).ok_or_else(unknown)?;
+                Some(Delivery::Skip { topic, seq })
             }
             Reply::Published { seq, n } => {
                 self.confirmed(seq, n)?;

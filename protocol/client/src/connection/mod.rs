@@ -95,6 +95,14 @@ pub enum Delivery {
         /// The last one.
         to: Seq,
     },
+    /// The subscription to the topic has passed all events up to this one. Those that did not
+    /// arrive do not match its filter.
+    Skip {
+        /// The topic.
+        topic: TopicName,
+        /// The last event that was passed.
+        seq: Seq,
+    },
     /// A line before the answer to a command that [watches](Client::watch), without its `+ `.
     More(String),
     /// A refusal that answers nothing.
@@ -205,7 +213,7 @@ where
 /// - Commands reach the broker in the order in which these methods return.
 /// - A silent connection stays open. But a broker that owes an answer and sends nothing for 10 s
 ///   gets a `PING`, and the connection ends if nothing arrives for another 10 s. Excepted are
-///   `GROUP`, `JOB`, `TOPIC` and `EXPLAIN`, whose answers may take long.
+///   `GROUP`, `JOB`, `TOPIC` and `EXPLAIN`, because their answers may take long.
 /// - While megabytes of deliveries wait, the socket is not read, and answers wait with them. So
 ///   take deliveries in another task than the one that awaits answers.
 #[derive(Debug, Clone)]

@@ -64,8 +64,9 @@ pub enum PublishEvent {
 /// sends them and reports what became of each, in their order. Nothing is sent while neither `next`
 /// nor [`flush`](Self::flush) is awaited.
 ///
-/// The broker may have stored an event whose confirmation was lost. With [`with_ids`] it stores the
-/// event once if that begins with a URL or an absolute path; other text cannot carry an id.
+/// The broker may have stored an event although its confirmation was lost. With [`with_ids`] it
+/// stores the event once if that begins with a URL or an absolute path; other text cannot have an
+/// id.
 ///
 /// [`with_ids`]: Self::with_ids
 #[derive(Debug)]
@@ -103,8 +104,8 @@ impl Publisher {
         Self { connection: Some(connection), ..self }
     }
 
-    /// The same with an `id=` for each event that can carry one and has none. It contains the number
-    /// of the event, so numbers must not repeat.
+    /// The same with an `id=` for each event that can carry one and has none. It contains the
+    /// number of the event, so numbers must not repeat.
     #[must_use]
     pub fn with_ids(mut self) -> Self {
         self.window.add_ids();

@@ -5,7 +5,9 @@ mod tests;
 
 use std::future;
 
-use tidings_protocol::{Code, Command, CursorName, ProtocolError, Seq, StartAt, TopicName};
+use tidings_protocol::{
+    AttributeFilter, Code, Command, CursorName, ProtocolError, Seq, StartAt, TopicName,
+};
 
 use crate::connection::{Client, CommandAnswer, Delivery, PendingAnswer, output_of};
 use crate::connector::{Connection, Connector};
@@ -23,12 +25,15 @@ pub struct Subscription {
     /// Take the cursor from the connection that holds it. After a loss of the connection a
     /// subscriber always does: the broker may not know yet that the old one is gone.
     pub takeover: bool,
+    /// Which events arrive.
+    pub filter: AttributeFilter,
 }
 
 impl Subscription {
     /// New events of this topic.
     pub fn new(topic: TopicName) -> Self {
-        Self { topic, from: None, cursor: None, takeover: false }
+        let filter = AttributeFilter::default();
+        Self { topic, from: None, cursor: None, takeover: false, filter }
     }
 
     /// The same from this event on.
@@ -41,6 +46,12 @@ impl Subscription {
     #[must_use]
     pub fn with_cursor(self, cursor: CursorName) -> Self {
         Self { cursor: Some(cursor), ..self }
+    }
+
+    /// The same for the events that match.
+    #[must_use]
+    pub fn matching(self, filter: AttributeFilter) -> Self {
+        Self { filter, ..self }
     }
 }
 
@@ -75,6 +86,9 @@ pub enum SubscriberEvent {
         /// The last one.
         to: Seq,
     },
+    /// All events up to this one have passed. Those that did not arrive do not match the filter. A
+    /// subscriber that has finished the others may call [`seen`](Subscriber::seen) with it.
+    Skipped(Seq),
     /// The durable cursor is stored behind this event.
     Seen(Seq),
     /// A refusal that answers nothing.
@@ -99,17 +113,18 @@ enum Progress {
 /// A subscriber of one topic.
 ///
 /// After any loss of the connection it connects again and goes on: without a durable cursor behind
-/// the last event that [`next`](Self::next) returned, with one behind the last event for which
-/// [`seen`](Self::seen) was stored, so that later events may arrive again. If the broker has lost
-/// the cursor, for example because it was restored from a backup, it is created there again; before
-/// the first event it is created where [`from`](Subscription::from) says.
+/// the last event that [`next`](Self::next) returned or that the filter skipped, with one behind
+/// the last event for which [`seen`](Self::seen) was stored, so that later events may arrive again.
+/// If the broker has lost the cursor, for example because it was restored from a backup, it is
+/// created there again; before the first event it is created where [`from`](Subscription::from)
+/// says.
 #[derive(Debug)]
 pub struct Subscriber {
     connector: Connector,
     subscription: Subscription,
     connection: Option<OpenSubscription>,
-    /// Where delivery goes on: behind the last event that was returned; with a cursor, where the
-    /// cursor is, at the latest.
+    /// Where delivery goes on: behind the last event that was returned or skipped; with a cursor,
+    /// where the cursor is, at the latest.
     next_seq: Option<Seq>,
     progress: Progress,
     /// The position is lost: see [`SubscriberEvent::Subscribed`].
@@ -277,7 +292,7 @@ impl Subscriber {
     /// Sends `SUB`, or `SEEN` for what is finished, if it is due. Cancel-safe.
     async fn send_due(&mut self) -> Result<(), ClientError> {
         let Some(open) = &mut self.connection else { return Ok(()) };
-        let Subscription { topic, from, cursor, takeover } = &self.subscription;
+        let Subscription { topic, from, cursor, takeover, filter } = &self.subscription;
         let client = &open.connection.client;
         if !open.is_subscribed && open.subscribing.is_none() {
             let sub = Command::Sub {
@@ -286,6 +301,7 @@ impl Subscriber {
                 from: self.next_seq.map(StartAt::Seq).or(*from),
                 cursor: cursor.clone(),
                 takeover: cursor.is_some() && (*takeover || self.progress > Progress::New),
+                filter: filter.clone(),
             };
             open.subscribing = Some(client.start_request(&[], &sub).await?);
             self.progress = self.progress.max(Progress::Sent);
@@ -322,6 +338,7 @@ impl Subscriber {
             }
             Delivery::Lag { from, to, .. } => (from, to, SubscriberEvent::Lag { from, to }),
             Delivery::Gap { from, to, .. } => (from, to, SubscriberEvent::Gap { from, to }),
+            Delivery::Skip { seq, .. } => (seq, seq, SubscriberEvent::Skipped(seq)),
             Delivery::Notice(refusal) => return Some(SubscriberEvent::Notice(refusal)),
             // A subscriber joins no group and watches nothing.
             Delivery::Task { .. } | Delivery::More(_) => return None,
@@ -341,7 +358,7 @@ impl Subscriber {
 }
 
 impl OpenSubscription {
-    /// Waits for whatever comes first. Cancel-safe.
+    /// Waits for the first of several events. Cancel-safe.
     async fn step(&mut self, is_paused: bool) -> Step {
         tokio::select! {
             // Answers first: nothing is delivered before that to `SUB` [D3].

@@ -54,6 +54,46 @@ async fn a_subscriber_resumes_behind_the_last_event() {
     tokio::join!(script, events);
 }
 
+// PROTOCOL: D8, K4
+#[tokio::test]
+async fn a_subscriber_and_its_cursor_go_on_behind_skipped_events() {
+    for cursor in [None, Some("c".parse().unwrap())] {
+        let broker = ScriptedBroker::new().await;
+        let filter = AttributeFilter::parse(["k=a", "n!=3"]).unwrap();
+        let is_durable = cursor.is_some();
+        let subscription = Subscription { cursor, ..subscription().matching(filter) };
+        let mut subscriber = Subscriber::new(broker.connector(), subscription);
+        let script = async {
+            let options = |words| if is_durable { words } else { "" };
+            let mut first = broker.accept().await;
+            let sub = format!("SUB t{} where=k=a where=n!=3", options(" as=c"));
+            first.expect(&sub, "+OK").await;
+            first.say("MSG t 41 /x k=a").await;
+            first.say("SKIP t 90").await;
+            if is_durable {
+                first.expect("SEEN t 90", "+OK").await;
+            }
+            drop(first);
+            let mut second = broker.accept().await;
+            let options = options(" as=c takeover=yes");
+            let sub = format!("SUB t from=91{options} where=k=a where=n!=3");
+            second.expect(&sub, "+OK").await;
+            second
+        };
+        let events = async {
+            let skipped = SubscriberEvent::Skipped(Seq(90));
+            expect_events(&mut subscriber, vec![GOES_ON, event(41, "/x k=a"), skipped]).await;
+            subscriber.seen(Seq(90));
+            if is_durable {
+                expect_events(&mut subscriber, vec![SubscriberEvent::Seen(Seq(90))]).await;
+            }
+            expect_loss(&mut subscriber).await;
+            expect_events(&mut subscriber, vec![GOES_ON]).await;
+        };
+        tokio::join!(script, events);
+    }
+}
+
 #[tokio::test]
 async fn a_loss_before_the_first_event_and_a_lost_topic_are_reported() {
     let broker = ScriptedBroker::new().await;

@@ -261,6 +261,7 @@ impl Worker {
             Delivery::Msg { .. }
             | Delivery::Lag { .. }
             | Delivery::Gap { .. }
+            | Delivery::Skip { .. }
             | Delivery::More(_) => None,
         }
     }
@@ -298,7 +299,7 @@ impl JoinedConnection {
         Ok(())
     }
 
-    /// Waits for whatever comes first. Cancel-safe.
+    /// Waits for the first of several events. Cancel-safe.
     async fn step(&mut self) -> Step {
         tokio::select! {
             // Deliveries that have arrived come before the end of a drain.

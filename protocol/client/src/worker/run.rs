@@ -1,5 +1,5 @@
-//! Handles the tasks of a worker: each in a future of its own, which starts once the broker has
-//! confirmed that the worker still holds the task, and whose lease is renewed while it runs.
+//! Handles the tasks of a worker, each in a future of its own. It starts once the broker has
+//! confirmed that the worker still holds the task. The lease is renewed while it runs.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -96,14 +96,14 @@ struct Run<H: TaskHandler> {
     remaining: Option<u64>,
     is_draining: bool,
     is_drained: bool,
-    /// Why there is no connection, as far as the handler knows.
+    /// Why the connection is lost, as far as the handler knows.
     reported_loss: Option<ClientError>,
 }
 
 impl Worker {
     /// Handles tasks until `stop` is cancelled or `count` tasks were started. Then no task is
-    /// started, and those that run are finished, unless there is no connection: without one their
-    /// ends cannot be reported.
+    /// started. Those that run are finished if there is a connection; without one their ends cannot
+    /// be reported.
     pub async fn run<H: TaskHandler>(
         self,
         handler: H,
@@ -164,7 +164,7 @@ impl<H: TaskHandler> Run<H> {
                 }
             }
             WorkerEvent::Lost(error) => {
-                // The group is damaged: nobody waits for its repair if the worker has just begun.
+                // The group is damaged. A worker that has just begun does not wait for its repair.
                 if !self.worker.has_joined && self.worker.connector.is_final(&error) {
                     return Err(WorkerError::Broker(error));
                 }

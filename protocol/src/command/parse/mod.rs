@@ -9,8 +9,8 @@ use crate::error::bad_argument;
 use crate::text::quote;
 use crate::wire::{first_word, is_word_char, number, words};
 use crate::{
-    Code, Command, Hello, KeyRest, ManageCommand, Outcome, PAYLOAD_BYTES_MAX, ProtocolError,
-    RetryMode, TaskAction, TaskId, TaskReply, Token, TopicName, Verb, duration,
+    AttributeFilter, Code, Command, Hello, KeyRest, ManageCommand, Outcome, PAYLOAD_BYTES_MAX,
+    ProtocolError, RetryMode, TaskAction, TaskId, TaskReply, Token, TopicName, Verb, duration,
 };
 
 type Parsed<'a> = Result<Command<'a>, ProtocolError>;
@@ -86,15 +86,19 @@ fn hello(rest: &str) -> Parsed<'_> {
 fn subscribe(rest: &str) -> Parsed<'_> {
     let (topic, rest) = argument::<TopicName>(rest, "SUB needs a topic: SUB <topic>")?;
     let (mut from, mut cursor, mut takeover) = (None, None, None);
+    let mut filter = AttributeFilter::default();
     for option in options(rest) {
         match option? {
             ("from", value) => set(&mut from, "from", value.parse()?)?,
             ("as", value) => set(&mut cursor, "as", value.parse()?)?,
             ("takeover", value) => set(&mut takeover, "takeover", yes_or_no("takeover", value)?)?,
-            (key, _) => return Err(unknown_option("SUB", key, &["from", "as", "takeover"])),
+            ("where", value) => filter.push(value.parse()?)?,
+            (key, _) => {
+                return Err(unknown_option("SUB", key, &["from", "as", "takeover", "where"]));
+            }
         }
     }
-    Ok(Command::Sub { topic, from, cursor, takeover: takeover.unwrap_or(false) })
+    Ok(Command::Sub { topic, from, cursor, takeover: takeover.unwrap_or(false), filter })
 }
 
 fn seen(rest: &str) -> Parsed<'_> {

@@ -77,6 +77,7 @@ fn subscribing() {
         from,
         cursor: cursor.map(|name| name.parse().unwrap()),
         takeover,
+        filter: AttributeFilter::default(),
     };
     both_ways("SUB t", &sub(None, None, false));
     both_ways("SUB t from=first", &sub(Some(StartAt::First), None, false));
@@ -86,6 +87,14 @@ fn subscribing() {
     let time = Some(StartAt::Time(1_769_860_800_000));
     both_ways("SUB t from=2026-01-31T12:00:00Z", &sub(time, None, false));
     both_ways("SUB t as=me takeover=yes", &sub(None, Some("me"), true));
+    let line = "SUB t where=outcome=failed where=status!=404 where=empty=";
+    let filter = AttributeFilter::parse(["outcome=failed", "status!=404", "empty="]).unwrap();
+    let (from, cursor, takeover) = (None, None, false);
+    let topic = "t".parse().unwrap();
+    both_ways(line, &Command::Sub { topic, from, cursor, takeover, filter });
+    refused("SUB t where=x", Code::BadArgument, "should be <key>=<value>");
+    refused("SUB t where==x", Code::BadArgument, "should be <key>=<value>");
+    refused(&format!("SUB t{}", " where=a=b".repeat(9)), Code::BadArgument, "at most 8 times");
     for spelling in ["13:00:00+01:00", "12:00:00.000Z", "12:00:00.000900900z", "07:30:00-04:30"] {
         let line = format!("SUB t takeover=no from=2026-01-31T{spelling}");
         assert_eq!(Command::parse(&line), Ok(sub(time, None, false)), "{line}");
@@ -346,7 +355,7 @@ fn command_of(parts: &Parts) -> Command<'_> {
     let (hold, from, flag, task) = (*hold, *from, *flag, task.clone());
     let topic = a.parse().unwrap();
     let name = flag.then_some(b.as_str());
-    let settings = settings.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    let settings: Vec<_> = settings.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
     let after_ms = hold.not_before_ms;
     let reply = |action| Command::Reply(TaskReply { task: task.clone(), action, rest: hold });
     let nack = |retry| reply(TaskAction::Nack { retry, reason: words.0.clone() });
@@ -361,7 +370,9 @@ fn command_of(parts: &Parts) -> Command<'_> {
         1 => Command::Pub { topic: a, payload: &words.1 },
         2 => {
             let cursor = flag.then(|| b.parse().unwrap());
-            Command::Sub { topic, from, cursor, takeover: flag }
+            let values: Vec<_> = settings.iter().map(|(k, v)| format!("{k}!={v}")).collect();
+            let filter = AttributeFilter::parse(values.iter().map(String::as_str)).unwrap();
+            Command::Sub { topic, from, cursor, takeover: flag, filter }
         }
         3 => Command::Seen { topic, seq: Seq(numbers.0) },
         4 => Command::Unsub { topic },

@@ -1,8 +1,8 @@
-//! Splits what a browser sends into messages, each of which ends with a NUL byte.
+//! Splits the bytes from a browser into messages. Each ends with a NUL byte.
 
 use memchr::memchr;
 
-/// Messages from bytes. Memory is bounded: a message over the limit is skipped.
+/// Collects messages. Memory is bounded: a message over the limit is skipped.
 #[derive(Debug)]
 pub(super) struct Frames {
     bytes_max: usize,
@@ -23,7 +23,7 @@ impl Frames {
                 each(&self.partial);
             }
             self.is_skipping = false;
-            // A large message does not keep its memory.
+            // The buffer of a large message is not kept.
             self.partial = Vec::new();
             bytes = &bytes[end + 1..];
         }

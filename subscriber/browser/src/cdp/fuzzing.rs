@@ -25,8 +25,8 @@ fn messages(bytes: &[u8], piece: usize) -> Vec<Vec<u8>> {
     messages
 }
 
-/// Input: what a browser sends. The messages do not depend on how it is split. Only what the browser
-/// says of the context `C` reaches its page, and no event takes more room than there is.
+/// Input: the bytes that a browser sends. The messages do not depend on how these are split. Only
+/// events of the context `C` reach its page, and no more of them than there is room for.
 fn cdp(bytes: &[u8]) {
     let whole = messages(bytes, usize::MAX);
     assert_eq!(messages(bytes, 7), whole, "in pieces");
@@ -57,11 +57,3 @@ fn cdp(bytes: &[u8]) {
 #[cfg(test)]
 #[path = "../../../../fuzz/replay.rs"]
 mod replay;
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn the_corpus_passes() {
-        super::replay::run(super::TARGETS);
-    }
-}

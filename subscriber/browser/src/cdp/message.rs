@@ -19,7 +19,7 @@ pub(crate) struct Event {
     pub(crate) session: String,
     /// The name, such as `Page.loadEventFired`.
     pub(crate) name: String,
-    /// What the event says.
+    /// Its parameters.
     pub(crate) params: Value,
 }
 

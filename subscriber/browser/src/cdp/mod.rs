@@ -31,7 +31,7 @@ pub(crate) use self::message::Event;
 use self::message::{Message, decode, encode};
 
 /// The longest message that is read. Rendered HTML of 8 Mi characters, each escaped as six bytes,
-/// fits. A longer one is skipped: what waits for it reaches its deadline.
+/// fits. A longer one is skipped, and the call that waits for it reaches its deadline.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
 /// Calls that wait for the pipe. There are many only if the browser does not read.
@@ -134,7 +134,7 @@ impl Connection {
         timeout(limit, call).await.unwrap_or(Err(CallError::Timeout(method)))
     }
 
-    /// Calls a method whose answer does not matter.
+    /// Calls a method without waiting for the answer.
     pub(crate) fn post(
         &self,
         session: &str,
@@ -185,7 +185,7 @@ impl Drop for Context {
     }
 }
 
-/// Forgets a call that is not waited for any more.
+/// Removes a call when its caller no longer waits.
 struct Forget<'a> {
     shared: &'a Shared,
     id: u64,
@@ -238,8 +238,8 @@ impl Shared {
 }
 
 impl State {
-    /// Gives an event to its page. A session belongs to the page of the session that announces it,
-    /// or of its context if the browser does.
+    /// Gives an event to its page. A new session belongs to the page of the session that announces
+    /// it. If the browser itself announces it, it belongs to the page of its context.
     fn route(&mut self, event: Event) {
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let context = match event.session.as_str() {
@@ -255,7 +255,7 @@ impl State {
             ("Target.detachedFromTarget", Some(session)) => _ = self.sessions.remove(&session),
             _ => {}
         }
-        // Messages of scripts may be lost; they leave room for the others.
+        // Messages that scripts print may be lost, so they leave room for other events.
         let is_message = event.name.starts_with("Runtime.") || event.name.starts_with("Log.");
         if is_message && page.capacity() < EVENTS_MAX / 2 {
             return;

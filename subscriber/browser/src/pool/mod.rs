@@ -7,9 +7,9 @@
 //! ```
 //!
 //! A browser grows with each page that it shows, so it is replaced after a number of pages, an age,
-//! a size, or some crashes. Its successor is ready before it stops to take pages, and only one
-//! browser is replaced at a time. The limits vary at random, so that the browsers of many crawlers
-//! that start together are not replaced together.
+//! a size, or some crashes. It takes pages until its successor is ready, and only one browser is
+//! replaced at a time. The limits vary at random, so that the browsers of many crawlers that start
+//! together are not replaced together.
 //!
 //! Browsers without pages are closed after some minutes, and started again for the next page.
 //!
@@ -29,16 +29,16 @@ use fastrand::Rng;
 const BACKOFF_MIN: Duration = Duration::from_secs(1);
 const BACKOFF_MAX: Duration = Duration::from_mins(1);
 
-/// After so many failures in a row, pages are refused instead of waiting for a start.
+/// After this number of failures in a row, pages are refused instead of waiting for a start.
 const FAILURES_MAX: u32 = 5;
 
-/// A browser whose pages crash so often is replaced.
+/// A browser is replaced after this number of crashed pages.
 const CRASHES_MAX: u32 = 3;
 
-/// An estimate of a new browser, in bytes.
+/// An estimate of the memory of a new browser, in bytes.
 const NEW_BROWSER_BYTES: u64 = 200 << 20;
 
-/// Browsers are closed when no page was there for this time.
+/// Browsers are closed after this time without a page.
 const IDLE_MAX: Duration = Duration::from_mins(5);
 
 /// How far a limit of one browser may be from the configured one, in percent.
@@ -102,7 +102,7 @@ pub enum PageEnd {
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// A page is to be rendered. It is answered by `Assign` or `Refuse`.
+    /// A page is to be rendered. `Assign` or `Refuse` follows.
     Wanted(PageId),
     /// A page that was assigned has ended. Must follow each `Assign`, also when its browser ended.
     Ended(PageId, PageEnd),
@@ -142,9 +142,9 @@ pub enum State {
     Ready,
     /// It takes no more pages, and ends those that it has.
     Draining,
-    /// It was asked to end.
+    /// It was ordered to close.
     Closing,
-    /// It was killed or has exited; what is missing is the end of its pages or processes.
+    /// It was killed or has exited, but not all of its pages and processes have ended.
     Ended,
 }
 
@@ -165,7 +165,7 @@ pub enum Reason {
     Idle,
 }
 
-/// One browser, for people who watch the pool.
+/// The status of one browser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BrowserStatus {
     /// The browser.
@@ -182,7 +182,7 @@ pub struct BrowserStatus {
     pub reason: Option<Reason>,
 }
 
-/// The machine; see the module.
+/// The state machine; see the module.
 #[derive(Debug)]
 pub struct Pool {
     config: PoolConfig,
@@ -195,7 +195,7 @@ pub struct Pool {
     failures: u32,
     /// No browser is started before this moment.
     retry_at: Option<Duration>,
-    /// When a page was there for the last time.
+    /// When a page last waited or was rendered.
     busy_until: Duration,
     is_stopped: bool,
     outputs: VecDeque<Output>,
@@ -216,7 +216,8 @@ struct Browser {
     kill_at: Option<Duration>,
 }
 
-/// The one browser that is replaced by choice. `new` is `None` if there is no memory for both.
+/// The browser that has reached a limit and is being replaced, and its successor. `new` is `None`
+/// if the old one must end first, because memory is short.
 #[derive(Debug)]
 struct Replacement {
     old: BrowserId,
@@ -312,7 +313,7 @@ impl Pool {
     }
 
     fn become_ready(&mut self, id: BrowserId) {
-        // One that was killed meanwhile stays so.
+        // A browser that was killed meanwhile does not become ready.
         if let Some(browser) = self.browsers.get_mut(&id).filter(|it| it.state == State::Starting) {
             browser.state = State::Ready;
         }
@@ -336,7 +337,8 @@ impl Pool {
         browser.pages.remove(&page);
         match end {
             PageEnd::Crashed => browser.crashes += 1,
-            // Its rest takes a processor and a place, so this does not wait for a successor.
+            // The page may still use a processor and takes a place, so this does not wait for a
+            // successor.
             PageEnd::Stuck => {
                 browser.reason = Some(Reason::Stuck);
                 self.drain(id);
@@ -371,7 +373,8 @@ impl Pool {
     fn remove_ended(&mut self) {
         self.browsers.retain(|_, browser| !browser.has_exited || !browser.pages.is_empty());
         let has_exited = |id| self.browsers.get(&id).is_none_or(|browser| browser.has_exited);
-        // A replacement ends with its predecessor. If the successor fails, it begins again later.
+        // The replacement ends when the old browser has exited. If the new one fails before that,
+        // the replacement begins again later.
         self.replacement.take_if(|Replacement { old, new }| {
             let keeps_old = self.browsers.get(old).is_some_and(|it| it.state == State::Ready);
             has_exited(*old) || keeps_old && new.is_some_and(has_exited)
@@ -383,7 +386,7 @@ impl Pool {
         self.failures >= FAILURES_MAX && self.retry_at.is_some() && self.serving().next().is_none()
     }
 
-    /// Browsers that take pages or soon will, without one whose successor is among them.
+    /// Browsers that take pages, or will after their start, except one that has a successor.
     fn serving(&self) -> impl Iterator<Item = &Browser> {
         let replaced = self.replacement.as_ref().map(|replacement| replacement.old);
         let serving = self.browsers.iter().filter(move |(id, browser)| {
@@ -407,7 +410,7 @@ impl Pool {
         }
     }
 
-    /// Notes which browsers have reached a limit.
+    /// Marks the browsers that have reached a limit.
     fn judge(&mut self, now: Duration) {
         let is_short = self.bytes() > self.config.total_bytes_max;
         let ready = || self.browsers.iter().filter(|(_, it)| it.state == State::Ready);
@@ -449,7 +452,7 @@ impl Pool {
         self.replacement = Some(Replacement { old, new });
     }
 
-    /// Ends browsers that had no page for some time.
+    /// Drains all browsers if none has had a page for some time.
     fn drain_idle(&mut self, now: Duration) {
         if self.is_busy() {
             self.busy_until = now;
@@ -498,8 +501,8 @@ impl Pool {
         }
     }
 
-    /// Whether another browser may be started. A browser that does not end in time is not allowed to
-    /// multiply.
+    /// Whether another browser may be started. Browsers that do not exit count too, so that they
+    /// cannot accumulate.
     fn can_start(&self) -> bool {
         self.retry_at.is_none() && self.browsers.len() < 2 * self.config.browsers.max(1)
     }
@@ -528,7 +531,8 @@ impl Pool {
         id
     }
 
-    /// Gives pages that wait to the browsers with the fewest pages, first to those that stay.
+    /// Gives pages that wait to the browsers with the fewest pages. Those that are being replaced
+    /// come last.
     fn assign(&mut self) {
         let places = self.places();
         let mut free = self.config.slots.max(1)

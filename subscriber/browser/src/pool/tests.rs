@@ -1,5 +1,5 @@
-//! A simulation of browsers that crash, hang, grow and do not start, and the rules that hold
-//! whatever they do.
+//! A simulation of browsers that crash, hang, grow and do not start. It checks rules that must hold
+//! in every case.
 
 use super::*;
 
@@ -8,22 +8,22 @@ const SEEDS: u64 = 2_000;
 /// Inputs of one simulation until it stops.
 const STEPS: usize = 400;
 
-/// What the browsers of a simulation do, beside the pool's opinion of it.
+/// The actual state of the simulated browsers, to compare with that of the pool.
 struct World {
     pool: Pool,
     config: PoolConfig,
     random: Rng,
     now: Duration,
     browsers: BTreeMap<BrowserId, Process>,
-    /// Pages that were wanted and not answered yet.
+    /// Pages without an answer.
     waiting: BTreeSet<PageId>,
     /// Pages that run, with the time when each ends.
     running: BTreeMap<PageId, (BrowserId, Duration)>,
     next_page: u64,
     answered: u64,
-    /// When a page waited or ran for the last time.
+    /// When a page last waited or ran.
     busy_until: Duration,
-    /// Whether browsers start, and whether they end when they are asked to.
+    /// Whether browsers start, and whether they obey an order to close.
     starts: bool,
     closes: bool,
     is_stopping: bool,
@@ -32,7 +32,7 @@ struct World {
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 struct Process {
     has_started: bool,
-    /// When it does what it does next: it starts, or exits.
+    /// When it starts or exits next.
     acts_at: Option<Duration>,
     exits: bool,
     has_stuck: bool,
@@ -131,8 +131,8 @@ impl World {
         }
     }
 
-    /// A browser that is replaced by choice stops to take pages only after its successor was ready,
-    /// unless there is no memory for both.
+    /// A browser that has reached a limit takes pages until its successor is ready, unless memory
+    /// is short.
     fn check_drained(&mut self) {
         let bytes = self.browsers.values().map(|process| process.bytes).sum::<u64>();
         let is_short = bytes + NEW_BROWSER_BYTES > self.config.total_bytes_max;
@@ -167,12 +167,12 @@ impl World {
             matches!(it.state, State::Draining | State::Closing) && by_choice
         });
         assert!(self.is_stopping || by_choice.count() <= 1, "two are drained by choice");
-        // No page waits beside a free place.
+        // No page waits while a browser has a free place.
         let free = states.iter().any(|it| it.state == State::Ready && it.pages < places);
         let full = self.running.len() == self.config.slots;
         assert!(self.waiting.is_empty() || full || !free, "a page waits beside a free place");
         assert_eq!(self.waiting.len(), self.pool.waiting());
-        // What waits has a reason, and the pool has a time when it looks again.
+        // If pages wait, a browser or a deadline will change something.
         let can_change = !self.browsers.is_empty() || self.pool.deadline().is_some();
         assert!(self.waiting.is_empty() || can_change, "pages wait for nothing");
         for status in states {
@@ -200,7 +200,7 @@ impl World {
         self.give(Input::Ended(page, end));
     }
 
-    /// A browser ends, and then its pages do.
+    /// A browser ends, and then its pages end.
     fn exit(&mut self, id: BrowserId) {
         self.browsers.remove(&id).expect("it lives");
         self.give(Input::Exited(id));
@@ -213,7 +213,7 @@ impl World {
         }
     }
 
-    /// Goes to the next moment at which anything happens, at most `step` ahead.
+    /// Moves the time to the next moment at which anything happens, by at most `step`.
     fn advance(&mut self, step: Duration) {
         let of_browsers = self.browsers.values().filter_map(|process| process.acts_at);
         let of_pages = self.running.values().map(|(_, end)| *end);
@@ -293,7 +293,7 @@ fn whatever_browsers_do_each_page_is_answered_once_within_the_limits() {
             assert!(world.now < end, "idle browsers stay");
             world.advance(Duration::from_mins(1));
         }
-        // Browsers do not end when they are asked: all are killed.
+        // Browsers do not obey the order to close: all are killed.
         world.closes = false;
         world.want();
         world.is_stopping = true;
@@ -306,7 +306,7 @@ fn whatever_browsers_do_each_page_is_answered_once_within_the_limits() {
     }
 }
 
-/// Runs a pool whose browsers start, and whose pages end, at once.
+/// Runs a pool. Browsers start at once, and pages end at once.
 fn render(pool: &mut Pool, pages: std::ops::Range<u64>, now: Duration) -> Vec<Output> {
     let mut done = Vec::new();
     for page in pages {

@@ -8,7 +8,7 @@ use std::fs;
 pub(super) struct Memory {
     /// The sum over its processes, in bytes. Shared memory counts for each process that uses it.
     pub(super) bytes: u64,
-    /// Its renderers, each of which runs scripts of one site of one page, with their bytes.
+    /// Its renderers, with their bytes. Each runs the scripts of one site of one page.
     pub(super) renderers: Vec<(u32, u64)>,
 }
 
@@ -27,7 +27,7 @@ pub(super) fn measure(pid: u32) -> Memory {
     memory
 }
 
-/// The processes whose parent is this one.
+/// The children of a process.
 pub(super) fn children(pid: u32) -> Vec<u32> {
     by_parent().remove(&pid).unwrap_or_default()
 }
@@ -63,9 +63,9 @@ fn parent_of(pid: u32) -> Option<u32> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// The memory that no file backs. The proportional set size would be more exact, but the kernel walks
-/// page tables for it: at two measurements a second, that took a tenth of the processor time of small
-/// pages, and it is refused for renderers unless the crawler is root.
+/// The memory that no file backs. The proportional set size would be more exact, but the kernel
+/// walks page tables for it: at two measurements a second, that took a tenth of the processor time
+/// of small pages, and it is refused for renderers unless the crawler is root.
 fn bytes_of(pid: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let field = |name: &str| {

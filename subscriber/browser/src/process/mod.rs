@@ -26,7 +26,7 @@ use tokio::time::timeout;
 use self::starter::Ends;
 pub use self::starter::Starter;
 
-/// What is kept of the messages of a browser, for the error if it does not start.
+/// Bytes of the last messages of a browser, kept for the error if it does not start.
 const MESSAGES_BYTES_MAX: usize = 2048;
 
 /// How long the test of namespaces may take.
@@ -35,8 +35,8 @@ const PROBE_MAX: Duration = Duration::from_secs(5);
 /// The JavaScript heap of one renderer, in MiB. A page that exceeds it crashes alone.
 const HEAP_MIB_MAX: u32 = 512;
 
-/// Flags of each browser. Those of the network repeat what the missing network ensures, for systems
-/// without namespaces: whatever is not intercepted goes to a proxy that does not answer.
+/// Flags of each browser. Those about the network are for systems without namespaces: requests that
+/// are not intercepted go to a proxy that does not answer.
 const FLAGS: [&str; 29] = [
     "--headless",
     "--remote-debugging-pipe",
@@ -60,7 +60,7 @@ const FLAGS: [&str; 29] = [
     "--disable-background-timer-throttling",
     "--disable-backgrounding-occluded-windows",
     "--disable-renderer-backgrounding",
-    // So that their URLs are reported; they are closed when they load.
+    // Popups open, so that their URLs are reported. They are closed when they load.
     "--disable-popup-blocking",
     "--metrics-recording-only",
     "--no-first-run",
@@ -80,7 +80,7 @@ pub enum Isolation {
     IfPossible,
     /// Without namespaces, no browser starts.
     Required,
-    /// Without. Only flags keep a browser from the network.
+    /// No namespaces. Only flags keep a browser from the network.
     Off,
 }
 
@@ -91,8 +91,8 @@ pub struct LaunchConfig {
     pub program: PathBuf,
     /// Words before the arguments of [`sandbox::run`], with which this program calls it.
     pub sandbox_words: Vec<OsString>,
-    /// What starts browsers. Must be given if this process has given up a right that they need;
-    /// otherwise it is started when it is needed.
+    /// The process that starts browsers. It must be given if this process has given up a right that
+    /// browsers need; otherwise it is started when it is needed.
     pub starter: Option<Arc<Starter>>,
     /// The form of isolation.
     pub isolation: Isolation,
@@ -170,8 +170,8 @@ impl Launcher {
         }
     }
 
-    /// Starts a browser. It reads messages from the first pipe, and writes to the second. A renderer
-    /// that uses more memory than this is killed.
+    /// Starts a browser. It reads messages from the first pipe, and writes to the second. A
+    /// renderer that uses more memory than this is killed.
     pub(crate) fn start(
         &self,
         renderer_bytes_max: u64,
@@ -239,15 +239,15 @@ pub(crate) struct Process {
 pub(crate) enum Report {
     /// The memory of all processes, in bytes.
     Memory(u64),
-    /// A renderer was killed because it used so much memory, in bytes.
+    /// A renderer was killed because of its memory, in bytes.
     Killed(u64),
     /// The browser has ended with this status of `wait`.
     Ended(u64),
 }
 
 impl Process {
-    /// Waits for the next report. `None` when no process and no file of the browser is left. Safe to
-    /// cancel.
+    /// Waits for the next report. `None` when no process and no file of the browser is left. Safe
+    /// to cancel.
     pub(crate) async fn report(&mut self) -> Option<Report> {
         let line = self.reports.next_line().await.ok()??;
         let (what, value) = line.split_once(' ')?;

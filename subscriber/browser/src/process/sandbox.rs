@@ -6,16 +6,17 @@
 //! crawler ── starter ── supervise ── browser ── its children        (without namespaces)
 //! ```
 //!
-//! `supervise` reads a pipe whose other end is only in the crawler, and `init` one whose other end is
-//! only in `supervise`. So each notices when that process ends, however it ends, and ends too.
-//! `supervise` also measures the browser, because a crawler that gave up its rights may not.
+//! `supervise` reads a pipe that only the crawler can write to, and `init` reads one that only
+//! `supervise` can write to. A pipe closes when its writer ends, for any reason. Its reader notices
+//! this, and ends too. `supervise` also measures the browser, because a crawler that gave up its
+//! rights may not.
 //!
 //! - With namespaces, the end of `init` ends all processes of the browser. They have no network
 //!   device, see no other process, and keep their files in memory. Mounting needs a user namespace
-//!   in which the user is root. A second one inside of it, where the user is not root, is what the
-//!   browser runs in: it sets up its own sandbox there, and refuses to run as root.
-//! - Without namespaces, `supervise` adopts every process of the browser whose parent has ended, and
-//!   kills them all. If it is killed, `starter` does that in its place.
+//!   in which the user is root. The browser runs in a second one inside of it, where the user is
+//!   not root, because it refuses to run as root. There it sets up its own sandbox.
+//! - Without namespaces, `supervise` adopts every process of the browser that has lost its parent,
+//!   and kills them all. If `supervise` is killed, `starter` does this.
 
 #![expect(clippy::disallowed_methods, reason = "killed processes take a moment to end")]
 
@@ -52,11 +53,11 @@ const OOM_SCORE: &str = "600";
 const KILLS_MAX: u32 = 200;
 const KILL_PAUSE: Duration = Duration::from_millis(10);
 
-/// How often adopted children are reaped, and the memory of a browser is measured. A page may take as
-/// much as it can until then.
+/// How often adopted children are reaped, and the memory of a browser is measured. A page may
+/// exceed its limit between two measurements.
 const LOOK_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 
-/// The exit status of a process here that could not prepare the next one.
+/// The exit status of a process of this module that could not start the next one.
 pub(super) const FAILED: u8 = 71;
 
 /// The words that select a process.
@@ -107,7 +108,7 @@ fn supervise(mut task: Task, with_namespaces: bool) -> io::Result<ExitStatus> {
     let bytes_max = bytes_max.unwrap_or(u64::MAX);
     let no_core = Rlimit { current: Some(0), maximum: Some(0) };
     setrlimit(Resource::Core, no_core)?;
-    // It is refused if the value of this process is higher; then it stays.
+    // Refused if the value is higher already, which is as good.
     let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE);
     if with_namespaces {
         enter_user_namespace(0)?;
@@ -126,7 +127,7 @@ fn supervise(mut task: Task, with_namespaces: bool) -> io::Result<ExitStatus> {
         let pid = process::id().to_string();
         command.arg(MEMBER).arg(&task.profile).arg(pid).args(&task.program).process_group(0);
     }
-    // It holds the other end of the child's pipe.
+    // It holds the write end of the child's pipe.
     let child = command.spawn()?;
     let ended = wait_for(Pid::from_child(&child), || watch_memory(bytes_max))?;
     for _ in 0..KILLS_MAX {
@@ -146,8 +147,8 @@ fn supervise(mut task: Task, with_namespaces: bool) -> io::Result<ExitStatus> {
     Ok(ended)
 }
 
-/// Reports the memory of the browser. A page that takes too much ends alone: without this, the kernel
-/// might end any process.
+/// Reports the memory of the browser. A page that takes too much memory ends alone. Without this,
+/// the kernel might kill any process.
 fn watch_memory(renderer_bytes_max: u64) {
     let memory = measure(process::id());
     for (pid, bytes) in memory.renderers {
@@ -201,8 +202,8 @@ fn become_browser(mut task: Task) -> io::Error {
     browser(&task).stdin(Stdio::null()).exec()
 }
 
-/// The browser with its profile, and with nothing of the crawler's environment but what
-/// [`super::start`] left.
+/// The command of the browser, with its profile. Its environment is what [`super::start`] has left
+/// of the crawler's.
 fn browser(task: &Task) -> Command {
     let mut command = Command::new(&task.program[0]);
     let mut profile = OsString::from("--user-data-dir=");
@@ -224,8 +225,8 @@ fn enter_user_namespace(inside: u32) -> io::Result<()> {
     fs::write("/proc/self/gid_map", format!("{inside} {group} 1"))
 }
 
-/// Waits until the child ends, and kills it when the parent has ended: then the pipe that is the
-/// standard input has no other end. Meanwhile ends adopted children that have exited, and calls
+/// Waits until the child ends, and kills it when the parent has ended: then the pipe at the
+/// standard input is closed. Meanwhile it reaps adopted children that have exited, and calls
 /// `look`.
 fn wait_for(child: Pid, look: impl Fn()) -> io::Result<ExitStatus> {
     let end = pidfd_open(child, PidfdFlags::empty())?;
@@ -233,7 +234,7 @@ fn wait_for(child: Pid, look: impl Fn()) -> io::Result<ExitStatus> {
     loop {
         let events = PollFlags::IN;
         let mut waiting = [PollFd::new(&end, events), PollFd::new(&input, events)];
-        // An interruption is as good as an event.
+        // An interruption is handled like an event.
         if poll(&mut waiting, Some(&LOOK_PAUSE)) == Ok(0) {
             look();
         }

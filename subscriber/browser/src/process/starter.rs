@@ -2,8 +2,9 @@
 //!
 //! A crawler gives up rights before it works. Under Landlock, neither it nor its children may mount
 //! anything or execute other programs, which a browser needs. So it starts this process first, and
-//! asks it for each browser over a socket. This process ends when the socket is closed and no browser
-//! is left. If the process above a browser is killed, this one ends and removes what it has left.
+//! asks it for each browser over a socket. This process ends when the socket is closed and no
+//! browser is left. If the process above a browser is killed, this one kills the remaining
+//! processes and removes the files.
 
 #![expect(clippy::disallowed_methods, reason = "a browser has a time limit to end")]
 
@@ -36,7 +37,7 @@ use super::memory::children;
 pub(super) const MODE: &str = "starter";
 
 /// The user of the browsers if the crawler runs as root: Chromium refuses to run as root in its
-/// sandbox. The number of `nobody` and `nogroup`.
+/// sandbox. By convention, the number of a user and a group without rights.
 const NOBODY: u32 = 65_534;
 
 /// The words of one request, with a NUL byte between two of them.
@@ -45,12 +46,12 @@ const REQUEST_BYTES_MAX: usize = 64 << 10;
 /// How long a browser may take to end, before the process above it is killed.
 const END_MAX: Duration = Duration::from_secs(4);
 
-/// How often the rest of a browser is looked at.
+/// How often processes are checked while a browser ends.
 const LOOK_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// The ends of pipes that the process above a browser gets, as its descriptors 0 to 4.
 pub(super) struct Ends {
-    /// Closed at the other end when the browser is to end.
+    /// Its other end is closed to end the browser.
     pub(super) control: OwnedFd,
     /// Takes reports. It is closed when nothing of the browser is left.
     pub(super) reports: OwnedFd,
@@ -71,7 +72,7 @@ pub struct Starter {
 }
 
 impl Starter {
-    /// Starts the process. What this process may not do afterwards, the browsers may do still.
+    /// Starts the process. Rights that the caller gives up afterwards remain to the browsers.
     /// `sandbox_words` are those with which this program calls [`run`](super::sandbox::run).
     pub fn start(sandbox_words: &[OsString]) -> io::Result<Self> {
         let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
@@ -80,7 +81,7 @@ impl Starter {
         command.args(sandbox_words).arg(MODE).stdin(theirs).stdout(Stdio::null());
         command.env_clear().envs([("PATH", "/usr/bin:/bin"), ("LANG", "C.UTF-8"), ("TZ", "UTC")]);
         command.env("TMPDIR", env::temp_dir()).current_dir("/");
-        // What is typed in the terminal is meant for the crawler, which ends the browsers.
+        // Signals from the terminal reach only the crawler, which then ends the browsers.
         command.process_group(0);
         if geteuid().is_root() {
             command.uid(NOBODY).gid(NOBODY);
@@ -107,7 +108,7 @@ impl Starter {
 impl Drop for Starter {
     fn drop(&mut self) {
         self.socket = None;
-        // An error means that there is no such process.
+        // It fails only if the process is gone.
         let _ = self.child.wait();
     }
 }
@@ -129,7 +130,7 @@ struct Started {
 
 /// Starts browsers until the crawler closes the socket, and then waits until all have ended.
 pub(super) fn serve() -> io::Result<()> {
-    // Processes whose parent was killed become children of this one.
+    // A process becomes a child of this one if its parent is killed.
     set_child_subreaper(Some(getpid()))?;
     let socket = io::stdin();
     let mut is_open = true;
@@ -177,7 +178,7 @@ fn wait_for_change(socket: Option<&Stdin>, browsers: &[Started]) {
     }
     let is_ending = |it: &Started| it.has_ended || it.kill_at.is_some();
     let pause = browsers.iter().any(is_ending).then_some(&LOOK_PAUSE);
-    // An interruption is as good as a change.
+    // An interruption is handled like a change.
     let _ = poll(&mut waiting, pause);
 }
 
@@ -187,7 +188,7 @@ fn is_ready(descriptor: BorrowedFd<'_>, events: PollFlags) -> bool {
     poll(&mut waiting, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
-/// Kills processes whose parent, the process above a browser, has ended. Returns whether there is one.
+/// Kills processes that have lost the process above their browser. Returns whether there are any.
 fn kill_orphans(browsers: &[Started]) -> bool {
     let is_known = |pid: &Pid| browsers.iter().any(|it| it.pid == *pid);
     let children = children(getpid().as_raw_pid().cast_unsigned());

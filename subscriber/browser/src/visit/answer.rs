@@ -7,16 +7,16 @@ use super::page::{
     Answer, How, Kind, Load, Opened, Page, PageLimits, Request, RequestRecord, RequestResult,
 };
 
-/// Requests in the list, beside those that are made. A page may be refused any number.
+/// Refused requests in the list. A page may cause any number of them.
 const REFUSED_MAX: usize = 200;
 
-/// URLs that a page would have gone to.
+/// URLs that a page tried to go to.
 const OPENED_MAX: usize = 100;
 
 /// The bytes of a URL in a list.
 const URL_BYTES_MAX: usize = 2048;
 
-/// Fields that describe the connection to the server, or how the body was encoded.
+/// Header fields that describe the connection to the server, or how the body was encoded.
 const DROPPED_FIELDS: [&str; 9] = [
     "alt-svc",
     "connection",
@@ -127,7 +127,7 @@ impl Gate {
         call(id, answer)
     }
 
-    /// Notes where the page would have gone.
+    /// Notes a URL that the page tried to go to.
     pub(super) fn open(&mut self, url: &str, how: How) {
         let opened = Opened { url: cut(url), how };
         if self.opened.len() < OPENED_MAX && !self.opened.contains(&opened) {
@@ -159,7 +159,7 @@ impl Gate {
         }
     }
 
-    /// What one more response may bring. It is less when the request begins later.
+    /// The bytes that one more response may have. Less remains for later requests.
     pub(super) fn part_bytes_max(&self) -> u64 {
         let left = self.limits.bytes_max.saturating_sub(self.bytes);
         left.min(self.limits.part_bytes_max)
@@ -190,7 +190,7 @@ fn kind_of(resource_type: &Value) -> Kind {
     }
 }
 
-/// A browser may ask for the secure form of a URL, and does not ask for its fragment.
+/// A browser may change `http` to `https`, and requests a URL without its fragment.
 fn is_same_document(one: &str, other: &str) -> bool {
     let plain = |url: &str| {
         let url = url.split('#').next().unwrap_or_default();

@@ -4,9 +4,9 @@
 //! request of the page, its frames and its workers is paused, judged, and answered by the caller's
 //! [`Fetch`]. What cannot be paused finds no network.
 //!
-//! A script may run without end, and a dialog blocks every other answer of its page. So questions
-//! have deadlines, and events are processed while a question waits. Processing never waits itself, so
-//! a question can be given up at any moment.
+//! A script may run without end, and a dialog blocks every other answer of its page. So calls have
+//! deadlines, and events are processed while a call waits. Processing itself never waits, so a call
+//! can be given up at any moment.
 
 #![expect(clippy::disallowed_methods, reason = "a page has time limits")]
 
@@ -41,10 +41,10 @@ const OPEN_MAX: Duration = Duration::from_secs(15);
 /// How long the browser may take to close a page.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
 
-/// How often the page is looked at.
+/// How often the page is observed.
 const OBSERVE_EVERY: Duration = Duration::from_millis(75);
 
-/// A page that answers later than this ran a script meanwhile.
+/// If a page answers later than this, it was running a script.
 const BUSY: Duration = Duration::from_millis(150);
 
 /// How long one attempt to read the page may take; then its script is terminated.
@@ -133,7 +133,7 @@ struct Visit {
     too_many_dialogs: Arc<Notify>,
     /// Requests of the page that were judged, and answers that it got.
     requests: u64,
-    /// The page's clock is being put forward.
+    /// The page's clock is being moved forward.
     is_running: bool,
     /// A look at the page may show something new.
     has_news: bool,
@@ -235,7 +235,8 @@ impl Visit {
         timeout(OPEN_MAX, attach).await.unwrap_or_else(|_| Err(PageError::Hung("open".to_owned())))
     }
 
-    /// Looks at the page again and again. Its clock is put forward by no more than `ahead_max`.
+    /// Observes the page until it has settled. Its clock is moved forward by no more than
+    /// `ahead_max`.
     async fn wait_until_settled(&mut self, ahead_max: Duration) -> Result<Option<Cut>, PageError> {
         let started = Instant::now();
         let mut settle = Settle::default();
@@ -268,7 +269,7 @@ impl Visit {
 
     /// How often the document has changed, and whether it is loaded.
     async fn observe(&mut self, world: &mut Option<u64>) -> Result<(u64, bool), PageError> {
-        // A page whose script runs does not answer until it pauses.
+        // A page answers only when its script pauses.
         let limit = Duration::from_hours(1);
         let context = match *world {
             Some(context) => context,
@@ -291,8 +292,8 @@ impl Visit {
         }
     }
 
-    /// Puts the clock of the page forward while it does nothing. It stands still when it waits for an
-    /// answer, and when the time is over.
+    /// Moves the clock of an idle page forward. The clock stops while the page waits for an answer,
+    /// and when the time is over.
     fn run_ahead(&mut self, time: Duration) -> Result<(), PageError> {
         self.is_running = true;
         let budget = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
@@ -448,11 +449,11 @@ impl Visit {
                 self.dialogs += 1;
                 if self.dialogs == DIALOGS_MAX {
                     self.too_many_dialogs.notify_one();
-                    // The script ends when V8 looks, which it does after some 500 more dialogs.
+                    // V8 ends the script only when it checks for this, after some 500 more dialogs.
                     let end = "Runtime.terminateExecution";
                     post(&self.context.connection, &event.session, end, json!({}))?;
                 }
-                // A page may ask whether it is to be left.
+                // This dialog asks whether to leave the page.
                 let accept = json!({ "accept": params["type"] == "beforeunload" });
                 post(
                     &self.context.connection,
@@ -490,7 +491,8 @@ impl Visit {
         Ok(())
     }
 
-    /// Prepares the page, a frame or a worker. Another page runs only until it asks for something.
+    /// Prepares the page, a frame or a worker. A window that the page has opened runs only until
+    /// its first request.
     fn attach(&mut self, params: &Value) -> Result<(), PageError> {
         let connection = &self.context.connection;
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -509,7 +511,8 @@ impl Visit {
         if is_page && !self.session.is_empty() {
             return Ok(());
         }
-        // A worker may be announced to the browser and to its page; one session is enough to answer.
+        // A worker may be announced to the browser and to its page; one session is enough to
+        // answer.
         if !is_page && self.children.contains(&id) {
             let go = "Runtime.runIfWaitingForDebugger";
             return post(connection, &session, go, json!({}));

@@ -1,4 +1,4 @@
-//! What is rendered, what is asked for meanwhile, and what comes of it.
+//! A page to render, the requests that it makes, and the result.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub struct Page {
     pub pdf: bool,
 }
 
-/// Parts of a page that are not loaded unless they are asked for.
+/// Parts of a page that are loaded only if the caller wants them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
     /// Images.
@@ -60,7 +60,7 @@ impl Default for PageLimits {
     }
 }
 
-/// What a page asks for.
+/// A request of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// An http or https URL.
@@ -84,7 +84,7 @@ pub enum Kind {
     Script,
     /// A style sheet.
     Style,
-    /// Data that a script asks for, and anything else.
+    /// Data for a script, and anything else.
     Data,
     /// An image.
     Image,
@@ -94,6 +94,22 @@ pub enum Kind {
     Media,
     /// A report to a server, a prefetch, or a stream of events: never made.
     Unneeded,
+}
+
+impl Kind {
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Frame => "frame",
+            Self::Script => "script",
+            Self::Style => "style",
+            Self::Data => "data",
+            Self::Image => "image",
+            Self::Font => "font",
+            Self::Media => "media",
+            Self::Unneeded => "unneeded",
+        }
+    }
 }
 
 /// The answer to a request.
@@ -114,8 +130,8 @@ pub enum Answer {
     Failed(String),
 }
 
-/// Makes the requests of one page. It judges address and `robots.txt`, and waits until the host may
-/// be asked. A future that is dropped, because the page has ended, makes no more request.
+/// Makes the requests of one page. It checks the address and robots.txt, and waits until the host
+/// may get a request. When a page ends, its futures are dropped and make no further requests.
 pub trait Fetch: Send + Sync {
     /// Makes one request.
     fn answer(&self, request: Request) -> Pin<Box<dyn Future<Output = Answer> + Send + '_>>;
@@ -132,7 +148,7 @@ pub struct Rendered {
     pub title: String,
     /// The links in it, also in shadow roots.
     pub links: Vec<Link>,
-    /// URLs that it would have gone to.
+    /// URLs that it tried to go to.
     pub opened: Vec<Opened>,
     /// Why the page was read while it still changed. `None` if it had settled.
     pub cut: Option<Cut>,
@@ -140,7 +156,7 @@ pub struct Rendered {
     pub console_errors: Vec<String>,
     /// Its requests in their order, the first of them.
     pub requests: Vec<RequestRecord>,
-    /// Requests that are missing in that list.
+    /// The number of requests that are missing from that list.
     pub requests_unlisted: u64,
     /// Dialogs that were dismissed.
     pub dialogs: u32,
@@ -159,16 +175,16 @@ pub struct Link {
     pub is_nofollow: bool,
 }
 
-/// Where a page would have gone.
+/// A URL that a page tried to go to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opened {
     /// The URL.
     pub url: String,
-    /// How.
+    /// How it tried that.
     pub how: How,
 }
 
-/// How a page would have gone to another URL.
+/// How a page tried to go to another URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
     /// In its place, by a script or `<meta http-equiv=refresh>`.
@@ -179,10 +195,21 @@ pub enum How {
     Download,
 }
 
+impl How {
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Navigation => "navigation",
+            Self::Popup => "popup",
+            Self::Download => "download",
+        }
+    }
+}
+
 /// Why a page was read while it still changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// It changed or asked for data until its time was over.
+    /// It changed or requested data until its time was over.
     Time,
     /// It showed one dialog after another.
     Dialogs,
@@ -195,16 +222,16 @@ pub struct RequestRecord {
     pub url: String,
     /// What it was for.
     pub kind: Kind,
-    /// What came of it.
+    /// Its result.
     pub result: RequestResult,
 }
 
-/// What came of a request.
+/// The result of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestResult {
     /// The page ended first.
     Unanswered,
-    /// A response with this status and so many bytes in its body.
+    /// A response with this status and this number of bytes in its body.
     Response(u16, u64),
     /// It was not made.
     Refused(String),

@@ -1,35 +1,34 @@
 //! Decides when a page has settled. Pure.
 //!
-//! A page may wait, for a timer or for an answer, and show more content later. An answer is waited
-//! for. For a timer, the clock of a page that does nothing is put forward: the browser then runs the
-//! timers of the next second at once. So content that is made by timers is there after some
-//! milliseconds, and a page whose timers never end is read after some more.
+//! A page may wait for an answer or for a timer, and show more content later. This waits for every
+//! answer, but not for timers: it moves the clock of an idle page forward by a second, and the
+//! browser runs the timers of that second at once. So timers bring their content after some
+//! milliseconds. A page with endless timers is read some milliseconds later.
 //!
-//! Some real time must pass too, because animations keep their own time. Frames of other sites and
-//! workers do as well, so the clock of a page that has any of them is left alone, and more real time
-//! must pass.
+//! Some real time must pass too, because animations have their own clock. Workers and frames of
+//! other sites have one as well. So the clock of a page with any of them is not moved, and more
+//! real time must pass.
 
 use std::time::Duration;
 
-/// How far the clock of a page that does nothing is put forward. A page that still does nothing has
-/// settled.
+/// How far the clock of an idle page is moved forward. A page that is still idle then has settled.
 const AHEAD: Duration = Duration::from_secs(1);
 
-/// How long it must have done nothing, in real time, and how often it must be seen. On a busy machine,
-/// one look may follow long after another, and the page may not have run in between.
+/// How long a page must have been idle after its clock was moved, in real time, and in how many
+/// looks. On a busy machine, there may be a long time between two looks in which the page did not
+/// run.
 const QUIET_AHEAD: Quiet = Quiet { time: Duration::from_millis(100), looks: 3 };
 
-/// The same if its clock was not put forward.
+/// The same if its clock was not moved.
 const QUIET: Quiet = Quiet { time: Duration::from_millis(300), looks: 4 };
 
-/// After this time, parts of the page that are still being loaded are no reason to wait.
+/// After this time, a page counts as loaded although some of its parts are not.
 const LOAD_MAX: Duration = Duration::from_secs(10);
 
-/// The same while the clock is being put forward: then its timers are run, which may take long.
+/// The same while the clock is being moved: its timers run, and they may take long.
 const QUIET_RUNNING: Quiet = Quiet { time: Duration::from_secs(2), looks: 4 };
 
-/// How far the clock is put forward where it must not run ahead of others. About the time until the
-/// next look.
+/// How far a clock is moved that must not run ahead of others: about the time until the next look.
 const PACE: Duration = Duration::from_millis(75);
 
 struct Quiet {
@@ -48,7 +47,7 @@ pub(super) struct Look {
     pub(super) is_loaded: bool,
     /// It runs a script, or waits for an answer.
     pub(super) is_active: bool,
-    /// The clock is being put forward, and not yet as far as was asked for.
+    /// The clock is being moved forward, and has not come as far as it should.
     pub(super) is_running: bool,
     /// It has workers, or frames of other sites.
     pub(super) has_others: bool,
@@ -59,7 +58,7 @@ pub(super) struct Look {
 pub(super) enum Step {
     /// Look again.
     Wait,
-    /// Put the clock of the page forward by this time, and look again.
+    /// Move the clock of the page forward by this time, and look again.
     RunAhead(Duration),
     /// Read the page.
     Settled,
@@ -71,9 +70,9 @@ pub(super) struct Settle {
     changes: u64,
     quiet_since: Duration,
     quiet_looks: u32,
-    /// Whether the clock was, or is being, put forward since the page does nothing.
+    /// Whether the clock was moved, or is being moved, since the page has been idle.
     has_asked: bool,
-    /// Whether the clock was put forward once, and stands still since then.
+    /// Whether the clock was moved once. It stands still from then on.
     is_paused: bool,
 }
 
@@ -102,7 +101,7 @@ impl Settle {
             return Step::Wait;
         }
         if look.has_others {
-            // A clock that was put forward once stands still now, also for them.
+            // A clock that was moved once stands still, so it must be moved for them too.
             return if self.is_paused { Step::RunAhead(PACE) } else { Step::Wait };
         }
         if self.has_asked {

@@ -9,6 +9,7 @@
 
 mod many;
 mod origin;
+mod pages;
 mod processes;
 
 use std::process::{Command, Stdio};
@@ -22,7 +23,7 @@ const RENDER: &str = env!("CARGO_BIN_EXE_render");
 /// Both ways to keep a browser from the network.
 const ISOLATIONS: [&str; 2] = ["isolation=required", "isolation=off"];
 
-/// Renders pages of the origin, and returns what comes of each in the order of the paths.
+/// Renders pages of the origin, and returns their results in the order of the paths.
 fn render(origin: &Origin, flags: &[&str], paths: &[&str]) -> Vec<Value> {
     let urls: Vec<_> = paths.iter().map(|path| origin.url(path)).collect();
     let mut command = Command::new(RENDER);
@@ -53,7 +54,7 @@ fn scripts_frames_and_workers_make_a_page_from_one_document() {
             let html = parts["html"].as_str().unwrap();
             assert!(html.contains(&format!("[{part}]")), "no {part} in {parts:#}");
         }
-        // Each was asked for by this crate, and once.
+        // Each was requested once, by this crate.
         for path in ["/scripts", "/parts", "/list.json", "/data/worker", "/data/other-site"] {
             assert_eq!(origin.requests(path), 1, "{path}: {:?}", origin.log());
         }
@@ -66,7 +67,7 @@ fn scripts_frames_and_workers_make_a_page_from_one_document() {
 fn timers_are_run_before_a_page_is_read_and_endless_ones_end() {
     for isolation in ISOLATIONS {
         let origin = Origin::new("");
-        // Only where the clock of a page is put forward, this is over before the time of a page.
+        // The page settles before its time is over only if its clock is moved forward.
         let flags = [isolation, "settle-ms=600000", "time-ms=60000"];
         let pages = render(&origin, &flags, &["/late", "/ticker"]);
         assert!(pages[0]["html"].as_str().unwrap().contains("late: /made"), "{}", pages[0]);
@@ -91,7 +92,7 @@ fn pages_that_misbehave_cost_only_themselves() {
         };
         let has =
             |page: &Value, text: &str| page["html"].as_str().is_some_and(|it| it.contains(text));
-        assert!(has(dialogs, "before dialogs") && dialogs["cut"] == "Dialogs", "{dialogs}");
+        assert!(has(dialogs, "before dialogs") && dialogs["cut"].is_string(), "{dialogs}");
         assert!(has(endless, "before the loop") && endless["cut"] == "Time", "{endless}");
         assert!(has(ticker, "tick") && ticker["cut"] == "Time", "{ticker}");
         assert!(has(away, "stays") && away["opened"][0][1] == *origin.url("/never"), "{away}");
@@ -104,6 +105,10 @@ fn pages_that_misbehave_cost_only_themselves() {
         assert_eq!(scripts["links"].as_array().unwrap().len(), 2, "{scripts}");
         assert!(!origin.log().iter().any(|it| it.contains("/never")), "{:?}", origin.log());
         assert_eq!(origin.browser_requests(), Vec::<String>::new());
+        // On a busy machine, the time of a page may be over before its dialogs are counted.
+        let flags = [isolation, "settle-ms=600000", "time-ms=60000"];
+        let dialogs = &render(&origin, &flags, &["/dialogs"])[0];
+        assert_eq!(dialogs["cut"], "Dialogs", "{dialogs}");
     }
 }
 

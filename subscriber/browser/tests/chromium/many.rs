@@ -1,5 +1,5 @@
-//! Many pages, some of which crash or never settle, by the origin's record and `/proc`.
-//! `TIDINGS_RENDER_PAGES` sets how many.
+//! Many pages; some crash or never settle. The tests read the origin's record and `/proc`.
+//! `TIDINGS_RENDER_PAGES` sets the number of pages.
 
 #![allow(clippy::print_stdout, reason = "figures for the long run")]
 
@@ -19,7 +19,7 @@ use crate::processes::{Process, below, wait_until_gone};
 /// How often memory is measured.
 const MEASURE_EVERY: Duration = Duration::from_millis(250);
 
-/// The median of one half of the run may be larger than that of the other, which has other pages.
+/// How much larger the median of the second half may be, because its pages are others.
 const GROWTH_PERCENT_MAX: u64 = 30;
 const GROWTH_BYTES_MAX: u64 = 4 << 20;
 
@@ -40,7 +40,7 @@ fn median(values: &[u64]) -> u64 {
 }
 
 /// The path of a page: one in 100 crashes, one changes and one waits without end. The parts of the
-/// last pages are answered when each of them has got a slot.
+/// last pages are answered when each of these pages has a slot.
 fn path(number: usize, count: usize) -> String {
     let page = match number % 100 {
         _ if number + SLOTS >= count => "/together",

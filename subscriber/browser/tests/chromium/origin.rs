@@ -7,12 +7,14 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use crate::pages::page;
+
 type Log = Arc<Mutex<Vec<String>>>;
 
 /// How long the answer to a counted part takes.
 const PART_TIME: Duration = Duration::from_millis(50);
 
-/// Parts that are answered when so many of them have been asked for.
+/// The path of parts that are answered only when [`SLOTS`] of them are open.
 const TOGETHER: &str = "/data/together";
 pub(crate) const SLOTS: usize = 6;
 
@@ -95,7 +97,7 @@ impl Origin {
         self.log().iter().filter(|entry| entry.split(' ').nth(1) == Some(path)).count()
     }
 
-    /// The parts that pages asked for, and how many of them were open at once.
+    /// The parts that pages requested, and how many of them were open at once.
     pub(crate) fn parts(&self) -> (Vec<String>, usize) {
         let parts = self.parts.0.0.lock().unwrap();
         (parts.begun.clone(), parts.open_max)
@@ -120,10 +122,12 @@ fn serve(mut stream: &TcpStream, address: SocketAddr, canary: &str, log: &Log, p
         Some("/data/part" | TOGETHER) => parts.answer(&path),
         _ => {}
     }
-    let (kind, body) = page(path.split('?').next().unwrap_or_default());
+    let (status, (kind, body)) = match page(path.split('?').next().unwrap_or_default()) {
+        Some(page) => ("200 OK", page),
+        None => ("404 Not Found", ("", String::new())),
+    };
     let other_site = format!("localhost:{}", address.port());
     let body = body.replace("OTHER", &other_site).replace("CANARY", canary);
-    let status = if kind.is_empty() { "404 Not Found" } else { "200 OK" };
     let length = body.len();
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\
@@ -133,7 +137,7 @@ fn serve(mut stream: &TcpStream, address: SocketAddr, canary: &str, log: &Log, p
     let _ = stream.write_all(body.as_bytes());
 }
 
-/// A server that records who contacts it, by TCP or UDP.
+/// A server that records every contact by TCP or UDP.
 pub(crate) struct Canary {
     pub(crate) address: SocketAddr,
     log: Log,
@@ -171,148 +175,5 @@ impl Canary {
             }
             thread::yield_now();
         }
-    }
-}
-
-/// The content type and the body at a path. An empty type is that of a page that is missing.
-#[allow(clippy::too_many_lines, reason = "a list of pages")]
-fn page(path: &str) -> (&'static str, String) {
-    let html = |body: &str| ("text/html", format!("<!DOCTYPE html><title>t</title><body>{body}"));
-    let script = |body: &str| ("text/javascript", body.to_owned());
-    let data = |body: &str| ("application/json", body.to_owned());
-    match path {
-        "/plain" => html("plain"),
-        "/scripts" => html(
-            "<main></main><img src=/picture.png><script>
-            fetch('/list.json').then(it => it.json()).then(list => {
-                const main = document.querySelector('main');
-                for (const path of list) main.innerHTML += `<a href='${path}'>${path}</a>`;
-                const host = document.createElement('div');
-                host.attachShadow({ mode: 'open' }).innerHTML = '<a rel=nofollow href=/in-shadow>';
-                document.body.append(host);
-                document.title = 'made by a script';
-                history.pushState(null, '', '/pushed');
-                throw new Error('thrown here');
-            })</script>",
-        ),
-        "/list.json" => data("[\"/made\"]"),
-        "/parts" => html(
-            "<iframe src=/frame></iframe><iframe src=http://OTHER/other-frame></iframe><script>
-            const add = text => document.body.append(`[${text}] `);
-            onmessage = event => add(event.data);
-            new Worker('/worker.js').onmessage = event => add(event.data);
-            new SharedWorker('/shared.js').port.onmessage = event => add(event.data);
-            navigator.serviceWorker.register('/service.js');
-            navigator.serviceWorker.onmessage = event => add(event.data);
-            navigator.serviceWorker.ready.then(it => it.active.postMessage(''));
-            </script>",
-        ),
-        "/frame" => html(
-            "<script>fetch('/data/frame').then(it => it.text()).then(it => parent.postMessage(it, '*'))</script>",
-        ),
-        "/other-frame" => html(
-            "<script>fetch('/data/other-site').then(it => it.text()).then(it => parent.postMessage(it, '*'))</script>",
-        ),
-        "/worker.js" => script("fetch('/data/worker').then(it => it.text()).then(postMessage)"),
-        "/shared.js" => script(
-            "onconnect = event => fetch('/data/shared-worker').then(it => it.text()).then(it => event.ports[0].postMessage(it))",
-        ),
-        "/service.js" => script(
-            "onmessage = event => fetch('/data/service-worker').then(it => it.text()).then(it => event.source.postMessage(it))",
-        ),
-        "/dialogs" => {
-            html("before dialogs<script>onload = () => { while (true) alert(1); }</script>")
-        }
-        "/endless" => html("before the loop<script>onload = () => { while (true); }</script>"),
-        "/waits" => html("waits<script>fetch('/never-answered')</script>"),
-        "/ticker" => html("tick<script>setInterval(() => document.body.append('.'), 10)</script>"),
-        "/memory" => html(
-            "<script>const kept = []; setInterval(() => {
-                document.body.append('.');
-                for (let i = 0; i < 4; i++) kept.push(new Uint8Array(16 << 20).fill(7));
-            }, 5)</script>",
-        ),
-        "/heap" => html(
-            "<script>const kept = []; setInterval(() => {
-                document.body.append('.');
-                for (let i = 0; i < 4; i++) kept.push(new Array(1000000).fill(i));
-            }, 5)</script>",
-        ),
-        "/counted" => html(
-            "<script>fetch('/data/part' + location.search).then(it => it.text())
-            .then(it => document.body.append('counted: ' + it))</script>",
-        ),
-        "/together" => html(
-            "<script>fetch('/data/together' + location.search).then(it => it.text())
-            .then(it => document.body.append('counted: ' + it))</script>",
-        ),
-        // The heap of its renderer overflows at once.
-        "/crashes" => html(
-            "<script>const kept = []; while (true) kept.push(new Array(30000000));</script>",
-        ),
-        "/late" => html(
-            "<script>setTimeout(async () => {
-                const list = await (await fetch('/list.json')).json();
-                setTimeout(() => document.body.append('late: ' + list), 800);
-            }, 900)</script>",
-        ),
-        "/slow" => html(
-            "<script>setTimeout(() => { clearInterval(ticker); document.body.append('done'); }, 12000);
-            const ticker = setInterval(() => document.body.append('.'), 100)</script>",
-        ),
-        "/away" => html("stays<script>onload = () => { location = '/never'; }</script>"),
-        "/blank" => html("goes<script>onload = () => { location = 'about:blank'; }</script>"),
-        "/opens" => html(
-            "stays<a download href=/never-file></a><script>
-            open('/never-popup'); document.querySelector('a').click();</script>",
-        ),
-        "/closes" => html("closes<script>close()</script>"),
-        "/flood" => html(
-            "flood<script>setInterval(() => { for (let i = 0; i < 20000; i++) console.error(i); }, 1)</script>",
-        ),
-        "/count" => html(
-            "<script>
-            const visits = localStorage.visits = 1 + +(localStorage.visits || 0);
-            const cookie = 1 + +(document.cookie.split('=')[1] || 0);
-            document.cookie = `count=${cookie}`;
-            document.body.append(`visits: ${visits}, cookie: ${cookie}`);</script>",
-        ),
-        "/canary" => html(
-            "<link rel=preconnect href=http://CANARY/><link rel=dns-prefetch href=http://CANARY/>
-            <link rel=prefetch href=http://CANARY/prefetch><img src=http://CANARY/image>
-            <video src=http://CANARY/video></video><a ping=http://CANARY/ping href='#x'>a</a>
-            <script type=speculationrules>{\"prefetch\":[{\"urls\":[\"http://CANARY/rules\"]}],
-            \"prerender\":[{\"urls\":[\"http://CANARY/prerender\"]}]}</script>
-            <script>
-            const attempt = action => { try { action(); } catch (error) { console.error(error); } };
-            attempt(() => new WebSocket('ws://CANARY/socket'));
-            attempt(() => new WebTransport('https://CANARY/transport'));
-            attempt(() => new EventSource('http://CANARY/events'));
-            attempt(() => navigator.sendBeacon('http://CANARY/beacon', 'x'));
-            attempt(() => fetch('http://CANARY/post', { method: 'POST', body: 'x' }));
-            attempt(() => fetch('http://CANARY/alive', { method: 'POST', keepalive: true }));
-            attempt(() => document.querySelector('a').click());
-            attempt(() => open('http://CANARY/popup'));
-            attempt(() => {
-                const peer = new RTCPeerConnection({ iceServers: [
-                    { urls: 'stun:CANARY' },
-                    { urls: 'turn:CANARY?transport=tcp', username: 'a', credential: 'b' },
-                ] });
-                peer.createDataChannel('x');
-                peer.createOffer().then(it => peer.setLocalDescription(it));
-            });
-            attempt(() => {
-                const form = document.createElement('form');
-                form.method = 'post'; form.action = 'http://CANARY/form';
-                document.body.append(form); form.submit();
-            });
-            setTimeout(() => document.body.append('tried all'), 2500);
-            setInterval(() => document.body.append('.'), 100);
-            </script>",
-        ),
-        path => match path.strip_prefix("/data/") {
-            Some(name) => data(name),
-            None => ("", String::new()),
-        },
     }
 }

@@ -94,7 +94,7 @@ fn profile(processes: &[Process]) -> String {
     profiles.next().unwrap().to_owned()
 }
 
-/// The process whose command line has this text before the flags of the browser.
+/// The process with this text in its command line, before the flags of the browser.
 fn find<'a>(found: &'a [Process], part: &str) -> &'a Process {
     let is_part = |it: &&Process| {
         let command = it.command.split(" --headless").next().unwrap();
@@ -109,7 +109,8 @@ fn wait_until_removed(profile: &str) {
     });
 }
 
-/// Waits for the end of the crawler, and checks that the page was read when its time was over.
+/// Waits for the end of the crawler, and checks that it read the page when the page's time was
+/// over.
 fn expect_page(mut crawler: Child, what: &str) {
     let mut line = String::new();
     BufReader::new(crawler.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -148,7 +149,8 @@ fn a_crawler_that_is_killed_after_a_part_of_its_browser_leaves_no_process_and_no
 
 #[test]
 fn a_killed_part_of_a_browser_ends_the_browser_and_its_page_is_rendered_again() {
-    // The process above the browser, and what is below it: PID 1 of the namespaces, and the browser.
+    // The process above the browser, and what is below it: PID 1 of the namespaces, and the
+    // browser.
     let parts =
         ["browser-sandbox namespaces", "browser-sandbox init", "/chromium-headless-shell --user"];
     let without = ["browser-sandbox processes", "/chromium-headless-shell --user"];

@@ -61,8 +61,7 @@ pub struct PageContent {
     /// `frame`, `iframe`, `link` with a relation that names a page, refresh; images if requested.
     /// As in `wget --recursive`, without page requisites such as style sheets.
     pub links: Vec<PageLink>,
-    /// The URL that the page prefers (`rel=canonical`), canonical in our sense, too; the first one
-    /// counts.
+    /// The URL that the page prefers (`rel=canonical`), in canonical form; the first one counts.
     pub canonical: Option<Box<str>>,
     /// Feeds that the page names: `rel=alternate` with their media types. Not included in the
     /// links.
@@ -85,7 +84,8 @@ pub struct PageContent {
     pub nofollow: bool,
     /// From this time on it asks not to be indexed, in seconds of Unix time.
     pub unavailable_after: Option<i64>,
-    /// Whether it needs its scripts. `None` if that is not wanted, or if the document is no page.
+    /// Signs that it needs its scripts. `None` if they are not wanted, or if the document is not
+    /// HTML.
     pub signs: Option<PageSigns>,
     /// Why part of the page was left out.
     pub cut: Option<&'static str>,

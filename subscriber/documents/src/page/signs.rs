@@ -1,4 +1,4 @@
-//! Counts what shows whether a page has its content already, or whether its scripts make it.
+//! Counts signs that a page has its content, or that its scripts must add it.
 //!
 //! Only if wanted ([`PageOptions::signs`](super::PageOptions::signs)), because each byte of text
 //! is examined.
@@ -21,7 +21,7 @@ pub struct PageSigns {
     pub text_chars: usize,
     /// Links (`a`, `area`) that lead to a page, or to a view of a script (`script_links`).
     pub links: usize,
-    /// Those of the links whose fragment begins with `!` or `/`, as in `#!/about`.
+    /// Links with a fragment that begins with `!` or `/`, as in `#!/about`.
     pub script_links: usize,
     /// Images, fields of forms, frames, sound and video, except those of no size.
     pub parts: usize,
@@ -41,7 +41,7 @@ pub struct PageSigns {
 #[derive(Debug, Default)]
 pub(super) struct SignCounter {
     signs: PageSigns,
-    /// The open element whose content is not shown. One inside of another of the same name is not
+    /// The open element with hidden content. An element of the same name inside of it is not
     /// recognized.
     hidden: Option<TagName>,
     root: Option<OpenRoot>,
@@ -49,7 +49,7 @@ pub(super) struct SignCounter {
     is_script: bool,
     /// The number of bytes of `JAVASCRIPT` before the position in a `<noscript>`.
     word_bytes: usize,
-    /// The position is in an entity, of which one character was counted.
+    /// The position is in an entity, which counts as one character.
     is_in_entity: bool,
 }
 

@@ -190,18 +190,7 @@ async fn the_limit_per_address_covers_all_its_names() {
         }
     })
     .await;
-    let connect_timeout = Duration::from_millis(100);
-    let read_timeout = Duration::from_secs(20);
-    let config = FetchConfig {
-        connect: ConnectConfig {
-            per_address: Some(1),
-            timeout: connect_timeout,
-            ..config().connect
-        },
-        read_timeout,
-        ..config()
-    };
-    let web = Fetcher::new(&config).unwrap();
+    let web = Fetcher::new(&one_connection(Duration::from_millis(100))).unwrap();
     let (first, second) = (origin.url("/1"), origin.url("/2"));
     let (fetched, late) = tokio::join!(web.page(&first), async {
         request_arrived.recv().await.unwrap();

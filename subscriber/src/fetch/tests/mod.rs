@@ -34,6 +34,13 @@ fn config() -> FetchConfig {
     }
 }
 
+/// One connection for each address at once.
+fn one_connection(connect_timeout: Duration) -> FetchConfig {
+    let connect =
+        ConnectConfig { per_address: Some(1), timeout: connect_timeout, ..config().connect };
+    FetchConfig { connect, read_timeout: Duration::from_secs(20), ..config() }
+}
+
 fn request<'a>(
     url: &'a CanonicalUrl<'a>,
     wanted: FetchPurpose<'a>,

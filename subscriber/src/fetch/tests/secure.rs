@@ -320,17 +320,7 @@ async fn a_permit_is_for_the_address_that_was_connected_to() {
     let down: IpAddr = "127.0.0.99".parse().unwrap();
     // Nothing listens at that address: the origin uses its port at one address only.
     let names = Names(Mutex::new(vec![vec![down, LOCALHOST], vec![LOCALHOST]]));
-    let connect_timeout = Duration::from_millis(500);
-    let read_timeout = Duration::from_secs(20);
-    let config = FetchConfig {
-        connect: ConnectConfig {
-            per_address: Some(1),
-            timeout: connect_timeout,
-            ..config().connect
-        },
-        read_timeout,
-        ..config()
-    };
+    let config = one_connection(Duration::from_millis(500));
     let web = web(&config, Arc::new(names), RootCertStore::empty());
     let url = |name: &str| format!("http://{name}:{}/", origin.address.port()).parse().unwrap();
     let (first, second): (CanonicalUrl<'_>, CanonicalUrl<'_>) =

@@ -40,7 +40,7 @@ fn page(text: &str) -> CanonicalUrl<'_> {
     CanonicalUrl::parse(text).unwrap()
 }
 
-/// Renders a page if that is decided; returns whether it was.
+/// Renders a page if `auto` decides so; returns whether it was rendered.
 fn visit(auto: &mut AutoRender, url: &str, gain: Gain) -> bool {
     let is_rendered = matches!(auto.decide(&page(url), &EMPTY), Decision::Render(_));
     if is_rendered {
@@ -193,9 +193,9 @@ fn the_memory_is_bounded() {
 /// What happens to a page that should be rendered.
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// It is rendered, if that is decided, with this result.
+    /// It is rendered with this result, if `auto` decides so.
     Visit(u8, bool),
-    /// It is not rendered, whatever is decided.
+    /// Its rendering fails, if `auto` decides to render it.
     Failure(u8),
     /// The crawler starts again, with the stored value.
     Restart,
@@ -210,8 +210,8 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    /// Judged by what was rendered: a directory is rendered until 8 pages in a row gained nothing,
-    /// and then at most one in 50, exactly one without restarts. Those that failed do not count.
+    /// All pages of a directory are rendered until 8 in a row have gained nothing. Then at most one
+    /// in 50 is rendered; exactly one if there was no restart. Failures do not count.
     #[test]
     fn renderings_follow_what_they_gained(
         events in prop::collection::vec(event(), 0..600),

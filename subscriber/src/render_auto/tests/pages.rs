@@ -370,7 +370,7 @@ fn every_reason_to_render_has_an_example() {
     let pages = [frameworks(), shells()].concat();
     let reasons: Vec<_> = pages.into_iter().map(|(_, verdict, _)| verdict).collect();
     for reason in RenderCause::ALL {
-        // This one is no verdict on a page alone.
+        // `HostGained` depends on other pages too, so it is not a verdict.
         assert!(reason == RenderCause::HostGained || reasons.contains(&Render(reason)), "{reason}");
     }
 }

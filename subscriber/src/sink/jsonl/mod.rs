@@ -16,7 +16,7 @@
 //! | `job`, `pass`, `depth` | the crawl, and the number of links from a seed |
 //! | `task`, `attempt` | as in the broker's answers |
 //! | `links`, `nofollow` | an array of URLs, in the order of the page; the positions (from 0) of those that must not be followed |
-//! | `render` | what a browser made of the page, with [these fields](super::rendered) |
+//! | `render` | the result of rendering the page, with [these fields](super::rendered) |
 //!
 //! A field without a value is omitted. An unchanged page (status 304) has `hash`, title and
 //! links of the record that is confirmed.

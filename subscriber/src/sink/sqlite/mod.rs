@@ -16,9 +16,9 @@
 //! | 3 | the settings under which links were extracted |
 //! | 4 | a digest of each row, see [`tidings_database::digest`] |
 //! | 5 | the table `bodies` |
-//! | 6 | what a browser made of a page |
+//! | 6 | the result of rendering a page: `rendered_hash` and `render` |
 //!
-//! `render` is an object with [these fields](super::rendered), NULL if no browser was asked.
+//! `render` is an object with [these fields](super::rendered), NULL if rendering was not tried.
 
 mod last_record;
 mod newest;
@@ -158,8 +158,8 @@ const INSERT_BODY: &str = "
     INSERT INTO bodies (hash, encoding, bytes, body, digest)
     VALUES (?1, ?2, ?3, ?4, row_digest(?1, ?2, ?3, ?4)) ON CONFLICT DO NOTHING";
 
-/// Stores a row with the columns of `PAGES`, and the added ones, as parameters. A later attempt is never replaced by an
-/// earlier one.
+/// Stores a row with the columns of `PAGES`, and the added ones, as parameters. A later attempt is
+/// never replaced by an earlier one.
 pub(super) static UPSERT: LazyLock<String> = LazyLock::new(|| {
     let columns: Vec<_> = PAGES.newest_columns().collect();
     let values: Vec<_> = (1..=columns.len()).map(|number| format!("?{number}")).collect();

@@ -155,8 +155,8 @@ impl RecordWriter {
         put_record(header, head, out)
     }
 
-    /// `page_id`: the record of the page that this is a part of. `unchanged`: the page, if the server
-    /// has said so (304).
+    /// `page_id`: the record of the page that this is a part of. `unchanged`: the page, if the
+    /// server has said so (304).
     fn put_response(
         &mut self,
         answer: &Answer<'_>,

@@ -222,7 +222,7 @@ fn every_line_gets_the_decision_of_the_table() {
     checker.finish(30_000);
 }
 
-/// A principal that speaks for `ZeroMQ` has at most the permissions of `ZeroMQ`.
+/// A principal that uses `ZeroMQ` has at most the permissions of that transport.
 fn check_over_zmq(
     fixture: &Fixture,
     principal: &TestPrincipal,

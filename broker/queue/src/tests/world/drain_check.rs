@@ -14,7 +14,7 @@ use crate::{Input, Operation};
 /// The members that the operator has drained.
 #[derive(Debug, Default)]
 pub(super) struct DrainCheck {
-    /// Members that are drained, as the operator was told.
+    /// Members that are drained, as the answers to the operator say.
     drained: BTreeSet<MemberId>,
     /// Members about which a command has no answer yet.
     changing: BTreeSet<MemberId>,

@@ -29,9 +29,9 @@ struct SimulatedHost {
     last_end: Option<Moment>,
     /// Shortest delay after that.
     rest_ms: u64,
-    /// Retry-After: until then a worker was asked to stay away, and has reported it.
+    /// Retry-After: no requests until then. A worker has received and reported it.
     closed_until: Moment,
-    /// Crawl-delay: pause between requests, in ms, that a worker was asked for and has reported.
+    /// Crawl-delay: the pause between requests, in ms. A worker has received and reported it.
     pace_ms: u64,
     /// When the group received either.
     wished_at: Moment,

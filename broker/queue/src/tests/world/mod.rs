@@ -15,8 +15,8 @@
 //!
 //! The promises that must hold nevertheless are in [`promises`]. Each has one checker:
 //! [`host_check`], [`announcement_check`], [`pass_check`], [`fairness_check`], [`due_check`],
-//! [`priority_check`], [`drain_check`]. The checkers use only what hosts, workers and readers of the topics observe.
-//! The first broken promise ends the run.
+//! [`priority_check`], [`drain_check`]. The checkers use only what hosts, workers and readers of
+//! the topics observe. The first broken promise ends the run.
 
 mod announcement_check;
 mod broker;

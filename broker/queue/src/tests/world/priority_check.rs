@@ -17,8 +17,8 @@ use crate::tests::site::{HOSTS, host_number, is_linked, may_need_render};
 const REST_MS_MAX: u64 = 10_000;
 
 /// Unlinked pages on lonely hosts, until their first release. On other hosts, other entries may go
-/// first for reasons of their own; lonely hosts have only these pages. Pages that need a browser are
-/// left out, because they take turns with the others.
+/// first for reasons of their own; lonely hosts have only these pages. Pages that need a browser
+/// are left out, because they take turns with the others.
 #[derive(Debug, Default)]
 pub(super) struct PriorityCheck {
     waiting: BTreeMap<(u64, Lane), BTreeMap<String, PagePriority>>,

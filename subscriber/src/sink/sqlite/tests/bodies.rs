@@ -1,4 +1,4 @@
-//! Bodies of pages, and what a browser made of them.
+//! Bodies of pages, and the results of rendering them.
 
 use std::io::Read as _;
 

@@ -8,27 +8,13 @@ use super::*;
 use crate::report::{PageId, PageOutcome};
 use crate::sink::testing::{record, transient};
 
-/// The statement that created files of version 1.
+/// The table in files of version 1. The key is `group:run.entry`.
 const CREATE_V1: &str = "
-    CREATE TABLE pages (
-        task TEXT NOT NULL PRIMARY KEY, -- group:run.entry; every attempt of it is this row
-        url TEXT NOT NULL,
-        status INTEGER,                 -- of HTTP; NULL without an answer
-        content_type TEXT,
-        bytes INTEGER NOT NULL,         -- of the body, decoded
-        hash TEXT,                      -- BLAKE3 of the decoded body, hexadecimal
-        title TEXT,
-        fetched_at TEXT NOT NULL,       -- RFC 3339, UTC, when the answer had ended
-        duration_ms INTEGER NOT NULL,
-        job TEXT,
-        pass INTEGER,
-        depth INTEGER,
-        attempt INTEGER NOT NULL,       -- the highest attempt wins
-        outcome TEXT NOT NULL,          -- done, redirect, failed, robots, retry
-        error TEXT,
-        links INTEGER NOT NULL,         -- how many different ones
-        link_urls TEXT NOT NULL         -- a JSON array, in the order of the page
-    ) STRICT";
+    CREATE TABLE pages (task TEXT NOT NULL PRIMARY KEY, url TEXT NOT NULL, status INTEGER,
+        content_type TEXT, bytes INTEGER NOT NULL, hash TEXT, title TEXT, fetched_at TEXT NOT NULL,
+        duration_ms INTEGER NOT NULL, job TEXT, pass INTEGER, depth INTEGER,
+        attempt INTEGER NOT NULL, outcome TEXT NOT NULL, error TEXT, links INTEGER NOT NULL,
+        link_urls TEXT NOT NULL) STRICT";
 
 /// Makes a file one of version 5.
 const TO_V5: &str = "ALTER TABLE pages DROP COLUMN rendered_hash;
