@@ -105,9 +105,9 @@ pub use canonical_url::{
 pub use cidr::{IpNetwork, IpNetworkError};
 pub use command::{
     CREDIT_DEFAULT, Command, DELAY_MS_MAX, EntrySelection, GroupAction, GroupCommand, GroupSetting,
-    Hello, JobAction, JobCommand, KeyKind, KeyQuery, KeyRest, ManageCommand, Outcome, Prio,
-    RetryMode, ScheduleQuery, StartAt, TaskAction, TaskQuery, TaskReply, Token, TopicAction,
-    TopicCommand, duration_within, whole_number,
+    Hello, JobAction, JobCommand, KeyKind, KeyQuery, KeyRest, ManageCommand, Outcome, PageChange,
+    Prio, RetryMode, ScheduleQuery, StartAt, TaskAction, TaskQuery, TaskReply, TaskReport, Token,
+    TopicAction, TopicCommand, duration_within, whole_number,
 };
 pub use duration::{DURATION_MS_MAX, DurationError, format_ms, parse_ms};
 pub use error::{Code, ProtocolError, UnknownCode, bad_argument};
@@ -138,6 +138,8 @@ pub const ALPN: &[u8] = b"tidings";
 pub const DEFAULT_TOPIC: &str = "new-url";
 /// The topic with the end of every job.
 pub const JOB_DONE_TOPIC: &str = "job-done";
+/// The topic with the final outcome of every page.
+pub const PAGE_READY_TOPIC: &str = "page-ready";
 /// The topic of dead letters.
 pub const DEAD_LETTER_TOPIC: &str = "dead-letter";
 /// The topic of feeds that have a hub: crawlers publish what they find, and hub clients subscribe.

@@ -82,7 +82,9 @@ impl WireProtocol for Tidings {
 
     fn queue_setup(&self, topic: &str, pool: WorkerPool) -> Result<QueueSetup> {
         // The group has the name of the topic, which is unused too.
-        let create = format!("GROUP create {topic} topics={topic} key=host delay=0\r\n");
+        // Without events about outcomes, which no other server publishes.
+        let create =
+            format!("GROUP create {topic} topics={topic} key=host delay=0 page-ready=off\r\n");
         let mut prepare = self.create_topic(topic);
         prepare.push(SetupStep::new(create, ReadUntil::Line("+OK")));
         let worker = |_| {

@@ -1,9 +1,9 @@
 //! Settings of a group: each with its unit, default and reason, and the words that set it.
 
-use tidings_protocol::status::{DurationMs, GroupSettingsStatus, KeyDelay};
+use tidings_protocol::status::{DurationMs, GroupSettingsStatus, KeyDelay, OnOff};
 use tidings_protocol::{
-    CanonicalUrl, DAY_MS, DEFAULT_TOPIC, GroupSetting, JOB_DONE_TOPIC, KeyKind, Payload,
-    ProtocolError, TopicName, bad_argument,
+    CanonicalUrl, DAY_MS, DEFAULT_TOPIC, GroupSetting, JOB_DONE_TOPIC, KeyKind, PAGE_READY_TOPIC,
+    Payload, ProtocolError, TopicName, bad_argument,
 };
 
 /// Settings of one group. All durations are in ms.
@@ -27,6 +27,8 @@ pub struct GroupConfig {
     pub max_losses: u32,
     /// Wait after the first failure; it doubles with each further one.
     pub backoff_ms: u64,
+    /// Whether the final outcome of each URL is an event on `page-ready`.
+    pub page_ready: bool,
     /// The longest wait after a failure.
     pub backoff_ms_max: u64,
     /// Longest rest that a worker may request once (`not-before`).
@@ -72,6 +74,7 @@ impl Default for GroupConfig {
             max_attempts: 3,
             max_losses: 4,
             backoff_ms: 2000,
+            page_ready: true,
             backoff_ms_max: 60 * 60 * 1000,
             not_before_ms_max: DAY_MS,
             pace_ms_max: 5 * 60 * 1000,
@@ -121,17 +124,24 @@ impl GroupConfig {
             GroupSetting::MaxAttempts(attempts) => self.max_attempts = attempts,
             GroupSetting::MaxLosses(losses) => self.max_losses = losses,
             GroupSetting::BackoffMs(backoff_ms) => self.backoff_ms = backoff_ms,
+            GroupSetting::PageReady(page_ready) => self.page_ready = page_ready,
         }
     }
 
     /// Checks that the settings fit together.
     pub fn validate(&self) -> Result<(), ProtocolError> {
+        let has = |name| self.topics.iter().any(|topic| topic.as_str() == name);
         // A group of URLs would find none in these events, and make each a dead letter.
-        let has_job_done = self.topics.iter().any(|topic| topic.as_str() == JOB_DONE_TOPIC);
-        if has_job_done && self.key != KeyKind::None {
+        if has(JOB_DONE_TOPIC) && self.key != KeyKind::None {
             let text =
                 format!("topics={JOB_DONE_TOPIC}: this topic feeds only groups with key=none");
             return Err(bad_argument(text));
+        }
+        if has(PAGE_READY_TOPIC) && self.key != KeyKind::None && self.page_ready {
+            return Err(bad_argument(format!(
+                "topics={PAGE_READY_TOPIC}: the group would feed itself; set page-ready=off, or \
+                 key=none"
+            )));
         }
         Ok(())
     }
@@ -152,6 +162,7 @@ impl GroupConfig {
             max_attempts: self.max_attempts.into(),
             max_losses: self.max_losses.into(),
             backoff: DurationMs(self.backoff_ms),
+            page_ready: if self.page_ready { OnOff::On } else { OnOff::Off },
         }
     }
 

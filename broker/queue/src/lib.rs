@@ -47,6 +47,7 @@ pub mod jobs;
 mod leases;
 pub mod moment;
 pub(crate) mod mutants;
+mod page_figures;
 pub mod queries;
 pub mod record;
 mod requester;
@@ -78,6 +79,7 @@ use self::jobs::{JobState, JobTimer, Jobs};
 use self::leases::{Credit, Leases, Member};
 use self::moment::Moment;
 use self::mutants::Mutant;
+use self::page_figures::PageFigures;
 use self::record::snapshot::{SnapshotItem, SnapshotProgress};
 use self::record::{Decision, GroupRecord};
 pub use self::requester::{ClientLabel, ConnId, Requester};
@@ -131,6 +133,7 @@ pub struct Group {
     dead_letters: DeadLetters,
     /// The tasks that ended last. Not recorded.
     finished: FinishedTasks,
+    figures: PageFigures,
     /// While set, nothing is released.
     is_paused: bool,
     /// Nothing is released before this moment after a reboot. The last task of the worker in the
@@ -175,6 +178,7 @@ impl Group {
             schedules: Schedules::default(),
             dead_letters: DeadLetters::default(),
             finished: FinishedTasks::default(),
+            figures: PageFigures::default(),
             is_paused: false,
             quiet_until: None,
             totals: GroupTotals::default(),
@@ -419,7 +423,7 @@ impl Group {
         let held = ended.and_then(|member| self.leases.members().find(member)).map(Member::held);
         for entry in held.unwrap_or_default() {
             self.commit(Decision::Lost { entry }, now);
-            self.dead_letter_if_exhausted(entry, now);
+            self.give_up_if_exhausted(entry, None, now);
         }
         let members: Vec<_> = self.leases.pins().keys().copied().collect();
         for member in members {

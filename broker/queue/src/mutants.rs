@@ -24,6 +24,8 @@ pub(crate) enum Mutant {
     NoLeaseAfterReboot,
     /// An announced entry is dropped when its lease is lost.
     DropsLostAnnounced,
+    /// Outcomes other than `done` are not announced.
+    UntoldOutcome,
     /// A member holds one task more than its credit.
     OverCredit,
     /// A drained member is given tasks.

@@ -300,13 +300,11 @@ impl Connection {
         worker.is_known_to_groups = true;
         let (links, over_limit) = match &reply.action {
             TaskAction::Ack(_) => worker.staged_links.take(&reply.task),
-            // A NACK with again= or need= may be rejected; the task then stays, and so do its
-            // links. If it is accepted, the links are evicted later.
-            TaskAction::Nack {
-                retry: RetryMode::OtherUrl { .. } | RetryMode::NeedsRender, ..
-            }
+            // A NACK with again= or need= may be rejected; the task then stays, and so do its links.
+            // If it is accepted, the links are evicted later.
+            TaskAction::Nack(RetryMode::OtherUrl { .. } | RetryMode::NeedsRender)
             | TaskAction::Touch { .. } => (Vec::new(), 0),
-            TaskAction::Nack { .. } => {
+            TaskAction::Nack(_) => {
                 worker.staged_links.discard(&reply.task);
                 (Vec::new(), 0)
             }

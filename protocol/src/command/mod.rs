@@ -4,6 +4,7 @@ mod manage;
 pub(crate) mod parse;
 mod settings;
 mod task_reply;
+mod task_report;
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,6 +21,7 @@ pub use self::settings::{
     duration_within, whole_number,
 };
 pub use self::task_reply::{KeyRest, RetryMode, TaskAction, TaskReply};
+pub use self::task_report::{PageChange, TaskReport};
 use crate::text::quote;
 use crate::wire::{LineWriter, number};
 use crate::{

@@ -90,6 +90,8 @@ pub enum GroupSetting {
     MaxLosses(u32),
     /// `backoff`: the wait after the first failed attempt, in ms.
     BackoffMs(u64),
+    /// `page-ready`: whether the final outcome of each page is an event on `page-ready`.
+    PageReady(bool),
 }
 
 impl GroupSetting {
@@ -105,10 +107,15 @@ impl GroupSetting {
             "max-attempts" => Self::MaxAttempts(whole_number(name, value, 1, ATTEMPTS_MAX)?),
             "max-losses" => Self::MaxLosses(whole_number(name, value, 1, ATTEMPTS_MAX)?),
             "backoff" => Self::BackoffMs(duration_within(name, value, 0, DAY_MS)?),
+            "page-ready" => Self::PageReady(match value {
+                "on" => true,
+                "off" => false,
+                _ => return Err(bad_argument(format!("page-ready={value}: expected on or off"))),
+            }),
             _ => {
                 return Err(bad_argument(format!(
                     "unknown setting {name}; the settings are topics, key, parallel, delay, \
-                     lease, max-attempts, max-losses, backoff"
+                     lease, max-attempts, max-losses, backoff, page-ready"
                 )));
             }
         })

@@ -2,12 +2,9 @@
 
 use bytes::BufMut;
 
-use super::Outcome;
-use crate::wire::{LineWriter, is_word_char};
+use super::{Outcome, TaskReport};
+use crate::wire::LineWriter;
 use crate::{TaskId, Verb, duration};
-
-/// The longest `reason=`, in bytes; a longer one is cut when it is encoded.
-pub(super) const REASON_BYTES_MAX: usize = 512;
 
 /// A reply about a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +15,8 @@ pub struct TaskReply {
     pub action: TaskAction,
     /// `[not-before=..] [pace=..]`: what the host requested.
     pub rest: KeyRest,
+    /// What is known about the page. None with `TOUCH`.
+    pub report: Option<Box<TaskReport>>,
 }
 
 /// What becomes of a task.
@@ -25,14 +24,8 @@ pub struct TaskReply {
 pub enum TaskAction {
     /// `ACK <task> [outcome=..]`: the task is done, and ended so; `done` without the option.
     Ack(Outcome),
-    /// `NACK <task> [after=..] [count=no] [again=<url>] [need=render] [reason=..]`: it returns to
-    /// the group.
-    Nack {
-        /// When and how it is retried.
-        retry: RetryMode,
-        /// For people. One word on the wire: white space becomes `_` when it is encoded.
-        reason: Option<String>,
-    },
+    /// `NACK <task> [after=..] [count=no] [again=<url>] [need=render]`: it returns to the group.
+    Nack(RetryMode),
     /// `TOUCH <task> [over=yes]`: the worker is still busy; renews the lease.
     Touch {
         /// `over=yes`: the task makes no further request, so its key is free for the next task.
@@ -44,7 +37,7 @@ impl TaskReply {
     pub(super) fn verb(&self) -> Verb {
         match self.action {
             TaskAction::Ack(_) => Verb::Ack,
-            TaskAction::Nack { .. } => Verb::Nack,
+            TaskAction::Nack(_) => Verb::Nack,
             TaskAction::Touch { .. } => Verb::Touch,
         }
     }
@@ -52,18 +45,19 @@ impl TaskReply {
     /// Appends everything behind the verb.
     pub(super) fn encode<'b, B: BufMut>(&self, line: LineWriter<'b, B>) -> LineWriter<'b, B> {
         let line = line.task(&self.task);
-        match &self.action {
+        let line = match &self.action {
             TaskAction::Ack(outcome) => {
-                let outcome = (*outcome != Outcome::Done).then_some(outcome);
-                put_rest(line.option_if("outcome", outcome), self.rest)
+                line.option_if("outcome", (*outcome != Outcome::Done).then_some(outcome))
             }
-            TaskAction::Nack { retry, reason } => {
-                let reason = reason.as_deref().map(to_word).filter(|word| !word.is_empty());
-                put_rest(put_retry(line, retry), self.rest).option_if("reason", reason)
-            }
+            TaskAction::Nack(retry) => put_retry(line, retry),
             TaskAction::Touch { request_ended } => {
-                put_rest(line.option_if("over", request_ended.then_some("yes")), self.rest)
+                line.option_if("over", request_ended.then_some("yes"))
             }
+        };
+        let line = put_rest(line, self.rest);
+        match &self.report {
+            Some(report) => report.encode(line),
+            None => line,
         }
     }
 }
@@ -120,14 +114,4 @@ fn put_retry<'b, B: BufMut>(line: LineWriter<'b, B>, retry: &RetryMode) -> LineW
         RetryMode::OtherUrl { url } => line.option("again", url),
         RetryMode::NeedsRender => line.option("need", "render"),
     }
-}
-
-/// A text as one word: white space and control characters become `_`.
-fn to_word(text: &str) -> String {
-    let end = text.floor_char_boundary(REASON_BYTES_MAX);
-    text.chars()
-        .zip(text.char_indices())
-        .take_while(|(_, (at, _))| *at < end)
-        .map(|(c, _)| if is_word_char(c) { c } else { '_' })
-        .collect()
 }

@@ -7,6 +7,16 @@ use serde::{Serialize, Serializer};
 use super::fields::{FieldSet, JsonType};
 use super::value::{DurationMs, Rate, Value};
 
+words! {
+    /// A setting that is on or off.
+    OnOff {
+        /// It is off.
+        Off = "off",
+        /// It is on.
+        On = "on",
+    }
+}
+
 /// The delay of a key that has no pace of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KeyDelay {
@@ -66,6 +76,8 @@ fields! {
         max_losses: u64 = "max-losses",
         /// The wait after the first failed attempt.
         backoff: DurationMs = "backoff",
+        /// Whether the final outcome of each page is an event on `page-ready`.
+        page_ready: OnOff = "page-ready",
     }
 }
 
@@ -74,6 +86,25 @@ impl fmt::Display for GroupSettingsStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words = fmt::from_fn(|f| FieldSet::write(self, f)).to_string();
         f.write_str(words.trim_start())
+    }
+}
+
+fields! {
+    /// Sums of what workers reported about pages since the start of the broker. Without a report,
+    /// nothing.
+    PageFiguresStatus {
+        /// Answers with a status of 200 to 299.
+        ok: Option<u64> = "status-2xx",
+        /// Answers with a status of 300 to 399.
+        redirects: Option<u64> = "status-3xx",
+        /// Answers with a status of 400 to 499.
+        refused: Option<u64> = "status-4xx",
+        /// Answers with a status of 500 to 599.
+        broken: Option<u64> = "status-5xx",
+        /// Bytes of the pages.
+        bytes: Option<u64> = "bytes",
+        /// The mean time of a request, in milliseconds.
+        ms: Option<u64> = "ms",
     }
 }
 
@@ -108,6 +139,8 @@ status! {
         unkeyed: u64 = "unkeyed",
         /// Keys in memory.
         keys: u64 = "keys",
+        /// What its workers reported.
+        figures: PageFiguresStatus,
         /// Its settings.
         settings: GroupSettingsStatus,
         /// Recent tasks per second; only in `GROUP watch`.

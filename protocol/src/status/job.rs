@@ -1,5 +1,6 @@
 //! Jobs: their status while they run, and the announcement of their end.
 
+use super::group::PageFiguresStatus;
 use super::value::Rate;
 
 fields! {
@@ -60,6 +61,8 @@ status! {
         processing: u64 = "processing",
         /// The results so far.
         counts: PassCounts,
+        /// What workers reported about its pages.
+        figures: PageFiguresStatus,
         /// Pages that it includes; only in `JOB show`.
         include: Option<Vec<String>> = "include",
         /// Pages that it excludes; only in `JOB show`.

@@ -21,7 +21,7 @@ pub use self::answer::{Answer, Status};
 pub use self::fields::{Field, JsonType};
 pub use self::group::{
     DamagedGroupStatus, DeadLetterStatus, DrainStatus, GroupSettingsStatus, GroupStatus, KeyDelay,
-    ListedMember, MemberFields, MemberState, MemberStatus,
+    ListedMember, MemberFields, MemberState, MemberStatus, OnOff, PageFiguresStatus,
 };
 pub use self::job::{
     JobEnd, JobEndReason, JobListEnd, JobResult, JobState, JobStatus, PassCounts, SeedStatus,

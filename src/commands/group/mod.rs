@@ -57,7 +57,8 @@ Settings:
   delay=DURATION|default          wait between two tasks of one key
   lease=DURATION                  time for which a task belongs to a member
   max-attempts=N, max-losses=N    failures and lost workers until a task becomes a dead letter
-  backoff=DURATION                wait after the first failure of a task";
+  backoff=DURATION                wait after the first failure of a task
+  page-ready=on|off               whether the outcome of each URL is an event on page-ready";
 
 /// The name of the connection, as the broker shows it.
 const NAME: &str = "tidings-group";
@@ -129,7 +130,7 @@ pub(crate) struct SettingsArgs {
     /// The group
     group: GroupName,
 
-    /// topics=, key=, parallel=, delay=, lease=, max-attempts=, max-losses=, backoff=
+    /// topics=, key=, parallel=, delay=, lease=, max-attempts=, max-losses=, backoff=, page-ready=
     #[arg(value_name = "SETTING", value_parser = parse_setting)]
     settings: Vec<(String, String)>,
 

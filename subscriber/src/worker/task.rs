@@ -9,7 +9,7 @@ use std::time::Duration;
 use tidings_client::{ReplyOutcome, TaskLease};
 use tidings_egress::failure::{Failure, Reason};
 use tidings_protocol::{
-    CanonicalUrl, Code, Command, KeyRest, RetryMode, TaskAction, TaskId, TaskReply,
+    CanonicalUrl, Code, Command, KeyRest, RetryMode, TaskAction, TaskId, TaskReply, TaskReport,
 };
 use tokio::time::Instant;
 
@@ -366,7 +366,16 @@ pub(super) fn milliseconds(duration: Duration) -> u64 {
 
 impl Task {
     pub(super) fn reply(&self, action: TaskAction, rest: KeyRest) -> Command<'static> {
-        Command::Reply(TaskReply { task: self.id.clone(), action, rest })
+        self.reply_with(action, rest, None)
+    }
+
+    fn reply_with(
+        &self,
+        action: TaskAction,
+        rest: KeyRest,
+        report: Option<Box<TaskReport>>,
+    ) -> Command<'static> {
+        Command::Reply(TaskReply { task: self.id.clone(), action, rest, report })
     }
 
     pub(super) fn touch(&self, request_ended: bool, rest: KeyRest) -> Command<'static> {
@@ -383,6 +392,6 @@ impl Task {
         rest: KeyRest,
         reason: Option<String>,
     ) -> Command<'static> {
-        self.reply(TaskAction::Nack { retry, reason }, rest)
+        self.reply_with(TaskAction::Nack(retry), rest, TaskReport::of_reason(reason))
     }
 }

@@ -8,6 +8,7 @@ mod durability;
 mod failing_disks;
 mod kill;
 mod kill_pause;
+mod page_outcomes;
 mod restart;
 mod restart_large;
 mod syscall_trace;

@@ -72,8 +72,9 @@ fn topics_and_their_settings_survive_a_restart() {
     let listed = run_topic_json(&server, &["ls"], 0);
     let listed: Vec<_> = listed.iter().map(|topic| (&topic["topic"], &topic["sync"])).collect();
     let (always, interval, memory) = (json!("always"), json!("interval"), json!("memory"));
-    let names = ["dead-letter", "job-done", "m", "new-url", "t"].map(|name| json!(name));
-    let syncs = [&always, &always, &memory, &always, &interval];
+    let names =
+        ["dead-letter", "job-done", "m", "new-url", "page-ready", "t"].map(|name| json!(name));
+    let syncs = [&always, &always, &memory, &always, &always, &interval];
     assert_eq!(listed, names.iter().zip(syncs).collect::<Vec<_>>());
 
     assert_eq!(run_topic(&server, &["delete", "t"]).expect_code(0).stdout(), ["deleted t"]);

@@ -118,7 +118,12 @@ impl Group {
                 self.unpublished.insert(*serial, (topic, payload.clone()));
             }
             Decision::Published { serial, topic, seq } => {
-                self.unpublished.remove(serial);
+                let upto = self.unpublished.range(..=*serial);
+                let sent: Vec<u64> =
+                    upto.filter(|(_, (on, _))| on == topic).map(|(serial, _)| *serial).collect();
+                for serial in sent {
+                    self.unpublished.remove(&serial);
+                }
                 let newest = self.published.entry(topic).or_default();
                 *newest = (*newest).max(*seq);
             }

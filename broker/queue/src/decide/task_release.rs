@@ -17,6 +17,9 @@ use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
 use crate::record::Decision;
 
+/// Events that wait for their topics, from which on nothing is released: each finished task adds
+/// one, and a topic may have no room for long.
+pub(crate) const UNPUBLISHED_MAX: usize = 10_000;
 /// Maximum number of lanes that a release skips because they wait for texts.
 const SKIPPED_MAX: usize = 16;
 
@@ -32,7 +35,7 @@ impl Group {
         // Lanes that are skipped because the text of their next entry is being read.
         let mut skipped = SmallVec::<[Lane; SKIPPED_MAX]>::new();
         for released in 0_usize.. {
-            if self.is_paused {
+            if self.is_paused || self.has_too_many_unpublished() {
                 break;
             }
             let members = self.leases.members();
@@ -89,6 +92,11 @@ impl Group {
         for missing in missing.chunks(PREFETCH_BATCH) {
             self.request_texts(missing.to_vec());
         }
+    }
+
+    /// Reports whether so many events wait for their topics that nothing is released.
+    pub(crate) fn has_too_many_unpublished(&self) -> bool {
+        self.unpublished.len() >= UNPUBLISHED_MAX
     }
 
     /// Returns the entry if it is dormant and its text must be read before it is released.

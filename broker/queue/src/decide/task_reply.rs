@@ -5,8 +5,8 @@ use std::fmt::Write;
 
 use tidings_protocol::status::{AckStatus, Answer};
 use tidings_protocol::{
-    CanonicalUrl, Code, DEAD_LETTER_TOPIC, KeyRest, Outcome, ProtocolError, Render, RetryMode,
-    TaskAction, TaskId, TaskReply, bad_argument,
+    CanonicalUrl, Code, DEAD_LETTER_TOPIC, KeyRest, Outcome, PAGE_READY_TOPIC, ProtocolError,
+    Render, RetryMode, TaskAction, TaskId, TaskReply, TaskReport, bad_argument,
 };
 
 use super::admit::dead_letter_text;
@@ -26,14 +26,14 @@ impl Group {
         reply: WorkerReply,
         now: Moment,
     ) -> Result<Answer, ProtocolError> {
-        let WorkerReply { reply: TaskReply { task, action, rest }, links, over_limit } = reply;
+        let WorkerReply { reply, links, over_limit } = reply;
+        let TaskReply { task, action, rest, report } = reply;
+        let report = report.as_deref();
         match action {
             TaskAction::Ack(outcome) => {
-                self.ack(requester, &task, outcome, rest, (&links, over_limit), now)
+                self.ack(requester, &task, (outcome, report), rest, (&links, over_limit), now)
             }
-            TaskAction::Nack { retry, reason } => {
-                self.nack(requester, &task, retry, rest, reason, now)
-            }
+            TaskAction::Nack(retry) => self.nack(requester, &task, retry, rest, report, now),
             TaskAction::Touch { request_ended } => {
                 self.touch(requester, &task, request_ended, rest, now)
             }
@@ -44,7 +44,7 @@ impl Group {
         &mut self,
         requester: Requester,
         task: &TaskId,
-        outcome: Outcome,
+        (outcome, report): (Outcome, Option<&TaskReport>),
         hold: KeyRest,
         (links, over_limit): (&[StagedLink], u64),
         now: Moment,
@@ -65,7 +65,14 @@ impl Group {
             known: judged.known,
             refused: judged.refused + over_limit + (links.len() - kept.len()) as u64,
         };
+        let event = self.page_event(entry, outcome, report, (None, 1));
         self.commit(Decision::Answered { entry, outcome, children, no_room: 0, rest }, now);
+        if let Some(report) = report {
+            self.figures.add(report, job);
+        }
+        if let Some(event) = event {
+            self.publish(PAGE_READY_TOPIC, event);
+        }
         if let Some(job) = job
             && !(mutants::is(Mutant::StaysOpen) && outcome != Outcome::Done)
         {
@@ -80,12 +87,13 @@ impl Group {
         task: &TaskId,
         back: RetryMode,
         hold: KeyRest,
-        reason: Option<String>,
+        report: Option<&TaskReport>,
         now: Moment,
     ) -> Result<Answer, ProtocolError> {
         let id = self.held_entry(requester, task)?;
         let rest = self.capped_rest(hold, now);
-        let failures = self.frontier.get(id).entry.failures;
+        let Entry { failures, admitted, .. } = &self.frontier.get(id).entry;
+        let (failures, job) = (*failures, admitted.job);
         // A worker may only lengthen the wait, within limits.
         let capped = |ms: u64| ms.min(self.config.not_before_ms_max);
         let back = match back {
@@ -105,10 +113,14 @@ impl Group {
                 NextStep::Render
             }
         };
-        let reason = reason.map(String::into_boxed_str);
+        let reason = report.and_then(|report| report.error.as_deref().or(report.reason.as_deref()));
+        let reason = reason.map(Box::from);
         self.commit(Decision::Returned { entry: id, next_step: back, rest, reason }, now);
+        if let Some(report) = report {
+            self.figures.add(report, job);
+        }
         self.unpin_untakeable(requester.member, now);
-        self.dead_letter_if_exhausted(id, now);
+        self.give_up_if_exhausted(id, report, now);
         Ok(task.to_string().into())
     }
 
@@ -148,7 +160,13 @@ impl Group {
 
     /// Makes a returned or lost entry a dead letter if its attempts are used up. If its job is
     /// cancelled or has all its pages, the entry is dropped.
-    pub(crate) fn dead_letter_if_exhausted(&mut self, id: EntryId, now: Moment) {
+    /// `report` is that of the last attempt.
+    pub(crate) fn give_up_if_exhausted(
+        &mut self,
+        id: EntryId,
+        report: Option<&TaskReport>,
+        now: Moment,
+    ) {
         let entry = &self.frontier.get(id).entry;
         let job = entry.admitted.job;
         if mutants::is(Mutant::DropsLostAnnounced) && job.is_none() && entry.losses > 0 {
@@ -156,8 +174,12 @@ impl Group {
         }
         if let Some(reason) = self.config.dead_reason(entry) {
             let letter = self.dead_letter_payload(entry, reason);
+            let event = self.page_event(id, Outcome::Failed, report, (Some(reason), 2));
             self.commit(Decision::Ended { entries: vec![id], end: EndReason::Dead }, now);
             self.publish(DEAD_LETTER_TOPIC, letter);
+            if let Some(event) = event {
+                self.publish(PAGE_READY_TOPIC, event);
+            }
         }
         if let Some(job) = job {
             self.settle_job(job.number, now);

@@ -180,6 +180,8 @@ impl Group {
         let queue = &self.frontier.keys()[key];
         if self.is_paused {
             "pending because=group-paused".to_owned()
+        } else if self.has_too_many_unpublished() {
+            "pending because=unpublished-events".to_owned()
         } else if queue.in_flight() >= self.config.parallel {
             "pending because=in-flight".to_owned()
         } else if queue.free_at() > now {

@@ -22,7 +22,8 @@ impl Group {
             GroupQuery::Group => Ok(self.status().into()),
             GroupQuery::Job(name) => {
                 let job = self.find_job(name)?;
-                Ok(job.full_status(self.queued_of(job)).into())
+                let figures = self.figures.of_pass(job.id);
+                Ok(JobStatus { figures, ..job.full_status(self.queued_of(job)) }.into())
             }
             GroupQuery::Jobs => {
                 let newest = self.jobs.iter().rev().take(LISTED_JOBS_MAX);
@@ -69,7 +70,8 @@ impl Group {
     }
 
     pub(crate) fn job_status(&self, job: &Job) -> JobStatus {
-        job.status(self.queued_of(job))
+        let figures = self.figures.of_pass(job.id);
+        JobStatus { figures, ..job.status(self.queued_of(job)) }
     }
 
     /// The entries of a job for which only a member's credit is missing.
@@ -103,6 +105,7 @@ impl Group {
             lost: totals.lost,
             unkeyed: totals.unkeyed,
             keys: self.frontier.keys().len() as u64,
+            figures: self.figures.of_group(),
             settings: self.config.status(),
             rate: None,
         }

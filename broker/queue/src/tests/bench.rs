@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tidings_protocol::status::Answer;
 use tidings_protocol::{
     Answers, Code, GroupAction, GroupCommand, KeyRest, MemberId, Outcome, ProtocolError, RetryMode,
-    Seq, Slot, TaskAction, TaskId, TaskReply, TopicName,
+    Seq, Slot, TaskAction, TaskId, TaskReply, TaskReport, TopicName,
 };
 
 use crate::config::GroupConfig;
@@ -60,8 +60,10 @@ impl Worker {
 }
 
 impl Bench {
+    /// A group with these settings, which announces no outcomes unless they say so.
     pub(crate) fn new(settings: &[(&str, &str)]) -> Self {
-        let config = GroupConfig::default().with_settings(settings.iter().copied()).unwrap();
+        let settings = [("page-ready", "off")].iter().chain(settings).copied();
+        let config = GroupConfig::default().with_settings(settings).unwrap();
         Self {
             group: Group::new("crawlers".parse().unwrap(), 7, config, 1),
             now: Moment(1000),
@@ -197,9 +199,9 @@ impl Bench {
     }
 
     pub(crate) fn nack(&mut self, worker: Worker, task: &TaskId, retry: RetryMode) {
-        let action = TaskAction::Nack { retry, reason: Some("test".into()) };
-        let reply = reply_of(task, action, KeyRest::default()).into();
-        self.feed(Input::Reply { requester: worker.requester(), reply });
+        let mut reply = reply_of(task, TaskAction::Nack(retry), KeyRest::default());
+        reply.report = TaskReport::of_reason(Some("test".into()));
+        self.feed(Input::Reply { requester: worker.requester(), reply: reply.into() });
     }
 
     pub(crate) fn touch(&mut self, worker: Worker, task: &TaskId, over: bool, hold: KeyRest) {
@@ -251,6 +253,6 @@ pub(crate) fn slot() -> Slot {
 
 pub(crate) const NO_HOLD: KeyRest = KeyRest { not_before_ms: None, pace_ms: None };
 
-fn reply_of(task: &TaskId, action: TaskAction, rest: KeyRest) -> TaskReply {
-    TaskReply { task: task.clone(), action, rest }
+pub(crate) fn reply_of(task: &TaskId, action: TaskAction, rest: KeyRest) -> TaskReply {
+    TaskReply { task: task.clone(), action, rest, report: None }
 }

@@ -6,7 +6,7 @@ use super::bench::{A, AnswerText, Bench, group_command};
 use crate::{GroupQuery, Input};
 
 impl Bench {
-    fn why(&mut self, what: &str) -> AnswerText {
+    pub(super) fn why(&mut self, what: &str) -> AnswerText {
         self.feed(Input::Query {
             requester: A.requester(),
             query: GroupQuery::Explain(what.into()),

@@ -62,8 +62,8 @@ fn entries_are_not_pinned_to_a_member_without_credit() {
     // A reconnects, answers before it has joined, and disconnects again.
     let requester = Requester { conn: ConnId(9), ..A.requester() };
     let back = RetryMode::OtherUrl { url: "http://x.org/".into() };
-    let action = TaskAction::Nack { retry: back, reason: None };
-    let reply = TaskReply { task: task.id, action, rest: NO_HOLD }.into();
+    let action = TaskAction::Nack(back);
+    let reply = TaskReply { task: task.id, action, rest: NO_HOLD, report: None }.into();
     bench.feed(Input::Reply { requester, reply });
     bench.join(B, 1);
     assert_eq!(bench.task().payload, "http://x.org/");

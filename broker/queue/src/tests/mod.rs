@@ -9,6 +9,7 @@ mod finished;
 mod interactions;
 mod jobs;
 mod operate;
+mod page_ready;
 mod render;
 mod repairs;
 mod rules;

@@ -90,7 +90,7 @@ fn seeds_that_once_failed_hold() {
 }
 
 /// Every mutant, and the promise that it breaks.
-const MUTANTS: [(Mutant, Promise); 36] = [
+const MUTANTS: [(Mutant, Promise); 37] = [
     (Mutant::TwoAtOnce, Promise::OneInFlight),
     (Mutant::OverParallel, Promise::OneInFlight),
     (Mutant::NoLeaseAfterReboot, Promise::OneInFlight),
@@ -107,6 +107,7 @@ const MUTANTS: [(Mutant, Promise); 36] = [
     (Mutant::DormantFirst, Promise::PriorityKept),
     (Mutant::LowestPriorityFirst, Promise::PriorityKept),
     (Mutant::DoneTwice, Promise::DoneOnce),
+    (Mutant::UntoldOutcome, Promise::OutcomesTold),
     (Mutant::DoneWhileHeld, Promise::NeverEarly),
     (Mutant::DoneBeforeConsumed, Promise::NeverEarly),
     (Mutant::TooDeep, Promise::DepthKept),

@@ -268,12 +268,10 @@ fn send_command(
 ) {
     let (action, links) = match command {
         WorkerCommand::Ack(links) => (TaskAction::Ack(Outcome::Done), links.clone()),
-        WorkerCommand::Nack(back) => {
-            (TaskAction::Nack { retry: back.clone(), reason: None }, Vec::new())
-        }
+        WorkerCommand::Nack(back) => (TaskAction::Nack(back.clone()), Vec::new()),
         WorkerCommand::Touch { over } => (TaskAction::Touch { request_ended: *over }, Vec::new()),
     };
-    let reply = TaskReply { task: task.clone(), action, rest: hold };
+    let reply = TaskReply { task: task.clone(), action, rest: hold, report: None };
     let reply = WorkerReply { reply, links, over_limit: 0 };
     bench.feed(Input::Reply { requester: worker.requester(), reply });
 }

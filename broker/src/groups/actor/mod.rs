@@ -560,8 +560,11 @@ impl GroupActor {
         if self.announce_at.is_some_and(|at| self.clock.now() < at) {
             return;
         }
-        let mut sent = Vec::new();
-        let announced = self.outbox.advance(|serial, topic, seq| sent.push((serial, topic, seq)));
+        // The newest of each topic: one record says it for all before.
+        let mut sent = BTreeMap::new();
+        let announced = self.outbox.advance(|serial, topic, seq| {
+            sent.insert(topic, (serial, seq));
+        });
         let was_deferred = self.announce_at.take().is_some();
         if let Err(error) = announced {
             if !was_deferred {
@@ -570,7 +573,7 @@ impl GroupActor {
             }
             self.announce_at = Some(self.clock.now() + RETRY_MS);
         }
-        for (serial, topic, seq) in sent {
+        for (topic, (serial, seq)) in sent {
             self.handle(Input::Published { serial, topic, seq }, None);
         }
     }

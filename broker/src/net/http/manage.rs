@@ -43,6 +43,7 @@ const GROUP_SETTINGS: &ObjectSchema = &[
     ("max-attempts", FieldType::Number),
     ("max-losses", FieldType::Number),
     ("backoff", FieldType::Text),
+    ("page-ready", FieldType::Text),
 ];
 
 /// Receives the settings in a body. The request may not have parameters.

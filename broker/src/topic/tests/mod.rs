@@ -418,10 +418,10 @@ fn a_reader_receives_whole_batches_before_a_mark() {
 
 #[test]
 fn fixed_topics_exist_at_any_limit() {
-    let topics = topics(&Limits { topics_max: 4, ..Limits::default() });
+    let topics = topics(&Limits { topics_max: 5, ..Limits::default() });
     topics.open(&"mine".parse().unwrap()).unwrap();
     topics.open(&"one-too-many".parse().unwrap()).unwrap_err();
-    for name in ["new-url", "job-done", "dead-letter"] {
+    for name in ["new-url", "job-done", "dead-letter", "page-ready"] {
         topics.open(&name.parse().unwrap()).unwrap();
     }
     assert_eq!(topics.default_topic().name().as_str(), "new-url");
@@ -429,14 +429,14 @@ fn fixed_topics_exist_at_any_limit() {
 
 #[test]
 fn one_topic_above_the_limit_is_rejected() {
-    let topics = topics(&Limits { topics_max: 4, ..Limits::default() });
+    let topics = topics(&Limits { topics_max: 5, ..Limits::default() });
     topics.open(&"second".parse().unwrap()).unwrap();
     let refusal = topics.open(&"third".parse().unwrap()).unwrap_err();
     assert_eq!(refusal.code, Code::Limit);
     topics.open(&"second".parse().unwrap()).unwrap();
     assert!(topics.find("third").is_none());
     let names: Vec<String> = topics.list().iter().map(|topic| topic.name().to_string()).collect();
-    assert_eq!(names, ["dead-letter", "job-done", "new-url", "second"]);
+    assert_eq!(names, ["dead-letter", "job-done", "new-url", "page-ready", "second"]);
 }
 
 // PROTOCOL: D5

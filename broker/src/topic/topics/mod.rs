@@ -12,8 +12,8 @@ use parking_lot::{Mutex, RwLock};
 use tidings_concurrent::{NewTopicWaiters, Watermarked};
 use tidings_log::{CheckedFile, CommitLog, Committers, LogId, LogPlan, Recovered, Store, TopicLog};
 use tidings_protocol::{
-    Code, DEAD_LETTER_TOPIC, DEFAULT_TOPIC, Durability, JOB_DONE_TOPIC, ProtocolError, Seq,
-    StartAt, TopicName,
+    Code, DEAD_LETTER_TOPIC, DEFAULT_TOPIC, Durability, JOB_DONE_TOPIC, PAGE_READY_TOPIC,
+    ProtocolError, Seq, StartAt, TopicName,
 };
 
 use super::cold_reads::ColdReads;
@@ -29,10 +29,10 @@ use crate::limits::Limits;
 
 /// Topics that always exist: the default topic, which is made first, and those on which groups
 /// publish.
-const FIXED: [&str; 3] = [DEFAULT_TOPIC, JOB_DONE_TOPIC, DEAD_LETTER_TOPIC];
+const FIXED: [&str; 4] = [DEFAULT_TOPIC, JOB_DONE_TOPIC, DEAD_LETTER_TOPIC, PAGE_READY_TOPIC];
 
 /// The fixed topics on which each event of a group must appear exactly once.
-const DURABLE_ONLY: [&str; 2] = [JOB_DONE_TOPIC, DEAD_LETTER_TOPIC];
+const DURABLE_ONLY: [&str; 3] = [JOB_DONE_TOPIC, DEAD_LETTER_TOPIC, PAGE_READY_TOPIC];
 
 /// The seq of a topic's first event.
 const FIRST_SEQ: Seq = Seq(1);

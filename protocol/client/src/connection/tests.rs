@@ -316,6 +316,7 @@ async fn links_and_their_ack_are_sent_as_one_piece() {
         task: task.clone(),
         action: TaskAction::Ack(Outcome::Done),
         rest: KeyRest::default(),
+        report: None,
     });
     let answer = client.start_request(&links, &ack).await.unwrap();
     let other = client.start_request(&[], &Command::Ping).await.unwrap();

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tidings_protocol::{
-    Code, Command, ProtocolError, RetryMode, Seq, TaskAction, TaskId, TaskReply, TopicName,
-    field_number,
+    Code, Command, ProtocolError, RetryMode, Seq, TaskAction, TaskId, TaskReply, TaskReport,
+    TopicName, field_number,
 };
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
@@ -120,7 +120,9 @@ impl WorkerLink {
         let reply = match end {
             TaskEnd::Ack(outcome, rest) => task_reply(task, TaskAction::Ack(outcome), rest),
             TaskEnd::Nack(retry, rest, reason) => {
-                task_reply(task, TaskAction::Nack { retry, reason }, rest)
+                let report = TaskReport::of_reason(reason);
+                let action = TaskAction::Nack(retry);
+                Command::Reply(TaskReply { task: task.clone(), action, rest, report })
             }
             TaskEnd::Interrupted => {
                 // The key rests from the end of the request [T4].
@@ -262,7 +264,7 @@ fn is_retryable(refusal: &ProtocolError, reply: &Command<'_>) -> bool {
     let is_own = matches!(
         reply,
         Command::Reply(TaskReply {
-            action: TaskAction::Ack(_) | TaskAction::Nack { retry: RetryMode::OtherUrl { .. }, .. },
+            action: TaskAction::Ack(_) | TaskAction::Nack(RetryMode::OtherUrl { .. }),
             ..
         })
     );

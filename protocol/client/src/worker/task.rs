@@ -76,7 +76,7 @@ impl TaskEnd {
 
 /// A reply to a task, as a command.
 pub(crate) fn task_reply(task: &TaskId, action: TaskAction, rest: KeyRest) -> Command<'static> {
-    Command::Reply(TaskReply { task: task.clone(), action, rest })
+    Command::Reply(TaskReply { task: task.clone(), action, rest, report: None })
 }
 
 /// `TOUCH`.

@@ -1,16 +1,18 @@
 //! Parses a line into a [`Command`]; the parent module encodes.
 
+mod report;
+
 use std::str::FromStr;
 
 use super::manage::Action;
-use super::task_reply::REASON_BYTES_MAX;
 use super::{CREDIT_DEFAULT, check_name};
 use crate::error::bad_argument;
 use crate::text::quote;
 use crate::wire::{first_word, is_word_char, number, words};
 use crate::{
     AttributeFilter, Code, Command, Hello, KeyRest, ManageCommand, Outcome, PAYLOAD_BYTES_MAX,
-    ProtocolError, RetryMode, TaskAction, TaskId, TaskReply, Token, TopicName, Verb, duration,
+    ProtocolError, RetryMode, TaskAction, TaskId, TaskReply, TaskReport, Token, TopicName, Verb,
+    duration,
 };
 
 type Parsed<'a> = Result<Command<'a>, ProtocolError>;
@@ -167,27 +169,28 @@ fn link(rest: &str) -> Parsed<'_> {
 }
 
 fn ack(rest: &str) -> Parsed<'_> {
+    const OPTIONS: [&str; 3] = ["outcome", "not-before", "pace"];
     let (task, rest) = argument(rest, "ACK needs a task: ACK <id> [outcome=..]")?;
-    let (mut outcome, mut hold) = (None, KeyRest::default());
+    let (mut outcome, mut hold, mut report) = (None, KeyRest::default(), TaskReport::default());
     for option in options(rest) {
         match option? {
             ("outcome", value) => set(&mut outcome, "outcome", value.parse::<Outcome>()?)?,
             ("not-before", value) => set_duration(&mut hold.not_before_ms, "not-before", value)?,
             ("pace", value) => set_duration(&mut hold.pace_ms, "pace", value)?,
+            (key, value) if report::read_option(&mut report, key, value)? => {}
             (key, _) => {
-                return Err(unknown_option("ACK", key, &["outcome", "not-before", "pace"]));
+                return Err(unknown_option("ACK", key, &[&OPTIONS, &report::OPTIONS[..]].concat()));
             }
         }
     }
-    Ok(reply(task, TaskAction::Ack(outcome.unwrap_or_default()), hold))
+    Ok(reply(task, TaskAction::Ack(outcome.unwrap_or_default()), hold, report))
 }
 
 fn nack(rest: &str) -> Parsed<'_> {
-    const OPTIONS: &[&str] = &["after", "count", "again", "need", "not-before", "pace", "reason"];
+    const OPTIONS: [&str; 6] = ["after", "count", "again", "need", "not-before", "pace"];
     let (task, rest) = argument(rest, "NACK needs a task: NACK <id> [after=..]")?;
-    let (mut after_ms, mut count, mut again, mut reason) = (None, None, None, None);
-    let mut need = None;
-    let mut hold = KeyRest::default();
+    let (mut after_ms, mut count, mut again, mut need) = (None, None, None, None);
+    let (mut hold, mut report) = (KeyRest::default(), TaskReport::default());
     for option in options(rest) {
         match option? {
             ("after", value) => set_duration(&mut after_ms, "after", value)?,
@@ -199,10 +202,14 @@ fn nack(rest: &str) -> Parsed<'_> {
             }
             ("not-before", value) => set_duration(&mut hold.not_before_ms, "not-before", value)?,
             ("pace", value) => set_duration(&mut hold.pace_ms, "pace", value)?,
-            ("reason", value) => {
-                set(&mut reason, "reason", one_word_up_to("reason", value, REASON_BYTES_MAX)?)?;
+            (key, value) if report::read_option(&mut report, key, value)? => {}
+            (key, _) => {
+                return Err(unknown_option(
+                    "NACK",
+                    key,
+                    &[&OPTIONS, &report::OPTIONS[..]].concat(),
+                ));
             }
-            (key, _) => return Err(unknown_option("NACK", key, OPTIONS)),
         }
     }
     let back = match (again, need, count, after_ms) {
@@ -216,7 +223,7 @@ fn nack(rest: &str) -> Parsed<'_> {
             return Err(bad_argument(text));
         }
     };
-    Ok(reply(task, TaskAction::Nack { retry: back, reason }, hold))
+    Ok(reply(task, TaskAction::Nack(back), hold, report))
 }
 
 fn touch(rest: &str) -> Parsed<'_> {
@@ -232,11 +239,13 @@ fn touch(rest: &str) -> Parsed<'_> {
             }
         }
     }
-    Ok(reply(task, TaskAction::Touch { request_ended: over.unwrap_or(false) }, hold))
+    let action = TaskAction::Touch { request_ended: over.unwrap_or(false) };
+    Ok(reply(task, action, hold, TaskReport::default()))
 }
 
-fn reply<'a>(task: TaskId, action: TaskAction, rest: KeyRest) -> Command<'a> {
-    Command::Reply(TaskReply { task, action, rest })
+fn reply<'a>(task: TaskId, action: TaskAction, rest: KeyRest, report: TaskReport) -> Command<'a> {
+    let report = (report != TaskReport::default()).then(|| report.into());
+    Command::Reply(TaskReply { task, action, rest, report })
 }
 
 fn manage<'a, A: Action<'a>>(

@@ -2,8 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    GroupAction, GroupCommand, JobAction, JobCommand, MemberId, Prio, Seq, StartAt, TaskId,
-    TopicAction, TopicCommand,
+    GroupAction, GroupCommand, JobAction, JobCommand, MemberId, PageChange, Prio, Seq, StartAt,
+    TaskId, TopicAction, TopicCommand,
 };
 
 #[track_caller]
@@ -175,7 +175,8 @@ fn links() {
 fn acks() {
     let hold = KeyRest { not_before_ms: Some(30_000), pace_ms: Some(250) };
     let ack = |outcome, rest| {
-        Command::Reply(TaskReply { task: task(), action: TaskAction::Ack(outcome), rest })
+        let action = TaskAction::Ack(outcome);
+        Command::Reply(TaskReply { task: task(), action, rest, report: None })
     };
     both_ways("ACK crawlers:7.42.1", &ack(Outcome::Done, KeyRest::default()));
     let line = "ACK crawlers:7.42.1 outcome=failed not-before=30s pace=250ms";
@@ -184,6 +185,34 @@ fn acks() {
         let line = format!("ACK crawlers:7.42.1 outcome={outcome}");
         assert_eq!(Command::parse(&line), Ok(ack(outcome, KeyRest::default())));
     }
+    let report = TaskReport {
+        reason: Some("status".into()),
+        error: Some("HTTP_status_404".into()),
+        status: Some(404),
+        ms: Some(57),
+        bytes: Some(0),
+        changed: Some(PageChange::New),
+        content_type: Some("text/html".into()),
+        hash: Some("5f1e".into()),
+    };
+    let (action, rest) = (TaskAction::Ack(Outcome::Failed), KeyRest::default());
+    let reply = TaskReply { task: task(), action, rest, report: Some(report.into()) };
+    let line = "ACK crawlers:7.42.1 outcome=failed reason=status error=HTTP_status_404 status=404 \
+                ms=57 bytes=0 changed=new type=text/html hash=5f1e";
+    both_ways(line, &Command::Reply(reply));
+    for (option, says) in [
+        ("status=1000", "0 to 999"),
+        ("status=-1", "0 to 999"),
+        ("ms=1.5", "whole number"),
+        ("bytes=+3", "whole number"),
+        ("changed=maybe", "new, yes or no"),
+        ("hash=", "needs a value"),
+        ("ms=1 ms=2", "twice"),
+        ("colour=red", "outcome=, not-before=, pace=, reason=, error="),
+    ] {
+        refused(&format!("ACK crawlers:7.42.1 {option}"), Code::BadArgument, says);
+    }
+    refused("TOUCH crawlers:7.42.1 status=200", Code::BadArgument, "over=, not-before=, pace=");
     refused("ACK", Code::BadArgument, "ACK <id>");
     refused("ACK crawlers:7.42.1 outcome=Done", Code::BadArgument, "done, redirect, failed");
     refused("ACK crawlers:7.42.1 pace=5", Code::BadArgument, "250ms");
@@ -194,8 +223,9 @@ fn acks() {
 #[test]
 fn nacks() {
     let nack = |retry, reason: Option<&str>| {
-        let action = TaskAction::Nack { retry, reason: reason.map(str::to_owned) };
-        Command::Reply(TaskReply { task: task(), action, rest: KeyRest::default() })
+        let (action, rest) = (TaskAction::Nack(retry), KeyRest::default());
+        let report = TaskReport::of_reason(reason.map(str::to_owned));
+        Command::Reply(TaskReply { task: task(), action, rest, report })
     };
     let id = "crawlers:7.42.1";
     both_ways(&format!("NACK {id}"), &nack(RetryMode::Counted { after_ms: None }, None));
@@ -226,7 +256,7 @@ fn touches() {
     let hold = KeyRest { not_before_ms: None, pace_ms: Some(2000) };
     let touch = |request_ended, rest| {
         let action = TaskAction::Touch { request_ended };
-        Command::Reply(TaskReply { task: task(), action, rest })
+        Command::Reply(TaskReply { task: task(), action, rest, report: None })
     };
     both_ways("TOUCH crawlers:7.42.1", &touch(false, KeyRest::default()));
     both_ways("TOUCH crawlers:7.42.1 over=yes pace=2s", &touch(true, hold));
@@ -350,6 +380,25 @@ fn parts() -> impl Strategy<Value = Parts> {
         })
 }
 
+fn report_of(
+    (text, word): &(Option<String>, String),
+    (bytes, ms, prio): (u64, Option<u32>, i16),
+    flag: bool,
+) -> Option<Box<TaskReport>> {
+    let word = flag.then(|| word.clone());
+    let report = TaskReport {
+        reason: text.clone(),
+        error: word.clone(),
+        status: u16::try_from(prio).ok().filter(|status| *status <= 999),
+        ms: ms.map(u64::from),
+        bytes: flag.then_some(bytes),
+        changed: flag.then_some(PageChange::ALL[ms.unwrap_or(0) as usize % 3]),
+        content_type: text.clone(),
+        hash: word,
+    };
+    (report != TaskReport::default()).then(|| report.into())
+}
+
 fn command_of(parts: &Parts) -> Command<'_> {
     let Parts { kind, names: (a, b), words, task, hold, from, numbers, flag, settings } = parts;
     let (hold, from, flag, task) = (*hold, *from, *flag, task.clone());
@@ -357,8 +406,14 @@ fn command_of(parts: &Parts) -> Command<'_> {
     let name = flag.then_some(b.as_str());
     let settings: Vec<_> = settings.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
     let after_ms = hold.not_before_ms;
-    let reply = |action| Command::Reply(TaskReply { task: task.clone(), action, rest: hold });
-    let nack = |retry| reply(TaskAction::Nack { retry, reason: words.0.clone() });
+    let reply = |action| {
+        let report = match action {
+            TaskAction::Touch { .. } => None,
+            TaskAction::Ack(_) | TaskAction::Nack(_) => report_of(words, *numbers, flag),
+        };
+        Command::Reply(TaskReply { task: task.clone(), action, rest: hold, report })
+    };
+    let nack = |retry| reply(TaskAction::Nack(retry));
     match kind {
         0 => Command::Hello(Hello {
             name: words.0.clone(),

@@ -6,7 +6,8 @@ use std::str::FromStr;
 
 use data_encoding::HEXLOWER;
 use tidings_protocol::{
-    DEAD_LETTER_TOPIC, JOB_DONE_TOPIC, JobName, MemberId, Outcome, Seq, TopicName, UrlKey,
+    DEAD_LETTER_TOPIC, JOB_DONE_TOPIC, JobName, MemberId, Outcome, PAGE_READY_TOPIC, Seq,
+    TopicName, UrlKey,
 };
 
 use crate::dead_letters::DEAD_REASONS;
@@ -227,7 +228,8 @@ fields! {
     &'static str {
         |word, line| line.push_str(word),
         |field| {
-            let words = [JOB_DONE_TOPIC, DEAD_LETTER_TOPIC].into_iter().chain(DEAD_REASONS);
+            let topics = [JOB_DONE_TOPIC, DEAD_LETTER_TOPIC, PAGE_READY_TOPIC];
+            let words = topics.into_iter().chain(DEAD_REASONS);
             words.into_iter().find(|word| *word == field)
         }
     }

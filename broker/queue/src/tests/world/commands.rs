@@ -94,14 +94,12 @@ pub(super) fn input_of(
         WorkerCommand::Ack { outcome, hold, links } => {
             (TaskAction::Ack(outcome), hold, staged(&received.url, outcome, links))
         }
-        WorkerCommand::Nack { back, hold } => {
-            (TaskAction::Nack { retry: back, reason: None }, hold, Vec::new())
-        }
+        WorkerCommand::Nack { back, hold } => (TaskAction::Nack(back), hold, Vec::new()),
         WorkerCommand::Touch { over, hold } => {
             (TaskAction::Touch { request_ended: over }, hold, Vec::new())
         }
     };
-    let reply = TaskReply { task, action, rest };
+    let reply = TaskReply { task, action, rest, report: None };
     Input::Reply { requester, reply: WorkerReply { reply, links, over_limit: 0 } }
 }
 

@@ -30,6 +30,7 @@ mod fetch_request;
 mod host_check;
 mod machine;
 mod operator;
+mod outcome_check;
 mod output_queue;
 mod pass_check;
 mod priority_check;
@@ -53,6 +54,7 @@ use self::due_check::DueCheck;
 use self::fairness_check::FairnessCheck;
 use self::host_check::HostCheck;
 use self::machine::Machine;
+use self::outcome_check::OutcomeCheck;
 use self::pass_check::PassCheck;
 use self::priority_check::PriorityCheck;
 pub(super) use self::promises::{BrokenPromise, CheckResult, Promise};
@@ -210,6 +212,7 @@ pub(super) struct World {
     fairness_check: FairnessCheck,
     priority_check: PriorityCheck,
     drain_check: DrainCheck,
+    outcome_check: OutcomeCheck,
     workers: Vec<Worker>,
     agenda: BTreeMap<(Moment, u64), WorldEvent>,
     agenda_len: u64,
@@ -290,6 +293,7 @@ impl World {
             fairness_check: FairnessCheck::default(),
             priority_check: PriorityCheck::default(),
             drain_check: DrainCheck::default(),
+            outcome_check: OutcomeCheck::default(),
             workers: members.map(Worker::new).collect(),
             agenda: BTreeMap::new(),
             agenda_len: 0,
@@ -364,6 +368,7 @@ impl World {
             passes.check_counts(job.name.as_ref(), &group.job_status(job).to_string())?;
         }
         self.announcement_check.check_end()?;
+        self.outcome_check.check_end()?;
         let no_waiters = passes.iter().all(|(_, pass)| pass.waits == 0);
         Promise::DoneOnce
             .holds(no_waiters, || "a client still waits for a job that is done".to_owned())?;

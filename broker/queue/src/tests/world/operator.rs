@@ -2,7 +2,9 @@
 //! checkers expect.
 
 use tidings_protocol::status::{Answer, Status};
-use tidings_protocol::{After, Code, EntrySelection, JOB_DONE_TOPIC, MemberId, ProtocolError};
+use tidings_protocol::{
+    After, Code, EntrySelection, JOB_DONE_TOPIC, MemberId, PAGE_READY_TOPIC, ProtocolError,
+};
 
 use super::commands::CommandOrigin;
 use super::promises::{CheckResult, Promise};
@@ -252,10 +254,14 @@ impl World {
         if topic == JOB_DONE_TOPIC {
             return self.passes.announced(payload);
         }
+        if topic == PAGE_READY_TOPIC {
+            return self.outcome_check.announced(payload);
+        }
         if payload.starts_with("http") {
             let mut words = payload.split(' ');
             let url = words.next().expect("split returns at least one part");
             self.announcement_check.given_up(url);
+            self.outcome_check.dead_letter(url);
             // The operator may retry the entry at any time.
             self.due_check.want(url, Moment(0));
             if let Some(name) = words.find_map(|word| word.strip_prefix("job=")) {

@@ -26,6 +26,9 @@ pub(in crate::tests) enum Promise {
     DoneOnce,
     /// It is not announced before the last page is final ([`PassCheck`](super::passes::PassCheck)).
     NeverEarly,
+    /// The final outcome of each URL is announced once
+    /// ([`OutcomeCheck`](super::outcome_check::OutcomeCheck)).
+    OutcomesTold,
     /// Pages of a job are within its depth and patterns, and their depth matches their links
     /// ([`PassCheck`](super::passes::PassCheck)).
     DepthKept,

@@ -167,7 +167,7 @@ fn effects() -> Vec<EventEffect> {
 
 fn decisions() -> Vec<Decision> {
     let (entry, entries, number, serial) = (1, vec![1, 2], 4, 7);
-    let topics = ["job-done", "dead-letter"];
+    let topics = ["job-done", "dead-letter", "page-ready"];
     let returned = |next_step, rest, reason: Option<&str>| Decision::Returned {
         entry,
         next_step,

@@ -2,8 +2,8 @@ mod bytes;
 
 use proptest::prelude::*;
 use tidings_protocol::{
-    DEAD_LETTER_TOPIC, JOB_DONE_TOPIC, JobName, MemberId, Outcome, Seq, TopicName, UrlFilter,
-    UrlKey,
+    DEAD_LETTER_TOPIC, JOB_DONE_TOPIC, JobName, KeyKind, MemberId, Outcome, PAGE_READY_TOPIC, Seq,
+    TopicName, UrlFilter, UrlKey,
 };
 
 use super::*;
@@ -34,7 +34,7 @@ fn topic() -> impl Strategy<Value = TopicName> {
 }
 
 fn own_topic() -> impl Strategy<Value = &'static str> {
-    prop::sample::select(vec![JOB_DONE_TOPIC, DEAD_LETTER_TOPIC])
+    prop::sample::select(vec![JOB_DONE_TOPIC, DEAD_LETTER_TOPIC, PAGE_READY_TOPIC])
 }
 
 fn entries() -> impl Strategy<Value = Vec<EntryId>> {
@@ -335,6 +335,14 @@ fn retries_of_earlier_versions_repair_nothing() {
     let earlier = Decision::DeadRetried { entries: entries.clone(), repairs: false };
     assert_eq!(retried("5\tretried\t1\t3"), earlier);
     assert_eq!(retried("5\trevived\t1\t3"), Decision::DeadRetried { entries, repairs: true });
+}
+
+#[test]
+fn settings_of_earlier_versions_announce_outcomes() {
+    let rest = "1\t2\t3\t4\t5\t6\t7\t8\t9\t10\t11\t12";
+    let record = GroupRecord::decode(&format!("9\tconfigured\tkey=domain\t{rest}")).unwrap();
+    let Decision::Configured(config) = record.decision else { panic!("{record:?}") };
+    assert!(config.page_ready && config.key == KeyKind::Domain);
 }
 
 #[test]

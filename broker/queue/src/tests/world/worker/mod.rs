@@ -333,6 +333,7 @@ impl World {
         self.released.remove(&received.id);
         if let WorkerCommand::Ack { outcome, links, .. } = command {
             self.announcement_check.ended(&received.url, received.released);
+            self.outcome_check.answered(received.id.entry, *outcome)?;
             if let Some(name) = &received.job {
                 self.passes.answered(name, received, *outcome, *links)?;
             }
@@ -511,11 +512,11 @@ impl World {
             0 => TaskAction::Touch { request_ended: true },
             1 => {
                 let retry = RetryMode::Counted { after_ms: Some(0) };
-                TaskAction::Nack { retry, reason: None }
+                TaskAction::Nack(retry)
             }
             _ => TaskAction::Ack(Outcome::Done),
         };
-        let reply = TaskReply { task, action, rest: KeyRest::default() }.into();
+        let reply = TaskReply { task, action, rest: KeyRest::default(), report: None }.into();
         let input = Input::Reply { requester, reply };
         self.feed(input, CommandOrigin::Lie(id))
     }

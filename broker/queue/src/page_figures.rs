@@ -1,0 +1,77 @@
+//! Sums of what workers reported about pages: of a group, and of the newest passes of jobs.
+
+use std::collections::BTreeMap;
+
+use tidings_protocol::TaskReport;
+use tidings_protocol::status::PageFiguresStatus;
+
+use crate::entry::PassId;
+
+/// Passes of jobs with sums of their own. At the limit the one with the lowest number is removed.
+const PASSES_MAX: usize = 1000;
+
+/// The sums of a group. Decisions do not depend on them, so they are not recorded, and begin at 0
+/// with each start of the broker.
+#[derive(Debug, Default)]
+pub(crate) struct PageFigures {
+    all: PageSums,
+    passes: BTreeMap<PassId, PageSums>,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct PageSums {
+    /// Answers with status 200 to 299, 300 to 399, 400 to 499 and 500 to 599.
+    classes: [u64; 4],
+    bytes: u64,
+    /// The time of the requests in milliseconds, and how many have one.
+    ms: (u64, u64),
+}
+
+impl PageFigures {
+    /// Adds a report about a page, which may belong to a pass.
+    pub(crate) fn add(&mut self, report: &TaskReport, pass: Option<PassId>) {
+        self.all.add(report);
+        if let Some(pass) = pass {
+            self.passes.entry(pass).or_default().add(report);
+            if self.passes.len() > PASSES_MAX {
+                self.passes.pop_first();
+            }
+        }
+    }
+
+    /// The sums of the group.
+    pub(crate) fn of_group(&self) -> PageFiguresStatus {
+        self.all.status()
+    }
+
+    /// The sums of a pass.
+    pub(crate) fn of_pass(&self, pass: PassId) -> PageFiguresStatus {
+        self.passes.get(&pass).map(PageSums::status).unwrap_or_default()
+    }
+}
+
+impl PageSums {
+    fn add(&mut self, report: &TaskReport) {
+        let class = report.status.and_then(|status| (status / 100).checked_sub(2));
+        if let Some(count) = class.and_then(|class| self.classes.get_mut(usize::from(class))) {
+            *count += 1;
+        }
+        self.bytes = self.bytes.saturating_add(report.bytes.unwrap_or(0));
+        if let Some(ms) = report.ms {
+            self.ms = (self.ms.0.saturating_add(ms), self.ms.1 + 1);
+        }
+    }
+
+    fn status(&self) -> PageFiguresStatus {
+        let [ok, redirects, refused, broken] =
+            self.classes.map(|count| Some(count).filter(|count| *count > 0));
+        PageFiguresStatus {
+            ok,
+            redirects,
+            refused,
+            broken,
+            bytes: Some(self.bytes).filter(|bytes| *bytes > 0),
+            ms: self.ms.0.checked_div(self.ms.1),
+        }
+    }
+}
