@@ -6,7 +6,7 @@ use tidings_protocol::KeyRest;
 use super::prefetch::PREFETCH_BATCH;
 use crate::Group;
 use crate::entry::{Demand, EndReason, EntryId, RecordedRest};
-use crate::frontier::dormant::DormantRef;
+use crate::frontier::entry_text::DormantRef;
 use crate::frontier::key_queue::CLOCK_GRAIN_MS;
 use crate::frontier::keys::KeyId;
 use crate::frontier::lane::Lane;

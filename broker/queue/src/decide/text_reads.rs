@@ -13,7 +13,7 @@ use tidings_protocol::{CanonicalUrl, Code, ProtocolError, UrlKey};
 use super::parsed_event::ParsedEvent;
 use super::prefetch::PREFETCH_BATCH;
 use crate::entry::{Key, PassId};
-use crate::frontier::dormant::{DormantRef, WantedText};
+use crate::frontier::entry_text::{DormantRef, WantedText};
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
 use crate::queries::task_list::SelectedTasks;

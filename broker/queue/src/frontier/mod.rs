@@ -14,6 +14,7 @@
 
 pub(crate) mod dormant;
 mod entry_changes;
+pub(crate) mod entry_text;
 mod id_index;
 pub(crate) mod key_queue;
 pub(crate) mod keys;
@@ -30,7 +31,8 @@ mod url_index;
 use hashbrown::HashMap;
 use tidings_protocol::UrlKey;
 
-use self::dormant::{DormantAdmission, DormantEntries, DormantRef, WantedText};
+use self::dormant::{DormantAdmission, DormantEntries};
+use self::entry_text::{DormantRef, WantedText};
 use self::key_queue::{KeyState, NextEntry};
 use self::keys::{KeyId, Keys};
 use self::lane::Lane;

@@ -8,7 +8,7 @@ use tidings_protocol::{EntrySelection, ProtocolError, TaskQuery};
 use crate::Group;
 use crate::entry::{Entry, EntryId, EntryState, JobNumber};
 use crate::finished::{FinishedTask, TaskEnd, shown_text};
-use crate::frontier::dormant::DormantRef;
+use crate::frontier::entry_text::DormantRef;
 use crate::frontier::keys::KeyId;
 use crate::frontier::{ActiveEntry, next_entry};
 use crate::moment::Moment;
