@@ -40,8 +40,8 @@ struct DormantSlot {
     text_len: u32,
     key: KeyId,
     lane: PackedLane,
-    /// The previous and the next entry of the same key, lane and priority: `before` has a smaller
-    /// id than `after` once the runs are sorted. In a free slot, `after` is the next free slot.
+    /// The previous and the next entry of the same key, lane and priority: `previous` has a smaller
+    /// id than `next` once the runs are sorted. In a free slot, `next` is the next free slot.
     previous: SlotId,
     next: SlotId,
     /// Number of the last snapshot that contains the entry, or that had begun before it came.
@@ -107,13 +107,14 @@ impl DormantEntries {
         self.len() * SLOT_BYTES + self.texts.memory_bytes()
     }
 
-    /// Returns the lane in which an entry can be dormant. It must be due, be no redirect, have no
-    /// job if it was announced, and need no browser.
+    /// Returns the lane in which an entry can be dormant. It must be due, be no redirect, and have
+    /// no job if it was announced.
     pub(crate) fn lane_for(admission: &Admission, lane: Lane, now: Moment) -> Option<PackedLane> {
-        let is_special = admission.redirect
-            || (admission.announced && admission.job.is_some())
-            || admission.needs_render();
-        PackedLane::new(lane).filter(|_| admission.due <= now && !is_special)
+        let is_special = admission.redirect || (admission.announced && admission.job.is_some());
+        if is_special || admission.due > now {
+            return None;
+        }
+        PackedLane::new(lane, admission.needs_render())
     }
 
     /// Stores entries, each at the end of the run of its key. Their ids must exceed those in their
@@ -366,15 +367,16 @@ impl DormantEntries {
 
     /// Returns the keys with dormant entries of a lane, sorted.
     pub(crate) fn keys_of(&self, lane: Lane) -> Vec<KeyId> {
-        let keys = PackedLane::new(lane).and_then(|lane| self.keys.get(&lane));
-        let mut keys: Vec<KeyId> = keys.into_iter().flatten().copied().collect();
+        let keys = PackedLane::both(lane).filter_map(|lane| self.keys.get(&lane));
+        let mut keys: Vec<KeyId> = keys.flatten().copied().collect();
         keys.sort_unstable();
+        keys.dedup();
         keys
     }
 
     /// Returns any dormant entry of a lane and key.
     pub(crate) fn any_of(&self, lane: Lane, queue: &KeyQueue) -> Option<DormantRef> {
-        let slot = queue.dormant.first_slot_of(PackedLane::new(lane)?)?;
+        let slot = PackedLane::both(lane).find_map(|lane| queue.dormant.first_slot_of(lane))?;
         Some(self.dormant_ref(slot))
     }
 

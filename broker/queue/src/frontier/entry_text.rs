@@ -27,6 +27,11 @@ impl DormantRef {
     pub(crate) fn job(&self) -> Option<JobNumber> {
         self.lane.job()
     }
+
+    /// Reports whether only a member with a browser may receive it.
+    pub(crate) fn needs_render(&self) -> bool {
+        self.lane.needs_render()
+    }
 }
 
 /// A text that is to be read: its entry, its place, and its length.

@@ -180,7 +180,7 @@ impl Group {
     }
 
     fn state_of_dormant(&self, dormant: &DormantRef) -> TaskState {
-        let is_queued = self.is_queued(dormant.id, false, dormant.key);
+        let is_queued = self.is_queued(dormant.id, dormant.needs_render(), dormant.key);
         if is_queued { TaskState::Queued } else { TaskState::Pending }
     }
 
