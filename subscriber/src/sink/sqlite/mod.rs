@@ -89,7 +89,7 @@ const PAGES: Table = Table {
         "nofollow",
         "reading",
     ],
-    added: Some(AddedColumns { since: 6, names: &["rendered_hash", "render"] }),
+    added: &[AddedColumns { since: 6, names: &["rendered_hash", "render"] }],
 };
 
 /// The columns in the order of `INSERT_BODY`.
@@ -98,7 +98,7 @@ pub(super) const BODIES: Table = Table {
     key: "rowid",
     since: 5,
     columns: &["hash", "encoding", "bytes", "body"],
-    added: None,
+    added: &[],
 };
 
 /// Rows of 2 to 4 KiB fit badly into `SQLite`'s default of 4 KiB; with more than this, each index
