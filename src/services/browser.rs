@@ -78,7 +78,7 @@ pub(crate) struct BrowserFlags {
     /// The browser to render with: a path or a name, or auto for the Chromium that is installed
     /// [default with --render: auto]
     ///
-    /// Without --render, only pages are rendered whose URL or job asks for it.
+    /// Without --render, a page is rendered only if its URL or its job asks for it.
     #[arg(long, value_name = "PROGRAM")]
     browser: Option<PathBuf>,
 
@@ -111,7 +111,7 @@ pub(crate) struct BrowserFlags {
 }
 
 impl BrowserFlags {
-    /// The configuration, if pages may be rendered. Fails if there is no browser.
+    /// The configuration, if pages may be rendered. Fails if no browser is found.
     pub(crate) fn config(&self, agent: &str) -> Result<Option<RenderConfig>, Failure> {
         if !self.may_render() {
             return match self.flag_without_browser() {

@@ -1,5 +1,5 @@
-//! Translates between a page in a browser and the crawler: its document, its requests and their
-//! answers, and what the page contains.
+//! Converts between the types of the browser and those of the crawler: the document, requests and
+//! answers, and the content of a page.
 
 use std::io::Read;
 
@@ -20,8 +20,7 @@ const DOCUMENT_BYTES_MAX: u64 = 16 << 20;
 /// The bytes of the header fields of one request.
 const FIELDS_BYTES_MAX: usize = 16 * 1024;
 
-/// Header fields of a browser that are not sent: the client sends its own, or the body is wanted
-/// whole.
+/// Header fields of a browser that are not sent: the client sends its own, or needs the whole body.
 const DROPPED_FIELDS: [&str; 9] = [
     "accept-encoding",
     "connection",
@@ -34,8 +33,8 @@ const DROPPED_FIELDS: [&str; 9] = [
     "user-agent",
 ];
 
-/// The page of a document that was fetched and whose body was kept, without images of it. Fails if
-/// it is too long.
+/// The page to render, from a fetched document with its body. No image of it is taken. Fails if the
+/// document is too long.
 pub fn page_of(url: &CanonicalUrl<'_>, fetched: &Fetched, load: Load) -> Result<Page, PageError> {
     Ok(Page {
         url: url.as_str().to_owned(),
@@ -60,8 +59,8 @@ pub(crate) fn read_body(body: Option<&Spool>) -> Result<Vec<u8>, PageError> {
     Ok(bytes)
 }
 
-/// What the page at `url` contains after it was rendered. `headers` and `document` are of the fetched
-/// document: whatever it asks of crawlers counts too.
+/// The content of the page at `url` after it was rendered. `headers` and `document` are those of
+/// the fetched document: its directives for crawlers count too.
 pub fn content_of(
     url: &CanonicalUrl<'_>,
     headers: &HeaderMap,
@@ -74,7 +73,7 @@ pub fn content_of(
     let nofollow = document.nofollow || read.nofollow;
     let mut links: IndexMap<Box<str>, bool> = IndexMap::with_capacity(read.links.len());
     let in_html = read.links.into_iter().map(|link| (link.url, link.nofollow));
-    // The links in shadow roots, and where scripts would have gone.
+    // The links in shadow roots, and the URLs that scripts tried to open.
     let in_document = rendered.links.iter().map(|link| (&link.url, link.is_nofollow));
     let opened = rendered.opened.iter().map(|opened| (&opened.url, false));
     let canonical = in_document.chain(opened).filter_map(|(url, nofollow)| {
