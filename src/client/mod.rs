@@ -4,6 +4,7 @@
 pub(crate) mod broker_message;
 pub(crate) mod connection;
 pub(crate) mod job;
+pub(crate) mod job_pages;
 pub(crate) mod job_watch;
 pub(crate) mod manage;
 pub(crate) mod publisher;

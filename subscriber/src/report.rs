@@ -7,7 +7,7 @@ use std::time::Duration;
 use tidings_browser::visit::{PageError, Rendered};
 use tidings_documents::page::PageLink;
 use tidings_egress::http::Validators;
-use tidings_protocol::{GroupName, TaskId, word_enum};
+use tidings_protocol::{GroupName, PageChange, TaskId, word_enum};
 
 use crate::images::StoredImage;
 use crate::render_auto::Gain;
@@ -139,6 +139,13 @@ pub struct PageRecord {
     pub pass: Option<u64>,
     /// Number of links from a seed.
     pub depth: Option<u64>,
+    /// `item=` of the event that announced the page.
+    pub item: Option<Box<str>>,
+    /// `source=` of that event.
+    pub source: Option<Box<str>>,
+    /// Whether a fetched page differs from its newest earlier record, if that is known. Only
+    /// reported to the broker.
+    pub changed: Option<PageChange>,
     /// The target of a redirect, canonical.
     pub redirect: Option<String>,
     /// The URL that the page declares as its own, canonical.

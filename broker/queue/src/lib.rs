@@ -67,7 +67,7 @@ use self::dead_letters::DeadLetters;
 use self::decide::text_reads::{HeldInput, TextReads};
 use self::entry::EntryId;
 use self::finished::FinishedTasks;
-use self::frontier::dormant::DormantRef;
+use self::frontier::entry_text::DormantRef;
 use self::frontier::key_queue::CLOCK_GRAIN_MS;
 pub use self::frontier::texts;
 use self::frontier::{Frontier, Wake};

@@ -82,6 +82,8 @@ pub(crate) enum Mutant {
     LosesSkipped,
     /// An entry goes before one of higher priority that waits for its text.
     Overtakes,
+    /// A key does not offer an entry that needs a browser after the text of the entry was read.
+    LosesRendered,
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ pub const DIGEST_SCHEMA: Schema = Schema {
             // The id in the name of the cursor.
             "(SELECT application_id FROM pragma_application_id)",
         ],
-        added: None,
+        added: &[],
     }],
 };
 

@@ -26,6 +26,13 @@ pub struct Validators {
     pub last_modified: Option<String>,
 }
 
+impl Validators {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.etag.is_none() && self.last_modified.is_none()
+    }
+}
+
 /// The common part of all requests on a connection.
 pub(super) struct RequestTemplate {
     headers: HeaderMap,

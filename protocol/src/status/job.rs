@@ -117,6 +117,44 @@ status! {
 }
 
 status! {
+    /// The final outcome of a page: the payload of `page-ready`.
+    PageStatus(url: String) {
+        /// How it ended: a word of [`Outcome`](crate::Outcome).
+        outcome: String = "outcome",
+        /// A number that no other page has; the page keeps it when it is retried.
+        page: String = "page",
+        /// The group.
+        group: String = "group",
+        /// Why there is no page: a word for programs.
+        reason: Option<String> = "reason",
+        /// The same for people.
+        error: Option<String> = "error",
+        /// The status of the HTTP answer.
+        status: Option<u64> = "status",
+        /// How long the request took, in milliseconds.
+        ms: Option<u64> = "ms",
+        /// The size of the page, decoded.
+        bytes: Option<u64> = "bytes",
+        /// Whether it differs from the one that was fetched before.
+        changed: Option<String> = "changed",
+        /// The media type.
+        content_type: Option<String> = "type",
+        /// The hash of the page.
+        hash: Option<String> = "hash",
+        /// Why the group has given it up; then there is a dead letter.
+        gave_up: Option<String> = "gave-up",
+        /// The job.
+        in_job: Option<String> = "in-job",
+        /// The pass of the job.
+        pass: Option<u64> = "pass",
+        /// Links from a seed.
+        depth: Option<u64> = "depth",
+        /// The number of the job.
+        number: Option<u64> = "number",
+    }
+}
+
+status! {
     /// The end of `JOB ls`.
     JobListEnd(group: String) {
         /// Jobs of the group.

@@ -269,7 +269,12 @@ async fn run_on_broker(
             }
         }
     };
-    screen.print_summary(&end, &format!("by the crawlers of {broker}"))
+    let result = screen.print_summary(&end, &format!("by the crawlers of {broker}"));
+    if end.counts.failed > 0 {
+        let which = format!("which ones: tidings job failed {name} --broker {broker}");
+        screen.console.note(&which);
+    }
+    result
 }
 
 /// Crawls with a broker and a crawler of this process.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use clap::Args;
 use tidings_client::PendingAnswer;
 use tidings_protocol::status::SeedStatus;
-use tidings_protocol::{After, JobAction, JobName, Prio};
+use tidings_protocol::{After, GroupName, JobAction, JobName, Prio};
 
 use super::{NAME, command};
 use crate::client::job::parse_seed;
@@ -62,15 +62,8 @@ pub(crate) struct AddArgs {
 
 /// Adds all seeds and prints how many were new.
 pub(crate) async fn run(args: AddArgs) -> Result<(), Failure> {
-    let mut seeds = SeedSender {
-        broker: BrokerClient::connect(&args.broker, NAME).await?,
-        args: &args,
-        options: Vec::new(),
-        unanswered: VecDeque::new(),
-        new: 0,
-        known: 0,
-        invalid: 0,
-    };
+    let broker = BrokerClient::connect(&args.broker, NAME).await?;
+    let mut seeds = SeedSender::new(&broker, &args.job, &args.group.group);
     seeds.options.extend(args.prio.map(|prio| ("prio", prio.to_string())));
     seeds.options.extend(args.after.map(|after| ("after", after.to_string())));
     let added = if args.urls.is_empty() {
@@ -89,19 +82,29 @@ pub(crate) async fn run(args: AddArgs) -> Result<(), Failure> {
 }
 
 /// Seeds on their way to a job.
-struct SeedSender<'a> {
-    broker: BrokerClient<'a>,
-    args: &'a AddArgs,
+pub(super) struct SeedSender<'a> {
+    broker: &'a BrokerClient<'a>,
+    job: &'a JobName,
+    group: &'a GroupName,
     /// The options of every seed.
     options: Vec<(&'static str, String)>,
     unanswered: VecDeque<PendingAnswer>,
-    new: u64,
-    known: u64,
+    pub(super) new: u64,
+    pub(super) known: u64,
     /// Lines that are not URLs.
     invalid: u64,
 }
 
-impl SeedSender<'_> {
+impl<'a> SeedSender<'a> {
+    pub(super) fn new(
+        broker: &'a BrokerClient<'_>,
+        job: &'a JobName,
+        group: &'a GroupName,
+    ) -> Self {
+        let (options, unanswered) = (Vec::new(), VecDeque::new());
+        Self { broker, job, group, options, unanswered, new: 0, known: 0, invalid: 0 }
+    }
+
     async fn add_all(&mut self, urls: &[String]) -> Result<(), Failure> {
         for url in urls {
             self.add(url).await?;
@@ -147,19 +150,19 @@ impl SeedSender<'_> {
         }
     }
 
-    async fn add(&mut self, url: &str) -> Result<(), Failure> {
+    /// Sends a seed. Its answer is read later.
+    pub(super) async fn add(&mut self, url: &str) -> Result<(), Failure> {
         self.read_answers(IN_FLIGHT_MAX - 1).await?;
         let mut settings = vec![("url", url)];
         settings.extend(self.options.iter().map(|(key, value)| (*key, value.as_str())));
-        let command =
-            command(JobAction::Add, Some(&self.args.job), &self.args.group.group, settings);
+        let command = command(JobAction::Add, Some(self.job), self.group, settings);
         let answering = self.broker.client.start_request(&[], &command).await;
         self.unanswered.push_back(answering.map_err(|error| self.broker.failure(error))?);
         Ok(())
     }
 
     /// Reads answers until at most `owed_max` are missing.
-    async fn read_answers(&mut self, owed_max: usize) -> Result<(), Failure> {
+    pub(super) async fn read_answers(&mut self, owed_max: usize) -> Result<(), Failure> {
         while self.unanswered.len() > owed_max
             && let Some(oldest) = self.unanswered.pop_front()
         {

@@ -1,6 +1,8 @@
 //! `tidings job`: opens, inspects and ends jobs.
 
 mod add;
+mod pages;
+mod retry;
 pub(crate) mod wait;
 
 use clap::{Args, Subcommand};
@@ -9,6 +11,8 @@ use tidings_protocol::{Command, GroupName, JobAction, JobCommand, JobName};
 use tidings_queue::jobs::JobSettings;
 
 use self::add::AddArgs;
+use self::pages::PagesArgs;
+use self::retry::RetryArgs;
 use self::wait::{WaitArgs, WatchArgs};
 use crate::client::broker_message;
 use crate::client::job::state_line;
@@ -26,12 +30,14 @@ Examples:
   tidings job close docs                                  no more seeds; it ends with the last page
   tidings job wait docs                                   wait; the exit code is the result
   tidings job watch docs                                  the same, with progress
+  tidings job failed docs                                 which pages failed, and why
+  tidings job retry docs                                  fetch these again, as the next pass
   tidings job open docs scope=prefix max-pages=500        run it again: the next pass
 
 `tidings crawl URL..` does all of this at once.
 
-Exit codes: 0 success; 1 rejected or failed; for `wait` and `watch` also that pages failed or the
-job was cancelled; 2 wrong usage; 130 interrupted.";
+Exit codes: 0 success; 1 rejected or failed; for `wait`, `watch` and `failed` also that pages
+failed or the job was cancelled; 2 wrong usage; 130 interrupted.";
 
 const OPEN_EXAMPLES: &str = "\
 Examples:
@@ -80,6 +86,14 @@ pub(crate) enum Job {
     Wait(WaitArgs),
     /// Show the counts of a job until its pass is done
     Watch(WatchArgs),
+    /// List the pages that failed, and why
+    #[command(after_help = pages::FAILED_EXAMPLES)]
+    Failed(PagesArgs),
+    /// List the pages and their outcomes
+    #[command(after_help = pages::PAGES_EXAMPLES)]
+    Pages(PagesArgs),
+    /// Fetch the failed pages of a finished job again, as its next pass
+    Retry(RetryArgs),
     /// Stop releasing pages of a job; crawlers finish those they hold
     Pause(JobArgs),
     /// Release pages again after a pause
@@ -136,6 +150,9 @@ pub(crate) async fn run(job: Job) -> Result<(), Failure> {
         Job::Show(args) => run_action(JobAction::Show, &args, &[]).await,
         Job::Wait(args) => wait::wait(args).await,
         Job::Watch(args) => wait::watch(args).await,
+        Job::Failed(args) => pages::failed(args).await,
+        Job::Pages(args) => pages::pages(args).await,
+        Job::Retry(args) => retry::run(args).await,
         Job::Pause(args) => run_action(JobAction::Pause, &args, &[]).await,
         Job::Resume(args) => run_action(JobAction::Resume, &args, &[]).await,
         Job::Cancel(args) => run_action(JobAction::Cancel, &args, &[]).await,

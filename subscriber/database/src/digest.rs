@@ -31,9 +31,9 @@ pub struct Table {
     /// The values in the digest, in order: columns, or expressions in parentheses. Row numbers are
     /// not included: indexes show whether they are right.
     pub columns: &'static [&'static str],
-    /// Columns of a later schema version. The digest of a row without values in them is that of
-    /// `columns`, so that digests of older rows stay valid.
-    pub added: Option<AddedColumns>,
+    /// Columns of later schema versions, in their order. The digest of a row without values in the
+    /// columns of a version is that of the version before, so that digests of older rows stay valid.
+    pub added: &'static [AddedColumns],
 }
 
 /// Columns that a schema version has added to a table with digests.
@@ -59,31 +59,39 @@ pub struct Schema {
 impl Table {
     /// The columns of the newest schema version.
     pub fn newest_columns(&self) -> impl Iterator<Item = &'static str> + use<> {
-        let added = self.added.map_or(&[][..], |added| added.names);
+        let added = self.added.iter().flat_map(|added| added.names);
         self.columns.iter().chain(added).copied()
     }
 
-    /// The digest in SQL of these values: those of `columns`, and of the added columns if the table
-    /// has them.
+    /// The digest in SQL of these values: those of `columns`, and of the added columns that the
+    /// table has.
     pub fn digest_of<T: AsRef<str>>(&self, values: &[T]) -> String {
-        let (first, added) = values.split_at(self.columns.len());
-        let call = |values: &[T]| {
-            let list: Vec<_> = values.iter().map(AsRef::as_ref).collect();
+        let call = |count: usize| {
+            let list: Vec<_> = values[..count].iter().map(AsRef::as_ref).collect();
             format!("{DIGEST_FUNCTION}({})", list.join(", "))
         };
-        if added.is_empty() {
-            return call(values);
+        let mut count = self.columns.len();
+        let mut digest = call(count);
+        for added in self.added {
+            if count == values.len() {
+                break;
+            }
+            let before = count;
+            count += added.names.len();
+            let values = values[before..count].iter();
+            let nulls: Vec<_> = values.map(|it| format!("{} IS NULL", it.as_ref())).collect();
+            let are_null = nulls.join(" AND ");
+            digest = format!("CASE WHEN {are_null} THEN {digest} ELSE {} END", call(count));
         }
-        let nulls: Vec<_> = added.iter().map(|it| format!("{} IS NULL", it.as_ref())).collect();
-        let (are_null, first) = (nulls.join(" AND "), call(first));
-        format!("CASE WHEN {are_null} THEN {first} ELSE {} END", call(values))
+        digest
     }
 
     /// The digest in SQL of a row of a table of this schema version.
     pub(crate) fn digest_of_row(&self, version: i64) -> String {
-        let has_added = self.added.is_some_and(|added| added.since <= version);
+        let later = self.added.iter().filter(|added| added.since > version);
         let columns: Vec<_> = self.newest_columns().collect();
-        self.digest_of(&columns[..if has_added { columns.len() } else { self.columns.len() }])
+        let later: usize = later.map(|added| added.names.len()).sum();
+        self.digest_of(&columns[..columns.len() - later])
     }
 
     /// The statement that adds the column to an older table.
@@ -142,7 +150,7 @@ fn digest<'a>(values: impl Iterator<Item = ValueRef<'a>>) -> i64 {
 mod tests {
     use super::*;
 
-    const T: Table = Table { name: "t", key: "rowid", since: 1, columns: &["a", "b"], added: None };
+    const T: Table = Table { name: "t", key: "rowid", since: 1, columns: &["a", "b"], added: &[] };
 
     fn connection() -> Connection {
         let connection = Connection::open_in_memory().unwrap();
@@ -191,24 +199,42 @@ mod tests {
 
     #[test]
     fn added_columns_count_only_when_they_have_values() {
+        const TABLE: Table = Table {
+            added: &[
+                AddedColumns { since: 2, names: &["c", "d"] },
+                AddedColumns { since: 4, names: &["e"] },
+            ],
+            ..T
+        };
         let connection = connection();
-        let added = Some(AddedColumns { since: 2, names: &["c", "d"] });
-        let table = Table { added, ..T };
-        let digest = |values: [&str; 4]| -> i64 {
-            let sql = format!("SELECT {}", table.digest_of(&values));
+        let digest = |values: &[&str]| -> i64 {
+            let sql = format!("SELECT {}", TABLE.digest_of(values));
             connection.query_row(&sql, [], |row| row.get(0)).unwrap()
         };
-        let before: i64 =
+        let before = digest(&["1", "2"]);
+        let first: i64 =
             connection.query_row("SELECT row_digest(1, 2)", [], |row| row.get(0)).unwrap();
-        assert_eq!(digest(["1", "2", "NULL", "NULL"]), before);
-        let mut others = [["3", "NULL"], ["NULL", "3"], ["NULL", "4"]]
-            .map(|[c, d]| digest(["1", "2", c, d]))
-            .to_vec();
+        assert_eq!(before, first);
+        assert_eq!(digest(&["1", "2", "NULL", "NULL"]), before);
+        assert_eq!(digest(&["1", "2", "NULL", "NULL", "NULL"]), before);
+        assert_eq!(digest(&["1", "2", "3", "NULL", "NULL"]), digest(&["1", "2", "3", "NULL"]));
+        let added = [
+            ["3", "NULL", "NULL"],
+            ["NULL", "3", "NULL"],
+            ["NULL", "4", "NULL"],
+            ["NULL", "NULL", "3"],
+            ["3", "NULL", "3"],
+        ];
+        let mut others = added.map(|[c, d, e]| digest(&["1", "2", c, d, e])).to_vec();
         others.push(before);
         others.sort_unstable();
         others.dedup();
-        assert_eq!(others.len(), 4);
-        assert_eq!(table.digest_of_row(1), "row_digest(a, b)");
-        assert!(table.digest_of_row(2).contains("row_digest(a, b, c, d)"));
+        assert_eq!(others.len(), 6);
+        for (version, columns) in [(1, "a, b"), (2, "a, b, c, d"), (3, "a, b, c, d")] {
+            let digest = TABLE.digest_of_row(version);
+            let last = digest.rsplit("row_digest(").next().unwrap();
+            assert!(last.starts_with(&format!("{columns})")), "{digest}");
+        }
+        assert!(TABLE.digest_of_row(4).contains("row_digest(a, b, c, d, e)"));
     }
 }

@@ -50,7 +50,7 @@ use self::jsonl::{JsonFile, JsonStream};
 use self::ledger::Ledger;
 #[cfg(feature = "postgres")]
 use self::postgres::{Postgres, PostgresConfig};
-pub use self::sqlite::LastRecord;
+pub use self::sqlite::{EarlierRecord, LastRecord};
 use self::sqlite::{LastRecordReader, Sqlite};
 use self::warc::Warc;
 use self::writer::SinkWriter;
@@ -341,16 +341,19 @@ impl Sinks {
         self.troubles.change(was).await
     }
 
-    /// Whether the database had records with validators when it was opened.
+    /// Whether the database had complete records when it was opened.
     pub fn have_records(&self) -> bool {
         self.lookup.as_ref().is_some_and(LastRecordReader::has_records)
     }
 
-    /// The newest complete record of a URL with validators (`ETag`, `Last-Modified`), if there is a
-    /// database. Excludes the record of this very page, which is of an attempt with a lost reply,
-    /// and records with links that were extracted under other settings.
-    pub async fn last_record(&self, url: &str, page: &PageId) -> Option<LastRecord> {
-        self.lookup.as_ref()?.last(url, page).await
+    /// The newest complete record of a URL, if there is an `SQLite` database. Excludes the record of
+    /// this very page, which is of an attempt with a lost reply. Without `may_exist` nothing is read.
+    pub async fn earlier_record(&self, url: &str, page: &PageId, may_exist: bool) -> EarlierRecord {
+        match &self.lookup {
+            None => EarlierRecord::Unknown,
+            Some(_) if !may_exist => EarlierRecord::Never,
+            Some(lookup) => lookup.find(url, page).await,
+        }
     }
 }
 

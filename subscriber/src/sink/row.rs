@@ -59,6 +59,10 @@ pub(super) struct PageRow<'a> {
     pub(super) pass: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) depth: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) item: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) source: Option<Cow<'a, str>>,
     /// `<group>:<run>.<entry>`, as in the broker's answers, without the attempt.
     pub(super) task: String,
     pub(super) attempt: i64,
@@ -108,6 +112,8 @@ impl<'a> PageRow<'a> {
             job: some(report.job.as_deref()),
             pass: record.pass.map(signed),
             depth: record.depth.map(signed),
+            item: some(record.item.as_deref()),
+            source: some(record.source.as_deref()),
             task: format!("{}:{}.{}", task.group, task.run, task.entry),
             attempt: task.attempt.into(),
             links: record.links.iter().map(|link| (&*link.url).into()).collect(),
@@ -161,6 +167,8 @@ impl<'a> PageRow<'a> {
             self.reading,
             self.rendered_hash,
             self.render.as_ref().map(|render| serde_json::to_string(render).expect(JSON)),
+            self.item,
+            self.source,
         ])?;
         Ok(())
     }
@@ -203,6 +211,8 @@ impl PageRow<'static> {
             job: some("job")?,
             pass: row.get("pass")?,
             depth: row.get("depth")?,
+            item: added("item")?.map(Cow::Owned),
+            source: added("source")?.map(Cow::Owned),
             task: row.get("task")?,
             attempt: row.get("attempt")?,
             links: serde_json::from_str(&links).unwrap_or_default(),

@@ -75,7 +75,7 @@ pub const SCHEMA: Schema = Schema {
         key: "rowid",
         since: 2,
         columns: &["kind", "key", "expires", "value"],
-        added: None,
+        added: &[],
     }],
 };
 

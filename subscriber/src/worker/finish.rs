@@ -8,6 +8,7 @@ use std::time::Duration;
 use tidings_client::ReplyOutcome;
 use tidings_protocol::{
     CanonicalUrl, Code, Command, KeyRest, Outcome, ProtocolError, RetryMode, TaskAction, TaskReply,
+    TaskReport,
 };
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -30,7 +31,8 @@ const NACK_MAX: Duration = Duration::from_hours(24);
 /// Why a task is returned without an outcome.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TaskFailure {
-    pub(super) reason: String,
+    /// For people.
+    pub(super) error: String,
     /// The page, or what is done with it, is the cause, so this counts as an attempt.
     pub(super) counts_as_attempt: bool,
     /// For a counted attempt: when it is due again, a day at most; without it, the group's backoff.
@@ -38,8 +40,8 @@ pub(super) struct TaskFailure {
 }
 
 impl TaskFailure {
-    pub(super) fn new(reason: impl Into<String>, counts_as_attempt: bool) -> Self {
-        Self { reason: reason.into(), counts_as_attempt, retry_after: None }
+    pub(super) fn new(error: impl Into<String>, counts_as_attempt: bool) -> Self {
+        Self { error: error.into(), counts_as_attempt, retry_after: None }
     }
 }
 
@@ -81,7 +83,7 @@ pub(super) async fn finish(
     };
     let (true, Some(stored)) = tokio::join!(free, store) else { return };
     if let Err(undone) = stored {
-        let back = return_task(crawler, task, (&record.report.url, was_requested), undone);
+        let back = return_task(crawler, task, (&record, was_requested), undone);
         return Box::pin(back).await;
     }
     tokio::select! {
@@ -99,25 +101,29 @@ pub(super) async fn finish(
 async fn return_task(
     crawler: &Crawler,
     task: &Task,
-    (url, was_requested): (&str, bool),
+    (record, was_requested): (&PageRecord, bool),
     undone: TaskFailure,
 ) {
-    let TaskFailure { reason, counts_as_attempt: counts, retry_after: after } = undone;
+    let TaskFailure { error, counts_as_attempt: counts, retry_after: after } = undone;
+    let report = TaskReport { error: Some(error), ..record.task_report() };
     let back = match (counts, was_requested) {
         (false, true) => {
-            return return_for_request(crawler, task, url, (KeyRest::default(), Some(reason)))
-                .await;
+            let rest = KeyRest::default();
+            let url = &record.report.url;
+            return return_for_request(crawler, task, url, (rest, Some(report))).await;
         }
         (false, false) => RetryMode::Uncounted { after_ms: None },
         (true, _) => {
             RetryMode::Counted { after_ms: after.map(|after| milliseconds(after.min(NACK_MAX))) }
         }
     };
-    crawler.reply(&[], &task.nack(back, KeyRest::default(), Some(reason))).await;
+    crawler.reply(&[], &task.nack(back, KeyRest::default(), Some(report))).await;
 }
 
 async fn reply_outcome(crawler: &Crawler, task: &Task, record: &PageRecord) {
-    let ack = |outcome| task.reply(TaskAction::Ack(outcome), KeyRest::default());
+    let rest = KeyRest::default();
+    let report = || Some(record.task_report());
+    let ack = |outcome| task.reply(TaskAction::Ack(outcome), rest, report());
     let link = |url, redirect| Command::Link { task: task.id.clone(), url, redirect, prio: None };
     let mut sent = None;
     let (children, command) = match record.report.outcome {
@@ -133,7 +139,7 @@ async fn reply_outcome(crawler: &Crawler, task: &Task, record: &PageRecord) {
         }
         _ if record.is_transient => {
             let back = RetryMode::Counted { after_ms: record.retry_after.map(milliseconds) };
-            (Vec::new(), task.nack(back, KeyRest::default(), record.report.error.clone()))
+            (Vec::new(), task.nack(back, rest, report()))
         }
         PageOutcome::Failed | PageOutcome::Retry => (Vec::new(), ack(Outcome::Failed)),
         PageOutcome::Robots => (Vec::new(), ack(Outcome::Robots)),
@@ -146,8 +152,9 @@ async fn reply_outcome(crawler: &Crawler, task: &Task, record: &PageRecord) {
         ReplyOutcome::Refused(refusal) if is_group_full(&refusal, &command) => {
             crawler.log_group_full();
             let back = RetryMode::Counted { after_ms: Some(milliseconds(NO_ROOM_NACK_AFTER)) };
-            let reason = Some("the group has no room for its links".to_owned());
-            let nack = task.nack(back, KeyRest::default(), reason);
+            let error = Some("the group has no room for its links".to_owned());
+            let report = TaskReport { error, ..record.task_report() };
+            let nack = task.nack(back, rest, Some(report));
             crawler.reply(&[], &nack).await;
             return;
         }

@@ -22,11 +22,11 @@ use super::feeds::{FeedCheck, FeedResponse, FeedTaskOutcome, NamedLinks, StoredF
 use super::finish::{TaskFailure, finish};
 use super::record::{classify, unix_ms};
 use super::rendering::is_page;
-use super::task::{TaskWork, milliseconds, pace};
+use super::task::{TaskWork, error_report, milliseconds, pace};
 use crate::fetch::{FetchPurpose, FetchRequest, Fetched};
 use crate::report::{KeepBodies, PageOutcome, PageRecord};
 use crate::robots::RobotsRules;
-use crate::sink::LastRecord;
+use crate::sink::{EarlierRecord, LastRecord};
 use crate::spool::Spool;
 use crate::traps::{PageReading, Trap};
 use crate::worker::SITEMAPS_KIND;
@@ -50,15 +50,16 @@ impl TaskWork<'_> {
             Ok(watch) => watch,
             Err(reason) => {
                 let back = RetryMode::Counted { after_ms: None };
-                let nack = self.task.nack(back, KeyRest::default(), Some(reason));
+                let nack = self.task.nack(back, KeyRest::default(), Some(error_report(reason)));
                 Box::pin(self.crawler.reply(&[], &nack)).await;
                 return;
             }
         };
-        let last = if watch.is_none() { self.last_record().await } else { None };
+        let earlier = self.earlier_record().await;
+        let last = earlier.newest().filter(|last| self.may_confirm(last));
         let validators = match &watch {
             Some(watch) => Some(owned_validators(watch.validators())),
-            None => last.as_ref().map(|last| last.validators.clone()),
+            None => last.map(|last| last.validators.clone()),
         };
         let wanted = self.crawler.sinks.keep();
         let may_render = watch.is_none() && self.render_mode() != Render::No;
@@ -73,23 +74,27 @@ impl TaskWork<'_> {
         if self.return_unless_kept(&fetched, rest_of(&fetched, rules)).await {
             return;
         }
+        let is_conditional = validators.is_some();
         match watch {
-            Some(watch) => Box::pin(self.handle_feed(watch, rules, fetched, duration)).await,
-            None => self.handle_page(last, rules, fetched, duration).await,
+            Some(watch) => {
+                Box::pin(self.handle_feed((watch, earlier), rules, fetched, duration)).await;
+            }
+            None => self.handle_page((earlier, is_conditional), rules, fetched, duration).await,
         }
     }
 
-    /// Handles the answer for a page.
+    /// Handles the answer for a page. `is_conditional`: the request had the validators of the
+    /// earlier record.
     async fn handle_page(
         &self,
-        last: Option<LastRecord>,
+        (earlier, is_conditional): (EarlierRecord, bool),
         rules: &RobotsRules,
         mut fetched: Fetched,
         duration: Duration,
     ) {
-        let (outcome, failure) = classify(&self.page, &mut fetched, last.is_some());
+        let (outcome, failure) = classify(&self.page, &mut fetched, is_conditional);
         let mut hold = rest_of(&fetched, rules);
-        let is_same = fetched.status == Some(304);
+        let is_same = is_conditional && fetched.status == Some(304);
         let may_render =
             outcome == PageOutcome::Done && is_page(&fetched) && self.render_mode() != Render::No;
         if may_render && Box::pin(self.return_for_browser(&fetched, hold)).await {
@@ -123,11 +128,12 @@ impl TaskWork<'_> {
         let _share = fetched.memory_permit.take();
         let mut record = self.record(outcome, fetched, failure, duration);
         (record.rendering, record.report.render) = rendered.unzip();
+        record.changed = earlier.change_of(&record);
         let sitemaps = self.sitemaps(&record).await;
         let read = |record: &mut PageRecord| {
             let mut words = None;
-            if let (true, Some(last)) = (is_same, last) {
-                record.restore_unchanged(last);
+            if let (true, EarlierRecord::Newest(last)) = (is_same, earlier) {
+                record.restore_unchanged(*last);
             } else if let Some(content) =
                 content.or_else(|| page.map(|page| page.finish(&self.page)))
             {
@@ -154,7 +160,7 @@ impl TaskWork<'_> {
     /// Handles the answer for a watched feed: new items are announced before the task is answered.
     async fn handle_feed(
         &self,
-        watch: FeedCheck<'_>,
+        (watch, earlier): (FeedCheck<'_>, EarlierRecord),
         rules: &RobotsRules,
         mut fetched: Fetched,
         duration: Duration,
@@ -181,6 +187,7 @@ impl TaskWork<'_> {
         let (status, validators) = (fetched.status, fetched.validators.clone());
         let headers = fetched.headers.clone();
         let mut record = self.record(outcome, fetched, failure, duration);
+        record.changed = earlier.change_of(&record);
         if outcome == PageOutcome::Redirect {
             self.strip_target(&mut record);
         }
@@ -291,23 +298,23 @@ impl TaskWork<'_> {
         }
     }
 
-    /// The newest record of the page from an earlier pass, crawl or publication, if there may be
-    /// one.
-    async fn last_record(&self) -> Option<LastRecord> {
-        let may_know = self.crawler.revisits.lock().may_have_record(self.task.pass());
+    /// The newest record of the page from an earlier pass, crawl or publication.
+    async fn earlier_record(&self) -> EarlierRecord {
+        let may_exist = self.crawler.revisits.lock().may_have_record(self.task.pass());
+        let (url, page) = (self.page.as_str(), &self.task.page);
+        self.crawler.sinks.earlier_record(url, page, may_exist).await
+    }
+
+    /// Whether an answer without a document may confirm this record.
+    fn may_confirm(&self, last: &LastRecord) -> bool {
         // Scripts may show new content although the document has not changed.
         let mode = self.render_mode();
-        if !may_know || mode == Render::Yes || self.crawler.config.refetch {
-            return None;
+        if mode == Render::Yes || self.crawler.config.refetch || last.rendered_hash.is_some() {
+            return false;
         }
-        let last = self.crawler.sinks.last_record(self.page.as_str(), &self.task.page).await?;
         // It may have been stored by a crawler without a browser.
         let may_lack_content = mode == Render::Auto && last.links.len() < CONDITIONAL_LINKS_MIN;
-        if last.is_rendered || may_lack_content {
-            return None;
-        }
-        let Validators { etag, last_modified } = &last.validators;
-        (etag.is_some() || last_modified.is_some()).then_some(last)
+        !may_lack_content && !last.validators.is_empty()
     }
 
     /// The sitemaps of the site, if enabled and if this page is a seed.

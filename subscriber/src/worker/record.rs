@@ -4,10 +4,11 @@
 
 use std::time::{Duration, SystemTime};
 
+use tidings_documents::page::essence;
 use tidings_egress::failure::{Failure, Reason};
-use tidings_protocol::CanonicalUrl;
+use tidings_protocol::{CanonicalUrl, TaskReport};
 
-use super::task::Task;
+use super::task::{Task, milliseconds};
 use crate::fetch::Fetched;
 use crate::report::{PageOutcome, PageRecord, PageReport};
 use crate::sink::LastRecord;
@@ -96,6 +97,9 @@ impl Task {
             fetched_unix_ms: i64::try_from(unix_ms()).unwrap_or(i64::MAX),
             pass: order.pass,
             depth: order.depth,
+            item: order.item.clone(),
+            source: order.source.clone(),
+            changed: None,
             redirect: fetched.location.filter(|_| outcome == PageOutcome::Redirect),
             canonical: None,
             noindex: false,
@@ -138,8 +142,26 @@ impl PageRecord {
             validators.last_modified.take().or(last.validators.last_modified);
     }
 
+    /// What the broker gets to know about this attempt. The time, and the bytes, of a request are
+    /// those of the page: a page that was not requested has none.
+    pub(super) fn task_report(&self) -> TaskReport {
+        let report = &self.report;
+        let was_requested = report.duration > Duration::ZERO;
+        TaskReport {
+            reason: report.reason.map(str::to_owned),
+            error: report.error.clone(),
+            status: report.status,
+            ms: was_requested.then(|| milliseconds(report.duration)),
+            bytes: report.status.map(|_| report.bytes),
+            changed: self.changed,
+            content_type: self.content_type.as_deref().map(|text| essence(text).to_owned()),
+            hash: self.hash.map(|hash| hash.to_hex().to_string()),
+        }
+    }
+
     /// Marks the record as a trap: its links are not followed.
     pub(super) fn mark_trap(&mut self, trap: Trap) {
+        self.changed = None;
         self.report.outcome = PageOutcome::Trap;
         self.report.reason = Some(trap.as_str());
         self.report.error = Some(trap.explanation().to_owned());

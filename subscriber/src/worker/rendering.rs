@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use super::page::run_blocking;
 use super::parts::Parts;
 use super::record::unix_ms;
-use super::task::{TaskWork, return_for_request, return_uncounted};
+use super::task::{TaskWork, failure_report, return_for_request, return_uncounted};
 use crate::config::RenderConfig;
 use crate::fetch::Fetched;
 use crate::render_auto::{AUTO_KIND, AutoRender, Decision, FetchedForm, Gain, StoredHost, Verdict};
@@ -241,10 +241,11 @@ impl TaskWork<'_> {
         let (sinks, spools) = (&self.crawler.sinks, &self.crawler.spools);
         let kept = sinks.keep_rendering(&mut rendering, spools, &self.crawler.config.data);
         if let Err(error) = Box::pin(kept).await {
-            let reason = Failure::of(Reason::Storage, &error).text;
-            let hold_and_reason = (self.crawler.rest_of(&self.page), Some(reason));
+            let rest = self.crawler.rest_of(&self.page);
+            let failure = failure_report(&Failure::of(Reason::Storage, &error));
             let url = self.page.as_str();
-            Box::pin(return_for_request(self.crawler, self.task, url, hold_and_reason)).await;
+            let back = return_for_request(self.crawler, self.task, url, (rest, Some(failure)));
+            Box::pin(back).await;
             return None;
         }
         Some(RenderedPage { content, rendering, report, permit })

@@ -1,4 +1,4 @@
-//! Decides whether a page may have a stored record, so that a conditional request can be made.
+//! Decides whether a page may have a stored record, which must be read before its request.
 //!
 //! A look-up is cheap, but useless throughout a first crawl. So the worker remembers which records
 //! the database may have: none, those of the current pass only, or any.

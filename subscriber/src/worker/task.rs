@@ -113,13 +113,13 @@ pub(super) async fn return_for_request(
     crawler: &Crawler,
     task: &Task,
     url: &str,
-    (hold, reason): (KeyRest, Option<String>),
+    (hold, report): (KeyRest, Option<TaskReport>),
 ) {
-    let nack = task.nack_again(url, hold, reason.clone());
+    let nack = task.nack_again(url, hold, report.clone());
     let refused = crawler.reply(&[], &nack).await;
     if matches!(&refused, ReplyOutcome::Refused(refusal) if refusal.code != Code::Stale) {
-        let reason = reason.unwrap_or_else(|| "its next request was refused".to_owned());
-        let nack = task.nack(RetryMode::Counted { after_ms: None }, hold, Some(reason));
+        let report = report.unwrap_or_else(|| error_report("its next request was refused"));
+        let nack = task.nack(RetryMode::Counted { after_ms: None }, hold, Some(report));
         crawler.reply(&[], &nack).await;
     }
 }
@@ -261,9 +261,10 @@ impl TaskWork<'_> {
                         Box::pin(self.crawler.reply(&[], &nack)).await;
                     }
                     Some(why) if fetched.reused_connection_ended => {
-                        let hold_and_reason = (KeyRest::default(), Some(format!("kept connection: {why}")));
-                        let url = request.url.as_str();
-                        Box::pin(return_for_request(self.crawler, self.task, url, hold_and_reason)).await;
+                        let why = failure_report(&why.clone().with_context("kept connection: "));
+                        let (url, rest) = (request.url.as_str(), KeyRest::default());
+                        let back = return_for_request(self.crawler, self.task, url, (rest, Some(why)));
+                        Box::pin(back).await;
                     }
                     _ => return Some(fetched),
                 }
@@ -322,7 +323,7 @@ impl TaskWork<'_> {
         let Some(failure) = failure.filter(|failure| failure.reason == Reason::Storage) else {
             return false;
         };
-        let nack = self.task.nack_again(self.page.as_str(), hold, Some(failure.text.clone()));
+        let nack = self.task.nack_again(self.page.as_str(), hold, Some(failure_report(failure)));
         let refused = self.crawler.reply(&[], &nack).await;
         !matches!(&refused, ReplyOutcome::Refused(refusal) if refusal.code != Code::Stale)
     }
@@ -360,38 +361,45 @@ pub(super) fn now() -> ClockReading {
     ClockReading { instant: Instant::now(), unix_s: unix_ms() / 1000 }
 }
 
+/// A report of an error that has no page.
+pub(super) fn error_report(error: impl Into<String>) -> TaskReport {
+    TaskReport { error: Some(error.into()), ..TaskReport::default() }
+}
+
+/// A report of a request that failed.
+pub(super) fn failure_report(failure: &Failure) -> TaskReport {
+    TaskReport { reason: Some(failure.reason.to_string()), ..error_report(&*failure.text) }
+}
+
 pub(super) fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Task {
-    pub(super) fn reply(&self, action: TaskAction, rest: KeyRest) -> Command<'static> {
-        self.reply_with(action, rest, None)
-    }
-
-    fn reply_with(
+    pub(super) fn reply(
         &self,
         action: TaskAction,
         rest: KeyRest,
-        report: Option<Box<TaskReport>>,
+        report: Option<TaskReport>,
     ) -> Command<'static> {
+        let report = report.map(Box::new);
         Command::Reply(TaskReply { task: self.id.clone(), action, rest, report })
     }
 
     pub(super) fn touch(&self, request_ended: bool, rest: KeyRest) -> Command<'static> {
-        self.reply(TaskAction::Touch { request_ended }, rest)
+        self.reply(TaskAction::Touch { request_ended }, rest, None)
     }
 
-    fn nack_again(&self, url: &str, hold: KeyRest, reason: Option<String>) -> Command<'static> {
-        self.nack(RetryMode::OtherUrl { url: url.to_owned() }, hold, reason)
+    fn nack_again(&self, url: &str, hold: KeyRest, report: Option<TaskReport>) -> Command<'static> {
+        self.nack(RetryMode::OtherUrl { url: url.to_owned() }, hold, report)
     }
 
     pub(super) fn nack(
         &self,
         retry: RetryMode,
         rest: KeyRest,
-        reason: Option<String>,
+        report: Option<TaskReport>,
     ) -> Command<'static> {
-        self.reply_with(TaskAction::Nack(retry), rest, TaskReport::of_reason(reason))
+        self.reply(TaskAction::Nack(retry), rest, report)
     }
 }

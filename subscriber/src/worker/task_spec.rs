@@ -4,6 +4,9 @@ use tidings_protocol::{Payload, Render};
 
 use crate::pass::{PassKey, ScopedPass};
 
+/// The longest `item=` and `source=` of a page, in bytes; longer ones are cut.
+const ANNOUNCED_BYTES_MAX: usize = 2048;
+
 /// The URL of a task and the attributes that every task needs.
 #[derive(Debug)]
 pub(super) struct TaskSpec {
@@ -20,6 +23,10 @@ pub(super) struct TaskSpec {
     pub(super) scoped_pass: Option<ScopedPass>,
     /// Number of links from a seed of the job.
     pub(super) depth: Option<u64>,
+    /// `item=` of the event that announced the page.
+    pub(super) item: Option<Box<str>>,
+    /// `source=` of that event.
+    pub(super) source: Option<Box<str>>,
     /// The URL to request instead of the page.
     pub(super) again: Option<Box<str>>,
     /// This is the last attempt.
@@ -36,6 +43,7 @@ impl TaskSpec {
         let url_len = payload.target().unwrap_or(&text).len();
         let (mut job, mut pass, mut number, mut scope) = (None, None, None, None);
         let (mut depth, mut again, mut last, mut render) = (None, None, None, None);
+        let (mut item, mut source) = (None, None);
         for (key, value) in payload.attributes() {
             let place = match key {
                 "job" => &mut job,
@@ -43,6 +51,8 @@ impl TaskSpec {
                 "number" => &mut number,
                 "scope" => &mut scope,
                 "depth" => &mut depth,
+                "item" => &mut item,
+                "source" => &mut source,
                 "again" => &mut again,
                 "last" => &mut last,
                 "render" => &mut render,
@@ -61,6 +71,8 @@ impl TaskSpec {
             pass,
             scoped_pass: key.map(|pass| ScopedPass { pass, scope }),
             depth: count(depth),
+            item: announced(item),
+            source: announced(source),
             again: again.map(Box::from),
             is_last: last == Some("yes"),
             render: render.and_then(Render::from_word),
@@ -77,6 +89,10 @@ impl TaskSpec {
     pub(super) fn payload(&self) -> Payload<'_> {
         Payload::parse(&self.text)
     }
+}
+
+fn announced(value: Option<&str>) -> Option<Box<str>> {
+    value.map(|value| value[..value.floor_char_boundary(ANNOUNCED_BYTES_MAX)].into())
 }
 
 #[cfg(test)]
@@ -101,6 +117,15 @@ mod tests {
         assert_eq!(order.scoped_pass, Some(ScopedPass { pass, scope: 5 }));
         assert_eq!(order.again.as_deref(), Some("http://a.org/robots.txt"));
         assert!(order.is_last);
+    }
+
+    #[test]
+    fn a_long_source_is_cut_and_an_item_in_a_text_is_none() {
+        let long = "ü".repeat(ANNOUNCED_BYTES_MAX);
+        let order = read(&format!("http://a.org/ source={long} item=5 item=6"));
+        assert_eq!(order.source.as_deref(), Some(&long[..ANNOUNCED_BYTES_MAX]));
+        assert_eq!(order.item.as_deref(), Some("5"));
+        assert_eq!(read("http://a.org/ is new item=5").item, None);
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod feeds;
 mod hostile_servers;
 mod keep_alive;
 mod outputs;
+mod page_changes;
 mod politeness;
 mod probe_render;
 mod probe_urls;

@@ -41,7 +41,7 @@ fn pages_are_stored_in_postgresql() {
         postgres.query("select count(*), count(distinct page) from pages where outcome = 'done'"),
         ["80|80"]
     );
-    assert_eq!(postgres.query("select version from tidings_schema"), ["1", "2", "3"]);
+    assert_eq!(postgres.query("select version from tidings_schema"), ["1", "2", "3", "4"]);
     assert_eq!(postgres.query("select count(*) from bodies"), ["0"]);
 }
 

@@ -1,6 +1,7 @@
 //! Groups, jobs, tasks and dead letters.
 
 mod drain;
+mod failed_pages;
 mod group_commands;
 mod group_exec;
 mod groups;

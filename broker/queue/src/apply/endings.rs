@@ -7,7 +7,7 @@ use crate::Group;
 use crate::entry::{Admission, EndReason, Entry, EntryId, EntryState, JobNumber, PassId};
 use crate::finished::{FinishedTask, TaskEnd};
 use crate::frontier::ActiveEntry;
-use crate::frontier::dormant::DormantRef;
+use crate::frontier::entry_text::DormantRef;
 use crate::frontier::lane::Lane;
 use crate::jobs::{EntryChange, Job};
 use crate::moment::Moment;

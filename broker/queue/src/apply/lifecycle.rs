@@ -6,7 +6,8 @@ use tidings_protocol::MemberId;
 
 use crate::Group;
 use crate::entry::{Admission, Entry, EntryId, JobNumber, Lease, PassId, RecordedRest};
-use crate::frontier::dormant::{DormantAdmission, DormantEntries, DormantRef};
+use crate::frontier::dormant::{DormantAdmission, DormantEntries};
+use crate::frontier::entry_text::DormantRef;
 use crate::frontier::keys::KeyId;
 use crate::frontier::runs::PackedLane;
 use crate::frontier::{ActiveEntry, lane_of};

@@ -14,7 +14,7 @@ use super::prefetch::PREFETCH_BATCH;
 use crate::entry::{
     Admission, Entry, EntryId, FORWARDED_BYTES_MAX, Key, PassId, render_of, with_render,
 };
-use crate::frontier::dormant::DormantRef;
+use crate::frontier::entry_text::DormantRef;
 use crate::jobs::JobState;
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};

@@ -10,9 +10,9 @@ use crate::mutants::{self, Mutant};
 
 /// The attributes that this event has itself. What an announcement carried along under such a name
 /// is left out, so that no publisher can forge an outcome.
-const OWN_ATTRIBUTES: [&str; 17] = [
-    "outcome", "page", "group", "serial", "gave-up", "in-job", "pass", "depth", "reason", "error",
-    "status", "ms", "bytes", "changed", "type", "hash", "render",
+const OWN_ATTRIBUTES: [&str; 18] = [
+    "outcome", "page", "group", "serial", "gave-up", "in-job", "pass", "depth", "number", "reason",
+    "error", "status", "ms", "bytes", "changed", "type", "hash", "render",
 ];
 
 impl Group {
@@ -51,7 +51,8 @@ impl Group {
         }
         // Not `job=`, which would make the event a seed of that job for a group that reads it.
         if let Some((job, pass)) = self.job_and_pass(entry) {
-            let _ = write!(event, " in-job={} pass={pass} depth={}", job.name, admitted.depth);
+            let (name, number, depth) = (&job.name, job.id.number, admitted.depth);
+            let _ = write!(event, " in-job={name} pass={pass} depth={depth} number={number}");
         }
         for word in self.task_attributes(admitted).split(' ').skip(1) {
             let is_own =

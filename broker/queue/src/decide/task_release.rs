@@ -6,7 +6,7 @@ use tidings_protocol::KeyRest;
 use super::prefetch::PREFETCH_BATCH;
 use crate::Group;
 use crate::entry::{Demand, EndReason, EntryId, RecordedRest};
-use crate::frontier::dormant::DormantRef;
+use crate::frontier::entry_text::DormantRef;
 use crate::frontier::key_queue::CLOCK_GRAIN_MS;
 use crate::frontier::keys::KeyId;
 use crate::frontier::lane::Lane;
@@ -30,10 +30,10 @@ impl Group {
             return;
         }
         self.quiet_until = None;
-        // Texts that must be read, and how many more may be.
-        let (mut missing, mut room) = (Vec::new(), None);
+        // For each order of release: texts that must be read, and how many more may be.
+        let (mut missing, mut room) = ([Vec::new(), Vec::new()], [None; 2]);
         // Lanes that are skipped because the text of their next entry is being read.
-        let mut skipped = SmallVec::<[Lane; SKIPPED_MAX]>::new();
+        let mut skipped: [SmallVec<[Lane; SKIPPED_MAX]>; 2] = Default::default();
         for released in 0_usize.. {
             if self.is_paused || self.has_too_many_unpublished() {
                 break;
@@ -50,14 +50,17 @@ impl Group {
             let next = next_entry(queue, render, &self.jobs).expect("a ready key has a next entry");
             let id = next.entry;
             let is_later = match place {
-                _ if render || mutants::is(Mutant::Overtakes) => false,
-                ReadyClass::Any(lane, prio) => self.frontier.is_loading_before(lane, prio),
+                _ if mutants::is(Mutant::Overtakes) => false,
+                ReadyClass::Any(lane, prio) => self.frontier.loading(render).is_before(lane, prio),
                 ReadyClass::Pinned(_) | ReadyClass::Suspect(_) => false,
             };
             let unread = if is_later { None } else { self.dormant_to_read(id) };
             if is_later || unread.is_some() {
-                let mut has_room =
-                    || missing.len() < *room.get_or_insert_with(|| self.loading_room());
+                let order = usize::from(render);
+                let (missing, skipped) = (&mut missing[order], &mut skipped[order]);
+                let mut has_room = || {
+                    missing.len() < *room[order].get_or_insert_with(|| self.loading_room(render))
+                };
                 if let Some(dormant) = unread.filter(|_| has_room()) {
                     missing.push(self.frontier.begin_loading(key, next, dormant));
                 } else if skipped.len() < SKIPPED_MAX {
@@ -89,7 +92,7 @@ impl Group {
             self.commit(Decision::Released { entry: id, member, until }, now);
             self.send_task(id, conn.expect("a member with free credit is connected"), now);
         }
-        for missing in missing.chunks(PREFETCH_BATCH) {
+        for missing in missing.iter().flat_map(|missing| missing.chunks(PREFETCH_BATCH)) {
             self.request_texts(missing.to_vec());
         }
     }
@@ -144,10 +147,10 @@ impl Group {
         self.frontier.offer(key, &turns);
     }
 
-    /// Offers a key after the text of its next entry was read. It goes first in its class, because
-    /// its turn had come when the read began.
-    pub(crate) fn offer_next(&mut self, key: KeyId, now: Moment) {
+    /// Offers the key of an entry whose text was read. It goes first in its class, because its turn
+    /// had come when the read began.
+    pub(crate) fn offer_next(&mut self, dormant: DormantRef, now: Moment) {
         let turns = Turns { jobs: &self.jobs, parallel: self.config.parallel, now };
-        self.frontier.offer_next(key, &turns);
+        self.frontier.offer_next(dormant, &turns);
     }
 }

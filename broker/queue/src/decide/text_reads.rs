@@ -13,7 +13,7 @@ use tidings_protocol::{CanonicalUrl, Code, ProtocolError, UrlKey};
 use super::parsed_event::ParsedEvent;
 use super::prefetch::PREFETCH_BATCH;
 use crate::entry::{Key, PassId};
-use crate::frontier::dormant::{DormantRef, WantedText};
+use crate::frontier::entry_text::{DormantRef, WantedText};
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
 use crate::queries::task_list::SelectedTasks;
@@ -25,7 +25,7 @@ use crate::{ConnId, Group, GroupQuery, Input, JobOperation, Output, Requester};
 /// Texts that are read in advance: those of keys that are released next, beyond the free credit.
 const READ_AHEAD: usize = 2 * PREFETCH_BATCH;
 
-/// Maximum number of keys with a text that is being read.
+/// Maximum number of keys with a text that is being read, for each order of release.
 const LOADING_MAX: usize = 1024;
 
 /// Maximum number of commands that wait. Few events wait, because the owner passes no more of them
@@ -298,10 +298,11 @@ impl Group {
         self.request_texts(wanted)
     }
 
-    /// Returns how many more keys may be read for their release.
-    pub(crate) fn loading_room(&self) -> usize {
+    /// Returns how many more keys may be read for their release; with `render`, for that of their
+    /// entries that need a browser.
+    pub(crate) fn loading_room(&self, render: bool) -> usize {
         let most = (self.leases.members().free_credit() + READ_AHEAD).min(LOADING_MAX);
-        most.saturating_sub(self.frontier.loading_count())
+        most.saturating_sub(self.frontier.loading(render).len())
     }
 
     /// Records a dormant entry for the snapshot in progress when its text was read. Until then, no
@@ -363,8 +364,9 @@ impl Group {
         }
         for (wanted, text) in wanted.into_iter().zip(texts) {
             self.frontier.texts_mut().take_text(wanted, text)?;
-            if self.frontier.end_loading(wanted.dormant) {
-                self.offer_next(wanted.dormant.key, now);
+            let is_lost = wanted.dormant.needs_render() && mutants::is(Mutant::LosesRendered);
+            if self.frontier.end_loading(wanted.dormant) && !is_lost {
+                self.offer_next(wanted.dormant, now);
             }
         }
         if let Some(snapshot) = &mut self.snapshot {

@@ -5,8 +5,9 @@
 use std::hint::black_box;
 
 use hashbrown::{HashMap, HashSet};
-use tidings_protocol::{CanonicalUrl, UrlKey};
+use tidings_protocol::UrlKey;
 
+use super::entry_text::{self, DormantRef, EntryText, WantedText};
 use super::id_index::IdIndex;
 use super::key_queue::KeyQueue;
 use super::keys::{FIND_MANY_MAX, KeyId, Keys};
@@ -14,16 +15,13 @@ use super::lane::Lane;
 use super::runs::{NO_SLOT, PackedLane, SlotId};
 #[cfg(test)]
 use super::texts::StoredText;
-use super::texts::{self, MovedText, Paging, TextError, TextLocation, TextRequest, Texts};
+use super::texts::{MovedText, Paging, TextError, TextLocation, TextRequest, Texts};
 use super::url_index::UrlIndex;
-use crate::entry::{Admission, EntryId, JobNumber, Key, PassId};
+use crate::entry::{Admission, EntryId, PassId};
 use crate::moment::Moment;
 
 /// Approximate memory of an entry without its text, with its places in the indexes.
 pub(crate) const SLOT_BYTES: usize = 72;
-
-/// Bytes of the header of a text: its length, the length of the attributes, depth, hops, priority.
-const HEADER_BYTES: usize = 18;
 
 /// Most entries for which memory is reserved at once.
 const RESERVED_MAX: usize = 20_000_000;
@@ -42,22 +40,12 @@ struct DormantSlot {
     text_len: u32,
     key: KeyId,
     lane: PackedLane,
-    /// The previous and the next entry of the same key, lane and priority: `before` has a smaller
-    /// id than `after` once the runs are sorted. In a free slot, `after` is the next free slot.
+    /// The previous and the next entry of the same key, lane and priority: `previous` has a smaller
+    /// id than `next` once the runs are sorted. In a free slot, `next` is the next free slot.
     previous: SlotId,
     next: SlotId,
     /// Number of the last snapshot that contains the entry, or that had begun before it came.
     snapshot: u32,
-}
-
-/// What is known of a dormant entry without reading its text.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct DormantRef {
-    pub(crate) id: EntryId,
-    pub(crate) url_fingerprint: u64,
-    pub(crate) key: KeyId,
-    pub(crate) lane: PackedLane,
-    slot: SlotId,
 }
 
 /// All dormant entries.
@@ -78,7 +66,7 @@ pub(crate) struct DormantEntries {
 }
 
 impl DormantEntries {
-    /// Pages texts from now on, see [`texts`].
+    /// Pages texts from now on, see [`texts`](super::texts).
     pub(crate) fn set_paging(&mut self, paging: Paging) {
         self.texts.set_paging(paging);
     }
@@ -119,13 +107,14 @@ impl DormantEntries {
         self.len() * SLOT_BYTES + self.texts.memory_bytes()
     }
 
-    /// Returns the lane in which an entry can be dormant. It must be due, be no redirect, have no
-    /// job if it was announced, and need no browser.
+    /// Returns the lane in which an entry can be dormant. It must be due, be no redirect, and have
+    /// no job if it was announced.
     pub(crate) fn lane_for(admission: &Admission, lane: Lane, now: Moment) -> Option<PackedLane> {
-        let is_special = admission.redirect
-            || (admission.announced && admission.job.is_some())
-            || admission.needs_render();
-        PackedLane::new(lane).filter(|_| admission.due <= now && !is_special)
+        let is_special = admission.redirect || (admission.announced && admission.job.is_some());
+        if is_special || admission.due > now {
+            return None;
+        }
+        PackedLane::new(lane, admission.needs_render())
     }
 
     /// Stores entries, each at the end of the run of its key. Their ids must exceed those in their
@@ -378,15 +367,16 @@ impl DormantEntries {
 
     /// Returns the keys with dormant entries of a lane, sorted.
     pub(crate) fn keys_of(&self, lane: Lane) -> Vec<KeyId> {
-        let keys = PackedLane::new(lane).and_then(|lane| self.keys.get(&lane));
-        let mut keys: Vec<KeyId> = keys.into_iter().flatten().copied().collect();
+        let keys = PackedLane::both(lane).filter_map(|lane| self.keys.get(&lane));
+        let mut keys: Vec<KeyId> = keys.flatten().copied().collect();
         keys.sort_unstable();
+        keys.dedup();
         keys
     }
 
     /// Returns any dormant entry of a lane and key.
     pub(crate) fn any_of(&self, lane: Lane, queue: &KeyQueue) -> Option<DormantRef> {
-        let slot = queue.dormant.first_slot_of(PackedLane::new(lane)?)?;
+        let slot = PackedLane::both(lane).find_map(|lane| queue.dormant.first_slot_of(lane))?;
         Some(self.dormant_ref(slot))
     }
 
@@ -501,103 +491,12 @@ impl DormantEntries {
     }
 
     fn put_text(&mut self, admission: &Admission) -> (TextLocation, u32) {
-        let Admission { id, text, forwarded: carried, depth, hops, prio, .. } = admission;
-        let len = |text: &str| u32::try_from(text.len()).expect("a text is shorter than 4 GiB");
-        let mut front = [0; HEADER_BYTES];
-        let fields = [len(text), *depth, *hops, len(carried)];
-        for (bytes, field) in front.chunks_exact_mut(4).zip(fields) {
-            bytes.copy_from_slice(&field.to_le_bytes());
-        }
-        front[16..].copy_from_slice(&prio.to_le_bytes());
-        let place = self.texts.put(*id, &[&front, text.as_bytes(), carried.as_bytes()]);
-        let front_len = u32::try_from(HEADER_BYTES).expect("the header is short");
-        (place, front_len + len(text) + len(carried))
-    }
-}
-
-impl DormantRef {
-    /// Returns the job of its lane.
-    pub(crate) fn job(&self) -> Option<JobNumber> {
-        self.lane.job()
+        let Admission { id, text, forwarded, .. } = admission;
+        let (header, len) = entry_text::header_of(admission);
+        (self.texts.put(*id, &[&header, text.as_bytes(), forwarded.as_bytes()]), len)
     }
 }
 
 fn slot_at(slots: &[DormantSlot], slot: SlotId) -> &DormantSlot {
     &slots[slot as usize]
-}
-
-/// A text that is to be read: its entry, its place, and its length.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct WantedText {
-    pub(crate) dormant: DormantRef,
-    place: TextLocation,
-    len: usize,
-}
-
-impl WantedText {
-    /// Parses the text that was read.
-    pub(crate) fn parse(self, bytes: &[u8]) -> Result<EntryText<'_>, TextError> {
-        let id = self.dormant.id;
-        let parsed = texts::text_of(id, bytes).and_then(EntryText::parse);
-        let whole = parsed.filter(|parsed| parsed.len() == self.len);
-        whole.ok_or_else(|| TextError::new(format!("the text of entry {id} is damaged")))
-    }
-}
-
-/// The parts of an entry that are stored as its text.
-pub(crate) struct EntryText<'a> {
-    text: &'a str,
-    forwarded: &'a str,
-    depth: u32,
-    hops: u32,
-    prio: i16,
-}
-
-impl<'a> EntryText<'a> {
-    /// Parses a text; `None` if it is damaged.
-    pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
-        let (header, texts) = bytes.split_first_chunk::<HEADER_BYTES>()?;
-        let (numbers, prio) = header.split_first_chunk::<{ 4 * size_of::<u32>() }>()?;
-        let (numbers, _) = numbers.as_chunks();
-        let &[text_len, depth, hops, forwarded_len] = numbers else { return None };
-        let len = |bytes| usize::try_from(u32::from_le_bytes(bytes)).ok();
-        let (text, forwarded) = texts.split_at_checked(len(text_len)?)?;
-        Some(Self {
-            text: std::str::from_utf8(text).ok()?,
-            forwarded: std::str::from_utf8(forwarded)
-                .ok()
-                .filter(|forwarded| Some(forwarded.len()) == len(forwarded_len))?,
-            depth: u32::from_le_bytes(depth),
-            hops: u32::from_le_bytes(hops),
-            prio: i16::from_le_bytes(prio.try_into().ok()?),
-        })
-    }
-
-    fn len(&self) -> usize {
-        HEADER_BYTES + self.text.len() + self.forwarded.len()
-    }
-
-    /// Returns the entry as it was admitted, except that its due time is lost.
-    pub(crate) fn admission(
-        &self,
-        dormant: DormantRef,
-        key: Key,
-        job: Option<PassId>,
-    ) -> Admission {
-        let Self { text, forwarded, depth, hops, prio } = *self;
-        Admission {
-            id: dormant.id,
-            text: text.into(),
-            url_key: (dormant.url_fingerprint != 0).then(|| CanonicalUrl::key_of(text)),
-            key,
-            job,
-            depth,
-            hops,
-            redirect: false,
-            announced: dormant.lane.lane() == Lane::Announced,
-            prio,
-            due: Moment(0),
-            forwarded: forwarded.into(),
-        }
-    }
 }

@@ -7,7 +7,7 @@ use std::hint::black_box;
 use tidings_protocol::MemberId;
 
 use super::lane::Lane;
-use super::runs::DormantRuns;
+use super::runs::{DormantRuns, PackedLane};
 use crate::config::PACE_VALID_MS;
 use crate::entry::{EntryId, JobNumber, Key, RecordedRest};
 use crate::moment::Moment;
@@ -31,7 +31,7 @@ pub(crate) struct KeyQueue {
     pub(super) dormant: DormantRuns,
     /// Waiting active entries, except those that need a browser.
     active: Option<Box<ActiveQueue>>,
-    /// Waiting entries that need a browser. They are active.
+    /// Waiting active entries that need a browser.
     rendered: Option<Box<ActiveQueue>>,
     /// Earlier requests; `None` before the first release.
     history: Option<Box<KeyHistory>>,
@@ -209,8 +209,9 @@ impl KeyQueue {
     }
 
     /// Returns the entry to be released next if the key were free, among the jobs that take turns
-    /// here, and of those that need a browser or of the others. May change after `push`, `push_head`, `remove`, `mark_released`, every change of the
-    /// runs, and with the results of `takes_turns`.
+    /// here, and of those that need a browser or of the others. May change after `push`,
+    /// `push_head`, `remove`, `mark_released`, every change of the runs, and with the results of
+    /// `takes_turns`.
     pub(crate) fn next(
         &self,
         render: bool,
@@ -257,7 +258,7 @@ impl KeyQueue {
     fn job_from(&self, render: bool, number: JobNumber) -> Option<JobNumber> {
         let queued = self.queued(render);
         let queued = queued.and_then(|queued| queued.jobs.range(number..).next());
-        let dormant = if render { None } else { self.dormant.job_from(number) };
+        let dormant = self.dormant.job_from(render, number);
         dormant.into_iter().chain(queued.map(|(job, _)| *job)).min()
     }
 
@@ -266,7 +267,7 @@ impl KeyQueue {
             Lane::Announced => queued.announced.first(),
             Lane::Job(job) => queued.jobs.get(&job).and_then(BTreeSet::first),
         });
-        let dormant = if render { None } else { self.dormant.first_of(lane) };
+        let dormant = self.dormant.first_of(render, lane);
         let mut firsts = dormant.into_iter().chain(queued.copied());
         let first = if mutants::is(Mutant::DormantFirst) { firsts.next() } else { firsts.min() };
         first.map(|(Reverse(prio), entry)| NextEntry { entry, lane, prio })
@@ -372,14 +373,14 @@ impl KeyQueue {
 
     /// Reports whether anything waits that needs a browser.
     pub(crate) fn has_rendered(&self) -> bool {
-        self.rendered.is_some()
+        self.rendered.is_some() || self.dormant.has_rendered()
     }
 
     /// Reports whether anything of a job waits.
     pub(crate) fn has_waiting_of(&self, job: JobNumber) -> bool {
         let queues = || self.active.iter().chain(&self.rendered);
         let mut heads = queues().flat_map(|queued| queued.heads.values());
-        self.dormant.job_from(job) == Some(job)
+        PackedLane::both(Lane::Job(job)).any(|lane| self.dormant.has_lane(lane))
             || queues().any(|queued| queued.jobs.contains_key(&job))
             || heads.any(|head| head.lane == Lane::Job(job))
     }

@@ -1,4 +1,5 @@
 //! The free keys that wait until their next entry is read, so that they are not listed as ready.
+//! Entries that need a browser have a set of their own, as they have an order of release.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -13,7 +14,7 @@ use crate::entry::EntryId;
 
 /// Keys, each with the entry that is being read.
 #[derive(Debug, Default)]
-pub(super) struct LoadingKeys {
+pub(crate) struct LoadingKeys {
     keys: HashMap<KeyId, LoadingEntry>,
     /// How many of them there are of each lane and priority, highest priority first.
     classes: BTreeMap<(Lane, Reverse<i16>), usize>,
@@ -29,7 +30,7 @@ struct LoadingEntry {
 
 impl LoadingKeys {
     /// Counts the keys.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.keys.len()
     }
 
@@ -44,7 +45,7 @@ impl LoadingKeys {
     }
 
     /// Reports whether an entry of this lane that goes before this priority is being read.
-    pub(super) fn is_before(&self, lane: Lane, prio: i16) -> bool {
+    pub(crate) fn is_before(&self, lane: Lane, prio: i16) -> bool {
         let first = self.classes.range((lane, Reverse(i16::MAX))..).next();
         first.is_some_and(|((first_lane, first), _)| *first_lane == lane && first.0 > prio)
     }
@@ -59,6 +60,9 @@ impl LoadingKeys {
 
     /// The next entry of a key was read, or the key was removed.
     pub(super) fn end(&mut self, key: KeyId) {
+        if self.keys.is_empty() {
+            return;
+        }
         let Some(LoadingEntry { lane, prio, .. }) = self.keys.remove(&key) else { return };
         if let Entry::Occupied(mut count) = self.classes.entry((lane, Reverse(prio))) {
             *count.get_mut() -= 1;

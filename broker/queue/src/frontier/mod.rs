@@ -14,6 +14,7 @@
 
 pub(crate) mod dormant;
 mod entry_changes;
+pub(crate) mod entry_text;
 mod id_index;
 pub(crate) mod key_queue;
 pub(crate) mod keys;
@@ -30,7 +31,8 @@ mod url_index;
 use hashbrown::HashMap;
 use tidings_protocol::UrlKey;
 
-use self::dormant::{DormantAdmission, DormantEntries, DormantRef, WantedText};
+use self::dormant::{DormantAdmission, DormantEntries};
+use self::entry_text::{DormantRef, WantedText};
 use self::key_queue::{KeyState, NextEntry};
 use self::keys::{KeyId, Keys};
 use self::lane::Lane;
@@ -91,8 +93,9 @@ pub(crate) struct Frontier {
     /// The order of release of the entries that any member may receive, and of those that need a
     /// browser. A key may be in both.
     ready: [ReadyKeys; 2],
-    /// Free keys that are not listed as ready, because the text of their next entry is being read.
-    loading: LoadingKeys,
+    /// Free keys that are not listed as ready, because the text of their next entry is being read;
+    /// for each order of release.
+    loading: [LoadingKeys; 2],
     wakes: Timers<Wake>,
     rng: fastrand::Rng,
 }
@@ -108,7 +111,7 @@ impl Frontier {
             last_entry_id: 0,
             keys: Keys::default(),
             ready: [ReadyKeys::new(false), ReadyKeys::new(true)],
-            loading: LoadingKeys::default(),
+            loading: Default::default(),
             wakes: Timers::default(),
             rng: fastrand::Rng::with_seed(seed),
         }
@@ -227,17 +230,16 @@ impl Frontier {
 
     /// Returns the key that is released next to one of the members, with the class of its next
     /// entry, and whether that needs a browser. The choice between entries that need one and others
-    /// is random, so that both proceed. Of the `skipped` lanes, only pinned entries, suspects and
-    /// those that need a browser are released.
+    /// is random, so that both proceed. Of the lanes that are `skipped` in each order of release,
+    /// only pinned entries and suspects are released.
     pub(crate) fn next_ready(
         &mut self,
         members: &Members,
-        skipped: &[Lane],
+        skipped: &[impl AsRef<[Lane]>; 2],
     ) -> Option<(KeyId, ReadyClass, bool)> {
         let next = |render: bool| {
-            // An entry that needs a browser is active, so it waits for no text.
-            let skipped = if render { &[] } else { skipped };
-            let (key, class) = self.ready[usize::from(render)].next(members, skipped)?;
+            let order = usize::from(render);
+            let (key, class) = self.ready[order].next(members, skipped[order].as_ref())?;
             Some((key, class, render))
         };
         if self.ready[1].is_empty() {
@@ -495,26 +497,24 @@ impl Frontier {
         next: NextEntry,
         dormant: DormantRef,
     ) -> WantedText {
-        self.ready[0].set_class(key, None, &mut self.rng);
-        self.loading.begin(key, next);
+        let order = usize::from(dormant.needs_render());
+        self.ready[order].set_class(key, None, &mut self.rng);
+        self.loading[order].begin(key, next);
         self.dormant.wanted(dormant)
     }
 
-    /// Reports whether an entry of this lane that goes before this priority is being read.
-    pub(crate) fn is_loading_before(&self, lane: Lane, prio: i16) -> bool {
-        self.loading.is_before(lane, prio)
-    }
-
-    /// Counts the keys that wait until their next entry is read.
-    pub(crate) fn loading_count(&self) -> usize {
-        self.loading.len()
+    /// Returns the keys that wait until their next entry is read; with `render`, that which needs a
+    /// browser.
+    pub(crate) fn loading(&self, render: bool) -> &LoadingKeys {
+        &self.loading[usize::from(render)]
     }
 
     /// The text of an entry was read. Returns whether its key waited for that.
     pub(crate) fn end_loading(&mut self, dormant: DormantRef) -> bool {
-        let waits = self.loading.is_of(dormant.key, dormant.id);
+        let loading = &mut self.loading[usize::from(dormant.needs_render())];
+        let waits = loading.is_of(dormant.key, dormant.id);
         if waits {
-            self.loading.end(dormant.key);
+            loading.end(dormant.key);
         }
         waits
     }

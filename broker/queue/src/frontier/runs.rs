@@ -13,21 +13,34 @@ pub(crate) type SlotId = u32;
 /// No slot.
 pub(crate) const NO_SLOT: SlotId = SlotId::MAX;
 
-/// A lane in 32 bits: jobs first, by number, then announced entries.
+/// A lane in 32 bits, with the information whether its entries need a browser. Order: jobs by
+/// number, announced entries, then the same for entries that need a browser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PackedLane(u32);
 
 impl PackedLane {
-    const ANNOUNCED: Self = Self(u32::MAX);
+    const RENDER: u32 = 1 << 31;
+    const ANNOUNCED: u32 = Self::RENDER - 1;
 
-    /// Packs a lane. Returns `None` for a job number above 32 bits; such entries are never dormant.
-    pub(crate) fn new(lane: Lane) -> Option<Self> {
-        match lane {
-            Lane::Announced => Some(Self::ANNOUNCED),
+    /// Packs a lane. Returns `None` for a job number above 31 bits; such entries are never dormant.
+    pub(crate) fn new(lane: Lane, render: bool) -> Option<Self> {
+        let number = match lane {
+            Lane::Announced => Self::ANNOUNCED,
             Lane::Job(number) => {
-                u32::try_from(number).ok().map(Self).filter(|lane| *lane != Self::ANNOUNCED)
+                u32::try_from(number).ok().filter(|number| *number < Self::ANNOUNCED)?
             }
-        }
+        };
+        Some(Self(if render { number | Self::RENDER } else { number }))
+    }
+
+    /// Packs a lane both ways: for entries that need no browser, and for those that do.
+    pub(crate) fn both(lane: Lane) -> impl Iterator<Item = Self> {
+        [false, true].into_iter().filter_map(move |render| Self::new(lane, render))
+    }
+
+    /// Reports whether its entries need a browser.
+    pub(crate) fn needs_render(self) -> bool {
+        self.0 >= Self::RENDER
     }
 
     /// Returns the lane.
@@ -37,7 +50,8 @@ impl PackedLane {
 
     /// Returns the job of the lane, if it has one.
     pub(crate) fn job(self) -> Option<JobNumber> {
-        (self != Self::ANNOUNCED).then(|| self.0.into())
+        let number = self.0 & !Self::RENDER;
+        (number != Self::ANNOUNCED).then(|| number.into())
     }
 }
 
@@ -79,17 +93,25 @@ impl DormantRuns {
         self.len == 0
     }
 
-    /// Returns priority and id of the first entry of a lane.
-    pub(crate) fn first_of(&self, lane: Lane) -> Option<(Reverse<i16>, EntryId)> {
-        let lane = PackedLane::new(lane)?;
+    /// Reports whether any entry needs a browser.
+    pub(crate) fn has_rendered(&self) -> bool {
+        self.runs.last().is_some_and(|run| run.lane.needs_render())
+    }
+
+    /// Returns priority and id of the first entry of a lane, of those that need a browser or of the
+    /// others.
+    pub(crate) fn first_of(&self, render: bool, lane: Lane) -> Option<(Reverse<i16>, EntryId)> {
+        let lane = PackedLane::new(lane, render)?;
         let run = self.runs.get(self.runs.partition_point(|run| run.lane < lane))?;
         (run.lane == lane).then_some((Reverse(run.prio), run.first_entry))
     }
 
-    /// Returns the first job from this number on that has a run.
-    pub(crate) fn job_from(&self, number: JobNumber) -> Option<JobNumber> {
-        let lane = PackedLane::new(Lane::Job(number))?;
-        self.runs.get(self.runs.partition_point(|run| run.lane < lane))?.lane.job()
+    /// Returns the first job from this number on that has a run of entries that need a browser, or
+    /// of others.
+    pub(crate) fn job_from(&self, render: bool, number: JobNumber) -> Option<JobNumber> {
+        let lane = PackedLane::new(Lane::Job(number), render)?;
+        let found = self.runs.get(self.runs.partition_point(|run| run.lane < lane))?.lane;
+        found.job().filter(|_| found.needs_render() == render)
     }
 
     /// Returns the first slot of any run of a lane.

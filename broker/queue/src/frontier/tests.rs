@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use proptest::prelude::*;
-use tidings_protocol::{CanonicalUrl, EntrySelection, Outcome, RetryMode};
+use tidings_protocol::{CanonicalUrl, EntrySelection, Outcome, Render, RetryMode};
 
 use super::dormant::DormantEntries;
 use super::keys::Keys;
 use super::lane::Lane;
-use crate::entry::{Admission, EntryId, Key, PassId};
+use crate::entry::{Admission, EntryId, Key, PassId, with_render};
 use crate::fuzzing::dump::difference;
 use crate::fuzzing::simulated_pages::{SimulatedPages, TINY};
 use crate::moment::{ClockStamp, Moment};
@@ -218,7 +218,10 @@ proptest! {
     /// entries that are returned.
     #[test]
     fn dormant_entries_are_returned_unchanged(
-        steps in proptest::collection::vec((0..3_u64, -1..2_i16, any::<bool>(), any::<u16>()), 1..200),
+        steps in proptest::collection::vec(
+            (0..3_u64, -1..2_i16, any::<bool>(), any::<bool>(), any::<u16>()),
+            1..200,
+        ),
         in_order in any::<bool>(),
     ) {
         let (mut keys, mut parked) = (Keys::default(), DormantEntries::default());
@@ -228,9 +231,11 @@ proptest! {
             ids.reverse();
         }
         let job_of = |lane: u64| (lane > 0).then_some(PassId { number: lane, pass: 1 });
-        for (id, (lane, prio, removes, pick)) in ids.into_iter().zip(steps) {
+        for (id, (lane, prio, render, removes, pick)) in ids.into_iter().zip(steps) {
             let name: Key = format!("h{}.org", id % 3).into();
-            let admitted = admission(id, &name, job_of(lane), prio);
+            let mut admitted = admission(id, &name, job_of(lane), prio);
+            let render = render.then_some(Render::Yes);
+            admitted.forwarded = with_render(&admitted.forwarded, render).into();
             let in_lane = job_of(lane).map_or(Lane::Announced, |job| Lane::Job(job.number));
             let packed = DormantEntries::lane_for(&admitted, in_lane, Moment(0)).unwrap();
             parked.insert_all(&[(&admitted, packed)], &mut keys);
@@ -250,21 +255,35 @@ proptest! {
             prop_assert!(found, "{} is found by its URL", id);
         }
         for key in keys.ids() {
-            for lane in [Lane::Announced, Lane::Job(1), Lane::Job(2)] {
+            let lanes = [Lane::Announced, Lane::Job(1), Lane::Job(2)];
+            let lanes = lanes.into_iter().flat_map(|lane| [(false, lane), (true, lane)]);
+            for (render, lane) in lanes {
                 let of_lane = |admitted: &&Admission| {
                     let job = admitted.job.map_or(Lane::Announced, |job| Lane::Job(job.number));
-                    job == lane && admitted.key == *keys[key].name()
+                    (admitted.needs_render(), job) == (render, lane)
+                        && admitted.key == *keys[key].name()
                 };
                 let mut expected: Vec<_> = model.values().filter(of_lane).cloned().collect();
                 expected.sort_by_key(|admitted| (std::cmp::Reverse(admitted.prio), admitted.id));
                 for admitted in expected {
-                    let first = keys[key].dormant.first_of(lane).map(|(_, id)| id);
+                    let first = keys[key].dormant.first_of(render, lane).map(|(_, id)| id);
                     prop_assert_eq!(first, Some(admitted.id));
+                    prop_assert!(!render || keys[key].has_rendered());
+                    prop_assert!(parked.keys_of(lane).contains(&key));
+                    prop_assert!(parked.any_of(lane, &keys[key]).is_some());
+                    if let Lane::Job(job) = lane {
+                        prop_assert_eq!(keys[key].dormant.job_from(render, job), Some(job));
+                        prop_assert!(keys[key].has_waiting_of(job));
+                    }
                     let glance = parked.find(admitted.id).unwrap();
                     parked.remove(glance, &mut keys[key]);
                 }
+                prop_assert_eq!(keys[key].dormant.first_of(render, lane), None);
+                if let Lane::Job(job) = lane {
+                    prop_assert_ne!(keys[key].dormant.job_from(render, job), Some(job));
+                }
             }
-            prop_assert!(keys[key].dormant.is_empty());
+            prop_assert!(keys[key].dormant.is_empty() && !keys[key].has_rendered());
         }
         prop_assert_eq!(parked.len(), 0);
     }
@@ -274,17 +293,17 @@ proptest! {
 /// forward, and a restart.
 #[test]
 fn large_crawl_is_the_same_after_a_restart() {
-    for hosts in [1, 700] {
-        snapshot_of_a_large_crawl(hosts);
+    for (hosts, render) in [(1, "never"), (700, "never"), (1, "always"), (700, "always")] {
+        snapshot_of_a_large_crawl(hosts, render);
     }
 }
 
-fn snapshot_of_a_large_crawl(hosts: usize) {
+fn snapshot_of_a_large_crawl(hosts: usize, render: &str) {
     const LINKS: usize = 5000;
     let mut bench = Bench::new(&[("delay", "0")]);
     bench.group.set_paging(TINY);
-    bench.join(A, 1);
-    bench.open("large", &[("scope", "any")]);
+    bench.join_rendering(A, 1, Some(1));
+    bench.open("large", &[("scope", "any"), ("render", render)]);
     bench.publish("http://h0.org/ job=large");
     let url = |n: usize| format!("http://h{}.org/{n}", n % hosts);
     let links: Vec<String> = (0..LINKS).map(url).collect();
@@ -293,6 +312,7 @@ fn snapshot_of_a_large_crawl(hosts: usize) {
     bench.ack(A, &seed.id, Outcome::Done, &links);
     let expected: BTreeSet<EntryId> =
         bench.group.frontier.dormant().iter().map(|glance| glance.id).collect();
+    assert!(expected.len() > LINKS - 2, "nearly all are dormant: {}", expected.len());
     let stamp = ClockStamp { moment: Moment(0), boot_id: 0, uptime_ms: 0, unix_ms: 0 };
     let (mut kept, at) = (Vec::new(), bench.now);
     bench.group.begin_snapshot(stamp, |decision| kept.push(GroupRecord { at, decision }));
@@ -371,6 +391,20 @@ fn retry_during_a_snapshot_does_not_wait_twice() {
     assert_eq!(difference(&again, &bench.group), None);
 }
 
+/// They are dormant, too.
+#[test]
+fn waiting_entries_that_need_a_browser_take_no_more_memory_than_others() {
+    let [rendered, others] = ["render=yes", "same=size1"].map(|attribute| {
+        let mut bench = Bench::new(&[]);
+        for n in 0..1000 {
+            bench.publish(&format!("http://h{}.org/{n} {attribute}", n % 50));
+        }
+        (bench.group.frontier.dormant().len(), bench.group.frontier.bytes())
+    });
+    assert_eq!(rendered, others);
+    assert_eq!(rendered.0, 1000);
+}
+
 /// A large number of purged entries is not written to the snapshot in progress.
 #[test]
 fn large_purge_abandons_the_snapshot() {
@@ -403,7 +437,10 @@ fn unordered_runs_are_sorted_once() {
     parked.sort_runs(&mut keys);
     for id in 1..=COUNT {
         let queue = &mut keys[parked.find(id).unwrap().key];
-        assert_eq!(queue.dormant.first_of(Lane::Announced).map(|(_, first)| first), Some(id));
+        assert_eq!(
+            queue.dormant.first_of(false, Lane::Announced).map(|(_, first)| first),
+            Some(id)
+        );
         parked.remove(parked.find(id).unwrap(), queue);
     }
 }

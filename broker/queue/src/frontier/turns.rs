@@ -1,5 +1,6 @@
 //! Turns: which keys are free, which entry each offers, and under which class.
 
+use super::entry_text::DormantRef;
 use super::key_queue::{KeyQueue, NextEntry};
 use super::keys::KeyId;
 use super::release_order::{Pin, ReadyClass};
@@ -37,7 +38,7 @@ impl Frontier {
         }
         if is_forgettable {
             self.keys.remove(key);
-            self.loading.end(key);
+            self.loading.iter_mut().for_each(|loading| loading.end(key));
             return self.set_classes(key, None, None);
         }
         self.offer(key, turns);
@@ -45,8 +46,7 @@ impl Frontier {
 
     /// Offers a key for release under the classes of its next entries, if it is free.
     pub(crate) fn offer(&mut self, key: KeyId, turns: &Turns<'_>) {
-        let is_loading = self.loading.contains(key);
-        let place = if is_loading { None } else { self.place_of(key, false, turns) };
+        let place = self.place_of(key, false, turns);
         let has_rendered = self.keys[key].has_rendered();
         let rendered = if has_rendered { self.place_of(key, true, turns) } else { None };
         self.set_classes(key, place, rendered);
@@ -59,28 +59,31 @@ impl Frontier {
         ready_rendered.set_class(key, rendered, &mut self.rng);
     }
 
-    /// Offers a key whose next entry was just read, so that it goes first in its class: its turn
+    /// Offers the key of an entry whose text was read. It goes first in its class, because its turn
     /// had come when the read began.
-    pub(crate) fn offer_next(&mut self, key: KeyId, turns: &Turns<'_>) {
+    pub(crate) fn offer_next(&mut self, dormant: DormantRef, turns: &Turns<'_>) {
+        let (key, render) = (dormant.key, dormant.needs_render());
         if self.keys.get_mut(key).is_some()
-            && let Some(place) = self.place_of(key, false, turns)
+            && let Some(place) = self.place_of(key, render, turns)
         {
-            self.ready[0].set_next(key, place);
+            self.ready[usize::from(render)].set_next(key, place);
         }
     }
 
     fn place_of(&self, key: KeyId, render: bool, turns: &Turns<'_>) -> Option<ReadyClass> {
         let queue = &self.keys[key];
         let is_held_back = !render && mutants::is(Mutant::RenderHoldsBack) && queue.has_rendered();
-        let is_free = !is_held_back && queue.is_free(turns.now, turns.parallel);
+        let is_free = !is_held_back
+            && !self.loading(render).contains(key)
+            && queue.is_free(turns.now, turns.parallel);
         let next = if is_free { next_entry(queue, render, turns.jobs) } else { None };
         next.map(|next| self.ready_class(next))
     }
 
-    /// Reports whether a key only waits for a member's credit, or for a text that is being read;
-    /// with `render`, whether it has an entry that only waits for a member with a browser.
+    /// Reports whether the next entry of a key only waits for a member's credit, or for its text,
+    /// which is being read. With `render`, this is about its next entry that needs a browser.
     pub(crate) fn is_offered(&self, key: KeyId, render: bool) -> bool {
-        self.ready(render).offers(key) || (!render && self.loading.contains(key))
+        self.ready(render).offers(key) || self.loading(render).contains(key)
     }
 
     fn ready_class(&self, NextEntry { entry, lane, prio }: NextEntry) -> ReadyClass {

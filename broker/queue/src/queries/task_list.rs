@@ -8,7 +8,7 @@ use tidings_protocol::{EntrySelection, ProtocolError, TaskQuery};
 use crate::Group;
 use crate::entry::{Entry, EntryId, EntryState, JobNumber};
 use crate::finished::{FinishedTask, TaskEnd, shown_text};
-use crate::frontier::dormant::DormantRef;
+use crate::frontier::entry_text::DormantRef;
 use crate::frontier::keys::KeyId;
 use crate::frontier::{ActiveEntry, next_entry};
 use crate::moment::Moment;
@@ -180,7 +180,7 @@ impl Group {
     }
 
     fn state_of_dormant(&self, dormant: &DormantRef) -> TaskState {
-        let is_queued = self.is_queued(dormant.id, false, dormant.key);
+        let is_queued = self.is_queued(dormant.id, dormant.needs_render(), dormant.key);
         if is_queued { TaskState::Queued } else { TaskState::Pending }
     }
 

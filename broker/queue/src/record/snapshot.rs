@@ -9,7 +9,8 @@ use tidings_protocol::{MemberId, Seq, TopicName};
 
 use super::Decision;
 use crate::entry::{Admission, Entry, EntryState, JobNumber, Key, PassId};
-use crate::frontier::dormant::{DormantEntries, DormantRef};
+use crate::frontier::dormant::DormantEntries;
+use crate::frontier::entry_text::DormantRef;
 use crate::frontier::key_queue::KeyState;
 use crate::frontier::lane_of;
 use crate::frontier::runs::SlotId;

@@ -107,7 +107,10 @@ fn event_of_a_job_is_no_seed_and_comes_before_the_end_of_the_job() {
     assert!(bench.events[1].1.starts_with("docs number="));
     bench.events.pop();
     let event = event(&mut bench);
-    assert!(event.contains(" outcome=robots ") && event.contains(" in-job=docs pass=1 depth=0"));
+    assert!(
+        event.contains(" outcome=robots ")
+            && event.contains(" in-job=docs pass=1 depth=0 number=1")
+    );
     assert!(!event.contains(" job="), "{event}");
 }
 

@@ -2,7 +2,7 @@
 
 use tidings_protocol::{Code, Outcome, Render, RetryMode};
 
-use super::bench::{A, B, Bench};
+use super::bench::{A, B, Bench, group_command};
 use super::repairs::{replayed, snapshot};
 use super::simulation::difference;
 use crate::config::GroupConfig;
@@ -15,11 +15,16 @@ impl Bench {
         [answer.lines, vec![answer.ok]].concat().join("\n")
     }
 
-    /// Checks the words of `EXPLAIN` for this URL, and those of `GROUP show`.
+    /// Checks the words of `EXPLAIN` and of the list of tasks for this URL, the only one of its
+    /// host, and those of `GROUP show`.
     #[track_caller]
     fn assert_waits(&mut self, url: &str, because: &str, in_group: &str) {
         let why = self.query(GroupQuery::Explain(url.into()));
         assert!(why.contains(&format!(" queued because={because}\n")), "{why}");
+        let host = url.split('/').nth(2).unwrap();
+        let tasks = group_command(&[("key", host)]).task_query().unwrap();
+        let tasks = self.query(GroupQuery::Tasks(tasks));
+        assert!(tasks.contains(" state=queued "), "{tasks}");
         let group = self.query(GroupQuery::Group);
         assert!(group.contains(&format!(" {in_group} waiting=")), "{group}");
     }

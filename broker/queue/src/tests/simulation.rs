@@ -57,6 +57,10 @@ fn every_promise_holds_under_faults() {
     assert!(releases >= RELEASES_MIN, "each run has too few releases: {releases}");
     assert!(faults >= FAULTS_MIN, "each run has too few faults: {faults}");
     assert!(sum.crashes >= 2 * run_count && sum.clock_jumps >= 2 * run_count, "{sum:?}");
+    assert!(
+        sum.rendered_outside >= run_count,
+        "few entries that need a browser are dormant: {sum:?}"
+    );
 }
 
 /// Seeds that once failed, through a bug in the group or in a checker.
@@ -90,7 +94,7 @@ fn seeds_that_once_failed_hold() {
 }
 
 /// Every mutant, and the promise that it breaks.
-const MUTANTS: [(Mutant, Promise); 37] = [
+const MUTANTS: [(Mutant, Promise); 38] = [
     (Mutant::TwoAtOnce, Promise::OneInFlight),
     (Mutant::OverParallel, Promise::OneInFlight),
     (Mutant::NoLeaseAfterReboot, Promise::OneInFlight),
@@ -128,6 +132,7 @@ const MUTANTS: [(Mutant, Promise); 37] = [
     (Mutant::LosesHeld, Promise::NeverEarly),
     (Mutant::LosesSkipped, Promise::NoStarvation),
     (Mutant::Overtakes, Promise::PriorityKept),
+    (Mutant::LosesRendered, Promise::NoStarvation),
 ];
 
 #[test]

@@ -1,7 +1,7 @@
 //! Texts outside memory: what a group does with replies that come late, or are damaged.
 
 use proptest::prelude::*;
-use tidings_protocol::Code;
+use tidings_protocol::{Code, Outcome};
 
 use super::bench::{A, Bench, group_command, job_action};
 use crate::decide::text_reads::HELD_MAX;
@@ -67,6 +67,12 @@ fn saved(bench: &Bench) -> Vec<&str> {
 fn join(credit: u32) -> Input {
     let label = ClientLabel::default();
     Input::Join { requester: A.requester(), credit, render: None, label }
+}
+
+/// The member has as many browsers as credit.
+fn join_rendering(credit: u32) -> Input {
+    let label = ClientLabel::default();
+    Input::Join { requester: A.requester(), credit, render: Some(credit), label }
 }
 
 fn query(query: GroupQuery) -> Input {
@@ -159,16 +165,84 @@ fn other_lanes_are_released_while_the_reads_of_a_lane_are_used_up() {
 /// Within a job, no entry overtakes one of higher priority that is being read.
 #[test]
 fn other_lanes_are_released_while_a_lane_waits_for_its_highest_priority() {
-    let mut bench = seeded(&[("old", 20, " prio=9"), ("old", 10, ""), ("new", 4, "")]);
-    let reads = requests(&mut bench, join(50));
-    assert_eq!(jobs_of_tasks(&bench), ["new"; 4]);
-    for read in reads {
-        let reply = bench.pages.execute(read);
-        bench.feed(Input::Texts(reply));
+    for [render, _] in ORDERS {
+        let urgent = format!(" prio=9{render}");
+        let mut bench = seeded(&[("old", 20, &urgent), ("old", 10, render), ("new", 3, render)]);
+        let reads = requests(&mut bench, join_rendering(50));
+        assert_eq!(jobs_of_tasks(&bench), ["new"; 3]);
+        for read in reads {
+            let reply = bench.pages.execute(read);
+            bench.feed(Input::Texts(reply));
+        }
+        let expected = [["0"; 20].as_slice(), &["1"; 10]].concat();
+        assert_eq!(batches_of_tasks(&bench)[3..], expected);
     }
-    let batches = bench.tasks[4..].iter().map(|(_, task)| task.payload.split('-').nth(1));
-    let expected = [[Some("0"); 20].as_slice(), &[Some("1"); 10]].concat();
-    assert_eq!(batches.collect::<Vec<_>>(), expected);
+}
+
+/// Entries that need a browser are read and released although the reads of the others of their job
+/// are used up. The same the other way round.
+#[test]
+fn entries_of_one_order_do_not_wait_for_texts_of_the_other() {
+    const CREDIT: u32 = 30;
+    for [first, second] in ORDERS {
+        let mut bench = seeded(&[("old", 500, first)]);
+        let publish = |bench: &mut Bench, batch: u32, count: u32| {
+            for n in 0..count {
+                bench.publish(&format!("http://old-{batch}-{n}.org/ job=old{second}"));
+            }
+        };
+        assert!(!requests(&mut bench, join_rendering(CREDIT)).is_empty());
+        bench.tasks.clear();
+        publish(&mut bench, 1, 8);
+        assert_eq!(batches_of_tasks(&bench), ["1"; 8], "they are in memory");
+        bench.feed(join_rendering(0));
+        publish(&mut bench, 2, 50);
+        let reads = requests(&mut bench, join_rendering(CREDIT));
+        let in_memory = bench.tasks.len();
+        for read in reads {
+            let reply = bench.pages.execute(read);
+            bench.feed(Input::Texts(reply));
+        }
+        assert!(bench.tasks.len() > in_memory, "some were outside memory");
+        assert!(batches_of_tasks(&bench)[8..].iter().all(|batch| *batch == "2"));
+    }
+}
+
+/// The next entry of a host that needs no browser is being read. The one that needs a browser is
+/// released meanwhile. The same the other way round.
+#[test]
+fn a_key_offers_entries_of_one_order_while_a_text_of_the_other_is_read() {
+    for [first, second] in ORDERS {
+        let mut bench = seeded(&[("old", 20, first)]);
+        let reads = requests(&mut bench, join_rendering(40));
+        let is_first = |payload: &str| payload.starts_with("http://old-0-0.org/");
+        assert!(!bench.tasks.iter().any(|(_, task)| is_first(&task.payload)));
+        let explain = query(GroupQuery::Explain("old-0-0.org".into()));
+        assert_eq!(requests(&mut bench, explain), []);
+        assert!(bench.ok().contains(" queued because=no-"), "{}", bench.ok());
+        bench.tasks.clear();
+        bench.publish(&format!("http://old-0-0.org/late job=old{second}"));
+        let late = bench.task();
+        assert!(late.payload.starts_with("http://old-0-0.org/late "), "{}", late.payload);
+        for read in reads {
+            let reply = bench.pages.execute(read);
+            bench.feed(Input::Texts(reply));
+        }
+        assert!(!bench.tasks.is_empty(), "the texts of other hosts were read");
+        bench.tasks.clear();
+        bench.ack(A, &late.id, Outcome::Done, &[]);
+        let next = bench.task();
+        assert!(next.payload.starts_with("http://old-0-0.org/ "), "{}", next.payload);
+    }
+}
+
+/// Attributes of entries of one order of release, and of those of the other.
+const ORDERS: [[&str; 2]; 2] = [["", " render=yes"], [" render=yes", ""]];
+
+/// The batch of each task.
+fn batches_of_tasks(bench: &Bench) -> Vec<&str> {
+    let payloads = bench.tasks.iter().map(|(_, task)| &*task.payload);
+    payloads.map(|payload| payload.split('-').nth(1).unwrap()).collect()
 }
 
 /// The job of each task.

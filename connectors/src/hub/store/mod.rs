@@ -37,13 +37,13 @@ pub const SCHEMA: Schema = Schema {
     file: "hub.db",
     newest: SCHEMA_VERSION,
     tables: &[
-        Table { name: "own", key: "rowid", since: 2, columns: &["member"], added: None },
+        Table { name: "own", key: "rowid", since: 2, columns: &["member"], added: &[] },
         Table {
             name: "topics",
             key: "id",
             since: 2,
             columns: &["url", "version", "announced", "hash", "content_type", "body"],
-            added: None,
+            added: &[],
         },
         Table {
             name: "subscriptions",
@@ -62,7 +62,7 @@ pub const SCHEMA: Schema = Schema {
                 "begun",
                 "begun_unix_ms",
             ],
-            added: None,
+            added: &[],
         },
         Table {
             name: "wishes",
@@ -78,7 +78,7 @@ pub const SCHEMA: Schema = Schema {
                 "lease_ms",
                 "asked_unix_ms",
             ],
-            added: None,
+            added: &[],
         },
     ],
 };

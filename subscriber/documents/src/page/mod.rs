@@ -38,6 +38,7 @@ use self::content_builder::ContentBuilder;
 pub use self::link_config::LinkConfig;
 use self::scanner::PageScanner;
 pub use self::signs::PageSigns;
+pub use self::values::essence;
 
 /// .. if their base is at most this long. A link may need its base parsed, at some 12 ns a byte.
 pub(crate) const QUICK_BASE_BYTES_MAX: usize = 1024;
@@ -318,6 +319,6 @@ fn decode(decoder: &mut Decoder, mut bytes: &[u8], is_last: bool, mut handle: im
 
 /// Whether a `Content-Type` names a page that is searched for links.
 pub fn is_html(content_type: &str) -> bool {
-    let kind = values::essence(content_type);
+    let kind = essence(content_type);
     kind.eq_ignore_ascii_case("text/html") || kind.eq_ignore_ascii_case("application/xhtml+xml")
 }

@@ -38,7 +38,7 @@ pub(super) fn is_page_relation(relations: &str) -> bool {
 }
 
 /// The media type without parameters.
-pub(super) fn essence(content_type: &str) -> &str {
+pub fn essence(content_type: &str) -> &str {
     content_type.split(';').next().unwrap_or_default().trim()
 }
 

@@ -7,6 +7,7 @@
 //! | `PAGE_PATH` | a file with the decoded body, removed after the program has ended; not set for an unchanged page (status 304) |
 //! | `PAGE_RENDERED_PATH` | a file with the HTML after a browser has rendered the page, removed after the program has ended |
 //! | `PAGE_SCREENSHOT_PATH`, `PAGE_PDF_PATH` | the image and the PDF of a rendered page, which stay in the data directory |
+//! | `PAGE_ITEM`, `PAGE_SOURCE` | `item=` and `source=` of the event that announced the page |
 //! | `PAGE_JOB`, `PAGE_PASS`, `PAGE_DEPTH`, `PAGE_TASK`, `PAGE_ATTEMPT` | where it belongs |
 //!
 //! Exit code 0 makes the page safe here. After another exit code or a timeout the page is refused:
@@ -127,7 +128,7 @@ impl Sink for Exec {
     }
 }
 
-fn variables(record: &PageRecord) -> [(&'static str, Option<String>); 11] {
+fn variables(record: &PageRecord) -> [(&'static str, Option<String>); 13] {
     let report = &record.report;
     [
         ("PAGE_ID", Some(record.page.to_string())),
@@ -141,6 +142,8 @@ fn variables(record: &PageRecord) -> [(&'static str, Option<String>); 11] {
         ("PAGE_JOB", report.job.clone()),
         ("PAGE_PASS", record.pass.map(|pass| pass.to_string())),
         ("PAGE_DEPTH", record.depth.map(|depth| depth.to_string())),
+        ("PAGE_ITEM", record.item.as_deref().map(str::to_owned)),
+        ("PAGE_SOURCE", record.source.as_deref().map(str::to_owned)),
     ]
 }
 

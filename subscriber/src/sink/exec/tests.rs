@@ -24,20 +24,22 @@ fn a_program_is_run_once_for_each_page_with_the_page_in_its_environment() {
     let (out, spools) =
         (folder.path().join("out"), Spools::open(&folder.path().join("bodies")).unwrap());
     let script = format!(
-        r#"echo "$PAGE_ID $PAGE_URL $PAGE_STATUS $PAGE_JOB.$PAGE_PASS $PAGE_ATTEMPT $(cat "$PAGE_PATH")" >> {}"#,
+        r#"echo "$PAGE_ID $PAGE_URL $PAGE_STATUS $PAGE_JOB.$PAGE_PASS $PAGE_ATTEMPT $PAGE_ITEM$PAGE_SOURCE $(cat "$PAGE_PATH")" >> {}"#,
         out.display()
     );
     let mut exec = open(&script);
     let mut page = record(1, 2);
     page.report.url = "http://site.example/$(touch oops);`x`'\"".to_owned();
     page.body = Some(file_of(&spools, b"the body"));
+    (page.item, page.source) = (Some("5".into()), Some("@feed".into()));
     let page = Arc::new(page);
     // A repeated page, a failed one, and one that will be retried.
     let mut failed = record(3, 1);
     failed.report.outcome = PageOutcome::Failed;
     exec.write(&[Arc::clone(&page)]).unwrap();
     exec.write(&[page, Arc::new(failed), Arc::new(transient(4, 1))]).unwrap();
-    let expected = "crawlers.3.1 http://site.example/$(touch oops);`x`'\" 200 docs.2 2 the body";
+    let expected =
+        "crawlers.3.1 http://site.example/$(touch oops);`x`'\" 200 docs.2 2 5@feed the body";
     assert_eq!(lines(&out), [expected]);
     assert!(exec.take_refused().is_empty());
 }

@@ -49,10 +49,12 @@ fn a_database_and_lines_of_the_same_pages_are_the_same_bytes() {
     (odd.noindex, odd.pass, odd.depth, odd.hash, odd.remote) = (true, None, None, None, None);
     (odd.redirect, odd.report.error) =
         (Some("http://a.example/".to_owned()), Some("\"\n".to_owned()));
+    (odd.item, odd.source) = (Some("5".into()), Some("feed".into()));
     odd.links.clear();
     let mut same = record(2, 1);
     (same.noindex, same.pass, same.depth, same.hash, same.remote) = (true, None, None, None, None);
     (same.redirect, same.report.error) = (odd.redirect.clone(), odd.report.error.clone());
+    (same.item, same.source) = (odd.item.clone(), odd.source.clone());
     same.links.clear();
     let spools = Spools::open(&folder.path().join("spool")).unwrap();
     let rendered =

@@ -14,6 +14,7 @@
 //! | `redirect`, `canonical` | the target of a redirect; the URL that the page declares as its own |
 //! | `title`, `noindex` | from the page |
 //! | `job`, `pass`, `depth` | the crawl, and the number of links from a seed |
+//! | `item`, `source` | these attributes of the event that announced the page |
 //! | `task`, `attempt` | as in the broker's answers |
 //! | `links`, `nofollow` | an array of URLs, in the order of the page; the positions (from 0) of those that must not be followed |
 //! | `render` | the result of rendering the page, with [these fields](super::rendered) |

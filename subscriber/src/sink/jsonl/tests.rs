@@ -71,6 +71,7 @@ fn a_page_is_one_object_a_line() {
     (robots.hash, robots.content_type, robots.canonical) = (None, None, None);
     (robots.validators, robots.links) = (tidings_egress::http::Validators::default(), Vec::new());
     (robots.report.job, robots.pass, robots.depth) = (None, None, None);
+    (robots.item, robots.source) = (Some("5".into()), Some("feed".into()));
     output.open().write(&batch([record(1, 1), transient(3, 1), robots])).unwrap();
     let text = output.text();
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -105,6 +106,8 @@ fn a_page_is_one_object_a_line() {
             "fetched_at": "2023-11-14T22:13:20.007Z",
             "duration_ms": 56,
             "bytes": 1234,
+            "item": "5",
+            "source": "feed",
             "task": "crawlers:7.2",
             "attempt": 1,
             "links": [],

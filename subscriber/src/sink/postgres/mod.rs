@@ -52,7 +52,7 @@ const POSTGRES_KEEPALIVE: Duration = Duration::from_secs(10);
 const POSTGRES_KEEPALIVE_TRIES: u32 = 3;
 
 /// Each migrates from the version before, beginning with an empty database.
-const MIGRATIONS: [&str; 3] = [
+const MIGRATIONS: [&str; 4] = [
     "
     CREATE TABLE pages (
         page text PRIMARY KEY,           -- group.since.entry; every attempt at it is this row
@@ -95,6 +95,10 @@ const MIGRATIONS: [&str; 3] = [
     ALTER TABLE pages
         ADD COLUMN rendered_hash text,   -- BLAKE3 of the rendered HTML, hexadecimal; also a key of bodies
         ADD COLUMN render jsonb          -- what a browser made of the page; NULL if none was asked",
+    "
+    ALTER TABLE pages
+        ADD COLUMN item text,            -- of the event that announced the page
+        ADD COLUMN source text           -- of that event",
 ];
 
 /// The key of the lock under which one process at a time changes the schema. An arbitrary number.
@@ -105,7 +109,7 @@ const COLUMNS: &str = "page text, url text, outcome text, reason text, error tex
     fetched_at timestamptz, duration_ms bigint, bytes bigint, content_type text, hash text, \
     etag text, last_modified text, remote text, redirect text, canonical text, title text, \
     noindex boolean, job text, pass bigint, depth bigint, task text, attempt bigint, links jsonb, \
-    nofollow jsonb, rendered_hash text, render jsonb";
+    nofollow jsonb, rendered_hash text, render jsonb, item text, source text";
 
 /// Stores a batch. A later attempt is never replaced by an earlier one.
 static UPSERT: LazyLock<String> = LazyLock::new(|| {

@@ -1,4 +1,4 @@
-//! Reads the newest record of a page, for a conditional request.
+//! Reads the newest record of a page: for a conditional request, and to see whether it has changed.
 //!
 //! A connection and a thread of its own, so that a look-up never waits for a sync of the disk.
 
@@ -9,10 +9,11 @@ use jiff::Timestamp;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, TransactionBehavior, params};
 use tidings_documents::page::PageLink;
 use tidings_egress::http::Validators;
+use tidings_protocol::PageChange;
 use tokio::sync::{mpsc, oneshot};
 
 use super::url_fingerprint;
-use crate::report::PageId;
+use crate::report::{PageId, PageOutcome, PageRecord};
 use crate::sink::{OpenError, STORE_BUSY_TIMEOUT};
 
 /// Look-ups of earlier records that wait. Tasks wait when the queue is full.
@@ -22,24 +23,35 @@ const LOOKUP_BATCH_MAX: usize = 128;
 
 pub(super) const NEWEST: &str = "
     SELECT etag, last_modified, hash, rendered_hash, title, content_type, bytes, canonical, noindex, link_urls,
-        nofollow, fetched_at
-    FROM pages WHERE url_print = ?1 AND url = ?2 AND page <> ?3 AND reading IS ?4 AND outcome = 'done'
-        AND (etag IS NOT NULL OR last_modified IS NOT NULL) ORDER BY id DESC LIMIT 1";
+        nofollow, fetched_at, reading IS ?4 AS has_same_links
+    FROM pages WHERE url_print = ?1 AND url = ?2 AND page <> ?3 AND outcome = 'done' AND hash IS NOT NULL
+    ORDER BY id DESC LIMIT 1";
 
 /// In the order of the index, which contains only such rows.
-pub(super) const ANY: &str = "
-    SELECT url_print FROM pages WHERE outcome = 'done'
-        AND (etag IS NOT NULL OR last_modified IS NOT NULL) ORDER BY url_print LIMIT 1";
+pub(super) const ANY: &str =
+    "SELECT url_print FROM pages WHERE outcome = 'done' ORDER BY url_print LIMIT 1";
 
-/// The newest complete record of a page with validators.
+/// What is known about earlier records of a page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EarlierRecord {
+    /// There is no database, or it cannot be read.
+    Unknown,
+    /// There is no complete one.
+    Never,
+    /// The newest complete one.
+    Newest(Box<LastRecord>),
+}
+
+/// The newest complete record of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastRecord {
-    /// The validators for the request.
+    /// The validators for a conditional request. None if its links were extracted under other
+    /// settings: they could not be restored.
     pub validators: Validators,
     /// BLAKE3 of the decoded body.
     pub hash: Option<blake3::Hash>,
-    /// Whether its title and links are those of a rendered page.
-    pub is_rendered: bool,
+    /// BLAKE3 of the rendered HTML. Then its title and links are those of the rendered page.
+    pub rendered_hash: Option<blake3::Hash>,
     /// The text of its `<title>`.
     pub title: Option<String>,
     /// `Content-Type`, as the server sent it.
@@ -50,7 +62,7 @@ pub struct LastRecord {
     pub canonical: Option<String>,
     /// The page asks search engines not to show it.
     pub noindex: bool,
-    /// In the order of the page.
+    /// In the order of the page; empty without validators.
     pub links: Vec<PageLink>,
     /// The end of the answer, in milliseconds since 1970.
     pub fetched_unix_ms: i64,
@@ -68,7 +80,7 @@ struct LastRecordRequest {
     url: String,
     /// The page that is being fetched; its own record is excluded.
     page: String,
-    answer: oneshot::Sender<Option<LastRecord>>,
+    answer: oneshot::Sender<EarlierRecord>,
 }
 
 impl LastRecordReader {
@@ -90,7 +102,7 @@ impl LastRecordReader {
                 let mut batch = Vec::new();
                 while questions.blocking_recv_many(&mut batch, LOOKUP_BATCH_MAX) > 0 {
                     if let Err(error) = answer(&mut connection, reading.as_deref(), &mut batch) {
-                        // Without an answer the page is fetched as a new one.
+                        // Without an answer nothing is known about the page.
                         tracing::debug!("{}: {error}", path.display());
                         batch.clear();
                     }
@@ -107,11 +119,41 @@ impl LastRecordReader {
         self.has_records
     }
 
-    pub(in crate::sink) async fn last(&self, url: &str, page: &PageId) -> Option<LastRecord> {
+    pub(in crate::sink) async fn find(&self, url: &str, page: &PageId) -> EarlierRecord {
         let (answer, answered) = oneshot::channel();
         let question = LastRecordRequest { url: url.to_owned(), page: page.to_string(), answer };
-        self.queue.send(question).await.ok()?;
-        answered.await.ok()?
+        // If the queue is closed, the question is dropped, and its answer with it.
+        let _ = self.queue.send(question).await;
+        answered.await.unwrap_or(EarlierRecord::Unknown)
+    }
+}
+
+impl EarlierRecord {
+    /// The newest complete record, if there is one.
+    pub fn newest(&self) -> Option<&LastRecord> {
+        match self {
+            Self::Newest(last) => Some(last),
+            Self::Unknown | Self::Never => None,
+        }
+    }
+
+    /// Whether a fetched page differs from the newest complete record. Of a page that a browser has
+    /// rendered both times, the rendered HTML is compared: its documents may all be the same.
+    pub(crate) fn change_of(&self, page: &PageRecord) -> Option<PageChange> {
+        if page.report.outcome != PageOutcome::Done {
+            return None;
+        }
+        if page.report.status == Some(304) {
+            return Some(PageChange::No);
+        }
+        let last = match self {
+            Self::Unknown => return None,
+            Self::Never => return Some(PageChange::New),
+            Self::Newest(last) => last,
+        };
+        let rendered = last.rendered_hash.zip(page.rendered_hash());
+        let (before, now) = rendered.or_else(|| last.hash.zip(page.hash))?;
+        Some(if before == now { PageChange::No } else { PageChange::Yes })
     }
 }
 
@@ -126,6 +168,7 @@ fn answer(
     for LastRecordRequest { url, page, answer } in batch.drain(..) {
         let parameters = params![url_fingerprint(&url), url, page, reading];
         let last = statement.query_row(parameters, read).optional()?;
+        let last = last.map_or(EarlierRecord::Never, |last| EarlierRecord::Newest(last.into()));
         // The caller may be gone.
         let _ = answer.send(last);
     }
@@ -134,6 +177,32 @@ fn answer(
 
 /// Reads a row. Users may have changed the file: a malformed list is read as empty.
 fn read(row: &Row<'_>) -> rusqlite::Result<LastRecord> {
+    let validators = if row.get("has_same_links")? {
+        Validators { etag: row.get("etag")?, last_modified: row.get("last_modified")? }
+    } else {
+        Validators::default()
+    };
+    let links = if validators.is_empty() { Vec::new() } else { read_links(row)? };
+    let hash = |name: &str| {
+        let hash: Option<String> = row.get(name)?;
+        Ok::<_, rusqlite::Error>(hash.and_then(|hash| blake3::Hash::from_hex(hash).ok()))
+    };
+    let fetched_at: String = row.get("fetched_at")?;
+    Ok(LastRecord {
+        validators,
+        hash: hash("hash")?,
+        rendered_hash: hash("rendered_hash")?,
+        title: row.get("title")?,
+        content_type: row.get("content_type")?,
+        bytes: row.get::<_, i64>("bytes")?.unsigned_abs(),
+        canonical: row.get("canonical")?,
+        noindex: row.get("noindex")?,
+        links,
+        fetched_unix_ms: fetched_at.parse().map_or(0, Timestamp::as_millisecond),
+    })
+}
+
+fn read_links(row: &Row<'_>) -> rusqlite::Result<Vec<PageLink>> {
     let links: String = row.get("link_urls")?;
     let links: Vec<Box<str>> = serde_json::from_str(&links).unwrap_or_default();
     let nofollow: Option<String> = row.get("nofollow")?;
@@ -144,18 +213,5 @@ fn read(row: &Row<'_>) -> rusqlite::Result<LastRecord> {
     for at in nofollow {
         links.get_mut(at).into_iter().for_each(|link| link.nofollow = true);
     }
-    let hash: Option<String> = row.get("hash")?;
-    let fetched_at: String = row.get("fetched_at")?;
-    Ok(LastRecord {
-        validators: Validators { etag: row.get("etag")?, last_modified: row.get("last_modified")? },
-        hash: hash.and_then(|hash| blake3::Hash::from_hex(hash).ok()),
-        is_rendered: row.get::<_, Option<String>>("rendered_hash")?.is_some(),
-        title: row.get("title")?,
-        content_type: row.get("content_type")?,
-        bytes: row.get::<_, i64>("bytes")?.unsigned_abs(),
-        canonical: row.get("canonical")?,
-        noindex: row.get("noindex")?,
-        links,
-        fetched_unix_ms: fetched_at.parse().map_or(0, Timestamp::as_millisecond),
-    })
+    Ok(links)
 }

@@ -17,6 +17,7 @@
 //! | 4 | a digest of each row, see [`tidings_database::digest`] |
 //! | 5 | the table `bodies` |
 //! | 6 | the result of rendering a page: `rendered_hash` and `render` |
+//! | 7 | `item` and `source`; all fetched pages are in the index by URL |
 //!
 //! `render` is an object with [these fields](super::rendered), NULL if rendering was not tried.
 
@@ -35,8 +36,8 @@ use tidings_database::digest::{self, AddedColumns, Schema, Table};
 use tidings_database::schema_version::{self, SchemaError};
 use xxhash_rust::xxh3::xxh3_64;
 
-pub use self::last_record::LastRecord;
 pub(super) use self::last_record::LastRecordReader;
+pub use self::last_record::{EarlierRecord, LastRecord};
 pub use self::newest::{StoredResult, newest_result};
 use super::bodies::{BodyCompressor, ENCODING};
 use super::row::PageRow;
@@ -49,7 +50,7 @@ use crate::sink::STORE_BUSY_TIMEOUT;
 const STORE_WAL_BYTES: u32 = 16 * 1024 * 1024;
 
 /// The version of the schema.
-pub const VERSION: i64 = 6;
+pub const VERSION: i64 = 7;
 
 /// The tables with digests.
 pub const SCHEMA: Schema = Schema { file: "pages.db", newest: VERSION, tables: &[PAGES, BODIES] };
@@ -89,7 +90,10 @@ const PAGES: Table = Table {
         "nofollow",
         "reading",
     ],
-    added: Some(AddedColumns { since: 6, names: &["rendered_hash", "render"] }),
+    added: &[
+        AddedColumns { since: 6, names: &["rendered_hash", "render"] },
+        AddedColumns { since: 7, names: &["item", "source"] },
+    ],
 };
 
 /// The columns in the order of `INSERT_BODY`.
@@ -98,7 +102,7 @@ pub(super) const BODIES: Table = Table {
     key: "rowid",
     since: 5,
     columns: &["hash", "encoding", "bytes", "body"],
-    added: None,
+    added: &[],
 };
 
 /// Rows of 2 to 4 KiB fit badly into `SQLite`'s default of 4 KiB; with more than this, each index
@@ -138,11 +142,11 @@ pub(super) const CREATE: &str = "
         reading TEXT,                   -- in which way links are not the usual ones
         rendered_hash TEXT,             -- BLAKE3 of the rendered HTML, hexadecimal
         render TEXT,                    -- a JSON object: what a browser made of the page; NULL if none was asked
+        item TEXT,                      -- of the event that announced the page
+        source TEXT,                    -- of that event
         digest INTEGER                  -- of the values, see `digest`; a program that changes a row sets it to NULL
     ) STRICT;
-    -- Of those that a server can be asked about, as the last ones. An entry costs as much as half a row.
-    CREATE INDEX pages_by_url ON pages (url_print)
-        WHERE outcome = 'done' AND (etag IS NOT NULL OR last_modified IS NOT NULL)";
+    CREATE INDEX pages_by_url ON pages (url_print) WHERE outcome = 'done'";
 
 pub(super) const CREATE_BODIES: &str = "
     CREATE TABLE bodies (
@@ -191,6 +195,15 @@ const FROM_V3: &str = "ALTER TABLE pages ADD COLUMN digest INTEGER";
 const FROM_V5: &str = "
     ALTER TABLE pages ADD COLUMN rendered_hash TEXT;
     ALTER TABLE pages ADD COLUMN render TEXT";
+
+const FROM_V6: &str = "
+    ALTER TABLE pages ADD COLUMN item TEXT;
+    ALTER TABLE pages ADD COLUMN source TEXT;
+    DROP INDEX pages_by_url;
+    CREATE INDEX pages_by_url ON pages (url_print) WHERE outcome = 'done'";
+
+/// The newest version that each of these migrates.
+const MIGRATIONS: [(i64, &str); 4] = [(2, FROM_V2), (3, FROM_V3), (5, FROM_V5), (6, FROM_V6)];
 
 /// An open database.
 #[derive(Debug)]
@@ -278,9 +291,11 @@ fn prepare(path: &Path) -> Result<Connection, OpenError> {
         match found {
             0 => transaction.execute_batch(CREATE)?,
             1 => migrate_v1(transaction)?,
-            2 => transaction.execute_batch(&format!("{FROM_V2}; {FROM_V3}; {FROM_V5}"))?,
-            3 => transaction.execute_batch(&format!("{FROM_V3}; {FROM_V5}"))?,
-            _ => transaction.execute_batch(FROM_V5)?,
+            _ => {
+                for (_, migration) in MIGRATIONS.iter().filter(|(newest, _)| found <= *newest) {
+                    transaction.execute_batch(migration)?;
+                }
+            }
         }
         if found < BODIES.since { transaction.execute_batch(CREATE_BODIES) } else { Ok(()) }
     })

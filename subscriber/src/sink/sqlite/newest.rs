@@ -8,8 +8,8 @@ use tidings_database::ReadOnlyDatabase;
 use super::url_fingerprint;
 use crate::sink::OpenError;
 
-/// Rows that are searched, from the newest. The index has only pages with validators, and a search
-/// of a whole file takes minutes when it has millions of rows.
+/// Rows that are searched, from the newest. The index has only fetched pages, and a search of a
+/// whole file takes minutes when it has millions of rows.
 const ROWS_MAX: i64 = 100_000;
 
 const NEWEST: &str = "

@@ -222,6 +222,8 @@ impl RecordWriter {
         fields.put_some("job", report.job.as_ref());
         fields.put_some("pass", record.pass);
         fields.put_some("depth", record.depth);
+        fields.put_some("item", record.item.as_ref());
+        fields.put_some("source", record.source.as_ref());
         fields.put("task", &row.task);
         fields.put("attempt", record.task.attempt);
         fields.put_some("rendered_hash", row.rendered_hash.as_ref());

@@ -3,6 +3,7 @@
 use tidings_protocol::format_ms;
 
 use super::*;
+use crate::sink::SinkConfig;
 use crate::worker::finish::NO_ROOM_NACK_AFTER;
 use crate::worker::task::BUSY_NACK_AFTER;
 
@@ -34,7 +35,7 @@ async fn redirects_and_errors_have_their_own_replies() {
             4,
             "/busy",
             " not-before=7s",
-            vec!["NACK crawlers:1.4.1 reason=HTTP_status_503".to_owned()],
+            vec!["NACK crawlers:1.4.1 error=HTTP_status_503".to_owned()],
         ),
     ] {
         broker.task(&format!("{entry}.1"), site.url(path).as_str()).await;
@@ -50,6 +51,69 @@ async fn redirects_and_errors_have_their_own_replies() {
         run.rows(sql),
         ["redirect 302 -", nowhere, "failed 410 HTTP status 410", "retry 503 HTTP status 503"]
     );
+    run.stop().await;
+}
+
+/// A reply to a task of a page, with the time of its request replaced.
+async fn report(broker: &mut Connection, id: &str, payload: &str) -> String {
+    broker.task(id, payload).await;
+    loop {
+        let line = broker.whole_line().await;
+        broker.send("+OK").await;
+        if !line.starts_with("TOUCH") {
+            let words = line.split(' ').map(|word| match word.strip_prefix("ms=") {
+                Some(ms) => ms.parse().map(|_: u64| "ms=..").unwrap(),
+                None => word,
+            });
+            return words.collect::<Vec<_>>().join(" ");
+        }
+    }
+}
+
+// PROTOCOL: T12
+#[tokio::test]
+async fn replies_report_what_is_known_about_the_page() {
+    fn site(path: &str) -> String {
+        let html = "Content-Type: text/html; charset=utf-8\r\n";
+        match path {
+            "/robots.txt" => answer("200 OK", "", "User-agent: *\nDisallow: /private\n"),
+            "/page" => answer("200 OK", html, "a page"),
+            _ => plain_site(path),
+        }
+    }
+    let site = Site::start(site).await;
+    let (run, mut broker) = start().await;
+    broker.introduce(&site.url("/")).await;
+    let hash = blake3::hash(b"a page");
+    let page = |changed| format!("ms=.. bytes=6 changed={changed} type=text/html hash={hash}");
+    let gone = "ACK crawlers:1.2.1 outcome=failed reason=status error=HTTP_status_410";
+    let busy = "NACK crawlers:1.3.1 reason=try-later error=HTTP_status_503";
+    let private = "ACK crawlers:1.4.1 outcome=robots reason=robots";
+    for (entry, path, expected) in [
+        (1, "/page", format!("ACK crawlers:1.1.1 status=200 {}", page("new"))),
+        (2, "/gone", format!("{gone} status=410 ms=.. bytes=5")),
+        (3, "/busy", format!("{busy} status=503 ms=.. bytes=0")),
+        (4, "/private", format!("{private} error=disallowed_by_robots.txt")),
+        (5, "/page", format!("ACK crawlers:1.5.1 status=200 {}", page("no"))),
+    ] {
+        let found = report(&mut broker, &format!("{entry}.1"), site.url(path).as_str()).await;
+        assert_eq!(found, expected);
+    }
+    let found = report(&mut broker, "6.1", "nonsense").await;
+    let expected = "ACK crawlers:1.6.1 outcome=failed reason=url error=";
+    assert!(found.starts_with(expected) && !found.contains(" ms="), "{found}");
+    run.stop().await;
+}
+
+#[tokio::test]
+async fn a_page_of_a_crawler_without_a_database_is_not_called_new() {
+    let site = Site::start(plain_site).await;
+    let data = tempfile::tempdir().unwrap();
+    let sink = SinkConfig::Jsonl(data.path().join("pages.jsonl"));
+    let (run, mut broker) = start_as(data, 100, |config| config.sinks = vec![sink]).await;
+    broker.introduce(&site.url("/")).await;
+    let found = report(&mut broker, "1.1", site.url("/page").as_str()).await;
+    assert!(found.contains(" hash=") && !found.contains("changed="), "{found}");
     run.stop().await;
 }
 
@@ -70,7 +134,7 @@ async fn links_that_a_group_had_no_room_for_are_sent_when_the_page_comes_again()
         if attempt == 1 {
             broker.send("-ERR limit no room for its links; the task is still yours").await;
             let pause = after(NO_ROOM_NACK_AFTER);
-            let reason = "reason=the_group_has_no_room_for_its_links";
+            let reason = "error=the_group_has_no_room_for_its_links";
             broker.expect(format!("NACK crawlers:1.1.1 {pause} {reason}")).await;
         } else {
             broker.send("+OK crawlers:1.1.2 new=2 known=0 refused=0").await;
@@ -125,7 +189,7 @@ async fn a_feed_is_checked_only_if_its_state_can_be_loaded_and_stored() {
     let feed = format!("{} every=1h feed=10m-1d", site.url("/feed"));
     let database = rusqlite::Connection::open(run.data.path().join("crawler.db")).unwrap();
     let nack = |attempt| {
-        let reason = "reason=crawler.db_is_too_slow,_or_cannot_be_used";
+        let reason = "error=crawler.db_is_too_slow,_or_cannot_be_used";
         format!("NACK crawlers:1.1.{attempt} {reason}")
     };
     database.execute_batch("ALTER TABLE state RENAME TO away").unwrap();

@@ -23,6 +23,8 @@ use crate::report::PageOutcome;
 use crate::testing::{Origin, read_head};
 
 const CLOCK: u64 = 1_000_000;
+/// The options of `ACK` and `NACK` that report what is known about a page, without `error`.
+const REPORT_OPTIONS: [&str; 7] = ["reason", "status", "ms", "bytes", "changed", "type", "hash"];
 
 /// The broker's side.
 struct Broker {
@@ -117,8 +119,20 @@ impl Broker {
 }
 
 impl Connection {
-    /// The next line that is not about the clock.
+    /// The next line that is not about the clock, without its report of a page. Of a `NACK` the error
+    /// remains.
     async fn line(&mut self) -> String {
+        let line = self.whole_line().await;
+        let is_reported = |word: &&str| match word.split_once('=') {
+            Some(("error", _)) => line.starts_with("ACK"),
+            Some((key, _)) => REPORT_OPTIONS.contains(&key),
+            None => false,
+        };
+        line.split(' ').filter(|word| !is_reported(word)).collect::<Vec<_>>().join(" ")
+    }
+
+    /// The next line that is not about the clock.
+    async fn whole_line(&mut self) -> String {
         loop {
             let line = self.lines.next_line().await.unwrap().expect("the crawler is connected");
             if line != "PING" {
@@ -373,7 +387,7 @@ async fn a_request_ends_before_its_lease_does() {
     tokio::time::resume();
     broker.expect("TOUCH crawlers:1.1.1 over=yes".to_owned()).await;
     let nack = broker.line().await;
-    let given = nack.strip_prefix("NACK crawlers:1.1.1 reason=not_finished_within_");
+    let given = nack.strip_prefix("NACK crawlers:1.1.1 error=not_finished_within_");
     let given_ms: u64 = given.and_then(|given| given.split('_').next()?.parse().ok()).expect(&nack);
     assert!(given_ms <= 8_000, "at least a fifth of the lease must remain: {nack}");
     broker.send("+OK").await;
@@ -412,7 +426,7 @@ async fn a_task_whose_next_request_is_refused_is_returned_before_its_lease_expir
         broker.task(&format!("{entry}.1"), page.as_str()).await;
         assert_eq!(broker.line().await, format!("NACK crawlers:1.{entry}.1 again={page}"));
         broker.send(refusal).await;
-        let nack = format!("NACK crawlers:1.{entry}.1 reason=its_next_request_was_refused");
+        let nack = format!("NACK crawlers:1.{entry}.1 error=its_next_request_was_refused");
         broker.expect(nack).await;
     }
     run.stop().await;
@@ -504,7 +518,7 @@ async fn a_stop_does_not_wait_for_a_database_that_another_process_holds() {
     let stopped = std::time::Instant::now();
     run.stop.cancel();
     broker.expect("JOIN crawlers credit=0".to_owned()).await;
-    let reason = "reason=the_crawler_stopped_before_the_page_was_stored";
+    let reason = "error=the_crawler_stopped_before_the_page_was_stored";
     broker.expect(format!("NACK crawlers:1.1.1 again={} {reason}", site.url("/page"))).await;
     run.running.await.unwrap().unwrap();
     assert!(stopped.elapsed() < Duration::from_secs(1), "{:?}", stopped.elapsed());

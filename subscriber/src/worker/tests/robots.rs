@@ -68,7 +68,7 @@ async fn each_hop_of_a_redirected_robots_txt_is_requested_in_its_own_hosts_turn(
     broker.task("1.2", &format!("{page} again=http://localhost:1/rules")).await;
     broker.expect("TOUCH crawlers:1.1.2 over=yes".to_owned()).await;
     let nack = broker.line().await;
-    assert!(nack.starts_with("NACK crawlers:1.1.2 reason=robots.txt:_cannot_connect"), "{nack}");
+    assert!(nack.starts_with("NACK crawlers:1.1.2 error=robots.txt:_cannot_connect"), "{nack}");
     broker.send("+OK").await;
     // An unknown hop belongs to another host's turn: the redirects are followed from the beginning.
     let page = format!("http://localhost:{}/page", site.origin.address.port());
@@ -90,7 +90,7 @@ async fn retry_after_of_robots_txt_is_obeyed_and_nothing_else_is_requested() {
         let touch = ask_robots(&mut broker, "1.1", &site.url("/page")).await;
         assert_eq!(touch, format!("TOUCH crawlers:1.1.1 over=yes{hold}"));
         let code = status.split(' ').next().unwrap();
-        let nack = format!("NACK crawlers:1.1.1 reason=robots.txt:_HTTP_status_{code}");
+        let nack = format!("NACK crawlers:1.1.1 error=robots.txt:_HTTP_status_{code}");
         broker.expect(nack).await;
         run.stop().await;
         assert_eq!(site.connections.load(Ordering::SeqCst), 1);
@@ -112,7 +112,7 @@ async fn an_unreachable_robots_txt_is_not_requested_for_every_page() {
     let pause = format!("after={}", format_ms(ROBOTS_OUTAGE_PAUSE_MAX.as_secs() * 1000));
     let touch = ask_robots(&mut broker, "1.1", &site.url("/page")).await;
     assert_eq!(touch, "TOUCH crawlers:1.1.1 over=yes");
-    let reason = "reason=robots.txt:_HTTP_status_503";
+    let reason = "error=robots.txt:_HTTP_status_503";
     broker.expect(format!("NACK crawlers:1.1.1 {pause} {reason}")).await;
     for entry in 2..5 {
         let nack = ask_robots(&mut broker, &format!("{entry}.1"), &site.url("/other")).await;
@@ -135,7 +135,7 @@ async fn a_truncated_robots_txt_counts_as_unreachable() {
     let touch = ask_robots(&mut broker, "1.1", &site.url("/page")).await;
     assert_eq!(touch, "TOUCH crawlers:1.1.1 over=yes");
     let nack = broker.line().await;
-    assert!(nack.starts_with("NACK crawlers:1.1.1 reason=robots.txt:_body:"), "{nack}");
+    assert!(nack.starts_with("NACK crawlers:1.1.1 error=robots.txt:_body:"), "{nack}");
     broker.send("+OK").await;
     run.stop().await;
 }
@@ -158,7 +158,7 @@ async fn a_busy_page_is_retried_at_the_pace_of_its_site() {
         let touch = ask_robots(&mut broker, &format!("{entry}.1"), &site.url(path)).await;
         let hold = format!("not-before={seconds}s pace=1500ms");
         assert_eq!(touch, format!("TOUCH crawlers:1.{entry}.1 over=yes {hold}"));
-        broker.expect(format!("NACK crawlers:1.{entry}.1 reason=HTTP_status_{status}")).await;
+        broker.expect(format!("NACK crawlers:1.{entry}.1 error=HTTP_status_{status}")).await;
     }
     run.stop().await;
 }

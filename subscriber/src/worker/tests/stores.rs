@@ -35,7 +35,7 @@ fn warc(data: &Path) -> SinkConfig {
     SinkConfig::Warc { prefix: data.join("crawl"), bytes_max: u64::MAX }
 }
 
-const GONE: &str = "reason=No_such_file_or_directory_(os_error_2)";
+const GONE: &str = "error=No_such_file_or_directory_(os_error_2)";
 
 #[tokio::test]
 async fn no_tasks_are_taken_while_pages_cannot_be_stored() {
@@ -111,7 +111,7 @@ async fn an_outage_costs_no_attempt_and_a_refusal_does() {
     database.execute_batch("ALTER TABLE pages RENAME TO away").unwrap();
     let page = Arc::new(record(1, 1));
     let undone = store(&sinks, &page, Duration::from_millis(1)).await.unwrap_err();
-    assert!(!undone.counts_as_attempt && undone.reason.contains("no such table"), "{undone:?}");
+    assert!(!undone.counts_as_attempt && undone.error.contains("no such table"), "{undone:?}");
     database.execute_batch("ALTER TABLE away RENAME TO pages").unwrap();
     sinks.trouble_change(true).await;
     assert_eq!(store(&sinks, &page, Duration::from_millis(1)).await, Ok(()));
@@ -121,8 +121,8 @@ async fn an_outage_costs_no_attempt_and_a_refusal_does() {
     let sinks = vec![SinkConfig::exec("false").unwrap()];
     let (sinks, _closing) = Sinks::open(&sinks, &config.sink_context()).unwrap();
     let refused = store(&sinks, &page, Duration::from_secs(1)).await;
-    let reason = "the page cannot be stored: false: exit_code_1".to_owned();
-    assert_eq!(refused, Err(TaskFailure { reason, counts_as_attempt: true, retry_after: None }));
+    let error = "the page cannot be stored: false: exit_code_1".to_owned();
+    assert_eq!(refused, Err(TaskFailure { error, counts_as_attempt: true, retry_after: None }));
 }
 
 #[tokio::test]
@@ -137,7 +137,7 @@ async fn a_page_without_a_request_is_returned_as_such_when_it_cannot_be_stored()
     broker.introduce(&site.url("/")).await;
     run.stop.cancel();
     broker.expect("JOIN crawlers credit=0".to_owned()).await;
-    let reason = "reason=the_crawler_stopped_before_the_page_was_stored";
+    let reason = "error=the_crawler_stopped_before_the_page_was_stored";
     let nacks = [1, 2].map(|entry| format!("NACK crawlers:1.{entry}.1 count=no {reason}"));
     broker.expect_all(&nacks.each_ref().map(String::as_str)).await;
     run.running.await.unwrap().unwrap();

@@ -35,13 +35,13 @@ mod output_queue;
 mod pass_check;
 mod priority_check;
 mod promises;
+mod run_totals;
 mod schedules;
 mod settings;
 mod task;
 mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::AddAssign;
 
 use tidings_protocol::{JobName, MemberId, Payload, Seq, TaskId, TopicName};
 
@@ -58,6 +58,7 @@ use self::outcome_check::OutcomeCheck;
 use self::pass_check::PassCheck;
 use self::priority_check::PriorityCheck;
 pub(super) use self::promises::{BrokenPromise, CheckResult, Promise};
+pub(super) use self::run_totals::RunTotals;
 use self::worker::{CREDIT_MAX, Worker};
 use super::site::{HOSTS, LONELY_HOSTS, PAGES, page, render_of};
 use crate::config::GroupConfig;
@@ -137,28 +138,6 @@ enum WorldEvent {
         host: u64,
         until: Moment,
     },
-}
-
-/// Counts of events, to check that a run was hard enough.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct RunTotals {
-    pub(super) releases: u64,
-    pub(super) requests: u64,
-    pub(super) faults: u64,
-    pub(super) crashes: u64,
-    pub(super) clock_jumps: u64,
-    pub(super) unreadable_texts: u64,
-}
-
-impl AddAssign for RunTotals {
-    fn add_assign(&mut self, other: Self) {
-        self.releases += other.releases;
-        self.requests += other.requests;
-        self.faults += other.faults;
-        self.crashes += other.crashes;
-        self.clock_jumps += other.clock_jumps;
-        self.unreadable_texts += other.unreadable_texts;
-    }
 }
 
 /// Options of a world.
@@ -457,6 +436,7 @@ impl World {
         let pause_ms = self.rng.u64(0..2_000);
         self.schedule(pause_ms, WorldEvent::Step);
         self.note_losses();
+        self.totals.count_rendered_outside(&self.broker.group);
         let runs = !self.is_paused && matches!(self.broker.state, BrokerState::Running);
         let could = [false, true].map(|render| runs && self.any_has_credit(render));
         let (now, hosts) = (self.now, &self.hosts);

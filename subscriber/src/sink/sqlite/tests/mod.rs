@@ -3,9 +3,13 @@ mod bodies;
 use std::time::{Duration, Instant};
 
 use rusqlite::types::Value;
+use tidings_browser::visit::PageError;
+use tidings_database::CheckReport;
+use tidings_egress::http::Validators;
+use tidings_protocol::PageChange;
 
 use super::*;
-use crate::report::{PageId, PageOutcome};
+use crate::report::{PageId, PageOutcome, Rendering};
 use crate::sink::testing::{record, transient};
 
 /// The table in files of version 1. The key is `group:run.entry`.
@@ -16,7 +20,13 @@ const CREATE_V1: &str = "
         attempt INTEGER NOT NULL, outcome TEXT NOT NULL, error TEXT, links INTEGER NOT NULL,
         link_urls TEXT NOT NULL) STRICT";
 
-/// Makes a file one of version 5.
+/// Makes a file one of version 6.
+const TO_V6: &str = "ALTER TABLE pages DROP COLUMN item; ALTER TABLE pages DROP COLUMN source;
+    DROP INDEX pages_by_url; CREATE INDEX pages_by_url ON pages (url_print)
+        WHERE outcome = 'done' AND (etag IS NOT NULL OR last_modified IS NOT NULL);
+    PRAGMA user_version = 6";
+
+/// .. and one of version 6 one of version 5.
 const TO_V5: &str = "ALTER TABLE pages DROP COLUMN rendered_hash;
     ALTER TABLE pages DROP COLUMN render; PRAGMA user_version = 5";
 
@@ -84,6 +94,8 @@ fn a_page_is_one_readable_row() {
         Value::Null,
         Value::Null,
         Value::Null,
+        Value::Null,
+        Value::Null,
         // As in version 5.
         Value::Integer(-3_991_008_123_072_687_422),
     ];
@@ -123,9 +135,10 @@ fn the_newest_complete_record_of_a_url_is_found() {
     let data = tempfile::tempdir().unwrap();
     let (mut sqlite, lookup) = Sqlite::open(&data.path().join("pages.db"), None, OFF).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let last = |url: &str| runtime.block_on(lookup.last(url, &page(99)));
+    let earlier = |url: &str| runtime.block_on(lookup.find(url, &page(99)));
+    let last = |url: &str| earlier(url).newest().unwrap().clone();
     let url = record(1, 1).report.url;
-    assert_eq!(last(&url), None);
+    assert_eq!(earlier(&url), EarlierRecord::Never);
     let pass = |entry, title: &str| {
         let mut record = record(entry, 1);
         record.report.url.clone_from(&url);
@@ -136,16 +149,19 @@ fn the_newest_complete_record_of_a_url_is_found() {
     failed.report.outcome = PageOutcome::Failed;
     let mut bare = pass(5, "bare");
     bare.report.url.push('x');
-    (bare.hash, bare.content_type, bare.canonical, bare.links) = (None, None, None, Vec::new());
+    (bare.content_type, bare.canonical, bare.links) = (None, None, Vec::new());
     let mut unasked = pass(6, "unasked");
+    unasked.report.url.push('y');
     unasked.validators.etag = None;
-    let records = [pass(1, "first"), pass(3, "second"), failed, record(2, 1), bare, unasked];
+    let unread = PageRecord { hash: None, ..pass(7, "unread") };
+    let records =
+        [pass(1, "first"), pass(3, "second"), failed, record(2, 1), bare, unasked, unread];
     store(&mut sqlite, records);
     let record = record(3, 1);
     let expected = LastRecord {
         validators: record.validators,
         hash: record.hash,
-        is_rendered: false,
+        rendered_hash: None,
         title: Some("second".to_owned()),
         content_type: record.content_type,
         bytes: record.report.bytes,
@@ -154,13 +170,16 @@ fn the_newest_complete_record_of_a_url_is_found() {
         links: record.links,
         fetched_unix_ms: record.fetched_unix_ms,
     };
-    assert_eq!(last(&url), Some(expected));
-    assert_eq!(last(&format!("{url}x")).unwrap().links, []);
-    assert_eq!(last("http://site.example/other"), None);
+    assert_eq!(last(&url), expected);
+    assert_eq!(last(&format!("{url}x")).links, []);
+    let unasked = last(&format!("{url}y"));
+    assert!(unasked.validators.is_empty() && unasked.links.is_empty(), "{unasked:?}");
+    assert_eq!(unasked.hash, record.hash);
+    assert_eq!(earlier("http://site.example/other"), EarlierRecord::Never);
 }
 
 #[test]
-fn a_record_of_the_page_itself_or_with_other_links_is_not_the_last_one() {
+fn a_record_of_the_page_itself_is_no_earlier_one_and_one_with_other_links_has_no_validators() {
     let data = tempfile::tempdir().unwrap();
     let path = data.path().join("pages.db");
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -170,23 +189,23 @@ fn a_record_of_the_page_itself_or_with_other_links_is_not_the_last_one() {
     let first = record(1, 1);
     let url = first.report.url.clone();
     store(&mut sqlite, [first]);
-    assert_eq!(runtime.block_on(lookup.last(&url, &page(1))), None);
-    assert!(runtime.block_on(lookup.last(&url, &page(2))).is_some());
+    let find = |lookup: &LastRecordReader, entry| {
+        runtime.block_on(lookup.find(&url, &page(entry))).newest().cloned()
+    };
+    assert_eq!(find(&lookup, 1), None);
+    assert!(!find(&lookup, 2).unwrap().validators.is_empty());
     drop((sqlite, lookup));
 
     let (mut sqlite, lookup) = Sqlite::open(&path, images(), OFF).unwrap();
     assert!(lookup.has_records());
-    assert_eq!(runtime.block_on(lookup.last(&url, &page(9))), None);
+    assert!(find(&lookup, 9).unwrap().validators.is_empty());
     let again = PageRecord { page: page(2), ..record(1, 1) };
     store(&mut sqlite, [again]);
-    assert!(runtime.block_on(lookup.last(&url, &page(9))).is_some());
+    assert_eq!(find(&lookup, 9).unwrap().links.len(), 2);
     drop((sqlite, lookup));
     let (_sqlite, lookup) = Sqlite::open(&path, None, OFF).unwrap();
-    assert_eq!(
-        runtime.block_on(lookup.last(&url, &page(1))),
-        None,
-        "the other record has more links"
-    );
+    let other = find(&lookup, 1).unwrap();
+    assert!(other.validators.is_empty() && other.hash.is_some(), "it has more links: {other:?}");
 }
 
 #[test]
@@ -246,8 +265,8 @@ fn a_file_of_version_1_is_migrated() {
     assert_eq!(rows(&path, tables), names.map(|name| [text(name)]));
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     store(&mut sqlite, [record(1, 1)]);
-    let last = runtime.block_on(lookup.last("http://site.example/1", &page(99))).unwrap();
-    assert_eq!(last.links.len(), 2);
+    let last = runtime.block_on(lookup.find("http://site.example/1", &page(99)));
+    assert_eq!(last.newest().unwrap().links.len(), 2);
     assert_eq!(rows(&path, "SELECT count(*) FROM pages"), [[Value::Integer(3)]]);
     drop((sqlite, lookup));
     drop(open(&path));
@@ -261,6 +280,7 @@ fn a_file_of_version_2_is_migrated() {
     let old = Connection::open(&path).unwrap();
     let without = "ALTER TABLE pages DROP COLUMN digest; ALTER TABLE pages DROP COLUMN reading;
         DROP TABLE bodies; PRAGMA user_version = 2";
+    old.execute_batch(TO_V6).unwrap();
     old.execute_batch(TO_V5).unwrap();
     old.execute_batch(without).unwrap();
     drop(old);
@@ -278,6 +298,7 @@ fn a_file_of_version_3_gets_digests_in_new_rows() {
     let old = Connection::open(&path).unwrap();
     let without =
         "ALTER TABLE pages DROP COLUMN digest; DROP TABLE bodies; PRAGMA user_version = 3";
+    old.execute_batch(TO_V6).unwrap();
     old.execute_batch(TO_V5).unwrap();
     old.execute_batch(without).unwrap();
     drop(old);
@@ -304,6 +325,81 @@ fn a_file_of_version_3_gets_digests_in_new_rows() {
 }
 
 #[test]
+fn a_file_of_version_6_gets_items_and_all_its_fetched_pages_are_found() {
+    let data = tempfile::tempdir().unwrap();
+    let path = data.path().join("pages.db");
+    let mut unasked = record(1, 1);
+    unasked.validators.etag = None;
+    store(&mut open(&path), [unasked]);
+    let old = Connection::open(&path).unwrap();
+    old.execute_batch(TO_V6).unwrap();
+    let check = || tidings_database::check(&path, Some(&SCHEMA)).unwrap();
+    assert_eq!(check(), CheckReport::default());
+    let (mut sqlite, lookup) = Sqlite::open(&path, None, OFF).unwrap();
+    assert_eq!(rows(&path, "PRAGMA user_version"), [[Value::Integer(VERSION)]]);
+    assert!(lookup.has_records());
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let earlier = runtime.block_on(lookup.find("http://site.example/1", &page(99)));
+    assert_eq!(earlier.newest().unwrap().hash, record(1, 1).hash);
+    let announced = |entry| PageRecord {
+        item: Some("5".into()),
+        source: Some("http://a.example/feed".into()),
+        ..record(entry, 1)
+    };
+    store(&mut sqlite, [announced(2)]);
+    let items = "SELECT item, source FROM pages";
+    let expected = [text("5"), text("http://a.example/feed")];
+    assert_eq!(rows(&path, items), [[Value::Null, Value::Null], expected]);
+    assert_eq!(check(), CheckReport::default());
+    for column in ["item", "source"] {
+        old.execute_batch(&format!("UPDATE pages SET {column} = NULL WHERE id = 2")).unwrap();
+        let found = check().problems.concat();
+        assert!(found.starts_with("row 2 of pages: its values"), "{found}");
+        store(&mut sqlite, [announced(2)]);
+    }
+}
+
+#[test]
+fn a_page_is_new_or_the_same_or_has_changed() {
+    let last = LastRecord {
+        validators: Validators::default(),
+        hash: record(1, 1).hash,
+        rendered_hash: None,
+        title: None,
+        content_type: None,
+        bytes: 0,
+        canonical: None,
+        noindex: false,
+        links: Vec::new(),
+        fetched_unix_ms: 0,
+    };
+    let newest = |last: &LastRecord| EarlierRecord::Newest(last.clone().into());
+    let before = newest(&last);
+    let other = PageRecord { hash: Some(blake3::hash(b"other")), ..record(1, 1) };
+    assert_eq!(EarlierRecord::Unknown.change_of(&other), None);
+    assert_eq!(EarlierRecord::Never.change_of(&other), Some(PageChange::New));
+    assert_eq!(before.change_of(&other), Some(PageChange::Yes));
+    assert_eq!(before.change_of(&record(1, 1)), Some(PageChange::No));
+    assert_eq!(before.change_of(&transient(1, 1)), None);
+    let mut confirmed = PageRecord { hash: None, ..record(1, 1) };
+    assert_eq!(before.change_of(&confirmed), None, "its body is unknown");
+    confirmed.report.status = Some(304);
+    assert_eq!(EarlierRecord::Unknown.change_of(&confirmed), Some(PageChange::No));
+    // Of rendered pages the documents are not compared.
+    let hash = |text: &str| Some(blake3::hash(text.as_bytes()));
+    let rendering = |text| {
+        let failed = Err(PageError::Crashed);
+        Some(Rendering::new(failed, hash(text), Duration::ZERO, Vec::new()))
+    };
+    let same = LastRecord { rendered_hash: hash("now"), ..last.clone() };
+    let rendered = |record| PageRecord { rendering: rendering("now"), ..record };
+    assert_eq!(newest(&same).change_of(&rendered(other)), Some(PageChange::No));
+    let changed = LastRecord { rendered_hash: hash("then"), ..last };
+    assert_eq!(newest(&changed).change_of(&rendered(record(1, 1))), Some(PageChange::Yes));
+    assert_eq!(newest(&changed).change_of(&record(1, 1)), Some(PageChange::No));
+}
+
+#[test]
 fn two_crawlers_can_share_a_file() {
     let data = tempfile::tempdir().unwrap();
     let path = data.path().join("pages.db");
@@ -326,7 +422,7 @@ fn a_newer_file_is_refused_and_left_alone() {
     let before = std::fs::read(&path).unwrap();
     let error = Sqlite::open(&path, None, OFF).unwrap_err();
     assert!(
-        error.to_string().contains("schema version 7, but this version knows up to 6"),
+        error.to_string().contains("schema version 8, but this version knows up to 7"),
         "{error}"
     );
     assert_eq!(std::fs::read(&path).unwrap(), before);
