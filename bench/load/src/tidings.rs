@@ -188,7 +188,7 @@ mod tests {
     fn every_worker_joins_a_group_fed_by_the_topic() {
         let setup = WIRE.queue_setup("t", WorkerPool { workers: 2, credit: 5 }).unwrap();
         let sent: Vec<_> = setup.create_steps.iter().map(|step| &step.send[..]).collect();
-        assert_eq!(sent, [b"GROUP create t topics=t key=host delay=0\r\n"]);
+        assert_eq!(sent, [b"GROUP create t topics=t key=host delay=0 page-ready=off\r\n"]);
         assert_eq!(setup.workers.len(), 2);
         for (joining, _) in &setup.workers {
             assert_eq!(joining[0].send, b"JOIN t credit=5\r\n");

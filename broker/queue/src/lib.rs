@@ -53,6 +53,7 @@ pub mod record;
 mod requester;
 pub mod schedules;
 mod timers;
+mod unpublished;
 
 #[cfg(test)]
 mod tests;
@@ -85,6 +86,7 @@ use self::record::{Decision, GroupRecord};
 pub use self::requester::{ClientLabel, ConnId, Requester};
 use self::schedules::Schedules;
 use self::texts::{Paging, TextError};
+use self::unpublished::UnpublishedEvents;
 
 /// Seq of the first event of a topic.
 const FIRST_SEQ: Seq = Seq(1);
@@ -144,7 +146,7 @@ pub struct Group {
     /// Serial of the last event that the group published.
     last_serial: u64,
     /// Published events that may not be safe on their topics yet, by serial.
-    unpublished: BTreeMap<u64, (&'static str, Box<str>)>,
+    unpublished: UnpublishedEvents,
     /// The newest event of this group on each of its own topics.
     published: BTreeMap<&'static str, Seq>,
     /// The snapshot in progress.
@@ -183,7 +185,7 @@ impl Group {
             quiet_until: None,
             totals: GroupTotals::default(),
             last_serial: 0,
-            unpublished: BTreeMap::new(),
+            unpublished: UnpublishedEvents::default(),
             published: BTreeMap::new(),
             snapshot: None,
             now: Moment(0),
@@ -223,7 +225,7 @@ impl Group {
 
     /// Returns the published events that may not be on their topics: serial, topic, event.
     pub fn unpublished(&self) -> impl Iterator<Item = (u64, &'static str, &str)> {
-        self.unpublished.iter().map(|(serial, (topic, payload))| (*serial, *topic, &**payload))
+        self.unpublished.iter()
     }
 
     /// Returns the seq after the group's newest known event on one of its own topics.

@@ -4,7 +4,7 @@
 //! start that finds an announcement without a seq cannot know whether it was published. It
 //! therefore searches the topic first.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use tidings_protocol::{Durability, ProtocolError, Seq, StartAt, TopicName};
@@ -24,8 +24,8 @@ pub(super) struct AnnouncementOutbox {
     waiting: VecDeque<Announcement>,
     /// Searches for announcements of earlier starts, by topic.
     searches: BTreeMap<&'static str, TopicSearch>,
-    /// The serial and durable mark for which it last asked to be woken.
-    wake_requested_at: Option<(u64, Seq)>,
+    /// The serial and durable mark for which it last asked each topic to wake it.
+    wakes_requested: BTreeMap<&'static str, (u64, Seq)>,
 }
 
 struct Announcement {
@@ -52,7 +52,7 @@ impl AnnouncementOutbox {
             wake,
             waiting: VecDeque::new(),
             searches: BTreeMap::new(),
-            wake_requested_at: None,
+            wakes_requested: BTreeMap::new(),
         }
     }
 
@@ -82,8 +82,9 @@ impl AnnouncementOutbox {
     }
 
     /// Advances as far as possible without waiting. Calls `sent` with serial, topic and seq of each
-    /// announcement that is safe on its topic. Fails if one cannot be published now; call it again
-    /// later.
+    /// announcement that is safe on its topic, for each topic in the order of the serials. Fails if
+    /// one cannot be published now; call it again later. A topic that fails does not hold back the
+    /// others.
     pub(super) fn advance(
         &mut self,
         mut sent: impl FnMut(u64, &'static str, Seq),
@@ -93,30 +94,36 @@ impl AnnouncementOutbox {
         if !searched {
             return Ok(());
         }
-        let published = self.publish();
-        while let Some(first) = self.waiting.front_mut()
-            && let Some((topic, seq)) = &first.event
-        {
-            match topic.fate(*seq).0 {
-                Durability::Durable => {
-                    sent(first.serial, first.topic, *seq);
-                    self.waiting.pop_front();
+        let mut published = self.publish();
+        let mut has_lost = false;
+        // Topics with an announcement that is not safe: their later ones wait for it.
+        let mut behind = BTreeSet::new();
+        let (wakes, wake) = (&mut self.wakes_requested, &self.wake);
+        self.waiting.retain_mut(|first| {
+            let event = first.event.as_ref().filter(|_| !behind.contains(first.topic));
+            let fate = event.map(|(topic, seq)| (topic.fate(*seq).0, topic, *seq));
+            match fate {
+                Some((Durability::Durable, _, seq)) => {
+                    sent(first.serial, first.topic, seq);
+                    return false;
                 }
                 // It is published again, or publishing reports why it cannot be.
-                Durability::Lost(_) => {
-                    first.event = None;
-                    self.publish()?;
-                }
-                Durability::Pending => {
+                Some((Durability::Lost(_), ..)) => (first.event, has_lost) = (None, true),
+                Some((Durability::Pending, topic, seq)) => {
                     // A wake-up is valid for one move of the mark, so it must be requested again
                     // for each.
                     let mark = (first.serial, topic.durable());
-                    if self.wake_requested_at.replace(mark) != Some(mark) {
-                        topic.notify_durable(*seq, &self.wake);
+                    if wakes.insert(first.topic, mark) != Some(mark) {
+                        topic.notify_durable(seq, wake);
                     }
-                    break;
                 }
+                None => {}
             }
+            behind.insert(first.topic);
+            true
+        });
+        if has_lost {
+            published = published.and(self.publish());
         }
         if self.waiting.is_empty() {
             self.searches.clear();
@@ -124,20 +131,43 @@ impl AnnouncementOutbox {
         published
     }
 
+    /// Publishes what is not published, as one batch for each topic. Leaves out a topic that fails,
+    /// and returns the first error.
     fn publish(&mut self) -> Result<(), ProtocolError> {
-        for at in 0..self.waiting.len() {
-            let Announcement { topic: name, payload, event, .. } = &self.waiting[at];
-            if event.is_some() {
-                continue;
+        let mut unpublished = BTreeMap::<_, Vec<usize>>::new();
+        for (at, waiting) in self.waiting.iter().enumerate() {
+            if waiting.event.is_none() {
+                unpublished.entry(waiting.topic).or_default().push(at);
             }
-            let topic = self.open(name)?;
-            let search = self.searches.get_mut(name);
-            let found = search.and_then(|search| search.payloads.remove(payload)).flatten();
-            let seq = match found {
-                Some(seq) => seq,
-                None => topic.append(ConnId::BROKER, [payload.as_str()])?.start,
-            };
-            self.waiting[at].event = Some((topic, seq));
+        }
+        let mut published = Ok(());
+        for (topic, mut batch) in unpublished {
+            published = published.and(self.publish_on(topic, &mut batch));
+        }
+        published
+    }
+
+    fn publish_on(
+        &mut self,
+        name: &'static str,
+        batch: &mut Vec<usize>,
+    ) -> Result<(), ProtocolError> {
+        let topic = self.open(name)?;
+        if let Some(search) = self.searches.get_mut(name) {
+            batch.retain(|at| {
+                let waiting = &mut self.waiting[*at];
+                let found = search.payloads.remove(&waiting.payload).flatten();
+                waiting.event = found.map(|seq| (Arc::clone(&topic), seq));
+                found.is_none()
+            });
+        }
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let payloads = batch.iter().map(|at| self.waiting[*at].payload.as_str());
+        let first = topic.append(ConnId::BROKER, payloads)?.start;
+        for (seq, at) in (first.0..).zip(batch) {
+            self.waiting[*at].event = Some((Arc::clone(&topic), Seq(seq)));
         }
         Ok(())
     }

@@ -115,15 +115,10 @@ impl Group {
             }
             Decision::PublishQueued { serial, topic, payload } => {
                 self.last_serial = *serial;
-                self.unpublished.insert(*serial, (topic, payload.clone()));
+                self.unpublished.insert(*serial, topic, payload.clone());
             }
             Decision::Published { serial, topic, seq } => {
-                let upto = self.unpublished.range(..=*serial);
-                let sent: Vec<u64> =
-                    upto.filter(|(_, (on, _))| on == topic).map(|(serial, _)| *serial).collect();
-                for serial in sent {
-                    self.unpublished.remove(&serial);
-                }
+                self.unpublished.published(topic, *serial);
                 let newest = self.published.entry(topic).or_default();
                 *newest = (*newest).max(*seq);
             }

@@ -13,7 +13,7 @@ mod page_event;
 mod parsed_event;
 pub(crate) mod prefetch;
 mod schedule;
-pub(crate) mod task_release;
+mod task_release;
 mod task_reply;
 pub(crate) mod text_reads;
 mod wall_clock;

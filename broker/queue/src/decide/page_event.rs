@@ -8,9 +8,9 @@ use crate::Group;
 use crate::entry::EntryId;
 use crate::mutants::{self, Mutant};
 
-/// The attributes that this event has itself. What an announcement carried along under such a name
-/// is left out, so that no publisher can forge an outcome.
-const OWN_ATTRIBUTES: [&str; 18] = [
+/// Attributes of announcements that are not carried along: those that this event has itself, so that
+/// no publisher can forge an outcome, and `render`, which is about the fetch.
+const RESERVED_ATTRIBUTES: [&str; 18] = [
     "outcome", "page", "group", "serial", "gave-up", "in-job", "pass", "depth", "number", "reason",
     "error", "status", "ms", "bytes", "changed", "type", "hash", "render",
 ];
@@ -56,7 +56,7 @@ impl Group {
         }
         for word in self.task_attributes(admitted).split(' ').skip(1) {
             let is_own =
-                word.split_once('=').is_none_or(|(name, _)| OWN_ATTRIBUTES.contains(&name));
+                word.split_once('=').is_none_or(|(name, _)| RESERVED_ATTRIBUTES.contains(&name));
             if !is_own && event.len() + 1 + word.len() <= PAYLOAD_BYTES_MAX {
                 event.extend([" ", word]);
             }

@@ -17,9 +17,6 @@ use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
 use crate::record::Decision;
 
-/// Events that wait for their topics, from which on nothing is released: each finished task adds
-/// one, and a topic may have no room for long.
-pub(crate) const UNPUBLISHED_MAX: usize = 10_000;
 /// Maximum number of lanes that a release skips because they wait for texts.
 const SKIPPED_MAX: usize = 16;
 
@@ -35,7 +32,7 @@ impl Group {
         // Lanes that are skipped because the text of their next entry is being read.
         let mut skipped: [SmallVec<[Lane; SKIPPED_MAX]>; 2] = Default::default();
         for released in 0_usize.. {
-            if self.is_paused || self.has_too_many_unpublished() {
+            if self.is_paused || self.unpublished.is_full() {
                 break;
             }
             let members = self.leases.members();
@@ -95,11 +92,6 @@ impl Group {
         for missing in missing.iter().flat_map(|missing| missing.chunks(PREFETCH_BATCH)) {
             self.request_texts(missing.to_vec());
         }
-    }
-
-    /// Reports whether so many events wait for their topics that nothing is released.
-    pub(crate) fn has_too_many_unpublished(&self) -> bool {
-        self.unpublished.len() >= UNPUBLISHED_MAX
     }
 
     /// Returns the entry if it is dormant and its text must be read before it is released.

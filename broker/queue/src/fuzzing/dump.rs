@@ -11,6 +11,7 @@ use crate::frontier::{Wake, next_entry};
 use crate::jobs::JobTimer;
 use crate::moment::Moment;
 use crate::record::snapshot::{SnapshotItem, items_of_job};
+use crate::unpublished::UnpublishedEvents;
 use crate::{Group, GroupConfig, GroupTotals};
 
 /// The complete state that decides what a group does next, except random choices.
@@ -28,7 +29,7 @@ struct GroupDump {
     wall_clock: String,
     dead_letters: String,
     drained: BTreeSet<MemberId>,
-    unpublished: BTreeMap<u64, (&'static str, Box<str>)>,
+    unpublished: UnpublishedEvents,
     published: BTreeMap<&'static str, Seq>,
     wakes: Vec<(Moment, String)>,
     lease_timers: Vec<(Moment, EntryId)>,

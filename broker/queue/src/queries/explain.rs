@@ -180,7 +180,7 @@ impl Group {
         let queue = &self.frontier.keys()[key];
         if self.is_paused {
             "pending because=group-paused".to_owned()
-        } else if self.has_too_many_unpublished() {
+        } else if self.unpublished.is_full() {
             "pending because=unpublished-events".to_owned()
         } else if queue.in_flight() >= self.config.parallel {
             "pending because=in-flight".to_owned()

@@ -199,8 +199,8 @@ impl Group {
         for (topic, seq) in &self.published {
             keep(SnapshotItem::Published { topic, seq: *seq });
         }
-        for (serial, (topic, payload)) in &self.unpublished {
-            keep(SnapshotItem::Unpublished { serial: *serial, topic, payload: payload.clone() });
+        for (serial, topic, payload) in self.unpublished.iter() {
+            keep(SnapshotItem::Unpublished { serial, topic, payload: payload.into() });
         }
         for job in self.jobs.in_order() {
             items_of_job(job, &mut keep);
@@ -372,7 +372,7 @@ impl Group {
                 self.published.insert(topic, *seq);
             }
             SnapshotItem::Unpublished { serial, topic, payload } => {
-                self.unpublished.insert(*serial, (topic, payload.clone()));
+                self.unpublished.insert(*serial, topic, payload.clone());
             }
             SnapshotItem::Job(job) => self.jobs.restore((**job).clone()),
             SnapshotItem::Scope { number, part } => {

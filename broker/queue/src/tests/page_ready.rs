@@ -7,7 +7,7 @@ use tidings_protocol::{
 
 use super::bench::{A, Bench, reply_of};
 use crate::Input;
-use crate::decide::task_release::UNPUBLISHED_MAX;
+use crate::unpublished::{BYTES_MAX, EVENTS_MAX};
 
 fn bench(settings: &[(&str, &str)]) -> Bench {
     let settings = [settings, &[("page-ready", "on"), ("delay", "0"), ("backoff", "0")]].concat();
@@ -186,9 +186,24 @@ fn page_ready_feeds_no_group_that_announces_pages() {
 }
 
 #[test]
+fn nothing_is_released_while_large_events_wait_for_their_topic() {
+    let mut bench = bench(&[]);
+    let item = "i".repeat(30_000);
+    let upto = BYTES_MAX / item.len() + 1;
+    for _ in 0..upto {
+        bench.publish(&format!("http://a.org/ item={item}"));
+        let Some((_, task)) = bench.tasks.pop() else { break };
+        bench.ack(A, &task.id, Outcome::Done, &[]);
+    }
+    assert!(bench.events.len() < upto, "{} events wait", bench.events.len());
+    bench.feed(Input::Published { serial: 5, topic: PAGE_READY_TOPIC, seq: Seq(5) });
+    bench.task();
+}
+
+#[test]
 fn nothing_is_released_while_many_events_wait_for_their_topic() {
     let mut bench = bench(&[]);
-    for _ in 0..UNPUBLISHED_MAX {
+    for _ in 0..EVENTS_MAX {
         bench.publish("http://a.org/");
         let task = bench.task();
         bench.ack(A, &task.id, Outcome::Done, &[]);

@@ -3,6 +3,7 @@
 mod concurrency;
 mod failures;
 mod local_worker;
+mod outbox;
 
 use std::collections::BTreeSet;
 use std::future::poll_fn;

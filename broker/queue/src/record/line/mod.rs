@@ -230,7 +230,10 @@ structs! {
 
 #[expect(clippy::needless_pass_by_value, reason = "the macro passes each value")]
 fn described(words: String) -> Option<GroupConfig> {
-    GroupConfig::default().with_settings(settings(&words)?).ok()
+    let config = GroupConfig::default().with_settings(settings(&words)?).ok()?;
+    // Earlier versions announced no outcomes, so a group could be fed by `page-ready`.
+    let page_ready = config.page_ready && config.validate().is_ok();
+    Some(GroupConfig { page_ready, ..config })
 }
 
 /// As an optional lease.

@@ -343,6 +343,11 @@ fn settings_of_earlier_versions_announce_outcomes() {
     let record = GroupRecord::decode(&format!("9\tconfigured\tkey=domain\t{rest}")).unwrap();
     let Decision::Configured(config) = record.decision else { panic!("{record:?}") };
     assert!(config.page_ready && config.key == KeyKind::Domain);
+    let fed = format!("9\tconfigured\ttopics=page-ready\t{rest}");
+    let Decision::Configured(config) = GroupRecord::decode(&fed).unwrap().decision else {
+        panic!("{fed}")
+    };
+    assert!(!config.page_ready, "it would feed itself");
 }
 
 #[test]

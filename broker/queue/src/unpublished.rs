@@ -1,0 +1,49 @@
+//! The events of a group that may not be safe on their topics yet.
+
+use std::collections::BTreeMap;
+
+/// Events that may wait. At this number, or at `BYTES_MAX`, the group releases nothing: each task
+/// that ends adds an event, and a topic may have no room for long.
+pub(crate) const EVENTS_MAX: usize = 10_000;
+/// Bytes of the events that may wait.
+pub(crate) const BYTES_MAX: usize = 64 << 20;
+
+/// The events by their serial, each with its topic.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct UnpublishedEvents {
+    by_serial: BTreeMap<u64, (&'static str, Box<str>)>,
+    bytes: usize,
+}
+
+impl UnpublishedEvents {
+    /// Adds an event.
+    pub(crate) fn insert(&mut self, serial: u64, topic: &'static str, payload: Box<str>) {
+        self.bytes += payload.len();
+        self.by_serial.insert(serial, (topic, payload));
+    }
+
+    /// All events of a topic up to this serial are safe there.
+    pub(crate) fn published(&mut self, topic: &str, upto: u64) {
+        let sent = self.by_serial.range(..=upto).filter(|(_, (on, _))| *on == topic);
+        let sent: Vec<u64> = sent.map(|(serial, _)| *serial).collect();
+        for serial in sent {
+            let (_, payload) = self.by_serial.remove(&serial).expect("it was found");
+            self.bytes -= payload.len();
+        }
+    }
+
+    /// Iterates over the events in the order of their serials: serial, topic, event.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &'static str, &str)> {
+        self.by_serial.iter().map(|(serial, (topic, payload))| (*serial, *topic, &**payload))
+    }
+
+    /// Reports whether none waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_serial.is_empty()
+    }
+
+    /// Reports whether so many wait that nothing is released.
+    pub(crate) fn is_full(&self) -> bool {
+        self.by_serial.len() >= EVENTS_MAX || self.bytes >= BYTES_MAX
+    }
+}
