@@ -105,7 +105,7 @@ async fn return_task(
     undone: TaskFailure,
 ) {
     let TaskFailure { error, counts_as_attempt: counts, retry_after: after } = undone;
-    let report = TaskReport { error: Some(error), ..record.task_report() };
+    let report = returned_report(record, Some(error));
     let back = match (counts, was_requested) {
         (false, true) => {
             let rest = KeyRest::default();
@@ -118,6 +118,12 @@ async fn return_task(
         }
     };
     crawler.reply(&[], &task.nack(back, KeyRest::default(), Some(report))).await;
+}
+
+/// The report of a task that is returned although its page was fetched. It says nothing about the
+/// content: the page may not be stored, and another attempt may find other content.
+fn returned_report(record: &PageRecord, error: Option<String>) -> TaskReport {
+    TaskReport { error, changed: None, hash: None, ..record.task_report() }
 }
 
 async fn reply_outcome(crawler: &Crawler, task: &Task, record: &PageRecord) {
@@ -139,7 +145,8 @@ async fn reply_outcome(crawler: &Crawler, task: &Task, record: &PageRecord) {
         }
         _ if record.is_transient => {
             let back = RetryMode::Counted { after_ms: record.retry_after.map(milliseconds) };
-            (Vec::new(), task.nack(back, rest, report()))
+            let report = returned_report(record, record.report.error.clone());
+            (Vec::new(), task.nack(back, rest, Some(report)))
         }
         PageOutcome::Failed | PageOutcome::Retry => (Vec::new(), ack(Outcome::Failed)),
         PageOutcome::Robots => (Vec::new(), ack(Outcome::Robots)),
@@ -153,7 +160,7 @@ async fn reply_outcome(crawler: &Crawler, task: &Task, record: &PageRecord) {
             crawler.log_group_full();
             let back = RetryMode::Counted { after_ms: Some(milliseconds(NO_ROOM_NACK_AFTER)) };
             let error = Some("the group has no room for its links".to_owned());
-            let report = TaskReport { error, ..record.task_report() };
+            let report = returned_report(record, error);
             let nack = task.nack(back, rest, Some(report));
             crawler.reply(&[], &nack).await;
             return;

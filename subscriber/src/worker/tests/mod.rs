@@ -23,8 +23,10 @@ use crate::report::PageOutcome;
 use crate::testing::{Origin, read_head};
 
 const CLOCK: u64 = 1_000_000;
-/// The options of `ACK` and `NACK` that report what is known about a page, without `error`.
-const REPORT_OPTIONS: [&str; 7] = ["reason", "status", "ms", "bytes", "changed", "type", "hash"];
+/// The options of `ACK` and `NACK` that report what is known about a page.
+const REPORT_OPTIONS: [&str; 5] = ["reason", "status", "ms", "bytes", "type"];
+/// .. and further ones of `ACK`. A `NACK` says nothing about the content of a page.
+const ACK_REPORT_OPTIONS: [&str; 3] = ["error", "changed", "hash"];
 
 /// The broker's side.
 struct Broker {
@@ -120,11 +122,11 @@ impl Broker {
 
 impl Connection {
     /// The next line that is not about the clock, without its report of a page. Of a `NACK` the error
-    /// remains.
+    /// remains, and `hash=` and `changed=`, which it must not have.
     async fn line(&mut self) -> String {
         let line = self.whole_line().await;
         let is_reported = |word: &&str| match word.split_once('=') {
-            Some(("error", _)) => line.starts_with("ACK"),
+            Some((key, _)) if ACK_REPORT_OPTIONS.contains(&key) => line.starts_with("ACK"),
             Some((key, _)) => REPORT_OPTIONS.contains(&key),
             None => false,
         };
