@@ -21,11 +21,15 @@ const LOOKUP_QUEUE_MAX: usize = 1024;
 /// Look-ups answered in one transaction.
 const LOOKUP_BATCH_MAX: usize = 128;
 
+/// A row keeps the `id` of the first attempt, so a page that was retried may be newer than rows
+/// after it. A URL has a row for each pass, of which the last 4 are compared: each costs a read.
 pub(super) const NEWEST: &str = "
     SELECT etag, last_modified, hash, rendered_hash, title, content_type, bytes, canonical, noindex, link_urls,
         nofollow, fetched_at, reading IS ?4 AS has_same_links
-    FROM pages WHERE url_print = ?1 AND url = ?2 AND page <> ?3 AND outcome = 'done' AND hash IS NOT NULL
-    ORDER BY id DESC LIMIT 1";
+    FROM pages WHERE id = (SELECT id FROM (
+        SELECT id, fetched_at FROM pages
+        WHERE url_print = ?1 AND url = ?2 AND page <> ?3 AND outcome = 'done' AND hash IS NOT NULL
+        ORDER BY id DESC LIMIT 4) ORDER BY fetched_at DESC, id DESC LIMIT 1)";
 
 /// In the order of the index, which contains only such rows.
 pub(super) const ANY: &str =

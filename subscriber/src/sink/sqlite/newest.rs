@@ -15,7 +15,7 @@ const ROWS_MAX: i64 = 100_000;
 const NEWEST: &str = "
     SELECT fetched_at, outcome, status, error FROM pages
     WHERE id > (SELECT max(id) FROM pages) - ?1 AND url_print = ?2 AND url = ?3
-    ORDER BY id DESC LIMIT 1";
+    ORDER BY fetched_at DESC, id DESC LIMIT 1";
 
 /// The result of one page.
 #[derive(Clone, Debug, PartialEq, Eq)]
