@@ -199,7 +199,7 @@ const FROM_V5: &str = "
 const FROM_V6: &str = "
     ALTER TABLE pages ADD COLUMN item TEXT;
     ALTER TABLE pages ADD COLUMN source TEXT;
-    DROP INDEX pages_by_url;
+    DROP INDEX IF EXISTS pages_by_url;
     CREATE INDEX pages_by_url ON pages (url_print) WHERE outcome = 'done'";
 
 /// The newest version that each of these migrates.

@@ -303,8 +303,12 @@ fn a_file_of_version_2_is_migrated() {
     old.execute_batch(TO_V6).unwrap();
     old.execute_batch(TO_V5).unwrap();
     old.execute_batch(without).unwrap();
+    // The user has deleted the index.
+    old.execute_batch("DROP INDEX pages_by_url").unwrap();
     drop(old);
     store(&mut open(&path), [record(2, 1)]);
+    let index = "SELECT count(*) FROM sqlite_schema WHERE name = 'pages_by_url'";
+    assert_eq!(rows(&path, index), [[Value::Integer(1)]]);
     assert_eq!(rows(&path, "PRAGMA user_version"), [[Value::Integer(VERSION)]]);
     let readings = rows(&path, "SELECT reading FROM pages");
     assert_eq!(readings, [[Value::Null], [Value::Null]]);
