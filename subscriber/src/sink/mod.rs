@@ -341,9 +341,12 @@ impl Sinks {
         self.troubles.change(was).await
     }
 
-    /// Whether the database had complete records when it was opened.
-    pub fn have_records(&self) -> bool {
-        self.lookup.as_ref().is_some_and(LastRecordReader::has_records)
+    /// Whether the database has complete records, if there is one; also if it cannot be read.
+    pub async fn have_records(&self) -> bool {
+        match &self.lookup {
+            None => false,
+            Some(lookup) => lookup.has_records().await,
+        }
     }
 
     /// The newest complete record of a URL, if there is an `SQLite` database. Excludes the record of

@@ -138,7 +138,7 @@ struct Crawler {
     acked_links: Mutex<AckedLinks>,
     traps: Mutex<Traps>,
     /// Which pages may have a stored record.
-    revisits: Mutex<RevisitIndex>,
+    revisits: RevisitIndex,
     /// One lock for each authority, so that one task at a time fetches its robots.txt.
     robots_locks: KeyLocks,
     /// One lock for each host that gets a request of a task, or for a part of a rendered page.
@@ -209,7 +209,7 @@ pub async fn run(
         product_token: product_token(&config.fetch.agent).to_owned(),
         fetcher: Arc::new(fetcher),
         renderer,
-        revisits: Mutex::new(RevisitIndex::new(sinks.have_records())),
+        revisits: RevisitIndex::default(),
         sinks,
         spools,
         reports,

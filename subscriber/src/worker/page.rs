@@ -300,9 +300,9 @@ impl TaskWork<'_> {
 
     /// The newest record of the page from an earlier pass, crawl or publication.
     async fn earlier_record(&self) -> EarlierRecord {
-        let may_exist = self.crawler.revisits.lock().may_have_record(self.task.pass());
-        let (url, page) = (self.page.as_str(), &self.task.page);
-        self.crawler.sinks.earlier_record(url, page, may_exist).await
+        let (revisits, sinks) = (&self.crawler.revisits, &self.crawler.sinks);
+        let may_exist = revisits.may_have_record(self.task.pass(), sinks.have_records()).await;
+        sinks.earlier_record(self.page.as_str(), &self.task.page, may_exist).await
     }
 
     /// Whether an answer without a document may confirm this record.

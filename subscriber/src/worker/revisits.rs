@@ -1,65 +1,68 @@
 //! Decides whether a page may have a stored record, which must be read before its request.
 //!
-//! A look-up is cheap, but useless throughout a first crawl. So the worker remembers which records
-//! the database may have: none, those of the current pass only, or any.
+//! A look-up is cheap, but useless throughout a first crawl. So the pages of the first pass are not
+//! looked up if the database had no records before it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::sync::OnceCell;
 
 use crate::pass::PassKey;
 
 /// Which pages may have records in the database.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum RevisitIndex {
-    /// Pages: none.
-    Empty,
-    /// Pages of this pass only; each comes once.
-    Pass(PassKey),
-    /// Any pages.
-    Anything,
+#[derive(Debug, Default)]
+pub(super) struct RevisitIndex {
+    /// The first pass, if there was no record before its first page. Each of its pages comes once.
+    first: OnceCell<Option<PassKey>>,
+    /// Pages outside of that pass may have records, so any page may have one.
+    has_others: AtomicBool,
 }
 
 impl RevisitIndex {
-    /// `has_records`: whether the database had records when the worker started.
-    pub(super) fn new(has_records: bool) -> Self {
-        if has_records { Self::Anything } else { Self::Empty }
-    }
-
     /// Whether a page of this pass (`None`: a page that was published without a job) may have a
-    /// record. Assumes that this page will get one.
-    pub(super) fn may_have_record(&mut self, pass: Option<PassKey>) -> bool {
-        match (*self, pass) {
-            (Self::Empty, Some(pass)) => {
-                *self = Self::Pass(pass);
-                false
-            }
-            (Self::Pass(known), Some(pass)) if known == pass => false,
-            _ => {
-                *self = Self::Anything;
-                true
-            }
+    /// record. Assumes that this page will get one. `has_records`: whether the database has records
+    /// now, for other crawlers may write to it; read for the first page only.
+    pub(super) async fn may_have_record(
+        &self,
+        pass: Option<PassKey>,
+        has_records: impl Future<Output = bool>,
+    ) -> bool {
+        let first = async { if has_records.await { None } else { pass } };
+        let first = *self.first.get_or_init(|| first).await;
+        if first.is_none() || first != pass {
+            self.has_others.store(true, Ordering::Relaxed);
         }
+        self.has_others.load(Ordering::Relaxed)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::future::ready;
+
     use super::*;
 
     fn pass(number: u64) -> PassKey {
         PassKey::new(1, "1", number)
     }
 
-    #[test]
-    fn the_first_pass_looks_nothing_up() {
-        let mut earlier = RevisitIndex::new(false);
-        let mut may_know = |number| earlier.may_have_record(Some(pass(number)));
-        assert!(!may_know(1) && !may_know(1));
-        assert!(may_know(2), "a second pass may meet pages of the first");
-        assert!(may_know(1), "the first pass may meet pages of the second");
+    #[tokio::test]
+    async fn the_first_pass_looks_nothing_up() {
+        let earlier = RevisitIndex::default();
+        let may_know =
+            |number, has_records| earlier.may_have_record(Some(pass(number)), ready(has_records));
+        assert!(!may_know(1, false).await);
+        assert!(!may_know(1, true).await, "the records are those of the pass");
+        assert!(may_know(2, true).await, "a second pass may meet pages of the first");
+        assert!(may_know(1, true).await, "the first pass may meet pages of the second");
     }
 
-    #[test]
-    fn stored_or_published_pages_are_looked_up() {
-        assert!(RevisitIndex::new(true).may_have_record(Some(pass(1))));
-        let mut earlier = RevisitIndex::new(false);
-        assert!(earlier.may_have_record(None) && earlier.may_have_record(Some(pass(1))));
+    #[tokio::test]
+    async fn stored_or_published_pages_are_looked_up() {
+        let stored = RevisitIndex::default();
+        assert!(stored.may_have_record(Some(pass(1)), ready(true)).await);
+        let published = RevisitIndex::default();
+        assert!(published.may_have_record(None, ready(false)).await);
+        assert!(published.may_have_record(Some(pass(1)), ready(false)).await);
     }
 }

@@ -76,15 +76,18 @@ pub struct LastRecord {
 #[derive(Debug)]
 pub(in crate::sink) struct LastRecordReader {
     queue: mpsc::Sender<LastRecordRequest>,
-    has_records: bool,
 }
 
 #[derive(Debug)]
-struct LastRecordRequest {
-    url: String,
-    /// The page that is being fetched; its own record is excluded.
-    page: String,
-    answer: oneshot::Sender<EarlierRecord>,
+enum LastRecordRequest {
+    /// Whether there is a complete record.
+    Any(oneshot::Sender<bool>),
+    Newest {
+        url: String,
+        /// The page that is being fetched; its own record is excluded.
+        page: String,
+        answer: oneshot::Sender<EarlierRecord>,
+    },
 }
 
 impl LastRecordReader {
@@ -96,8 +99,6 @@ impl LastRecordReader {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut connection = Connection::open_with_flags(path, flags).map_err(sqlite)?;
         connection.busy_timeout(STORE_BUSY_TIMEOUT).map_err(sqlite)?;
-        let any = connection.query_row(ANY, [], |_| Ok(())).optional().map_err(sqlite)?;
-        let has_records = any.is_some();
         let (queue, mut questions) = mpsc::channel(LOOKUP_QUEUE_MAX);
         let path = path.to_owned();
         let answering = {
@@ -115,20 +116,26 @@ impl LastRecordReader {
         };
         let thread = thread::Builder::new().name("pages.db reader".to_owned()).spawn(answering);
         let thread = thread.map_err(|source| OpenError::Io { path, source })?;
-        Ok((Self { queue, has_records }, thread))
+        Ok((Self { queue }, thread))
     }
 
-    /// Whether there were records when the file was opened.
-    pub(in crate::sink) fn has_records(&self) -> bool {
-        self.has_records
+    /// Whether there are records now, of this crawler or another; also if the file cannot be read.
+    pub(in crate::sink) async fn has_records(&self) -> bool {
+        let (answer, answered) = oneshot::channel();
+        self.send(LastRecordRequest::Any(answer)).await;
+        answered.await.unwrap_or(true)
     }
 
     pub(in crate::sink) async fn find(&self, url: &str, page: &PageId) -> EarlierRecord {
         let (answer, answered) = oneshot::channel();
-        let question = LastRecordRequest { url: url.to_owned(), page: page.to_string(), answer };
-        // If the queue is closed, the question is dropped, and its answer with it.
-        let _ = self.queue.send(question).await;
+        let (url, page) = (url.to_owned(), page.to_string());
+        self.send(LastRecordRequest::Newest { url, page, answer }).await;
         answered.await.unwrap_or(EarlierRecord::Unknown)
+    }
+
+    async fn send(&self, request: LastRecordRequest) {
+        // If the queue is closed, the request is dropped, and its answer with it.
+        let _ = self.queue.send(request).await;
     }
 }
 
@@ -169,12 +176,20 @@ fn answer(
 ) -> rusqlite::Result<()> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Deferred)?;
     let mut statement = transaction.prepare_cached(NEWEST)?;
-    for LastRecordRequest { url, page, answer } in batch.drain(..) {
-        let parameters = params![url_fingerprint(&url), url, page, reading];
-        let last = statement.query_row(parameters, read).optional()?;
-        let last = last.map_or(EarlierRecord::Never, |last| EarlierRecord::Newest(last.into()));
-        // The caller may be gone.
-        let _ = answer.send(last);
+    // Callers may be gone.
+    for request in batch.drain(..) {
+        match request {
+            LastRecordRequest::Any(answer) => {
+                let _ = answer.send(transaction.prepare(ANY)?.exists([])?);
+            }
+            LastRecordRequest::Newest { url, page, answer } => {
+                let parameters = params![url_fingerprint(&url), url, page, reading];
+                let last = statement.query_row(parameters, read).optional()?;
+                let last =
+                    last.map_or(EarlierRecord::Never, |last| EarlierRecord::Newest(last.into()));
+                let _ = answer.send(last);
+            }
+        }
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Conditional requests for pages with a record, and the links of unchanged pages.
 
 use super::*;
+use crate::sink::SinkConfig;
 
 const BODY: &str = "<a href=one><a href=two>";
 
@@ -87,5 +88,23 @@ async fn a_repeated_page_with_only_its_own_record_is_fetched_whole() {
     broker.page("3.1", "job=docs number=1 pass=2", &origin).await;
     broker.send("+OK").await;
     assert_eq!(asked.recv().await, Some(true));
+    run.stop().await;
+}
+
+#[tokio::test]
+async fn a_page_that_another_crawler_stored_before_the_first_pass_is_looked_up() {
+    let (origin, mut asked) = unchanging().await;
+    let (run, mut broker) = start().await;
+    let shared = vec![SinkConfig::Sqlite(run.data.path().join("pages.db"))];
+    // It finds the database empty.
+    let (other, mut other_broker) =
+        start_as(tempfile::tempdir().unwrap(), 100, |config| config.sinks = shared).await;
+    for (broker, id, pass) in [(&mut broker, "1.1", 1), (&mut other_broker, "2.1", 2)] {
+        broker.introduce(&origin.url("/")).await;
+        broker.page(id, &format!("job=docs number=1 pass={pass}"), &origin).await;
+        broker.send("+OK").await;
+    }
+    assert_eq!([asked.recv().await, asked.recv().await], [Some(false), Some(true)]);
+    other.stop().await;
     run.stop().await;
 }

@@ -184,11 +184,14 @@ fn a_record_of_the_page_itself_is_no_earlier_one_and_one_with_other_links_has_no
     let path = data.path().join("pages.db");
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let images = || Some("images".to_owned());
-    let (mut sqlite, lookup) = Sqlite::open(&path, None, OFF).unwrap();
-    assert!(!lookup.has_records());
+    let (sqlite, lookup) = Sqlite::open(&path, None, OFF).unwrap();
+    let has_records = |lookup: &LastRecordReader| runtime.block_on(lookup.has_records());
+    assert!(!has_records(&lookup));
     let first = record(1, 1);
     let url = first.report.url.clone();
-    store(&mut sqlite, [first]);
+    // Another crawler.
+    store(&mut open(&path), [first]);
+    assert!(has_records(&lookup));
     let find = |lookup: &LastRecordReader, entry| {
         runtime.block_on(lookup.find(&url, &page(entry))).newest().cloned()
     };
@@ -197,7 +200,7 @@ fn a_record_of_the_page_itself_is_no_earlier_one_and_one_with_other_links_has_no
     drop((sqlite, lookup));
 
     let (mut sqlite, lookup) = Sqlite::open(&path, images(), OFF).unwrap();
-    assert!(lookup.has_records());
+    assert!(has_records(&lookup));
     assert!(find(&lookup, 9).unwrap().validators.is_empty());
     let again = PageRecord { page: page(2), ..record(1, 1) };
     store(&mut sqlite, [again]);
@@ -361,8 +364,8 @@ fn a_file_of_version_6_gets_items_and_all_its_fetched_pages_are_found() {
     assert_eq!(check(), CheckReport::default());
     let (mut sqlite, lookup) = Sqlite::open(&path, None, OFF).unwrap();
     assert_eq!(rows(&path, "PRAGMA user_version"), [[Value::Integer(VERSION)]]);
-    assert!(lookup.has_records());
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    assert!(runtime.block_on(lookup.has_records()));
     let earlier = runtime.block_on(lookup.find("http://site.example/1", &page(99)));
     assert_eq!(earlier.newest().unwrap().hash, record(1, 1).hash);
     let announced = |entry| PageRecord {
