@@ -46,6 +46,8 @@ pub(crate) struct PassPages {
     pub(crate) pages: Vec<PageStatus>,
     /// The oldest event from which on none is missing; above 1 if older ones are gone.
     pub(crate) known_from: Seq,
+    /// Whether there was an event of the pass, also of a page that is not among these.
+    pub(crate) has_events: bool,
 }
 
 /// Reads the events from the oldest to the newest one.
@@ -64,7 +66,7 @@ pub(crate) async fn read(
     let head = if kept == 0 { 0 } else { next.0 - 1 };
     let subscription = Subscription::new(topic).from(StartAt::First).matching(query.filter());
     let mut subscriber = Subscriber::new(connector, subscription).on(connection);
-    let mut fold = PassFold { query, pages: BTreeMap::new() };
+    let mut fold = PassFold::new(query);
     let (mut at, mut events, mut known_from, mut deadline) = (0, 0, first, None);
     while at < head || !fold.is_complete() {
         let next = subscriber.next();
@@ -93,7 +95,7 @@ pub(crate) async fn read(
         }
     }
     console.clear_progress();
-    Ok(PassPages { pages: fold.finish(), known_from })
+    Ok(PassPages { pages: fold.finish(), known_from, has_events: events > 0 })
 }
 
 impl PassQuery<'_> {
@@ -115,14 +117,27 @@ impl PassQuery<'_> {
 #[derive(Debug)]
 struct PassFold<'a> {
     query: &'a PassQuery<'a>,
+    /// `<group>.<since>` of the newest event. A group that is deleted and created again has another
+    /// `since`, and numbers its jobs from 1 again.
+    group: String,
     /// By `page=`, which stays the same when a page is retried.
     pages: BTreeMap<String, PageStatus>,
 }
 
-impl PassFold<'_> {
-    /// Adds the next event of the pass.
+impl<'a> PassFold<'a> {
+    fn new(query: &'a PassQuery<'a>) -> Self {
+        Self { query, group: String::new(), pages: BTreeMap::new() }
+    }
+
+    /// Adds the next event of the pass. Pages of a deleted group of the same name are dropped.
     fn add(&mut self, event: &str) {
         let page = PageStatus::parse(event);
+        // `page=<group>.<since>.<entry>`
+        let group = page.page.rsplit_once('.').map_or("", |(group, _)| group);
+        if group != self.group {
+            self.pages.clear();
+            group.clone_into(&mut self.group);
+        }
         if self.query.only_failed && page.outcome != Outcome::Failed.as_str() {
             self.pages.remove(&page.page);
         } else {
@@ -151,7 +166,7 @@ mod tests {
         let (job, group) = ("docs".parse().unwrap(), "crawlers".parse().unwrap());
         let (number, pass, counted) = (7, 2, Some(2));
         let query = PassQuery { job: &job, group: &group, number, pass, only_failed, counted };
-        let mut fold = PassFold { query: &query, pages: BTreeMap::new() };
+        let mut fold = PassFold::new(&query);
         let filter = query.filter();
         events.iter().filter(|event| filter.matches(event)).for_each(|event| fold.add(event));
         assert_eq!(fold.is_complete(), fold.pages.len() == 2);
@@ -182,6 +197,21 @@ mod tests {
             "http://d.org/ failed",
         ];
         assert_eq!(fold(false, &events), all);
+    }
+
+    #[test]
+    fn pages_of_a_deleted_group_do_not_count() {
+        let events = [
+            "http://a.org/ outcome=failed page=crawlers.5.1",
+            "http://b.org/ outcome=failed page=crawlers.5.2",
+            "http://a.org/ outcome=done page=crawlers.9.1",
+            "http://c.org/ outcome=failed page=crawlers.9.3",
+        ]
+        .map(|event| format!("{event} {OF_PASS}"));
+        let events = events.each_ref().map(String::as_str);
+        assert_eq!(fold(true, &events[..3]), [""; 0]);
+        assert_eq!(fold(true, &events), ["http://c.org/ failed"]);
+        assert_eq!(fold(false, &events), ["http://a.org/ done", "http://c.org/ failed"]);
     }
 
     #[test]

@@ -171,7 +171,7 @@ impl PageFlags {
             only_failed,
             counted,
         };
-        let PassPages { mut pages, known_from } =
+        let PassPages { mut pages, known_from, has_events } =
             job_pages::read(&self.output.broker.broker, &query, console).await?;
         let known = pages.len() as u64;
         let is_trimmed = known_from.0 > 1;
@@ -180,6 +180,9 @@ impl PageFlags {
                 let (known, counted) = (format_count(known), format_count(counted));
                 Some(format!("only {known} of {counted} are known"))
             }
+            None if pass < job.pass && !has_events => {
+                Some(format!("nothing is known of pass {pass}"))
+            }
             None if is_trimmed => Some("some may be missing".to_owned()),
             _ => None,
         };
@@ -187,7 +190,8 @@ impl PageFlags {
             let because = if is_trimmed {
                 format!("page-ready has the events from number {} on", format_count(known_from.0))
             } else {
-                "the others have no event on page-ready".to_owned()
+                let pages = if counted.is_some() { "the others" } else { "its pages" };
+                format!("{pages} have no event on page-ready")
             };
             console.note(&format!("note: {missing}; {because}"));
         }
@@ -215,20 +219,22 @@ fn failed_line(found: &SelectedPages) -> String {
 /// `15 pages: 12 done, 3 failed`.
 fn outcome_line(pages: &[PageStatus]) -> String {
     match &*count_by(pages, |page| &page.outcome) {
-        "" => "no page has an outcome".to_owned(),
+        "" => "no outcome is known".to_owned(),
         outcomes => format!("{}: {outcomes}", plural(pages.len() as u64, "page")),
     }
 }
 
 /// The numbers of pages by a word, the largest first.
-pub(super) fn count_by(pages: &[PageStatus], word: impl Fn(&PageStatus) -> &str) -> String {
+pub(super) fn count_by(pages: &[PageStatus], key: impl Fn(&PageStatus) -> &str) -> String {
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     for page in pages {
-        *counts.entry(word(page)).or_default() += 1;
+        *counts.entry(key(page)).or_default() += 1;
     }
     let mut counts: Vec<_> = counts.into_iter().collect();
     counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-    let counts = counts.iter().map(|(word, count)| format!("{} {word}", format_count(*count)));
+    let counts = counts
+        .into_iter()
+        .map(|(text, count)| format!("{} {}", format_count(count), word(Some(text))));
     counts.collect::<Vec<_>>().join(", ")
 }
 
@@ -241,7 +247,7 @@ fn status(page: &PageStatus) -> String {
     page.status.map_or("-".to_owned(), |status| status.to_string())
 }
 
-/// A word of an event in a table, or `-`.
+/// A word of an event, safe for a terminal, or `-`.
 fn word(word: Option<&str>) -> String {
     printable(word.unwrap_or("-"), WORD_CHARS_MAX)
 }
@@ -249,4 +255,18 @@ fn word(word: Option<&str>) -> String {
 /// The URL of a page, safe for a terminal.
 fn url(page: &PageStatus) -> String {
     printable(&page.url, usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_a_summary_are_safe_for_a_terminal() {
+        let long = "x".repeat(WORD_CHARS_MAX + 1);
+        let pages = ["dns", "\u{202e}dns", "dns", &long]
+            .map(|word| PageStatus::parse(&format!("http://a.org/ outcome=failed reason={word}")));
+        let cut = &long[..WORD_CHARS_MAX - 1];
+        assert_eq!(count_by(&pages, reason), format!("2 dns, 1 {cut}…, 1 \\u{{202e}}dns"));
+    }
 }

@@ -10,6 +10,7 @@ use super::pages::{PageFlags, count_by, reason};
 use super::{NAME, command};
 use crate::client::manage::BrokerClient;
 use crate::commands::group;
+use crate::process::signals::stop_on_signal;
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{Console, format_count, plural};
 
@@ -25,7 +26,7 @@ other page is fetched again, except the targets of redirects. The pass keeps ren
 the job and has none of its limits. Dead letters of these pages are dropped.
 
 Exit codes: 0 the pages are queued, or nothing failed; 1 the job is not done or does not exist, or
-the broker rejects the request; 2 wrong usage.";
+the broker rejects the request; 2 wrong usage; 130 interrupted (the next pass stays open).";
 
 /// The flags of `tidings job retry`.
 #[derive(Debug, Args)]
@@ -46,8 +47,13 @@ pub(super) async fn run(args: RetryArgs) -> Result<(), Failure> {
     let job = of.show(&broker).await?;
     if job.state != JobState::Done {
         let JobStatus { job, pass, state, .. } = job;
+        let how = if state == JobState::Open {
+            format!("tidings job close {job}, or tidings job cancel {job}")
+        } else {
+            format!("tidings job wait {job}")
+        };
         return Err(Failure::failed(format!(
-            "pass {pass} of {job} is {state}; retry when it is done: tidings job wait {job}"
+            "pass {pass} of {job} is {state}; retry when it is done: {how}"
         )));
     }
     let mut console = Console::new();
@@ -85,6 +91,7 @@ async fn queue(
     settings.extend(job.render.as_deref().map(|rule| ("render", rule)));
     settings.extend(job.callback.as_deref().map(|url| ("callback", url)));
     let group = &of.group.group;
+    let stop = stop_on_signal()?;
     let open = command(JobAction::Open, Some(&of.job), group, settings);
     let opened = JobStatus::parse(&broker.request(&open).await?.ok);
     let queued = async {
@@ -105,7 +112,12 @@ async fn queue(
         }
         broker.request(&command(JobAction::Close, Some(&of.job), group, Vec::new())).await
     };
-    match queued.await {
+    let closed = tokio::select! {
+        biased;
+        () = stop.cancelled() => Err(Failure::Interrupted("stopped queueing".to_owned())),
+        closed = queued => closed,
+    };
+    match closed {
         Ok(_) => Ok(opened.pass),
         Err(failure) => {
             console.note(&format!(

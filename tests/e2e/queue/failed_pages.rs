@@ -2,14 +2,19 @@
 //! these are fetched again.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
 
 use serde_json::json;
 
 use crate::support::line_connection::LineConnection;
 use crate::support::origin::{Origin, OriginResponse, Site, full_response, html_response};
-use crate::support::process::{Server, run_at, run_json_at, run_tidings};
+use crate::support::process::{Process, Server, run_at, run_json_at, run_tidings, tidings_command};
+use crate::support::scripted_broker::start_scripted_broker;
+use crate::support::wait::WAIT_TIMEOUT;
 
 /// Paths that fail, each in another way.
 const BAD: [&str; 5] = ["/gone", "/broken", "/cut", "/far", "/moved"];
@@ -63,7 +68,7 @@ fn pages_that_the_origin_fails_are_named_and_fetched_again() {
 
     let retried = run_at(&server, &["job", "retry", "site"]).expect_code(1);
     assert!(
-        retried.stderr().contains("pass 1 of site is open; retry when"),
+        retried.stderr().contains("is done: tidings job close site, or tidings job cancel site"),
         "{:?}",
         retried.stderr()
     );
@@ -261,4 +266,52 @@ fn pages_without_events_are_reported_as_missing() {
     let (_, notes) = job.run(&["job", "failed", "docs"], 1);
     assert!(notes.contains("only 0 of 1 are known"), "{notes}");
     assert!(notes.ends_with("no failed page is known"), "{notes}");
+
+    job.run_pass(&[A]);
+    wait_for_job(&job.server, "docs", 0);
+    assert_eq!(job.run(&["job", "failed", "docs"], 0).1, "nothing failed");
+    let (_, notes) = job.run(&["job", "failed", "docs", "--pass", "1"], 1);
+    assert!(notes.contains("nothing is known of pass 1; its pages have no event"), "{notes}");
+    assert!(notes.ends_with("no failed page is known"), "{notes}");
+}
+
+/// A relay to the broker that withholds seeds. Returns its address, and reports each seed.
+fn start_relay_without_seeds(broker: SocketAddr) -> (String, mpsc::Receiver<()>) {
+    let (sender, withheld) = mpsc::channel();
+    let (address, _) = start_scripted_broker(move |listener| {
+        for client in listener.incoming() {
+            let (client, sender) = (client.unwrap(), sender.clone());
+            let mut commands = TcpStream::connect(broker).unwrap();
+            let mut answers = commands.try_clone().unwrap();
+            let mut to_client = client.try_clone().unwrap();
+            thread::spawn(move || io::copy(&mut answers, &mut to_client));
+            thread::spawn(move || {
+                for line in BufReader::new(client).lines() {
+                    let Ok(line) = line else { break };
+                    if line.contains("JOB add") {
+                        let _ = sender.send(());
+                    } else if commands.write_all(format!("{line}\n").as_bytes()).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    (address, withheld)
+}
+
+#[test]
+fn an_interrupted_retry_says_that_the_pass_stays_open() {
+    let mut job = ReportedJob::start();
+    job.run_pass(&[B]);
+    wait_for_job(&job.server, "docs", 1);
+    let (relay, withheld) = start_relay_without_seeds(job.server.address);
+    let arguments = ["job", "retry", "docs", "--broker", &relay];
+    let retry = Process::start(&mut tidings_command(job.server.folder.path(), arguments));
+    withheld.recv_timeout(WAIT_TIMEOUT).unwrap();
+    let output = retry.signal_and_finish("INT").expect_code(130);
+    let note = "pass 2 of docs stays open; end it with: tidings job cancel docs";
+    assert!(output.stderr().contains(note), "{output:?}");
+    let job = &run_json_at(&job.server, &["job", "show", "docs"])[0];
+    assert_eq!((&job["pass"], &job["state"]), (&json!(2), &json!("open")));
 }
