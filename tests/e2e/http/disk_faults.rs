@@ -22,10 +22,11 @@ pub(crate) fn responses_on_a_full_disk(description: &Value) -> BTreeSet<HttpExch
     let body = "x".repeat(50_000);
     let refused = wait_until("a full disk", || {
         let answer = http.post_lines("/topics/log", &format!("{body}\n").repeat(20));
-        (answer.status != 200).then_some(answer)
+        // The broker looks for room each second, and may find some between two requests.
+        let is_ready = http.get("/ready").status == 200;
+        (answer.status != 200 && !is_ready).then_some(answer)
     });
     assert_eq!(refused.status, 507, "{}", refused.body);
-    assert_eq!(http.get("/ready").status, 503);
     // A shorter write may still fit.
     disk.fill_except(0);
     let mut n = 0;
