@@ -235,7 +235,7 @@ impl Entry {
     }
 }
 
-/// What a member must have for an entry, besides free credit.
+/// What a member must have for an entry, in addition to free credit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Demand {
     /// No other suspect.
@@ -253,7 +253,7 @@ pub(crate) fn attribute<'a>(forwarded: &'a str, name: &str) -> Option<&'a str> {
 
 /// Returns the value of `render=` among forwarded attributes.
 pub(crate) fn render_of(forwarded: &str) -> Option<Render> {
-    // Most entries have no attributes, and each is asked several times.
+    // Most entries have no attributes, and this runs several times for each.
     if forwarded.is_empty() {
         return None;
     }

@@ -42,7 +42,7 @@ impl UnpublishedEvents {
         self.by_serial.is_empty()
     }
 
-    /// Reports whether so many wait that nothing is released.
+    /// Reports whether the limit is reached, so that nothing is released.
     pub(crate) fn is_full(&self) -> bool {
         self.by_serial.len() >= EVENTS_MAX || self.bytes >= BYTES_MAX
     }

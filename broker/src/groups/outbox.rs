@@ -7,7 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
-use tidings_protocol::{Durability, ProtocolError, Seq, StartAt, TopicName};
+use tidings_protocol::{
+    Durability, JOB_DONE_TOPIC, PAGE_READY_TOPIC, ProtocolError, Seq, StartAt, TopicName,
+};
 use tokio::sync::Notify;
 
 use crate::mailbox::ConnId;
@@ -85,6 +87,9 @@ impl AnnouncementOutbox {
     /// announcement that is safe on its topic, for each topic in the order of the serials. Fails if
     /// one cannot be published now; call it again later. A topic that fails does not hold back the
     /// others.
+    ///
+    /// The end of a job is published when the outcomes of its pages are safe, so that a reader of
+    /// `job-done` finds all of them on `page-ready`.
     pub(super) fn advance(
         &mut self,
         mut sent: impl FnMut(u64, &'static str, Seq),
@@ -94,8 +99,22 @@ impl AnnouncementOutbox {
         if !searched {
             return Ok(());
         }
-        let mut published = self.publish();
-        let mut has_lost = false;
+        let published = loop {
+            let published = self.publish();
+            if !self.settle(&mut sent) {
+                break published;
+            }
+        };
+        if self.waiting.is_empty() {
+            self.searches.clear();
+        }
+        published
+    }
+
+    /// Removes the announcements that are safe on their topics. Returns whether more may be
+    /// published now.
+    fn settle(&mut self, sent: &mut impl FnMut(u64, &'static str, Seq)) -> bool {
+        let mut may_publish = false;
         // Topics with an announcement that is not safe: their later ones wait for it.
         let mut behind = BTreeSet::new();
         let (wakes, wake) = (&mut self.wakes_requested, &self.wake);
@@ -105,10 +124,11 @@ impl AnnouncementOutbox {
             match fate {
                 Some((Durability::Durable, _, seq)) => {
                     sent(first.serial, first.topic, seq);
+                    may_publish = true;
                     return false;
                 }
                 // It is published again, or publishing reports why it cannot be.
-                Some((Durability::Lost(_), ..)) => (first.event, has_lost) = (None, true),
+                Some((Durability::Lost(_), ..)) => (first.event, may_publish) = (None, true),
                 Some((Durability::Pending, topic, seq)) => {
                     // A wake-up is valid for one move of the mark, so it must be requested again
                     // for each.
@@ -122,27 +142,30 @@ impl AnnouncementOutbox {
             behind.insert(first.topic);
             true
         });
-        if has_lost {
-            published = published.and(self.publish());
-        }
-        if self.waiting.is_empty() {
-            self.searches.clear();
-        }
-        published
+        may_publish
     }
 
     /// Publishes what is not published, as one batch for each topic. Leaves out a topic that fails,
     /// and returns the first error.
     fn publish(&mut self) -> Result<(), ProtocolError> {
-        let mut unpublished = BTreeMap::<_, Vec<usize>>::new();
+        // Ends of jobs behind an outcome that is not safe come last.
+        let mut unpublished = BTreeMap::<(bool, &'static str), Vec<usize>>::new();
+        let mut has_pages = false;
         for (at, waiting) in self.waiting.iter().enumerate() {
+            has_pages |= waiting.topic == PAGE_READY_TOPIC;
             if waiting.event.is_none() {
-                unpublished.entry(waiting.topic).or_default().push(at);
+                let is_behind = has_pages && waiting.topic == JOB_DONE_TOPIC;
+                unpublished.entry((is_behind, waiting.topic)).or_default().push(at);
             }
         }
-        let mut published = Ok(());
-        for (topic, mut batch) in unpublished {
-            published = published.and(self.publish_on(topic, &mut batch));
+        let (mut published, mut pages_fail) = (Ok(()), false);
+        for ((is_behind, topic), mut batch) in unpublished {
+            if is_behind && !pages_fail {
+                continue;
+            }
+            let result = self.publish_on(topic, &mut batch);
+            pages_fail |= topic == PAGE_READY_TOPIC && result.is_err();
+            published = published.and(result);
         }
         published
     }

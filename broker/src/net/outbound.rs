@@ -44,7 +44,7 @@ struct Origin {
     subscription: u32,
     /// The first seq of the first line.
     first: Seq,
-    /// Each line stands for so many seqs.
+    /// How many seqs each line stands for.
     seqs_per_line: u64,
 }
 
@@ -177,7 +177,7 @@ impl OutboundQueue {
 
 #[cfg(test)]
 impl OutboundQueue {
-    /// Takes at most so many bytes, as a socket does.
+    /// Takes at most `count` bytes, as a socket does.
     pub(super) fn take(&mut self, count: usize) -> Vec<u8> {
         let bytes = self.pieces.iter().flat_map(|piece| piece.bytes.iter().copied());
         let taken: Vec<u8> = bytes.skip(self.written).take(count).collect();

@@ -234,6 +234,7 @@ impl Subscription {
         }
         self.report_skipped(outbound, now);
     }
+
     /// Whether everything before `end_seq` was read.
     fn has_ended(&self) -> bool {
         self.end_seq.is_some_and(|until| !self.reader.has_unread_before(until))

@@ -1,4 +1,4 @@
-//! Announcements on topics of which one fails.
+//! The order of announcements, and topics that fail or are slow.
 
 use super::*;
 use crate::groups::outbox::AnnouncementOutbox;
@@ -21,4 +21,65 @@ fn topic_that_fails_holds_back_only_its_own_announcements() {
         assert_eq!(advanced.unwrap_err().code, Code::Limit);
         assert_eq!(sent, expected);
     }
+}
+
+/// Advances the outbox until `count` announcements are safe. Returns their serials, sorted.
+async fn advance_until(outbox: &mut AnnouncementOutbox, wake: &Notify, count: usize) -> Vec<u64> {
+    let mut sent = Vec::new();
+    let advancing = async {
+        loop {
+            outbox.advance(|serial, _, _| sent.push(serial)).unwrap();
+            if sent.len() >= count {
+                break;
+            }
+            wake.notified().await;
+        }
+    };
+    assert!(completes_within(PATIENCE, advancing).await, "not all are safe");
+    sent.sort_unstable();
+    sent
+}
+
+#[tokio::test]
+async fn end_of_a_job_waits_until_the_outcomes_of_its_pages_are_safe() {
+    let disk = SimulatedDisk::new(1);
+    let topics = Topics::simulated(&disk, &Limits::default(), Sync::Always).unwrap();
+    let wake = Arc::new(Notify::new());
+    let mut outbox = AnnouncementOutbox::new(Arc::clone(&topics), Arc::clone(&wake));
+    let head = |topic: &str| topics.open(&topic.parse().unwrap()).unwrap().head();
+    disk.stall_syncs(Path::new("data/topics/page-ready"));
+    let announced = [(1, "job-done"), (2, "page-ready"), (3, "dead-letter"), (4, "job-done")];
+    for (serial, topic) in announced {
+        outbox.push(serial, topic, format!("event {serial}"));
+    }
+    assert_eq!(advance_until(&mut outbox, &wake, 2).await, [1, 3]);
+    assert_eq!((head("page-ready"), head("job-done")), (Seq(2), Seq(2)));
+    disk.resume_syncs();
+    assert_eq!(advance_until(&mut outbox, &wake, 2).await, [2, 4]);
+    assert_eq!(head("job-done"), Seq(3));
+    topics.close();
+}
+
+#[tokio::test]
+async fn end_of_a_job_does_not_wait_for_outcomes_that_cannot_be_published() {
+    let disk = SimulatedDisk::new(1);
+    let topics = Topics::simulated(&disk, &Limits::default(), Sync::Always).unwrap();
+    let wake = Arc::new(Notify::new());
+    let mut outbox = AnnouncementOutbox::new(Arc::clone(&topics), Arc::clone(&wake));
+    topics.open(&"page-ready".parse().unwrap()).unwrap().refuse_events();
+    outbox.push(1, "page-ready", "event 1".to_owned());
+    outbox.push(2, "job-done", "event 2".to_owned());
+    let mut sent = Vec::new();
+    let advancing = async {
+        while sent.is_empty() {
+            let advanced = outbox.advance(|serial, _, _| sent.push(serial));
+            assert_eq!(advanced.unwrap_err().code, Code::Busy);
+            if sent.is_empty() {
+                wake.notified().await;
+            }
+        }
+    };
+    assert!(completes_within(PATIENCE, advancing).await, "the end is not published");
+    assert_eq!(sent, [2]);
+    topics.close();
 }

@@ -552,29 +552,6 @@ async fn a_connection_over_the_limit_receives_an_error() {
     }
 }
 
-// PROTOCOL: E3
-#[tokio::test]
-async fn a_stop_sends_pending_output_and_closes_all_connections() {
-    let limits = Limits { stop_ms: 5_000, ..Limits::default() };
-    let broker = start_broker(limits.clone()).await;
-    let mut client = TestConnection::connect_client(&broker).await;
-    let mut peer = TestConnection::connect_greeted(&broker).await;
-    assert_eq!(client.request("SUB new-url").await, "+OK\r\n");
-    client.send("PUB new-url the last\n").await;
-    peer.expect("the last\r\n").await;
-    let address = broker.local_addr();
-    let (bound, clock) = (limits.stop_ms, crate::clock::Clock::new());
-    broker.stop().await;
-    assert!(clock.now().0 < bound, "a connection was cut off");
-    let mut rest: Vec<String> =
-        client.read_until_closed().await.lines().map(str::to_owned).collect();
-    assert_eq!(rest.pop().as_deref(), Some("-ERR closing the broker stops"));
-    rest.sort();
-    assert_eq!(rest, ["+OK 1 1", "MSG new-url 1 the last"]);
-    assert_eq!(peer.read_until_closed().await, "");
-    assert!(TcpStream::connect(address).await.is_err());
-}
-
 #[tokio::test]
 async fn an_address_in_use_is_reported() {
     let running = start_broker(Limits::default()).await;

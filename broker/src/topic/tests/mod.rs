@@ -34,6 +34,13 @@ impl Topic {
     }
 }
 
+impl Topic {
+    /// Refuses further events, as while it is being deleted.
+    pub(crate) fn refuse_events(&self) {
+        self.deleted.store(true, Ordering::Release);
+    }
+}
+
 impl Topics {
     /// Topics on a simulated disk.
     pub(crate) fn simulated(
