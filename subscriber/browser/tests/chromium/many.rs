@@ -19,6 +19,10 @@ use crate::processes::{Process, below, wait_until_gone};
 /// How often memory is measured.
 const MEASURE_EVERY: Duration = Duration::from_millis(250);
 
+/// Pages from which on the memory of two halves of a run can be compared. A shorter run has too few
+/// pages in each half for equal medians while other tests take the processors.
+const COMPARED_PAGES_MIN: usize = 1000;
+
 /// How much larger the median of the second half may be, because its pages are others.
 const GROWTH_PERCENT_MAX: u64 = 30;
 const GROWTH_BYTES_MAX: u64 = 4 << 20;
@@ -133,7 +137,9 @@ fn pages_that_crash_or_never_settle_cost_no_other_page() {
     let counted = counted.filter(|it| it.starts_with("/counted") || it.starts_with("/together"));
     assert_eq!((asked.len(), parts.len()), (counted.count(), asked.len()), "asked for twice");
     assert_eq!(most, SLOTS, "pages at once");
-    seen.expect_flat();
+    if count >= COMPARED_PAGES_MIN {
+        seen.expect_flat();
+    }
     let processes: Vec<_> = seen.processes.into_values().collect();
     wait_until_gone(&processes);
     let words = processes.iter().flat_map(|it| it.command.split(' '));
