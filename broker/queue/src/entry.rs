@@ -137,6 +137,10 @@ pub enum EndReason {
     Cancelled,
     /// Everything that waited was purged.
     Purged,
+    /// The scope of its job changed and excludes it.
+    Scope,
+    /// A rule of the operator blocks its key or URL.
+    Blocked,
 }
 
 /// The state of an entry.

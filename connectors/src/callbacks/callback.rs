@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     const EVENT: &str = "12 number=3 pass=1 result=done completed=7 redirects=0 failed=0 robots=0 \
-                         scope=1 trap=0 budget=0 duplicates=0 cancelled=0 found=8 \
+                         scope=1 blocked=0 trap=0 budget=0 duplicates=0 cancelled=0 found=8 \
                          callback=https://a.example/done?group=x&job=1 group=craw.lers serial=17.4";
 
     // PROTOCOL: F1
@@ -77,7 +77,7 @@ mod tests {
         let body: Value = serde_json::from_slice(&ending.body).unwrap();
         let expected = json!({
             "type": "job-done", "job": "12", "number": 3, "pass": 1, "result": "done", "completed": 7,
-            "redirects": 0, "failed": 0, "robots": 0, "scope": 1, "trap": 0, "budget": 0,
+            "redirects": 0, "failed": 0, "robots": 0, "scope": 1, "blocked": 0, "trap": 0, "budget": 0,
             "duplicates": 0, "cancelled": 0, "found": 8,
             "callback": "https://a.example/done?group=x&job=1", "group": "craw.lers", "serial": "17.4",
         });

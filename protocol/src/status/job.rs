@@ -15,8 +15,10 @@ fields! {
         failed: u64 = "failed",
         /// URLs forbidden by robots.txt.
         robots: u64 = "robots",
-        /// URLs that the worker found out of scope.
+        /// URLs that the worker found out of scope, or that a change of the scope excluded.
         scope: u64 = "scope",
+        /// URLs that a rule of the operator blocks.
+        blocked: u64 = "blocked",
         /// URLs that the worker recognised as a trap.
         trap: u64 = "trap",
         /// URLs that were left when the budget was used up.

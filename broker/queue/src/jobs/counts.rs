@@ -7,8 +7,9 @@ use crate::entry::EndReason;
 
 /// URLs of the pass that have no final result yet.
 pub(super) fn unfinished(counts: &PassCounts) -> u64 {
-    let PassCounts { completed, redirects, failed, robots, scope, trap, budget, .. } = *counts;
-    let ended = [completed, redirects, failed, robots, scope, trap, budget, counts.cancelled];
+    let PassCounts { completed, redirects, failed, robots, scope, blocked, .. } = *counts;
+    let PassCounts { trap, budget, cancelled, .. } = *counts;
+    let ended = [completed, redirects, failed, robots, scope, blocked, trap, budget, cancelled];
     counts.found.saturating_sub(ended.iter().sum())
 }
 
@@ -29,6 +30,8 @@ pub(super) fn count_end(counts: &mut PassCounts, end: EndReason) {
         EndReason::Dead => &mut counts.failed,
         EndReason::Budget => &mut counts.budget,
         EndReason::Cancelled | EndReason::Purged => &mut counts.cancelled,
+        EndReason::Scope => &mut counts.scope,
+        EndReason::Blocked => &mut counts.blocked,
     };
     *counter += 1;
 }

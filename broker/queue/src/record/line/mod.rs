@@ -130,6 +130,8 @@ variants!(EndReason {
     "budget" => Budget,
     "cancelled" => Cancelled,
     "purged" => Purged,
+    "scope" => Scope,
+    "blocked" => Blocked,
 });
 
 variants!(JobState {
@@ -161,18 +163,6 @@ structs! {
         prio,
         due,
         forwarded
-    }
-    PassCounts: 10 {
-        found,
-        completed,
-        redirects,
-        failed,
-        robots,
-        scope,
-        trap,
-        budget,
-        duplicates,
-        cancelled
     }
     Schedule { url_key, text, key, prio, forwarded, every_ms, due, entry, skips_next }
     WallClockDue { target, unix_ms, due }
@@ -234,6 +224,49 @@ fn described(words: String) -> Option<GroupConfig> {
     // Earlier versions announced no outcomes, so a group could be fed by `page-ready`.
     let page_ready = config.page_ready && config.validate().is_ok();
     Some(GroupConfig { page_ready, ..config })
+}
+
+/// As a list. `blocked`, which earlier versions do not know, is left out if it is 0.
+impl LineValue for PassCounts {
+    fn write(&self, line: &mut String) {
+        let mut numbers = vec![
+            self.found,
+            self.completed,
+            self.redirects,
+            self.failed,
+            self.robots,
+            self.scope,
+            self.trap,
+            self.budget,
+            self.duplicates,
+            self.cancelled,
+        ];
+        numbers.extend(Some(self.blocked).filter(|blocked| *blocked > 0));
+        numbers.write(line);
+    }
+
+    fn read(fields: &mut LineFields<'_>) -> Option<Self> {
+        let mut numbers = Vec::read(fields)?;
+        if numbers.len() == 10 {
+            numbers.push(0);
+        }
+        let numbers: [u64; 11] = numbers.try_into().ok()?;
+        let [found, completed, redirects, failed, robots, scope, trap, ..] = numbers;
+        let [.., budget, duplicates, cancelled, blocked] = numbers;
+        Some(Self {
+            found,
+            completed,
+            redirects,
+            failed,
+            robots,
+            scope,
+            blocked,
+            trap,
+            budget,
+            duplicates,
+            cancelled,
+        })
+    }
 }
 
 /// As an optional lease.

@@ -52,22 +52,19 @@ pub(super) trait LineValue: Sized {
 
 /// Implements [`LineValue`] for structs: the fields, in the order of the line.
 ///
-/// - `:` is followed by the number of fields, for a struct that is read and written as a list.
 /// - `as` is followed by two functions: from the field to the value in the line, and back.
 /// - `=` is followed by a function that creates the struct from the first values.
 macro_rules! structs {
-    ($($type:ident $(: $length:literal)? {
+    ($($type:ident {
         $($field:ident $(as ($to:expr, $from:expr))?),*
     })*) => {$(
         impl LineValue for $type {
             fn write(&self, line: &mut String) {
-                $(usize::write(&$length, line);)?
                 $(structs!(@write self.$field, line $(, $to)?);)*
             }
 
             #[inline]
             fn read(fields: &mut LineFields<'_>) -> Option<Self> {
-                $(if usize::read(fields)? != $length { return None; })?
                 $(let $field = LineValue::read(fields)?; $(let $field = $from($field);)?)*
                 Some(Self { $($field),* })
             }

@@ -19,8 +19,14 @@ const MEMBER: MemberId = MemberId(0x1f);
 const STAMP: ClockStamp = ClockStamp { moment: AT, boot_id: 3, uptime_ms: 4, unix_ms: -5 };
 const REST: RecordedRest = RecordedRest { not_before: Some(AT), pace_ms: Some(8) };
 const NO_REST: RecordedRest = RecordedRest { not_before: None, pace_ms: None };
-pub(super) const END_REASONS: [EndReason; 4] =
-    [EndReason::Dead, EndReason::Budget, EndReason::Cancelled, EndReason::Purged];
+pub(super) const END_REASONS: [EndReason; 6] = [
+    EndReason::Dead,
+    EndReason::Budget,
+    EndReason::Cancelled,
+    EndReason::Purged,
+    EndReason::Scope,
+    EndReason::Blocked,
+];
 const PASS: PassId = PassId { number: 4, pass: 2 };
 
 fn topic() -> TopicName {
@@ -95,6 +101,12 @@ fn job(state: JobState) -> Job {
     (job.counts.trap, job.counts.budget) = (6, 7);
     (job.counts.duplicates, job.counts.cancelled) = (8, 9);
     job.completion_heads = (state == JobState::Closed).then(|| [(topic(), Seq(3))].into());
+    job
+}
+
+fn job_with_blocked() -> Job {
+    let mut job = job(JobState::Done);
+    job.counts.blocked = 10;
     job
 }
 
@@ -256,6 +268,7 @@ fn snapshot() -> Vec<SnapshotItem> {
         SnapshotItem::Job(Box::new(open)),
         SnapshotItem::Job(Box::new(job(JobState::Closed))),
         SnapshotItem::Job(Box::new(job(JobState::Done))),
+        SnapshotItem::Job(Box::new(job_with_blocked())),
         SnapshotItem::Scope { number: 4, part: "a.test".into() },
         SnapshotItem::Pages { number: 4, key: "a.test".into(), completed: 5 },
         SnapshotItem::Seen { pass: PASS, fingerprints: vec![5, 6] },
