@@ -23,7 +23,7 @@ use tidings_queue::{Group, Input, JobOperation, Output, Requester, TaskMessage};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use self::output_queue::{GroupOutput, OutputQueue};
+use self::output_queue::{OutputQueue, Parcel, QueuedEvent};
 use self::unanswered_commands::UnansweredCommands;
 use super::job_names::{JobNames, JobStatus};
 use super::log::{GroupLog, RecordMark};
@@ -270,7 +270,8 @@ impl GroupActor {
                 // Setting the wall clock wakes no timer, so it is polled.
                 let look =
                     self.group.has_wall_clock_dues().then(|| self.clock.now() + WALL_CLOCK_POLL_MS);
-                let others = [self.announce_at, look, self.watchers.next_poll()];
+                let outcomes = self.outgoing.next_outcomes(self.clock.now());
+                let others = [self.announce_at, outcomes, look, self.watchers.next_poll()];
                 due.into_iter().chain(others.into_iter().flatten()).min()
             }
             Health::Full => Some(self.retry_at),
@@ -497,8 +498,8 @@ impl GroupActor {
                     if let Some(Ok(name)) = job.filter(|_| topic == JOB_DONE_TOPIC) {
                         self.publish_job_status(&name);
                     }
-                    let event = GroupOutput::Event(serial, topic, payload);
-                    self.outgoing.push(self.appended, event);
+                    let event = QueuedEvent { serial, topic, payload };
+                    self.outgoing.push_event(self.appended, event);
                 }
                 Output::JobNameChanged { name, .. } => self.publish_job_status(&name),
                 Output::Deleted => self.is_deleted = true,
@@ -528,17 +529,19 @@ impl GroupActor {
     /// The same for outputs that depend on records before `mark`.
     fn flush_and_send_up_to(&mut self, mark: RecordMark) {
         self.outgoing.mark(self.appended, &self.local_conns);
-        self.log.flush(self.outgoing.last_mark().max(self.start_mark));
+        let now = self.clock.now();
+        self.log.flush(self.outgoing.last_mark(now).max(self.start_mark));
         let safe = self.log.durable();
         self.trim_topics(safe);
         let written = if safe < self.start_mark { safe } else { self.log.written() };
-        while let Some(leaving) = self.outgoing.pop(safe.min(mark), written.min(mark)) {
-            match leaving {
-                GroupOutput::Parcel(mailbox, parcel) => mailbox.send(parcel),
-                GroupOutput::Event(serial, topic, payload) => {
-                    self.outbox.push(serial, topic, payload);
-                }
-            }
+        while let Some(Parcel(mailbox, message)) =
+            self.outgoing.pop(safe.min(mark), written.min(mark))
+        {
+            mailbox.send(message);
+        }
+        for QueuedEvent { serial, topic, payload } in self.outgoing.take_events(safe.min(mark), now)
+        {
+            self.outbox.push(serial, topic, payload);
         }
     }
 
@@ -551,7 +554,7 @@ impl GroupActor {
         }
         let (outgoing, appended) = (&mut self.outgoing, self.appended);
         self.watchers.poll(&self.group, self.clock.now(), |mailbox, parcel| {
-            outgoing.push(appended, GroupOutput::Parcel(mailbox.clone(), parcel));
+            outgoing.push(appended, Parcel(mailbox.clone(), parcel));
         });
     }
 
