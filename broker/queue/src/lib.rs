@@ -138,10 +138,10 @@ pub struct Group {
     figures: PageFigures,
     /// While set, nothing is released.
     is_paused: bool,
-    /// Nothing is released before this moment after a reboot. The last task of the worker in the
+    /// Nothing is released before this moment. After a reboot, the last task of the worker in the
     /// broker's process may not have reached the disk, so the group does not know which keys rest.
-    /// Not recorded.
-    quiet_until: Option<Moment>,
+    /// A release that had to end many entries continues at the next tick. Not recorded.
+    release_from: Option<Moment>,
     totals: GroupTotals,
     /// Serial of the last event that the group published.
     last_serial: u64,
@@ -182,7 +182,7 @@ impl Group {
             finished: FinishedTasks::default(),
             figures: PageFigures::default(),
             is_paused: false,
-            quiet_until: None,
+            release_from: None,
             totals: GroupTotals::default(),
             last_serial: 0,
             unpublished: UnpublishedEvents::default(),
@@ -327,7 +327,7 @@ impl Group {
                 let ended = self.leases.local_member().filter(|_| run != self.run);
                 if is_reboot && ended.is_some() {
                     let rest_ms = self.config.longest_delay();
-                    self.quiet_until = (rest_ms > 0).then(|| now + rest_ms + CLOCK_GRAIN_MS);
+                    self.release_from = (rest_ms > 0).then(|| now + rest_ms + CLOCK_GRAIN_MS);
                 }
                 // A snapshot does not span a restart.
                 self.snapshot = None;
@@ -464,7 +464,7 @@ impl Group {
 
     /// Returns when an [`Input::Tick`] is due. May change after every `handle`.
     pub fn deadline(&self) -> Option<Moment> {
-        [self.frontier.next_wake(), self.next_expiry(), self.quiet_until]
+        [self.frontier.next_wake(), self.next_expiry(), self.release_from]
             .into_iter()
             .flatten()
             .min()

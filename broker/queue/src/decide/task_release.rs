@@ -20,17 +20,22 @@ use crate::record::Decision;
 /// Maximum number of lanes that a release skips because they wait for texts.
 const SKIPPED_MAX: usize = 16;
 
+/// Maximum number of entries that one call ends instead of releasing them. The next tick, which is
+/// due at once, continues: so many ends do not hold up other inputs.
+const ENDED_MAX: usize = 1000;
+
 impl Group {
     /// Releases while there is a free key and a member with credit for it.
     pub(crate) fn release_all(&mut self, now: Moment) {
-        if self.quiet_until.is_some_and(|until| now < until) {
+        if self.release_from.is_some_and(|from| now < from) {
             return;
         }
-        self.quiet_until = None;
+        self.release_from = None;
         // For each order of release: texts that must be read, and how many more may be.
         let (mut missing, mut room) = ([Vec::new(), Vec::new()], [None; 2]);
         // Lanes that are skipped because the text of their next entry is being read.
         let mut skipped: [SmallVec<[Lane; SKIPPED_MAX]>; 2] = Default::default();
+        let mut ended = 0;
         for released in 0_usize.. {
             if self.is_paused || self.unpublished.is_full() {
                 break;
@@ -79,9 +84,14 @@ impl Group {
                     members.choose(queue.last_member(), Demand { suspect, render })
                 }
             };
-            if self.must_leave_job(id) {
-                self.commit(Decision::Ended { entries: vec![id], end: EndReason::Budget }, now);
-                continue;
+            if let Some(end) = self.end_before_release(id) {
+                self.end_unreleased(id, end, now);
+                ended += 1;
+                if ended < ENDED_MAX {
+                    continue;
+                }
+                self.release_from = Some(now);
+                break;
             }
             let member = member.expect("a member with free credit was found for this class");
             let conn = members.find(member).and_then(Member::conn);
@@ -103,6 +113,18 @@ impl Group {
             .dormant()
             .find(id)
             .filter(|dormant| self.frontier.dormant().must_read(*dormant))
+    }
+
+    /// Returns why an entry that is next must end and not be released. Its text is in memory. The
+    /// only place that decides this.
+    fn end_before_release(&self, id: EntryId) -> Option<EndReason> {
+        self.must_leave_job(id).then_some(EndReason::Budget)
+    }
+
+    /// Ends an entry in place of its release. Nothing was requested for it, so its key does not
+    /// rest.
+    fn end_unreleased(&mut self, id: EntryId, end: EndReason, now: Moment) {
+        self.commit(Decision::Ended { entries: vec![id], end }, now);
     }
 
     /// Reports whether an announced entry is next while its job may not release anything. It is
