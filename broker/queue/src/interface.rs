@@ -1,6 +1,7 @@
 //! Inputs and outputs of a group.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use tidings_protocol::status::Answer;
 use tidings_protocol::{
@@ -313,7 +314,7 @@ pub enum Output {
         /// The topic.
         topic: &'static str,
         /// The payload.
-        payload: String,
+        payload: Arc<str>,
     },
     /// Tell other groups whether this group has a job of that name.
     JobNameChanged {

@@ -59,6 +59,7 @@ mod unpublished;
 mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use tidings_protocol::status::Answer;
 use tidings_protocol::{GroupName, JobName, MemberId, ProtocolError, Seq, TopicName, UrlKey};
@@ -224,7 +225,7 @@ impl Group {
     }
 
     /// Returns the published events that may not be on their topics: serial, topic, event.
-    pub fn unpublished(&self) -> impl Iterator<Item = (u64, &'static str, &str)> {
+    pub fn unpublished(&self) -> impl Iterator<Item = (u64, &'static str, &Arc<str>)> {
         self.unpublished.iter()
     }
 

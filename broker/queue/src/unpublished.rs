@@ -1,6 +1,7 @@
 //! The events of a group that may not be safe on their topics yet.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Events that may wait. At this number, or at `BYTES_MAX`, the group releases nothing: each task
 /// that ends adds an event, and a topic may have no room for long.
@@ -11,13 +12,13 @@ pub(crate) const BYTES_MAX: usize = 64 << 20;
 /// The events by their serial, each with its topic.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct UnpublishedEvents {
-    by_serial: BTreeMap<u64, (&'static str, Box<str>)>,
+    by_serial: BTreeMap<u64, (&'static str, Arc<str>)>,
     bytes: usize,
 }
 
 impl UnpublishedEvents {
     /// Adds an event.
-    pub(crate) fn insert(&mut self, serial: u64, topic: &'static str, payload: Box<str>) {
+    pub(crate) fn insert(&mut self, serial: u64, topic: &'static str, payload: Arc<str>) {
         self.bytes += payload.len();
         self.by_serial.insert(serial, (topic, payload));
     }
@@ -33,8 +34,8 @@ impl UnpublishedEvents {
     }
 
     /// Iterates over the events in the order of their serials: serial, topic, event.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &'static str, &str)> {
-        self.by_serial.iter().map(|(serial, (topic, payload))| (*serial, *topic, &**payload))
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &'static str, &Arc<str>)> {
+        self.by_serial.iter().map(|(serial, (topic, payload))| (*serial, *topic, payload))
     }
 
     /// Reports whether none waits.

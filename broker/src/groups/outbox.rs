@@ -33,7 +33,7 @@ pub(super) struct AnnouncementOutbox {
 struct Announcement {
     serial: u64,
     topic: &'static str,
-    payload: String,
+    payload: Arc<str>,
     /// Its topic and seq, once it was published.
     event: Option<(Arc<Topic>, Seq)>,
 }
@@ -44,7 +44,7 @@ struct TopicSearch {
     /// The head of the topic at the start; the search ends there.
     until: Seq,
     /// The payloads to find, each with its seq if it was found.
-    payloads: HashMap<String, Option<Seq>>,
+    payloads: HashMap<Arc<str>, Option<Seq>>,
 }
 
 impl AnnouncementOutbox {
@@ -59,7 +59,7 @@ impl AnnouncementOutbox {
     }
 
     /// Adds an announcement that was never published.
-    pub(super) fn push(&mut self, serial: u64, topic: &'static str, payload: String) {
+    pub(super) fn push(&mut self, serial: u64, topic: &'static str, payload: Arc<str>) {
         self.waiting.push_back(Announcement { serial, topic, payload, event: None });
     }
 
@@ -68,7 +68,7 @@ impl AnnouncementOutbox {
         &mut self,
         serial: u64,
         topic: &'static str,
-        payload: &str,
+        payload: &Arc<str>,
         from: Seq,
     ) -> Result<(), ProtocolError> {
         if !self.searches.contains_key(topic) {
@@ -78,8 +78,8 @@ impl AnnouncementOutbox {
             self.searches.insert(topic, TopicSearch { reader, until, payloads: HashMap::new() });
         }
         let search = self.searches.get_mut(topic).expect("the search was inserted above");
-        search.payloads.insert(payload.to_owned(), None);
-        self.push(serial, topic, payload.to_owned());
+        search.payloads.insert(Arc::clone(payload), None);
+        self.push(serial, topic, Arc::clone(payload));
         Ok(())
     }
 
@@ -187,7 +187,7 @@ impl AnnouncementOutbox {
         if batch.is_empty() {
             return Ok(());
         }
-        let payloads = batch.iter().map(|at| self.waiting[*at].payload.as_str());
+        let payloads = batch.iter().map(|at| &*self.waiting[*at].payload);
         let first = topic.append(ConnId::BROKER, payloads)?.start;
         for (seq, at) in (first.0..).zip(batch) {
             self.waiting[*at].event = Some((Arc::clone(&topic), Seq(seq)));
@@ -208,7 +208,7 @@ impl TopicSearch {
         while reader.cursor() < self.until {
             let before = reader.cursor();
             for event in reader.next_events(SEARCH_EVENTS_MAX).events {
-                if let Some(found) = self.payloads.get_mut(&event.payload) {
+                if let Some(found) = self.payloads.get_mut(&*event.payload) {
                     *found = Some(event.seq);
                 }
             }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::slice;
+use std::sync::Arc;
 
 use tidings_protocol::{
     After, CanonicalUrl, DAY_MS, DEAD_LETTER_TOPIC, JobName, PAYLOAD_BYTES_MAX, Payload, Prio,
@@ -539,9 +540,10 @@ impl Group {
             .then(|| dead_letter_text(&head, payload))
     }
 
-    pub(crate) fn publish(&mut self, topic: &'static str, payload: String) {
+    pub(crate) fn publish(&mut self, topic: &'static str, payload: impl Into<Arc<str>>) {
         let serial = self.last_serial + 1;
-        let decision = Decision::PublishQueued { serial, topic, payload: payload.clone().into() };
+        let payload = payload.into();
+        let decision = Decision::PublishQueued { serial, topic, payload: Arc::clone(&payload) };
         self.commit(decision, self.now);
         self.outputs.push_back(Output::Publish { serial, topic, payload });
     }

@@ -15,6 +15,9 @@ const RESERVED_ATTRIBUTES: [&str; 18] = [
     "error", "status", "ms", "bytes", "changed", "type", "hash", "render",
 ];
 
+/// Bytes that the words of most events take.
+const WORDS_BYTES: usize = 448;
+
 impl Group {
     /// Returns the event about an entry that ends with this outcome: its URL, and what is known
     /// about it. `None` if the entry has no URL or the group announces no outcomes. `gave_up`: why
@@ -33,13 +36,14 @@ impl Group {
             return None;
         }
         let (group, since) = (&self.name, self.since.unwrap_or_default());
-        let mut event = format!(
-            "{} outcome={outcome} page={group}.{since}.{id} group={group} serial={}.{}",
-            admitted.text,
-            self.run,
-            self.last_serial + ahead,
-        );
+        let mut event = String::with_capacity(admitted.text.len() + WORDS_BYTES);
+        event.push_str(&admitted.text);
+        let (run, serial) = (self.run, self.last_serial + ahead);
         // Writing into a string cannot fail.
+        let _ = write!(
+            event,
+            " outcome={outcome} page={group}.{since}.{id} group={group} serial={run}.{serial}"
+        );
         if let Some(report) = report {
             let _ = write!(event, "{report}");
         }

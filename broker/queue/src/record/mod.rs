@@ -7,6 +7,7 @@ pub mod snapshot;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use tidings_protocol::{JobName, MemberId, Outcome, Seq, TopicName, UrlKey};
 
@@ -207,7 +208,7 @@ pub enum Decision {
         /// The topic.
         topic: &'static str,
         /// The payload.
-        payload: Box<str>,
+        payload: Arc<str>,
     },
     /// A published event is safe on its topic.
     Published {

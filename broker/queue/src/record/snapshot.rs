@@ -5,6 +5,8 @@
 //! decisions meanwhile. A replay (`replay.rs`) may begin with any complete snapshot, and ignores
 //! others.
 
+use std::sync::Arc;
+
 use tidings_protocol::{MemberId, Seq, TopicName};
 
 use super::Decision;
@@ -70,7 +72,7 @@ pub enum SnapshotItem {
         /// The topic.
         topic: &'static str,
         /// The payload.
-        payload: Box<str>,
+        payload: Arc<str>,
     },
     /// A job, without its scope, pages and entries.
     Job(Box<Job>),
@@ -200,7 +202,7 @@ impl Group {
             keep(SnapshotItem::Published { topic, seq: *seq });
         }
         for (serial, topic, payload) in self.unpublished.iter() {
-            keep(SnapshotItem::Unpublished { serial, topic, payload: payload.into() });
+            keep(SnapshotItem::Unpublished { serial, topic, payload: Arc::clone(payload) });
         }
         for job in self.jobs.in_order() {
             items_of_job(job, &mut keep);

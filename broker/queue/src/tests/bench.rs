@@ -103,7 +103,9 @@ impl Bench {
             }
             Output::Task { conn, task } => self.tasks.push((conn, task)),
             Output::Answer { answer, .. } => self.answers.push(answer.map(Into::into)),
-            Output::Publish { topic, payload, .. } => self.events.push((topic, payload)),
+            Output::Publish { topic, payload, .. } => {
+                self.events.push((topic, payload.to_string()));
+            }
             Output::RequestTopicHeads { job } => {
                 let heads = [(topic(), Seq(self.next_seq))].into();
                 self.group.handle(Input::TopicHeads { job, heads }, self.now);

@@ -5,6 +5,7 @@
 //! process the records are still there, and a crash of the machine ends the worker, too.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use indexmap::IndexMap;
 use tidings_protocol::{PAGE_READY_TOPIC, ProtocolError};
@@ -40,7 +41,7 @@ pub(super) struct Parcel(pub(super) Mailbox, pub(super) ConnMessage);
 pub(super) struct QueuedEvent {
     pub(super) serial: u64,
     pub(super) topic: &'static str,
-    pub(super) payload: String,
+    pub(super) payload: Arc<str>,
 }
 
 impl OutputQueue {
@@ -133,7 +134,7 @@ mod tests {
     use super::*;
 
     fn push(queue: &mut OutputQueue, serial: u64, topic: &'static str) {
-        queue.push_event(serial, QueuedEvent { serial, topic, payload: String::new() });
+        queue.push_event(serial, QueuedEvent { serial, topic, payload: "".into() });
     }
 
     fn taken(queue: &mut OutputQueue, safe: RecordMark, now: u64) -> Vec<u64> {

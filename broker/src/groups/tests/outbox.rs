@@ -9,9 +9,9 @@ fn topic_that_fails_holds_back_only_its_own_announcements() {
     let topics = Arc::new(Topics::in_memory(&limits, Clock::new()));
     let mut outbox = AnnouncementOutbox::new(Arc::clone(&topics), Arc::new(Notify::new()));
     for (serial, topic) in [(1, "one-too-many"), (2, "job-done"), (3, "one-too-many")] {
-        outbox.push(serial, topic, format!("event {serial}"));
+        outbox.push(serial, topic, format!("event {serial}").into());
     }
-    outbox.push(4, "job-done", "event 4".to_owned());
+    outbox.push(4, "job-done", "event 4".into());
     for expected in [&[(2, Seq(1)), (4, Seq(2))][..], &[]] {
         let mut sent = Vec::new();
         let advanced = outbox.advance(|serial, topic, seq| {
@@ -50,7 +50,7 @@ async fn end_of_a_job_waits_until_the_outcomes_of_its_pages_are_safe() {
     disk.stall_syncs(Path::new("data/topics/page-ready"));
     let announced = [(1, "job-done"), (2, "page-ready"), (3, "dead-letter"), (4, "job-done")];
     for (serial, topic) in announced {
-        outbox.push(serial, topic, format!("event {serial}"));
+        outbox.push(serial, topic, format!("event {serial}").into());
     }
     assert_eq!(advance_until(&mut outbox, &wake, 2).await, [1, 3]);
     assert_eq!((head("page-ready"), head("job-done")), (Seq(2), Seq(2)));
@@ -67,8 +67,8 @@ async fn end_of_a_job_does_not_wait_for_outcomes_that_cannot_be_published() {
     let wake = Arc::new(Notify::new());
     let mut outbox = AnnouncementOutbox::new(Arc::clone(&topics), Arc::clone(&wake));
     topics.open(&"page-ready".parse().unwrap()).unwrap().refuse_events();
-    outbox.push(1, "page-ready", "event 1".to_owned());
-    outbox.push(2, "job-done", "event 2".to_owned());
+    outbox.push(1, "page-ready", "event 1".into());
+    outbox.push(2, "job-done", "event 2".into());
     let mut sent = Vec::new();
     let advancing = async {
         while sent.is_empty() {

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use data_encoding::HEXLOWER;
 use tidings_protocol::{
@@ -186,7 +187,7 @@ macro_rules! wrapped_numbers {
 }
 
 numbers!(i16, i64, u32, u64, u128, usize);
-texts!(Box<str>, Key, String);
+texts!(Box<str>, Arc<str>, Key, String);
 names!(TopicName, JobName);
 wrapped_numbers!(Moment, Seq, UrlKey);
 

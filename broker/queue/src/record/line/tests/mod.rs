@@ -278,7 +278,7 @@ fn of_jobs() -> impl Strategy<Value = Decision> {
             Just(Decision::Deleted)
         ],
         (any::<u64>(), own_topic(), boxed()).prop_map(|(serial, topic, payload)| {
-            Decision::PublishQueued { serial, topic, payload }
+            Decision::PublishQueued { serial, topic, payload: payload.into() }
         }),
         (any::<u64>(), own_topic(), 1_u64..).prop_map(|(serial, topic, seq)| Decision::Published {
             serial,

@@ -330,6 +330,7 @@ impl World {
                     outputs.push(SimulatedOutput::Answer { origin, answer, at });
                 }
                 Output::Publish { serial, topic, payload } => {
+                    let payload = payload.to_string();
                     outputs.push(SimulatedOutput::Announce { serial, topic, payload });
                 }
                 Output::RequestTopicHeads { job } => {
