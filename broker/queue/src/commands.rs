@@ -6,7 +6,7 @@ use tidings_protocol::{
 };
 
 use crate::jobs::JobSettings;
-use crate::{GroupQuery, Input, JobOperation, Operation, Requester};
+use crate::{GroupQuery, Input, JobOperation, Operation, Requester, SettingWords};
 
 /// The input for an action on an existing group, which neither [lists](GroupAction::Ls) nor
 /// [watches](GroupAction::Watch).
@@ -61,6 +61,7 @@ pub fn job_input(
             settings.check_callback()?;
             Input::OpenJob { requester: asked, name: name()?, settings: settings.into() }
         }
+        JobAction::Set => act(name()?, JobOperation::Set(job_changes(manage)?)),
         JobAction::Close => act(plain()?, JobOperation::Close),
         JobAction::Cancel => act(plain()?, JobOperation::Cancel),
         JobAction::Show => Input::Query { requester: asked, query: GroupQuery::Job(plain()?) },
@@ -78,6 +79,17 @@ pub fn job_input(
         }
     };
     Ok((group, input))
+}
+
+/// The settings that `set` changes.
+fn job_changes(manage: &JobCommand<'_>) -> Result<SettingWords, ProtocolError> {
+    let changes = manage.settings.iter().copied().filter(|(key, _)| *key != "group");
+    JobSettings::default().changed(changes.clone())?;
+    let changes: Vec<_> = changes.map(|(key, value)| (key.into(), value.into())).collect();
+    if changes.is_empty() {
+        return Err(bad_argument("set needs a setting, such as exclude=/calendar/"));
+    }
+    Ok(changes)
 }
 
 fn add_seed(manage: &JobCommand<'_>) -> Result<JobOperation, ProtocolError> {

@@ -239,6 +239,9 @@ pub enum Operation {
     Delete,
 }
 
+/// Names and values of settings.
+pub type SettingWords = Vec<(Box<str>, Box<str>)>;
+
 /// Actions on an existing job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobOperation {
@@ -261,6 +264,8 @@ pub enum JobOperation {
         /// Whether its page is rendered; `None`: as the job says.
         render: Option<Render>,
     },
+    /// Changes settings while it runs ([`JobSettings::changed`]).
+    Set(SettingWords),
     /// Answers when its pass is over.
     Wait,
     /// Forgets the job.

@@ -3,6 +3,7 @@
 mod bench;
 mod config;
 mod first_use;
+mod never_file;
 mod operator;
 mod reload;
 mod systemd;
