@@ -130,7 +130,7 @@ async fn dispatch(cmd: Cmd, started: Option<StartContext>) -> Result<(), Failure
         Cmd::Job(args) => commands::job::run(args).await,
         Cmd::Explain(args) => commands::explain::run(args).await,
         Cmd::Dead(args) => commands::dead::run(args).await,
-        Cmd::Token(args) => commands::token::run(args),
+        Cmd::Token(args) => commands::token::run(args).await,
         Cmd::Identity(args) => commands::identity::run(args),
         Cmd::Export(args) => commands::export::run(args).await,
         Cmd::Probe(probe) => commands::probe::run(probe).await,

@@ -3,6 +3,7 @@
 use clap::{ArgGroup, Args, Subcommand};
 use tidings_broker::access::{Permission, TokenHash, new_token};
 
+use crate::flags::confirmation::YesFlag;
 use crate::flags::{DataFlag, of_existing_data};
 use crate::process::atomic_file::DirectoryLock;
 use crate::process::stack;
@@ -132,6 +133,9 @@ pub(crate) struct RevokeArgs {
     name: String,
 
     #[command(flatten)]
+    yes: YesFlag,
+
+    #[command(flatten)]
     data: DataFlag,
 }
 
@@ -144,7 +148,7 @@ fn parse_name(text: &str) -> Result<String, String> {
 }
 
 /// Edits the file in the data directory, with or without a running broker.
-pub(crate) fn run(what: Token) -> Result<(), Failure> {
+pub(crate) async fn run(what: Token) -> Result<(), Failure> {
     match what {
         Token::Create(args) => create(args),
         Token::Set(SetArgs { name, rights, data }) => change_principals(&data, &name, |all| {
@@ -153,9 +157,11 @@ pub(crate) fn run(what: Token) -> Result<(), Failure> {
             }
         }),
         Token::Ls(data) => list(&data),
-        Token::Revoke(RevokeArgs { name, data }) => change_principals(&data, &name, |all| {
-            all.retain(|entry| entry.name != name);
-        }),
+        Token::Revoke(RevokeArgs { name, yes, data }) => {
+            let question = format!("revoke {name} and close its connections?");
+            yes.confirm(async { Ok(question) }).await?;
+            change_principals(&data, &name, |all| all.retain(|entry| entry.name != name))
+        }
     }
 }
 

@@ -497,7 +497,7 @@ mod tests {
         let matches = command.clone().try_get_matches_from(words).unwrap();
         let probe = matches.subcommand_matches("probe").unwrap();
         let render = probe.subcommand_matches("render").unwrap();
-        assert!(render.get_raw("screenshot").is_none());
+        assert!(render.get_raw("typed_screenshot").is_none());
         assert!(command.try_get_matches_from(["tidings"]).unwrap().get_flag("screenshot"));
     }
 

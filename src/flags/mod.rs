@@ -3,6 +3,7 @@
 pub(crate) mod address;
 pub(crate) mod arguments;
 pub(crate) mod broker;
+pub(crate) mod confirmation;
 
 use std::path::PathBuf;
 use std::time::Duration;

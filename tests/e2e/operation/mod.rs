@@ -2,6 +2,7 @@
 
 mod bench;
 mod config;
+mod confirmations;
 mod first_use;
 mod operator;
 mod reload;

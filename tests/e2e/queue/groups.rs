@@ -101,7 +101,7 @@ fn a_job_is_opened_seeded_closed_and_cancelled() {
 
     let shown = run_at(&server, &["job", "show", "docs"]).expect_code(0).stdout();
     assert!(shown.contains(&"  queued      1".to_owned()), "{shown:#?}");
-    let cancelled = run_at(&server, &["job", "cancel", "docs"]).expect_code(0).stdout();
+    let cancelled = run_at(&server, &["job", "cancel", "docs", "--yes"]).expect_code(0).stdout();
     assert!(cancelled[0].starts_with("docs: pass 1, "), "{cancelled:?}");
     let shown = &run_json_at(&server, &["job", "show", "docs"])[0];
     for (key, value) in [("job", json!("docs")), ("cancelled", json!(1)), ("found", json!(1))] {
@@ -118,7 +118,7 @@ fn a_cancelled_crawl_exits_with_code_1() {
     let crawl = Process::start(&mut tidings_command(server.folder.path(), arguments));
     let job = wait_until("the job", || run_json_at(&server, &["job", "ls"]).pop());
     wait_for_waiting_entries(&server, 1);
-    run_at(&server, &["job", "cancel", job["job"].as_str().unwrap()]).expect_code(0);
+    run_at(&server, &["job", "cancel", job["job"].as_str().unwrap(), "--yes"]).expect_code(0);
     let output = crawl.finish().expect_code(1);
     let summary = output.stdout().pop().unwrap();
     assert!(summary.starts_with("cancelled: 0 pages, 0 failed, 1 cancelled; "), "{summary}");
@@ -189,7 +189,7 @@ fn a_renamed_group_directory_is_ignored_and_kept() {
     assert_eq!(listed.iter().map(|group| &group["group"]).collect::<Vec<_>>(), [&json!("other")]);
     // The name is free, and the renamed directory is unchanged.
     run_at(&server, &["group", "create", "team"]).expect_code(0);
-    run_at(&server, &["group", "delete", "team"]).expect_code(0);
+    run_at(&server, &["group", "delete", "team", "--yes"]).expect_code(0);
     let Server { process, folder, .. } = server;
     process.signal_and_finish("TERM").expect_code(0);
     fs::remove_dir(groups.join("team")).unwrap();
