@@ -128,6 +128,8 @@ async fn dispatch(cmd: Cmd, started: Option<StartContext>) -> Result<(), Failure
         Cmd::Verify(args) => commands::verify::run(&args),
         Cmd::Group(args) => commands::group::run(args).await,
         Cmd::Job(args) => commands::job::run(args).await,
+        Cmd::Status(output) => commands::status::run(output).await,
+        Cmd::Health(args) => commands::health::run(args).await,
         Cmd::Explain(args) => commands::explain::run(args).await,
         Cmd::Dead(args) => commands::dead::run(args).await,
         Cmd::Token(args) => commands::token::run(args).await,

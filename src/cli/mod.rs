@@ -10,6 +10,7 @@ use clap::{ArgAction, Args, Command, CommandFactory, FromArgMatches, Parser, Sub
 use tidings_protocol::ProtocolError;
 
 use crate::client::broker_message;
+use crate::client::manage::OutputFlags;
 #[cfg(feature = "_zmq")]
 use crate::commands::bridge::Bridge;
 use crate::commands::config::Config;
@@ -123,6 +124,11 @@ pub(crate) enum Cmd {
     /// Open jobs, add seeds; watch, pause and cancel jobs
     #[command(subcommand)]
     Job(Job),
+    /// Say whether all is well, with the figures of a broker on one screen
+    #[command(after_help = commands::status::EXAMPLES)]
+    Status(OutputFlags),
+    /// Print `healthy` or `unhealthy`, for containers and monitors
+    Health(commands::health::HealthArgs),
     /// Explain why a URL or a host waits and what comes next
     Explain(commands::explain::ExplainArgs),
     /// List, retry or drop dead letters

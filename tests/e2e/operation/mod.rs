@@ -6,6 +6,7 @@ mod confirmations;
 mod first_use;
 mod operator;
 mod reload;
+mod status;
 mod systemd;
 mod up;
 mod usage;
