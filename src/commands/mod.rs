@@ -6,7 +6,9 @@ pub(crate) mod bench;
 #[cfg(feature = "_zmq")]
 pub(crate) mod bridge;
 pub(crate) mod broker;
+pub(crate) mod completions;
 pub(crate) mod config;
+pub(crate) mod context;
 pub(crate) mod crawl;
 pub(crate) mod dead;
 pub(crate) mod explain;
@@ -15,6 +17,7 @@ pub(crate) mod group;
 pub(crate) mod health;
 pub(crate) mod identity;
 pub(crate) mod job;
+pub(crate) mod man;
 pub(crate) mod probe;
 pub(crate) mod publish;
 pub(crate) mod status;

@@ -1,7 +1,7 @@
 //! What the command line and the configuration file need of the argument parser.
 
 use clap::error::Error;
-use clap::{Arg, ArgAction};
+use clap::{Arg, ArgAction, Command};
 
 /// The beginning of the ids of flags that have no environment variable and no key in a file,
 /// because they are about one call or because their name means something else in a server.
@@ -11,6 +11,11 @@ const TYPED: &str = "typed_";
 pub(crate) fn is_setting(arg: &Arg) -> bool {
     matches!(arg.get_action(), ArgAction::Set | ArgAction::Append | ArgAction::SetTrue)
         && !arg.get_id().as_str().starts_with(TYPED)
+}
+
+/// Whether a command connects to a broker with the flags of `BrokerFlag`.
+pub(crate) fn connects(command: &Command) -> bool {
+    command.get_arguments().any(|arg| arg.get_long() == Some("context"))
 }
 
 /// The environment variable of a flag.

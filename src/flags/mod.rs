@@ -86,6 +86,15 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     bytes.ok_or_else(|| "expected bytes such as 65536, 64k, 10m or 1g".to_owned())
 }
 
+/// Parses a name that people choose: letters, digits, `-`, `_` and `.`.
+pub(crate) fn parse_plain_name(text: &str) -> Result<String, String> {
+    let is_fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if (1..=64).contains(&text.len()) && text.chars().all(is_fine) {
+        return Ok(text.to_owned());
+    }
+    Err("expected 1 to 64 letters, digits, -, _ and .".to_owned())
+}
+
 /// The value of `--allow-private`.
 fn parse_allow_private(text: &str) -> Result<AllowPrivate, String> {
     if text.is_empty() {

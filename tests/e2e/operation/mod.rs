@@ -1,9 +1,12 @@
 //! Configuration, reload, service manager, benchmarks and mistakes of operators.
 
 mod bench;
+mod completions;
 mod config;
 mod confirmations;
+mod contexts;
 mod first_use;
+mod manual_pages;
 mod operator;
 mod reload;
 mod status;
