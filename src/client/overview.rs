@@ -111,8 +111,7 @@ impl GroupOverview {
             }
         };
         let GroupStatus { group, paused, members, waiting, dead_kept, .. } = &**status;
-        let noun = if status.settings.key == "none" { "event" } else { "URL" };
-        let waits = format!("{} of group {group}", plural(*waiting, &format!("waiting {noun}")));
+        let waits = format!("{} of group {group}", waiting_entries(status));
         let without_browser = status.render_waiting.filter(|_| status.render_members == Some(0));
         let problems = [
             (*waiting > 0 && *paused).then(|| format!("{waits}, which is paused")),
@@ -127,6 +126,15 @@ impl GroupOverview {
         ];
         problems.into_iter().flatten().collect()
     }
+}
+
+/// The number of waiting entries, with what they are in this group.
+pub(crate) fn waiting_entries(group: &GroupStatus) -> String {
+    let noun = match group.settings.key.as_str() {
+        "none" | "seq" => "waiting event",
+        _ => "waiting URL",
+    };
+    plural(group.waiting, noun)
 }
 
 #[cfg(test)]

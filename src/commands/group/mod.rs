@@ -24,9 +24,10 @@ use crate::client::manage::{
     self, BrokerClient, OutputFlags, as_str_pairs, first_word, named_object, note_unlisted,
     print_list, print_table,
 };
+use crate::client::overview::waiting_entries;
 use crate::flags::confirmation::YesFlag;
 use crate::terminal::failure::Failure;
-use crate::terminal::output::{Console, format_count, plural};
+use crate::terminal::output::{Console, format_count};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -53,7 +54,8 @@ Examples:
 Settings:
   topics=TOPIC,..                 topics that feed the group
   key=host|domain|attr:NAME|none  what is never worked on twice at once [default: host]; use none
-                                  for events that do not begin with an http or https URL
+                                  for events that do not begin with an http or https URL, and seq
+                                  if tasks should also name topic and seq of the event
   parallel=N                      tasks of one key at once
   delay=DURATION|default          wait between two tasks of one key
   lease=DURATION                  time for which a task belongs to a member
@@ -244,9 +246,7 @@ async fn drop_entries(action: GroupAction<'_>, args: &DropArgs) -> Result<(), Fa
     let question = async {
         let broker = BrokerClient::connect(&args.output.broker, NAME).await?;
         let answer = broker.request(&command(GroupAction::Show, group, Vec::new())).await?;
-        let GroupStatus { waiting, settings, .. } = GroupStatus::parse(&answer.ok);
-        let noun = if settings.key == "none" { "waiting event" } else { "waiting URL" };
-        let entries = plural(waiting, noun);
+        let entries = waiting_entries(&GroupStatus::parse(&answer.ok));
         Ok(match action {
             GroupAction::Purge => format!("drop {entries} of group {group}?"),
             _ => format!("delete group {group} with {entries}?"),
