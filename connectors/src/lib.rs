@@ -9,8 +9,10 @@
 //! | module | other end |
 //! |---|---|
 //! | [`callbacks`] | servers that are notified when a job is done |
+//! | [`delivery`] | what callbacks and pushes have in common |
 //! | [`files`] | directories with complete files to be published |
 //! | `hub` | subscribers of the operator's own site, by WebSub and rssCloud |
+//! | [`push`] | servers that receive events of a topic as HTTP requests |
 //! | [`signal`] | programs that look into a directory when they receive a signal |
 //! | [`websub`] | hubs that report changes of a feed |
 //! | `zmq` | ZeroMQ sockets |
@@ -18,12 +20,14 @@
 //! `hub` and `zmq` exist only with their features.
 
 pub mod callbacks;
+pub mod delivery;
 pub mod files;
 #[doc(hidden)]
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 #[cfg(feature = "hub")]
 pub mod hub;
+pub mod push;
 mod rate_limited_log;
 pub mod signal;
 mod system;

@@ -11,8 +11,8 @@ use crate::terminal::output::{self, note, plural};
 
 const CHECK: &str = "\
 Exit codes: 0 the configuration is valid; 2 it is not. Each mistake is a line on standard error,
-with file, line and column, or the environment variable. For up and broker, the files with webhook
-secrets are read too.";
+with file, line and column, or the environment variable. For up and broker, the files with the
+secrets of webhooks and pushes are read too.";
 
 const SHOW: &str = "\
 The output is an equivalent configuration file. A comment behind each value names its origin: a
@@ -57,9 +57,13 @@ pub(crate) fn run(
     let mut problems: Vec<_> = file.iter().flat_map(ConfigFile::problems).collect();
     problems.extend(environment_problems(definition, &names));
     if problems.is_empty() {
-        problems.extend(
-            check_combination(&names, path, check_server).err().and_then(|failure| failure.text()),
-        );
+        let failure = check_combination(&names, path, check_server).err();
+        problems.extend(failure.and_then(|failure| match (&failure, &file) {
+            (Failure::BadValue { flag, index, text }, Some(file)) => {
+                file.value_problem(&names, flag, *index, text).or_else(|| failure.text())
+            }
+            _ => failure.text(),
+        }));
     }
     if !problems.is_empty() {
         for problem in &problems {

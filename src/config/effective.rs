@@ -133,7 +133,7 @@ fn setting(
         (values, Origin::Environment(variable))
     } else if let Some((values, place)) = file.and_then(|file| file.find(names, arg)) {
         let values = match kind {
-            FlagKind::List => values.to_vec(),
+            FlagKind::List => values,
             _ => vec![values.join(",")],
         };
         (values, Origin::File(place))

@@ -66,7 +66,7 @@ struct ConfigEntry {
     key: String,
     /// The byte position of the key.
     at: usize,
-    values: Vec<String>,
+    values: Vec<FlagValue>,
 }
 
 /// A key of the file before its value is checked.
@@ -120,10 +120,7 @@ impl ConfigFile {
 
     /// The problems with their places, in the order of the file.
     pub(crate) fn problems(&self) -> impl Iterator<Item = String> {
-        self.problems.iter().map(|ConfigProblem { at, text }| {
-            let (line, column) = line_and_column(&self.text, *at);
-            format!("{}:{line}:{column}: {text}", self.path.display())
-        })
+        self.problems.iter().map(|ConfigProblem { at, text }| self.problem_at(*at, text))
     }
 
     /// The number of valid keys.
@@ -148,16 +145,44 @@ impl ConfigFile {
     }
 
     /// The values of a flag of this subcommand in the file, and their place `file:line`.
-    fn find(&self, names: &[&str], arg: &Arg) -> Option<(&[String], String)> {
-        let is_meant = |entry: &&ConfigEntry| {
+    fn find(&self, names: &[&str], arg: &Arg) -> Option<(Vec<String>, String)> {
+        let entry = self.find_entry(names, |key| is_flag(arg, key))?;
+        let (line, _) = line_and_column(&self.text, entry.at);
+        Some((entry.texts(), format!("{}:{line}", self.path.display())))
+    }
+
+    /// A problem with one of the values of a repeatable flag, with its place; `None` if the file
+    /// does not set the flag.
+    pub(crate) fn value_problem(
+        &self,
+        names: &[&str],
+        flag: &str,
+        index: usize,
+        text: &str,
+    ) -> Option<String> {
+        let entry = self.find_entry(names, |key| key == flag)?;
+        let problem = format!("`{flag}`: {text}");
+        Some(self.problem_at(entry.values.get(index)?.at, &problem))
+    }
+
+    fn find_entry(&self, names: &[&str], is_key: impl Fn(&str) -> bool) -> Option<&ConfigEntry> {
+        self.entries.iter().rfind(|entry| {
             let sections = entry.sections.iter().map(String::as_str);
             entry.sections.len() <= names.len()
                 && sections.zip(names).all(|(section, name)| section == *name)
-                && is_flag(arg, &entry.key)
-        };
-        let entry = self.entries.iter().rfind(is_meant)?;
-        let (line, _) = line_and_column(&self.text, entry.at);
-        Some((&entry.values, format!("{}:{line}", self.path.display())))
+                && is_key(&entry.key)
+        })
+    }
+
+    fn problem_at(&self, at: usize, text: &str) -> String {
+        let (line, column) = line_and_column(&self.text, at);
+        format!("{}:{line}:{column}: {text}", self.path.display())
+    }
+}
+
+impl ConfigEntry {
+    fn texts(&self) -> Vec<String> {
+        self.values.iter().map(|value| value.text.clone()).collect()
     }
 }
 
@@ -167,7 +192,7 @@ impl FoundKey<'_> {
             sections: self.sections.into_iter().map(str::to_owned).collect(),
             key: self.key.to_owned(),
             at: self.at,
-            values: values.into_iter().map(|value| value.text).collect(),
+            values,
         }
     }
 }
@@ -317,8 +342,8 @@ fn set_default(mut command: Command, sections: &[&str], entry: &ConfigEntry) -> 
 fn set_arg_default(arg: Arg, entry: &ConfigEntry) -> Arg {
     match arg.get_action() {
         _ if !is_flag(&arg, &entry.key) => arg,
-        ArgAction::Append => arg.default_values(entry.values.clone()),
-        _ => arg.default_value(entry.values.join(",")),
+        ArgAction::Append => arg.default_values(entry.texts()),
+        _ => arg.default_value(entry.texts().join(",")),
     }
 }
 

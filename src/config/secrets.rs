@@ -29,6 +29,7 @@ const SECRET_NAMES: [&str; 8] =
 pub(crate) fn hide<'v>(key: &str, value: &'v str) -> Cow<'v, str> {
     match key {
         "header" => hide_header(value),
+        "push" => hide_path(value),
         _ => hide_words(key, value),
     }
 }
@@ -46,6 +47,21 @@ fn hide_header(header: &str) -> Cow<'_, str> {
         return Cow::Borrowed(header);
     }
     Cow::Owned(format!("{}{name}: {HIDDEN}", &header[..scope]))
+}
+
+/// Hides the path of the URL of a push: chats accept messages from every client that knows it.
+fn hide_path(table: &str) -> Cow<'_, str> {
+    let Ok(mut hidden) = serde_json::from_str::<serde_json::Value>(table) else {
+        return Cow::Borrowed(HIDDEN);
+    };
+    let is_secret = matches!(hidden["format"].as_str(), Some("slack" | "text"));
+    if is_secret && let Some(url) = hidden["url"].as_str() {
+        let host_at = url.find("://").map_or(0, |at| at + 3);
+        let path_at = url[host_at..].find(['/', '?']).map_or(url.len(), |at| host_at + at);
+        hidden["url"] = format!("{}/{HIDDEN}", &url[..path_at]).into();
+        return Cow::Owned(hidden.to_string());
+    }
+    hide_words("push", table)
 }
 
 /// Hides the user part of URLs, and the values of parameters with the name of a secret.
@@ -153,6 +169,16 @@ mod tests {
                 "hook",
                 r#"{"name":"a","secret-file":"/etc/s"}"#,
                 r#"{"name":"a","secret-file":"/etc/s"}"#,
+            ),
+            (
+                "push",
+                r#"{"format":"slack","url":"https://a.example/services/hush"}"#,
+                r#"{"format":"slack","url":"https://a.example/HIDDEN"}"#,
+            ),
+            (
+                "push",
+                r#"{"format":"cloudevents","url":"https://a.example/in?token=hush"}"#,
+                r#"{"format":"cloudevents","url":"https://a.example/in?token=HIDDEN"}"#,
             ),
             ("feed", "https://a.example/@me every=1h", "https://a.example/@me every=1h"),
             ("agent", "bot/1 (+mailto:me@example.org)", "bot/1 (+mailto:me@example.org)"),

@@ -1,6 +1,7 @@
 //! Callbacks of jobs: their flags and their signatures.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::Args;
 use hyper::HeaderMap;
@@ -8,13 +9,14 @@ use hyper::header::{HeaderName, HeaderValue};
 use serde_json::json;
 use tidings_broker::Broker;
 use tidings_broker::hooks::SECRET_BYTES_MIN;
-use tidings_connectors::callbacks::{self, CallbackConfig, Signer};
+use tidings_connectors::callbacks;
+use tidings_connectors::delivery::{DeliveryConfig, Signer};
+use tidings_egress::client::OutgoingClient;
 use tidings_signature::{Secret, SignatureScheme};
 use tokio_util::sync::CancellationToken;
 
 use crate::flags::address::BrokerAddress;
 use crate::services::hooks::read_secrets;
-use crate::services::outgoing::OutgoingFlags;
 use crate::terminal::failure::Failure;
 
 /// Flags for the callbacks of jobs.
@@ -38,13 +40,13 @@ impl CallbackFlags {
         &self,
         broker: &Broker,
         reach: &BrokerAddress,
-        outgoing: &OutgoingFlags,
+        outgoing: &Arc<OutgoingClient>,
         stop: &CancellationToken,
     ) -> Result<impl Future<Output = ()> + Send + use<>, Failure> {
         let sign = self.callback_secret_file.as_deref().map(read_signer).transpose()?;
-        let config = CallbackConfig {
+        let config = DeliveryConfig {
             broker: reach.to_string(),
-            outgoing: outgoing.http_client()?,
+            outgoing: Arc::clone(outgoing),
             signer: sign,
         };
         let (mut callbacks, stop) = (broker.has_callbacks(), stop.clone());
@@ -59,34 +61,48 @@ impl CallbackFlags {
 }
 
 fn read_signer(file: &Path) -> Result<Signer, Failure> {
-    let scheme =
-        SignatureScheme::from_config(&json!("standard-webhooks")).expect("there is this preset");
-    let wrong = |error| Failure::Usage(format!("--callback-secret-file: {error}"));
-    let written = read_secrets(file).map_err(wrong)?;
-    let lines = written.lines().map(str::trim).enumerate().filter(|(_, line)| !line.is_empty());
-    let secrets: Vec<Secret> = lines
-        .map(|(at, line)| {
-            scheme.parse_secret(line).map_err(|_| {
-                let (file, line) = (file.display(), at + 1);
-                wrong(format!("line {line} of {file} is not a secret in Base64"))
-            })
-        })
-        .collect::<Result<_, _>>()?;
-    if secrets.is_empty() {
-        return Err(wrong(format!("{} contains no secret", file.display())));
-    }
+    let secrets = read_signing_secrets(file)
+        .map_err(|error| Failure::Usage(format!("--callback-secret-file: {error}")))?;
     if secrets.iter().any(|secret| secret.len() < SECRET_BYTES_MIN) {
         tracing::warn!(
             file = %file.display(),
             "a secret of callbacks is short enough to be guessed; create a longer one with `openssl rand -base64 32`"
         );
     }
-    Ok(Box::new(move |id, unix_s, body| {
+    Ok(signer_of(secrets))
+}
+
+/// Reads the secrets of Standard Webhooks in a file: one in Base64 on each line.
+pub(crate) fn read_signing_secrets(file: &Path) -> Result<Vec<Secret>, String> {
+    let written = read_secrets(file)?;
+    let lines = written.lines().map(str::trim).enumerate().filter(|(_, line)| !line.is_empty());
+    let secrets: Vec<Secret> = lines
+        .map(|(at, line)| {
+            standard_webhooks().parse_secret(line).map_err(|_| {
+                let (file, line) = (file.display(), at + 1);
+                format!("line {line} of {file} is not a secret in Base64")
+            })
+        })
+        .collect::<Result<_, _>>()?;
+    if secrets.is_empty() {
+        return Err(format!("{} contains no secret", file.display()));
+    }
+    Ok(secrets)
+}
+
+/// Signs with each of these secrets.
+pub(crate) fn signer_of(secrets: Vec<Secret>) -> Signer {
+    let scheme = standard_webhooks();
+    Box::new(move |id, unix_s, body| {
         let headers = scheme.sign(&secrets, id, unix_s, body).into_iter();
         let headers = headers.map(|(name, value)| {
             let name = HeaderName::try_from(name).expect("the preset has names of headers");
             (name, HeaderValue::try_from(value).expect("they are of letters, digits and signs"))
         });
         headers.collect::<HeaderMap>()
-    }))
+    })
+}
+
+fn standard_webhooks() -> SignatureScheme {
+    SignatureScheme::from_config(&json!("standard-webhooks")).expect("there is this preset")
 }

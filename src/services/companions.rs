@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidings_broker::{Broker, BrokerConfig};
+use tidings_connectors::delivery::DeliveryConfig;
+use tidings_connectors::push;
 use tidings_connectors::websub::WebSub;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -71,10 +73,17 @@ impl<'a> PreparedCompanions<'a> {
         let reach = stack::client_address(broker);
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let Self { server, outgoing, data, websub } = self;
-        let callbacks = server.callbacks.start(broker, &reach, outgoing, &stop)?;
+        let client = Arc::new(outgoing.http_client()?);
+        let callbacks = server.callbacks.start(broker, &reach, &client, &stop)?;
+        let pushes = server.pushes()?;
         let public = server.http.public_url.as_ref();
         let optional = server.optional.start(public, &reach, outgoing, data, &tasks, &stop).await?;
         tasks.spawn(callbacks);
+        for (push, signer) in pushes {
+            let (broker, outgoing) = (reach.to_string(), Arc::clone(&client));
+            let config = DeliveryConfig { broker, outgoing, signer };
+            tasks.spawn(push::run(push, config, stop.clone()));
+        }
         if let Some(websub) = websub {
             let stop = stop.clone();
             tasks.spawn(async move { websub.run(reach.as_str(), stop).await });

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use clap::Args;
 use tidings_broker::hooks::{Hook, Recipe, SecretSource};
+use tidings_protocol::TopicName;
 
 use crate::terminal::failure::Failure;
 
@@ -35,16 +36,22 @@ impl HookFlags {
         })
     }
 
+    /// The topic of the webhook of this name.
+    pub(crate) fn topic_of(&self, name: &str) -> Option<&TopicName> {
+        self.hook.iter().find(|recipe| recipe.name == name).map(|recipe| &recipe.topic)
+    }
+
     /// All webhooks with their secrets, which are read now.
     pub(crate) fn hooks(&self) -> Result<Vec<Hook>, Failure> {
         let mut names = BTreeSet::new();
         let mut hooks = Vec::new();
-        for recipe in &self.hook {
+        for (index, recipe) in self.hook.iter().enumerate() {
             let name = recipe.name.as_str();
+            let wrong = |text| Failure::BadValue { flag: "hook", index, text };
             if !names.insert(name) {
-                return Err(Failure::Usage(format!("two hooks have the name {name:?}")));
+                return Err(wrong(format!("two hooks have the name {name:?}")));
             }
-            let wrong = |error| Failure::Usage(format!("the hook {name:?}: {error}"));
+            let wrong = |error| wrong(format!("the hook {name:?}: {error}"));
             let written = read_secret(&recipe.secret).map_err(wrong)?;
             hooks.push(recipe.clone().with_secret(&written).map_err(wrong)?);
         }

@@ -15,6 +15,7 @@ pub(crate) mod optional;
 pub(crate) mod outgoing;
 pub(crate) mod principals;
 pub(crate) mod public_url;
+pub(crate) mod push;
 pub(crate) mod quotas;
 pub(crate) mod server_flags;
 pub(crate) mod sinks;

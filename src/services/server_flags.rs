@@ -9,6 +9,9 @@ use clap::Args;
 use tidings_broker::{
     AuditConfig, BrokerConfig, EmbeddedHandler, HttpConfig, Sockets, Sync, TopicSettings,
 };
+use tidings_connectors::delivery::Signer;
+use tidings_connectors::push::Push;
+use tidings_protocol::{CanonicalUrl, TopicName};
 
 use crate::client::broker_message;
 use crate::flags::address::Listen;
@@ -21,6 +24,7 @@ use crate::services::callbacks::CallbackFlags;
 use crate::services::hooks::HookFlags;
 use crate::services::optional::OptionalFlags;
 use crate::services::public_url::PublicUrl;
+use crate::services::push::PushFlags;
 use crate::services::quotas::QuotaFlags;
 use crate::services::sinks::parent_dir;
 use crate::services::tls::TlsFlags;
@@ -86,6 +90,9 @@ pub(crate) struct ServerFlags {
     pub(crate) callbacks: CallbackFlags,
 
     #[command(flatten)]
+    push: PushFlags,
+
+    #[command(flatten)]
     pub(crate) process: Box<ProcessFlags>,
 }
 
@@ -145,6 +152,26 @@ impl HttpFlags {
             None => {}
         }
         Some(usual)
+    }
+
+    /// Whether a request to this URL publishes on the topic, as far as the flags say it: a webhook,
+    /// or the topic itself.
+    fn publishes(&self, url: &CanonicalUrl<'_>, topic: &TopicName, lines: Listen) -> bool {
+        let is_listener = |address: SocketAddr| {
+            let ip = url.address();
+            let is_same = ip == Some(address.ip()) || address.ip().is_unspecified();
+            url.port() == address.port() && (is_same || url.is_loopback())
+        };
+        let is_own = self.hosts().iter().any(|host| host == url.host())
+            || self.listen_address(lines).is_some_and(is_listener);
+        let mut path = url.path().rsplit('/');
+        let (name, folder) = (path.next().unwrap_or_default(), path.next());
+        is_own
+            && match folder {
+                Some("hooks") => self.hooks.topic_of(name) == Some(topic),
+                Some("topics") => name == topic.as_str(),
+                _ => false,
+            }
     }
 
     /// The configuration of the listener, with further receivers of requests.
@@ -246,12 +273,21 @@ impl ServerFlags {
     /// Files outside the data directory that the broker reads while it runs.
     fn files(&self) -> Vec<PathBuf> {
         let secrets = self.http.hooks.secret_files().chain(self.callbacks.secret_file());
+        let secrets = secrets.chain(self.push.secret_files());
         let files = secrets.chain(self.optional.key_file()).chain(self.tls.files());
         files.map(Path::to_owned).collect()
     }
 
+    /// The pushes, with their secrets, which are read now.
+    pub(crate) fn pushes(&self) -> Result<Vec<(Push, Option<Signer>)>, Failure> {
+        let http = &self.http;
+        let is_published =
+            |url: &CanonicalUrl<'_>, topic: &TopicName| http.publishes(url, topic, self.listen);
+        self.push.pushes(http.public_url.as_ref(), is_published)
+    }
+
     /// The configuration of a broker with these flags and this data directory. Reads the secrets of
-    /// webhooks.
+    /// webhooks, and checks the pushes.
     pub(crate) fn config(&self, data: &DataFlag) -> Result<BrokerConfig, Failure> {
         let mut config = broker_config(self.listen, self.delay);
         config.data = Some(data.data.clone());
@@ -270,6 +306,7 @@ impl ServerFlags {
         });
         config.log_lines = self.log_lines || logging::filter_names_lines();
         self.check_exposure(&config, &Sockets::default(), data)?;
+        self.pushes()?;
         Ok(config)
     }
 

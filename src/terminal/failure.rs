@@ -11,6 +11,15 @@ pub(crate) enum Failure {
     Help(String),
     /// A wrong flag, address or configuration file; nothing was started. Exit code 2.
     Usage(String),
+    /// A value of a repeatable flag that its parser accepts, and that is wrong nonetheless; nothing
+    /// was started. Exit code 2.
+    BadValue {
+        /// The long name of the flag.
+        flag: &'static str,
+        /// The place of the value among those of the flag, from 0.
+        index: usize,
+        text: String,
+    },
     /// A wrong configuration; its problems were already printed. Exit code 2.
     Misconfigured,
     /// The command started and failed. Exit code 1.
@@ -42,7 +51,9 @@ impl Failure {
     pub(crate) fn text(&self) -> Option<String> {
         match self {
             Self::Help(_) | Self::Misconfigured | Self::Unsuccessful | Self::OutputClosed => None,
-            Self::Usage(text) | Self::Interrupted(text) => Some(text.clone()),
+            Self::Usage(text) | Self::Interrupted(text) | Self::BadValue { text, .. } => {
+                Some(text.clone())
+            }
             Self::Failed(error) => Some(format!("{error:#}")),
         }
     }
@@ -52,7 +63,7 @@ impl Failure {
         match self {
             Self::Help(_) | Self::OutputClosed => ExitCode::SUCCESS,
             Self::Failed(_) | Self::Unsuccessful => ExitCode::FAILURE,
-            Self::Usage(_) | Self::Misconfigured => ExitCode::from(2),
+            Self::Usage(_) | Self::BadValue { .. } | Self::Misconfigured => ExitCode::from(2),
             Self::Interrupted(_) => ExitCode::from(130),
         }
     }

@@ -136,15 +136,16 @@ impl GroupConfig {
     pub fn validate(&self) -> Result<(), ProtocolError> {
         let has = |name| self.topics.iter().any(|topic| topic.as_str() == name);
         // A group of URLs would find none in these events, and make each a dead letter.
-        if has(JOB_DONE_TOPIC) && self.key != KeyKind::None {
-            let text =
-                format!("topics={JOB_DONE_TOPIC}: this topic feeds only groups with key=none");
+        if has(JOB_DONE_TOPIC) && !self.key.is_own() {
+            let text = format!(
+                "topics={JOB_DONE_TOPIC}: this topic feeds only groups with key=none or seq"
+            );
             return Err(bad_argument(text));
         }
-        if has(PAGE_READY_TOPIC) && self.key != KeyKind::None && self.page_ready {
+        if has(PAGE_READY_TOPIC) && !self.key.is_own() && self.page_ready {
             return Err(bad_argument(format!(
                 "topics={PAGE_READY_TOPIC}: the group would feed itself; set page-ready=off, or \
-                 key=none"
+                 key=none or seq"
             )));
         }
         Ok(())
@@ -173,7 +174,7 @@ impl GroupConfig {
     /// Returns the delay of a key without any `pace`.
     pub fn delay_of(&self, key: &str) -> u64 {
         match (self.delay_ms, &self.key) {
-            (_, KeyKind::None) => 0,
+            (_, key) if key.is_own() => 0,
             (Some(delay_ms), _) => delay_ms,
             (None, KeyKind::Host | KeyKind::Domain) if is_loopback(key) => 0,
             (None, _) => DEFAULT_DELAY_MS,
@@ -182,10 +183,7 @@ impl GroupConfig {
 
     /// Returns the longest delay that [`delay_of`](Self::delay_of) returns for any key.
     pub fn longest_delay(&self) -> u64 {
-        match self.key {
-            KeyKind::None => 0,
-            _ => self.delay_ms.unwrap_or(DEFAULT_DELAY_MS),
-        }
+        if self.key.is_own() { 0 } else { self.delay_ms.unwrap_or(DEFAULT_DELAY_MS) }
     }
 
     /// Returns the key of a URL, if the URL alone decides it.
@@ -193,7 +191,7 @@ impl GroupConfig {
         match self.key {
             KeyKind::Host => Some(url.host()),
             KeyKind::Domain => Some(url.domain()),
-            KeyKind::Attribute(_) | KeyKind::None => None,
+            KeyKind::Attribute(_) | KeyKind::None | KeyKind::Seq => None,
         }
     }
 
@@ -228,6 +226,6 @@ pub const CREDIT_MAX: u32 = 10_000;
 pub fn key_attribute<'a>(kind: &KeyKind, payload: &Payload<'a>) -> Option<&'a str> {
     match kind {
         KeyKind::Attribute(name) => payload.attribute(name),
-        KeyKind::Host | KeyKind::Domain | KeyKind::None => None,
+        KeyKind::Host | KeyKind::Domain | KeyKind::None | KeyKind::Seq => None,
     }
 }

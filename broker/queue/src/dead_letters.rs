@@ -6,7 +6,10 @@ use crate::config::GroupConfig;
 use crate::entry::{Entry, EntryId};
 
 /// The reasons for which entries are given up.
-pub(super) const DEAD_REASONS: [&str; 2] = ["max-attempts", "max-losses"];
+pub(super) const DEAD_REASONS: [&str; 3] = ["max-attempts", "max-losses", RETRY_NO];
+
+/// The reason of an entry whose worker said that a retry would not help.
+pub(super) const RETRY_NO: &str = "retry-no";
 
 /// A dead entry, in the state in which it was given up.
 #[derive(Debug, Clone, PartialEq, Eq)]

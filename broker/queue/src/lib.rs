@@ -426,7 +426,7 @@ impl Group {
         let held = ended.and_then(|member| self.leases.members().find(member)).map(Member::held);
         for entry in held.unwrap_or_default() {
             self.commit(Decision::Lost { entry }, now);
-            self.give_up_if_exhausted(entry, None, now);
+            self.give_up_if_exhausted(entry, (None, false), now);
         }
         let members: Vec<_> = self.leases.pins().keys().copied().collect();
         for member in members {

@@ -5,6 +5,8 @@ use serde_json::{Map, Value};
 use tidings_protocol::status::{JobEnd, JsonType};
 use tidings_protocol::{CanonicalUrl, GroupName, JobName, field};
 
+use crate::delivery::id_without_dots;
+
 /// The message to one callback.
 #[derive(Debug, Clone)]
 pub struct Callback {
@@ -38,10 +40,7 @@ impl Callback {
         };
         let serial =
             field(words, "serial").filter(is_valid_serial).ok_or(CallbackError("serial"))?;
-        // A dot separates the parts of the text that is signed, so the id has none. The replacement
-        // is unique for each group name.
-        let group = group.as_str().replace('_', "__").replace('.', "_d");
-        let id = format!("{group}-{}", serial.replace('.', "-"));
+        let id = format!("{}-{}", id_without_dots(group.as_str()), serial.replace('.', "-"));
         let fields = JobEnd::fields();
         let is_number =
             |key| fields.iter().any(|field| field.key == key && field.json == JsonType::Integer);

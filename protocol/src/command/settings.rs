@@ -43,6 +43,15 @@ pub enum KeyKind {
     Attribute(String),
     /// `none`: each event has its own key and identity: no delay, no coalescing.
     None,
+    /// `seq`: the same; the key is `<topic>/<seq>`, and stands before the payload of the task.
+    Seq,
+}
+
+impl KeyKind {
+    /// Whether each event has its own key. Its payload is then any text.
+    pub fn is_own(&self) -> bool {
+        matches!(self, Self::None | Self::Seq)
+    }
 }
 
 impl fmt::Display for KeyKind {
@@ -52,6 +61,7 @@ impl fmt::Display for KeyKind {
             Self::Domain => f.write_str("domain"),
             Self::Attribute(name) => write!(f, "attr:{name}"),
             Self::None => f.write_str("none"),
+            Self::Seq => f.write_str("seq"),
         }
     }
 }
@@ -64,9 +74,10 @@ impl FromStr for KeyKind {
             ("host", _) => Ok(Self::Host),
             ("domain", _) => Ok(Self::Domain),
             ("none", _) => Ok(Self::None),
+            ("seq", _) => Ok(Self::Seq),
             (_, Some(name)) if !name.is_empty() => Ok(Self::Attribute(name.to_owned())),
             _ => Err(bad_argument(format!(
-                "key={value}: expected host, domain, attr:<name> or none"
+                "key={value}: expected host, domain, attr:<name>, none or seq"
             ))),
         }
     }

@@ -87,6 +87,8 @@ pub enum RetryMode {
         /// `after=`, in milliseconds.
         after_ms: Option<u64>,
     },
+    /// `retry=no`: the task failed, and another attempt would fail as well. It is a dead letter.
+    Never,
     /// `again=`: one request was made, and the task's next request is for another URL (robots.txt
     /// first, then the page). The task waits for the key of that URL.
     OtherUrl {
@@ -111,6 +113,7 @@ fn put_retry<'b, B: BufMut>(line: LineWriter<'b, B>, retry: &RetryMode) -> LineW
         RetryMode::Uncounted { after_ms } => {
             line.option_if("after", after_ms.map(duration::format_ms)).option("count", "no")
         }
+        RetryMode::Never => line.option("retry", "no"),
         RetryMode::OtherUrl { url } => line.option("again", url),
         RetryMode::NeedsRender => line.option("need", "render"),
     }

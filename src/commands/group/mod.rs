@@ -53,7 +53,8 @@ Examples:
 Settings:
   topics=TOPIC,..                 topics that feed the group
   key=host|domain|attr:NAME|none  what is never worked on twice at once [default: host]; use none
-                                  for events that do not begin with an http or https URL
+                                  for events that do not begin with an http or https URL, and seq
+                                  if tasks should also name topic and seq of the event
   parallel=N                      tasks of one key at once
   delay=DURATION|default          wait between two tasks of one key
   lease=DURATION                  time for which a task belongs to a member

@@ -220,8 +220,9 @@ fn a_callback_that_is_always_rejected_becomes_a_dead_letter() {
 fn a_410_response_ends_a_callback() {
     let (server, receiver) = (fast_broker(""), CallbackServer::start());
     complete_job(&server, "docs", &receiver.url("410", "docs"));
-    let group = wait_for_group(&server, "failed", 1);
-    assert_eq!((&group["dead"], &group["waiting"]), (&json!(0), &json!(0)), "{group}");
+    let letter = dead_letter(&server);
+    let why = (&letter["reason"], &letter["last"]);
+    assert_eq!(why, (&json!("retry-no"), &json!("HTTP_status_410")));
     assert_eq!(receiver.first_requests(1).len(), receiver.requests_so_far().len());
 }
 

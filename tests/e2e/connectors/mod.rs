@@ -7,6 +7,7 @@ mod html_topics;
 mod hub;
 mod hub_faults;
 mod microblog;
+mod push;
 mod signals;
 mod websub;
 mod websub_interop;

@@ -6,4 +6,4 @@ mod examples;
 mod internet;
 mod links;
 mod modules;
-mod pages;
+pub(crate) mod pages;

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::process::Process;
 
@@ -50,6 +50,11 @@ impl CallbackRequest {
         self.headers.get(name).is_some()
     }
 
+    /// Headers and body as an object.
+    pub(crate) fn to_json(&self) -> Value {
+        json!({ "headers": self.headers, "body": self.body })
+    }
+
     /// The body as JSON; fails if it is not JSON.
     #[track_caller]
     pub(crate) fn json(&self) -> Value {
@@ -60,9 +65,15 @@ impl CallbackRequest {
 impl CallbackServer {
     #[track_caller]
     pub(crate) fn start() -> Self {
+        Self::start_at(0)
+    }
+
+    /// Starts a server at the port of an earlier one.
+    #[track_caller]
+    pub(crate) fn start_at(port: u16) -> Self {
         let script =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/support/callback_server.py");
-        let process = Process::start(Command::new("python3").arg(script));
+        let process = Process::start(Command::new("python3").arg(script).arg(port.to_string()));
         let port = process.wait_for_line("port", |line| line.strip_prefix("port ")?.parse().ok());
         Self { process, port }
     }

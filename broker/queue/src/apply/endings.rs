@@ -4,6 +4,7 @@
 use tidings_protocol::{Outcome, UrlKey};
 
 use crate::Group;
+use crate::dead_letters::RETRY_NO;
 use crate::entry::{Admission, EndReason, Entry, EntryId, EntryState, JobNumber, PassId};
 use crate::finished::{FinishedTask, TaskEnd};
 use crate::frontier::ActiveEntry;
@@ -83,7 +84,7 @@ impl Group {
         }
         if end == EndReason::Dead {
             self.totals.dead += 1;
-            let reason = self.config.dead_reason(&entry).unwrap_or("unknown");
+            let reason = self.config.dead_reason(&entry).unwrap_or(RETRY_NO);
             // A retry of the new dead letter can repair the pass again.
             entry.admitted.job = job.or(repairs);
             let removed = Box::new(ActiveEntry { entry: entry.clone(), key, again_key: again });

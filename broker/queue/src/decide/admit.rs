@@ -6,8 +6,8 @@ use std::slice;
 use std::sync::Arc;
 
 use tidings_protocol::{
-    After, CanonicalUrl, DAY_MS, DEAD_LETTER_TOPIC, JobName, PAYLOAD_BYTES_MAX, Payload, Prio,
-    Render, Seq, TopicName, UrlKey,
+    After, CanonicalUrl, DAY_MS, DEAD_LETTER_TOPIC, JobName, KeyKind, PAYLOAD_BYTES_MAX, Payload,
+    Prio, Render, Seq, TopicName, UrlKey,
 };
 
 use super::parsed_event::ParsedEvent;
@@ -99,7 +99,8 @@ impl Group {
                 break;
             }
             for ((seq, payload), parsed) in events.iter().zip(parsed) {
-                let judged = parsed.and_then(|parsed| self.judge_event(&parsed, elsewhere, now));
+                let judged = parsed
+                    .and_then(|parsed| self.judge_event((topic, *seq), &parsed, elsewhere, now));
                 let EventVerdict { effect: taking, schedule, wall_clock: at } = judged
                     .unwrap_or_else(|reason| {
                         dead_letters.extend(
@@ -150,13 +151,14 @@ impl Group {
 
     fn judge_event(
         &self,
+        origin: (&TopicName, Seq),
         parsed: &ParsedEvent<'_>,
         elsewhere: &BTreeSet<JobName>,
         now: Moment,
     ) -> Result<EventVerdict, &'static str> {
         let payload = &parsed.payload;
         let mut request = match &parsed.url {
-            None => self.keyless_request(payload),
+            None => self.keyless_request(origin, payload),
             Some((url, url_key)) => EventRequest {
                 text: url.as_str(),
                 url_key: Some(*url_key),
@@ -282,11 +284,19 @@ impl Group {
     }
 
     /// Without keys, each event has its own key and identity, and its payload is any text.
-    fn keyless_request<'a>(&self, payload: &Payload<'a>) -> EventRequest<'a> {
+    fn keyless_request<'a>(
+        &self,
+        (topic, seq): (&TopicName, Seq),
+        payload: &Payload<'a>,
+    ) -> EventRequest<'a> {
+        let key = match self.config.key {
+            KeyKind::Seq => format!("{topic}/{seq}"),
+            _ => format!("#{}", self.frontier.next_id()),
+        };
         EventRequest {
             text: payload.text(),
             url_key: None,
-            key: format!("#{}", self.frontier.next_id()).into(),
+            key: key.into(),
             job: None,
             prio: 0,
             due: Moment(0),

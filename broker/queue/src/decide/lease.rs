@@ -55,7 +55,7 @@ impl Group {
         self.notice(Notice::LeaseExpired { entry: id, member });
         self.leases.mark_silent(member);
         self.commit(Decision::Lost { entry: id }, now);
-        self.give_up_if_exhausted(id, None, now);
+        self.give_up_if_exhausted(id, (None, false), now);
         self.unpin(member, now);
     }
 }

@@ -1,7 +1,7 @@
 //! Commands for settings and jobs.
 
 use tidings_protocol::status::Answer;
-use tidings_protocol::{Code, GroupSetting, JobName, KeyKind, ProtocolError};
+use tidings_protocol::{Code, GroupSetting, JobName, ProtocolError};
 
 use crate::Group;
 use crate::config::GroupConfig;
@@ -52,8 +52,8 @@ impl Group {
         settings: Box<JobSettings>,
         now: Moment,
     ) -> Result<Answer, ProtocolError> {
-        if self.config.key == KeyKind::None {
-            let text = "a group with key=none cannot have jobs, because jobs count URLs";
+        if self.config.key.is_own() {
+            let text = "a group with key=none or seq cannot have jobs, because jobs count URLs";
             return Err(ProtocolError::new(Code::Conflict, text));
         }
         let decision = match self.jobs.named(name.as_ref()) {

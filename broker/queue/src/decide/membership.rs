@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt::Write;
 
 use tidings_protocol::status::{Answer, DrainStatus, MemberFields, MemberStatus};
-use tidings_protocol::{CanonicalUrl, Code, MemberId, ProtocolError, TaskId};
+use tidings_protocol::{CanonicalUrl, Code, KeyKind, MemberId, ProtocolError, TaskId};
 
 use crate::entry::{
     Admission, Entry, EntryId, FORWARDED_BYTES_MAX, Lease, attribute, merge_attributes, with_render,
@@ -167,6 +167,9 @@ impl Group {
         let admitted = &entry.admitted;
         let len = admitted.text.len() + OWN_BYTES + admitted.forwarded.len();
         let mut payload = String::with_capacity(len);
+        if self.config.key == KeyKind::Seq {
+            payload.extend([&*admitted.key, " "]);
+        }
         payload.push_str(&admitted.text);
         if let Some((job, pass)) = self.job_and_pass(entry) {
             let (depth, number) = (admitted.depth, job.id.number);

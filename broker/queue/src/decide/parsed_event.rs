@@ -1,6 +1,6 @@
 //! Events of feeding topics, as far as they can be read without the group.
 
-use tidings_protocol::{CanonicalUrl, KeyKind, Payload, UrlKey};
+use tidings_protocol::{CanonicalUrl, Payload, UrlKey};
 
 use crate::config::{GroupConfig, key_attribute};
 
@@ -14,7 +14,7 @@ pub(crate) struct ParsedEvent<'a> {
 impl<'a> ParsedEvent<'a> {
     pub(super) fn parse(payload: &'a str, config: &GroupConfig) -> Result<Self, &'static str> {
         let payload = Payload::parse(payload);
-        if config.key == KeyKind::None {
+        if config.key.is_own() {
             return Ok(Self { payload, url: None });
         }
         let target = payload.target().ok_or("not-a-url")?;

@@ -10,6 +10,7 @@ use tidings_protocol::{
 };
 
 use super::admit::dead_letter_text;
+use crate::dead_letters::RETRY_NO;
 use crate::entry::{AgainRequest, EndReason, Entry, EntryId};
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
@@ -96,7 +97,9 @@ impl Group {
         let (failures, job) = (*failures, admitted.job);
         // A worker may only lengthen the wait, within limits.
         let capped = |ms: u64| ms.min(self.config.not_before_ms_max);
+        let is_final = back == RetryMode::Never;
         let back = match back {
+            RetryMode::Never => NextStep::Retry { due: now },
             RetryMode::Counted { after_ms } => {
                 let chance = self.frontier.random();
                 let backoff_ms = self.config.backoff_after(failures + 1, chance);
@@ -120,7 +123,7 @@ impl Group {
             self.figures.add(report, job);
         }
         self.unpin_untakeable(requester.member, now);
-        self.give_up_if_exhausted(id, report, now);
+        self.give_up_if_exhausted(id, (report, is_final), now);
         Ok(task.to_string().into())
     }
 
@@ -160,11 +163,11 @@ impl Group {
 
     /// Makes a returned or lost entry a dead letter if its attempts are used up. If its job is
     /// cancelled or has all its pages, the entry is dropped.
-    /// `report` is that of the last attempt.
+    /// `report` is that of the last attempt, and `is_final` says that its worker wants no other.
     pub(crate) fn give_up_if_exhausted(
         &mut self,
         id: EntryId,
-        report: Option<&TaskReport>,
+        (report, is_final): (Option<&TaskReport>, bool),
         now: Moment,
     ) {
         let entry = &self.frontier.get(id).entry;
@@ -172,7 +175,8 @@ impl Group {
         if mutants::is(Mutant::DropsLostAnnounced) && job.is_none() && entry.losses > 0 {
             return self.commit(Decision::Ended { entries: vec![id], end: EndReason::Purged }, now);
         }
-        if let Some(reason) = self.config.dead_reason(entry) {
+        let reason = self.config.dead_reason(entry).or(is_final.then_some(RETRY_NO));
+        if let Some(reason) = reason {
             let letter = self.dead_letter_payload(entry, reason);
             let event = self.page_event(id, Outcome::Failed, report, (Some(reason), 2));
             self.commit(Decision::Ended { entries: vec![id], end: EndReason::Dead }, now);

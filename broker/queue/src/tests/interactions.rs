@@ -195,6 +195,25 @@ fn dead_letters_fit_a_payload() {
     assert_eq!(bench.events[0].1.len(), PAYLOAD_BYTES_MAX);
 }
 
+// PROTOCOL: T1
+#[test]
+fn with_key_seq_a_task_names_its_event() {
+    let mut bench = Bench::new(&[("key", "seq")]);
+    bench.join(A, 1);
+    for (seq, payload) in [(1, "some text"), (2, "http://a.org/ every=1h job=x")] {
+        bench.publish(payload);
+        let task = bench.task();
+        assert_eq!(task.payload, format!("{}/{seq} {payload}", topic()));
+        bench.nack(A, &task.id, RetryMode::Counted { after_ms: Some(0) });
+        let again = bench.task();
+        assert_eq!(again.payload, task.payload);
+        bench.nack(A, &again.id, RetryMode::Never);
+        assert!(bench.events.pop().unwrap().1.ends_with(&format!(" last=test {payload}")));
+    }
+    bench.publish(&"x".repeat(PAYLOAD_BYTES_MAX));
+    assert!(bench.task().payload.len() > PAYLOAD_BYTES_MAX, "unchanged");
+}
+
 #[test]
 fn key_setting_cannot_change_while_a_host_rests() {
     let mut bench = Bench::new(&[("delay", "10s")]);

@@ -1,9 +1,9 @@
 //! The rules of a group, one per test.
 
-use tidings_protocol::{Code, Outcome, RetryMode, Seq, TaskId};
+use tidings_protocol::{Code, EntrySelection, Outcome, RetryMode, Seq, TaskId};
 
 use super::bench::{A, B, Bench, NO_HOLD, topic};
-use crate::{ConnId, Input, Requester};
+use crate::{ConnId, Input, Operation, Requester};
 
 // PROTOCOL: T5
 #[test]
@@ -148,6 +148,27 @@ fn failures_back_off_and_end_as_dead_letter() {
     let (topic, letter) = bench.events.pop().expect("a dead letter");
     assert_eq!(topic, "dead-letter");
     assert!(letter.starts_with("http://a.org/ reason=max-attempts group=crawlers"), "{letter}");
+}
+
+// PROTOCOL: T7
+#[test]
+fn retry_no_makes_an_entry_a_dead_letter_at_once() {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.join(A, 1);
+    bench.publish("http://a.org/ item=5");
+    let task = bench.task();
+    bench.nack(A, &task.id, RetryMode::Never);
+    let (topic, letter) = bench.events.pop().expect("a dead letter");
+    assert_eq!(topic, "dead-letter");
+    assert!(letter.starts_with("http://a.org/ reason=retry-no group=crawlers"), "{letter}");
+    assert!(letter.contains(" failures=1 losses=0 last=test"), "{letter}");
+    bench.wait(3_600_000);
+    bench.assert_no_task("it is dead");
+    bench.feed(Input::Operate {
+        requester: A.requester(),
+        operation: Operation::Retry(EntrySelection::default()),
+    });
+    assert_eq!(bench.task().payload, "http://a.org/ item=5");
 }
 
 // PROTOCOL: T4

@@ -187,14 +187,15 @@ fn ack(rest: &str) -> Parsed<'_> {
 }
 
 fn nack(rest: &str) -> Parsed<'_> {
-    const OPTIONS: [&str; 6] = ["after", "count", "again", "need", "not-before", "pace"];
+    const OPTIONS: [&str; 7] = ["after", "count", "retry", "again", "need", "not-before", "pace"];
     let (task, rest) = argument(rest, "NACK needs a task: NACK <id> [after=..]")?;
-    let (mut after_ms, mut count, mut again, mut need) = (None, None, None, None);
+    let (mut after_ms, mut count, mut retry, mut again, mut need) = (None, None, None, None, None);
     let (mut hold, mut report) = (KeyRest::default(), TaskReport::default());
     for option in options(rest) {
         match option? {
             ("after", value) => set_duration(&mut after_ms, "after", value)?,
             ("count", value) => set(&mut count, "count", yes_or_no("count", value)?)?,
+            ("retry", value) => set(&mut retry, "retry", yes_or_no("retry", value)?)?,
             ("again", value) => set(&mut again, "again", value.to_owned())?,
             ("need", "render") => set(&mut need, "need", ())?,
             ("need", value) => {
@@ -213,6 +214,11 @@ fn nack(rest: &str) -> Parsed<'_> {
         }
     }
     let back = match (again, need, count, after_ms) {
+        (None, None, None, None) if retry == Some(false) => RetryMode::Never,
+        _ if retry.is_some() => {
+            let text = "retry= must be no, without after=, count=, again= and need=";
+            return Err(bad_argument(text));
+        }
         (Some(url), None, None, None) => RetryMode::OtherUrl { url },
         (None, Some(()), None, None) => RetryMode::NeedsRender,
         (None, None, Some(false), after_ms) => RetryMode::Uncounted { after_ms },

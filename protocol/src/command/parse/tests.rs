@@ -236,6 +236,10 @@ fn nacks() {
     let back = RetryMode::OtherUrl { url: "http://a/?b=c".into() };
     both_ways(&format!("NACK {id} again=http://a/?b=c"), &nack(back, None));
     both_ways(&format!("NACK {id} need=render"), &nack(RetryMode::NeedsRender, None));
+    both_ways(&format!("NACK {id} retry=no reason=gone"), &nack(RetryMode::Never, Some("gone")));
+    for wrong in ["retry=yes", "retry=no after=1s", "retry=no count=yes", "retry=no need=render"] {
+        refused(&format!("NACK {id} {wrong}"), Code::BadArgument, "retry= must be no");
+    }
     refused(&format!("NACK {id} need=sleep"), Code::BadArgument, "should be render");
     for with in ["after=1s", "count=no", "count=yes"] {
         for what in ["again=http://a/", "need=render"] {
@@ -443,6 +447,7 @@ fn command_of(parts: &Parts) -> Command<'_> {
             let outcome = Outcome::ALL[usize::from(numbers.2.unsigned_abs()) % 6];
             reply(TaskAction::Ack(outcome))
         }
+        8 if flag => nack(RetryMode::Never),
         8 => nack(RetryMode::Counted { after_ms }),
         9 => nack(RetryMode::Uncounted { after_ms }),
         10 if flag => nack(RetryMode::NeedsRender),

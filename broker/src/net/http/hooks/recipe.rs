@@ -66,7 +66,8 @@ pub struct Recipe {
     pub name: String,
     /// Where its secret is stored.
     pub secret: SecretSource,
-    pub(super) topic: TopicName,
+    /// The topic on which it publishes.
+    pub topic: TopicName,
     scheme: SignatureScheme,
     url_locations: Vec<UrlLocation>,
     prefixes: Vec<UrlPrefix>,
@@ -99,7 +100,7 @@ impl FromStr for Recipe {
 }
 
 /// The message without line and column, which refer to JSON that the operator has not written.
-fn without_location(error: &serde_json::Error) -> String {
+pub fn without_location(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.rsplit_once(" at line ").map_or(text.clone(), |(text, _)| text.to_owned())
 }

@@ -223,7 +223,8 @@ impl World {
             _ if self.nature.render && finds_empty(received) => {
                 WorkerCommand::Nack { back: RetryMode::NeedsRender, hold }
             }
-            0..8 => WorkerCommand::Nack { back: RetryMode::Counted { after_ms: None }, hold },
+            0..7 => WorkerCommand::Nack { back: RetryMode::Counted { after_ms: None }, hold },
+            7 => WorkerCommand::Nack { back: RetryMode::Never, hold },
             8..14 => {
                 let host = self.rng.u64(0..HOSTS);
                 let robots = format!("http://h{host}.org/robots.txt");

@@ -1,0 +1,241 @@
+//! Templates of text with the parts of an event. Pure.
+
+use std::str::FromStr;
+
+use super::Event;
+
+/// The longest template, in bytes.
+const TEMPLATE_BYTES_MAX: usize = 4 << 10;
+
+/// A template, such as `{target} has changed: {attr.status}`.
+///
+/// A name in braces stands for a part of an event. A brace that is not part of `{name}` stands for
+/// itself, so a template can be JSON.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template(Vec<Piece>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Piece {
+    Literal(String),
+    /// `{target}`: the URL or path; empty if the event is text.
+    Target,
+    /// `{payload}`: the whole event.
+    Payload,
+    /// `{id}`: `<topic>/<seq>`.
+    Id,
+    /// `{attr.NAME}`: an attribute; empty if the event lacks it.
+    Attribute(String),
+}
+
+/// How values are written, so that an event cannot change the meaning of the text around it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Escape {
+    Nothing,
+    /// For a place between the quotes of a JSON string.
+    Json,
+    /// For Slack, where `<` begins links and mentions.
+    Slack,
+}
+
+impl FromStr for Template {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.is_empty() || text.len() > TEMPLATE_BYTES_MAX {
+            return Err(format!("expected 1 to {TEMPLATE_BYTES_MAX} bytes"));
+        }
+        let (mut pieces, mut literal, mut rest) = (Vec::new(), String::new(), text);
+        while let Some(at) = rest.find('{') {
+            let (before, behind) = rest.split_at(at);
+            literal.push_str(before);
+            let name = behind[1..].split_once('}').map(|(name, _)| name).filter(|name| {
+                let is_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+                !name.is_empty() && name.chars().all(is_name)
+            });
+            let Some(name) = name else {
+                literal.push('{');
+                rest = &behind[1..];
+                continue;
+            };
+            if !literal.is_empty() {
+                pieces.push(Piece::Literal(std::mem::take(&mut literal)));
+            }
+            pieces.push(Piece::parse(name)?);
+            rest = &behind[name.len() + "{}".len()..];
+        }
+        literal.push_str(rest);
+        if !literal.is_empty() {
+            pieces.push(Piece::Literal(literal));
+        }
+        Ok(Self(pieces))
+    }
+}
+
+impl Piece {
+    fn parse(name: &str) -> Result<Self, String> {
+        Ok(match (name, name.strip_prefix("attr.")) {
+            ("target", _) => Self::Target,
+            ("payload", _) => Self::Payload,
+            ("id", _) => Self::Id,
+            (_, Some(attribute)) if !attribute.is_empty() => Self::Attribute(attribute.to_owned()),
+            _ => {
+                return Err(format!(
+                    "{{{name}}} is unknown; the names are {{target}}, {{payload}}, {{id}} and \
+                     {{attr.NAME}}"
+                ));
+            }
+        })
+    }
+}
+
+impl Default for Template {
+    /// `{payload}`
+    fn default() -> Self {
+        Self(vec![Piece::Payload])
+    }
+}
+
+impl Template {
+    pub(super) fn render(&self, event: &Event, escape: Escape) -> String {
+        let payload = event.payload();
+        let mut text = String::new();
+        for piece in &self.0 {
+            let value = match piece {
+                Piece::Literal(literal) => {
+                    text.push_str(literal);
+                    continue;
+                }
+                Piece::Target => payload.target().unwrap_or_default(),
+                Piece::Payload => payload.text(),
+                Piece::Id => &event.id,
+                Piece::Attribute(name) => payload.attribute(name).unwrap_or_default(),
+            };
+            escape.push(value, &mut text);
+        }
+        text
+    }
+}
+
+impl Escape {
+    fn push(self, value: &str, text: &mut String) {
+        match self {
+            Self::Nothing => text.push_str(value),
+            Self::Json => {
+                let quoted = serde_json::Value::from(value).to_string();
+                text.push_str(&quoted[1..quoted.len() - 1]);
+            }
+            Self::Slack => {
+                for c in value.chars() {
+                    match c {
+                        '&' => text.push_str("&amp;"),
+                        '<' => text.push_str("&lt;"),
+                        '>' => text.push_str("&gt;"),
+                        c => text.push(c),
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn render(template: &str, payload: &str, escape: Escape) -> String {
+        let event = Event { id: "t/7".to_owned(), payload: payload.to_owned() };
+        template.parse::<Template>().unwrap().render(&event, escape)
+    }
+
+    #[test]
+    fn names_stand_for_parts_of_the_event() {
+        let page = "http://a.example/ status=404 status=200 reason=gone";
+        for (template, payload, text) in [
+            ("{target} is {attr.status}: {attr.reason}", page, "http://a.example/ is 404: gone"),
+            ("{id}: {payload}", "some text", "t/7: some text"),
+            ("[{target}{attr.status}]", "status=404 some text", "[]"),
+            ("{attr.none}|{attr.a-b_c.d}", "/x a-b_c.d=1", "|1"),
+            ("{payload}{payload}", "x", "xx"),
+        ] {
+            assert_eq!(render(template, payload, Escape::Nothing), text, "{template}");
+        }
+        let event = Event { id: "t/7".to_owned(), payload: page.to_owned() };
+        assert_eq!(Template::default().render(&event, Escape::Nothing), page);
+    }
+
+    #[test]
+    fn braces_without_a_name_stand_for_themselves() {
+        for template in ["{", "}", "{}", "{ target }", "{\"a\": 1}", "a{b", "{tar get}", "{ä}"] {
+            assert_eq!(render(template, "x", Escape::Nothing), template);
+        }
+        assert_eq!(render("{{target}}", "/x", Escape::Nothing), "{/x}");
+    }
+
+    #[test]
+    fn an_unknown_name_is_an_error_with_the_known_ones() {
+        for (template, name) in [
+            ("{tartget}", "{tartget}"),
+            ("a {target} {attr.} b", "{attr.}"),
+            ("{Target}", "{Target}"),
+            ("{attr}", "{attr}"),
+            ("{seq.x}", "{seq.x}"),
+        ] {
+            let error = template.parse::<Template>().unwrap_err();
+            assert!(error.starts_with(&format!("{name} is unknown; ")), "{error}");
+            assert!(error.ends_with("{target}, {payload}, {id} and {attr.NAME}"), "{error}");
+        }
+        for length in [0, TEMPLATE_BYTES_MAX + 1] {
+            let error = "x".repeat(length).parse::<Template>().unwrap_err();
+            assert_eq!(error, "expected 1 to 4096 bytes");
+        }
+    }
+
+    #[test]
+    fn values_are_not_templates() {
+        let payload = "/{payload} a={target}";
+        assert_eq!(
+            render("{payload}|{attr.a}", payload, Escape::Nothing),
+            "/{payload} a={target}|{target}"
+        );
+    }
+
+    #[test]
+    fn hostile_values_stay_values() {
+        let hostile = "/\"}],\"x\":\\u0022\t\u{1}\u{2028}<!channel><http://b.example|a>&amp;";
+        let text = render("{\"message\": \"{payload}\", \"n\": [1]}", hostile, Escape::Json);
+        assert_eq!(
+            serde_json::from_str::<Value>(&text).unwrap(),
+            json!({ "message": hostile, "n": [1] })
+        );
+        let text = render("changed: {target} <!here>", "/<!channel>&a", Escape::Slack);
+        assert_eq!(text, "changed: /&lt;!channel&gt;&amp;a <!here>");
+    }
+
+    proptest! {
+        #[test]
+        fn any_value_is_one_json_string(value in ".{0,40}") {
+            let text = render("{\"a\": \"<{payload}>\"}", &value, Escape::Json);
+            let read: Value = serde_json::from_str(&text).unwrap();
+            prop_assert_eq!(read, json!({ "a": format!("<{value}>") }));
+        }
+
+        #[test]
+        fn any_value_is_without_markup_of_slack(value in ".{0,40}") {
+            let text = render("{payload}", &value, Escape::Slack);
+            prop_assert!(!text.contains(['<', '>']));
+            let back = text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&");
+            prop_assert_eq!(back, value);
+        }
+
+        #[test]
+        fn every_template_is_read_or_refused(template in "[{}a-z.\" ]{1,30}") {
+            if let Ok(template) = template.parse::<Template>() {
+                let event = Event { id: "t/1".to_owned(), payload: "x".to_owned() };
+                template.render(&event, Escape::Json);
+            }
+        }
+    }
+}

@@ -1,0 +1,552 @@
+//! Pushes of topics to URLs: formats, filters, batches, retries, limits, and kills.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::docs::pages::code_blocks;
+use crate::support::callback_server::{CallbackRequest, CallbackServer};
+use crate::support::http_client::HttpClient;
+use crate::support::line_connection::LineConnection;
+use crate::support::process::{Process, Server, run_at, run_json_at, run_tidings, tidings_command};
+use crate::support::seed::number_from_env;
+use crate::support::wait::wait_until;
+
+const SECRET: &str = "whsec_YSBzZWNyZXQgb2YgdGhlIGJyb2tlciBhbmQgaXRzIGZyaWVuZHM=";
+const BROKER: [&str; 4] = ["broker", "--config", "push.toml", "--allow-private=127.0.0.0/8"];
+
+/// A `[[push]]` of the topic `t` with further keys.
+fn push_table(name: &str, url: &str, keys: &str) -> String {
+    let format = if keys.contains("format") { "" } else { "format = 'standard-webhooks'\n" };
+    format!("[[push]]\nname = '{name}'\ntopic = 't'\nurl = '{url}'\n{format}{keys}\n")
+}
+
+fn folder_with(config: &str) -> TempDir {
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("push.toml"), config).unwrap();
+    fs::write(folder.path().join("secret"), SECRET).unwrap();
+    folder
+}
+
+/// A broker with this configuration that may send to loopback addresses.
+#[track_caller]
+fn broker_with(config: &str) -> Server {
+    Server::start_in(folder_with(config), &BROKER, |_| ())
+}
+
+/// The same with a group of the push `p` that retries at once.
+#[track_caller]
+fn fast_broker_with(config: &str, settings: &str) -> Server {
+    let server = broker_with(config);
+    set_group(&server, "push-p", &format!("{FAST} {settings}"));
+    server
+}
+
+const FAST: &str = "lease=1s backoff=1ms";
+
+/// Waits until the push has created its group, and changes it.
+#[track_caller]
+fn set_group(server: &Server, group: &str, settings: &str) {
+    let mut client = LineConnection::connect_client(server.address);
+    let set = format!("GROUP set {group} {settings}");
+    wait_until("the group", || client.request(set.trim_end()).starts_with("+OK").then_some(()));
+}
+
+#[track_caller]
+fn publish(server: &Server, payloads: &[&str]) {
+    let mut client = LineConnection::connect_client(server.address);
+    for payload in payloads {
+        let answer = client.request(&format!("PUB t {payload}"));
+        assert!(answer.starts_with("+OK"), "{payload}: {answer}");
+    }
+}
+
+/// Waits until the group shows this value.
+#[track_caller]
+fn wait_for_group(server: &Server, group: &str, key: &str, value: u64) -> Value {
+    wait_until(&format!("{key} of {group} to be {value}"), || {
+        let shown = run_at(server, &["group", "show", group, "--json"]);
+        let shown: Value = serde_json::from_str(shown.stdout().first()?).ok()?;
+        (shown[key] == value).then_some(shown)
+    })
+}
+
+/// The only dead letter of the push `p`.
+#[track_caller]
+fn dead_letter(server: &Server) -> Value {
+    wait_for_group(server, "push-p", "dead-kept", 1);
+    let mut dead = run_json_at(server, &["dead", "ls", "--group", "push-p"]);
+    assert_eq!(dead.len(), 1, "{dead:?}");
+    dead.remove(0)
+}
+
+/// What the libraries of `push_messages.py` read in these requests.
+#[track_caller]
+fn read_by_libraries(requests: &[CallbackRequest]) -> Vec<Value> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut command = Command::new(root.join("target/venv/bin/python"));
+    command.arg(root.join("tests/e2e/support/push_messages.py")).arg(SECRET);
+    let mut process = Process::start(&mut command);
+    for request in requests {
+        process.write(format!("{}\n", request.to_json()));
+    }
+    let output = process.finish().expect_code(0);
+    output.stdout().iter().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// The ids of the events in a request of the format `standard-webhooks`.
+fn event_ids(request: &CallbackRequest) -> Vec<String> {
+    let body = request.json();
+    let id = |event: &Value| event["id"].as_str().unwrap().to_owned();
+    body["events"].as_array().map_or_else(|| vec![id(&body)], |all| all.iter().map(id).collect())
+}
+
+const PAGE: &str = "http://a.example/?q=1 outcome=done changed=yes";
+
+#[test]
+fn standard_webhooks_are_verified_by_another_library() {
+    let receiver = CallbackServer::start();
+    let secret = "secret-file = 'secret'";
+    let single = push_table("single", &receiver.url("204", "single"), secret);
+    let keys = format!("{secret}\nbatch = '100ms'");
+    let batch = push_table("batch", &receiver.url("204", "batch"), &keys);
+    let server = broker_with(&(single + &batch));
+    publish(&server, &[PAGE]);
+    let mut requests = receiver.first_requests_to("single", 1);
+    requests.extend(receiver.first_requests_to("batch", 1));
+    let page = json!({
+        "id": "t/1", "payload": PAGE, "target": "http://a.example/?q=1",
+        "attributes": { "outcome": "done", "changed": "yes" },
+    });
+    let mut body = page.clone();
+    body["type"] = "t".into();
+    let batch = json!({ "type": "t", "events": [page] });
+    assert_eq!(read_by_libraries(&requests), [body, batch]);
+    assert_eq!(requests[0].header("webhook-id"), "t/1");
+    assert!(requests[1].header("webhook-id").starts_with("batch-"), "{requests:?}");
+    assert_eq!(requests[0].header("content-type"), "application/json");
+    publish(&server, &["some \"text\""]);
+    let requests = receiver.first_requests_to("single", 2);
+    let text = json!({ "type": "t", "id": "t/2", "payload": "some \"text\"" });
+    assert_eq!(read_by_libraries(&requests[1..]), [text]);
+}
+
+#[test]
+fn cloud_events_are_read_by_another_library() {
+    let receiver = CallbackServer::start();
+    let keys = "format = 'cloudevents'\nsecret-file = 'secret'";
+    let single = push_table("single", &receiver.url("204", "single"), keys);
+    let keys = format!("{keys}\nbatch = '100ms'");
+    let batch = push_table("batch", &receiver.url("204", "batch"), &keys);
+    let public = "public-url = 'https://tidings.example/t/'\n";
+    let server = broker_with(&format!("{public}{single}{batch}"));
+    publish(&server, &[PAGE]);
+    let mut requests = receiver.first_requests_to("single", 1);
+    requests.extend(receiver.first_requests_to("batch", 1));
+    let page = json!({
+        "specversion": "1.0", "type": "tidings.t", "source": "https://tidings.example/t/",
+        "id": "t/1", "subject": "http://a.example/?q=1", "time": null, "datacontenttype": "application/json",
+        "data": {
+            "payload": PAGE, "target": "http://a.example/?q=1",
+            "attributes": { "outcome": "done", "changed": "yes" },
+        },
+    });
+    assert_eq!(read_by_libraries(&requests), [page.clone(), json!([page])]);
+}
+
+#[test]
+fn templates_of_text_and_slack_keep_hostile_events_in_their_place() {
+    let receiver = CallbackServer::start();
+    let hostile = "http://a.example/?\"}<!channel>&q a=\\\"x";
+    let mut config = String::new();
+    for (name, keys) in [
+        ("plain", "format = 'text'\ntemplate = '{id}: {target} {attr.a}{attr.b}'"),
+        (
+            "json",
+            "format = 'text'\ncontent-type = 'application/json'\n\
+             template = '{\"message\": \"{target}|{attr.a}\"}'",
+        ),
+        ("chat", "format = 'slack'\ntemplate = '*{target}*'"),
+    ] {
+        config += &push_table(name, &receiver.url("204", name), keys);
+    }
+    let server = broker_with(&config);
+    publish(&server, &[hostile]);
+    let request = |name| receiver.first_requests_to(name, 1).remove(0);
+    let plain = request("plain");
+    assert_eq!(plain.body, "t/1: http://a.example/?\"}<!channel>&q \\\"x");
+    assert_eq!(plain.header("content-type"), "text/plain; charset=utf-8");
+    let message = json!({ "message": "http://a.example/?\"}<!channel>&q|\\\"x" });
+    assert_eq!(request("json").json(), message);
+    let text = json!({ "text": "*http://a.example/?\"}&lt;!channel&gt;&amp;q*" });
+    assert_eq!(request("chat").json(), text);
+}
+
+#[test]
+fn a_filter_excludes_events_from_its_push_alone() {
+    let receiver = CallbackServer::start();
+    let keys = "where = ['changed=yes', 'status!=304']";
+    let config = push_table("some", &receiver.url("204", "some"), keys)
+        + &push_table("all", &receiver.url("204", "all"), "");
+    let server = broker_with(&config);
+    let no = ["/a changed=no", "/b changed=yes status=304", "text changed=yes"];
+    publish(&server, &no);
+    publish(&server, &["/d changed=yes"]);
+    let ids = |name, count| -> BTreeSet<_> {
+        receiver.first_requests_to(name, count).iter().flat_map(event_ids).collect()
+    };
+    assert_eq!(ids("some", 1), ["t/4".to_owned()].into());
+    assert_eq!(ids("all", 4).len(), 4);
+    wait_for_group(&server, "push-some", "completed", 4);
+    wait_for_group(&server, "push-all", "completed", 4);
+    assert_eq!(receiver.requests_so_far().len(), 5);
+    assert_eq!(HttpClient::new(&server).events("t").len(), 4);
+}
+
+#[test]
+fn a_full_batch_is_one_request_of_100_events_in_order() {
+    let receiver = CallbackServer::start();
+    let config = push_table("p", &receiver.url("204", "p"), "batch = '1h'");
+    let server = broker_with(&config);
+    let payloads: Vec<_> = (1..=250).map(|number| format!("event {number}")).collect();
+    publish(&server, &payloads.iter().map(String::as_str).collect::<Vec<_>>());
+    let requests = receiver.first_requests(2);
+    wait_for_group(&server, "push-p", "completed", 200);
+    let ids: Vec<Vec<_>> = requests.iter().map(event_ids).collect();
+    for ids in &ids {
+        let seqs: Vec<u64> = ids.iter().map(|id| id["t/".len()..].parse().unwrap()).collect();
+        assert!(seqs.len() == 100 && seqs.is_sorted(), "{seqs:?}");
+    }
+    assert_eq!(ids.concat().into_iter().collect::<BTreeSet<_>>().len(), 200);
+    assert_ne!(requests[0].header("webhook-id"), requests[1].header("webhook-id"));
+    wait_for_group(&server, "push-p", "processing", 50);
+    assert_eq!(receiver.requests_so_far().len(), 2);
+    // A stop does not wait for the hour. Events that come again do not wait for others.
+    let server = server.restart("TERM", &BROKER);
+    let shown = wait_for_group(&server, "push-p", "completed", 250);
+    assert_eq!((&shown["lost"], &shown["failed"]), (&json!(0), &json!(0)), "{shown}");
+    let ids = receiver.requests_so_far().iter().flat_map(event_ids).collect::<Vec<_>>();
+    assert_eq!((ids.len(), ids.iter().collect::<BTreeSet<_>>().len()), (250, 250));
+}
+
+#[test]
+fn a_rejected_event_is_retried_with_its_id_after_retry_after() {
+    let receiver = CallbackServer::start();
+    let config = push_table("p", &receiver.url("500,503:1,429:1,302,204", "p"), "");
+    let server = fast_broker_with(&config, "max-attempts=9");
+    publish(&server, &[PAGE]);
+    let requests = receiver.first_requests(5);
+    wait_for_group(&server, "push-p", "completed", 1);
+    for again in &requests[1..] {
+        assert_eq!(again.header("webhook-id"), "t/1");
+        assert_eq!(again.body, requests[0].body);
+        assert!(!again.has_header("webhook-signature"), "no secret is configured");
+    }
+    for waited in [2, 3] {
+        let since = requests[waited].received_at - requests[waited - 1].received_at;
+        assert!(since >= 1.0, "{waited}: {requests:?}");
+    }
+    assert_eq!(receiver.requests_so_far().len(), 5, "a redirect is not followed");
+}
+
+#[test]
+fn status_410_makes_a_dead_letter_that_can_be_retried() {
+    let receiver = CallbackServer::start();
+    let config = push_table("p", &receiver.url("410,204", "p"), "");
+    let server = fast_broker_with(&config, "");
+    publish(&server, &[PAGE]);
+    let letter = dead_letter(&server);
+    let key = (&letter["reason"], &letter["last"], &letter["key"]);
+    assert_eq!(key, (&json!("retry-no"), &json!("HTTP_status_410"), &json!("t/1")));
+    assert_eq!(receiver.requests_so_far().len(), 1);
+    run_at(&server, &["dead", "retry", "--key", "t/1", "--group", "push-p"]).expect_code(0);
+    let requests = receiver.first_requests(2);
+    assert_eq!(requests[0].header("webhook-id"), requests[1].header("webhook-id"));
+    wait_for_group(&server, "push-p", "completed", 1);
+}
+
+#[test]
+fn a_redirect_into_the_network_is_a_dead_letter() {
+    let receiver = CallbackServer::start();
+    let config = push_table("p", &receiver.url("308,307", "p"), "");
+    let server = fast_broker_with(&config, "max-attempts=2");
+    publish(&server, &[PAGE]);
+    let last = format!(
+        "HTTP_status_307:_a_redirect_to_http://127.0.0.1:{}/202/moved,_which_is_not_followed",
+        receiver.port
+    );
+    let letter = dead_letter(&server);
+    assert_eq!((&letter["reason"], &letter["last"]), (&json!("max-attempts"), &json!(last)));
+    assert_eq!(receiver.requests_so_far().len(), 2);
+}
+
+#[test]
+fn a_push_to_an_address_inside_is_refused_in_every_notation() {
+    let receiver = CallbackServer::start();
+    let hosts = [
+        "127.0.0.1",
+        "127.1",
+        "0x7f.1",
+        "0177.0.0.1",
+        "2130706433",
+        "[::ffff:7f00:1]",
+        "[::1]",
+        "0",
+        "127.0.0.1.",
+        "localhost",
+        "10.0.0.1",
+    ];
+    let table = |(at, host): (usize, &&str)| {
+        let url = format!("http://{host}:{}/204/inside", receiver.port);
+        push_table(&format!("p{at}"), &url, "")
+    };
+    let config: String = hosts.iter().enumerate().map(table).collect();
+    let server =
+        Server::start_in(folder_with(&config), &["broker", "--config", "push.toml"], |_| ());
+    for at in 0..hosts.len() {
+        set_group(&server, &format!("push-p{at}"), "max-attempts=1");
+    }
+    publish(&server, &[PAGE]);
+    server.process.wait_for_line_with("pushes to addresses that are not allowed");
+    for (at, host) in hosts.iter().enumerate() {
+        let group = format!("push-p{at}");
+        wait_for_group(&server, &group, "dead-kept", 1);
+        let dead = run_json_at(&server, &["dead", "ls", "--group", &group]);
+        let last = dead[0]["last"].as_str().unwrap();
+        assert!(last.starts_with("address:_"), "{host}: {last}");
+    }
+    assert!(receiver.requests_so_far().is_empty());
+}
+
+#[test]
+fn a_receiver_that_hangs_holds_back_no_other_push() {
+    let receiver = CallbackServer::start();
+    let config = push_table("p", &receiver.url("hang", "hang"), "")
+        + &push_table("batch", &receiver.url("hang", "hang-too"), "batch = '100ms'")
+        + &push_table("good", &receiver.url("204", "good"), "where = ['x=1']");
+    let server = broker_with(&config);
+    receiver_hangs(&server, &receiver);
+    // More than the pushes that stand still hold in memory.
+    let payloads: Vec<_> = (0..500).map(|number| format!("/{number} x={}", number % 2)).collect();
+    publish(&server, &payloads.iter().map(String::as_str).collect::<Vec<_>>());
+    let good = receiver.first_requests_to("good", 250);
+    assert_eq!(good.iter().flat_map(event_ids).collect::<BTreeSet<_>>().len(), 250);
+    let shown = wait_for_group(&server, "push-p", "processing", 200);
+    assert_eq!((&shown["completed"], &shown["failed"]), (&json!(0), &json!(0)));
+    assert_eq!(receiver.first_requests_to("hang", 4).len(), 4);
+    let hanging = receiver.requests_so_far();
+    let hanging = hanging.iter().filter(|request| request.path == "/hang/hang");
+    assert_eq!(hanging.count(), 4, "at most four requests at once");
+}
+
+/// Publishes an event and waits until the receiver holds a request of both pushes.
+#[track_caller]
+fn receiver_hangs(server: &Server, receiver: &CallbackServer) {
+    publish(server, &["/first x=0"]);
+    receiver.first_requests_to("hang", 1);
+    receiver.first_requests_to("hang-too", 1);
+}
+
+#[test]
+fn a_receiver_that_is_down_costs_few_attempts() {
+    let receiver = CallbackServer::start();
+    let port = receiver.port;
+    let config = push_table("p", &receiver.url("204", "p"), "");
+    drop(receiver);
+    let server = fast_broker_with(&config, "");
+    let payloads: Vec<_> = (0..100).map(|number| format!("/{number}")).collect();
+    publish(&server, &payloads.iter().map(String::as_str).collect::<Vec<_>>());
+    let attempts = wait_until("failed attempts", || {
+        let tasks = run_json_at(&server, &["group", "tasks", "push-p"]);
+        let attempts: u64 = tasks.iter().map(|task| task["attempts"].as_u64().unwrap()).sum();
+        (attempts >= 12).then_some(attempts)
+    });
+    // Four at once, and then twice as much time between them as before.
+    assert!(attempts <= 60, "{attempts}");
+    let receiver = CallbackServer::start_at(port);
+    let requests = receiver.first_requests(100);
+    let ids: BTreeSet<_> = requests.iter().flat_map(event_ids).collect();
+    assert_eq!(ids.len(), 100);
+    let shown = wait_for_group(&server, "push-p", "completed", 100);
+    assert_eq!(shown["dead"], 0, "{shown}");
+}
+
+#[test]
+fn a_request_in_flight_at_a_stop_is_sent_after_the_restart() {
+    for (signal, keys) in [("KILL", ""), ("TERM", ""), ("TERM", "batch = '100ms'")] {
+        let receiver = CallbackServer::start();
+        let config = push_table("p", &receiver.url("hang,204", "p"), keys);
+        let server = fast_broker_with(&config, "max-attempts=1");
+        publish(&server, &[PAGE]);
+        receiver.first_requests(1);
+        let server = server.restart(signal, &BROKER);
+        let requests = receiver.first_requests(2);
+        let ids = [0, 1].map(|at| requests[at].header("webhook-id").to_owned());
+        assert_eq!(ids[0], ids[1], "{signal}");
+        // An interrupted attempt does not count as failed.
+        wait_for_group(&server, "push-p", "completed", 1);
+    }
+}
+
+#[test]
+fn every_event_is_pushed_with_its_id_over_kills() {
+    let kills = number_from_env("TIDINGS_PUSH_KILLS").unwrap_or(4);
+    let receiver = CallbackServer::start();
+    let config = push_table("p", &receiver.url("503,500,204", "single"), "")
+        + &push_table("batch", &receiver.url("500,204", "batch"), "batch = '100ms'");
+    let mut server = fast_broker_with(&config, "");
+    set_group(&server, "push-batch", FAST);
+    let mut published = BTreeMap::new();
+    for kill in 0..=kills {
+        let sent = receiver.requests_so_far().len();
+        let mut client = LineConnection::connect_client(server.address);
+        for number in 0..20 {
+            let payload = format!("/{kill}/{number}");
+            let answer = client.request(&format!("PUB t {payload}"));
+            let seq = answer.split(' ').nth(1).unwrap().to_owned();
+            published.insert(format!("t/{seq}"), payload);
+        }
+        if kill < kills {
+            // Before the first request, or after some of them.
+            receiver.first_requests(sent + usize::try_from(kill % 3).unwrap());
+            server = server.restart("KILL", &BROKER);
+        }
+    }
+    for name in ["single", "batch"] {
+        let pushed = wait_until("all events", || {
+            let requests = receiver.requests_so_far();
+            let requests = requests.iter().filter(|request| request.path.ends_with(name));
+            let events = requests.flat_map(events_of).collect::<BTreeSet<_>>();
+            let ids: BTreeSet<_> = events.iter().map(|(id, _)| id).collect();
+            (ids.len() == published.len()).then(|| events.clone())
+        });
+        let expected: BTreeSet<_> = published.clone().into_iter().collect();
+        assert_eq!(pushed, expected, "an id names one event");
+    }
+    for group in ["push-p", "push-batch"] {
+        let shown = wait_for_group(&server, group, "completed", published.len() as u64);
+        assert_eq!((&shown["dead"], &shown["waiting"]), (&json!(0), &json!(0)), "{shown}");
+    }
+    eprintln!("{kills} kills, {} events", published.len());
+}
+
+/// Id and payload of the events in a request.
+fn events_of(request: &CallbackRequest) -> Vec<(String, String)> {
+    let body = request.json();
+    let text = |event: &Value, key: &str| event[key].as_str().unwrap().to_owned();
+    let event = |event: &Value| (text(event, "id"), text(event, "payload"));
+    body["events"]
+        .as_array()
+        .map_or_else(|| vec![event(&body)], |all| all.iter().map(event).collect())
+}
+
+#[test]
+fn wrong_pushes_are_reported_with_their_place() {
+    let url = "http://a.example/";
+    let good = push_table("p", url, "");
+    for (config, place, problem) in [
+        (push_table("p", url, "format = 'xml'"), "8:1", "`format` is \"xml\""),
+        (push_table("p", url, "format = 'text'\ntemplate = '{x}'"), "8:1", "{x} is unknown"),
+        (push_table("p", url, "colour = 'red'"), "8:1", "unknown field `colour`"),
+        (push_table("p", url, "where = ['x']"), "8:1", "where=\"x\" should be"),
+        (push_table("q", "ftp://a.example/", ""), "8:1", "`url`: "),
+        (push_table("q", url, "secret-file = 'short'"), "8:1", "a secret of 14 bytes"),
+        (push_table("q", url, "secret-file = 'none'"), "8:1", "cannot read none"),
+        (push_table("q", url, "format = 'cloudevents'"), "8:1", "needs --public-url"),
+        (good.clone(), "8:1", "two pushes have the name \"p\""),
+    ] {
+        let folder = folder_with(&format!("# one\n{good}{config}"));
+        fs::write(folder.path().join("short"), "YSBzaG9ydCBzZWNyZXQ=").unwrap();
+        let check = ["config", "check", "broker", "--config", "push.toml"];
+        let output = run_tidings(folder.path(), &check).expect_code(2);
+        let stderr = output.stderr();
+        assert!(stderr.starts_with(&format!("push.toml:{place}: `push`: ")), "{stderr}");
+        assert!(stderr.contains(problem), "{problem}: {stderr}");
+        let start = ["broker", "--listen", "0", "--config", "push.toml"];
+        let output = run_tidings(folder.path(), &start).expect_code(2);
+        assert!(output.stderr().contains(problem), "{problem}: {}", output.stderr());
+    }
+    let folder = folder_with(&good);
+    run_tidings(folder.path(), &["config", "check", "--config", "push.toml"]).expect_code(0);
+}
+
+#[test]
+fn the_pushes_of_the_manual_are_valid() {
+    let blocks = code_blocks("docs/push.md").into_iter().filter(|block| block.kind == "toml");
+    let mut count = 0;
+    for block in blocks {
+        let config = block.lines.join("\n").replace("/etc/tidings/push.secret", "secret");
+        let folder = folder_with(&config);
+        run_tidings(folder.path(), &["config", "check", "--config", "push.toml"]).expect_code(0);
+        count += config.matches("[[push]]").count();
+    }
+    assert_eq!(count, 4);
+}
+
+#[test]
+fn a_push_into_its_own_topic_is_refused() {
+    let hook = "[[hook]]\nname = 'h'\ntopic = 't'\nsecret-file = 'secret'\nsignature = 'github'\n\
+                url = { field = 'u' }\nprefixes = ['http://a.example/']\n";
+    let http =
+        "http = 12399\npublic-url = 'https://tidings.example/t/'\nhttp-host = ['b.example']\n";
+    let check = |url: &str| {
+        let folder = folder_with(&format!("{http}{hook}{}", push_table("p", url, "")));
+        let words = ["config", "check", "broker", "--config", "push.toml"];
+        let mut command = tidings_command(folder.path(), words);
+        Process::start(command.env_remove("TIDINGS_HTTP")).finish()
+    };
+    for url in [
+        "https://tidings.example/t/hooks/h",
+        "https://tidings.example/t/hooks/h?x=y",
+        "https://b.example/hooks/h",
+        "http://127.0.0.1:12399/hooks/h",
+        "http://localhost:12399/topics/t",
+        "https://tidings.example/t/topics/t?wait=1s",
+    ] {
+        let stderr = check(url).expect_code(2).stderr();
+        let problem = "`push`: the push \"p\": `url` publishes on t, which would be pushed again";
+        assert!(
+            stderr.starts_with("push.toml:11:1: ") && stderr.contains(problem),
+            "{url}: {stderr}"
+        );
+    }
+    for url in [
+        "https://tidings.example/t/hooks/other",
+        "https://tidings.example/t/topics/other",
+        "http://127.0.0.1:12398/hooks/h",
+        "https://c.example/hooks/h",
+        "https://tidings.example/hooks/h/x",
+    ] {
+        check(url).expect_code(0);
+    }
+}
+
+#[test]
+fn a_changed_push_takes_effect_at_the_next_start() {
+    let receiver = CallbackServer::start();
+    let server = broker_with(&push_table("p", &receiver.url("204", "old"), ""));
+    let changed = push_table("p", &receiver.url("204", "new"), "");
+    fs::write(server.folder.path().join("push.toml"), changed).unwrap();
+    server.process.signal("HUP");
+    server
+        .process
+        .wait_for_line_with("`push` changed in push.toml:1; takes effect at the next start");
+    publish(&server, &[PAGE]);
+    receiver.first_requests_to("old", 1);
+    let server = server.restart("TERM", &BROKER);
+    publish(&server, &[PAGE]);
+    assert_eq!(event_ids(&receiver.first_requests_to("new", 1)[0]), ["t/2"]);
+}
+
+#[test]
+fn config_show_hides_the_path_of_a_chat() {
+    let folder = folder_with(&push_table("p", "https://a.example/hush", "format = 'slack'"));
+    let show = ["config", "show", "broker", "--config", "push.toml"];
+    let shown = run_tidings(folder.path(), &show).expect_code(0).stdout();
+    let line = shown.iter().find(|line| line.contains("push = ")).unwrap();
+    assert!(line.contains("https://a.example/HIDDEN") && !line.contains("hush"), "{line}");
+}
