@@ -21,8 +21,8 @@ use self::tasks::TasksArgs;
 use self::watch::WatchArgs;
 use crate::client::broker_message;
 use crate::client::manage::{
-    self, BrokerClient, OutputFlags, as_str_pairs, first_word, named_object, note_unlisted,
-    print_list, print_table,
+    self, BrokerClient, OutputFlags, as_str_pairs, first_word, named_object, print_list,
+    print_table,
 };
 use crate::client::overview::waiting_entries;
 use crate::flags::confirmation::YesFlag;
@@ -37,6 +37,7 @@ Examples:
   tidings group tasks --state completed             the newest finished ones
   tidings group tasks --key example.org             entries of that host
   tidings group keys --limit 10                     hosts with the longest remaining time
+  tidings group tasks --all --json > queue.jsonl    the whole queue
   tidings group schedules                           scheduled URLs and when they are due
   tidings group set crawlers delay=2s parallel=1    applies from the next task on
   tidings group create thumbs topics=file-ready key=none lease=5m
@@ -183,24 +184,6 @@ pub(crate) fn command<'a>(
     settings: Vec<(&'a str, &'a str)>,
 ) -> Command<'a> {
     Command::Group(GroupCommand::new(action, group.as_str(), settings))
-}
-
-/// Prints the lines that a command lists: as JSON objects, or as rows of a table.
-async fn print_listed(
-    output: &OutputFlags,
-    command: &Command<'_>,
-    headings: &str,
-    object: impl Fn(&str) -> String,
-    row: impl Fn(&str) -> Vec<String>,
-) -> Result<(), Failure> {
-    let answer = BrokerClient::connect(&output.broker, NAME).await?.request(command).await?;
-    let mut console = Console::new();
-    if output.json {
-        return answer.more.iter().try_for_each(|line| console.line(&object(line)));
-    }
-    print_table(&mut console, headings, answer.more.iter().map(|line| row(line)))?;
-    note_unlisted(&mut console, &answer.ok);
-    Ok(())
 }
 
 async fn ls(output: &OutputFlags) -> Result<(), Failure> {

@@ -5,8 +5,8 @@ mod pages;
 mod retry;
 pub(crate) mod wait;
 
-use clap::{Args, Subcommand};
-use tidings_protocol::status::{JobListEnd, JobStatus};
+use clap::{Args, Subcommand, ValueEnum};
+use tidings_protocol::status::JobStatus;
 use tidings_protocol::{Command, GroupName, JobAction, JobCommand, JobName};
 use tidings_queue::jobs::JobSettings;
 
@@ -16,8 +16,9 @@ use self::retry::RetryArgs;
 use self::wait::{WaitArgs, WatchArgs};
 use crate::client::broker_message;
 use crate::client::job::state_line;
+use crate::client::lists::{Columns, ListFlags, print_listed};
 use crate::client::manage::{
-    self, BrokerClient, GroupFlag, OutputFlags, as_str_pairs, named_object, print_list, print_table,
+    self, BrokerClient, GroupFlag, OutputFlags, as_str_pairs, named_object, print_list,
 };
 use crate::flags::confirmation::YesFlag;
 use crate::terminal::failure::Failure;
@@ -144,11 +145,31 @@ pub(crate) struct OpenArgs {
 /// The flags of `tidings job ls`.
 #[derive(Debug, Args)]
 pub(crate) struct LsArgs {
+    /// Only jobs in this state
+    #[arg(long, value_enum)]
+    state: Option<ListedState>,
+
+    #[command(flatten)]
+    list: ListFlags,
+
     #[command(flatten)]
     group: GroupFlag,
 
     #[command(flatten)]
     output: OutputFlags,
+}
+
+/// The states of a job, as they are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ListedState {
+    /// Expects seeds
+    Open,
+    /// Expects no more seeds, and is not done
+    Closed,
+    /// Releases nothing
+    Paused,
+    /// Its pass is over
+    Done,
 }
 
 /// Runs the subcommand.
@@ -226,25 +247,15 @@ async fn run_action(
 }
 
 async fn ls(args: &LsArgs) -> Result<(), Failure> {
-    let broker = BrokerClient::connect(&args.output.broker, NAME).await?;
-    let answer =
-        broker.request(&command(JobAction::Ls, None, &args.group.group, Vec::new())).await?;
-    let mut console = Console::new();
-    if args.output.json {
-        let jobs = answer.more.iter().map(|line| named_object(line, "job"));
-        return jobs.into_iter().try_for_each(|job| console.line(&job.to_string()));
-    }
-    let headings = "JOB PASS> STATE FOUND> PENDING> QUEUED> PROCESSING> COMPLETED> FAILED>";
-    print_table(
-        &mut console,
-        headings,
-        answer.more.iter().map(|line| row(&JobStatus::parse(line))),
-    )?;
-    let JobListEnd { jobs, listed, .. } = JobListEnd::parse(&answer.ok);
-    if listed < jobs {
-        console.note(&format!("the newest {} of {}", format_count(listed), format_count(jobs)));
-    }
-    Ok(())
+    let state = args.state.and_then(|state| state.to_possible_value());
+    let settings = state.iter().map(|state| ("state", state.get_name())).collect();
+    let jobs = command(JobAction::Ls, None, &args.group.group, settings);
+    let columns = Columns {
+        object: |line: &str| named_object(line, "job").to_string(),
+        headings: "JOB PASS> STATE FOUND> PENDING> QUEUED> PROCESSING> COMPLETED> FAILED>",
+        row: |line: &str| row(&JobStatus::parse(line)),
+    };
+    print_listed(NAME, &jobs, &args.list, &args.output, columns).await
 }
 
 /// A job as a row of `ls`.

@@ -378,11 +378,13 @@ fn keys_are_listed_by_remaining_time() {
     }
     let text = run_at(&server, &["group", "keys"]).expect_code(0).stdout();
     let rows: Vec<Vec<_>> = text.iter().map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(rows[0], ["KEY", "WAITING", "PROCESSING", "LEFT"]);
-    assert_eq!(rows[1], ["b.example", "2", "0", "1m", "00s"]);
-    assert_eq!(rows[2], ["a.example", "1", "0", "0", "ms"]);
+    assert_eq!(rows[0], ["KEY", "WAITING", "PROCESSING", "LEFT", "BECAUSE"]);
+    assert_eq!(rows[1], ["b.example", "2", "0", "1m", "00s", "no-members"]);
+    assert_eq!(rows[2], ["a.example", "1", "0", "0", "ms", "no-members"]);
     let of_job = run_json_at(&server, &["group", "keys", "--job", "docs"]);
-    let expected = json!({ "key": "b.example", "waiting": 2, "processing": 0, "left-ms": 60_000 });
+    let expected = json!({
+        "key": "b.example", "waiting": 2, "processing": 0, "left-ms": 60_000, "because": "no-members",
+    });
     assert_eq!(of_job, [expected]);
     let some = run_at(&server, &["group", "keys", "--limit", "1"]).expect_code(0);
     assert!(some.stderr().contains("1 of 2"), "{some:?}");

@@ -143,7 +143,7 @@ fn explain_shows_why_a_url_waits() {
     client.request("PUB new-url http://a.example/1");
     wait_for_waiting_entries(&server, 1);
     let waiter = run_at(&server, &["explain", "http://a.example/1"]).expect_code(0).stdout();
-    assert!(waiter[0].contains("queued because=no-credit"), "{waiter:?}");
+    assert!(waiter[0].contains("queued because=no-members"), "{waiter:?}");
     assert!(client.request("JOIN crawlers credit=1").starts_with("+OK"));
     assert!(client.read_line().starts_with("TASK "));
     let held = run_at(&server, &["explain", " HTTP://A.example:80/1"]).expect_code(0).stdout();
@@ -157,7 +157,10 @@ fn explain_shows_why_a_url_waits() {
         let later = run_at(&server, &requested);
         (later.code == Some(0)).then(|| later.stdout())
     });
-    assert!(later[0].starts_with("http://b.example/ key=b.example delayed due-in="), "{later:?}");
+    assert!(
+        later[0].starts_with("http://b.example/ key=b.example delayed because=later due-in="),
+        "{later:?}"
+    );
     assert_eq!(later[1], "b.example waiting=0 delayed=1 free");
     run_at(&server, &["explain", "b.example"]).expect_code(1);
     let unknown = run_at(&server, &["explain", "http://a.example/2"]).expect_code(1);

@@ -6,6 +6,7 @@ mod group_commands;
 mod group_exec;
 pub(crate) mod groups;
 mod job_completion;
+mod lists;
 mod poison_task;
 mod python_worker;
 mod rendered_tasks;

@@ -8,6 +8,7 @@ mod explain;
 mod finished;
 mod interactions;
 mod jobs;
+mod lists;
 mod operate;
 mod page_ready;
 mod render;
