@@ -1,5 +1,5 @@
 //! A large frontier of waiting URLs: links per second that enter it, memory per link, the time in
-//! which a worker receives a task meanwhile, and the time from a kill of the broker to the next
+//! which a worker receives a task meanwhile, the longest time of a list, and the time from a kill of the broker to the next
 //! released task.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
@@ -30,6 +30,17 @@ const CREDIT: u32 = 2;
 
 /// Pause of the second worker between an acknowledgement and its next request for a task.
 const PROBE_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Lists for which the broker looks at as many entries or keys as it does for any, and their
+/// repetitions.
+const LISTS: [&str; 5] = [
+    "tasks crawlers limit=0",
+    "tasks crawlers state=queued limit=0",
+    "tasks crawlers match=/none limit=0",
+    "keys crawlers limit=10",
+    "keys crawlers after=0 limit=1000",
+];
+const LIST_REPEATS: usize = 5;
 
 /// A URL on an otherwise unused host.
 const UNUSED_HOST_URL: &str = "http://untouched.example/";
@@ -127,6 +138,8 @@ impl Frontier {
                 .with_runs([to_f64(links) / took.as_secs_f64()]),
             Figure::new("release_p50_ms", "release p50, ms", 2).with_runs([ms(0.5)]),
             Figure::new("release_p99_ms", "release p99, ms", 2).with_runs([ms(0.99)]),
+            Figure::new("list_max_ms", "longest list, ms", 2)
+                .with_runs([longest_list(target.address)?]),
         ];
         if let (Some(server), Some(before)) = (target.server, cpu) {
             let used =
@@ -238,6 +251,20 @@ fn probe_release_times(mut worker: TcpStream) -> Histogram {
             return times;
         }
     }
+}
+
+/// Returns the longest time to an answer to one of the [`LISTS`], in ms.
+fn longest_list(address: SocketAddr) -> Result<f64> {
+    let mut client = connection::open(address, [])?;
+    let mut lines = BufReader::new(client.try_clone()?).lines().map_while(Result::ok);
+    let mut longest = Duration::ZERO;
+    for list in LISTS.into_iter().cycle().take(LISTS.len() * LIST_REPEATS) {
+        let began = Instant::now();
+        writeln!(client, "GROUP {list}")?;
+        lines.find(|line| line.starts_with("+OK")).context("the broker does not answer")?;
+        longest = longest.max(began.elapsed());
+    }
+    Ok(longest.as_secs_f64() * 1000.0)
 }
 
 /// Waits for the first task of a broker that was just started.

@@ -89,8 +89,14 @@ fn idle_reports_memory_and_delivery_time() {
 fn frontier_reports_the_cost_of_waiting_urls_and_of_a_restart() {
     let report = run_bench(&["frontier", "--urls", "2000", "--hosts", "100", "--links", "100"]);
     assert_eq!((&report["bench"], &report["urls"]), (&"frontier".into(), &2000.into()));
-    let figures =
-        ["links_per_second", "release_p99_ms", "broker_us_per_link", "broker_mib", "restart_s"];
+    let figures = [
+        "links_per_second",
+        "release_p99_ms",
+        "list_max_ms",
+        "broker_us_per_link",
+        "broker_mib",
+        "restart_s",
+    ];
     expect_figures(&report, &figures);
 }
 

@@ -200,7 +200,12 @@ pub struct MemberId(pub u128);
 impl MemberId {
     /// Its first eight digits. They tell members apart, and do not let a client act as the member.
     pub fn short(self) -> String {
-        format!("{:08x}", self.0 >> 96)
+        format!("{:08x}", self.first_digits())
+    }
+
+    /// The number that [`short`](Self::short) shows.
+    pub fn first_digits(self) -> u32 {
+        u32::try_from(self.0 >> 96).expect("32 of 128 bits are left")
     }
 }
 

@@ -109,8 +109,13 @@ impl Patterns {
 
     /// Reports whether one of them matches.
     pub fn match_any(&self, url: &CanonicalUrl) -> bool {
-        let path = normalized(path_of(url.as_str()));
-        let url = normalized(url.as_str());
+        self.match_text(url.as_str())
+    }
+
+    /// The same for a text that is known to be canonical.
+    pub fn match_text(&self, canonical: &str) -> bool {
+        let path = normalized(path_of(canonical));
+        let url = normalized(canonical);
         self.0.iter().any(|pattern| pattern.matches(&url, &path))
     }
 

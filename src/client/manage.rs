@@ -5,14 +5,13 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tidings_client::{Client, ClientError, CommandAnswer};
-use tidings_protocol::status::ListEnd;
 use tidings_protocol::{Command, GroupName};
 
 use crate::client::{broker_message, connection};
 use crate::flags::address::BrokerAddress;
 use crate::flags::broker::BrokerFlag;
 use crate::terminal::failure::Failure;
-use crate::terminal::output::{Console, format_count, readable};
+use crate::terminal::output::{Console, readable};
 
 /// The flags of commands with a table or JSON as output.
 #[derive(Debug, Clone, Args)]
@@ -103,7 +102,7 @@ pub(crate) fn json(status: &impl Serialize) -> Value {
 }
 
 /// An object; numbers become JSON numbers, except in the first pair.
-fn object<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Value {
+pub(crate) fn object<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Value {
     let mut object = Map::new();
     for (at, (key, value)) in pairs.enumerate() {
         // The first pair is the name, which stays a string even if it consists of digits.
@@ -119,46 +118,65 @@ pub(crate) fn print_list(console: &mut Console, line: &str) -> Result<(), Failur
     let row = |(key, value): (&str, &str)| vec![key.to_owned(), readable(key, value)];
     let rows: Vec<_> = key_values(line).map(row).collect();
     console.line(first_word(line))?;
-    for line in table(&rows, &[true, true]) {
+    for line in Table::new("KEY VALUE").lines(&rows) {
         console.line(&format!("  {line}"))?;
     }
     Ok(())
 }
 
-/// Prints rows with headings, which are separated by spaces. A heading that ends in `>` aligns its
-/// column to the right.
+/// A table whose columns are separated by spaces. A heading that ends in `>` aligns its column to
+/// the right.
+pub(crate) struct Table {
+    /// The headings, until they are printed.
+    heads: Option<Vec<String>>,
+    is_left: Vec<bool>,
+    /// The widths of the columns so far, in characters.
+    widths: Vec<usize>,
+}
+
+impl Table {
+    /// A table with these headings, which are separated by spaces.
+    pub(crate) fn new(heads: &str) -> Self {
+        let is_left: Vec<_> = heads.split(' ').map(|head| !head.ends_with('>')).collect();
+        let heads = heads.split(' ').map(|head| head.trim_end_matches('>').to_owned()).collect();
+        Self { heads: Some(heads), widths: vec![0; is_left.len()], is_left }
+    }
+
+    /// Prints the next rows, after the headings at first.
+    pub(crate) fn print(
+        &mut self,
+        console: &mut Console,
+        rows: impl Iterator<Item = Vec<String>>,
+    ) -> Result<(), Failure> {
+        let rows: Vec<_> = self.heads.take().into_iter().chain(rows).collect();
+        self.lines(&rows).iter().try_for_each(|line| console.line(line))
+    }
+
+    /// Rows with a cell for each column as aligned lines.
+    fn lines(&mut self, rows: &[Vec<String>]) -> Vec<String> {
+        for row in rows {
+            for (width, cell) in self.widths.iter_mut().zip(row) {
+                *width = cell.chars().count().max(*width);
+            }
+        }
+        let line = |row: &Vec<String>| {
+            let cells = row.iter().zip(&self.widths).zip(&self.is_left);
+            let cells = cells.map(|((cell, width), is_left)| {
+                if *is_left { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+            });
+            cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+        };
+        rows.iter().map(line).collect()
+    }
+}
+
+/// Prints rows as a [`Table`] with these headings.
 pub(crate) fn print_table(
     console: &mut Console,
     heads: &str,
     rows: impl IntoIterator<Item = Vec<String>>,
 ) -> Result<(), Failure> {
-    let left: Vec<_> = heads.split(' ').map(|head| !head.ends_with('>')).collect();
-    let heads = heads.split(' ').map(|head| head.trim_end_matches('>').to_owned()).collect();
-    let rows: Vec<_> = [heads].into_iter().chain(rows).collect();
-    table(&rows, &left).iter().try_for_each(|line| console.line(line))
-}
-
-/// Prints a note if an answer lists only part of the matches.
-pub(crate) fn note_unlisted(console: &mut Console, ok: &str) {
-    let ListEnd { matched, listed, .. } = ListEnd::parse(ok);
-    if listed < matched {
-        let (listed, matched) = (format_count(listed), format_count(matched));
-        console.note(&format!("{listed} of {matched} listed; --limit N lists up to 1,000"));
-    }
-}
-
-/// Rows with the same number of cells as aligned lines.
-fn table(rows: &[Vec<String>], left: &[bool]) -> Vec<String> {
-    let widths: Vec<usize> = (0..left.len())
-        .map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
-        .collect();
-    let line = |row: &Vec<String>| {
-        let cells = row.iter().zip(&widths).zip(left).map(|((cell, width), left)| {
-            if *left { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
-        });
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-    };
-    rows.iter().map(line).collect()
+    Table::new(heads).print(console, rows.into_iter())
 }
 
 #[cfg(test)]
@@ -169,7 +187,10 @@ mod tests {
     fn a_table_has_aligned_columns() {
         let rows = ["TOPIC NEXT STATE", "a 1,043 ok"];
         let rows = rows.map(|row| row.split(' ').map(str::to_owned).collect());
-        assert_eq!(table(&rows, &[true, false, true]), ["TOPIC   NEXT  STATE", "a      1,043  ok"]);
+        let mut table = Table::new("TOPIC NEXT> STATE");
+        assert_eq!(table.lines(&rows), ["TOPIC   NEXT  STATE", "a      1,043  ok"]);
+        let next = [["b", "9", "full"].map(str::to_owned).to_vec()];
+        assert_eq!(table.lines(&next), ["b          9  full"]);
     }
 
     #[test]

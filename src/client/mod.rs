@@ -6,5 +6,7 @@ pub(crate) mod connection;
 pub(crate) mod job;
 pub(crate) mod job_pages;
 pub(crate) mod job_watch;
+pub(crate) mod lists;
 pub(crate) mod manage;
+pub(crate) mod overview;
 pub(crate) mod publisher;

@@ -8,9 +8,8 @@
 //! The digits are the first 32 of BLAKE3 of the content, so each content is there once, and a
 //! damaged file is found by its name.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use crate::spool::Spools;
 

@@ -27,7 +27,9 @@ pub fn group_input(asked: Requester, manage: &GroupCommand<'_>) -> Result<Input,
         GroupAction::Tasks => query(GroupQuery::Tasks(manage.task_query()?)),
         GroupAction::Keys => query(GroupQuery::Keys(manage.key_query()?)),
         GroupAction::Schedules => query(GroupQuery::Schedules(manage.schedule_query()?)),
-        GroupAction::Members => query(GroupQuery::Members(manage.member_limit()?)),
+        GroupAction::Members => {
+            query(GroupQuery::Members { range: manage.member_range()?, with_addresses: true })
+        }
         action @ (GroupAction::Drain | GroupAction::Undrain) => {
             let (member, drained) = (manage.member()?.into(), action == GroupAction::Drain);
             operate(Operation::Drain { member, drained })
@@ -66,8 +68,7 @@ pub fn job_input(
         JobAction::Cancel => act(plain()?, JobOperation::Cancel),
         JobAction::Show => Input::Query { requester: asked, query: GroupQuery::Job(plain()?) },
         JobAction::Ls => {
-            manage.allow_only(&["group"])?;
-            Input::Query { requester: asked, query: GroupQuery::Jobs }
+            Input::Query { requester: asked, query: GroupQuery::Jobs(manage.job_query()?) }
         }
         JobAction::Add => act(name()?, add_seed(manage)?),
         JobAction::Wait => act(plain()?, JobOperation::Wait),

@@ -55,6 +55,9 @@ pub struct GroupConfig {
     pub dead_max: usize,
     /// Approximate memory of the dead entries. Default 64 MiB. The limit acts like `dead_max`.
     pub dead_bytes_max: usize,
+    /// Entries, keys or schedules that one part of a list looks at. Default 200,000: nothing else
+    /// happens in the group meanwhile.
+    pub looked_at_max: usize,
     /// Dead letters per minute for events that the group cannot use; further ones are only counted.
     pub unkeyed_dead_letters_per_minute: u32,
 }
@@ -86,6 +89,7 @@ impl Default for GroupConfig {
             schedules_max: 100_000,
             dead_max: 10_000,
             dead_bytes_max: 64 << 20,
+            looked_at_max: 200_000,
             unkeyed_dead_letters_per_minute: 100,
         }
     }

@@ -53,7 +53,11 @@ impl FinishedTask {
 
 /// The newest finished tasks, oldest first.
 #[derive(Debug, Default)]
-pub(crate) struct FinishedTasks(VecDeque<FinishedTask>);
+pub(crate) struct FinishedTasks {
+    tasks: VecDeque<FinishedTask>,
+    /// How many were removed, so that each has a number: the first one 1.
+    removed: u64,
+}
 
 impl FinishedTasks {
     /// Adds a task, without what lists do not show.
@@ -65,15 +69,24 @@ impl FinishedTasks {
             admitted.text = shown_text(&admitted.text).into();
         }
         (entry.state, entry.again) = (EntryState::Delayed, None);
-        if self.0.len() == FINISHED_MAX {
-            self.0.pop_front();
+        if self.tasks.len() == FINISHED_MAX {
+            self.tasks.pop_front();
+            self.removed += 1;
         }
-        self.0.push_back(task);
+        self.tasks.push_back(task);
     }
 
     /// Iterates over the tasks, newest first.
     pub(crate) fn newest_first(&self) -> impl Iterator<Item = &FinishedTask> {
-        self.0.iter().rev()
+        self.tasks.iter().rev()
+    }
+
+    /// Iterates over the tasks with numbers above `after`, oldest first.
+    pub(crate) fn above(&self, after: u64) -> impl Iterator<Item = (u64, &FinishedTask)> {
+        let skipped = after.saturating_sub(self.removed);
+        let skipped = usize::try_from(skipped).unwrap_or(usize::MAX);
+        let numbered = (self.removed + 1..).zip(&self.tasks);
+        numbered.skip(skipped)
     }
 }
 

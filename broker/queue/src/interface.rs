@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tidings_protocol::status::Answer;
 use tidings_protocol::{
-    After, EntrySelection, GroupSetting, JobName, KeyQuery, MemberId, ProtocolError, Render,
-    ScheduleQuery, Seq, TaskId, TaskQuery, TaskReply, TopicName,
+    After, EntrySelection, GroupSetting, JobName, JobQuery, KeyQuery, ListRange, MemberId,
+    ProtocolError, Render, ScheduleQuery, Seq, TaskId, TaskQuery, TaskReply, TopicName,
 };
 
 use crate::entry::{EntryId, JobNumber};
@@ -279,8 +279,8 @@ pub enum GroupQuery {
     Group,
     /// One job.
     Job(JobName),
-    /// All jobs.
-    Jobs,
+    /// Jobs.
+    Jobs(JobQuery),
     /// Why a URL or key waits.
     Explain(String),
     /// Single entries.
@@ -289,8 +289,13 @@ pub enum GroupQuery {
     Keys(KeyQuery),
     /// Schedules.
     Schedules(ScheduleQuery),
-    /// Members, at most this many.
-    Members(usize),
+    /// Members.
+    Members {
+        /// The part of the list.
+        range: ListRange,
+        /// Whether the client may know their addresses.
+        with_addresses: bool,
+    },
 }
 
 /// What the group's owner must do.

@@ -332,7 +332,7 @@ impl Group {
             self.advance(now);
         }
         if let Some(requester) = input.requester() {
-            self.leases.mark_active(requester.member);
+            self.leases.mark_active(requester.member, now);
         }
         match input {
             Input::Start { run, since, elapsed_unknown, stamp, local_member: own } => {
@@ -352,7 +352,7 @@ impl Group {
                 self.resume_after_start(since, ended, now);
             }
             Input::WallClock { unix_ms } => self.set_wall_clock(unix_ms, now),
-            Input::Activity { conn } => self.leases.mark_active_on(conn),
+            Input::Activity { conn } => self.leases.mark_active_on(conn, now),
             Input::Events { .. }
             | Input::Configure { .. }
             | Input::Operate { .. }

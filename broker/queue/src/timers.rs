@@ -33,7 +33,6 @@ impl<T: Ord> Timers<T> {
     }
 
     /// Returns all timers, the earliest first.
-    #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn iter(&self) -> impl Iterator<Item = &(Moment, T)> {
         self.set.iter()
     }

@@ -60,6 +60,8 @@ pub struct Caller {
     pub member: MemberId,
     /// Receives the answers and tasks.
     pub mailbox: Mailbox,
+    /// Whether the client may read the state of the whole broker.
+    pub is_monitor: bool,
 }
 
 impl Caller {
@@ -239,7 +241,7 @@ impl Groups {
                     return Ok(());
                 }
                 GroupAction::Watch => return self.watch(caller, group_watch(asked, manage)?),
-                _ => self.group_input(asked, manage)?,
+                _ => self.group_input(caller, asked, manage)?,
             },
             GroupRequest::Job(manage) if manage.action == JobAction::Watch => {
                 return self.watch(caller, job_watch(asked, manage)?);
@@ -392,6 +394,7 @@ impl Groups {
 
     fn group_input(
         &self,
+        caller: &Caller,
         asked: Requester,
         manage: &GroupCommand<'_>,
     ) -> Result<(GroupName, Input), ProtocolError> {
@@ -401,7 +404,10 @@ impl Groups {
             config.validate()?;
             self.create(&group, config)?;
         }
-        let input = commands::group_input(asked, manage)?;
+        let mut input = commands::group_input(asked, manage)?;
+        if let Input::Query { query: GroupQuery::Members { with_addresses, .. }, .. } = &mut input {
+            *with_addresses = caller.is_monitor;
+        }
         if let Input::Configure { settings, .. } = &input {
             // Opens the topics first: without room for a new topic, the command is rejected before
             // anything changes.

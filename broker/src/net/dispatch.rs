@@ -15,7 +15,7 @@ use super::help::HELP;
 use super::staged_links::StagedLinks;
 use super::subscriptions::SubscriptionKind;
 use super::topic_commands::{self, PendingReply, topic_status};
-use crate::access::{PrivilegedAttribute, Transport};
+use crate::access::{Action, PrivilegedAttribute, Transport};
 use crate::audit::AuditEvent;
 use crate::clock::Moment;
 use crate::groups::{Caller, GroupRequest};
@@ -315,7 +315,7 @@ impl Connection {
     /// Identifies this connection to groups.
     fn caller(&mut self) -> Caller {
         let member = self.worker_mut().member;
-        Caller { member, conn: self.id, mailbox: self.mailbox.clone() }
+        Caller { member, conn: self.id, mailbox: self.mailbox.clone(), is_monitor: false }
     }
 
     fn join(&mut self, group: &GroupName, credit: u32, render: Option<u32>) -> Slot {
@@ -372,7 +372,8 @@ impl Connection {
             let text = "this connection already has a running watch; use another connection";
             return self.push_error(&ProtocolError::new(Code::Limit, text));
         }
-        let (caller, slot) = (self.caller(), self.answers.reserve());
+        let is_monitor = self.identity.check_action(Action::Monitor).is_ok();
+        let (caller, slot) = (Caller { is_monitor, ..self.caller() }, self.answers.reserve());
         // `wait` and `watch` may take forever, so the connection is read in the meantime.
         let worker = self.worker_mut();
         worker.has_waited |= is_wait || is_watch;

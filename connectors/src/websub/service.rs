@@ -506,7 +506,7 @@ async fn schedule_interval(client: &Client, watched: &str) -> Result<Option<Stri
             return Ok(Some(schedule.every));
         }
         let end = ListEnd::parse(&answer.ok);
-        if end.matched > end.listed {
+        if end.matched.is_none_or(|matched| matched > end.listed) {
             // It may be among the schedules that were not listed.
             return Ok(Some("1h".to_owned()));
         }

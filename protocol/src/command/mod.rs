@@ -17,8 +17,8 @@ pub use self::manage::{
     TopicCommand,
 };
 pub use self::settings::{
-    DELAY_MS_MAX, EntrySelection, GroupSetting, KeyKind, KeyQuery, ScheduleQuery, TaskQuery,
-    duration_within, whole_number,
+    DELAY_MS_MAX, EntrySelection, GroupSetting, JobQuery, KeyKind, KeyQuery, ListRange,
+    ScheduleQuery, TaskQuery, duration_within, whole_number,
 };
 pub use self::task_reply::{KeyRest, RetryMode, TaskAction, TaskReply};
 pub use self::task_report::{PageChange, TaskReport};

@@ -6,8 +6,9 @@ use std::str::FromStr;
 use super::Prio;
 use super::manage::{Action, GroupCommand, JobCommand, ManageCommand};
 use crate::error::bad_argument;
-use crate::status::TaskState;
+use crate::status::{JobState, TaskState};
 use crate::time_of_day::AfterError;
+use crate::url_pattern::Patterns;
 use crate::wire::number;
 use crate::{
     After, DAY_MS, DEAD_LETTER_TOPIC, DEFAULT_GROUP, GroupName, JobName, ProtocolError, Render,
@@ -22,9 +23,9 @@ const PARALLEL_MAX: u64 = 1000;
 const ATTEMPTS_MAX: u64 = 100;
 const TOPICS_MAX: usize = 16;
 
-/// Lines of a list: default and maximum.
+/// Lines of a list: default and maximum. Jobs have the maximum as their default.
 const LISTED_DEFAULT: usize = 100;
-const LISTED_MAX: u64 = 1000;
+const LISTED_MAX: usize = 1000;
 
 /// Default, minimum and maximum of the shortest time between two lines of a watch, in ms.
 const EVERY_MS_DEFAULT: u64 = 1000;
@@ -162,6 +163,24 @@ pub struct EntrySelection {
     pub key: Option<Box<str>>,
     /// Entries of this job, of any pass.
     pub job: Option<JobName>,
+    /// Entries with a URL that one of these patterns matches.
+    pub matching: Option<Patterns>,
+}
+
+/// The part of a list that an answer has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ListRange {
+    /// A part of the walk over the whole list: the items with greater numbers, in the order of
+    /// their numbers. `None`: the beginning of the list, in its own order.
+    pub after: Option<u64>,
+    /// The number of items to list.
+    pub limit: usize,
+}
+
+impl Default for ListRange {
+    fn default() -> Self {
+        Self { after: None, limit: LISTED_DEFAULT }
+    }
 }
 
 /// Query of `GROUP tasks`.
@@ -171,8 +190,8 @@ pub struct TaskQuery {
     pub selection: EntrySelection,
     /// Only entries in this state.
     pub state: Option<TaskState>,
-    /// The number of entries to list.
-    pub limit: usize,
+    /// The part of the list.
+    pub range: ListRange,
 }
 
 /// Query of `GROUP keys`.
@@ -180,17 +199,28 @@ pub struct TaskQuery {
 pub struct KeyQuery {
     /// Only keys with waiting entries of this job; `None`: all keys.
     pub job: Option<JobName>,
-    /// The number of keys to list.
-    pub limit: usize,
+    /// The part of the list.
+    pub range: ListRange,
 }
 
 /// Query of `GROUP schedules`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ScheduleQuery {
     /// Only schedules of this key; `None`: all.
     pub key: Option<Box<str>>,
-    /// The number of schedules to list.
-    pub limit: usize,
+    /// Only schedules of URLs that one of these patterns matches.
+    pub matching: Option<Patterns>,
+    /// The part of the list.
+    pub range: ListRange,
+}
+
+/// Query of `JOB ls`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JobQuery {
+    /// Only jobs in this state.
+    pub state: Option<JobState>,
+    /// The part of the list.
+    pub range: ListRange,
 }
 
 impl GroupCommand<'_> {
@@ -201,38 +231,35 @@ impl GroupCommand<'_> {
 
     /// The entries of `retry` and `drop`.
     pub fn entry_selection(&self) -> Result<EntrySelection, ProtocolError> {
-        self.allow_only(&["entry", "key", "job"])?;
+        self.allow_only(&["entry", "key", "job", "match"])?;
         self.selection()
     }
 
     /// The query of `tasks`.
     pub fn task_query(&self) -> Result<TaskQuery, ProtocolError> {
-        self.allow_options(&["state", "entry", "key", "job", "limit"])?;
-        let state = self.setting("state").map(|state| {
-            TaskState::from_word(state).ok_or_else(|| {
-                bad_argument(format!("state={state}: expected {}", TaskState::WORDS.join(", ")))
-            })
-        });
-        let (state, selection) = (state.transpose()?, self.selection()?);
-        Ok(TaskQuery { selection, state, limit: self.limit()? })
+        self.allow_options(&["state", "entry", "key", "job", "match", "after", "limit"])?;
+        let state = self.word("state", TaskState::from_word, TaskState::WORDS)?;
+        let range = self.range(LISTED_DEFAULT)?;
+        Ok(TaskQuery { selection: self.selection()?, state, range })
     }
 
     /// The query of `keys`.
     pub fn key_query(&self) -> Result<KeyQuery, ProtocolError> {
-        self.allow_options(&["job", "limit"])?;
-        Ok(KeyQuery { job: self.selection()?.job, limit: self.limit()? })
+        self.allow_options(&["job", "after", "limit"])?;
+        Ok(KeyQuery { job: self.selection()?.job, range: self.range(LISTED_DEFAULT)? })
     }
 
     /// The query of `schedules`.
     pub fn schedule_query(&self) -> Result<ScheduleQuery, ProtocolError> {
-        self.allow_options(&["key", "limit"])?;
-        Ok(ScheduleQuery { key: self.selection()?.key, limit: self.limit()? })
+        self.allow_options(&["key", "match", "after", "limit"])?;
+        let EntrySelection { key, matching, .. } = self.selection()?;
+        Ok(ScheduleQuery { key, matching, range: self.range(LISTED_DEFAULT)? })
     }
 
-    /// The number of members that `members` lists.
-    pub fn member_limit(&self) -> Result<usize, ProtocolError> {
-        self.allow_options(&["limit"])?;
-        self.limit()
+    /// The part of the list that `members` asks for.
+    pub fn member_range(&self) -> Result<ListRange, ProtocolError> {
+        self.allow_options(&["after", "limit"])?;
+        self.range(LISTED_DEFAULT)
     }
 
     /// The member of `drain` and `undrain`, as an operator names it.
@@ -246,25 +273,12 @@ impl GroupCommand<'_> {
 
     fn selection(&self) -> Result<EntrySelection, ProtocolError> {
         let entry = self.setting("entry").map(|id| whole_number("entry", id, 1, u64::MAX));
-        let job = self.setting("job").map(str::parse).transpose()?;
         Ok(EntrySelection {
             entry: entry.transpose()?,
             key: self.setting("key").map(Into::into),
-            job,
+            job: self.setting("job").map(str::parse).transpose()?,
+            matching: self.setting("match").map(str::parse).transpose()?,
         })
-    }
-
-    fn limit(&self) -> Result<usize, ProtocolError> {
-        let limit = self.setting("limit");
-        limit.map_or(Ok(LISTED_DEFAULT), |limit| whole_number("limit", limit, 0, LISTED_MAX))
-    }
-
-    fn allow_options(&self, options: &[&str]) -> Result<(), ProtocolError> {
-        let Some((name, _)) = self.settings.iter().find(|(name, _)| !options.contains(name)) else {
-            return Ok(());
-        };
-        let options = options.join(", ");
-        Err(bad_argument(format!("unknown option {name}; the options are {options}")))
     }
 }
 
@@ -272,6 +286,13 @@ impl JobCommand<'_> {
     /// The group of the job.
     pub fn group(&self) -> Result<GroupName, ProtocolError> {
         self.setting("group").unwrap_or(DEFAULT_GROUP).parse()
+    }
+
+    /// The query of `ls`.
+    pub fn job_query(&self) -> Result<JobQuery, ProtocolError> {
+        self.allow_options(&["group", "state", "after", "limit"])?;
+        let state = self.word("state", JobState::from_word, JobState::WORDS)?;
+        Ok(JobQuery { state, range: self.range(LISTED_MAX)? })
     }
 
     /// The priority of a seed, the delay or time of day before which it is not released, and
@@ -296,6 +317,40 @@ impl<'a, A: Action<'a>> ManageCommand<'a, A> {
         self.setting("every").map_or(Ok(EVERY_MS_DEFAULT), |every| {
             duration_within("every", every, EVERY_MS_MIN, EVERY_MS_MAX)
         })
+    }
+
+    /// The part of a list that `after=` and `limit=` ask for.
+    fn range(&self, limit_default: usize) -> Result<ListRange, ProtocolError> {
+        let after = self.setting("after").map(|after| whole_number("after", after, 0, u64::MAX));
+        let limit = self.setting("limit");
+        let limit = limit.map(|limit| whole_number("limit", limit, 0, LISTED_MAX as u64));
+        Ok(ListRange {
+            after: after.transpose()?,
+            limit: limit.transpose()?.unwrap_or(limit_default),
+        })
+    }
+
+    /// The value of an option that is one of `words`.
+    fn word<T>(
+        &self,
+        key: &str,
+        parse: impl Fn(&str) -> Option<T>,
+        words: &[&str],
+    ) -> Result<Option<T>, ProtocolError> {
+        let value = self.setting(key).map(|value| {
+            parse(value).ok_or_else(|| {
+                bad_argument(format!("{key}={value}: expected {}", words.join(", ")))
+            })
+        });
+        value.transpose()
+    }
+
+    fn allow_options(&self, options: &[&str]) -> Result<(), ProtocolError> {
+        let Some((name, _)) = self.settings.iter().find(|(name, _)| !options.contains(name)) else {
+            return Ok(());
+        };
+        let options = options.join(", ");
+        Err(bad_argument(format!("unknown option {name}; the options are {options}")))
     }
 }
 

@@ -203,8 +203,18 @@ fields! {
         rendering: Option<u64> = "rendering",
         /// The name that it sent in `HELLO`.
         name: Option<String> = "name",
-        /// Its address, while it is connected.
+        /// Its address, while it is connected, for clients that may read the state of the broker.
         address: Option<String> = "address",
+        /// The tasks that it did; left out if 0, as the following counts.
+        done: Option<u64> = "done",
+        /// Its attempts that failed.
+        failed: Option<u64> = "failed",
+        /// Its leases that ended without an answer.
+        lost: Option<u64> = "lost",
+        /// The time since it joined, in milliseconds, while it is connected.
+        joined_ms: Option<u64> = "joined-ms",
+        /// The time since it sent something, in milliseconds, while it is connected.
+        heard_ms: Option<u64> = "heard-ms",
     }
 }
 

@@ -159,10 +159,12 @@ status! {
 status! {
     /// The end of `JOB ls`.
     JobListEnd(group: String) {
-        /// Jobs of the group.
-        jobs: u64 = "jobs",
-        /// How many are listed, the newest ones.
+        /// How many match, if the answer looked at the whole list.
+        jobs: Option<u64> = "jobs",
+        /// How many are listed.
         listed: u64 = "listed",
+        /// Where the list continues, if there may be more.
+        next: Option<u64> = "next",
     }
 }
 

@@ -29,6 +29,7 @@ pub use self::job::{
 };
 pub use self::queue::{
     AckStatus, KeyStatus, ListEnd, ScheduleStatus, TaskFields, TaskState, TaskStatus, TouchStatus,
+    WaitReason,
 };
 pub use self::topic::{CursorStatus, TopicState, TopicStatus};
 pub use self::value::{ByteSize, DurationMs, Rate};

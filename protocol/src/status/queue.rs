@@ -125,6 +125,46 @@ impl Serialize for TaskStatus {
     }
 }
 
+words! {
+    /// Why an entry or a key waits.
+    WaitReason {
+        /// As many tasks of the key are in flight as may be.
+        InFlight = "in-flight",
+        /// The delay of the group after the last request.
+        Delay = "delay",
+        /// The delay that a worker asked for: that of robots.txt, for example.
+        Pace = "pace",
+        /// A rest that a worker asked for: that of `Retry-After`, for example.
+        NotBefore = "not-before",
+        /// An attempt failed or was lost, and the next one is not due yet.
+        Retry = "retry",
+        /// `after=`, or the next due time.
+        Later = "later",
+        /// The group is paused.
+        GroupPaused = "group-paused",
+        /// Its job is paused.
+        JobPaused = "job-paused",
+        /// Its job is on hold until all of its seeds are taken.
+        JobHeld = "job-held",
+        /// Its job has used up its pages.
+        Budget = "budget",
+        /// The jobs of all entries of the key release nothing, each for its own reason.
+        Job = "job",
+        /// The events that the group publishes are not written yet.
+        UnpublishedEvents = "unpublished-events",
+        /// No member takes tasks.
+        NoMembers = "no-members",
+        /// The members hold as many tasks as they may.
+        NoCredit = "no-credit",
+        /// No member has a browser.
+        NoRenderMember = "no-render-member",
+        /// The members with a browser hold as many tasks as they may.
+        NoRenderCredit = "no-render-credit",
+        /// Nothing: the next request may begin.
+        Free = "free",
+    }
+}
+
 status! {
     /// A key with waiting entries: a line of `GROUP keys`.
     KeyStatus(key: String) {
@@ -134,6 +174,14 @@ status! {
         processing: u64 = "processing",
         /// The least time until the last of them may begin, in milliseconds.
         left_ms: u64 = "left-ms",
+        /// Why the next one waits.
+        because: WaitReason = "because",
+        /// The rest of the key, in milliseconds, if it rests.
+        free_in: Option<u64> = "free-in",
+        /// The delay that a worker asked for, in milliseconds, while it is in force.
+        pace_ms: Option<u64> = "pace-ms",
+        /// The time since its last request ended, in milliseconds, if the group knows it.
+        ended_ms: Option<u64> = "ended-ms",
     }
 }
 
@@ -158,10 +206,12 @@ status! {
 status! {
     /// The end of `GROUP tasks`, `keys`, `schedules` and `members`.
     ListEnd(group: String) {
-        /// How many match.
-        matched: u64 = "matched",
+        /// How many match, if the answer looked at the whole list.
+        matched: Option<u64> = "matched",
         /// How many are listed.
         listed: u64 = "listed",
+        /// Where the list continues, if there may be more.
+        next: Option<u64> = "next",
     }
 }
 

@@ -342,6 +342,7 @@ mod tests {
             waiting: 5,
             processing: 1,
             left_ms: 1000 * seconds,
+            ..KeyStatus::default()
         };
         let waiting = vec![waiting("a.example", 200), waiting("b.example", 0)];
         let progress = JobProgress { job: job(90, 5, 2), waiting };

@@ -6,7 +6,9 @@ use clap::Args;
 use tidings_protocol::status::KeyStatus;
 use tidings_protocol::{DEFAULT_GROUP, GroupAction, GroupName, JobName};
 
-use super::{command, print_listed};
+use super::tasks::duration;
+use super::{NAME, command};
+use crate::client::lists::{Columns, ListFlags, print_listed};
 use crate::client::manage::{OutputFlags, json_line};
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{format_count, format_duration, printable};
@@ -15,9 +17,11 @@ const EXAMPLES: &str = "\
 Examples:
   tidings group keys --limit 10        the hosts that take longest
   tidings group keys --job docs        the hosts that this job waits for
+  tidings group keys --all --json      all hosts, in no particular order
 
-LEFT is the least time until the last page of a host is requested, with the delay between two
-requests. The broker reads all its hosts for this command.";
+BECAUSE is what the next page of a host waits for: its request in flight, a rest and its end, a job, a
+worker. LEFT is the least time until the last page of a host is requested, with the delay between two
+requests. Of more than 200,000 hosts, only so many are compared.";
 
 /// The longest key in a table, in characters.
 const KEY_CHARS_MAX: usize = 200;
@@ -34,9 +38,8 @@ pub(crate) struct KeysArgs {
     #[arg(long, value_name = "JOB")]
     job: Option<JobName>,
 
-    /// List at most this many
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(0..=1000))]
-    limit: u64,
+    #[command(flatten)]
+    list: ListFlags,
 
     #[command(flatten)]
     output: OutputFlags,
@@ -44,13 +47,14 @@ pub(crate) struct KeysArgs {
 
 /// Lists the keys.
 pub(super) async fn run(args: &KeysArgs) -> Result<(), Failure> {
-    let limit = args.limit.to_string();
-    let mut settings = vec![("limit", limit.as_str())];
-    settings.extend(args.job.as_ref().map(|job| ("job", job.as_str())));
+    let settings = args.job.iter().map(|job| ("job", job.as_str())).collect();
     let keys = command(GroupAction::Keys, &args.group, settings);
-    let object = |line: &str| json_line(&KeyStatus::parse(line));
-    let headings = "KEY WAITING> PROCESSING> LEFT>";
-    print_listed(&args.output, &keys, headings, object, |line| row(&KeyStatus::parse(line))).await
+    let columns = Columns {
+        object: |line: &str| json_line(&KeyStatus::parse(line)),
+        headings: "KEY WAITING> PROCESSING> LEFT> BECAUSE",
+        row: |line: &str| row(&KeyStatus::parse(line)),
+    };
+    print_listed(NAME, &keys, &args.list, &args.output, columns).await
 }
 
 fn row(status: &KeyStatus) -> Vec<String> {
@@ -59,6 +63,10 @@ fn row(status: &KeyStatus) -> Vec<String> {
         format_count(status.waiting),
         format_count(status.processing),
         format_duration(Duration::from_millis(status.left_ms)),
+        match status.free_in {
+            Some(ms) => format!("{} {}", status.because, duration(ms)),
+            None => status.because.to_string(),
+        },
     ]
 }
 
@@ -68,8 +76,10 @@ mod tests {
 
     #[test]
     fn a_key_is_a_row() {
-        let line = "a.example waiting=1205 processing=1 left-ms=1204700 new=7";
-        assert_eq!(row(&KeyStatus::parse(line)), ["a.example", "1,205", "1", "20m 04s"]);
-        assert_eq!(row(&KeyStatus::parse("b")), ["b", "0", "0", "0 ms"]);
+        let line = "a.example waiting=1205 processing=1 left-ms=1204700 because=pace free-in=7000 \
+                    new=7";
+        let shown = ["a.example", "1,205", "1", "20m 04s", "pace 7 s"];
+        assert_eq!(row(&KeyStatus::parse(line)), shown);
+        assert_eq!(row(&KeyStatus::parse("b because=free")), ["b", "0", "0", "0 ms", "free"]);
     }
 }

@@ -5,7 +5,8 @@ use tidings_protocol::status::{DrainStatus, ListedMember, MemberFields, MemberSt
 use tidings_protocol::{DEFAULT_GROUP, GroupAction, GroupName};
 
 use super::tasks::or_dash;
-use super::{NAME, command, print_listed};
+use super::{NAME, command};
+use crate::client::lists::{Columns, ListFlags, print_listed};
 use crate::client::manage::{BrokerClient, OutputFlags, json_line};
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{Console, format_count, plural, printable};
@@ -16,7 +17,7 @@ Examples:
   tidings group drain crawlers 5b0c6f1e      the first one gets no further tasks
   tidings group tasks --state processing     the tasks that it still has
 
-RENDER counts the tasks that need a browser, of those that the worker may hold at once.
+DONE, FAILED and LOST count since the worker has joined. RENDER counts the tasks that need a browser, of those that the worker may hold at once.
 
 States:
   active    gets tasks as its credit allows
@@ -45,9 +46,8 @@ pub(crate) struct MembersArgs {
     #[arg(default_value = DEFAULT_GROUP)]
     group: GroupName,
 
-    /// List at most this many
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(0..=1000))]
-    limit: u64,
+    #[command(flatten)]
+    list: ListFlags,
 
     #[command(flatten)]
     output: OutputFlags,
@@ -69,20 +69,25 @@ pub(crate) struct DrainArgs {
 
 /// Lists the members.
 pub(super) async fn run(args: &MembersArgs) -> Result<(), Failure> {
-    let limit = args.limit.to_string();
-    let members = command(GroupAction::Members, &args.group, vec![("limit", &limit)]);
-    let object = |line: &str| json_line(&ListedMember::parse(line));
-    let headings = "MEMBER STATE CREDIT> HELD> RENDER> NAME ADDRESS";
-    print_listed(&args.output, &members, headings, object, row).await
+    let members = command(GroupAction::Members, &args.group, Vec::new());
+    let columns = Columns {
+        object: |line: &str| json_line(&ListedMember::parse(line)),
+        headings: "MEMBER STATE CREDIT> HELD> RENDER> DONE> FAILED> LOST> NAME ADDRESS",
+        row,
+    };
+    print_listed(NAME, &members, &args.list, &args.output, columns).await
 }
 
 fn row(line: &str) -> Vec<String> {
     let ListedMember { member, fields } = ListedMember::parse(line);
-    let MemberFields { state, credit, held, render, rendering, name, address } = fields;
+    let MemberFields { state, credit, held, render, rendering, name, address, .. } = fields;
     let browsers = render.map(|render| format!("{}/{render}", rendering.unwrap_or(0)));
     let label = |text: Option<String>| printable(&or_dash(text.as_ref()), TEXT_CHARS_MAX);
     let numbers = [format_count(credit), format_count(held), or_dash(browsers.as_ref())];
-    [vec![member, state.to_string()], numbers.to_vec(), vec![label(name), label(address)]].concat()
+    let counts = [fields.done, fields.failed, fields.lost];
+    let counts = counts.map(|count| format_count(count.unwrap_or(0)));
+    let words = (vec![member, state.to_string()], vec![label(name), label(address)]);
+    [words.0, numbers.to_vec(), counts.to_vec(), words.1].concat()
 }
 
 /// Drains a member, or ends that.
@@ -108,9 +113,10 @@ mod tests {
     #[test]
     fn a_member_is_a_row() {
         let line = "5b0c6f1e state=draining credit=1000 held=7 render=6 rendering=2 name=web-3 \
-                    address=10.0.0.7:5123 new=1";
-        let shown = ["5b0c6f1e", "draining", "1,000", "7", "2/6", "web-3", "10.0.0.7:5123"];
-        assert_eq!(row(line), shown);
-        assert_eq!(row("5b0c6f1e state=away credit=0 held=1")[4..], ["-", "-", "-"]);
+                    address=10.0.0.7:5123 done=5123 failed=4 joined-ms=99 new=1";
+        assert_eq!(row(line)[..5], ["5b0c6f1e", "draining", "1,000", "7", "2/6"]);
+        assert_eq!(row(line)[5..], ["5,123", "4", "0", "web-3", "10.0.0.7:5123"]);
+        let away = row("5b0c6f1e state=away credit=0 held=1");
+        assert_eq!(away[4..], ["-", "0", "0", "0", "-", "-"]);
     }
 }

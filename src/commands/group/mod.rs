@@ -21,9 +21,11 @@ use self::tasks::TasksArgs;
 use self::watch::WatchArgs;
 use crate::client::broker_message;
 use crate::client::manage::{
-    self, BrokerClient, OutputFlags, as_str_pairs, first_word, named_object, note_unlisted,
-    print_list, print_table,
+    self, BrokerClient, OutputFlags, as_str_pairs, first_word, named_object, print_list,
+    print_table,
 };
+use crate::client::overview::waiting_entries;
+use crate::flags::confirmation::YesFlag;
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{Console, format_count};
 
@@ -35,6 +37,7 @@ Examples:
   tidings group tasks --state completed             the newest finished ones
   tidings group tasks --key example.org             entries of that host
   tidings group keys --limit 10                     hosts with the longest remaining time
+  tidings group tasks --all --json > queue.jsonl    the whole queue
   tidings group schedules                           scheduled URLs and when they are due
   tidings group set crawlers delay=2s parallel=1    applies from the next task on
   tidings group create thumbs topics=file-ready key=none lease=5m
@@ -84,9 +87,9 @@ pub(crate) enum Group {
     /// Release tasks again after a pause
     Resume(ShowArgs),
     /// Drop all waiting entries; their jobs count them as cancelled
-    Purge(NamedArgs),
+    Purge(DropArgs),
     /// Delete a group and its entries; it must have no members and no jobs
-    Delete(NamedArgs),
+    Delete(DropArgs),
     /// List entries: waiting, held by members, dead, or finished lately
     Tasks(TasksArgs),
     /// List keys (usually hosts) with waiting entries, longest remaining time first
@@ -114,11 +117,14 @@ pub(crate) struct ShowArgs {
     output: OutputFlags,
 }
 
-/// The flags of subcommands that need an explicit group.
+/// The flags of `tidings group purge` and `delete`.
 #[derive(Debug, Args)]
-pub(crate) struct NamedArgs {
+pub(crate) struct DropArgs {
     /// The group
     group: GroupName,
+
+    #[command(flatten)]
+    yes: YesFlag,
 
     #[command(flatten)]
     output: OutputFlags,
@@ -159,10 +165,8 @@ pub(crate) async fn run(group: Group) -> Result<(), Failure> {
         Group::Resume(args) => {
             run_action(GroupAction::Resume, &args.group, &[], &args.output).await
         }
-        Group::Purge(args) => run_action(GroupAction::Purge, &args.group, &[], &args.output).await,
-        Group::Delete(args) => {
-            run_action(GroupAction::Delete, &args.group, &[], &args.output).await
-        }
+        Group::Purge(args) => drop_entries(GroupAction::Purge, &args).await,
+        Group::Delete(args) => drop_entries(GroupAction::Delete, &args).await,
         Group::Tasks(args) => tasks::run(&args).await,
         Group::Keys(args) => keys::run(&args).await,
         Group::Schedules(args) => schedules::run(&args).await,
@@ -180,24 +184,6 @@ pub(crate) fn command<'a>(
     settings: Vec<(&'a str, &'a str)>,
 ) -> Command<'a> {
     Command::Group(GroupCommand::new(action, group.as_str(), settings))
-}
-
-/// Prints the lines that a command lists: as JSON objects, or as rows of a table.
-async fn print_listed(
-    output: &OutputFlags,
-    command: &Command<'_>,
-    headings: &str,
-    object: impl Fn(&str) -> String,
-    row: impl Fn(&str) -> Vec<String>,
-) -> Result<(), Failure> {
-    let answer = BrokerClient::connect(&output.broker, NAME).await?.request(command).await?;
-    let mut console = Console::new();
-    if output.json {
-        return answer.more.iter().try_for_each(|line| console.line(&object(line)));
-    }
-    print_table(&mut console, headings, answer.more.iter().map(|line| row(line)))?;
-    note_unlisted(&mut console, &answer.ok);
-    Ok(())
 }
 
 async fn ls(output: &OutputFlags) -> Result<(), Failure> {
@@ -235,6 +221,22 @@ fn row(line: &str) -> Vec<String> {
     };
     let words = [word(group.settings.key), word(group.settings.topics.join(",")), state.to_owned()];
     [vec![group.group], numbers.map(format_count).to_vec(), words.to_vec()].concat()
+}
+
+/// Asks before an action that drops the waiting entries of a group, and runs it.
+async fn drop_entries(action: GroupAction<'_>, args: &DropArgs) -> Result<(), Failure> {
+    let group = &args.group;
+    let question = async {
+        let broker = BrokerClient::connect(&args.output.broker, NAME).await?;
+        let answer = broker.request(&command(GroupAction::Show, group, Vec::new())).await?;
+        let entries = waiting_entries(&GroupStatus::parse(&answer.ok));
+        Ok(match action {
+            GroupAction::Purge => format!("drop {entries} of group {group}?"),
+            _ => format!("delete group {group} with {entries}?"),
+        })
+    };
+    args.yes.confirm(question).await?;
+    run_action(action, group, &[], &args.output).await
 }
 
 /// Sends the action for one group and prints the answer.

@@ -2,10 +2,11 @@
 
 use clap::Args;
 use tidings_protocol::status::ScheduleStatus;
-use tidings_protocol::{DEFAULT_GROUP, GroupAction, GroupName};
+use tidings_protocol::{DEFAULT_GROUP, GroupAction, GroupName, Patterns};
 
 use super::tasks::duration;
-use super::{command, print_listed};
+use super::{NAME, command};
+use crate::client::lists::{Columns, ListFlags, print_listed};
 use crate::client::manage::{OutputFlags, named_object};
 use crate::terminal::failure::Failure;
 use crate::terminal::output::printable;
@@ -16,9 +17,10 @@ Examples:
   tidings pub new-url 'https://example.org/ every=06:00'     every day at six, in UTC
   tidings group schedules                                    what is due next
   tidings group schedules --key example.org --json
+  tidings group schedules --match '/news/*' --all            of these URLs, in no particular order
   tidings pub new-url 'https://example.org/feed every=0'     end the schedule
 
-The schedules are listed by due time. STATE is `in progress` while the URL is fetched, and `skips
+Without --all, the schedules are listed by due time. STATE is `in progress` while the URL is fetched, and `skips
 next` if it was fetched since the last due time, so that the next one is left out.";
 
 /// The longest URL in a table, in characters.
@@ -36,9 +38,12 @@ pub(crate) struct SchedulesArgs {
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
 
-    /// List at most this many
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(0..=1000))]
-    limit: u64,
+    /// Only URLs that one of these patterns matches, such as /news/*
+    #[arg(long = "match", value_name = "PATTERN,..")]
+    matching: Option<Patterns>,
+
+    #[command(flatten)]
+    list: ListFlags,
 
     #[command(flatten)]
     output: OutputFlags,
@@ -46,13 +51,16 @@ pub(crate) struct SchedulesArgs {
 
 /// Lists the schedules.
 pub(crate) async fn run(args: &SchedulesArgs) -> Result<(), Failure> {
-    let limit = args.limit.to_string();
-    let mut settings = vec![("limit", limit.as_str())];
-    settings.extend(args.key.as_deref().map(|key| ("key", key)));
-    let schedules = command(GroupAction::Schedules, &args.group, settings);
-    let object = |line: &str| named_object(line, "url").to_string();
-    let headings = "NEXT EVERY KEY PRIO> STATE URL";
-    print_listed(&args.output, &schedules, headings, object, row).await
+    let matching = args.matching.as_ref().map(Patterns::to_string);
+    let key = args.key.as_deref().map(|key| ("key", key));
+    let settings = key.into_iter().chain(matching.as_deref().map(|matching| ("match", matching)));
+    let schedules = command(GroupAction::Schedules, &args.group, settings.collect());
+    let columns = Columns {
+        object: |line: &str| named_object(line, "url").to_string(),
+        headings: "NEXT EVERY KEY PRIO> STATE URL",
+        row,
+    };
+    print_listed(NAME, &schedules, &args.list, &args.output, columns).await
 }
 
 fn row(line: &str) -> Vec<String> {

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use tidings_protocol::status::{TaskFields, TaskStatus};
-use tidings_protocol::{DEFAULT_GROUP, GroupAction, GroupName, JobName};
+use tidings_protocol::{DEFAULT_GROUP, GroupAction, GroupName, JobName, Patterns};
 
-use super::{command, print_listed};
+use super::{NAME, command};
+use crate::client::lists::{Columns, ListFlags, print_listed};
 use crate::client::manage::{OutputFlags, json};
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{printable, time_or};
@@ -17,10 +18,12 @@ Examples:
   tidings group tasks --state completed         the newest finished ones, newest first
   tidings group tasks --state failed            the newest that failed or were given up
   tidings group tasks --key example.org         all entries of that host
-  tidings group tasks --job docs --limit 1000 --json
+  tidings group tasks --match '/docs/*,*.pdf'   entries with such paths
+  tidings group tasks --all --json > queue.jsonl
 
-Without --state, entries that are not finished and dead letters are listed; the broker reads every
-entry of the group for that. Of finished entries it keeps the newest 1,000 in memory.";
+Without --state, entries that are not finished and dead letters are listed. With --all, an entry that
+is there from the begin to the end is listed exactly once, even if others come and go meanwhile. Of
+finished entries the broker keeps the newest 1,000 in memory.";
 
 /// The longest URL or text in a table, in characters.
 const TEXT_CHARS_MAX: usize = 200;
@@ -55,9 +58,12 @@ pub(crate) struct EntryFilter {
     #[arg(long, value_name = "JOB")]
     job: Option<JobName>,
 
-    /// List at most this many
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(0..=1000))]
-    limit: u64,
+    /// Only entries with a URL that one of these patterns matches, such as /docs/*
+    #[arg(long = "match", value_name = "PATTERN,..")]
+    matching: Option<Patterns>,
+
+    #[command(flatten)]
+    list: ListFlags,
 }
 
 /// The states of an entry, as they are shown.
@@ -91,19 +97,23 @@ pub(crate) async fn list(
     state: Option<EntryState>,
     filter: &EntryFilter,
     output: &OutputFlags,
-    headings: &str,
+    headings: &'static str,
     row: impl Fn(&TaskStatus) -> Vec<String>,
 ) -> Result<(), Failure> {
-    let limit = filter.limit.to_string();
+    let matching = filter.matching.as_ref().map(Patterns::to_string);
     let state = state.and_then(|state| state.to_possible_value());
     let mut settings: Vec<(&str, &str)> = Vec::new();
     settings.extend(state.iter().map(|state| ("state", state.get_name())));
     settings.extend(filter.key.as_deref().map(|key| ("key", key)));
     settings.extend(filter.job.as_ref().map(|job| ("job", job.as_ref())));
-    settings.push(("limit", &limit));
+    settings.extend(matching.as_deref().map(|matching| ("match", matching)));
     let tasks = command(GroupAction::Tasks, group, settings);
-    let object = |line: &str| task_json(&TaskStatus::parse(line));
-    print_listed(output, &tasks, headings, object, |line| row(&TaskStatus::parse(line))).await
+    let columns = Columns {
+        object: |line: &str| task_json(&TaskStatus::parse(line)),
+        headings,
+        row: |line: &str| row(&TaskStatus::parse(line)),
+    };
+    print_listed(NAME, &tasks, &filter.list, output, columns).await
 }
 
 /// An entry as a row of `tasks`.

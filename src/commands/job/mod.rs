@@ -6,8 +6,8 @@ mod retry;
 mod set;
 pub(crate) mod wait;
 
-use clap::{Args, Subcommand};
-use tidings_protocol::status::{JobListEnd, JobStatus};
+use clap::{Args, Subcommand, ValueEnum};
+use tidings_protocol::status::JobStatus;
 use tidings_protocol::{Command, GroupName, JobAction, JobCommand, JobName};
 use tidings_queue::jobs::JobSettings;
 
@@ -18,11 +18,13 @@ use self::set::SetArgs;
 use self::wait::{WaitArgs, WatchArgs};
 use crate::client::broker_message;
 use crate::client::job::state_line;
+use crate::client::lists::{Columns, ListFlags, print_listed};
 use crate::client::manage::{
-    self, BrokerClient, GroupFlag, OutputFlags, as_str_pairs, named_object, print_list, print_table,
+    self, BrokerClient, GroupFlag, OutputFlags, as_str_pairs, named_object, print_list,
 };
+use crate::flags::confirmation::YesFlag;
 use crate::terminal::failure::Failure;
-use crate::terminal::output::{Console, format_count};
+use crate::terminal::output::{Console, format_count, plural};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -104,9 +106,9 @@ pub(crate) enum Job {
     /// Release pages again after a pause
     Resume(JobArgs),
     /// End a job: drop waiting pages and ignore links of pages in work
-    Cancel(JobArgs),
+    Cancel(EndArgs),
     /// Delete a finished job
-    Delete(JobArgs),
+    Delete(EndArgs),
 }
 
 /// The flags of subcommands for one job.
@@ -120,6 +122,16 @@ pub(crate) struct JobArgs {
 
     #[command(flatten)]
     output: OutputFlags,
+}
+
+/// The flags of `tidings job cancel` and `delete`.
+#[derive(Debug, Args)]
+pub(crate) struct EndArgs {
+    #[command(flatten)]
+    of: JobArgs,
+
+    #[command(flatten)]
+    yes: YesFlag,
 }
 
 /// The flags of `tidings job open`.
@@ -138,11 +150,31 @@ pub(crate) struct OpenArgs {
 /// The flags of `tidings job ls`.
 #[derive(Debug, Args)]
 pub(crate) struct LsArgs {
+    /// Only jobs in this state
+    #[arg(long, value_enum)]
+    state: Option<ListedState>,
+
+    #[command(flatten)]
+    list: ListFlags,
+
     #[command(flatten)]
     group: GroupFlag,
 
     #[command(flatten)]
     output: OutputFlags,
+}
+
+/// The states of a job, as they are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ListedState {
+    /// Expects seeds
+    Open,
+    /// Expects no more seeds, and is not done
+    Closed,
+    /// Releases nothing
+    Paused,
+    /// Its pass is over
+    Done,
 }
 
 /// Runs the subcommand.
@@ -161,8 +193,8 @@ pub(crate) async fn run(job: Job) -> Result<(), Failure> {
         Job::Retry(args) => retry::run(args).await,
         Job::Pause(args) => run_action(JobAction::Pause, &args, &[]).await,
         Job::Resume(args) => run_action(JobAction::Resume, &args, &[]).await,
-        Job::Cancel(args) => run_action(JobAction::Cancel, &args, &[]).await,
-        Job::Delete(args) => run_action(JobAction::Delete, &args, &[]).await,
+        Job::Cancel(args) => end(JobAction::Cancel, &args).await,
+        Job::Delete(args) => end(JobAction::Delete, &args).await,
     }
 }
 
@@ -175,6 +207,29 @@ fn command<'a>(
 ) -> Command<'a> {
     settings.insert(0, ("group", group.as_str()));
     Command::Job(JobCommand { action, name: job.map(JobName::as_str), settings })
+}
+
+/// Asks before an action that ends a job, and runs it.
+async fn end(action: JobAction<'_>, args: &EndArgs) -> Result<(), Failure> {
+    let of = &args.of;
+    let question = async {
+        let broker = BrokerClient::connect(&of.output.broker, NAME).await?;
+        let show = command(JobAction::Show, Some(&of.job), &of.group.group, Vec::new());
+        let job = JobStatus::parse(&broker.request(&show).await?.ok);
+        Ok(match action {
+            JobAction::Cancel => {
+                let waiting = plural(job.pending + job.queued, "waiting URL");
+                format!("cancel job {} and drop {waiting}?", job.job)
+            }
+            _ => format!(
+                "delete job {} and forget its {}?",
+                job.job,
+                plural(job.counts.found, "URL")
+            ),
+        })
+    };
+    args.yes.confirm(question).await?;
+    run_action(action, of, &[]).await
 }
 
 /// Sends the action for one job and prints the answer.
@@ -198,25 +253,15 @@ async fn run_action(
 }
 
 async fn ls(args: &LsArgs) -> Result<(), Failure> {
-    let broker = BrokerClient::connect(&args.output.broker, NAME).await?;
-    let answer =
-        broker.request(&command(JobAction::Ls, None, &args.group.group, Vec::new())).await?;
-    let mut console = Console::new();
-    if args.output.json {
-        let jobs = answer.more.iter().map(|line| named_object(line, "job"));
-        return jobs.into_iter().try_for_each(|job| console.line(&job.to_string()));
-    }
-    let headings = "JOB PASS> STATE FOUND> PENDING> QUEUED> PROCESSING> COMPLETED> FAILED>";
-    print_table(
-        &mut console,
-        headings,
-        answer.more.iter().map(|line| row(&JobStatus::parse(line))),
-    )?;
-    let JobListEnd { jobs, listed, .. } = JobListEnd::parse(&answer.ok);
-    if listed < jobs {
-        console.note(&format!("the newest {} of {}", format_count(listed), format_count(jobs)));
-    }
-    Ok(())
+    let state = args.state.and_then(|state| state.to_possible_value());
+    let settings = state.iter().map(|state| ("state", state.get_name())).collect();
+    let jobs = command(JobAction::Ls, None, &args.group.group, settings);
+    let columns = Columns {
+        object: |line: &str| named_object(line, "job").to_string(),
+        headings: "JOB PASS> STATE FOUND> PENDING> QUEUED> PROCESSING> COMPLETED> FAILED>",
+        row: |line: &str| row(&JobStatus::parse(line)),
+    };
+    print_listed(NAME, &jobs, &args.list, &args.output, columns).await
 }
 
 /// A job as a row of `ls`.

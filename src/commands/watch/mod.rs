@@ -16,8 +16,7 @@ use tidings_protocol::{DEFAULT_TOPIC, TopicName};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use self::spool::SpoolSource;
-use crate::client::publisher::Rejection;
-use crate::client::publisher::{EventSource, publish_all};
+use crate::client::publisher::{EventSource, Rejection, publish_all};
 use crate::flags::broker::BrokerFlag;
 use crate::flags::{DataFlag, parse_duration};
 use crate::process::signals::stop_on_signal;

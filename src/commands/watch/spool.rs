@@ -12,8 +12,7 @@ use rustix::io::Errno;
 use tidings_protocol::{PAYLOAD_BYTES_MAX, Payload, push_attribute, text};
 
 use super::{WatchedFiles, announcement_id};
-use crate::client::publisher::EventSource;
-use crate::client::publisher::Rejection;
+use crate::client::publisher::{EventSource, Rejection};
 use crate::terminal::failure::Failure;
 use crate::terminal::lines::NumberedLines;
 use crate::terminal::output::{note, printable};

@@ -164,7 +164,7 @@ fn times_of_day_follow_the_wall_clock() {
     done(&mut worker, &["http://daily.test/", "http://later.test/"]);
     // A wait of three hours does not depend on the wall clock.
     let waits = client.request_lines("EXPLAIN http://span.test/");
-    assert!(waits[0].contains(" delayed due-in=") && waits.len() == 2, "{waits:?}");
+    assert!(waits[0].contains(" delayed because=later due-in=") && waits.len() == 2, "{waits:?}");
     let Server { process, folder, .. } = server;
     process.signal_and_finish("KILL");
     // The time of day passed while no broker ran.

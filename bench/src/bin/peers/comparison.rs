@@ -8,10 +8,9 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde_json::{Map, json};
-use tidings_load::Progress;
 use tidings_load::command::Outcome;
 use tidings_load::command::broker_process::DataDir;
-use tidings_load::disk;
+use tidings_load::{Progress, disk};
 
 use crate::results::{Contestant, Results};
 use crate::workloads::Workload;

@@ -11,6 +11,7 @@ use crate::frontier::ActiveEntry;
 use crate::frontier::entry_text::DormantRef;
 use crate::frontier::lane::Lane;
 use crate::jobs::{EntryChange, Job};
+use crate::leases::LeaseEnd;
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
 
@@ -26,9 +27,12 @@ impl Group {
         if let Some(url) = entry.admitted.url_key {
             self.schedules.entry_ended(url.fingerprint(), id, Some(outcome));
         }
-        match outcome {
-            Outcome::Failed => self.totals.failed += 1,
-            _ => self.totals.completed += 1,
+        if outcome == Outcome::Failed {
+            self.totals.failed += 1;
+            self.leases.count_end(id, LeaseEnd::Failed);
+        } else {
+            self.totals.completed += 1;
+            self.leases.count_end(id, LeaseEnd::Done);
         }
         if let Some(job) = entry.admitted.job {
             self.change_job_entry(job.number, key, EntryChange::Completed(outcome), now);

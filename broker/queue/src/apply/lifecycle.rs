@@ -12,6 +12,7 @@ use crate::frontier::keys::KeyId;
 use crate::frontier::runs::PackedLane;
 use crate::frontier::{ActiveEntry, lane_of};
 use crate::jobs::EntryChange;
+use crate::leases::LeaseEnd;
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
 use crate::record::NextStep;
@@ -168,6 +169,7 @@ impl Group {
         let rests = !mutants::is(Mutant::NoRestAfterLoss);
         let gate = self.end_request(id, RecordedRest::default(), rests, now);
         self.end_lease(id, now);
+        self.leases.count_end(id, LeaseEnd::Lost);
         self.frontier.count_loss(id, now);
         self.totals.lost += 1;
         self.enqueue(id, now);
@@ -198,7 +200,10 @@ impl Group {
         self.end_lease(id, now);
         self.frontier.clear_again(id);
         match back {
-            NextStep::Retry { due } => self.frontier.count_failure(id, *due, reason),
+            NextStep::Retry { due } => {
+                self.leases.count_end(id, LeaseEnd::Failed);
+                self.frontier.count_failure(id, *due, reason);
+            }
             NextStep::Uncounted { due } => self.frontier.set_due(id, *due),
             NextStep::Render => self.frontier.require_render(id, now),
             NextStep::Again(again) => {

@@ -37,7 +37,8 @@ impl Group {
     ) {
         let known = self.leases.members().find(requester.member);
         let moved = known.is_none_or(|member| member.conn() != Some(requester.conn));
-        self.leases.join(requester.member, MemberConn { id: requester.conn, credit, label });
+        let conn = MemberConn { id: requester.conn, credit, label };
+        self.leases.join(requester.member, conn, now);
         let held = self.leases.members().find(requester.member).map_or(0, Member::load);
         let status = MemberStatus {
             group: self.name.to_string(),
@@ -81,8 +82,8 @@ impl Group {
             }
         }
         // A member that is gone is forgotten when it is drained no more.
-        let fields =
-            self.leases.members().find(id).map_or_else(MemberFields::default, Member::status);
+        let member = self.leases.members().find(id);
+        let fields = member.map_or_else(MemberFields::default, |member| member.status(now));
         Ok(DrainStatus { group: self.name.to_string(), member: id.short(), fields }.into())
     }
 

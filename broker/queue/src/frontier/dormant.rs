@@ -54,6 +54,10 @@ pub(crate) struct DormantEntries {
     slots: Vec<DormantSlot>,
     /// The first free slot.
     first_free: Option<SlotId>,
+    /// The number of used slots.
+    len: usize,
+    /// The slots of the entries. An active entry has [`NO_SLOT`], so that a walk over all entries
+    /// meets it in its place.
     by_id: IdIndex,
     by_url: UrlIndex,
     /// For each lane, the keys with dormant entries of it.
@@ -93,13 +97,12 @@ impl DormantEntries {
         let slots =
             (0..).zip(&self.slots).filter(|(_, slot)| slot.id != 0 && slot.url_fingerprint != 0);
         let slots = slots.map(|(number, slot)| (number, slot.url_fingerprint));
-        self.by_url
-            .build(self.by_id.len(), slots, |slot| slot_at(&self.slots, slot).url_fingerprint);
+        self.by_url.build(self.len, slots, |slot| slot_at(&self.slots, slot).url_fingerprint);
     }
 
     /// Counts the entries.
     pub(crate) fn len(&self) -> usize {
-        self.by_id.len()
+        self.len
     }
 
     /// Returns their approximate memory.
@@ -194,6 +197,7 @@ impl DormantEntries {
     /// Indexes entries by id and URL.
     fn index(&mut self, some: &[SlotId]) {
         let Self { slots, by_id, by_url, .. } = self;
+        self.len += some.len();
         for slot in some {
             by_id.insert(slot_at(slots, *slot).id, *slot);
         }
@@ -204,8 +208,8 @@ impl DormantEntries {
         }
     }
 
-    /// Removes an entry and returns it as it was admitted. `job` is the job of its lane, with its
-    /// pass.
+    /// Removes an entry that becomes active, and returns it as it was admitted. `job` is the job of
+    /// its lane, with its pass.
     pub(super) fn take(
         &mut self,
         dormant: DormantRef,
@@ -213,8 +217,19 @@ impl DormantEntries {
         job: Option<PassId>,
     ) -> Admission {
         let admission = self.read(dormant, queue, job);
-        self.remove(dormant, queue);
+        self.free_slot(dormant, queue);
+        self.by_id.set(dormant.id, NO_SLOT);
         admission
+    }
+
+    /// Indexes an entry that was never dormant.
+    pub(super) fn index_active(&mut self, id: EntryId) {
+        self.by_id.insert(id, NO_SLOT);
+    }
+
+    /// An active entry has ended.
+    pub(super) fn unindex_active(&mut self, id: EntryId) {
+        self.by_id.remove(id);
     }
 
     /// Returns an entry as it was admitted, except that its due time is lost. Its text must be in
@@ -225,10 +240,13 @@ impl DormantEntries {
         queue: &KeyQueue,
         job: Option<PassId>,
     ) -> Admission {
-        let text = self.texts.get(self.slots[dormant.slot as usize].text);
+        self.stored(dormant).admission(dormant, queue.name().clone(), job)
+    }
+
+    fn stored(&self, dormant: DormantRef) -> EntryText<'_> {
+        let text = self.texts.get(slot_at(&self.slots, dormant.slot).text);
         let text = text.expect("a text is read before its entry is used");
-        let text = EntryText::parse(text).expect("texts in memory are whole");
-        text.admission(dormant, queue.name().clone(), job)
+        EntryText::parse(text).expect("texts in memory are whole")
     }
 
     /// Reports whether any text may have to be read before its entry is used.
@@ -313,7 +331,12 @@ impl DormantEntries {
 
     /// Removes an entry.
     pub(super) fn remove(&mut self, dormant: DormantRef, queue: &mut KeyQueue) {
-        let DormantRef { slot: number, id, url_fingerprint: url, lane, key, .. } = dormant;
+        self.free_slot(dormant, queue);
+        self.by_id.remove(dormant.id);
+    }
+
+    fn free_slot(&mut self, dormant: DormantRef, queue: &mut KeyQueue) {
+        let DormantRef { slot: number, url_fingerprint: url, lane, key, .. } = dormant;
         let DormantSlot { previous: before, next: after, text, text_len, .. } =
             self.slots[number as usize];
         let next = (after != NO_SLOT).then(|| (after, self.slots[after as usize].id));
@@ -333,7 +356,7 @@ impl DormantEntries {
             }
         }
         self.texts.remove(text, text_len as usize);
-        self.by_id.remove(id);
+        self.len -= 1;
         if url != 0 {
             self.by_url.remove(url, number);
         }
@@ -343,7 +366,20 @@ impl DormantEntries {
 
     /// Returns an entry by its id.
     pub(crate) fn find(&self, id: EntryId) -> Option<DormantRef> {
-        self.by_id.find(id).map(|slot| self.dormant_ref(slot))
+        self.by_id.find(id).and_then(|slot| self.used_slot(slot))
+    }
+
+    /// Returns the ids of all entries above `after`, sorted; `None` stands for an active one.
+    pub(super) fn above(
+        &self,
+        after: EntryId,
+    ) -> impl Iterator<Item = (EntryId, Option<DormantRef>)> {
+        self.by_id.above(after).map(|(id, slot)| (id, self.used_slot(slot)))
+    }
+
+    /// Returns the text of an entry, which must be in memory: its URL, or its payload.
+    pub(crate) fn text(&self, dormant: DormantRef) -> &str {
+        self.stored(dormant).text
     }
 
     /// Returns the entries of a URL, in no order.
@@ -423,10 +459,11 @@ impl DormantEntries {
 
     fn move_texts(&mut self, texts: Vec<MovedText>) {
         for (id, place, text) in texts {
-            let Some(slot) = self.by_id.find(id) else { continue };
-            if slot_at(&self.slots, slot).text == place {
+            let Some(dormant) = self.find(id) else { continue };
+            let slot = dormant.slot as usize;
+            if self.slots[slot].text == place {
                 let moved = self.texts.put(id, &[&text]);
-                self.slots[slot as usize].text = moved;
+                self.slots[slot].text = moved;
                 self.texts.remove(place, text.len());
             }
         }
@@ -483,6 +520,10 @@ impl DormantEntries {
     /// Loads the place of a URL in the index.
     pub(crate) fn prefetch_url(&self, url: u64) {
         black_box(self.by_url.find(url).next());
+    }
+
+    fn used_slot(&self, slot: SlotId) -> Option<DormantRef> {
+        (slot != NO_SLOT).then(|| self.dormant_ref(slot))
     }
 
     fn dormant_ref(&self, slot: SlotId) -> DormantRef {

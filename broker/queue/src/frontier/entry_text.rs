@@ -54,7 +54,7 @@ impl WantedText {
 
 /// The parts of an entry that are stored as its text.
 pub(crate) struct EntryText<'a> {
-    text: &'a str,
+    pub(super) text: &'a str,
     forwarded: &'a str,
     depth: u32,
     hops: u32,

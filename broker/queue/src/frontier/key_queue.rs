@@ -22,7 +22,9 @@ pub(crate) struct KeyQueue {
     /// The number of active entries that refer to this key. It is kept while there are any.
     references: u32,
     /// Tasks in flight with a request that has not ended.
-    in_flight: u32,
+    in_flight: u16,
+    /// What decided about `free_at`.
+    rest_cause: RestCause,
     /// End of the rest after the last request, or of a longer rest that a worker requested.
     free_at: Moment,
     /// The moment at which the group refreshes this key: at most one timer per key.
@@ -45,6 +47,18 @@ struct ActiveQueue {
     heads: BTreeMap<EntryId, HeadEntry>,
     announced: ByPriority,
     jobs: BTreeMap<JobNumber, ByPriority>,
+}
+
+/// What decides when a key is free again.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum RestCause {
+    /// The delay of the group.
+    #[default]
+    Delay,
+    /// The delay that a worker requested.
+    Pace,
+    /// A single rest that a worker requested.
+    NotBefore,
 }
 
 /// What a key remembers of earlier requests.
@@ -105,6 +119,7 @@ impl KeyQueue {
             name,
             references: 0,
             in_flight: 0,
+            rest_cause: RestCause::default(),
             free_at: Moment(0),
             timer: None,
             dormant: DormantRuns::default(),
@@ -154,10 +169,18 @@ impl KeyQueue {
         is_known.then_some(KeyState { free_at, ended_at, pace, last_member, last_lane, last_job })
     }
 
-    /// Restores a remembered state.
-    pub(crate) fn restore(&mut self, state: KeyState) {
+    /// Restores a remembered state. It does not say what decided about the rest, which follows from
+    /// its length, and from the delay of the key.
+    pub(crate) fn restore(&mut self, state: KeyState, delay_ms: u64) {
         let KeyState { free_at, ended_at, pace, last_member, last_lane, last_job } = state;
         self.free_at = free_at;
+        let is_rest =
+            |ms| ended_at.is_some_and(|ended_at| free_at == ended_at + ms + CLOCK_GRAIN_MS);
+        self.rest_cause = match pace {
+            Some((pace_ms, _)) if is_rest(pace_ms) => RestCause::Pace,
+            _ if ended_at.is_none() || is_rest(delay_ms) => RestCause::Delay,
+            _ => RestCause::NotBefore,
+        };
         let past = KeyHistory { ended_at, pace, last_member, last_lane, last_job };
         self.history = (past != KeyHistory::default()).then(|| Box::new(past));
     }
@@ -254,8 +277,9 @@ impl KeyQueue {
         all.find(|job| takes_turns(*job)).and_then(|job| self.first_of(render, Lane::Job(job)))
     }
 
-    /// Returns the first job from this number on that has waiting entries here.
-    fn job_from(&self, render: bool, number: JobNumber) -> Option<JobNumber> {
+    /// Returns the first job from this number on that has waiting entries here, besides those at the
+    /// head.
+    pub(crate) fn job_from(&self, render: bool, number: JobNumber) -> Option<JobNumber> {
         let queued = self.queued(render);
         let queued = queued.and_then(|queued| queued.jobs.range(number..).next());
         let dormant = self.dormant.job_from(render, number);
@@ -292,7 +316,7 @@ impl KeyQueue {
         let pace_ms = self.pace_at(now);
         let shortest_ms =
             if mutants::is(Mutant::ShortPace) && pace_ms.is_some() { 0 } else { delay_ms };
-        self.rest_at_least(shortest_ms.max(pace_ms.unwrap_or(0)));
+        self.rest_for(shortest_ms, pace_ms);
     }
 
     /// Restarts the rest at `now`, because the end of the last request is not known reliably.
@@ -300,22 +324,36 @@ impl KeyQueue {
         if self.history.is_none() {
             // The key has no known request, like most keys.
             if delay_ms > 0 {
-                self.free_at = self.free_at.max(now + delay_ms + CLOCK_GRAIN_MS);
+                self.rest_until(now + delay_ms + CLOCK_GRAIN_MS, RestCause::Delay);
             }
             return;
         }
         self.history_mut().ended_at = Some(now);
-        self.rest_at_least(delay_ms.max(self.pace_at(now).unwrap_or(0)));
+        self.rest_for(delay_ms, self.pace_at(now));
     }
 
-    fn rest_at_least(&mut self, rest_ms: u64) {
+    /// Rests for the delay of the group, or for that of a worker if it is longer.
+    fn rest_for(&mut self, delay_ms: u64, pace_ms: Option<u64>) {
+        match pace_ms {
+            Some(pace_ms) if pace_ms >= delay_ms => self.rest_at_least(pace_ms, RestCause::Pace),
+            _ => self.rest_at_least(delay_ms, RestCause::Delay),
+        }
+    }
+
+    fn rest_at_least(&mut self, rest_ms: u64, cause: RestCause) {
         if let Some(ended_at) = self.history().ended_at
             && rest_ms > 0
         {
-            self.free_at = self.free_at.max(ended_at + rest_ms + CLOCK_GRAIN_MS);
+            self.rest_until(ended_at + rest_ms + CLOCK_GRAIN_MS, cause);
             if mutants::is(Mutant::ShortRest) {
                 self.free_at = ended_at + (rest_ms - 1);
             }
+        }
+    }
+
+    fn rest_until(&mut self, free_at: Moment, cause: RestCause) {
+        if free_at > self.free_at {
+            (self.free_at, self.rest_cause) = (free_at, cause);
         }
     }
 
@@ -333,10 +371,10 @@ impl KeyQueue {
             // The end of the last request may be unknown here if a key without a pace rested long
             // enough.
             past.ended_at.get_or_insert(now);
-            self.rest_at_least(pace_ms);
+            self.rest_at_least(pace_ms, RestCause::Pace);
         }
         if let Some(not_before) = rest.not_before {
-            self.free_at = self.free_at.max(not_before);
+            self.rest_until(not_before, RestCause::NotBefore);
         }
     }
 
@@ -348,12 +386,23 @@ impl KeyQueue {
     /// Reports whether a request may start at `now`.
     pub(crate) fn is_free(&self, now: Moment, parallel: u32) -> bool {
         let more = u32::from(parallel > 1 && mutants::is(Mutant::OverParallel));
-        (self.in_flight < parallel + more || mutants::is(Mutant::TwoAtOnce)) && self.free_at <= now
+        (self.in_flight() < parallel + more || mutants::is(Mutant::TwoAtOnce))
+            && self.free_at <= now
     }
 
     /// Returns the number of requests in flight.
     pub(crate) fn in_flight(&self) -> u32 {
-        self.in_flight
+        self.in_flight.into()
+    }
+
+    /// Returns what decided about [`free_at`](Self::free_at).
+    pub(crate) fn rest_cause(&self) -> RestCause {
+        self.rest_cause
+    }
+
+    /// Returns when the last request ended, if that is known.
+    pub(crate) fn ended_at(&self) -> Option<Moment> {
+        self.history().ended_at
     }
 
     /// Returns the earliest start of the next request, as far as rests decide it.

@@ -141,6 +141,14 @@ impl Keys {
         self.queues.get(place).map(Option::as_ref).ok_or(())
     }
 
+    /// Returns the keys at places above `after`, with their places; the first one is 1. A key keeps
+    /// its place for as long as the group knows it.
+    pub(crate) fn above(&self, after: u64) -> impl Iterator<Item = (u64, Option<KeyId>)> {
+        let skipped = usize::try_from(after).unwrap_or(usize::MAX);
+        let keys = (0..).map(KeyId).zip(&self.queues).skip(skipped);
+        keys.map(|(id, queue)| (u64::from(id.0) + 1, queue.as_ref().map(|_| id)))
+    }
+
     /// Returns the ids of all keys, sorted.
     pub(crate) fn ids(&self) -> Vec<KeyId> {
         let known = (0..).map(KeyId).zip(&self.queues).filter(|(_, queue)| queue.is_some());

@@ -76,6 +76,13 @@ impl ActiveEntry {
     }
 }
 
+/// An entry that is not final.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum AnyEntry<'a> {
+    Active(&'a ActiveEntry),
+    Dormant(DormantRef),
+}
+
 /// The entries of a group that are not final, and their keys.
 #[derive(Debug)]
 pub(crate) struct Frontier {
@@ -201,6 +208,22 @@ impl Frontier {
         self.active.values().map(|live| &**live)
     }
 
+    /// Returns an entry, active or dormant.
+    pub(crate) fn find_any(&self, id: EntryId) -> Option<AnyEntry<'_>> {
+        let active = self.find(id).map(AnyEntry::Active);
+        active.or_else(|| self.dormant.find(id).map(AnyEntry::Dormant))
+    }
+
+    /// Returns the entries with ids above `after`, sorted by their ids.
+    pub(crate) fn entries_above(
+        &self,
+        after: EntryId,
+    ) -> impl Iterator<Item = (EntryId, AnyEntry<'_>)> {
+        self.dormant.above(after).map(|(id, dormant)| {
+            (id, dormant.map_or_else(|| AnyEntry::Active(self.get(id)), AnyEntry::Dormant))
+        })
+    }
+
     /// Returns the ids of all active entries, sorted.
     pub(crate) fn active_ids(&self) -> Vec<EntryId> {
         let mut ids: Vec<EntryId> = self.active.keys().copied().collect();
@@ -300,11 +323,12 @@ impl Frontier {
     /// Stores an active entry of a known key. No member holds the entry.
     pub(crate) fn insert_for_key(&mut self, key: KeyId, entry: Entry, jobs: &mut Jobs) {
         self.index_waiting(entry.admitted.url_key, entry.admitted.id);
+        self.dormant.index_active(entry.admitted.id);
         self.insert_unindexed(key, entry, jobs);
     }
 
     /// Stores an active entry without indexing it by URL: it is released at once, or the caller
-    /// indexes it.
+    /// indexes it. It is indexed by its id.
     fn insert_unindexed(&mut self, key: KeyId, entry: Entry, jobs: &mut Jobs) {
         let admitted = &entry.admitted;
         let id = admitted.id;
@@ -324,6 +348,7 @@ impl Frontier {
     pub(crate) fn remove(&mut self, id: EntryId) -> Box<ActiveEntry> {
         let live = self.active.remove(&id).expect("an entry that ends is active");
         self.active_bytes -= live.entry.admitted.bytes();
+        self.dormant.unindex_active(id);
         live
     }
 
@@ -429,9 +454,14 @@ impl Frontier {
 /// What happens to keys.
 impl Frontier {
     /// Restores a key of a snapshot.
-    pub(crate) fn restore_key(&mut self, name: &crate::entry::Key, state: KeyState) -> KeyId {
+    pub(crate) fn restore_key(
+        &mut self,
+        name: &crate::entry::Key,
+        state: KeyState,
+        config: &GroupConfig,
+    ) -> KeyId {
         let key = self.keys.intern(name);
-        self.keys[key].restore(state);
+        self.keys[key].restore(state, config.delay_of(name));
         key
     }
 

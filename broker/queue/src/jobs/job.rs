@@ -523,23 +523,27 @@ impl Job {
     /// The job without its settings. `queued` is the number of waiting entries that could be
     /// released at once.
     pub fn status(&self, queued: usize) -> JobStatus {
-        let state = match self.state {
-            JobState::Done => status::JobState::Done,
-            _ if self.paused && !self.cancelled => status::JobState::Paused,
-            JobState::Open => status::JobState::Open,
-            JobState::Closed => status::JobState::Closed,
-        };
         let queued = queued as u64;
         JobStatus {
             job: self.name.to_string(),
             number: self.id.number,
             pass: self.id.pass.into(),
-            state,
+            state: self.shown_state(),
             pending: self.waiting_count().saturating_sub(queued),
             queued,
             processing: self.held,
             counts: self.counts,
             ..JobStatus::default()
+        }
+    }
+
+    /// The state as it is shown.
+    pub fn shown_state(&self) -> status::JobState {
+        match self.state {
+            JobState::Done => status::JobState::Done,
+            _ if self.paused && !self.cancelled => status::JobState::Paused,
+            JobState::Open => status::JobState::Open,
+            JobState::Closed => status::JobState::Closed,
         }
     }
 

@@ -22,6 +22,7 @@ mod scope;
 mod seen_sets;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::ops::Bound;
 
 use hashbrown::HashSet;
 use tidings_protocol::{CanonicalUrl, JobName, Outcome, Seq, TopicName};
@@ -364,14 +365,15 @@ impl Jobs {
         self.by_number.len() - self.finished.len()
     }
 
-    /// Number of jobs.
-    pub(crate) fn len(&self) -> usize {
-        self.by_number.len()
-    }
-
     /// All jobs, lowest number first.
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &Job> {
         self.by_number.values()
+    }
+
+    /// The jobs with numbers above `after`, lowest number first.
+    pub(crate) fn above(&self, after: JobNumber) -> impl Iterator<Item = (JobNumber, &Job)> {
+        let above = (Bound::Excluded(after), Bound::Unbounded);
+        self.by_number.range(above).map(|(number, job)| (*number, job))
     }
 }
 

@@ -6,6 +6,7 @@ use hashbrown::HashSet;
 use tidings_protocol::status::{MemberFields, MemberState};
 use tidings_protocol::{DAY_MS, MemberId};
 
+use super::LeaseEnd;
 use crate::entry::{Demand, EntryId};
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
@@ -39,6 +40,13 @@ pub(crate) struct Member {
     drained: bool,
     /// When it lost its connection or was drained, or could connect again after a start.
     seen_at: Moment,
+    /// When it connected for the first time, and when it sent something last.
+    joined_at: Moment,
+    heard_at: Moment,
+    /// How its leases have ended. Not recorded.
+    done: u64,
+    failed: u64,
+    lost: u64,
     /// A lease of it expired and it has sent nothing since. It may hang, and would lose further
     /// tasks, too.
     silent: bool,
@@ -72,7 +80,7 @@ impl Member {
     }
 
     /// What an operator should know about it.
-    pub(crate) fn status(&self) -> MemberFields {
+    pub(crate) fn status(&self, now: Moment) -> MemberFields {
         let state = match self {
             Self { drained: true, held, .. } if held.is_empty() => MemberState::Drained,
             Self { drained: true, .. } => MemberState::Draining,
@@ -87,6 +95,11 @@ impl Member {
             held: self.held.len() as u64,
             render: self.credit().render.map(Into::into),
             rendering: self.credit().render.map(|_| self.rendering.into()),
+            done: (self.done > 0).then_some(self.done),
+            failed: (self.failed > 0).then_some(self.failed),
+            lost: (self.lost > 0).then_some(self.lost),
+            joined_ms: self.conn.is_some().then(|| now.since(self.joined_at)),
+            heard_ms: self.conn.is_some().then(|| now.since(self.heard_at)),
             name: label.name.map(Into::into),
             address: label.address.map(Into::into),
         }
@@ -166,9 +179,13 @@ impl Members {
 
     /// Connects a member. Its previous connection is kept until it ends, because it may outlive the
     /// new one.
-    pub(super) fn join(&mut self, id: MemberId, conn: MemberConn) {
+    pub(super) fn join(&mut self, id: MemberId, conn: MemberConn, now: Moment) {
         self.update(id, |member| {
             let new = conn.id;
+            member.heard_at = now;
+            if !member.is_present() {
+                member.joined_at = now;
+            }
             member.previous.retain(|earlier| earlier.id != new);
             member.previous.extend(member.conn.replace(conn).filter(|before| before.id != new));
         });
@@ -217,17 +234,29 @@ impl Members {
     }
 
     /// Records that a member sent something.
-    pub(super) fn mark_active(&mut self, id: MemberId) {
-        if self.by_id.get(&id).is_some_and(|member| member.silent) {
+    pub(super) fn mark_active(&mut self, id: MemberId, now: Moment) {
+        let Some(member) = self.by_id.get_mut(&id) else { return };
+        member.heard_at = now;
+        if member.silent {
             self.update(id, |member| member.silent = false);
         }
     }
 
     /// Records that the member on a connection sent something.
-    pub(super) fn mark_active_on(&mut self, conn: ConnId) {
+    pub(super) fn mark_active_on(&mut self, conn: ConnId, now: Moment) {
         if let Some(id) = self.member_on(conn) {
-            self.mark_active(id);
+            self.mark_active(id, now);
         }
+    }
+
+    /// Counts the end of a lease, unless the member is gone.
+    pub(super) fn count_end(&mut self, id: MemberId, end: LeaseEnd) {
+        let Some(member) = self.by_id.get_mut(&id) else { return };
+        *match end {
+            LeaseEnd::Done => &mut member.done,
+            LeaseEnd::Failed => &mut member.failed,
+            LeaseEnd::Lost => &mut member.lost,
+        } += 1;
     }
 
     /// Adds a lease to a member.
@@ -253,6 +282,12 @@ impl Members {
     /// those that need a browser.
     pub(crate) fn takes_tasks(&self, id: MemberId, render: bool) -> bool {
         self.by_id.get(&id).is_some_and(|member| member.takes_tasks(render))
+    }
+
+    /// Reports whether any member can receive tasks, now or later; with `render`, those that need a
+    /// browser.
+    pub(crate) fn any_takes_tasks(&self, render: bool) -> bool {
+        self.by_id.values().any(|member| member.takes_tasks(render))
     }
 
     /// Counts the members that can receive tasks that need a browser, now or later.

@@ -30,6 +30,17 @@ pub(crate) struct Leases {
     last_ended: Option<EndedLease>,
 }
 
+/// How the lease of a member ended, for the counts of the member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LeaseEnd {
+    /// The task is done.
+    Done,
+    /// The attempt failed, or the task.
+    Failed,
+    /// The lease expired.
+    Lost,
+}
+
 /// A lease that has ended.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EndedLease {
@@ -55,8 +66,8 @@ impl Leases {
     }
 
     /// Connects a member.
-    pub(crate) fn join(&mut self, member: MemberId, conn: MemberConn) {
-        self.members.join(member, conn);
+    pub(crate) fn join(&mut self, member: MemberId, conn: MemberConn, now: Moment) {
+        self.members.join(member, conn, now);
     }
 
     /// Drains a member, or ends that.
@@ -75,13 +86,13 @@ impl Leases {
     }
 
     /// A member has sent something.
-    pub(crate) fn mark_active(&mut self, member: MemberId) {
-        self.members.mark_active(member);
+    pub(crate) fn mark_active(&mut self, member: MemberId, now: Moment) {
+        self.members.mark_active(member, now);
     }
 
     /// The member on a connection has sent something.
-    pub(crate) fn mark_active_on(&mut self, conn: ConnId) {
-        self.members.mark_active_on(conn);
+    pub(crate) fn mark_active_on(&mut self, conn: ConnId, now: Moment) {
+        self.members.mark_active_on(conn, now);
     }
 
     /// A lease of a member has expired: it receives no task until it sends something.
@@ -107,6 +118,13 @@ impl Leases {
         self.members.end_lease(lease.member, entry, demand);
         let Lease { member, began_at, .. } = *lease;
         self.last_ended = Some(EndedLease { entry, member, began_at });
+    }
+
+    /// Counts the end of the last lease, which was of this entry, for its member.
+    pub(crate) fn count_end(&mut self, entry: EntryId, end: LeaseEnd) {
+        if let Some(ended) = self.last_ended(entry) {
+            self.members.count_end(ended.member, end);
+        }
     }
 
     /// Returns the lease that ended last, if it was of this entry.

@@ -2,13 +2,15 @@
 
 use std::fmt::Write;
 
-use tidings_protocol::status::Answer;
+use tidings_protocol::status::{Answer, WaitReason};
 use tidings_protocol::{CanonicalUrl, Code, ProtocolError, duration};
 
 use crate::Group;
 use crate::entry::{Entry, EntryId, EntryState};
-use crate::frontier::ActiveEntry;
+use crate::frontier::key_queue::{KeyQueue, RestCause};
 use crate::frontier::keys::KeyId;
+use crate::frontier::{ActiveEntry, AnyEntry};
+use crate::jobs::Job;
 use crate::moment::Moment;
 use crate::schedules::Schedule;
 
@@ -29,12 +31,12 @@ impl Group {
         let held = self.leases.members().iter().flat_map(|(_, member)| member.held()).filter(same);
         let entries: Vec<EntryId> = held.chain(self.frontier.waiting_entries(key)).collect();
         let more = entries.iter().take(EXPLAINED_MAX).map(|id| {
-            if let Some(live) = self.frontier.find(*id) {
-                return self.explain_entry(&live.entry, live.gate(), now);
+            match self.frontier.find_any(*id).expect("a listed entry is not final") {
+                AnyEntry::Active(live) => self.explain_entry(&live.entry, live.gate(), now),
+                AnyEntry::Dormant(dormant) => {
+                    self.explain_entry(&self.dormant_entry(dormant), dormant.key, now)
+                }
             }
-            let dormant =
-                self.frontier.dormant().find(*id).expect("an entry that is not active is dormant");
-            self.explain_entry(&self.dormant_entry(dormant), dormant.key, now)
         });
         let mut more: Vec<String> = more.collect();
         let dead = self.dead_letters.iter().filter(|dead| dead.entry.admitted.url_key == Some(key));
@@ -73,15 +75,22 @@ impl Group {
                 if lease.request_over { " request=over" } else { "" }
             ),
             EntryState::Delayed => format!(
-                "delayed due-in={} failures={} last={}",
+                "delayed because={} due-in={} failures={} last={}",
+                if entry.failures + entry.losses > 0 {
+                    WaitReason::Retry
+                } else {
+                    WaitReason::Later
+                },
                 time_until(admitted.due, now),
                 entry.failures,
                 entry.last_reason.as_deref().unwrap_or("none").replace(' ', "_")
             ),
-            EntryState::Waiting => match self.blocked_by_job(entry) {
-                Some(reason) => format!("pending because={reason}"),
-                None => self.explain_gate(gate, admitted.needs_render(), now),
-            },
+            EntryState::Waiting => {
+                let reason = self
+                    .blocked_by_job(entry)
+                    .unwrap_or_else(|| self.wait_reason(gate, admitted.needs_render(), now));
+                self.explain_reason(gate, reason, now)
+            }
         };
         let job = admitted.job.and_then(|job| self.jobs.find(job.number));
         let job = job.map(|job| format!(" job={} pass={}", job.name, job.id.pass));
@@ -89,18 +98,13 @@ impl Group {
     }
 
     /// Returns the reason in its job that keeps an entry from being released.
-    fn blocked_by_job(&self, entry: &Entry) -> Option<&'static str> {
+    fn blocked_by_job(&self, entry: &Entry) -> Option<WaitReason> {
         let admitted = &entry.admitted;
         let job = admitted.job.and_then(|pass| self.jobs.find(pass.number))?;
         if entry.again.is_some() || admitted.announced {
-            None
-        } else if job.paused {
-            Some("job-paused")
-        } else if job.awaits_seeds() {
-            Some("job-held")
-        } else {
-            job.is_blocked_on(&admitted.key).then_some("budget")
+            return None;
         }
+        reason_of_job(job, &admitted.key)
     }
 
     /// Explains a key as written, or else in lower case, as hosts are.
@@ -116,13 +120,14 @@ impl Group {
         })
     }
 
-    /// Visits every entry, because those that are not due are in no queue of their key.
+    /// Visits active entries, because those that are not due are in no queue of their key: not all, if
+    /// there are very many.
     fn explain_exact_key(&self, key: &str, now: Moment) -> Option<Answer> {
         let gate = self.frontier.keys().find(key);
         let is_delayed = |live: &&ActiveEntry| {
             live.entry.state == EntryState::Delayed && Some(live.gate()) == gate
         };
-        let live = self.frontier.active();
+        let live = self.frontier.active().take(self.config.looked_at_max);
         let mut delayed: Vec<&ActiveEntry> = live.filter(is_delayed).collect();
         let of_key = |schedule: &&Schedule| *schedule.key == *key;
         let mut scheduled: Vec<&Schedule> = self.schedules.iter().filter(of_key).collect();
@@ -160,10 +165,7 @@ impl Group {
                 let _ = write!(ok, " {what}={count}");
             }
         }
-        let gate = gate.map(|gate| {
-            let offers = |render| self.frontier.is_offered(gate, render);
-            self.explain_gate(gate, offers(true) && !offers(false), now)
-        });
+        let gate = gate.map(|gate| self.explain_reason(gate, self.key_reason(gate, now), now));
         let _ = write!(ok, " {}", gate.as_deref().unwrap_or("free"));
         Some(Answer::new(more, ok))
     }
@@ -174,30 +176,83 @@ impl Group {
         format!("{} every={every} due-in={due_in}", schedule.text)
     }
 
-    /// Describes the entries behind a key, those that need a browser or the others: pending while
-    /// the key is busy or rests, queued when only a member's credit is missing.
-    fn explain_gate(&self, key: KeyId, render: bool, now: Moment) -> String {
+    /// Describes the entries behind a key: pending while the key is busy or rests, queued when only a
+    /// member's credit is missing.
+    fn explain_reason(&self, key: KeyId, reason: WaitReason, now: Moment) -> String {
+        match reason {
+            WaitReason::Free => "free".to_owned(),
+            WaitReason::NoMembers
+            | WaitReason::NoCredit
+            | WaitReason::NoRenderMember
+            | WaitReason::NoRenderCredit => format!("queued because={reason}"),
+            WaitReason::Delay | WaitReason::Pace | WaitReason::NotBefore => {
+                let free_in = time_until(self.frontier.keys()[key].free_at(), now);
+                format!("pending because={reason} free-in={free_in}")
+            }
+            reason => format!("pending because={reason}"),
+        }
+    }
+
+    /// Returns why the next entry of a key waits.
+    pub(crate) fn key_reason(&self, key: KeyId, now: Moment) -> WaitReason {
+        let offers = |render| self.frontier.is_offered(key, render);
+        self.wait_reason(key, offers(true) && !offers(false), now)
+    }
+
+    /// Returns why the next entry of a key waits, of those that need a browser or of the others.
+    fn wait_reason(&self, key: KeyId, render: bool, now: Moment) -> WaitReason {
         let queue = &self.frontier.keys()[key];
         if self.is_paused {
-            "pending because=group-paused".to_owned()
+            WaitReason::GroupPaused
         } else if self.unpublished.is_full() {
-            "pending because=unpublished-events".to_owned()
+            WaitReason::UnpublishedEvents
         } else if queue.in_flight() >= self.config.parallel {
-            "pending because=in-flight".to_owned()
+            WaitReason::InFlight
         } else if queue.free_at() > now {
-            format!("pending because=delay free-in={}", time_until(queue.free_at(), now))
+            match queue.rest_cause() {
+                RestCause::Delay => WaitReason::Delay,
+                RestCause::Pace => WaitReason::Pace,
+                RestCause::NotBefore => WaitReason::NotBefore,
+            }
         } else if !queue.has_waiting() {
-            "free".to_owned()
+            WaitReason::Free
         } else if self.frontier.is_offered(key, render) {
-            let because = match self.leases.members().can_render() {
-                _ if !render => "no-credit",
-                0 => "no-render-member",
-                _ => "no-render-credit",
-            };
-            format!("queued because={because}")
+            match (render, self.leases.members().any_takes_tasks(render)) {
+                (false, false) => WaitReason::NoMembers,
+                (false, true) => WaitReason::NoCredit,
+                (true, false) => WaitReason::NoRenderMember,
+                (true, true) => WaitReason::NoRenderCredit,
+            }
         } else {
-            "pending because=job".to_owned()
+            self.reason_of_jobs(queue)
         }
+    }
+
+    /// Returns why the jobs with entries behind a key release none of them.
+    fn reason_of_jobs(&self, queue: &KeyQueue) -> WaitReason {
+        let jobs = [false, true].into_iter().flat_map(|render| {
+            let from = move |number| queue.job_from(render, number);
+            std::iter::successors(from(0), move |number| from(number + 1))
+        });
+        let reasons = jobs
+            .map(|number| self.jobs.find(number).and_then(|job| reason_of_job(job, queue.name())));
+        let mut reasons: Vec<_> = reasons.collect();
+        reasons.dedup();
+        match reasons[..] {
+            [Some(reason)] => reason,
+            _ => WaitReason::Job,
+        }
+    }
+}
+
+/// Returns why a job releases nothing of a key.
+fn reason_of_job(job: &Job, key: &str) -> Option<WaitReason> {
+    if job.paused {
+        Some(WaitReason::JobPaused)
+    } else if job.awaits_seeds() {
+        Some(WaitReason::JobHeld)
+    } else {
+        job.is_blocked_on(key).then_some(WaitReason::Budget)
     }
 }
 

@@ -6,15 +6,12 @@ pub mod schedules;
 pub mod task_list;
 pub mod top_keys;
 
-use tidings_protocol::status::{Answer, GroupStatus, JobListEnd, JobStatus, Rate, Status};
-use tidings_protocol::{Code, JobName, ProtocolError};
+use tidings_protocol::status::{Answer, GroupStatus, JobListEnd, JobStatus, ListEnd, Rate, Status};
+use tidings_protocol::{Code, JobName, JobQuery, ProtocolError};
 
 use crate::jobs::Job;
 use crate::moment::Moment;
 use crate::{Group, GroupQuery};
-
-/// Most jobs in an answer to `JOB ls`, newest first.
-const LISTED_JOBS_MAX: usize = 1000;
 
 impl Group {
     pub(crate) fn show(&self, what: &GroupQuery, now: Moment) -> Result<Answer, ProtocolError> {
@@ -25,19 +22,72 @@ impl Group {
                 let figures = self.figures.of_pass(job.id);
                 Ok(JobStatus { figures, ..job.full_status(self.queued_of(job)) }.into())
             }
-            GroupQuery::Jobs => {
-                let newest = self.jobs.iter().rev().take(LISTED_JOBS_MAX);
-                let lines: Vec<_> = newest.map(|job| self.job_status(job)).collect();
-                let (jobs, listed) = (self.jobs.len() as u64, lines.len() as u64);
-                let ok = JobListEnd { group: self.name.to_string(), jobs, listed };
-                Ok(Answer::new(lines, ok))
-            }
+            GroupQuery::Jobs(query) => Ok(self.list_jobs(*query)),
             GroupQuery::Explain(what) => self.explain(what, now),
             GroupQuery::Tasks(query) => self.describe_tasks(&self.select_tasks(query)?, now),
             GroupQuery::Keys(query) => self.list_keys(query, now),
             GroupQuery::Schedules(query) => Ok(self.list_schedules(query, now)),
-            GroupQuery::Members(limit) => Ok(self.list_members(*limit)),
+            GroupQuery::Members { range, with_addresses } => {
+                Ok(self.list_members(*range, *with_addresses, now))
+            }
         }
+    }
+
+    /// Lists jobs, newest first; or a part of a walk over them.
+    fn list_jobs(&self, query: JobQuery) -> Answer {
+        let JobQuery { state, range } = query;
+        let fits = |job: &&Job| state.is_none_or(|state| job.shown_state() == state);
+        let (listed, jobs, next) = match range.after {
+            None => {
+                let mut newest: Vec<_> = self.jobs.iter().rev().filter(fits).collect();
+                let jobs = newest.len() as u64;
+                newest.truncate(range.limit);
+                (newest, Some(jobs), None)
+            }
+            Some(after) => {
+                let (jobs, next) = self.walk(self.jobs.above(after), range.limit, fits);
+                (jobs, None, next)
+            }
+        };
+        let lines: Vec<_> = listed.into_iter().map(|job| self.job_status(job)).collect();
+        let (group, listed) = (self.name.to_string(), lines.len() as u64);
+        Answer::new(lines, JobListEnd { group, jobs, listed, next })
+    }
+
+    /// Takes the next part of a walk: of items with rising numbers, those that fit. Also returns the
+    /// number at which the walk continues, if others may follow. Items with the same number are in
+    /// the same part.
+    fn walk<T>(
+        &self,
+        items: impl Iterator<Item = (u64, T)>,
+        limit: usize,
+        fits: impl Fn(&T) -> bool,
+    ) -> (Vec<T>, Option<u64>) {
+        let (mut found, mut last) = (Vec::new(), None);
+        for (looked_at, (number, item)) in items.enumerate() {
+            let is_full = looked_at >= self.config.looked_at_max || found.len() >= limit;
+            if is_full && last != Some(number) {
+                return (found, last);
+            }
+            last = Some(number);
+            if fits(&item) {
+                found.push(item);
+            }
+        }
+        (found, None)
+    }
+
+    /// The lines of a list. `matched` counts all that match, if that is known; the list continues
+    /// at `next`.
+    fn list(
+        &self,
+        lines: impl ExactSizeIterator<Item: Into<Status>>,
+        matched: Option<usize>,
+        next: Option<u64>,
+    ) -> Answer {
+        let (group, listed) = (self.name.to_string(), lines.len() as u64);
+        let matched = matched.map(|matched| matched as u64);
+        Answer::new(lines, ListEnd { group, matched, listed, next })
     }
 
     /// The pages that the group or a job has completed.

@@ -1,26 +1,36 @@
 //! Lists of schedules (`GROUP schedules`).
 
-use tidings_protocol::ScheduleQuery;
 use tidings_protocol::status::{Answer, ScheduleStatus};
+use tidings_protocol::{ListRange, ScheduleQuery};
 
 use crate::Group;
 use crate::moment::Moment;
 use crate::schedules::Schedule;
 
 impl Group {
-    /// Lists schedules, those first that are due first. Visits each schedule.
+    /// Lists schedules, those first that are due first; or a part of a walk over them. Visits each
+    /// schedule for the former.
     pub(crate) fn list_schedules(&self, query: &ScheduleQuery, now: Moment) -> Answer {
-        let wanted =
-            |schedule: &&Schedule| query.key.as_ref().is_none_or(|key| *schedule.key == **key);
-        let mut matched: Vec<&Schedule> = self.schedules.iter().filter(wanted).collect();
-        let order = |schedule: &&Schedule| (schedule.due, schedule.url_key);
-        let count = matched.len();
-        if query.limit < count {
-            matched.select_nth_unstable_by_key(query.limit, order);
-            matched.truncate(query.limit);
-        }
-        matched.sort_unstable_by_key(order);
-        self.list(matched.iter().map(|schedule| self.schedule_status(schedule, now)), count)
+        let ScheduleQuery { key, matching, range: ListRange { after, limit } } = query;
+        let wanted = |schedule: &&Schedule| {
+            key.as_ref().is_none_or(|key| *schedule.key == **key)
+                && matching.as_ref().is_none_or(|patterns| patterns.match_text(&schedule.text))
+        };
+        let (schedules, matched, next) = match after {
+            None => {
+                let soonest = self.schedules.soonest_first();
+                let mut schedules: Vec<&Schedule> = soonest.filter(wanted).collect();
+                let matched = schedules.len();
+                schedules.truncate(*limit);
+                (schedules, Some(matched), None)
+            }
+            Some(after) => {
+                let (schedules, next) = self.walk(self.schedules.above(*after), *limit, wanted);
+                (schedules, None, next)
+            }
+        };
+        let lines = schedules.into_iter().map(|schedule| self.schedule_status(schedule, now));
+        self.list(lines, matched, next)
     }
 
     fn schedule_status(&self, schedule: &Schedule, now: Moment) -> ScheduleStatus {

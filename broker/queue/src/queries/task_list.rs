@@ -1,136 +1,256 @@
 //! Lists of entries (`GROUP tasks`), with the dead and the finished ones.
 
-use std::collections::BinaryHeap;
-
-use tidings_protocol::status::{Answer, ListEnd, Status, TaskFields, TaskState, TaskStatus};
-use tidings_protocol::{EntrySelection, ProtocolError, TaskQuery};
+use tidings_protocol::status::{Answer, TaskFields, TaskState, TaskStatus};
+use tidings_protocol::{EntrySelection, ListRange, Patterns, ProtocolError, TaskQuery};
 
 use crate::Group;
+use crate::dead_letters::DeadLetter;
 use crate::entry::{Entry, EntryId, EntryState, JobNumber};
 use crate::finished::{FinishedTask, TaskEnd, shown_text};
 use crate::frontier::entry_text::DormantRef;
 use crate::frontier::keys::KeyId;
-use crate::frontier::{ActiveEntry, next_entry};
+use crate::frontier::{ActiveEntry, AnyEntry, next_entry};
 use crate::moment::Moment;
+
+/// A text is compared with patterns in about the time in which so many entries are looked at.
+const MATCH_WORK: usize = 8;
+
+/// Most texts that a part of a walk waits for: as many as the longest list has.
+const UNREAD_MAX: usize = 1000;
+
+/// The states of the entries that are in the frontier.
+const FRONTIER: [TaskState; 4] =
+    [TaskState::Pending, TaskState::Retry, TaskState::Queued, TaskState::Processing];
 
 /// Entries for an answer to `GROUP tasks`.
 #[derive(Debug)]
 pub(crate) struct SelectedTasks {
     query: TaskQuery,
-    /// The number of entries that match, without dead and finished ones.
-    count: usize,
-    /// Those that are listed, sorted.
-    ids: Vec<EntryId>,
+    states: Vec<TaskState>,
+    walked: WalkedEntries,
+}
+
+/// A part of a walk over the entries that are not final.
+#[derive(Debug, Default)]
+pub(crate) struct WalkedEntries {
+    /// Those that may fit, sorted: a text that must be read is not compared yet.
+    pub(crate) ids: Vec<EntryId>,
+    /// How many fit besides, behind them.
+    more: usize,
+    /// The last entry that the walk has passed, if others may follow.
+    pub(crate) stopped_at: Option<EntryId>,
+}
+
+/// Whether an entry fits a selection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fit {
+    No,
+    Yes,
+    /// Its text must be read first.
+    Unread,
+}
+
+/// A selection with what it names.
+#[derive(Debug)]
+struct Selector<'a> {
+    selection: &'a EntrySelection,
+    job: Option<JobNumber>,
+    /// The key that it names, if the group knows it.
+    key: Option<KeyId>,
+}
+
+/// An entry that is listed.
+#[derive(Debug, Clone, Copy)]
+enum Listed<'a> {
+    Unfinished(AnyEntry<'a>),
+    Dead(&'a DeadLetter),
 }
 
 impl SelectedTasks {
     /// Returns the ids of the entries to list.
     pub(crate) fn ids(&self) -> impl Iterator<Item = EntryId> {
-        self.ids.iter().copied()
+        self.walked.ids.iter().copied()
     }
 }
 
 impl Group {
-    /// Selects entries for a list. Visits every entry, unless only dead or finished ones are
-    /// listed.
+    /// Selects entries for a list.
     pub(crate) fn select_tasks(&self, query: &TaskQuery) -> Result<SelectedTasks, ProtocolError> {
-        let wanted = self.matcher(&query.selection)?;
-        if let Some(TaskState::Dead | TaskState::Completed | TaskState::Failed) = query.state {
-            return Ok(SelectedTasks { query: query.clone(), count: 0, ids: Vec::new() });
-        }
-        let is_in = |state| query.state.is_none_or(|wanted| wanted == state);
-        let live = self.frontier.active().filter(|live| wanted(&live.entry));
-        let live = live.filter(|live| is_in(self.state_of(live)));
-        let live = live.map(|live| live.entry.admitted.id);
-        let parked = self.dormant_among(&query.selection)?;
-        let parked = parked.filter(|dormant| is_in(self.state_of_dormant(dormant)));
-        let mut count = 0;
-        // The lowest ids so far.
-        let mut listed = BinaryHeap::new();
-        for id in live.chain(parked.map(|dormant| dormant.id)) {
-            count += 1;
-            listed.push(id);
-            if listed.len() > query.limit {
-                listed.pop();
-            }
-        }
-        let ids = listed.into_sorted_vec();
-        Ok(SelectedTasks { query: query.clone(), count, ids })
+        let is_in = |state: &TaskState| query.state.is_none_or(|wanted| wanted == *state);
+        let states: Vec<_> = FRONTIER.into_iter().filter(is_in).collect();
+        let walked = self.walk_entries(&query.selection, &states, query.range)?;
+        Ok(SelectedTasks { query: query.clone(), states, walked })
     }
 
-    /// Lists selected entries by id, then the dead ones, oldest first; or the finished ones, newest
-    /// first. The texts of the dormant ones must be in memory. Entries that have ended since their
-    /// selection are left out.
+    /// Walks over the entries in one of these states (those of the frontier), in the order of their
+    /// ids, and returns those that fit a selection: one more than the limit, if there are as many.
+    /// It looks at no more entries than an answer may, so the part may be short, or empty, before the
+    /// end. A walk in parts meets each entry once that exists from its begin to its end.
+    pub(crate) fn walk_entries(
+        &self,
+        selection: &EntrySelection,
+        states: &[TaskState],
+        range: ListRange,
+    ) -> Result<WalkedEntries, ProtocolError> {
+        let selector = self.selector(selection)?;
+        let mut walked = WalkedEntries::default();
+        if states.is_empty() {
+            return Ok(walked);
+        }
+        let looked_at_max = match selection.matching {
+            None => self.config.looked_at_max,
+            Some(_) => self.config.looked_at_max / MATCH_WORK,
+        };
+        let after = range.after.unwrap_or(0).max(selection.entry.map_or(0, |id| id - 1));
+        let upto = selection.entry.unwrap_or(EntryId::MAX);
+        let entries = self.frontier.entries_above(after).take_while(|(id, _)| *id <= upto);
+        let (mut fitting, mut unread, mut last) = (0, 0, after);
+        for (looked_at, (id, entry)) in entries.enumerate() {
+            let is_full = fitting > range.limit;
+            let may_look = looked_at < looked_at_max;
+            match may_look.then(|| self.fit_of(&selector, states, entry)) {
+                Some(Fit::No) => {}
+                Some(Fit::Yes) if !is_full => {
+                    fitting += 1;
+                    walked.ids.push(id);
+                }
+                // Only the first part of a list counts what it does not list.
+                Some(Fit::Yes) if range.after.is_none() => walked.more += 1,
+                Some(Fit::Unread) if !is_full && unread < UNREAD_MAX => {
+                    unread += 1;
+                    walked.ids.push(id);
+                }
+                _ => {
+                    walked.stopped_at = Some(last);
+                    break;
+                }
+            }
+            last = id;
+        }
+        Ok(walked)
+    }
+
+    /// Lists selected entries, and the dead ones between them, by id; or the finished ones. The
+    /// texts of the dormant ones must be in memory. Entries that have ended since their selection
+    /// are left out.
     pub(crate) fn describe_tasks(
         &self,
         selected: &SelectedTasks,
         now: Moment,
     ) -> Result<Answer, ProtocolError> {
-        let SelectedTasks { query, count, ids } = selected;
-        let wanted = self.matcher(&query.selection)?;
-        let is_in = |state| query.state.is_none_or(|wanted| wanted == state);
-        let mut more: Vec<_> =
-            ids.iter().filter_map(|id| self.describe_waiting(*id, now)).collect();
-        let mut count = count - (ids.len() - more.len());
+        let SelectedTasks { query, states, walked } = selected;
+        let ListRange { after, limit } = query.range;
+        let selector = self.selector(&query.selection)?;
         if let Some(TaskState::Completed | TaskState::Failed) = query.state {
-            let finished = self.finished.newest_first().filter(|task| wanted(task.entry()));
-            for task in finished.filter(|task| is_in(task.state())) {
-                count += 1;
-                if more.len() < query.limit {
-                    more.push(self.describe_finished(task, now));
-                }
-            }
+            return Ok(self.list_finished(query, &selector, now));
         }
-        for dead in self.dead_letters.iter().filter(|dead| wanted(&dead.entry)) {
-            if is_in(TaskState::Dead) {
-                count += 1;
-                if more.len() < query.limit {
-                    let reason = Some(dead.reason);
-                    more.push(self.describe_task(&dead.entry, TaskState::Dead, reason, now));
-                }
-            }
+        let unfinished = walked.ids.iter().filter_map(|id| {
+            let entry = self.frontier.find_any(*id)?;
+            let fits = self.fit_of(&selector, states, entry) == Fit::Yes;
+            fits.then_some((*id, Listed::Unfinished(entry)))
+        });
+        let mut all: Vec<_> = unfinished.collect();
+        if query.state.is_none_or(|state| state == TaskState::Dead) {
+            let upto = walked.stopped_at.unwrap_or(EntryId::MAX);
+            let dead = self.dead_letters.iter().filter(|dead| {
+                let id = dead.entry.admitted.id;
+                id > after.unwrap_or(0) && id <= upto && self.fits(&selector, &dead.entry)
+            });
+            all.extend(dead.map(|dead| (dead.entry.admitted.id, Listed::Dead(dead))));
+            all.sort_unstable_by_key(|(id, _)| *id);
         }
-        Ok(self.list(more.into_iter(), count))
+        let is_whole = after.is_none() && walked.stopped_at.is_none();
+        let matched = is_whole.then_some(all.len() + walked.more);
+        let mut next = walked.stopped_at;
+        if all.len() > limit {
+            all.truncate(limit);
+            next = all.last().map(|(id, _)| *id);
+        }
+        let lines = all.into_iter().map(|(_, listed)| self.describe_listed(listed, now));
+        Ok(self.list(lines, matched, next))
     }
 
-    /// The lines of a list. `matched` counts all entries that match.
-    pub(crate) fn list(
-        &self,
-        lines: impl ExactSizeIterator<Item: Into<Status>>,
-        matched: usize,
-    ) -> Answer {
-        let (group, listed) = (self.name.to_string(), lines.len() as u64);
-        Answer::new(lines, ListEnd { group, matched: matched as u64, listed })
-    }
-
-    fn describe_waiting(&self, id: EntryId, now: Moment) -> Option<TaskStatus> {
-        if let Some(live) = self.frontier.find(id) {
-            return Some(self.describe_task(&live.entry, self.state_of(live), None, now));
-        }
-        let dormant = self.frontier.dormant().find(id)?;
-        let state = self.state_of_dormant(&dormant);
-        Some(self.describe_task(&self.dormant_entry(dormant), state, None, now))
-    }
-
-    /// Returns the selected dormant entries.
-    fn dormant_among(
-        &self,
-        selection: &EntrySelection,
-    ) -> Result<impl Iterator<Item = DormantRef>, ProtocolError> {
-        let job = match &selection.job {
-            None => None,
-            Some(name) => Some(self.find_job(name)?.id.number),
+    /// Lists finished tasks, newest first; or a part of a walk over them, which goes by the order in
+    /// which they ended.
+    fn list_finished(&self, query: &TaskQuery, selector: &Selector<'_>, now: Moment) -> Answer {
+        let ListRange { after, limit } = query.range;
+        let wanted = |task: &&FinishedTask| {
+            query.state == Some(task.state()) && self.fits(selector, task.entry())
         };
-        let is_any_key = selection.key.is_none();
+        let (tasks, matched, next) = match after {
+            None => {
+                let newest = self.finished.newest_first().filter(wanted);
+                let mut tasks: Vec<_> = newest.collect();
+                let matched = tasks.len();
+                tasks.truncate(limit);
+                (tasks, Some(matched), None)
+            }
+            Some(after) => {
+                let (tasks, next) = self.walk(self.finished.above(after), limit, wanted);
+                (tasks, None, next)
+            }
+        };
+        let lines = tasks.into_iter().map(|task| self.describe_finished(task, now));
+        self.list(lines, matched, next)
+    }
+
+    /// Reports whether an entry of the frontier is in one of these states and fits a selection.
+    fn fit_of(&self, selector: &Selector<'_>, states: &[TaskState], entry: AnyEntry<'_>) -> Fit {
+        let Selector { selection, job, key } = selector;
+        match entry {
+            AnyEntry::Active(live) => {
+                let fits = self.fits(selector, &live.entry)
+                    && is_one_of(states, &FRONTIER, || self.state_of(live));
+                if fits { Fit::Yes } else { Fit::No }
+            }
+            AnyEntry::Dormant(dormant) => {
+                let possible = [TaskState::Pending, TaskState::Queued];
+                let fits = (selection.key.is_none() || *key == Some(dormant.key))
+                    && job.is_none_or(|job| dormant.job() == Some(job))
+                    && is_one_of(states, &possible, || self.state_of_dormant(&dormant));
+                let texts = self.frontier.dormant();
+                match &selection.matching {
+                    _ if !fits => Fit::No,
+                    Some(_) if texts.must_read(dormant) => Fit::Unread,
+                    Some(patterns) if !matches(patterns, texts.text(dormant)) => Fit::No,
+                    _ => Fit::Yes,
+                }
+            }
+        }
+    }
+
+    /// Reports whether an entry in memory fits a selection.
+    fn fits(&self, selector: &Selector<'_>, entry: &Entry) -> bool {
+        let Selector { selection: EntrySelection { entry: id, key, matching, .. }, job, .. } =
+            selector;
+        let admitted = &entry.admitted;
+        id.is_none_or(|id| admitted.id == id)
+            && key.as_ref().is_none_or(|key| *admitted.key == **key)
+            && job.is_none_or(|job| {
+                self.job_and_pass(entry).is_some_and(|(owner, _)| owner.id.number == job)
+            })
+            && matching.as_ref().is_none_or(|patterns| matches(patterns, &admitted.text))
+    }
+
+    fn selector<'a>(&self, selection: &'a EntrySelection) -> Result<Selector<'a>, ProtocolError> {
+        let job = selection.job.as_ref().map(|name| self.find_job(name)).transpose()?;
         let key = selection.key.as_deref().and_then(|key| self.frontier.keys().find(key));
-        // An entry that is selected by its id is found in the index.
-        let named = selection.entry.map(|id| self.frontier.dormant().find(id));
-        let all = named.is_none().then(|| self.frontier.dormant().iter());
-        let some = named.flatten().into_iter().chain(all.into_iter().flatten());
-        Ok(some.filter(move |dormant| {
-            (is_any_key || key == Some(dormant.key))
-                && job.is_none_or(|job| dormant.job() == Some(job))
-        }))
+        Ok(Selector { selection, job: job.map(|job| job.id.number), key })
+    }
+
+    fn describe_listed(&self, listed: Listed<'_>, now: Moment) -> TaskStatus {
+        match listed {
+            Listed::Unfinished(AnyEntry::Active(live)) => {
+                self.describe_task(&live.entry, self.state_of(live), None, now)
+            }
+            Listed::Unfinished(AnyEntry::Dormant(dormant)) => {
+                let state = self.state_of_dormant(&dormant);
+                self.describe_task(&self.dormant_entry(dormant), state, None, now)
+            }
+            Listed::Dead(DeadLetter { entry, reason }) => {
+                self.describe_task(entry, TaskState::Dead, Some(reason), now)
+            }
+        }
     }
 
     /// Returns the ids of the selected dead entries.
@@ -138,28 +258,10 @@ impl Group {
         &self,
         selection: &EntrySelection,
     ) -> Result<Vec<EntryId>, ProtocolError> {
-        let wanted = self.matcher(selection)?;
+        let selector = self.selector(selection)?;
         let entries = self.dead_letters.iter().map(|dead| &dead.entry);
-        Ok(entries.filter(|entry| wanted(entry)).map(|entry| entry.admitted.id).collect())
-    }
-
-    /// Returns a predicate for a selection.
-    fn matcher<'a>(
-        &'a self,
-        selection: &'a EntrySelection,
-    ) -> Result<impl Fn(&Entry) -> bool + use<'a>, ProtocolError> {
-        let job: Option<JobNumber> = match &selection.job {
-            None => None,
-            Some(name) => Some(self.find_job(name)?.id.number),
-        };
-        Ok(move |entry: &Entry| {
-            let admitted = &entry.admitted;
-            selection.entry.is_none_or(|id| admitted.id == id)
-                && selection.key.as_ref().is_none_or(|key| *admitted.key == **key)
-                && job.is_none_or(|job| {
-                    self.job_and_pass(entry).is_some_and(|(owner, _)| owner.id.number == job)
-                })
-        })
+        let wanted = entries.filter(|entry| self.fits(&selector, entry));
+        Ok(wanted.map(|entry| entry.admitted.id).collect())
     }
 
     fn state_of(&self, live: &ActiveEntry) -> TaskState {
@@ -246,4 +348,20 @@ impl Group {
         };
         TaskStatus { entry: admitted.id, fields, url: shown.to_owned() }
     }
+}
+
+/// Reports whether the state of an entry is one of `states`. To find out the state may take longer
+/// than all else, so it is left out if `states` has all `possible` ones.
+fn is_one_of(
+    states: &[TaskState],
+    possible: &[TaskState],
+    state: impl FnOnce() -> TaskState,
+) -> bool {
+    possible.iter().all(|state| states.contains(state)) || states.contains(&state())
+}
+
+/// Reports whether one of the patterns matches the URL of an entry, or the first word of a payload
+/// that is not a URL.
+pub(crate) fn matches(patterns: &Patterns, text: &str) -> bool {
+    patterns.match_text(text.split(' ').next().unwrap_or_default())
 }

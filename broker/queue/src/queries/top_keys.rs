@@ -1,45 +1,68 @@
 //! The keys with the most work left, which delay the group.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 
 use tidings_protocol::status::{Answer, KeyStatus};
-use tidings_protocol::{KeyQuery, ProtocolError};
+use tidings_protocol::{KeyQuery, ListRange, ProtocolError};
 
 use crate::Group;
 use crate::frontier::key_queue::KeyQueue;
+use crate::frontier::keys::KeyId;
 use crate::moment::Moment;
 
 impl Group {
-    /// Lists the keys with waiting entries, those first that take longest because of their delays.
-    /// Visits every key.
+    /// Lists the keys with waiting entries, those first that take longest because of their delays;
+    /// or a part of a walk over them, by their places.
     pub(crate) fn list_keys(&self, query: &KeyQuery, now: Moment) -> Result<Answer, ProtocolError> {
-        let job = match &query.job {
-            None => None,
-            Some(name) => Some(self.find_job(name)?.id.number),
+        let KeyQuery { job, range: ListRange { after, limit } } = query;
+        let job = job.as_ref().map(|name| self.find_job(name)).transpose()?;
+        let job = job.map(|job| job.id.number);
+        let keys = self.frontier.keys();
+        let waits = |key: &Option<KeyId>| {
+            key.is_some_and(|key| match job {
+                None => keys[key].has_waiting(),
+                Some(job) => keys[key].has_waiting_of(job),
+            })
         };
-        let keys = (0..).map_while(|place| self.frontier.keys().at_index(place).ok()).flatten();
-        let waits = |key: &&KeyQueue| match job {
-            None => key.has_waiting(),
-            Some(job) => key.has_waiting_of(job),
+        let (keys, matched, next) = if let Some(after) = after {
+            let (keys, next) = self.walk(keys.above(*after), *limit, waits);
+            (keys.into_iter().flatten().collect(), None, next)
+        } else {
+            let (all, rest) = self.walk(keys.above(0), usize::MAX, waits);
+            let matched = rest.is_none().then_some(all.len());
+            (self.busiest(all.into_iter().flatten(), *limit, now), matched, None)
         };
-        let mut matched = 0;
-        // The top of the heap is the key with the least work left.
-        let mut busiest = BinaryHeap::new();
-        for key in keys.filter(waits) {
-            matched += 1;
-            let left = (self.left_ms(key, now), key.waiting());
-            busiest.push((Reverse(left), key.name(), key.in_flight()));
-            if busiest.len() > query.limit {
-                busiest.pop();
-            }
-        }
-        let busiest = busiest.into_sorted_vec();
-        let keys = busiest.into_iter().map(|(Reverse((left_ms, waiting)), name, busy)| {
-            let (key, waiting, processing) = (name.to_string(), waiting as u64, busy.into());
-            KeyStatus { key, waiting, processing, left_ms }
+        let lines = keys.into_iter().map(|key| self.key_status(key, now));
+        Ok(self.list(lines, matched, next))
+    }
+
+    /// Returns the keys that take longest, the longest first.
+    fn busiest(&self, keys: impl Iterator<Item = KeyId>, limit: usize, now: Moment) -> Vec<KeyId> {
+        let ranked = keys.map(|id| {
+            let key = &self.frontier.keys()[id];
+            (Reverse((self.left_ms(key, now), key.waiting())), key.name(), id)
         });
-        Ok(self.list(keys, matched))
+        let mut ranked: Vec<_> = ranked.collect();
+        if limit < ranked.len() {
+            ranked.select_nth_unstable(limit);
+            ranked.truncate(limit);
+        }
+        ranked.sort_unstable();
+        ranked.into_iter().map(|(.., id)| id).collect()
+    }
+
+    fn key_status(&self, id: KeyId, now: Moment) -> KeyStatus {
+        let key = &self.frontier.keys()[id];
+        KeyStatus {
+            key: key.name().to_string(),
+            waiting: key.waiting() as u64,
+            processing: key.in_flight().into(),
+            left_ms: self.left_ms(key, now),
+            because: self.key_reason(id, now),
+            free_in: (key.free_at() > now).then(|| key.free_at().since(now)),
+            pace_ms: key.pace_at(now),
+            ended_ms: key.ended_at().map(|ended_at| now.since(ended_at)),
+        }
     }
 
     /// The minimum time until the last waiting entry of a key may start.

@@ -399,7 +399,7 @@ impl Group {
                 }
             }
             SnapshotItem::Key { key, state } => {
-                let key = self.frontier.restore_key(key, *state);
+                let key = self.frontier.restore_key(key, *state, &self.config);
                 self.refresh(key, now);
             }
             SnapshotItem::Entry(entry) => self.restore_entry(entry, now),

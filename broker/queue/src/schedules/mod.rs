@@ -13,7 +13,7 @@
 
 mod times_of_day;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use tidings_protocol::{Outcome, UrlKey, duration};
 
@@ -26,6 +26,10 @@ use crate::timers::Timers;
 
 /// The shortest interval. Each fetch costs a record, and no host wants more.
 pub(crate) const EVERY_MS_MIN: u64 = 100;
+
+/// Bits of the number of a schedule in lists. Programs may read numbers in JSON as floating-point
+/// numbers, which are exact up to 53 bits.
+const NUMBER_BITS: u32 = 52;
 
 /// A schedule, which is a setting of a URL in its group.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,7 +67,7 @@ impl Schedule {
 #[derive(Debug, Default)]
 pub(crate) struct Schedules {
     /// By the fingerprint of their URL.
-    by_url: HashMap<u64, Schedule>,
+    by_url: BTreeMap<u64, Schedule>,
     /// The due time of each, by the fingerprint of its URL.
     timers: Timers<u64>,
     times: TimesOfDay,
@@ -77,9 +81,22 @@ impl Schedules {
 
     /// Returns all schedules in a fixed order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Schedule> {
-        let mut all: Vec<_> = self.by_url.values().collect();
-        all.sort_unstable_by_key(|schedule| schedule.url_key);
-        all.into_iter()
+        self.by_url.values()
+    }
+
+    /// Returns the schedules with numbers above `after`, in the order of their numbers: the first
+    /// [`NUMBER_BITS`] of the fingerprint of the URL, counted from 1. Several may have the same.
+    pub(crate) fn above(&self, after: u64) -> impl Iterator<Item = (u64, &Schedule)> {
+        let others = u64::BITS - NUMBER_BITS;
+        let first = after.checked_shl(others).filter(|first| first >> others == after);
+        let above = first.into_iter().flat_map(|first| self.by_url.range(first..));
+        above.map(move |(url, schedule)| ((url >> others) + 1, schedule))
+    }
+
+    /// Returns the schedules, the soonest due first. One that is due and waits for a text is left
+    /// out.
+    pub(crate) fn soonest_first(&self) -> impl Iterator<Item = &Schedule> {
+        self.timers.iter().filter_map(|(_, url)| self.by_url.get(url))
     }
 
     /// Counts the schedules.

@@ -1,8 +1,8 @@
 //! Drained members, and the list of members.
 
-use tidings_protocol::{Code, DAY_MS, Outcome, RetryMode};
+use tidings_protocol::{Code, DAY_MS, ListRange, Outcome, RetryMode};
 
-use super::bench::{A, B, Bench, Worker, group_command};
+use super::bench::{A, B, Bench, Worker};
 use crate::decide::membership::DRAINED_MAX;
 use crate::fuzzing::dump;
 use crate::moment::ClockStamp;
@@ -20,8 +20,7 @@ impl Bench {
     }
 
     fn members(&mut self) -> Vec<String> {
-        let limit = group_command(&[]).member_limit().unwrap();
-        let query = GroupQuery::Members(limit);
+        let query = GroupQuery::Members { range: ListRange::default(), with_addresses: true };
         self.feed(Input::Query { requester: Worker(99).requester(), query });
         self.answers.last().unwrap().as_ref().unwrap().lines.clone()
     }
@@ -51,7 +50,8 @@ fn drained_member_ends_what_it_has_and_others_take_its_keys() {
     bench.publish("http://a.org/1");
     let held = bench.task();
     bench.set_drained(A_DIGITS, true);
-    assert_eq!(bench.ok(), "crawlers member=00000001 state=draining credit=2 held=1 name=worker-1");
+    let state = "member=00000001 state=draining credit=2 held=1 name=worker-1";
+    assert_eq!(bench.ok(), format!("crawlers {state} joined-ms=0 heard-ms=0"));
     bench.publish("http://b.org/");
     bench.assert_no_task("A is drained");
     bench.join(B, 2);
@@ -61,10 +61,10 @@ fn drained_member_ends_what_it_has_and_others_take_its_keys() {
     bench.assert_no_task("a.org is busy");
     bench.ack(A, &held.id, Outcome::Done, &[]);
     assert_eq!(bench.tasks.pop().unwrap().0, ConnId(2));
-    let listed = ["00000001 state=drained credit=2 held=0 name=worker-1", "00000002 state=active"];
     let members = bench.members();
-    assert_eq!(members[0], listed[0]);
-    assert!(members[1].starts_with(listed[1]), "{members:?}");
+    let drained = "00000001 state=drained credit=2 held=0 name=worker-1 done=1 ";
+    assert!(members[0].starts_with(drained), "{members:?}");
+    assert!(members[1].starts_with("00000002 state=active"), "{members:?}");
     bench.check_records();
 
     bench.set_drained("worker-1", false);
@@ -139,13 +139,18 @@ fn members_are_listed_with_their_states() {
     bench.wait(5_000);
     bench.feed(Input::Disconnected { conn: ConnId(2) });
     let listed = [
-        "00000001 state=active credit=1 held=1 name=worker-1",
+        "00000001 state=active credit=1 held=1 name=worker-1 joined-ms=5000 heard-ms=5000",
         "00000002 state=away credit=0 held=1",
     ];
     assert_eq!(bench.members(), listed);
     bench.wait(5_000);
-    let members = bench.members();
-    assert_eq!(members, ["00000001 state=silent credit=1 held=0 name=worker-1"]);
+    let silent = "00000001 state=silent credit=1 held=0 name=worker-1 lost=1";
+    assert_eq!(bench.members(), [format!("{silent} joined-ms=10000 heard-ms=10000")]);
+    bench.join(A, 1);
+    let task = bench.tasks.pop().unwrap().1;
+    bench.nack(A, &task.id, RetryMode::Counted { after_ms: None });
+    let failed = "00000001 state=active credit=1 held=1 name=worker-1 failed=1 lost=1";
+    assert_eq!(bench.members(), [format!("{failed} joined-ms=10000 heard-ms=0")]);
 }
 
 #[test]

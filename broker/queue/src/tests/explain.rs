@@ -3,7 +3,8 @@
 use tidings_protocol::{Code, KeyRest, Outcome, RetryMode};
 
 use super::bench::{A, AnswerText, Bench, group_command};
-use crate::{GroupQuery, Input};
+use super::repairs::{replayed, snapshot};
+use crate::{GroupQuery, Input, JobOperation, Operation};
 
 impl Bench {
     pub(super) fn why(&mut self, what: &str) -> AnswerText {
@@ -30,8 +31,10 @@ fn explain_lists_delayed_and_scheduled_entries_of_a_key() {
         bench.why("A.org"),
         AnswerText {
             lines: vec![
-                "http://a.org/soon key=a.org delayed due-in=10m failures=0 last=none".to_owned(),
-                "http://a.org/late key=a.org delayed due-in=2h failures=0 last=none".to_owned(),
+                "http://a.org/soon key=a.org delayed because=later due-in=10m failures=0 last=none"
+                    .to_owned(),
+                "http://a.org/late key=a.org delayed because=later due-in=2h failures=0 last=none"
+                    .to_owned(),
             ],
             ok: "a.org waiting=0 delayed=2 free".to_owned(),
         }
@@ -45,7 +48,7 @@ fn explain_lists_delayed_and_scheduled_entries_of_a_key() {
     assert_eq!(held.ok, "a.org waiting=0 delayed=2 scheduled=1 pending because=in-flight");
     bench.nack(A, &task.id, RetryMode::Counted { after_ms: Some(60_000) });
     let failed = bench.why("a.org");
-    let retry = "http://a.org/now key=a.org delayed due-in=1m failures=1 last=test";
+    let retry = "http://a.org/now key=a.org delayed because=retry due-in=1m failures=1 last=test";
     assert_eq!(failed.lines[0], retry);
     let ok = "a.org waiting=0 delayed=3 scheduled=1 pending because=delay free-in=5001ms";
     assert_eq!(failed.ok, ok);
@@ -75,8 +78,8 @@ fn explain_finds_keys_that_are_not_hosts() {
     bench.publish("http://a.org/ site=Main after=1h");
     assert_eq!(bench.why("Main").ok, "Main waiting=0 delayed=1 free");
     bench.publish("http://a.org/2 site=main");
-    assert_eq!(bench.why("main").ok, "main waiting=1 queued because=no-credit");
-    assert_eq!(bench.why("MAIN").ok, "main waiting=1 queued because=no-credit");
+    assert_eq!(bench.why("main").ok, "main waiting=1 queued because=no-members");
+    assert_eq!(bench.why("MAIN").ok, "main waiting=1 queued because=no-members");
     bench.feed(Input::Query {
         requester: A.requester(),
         query: GroupQuery::Explain("other".into()),
@@ -98,9 +101,9 @@ fn keys_are_listed_by_remaining_work() {
     assert_eq!(
         keys.lines,
         [
-            "a.org waiting=2 processing=0 left-ms=5000",
-            "b.org waiting=2 processing=0 left-ms=5000",
-            "c.org waiting=1 processing=0 left-ms=0",
+            "a.org waiting=2 processing=0 left-ms=5000 because=no-members",
+            "b.org waiting=2 processing=0 left-ms=5000 because=no-members",
+            "c.org waiting=1 processing=0 left-ms=0 because=no-members",
         ]
     );
     assert_eq!(keys.ok, "crawlers matched=3 listed=3");
@@ -118,6 +121,74 @@ fn keys_are_listed_by_remaining_work() {
     let keys = bench.keys(&[]);
     assert_eq!(
         keys.lines,
-        ["b.org waiting=1 processing=0 left-ms=30001", "a.org waiting=1 processing=1 left-ms=0",]
+        [
+            "b.org waiting=1 processing=0 left-ms=30001 because=pace free-in=30001 pace-ms=30000 \
+             ended-ms=0",
+            "a.org waiting=1 processing=1 left-ms=0 because=in-flight",
+        ]
     );
+}
+
+// PROTOCOL: G6
+#[test]
+fn a_key_says_what_it_rests_for() {
+    let rest = |pace_ms, not_before_ms| KeyRest { pace_ms, not_before_ms };
+    for (expected, rest) in [
+        ("because=delay free-in=5001", rest(None, None)),
+        ("because=delay free-in=5001 pace-ms=4999", rest(Some(4_999), None)),
+        ("because=pace free-in=6001 pace-ms=6000", rest(Some(6_000), None)),
+        ("because=not-before free-in=9001 pace-ms=6000", rest(Some(6_000), Some(9_000))),
+        ("because=delay free-in=5001", rest(None, Some(4_000))),
+    ] {
+        let mut bench = Bench::new(&[("delay", "5s")]);
+        bench.join(A, 1);
+        bench.publish("http://a.org/1");
+        bench.publish("http://a.org/2");
+        let task = bench.task();
+        bench.touch(A, &task.id, true, rest);
+        let is_expected = |bench: &mut Bench| {
+            let keys = bench.keys(&[]);
+            assert!(keys.lines[0].contains(&format!(" {expected} ended-ms=0")), "{keys:?}");
+        };
+        is_expected(&mut bench);
+        // A snapshot gives the same.
+        bench.group = replayed(&snapshot(&mut bench), false, bench.group.config.clone());
+        is_expected(&mut bench);
+        // The rest goes on.
+        bench.configure(&[("delay", "7s")]);
+        is_expected(&mut bench);
+    }
+}
+
+// PROTOCOL: G6
+#[test]
+fn a_key_says_which_job_or_member_it_waits_for() {
+    let mut bench = Bench::new(&[("delay", "0"), ("parallel", "2")]);
+    let because = |bench: &mut Bench| {
+        let line = bench.keys(&[]).lines.remove(0);
+        let explained = bench.why("a.org").ok;
+        let word = line.split(" because=").nth(1).unwrap().split(' ').next().unwrap().to_owned();
+        assert!(explained.contains(&format!(" because={word}")), "{line} | {explained}");
+        word
+    };
+    bench.open("docs", &[("hold", "yes"), ("max-pages", "2")]);
+    for page in 0..6 {
+        bench.publish(&format!("http://a.org/{page} job=docs"));
+    }
+    assert_eq!(because(&mut bench), "job-held");
+    bench.with_job("docs", JobOperation::Pause);
+    assert_eq!(because(&mut bench), "job-paused");
+    bench.with_job("docs", JobOperation::Resume);
+    bench.open("other", &[]);
+    bench.with_job("other", JobOperation::Pause);
+    bench.publish("http://a.org/x job=other");
+    assert_eq!(because(&mut bench), "job");
+    bench.close("docs");
+    assert_eq!(because(&mut bench), "no-members");
+    bench.join(A, 1);
+    assert_eq!(because(&mut bench), "no-credit");
+    bench.join(A, 9);
+    assert_eq!(because(&mut bench), "in-flight");
+    bench.operate(Operation::Pause);
+    assert_eq!(because(&mut bench), "group-paused");
 }

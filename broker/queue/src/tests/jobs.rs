@@ -340,7 +340,7 @@ fn only_done_jobs_are_deleted_and_numbers_are_not_reused() {
     assert_eq!(bench.error_code(), Code::NotFound);
     bench.open("site", &[]);
     assert!(bench.ok().starts_with("site number=2 pass=1 "), "{}", bench.ok());
-    assert_eq!(bench.group.jobs.len(), 1);
+    assert_eq!(bench.group.jobs.iter().count(), 1);
 }
 
 #[test]

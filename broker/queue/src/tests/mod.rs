@@ -9,6 +9,7 @@ mod finished;
 mod interactions;
 mod job_changes;
 mod jobs;
+mod lists;
 mod never_list;
 mod operate;
 mod page_ready;

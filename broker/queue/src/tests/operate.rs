@@ -283,7 +283,7 @@ fn tasks_are_listed_by_state_key_and_job_up_to_a_limit() {
     assert_eq!(bench.tasks_of(&[("key", "b.org")]), [expected[2]]);
     assert_eq!(bench.tasks_of(&[("entry", "4")]), [expected[3]]);
     assert_eq!(bench.tasks_of(&[("limit", "1")]), [expected[0]]);
-    assert_eq!(bench.ok(), "crawlers matched=4 listed=1");
+    assert_eq!(bench.ok(), "crawlers matched=4 listed=1 next=1");
     let what = GroupQuery::Tasks(group_command(&[("job", "other")]).task_query().unwrap());
     bench.feed(Input::Query { requester: A.requester(), query: what });
     assert_eq!(bench.error_code(), Code::NotFound);

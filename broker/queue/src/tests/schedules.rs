@@ -310,7 +310,7 @@ fn schedules_are_listed_by_due_time() {
     bench.fetch("http://a.org/1");
     bench.publish("http://a.org/3");
     bench.fetch("http://a.org/3");
-    let query = ScheduleQuery { key: Some("a.org".into()), limit: 9 };
+    let query = ScheduleQuery { key: Some("a.org".into()), ..ScheduleQuery::default() };
     bench.feed(Input::Query { requester: A.requester(), query: GroupQuery::Schedules(query) });
     let answer = bench.answers.pop().unwrap().unwrap();
     assert_eq!(answer.lines[1], format!("{second} skips=yes"), "the URL was fetched meanwhile");
@@ -372,7 +372,7 @@ fn schedule_attributes_that_do_not_fit_are_left_out() {
 
 /// Intervals of the scheduled URLs, as in `GROUP schedules`.
 fn schedules(bench: &mut Bench) -> Vec<String> {
-    let query = ScheduleQuery { key: None, limit: 9 };
+    let query = ScheduleQuery::default();
     bench.feed(Input::Query { requester: A.requester(), query: GroupQuery::Schedules(query) });
     bench.answers.pop().unwrap().unwrap().lines
 }

@@ -75,7 +75,7 @@ impl Rig {
     fn client(&mut self) -> Client {
         self.connections += 1;
         let (conn, member) = (ConnId(self.connections), MemberId(self.connections.into()));
-        let caller = Caller { conn, member, mailbox: Mailbox::new() };
+        let caller = Caller { conn, member, mailbox: Mailbox::new(), is_monitor: true };
         Client { groups: Arc::clone(&self.groups), caller, slots: Answers::new() }
     }
 

@@ -287,7 +287,8 @@ impl ConnectedClient {
             ProtocolError::new(Code::Internal, "HTTP requests run no other commands")
         })?;
         let member = self.shared.new_member_id(self.conn);
-        let caller = Caller { member, conn: self.conn, mailbox: self.mailbox.clone() };
+        let is_monitor = self.current_identity().check_action(Action::Monitor).is_ok();
+        let caller = Caller { member, conn: self.conn, mailbox: self.mailbox.clone(), is_monitor };
         self.shared.groups.manage(&caller, slot, request)?;
         Ok(slot)
     }

@@ -17,7 +17,7 @@ use super::json_fields::{
     FieldType, JsonField, JsonFields, ObjectSchema, as_pairs, take_words, to_settings,
 };
 use super::json_objects::{JsonResponse, object};
-use super::manage::{ClientExtension, JsonResult};
+use super::manage::{ClientExtension, JsonResult, list_object};
 use super::request_input::{NamedRequest, QueryParams};
 use super::{HttpState, with_timeout};
 use crate::access::{Action, Identity};
@@ -51,12 +51,18 @@ const JOB_CHANGES: &ObjectSchema = &[
 const SEED_SETTINGS: &ObjectSchema =
     &[("prio", FieldType::Number), ("after", FieldType::Text), ("render", FieldType::Text)];
 
-/// `GET /jobs`: the newest jobs.
+/// `GET /jobs`
 pub(super) async fn jobs(Extension(client): ClientExtension, uri: Uri) -> JsonResult {
-    let params = QueryParams::parse(&uri, &["group"])?;
-    let reply =
-        client.run(&Command::Job(JobCommand::unnamed(JobAction::Ls, params.settings()))).await?;
-    Ok(JsonResponse(json!({ "matched": object(&reply.ok)["jobs"], "jobs": reply.lines })))
+    let params = QueryParams::parse(&uri, &["group", "state", "after", "limit"])?;
+    let ls = Command::Job(JobCommand::unnamed(JobAction::Ls, params.settings()));
+    let reply = client.run(&ls).await?;
+    let mut list = list_object(&reply.ok, "jobs", &reply.lines);
+    if let Status::JobListEnd(end) = &reply.ok
+        && let Some(matched) = end.jobs
+    {
+        list.0["matched"] = matched.into();
+    }
+    Ok(list)
 }
 
 /// `POST /jobs`: opens a job, adds its seeds, and closes it if `close` is set.

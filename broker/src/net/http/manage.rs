@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::http::{StatusCode, Uri};
 use axum::routing::{MethodRouter, get, post};
 use serde_json::json;
-use tidings_protocol::status::Answer;
+use tidings_protocol::status::{Answer, Status};
 use tidings_protocol::{
     Code, Command, GroupAction, GroupCommand, GroupName, ProtocolError, TopicAction, TopicCommand,
     TopicName,
@@ -177,33 +177,33 @@ impl NamedRequest<GroupName> {
 
 /// `GET /groups/{group}/tasks`
 pub(super) fn tasks() -> MethodRouter<Arc<HttpState>> {
-    let params = &["state", "entry", "key", "job", "limit"];
+    let params = &["state", "entry", "key", "job", "match", "after", "limit"];
     list(GroupAction::Tasks, "tasks", params, &[])
 }
 
 /// `GET /groups/{group}/dead`: the dead letters of a group.
 pub(super) fn dead_letters() -> MethodRouter<Arc<HttpState>> {
-    let params = &["entry", "key", "job", "limit"];
+    let params = &["entry", "key", "job", "match", "after", "limit"];
     list(GroupAction::Tasks, "dead", params, &[("state", "dead")])
 }
 
 /// `GET /groups/{group}/keys`
 pub(super) fn keys() -> MethodRouter<Arc<HttpState>> {
-    list(GroupAction::Keys, "keys", &["job", "limit"], &[])
+    list(GroupAction::Keys, "keys", &["job", "after", "limit"], &[])
 }
 
 /// `GET /groups/{group}/schedules`
 pub(super) fn schedules() -> MethodRouter<Arc<HttpState>> {
-    list(GroupAction::Schedules, "schedules", &["key", "limit"], &[])
+    list(GroupAction::Schedules, "schedules", &["key", "match", "after", "limit"], &[])
 }
 
 /// `GET /groups/{group}/members`
 pub(super) fn members() -> MethodRouter<Arc<HttpState>> {
-    list(GroupAction::Members, "members", &["limit"], &[])
+    list(GroupAction::Members, "members", &["after", "limit"], &[])
 }
 
 /// Runs `action` with the settings `fixed` and the parameters of the request. Returns the lines of
-/// the answer as objects under `key`, and the number of all that match.
+/// the answer as objects under `key`, and its end.
 fn list(
     action: GroupAction<'static>,
     key: &'static str,
@@ -214,16 +214,24 @@ fn list(
         let params = request.params(params)?;
         let settings = [fixed, &params.settings()].concat();
         let Answer { lines, ok } = request.run(action, settings).await?;
-        let end = object(&ok);
-        let list = json!({ "group": end["group"], "matched": end["matched"], key: lines });
-        Ok::<_, ErrorResponse>(JsonResponse(list))
+        Ok::<_, ErrorResponse>(list_object(&ok, key, &lines))
     };
     get(handler)
 }
 
+/// The end of a list, with the listed lines instead of their number.
+pub(super) fn list_object(end: &Status, key: &str, lines: &[Status]) -> JsonResponse {
+    let mut list = object(end);
+    if let Some(list) = list.as_object_mut() {
+        list.remove("listed");
+    }
+    list[key] = json!(lines);
+    JsonResponse(list)
+}
+
 /// `POST /groups/{group}/dead/..`: runs `action` on dead letters, and returns their number.
 pub(super) fn change_dead(action: GroupAction<'static>) -> MethodRouter<Arc<HttpState>> {
-    change(action, &["entry", "key", "job"])
+    change(action, &["entry", "key", "job", "match"])
 }
 
 /// `POST /groups/{group}/drain` and `undrain`: returns the state of the member.

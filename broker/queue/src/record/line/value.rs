@@ -134,7 +134,8 @@ macro_rules! variants {
     };
 }
 
-pub(super) use {structs, variants};
+pub(super) use structs;
+pub(super) use variants;
 
 /// Implements [`LineValue`] for values of one field: how it is written and parsed.
 macro_rules! fields {

@@ -1,0 +1,292 @@
+//! Lists in parts: walks over entries, keys, schedules, members and jobs, while they change.
+
+use std::collections::BTreeSet;
+
+use tidings_protocol::status::ListEnd;
+use tidings_protocol::{
+    EntrySelection, GroupAction, GroupCommand, JobAction, JobCommand, MemberId, Outcome, RetryMode,
+};
+
+use super::bench::{A, AnswerText, B, Bench, group_command};
+use super::simulation::seeds;
+use crate::commands::{group_input, job_input};
+use crate::entry::EntryId;
+use crate::fuzzing::simulated_pages::TINY;
+use crate::{ConnId, Operation, Requester};
+
+/// Simulated walks of a test run.
+const WALKS: u64 = 300;
+
+impl Bench {
+    /// A list of the group, or with [`GroupAction::Ls`] of its jobs.
+    fn list(&mut self, action: GroupAction<'_>, settings: &[(&str, &str)]) -> AnswerText {
+        let asked = A.requester();
+        let input = if action == GroupAction::Ls {
+            job_input(asked, &JobCommand::unnamed(JobAction::Ls, settings.to_vec())).unwrap().1
+        } else {
+            group_input(asked, &GroupCommand { action, ..group_command(settings) }).unwrap()
+        };
+        self.feed(input);
+        self.answers.pop().unwrap().unwrap()
+    }
+
+    /// The first words of all lines of a walk, and the number of its parts. `between` is called
+    /// between two parts.
+    fn walk(
+        &mut self,
+        action: GroupAction<'_>,
+        settings: &[(&str, &str)],
+        mut between: impl FnMut(&mut Self),
+    ) -> (Vec<String>, usize) {
+        let (mut words, mut next, mut parts) = (Vec::new(), Some(0), 0);
+        while let Some(after) = next {
+            let after = after.to_string();
+            let settings = [settings, &[("after", after.as_str())]].concat();
+            let answer = self.list(action, &settings);
+            let end = ListEnd::parse(&answer.ok);
+            assert_eq!((end.matched, end.listed), (None, answer.lines.len() as u64));
+            assert!(end.next.is_none_or(|next| next > after.parse().unwrap()), "{}", answer.ok);
+            words.extend(answer.lines.iter().map(|line| first_word(line)));
+            (next, parts) = (end.next, parts + 1);
+            assert!(parts < 10_000, "the walk ends");
+            between(self);
+        }
+        (words, parts)
+    }
+
+    /// The entries that are not finished, with the dead ones.
+    fn unfinished(&self) -> BTreeSet<EntryId> {
+        let frontier = &self.group.frontier;
+        let active = frontier.active().map(|live| live.entry.admitted.id);
+        let ids = active.chain(frontier.dormant().iter().map(|dormant| dormant.id));
+        let dead = self.group.dead_letters.iter().map(|dead| dead.entry.admitted.id);
+        ids.chain(dead).collect()
+    }
+
+    /// Something that happens to the group between two parts.
+    fn change(&mut self, rng: &mut fastrand::Rng, published: &mut u64) {
+        match rng.u8(..10) {
+            0..3 => {
+                *published += 1;
+                let after = if rng.u8(..5) == 0 { " after=1m" } else { "" };
+                let (host, page) = (rng.u8(..20), *published);
+                self.publish(&format!("http://h{host}.org/{}/{page}{after}", page % 2));
+            }
+            3 => self.join(A, rng.u32(..5)),
+            4 => self.wait(rng.u64(..5_000)),
+            5 => self.operate(Operation::Retry(EntrySelection::default())),
+            _ => {
+                if self.tasks.is_empty() {
+                    return;
+                }
+                let (_, task) = self.tasks.swap_remove(rng.usize(..self.tasks.len()));
+                match rng.u8(..3) {
+                    0 => self.ack(A, &task.id, Outcome::Done, &[("http://h1.org/link", false)]),
+                    1 => self.nack(A, &task.id, RetryMode::Counted { after_ms: None }),
+                    _ => self.nack(A, &task.id, RetryMode::Counted { after_ms: Some(60_000) }),
+                }
+            }
+        }
+        self.answers.clear();
+    }
+}
+
+fn first_word(line: &str) -> String {
+    line.split(' ').next().unwrap_or_default().to_owned()
+}
+
+/// An entry that is there from the begin of a walk to its end is listed exactly once, and no entry
+/// is listed twice, whatever happens between the parts.
+// PROTOCOL: G11
+#[test]
+#[expect(clippy::print_stdout, reason = "prints the seed")]
+fn a_walk_lists_every_entry_that_stays_exactly_once() {
+    let seed = seeds().start;
+    println!("TIDINGS_SIM_SEED={seed}");
+    let (mut stayed, mut ended, mut came, mut dead) = (0, 0, 0, 0);
+    for walk in 0..WALKS {
+        let mut rng = fastrand::Rng::with_seed(seed.wrapping_add(walk));
+        let mut bench = Bench::new(&[("delay", "0"), ("max-attempts", "2"), ("backoff", "0")]);
+        if rng.bool() {
+            bench.group.set_paging(TINY);
+        }
+        bench.group.config.looked_at_max = 8 * rng.usize(1..6);
+        bench.join(A, 3);
+        let mut published = 0;
+        for _ in 0..rng.u32(..200) {
+            bench.change(&mut rng, &mut published);
+        }
+        let first = bench.unfinished();
+        let limit = rng.u64(1..8).to_string();
+        let changes = rng.u32(..6);
+        // A walk with few lines in each part would not end if entries came faster.
+        let mut left = 200;
+        let (listed, _) = bench.walk(GroupAction::Tasks, &[("limit", &limit)], |bench| {
+            for _ in 0..changes.min(left) {
+                bench.change(&mut rng, &mut published);
+                left -= 1;
+            }
+        });
+        let ids: Vec<EntryId> = listed.iter().map(|id| id.parse().unwrap()).collect();
+        assert!(ids.is_sorted_by(|one, next| one < next), "walk {walk}: {ids:?}");
+        let last = bench.unfinished();
+        for id in first.intersection(&last) {
+            assert!(ids.contains(id), "walk {walk}: {id} is missing in {ids:?}");
+            stayed += 1;
+        }
+        ended += first.difference(&last).count();
+        came += last.difference(&first).count();
+        dead += bench.group.dead_letters.len();
+    }
+    assert!(
+        stayed > 500 && ended > 100 && came > 100 && dead > 50,
+        "{stayed} {ended} {came} {dead}"
+    );
+}
+
+/// A walk with a pattern lists the entries that it matches, wherever their texts are.
+// PROTOCOL: G12
+#[test]
+fn patterns_are_compared_in_memory_and_on_the_disk() {
+    for paged in [false, true] {
+        let mut bench = Bench::new(&[("delay", "0"), ("max-attempts", "1")]);
+        if paged {
+            bench.group.set_paging(TINY);
+        }
+        bench.join(A, 1);
+        bench.kill("http://dead.org/1/x");
+        bench.publish("http://held.org/1/x");
+        for n in 0..400 {
+            bench.publish(&format!("http://h{}.org/{}/{n}", n % 7, n % 4));
+        }
+        assert_eq!(bench.pages.bytes() > 0, paged);
+        let all = bench.list(GroupAction::Tasks, &[("match", "/1/"), ("limit", "1000")]);
+        assert_eq!(all.ok, "crawlers matched=102 listed=102");
+        assert!(all.lines.iter().all(|line| line.contains(".org/1/")), "{all:?}");
+        let settings = [("match", "/0/*,http://h3.org/1/"), ("limit", "7")];
+        let (listed, parts) = bench.walk(GroupAction::Tasks, &settings, |_| ());
+        let of_h3 = (0..400).filter(|n| n % 7 == 3 && n % 4 == 1).count();
+        assert_eq!(listed.len(), 100 + of_h3);
+        assert_eq!(parts, listed.len().div_ceil(7));
+        let dead = bench.list(GroupAction::Tasks, &[("match", "*/1/x$"), ("state", "dead")]);
+        assert_eq!((dead.lines.len(), dead.ok.as_str()), (1, "crawlers matched=1 listed=1"));
+        assert_eq!(
+            bench.list(GroupAction::Tasks, &[("match", "/2"), ("entry", "1")]).lines.len(),
+            0
+        );
+        let none = bench.list(GroupAction::Tasks, &[("match", "/2"), ("state", "processing")]);
+        assert_eq!(none.ok, "crawlers matched=0 listed=0");
+    }
+}
+
+/// Nothing else happens in a group while it looks at entries, so each part looks at a limited
+/// number of them, even if it finds nothing.
+// PROTOCOL: G11
+#[test]
+fn a_part_looks_at_a_limited_number_of_entries() {
+    let mut bench = Bench::new(&[]);
+    bench.group.config.looked_at_max = 80;
+    for n in 1..=400 {
+        let after = if n % 2 == 0 { " after=1h" } else { "" };
+        bench.publish(&format!("http://h{n}.org/{after}"));
+    }
+    let next = |answer: &AnswerText| ListEnd::parse(&answer.ok).next;
+    let none = [("key", "other.org")];
+    let first = bench.list(GroupAction::Tasks, &none);
+    assert_eq!(first.ok, "crawlers listed=0 next=80", "`matched` is not known");
+    assert_eq!(bench.walk(GroupAction::Tasks, &none, |_| ()), (vec![], 5));
+    assert_eq!(bench.walk(GroupAction::Tasks, &[("state", "dead")], |_| ()), (vec![], 1));
+    // A text takes longer.
+    let by_text = bench.list(GroupAction::Tasks, &[("match", "http://other.org/")]);
+    assert_eq!(next(&by_text), Some(10));
+    let job = [("job", "docs")];
+    bench.open("docs", &[]);
+    assert_eq!(next(&bench.list(GroupAction::Keys, &[job[0], ("after", "0")])), Some(80));
+    assert_eq!(bench.walk(GroupAction::Keys, &job, |_| ()).1, 5);
+    // The longest of those that were looked at.
+    let busiest = bench.list(GroupAction::Keys, &[("limit", "3")]);
+    assert_eq!((busiest.lines.len(), busiest.ok.as_str()), (3, "crawlers listed=3"));
+    bench.group.config.looked_at_max = 400;
+    let busiest = bench.list(GroupAction::Keys, &[("limit", "3")]);
+    assert_eq!(busiest.ok, "crawlers matched=200 listed=3");
+    let all = bench.list(GroupAction::Tasks, &none);
+    assert_eq!(all.ok, "crawlers matched=0 listed=0");
+}
+
+// PROTOCOL: G11
+#[test]
+fn the_first_part_of_a_list_counts_all() {
+    let mut bench = Bench::new(&[]);
+    for n in 1..=9 {
+        bench.publish(&format!("http://h{n}.org/"));
+    }
+    assert_eq!(
+        bench.list(GroupAction::Tasks, &[("limit", "4")]).ok,
+        "crawlers matched=9 listed=4 next=4"
+    );
+    assert_eq!(bench.list(GroupAction::Tasks, &[("limit", "9")]).ok, "crawlers matched=9 listed=9");
+    let (limit, after) = (("limit", "4"), ("after", "4"));
+    assert_eq!(bench.list(GroupAction::Tasks, &[limit, after]).ok, "crawlers listed=4 next=8");
+    assert_eq!(bench.list(GroupAction::Tasks, &[limit, ("after", "8")]).ok, "crawlers listed=1");
+    assert_eq!(bench.list(GroupAction::Tasks, &[("limit", "0")]).ok, "crawlers matched=9 listed=0");
+}
+
+/// Without changes, each walk lists everything once.
+// PROTOCOL: G11
+#[test]
+fn keys_schedules_jobs_and_members_have_walks() {
+    let mut bench = Bench::new(&[]);
+    let (mut urls, mut keys, mut jobs) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    for n in 0..50 {
+        let (url, key, job) = (format!("http://h{n}.org/"), format!("h{n}.org"), format!("j{n}"));
+        bench.open(&job, &[]);
+        bench.publish(&format!("{url} every=1h"));
+        urls.insert(url);
+        keys.insert(key);
+        jobs.insert(job);
+    }
+    bench.close("j7");
+    let limit = [("limit", "7")];
+    let mut walk = |action| {
+        let (listed, parts) = bench.walk(action, &limit, |_| ());
+        assert_eq!((listed.len(), parts), (50, 8));
+        listed.into_iter().collect::<BTreeSet<_>>()
+    };
+    assert_eq!(walk(GroupAction::Schedules), urls);
+    assert_eq!(walk(GroupAction::Keys), keys);
+    assert_eq!(walk(GroupAction::Ls), jobs);
+    let newest = bench.list(GroupAction::Ls, &limit);
+    assert_eq!(newest.ok, "crawlers jobs=50 listed=7");
+    assert!(newest.lines[0].starts_with("j49 "), "{newest:?}");
+    let done = bench.list(GroupAction::Ls, &[("state", "open"), limit[0]]);
+    assert_eq!(done.ok, "crawlers jobs=49 listed=7");
+    let some = bench.list(GroupAction::Schedules, &[("match", "http://h1")]);
+    assert_eq!(some.ok, "crawlers matched=11 listed=11");
+    // Members with the same first digits are in the same part.
+    for (conn, digits) in [(1, 1), (2, 2), (3, 2), (4, 2), (5, 3)] {
+        let member = MemberId((digits << 96) + u128::from(conn));
+        let requester = Requester { conn: ConnId(conn), member, ..B.requester() };
+        bench.join_on(requester, 1, None);
+    }
+    let (members, parts) = bench.walk(GroupAction::Members, &[("limit", "1")], |_| ());
+    assert_eq!(members, ["00000001", "00000002", "00000002", "00000002", "00000003"]);
+    assert_eq!(parts, 3);
+}
+
+/// Finished tasks are walked in the order in which they ended.
+// PROTOCOL: G11
+#[test]
+fn finished_tasks_have_a_walk() {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.join(A, 1);
+    for n in 0..20 {
+        bench.publish(&format!("http://h{n}.org/"));
+        let task = bench.task();
+        let outcome = if n % 4 == 0 { Outcome::Failed } else { Outcome::Done };
+        bench.ack(A, &task.id, outcome, &[]);
+    }
+    let settings = [("state", "completed"), ("limit", "4")];
+    let (listed, parts) = bench.walk(GroupAction::Tasks, &settings, |_| ());
+    let expected: Vec<_> = (1..=20).filter(|id| id % 4 != 1).map(|id| id.to_string()).collect();
+    assert_eq!((listed, parts), (expected, 4));
+}
