@@ -272,6 +272,17 @@ pub enum JobOperation {
     Delete,
 }
 
+/// A change of a job, and the part of its entries that an answer is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobChange {
+    /// The job.
+    pub name: JobName,
+    /// The changes, as in [`JobOperation::Set`].
+    pub changes: SettingWords,
+    /// The entries with greater numbers.
+    pub after: EntryId,
+}
+
 /// Queries about a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GroupQuery {
@@ -285,6 +296,8 @@ pub enum GroupQuery {
     Explain(String),
     /// Single entries.
     Tasks(TaskQuery),
+    /// What a change of a job would drop.
+    JobChange(JobChange),
     /// Keys with waiting entries.
     Keys(KeyQuery),
     /// Schedules.

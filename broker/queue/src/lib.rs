@@ -75,8 +75,8 @@ use self::frontier::key_queue::CLOCK_GRAIN_MS;
 pub use self::frontier::texts;
 use self::frontier::{Frontier, Wake};
 pub use self::interface::{
-    GroupQuery, Input, JobOperation, Notice, Operation, Output, SettingWords, StagedLink,
-    TaskMessage, WorkerReply,
+    GroupQuery, Input, JobChange, JobOperation, Notice, Operation, Output, SettingWords,
+    StagedLink, TaskMessage, WorkerReply,
 };
 use self::jobs::{JobState, JobTimer, Jobs};
 use self::leases::{Credit, Leases, Member};

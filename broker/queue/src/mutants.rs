@@ -52,6 +52,8 @@ pub(crate) enum Mutant {
     OutOfScope,
     /// A job releases entries that were found before its patterns excluded them.
     IgnoresJobSet,
+    /// A dry run changes the job.
+    DryRunChanges,
     /// What waits is released although it is on the never-list.
     AsksNever,
     /// A job completes one page too many.

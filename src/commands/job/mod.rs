@@ -34,7 +34,7 @@ Examples:
   tidings job close docs                                  no more seeds; it ends with the last page
   tidings job wait docs                                   wait; the exit code is the result
   tidings job watch docs                                  the same, with progress
-  tidings job set docs --exclude /calendar/               change it while it runs
+  tidings job set docs --exclude /calendar/ --dry-run     change it while it runs
   tidings job failed docs                                 which pages failed, and why
   tidings job retry docs                                  fetch these again, as the next pass
   tidings job open docs scope=prefix max-pages=500        run it again: the next pass
@@ -80,7 +80,7 @@ pub(crate) enum Job {
     Open(OpenArgs),
     /// Add seeds to a job: arguments, or the lines of standard input
     Add(AddArgs),
-    /// Change settings of a job that runs
+    /// Change settings of a job that runs, or see what that would drop
     Set(SetArgs),
     /// Accept no more seeds; the job ends after its last page
     Close(JobArgs),

@@ -473,9 +473,13 @@ fn cover_jobs(http: &HttpClient, server: &Server) {
         404
     );
     let change = |job: &str, body| http.send_json("PATCH", &format!("/jobs/{job}"), body);
+    let dry = change("j", r#"{"exclude":["/"],"dry":true}"#);
+    assert_eq!((dry.status, &dry.json()["examples"]), (200, &json!([])));
     assert_eq!(change("j", r#"{"max-depth":null,"exclude":["/b"]}"#).status, 200);
     assert_eq!(http.get("/jobs/j").json()["exclude"], json!(["/b"]));
-    for wrong in ["{}", r#"{"scope":"any"}"#, r#"{"no-such":null}"#] {
+    for wrong in
+        ["{}", r#"{"scope":"any"}"#, r#"{"no-such":null}"#, r#"{"dry":null,"max-depth":1}"#]
+    {
         assert_eq!(change("j", wrong).status, 400, "{wrong}");
     }
     assert_eq!(change("none", r#"{"max-pages":1}"#).status, 404);

@@ -1,6 +1,6 @@
 //! An operator changes a job that runs.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::line_connection::LineConnection;
 use crate::support::origin::{Origin, Site, html_response};
@@ -47,19 +47,27 @@ fn start_paused(origin: &Origin) -> Server {
 
 // PROTOCOL: J2
 #[test]
-fn a_narrowed_job_requests_nothing_that_is_excluded() {
+fn a_narrowed_job_requests_what_its_dry_run_left() {
     let origin = start_origin();
     let server = start_paused(&origin);
     let requests_before = origin.request_count() as u64;
+    let dry = run_json_at(&server, &[&NARROWING[..], &["--dry-run"]].concat()).remove(0);
+    let (dropped, waiting) = (dry["would-drop"].as_u64().unwrap(), dry["of"].as_u64().unwrap());
+    let examples = dry["examples"].as_array().unwrap();
+    assert_eq!(examples.len(), 20, "{dry}");
+    assert!(examples.iter().all(|url| url.as_str().unwrap().contains("/drop/")), "{dry}");
+    let text = run_at(&server, &[&NARROWING[..], &["--dry-run"]].concat()).expect_code(0);
+    assert!(text.stdout()[0].contains(" waiting URLs would be dropped"), "{:?}", text.stdout());
     let before = shown(&server);
-    let waiting = before["pending"].as_u64().unwrap() + before["queued"].as_u64().unwrap();
+    assert_eq!(before["pending"].as_u64().unwrap() + before["queued"].as_u64().unwrap(), waiting);
+    assert_eq!((&before["exclude"], &before["scope"]), (&Value::Null, &json!(0)), "unchanged");
+
     run_at(&server, &NARROWING).expect_code(0);
     assert_eq!(shown(&server)["exclude"], "/drop/");
     let server = server.restart("KILL", &UP_COMMAND);
     run_at(&server, &["job", "resume", "site"]).expect_code(0);
     let done = run_at(&server, &["job", "wait", "site"]).expect_code(0);
-    assert!(done.stdout()[0].contains(" out of scope"), "{:?}", done.stdout());
-    let dropped = shown(&server)["scope"].as_u64().unwrap();
+    assert!(done.stdout()[0].contains(&format!("{} out of scope", grouped(dropped))), "{done:?}");
     let new = origin.request_log().0.split_off(usize::try_from(requests_before).unwrap());
     let new = new.iter().filter(|hit| hit.path != "/robots.txt");
     assert_eq!(new.clone().count() as u64, waiting - dropped, "all others were requested");
@@ -68,6 +76,14 @@ fn a_narrowed_job_requests_nothing_that_is_excluded() {
     let out_of_scope = pages.iter().filter(|page| page["outcome"] == "scope").count();
     assert_eq!(out_of_scope as u64, dropped, "each is announced");
     assert_eq!(pages.len() as u64, 1 + KEPT + DROPPED);
+}
+
+/// With commas between groups of three digits.
+fn grouped(number: u64) -> String {
+    match (number / 1000, number % 1000) {
+        (0, rest) => rest.to_string(),
+        (thousands, rest) => format!("{thousands},{rest:03}"),
+    }
 }
 
 #[test]
@@ -82,13 +98,15 @@ fn wrong_changes_are_rejected_and_change_nothing() {
         run_at(&server, wrong).expect_code(2);
     }
     let mut client = LineConnection::connect_client(server.address);
-    for wrong in ["", " scope=any", " colour=red", " exclude=drop"] {
+    for wrong in ["", " scope=any", " colour=red", " exclude=drop", " dry=maybe max-pages=1"] {
         let answer = client.request(&format!("JOB set site{wrong}"));
         assert!(answer.starts_with("-ERR bad-argument "), "{wrong}: {answer}");
     }
     assert!(client.request("JOB set other max-pages=1").starts_with("-ERR unknown "));
     assert_eq!(shown(&server)["exclude"], Value::Null);
     run_at(&server, &["job", "cancel", "site"]).expect_code(0);
-    let answer = client.request("JOB set site max-pages=1");
-    assert!(answer.starts_with("-ERR conflict "), "{answer}");
+    for dry in ["", " dry=yes"] {
+        let answer = client.request(&format!("JOB set site max-pages=1{dry}"));
+        assert!(answer.starts_with("-ERR conflict "), "{answer}");
+    }
 }

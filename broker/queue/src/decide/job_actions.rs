@@ -6,10 +6,10 @@ use tidings_protocol::{After, CanonicalUrl, Code, JobName, ProtocolError, Render
 use super::admit::{EventRequest, wall_clock_dues_of};
 use crate::entry::{JobNumber, with_render};
 use crate::interface::JobOperation;
-use crate::jobs::JobState;
+use crate::jobs::{Job, JobSettings, JobState};
 use crate::moment::Moment;
 use crate::record::{Decision, EventEffect};
-use crate::{Group, Output, Requester};
+use crate::{Group, Output, Requester, SettingWords};
 
 impl Group {
     /// Runs an action. Returns `None` if the answer comes with the end of the pass.
@@ -84,21 +84,14 @@ impl Group {
 
     /// Changes settings of a job that runs. Entries that do not belong to it any more end when they
     /// would be released.
-    fn set_job(
+    pub(crate) fn set_job(
         &mut self,
         name: &JobName,
-        changes: &[(Box<str>, Box<str>)],
+        changes: &SettingWords,
         now: Moment,
     ) -> Result<JobStatus, ProtocolError> {
-        let job = self.find_job(name)?;
+        let (job, settings) = self.changed_job(name, changes)?;
         let number = job.id.number;
-        if job.state == JobState::Done || job.cancelled {
-            return Err(conflict(format!(
-                "job {name} is done or cancelled; JOB open {name} begins its next pass"
-            )));
-        }
-        let words = changes.iter().map(|(key, value)| (&**key, &**value));
-        let settings = job.settings.changed(words)?;
         let is_timed = changes.iter().any(|(key, _)| **key == *"max-time");
         let time_until = match settings.time_ms_max.filter(|_| is_timed) {
             Some(ms) => Some(now + ms),
@@ -107,6 +100,22 @@ impl Group {
         self.commit(Decision::JobSet { number, time_until, settings: settings.into() }, now);
         self.settle_job(number, now);
         Ok(self.job_status(self.find_job(name)?))
+    }
+
+    /// Returns a job that runs, and its settings after a change.
+    pub(crate) fn changed_job(
+        &self,
+        name: &JobName,
+        changes: &SettingWords,
+    ) -> Result<(&Job, JobSettings), ProtocolError> {
+        let job = self.find_job(name)?;
+        if job.state == JobState::Done || job.cancelled {
+            return Err(conflict(format!(
+                "job {name} is done or cancelled; JOB open {name} begins its next pass"
+            )));
+        }
+        let words = changes.iter().map(|(key, value)| (&**key, &**value));
+        Ok((job, job.settings.changed(words)?))
     }
 
     /// Adds a seed by command. It is judged like an event of the job.

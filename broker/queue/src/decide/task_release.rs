@@ -151,7 +151,7 @@ impl Group {
     }
 
     /// Returns a waiting entry. Its text is in memory.
-    fn unreleased(&self, id: EntryId) -> Cow<'_, Entry> {
+    pub(crate) fn unreleased(&self, id: EntryId) -> Cow<'_, Entry> {
         if let Some(live) = self.frontier.find(id) {
             return Cow::Borrowed(&live.entry);
         }

@@ -5,6 +5,7 @@ use tidings_protocol::{Code, JobAction, JobCommand, Outcome, PAGE_READY_TOPIC, R
 use super::bench::{A, Bench};
 use crate::commands::job_input;
 use crate::fuzzing::simulated_pages::TINY;
+use crate::texts::Paging;
 
 impl Bench {
     /// `JOB set site <settings>`
@@ -40,7 +41,14 @@ impl Bench {
 /// A job on `http://a.org/` whose first page was fetched and has these links. One more task may be
 /// held.
 fn bench(settings: &[(&str, &str)], links: &[&str]) -> Bench {
+    paged_bench(None, settings, links)
+}
+
+fn paged_bench(paging: Option<Paging>, settings: &[(&str, &str)], links: &[&str]) -> Bench {
     let mut bench = Bench::new(&[("delay", "0"), ("page-ready", "on"), ("parallel", "1000")]);
+    if let Some(paging) = paging {
+        bench.group.set_paging(paging);
+    }
     bench.join(A, 1);
     bench.open("site", settings);
     bench.publish("http://a.org/ job=site");
@@ -69,11 +77,8 @@ fn waiting_pages_that_are_excluded_end_and_the_others_are_fetched() {
 
 #[test]
 fn job_is_done_when_a_change_ends_its_last_page() {
-    for paged in [false, true] {
-        let mut bench = bench(&[], &["http://a.org/1", "http://a.org/x"]);
-        if paged {
-            bench.group.set_paging(TINY);
-        }
+    for paging in [None, Some(TINY)] {
+        let mut bench = paged_bench(paging, &[], &["http://a.org/1", "http://a.org/x"]);
         bench.set(&[("exclude", "/x")]);
         bench.answer(&[]);
         let (topic, event) = bench.events.last().unwrap();
@@ -242,4 +247,54 @@ fn wrong_changes_are_rejected() {
     bench.set(&[("max-pages", "1")]);
     assert_eq!(bench.error_code(), Code::Conflict, "it is done");
     assert!(bench.records.len() > records);
+}
+
+// PROTOCOL: J2
+#[test]
+fn dry_run_changes_nothing_and_says_what_would_end() {
+    let links: Vec<_> = (0..2500).map(|number| format!("http://a.org/x{number}")).collect();
+    let others = ["http://a.org/held", "http://a.org/1", "http://a.org/2"];
+    let links: Vec<_> = others.into_iter().chain(links.iter().map(String::as_str)).collect();
+    for paging in [None, Some(TINY)] {
+        let mut bench = paged_bench(paging, &[("max-pages", "10000")], &links);
+        let (records, shown) = (bench.records.len(), bench.shown());
+        let (mut next, mut sum, mut parts) = (Some("0".to_owned()), [0, 0], 0);
+        while let Some(after) = next {
+            bench.set(&[("exclude", "/x"), ("max-pages", "1"), ("dry", "yes"), ("after", &after)]);
+            let answer = bench.answers.last().unwrap().as_ref().unwrap();
+            assert_eq!(answer.lines.len(), 20);
+            assert!(answer.lines.iter().all(|url| url.starts_with("http://a.org/x")));
+            let value = |name| {
+                let words = answer.ok.split(' ').filter_map(|word| word.split_once('='));
+                words.into_iter().find(|word| word.0 == name).map(|word| word.1.to_owned())
+            };
+            sum[0] += value("would-drop").unwrap().parse::<u32>().unwrap();
+            sum[1] += value("of").unwrap().parse::<u32>().unwrap();
+            (next, parts) = (value("next"), parts + 1);
+        }
+        assert_eq!((sum, parts), ([2500, 2502], 3));
+        assert_eq!((bench.records.len(), bench.shown()), (records, shown));
+        let task = bench.task();
+        assert!(task.payload.starts_with("http://a.org/held job=site"), "{}", task.payload);
+    }
+}
+
+#[test]
+fn dry_run_is_rejected_as_the_change_would_be() {
+    let mut bench = bench(&[], &["http://a.org/1"]);
+    for wrong in [
+        &[("dry", "yes")][..],
+        &[("dry", "maybe"), ("max-pages", "1")],
+        &[("after", "1"), ("max-pages", "1")],
+        &[("dry", "yes"), ("after", "x"), ("max-pages", "1")],
+        &[("dry", "yes"), ("scope", "any")],
+    ] {
+        bench.set(wrong);
+        assert_eq!(bench.error_code(), Code::BadArgument, "{wrong:?}");
+    }
+    bench.set(&[("max-depth", "0"), ("dry", "yes")]);
+    assert_eq!(bench.ok(), "site would-drop=0 of=0", "a member holds the only page");
+    bench.answer(&[]);
+    bench.set(&[("max-depth", "0"), ("dry", "yes")]);
+    assert_eq!(bench.error_code(), Code::Conflict);
 }

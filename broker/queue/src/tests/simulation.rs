@@ -101,7 +101,7 @@ fn seeds_that_once_failed_hold() {
 }
 
 /// Every mutant, and the promise that it breaks.
-const MUTANTS: [(Mutant, Promise); 40] = [
+const MUTANTS: [(Mutant, Promise); 41] = [
     (Mutant::TwoAtOnce, Promise::OneInFlight),
     (Mutant::OverParallel, Promise::OneInFlight),
     (Mutant::NoLeaseAfterReboot, Promise::OneInFlight),
@@ -124,6 +124,7 @@ const MUTANTS: [(Mutant, Promise); 40] = [
     (Mutant::TooDeep, Promise::DepthKept),
     (Mutant::OutOfScope, Promise::DepthKept),
     (Mutant::IgnoresJobSet, Promise::ChangesKept),
+    (Mutant::DryRunChanges, Promise::ChangesKept),
     (Mutant::AsksNever, Promise::NeverAsked),
     (Mutant::OverBudget, Promise::BudgetKept),
     (Mutant::IgnoresJobHold, Promise::BudgetKept),

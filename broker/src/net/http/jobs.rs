@@ -38,7 +38,7 @@ const JOB_SETTINGS: &ObjectSchema = &[
     ("callback", FieldType::Text),
 ];
 
-/// Settings that can change while a job runs.
+/// Settings that can change while a job runs, and how they are tried.
 const JOB_CHANGES: &ObjectSchema = &[
     ("include", FieldType::List),
     ("exclude", FieldType::List),
@@ -46,6 +46,8 @@ const JOB_CHANGES: &ObjectSchema = &[
     ("max-pages", FieldType::Number),
     ("max-per-host", FieldType::Number),
     ("max-time", FieldType::Text),
+    ("dry", FieldType::Bool),
+    ("after", FieldType::Number),
 ];
 
 const SEED_SETTINGS: &ObjectSchema =
@@ -131,7 +133,8 @@ pub(super) async fn job(request: NamedRequest<JobName>) -> JsonResult {
     run_job_action(&client, JobAction::Show, &name, &params).await
 }
 
-/// `PATCH /jobs/{job}`: changes settings of a job that runs; `null` removes one.
+/// `PATCH /jobs/{job}`: changes settings of a job that runs; `null` removes one. With
+/// `"dry": true` it returns what the change would drop.
 pub(super) async fn set(request: NamedRequest<JobName>, body: Body) -> JsonResult {
     let params = request.params(&["group"])?;
     let NamedRequest { http, client, name, headers, .. } = request;
@@ -150,7 +153,12 @@ pub(super) async fn set(request: NamedRequest<JobName>, body: Body) -> JsonResul
     let settings = to_settings(&fields, JOB_CHANGES)?;
     let settings = as_pairs(&settings).into_iter().chain(removed).chain(group_param(&params));
     let set = JobCommand::new(JobAction::Set, name.as_str(), settings.collect());
-    Ok(JsonResponse(object(&client.run(&Command::Job(set)).await?.ok)))
+    let reply = client.run(&Command::Job(set)).await?;
+    let mut object = object(&reply.ok);
+    if let Status::JobDryRun(_) = &reply.ok {
+        object["examples"] = json!(reply.lines);
+    }
+    Ok(JsonResponse(object))
 }
 
 /// `POST /jobs/{job}/urls`: `{"urls": [..], "prio": .., "after": ..}`

@@ -33,7 +33,7 @@ pub(in crate::tests) enum Promise {
     /// ([`PassCheck`](super::passes::PassCheck)).
     DepthKept,
     /// From the answer to a change of a job on, nothing is released that the change excludes.
-    /// Everything else is ([`PassCheck`](super::passes::PassCheck),
+    /// Everything else is, and what was only tried changes nothing ([`PassCheck`](super::passes::PassCheck),
     /// [`OutcomeCheck`](super::outcome_check::OutcomeCheck)).
     ChangesKept,
     /// While a never-list is in force, nothing on it is released

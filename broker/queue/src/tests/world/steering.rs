@@ -7,7 +7,7 @@ use super::pass_check::Narrowing;
 use super::promises::{CheckResult, Promise};
 use super::task::ReceivedTask;
 use crate::tests::site::{NEVER_LIST, PAGES, is_on_never_list};
-use crate::{Input, JobOperation, NeverList};
+use crate::{GroupQuery, Input, JobChange, JobOperation, NeverList};
 
 /// One of this many steps steers.
 const STEPS: u32 = 60;
@@ -27,7 +27,11 @@ impl World {
             _ => return Ok(()),
         }
         let Some(name) = self.steering_rng.choice(self.passes.names(false)) else { return Ok(()) };
-        if self.steering_rng.u32(0..4) == 0 { self.limit(&name) } else { self.narrow(&name) }
+        match self.steering_rng.u32(0..8) {
+            0..2 => self.limit(&name),
+            2..4 => self.try_narrowing(&name),
+            _ => self.narrow(&name),
+        }
     }
 
     /// Excludes further pages of a job.
@@ -56,6 +60,15 @@ impl World {
         }
         let (name, opened) = (name.to_owned(), pass.opened);
         self.set_job(&name.clone(), &changes, CommandOrigin::Narrow { name, opened, by })
+    }
+
+    /// Asks what a change would drop.
+    fn try_narrowing(&mut self, name: &str) -> CheckResult {
+        let name = name.parse().expect("the name is valid");
+        let exclude = format!("/p{}$", self.steering_rng.u64(..PAGES));
+        let changes = vec![("exclude".into(), exclude.into())];
+        let query = GroupQuery::JobChange(JobChange { name, changes, after: 0 });
+        self.feed(Input::Query { requester: operator(), query }, CommandOrigin::Nothing)
     }
 
     /// Changes the limits of a job, so that it is not known which of its pages are fetched.
