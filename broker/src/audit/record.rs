@@ -31,6 +31,8 @@ const GROUP_CHANGES: &[GroupAction<'_>] = &[
     GroupAction::Purge,
     GroupAction::Drain,
     GroupAction::Undrain,
+    GroupAction::Rule,
+    GroupAction::Unrule,
     GroupAction::Retry,
     GroupAction::Drop,
     GroupAction::Delete,

@@ -97,9 +97,15 @@ impl<'a> GroupRequest<'a> {
         }
     }
 
-    /// Whether its answer comes with the end of a job.
+    /// Whether its answer may come late: with the end of a job, or of the requests to a key.
     pub(crate) fn is_wait(self) -> bool {
-        matches!(self, Self::Job(manage) if manage.action == JobAction::Wait)
+        match self {
+            Self::Group(manage) => {
+                matches!(manage.action, GroupAction::Rule | GroupAction::Unrule)
+            }
+            Self::Job(manage) => manage.action == JobAction::Wait,
+            Self::Explain { .. } => false,
+        }
     }
 
     /// Whether progress lines come before its answer.
@@ -224,9 +230,9 @@ impl Groups {
         }
     }
 
-    /// Sends a command to its group; the answer arrives in the mailbox for `slot`. After `JOB wait`
-    /// or a watch the connection must report its end with
-    /// [`connection_ended`](Self::connection_ended).
+    /// Sends a command to its group; the answer arrives in the mailbox for `slot`. After a
+    /// command that may be answered late, and after a watch, the connection must report its end
+    /// with [`connection_ended`](Self::connection_ended).
     pub fn manage(
         &self,
         caller: &Caller,
@@ -286,7 +292,7 @@ impl Groups {
         let sent = self.send(&group, message);
         if let (Err(_), Some(name)) = (&sent, &opened) {
             self.job_names.release(name, &group);
-        } else if waits && sent.is_ok() {
+        } else if command.is_wait() && sent.is_ok() {
             self.registry.join(caller.conn, group);
         }
         sent

@@ -103,7 +103,7 @@ pub(super) struct WorkerState {
     pub(super) is_known_to_groups: bool,
     /// The connection has used `wait` or `watch`, so groups must be notified when it ends.
     pub(super) has_waited: bool,
-    /// The `JOB wait` commands without an answer yet.
+    /// The commands without an answer yet whose answers may come late (`is_wait`).
     pub(super) wait_slots: Vec<Slot>,
     /// The running `JOB watch` or `GROUP watch`. There is one at a time, because answers keep their
     /// order and a second one could not be sent.
@@ -115,8 +115,8 @@ pub(super) struct WorkerState {
     pub(super) pending_replies: Vec<(Slot, WorkerReply)>,
     /// The answer of the newest `JOIN`. No task is sent before it (`[D3]`).
     pub(super) join_slot: Option<Slot>,
-    /// The pending `TOPIC`, `GROUP`, `JOB` (except `wait` and `watch`) or `EXPLAIN`. Its answer may
-    /// be long, so there is one at a time.
+    /// The pending `TOPIC`, `GROUP`, `JOB` or `EXPLAIN`, except those that may be answered late. Its
+    /// answer may be long, so there is one at a time.
     pub(super) pending_slot: Option<Slot>,
 }
 

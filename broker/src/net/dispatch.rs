@@ -374,7 +374,7 @@ impl Connection {
         }
         let is_monitor = self.identity.check_action(Action::Monitor).is_ok();
         let (caller, slot) = (Caller { is_monitor, ..self.caller() }, self.answers.reserve());
-        // `wait` and `watch` may take forever, so the connection is read in the meantime.
+        // These may take long, so the connection is read in the meantime.
         let worker = self.worker_mut();
         worker.has_waited |= is_wait || is_watch;
         if is_watch {

@@ -19,7 +19,8 @@ use crate::{
 pub const DELAY_MS_MAX: u64 = DAY_MS;
 /// Shortest lease.
 const LEASE_MS_MIN: u64 = 100;
-const PARALLEL_MAX: u64 = 1000;
+/// Most tasks of a key in flight.
+pub(super) const PARALLEL_MAX: u64 = 1000;
 const ATTEMPTS_MAX: u64 = 100;
 const TOPICS_MAX: usize = 16;
 

@@ -13,7 +13,7 @@ use tempfile::{NamedTempFile, TempDir};
 
 use crate::access::tokens::broker;
 use crate::faults::damage;
-use crate::http::disk_faults as http_disk;
+use crate::http::{disk_faults as http_disk, rules};
 use crate::support::http_client::{HttpClient, HttpExchange};
 use crate::support::line_connection::LineConnection;
 use crate::support::process::{Process, Server};
@@ -206,6 +206,7 @@ fn cover_common_responses(http: &HttpClient, description: &Value) {
             .replace("{topic}", "t")
             .replace("{group}", "g")
             .replace("{job}", "j")
+            .replace("{key}", "a.example")
             .replace("{name}", "h");
         let path = path.as_str();
         for method in METHODS.map(str::to_uppercase) {
@@ -258,6 +259,7 @@ fn responses_behind_tokens(
         ("{topic}", "t"),
         ("{group}", "g"),
         ("{job}", "j"),
+        ("{key}", "a.example"),
         ("{name}", "h"),
         ("/explain", "/explain?what=a"),
     ];
@@ -394,14 +396,9 @@ fn cover_topics(http: &HttpClient) {
 }
 
 fn cover_groups(http: &HttpClient, server: &Server) {
-    assert_eq!(
-        http.send_json("PUT", "/groups/g", r#"{"topics":["work"],"key":"none"}"#).status,
-        200
-    );
-    assert_eq!(
-        http.send_json("PUT", "/groups/g", r#"{"max-attempts":1,"lease":"1s"}"#).status,
-        200
-    );
+    for settings in [r#"{"topics":["work"],"key":"none"}"#, r#"{"max-attempts":1,"lease":"1s"}"#] {
+        assert_eq!(http.send_json("PUT", "/groups/g", settings).status, 200, "{settings}");
+    }
     assert_eq!(http.post_lines("/topics/work", "a task").status, 200);
     wait_until("the task", || (http.get("/groups/g/tasks").json()["matched"] == 1).then_some(()));
     assert_eq!(http.send_json("PUT", "/groups/g", r#"{"key":"host"}"#).status, 409);
@@ -410,11 +407,12 @@ fn cover_groups(http: &HttpClient, server: &Server) {
     let id = worker.read_line().split(' ').nth(1).unwrap().to_owned();
     assert_eq!(http.request("DELETE", "/groups/g", &[]).status, 409);
     worker.request(&format!("NACK {id} reason=broken"));
-    for path in ["", "/members", "/tasks", "/keys", "/schedules", "/dead"] {
+    for path in ["", "/members", "/rules", "/tasks", "/keys", "/schedules", "/dead"] {
         assert_eq!(http.get(&format!("/groups/g{path}")).status, 200, "{path}");
         assert_eq!(http.get(&format!("/groups/none{path}")).status, 404, "{path}");
     }
     assert_eq!(http.get("/groups/g/dead").json()["dead"][0]["reason"], "max-attempts");
+    rules::cover(http);
     let act = |action: &str| {
         assert_eq!(http.request("POST", &format!("/groups/none/{action}"), &[]).status, 404);
         let done = http.request("POST", &format!("/groups/g/{action}"), &[]);

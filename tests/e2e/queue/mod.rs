@@ -7,6 +7,7 @@ mod group_commands;
 mod group_exec;
 pub(crate) mod groups;
 mod job_completion;
+mod key_rules;
 mod lists;
 mod poison_task;
 mod python_worker;

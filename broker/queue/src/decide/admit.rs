@@ -212,7 +212,8 @@ impl Group {
                 }
             }
         }
-        if parsed.url.as_ref().is_some_and(|(url, _)| self.never_list.covers(url)) {
+        let is_never = parsed.url.as_ref().is_some_and(|(url, _)| self.never_list.covers(url));
+        if is_never || self.blocks(&request.key) {
             return Err("blocked");
         }
         // An event for a job of another group only counts here as one without a job.
@@ -477,7 +478,7 @@ impl Group {
         if self.never_list.covers(&url) {
             return LinkVerdict::Refused;
         }
-        let Some(key) = self.config.key_of_url(&url) else {
+        let Some(key) = self.config.key_of_url(&url).filter(|key| !self.blocks(key)) else {
             return LinkVerdict::Refused;
         };
         let (depth, hops) = if link.redirect {

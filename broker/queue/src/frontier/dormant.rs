@@ -416,6 +416,11 @@ impl DormantEntries {
         Some(self.dormant_ref(slot))
     }
 
+    /// Returns any dormant entry of a key.
+    pub(crate) fn any_of_key(&self, queue: &KeyQueue) -> Option<DormantRef> {
+        queue.dormant.any_run().map(|run| self.dormant_ref(run.first))
+    }
+
     /// Begins a snapshot, which must contain all current entries.
     pub(crate) fn begin_snapshot(&mut self) {
         self.snapshot = self.snapshot.wrapping_add(1);

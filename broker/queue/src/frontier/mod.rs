@@ -7,7 +7,7 @@
 //! ```
 //!
 //! [`Frontier`] owns the entries (dormant and active, with those that a member holds), the keys
-//! with their rests and queues, the order of release, the indexes by id and by URL, and the timers
+//! with their rests, rules and queues, the order of release, the indexes by id and by URL, and the timers
 //! of delays and rests. It reads [`Jobs`] and the settings, because they decide which key has its
 //! turn ([`Turns`]), and [`Members`], because they decide which key can be served. It knows neither
 //! records, topics nor schedules.
@@ -21,6 +21,7 @@ pub(crate) mod keys;
 pub(crate) mod lane;
 mod loading;
 pub(crate) mod release_order;
+pub(crate) mod rules;
 pub(crate) mod runs;
 #[cfg(test)]
 mod tests;
@@ -41,7 +42,7 @@ use self::release_order::{ReadyClass, ReadyKeys};
 pub(crate) use self::turns::{Turns, next_entry};
 use crate::config::GroupConfig;
 use crate::entry::{
-    Admission, Entry, EntryId, EntryState, JobNumber, PassId, RecordedRest, SCHEDULES_JOB,
+    Admission, Entry, EntryId, EntryState, JobNumber, Key, PassId, RecordedRest, SCHEDULES_JOB,
 };
 use crate::jobs::Jobs;
 use crate::leases::Members;
@@ -456,12 +457,13 @@ impl Frontier {
     /// Restores a key of a snapshot.
     pub(crate) fn restore_key(
         &mut self,
-        name: &crate::entry::Key,
+        name: &Key,
         state: KeyState,
         config: &GroupConfig,
     ) -> KeyId {
         let key = self.keys.intern(name);
-        self.keys[key].restore(state, config.delay_of(name));
+        let queue = &mut self.keys[key];
+        queue.restore(state, queue.delay_ms(config));
         key
     }
 
@@ -474,8 +476,7 @@ impl Frontier {
     /// Restarts the rest of a key, because the end of its last request is not known reliably.
     pub(crate) fn restart_rest(&mut self, key: KeyId, now: Moment, config: &GroupConfig) {
         let queue = &mut self.keys[key];
-        let delay_ms = config.delay_of(queue.name());
-        queue.restart_rest(now, delay_ms);
+        queue.restart_rest(now, queue.delay_ms(config));
     }
 
     /// Applies the rest that a worker requests for the key of a task. Returns the key, which the
@@ -503,10 +504,7 @@ impl Frontier {
         let queue = &mut self.keys[gate];
         match (over, made) {
             (true, _) => queue.apply_rest(now, rest),
-            (false, true) => {
-                let delay_ms = config.delay_of(queue.name());
-                queue.request_ended(now, delay_ms, rest);
-            }
+            (false, true) => queue.request_ended(now, queue.delay_ms(config), rest),
             (false, false) => {
                 queue.request_not_made();
                 queue.apply_rest(now, rest);

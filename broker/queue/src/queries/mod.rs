@@ -3,6 +3,7 @@
 mod explain;
 pub mod job_change;
 pub mod members;
+pub mod rules;
 pub mod schedules;
 pub mod task_list;
 pub mod top_keys;
@@ -32,6 +33,7 @@ impl Group {
             GroupQuery::Members { range, with_addresses } => {
                 Ok(self.list_members(*range, *with_addresses, now))
             }
+            GroupQuery::Rules(range) => Ok(self.list_rules(*range, now)),
         }
     }
 

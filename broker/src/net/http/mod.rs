@@ -46,7 +46,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::http::{Method, StatusCode, Uri};
-use axum::routing::{get, post};
+use axum::routing::{get, post, put};
 use bytes::Bytes;
 use tidings_protocol::{Code, Command, GroupAction, JobAction, ProtocolError};
 use tokio::sync::Semaphore;
@@ -162,6 +162,8 @@ fn router(http: &Arc<HttpState>) -> Router {
         .route("/groups/{group}/drain", manage::drain(GroupAction::Drain))
         .route("/groups/{group}/undrain", manage::drain(GroupAction::Undrain))
         .route("/groups/{group}/members", manage::members())
+        .route("/groups/{group}/rules", manage::rules())
+        .route("/groups/{group}/rules/{key}", put(manage::put_rule).delete(manage::delete_rule))
         .route("/groups/{group}/tasks", manage::tasks())
         .route("/groups/{group}/keys", manage::keys())
         .route("/groups/{group}/schedules", manage::schedules())
