@@ -33,6 +33,7 @@ const ALL_FAULTS: WorldOptions = WorldOptions {
     low_entries_max: Some(20),
     parallel_max: 3,
     drains: true,
+    rules: true,
     steers: true,
     render: true,
     paging: Some(TINY),
@@ -57,6 +58,7 @@ fn every_promise_holds_under_faults() {
     );
     assert!(releases >= RELEASES_MIN, "each run has too few releases: {releases}");
     assert!(faults >= FAULTS_MIN, "each run has too few faults: {faults}");
+    assert!(sum.rules >= 10 * run_count, "few rules: {sum:?}");
     assert!(sum.crashes >= 2 * run_count && sum.clock_jumps >= 2 * run_count, "{sum:?}");
     assert!(
         sum.rendered_outside >= run_count,
@@ -90,6 +92,7 @@ fn seeds_that_once_failed_hold() {
     for seed in FAILED_SEEDS {
         let options = WorldOptions {
             drains: false,
+            rules: false,
             steers: false,
             render: false,
             paging: None,
@@ -101,7 +104,7 @@ fn seeds_that_once_failed_hold() {
 }
 
 /// Every mutant, and the promise that it breaks.
-const MUTANTS: [(Mutant, Promise); 41] = [
+const MUTANTS: [(Mutant, Promise); 44] = [
     (Mutant::TwoAtOnce, Promise::OneInFlight),
     (Mutant::OverParallel, Promise::OneInFlight),
     (Mutant::NoLeaseAfterReboot, Promise::OneInFlight),
@@ -112,6 +115,9 @@ const MUTANTS: [(Mutant, Promise); 41] = [
     (Mutant::DropsLostAnnounced, Promise::NoTaskLost),
     (Mutant::OverCredit, Promise::CreditKept),
     (Mutant::FeedsDrained, Promise::DrainKept),
+    (Mutant::LosesRules, Promise::RulesKept),
+    (Mutant::ReturnsToBlocked, Promise::RulesKept),
+    (Mutant::AnswersRuleEarly, Promise::RulesKept),
     (Mutant::OverRenderCredit, Promise::CreditKept),
     (Mutant::BeforeDue, Promise::NeverBeforeDue),
     (Mutant::IgnoresEarlierDue, Promise::NoStarvation),

@@ -11,7 +11,7 @@
 //! | [`broker`] | crashes at any write, is paused, runs out of disk space, has a slow disk |
 //! | [`disk`] | loses or tears data that was not synced |
 //! | [`machine`] | reboots; its wall clock is set by up to years, and back |
-//! | [`operator`] | pauses, purges, cancels, deletes, opens the next pass, adds late seeds, changes the delay, drains workers |
+//! | [`operator`] | pauses, purges, cancels, deletes, opens the next pass, adds late seeds, changes the delay, drains workers, sets rules |
 //! | [`steering`] | narrows jobs that run, and changes their limits |
 //!
 //! The promises that must hold nevertheless are in [`promises`]. Each has one checker:
@@ -36,6 +36,7 @@ mod output_queue;
 mod pass_check;
 mod priority_check;
 mod promises;
+mod rule_check;
 mod run_totals;
 mod schedules;
 mod settings;
@@ -158,6 +159,8 @@ pub(super) struct WorldOptions {
     pub(super) parallel_max: u32,
     /// Whether the operator drains workers.
     pub(super) drains: bool,
+    /// Whether the operator sets rules for hosts.
+    pub(super) rules: bool,
     /// Whether the operator changes jobs that run, and the never-list.
     pub(super) steers: bool,
     /// Whether some pages need a browser.
@@ -333,6 +336,7 @@ impl World {
         self.advance(3 * LEASE_MS + 60_000)?;
         self.resume_everything()?;
         self.set_delay(DELAY_MS)?;
+        self.remove_rules()?;
         for worker in 0..self.workers.len() {
             self.drain(worker, false)?;
             self.join(worker, CREDIT_MAX, Some(CREDIT_MAX))?;
@@ -474,6 +478,7 @@ impl World {
             360..370 => self.publish("no URL at all"),
             370..380 => return self.change_delay(),
             380..400 if self.nature.drains => return self.drain_some_worker(),
+            400..430 if self.nature.rules => return self.change_rule(),
             _ => {}
         }
         Ok(())
