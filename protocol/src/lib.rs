@@ -76,6 +76,7 @@ mod cidr;
 pub mod command;
 pub mod duration;
 pub mod error;
+mod failure_reason;
 pub mod filter;
 #[doc(hidden)]
 #[cfg(any(test, feature = "fuzzing"))]
@@ -111,6 +112,7 @@ pub use command::{
 };
 pub use duration::{DURATION_MS_MAX, DurationError, format_ms, parse_ms};
 pub use error::{Code, ProtocolError, UnknownCode, bad_argument};
+pub use failure_reason::FailureReason;
 pub use filter::{AttributeFilter, CONDITIONS_MAX, Condition};
 pub use line::{LineDecoder, LineItem};
 pub use msg_encoder::MsgEncoder;
