@@ -93,6 +93,7 @@ pub mod session;
 pub mod status;
 pub mod text;
 pub mod time_of_day;
+mod traceparent;
 pub mod url_pattern;
 pub mod verb;
 mod wire;
@@ -129,6 +130,7 @@ pub use reply::{
 };
 pub use session::{GARBAGE_LINES_MAX, Session, SessionEnd, SessionEvent, SessionMode};
 pub use time_of_day::{After, AfterError, DAY_MS, TimeOfDay, TimeOfDayError};
+pub use traceparent::{TRACEPARENT, is_traceparent};
 pub use url_pattern::{Patterns, UrlFilter};
 pub use verb::Verb;
 

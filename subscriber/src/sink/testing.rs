@@ -45,6 +45,7 @@ pub(crate) fn record(entry: u64, attempt: u32) -> PageRecord {
         pass: Some(2),
         depth: Some(3),
         item: None,
+        traceparent: None,
         source: None,
         changed: None,
         links: vec![link("http://site.example/\"x\"", false), link("http://a.example/", true)],

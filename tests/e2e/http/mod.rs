@@ -4,4 +4,5 @@ mod browser;
 pub(crate) mod disk_faults;
 pub(crate) mod openapi;
 mod requests;
+mod traces;
 mod webhooks;
