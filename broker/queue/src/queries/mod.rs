@@ -1,6 +1,7 @@
 //! Answers to queries. Nothing here changes a group.
 
 mod explain;
+pub mod figures;
 pub mod members;
 pub mod schedules;
 pub mod task_list;
