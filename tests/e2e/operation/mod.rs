@@ -3,6 +3,7 @@
 mod bench;
 mod config;
 mod first_use;
+mod metrics;
 mod operator;
 mod reload;
 mod systemd;
